@@ -1,4 +1,4 @@
-# make demo, test, lint, test-device, test-docs, test-extra, test-engines, docs, bench, nightly: each makes its environment when it is not
+# make demo, test, lint, test-device, test-docs, test-extra, test-engines, docs, house, bench, nightly, mutants: each makes its environment when it is not
 # there, so that a fresh machine needs nothing first. PIP_ARGS goes to pip
 # (for example PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu" for CPU-only torch).
 PYTHON ?= python3
@@ -9,7 +9,7 @@ ORACLE := curvlinops-for-pytorch backpack-for-pytorch einconv einops linear_oper
 # what the examples of merging run on; Spark needs Java, and is skipped without
 ENGINES := 'dask[dataframe]' 'ray[data]' pyspark
 
-.PHONY: demo test test-device test-docs test-extra test-engines docs nightly bench lint clean
+.PHONY: demo test test-device test-docs test-extra test-engines docs house nightly mutants bench lint clean
 
 .venv/.ready: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -61,6 +61,14 @@ docs: .venv-extra/.ready
 # by hand, some hours: the full simulations and the oldest versions that pyproject.toml allows
 nightly: .venv/.ready .venv-extra/.ready
 	$(BIN)/python benchmarks/nightly.py
+
+# by hand, half an hour: breaks 60 lines of the code one at a time, in a copy, and sees that a test notices each
+mutants: .venv/.ready
+	$(BIN)/python tests/mutants.py
+
+# rooms, lines of code, imports
+house: .venv/.ready
+	$(BIN)/python tests/house.py
 
 bench: .venv/.ready
 	$(BIN)/python benchmarks/run.py

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+import shutil
 import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,7 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+from _gate_families import FAMILIES, built, visible
 from _gate_truth import NO_BOUND, ROUNDING, margins, of_population
 from _populations import MADE, Pair, Population, grouped, made, names, pairs, population, real
 from scipy.stats import binom
@@ -28,6 +30,7 @@ from calibcli.gate.input_files import Baselines
 from calibcli.gate.sources import Scores
 from calibcli.metrics.isotonic import Cells
 from calibcli.predictions import ArrayScores, Predictions
+from calibcli.result import Check
 
 SIZES = (200, 500, 1000, 5000)
 GROUPS = (5, 10, 30, 100)
@@ -111,6 +114,8 @@ def cells(data: Path | None) -> Iterator[Cell]:
             for k in (3, 2):
                 yield Cell("options", name, k, n, 400 * 0.06)
             yield Cell("weights", name, 3, n, 400 * 0.05)
+    for family, what, k, n in visible():
+        yield Cell(family, what, k, n, 400 * (0.05 + 1e-7 * n * k + 3e-6 * n))
     for name, k in listed:
         if k in (3, 10, 100) and "zeros" not in name:
             yield Cell("slices", name, k, PER_SLICE, 400 * 0.05)
@@ -134,7 +139,7 @@ def cells(data: Path | None) -> Iterator[Cell]:
 
 @dataclass(eq=False)
 class Trial:
-    """A cell made ready: `rules` by name, and `ask` to judge those that are wanted on one draw."""
+    """A cell made ready: `rules` by name, `ask` to judge those that are wanted on one draw, `close` at the end."""
 
     cell: Cell
     rules: dict[str, Gate]
@@ -143,8 +148,10 @@ class Trial:
     folder: Path | None = None
     weights: Any = None
 
-    def ask(self, wanted: Sequence[str], rng: np.random.Generator) -> list[str]:
-        """`pass`, `fail`, `inconclusive` or `not_run` of each wanted rule."""
+    def checks(self, wanted: Sequence[str], rng: np.random.Generator) -> list[Check]:
+        """What the gate says about each wanted rule (and slice) of one draw."""
+        if not wanted:  # of a metric that this population has no value of
+            return []
         config = Config(gates=tuple(self.rules[name] for name in wanted))
         if self.pair is not None:
             rows = rng.integers(0, self.pair.base.n, self.cell.n)
@@ -152,21 +159,39 @@ class Trial:
             base, new = self.pair.base, self.pair.new
             np.savez(self.folder / "base.npz", logits=base.scores[rows], labels=base.labels[rows])
             source = Scores(drawn(new, rows), config)
-            return [c.outcome for c in check(source, config, Baselines(source, {})).checks]
+            return list(check(source, config, Baselines(source, {"kind": "logits"})).checks)
+        return list(check(Scores(self.draw(rng), config), config).checks)
+
+    def draw(self, rng: np.random.Generator) -> Predictions:
+        """Rows of the population, in the way of the cell."""
         p, n = self.population, self.cell.n
         assert p is not None
         if self.cell.kind == "slices":
             part = np.repeat(np.arange(SLICES), PER_SLICE).astype(str)
-            outcomes = judged(drawn(p, rng.integers(0, p.n, SLICES * PER_SLICE), slices={"part": part}), config)
-            each = [outcomes[i : i + SLICES] for i in range(0, len(outcomes), SLICES)]
-            return ["fail" if "fail" in one else one[0] for one in each]
+            return drawn(p, rng.integers(0, p.n, SLICES * PER_SLICE), slices={"part": part})
         if p.starts is not None:
             rows, groups = whole_groups(p.starts, int(self.cell.what.split()[0]), rng)
-            return judged(drawn(p, rows, groups=groups), config)
+            return drawn(p, rows, groups=groups)
+        if p.weights is not None:
+            rows = rng.integers(0, p.n, n)
+            return drawn(p, rows, weights=p.weights[rows] * (p.factor(rng, n) if p.factor else 1.0))
         if self.weights is not None:
             rows = np.searchsorted(np.cumsum(1 / self.weights), rng.random(n) * (1 / self.weights).sum())
-            return judged(drawn(p, rows, weights=self.weights[rows]), config)
-        return judged(drawn(p, rng.integers(0, p.n, n)), config)
+            return drawn(p, rows, weights=self.weights[rows])
+        return drawn(p, rng.integers(0, p.n, n))
+
+    def ask(self, wanted: Sequence[str], rng: np.random.Generator) -> list[str]:
+        """`pass`, `fail`, `inconclusive` or `not_run` of each wanted rule."""
+        outcomes = [one.outcome for one in self.checks(wanted, rng)]
+        if self.cell.kind != "slices":
+            return outcomes
+        each = [outcomes[i : i + SLICES] for i in range(0, len(outcomes), SLICES)]
+        return ["fail" if "fail" in one else one[0] for one in each]
+
+    def close(self) -> None:
+        """Remove the files of the baseline, if there are any."""
+        if self.folder is not None:
+            shutil.rmtree(self.folder)
 
 
 def judged(predictions: Predictions, config: Config) -> list[str]:
@@ -199,15 +224,15 @@ def prepare(cell: Cell, data: Path | None) -> Trial:
         count = int(cell.what.split()[0])
         p = grouped(cell.k, cell.n // count, cell.what.rsplit(" ", 1)[1], rng)
         return Trial(cell, of_population(p), p)
+    if cell.kind in FAMILIES:
+        return trial_of(cell, built(cell.kind, cell.what, cell.k))
     if cell.kind == "slices":
         p, rules = _ready(cell.what, cell.k, data)
         chosen = ("accuracy min", "nll max", "brier max")
         return Trial(cell, {name: _by_part(rules[name]) for name in chosen if name in rules}, p)
     if cell.kind == "baseline":
         model, damage = cell.what.split(", ")
-        pair = pairs(model, damage, cell.k, rng)
-        folder = Path(tempfile.mkdtemp(prefix="calib-gate-"))
-        return Trial(cell, margins(pair, str(folder / "base.npz")), pair=pair, folder=folder)
+        return trial_of(cell, pairs(model, damage, cell.k, rng))
     if cell.kind == "options":
         p = made(cell.what, cell.k)
         return Trial(cell, of_population(p, [*OPTIONS, *(POSITIVE if cell.k == 2 else ())]), p)
@@ -216,6 +241,14 @@ def prepare(cell: Cell, data: Path | None) -> Trial:
         wrong = p.scores.argmax(axis=1) != p.labels
         return Trial(cell, rules, p, weights=np.exp(0.5 * rng.standard_normal(p.n) + 0.7 * wrong))
     return Trial(cell, rules, p)
+
+
+def trial_of(cell: Cell, made: Population | Pair, metrics: Sequence[str] | None = None) -> Trial:
+    """A cell of independent rows with the rules of these metrics, or of all; of a pair those against a baseline."""
+    if isinstance(made, Pair):
+        folder = Path(tempfile.mkdtemp(prefix="calib-gate-"))
+        return Trial(cell, margins(made, str(folder / "base.npz")), pair=made, folder=folder)
+    return Trial(cell, of_population(made, metrics), made)
 
 
 def _by_part(gate: Gate) -> Gate:

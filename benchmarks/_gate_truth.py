@@ -23,6 +23,8 @@ from calibcli.predictions import Predictions
 
 NO_BOUND = ("mce", "ece_sweep", "kde_ece", "calibration_p", "spiegelhalter_z")
 """Metrics that are NOT RUN, whatever the data: asked a few times in every cell, to see that this stays so."""
+COMPARED = ("temperature_gain", "nll", "brier", "accuracy")
+"""Metrics that a gate compares to a baseline."""
 ROUNDING = 1e-9
 
 
@@ -35,10 +37,10 @@ def gain(p: Population) -> float:
 
     def nll(t: float) -> float:
         beta = math.exp(t)
-        return float(np.mean(logsumexp(z * z.dtype.type(beta), axis=1) - beta * own))
+        return float(np.average(logsumexp(z * z.dtype.type(beta), axis=1) - beta * own, weights=p.weights))
 
-    best = minimize_scalar(nll, bounds=(-4, 3), method="bounded", options={"xatol": 1e-7})
-    return nll(0.0) - float(best.fun)
+    best = minimize_scalar(nll, bounds=(-9, 4), method="bounded", options={"xatol": 1e-7})
+    return nll(0.0) - min(float(best.fun), math.log(p.k))  # an infinite temperature leaves no score
 
 
 def truths(p: Population, specs: Sequence[str] | None = None) -> dict[str, float]:
@@ -48,7 +50,8 @@ def truths(p: Population, specs: Sequence[str] | None = None) -> dict[str, float
         p, [spec for spec in wanted if spec not in ("temperature_gain", *NO_BOUND) and "debiased" not in spec]
     )
     if debiased := [spec for spec in wanted if "debiased" in spec]:
-        many = Predictions.of(p.scores, p.labels, kind=p.kind, weights=np.full(p.n, 1e6), weight_kind="count")
+        weights = np.ones(p.n) if p.weights is None else p.weights / p.weights.mean()
+        many = Predictions.of(p.scores, p.labels, kind=p.kind, weights=1e6 * weights, weight_kind="count")
         found = {**found, **values(many, debiased)}
     if "temperature_gain" in wanted:
         found["temperature_gain"] = gain(p)
@@ -56,7 +59,7 @@ def truths(p: Population, specs: Sequence[str] | None = None) -> dict[str, float
 
 
 def plain(p: Population, wanted: Sequence[str]) -> dict[str, float]:
-    return values(Predictions.of(p.scores, p.labels, kind=p.kind), wanted)
+    return values(Predictions.of(p.scores, p.labels, kind=p.kind, weights=p.weights), wanted)
 
 
 def gates(truth: dict[str, float], finite: dict[str, float], **keys: Any) -> dict[str, Gate]:
@@ -94,8 +97,7 @@ def of_population(p: Population, specs: Sequence[str] | None = None) -> dict[str
 
 def margins(pair: Pair, path: str) -> dict[str, Gate]:
     """The four rules against a baseline, each with its margin at the true difference."""
-    compared = ("nll", "brier", "accuracy")
-    base, new = ({**plain(p, compared), "temperature_gain": gain(p)} for p in (pair.base, pair.new))
-    worse = {metric: new[metric] - base[metric] for metric in base}
+    base, new = ({**plain(p, COMPARED[1:]), "temperature_gain": gain(p)} for p in (pair.base, pair.new))
+    worse = {metric: new[metric] - base[metric] for metric in COMPARED}
     worse["accuracy"] *= -1
-    return {f"{m} margin": Gate(metric=m, baseline=path, margin=worse[m]) for m in ("temperature_gain", *compared)}
+    return {f"{m} margin": Gate(metric=m, baseline=path, margin=worse[m]) for m in COMPARED}

@@ -38,12 +38,19 @@ class Population:
         scores: (N, K) logits or log-probabilities.  labels: (N,).
         kind: of the scores, as `Predictions` has it.
         starts: (G + 1,) where the rows of each group begin, or None for independent rows.
+        weights: (N,) sampling weights, by which what is true of the population is weighted, or None.
+        factor: draws what the weight of each row of a sample is multiplied by, whatever the row: of an endless
+            population, in which no single row has a share.
+        group: (N,) which rows look alike to whoever sees no label, or None where nothing sets any apart.
     """
 
     scores: np.ndarray[Any, Any]
     labels: Ints
     kind: str = "probabilities"
     starts: Ints | None = None
+    weights: Floats | None = None
+    factor: Callable[[np.random.Generator, int], Floats] | None = None
+    group: Ints | None = None
 
     @property
     def n(self) -> int:

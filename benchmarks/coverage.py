@@ -90,7 +90,7 @@ METHOD = {
     **dict.fromkeys(ONE_SIDED, SIGNS),
     "ece2_debiased": "score form of the square above, smallest size not refuted below",
     "temperature_gain": "divergence over the 1/T not refuted",
-    "cox_slope": "sandwich, outcomes not seen",
+    "cox_slope": "profile likelihood, outcomes not seen",
     "cox_intercept": "sandwich, outcomes not seen",
     "adaece": SIGNS + ", or signs that change once",
     "ece_l2": "true signs above, smallest size not refuted below",

@@ -2,6 +2,8 @@
 
     python benchmarks/gate.py --short                                 # a minute
     python benchmarks/gate.py --data DIR --part 1/8                   # one of 8 parts; goes on where it was stopped
+    python benchmarks/gate.py --search --minutes 20                   # the worst populations it can find
+    python benchmarks/gate.py --price OLD NEW                         # what the bounds of two trees of code cost
     python benchmarks/gate.py --report --write docs/measured/gate.md  # its table; 1 if a cell is wrong
 
 Rows are drawn with replacement from finite populations of 60,000 rows and more (and from the recorded outputs in DIR),
@@ -17,14 +19,17 @@ import json
 import math
 import os
 import re
-import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from datetime import date
 from pathlib import Path
 
+import numpy as np
 from _gate_cells import Cell, Counts, cells, drawn, exact, prepare, simulate, whole_groups
+from _gate_price import compared, priced
 from _gate_report import AGAIN, Found, judged, lines, matrix, offending, report, shares, shown, write
+from _gate_search import again, metrics, search, worst
 
 __all__ = ["drawn", "prepare", "short_cells", "shown", "whole_groups", "work", "wrong"]
 RUNS = 400
@@ -75,8 +80,7 @@ def work(cell: Cell, data: Path | None, runs: int, again: int, metrics: Sequence
         if doubtful and again:
             yield simulate(trial, again, 2, doubtful)
     finally:
-        if trial.folder is not None:
-            shutil.rmtree(trial.folder)
+        trial.close()
 
 
 def speed(data: Path | None) -> float:
@@ -104,6 +108,30 @@ def run(chosen: Sequence[Cell], arguments: argparse.Namespace) -> None:
                 file.write(json.dumps({"key": cell.key, "stage": stage, "last": last, "counts": counts}) + "\n")
         worst = max((max(c[1], c[2]) / (c[0] or 1) for c in counted[-1].values()), default=0)
         print(f"{time.perf_counter() - start:6.0f} s  {cell.key}: worst {worst:.3f}", flush=True)
+
+
+def searched(arguments: argparse.Namespace) -> int:
+    """Search for the worst cells, run the worst again with new seeds; 1 if one of those is surely wrong."""
+    wanted = arguments.metric or metrics()
+    rng, tried = np.random.default_rng(arguments.seed), []
+    print(f"seed {arguments.seed}, {len(wanted)} metrics", flush=True)
+    for metric in wanted:
+        mine = search(metric, 60 * arguments.minutes / len(wanted), rng)
+        tried += mine
+        if mine:
+            print(f"{metric}: {len(mine)} cells, worst {mine[0].score:.3f} ({mine[0].cell.key})", flush=True)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    bad = 0
+    for one in worst(tried):
+        counts = again(one, arguments.again, arguments.seed)
+        line = json.dumps({"key": one.cell.key, "stage": 1, "last": True, "counts": counts})
+        with (arguments.out / "search.jsonl").open("a") as file:
+            file.write(line + "\n")
+        [most] = sorted(shares({(one.cell.key, r): c for r, c in counts.items()}), key=lambda f: f.share)[-1:]
+        bad += len(wrong(one.cell, counts))
+        print(f"{most.rule}: false {most.verdict} {shown(most)}; {one.wrong} of {one.runs} in the search", flush=True)
+    print(f"{bad} shares surely above what is allowed")
+    return int(bad > 0)
 
 
 def wrong(cell: Cell, counts: Counts) -> list[Found]:
@@ -134,12 +162,24 @@ def main() -> int:
     parser.add_argument("--again", type=int, default=AGAIN, help="runs of a second look; 0 for none")
     parser.add_argument("--only", default="", help="cells whose name this pattern is found in")
     parser.add_argument("--metric", action="append", help="these metrics alone")
+    parser.add_argument("--search", action="store_true", help="vary populations towards the worst of each metric")
+    parser.add_argument("--minutes", type=float, default=20, help="of the search, all metrics together")
+    parser.add_argument("--seed", type=int, default=date.today().toordinal(), help="of the search; else the day's")
+    parser.add_argument("--price", nargs=2, type=Path, metavar="TREE", help="compare the bounds of two trees of code")
+    parser.add_argument("--priced", action="store_true", help="what --price runs in each of them")
     parser.add_argument("--report", action="store_true", help="the worst cells of all that was run")
     parser.add_argument("--write", type=Path, help="with --report: put the table between the markers of this file")
     parser.add_argument("--matrix", action="store_true", help="every share above 5 %%")
     arguments = parser.parse_args()
     if arguments.short:
         return short()
+    if arguments.search:
+        return searched(arguments)
+    if arguments.priced:
+        print(json.dumps(priced(arguments.runs, arguments.metric)))
+        return 0
+    if arguments.price:
+        return compared(*arguments.price, arguments.runs, arguments.metric)
     if arguments.report or arguments.matrix:
         if arguments.matrix:
             print(matrix(arguments.out))

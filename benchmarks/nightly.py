@@ -2,11 +2,11 @@
 
     python benchmarks/nightly.py [--data DIR] [--out FOLDER] [--short] [NAME ...]
 
-The full simulations; `coverage`, the share of lines that the tests run; `edits`, 25 times as
-many damaged files and random edits as in `make test`; `oldest`, the tests that need no torch with the oldest versions
-that pyproject.toml allows; `python3.12` and later where this machine has them. Output goes to FOLDER/NAME.txt, the
-gate's cells to FOLDER/gate (it goes on where it was stopped). Exit 1 if one failed. `--short` runs the simulations with
-few draws, which says that they start and no more.
+The full simulations, and 20 minutes of search for populations on which a gate is wrong; `coverage`, the share of lines
+that the tests run; `edits`, 25 times as many damaged files and random edits as in `make test`; `oldest`, the tests that
+need no torch with the oldest versions that pyproject.toml allows; `python3.12` and later where this machine has them.
+Output goes to FOLDER/NAME.txt, the gate's cells to FOLDER/gate (it goes on where it was stopped). Exit 1 if one failed.
+`--short` runs the simulations with few draws, which says that they start and no more.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent
 RUNS = {
     "gate": ["gate.py", "--out", "{out}/gate"],
+    "gate-search": ["gate.py", "--search", "--minutes", "20", "--out", "{out}/gate"],
     "gate-report": ["gate.py", "--out", "{out}/gate", "--report"],
     "gate-plan": ["gate_plan.py"],
     "power": ["power.py"],
@@ -41,6 +42,7 @@ RUNS = {
 }
 SHORT = {
     "gate": ["--only", "constant 0.99, 1.00", "--runs", "4", "--again", "0"],
+    "gate-search": ["--minutes", "0.5", "--again", "4"],
     "gate-plan": ["--runs", "20"],
     "power": ["--runs", "5"],
     "watch": ["--short"],
@@ -70,7 +72,18 @@ def commands(name: str, out: Path, data: str | None, short: bool = False) -> Com
         run = [*python, "-m", "coverage", "run", "--source", "calibcli", "-m", "pytest"]
         return [run, [*python, "-m", "coverage", "report", "--skip-covered", "--fail-under", str(LEAST)]]
     if name == "edits":
-        return [["env", "CALIB_EDITS=5000", *python, "-m", "pytest", "-k", "edited or damaged_files", "tests"]]
+        return [
+            [
+                "env",
+                "CALIB_EDITS=5000",
+                *python,
+                "-m",
+                "pytest",
+                "-k",
+                "edited or damaged_files or with_anything",
+                "tests",
+            ]
+        ]
     if name == "oldest" or name in PYTHONS:
         return elsewhere(out / f"env-{name}", sys.executable if name == "oldest" else name, oldest=name == "oldest")
     if name == "zoo" and EXTRA.exists():

@@ -16,7 +16,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,8 +25,13 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import numpy as np  # noqa: E402 (after the number of threads is set)
+from _paired_near import METRICS, Near  # noqa: E402
+from _paired_near import pairs as near_pairs  # noqa: E402
 
-from calibcli.metrics import paired_bins  # noqa: E402
+from calibcli.metrics import paired, paired_bins  # noqa: E402
+from calibcli.metrics.discrimination import Ranking  # noqa: E402
+from calibcli.metrics.gap_norms import GapNorm  # noqa: E402
+from calibcli.metrics.intervals import Statistic  # noqa: E402
 from calibcli.metrics.sample import BinaryOutcomes  # noqa: E402
 from calibcli.numerics import clopper_pearson  # noqa: E402
 
@@ -42,6 +47,7 @@ MORE = {
     "3,000 in 30 groups by confidence": (3000, "by confidence"),
 }
 """Rows, and how they are drawn."""
+SIZES = (150, 300, 1000, 5000)
 
 
 class Pair(NamedTuple):
@@ -174,7 +180,8 @@ def parts(models: Pair, n: int, design: str, runs: int) -> str:
     return " ".join(f"{share:.2f}" for share in shares) + f" {100 * np.mean(np.abs(off) <= 1.96 * sd):.1f} %"
 
 
-def table(pairs: Iterator[tuple[str, Pair]], cells: dict[str, tuple[int, str]], runs: int) -> None:
+def table(pairs: Iterator[tuple[str, Pair]], cells: dict[str, tuple[int, str]], runs: int) -> bool:
+    """Print a table; whether every cell covers."""
     print("| models | " + " | ".join(cells) + " |\n|" + "---|" * (len(cells) + 1))
     covered: list[tuple[float, int]] = []
     for name, models in pairs:
@@ -196,12 +203,100 @@ def table(pairs: Iterator[tuple[str, Pair]], cells: dict[str, tuple[int, str]], 
         f"{len(covered)} cells outside 92 to 98 %, {surely} with their whole 99.9 % interval; "
         f"{time.process_time():.0f} CPU s\n"
     )
+    return not any(high < LOW for _, high in ends)
+
+
+class Coverage(NamedTuple):
+    """Of one metric in one cell: runs, those with an interval, shares of these above and below the truth, widths."""
+
+    runs: int
+    given: int
+    above: int
+    below: int
+    width: float
+    exact: float
+
+    @property
+    def share(self) -> float:
+        return 1 - (self.above + self.below) / max(self.given, 1)
+
+    @property
+    def fails(self) -> bool:
+        """Whether the 99.9 % interval of the coverage lies below 92 %."""
+        return clopper_pearson(self.given - self.above - self.below, self.given, 0.0005)[1] < LOW
+
+    def __str__(self) -> str:
+        if not self.given:
+            return "none"
+        text = f"{100 * self.share:.1f} ({100 * self.above / self.given:.1f}, {100 * self.below / self.given:.1f})"
+        text += f", width {self.width:.4f}, exact {self.exact:.4f}" if self.share > HIGH else ""
+        text += f", none in {100 * (1 - self.given / self.runs):.0f} %" if self.given < self.runs else ""
+        return text + " FAILS" * self.fails
+
+
+def changed(before: Statistic, after: Statistic) -> paired.Paired | str | None:
+    """The difference of two numbers of one metric."""
+    if isinstance(before, GapNorm) and isinstance(after, GapNorm):
+        return paired._binned(before, after, 0.95)
+    assert isinstance(before, Ranking)
+    assert isinstance(after, Ranking)
+    return paired.ranked(before, after, 0.95)
+
+
+def near_cell(models: Near, n: int, runs: int, names: Sequence[str], seed: int = 0) -> dict[str, Coverage]:
+    """Coverage of every metric's difference; `exact` is the width of what 95 % of the differences lie in."""
+    rng = np.random.default_rng([seed, n])
+    sides = models.sides(rng)
+    truth = models.truth(sides)
+    ends: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
+    plain: dict[str, list[float]] = {name: [] for name in names}
+    for _ in range(runs):
+        for name, (before, after) in models.draw(n, rng, sides).items():
+            if name not in names:
+                continue
+            plain[name].append(float(after) - float(before))
+            found = changed(before, after)
+            if isinstance(found, paired.Paired):
+                assert found.low <= found.value <= found.high, (name, found)
+                assert (found.p < 0.05) == (found.low > 0 or found.high < 0), (name, found)
+                ends[name].append((found.low, found.high))
+    cells = {}
+    for name in names:
+        low, high = np.array(ends[name]).reshape(-1, 2).T
+        above, below = (int(np.count_nonzero(x)) for x in (low > truth[name], high < truth[name]))
+        values = np.array([x for x in plain[name] if np.isfinite(x)])
+        exact = float(np.subtract(*np.quantile(values, [0.975, 0.025]))) if len(values) else 0.0
+        width = float(np.median(high - low)) if len(low) else 0.0
+        cells[name] = Coverage(runs, len(low), above, below, width, exact)
+    return cells
+
+
+def near_table(sizes: Sequence[int], runs: int, names: Sequence[str], only: str = "", seed: int = 0) -> bool:
+    """Print a table; whether every cell covers."""
+    every: list[Coverage] = []
+    print("| models | rows | " + " | ".join(names) + " |\n|" + "---|" * (len(names) + 2))
+    for name, models in near_pairs():
+        for n in sizes if only in name else ():
+            cells = near_cell(models, n, runs, names, seed)
+            every += cells.values()
+            print(f"| {name} | {n:,} | " + " | ".join(str(cells[metric]) for metric in names) + " |", flush=True)
+    given = [one for one in every if one.given]
+    print(
+        f"\n{runs} runs a cell: {100 * min(one.share for one in given):.1f} to "
+        f"{100 * max(one.share for one in given):.1f} %, {sum(one.share > HIGH for one in given)} of {len(given)} "
+        f"cells above 98 %, {sum(one.fails for one in given)} surely below 92 %; {time.process_time():.0f} CPU s\n"
+    )
+    return not any(one.fails for one in given)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=1000)
-    parser.add_argument("--pairs", choices=["main", "more", "all"], default="all")
+    parser.add_argument("--pairs", choices=["main", "more", "near", "all"], default="all")
+    parser.add_argument("--metrics", nargs="+", choices=METRICS, default=METRICS, help="of the pairs that are near")
+    parser.add_argument("--sizes", nargs="+", type=int, default=SIZES, help="rows of these")
+    parser.add_argument("--only", default="", help="those with this in their name")
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--parts", metavar="MODELS", help="of one pair of the second table, what intervals are made of")
     args = parser.parse_args()
     if args.parts:
@@ -209,11 +304,14 @@ def main() -> int:
         for name, (n, design) in MORE.items():
             print(f"{name}: {parts(models, n, design, args.runs)}", flush=True)
         return 0
-    if args.pairs != "more":
-        table(main_pairs(), MAIN, args.runs)
-    if args.pairs != "main":
-        table(more_pairs(), MORE, args.runs)
-    return 0
+    covered = True
+    if args.pairs in ("main", "all"):
+        covered &= table(main_pairs(), MAIN, args.runs)
+    if args.pairs in ("more", "all"):
+        covered &= table(more_pairs(), MORE, args.runs)
+    if args.pairs in ("near", "all"):
+        covered &= near_table(args.sizes, args.runs, args.metrics, args.only, args.seed)
+    return 0 if covered else 1
 
 
 if __name__ == "__main__":

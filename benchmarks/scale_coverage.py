@@ -2,6 +2,7 @@
 
     python benchmarks/scale_coverage.py             every cell, 1,000 runs each
     python benchmarks/scale_coverage.py --runs 200  a rough table
+    python benchmarks/scale_coverage.py --only focal_temperature --gamma 5  the true gamma at the end of its range
 
 Rows of a group share a temperature of their own and the sizes of groups are lognormal, so rows are worth less than
 their number. The truth is the optimum over a population of 400,000 rows. A cell is right where the interval covers in
@@ -35,8 +36,8 @@ GROUPS = (0, 10, 30, 100)  # 0: independent rows
 ROWS = (200, 1000)
 
 
-def draw(n: int, groups: int, kind: str, focal: bool, rng: np.random.Generator) -> Predictions:
-    """n rows of a population: logits that are too large by 1.6, or those of a focal-trained model."""
+def draw(n: int, groups: int, kind: str, gamma: float, rng: np.random.Generator) -> Predictions:
+    """n rows of a population: logits that are too large by 1.6; those of a focal-trained model where gamma is not 0."""
     k, scale = POPULATIONS[kind]
     z = rng.standard_normal((n, k)) * scale
     member = None
@@ -45,28 +46,30 @@ def draw(n: int, groups: int, kind: str, focal: bool, rng: np.random.Generator) 
         size = rng.lognormal(0, 1, groups)
         member = np.sort(rng.choice(groups, n, p=size / size.sum()))
         own = np.exp(0.4 * rng.standard_normal(groups))[member][:, None]
-    log_p = log_phi(z / own, 1.0) if focal else z / own
+    log_p = log_phi(z / own, gamma) if gamma else z / own
     y = (log_p + rng.gumbel(size=z.shape)).argmax(axis=1)
     return Predictions.of(1.6 * z, y, groups=member)
 
 
-def truth(kind: str, groups: int, focal: bool) -> list[float]:
+def truth(kind: str, groups: int, gamma: float) -> list[float]:
     """T, and γ of focal temperature."""
+    if gamma and not groups:
+        return [1.6, gamma]
     rng = np.random.default_rng(99)
-    p = draw(400_000 if not focal else 100_000, 100_000 if groups else 0, kind, focal, rng)
-    if not focal:
+    p = draw(400_000 if not gamma else 100_000, 100_000 if groups else 0, kind, gamma, rng)
+    if not gamma:
         return [fit_beta(p.logits, p.labels).temperature]
     surface = Surface(p.logits, p.labels)
     best = surface.optimum(surface.profile(np.arange(-2, 21) / 4, -0.5))
     return [best.temperature, best.gamma]
 
 
-def cell(kind: str, n: int, groups: int, focal: bool, runs: int, truths: list[float]) -> list[tuple[int, int]]:
+def cell(kind: str, n: int, groups: int, gamma: float, runs: int, truths: list[float]) -> list[tuple[int, int]]:
     """Runs with an interval, and those in which it covers, of each parameter."""
-    spec = "focal_temperature" if focal else "temperature"
+    spec = "focal_temperature" if gamma else "temperature"
     counts = np.zeros((len(truths), 2), int)
     for run in range(runs):
-        p = draw(n, groups, kind, focal, np.random.default_rng([run, n, groups]))
+        p = draw(n, groups, kind, gamma, np.random.default_rng([run, n, groups]))
         for count, estimate, t in zip(counts, scalers.fit(spec, p).estimates, truths, strict=False):
             if estimate.low is not None:
                 count += 1, estimate.low <= t <= (math.inf if estimate.high is None else estimate.high)
@@ -74,13 +77,13 @@ def cell(kind: str, n: int, groups: int, focal: bool, runs: int, truths: list[fl
 
 
 def cells(
-    runs: int, focal: bool, kinds: list[str], rows: list[int]
+    runs: int, gamma: float, kinds: list[str], rows: list[int]
 ) -> Iterator[tuple[str, str, int, int, tuple[int, int]]]:
     for kind in kinds:
         for groups in GROUPS:
-            truths = truth(kind, groups, focal)
+            truths = truth(kind, groups, gamma)
             for n in rows:
-                found = cell(kind, n, groups, focal, runs, truths)
+                found = cell(kind, n, groups, gamma, runs, truths)
                 yield from ((name, kind, n, groups, one) for name, one in zip("Tγ", found, strict=False))
 
 
@@ -90,6 +93,7 @@ def main() -> int:
     parser.add_argument("--only", choices=["temperature", "focal_temperature"])
     parser.add_argument("--kinds", nargs="*", default=list(POPULATIONS))
     parser.add_argument("--rows", nargs="*", type=int, default=ROWS)
+    parser.add_argument("--gamma", type=float, default=1.0, help="of focal temperature's population")
     args = parser.parse_args()
     wrong = 0
     for spec in ("temperature", "focal_temperature"):
@@ -98,7 +102,9 @@ def main() -> int:
                 f"\n{spec}, {args.runs} runs\n"
                 f"  {'population':14}{'rows':>6}{'groups':>8}{'none %':>8}{'coverage %':>12}"
             )
-            for name, kind, n, groups, found in cells(args.runs, spec != "temperature", args.kinds, args.rows):
+            for name, kind, n, groups, found in cells(
+                args.runs, 0.0 if spec == "temperature" else args.gamma, args.kinds, args.rows
+            ):
                 given, inside = found
                 share = inside / given if given else float("nan")
                 error = 3 * (0.05 * 0.95 / max(given, 1)) ** 0.5

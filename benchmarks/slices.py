@@ -2,9 +2,10 @@
 
     python benchmarks/slices.py [--runs 1000] [--large]
 
-Eight columns of four values: 480 rules of one or two conditions. Calibrated and saturated models, n of 2,000 and
-10,000; beside it Welch's t with Bonferroni's correction on all rows, as any tool with a p-value would have it, which is
-wrong here. Planted: one of the rules is too sure. `--large`: a million rows of 30 columns.
+Eight columns of four values: 480 rules of one or two conditions. Calibrated models, saturated ones, and ones that are
+too sure in every row, n of 2,000 and 10,000; beside it Welch's t with Bonferroni's correction on all rows, as any tool
+with a p-value would have it, which is wrong here. Planted: one of the rules is too sure. `--large`: a million rows of
+30 columns.
 """
 
 from __future__ import annotations
@@ -30,17 +31,19 @@ from calibcli.slices.tried import Evidence, ranked
 
 COLUMNS, VALUES, LEAST = 8, 4, 100
 ALLOWED = 0.06
+EVERYWHERE = 0.06  # the gap of a model that is too sure in every row
 PLANTED = "c0=1 & c1=2"
 
 
 def rows(
     n: int, rng: np.random.Generator, gap: float = 0.0, kind: str = "spread", columns: int = COLUMNS
 ) -> Predictions:
-    """A model that is calibrated but for the planted rule."""
+    """A model that is calibrated, or too sure everywhere, but for the planted rule."""
     about: dict[str, Any] = {f"c{j}": rng.integers(0, VALUES, n).astype("<U1") for j in range(columns)}
-    c = rng.beta(4, 1.2, n) / 2 + 0.5 if kind == "spread" else 1 - 10.0 ** rng.uniform(-6, -1.5, n)
+    c = rng.beta(4, 1.2, n) / 2 + 0.5 if kind != "saturated" else 1 - 10.0 ** rng.uniform(-6, -1.5, n)
     inside = (about["c0"] == "1") & (about["c1"] == "2")
-    hit = rng.random(n) < np.clip(c - gap * inside, 0, 1)
+    shared = EVERYWHERE if kind == "too sure everywhere" else 0.0
+    hit = rng.random(n) < np.clip(c - shared - gap * inside, 0, 1)
     return Predictions.of(np.log(np.stack([1 - c, c], 1)), hit.astype(int), kind="probabilities", slices=about)
 
 
@@ -65,7 +68,7 @@ def false_findings(runs: int) -> bool:
     print(f"| any false finding, {runs} runs ({few}) | split | all ({few}) | error, split ({few}) | t ({few}) |")
     print("|---|---|---|---|---|")
     good = True
-    for kind in ("spread", "saturated"):
+    for kind in ("spread", "saturated", "too sure everywhere"):
         for n in (2_000, 10_000):
             counts = np.zeros(4, int)
             for seed in range(runs):

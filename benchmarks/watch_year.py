@@ -28,7 +28,7 @@ from calibcli.watch import ledger
 
 SAMPLE = Path(__file__).parent.parent / "sample_data" / "test.npz"
 ROWS = 200
-FIRST = datetime.date(2026, 1, 1)
+FIRST = datetime.date(2025, 1, 1)
 
 
 def rows(file: Any, night: int, times: float) -> dict[str, Any]:

@@ -128,6 +128,11 @@ def listing(name: str) -> Result:
         return Result(command="list", tables=[_formats()])
     if name in SHELVES:
         return Result(command="list", tables=[table(name)], facts={"used by": SHELVES[name].option})
+    if f"{name}s" in (*SHELVES, FORMATS):
+        raise UsageError(f"nothing is called '{name}'", did_you_mean(name, [f"{name}s"]))
+    if normal(name) in ("study", "studies", "recipe", "recipes"):  # which people write, and no list has
+        fix = "calib list has all lists; a study is a file of yours: calib study --help"
+        raise UsageError(f"nothing is called '{name}'", fix)
     found = [
         part
         for where, one in SHELVES.items()

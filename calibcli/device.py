@@ -1,4 +1,4 @@
-"""Where torch code runs: device, dtype, seed, and the ranks of a `torchrun` launch. torch is imported lazily."""
+"""Where code runs: device, dtype, seed, free memory, and the ranks of a `torchrun` launch. torch is imported lazily."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from calibcli.errors import InputError, UsageError, did_you_mean
@@ -96,6 +97,68 @@ def pick(name: str = "auto") -> torch.device:
             raise UsageError(f"no device '{name}': this machine has {gpus} CUDA device(s)", "pass --device cpu")
         return torch.device("cuda", index)
     raise UsageError(f"unknown device '{name}'", did_you_mean(name, ("auto", "cpu", "cuda", "cuda:0")))
+
+
+def free_bytes(device: torch.device | None = None) -> int:
+    """Bytes that can still be allocated on a CUDA device, what torch keeps for itself included; else `free_memory`."""
+    if device is None or device.type != "cuda":
+        return free_memory()
+    import torch
+
+    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(torch.cuda.mem_get_info(device)[0]) + cached
+
+
+def free_memory(root: str = "/") -> int:
+    """Bytes of memory that this process can still take without being killed or swapping.
+
+    The least of what the kernel calls available (half of the memory where it does not say, 4 GiB where even that is
+    unknown) and, of the control group of this process and all groups above it, limit - used + what is only cached of
+    files. Containers and batch systems set such limits, and end whoever goes beyond.
+
+    Args:
+        root: the folder that /proc and /sys lie in.
+    """
+    rooms = [_available(Path(root))]
+    for folder, (limit, used, cached) in _groups(Path(root)):
+        with contextlib.suppress(OSError, ValueError):  # "max": no limit
+            most = int((folder / limit).read_text())
+            stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            rooms.append(most - int((folder / used).read_text()) + int(stat.get(cached, 0)))
+    return max(0, min(rooms))
+
+
+def _available(root: Path) -> int:
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        lines = (root / "proc/meminfo").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    with contextlib.suppress(AttributeError, ValueError, OSError):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    return 4 << 30
+
+
+UNIFIED = ("memory.max", "memory.current", "inactive_file")  # of control groups, version 2
+DIVIDED = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")  # version 1
+
+
+def _groups(root: Path) -> Iterator[tuple[Path, tuple[str, str, str]]]:
+    """The folder of this process's control group and of each above it, with the names of limit, usage and cache.
+
+    A container may see its own group as the root, under the path that it has outside: what is not there is skipped.
+    """
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        lines = ["0::/", "1:memory:/"]
+    for line in lines:
+        _, controllers, path = (*line.split(":", 2), "", "")[:3]
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        mounts = ["sys/fs/cgroup/memory"] if controllers else ["sys/fs/cgroup", "sys/fs/cgroup/unified"]
+        own = PurePosixPath(path.lstrip("/"))
+        for mount in mounts:
+            for part in (own, *own.parents) if ".." not in own.parts else (PurePosixPath(),):
+                yield root / mount / part, DIVIDED if controllers else UNIFIED
 
 
 def dtype(name: str) -> torch.dtype:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from enum import IntEnum
 from typing import Any
 
+MOST_NAMES = 10_000  # of a folder in which a name is looked for
+
 
 class Exit(IntEnum):
     """Exit codes of `calib`. 70, 2 and 4 abort at once; otherwise the worst of 1 > 5 > 3 > 0."""
@@ -48,8 +50,8 @@ class CalibError(Exception):
         return f"{self.problem}\n  fix: {self.fix}" if self.fix else self.problem
 
 
-class UsageError(CalibError):
-    """The request itself was wrong: an option, a spec, a configuration file (exit 2)."""
+class UsageError(CalibError, ValueError):
+    """The request itself was wrong: an option, a spec, a configuration file (exit 2). In Python, a `ValueError` too."""
 
     code = Exit.USAGE
 
@@ -58,8 +60,8 @@ class WriteError(UsageError):
     """A file could not be written: no room, or a medium that takes none (exit 2). Nothing of it is left behind."""
 
 
-class InputError(CalibError):
-    """An input was read and refused (exit 4)."""
+class InputError(CalibError, ValueError):
+    """An input was read and refused (exit 4). In Python, a `ValueError` too."""
 
     code = Exit.REFUSED
 
@@ -76,6 +78,9 @@ def refusing(
     try:
         yield
     except errors as error:
+        ours = tuple(one for one in (errors if isinstance(errors, tuple) else (errors,)) if issubclass(one, CalibError))
+        if isinstance(error, CalibError) and not isinstance(error, ours):  # it says what is wrong already
+            raise
         raise InputError(problem if isinstance(problem, str) else problem(error), fix) from None
 
 
@@ -104,6 +109,22 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     known = list(known)
     near = nearest(name, known)
     return f"did you mean '{near}'?" if near else "choose from: " + ", ".join(known)
+
+
+def check_path(path: object) -> str:
+    """Return the fix for a file that cannot be read: where it is not there, the name in its folder that is nearest."""
+    import itertools
+    import os
+
+    folder, name = os.path.split(str(path))
+    if not name or "\0" in folder or os.path.lexists(str(path)):
+        return "check the path"
+    try:
+        with os.scandir(folder or os.curdir) as entries:
+            near = nearest(name, (entry.name for entry in itertools.islice(entries, MOST_NAMES)))
+    except OSError:
+        return "check the path"
+    return f"did you mean '{printable(os.path.join(folder, near))}'?" if near else "check the path"
 
 
 def check_keywords(given: Iterable[str], known: Collection[str], function: str) -> None:

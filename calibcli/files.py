@@ -1,84 +1,209 @@
-"""Files on disk: written whole or not at all, and fingerprinted."""
+"""Files on disk: written whole or not at all, never over an input, and fingerprinted."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import re
+import time
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from calibcli.errors import CalibError, InputError, UsageError, WriteError, refusing
+from calibcli.errors import CalibError, InputError, UsageError, WriteError, check_path, printable, refusing
 
 NO_ROOM = {getattr(errno, n) for n in ("ENOSPC", "EDQUOT", "EFBIG", "EIO", "EROFS") if hasattr(errno, n)}
 PROBE = 1 << 20  # bytes that a medium with room takes
+YOUNG = 60.0  # seconds in which a temporary file may not be locked yet
 
 
-def may_write(targets: Iterable[str | os.PathLike[str]], inputs: Iterable[str | os.PathLike[str] | None] = ()) -> None:
-    """Refuse, before any work, paths that cannot or must not be written; nothing else decides that.
+@dataclass
+class Guard:
+    """What a command, or one call from Python, has opened and is going to write: no file is both.
 
-    Args:
-        targets: files that a command is asked to write.
-        inputs: what it reads: files, folders, or names with more behind them (`digits.npz#test`, `net.py:factory`).
+    Attributes:
+        inputs: by resolved path, the name of each file or folder that was opened.
+        files: the same by device and inode, so that a hard link is known too.
+        outputs: paths that will be written, as they were asked for.
+        own: resolved paths that were written meanwhile: to read them again makes them no inputs.
+    """
+
+    inputs: dict[str, str] = field(default_factory=dict)
+    files: dict[tuple[int, int], str] = field(default_factory=dict)
+    outputs: list[Path] = field(default_factory=list)
+    own: set[str] = field(default_factory=set)
+
+    def open(self, name: str) -> None:
+        """Note an input.
+
+        Raises:
+            UsageError: it is going to be written.
+        """
+        if "\0" in name or (resolved := os.path.realpath(name)) in self.own:  # no file has a NUL in its name
+            return
+        self.inputs[resolved] = name
+        if (identity := _identity(name)) is not None:
+            self.files[identity] = name
+        for path in self.outputs:
+            self.refuse(path)
+
+    def refuse(self, path: Path) -> None:
+        """Refuse a path that would replace what was opened.
+
+        Raises:
+            UsageError: it is an input under any name, or lies in a folder that is one.
+        """
+        resolved = os.path.realpath(path)
+        if resolved in self.own:
+            return
+        source = self.inputs.get(resolved) or self.files.get(_identity(path) or (0, 0))
+        if source is not None:
+            raise UsageError(f"'{path}' would replace the input '{source}'", "name another file to write")
+        for folder in map(str, Path(resolved).parents):
+            if folder in self.inputs and os.path.isdir(folder):
+                problem = f"'{path}' lies in the input folder '{self.inputs[folder]}'"
+                raise UsageError(problem, "write into another folder")
+
+
+_GUARDS: ContextVar[tuple[Guard, ...]] = ContextVar("guards", default=())
+
+
+@contextlib.contextmanager
+def guarding() -> Iterator[None]:
+    """Refuse, as long as the block runs, to write to a path that it has read from (see `reading` and `claim`)."""
+    token = _GUARDS.set((*_GUARDS.get(), Guard()))
+    try:
+        yield
+    finally:
+        _GUARDS.reset(token)
+
+
+def reading(*names: str | os.PathLike[str]) -> None:
+    """Note files or folders that are read, under the names they were asked for by. Every reader calls this first.
 
     Raises:
-        UsageError: a target is an input under any name (link, hard link), lies in a folder that is an input, is a
-            folder itself or has none, or is written twice.
+        UsageError: one of them is going to be written.
     """
-    read = [name for text in inputs if text is not None and str(text) != "-" for name in _meant(str(text))]
-    written: list[Path] = []
-    for path in map(target, targets):
-        for source in read:
-            if _same(path, source):
-                raise UsageError(f"'{path}' would replace the input '{source}'", "name another file to write")
-            if os.path.isdir(source) and Path(os.path.realpath(source)) in Path(os.path.realpath(path)).parents:
-                raise UsageError(f"'{path}' lies in the input folder '{source}'", "write into another folder")
-        if any(_same(path, other) for other in written):
+    for guard in _GUARDS.get():
+        for name in names:
+            guard.open(str(name))
+
+
+def claim(*paths: str | os.PathLike[str], folder: bool = False) -> None:
+    """Refuse, before any work, paths that cannot or must not be written; an input that is opened later is refused too.
+
+    Args:
+        paths: files that will be written.
+        folder: each may also be a folder that is made.
+
+    Raises:
+        UsageError: a path is an input, lies in a folder that is one, is a folder itself or has none, or is written
+            twice; the root is no folder to write into.
+    """
+    for path in map(Path, paths):
+        if not folder:
+            target(path)
+        elif os.path.realpath(path) == os.path.realpath(path.anchor or os.sep):
+            fix = "name a folder; is the variable that the path begins with empty?"
+            raise UsageError(f"'{path}' is the root of the file system", fix)
+        refuse_input(path)
+        guards = _GUARDS.get()
+        if guards and any(_same(path, other) for other in guards[-1].outputs):
             raise UsageError(f"'{path}' is written twice", "name another file")
-        written.append(path)
+        for guard in guards:
+            guard.outputs.append(path)
 
 
-def _meant(text: str) -> list[str]:
-    """The files or folders that an input's name may mean: itself, and without `#part` or, of code, `:factory`."""
-    code = text.rpartition(":")[0]
-    return [*filter(None, dict.fromkeys((text, text.partition("#")[0], code if code.endswith(".py") else "")))]
+def refuse_input(path: Path) -> None:
+    """Refuse to write to a path that was read from: the guard at the moment of writing.
+
+    Raises:
+        UsageError: as `Guard.refuse`.
+    """
+    for guard in _GUARDS.get():
+        guard.refuse(path)
+
+
+def _written(*paths: Path) -> None:
+    for guard in _GUARDS.get():
+        guard.own.update(map(os.path.realpath, paths))
+
+
+def _identity(path: str | os.PathLike[str]) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):  # not there (yet)
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _same(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
-    if os.path.realpath(one) == os.path.realpath(other):
-        return True
-    try:
-        return os.path.samefile(one, other)
-    except (OSError, ValueError):  # one of them is not there (yet)
-        return False
+    identity = _identity(one)
+    return os.path.realpath(one) == os.path.realpath(other) or (identity is not None and identity == _identity(other))
 
 
 @contextlib.contextmanager
 def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A temporary path beside `path`, renamed to it when the block ends well, so a killed run leaves no half file.
 
+    What a killed run left beside `path` before is removed.
+
     Raises:
-        UsageError: the folder does not exist or cannot be written, or the path is a folder.
+        UsageError: the path is an input, a folder or no regular file; its folder does not exist or cannot be written.
         WriteError: no room; what stood at `path` before still does.
     """
     path = target(path)
+    refuse_input(path)
     try:
         with _room(path):
+            _sweep(path)
             import tempfile
 
-            handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
+            handle, name = tempfile.mkstemp(prefix=f".{path.name[:60]}.", suffix=path.suffix, dir=path.parent)
     except OSError as error:
         fix = "name a folder that exists and can be written"
         raise UsageError(f"cannot write {path} ({error.strerror})", fix) from None
-    os.close(handle)
     temporary = Path(name)
+    _written(temporary)
     try:
+        _locked(handle)
         with _room(path, temporary):
             yield temporary
             temporary.chmod(0o666 & ~_umask())
+            refuse_input(path)  # it may have been opened meanwhile
             os.replace(temporary, path)
+            _written(path)
     finally:
+        os.close(handle)
         temporary.unlink(missing_ok=True)
+
+
+def _locked(handle: int) -> bool:
+    """Lock an open file as long as it is open, which a killed process does not survive; whether that could be done."""
+    try:
+        import fcntl
+
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (ImportError, OSError):  # Windows; another process has it; a file system without locks
+        return False
+    return True
+
+
+def _sweep(path: Path) -> None:
+    """Remove temporary files of `path` whose process is gone."""
+    of_path = re.compile(rf"\.{re.escape(path.name)}\.[a-z0-9_]{{8}}{re.escape(path.suffix)}")
+    with contextlib.suppress(OSError), os.scandir(path.parent) as entries:
+        old = [entry for entry in entries if of_path.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)]
+        for entry in old:
+            if time.time() - entry.stat().st_mtime > YOUNG:
+                handle = os.open(entry.path, os.O_RDWR)
+                try:
+                    if _locked(handle):
+                        os.unlink(entry.path)
+                finally:
+                    os.close(handle)
 
 
 @contextlib.contextmanager
@@ -102,6 +227,8 @@ class Lines(contextlib.AbstractContextManager["Lines"]):
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
+        refuse_input(self.path)
+        _written(self.path)
         with _room(self.path):
             self._file = open(self.path, "a+b", buffering=0)  # noqa: SIM115 (closed by __exit__)
         end = self._file.seek(0, os.SEEK_END)
@@ -128,13 +255,23 @@ def target(path: str | os.PathLike[str]) -> Path:
     """`path`, if a file can stand there.
 
     Raises:
-        UsageError: it is a folder, or its folder does not exist.
+        UsageError: it is a folder, a pipe or a device, or its folder does not exist.
     """
     path = Path(path)
     if os.path.isdir(path):
         raise UsageError(f"cannot write {path} (it is a folder)", f"name a file: {path / 'NAME'}")
+    if os.path.exists(path) and not os.path.isfile(path):
+        fix = "name a file; what goes to stdout can be piped: --format json > PIPE"
+        raise UsageError(f"cannot write {path} (it is a pipe or a device, not a file)", fix)
     if not os.path.isdir(path.parent):
         raise UsageError(f"no folder '{path.parent}' to write '{path.name}' into", f"mkdir -p {path.parent}")
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError) as error:  # a name that is too long, or has a NUL character
+        problem = f"cannot write '{printable(path.name, 80)}' ({getattr(error, 'strerror', error)})"
+        raise UsageError(problem, "name another file") from None
     return path
 
 
@@ -169,12 +306,13 @@ def known_suffix(path: Path, suffixes: Sequence[str], what: str) -> Path:
 
 
 def sha256(path: str | os.PathLike[str]) -> str:
-    """Hex digest of the file's bytes, read in blocks.
+    """Hex digest of the bytes of an input, read in blocks.
 
     Raises:
         InputError: the file cannot be read.
     """
-    with refusing(OSError, lambda e: f"cannot read {path} ({e.strerror})", "check the path"), open(path, "rb") as file:
+    reading(path)
+    with refusing(OSError, lambda e: f"cannot read {path} ({e.strerror})", check_path(path)), open(path, "rb") as file:
         import hashlib
 
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -182,11 +320,12 @@ def sha256(path: str | os.PathLike[str]) -> str:
 
 @contextlib.contextmanager
 def unchanged(*paths: str | os.PathLike[str]) -> Iterator[None]:
-    """Refuse files that are replaced or written to while the block reads them by name, more than once.
+    """Refuse inputs that are replaced or written to while the block reads them by name, more than once.
 
     Raises:
         InputError: one was, or is not there.
     """
+    reading(*paths)
     before = [_state(path) for path in paths]
     yield
     for path, state in zip(paths, before):
@@ -195,7 +334,7 @@ def unchanged(*paths: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def _state(path: str | os.PathLike[str]) -> tuple[int, ...]:
-    fix = "check the path"
+    fix = check_path(path)
     with refusing((OSError, ValueError), lambda e: f"cannot read {path} ({getattr(e, 'strerror', e)})", fix):
         found = os.stat(path)
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns

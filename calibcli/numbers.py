@@ -34,6 +34,8 @@ def shown(estimate: Estimate, limit: float | None = None) -> Shown:
     """
     e = estimate
     places = 0 if e.unit == "rows" else _places(e)
+    if (digits := e.detail.get("digits")) and e.value:  # at most so many, however narrow the interval is
+        places = min(places, int(digits) - 1 - _exponent(e.value, int(digits)))
     bounds = [b for b in (e.value, e.low, e.high) if b is not None]
     pairs = [] if limit is None else [(b, limit, EXACT) for b in bounds]
     if e.better == "zero":

@@ -189,16 +189,50 @@ def effective_groups(sizes: npt.ArrayLike) -> float:
     return effective_rows((m / top) ** 2)  # no overflow
 
 
-def score_bound(value: float, z: float, unseen: float, spread: float) -> float:
-    """value + h with h² = z² spread + a h: an upper bound that counts errors that no row happened to show.
+def rows_at_once(z: float) -> float:
+    """-ln α, with Φ(z) = 1 - α, and at least z²: how many rows may have stayed undrawn together.
 
-    The variance at the bound is that of what was seen (`spread`, of the estimate) and of one error of size 1 in a share
-    h of rows (`unseen` = 1 / n, or Σ share²). Without the second a model with no error among its rows has a bound of
-    length nearly 0. a = max(z², -ln α) unseen, with Φ(z) = 1 - α: where nothing was seen, a share h stays unseen with
-    probability (1 - h)^n, which is α at -ln α / n, not at z² / n.
+    A share h of the population is in none of n rows with probability (1 - h)^n, which is α at h = -ln α / n; that is
+    more than z² / n, the h at which the normal approximation stops, where α is below .03 or so.
     """
-    a = unseen * max(z * z, -math.log(max(normal_share(-z), TINY)))
+    return max(z * z, -math.log(max(normal_share(-z), TINY)))
+
+
+def score_bound(value: float, z: float, unit: float, spread: float) -> float:
+    """value + h with h² = z² spread + a h: an upper bound at which the variance is larger than at the estimate.
+
+    The variance of a mean of rows that are 0 or `unit` grows with the mean, by `unit` h over a distance h (Wilson
+    1927). a = max(z², -ln α) unit: see `rows_at_once`.
+    """
+    a = unit * rows_at_once(z)
     return value + (a + math.sqrt(a * a + 4 * z * z * spread)) / 2
+
+
+def unseen_reach(z: float, spread: float, seen: float, unseen: float) -> float:
+    """How far beyond its estimate the upper bound of a mean lies: h = max(h₁, h₂), with a = max(z², -ln α),
+
+        h₁² = z² spread + a seen h₁         rows that were drawn too seldom,
+        h₂³ = (z √spread)³ + (a unseen)³    rows that were not drawn at all.
+
+    Ours. With c_i what row i adds to the estimate beyond the mean, `spread` is Σ c² and `seen` is Σ c³ / Σ c²: among
+    the distributions that put other weights exp(s c) on the same rows, the variance grows with the mean at that rate,
+    so h₁ is the score form (Wilson 1927, whose Σ c³ / Σ c² is (1 - 2p) / n). But rows of a kind that none of the file
+    shows are in none of those distributions. -ln α of them may be missing, each of which moves the mean by at most
+    `unseen`; that all of them are missing and the noise of the other rows hides it too is rarer than α, so that less
+    than the sum of both is needed. Their cubes add up: over all mixtures of noise and of rows that are one size and
+    seldom, this errs in at most 5.1 % at α = .05 (as squares in 5.0 %, the larger of both in 5.7 %), and in 5.8 % where
+    a kind of rows is expected in 3 of the file and may lack altogether. What rows would cost is in the file even where
+    it has not happened: `unseen` is what the dearest of them would add. Where all rows are of one size, `seen` is
+    `unseen` and h₁ the larger.
+
+    Args:
+        z: Φ(z) = 1 - α, or Student's quantile.
+        spread: variance of the estimate.
+        seen: Σ c³ / Σ c², at least 0; of lower bounds its negative.
+        unseen: the most that one row (or group of rows) may add to the estimate.
+    """
+    noise, missing = z * math.sqrt(spread), rows_at_once(z) * unseen
+    return max(score_bound(0.0, z, seen, spread), math.cbrt(noise**3 + missing**3))
 
 
 def quantile(values: Floats, level: float) -> float:
@@ -247,6 +281,19 @@ def bisect(
         if high - low < tolerance * high:
             break
     return low, high
+
+
+def inverted(reaches: Callable[[float], float], alpha: float) -> float:
+    """p-value of an interval: the alpha at which it ends at the value that is tested.
+
+    Args:
+        reaches: positive for an alpha whose interval holds that value; it falls.
+        alpha: that of an interval that was shown; the p-value lies on the same side of it.
+    """
+    inside = reaches(alpha) > 0
+    ends = (math.log(alpha), 0.0) if inside else (math.log(SMALLEST_P), math.log(alpha))
+    low, high = bisect(lambda log_alpha: reaches(math.exp(log_alpha)), *ends, 40)
+    return max(math.exp(high), alpha) if inside else math.exp(low)
 
 
 def root(function: Callable[[float], float], low: float, high: float, tolerance: float = 1e-13) -> float:
@@ -309,7 +356,29 @@ def parts(n: int) -> Iterator[slice]:
     return (slice(start, start + CHUNK) for start in range(0, n, CHUNK))
 
 
-TIE = 1e-12  # confidences that differ by less are the same: softmax of classes in another order differs by an ulp
+TIE = 1e-12  # what probabilities differ by that are the same: softmax of classes in another order differs by an ulp
+HIGHEST = 1e300  # odds
+
+
+def odds(p: Floats, complement: Floats) -> Floats:
+    """p / (1 - p), which keeps the digits of both; finite."""
+    with np.errstate(divide="ignore", over="ignore"):
+        found: Floats = np.divide(p, complement)
+    return np.minimum(found, HIGHEST, out=found)
+
+
+def tie_ends(p: Floats, complement: Floats) -> Ints:
+    """Where, among n rows by rising odds, those of other odds begin: from 0 to n.
+
+    The one rule for ties: odds that differ by rounding from those of the row before (by 4 TIE of them, which is TIE of
+    the probability at 1/2) are the same. Probabilities near 0 and 1 keep all their digits.
+    """
+    begins = np.ones(len(p) + 1, np.bool_)
+    for part in parts(len(p) - 1):
+        rows = slice(part.start, part.stop + 1)
+        own = odds(p[rows], complement[rows])
+        begins[1:-1][part] = own[1:] > own[:-1] * (1 + 4 * TIE)
+    return np.flatnonzero(begins) if len(p) else np.zeros(1, np.int64)
 
 
 def counted(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Ints]:
@@ -327,13 +396,3 @@ def quantiles(values: Floats, chances: Sequence[float]) -> list[Floats]:
         low = min(int(chance * last), max(last - 1, 0))
         found.append(ordered[low] + (chance * last - low) * (ordered[min(low + 1, last)] - ordered[low]))
     return found
-
-
-def ties(ordered: Floats, values: Floats) -> Iterator[slice]:
-    """Where in increasing numbers those that are within TIE of these values are; no number twice."""
-    stop = 0
-    for value in sorted(set(values.tolist())):
-        low, high = np.searchsorted(ordered, [value - TIE, value + TIE])
-        start, stop = max(int(low), stop), max(int(high), stop)
-        if stop > start:
-            yield slice(start, stop)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ class Curve:
         `corp`: isotonic regression.                                  `corp_null`: what chance allows it.
         `smooth`: a smoothed estimate.                                `limit`: a gate's limit, a target.
         `best`: the optimum or the choice made.                       `ridge`: the ridge on a heat map.
-        `printed`: what a paper has; a hollow diamond.
+        `printed`: what a paper has; a hollow diamond.                `good`, `bad`, `undecided`: by verdict.
         Anything else (`focal`, `layer1`, ...) takes the next colour of the palette; "" a new one for each curve.
 
     label: the legend's text; "" keeps the curve out of the legend.
@@ -69,6 +70,7 @@ class Plot:
 
     Attributes:
         kind: `xy` (curves) or `heat` (`z[row][column]` at the centres `y[row]`, `x[column]`; `curves` are drawn on it).
+        xscale: with `date`, x counts days as `datetime.date.toordinal` does.
         xlim, ylim: (low, high), or None to fit the data.
         labels: names of the categorical x positions 0, 1, ... (layers, classes, differences).
         flip: draw x upwards, first at the top, y to the right; for long labels (forest plot, bars per layer).
@@ -76,6 +78,7 @@ class Plot:
         levels: contours of z with their meaning as `levels_label` (the acceptable set: `levels=[best + 1.92 / n]`).
         group: panels of the same group are small multiples under that heading; "" is a row of its own.
         under: name of the Plot under which this one is a low strip with the same x axis.
+        texts: the numbers beside categorical rows, where those on the axis are in another unit.
         about: of a reliability diagram, the scope of the estimates whose ECE stands inside it; None: no number does.
     """
 
@@ -85,7 +88,7 @@ class Plot:
     ylabel: str = ""
     kind: Literal["xy", "heat"] = "xy"
     curves: Sequence[Curve] = ()
-    xscale: Literal["linear", "log"] = "linear"
+    xscale: Literal["linear", "log", "date"] = "linear"
     yscale: Literal["linear", "log"] = "linear"
     xlim: Sequence[float] | None = None
     ylim: Sequence[float] | None = None
@@ -97,6 +100,7 @@ class Plot:
     levels: Sequence[float] = ()
     levels_label: str = ""
     labels: Sequence[str] = ()
+    texts: Sequence[str] = ()
     flip: bool = False
     group: str = ""
     under: str = ""
@@ -104,8 +108,17 @@ class Plot:
 
     def __post_init__(self) -> None:
         become(self, lambda rows: [[finite(v) for v in row] for row in rows], "z")
-        become(self, lambda series: [finite(v) for v in series], "xlim", "ylim", "x", "y", "levels", "labels")
+        become(self, lambda series: [finite(v) for v in series], "xlim", "ylim", "x", "y", "levels", "labels", "texts")
         become(self, list, "curves")
+
+
+def date(day: float) -> str:
+    """The ISO date of a day on an axis of dates.
+
+    >>> date(738000)
+    '2021-07-27'
+    """
+    return datetime.date.fromordinal(max(1, round(day))).isoformat()
 
 
 def become(frozen: Any, made: Callable[[Any], Any], *keys: str) -> None:

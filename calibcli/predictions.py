@@ -164,6 +164,9 @@ class Predictions:
             z = z.astype(np.float32 if z.dtype == np.float16 else np.float64)
         return cls(scores=ArrayScores(np.ascontiguousarray(z)), labels=np.asarray(labels, dtype=np.int64), **fields)
 
+    def __repr__(self) -> str:
+        return f"Predictions({self.n:,} rows of {self.k:,} classes, {words(self.kind)}, from {self.source})"
+
     @property
     def n(self) -> int:
         """Number of rows."""
@@ -186,7 +189,8 @@ class Predictions:
         """What is predicted and how, as facts of a result: classes, the event of two, the kind of scores."""
         if self.top_only:
             return {"event": self.event, "kind": "confidence"}
-        return {"classes": self.k, **self.event_fact, "kind": words(self.kind)}
+        guess = {name: self.facts[name] for name in ("guess_nll", "guess_accuracy") if name in self.facts}
+        return {"classes": self.k, **self.event_fact, "kind": words(self.kind), **guess}
 
     @property
     def event_fact(self) -> dict[str, str]:
@@ -271,6 +275,11 @@ def notes_of(*inputs: Predictions) -> list[str]:
     if len(inputs) == 1:
         return list(found)
     return [f"{', '.join(dict.fromkeys(sources))}: {note}" for note, sources in found.items()]
+
+
+def same_rows(n: int, what: str) -> str:
+    """The remark that all rows have the same scores."""
+    return f"all {n:,} rows have the same {what}: the model, or what prepared its inputs, does not tell them apart"
 
 
 def words(kind: str) -> str:

@@ -37,7 +37,7 @@ class Estimate(Shown):
 
     >>> found = calibcli.measure(logits, labels, "nll")["nll"]
     >>> round(found.value, 3), round(found.low, 3), round(found.high, 3), found.unit
-    (0.464, 0.34, 0.829, 'nats')
+    (0.464, 0.341, 0.849, 'nats')
 
     Attributes:
         name: canonical spec, e.g. `ece:bins=30`.
@@ -310,14 +310,16 @@ class Result(Numbers):
         )
 
     def to_json(self) -> str:
-        """Strict JSON (no NaN or Infinity), two-space indent, final newline.
+        """Strict JSON (no NaN or Infinity), two-space indent, final newline, with a checksum that notices edits.
 
         >>> calibcli.measure(logits, labels, "ece").to_json()[:24]
         '{\\n  "command": "metrics"'
         """
         import json
 
-        return json.dumps(dataclasses.asdict(self), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+        data = dataclasses.asdict(self)
+        data["checksum"] = _checksum(json.loads(json.dumps(data, allow_nan=False)))  # as it is read: keys are texts
+        return json.dumps(data, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str | bytes, source: str = "result") -> Result:
@@ -327,7 +329,8 @@ class Result(Numbers):
         997
 
         Raises:
-            InputError: not JSON, not a result, written by a newer schema, or with numbers that cannot be.
+            InputError: not JSON, not a result, written by a newer schema, with numbers that cannot be, or changed by
+                something else than calib.
         """
         import json
 
@@ -344,5 +347,23 @@ class Result(Numbers):
                 f"{source} has schema {printable(str(data['schema']), 40)}, this version reads {SCHEMA}",
                 "upgrade calibcli, or write the result again with this version",
             )
-        made: Result = wellformed.read(data, cls, source, "write it again: this is not what calib writes")
+        fix = "write it again: this is not what calib writes"
+        made: Result = wellformed.read(data, cls, source, fix)
+        if "checksum" in data and data["checksum"] != _checksum(data):  # earlier versions wrote none
+            raise InputError(f"{source} was changed by something else than calib: its checksum does not fit", fix)
         return made
+
+
+def _checksum(data: Mapping[str, Any]) -> str:
+    """SHA-256 of a result without its checksum and its times, which two runs do not share.
+
+    It is that of one spelling: programs may order keys anew, and write 1 for 1.0.
+    """
+    import hashlib
+    import json
+    import re
+
+    rest = {key: value for key, value in data.items() if key != "checksum"}
+    rest["provenance"] = {key: value for key, value in data["provenance"].items() if key not in ("started", "seconds")}
+    text = json.dumps(rest, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(re.sub(r"(?<=\d)\.0(?=[,\]}])", "", text).encode()).hexdigest()

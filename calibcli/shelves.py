@@ -13,6 +13,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from calibcli.errors import UsageError, did_you_mean
@@ -106,7 +107,14 @@ class Shelf:
     """Named definitions of one kind (`metric`, `scaler`, `loss`, ...), chosen by spec string."""
 
     def __init__(
-        self, kind: str, joint: str = "_", package: str = "", first: Sequence[str] = (), usual: Sequence[str] = ()
+        self,
+        kind: str,
+        joint: str = "_",
+        package: str = "",
+        first: Sequence[str] = (),
+        usual: Sequence[str] = (),
+        called: Mapping[str, str] = MappingProxyType({}),
+        flag: str = "",
     ) -> None:
         """
         Args:
@@ -114,8 +122,10 @@ class Shelf:
             package: its files fill the shelf; they are imported when its entries are first asked for.
             first: the entries that are used most, in their order; the others follow by name.
             usual: files that are asked for an entry before all others are imported.
+            called: entries by the names that other tools have for them.  flag: the option that takes one, repeatable.
         """
         self.kind, self.joint, self._package, self._first = kind, joint, package, list(first)
+        self._called, self._flag = called, flag
         self._usual = [f"{package}.{file}" for file in usual]
         self.shortest: Callable[[Choice, int], Choice] = lambda choice, classes: choice
         """The choice as it is written of so many classes."""
@@ -157,7 +167,20 @@ class Shelf:
     def __contains__(self, name: str) -> bool:
         return self.entry(name) is not None
 
+    def _unknown(self, spec: str) -> UsageError:
+        """What to say where the name of a spec is none of the entries."""
+        name, parts = spec.partition(":")[0], [part.strip() for part in spec.split(",")]
+        problem = f"unknown {self.kind} '{name.strip()}'"
+        if len(parts) > 1 and "=" in parts[1] and parts[0] in self:  # options after a comma
+            return UsageError(problem, f"write {parts[0]}:{','.join(parts[1:])}")
+        if len(parts) > 1 and all(part.partition(":")[0] in self for part in parts):
+            each = " ".join(f"{self._flag} {part}" for part in parts) if self._flag else " or ".join(parts)
+            return UsageError(problem, f"write {'each by itself' if self._flag else 'one of them'}: {each}")
+        return UsageError(problem, self._names_like(name))
+
     def _names_like(self, name: str) -> str:
+        if normal(name) in self._called:
+            return f"did you mean '{self._called[normal(name)]}'?"
         spelled = [entry.replace("_", self.joint) for entry in self.entries]
         return did_you_mean(normal(name).replace("_", self.joint), spelled)
 
@@ -174,7 +197,7 @@ class Shelf:
         name, _, rest = spec.partition(":")
         entry = self.entry(name)
         if entry is None:
-            raise UsageError(f"unknown {self.kind} '{name.strip()}'", self._names_like(name))
+            raise self._unknown(spec)
         options = {k: p.default for k, p in entry.options.items() if p.default is not p.empty}
         given = {k: v for k, v in defaults.items() if k in entry.options and v is not None}
         for key, value in given.items():

@@ -85,6 +85,8 @@ Classes = Annotated[int, Range(2, 100_000)]
 Folds = Annotated[int, Range(2, 1_000)]
 Limit = Annotated[float, Range(-1e9, 1e9)]
 Rows = Annotated[int, Range(1, 10**9)]
+Seeds = Annotated[int, Range(1, 10_000)]  # of an experiment: each is a run of its own
+Jobs = Annotated[int, Range(1, 1_000)]  # processes at once
 OrNone = Annotated[int, Range(0, 10**9)]  # 0 stands for none, never or all
 Epochs = Annotated[int, Range(1, 1_000_000)]
 LearningRate = Annotated[float, Range(0, 1e30, open_low=True)]
@@ -106,7 +108,8 @@ def option(default: Any, help: str, *flags: str, **about: Any) -> Any:
     Args:
         help: what the option does.
         flags: how it is written; `--name-of-the-field` where nothing is said.
-        about: `metavar`; `kind`, the type of what is written where that is narrower than the field's.
+        about: `metavar`; `kind`, the type of what is written where that is narrower than the field's; `writes`, of a
+            path that the command writes to: `file`, `folder`, or `either` by whether it has a suffix.
     """
     return field(default=default, metadata={"help": help, "flags": flags, **about})
 
@@ -212,6 +215,19 @@ def check_options(given: Any) -> None:
         for one in value if isinstance(value, tuple | list) else (value,):
             if words and one is not None and one not in words:
                 raise UsageError(f"{flag}{_short(str(one))} is not a choice", did_you_mean(str(one), words))
+
+
+def in_tuples(given: Any) -> None:
+    """Put a lone value, and the values of a list, into a tuple where a field of a dataclass holds several.
+
+    A text that was passed for several texts would be read letter by letter.
+    """
+    for name, kind, _, _ in _fields(given.__class__):
+        value = getattr(given, name)
+        plain = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+        if value is None or get_origin(plain) is not tuple or isinstance(value, tuple):
+            continue
+        object.__setattr__(given, name, tuple(value) if isinstance(value, list | range) else (value,))
 
 
 @lru_cache

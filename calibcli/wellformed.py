@@ -1,4 +1,5 @@
-"""The one validator of what calib wrote and reads back: JSON against the annotations of the dataclass that it becomes.
+"""The one validator of what calib wrote and reads back: JSON against the annotations of the dataclass that it becomes;
+and the one reader of TOML, which people write.
 
 Types, choices and ranges are in the annotations; what must hold between fields is in the dataclass's own `problem()`.
 """
@@ -10,11 +11,63 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from calibcli.errors import InputError, printable
+from calibcli.errors import InputError, UsageError, printable
 from calibcli.spec import Range
 
 FINITE = Range()
+LISTS = (Sequence, list, tuple)
 WORDS = {bool: "true or false", int: "a whole number", float: "a finite number", str: "a text", Any: "anything"}
+
+
+DEEPEST = 16  # lists and tables inside one another in a TOML file
+
+
+def toml(text: str, source: str) -> dict[str, Any]:
+    """Parse TOML that may hold anything.
+
+    Args:
+        text: of the file.  source: its name, for the message.
+
+    Returns:
+        Its tables, with whole numbers of at most 64 bits, texts without NUL, and lists and tables at most `DEEPEST`
+        deep.
+
+    Raises:
+        UsageError: it is no TOML, or holds a value that no option can have.
+    """
+    import tomllib  # not needed where no file of TOML is read
+
+    try:
+        tables: dict[str, Any] = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        problem = str(error)
+        raise UsageError(f"{source} is not TOML ({problem[:1].lower()}{problem[1:]})", "correct that line") from None
+    except RecursionError:
+        raise _too_deep(source) from None
+    except ValueError:  # Python converts no more than some thousand digits
+        raise _too_large(source) from None
+    _check_toml(tables, source, DEEPEST)
+    return tables
+
+
+def _check_toml(value: Any, source: str, depth: int) -> None:
+    if isinstance(value, dict | list):
+        if not depth:
+            raise _too_deep(source)
+        for part in [*value, *value.values()] if isinstance(value, dict) else value:
+            _check_toml(part, source, depth - 1)
+    elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise _too_large(source)
+    elif isinstance(value, str) and "\0" in value:
+        raise UsageError(f"{source} has a text with a NUL character", "leave it out")
+
+
+def _too_deep(source: str) -> UsageError:
+    return UsageError(f"{source} is nested too deeply", "write tables and lists with fewer brackets")
+
+
+def _too_large(source: str) -> UsageError:
+    return UsageError(f"{source} has a whole number of more than 64 bits", "write a smaller one")
 
 
 def read(data: Any, kind: Any, source: str, fix: str, key: str = "") -> Any:
@@ -22,8 +75,8 @@ def read(data: Any, kind: Any, source: str, fix: str, key: str = "") -> Any:
 
     Args:
         data: of `json.loads`, or the plain data of a state.
-        kind: a type or annotation: dataclass, Sequence[T], Mapping[str, T], Literal, X | None, Annotated with a Range,
-            bool, int, float, str, Any. Sequences of numbers may have gaps (None).
+        kind: a type or annotation: dataclass, Sequence[T], tuple[T, ...], Mapping[str, T], Literal, X | None, Annotated
+            with a Range, bool, int, float, str, Any. Sequences of numbers may have gaps (None).
         source: the file, for the message.
         fix: what to do about it.
         key: the place of `data` in the file, `estimates[3].low`.
@@ -41,7 +94,7 @@ def read(data: Any, kind: Any, source: str, fix: str, key: str = "") -> Any:
         return read(data, (fitting or [a for a in args if a is not type(None)])[0], source, fix, key)
     if not _fits(data, kind) or (origin is Annotated and any(isinstance(a, Range) and data not in a for a in args)):
         raise wrong(data, words(kind), source, fix, key)
-    if origin in (Sequence, list):
+    if origin in LISTS:
         return [
             None if v is None and args[0] is float else read(v, args[0], source, fix, f"{key}[{i}]")
             for i, v in enumerate(data)
@@ -65,7 +118,7 @@ def words(kind: Any) -> str:
         return f"{words(args[0]).replace('finite ', '')} {limits}"
     if origin is Literal:
         return " or ".join(repr(arg) for arg in args)
-    if origin in (Sequence, list):
+    if origin in LISTS:
         return "a list"
     return WORDS.get(kind, "a table of keys and values")
 
@@ -101,7 +154,7 @@ def _fits(data: Any, kind: Any) -> bool:
         return isinstance(data, int | float) and not isinstance(data, bool) and data in FINITE and abs(data) < 1.7e308
     if kind is int:
         return isinstance(data, int) and not isinstance(data, bool)
-    if origin in (Sequence, list):
+    if origin in LISTS:
         return isinstance(data, list | tuple)
     if origin in (Mapping, dict) or dataclasses.is_dataclass(kind):
         return isinstance(data, Mapping) and all(isinstance(k, str) for k in data)

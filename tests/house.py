@@ -1,13 +1,12 @@
 """The facts of the house, read from its code: rooms, lines, imports, circles, long functions and files.
 
-`python tests/house.py` prints the table of CONTRIBUTING.md; `python tests/house.py --write` puts it there.
+`make house` prints them.
 """
 
 from __future__ import annotations
 
 import ast
 import io
-import sys
 import tokenize
 from collections import Counter, defaultdict
 from functools import cache
@@ -15,10 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "calibcli"
-CONTRIBUTING = ROOT / "CONTRIBUTING.md"
-MARKS = ("<!-- house -->", "<!-- /house -->")
 FILES = sorted(PACKAGE.rglob("*.py"))
-ENTRIES = ("focal", "proper")
 
 
 def module(path: Path) -> str:
@@ -126,24 +122,6 @@ def long_files(most: int) -> list[str]:
     return [f"{path.relative_to(ROOT)}: {size} lines" for path, size in sizes.items() if size > most]
 
 
-def namesakes() -> dict[str, list[str]]:
-    """File names that several rooms use, but for those that play one role.
-
-    A file of `cli/` is the skin of its namesake, one of `headline/` its sentence, one of a folder `formats/` is named
-    after its format, `shelf.py` is the shelf of its room, and `ENTRIES` hold what several shelves have of one family.
-    """
-    found = defaultdict(list)
-    for path in FILES:
-        if path.stem in ("__init__", "__main__", "shelf", *ENTRIES) or path.parent.name in (
-            "cli",
-            "formats",
-            "headline",
-        ):
-            continue
-        found[path.stem].append(str(path.relative_to(PACKAGE)))
-    return {name: paths for name, paths in found.items() if len({room(PACKAGE / p) for p in paths}) > 1}
-
-
 def table() -> str:
     """Rooms with their files, code lines, and the rooms that they import."""
     count, lines = Counter(map(room, FILES)), Counter[str]()
@@ -160,17 +138,8 @@ def table() -> str:
     return "\n".join([*rows, "", total])
 
 
-def written(text: str) -> str:
-    """CONTRIBUTING.md with the table of today."""
-    before, rest = text.split(MARKS[0], 1)
-    return before + MARKS[0] + "\n" + table() + "\n" + MARKS[1] + rest.split(MARKS[1], 1)[1]
-
-
 if __name__ == "__main__":
-    if "--write" in sys.argv:
-        CONTRIBUTING.write_text(written(CONTRIBUTING.read_text(encoding="utf-8")), encoding="utf-8")
-    else:
-        print(table())
-        print("circles:", circles())
-        print("long:", long_functions(70), long_files(350))
-        print("namesakes:", namesakes())
+    print(table())
+    print("circles:", circles())
+    print("functions above 100 lines:", long_functions(100))
+    print("files above 600 lines:", long_files(600))

@@ -45,6 +45,8 @@ def _object(cls: Any) -> dict[str, Any]:
             properties[field.name]["description"] = about[field.name]
     if cls is Result:
         properties["schema"] = {"const": SCHEMA}
+        about_it = "SHA-256 of all else, in one spelling; a file that something else has changed is refused."
+        properties["checksum"] = {"type": "string", "description": about_it}
     return {
         "type": "object",
         "description": (inspect.getdoc(cls) or "").split("\n\n")[0].replace("\n", " "),

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import calibcli
-from calibcli.errors import UsageError
+from calibcli.errors import GateFailed, UsageError
 from calibcli.gate.request import Request
 from calibcli.inputs.opening import Reading
 from calibcli.inputs.scores.from_arrays import How
@@ -201,3 +201,12 @@ def test_wrong_types_are_refused_with_what_works(call: Callable[[], object], kin
     with pytest.raises(kind) as caught:
         call()
     assert said in str(caught.value)
+
+
+def test_refusals_are_value_errors() -> None:
+    """So that code around a call, as in a pipeline of scikit-learn, can treat them as those of any library."""
+    with pytest.raises(ValueError, match="unknown metric"):
+        calibcli.measure([[1.0, 0.0], [0.0, 1.0]], [0, 1], "eec")
+    with pytest.raises(ValueError, match="labels"):
+        calibcli.measure([[1.0, 0.0], [0.0, 1.0]], [0, 5])
+    assert not issubclass(GateFailed, ValueError)

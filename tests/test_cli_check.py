@@ -169,6 +169,7 @@ def test_groups_cost_rows(capsys: Any) -> None:
     rng = np.random.default_rng(2)
     z = np.repeat(rng.normal(size=(n // 10, 4)) * 2, 10, axis=0)
     y = np.repeat((softmax(z[::10]).cumsum(1) < rng.random((n // 10, 1))).sum(1), 10)
+    z += 0.01 * rng.normal(size=z.shape)  # ten images of a patient, no copies of one
     np.savez("t.npz", logits=z, labels=y, patient=np.repeat(np.arange(n // 10), 10))
     plain = check(capsys, "t.npz", "--max", "ece=0.5")[1]["checks"][0]["estimate"]
     grouped = check(capsys, "t.npz", "--max", "ece=0.5", "--group", "patient")[1]["checks"][0]["estimate"]
@@ -269,7 +270,7 @@ def keep(capsys: Any, name: str, out: str) -> None:
 def test_baseline(ids: bool, capsys: Any) -> None:
     columns = {"ids": np.array([f"r{i}" for i in range(2000)])} if ids else {}
     model(**columns)
-    model(factor=1.3, name="off.npz", **columns)
+    model(factor=1.6, name="off.npz", **columns)
     keep(capsys, "t.npz", "base.json")
     code, result = check(capsys, "off.npz", "--baseline", "base.json")
     [verdict] = result["checks"]
@@ -314,6 +315,7 @@ def test_baseline_that_cannot_be_used(capsys: Any) -> None:
     assert refused(capsys, "t.npz", "--baseline", "bad.json")[0] == 4
     data = json.loads(Path("base.json").read_text())
     data["facts"]["rows"]["nll"] = "AAAA"
+    del data["checksum"]
     Path("bad.json").write_text(json.dumps(data))
     code, error = refused(capsys, "t.npz", "--baseline", "bad.json")
     assert (code, "damaged" in error) == (4, True)
@@ -353,7 +355,7 @@ def test_positive_class_of_a_binary_problem(capsys: Any) -> None:
 
 def test_baseline_in_the_configuration(capsys: Any) -> None:
     model()
-    model(factor=1.3, name="off.npz")
+    model(factor=1.6, name="off.npz")
     keep(capsys, "t.npz", "base.json")
     Path("ci").mkdir()
     Path("ci/gates.toml").write_text(
@@ -490,3 +492,31 @@ def test_the_null_level_is_that_of_metrics(capsys: Any) -> None:
     [measured] = json.loads(capsys.readouterr().out)["estimates"]
     for key in ("value", "low", "high", "null", "null_high"):
         assert measured[key] == pytest.approx(judged["estimate"][key], rel=1e-12), key
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-6])
+def test_copies_of_rows_are_not_judged(noise: float, capsys: Any) -> None:
+    """A third of the rows are copies, also with noise; groups and counts say so, and honest repeats are no copies."""
+    with np.load(model(1000)) as held:
+        z, y = held["logits"], held["labels"]
+    rng = np.random.default_rng(1)
+    index = np.concatenate([np.arange(1000), rng.permutation(1000)[:500]])
+    again = z[index] + noise * rng.normal(size=(1500, 4))
+    for scores in (again, softmax(again)):
+        np.savez("c.npz", scores=scores, labels=y[index], row=index, one=np.ones(1500))
+        code, result = check(capsys, "c.npz", "--scores", "scores", "--max", "ece=0.2", "--min", "accuracy=0.1")
+        assert (code, {*outcomes(result).values()}) == (5, {"not_run"})
+        assert "of 1,500 rows are copies of others" in result["checks"][0]["message"]
+        for known in (["--group", "row"], ["--weights", "one", "--weight-kind", "count"]):
+            assert check(capsys, "c.npz", "--scores", "scores", "--max", "ece=0.2", *known)[0] == 0
+    certain = softmax(30 * z).astype(np.float32)
+    levels = rng.integers(1, 32, 1000) / 31
+    for scores, labels in (
+        (certain, y),
+        (softmax(30 * z[:, :2]).astype(np.float32), y % 2),
+        (levels, (rng.random(1000) < levels).astype(int)),
+        (levels * 0.3, (levels > 0.5).astype(int)),
+    ):
+        np.savez("h.npz", p=scores, labels=labels)
+        rule = ["--scores", "p", "--kind", "probabilities", "--clip", "--max", "ece=0.9"]
+        assert set(outcomes(check(capsys, "h.npz", *rule)[1]).values()) == {"pass"}

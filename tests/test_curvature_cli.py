@@ -167,6 +167,13 @@ def test_figures_are_written(files: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "lambda_max" in (files / "curvature.md").read_text()
 
 
+def test_the_picture_is_the_density_rather_than_how_the_solver_converged(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = call(capsys, files / "model.safetensors", "-w", "lambda_max", "-w", "density")
+    assert [plot.name.split()[0] for plot in found.plots] == ["density", "layers", "convergence"]
+
+
 def test_the_help_names_every_quantity() -> None:
     from calibcli.hessian import QUANTITIES
 

@@ -18,7 +18,7 @@ from calibcli.hessian import engine, measure
 from calibcli.hessian.certificate import Record, Sketch, certify
 from calibcli.hessian.density import density, quadrature
 from calibcli.hessian.indexed_data import Layout, Tensors, normal, signs
-from calibcli.hessian.lanczos import Lanczos
+from calibcli.hessian.lanczos import Lanczos, Ritz
 from calibcli.hessian.loss import Pairs, logit_hessian
 from calibcli.hessian.operator import SecondDerivative, hessian_scalar
 from calibcli.hessian.outputs import read
@@ -111,6 +111,14 @@ def test_batch_norm_as_an_affine_map() -> None:
     gradient = torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, [*twin.parameters()], create_graph=True)])
     true = torch.cat([h.reshape(-1) for h in torch.autograd.grad(gradient, [*twin.parameters()], v)])
     assert torch.allclose(operator.matvec(v), true, rtol=1e-9, atol=1e-12)
+
+
+def test_error_of_a_ritz_value_in_closed_form() -> None:
+    """The square of its residual over its distance to the next, or the residual where the next is nearer than that."""
+    values, residuals = torch.tensor([0.0, 1.0, 1.25, 5.0]), torch.tensor([0.5, 0.5, 0.5, 0.5])
+    ritz = Ritz(values, residuals, torch.eye(4))
+    assert [ritz.value_error(i) for i in range(4)] == pytest.approx([0.25, 0.5, 0.5, 0.25 / 3.75])
+    assert ritz.value_error(-1) == ritz.value_error(3)
 
 
 def test_ritz_residuals_are_true_residuals_also_after_restarts() -> None:

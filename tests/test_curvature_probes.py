@@ -243,6 +243,15 @@ def test_standard_errors_of_probes_are_those_of_repeated_runs() -> None:
     assert bool((off <= 4.5 * layer_spread / 60**0.5 + 1e-12).all())
 
 
+def test_error_of_a_mean_from_groups_in_closed_form() -> None:
+    """Groups of equal size without noise of probes: the standard error of the mean of their sums, G / (G - 1)."""
+    layout, stream = Layout(640, 256, 0, 1), torch.Generator().manual_seed(1)
+    rows, own = torch.randn(640, generator=stream).double(), torch.randn(20, generator=stream).double()
+    found = traces.sampling_error(rows, own, torch.zeros(20).double(), layout)
+    sums = rows.reshape(20, 32).sum(1) + own
+    assert found == pytest.approx(float(sums.std(correction=1)) * 20**0.5 / 640, rel=1e-12)
+
+
 def test_the_noise_of_probes_is_taken_out_of_the_spread_of_groups() -> None:
     layout, stream = Layout(640, 256, 0, 1), torch.Generator().manual_seed(0)
     assert (layout.group, layout.groups) == (32, 20)

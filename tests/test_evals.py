@@ -360,8 +360,53 @@ def test_a_choice_that_is_not_listed_is_an_upper_bound(tmp_path: Path) -> None:
     assert found.facts["evaluation"]["rows with a censored choice"] == "0.0100"
     assert any("an upper bound" in note for note in found.notes)
     lose(50)
-    with pytest.raises(InputError, match=r"3 of 200 rows .*first: row 3"):
-        calibcli.read(save(tmp_path / "b.jsonl", rows), choices="A,B,C,D")
+    path = save(tmp_path / "b.jsonl", rows)
+    with pytest.raises(InputError, match=r"3 of 200 rows .*first: row 3") as error:
+        calibcli.read(path, choices="A,B,C,D")
+    assert "--unlisted bound" in error.value.fix
+    bound = calibcli.read(path, choices="A,B,C,D", unlisted="bound")
+    assert bound.n == 200
+    assert any("3 of 200 rows" in note and "an upper bound" in note for note in bound.notes)
+    np.testing.assert_allclose(bound.logits[[3, 9]], found.logits[[3, 9]])
+    left = calibcli.read(path, choices="A,B,C,D", unlisted="drop")
+    assert any("3 of 200 rows" in note and "left out" in note for note in left.notes)
+    np.testing.assert_allclose(left.logits, np.delete(bound.logits, [3, 9, 50], axis=0))
+    assert left.labels.tolist() == np.delete(bound.labels, [3, 9, 50]).tolist()
+    for row in rows:
+        row["choices"][0]["logprobs"]["content"][0]["top_logprobs"] = []
+    path = save(tmp_path / "c.jsonl", rows)
+    with pytest.raises(InputError, match=r"every row of .*c.jsonl lacks a choice"):
+        calibcli.read(path, choices="A,B,C,D", unlisted="drop")
+    np.savez(tmp_path / "d.npz", logits=bound.logits, labels=bound.labels)
+    with pytest.raises(InputError, match="--unlisted is for log-probabilities of tokens"):
+        calibcli.read(tmp_path / "d.npz", unlisted="drop")
+
+
+def test_an_inspect_log_with_unlisted_choices(tmp_path: Path) -> None:
+    samples = written.inspect_samples(written.questions(60, ragged=False))
+    for i in (4, 9):
+        content = samples[i]["output"]["choices"][0]["logprobs"]["content"][-1]
+        content["top_logprobs"] = [one for one in content["top_logprobs"] if one["token"] == content["token"]]
+    (tmp_path / "log.json").write_bytes(written.json_log(samples))
+    with pytest.raises(InputError, match="2 of 60 rows"):
+        calibcli.read(tmp_path / "log.json")
+    assert calibcli.read(tmp_path / "log.json", unlisted="bound").n == 60
+    assert calibcli.read(tmp_path / "log.json", unlisted="drop").n == 58
+
+
+def test_a_guess_has_as_many_choices_as_its_row(tmp_path: Path) -> None:
+    """Of three to five choices a guess has an NLL of 1.34, not ln 5 = 1.61, and is right in .26 of the rows."""
+    rng = np.random.default_rng(0)
+    rows = [{"logits": (2 * rng.normal(size=3 + i % 3)).tolist(), "label": int(rng.integers(0, 3))} for i in range(900)]
+    path = save(tmp_path / "varied.jsonl", rows)
+    even = (math.log(3) + math.log(4) + math.log(5)) / 3
+    found = calibcli.measure(path)
+    assert found.facts["guess_nll"] == pytest.approx(even)
+    assert found.facts["guess_accuracy"] == pytest.approx((1 / 3 + 1 / 4 + 1 / 5) / 3)
+    assert f"worse than that of a guess ({even:.3g})" in found.facts["headline"]
+    (tmp_path / "three.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[::3]))
+    tasks = calibcli.read([path, tmp_path / "three.jsonl"], tasks=True)
+    assert tasks.facts["guess_nll"] == pytest.approx((900 * even + 300 * math.log(3)) / 1200)
 
 
 def _pairs(q: Question) -> list[tuple[str, float, float]]:

@@ -323,6 +323,7 @@ def test_folders_that_are_no_data_set(tmp_path: Path) -> None:
         ("[]", "names no parts"),
         ('{"_data_files": [{"filename": "../../etc/passwd"}]}', "names no parts"),
         ('{"_data_files": [{"filename": 3}]}', "names no parts"),
+        ('{"_data_files": [{"filename": "a"}, {"filename": "b"}, {"filename": "a"}]}', "names the part 'a' twice"),
         ('{"_data_files": [{"filename": "a.arrow"}], "_indices_data_files": [{"filename": "i"}]}', "selection of rows"),
     ):
         (tmp_path / "splits" / "test" / "state.json").write_text(state)

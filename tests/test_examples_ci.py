@@ -4,168 +4,31 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from action_runner import Runner, stocked
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples" / "ci"
 yaml = pytest.importorskip("yaml")
 pytestmark = pytest.mark.docs
 
-GH = '''#!{python}
-"""A stand-in for GitHub's command line: what a repository holds is in a JSON file."""
-import base64, json, sys
-from pathlib import Path
-
-state_file = Path({state!r})
-state = json.loads(state_file.read_text())
-args = sys.argv[2:]
-path, method, fields, query, body = "", "", {{}}, "", ""
-while args:
-    word = args.pop(0)
-    if word in ("-X", "--jq", "-f", "-F", "--input"):
-        value = args.pop(0)
-        if word == "-X":
-            method = value
-        elif word == "--jq":
-            query = value
-        elif word == "--input":
-            fields = json.loads(Path(value).read_text())
-        else:
-            key, _, text = value.partition("=")
-            fields[key] = Path(text[1:]).read_text() if word == "-F" and text.startswith("@") else text
-    elif not word.startswith("--"):
-        path = word
-method = method or ("POST" if fields else "GET")
-state["calls"].append(f"{{method}} {{path}}")
-answer = None
-head = "repos/me/models/"
-rest = path.removeprefix(head)
-if method != "GET" and not state["writable"]:
-    sys.exit("HTTP 403")
-if rest.startswith("git/ref/heads/"):
-    answer = rest.split("/")[-1] in state["branches"] or sys.exit("HTTP 404")
-elif rest in ("git/trees", "git/commits"):
-    answer = "abc"
-elif rest == "git/refs":
-    state["branches"][fields["ref"].split("/")[-1]] = {{}}
-elif rest.startswith("contents/") and method == "GET":
-    name, _, branch = rest.removeprefix("contents/").partition("?ref=")
-    answer = "sha-" + name if name in state["branches"][branch] else sys.exit("HTTP 404")
-elif rest.startswith("contents/"):
-    name, held = rest.removeprefix("contents/"), state["branches"][fields["branch"]]
-    if (name in held) != ("sha" in fields):
-        sys.exit("HTTP 409")
-    held[name] = fields["content"]
-elif rest.startswith("issues/comments/"):
-    state["comments"][rest.split("/")[-1]] = fields["body"]
-elif method == "GET":
-    mark = query.split('"')[1]
-    answer = "\\n".join(key for key, text in state["comments"].items() if text.startswith(mark))
-else:
-    state["comments"][str(len(state["comments"]) + 7)] = fields["body"]
-if answer and query:
-    print(answer)
-state_file.write_text(json.dumps(state))
-'''
-
-
-@dataclass
-class Runner:
-    """Runs the steps of a composite action, or the lines of a GitLab job, in a folder with the tools of a runner."""
-
-    folder: Path
-    bin: Path
-    event: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def state(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((self.bin / "state.json").read_text())
-        return found
-
-    def shell(self, script: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
-        fixed = {
-            "PATH": os.pathsep.join([str(self.bin), str(Path(sys.executable).parent), "/usr/bin", "/bin"]),
-            "PYTHONPATH": str(ROOT),
-            "GITHUB_OUTPUT": str(self.bin / "outputs"),
-            "GITHUB_STEP_SUMMARY": str(self.bin / "summary"),
-            "GITHUB_REPOSITORY": "me/models",
-            "GITHUB_SERVER_URL": "https://github.com",
-            "GITHUB_RUN_ID": "5",
-            "MPLCONFIGDIR": str(self.bin),
-        }
-        command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script]
-        return subprocess.run(
-            command, cwd=self.folder, env={**fixed, **env}, capture_output=True, text=True, check=False
-        )
-
-    def action(self, given: dict[str, str]) -> tuple[int, str]:
-        """The action with `with:`; its exit code and what its steps print."""
-        action = yaml.safe_load((ROOT / "action.yml").read_text())
-        inputs = {name: str(about.get("default", "")) for name, about in action["inputs"].items()}
-        assert set(given) <= set(inputs)
-        inputs |= given
-        outputs: dict[str, str] = {}
-        code, said = 0, ""
-
-        def value(expression: str) -> str:
-            places = {f"inputs.{k}": v for k, v in inputs.items()} | {
-                f"steps.check.outputs.{k}": v for k, v in outputs.items()
-            }
-            places |= {"github.event.pull_request.number": str(self.event.get("number", "")), "github.token": "t"}
-            places |= {"github.action_path": str(ROOT)}
-            return places.get(expression.strip(), "")
-
-        for step in action["runs"]["steps"]:
-            asked = str(step.get("if", "${{ success() }}")).strip("${} ")
-            parts = [part.strip() for part in asked.split("&&")]
-            holds = [
-                code == 0 if part == "success()" else part == "always()" or _compare(part, value) for part in parts
-            ]
-            if not all(holds):
-                continue
-            env = {k: re.sub(r"\$\{\{(.*?)\}\}", lambda m: value(m[1]), str(v)) for k, v in step["env"].items()}
-            done = self.shell(step["run"], env)
-            said += done.stdout + done.stderr
-            code = code or done.returncode
-            if (self.bin / "outputs").exists():
-                outputs |= dict(line.split("=", 1) for line in (self.bin / "outputs").read_text().splitlines())
-        return code, said
-
-
-def _compare(part: str, value: Any) -> bool:
-    left, operator, right = re.fullmatch(r"(\S+) (==|!=) '(.*)'", part).groups()  # type: ignore[union-attr]
-    return bool((value(left) == right) == (operator == "=="))
-
 
 @pytest.fixture
 def runner(tmp_path: Path) -> Runner:
     """A repository with the rules of the example, scores of a good model, and stand-ins for pip, calib and gh."""
     folder, tools = tmp_path / "repository", tmp_path / "bin"
-    for path in (folder / "out", folder / "baseline", tools):
+    for path in (folder / "out", folder / "baseline"):
         path.mkdir(parents=True)
     shutil.copy(EXAMPLES / "calib.toml", folder)
     scores(folder, 0)
-    (tools / "state.json").write_text(json.dumps({"branches": {}, "comments": {}, "calls": [], "writable": True}))
-    programs = {
-        "gh": GH.format(python=sys.executable, state=str(tools / "state.json")),
-        "calib": f'#!/bin/sh\nexec {sys.executable} -m calibcli "$@"\n',
-        "pip": '#!/bin/sh\necho pip "$@"\n',
-        "python": f'#!/bin/sh\nif [ "$2" = pip ]; then echo pip; else exec {sys.executable} "$@"; fi\n',
-    }
-    for name, text in programs.items():
-        (tools / name).write_text(text)
-        (tools / name).chmod(0o755)
-    return Runner(folder, tools)
+    found = stocked(folder, tools)
+    found.commit("calib.toml")
+    return found
 
 
 def scores(folder: Path, seed: int, off: float = 1.0) -> None:
@@ -203,12 +66,13 @@ def test_the_github_example(runner: Runner) -> None:
     assert done.returncode == 0, done.stderr
     assert (runner.folder / "baseline" / "result.json").exists()
 
-    runner.event = {"number": 12}  # a pull request with a model that is not sure enough
+    runner.commit("baseline/result.json")
+    runner.event = {"number": 12, "base_ref": "main"}  # a pull request with a model that is not sure enough
     scores(runner.folder, 0, 0.1)
     code, said = runner.action(given)
     assert code == 1, said
     assert "::error file=calib.toml,line=" in said.replace(f"{runner.folder}/", "")
-    (text,) = runner.state["comments"].values()
+    (text,) = (one["body"] for one in runner.state["comments"].values())
     assert text.startswith("<!-- calib check -->\n")
     assert "FAIL" in text
     assert "eliability of the top label" in text  # the picture in words, and as one
@@ -217,14 +81,14 @@ def test_the_github_example(runner: Runner) -> None:
     scores(runner.folder, 0)  # mended: the same comment says so
     code, said = runner.action(given)
     assert code in (0, 3), said
-    (text,) = runner.state["comments"].values()
+    (text,) = (one["body"] for one in runner.state["comments"].values())
     assert "FAIL:" not in text
     assert set(runner.state["branches"]["calib-report"]) == {"badge.json", "reliability.png", "pull-12.png"}
 
 
 def test_a_fork_may_not_write(runner: Runner) -> None:
     """Its verdict stands; that nothing could be written is a warning."""
-    state = runner.state | {"writable": False}
+    state = runner.state | {"writable": []}
     (runner.bin / "state.json").write_text(json.dumps(state))
     runner.event = {"number": 3}
     code, said = runner.action({"comment": "true", "branch": "b"})

@@ -143,3 +143,31 @@ def test_a_full_disk_is_no_bug(scores: Path) -> None:
         done = subprocess.run(command, cwd=Path(__file__).parent.parent, stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 2
     assert "cannot write" in done.stderr
+
+
+LONG = "a" * 300
+
+
+@pytest.mark.parametrize(
+    "name", [f"{LONG}.json", f"{LONG}/", f"{LONG}/x.json", LONG, "x\0.json", "x\0/", "a\0b/x.json", "\0", "d/" * 3000]
+)
+def test_a_name_that_no_file_can_have(name: str, scores: Path, capsys: Any) -> None:
+    """It is refused before any work, as an output and as an input."""
+    for argv in (
+        ["check", str(scores), "--max", "ece=0.5", "-o", name],
+        ["check", str(scores), "--save-baseline", name],
+        ["metrics", name],
+        ["inspect", name],
+        ["study", name],
+        ["watch", name, str(scores), "--max", "ece=0.5"],
+    ):
+        assert main(argv) in (2, 4), argv
+        printed = capsys.readouterr()
+        assert "fix: " in printed.err
+        assert not printed.out
+
+
+def test_a_long_name_that_a_file_can_have(scores: Path, capsys: Any) -> None:
+    path = scores.parent / ("a" * 250 + ".json")
+    assert main(["check", str(scores), "--max", "ece=0.9", "-q", "-o", str(path)]) in (0, 1, 3)
+    assert path.exists()

@@ -228,6 +228,7 @@ def test_a_result_says_what_is_wrong(
 ) -> None:
     data = json.loads((made / "r.json").read_text())
     next(e for e in data["estimates"] if e["name"] == "ece").update(change)
+    del data["checksum"]  # as an earlier version wrote it
     path = tmp_path / "r.json"
     path.write_text(json.dumps(data))
     assert main(["check", str(path), *RULES]) == Exit.REFUSED

@@ -247,6 +247,9 @@ def test_what_a_pickle_would_hold_is_added_up() -> None:
             names(nested(30, tuple), protocol)
         with pytest.raises(InputError, match="too many objects"):
             names({"a": nested(30, list)}, protocol)
+    names(nested(21, list))  # 8,388,607 values
+    with pytest.raises(InputError, match="too many objects"):
+        names(nested(22, list))  # 16,777,215: more than ten million
     assert names(Path, 2) == {"pathlib.Path"}
     assert not pickles.plain({"torch.FloatStorage", "posix.system"})
 

@@ -282,6 +282,7 @@ def rounded(n: int, seed: int, certain: float, decimals: int = 2) -> Predictions
 @pytest.mark.parametrize("n", [300, 1000, 5000])
 @pytest.mark.parametrize("certain", [0.0, 0.7])
 def test_random_splits_of_tied_rows_are_not_refused(n: int, certain: float) -> None:
+    """Nor is anything said of them but by chance."""
     noted, tried = 0, 0
     for seed in range(60 if n < 5000 else 20):
         both = rounded(2 * n, seed, certain)
@@ -290,8 +291,8 @@ def test_random_splits_of_tied_rows_are_not_refused(n: int, certain: float) -> N
         mask[order[:n]] = True
         text = refuse_overlap(both.take(mask), both.take(~mask))
         tried += 1
-        noted += "would be by chance, as rows tie" in text
-    assert noted >= 0.9 * tried
+        noted += text != ""
+    assert noted <= 0.1 * tried
 
 
 @pytest.mark.finding("1.20")

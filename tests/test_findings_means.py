@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 from populations import broken_class, drawn, saturated, softmax, votes
-from scipy.stats import binom
+from scipy.optimize import minimize_scalar
+from scipy.stats import binom, t
 
 from calibcli import metrics
 from calibcli.gate import check
 from calibcli.gate.config import Config, Gate
 from calibcli.gate.sources import Scores
 from calibcli.links import fit_beta, nll_rows
-from calibcli.metrics import METRICS, Sample
+from calibcli.metrics import METRICS, Sample, recalibration
 from calibcli.metrics.intervals import Rows, share_bounds
 from calibcli.predictions import Predictions
 from calibcli.result import Check, Estimate
@@ -167,16 +168,59 @@ def test_probabilities_of_zero_have_no_upper_bound_and_masked_classes_do() -> No
 
 
 @pytest.mark.finding("2.8")
-def test_cox_regression_needs_rows_that_decide_it() -> None:
+def test_the_cox_intercept_needs_rows_that_decide_it() -> None:
     z, y = saturated(3, 0.02)
     rng = np.random.default_rng(0)
-    for spec in ("cox_slope", "cox_intercept"):
-        rows = rng.integers(0, len(y), 500)
-        [e] = metrics.measure(Predictions.of(z[rows], y[rows]), [spec])
-        assert e.low is None
-        assert "decide it" in e.reason
+    rows = rng.integers(0, len(y), 500)
+    [e] = metrics.measure(Predictions.of(z[rows], y[rows]), ["cox_intercept"])
+    assert e.low is None
+    assert "decide it" in e.reason
     z = rng.standard_normal((2000, 3)) * 2
     [e] = metrics.measure(Predictions.of(z, drawn(softmax(z), rng)), ["cox_slope"])
     assert e.low is not None
     assert e.high is not None
     assert e.low < 1 < e.high
+
+
+@pytest.mark.parametrize("make", [saturated, broken_class])
+def test_the_cox_slope_has_an_interval_where_few_rows_decide_it(make: Any) -> None:
+    """Of 200 rows about four are wrong, and fewer than fifteen rows decide the slope."""
+    z, y = make(3, 0.02, n=10_000) if make is saturated else make(3, n=10_000)
+    [whole] = metrics.measure(Predictions.of(z, y), ["cox_slope"])
+    rng = np.random.default_rng(1)
+    missed = {"low": 0, "high": 0}
+    for _ in range(100):
+        rows = rng.integers(0, len(y), 200)
+        [e] = metrics.measure(Predictions.of(z[rows], y[rows]), ["cox_slope"])
+        if e.value is None:  # every row is right
+            continue
+        assert e.low is not None
+        assert e.high is not None
+        missed["low"] += e.low > whole.value
+        missed["high"] += e.high < whole.value
+    assert max(missed.values()) <= 8, missed  # of 2.5 expected; more with probability .1 %
+
+
+def test_the_cox_slope_is_bounded_by_its_profile_likelihood(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against an optimiser, without the rows that were not seen."""
+    monkeypatch.setattr(recalibration, "_undrawn", lambda *_: 0.0)
+    rng = np.random.default_rng(2)
+    x = rng.normal(1.5, 1.0, 150)
+    y = (rng.random(150) < 1 / (1 + np.exp(-0.8 * x))).astype(int)
+    [e] = metrics.measure(Predictions.of(np.stack([0 * x, x], 1), y), ["cox_slope"])
+    assert e.value is not None
+    assert e.se is not None
+
+    def profile(slope: float) -> float:
+        return float(minimize_scalar(lambda a: (np.logaddexp(0, a + slope * x) - y * (a + slope * x)).sum()).fun)
+
+    m = np.stack([np.ones(150), x])
+    intercept = minimize_scalar(lambda a: (np.logaddexp(0, a + e.value * x) - y * (a + e.value * x)).sum()).x
+    p = 1 / (1 + np.exp(-intercept - e.value * x))
+    model = np.linalg.inv((m * p * (1 - p)) @ m.T)[1, 1]
+    factor = e.se**2 / model
+    assert factor >= 1
+    cut = t.ppf(0.975, 148) ** 2 * factor
+    for end in (e.low, e.high):
+        assert end is not None
+        assert 2 * (profile(end) - profile(e.value)) == pytest.approx(cut, rel=1e-4)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from populations import drawn, softmax
-from scipy.stats import binomtest, multinomial
+from scipy.stats import binomtest, multinomial, norm
 
 import calibcli
 from calibcli import metrics, numbers
@@ -241,7 +244,65 @@ def test_spread_of_the_difference_of_eces(first: float, second: float, shared: f
     assert np.sqrt(np.mean([g.spread[0] for g in gaps])) == pytest.approx(
         spread, rel=0.11
     )  # around d itself: .75 to 1.4
-    assert np.mean([np.sqrt(g.spread[0] + g.bias**2 / 3) for g in gaps]) < 1.16 * spread
+    half = [paired_bins.Known(0, g.spread[0] ** 0.5, np.inf, g.bias, 0).half(0.05) for g in gaps]
+    assert 0.98 < np.mean(half) / spread / 1.96 < 1.6
+
+
+def test_an_interval_covers_whatever_the_bias_within_its_bound() -> None:
+    """Its half width in standard errors is the quantile of |Z + bias|."""
+    for bias, error in ((0.0, 1.0), (0.5, 1.0), (1.0, 2.0), (3.0, 0.1)):
+        half = paired_bins.Known(0.0, error, np.inf, bias, 0.0).half(0.05)
+        assert norm.cdf((half - bias) / error) - norm.cdf((-half - bias) / error) == pytest.approx(0.95, abs=1e-6)
+    known = paired_bins.Known(0.07, 0.02, 99.0, 0.01, 0.001)
+    p = known.p_value(0.05)
+    assert known.half(p) == pytest.approx(0.07, rel=1e-6)
+    hidden = paired_bins.Known(0.07, 1e-9, 99.0, 0.0, 0.01)  # a share h of rows stays unseen with exp(-h / .01)
+    assert hidden.p_value(0.05) == pytest.approx(2 * np.exp(-7), rel=1e-6)
+    assert paired_bins.Known(0.0, 0.02, 99.0, 0.01, 0.001).p_value(0.05) == 1
+
+
+@given(st.integers(0, 10_000), st.sampled_from(["split-merge", "split", "whole"]), st.sampled_from(["", "weight"]))
+@settings(max_examples=30, deadline=None)
+def test_rows_are_in_the_bins_that_hold_them(seed: int, method: Any, kind: str) -> None:
+    """Also tied rows across a cut, of which each bin has a share."""
+    rng = np.random.default_rng(seed)
+    n, bins = int(rng.integers(20, 90)), 7
+    p = rng.integers(1, rng.integers(3, 30), n) / 30
+    w = rng.exponential(size=n) if kind else None
+    view = BinaryOutcomes(p, 1 - p, rng.random(n) < 0.6, w, False, None)
+    table = view.mass_bins(bins, method)
+    members = paired_bins.Members.of(view, table)
+    assert np.allclose(members.sums(view.shares * view.residual), table.weighted_gap)
+    assert np.allclose(members.sums(view.shares), table.weight)
+    assert np.allclose(members.share.sum(axis=1), 1)
+
+
+@lru_cache
+def near_pairs() -> dict[str, Any]:
+    return dict(importlib.import_module("_paired_near").pairs())
+
+
+@pytest.mark.parametrize(
+    ("name", "n", "metric"),
+    [
+        ("12 levels, apart by .012, first calibrated", 300, "adaece"),
+        ("12 levels, apart by .012, second calibrated", 1000, "ece"),
+        ("any confidence, apart by .012, first calibrated", 300, "adaece"),
+        ("the same, .4 % catastrophic", 150, "aurc"),
+        ("the same, .4 % catastrophic", 300, "auc"),
+        ("AUC .99 and .998", 150, "auc"),
+        ("the same, .15 % catastrophic", 150, "ood aupr_in"),
+    ],
+)
+def test_coverage_of_models_that_differ_by_little(
+    monkeypatch: pytest.MonkeyPatch, name: str, n: int, metric: str
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent.parent / "benchmarks"))
+    bench = importlib.import_module("paired_coverage")
+    models = near_pairs()[name]
+    found = bench.near_cell(models, n, 60, [metric])[metric]
+    assert found.given >= 0.9 * found.runs
+    assert found.share >= 0.87, found
 
 
 def test_a_plain_difference_outside_the_interval_is_said() -> None:

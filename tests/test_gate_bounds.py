@@ -11,6 +11,8 @@ from populations import ece_bounds
 
 import calibcli
 from calibcli.columns import bin_index
+from calibcli.metrics import bounds as sharp
+from calibcli.numerics import normal_quantile, score_bound, student_quantile
 
 Z = 1.6448536269514722
 
@@ -119,6 +121,31 @@ def test_family_widens_the_lower_bound_only() -> None:
     assert len({b.upper for b in bounds}) == 1
 
 
+def test_bounds_of_one_bin_of_grouped_rows_in_closed_form() -> None:
+    """Sixty groups of two rows: G / (G - 1), Student's t with 59 degrees, and alpha shared among five claims."""
+    rng, family, alpha = np.random.default_rng(8), 5, 0.05
+    member, confidence = np.repeat(np.arange(60), 2), np.full(120, 0.95)
+    correct = np.repeat(rng.random(60) < 0.5, 2)
+    bounds = ece_bounds(confidence, correct, groups=member, family=family, alpha=alpha)
+    sums = np.bincount(member, (confidence - correct) / 120)
+    variance = float(sums @ sums) * 60 / 59
+    value, level = abs(sums.sum()), 1 - alpha / family
+    above, below = student_quantile(1 - alpha, 59), student_quantile(level, 59)
+    assert bounds.value == pytest.approx(value)
+    assert bounds.upper == pytest.approx(min(1.0, score_bound(value, above, 1 / 60, variance)))
+    reach = math.sqrt(variance) * normal_quantile((1 + level) / 2) * below / normal_quantile(level)
+    assert bounds.lower == pytest.approx(value - reach)
+    assert bounds.lower > 0
+
+
+def test_the_spread_of_a_bin_is_counted_on_where_ten_rows_hold_it() -> None:
+    """Less its own standard error and the square of the gap; nothing of fewer than ten effective rows."""
+    spread, d, unit = np.array([0.04, 0.04, 0.04]), np.array([0.1, 0.1, 0.0]), 0.01
+    fourth = spread**2 / np.array([9.9, 10.1, 100.0])
+    expected = [0.0, math.sqrt(0.04 - math.sqrt(fourth[1]) - 0.1**2 * unit), math.sqrt(0.04 - math.sqrt(fourth[2]))]
+    assert sharp._surely(d, spread, fourth, unit).tolist() == pytest.approx(expected)
+
+
 def test_seed_moves_only_the_lower_bound_and_little() -> None:
     confidence, correct = vector(2000, 0.9)
     one, two = (ece_bounds(confidence, correct, seed=seed, method="score") for seed in (1, 2))
@@ -159,8 +186,6 @@ def test_sharp_bounds_are_within_the_plain_ones_or_nearly() -> None:
 
 def test_sharp_upper_bound_against_a_search_over_gaps() -> None:
     """The dual bound of the quantile is below the normal quantile of E at random gaps of the same sum."""
-    from calibcli.metrics import bounds as sharp
-
     rng = np.random.default_rng(0)
     spread = rng.random(8) * 1e-5
     sigma = np.sqrt(spread)

@@ -83,8 +83,30 @@ def test_three_models_and_a_figure(capsys: Any) -> None:
         ("ece:bins=10", "c - a"),
     ]
     assert found["facts"]["comparisons"] == 4
-    assert [p["labels"] for p in found["plots"]] == [["b - a", "c - a"]] * 2
+    assert [(p["title"], p["labels"]) for p in found["plots"]] == [
+        ("b - a", ["nll", "ece:bins=10"]),
+        ("c - a", ["nll", "ece:bins=10"]),
+    ]
     assert Path("d.svg").stat().st_size > 5000
+
+
+def test_the_forest_has_one_axis_for_all_units(capsys: Any) -> None:
+    """A difference is drawn in units of half its interval, with its own number beside it, in its verdict's colour."""
+    saved()
+    found = compared(capsys, "a.npz", "b.npz", "-m", "nll", "-m", "ece")
+    [plot] = found["plots"]
+    verdicts = {row[0]: row[-1] for row in found["tables"][1]["rows"]}
+    assert (verdicts["nll"], verdicts["ece"]) == ("b is better", "not shown")
+    line, *curves = plot["curves"]
+    assert (line["kind"], line["y"]) == ("hline", [0.0])
+    assert [(c["role"], c["x"]) for c in curves] == [("good", [0.0]), ("undecided", [1.0])]
+    for e, curve, text in zip(found["estimates"], curves, plot["texts"], strict=True):
+        half = (e["high"] - e["low"]) / 2
+        assert [curve[key][0] * half for key in ("low", "y", "high")] == pytest.approx(
+            [e["low"], e["value"], e["high"]]
+        )
+        assert curve["high"][0] - curve["low"][0] == pytest.approx(2)
+        assert text.startswith(f"{e['value']:.3f}"[:5])
 
 
 def test_rows_pair_by_id_in_any_order(capsys: Any) -> None:
@@ -197,3 +219,29 @@ def test_no_false_difference_between_calibrated_models() -> None:
     same = compare.scores([Predictions.of(a, y)] * 2, ["a", "b"])
     assert {e.value for e in same.estimates if e.value is not None} == {0.0}
     assert {row[-1] for row in same.tables[1].rows} <= {"not shown", "unknown"}
+
+
+def test_every_command_refuses_what_compare_refuses(capsys: Any) -> None:
+    """Rows of the same ids whose labels differ are other rows."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 10, 1200)
+    z = rng.normal(size=(1200, 10)) + 2.0 * np.eye(10)[y]
+    wrong = y.copy()
+    wrong[:833] = (y[:833] + 1 + np.arange(833) % 9) % 10
+    np.savez("old.npz", logits=z, labels=y, id=np.arange(1200))
+    np.savez("new.npz", logits=z, labels=wrong, id=np.arange(1200))
+    assert main(["check", "old.npz", "--max", "nll=9", "--keep-rows", "-q", "-o", "old.json"]) == 0
+    capsys.readouterr()
+    for base in ("old.npz", "old.json"):
+        assert main(["check", "new.npz", "--baseline", base, "--margin", "nll=5", "--json"]) == 5
+        [verdict] = json.loads(capsys.readouterr().out)["checks"]
+        assert (verdict["outcome"], "another label" in verdict["message"]) == ("not_run", True)
+        night = ["watch", "w.json", "new.npz", "--baseline", base, "--margin", "nll=5", "-q"]
+        assert main(night) == 4
+        assert "another label" in capsys.readouterr().err
+        assert not Path("w.json").exists()
+    assert main(["compare", "old.npz", "new.npz", "-q"]) == 4
+    assert "833 of 1,200 rows of the same id have another label" in capsys.readouterr().err
+    ood = ["ood", "old.npz", "old.npz", "--against", "new.npz", "--against", "new.npz", "-q"]
+    assert main(ood) == 4
+    assert "another label" in capsys.readouterr().err

@@ -43,6 +43,25 @@ def test_n_for_ece_by_simulation(limit: float, truth: float, power: float, verdi
     assert reached / runs == pytest.approx(power, abs=0.03 + 3 * (power * (1 - power) / runs) ** 0.5)
 
 
+def test_the_rules_of_the_configuration_are_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("calib.toml").write_text(
+        "[stats]\nalpha = 0.1\n"
+        '[[gate]]\nmetric = "ece"\nmax = 0.03\n'
+        '[[gate]]\nmetric = "accuracy"\nmin = 0.85\nby = "site"\n'
+        '[[gate]]\nmetric = "accuracy"\nmin = 0.85\n'
+    )
+    found = planned(capsys)
+    assert [e["scope"] for e in found["estimates"]] == ["ece <= 0.03", "accuracy >= 0.85"]
+    assert found["facts"]["alpha"] == 0.1
+    assert any("--slices" in note for note in found["notes"])
+    assert found["provenance"]["inputs"][0]["path"].endswith("calib.toml")
+    own = planned(capsys, "--max", "ece=0.05", "--alpha", "0.02")
+    assert ([e["scope"] for e in own["estimates"]], own["facts"]["alpha"]) == (["ece <= 0.05"], 0.02)
+
+
 def test_the_sizes_that_are_known(capsys: Any) -> None:
     """Rows for a perfect model of accuracy .87 to PASS, as measured on synthetic data."""
     for limit, rows in ((0.05, 1000), (0.03, 2500), (0.02, 5500), (0.01, 20000)):
@@ -100,7 +119,7 @@ def test_pilot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> 
     z, y = synthetic_logits(0.8, 4, 3000, seed=1)
     np.savez("good.npz", logits=z, labels=y)
     np.savez("off.npz", logits=2 * z, labels=y)
-    good = planned(capsys, "--max", "ece=0.04", "--from", "good.npz")
+    good = planned(capsys, "--max", "ece=0.04", "--from", "good.npz", "--truth", "0")
     bad = planned(capsys, "--max", "ece=0.04", "--from", "off.npz")
     assert good["tables"][0]["rows"][0][1] == "PASS"
     assert bad["tables"][0]["rows"][0][1] == "FAIL"
@@ -108,6 +127,8 @@ def test_pilot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> 
     fixed = planned(capsys, "--max", "ece=0.04", "--from", "off.npz", "--truth", "0.01")
     assert fixed["estimates"][0]["detail"]["truth"] == 0.01
     assert fixed["tables"][0]["rows"][0][1] == "PASS"
+    assert main(["plan", "--max", "ece=0.04", "--from", "good.npz"]) == 2
+    assert "pass --truth" in capsys.readouterr().err  # less its noise the pilot's own value is 0
     three = need(capsys, "--margin", "temperature_gain=0", "--from", "good.npz", "--power", "0.9")
     assert three == pytest.approx(
         need(capsys, "--margin", "temperature_gain=0", "--from", "off.npz", "--power", "0.9"), rel=0.05
@@ -158,6 +179,9 @@ def test_fewer_rows_than_a_gate_runs_on_are_noted(capsys: Any) -> None:
         (["--max", "eec=0.02"], "did you mean 'ece'"),
         (["--min", "ece=0.02"], "write --max"),
         (["--max", "mce=0.1"], "cannot be planned"),
+        (["--max", "ece=0.02", "--truth", "5"], "--truth 5 is out of range: ece is"),
+        (["--min", "accuracy=0.9", "--truth", "-0.1"], "--truth -0.1 is out of range"),
+        (["--max", "brier=0.2", "--n-classes", "2", "--truth", "1.5"], "--truth 1.5 is out of range"),
         (["--margin", "accuracy=0"], "changes no accuracy"),
         (["--margin", "ece=0"], "not compared"),
         (["--max", "ece=0.02", "--power", "1"], "--power 1 is out of range"),

@@ -62,6 +62,67 @@ def test_baselines(bench: ModuleType, what: str) -> None:
     assert worst(bench, "baseline", what) == []
 
 
+@pytest.mark.parametrize(
+    ("family", "what", "n", "metrics"),
+    [
+        ("rare sure rows", "share=0.01 margin=100 wrong=0.2", 300, ("nll", "nll_wrong", "cox_slope", "corp_mcb")),
+        ("rare sure rows, to a baseline", "share=0.01 margin=100 wrong=0.2", 1000, ("nll",)),
+        ("errors surest", "share=0.003 margin=12 wrong=0.6 confidence=0.9 spread=1 errors=0", 1000, ("aurc",)),
+        ("best inverse temperature", "best=-0.1 scale=2", 300, ("temperature_gain",)),
+        ("Pareto weights", "tail=1.5 confidence=0.9 errors=2", 1000, ("ece", "nll", "accuracy")),
+        ("few levels", "levels=12 shift=0.012", 300, ("nll", "brier", "accuracy")),
+    ],
+)
+def test_families_that_broke_a_gate(
+    bench: ModuleType, family: str, what: str, n: int, metrics: tuple[str, ...]
+) -> None:
+    cell = bench.Cell(family, what, 3, n)
+    counts, *_ = bench.work(cell, None, 2 * RUNS if metrics == ("aurc",) else RUNS, 0, metrics)
+    assert counts
+    assert [f"{f.rule}: false {f.verdict} {bench.shown(f)}" for f in bench.wrong(cell, counts)] == []
+
+
+def test_a_search_looks_where_a_sample_can_see(bench: ModuleType) -> None:
+    """A group that moves a metric and is expected in fewer than three rows counts for nothing, whatever it does."""
+    search = sys.modules["_gate_search"]
+    what = "share=0.005 margin=100 wrong=0.2"
+    for n, hidden in ((300, True), (1000, False)):
+        assert search.hidden(search.ready(bench.Cell("rare sure rows", what, 3, n), "nll"), "nll") is hidden
+    assert [search.defined("auc", k) for k in (2, 3)] == [True, False]
+    rng, cell = np.random.default_rng(0), bench.Cell("rare sure rows", what, 3, 300)
+    for _ in range(50):
+        cell = search.child(cell, search.FAMILIES, rng)
+        family = search.FAMILIES[cell.kind]
+        for name, value in search.parsed(cell.what).items():
+            assert -1e-9 <= family.parameters[name].position(value) <= 1.01
+
+
+def test_populations_of_a_family_are_what_their_names_say(bench: ModuleType) -> None:
+    families = sys.modules["_gate_families"]
+    p = families.built("rare sure rows", "share=0.02 margin=50 wrong=0.1", 3)
+    sure, wrong = p.group == 1, p.scores.argmax(axis=1) != p.labels
+    assert sure.mean() == 0.02
+    assert np.isclose(wrong[sure].mean(), 0.1)
+    assert np.isclose(wrong[~sure].mean(), 0.15, atol=0.006)
+    assert p.scores[sure].max() > 50 > p.scores[~sure].max()
+    pair = families.built("few levels", "levels=6 shift=0.012", 3)
+    confidence = [np.unique(one.scores.max(axis=1)) for one in (pair.base, pair.new)]
+    assert [len(c) for c in confidence] == [6, 6]
+    assert all(n * families.parsed(what).get("share", 1) >= 3 for _, what, _, n in families.visible())
+
+
+@pytest.mark.parametrize(("best", "gain"), [(-0.3, None), (0.0, None), (1.0, 0.0)])
+def test_the_best_temperature_of_a_population_is_on_the_whole_axis(
+    bench: ModuleType, best: float, gain: float | None
+) -> None:
+    """Where logits are no better than chance, nothing is better than no logits at all."""
+    p = sys.modules["_gate_families"].built("best inverse temperature", f"best={best} scale=2", 3)
+    z = p.scores - np.logaddexp.reduce(p.scores, axis=1, keepdims=True)
+    nll = -z[np.arange(p.n), p.labels].mean()
+    expected = nll - np.log(3) if gain is None else gain
+    assert np.isclose(sys.modules["_gate_truth"].gain(p), expected, atol=2e-4)
+
+
 def test_the_benchmark_sees_a_bound_that_is_too_short(bench: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two thirds of the distance are too little: what allowed nothing to be missed would also allow everything."""
     from calibcli.gate import check as module

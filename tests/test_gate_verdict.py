@@ -14,6 +14,7 @@ import calibcli
 from calibcli.columns import columns
 from calibcli.errors import InputError, UsageError
 from calibcli.gate import baseline
+from calibcli.gate.pairing import Pairing, pair
 from calibcli.gate.verdict import Claim, at_level, claim, judge, rule, scaled
 from calibcli.metrics import paired
 from calibcli.metrics.gain import folds_of
@@ -106,6 +107,7 @@ def test_levels() -> None:
     assert high == pytest.approx(1 + 2.807033768 / 1.959963985)
     upper = Estimate(name="m", value=1.0, high=2.0, level=0.95, sided="upper")
     assert at_level(two, 0.025 / 10) == (None, None)
+    assert at_level(two, 0.02) == (None, None)  # however little surer is asked for
     assert at_level(upper, 0.05) == (None, 2.0)
     assert at_level(Estimate(name="m", value=1.0), 0.05) == (None, None)
 
@@ -133,17 +135,26 @@ def test_mean_against_definitions() -> None:
     grouped = Rows(np.repeat(x, 5), None, False, np.repeat(np.arange(50), 5))
     assert (grouped.value, grouped.se, grouped.units) == pytest.approx((m.value, m.se, 50))
     assert grouped.bounds(0.05, -9, 9) == pytest.approx(m.bounds(0.05, -9, 9))
-    t, below = stats.t.ppf(0.95, 49), m.value + 9  # h² = t² se² + a h
-    a = max(t * t, -math.log(stats.norm.sf(t))) * below / 50
-    assert m.value - m.bounds(0.05, -9, 9)[0] == pytest.approx((a + math.sqrt(a * a + 4 * (t * m.se) ** 2)) / 2)
+    t, d = stats.t.ppf(0.95, 49), x - x.mean()
+    at_once = max(t * t, -math.log(stats.norm.sf(t)))
+    for sign, end, far in ((-1, 0, m.value + 9), (1, 1, 9 - m.value)):
+        a = at_once * max(sign * (d**3).sum() / (d**2).sum(), 0) / 50  # h² = t² se² + a h
+        drawn = (a + math.sqrt(a * a + 4 * (t * m.se) ** 2)) / 2
+        not_drawn = math.cbrt((t * m.se) ** 3 + (at_once * far / 50) ** 3)
+        assert sign * (m.bounds(0.05, -9, 9)[end] - m.value) == pytest.approx(max(drawn, not_drawn))
     low, high = Rows(np.zeros(100), None, False, None).bounds(0.05, -1, 1)
     assert high == -low > 1.6448536**2 / 100  # no difference seen is not no difference
 
 
 def test_p_value_and_holm() -> None:
     x = np.array([1.0, -1.0] * 50) + 0.2
-    p = Rows(x, None, False, None).p_value(-2, 2)
-    assert p == pytest.approx(2 * stats.t.sf(0.2 / math.sqrt(1 / 99 + 0.01 * 2.2 * 0.2), 99))
+    rows = Rows(x, None, False, None)
+    cube = (1 / 99) ** 1.5
+    z = math.cbrt(2 * 0.2**3 / (cube + math.sqrt(cube**2 + 4 * (0.2 * 2.2 / 100) ** 3)))
+    assert rows.p_value(-2, 2) == pytest.approx(2 * stats.t.sf(z, 99))
+    sure = Rows(x + 0.3, None, False, None)
+    assert (p := sure.p_value(-2, 2)) / 2 < 0.03
+    assert sure.bounds(p / 2, -2, 2)[0] == pytest.approx(0, abs=1e-4)  # at half of it the bound is 0
     assert paired.holm([0.01, 0.04, 0.03, 0.005]).tolist() == pytest.approx([0.03, 0.06, 0.06, 0.02])
 
 
@@ -160,7 +171,7 @@ def test_rows_survive_a_file() -> None:
     again = baseline.Rows.unpack(rows.pack(), "x")
     for key in ("nll", "brier", "gain", "correct", "ids", "least", "most", "beta"):
         assert np.array_equal(getattr(again, key), getattr(rows, key)), key
-    assert (again.n, again.salt, again.labels) == (rows.n, rows.salt, rows.labels)
+    assert (again.n, again.salt, again.digest) == (rows.n, rows.salt, rows.digest)
     other = baseline.rows(p, columns(p))
     assert not np.array_equal(other.ids, rows.ids)  # type: ignore[arg-type]
     assert sum(len(v) for v in rows.pack().values() if isinstance(v, str)) < 36 * p.n
@@ -200,23 +211,23 @@ def test_pairing() -> None:
     order = np.random.default_rng(3).permutation(p.n)[:200]
     part = p.take(order)
     new = baseline.rows(part, columns(part), base.salt)
-    found = baseline.pair(new, base)
-    assert isinstance(found, baseline.Pairing)
+    found = pair(new, base)
+    assert isinstance(found, Pairing)
     assert np.array_equal(order[found.new], found.base)
     assert "200 in both" in found.how
-    assert "no row" in str(baseline.pair(baseline.rows(part, columns(part)), base))
+    assert "no row" in str(pair(baseline.rows(part, columns(part)), base))
 
     q = predictions(ids=False)
     plain = baseline.rows(q, columns(q))
-    position = baseline.pair(plain, base)
-    assert isinstance(position, baseline.Pairing)
+    position = pair(plain, base)
+    assert isinstance(position, Pairing)
     assert "by position" in position.how
     other = predictions(ids=False, seed=1)
-    assert "label sequences differ" in str(baseline.pair(baseline.rows(other, columns(other)), base))
+    assert "label sequences differ" in str(pair(baseline.rows(other, columns(other)), base))
     fewer = predictions(n=200, ids=False)
-    assert "numbers differ" in str(baseline.pair(baseline.rows(fewer, columns(fewer)), base))
+    assert "numbers differ" in str(pair(baseline.rows(fewer, columns(fewer)), base))
     double = Predictions.of(p.logits, p.labels, ids=np.array(["a"] * p.n))
-    assert "not unique" in str(baseline.pair(baseline.rows(double, columns(double), base.salt), base))
+    assert "not unique" in str(pair(baseline.rows(double, columns(double), base.salt), base))
 
 
 def test_too_many_rows_to_keep(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,3 +251,18 @@ def test_few_groups_are_not_run_with_the_value_and_what_would_help() -> None:
         assert [check.outcome for check in found] == ["not_run"] * 2
         assert all(check.estimate is not None and check.estimate.value is not None for check in found)
         assert all("bounds need 10: draw more of them" in check.message for check in found)
+
+
+def test_a_slope_that_few_rows_decide_is_not_judged() -> None:
+    """`metrics` shows its interval, which covers; but one sure wrong row more or less turns a verdict."""
+    rng = np.random.default_rng(0)
+    z = np.stack([np.zeros(300), 1.7 + 0.3 * rng.normal(size=300)], axis=1)
+    z[:6, 1] = 25
+    y = (rng.random(300) < 0.85).astype(int)
+    y[:6] = [1, 1, 0, 1, 1, 1]
+    shown = calibcli.measure(z, y, "cox_slope")["cox_slope"]
+    assert shown.low is not None
+    assert shown.high is not None
+    [verdict] = calibcli.check(z, y, min={"cox_slope": 0.9}).checks
+    assert verdict.outcome == "not_run"
+    assert "rows decide it" in verdict.message

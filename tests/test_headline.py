@@ -309,16 +309,17 @@ def test_watch_claims_what_its_verdicts_do(outcomes: list[Any]) -> None:
 
 
 @settings(max_examples=100, deadline=None)
-@given(real=st.lists(st.booleans(), max_size=6), find_what=st.sampled_from(["gap", "error"]))
-def test_slices_claims_what_was_confirmed(real: list[bool], find_what: Any) -> None:
+@given(real=st.lists(st.booleans(), max_size=6), find_what=st.sampled_from(["gap", "error"]), everywhere=st.booleans())
+def test_slices_claims_what_was_confirmed(real: list[bool], find_what: Any, everywhere: bool) -> None:
     shown = {"value": 0.1, "low": 0.05, "high": 0.15, "level": 0.95, "n": 300}
-    detail, better = {"p_adjusted": 0.03, "other_rows": 0.066}, "zero" if find_what == "gap" else "lower"
+    detail, better = {"p_adjusted": 0.03, "other_rows": 0.066, "of": 300}, "zero" if find_what == "gap" else "lower"
     found = [
         Estimate(name="confidence_gap", scope=f"c{i}", **shown, better=better, detail={**detail, "confirmed": r})
         for i, r in enumerate(real)
     ]
-    said = find._headline(found, find.Search(find=find_what), 0.05, (0.2, 0.05), 1000)
+    said = find._headline(found, find.Search(find=find_what), 0.05, (0.2, 0.05), 1000, everywhere)
     assert said.startswith("Surely") == any(real)
+    assert said.startswith("Everywhere alike") == (everywhere and not any(real))
     named = [e.scope for e in found if f"{e.scope} (" in said]
     assert named == [e.scope for e in found if e.detail["confirmed"]][:3]
     assert ("p = 0.03" in said) == (bool(named) and find_what == "error")

@@ -1,4 +1,4 @@
-"""Imports point one way, in no circle; heavy libraries load only where they are used; CONTRIBUTING shows the house."""
+"""Imports point one way, in no circle; heavy libraries load only where they are used."""
 
 from __future__ import annotations
 
@@ -102,17 +102,3 @@ def test_every_room_has_its_place() -> None:
 
 def test_no_circle_of_files() -> None:
     assert house.circles() == []
-
-
-def test_contributing_shows_the_house_as_it_is() -> None:
-    text = house.CONTRIBUTING.read_text(encoding="utf-8")
-    assert house.written(text) == text, "run `python tests/house.py --write`"
-
-
-def test_functions_and_files_stay_short() -> None:
-    """At most 70 lines and 350."""
-    assert [*house.long_functions(70), *house.long_files(350)] == []
-
-
-def test_a_file_name_means_one_thing() -> None:
-    assert not house.namesakes()

@@ -216,6 +216,33 @@ def test_parquet(tmp_path: Path, lists: bool) -> None:
         recorded.read(tmp_path / "b.parquet")
 
 
+@pytest.mark.extra
+def test_a_parquet_column_of_text_is_read_when_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    rng = np.random.default_rng(0)
+    texts = ["".join(map(chr, rng.integers(97, 123, 2000))) for _ in Y]
+    columns = {f"logit_{i}": Z[:, i] for i in range(4)}
+    ids = [f"r{i}" for i in range(len(Y))]
+    parquet.write_table(pa.table({"prompt": texts, **columns, "id": ids, "label": Y}), tmp_path / "a.parquet")
+    read: list[list[str]] = []
+    whole = parquet.ParquetFile.read
+    monkeypatch.setattr(
+        parquet.ParquetFile, "read", lambda *args, **how: read.append(how["columns"]) or whole(*args, **how)
+    )
+    p = recorded.read(tmp_path / "a.parquet")
+    same(p)
+    assert p.ids.tolist() == ids
+    assert not any("prompt" in columns for columns in read)
+    monkeypatch.setattr("calibcli.inputs.files.source.memory_limit", lambda: 1000 * len(Y))  # of numbers and ids
+    same(recorded.read(tmp_path / "a.parquet"))
+    with pytest.raises(InputError, match="when decoded, more than"):
+        recorded.read(tmp_path / "a.parquet", by=["prompt"])
+    monkeypatch.undo()
+    assert recorded.read(tmp_path / "a.parquet", by=["prompt"]).slices["prompt"].tolist() == texts
+
+
 @pytest.mark.parametrize(
     ("header", "words"),
     [

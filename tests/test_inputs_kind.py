@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import calibcli
 from calibcli import predictions
+from calibcli.errors import InputError
 from calibcli.inputs.files.arrays import Memory
 from calibcli.inputs.scores.mistakes import Impossible, Spot
 from calibcli.inputs.scores.scan import Scan, Unit, scan
@@ -108,3 +112,56 @@ def test_zero_probability_of_the_label() -> None:
     with np.errstate(divide="ignore"):
         found = look(np.log(p))
     assert (found.impossible, found.kind) == (Impossible(2, 7), "log_probabilities")
+
+
+SIGMOIDS = 1 / (1 + np.exp(-Z[:400, :3]))
+ROUNDED = np.round(0.9 * P[:400] + 0.1 / 6, 2)
+THREE = Y[:400] % 3
+FORCED: dict[str, Callable[..., Any]] = {
+    "from_arrays": calibcli.from_arrays,
+    "measure": lambda p, y, **how: calibcli.measure(p, y, "ece", **how),
+    "check": lambda p, y, **how: calibcli.check(p, y, max={"ece": 0.25}, **how),
+    "fit_scaler": calibcli.fit_scaler,
+    "find_slices": lambda p, y, **how: calibcli.find_slices(p, y, by={"site": y % 2}, **how),
+    "compare": lambda p, y, **how: calibcli.compare(*[calibcli.from_arrays(p, y, **how)] * 2, metrics=["nll"]),
+}
+
+
+@pytest.mark.parametrize("call", FORCED.values(), ids=FORCED.keys())
+def test_what_the_user_calls_probabilities_sums_to_one_as_rounded_numbers_do(call: Callable[..., Any]) -> None:
+    """Three sigmoids a row, divided by their sum, have an ECE of less than half of theirs."""
+    with pytest.raises(InputError, match=r"do not sum to 1: row 0 sums to .*rounding by no more than 0\.02"):
+        call(SIGMOIDS, THREE, kind="probabilities")
+    with pytest.raises(InputError, match="exponentials of rows of 'scores' do not sum to 1"):
+        call(np.log(SIGMOIDS), THREE, kind="log_probabilities")
+    off = np.abs(ROUNDED.sum(axis=1) - 1).max()
+    notes = call(ROUNDED, Y[:400], kind="probabilities").notes
+    said = f"rows do not sum to 1 (largest deviation {off:.2g}): each is divided by its sum"
+    assert any(note.endswith(said) for note in notes)
+
+
+def test_a_forced_kind_of_a_file(tmp_path: Any) -> None:
+    np.savez(tmp_path / "three.npz", probs=SIGMOIDS, labels=THREE)
+    with pytest.raises(InputError, match="row 0 sums to"):
+        calibcli.read(tmp_path / "three.npz", kind="probabilities")
+
+
+@pytest.mark.parametrize("k", [3, 30, 3000])
+def test_a_refusal_names_a_kind_that_is_then_taken(k: int) -> None:
+    """Whether `--kind probabilities` is offered, and whether it is taken, is one bound."""
+    p = RNG.dirichlet(np.ones(k), 40)
+    y = RNG.integers(0, k, 40)
+    for off in (0.015, 0.03, 0.12, 0.3):
+        with pytest.raises(InputError, match="do not sum to 1") as error:
+            calibcli.from_arrays(p * (1 - off), y)
+        if "rounded probabilities: kind='probabilities'" in error.value.fix:
+            calibcli.from_arrays(p * (1 - off), y, kind="probabilities")
+        else:
+            with pytest.raises(InputError, match="rounding by no more than"):
+                calibcli.from_arrays(p * (1 - off), y, kind="probabilities")
+
+
+def test_a_few_rows_that_miss_a_sum_of_one_are_told() -> None:
+    notes = calibcli.from_arrays(changed(3, P[:3] * 0.5), Y).notes
+    assert "3 of 3,000 rows do not sum to 1 (largest deviation 0.5): each is divided by its sum" in notes
+    assert not any("sum to 1" in note for note in calibcli.from_arrays(P, Y).notes)

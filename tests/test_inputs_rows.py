@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import re
+import time
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import calibcli
 from calibcli.errors import InputError
 from calibcli.inputs.files.arrays import distinct
 from calibcli.inputs.scores.fingerprints import refuse_overlap, row_hashes
-from calibcli.inputs.scores.mistakes import class_order
+from calibcli.inputs.scores.mistakes import class_order, matched
 from calibcli.predictions import Predictions
 
 RNG = np.random.default_rng(2)
@@ -57,12 +58,31 @@ def test_overlap_counts_the_shared_rows() -> None:
 
 
 def test_ties_are_not_taken_for_overlap() -> None:
-    """Probabilities with two decimals share most of their values; so do their rows."""
+    """Probabilities with two decimals share most of their values; so do their rows, by chance, and nothing is said."""
     p = np.round(RNG.uniform(0.05, 0.95, (4000, 1)), 2)
     z = np.log(np.hstack([1 - p, p]))
-    said = re.search(r"\(([\d.]+)%\)", refuse_overlap(predictions(z[:2000]), predictions(z[2000:])))
-    assert said is not None
-    assert float(said[1]) > 90
+    assert refuse_overlap(predictions(z[:2000]), predictions(z[2000:])) == ""
+
+
+def test_repeats_of_a_model_of_few_values_are_no_copies() -> None:
+    """Rows of 31 values repeat, each with a label of its own; copies of rows, of any model, have the label too."""
+    rng = np.random.default_rng(0)
+    p = np.round(rng.integers(1, 32, 1200) / 32, 3)
+    y = (rng.uniform(size=1200) < p).astype(int)
+    assert not repeats(p, y)
+    assert not repeats(np.column_stack([1 - p, p]), y)
+    z = rng.normal(size=(600, 3))
+    y = np.where(rng.uniform(size=600) < 0.8, z.argmax(axis=1), rng.integers(0, 3, 600))
+    twice = np.concatenate([np.arange(600), rng.integers(0, 600, 30)])
+    assert not repeats(z, y)
+    assert repeats(z[twice], y[twice]) == ["30 of 630 rows repeat an earlier row"]
+    tenth = np.repeat(np.arange(60), 10)  # ten copies of each, of one column
+    assert repeats(np.round(p, 2)[tenth], (rng.uniform(size=60) < p[:60]).astype(int)[tenth])
+
+
+def repeats(scores: np.ndarray, labels: np.ndarray) -> list[str]:
+    notes = calibcli.from_arrays(scores, labels).notes
+    return [note.partition(" (")[0] for note in notes if "repeat an earlier row" in note]
 
 
 def mislabelled(accuracy: float, n: int, k: int, image: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -92,3 +112,27 @@ def test_honest_models_keep_their_order() -> None:
     y = np.random.default_rng(0).choice(3, 5000, p=[0.2, 0.6, 0.2])
     assert class_order(np.zeros(5000, np.int64), y, 3) is None
     assert class_order(np.where(y == 2, 2, 0), y, 3) is None
+
+
+def test_the_order_of_very_many_classes_costs_a_pass_over_them() -> None:
+    """A model that errs on 50 rows of 100,000 classes: searching a list of the free labels took seven seconds."""
+    predicted, labels = np.random.default_rng(0).integers(0, 100_000, (2, 50))
+    begin = time.process_time()
+    assert class_order(predicted, labels, 100_000) is None
+    assert time.process_time() - begin < 1.0
+
+
+def test_classes_without_a_partner_take_their_own_label_or_the_least_free_one() -> None:
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        k = int(rng.integers(3, 40))
+        rows, columns = rng.integers(0, k, (2, int(rng.integers(1, k))))
+        image: dict[int, int] = {}
+        for r, c in zip(rows.tolist(), columns.tolist(), strict=True):
+            if r not in image and c not in image.values():
+                image[r] = c
+        for r in range(k):
+            if r not in image:
+                free = [c for c in range(k) if c not in image.values()]
+                image[r] = r if r in free else free[0]
+        assert matched(rows.tolist(), columns.tolist(), k).tolist() == [image[r] for r in range(k)]

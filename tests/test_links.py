@@ -15,6 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 
+import calibcli
+import calibcli.links.beta as beta_module
+import calibcli.metrics.gain as gain_module
 from calibcli.errors import InputError, UsageError
 from calibcli.links import (
     cross_fit_beta,
@@ -273,3 +276,67 @@ def test_cross_fit_uses_no_row_of_its_own_fold() -> None:
         expected = nll_rows(z[out], y[out]) + log_softmax(beta * z[out])[np.arange(out.sum()), y[out]]
         np.testing.assert_allclose(gains[out], expected, rtol=1e-7, atol=1e-9)
     assert gains.mean() > 0
+
+
+def few_rows_of_many_classes() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(3)
+    logits = rng.normal(0, 2, (60, 20_000)).astype(np.float32)
+    labels = rng.integers(0, 20_000, 60)
+    logits[np.arange(60), labels] += rng.normal(9, 3, 60).astype(np.float32)
+    return logits, labels
+
+
+def test_few_rows_of_many_classes_take_few_float64_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Float32 passes find the neighbourhood of β: the scores decide, not the rows; its digits stay those of float64."""
+    logits, labels = few_rows_of_many_classes()
+    folds = np.arange(60) % 5
+    exact = fit_beta(logits.astype(np.float64), labels)
+    gains, fits = cross_fit_beta(logits.astype(np.float64), labels, folds)
+    double: list[bool] = []
+
+    def counted(source: Any, beta: float, dtype: Any) -> Any:
+        double.append(dtype is np.float64)
+        return evaluate(source, beta, dtype)
+
+    evaluate = beta_module.evaluate
+    monkeypatch.setattr(beta_module, "evaluate", counted)
+    assert fit_beta(logits, labels).beta == pytest.approx(exact.beta, rel=1e-8)
+    assert sum(double) == 1
+    double.clear()
+    quick_gains, quick = cross_fit_beta(logits, labels, folds)
+    assert sum(double) == 0
+    assert len(double) <= 20
+    assert [fit.beta for fit in quick] == pytest.approx([fit.beta for fit in fits], rel=1e-6)
+    assert quick_gains == pytest.approx(gains, abs=1e-5)
+
+
+def test_separable_rows_of_many_classes_are_separable_in_every_fold() -> None:
+    logits, labels = few_rows_of_many_classes()
+    logits[np.arange(60), labels] += 30
+    _, fits = cross_fit_beta(logits, labels, np.arange(60) % 5)
+    assert {fit.status for fit in fits} == {"separable"}
+
+
+def test_the_interval_of_the_temperature_gain_takes_few_passes_over_many_scores(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Derivatives at one temperature serve its neighbours, wherever an end of the interval is looked for."""
+    logits, labels = few_rows_of_many_classes()
+    monkeypatch.setattr(gain_module, "WIDENED", 1 << 30)
+    exact = calibcli.measure(logits, labels, "temperature_gain")["temperature_gain"]
+    monkeypatch.undo()
+    calls: list[Any] = []
+
+    def counted(function: Any) -> Any:
+        def call(z: Any, y: Any, beta: float) -> Any:
+            calls.append(z.dtype)
+            return function(z, y, beta)
+
+        return call
+
+    for name in ("expectation", "series"):
+        monkeypatch.setattr(gain_module, name, counted(getattr(gain_module, name)))
+    quick = calibcli.measure(logits, labels, "temperature_gain")["temperature_gain"]
+    assert len(calls) <= 18
+    assert quick.value == pytest.approx(exact.value, abs=1e-5)
+    assert (quick.low, quick.high) == pytest.approx((exact.low, exact.high), rel=1e-3)

@@ -12,6 +12,7 @@ from scipy.stats import binom
 from sklearn.isotonic import IsotonicRegression
 from sklearn.metrics import roc_auc_score
 
+import calibcli
 from calibcli import metrics
 from calibcli.cli.app import main
 from calibcli.columns import columns
@@ -421,3 +422,25 @@ def test_rows_without_weight_count_for_nothing() -> None:
             with_it = Predictions.of(z, wrong, weights=w, weight_kind=kind)
             without = Predictions.of(z[1:], y[1:], weights=w[1:], weight_kind=kind)
             assert one(with_it, spec).value == pytest.approx(one(without, spec).value, abs=1e-12)
+
+
+def test_recalibration_by_other_rows_is_never_sure() -> None:
+    """Ten misses below ten hits: each fold leaves eight of either, whose ends lie half a row within."""
+    p = np.linspace(0.05, 0.95, 20)
+    view = BinaryOutcomes(p, 1 - p, np.arange(20) >= 10, None, False, None, seed=0)
+    fitted = Isotonic.of(view).left_out
+    assert (fitted.min(), fitted.max()) == pytest.approx((0.5 / 9, 1 - 0.5 / 9))
+
+
+@pytest.mark.parametrize("kind", [None, "count"])
+def test_what_ranks_alone_tell_does_not_depend_on_the_scale_of_logits(kind: Any) -> None:
+    """Ties are told by odds everywhere: at 40 times the logits most probabilities are within 1e-12 of 0 or 1."""
+    rng = np.random.default_rng(0)
+    z = rng.standard_normal(900) * 3
+    y = (rng.random(900) < 1 / (1 + np.exp(-z))).astype(int)
+    more: dict[str, Any] = {"weights": np.ones(900), "weight_kind": kind} if kind else {}
+    names = "corp_dsc", "corp_dsc:score=log", "auc", "aurc"
+    found = [
+        [e.value for e in calibcli.measure(np.stack([0 * z, s * z], 1), y, *names, **more).estimates] for s in (1, 40)
+    ]
+    assert found[1] == pytest.approx(found[0], rel=1e-9)

@@ -19,6 +19,7 @@ from calibcli.columns import columns
 from calibcli.links import cross_fit_beta
 from calibcli.metrics import gain, smooth
 from calibcli.metrics.binned import mean_absolute_deviation
+from calibcli.metrics.discrimination import harmonic
 from calibcli.metrics.intervals import Rows
 from calibcli.metrics.kernel import laplace_form
 from calibcli.metrics.sample import BinaryOutcomes, Sample
@@ -106,6 +107,24 @@ def test_temperatures_of_folds_in_float32_and_where_there_are_none(monkeypatch: 
     right = gain.gains(Predictions.of(z, z.argmax(axis=1)))  # no row is wrong: there is nothing to expand about
     wanted, _ = cross_fit_beta(z, z.argmax(axis=1), gain.folds_of(Predictions.of(z, y)))
     np.testing.assert_array_equal(right[0], wanted)
+
+
+@pytest.mark.parametrize("n", [400, 30_000])
+def test_temperature_gain_does_not_depend_on_the_order_of_classes(n: int) -> None:
+    rng = np.random.default_rng(5)
+    z = 3 * rng.normal(size=(n, 4))
+    y = (np.exp(z / 3) / np.exp(z / 3).sum(1, keepdims=True)).cumsum(1).__gt__(rng.random((n, 1))).argmax(1)
+    order = np.array([2, 0, 3, 1])
+    (plain,) = metrics.measure(Predictions.of(z, y), ["temperature_gain"])
+    (renamed,) = metrics.measure(Predictions.of(z[:, order], np.argsort(order)[y]), ["temperature_gain"])
+    assert renamed.value == pytest.approx(plain.value, abs=1e-9)
+
+
+def test_harmonic_numbers_are_those_of_the_digamma_function() -> None:
+    from scipy.special import digamma
+
+    n = np.array([0.0, 0.3, 1.0, 3.7, 10.0, 100.0, 1e6])
+    np.testing.assert_allclose(harmonic(n), digamma(n + 1) + np.euler_gamma, atol=1e-12)
 
 
 def test_temperature_gain_of_many_rows_uses_some(monkeypatch: pytest.MonkeyPatch) -> None:

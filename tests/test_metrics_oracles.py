@@ -218,7 +218,7 @@ def o_temperature_gain(r: Rows) -> float:
     x = [(i ^ (i >> 27)) * 0x94D049BB133111EB % 2**64 for i in x]
     fold, gain = np.empty(r.n, int), np.empty(r.n)
     one = nll(1.0, np.arange(r.n))
-    fold[sorted(range(r.n), key=lambda i: (y[i], one[i]))] = [(i ^ (i >> 31)) % 5 for i in x]  # by label and NLL
+    fold[sorted(range(r.n), key=lambda i: (one[i], y[i]))] = [(i ^ (i >> 31)) % 5 for i in x]  # by NLL
     for f in range(5):
         fit, held = np.flatnonzero(fold != f), np.flatnonzero(fold == f)
         b = minimize_scalar(

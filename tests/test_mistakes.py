@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import calibcli
 from calibcli.cli.app import main
 from calibcli.errors import Exit
 
@@ -213,3 +214,18 @@ def test_honest_but_odd(name: str, tmp_path: Path, capsys: pytest.CaptureFixture
     assert note in err
     if not note:
         assert err == ""
+
+
+@pytest.mark.parametrize("columns", [1, 2, 5])
+def test_labels_that_are_the_predictions_are_noticed(columns: int) -> None:
+    """Not one mistake in many rows; one row that is wrong, or few rows, say nothing of the kind."""
+    z = np.random.default_rng(0).normal(size=(300, columns))
+    y = z.argmax(axis=1) if columns > 1 else (z[:, 0] > 0).astype(int)
+
+    def noticed(labels: Any, n: int = 300) -> bool:
+        rows = calibcli.from_arrays(z[:n] if columns > 1 else z[:n, 0], labels[:n], kind="logits")
+        return any("made from the predictions" in note for note in rows.notes)
+
+    assert noticed(y)
+    assert not noticed(y, 50)
+    assert not noticed(np.where(np.arange(300) == 7, (y + 1) % max(columns, 2), y))

@@ -95,12 +95,23 @@ NO_HEADER = {
     "no header, names last": table("", *TWO.T, Y),
 }
 REFUSED = {
-    "target,prediction": table("target,prediction", Y, P),
     "benign,malignant, numbers": table("benign,malignant,label", *TWO.T, Y),
     "spaces": table("Predicted probability,Outcome", P, Y),
     "actual,predicted_prob": table("actual,predicted_prob", Y, P),
+}
+
+
+UNNAMED = {
+    "target,prediction": table("target,prediction", Y, P),
     "unknown names": table("site,alpha,beta,gamma,what", ["x", "y"] * (N // 2), *THREE.T, CLASS),
 }
+
+
+@pytest.mark.parametrize("name", UNNAMED)
+def test_refused_where_no_name_tells_the_scores(name: str) -> None:
+    with pytest.raises(InputError, match="it holds") as refusal:
+        calibcli.read(written(UNNAMED[name]))
+    assert "--scores" in refusal.value.fix
 
 
 def nll(read: calibcli.Predictions) -> float:
@@ -141,9 +152,9 @@ def test_without_a_header(name: str) -> None:
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused_with_the_option_that_reads_it(name: str) -> None:
     file = written(REFUSED[name])
-    with pytest.raises(InputError, match="its first row") as refusal:
+    with pytest.raises(InputError, match="it holds") as refusal:
         calibcli.read(file)
-    options = shlex.split(re.search(r"such as (--.*?);", refusal.value.fix)[1])  # type: ignore[index]
+    options = shlex.split(re.search(r"(?:such as|choose them:) (--.*?);", refusal.value.fix)[1])  # type: ignore[index]
     assert main(["metrics", file, *options, "-q"]) == 0
     given = dict(zip(options[::2], options[1::2], strict=True))
     assert right(calibcli.read(file, scores=given["--scores"], labels=given["--labels"]))
@@ -188,3 +199,29 @@ def test_a_pipeline_names_the_same_classes_in_every_row() -> None:
     rows = [{"scores": {"a": 0.5, "b": 0.5}, "label": "a"}, {"scores": {"a": 0.5, "c": 0.5}, "label": "a"}]
     with pytest.raises(InputError, match=r"row 1 of .* does not name the classes of row 0"):
         calibcli.read(written("".join(json.dumps(row) + "\n" for row in rows)))
+
+
+SECRETS = {
+    "settings": "DB_PASSWORD=hunter2\nAPI_KEY=hunter3\n",
+    "key": "-----BEGIN PRIVATE KEY-----\nhunter2==\n-----END PRIVATE KEY-----\n",
+    "yaml": "password: hunter2\nkey: hunter3\n",
+    "users": "root:x:hunter2:0:root:/root\ndaemon:x:1:1:daemon:/usr/sbin\n",
+    "names": "user,hunter2\nb,hunter3\n",
+    "table": "user,password,n\nb,hunter2,1\nc,hunter3,2\n",
+    "numbers": "12345,0.5,0.25\n1,2,3\n",
+}
+
+
+@pytest.mark.parametrize("name", SECRETS)
+@pytest.mark.parametrize("key", ["eval", "fitted_on", "labels"])
+def test_a_file_that_holds_no_scores_is_not_quoted(key: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A pull request may name any file of the runner in calib.toml: the log shows names and shapes, and no value."""
+    Path("secret").write_text(SECRETS[name])
+    np.savez("t.npz", probs=THREE, labels=CLASS)
+    lines = {"eval": "t.npz", key: "secret"}
+    data = "".join(f'{option} = "{path}"\n' for option, path in lines.items())
+    Path("calib.toml").write_text(f'[data]\n{data}[[gate]]\nmetric = "ece"\nlimit = 0.5\n')
+    assert main(["check", "--format", "github"]) == 4
+    printed = "".join(capsys.readouterr())
+    assert not any(value in printed for value in ("hunter", "12345"))
+    assert "fix: " in printed

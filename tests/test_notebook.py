@@ -49,7 +49,7 @@ def test_an_estimate_is_a_number(found: Result) -> None:
     assert f"{ece:8.2%}" == "   6.46%"
     assert f"{ece}" == str(ece) == "ece 0.0646 [0.0459, 0.0801] (95 % each)"
     assert str(found["ece", "ink=heavy"]).startswith("ece ink=heavy 0.04")
-    assert str(found["nll"]) == "nll 0.464 nats [0.340, 0.829] (95 %)"
+    assert str(found["nll"]) == "nll 0.464 nats [0.341, 0.849] (95 %)"
     assert repr(ece).startswith("Estimate(name='ece', value=0.0646")
     none = Estimate(name="cox_slope", value=None, reason="one class alone")
     with pytest.raises(ValueError, match="cox_slope has no value: one class alone"):
@@ -67,6 +67,7 @@ def test_a_notebook_shows_tables_and_runs_nothing(found: Result) -> None:
         assert shown._repr_markdown_()
     cells = [cell.text.strip() for cell in Page(found._repr_html_()).all("td")]
     assert "0.0646" in cells
+    assert "how" not in {head.text.strip() for head in Page(found._repr_html_()).all("th")}
     assert "[0.0459, 0.0801]" in cells
     assert Page(check._repr_html_()).all("p")[1].text == "INCONCLUSIVE: 1 inconclusive"
     assert re.search(r"\| `ece` \|[^\n]* 0\.0646 \|", found._repr_markdown_())
@@ -106,6 +107,7 @@ def test_axes(found: Result) -> None:
     assert len(left.lines) + len(left.collections) >= 2
     assert found.plot(ax=right) is right
     assert [t.get_text() for t in right.get_yticklabels()][:2] == ["ece (probability)", "nll (nats)"]
+    assert calibcli.measure(Z, Y).plot().get_ylabel() == "accuracy"
     own = found["nll"].plot()
     assert own.figure is not figure
     for result in (cases.scale(), cases.everything(), calibcli.fit_scaler(Z, Y)):

@@ -24,6 +24,7 @@ from calibcli.numerics import (
     score_bound,
     student_quantile,
     two_sided,
+    unseen_reach,
     weighted_mean,
 )
 
@@ -112,6 +113,19 @@ def test_score_bound_solves_its_equation_and_knows_what_no_row_showed(alpha: flo
     assert h * h == pytest.approx(z * z * 2e-4 + a * h)
     unseen = score_bound(0.0, z, 1 / n, 0.0)
     assert (1 - unseen) ** n <= alpha * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("alpha", [0.2, 0.05, 0.01, 1e-4])
+def test_reach_of_what_was_drawn_and_of_what_was_not(alpha: float) -> None:
+    z, n = normal_quantile(1 - alpha), 400
+    rows = max(z * z, -math.log(alpha))
+    one_size = unseen_reach(z, 2e-4, 1 / n, 1 / n)
+    assert one_size == score_bound(0.0, z, 1 / n, 2e-4)  # rows of one size: the score form
+    assert unseen_reach(z, 0.0, 0.0, 7 / n) == pytest.approx(rows * 7 / n)  # nothing varied: that many of the dearest
+    assert unseen_reach(z, 2e-4, 0.0, 0.0) == pytest.approx(z * math.sqrt(2e-4))
+    far = unseen_reach(z, 2e-4, 1e-4, 7 / n)
+    assert far == pytest.approx(math.cbrt((z * math.sqrt(2e-4)) ** 3 + (rows * 7 / n) ** 3))
+    assert unseen_reach(z, 2e-4, 1e-4, math.inf) == math.inf
 
 
 def test_bisect_brackets_the_root_of_a_falling_function() -> None:

@@ -12,6 +12,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import render_cases as cases
 
@@ -76,6 +77,23 @@ def test_axe_finds_nothing(name: str, dark: bool, pages: dict[str, Path]) -> Non
     assert found["dark"] == dark
     assert found["requests"] == 0
     assert found["title"] != "run"
+
+
+def test_the_reasons_of_a_gate_are_seen_whole_on_a_laptop(tmp_path: Path) -> None:
+    """At 1,280 pixels the table of verdicts is no wider than the page: `why`, its last column, is not cut."""
+    rules: dict[str, Any] = {"max": {"ece:bins=30": 0.06, "nll": 0.2, "brier": 0.14, "ece_l2:bins=50": 0.1}}
+    rules["min"] = {"high_confidence_accuracy:tau=0.9": 0.98}
+    data = np.load(Path(__file__).parent.parent / "sample_data" / "test.npz")
+    page = tmp_path / "gate.html"
+    calibcli.check(data["logits"], data["labels"], **rules).write(page)
+    measure = """<script>const table = document.querySelector("table"), p = document.createElement("pre");
+    p.id = "found"; p.textContent = JSON.stringify([table.scrollWidth, table.parentElement.clientWidth, innerWidth]);
+    document.body.append(p)</script></body>"""
+    page.write_text(POLICY.sub("", page.read_text(encoding="utf-8")).replace("</body>", measure), encoding="utf-8")
+    dom = chromium(page, "--dump-dom", "--window-size=1280,900").stdout
+    wide, room, window = json.loads(re.search(r'<pre id="found">(.*?)</pre>', dom, re.S)[1])  # type: ignore[index]
+    assert window <= 1280
+    assert wide <= room
 
 
 @pytest.mark.parametrize("name", ["everything", "several"])

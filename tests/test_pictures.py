@@ -19,6 +19,7 @@ import render_cases as cases
 import calibcli
 from calibcli import render
 from calibcli.cli.app import main
+from calibcli.gate.check import rules_plot
 from calibcli.metrics.report import Options, report
 from calibcli.plots import Curve, Plot
 from calibcli.predictions import Predictions
@@ -203,6 +204,50 @@ def test_a_picture_has_one_message() -> None:
     assert f"P({NAMES[1]})" in words("names")
     estimate = made("overconfident")["ece"]
     assert any(said.startswith(f"ECE {estimate.value:.3f}"[:8]) for said in words("overconfident"))
+
+
+def test_a_band_over_bars_is_drawn_as_brackets() -> None:
+    """An area behind bars that are not opaque would look like a second series of bars."""
+    with figure.drawn(made("bars")) as drawn:
+        axes = drawn.axes[0]
+        opaque = {round(bar.get_alpha() or 1.0, 2) for bar in axes.patches}
+        assert opaque == {0.45, 1.0}  # accuracy and the gaps alone
+        grey = [c for c in axes.collections if np.allclose(c.get_colors()[0][:3], _rgb(style.ROLES["null"]))]
+        assert len(grey) == 3  # whiskers and their two ends
+
+
+def test_the_picture_of_a_gate_shows_its_rules_before_the_diagram(tmp_path: Path) -> None:
+    limits: dict[str, Any] = {"max": {"ece": 0.06, "nll": 0.3}, "min": {"accuracy": 0.85}}
+    data = np.load(SAMPLE / "test.npz")
+    result = calibcli.check(data["logits"], data["labels"], **limits)
+    rules = rules_plot(result.checks)
+    [plot] = rules
+    assert plot.labels == ["ece <= 0.06", "nll <= 0.3", "accuracy >= 0.85"]
+    line, *curves = plot.curves
+    by_rule = {plot.labels[round(x)]: (c.label, c.y[i]) for c in curves for i, x in enumerate(c.x)}
+    assert {rule: label for rule, (label, _) in by_rule.items()} == {
+        "ece <= 0.06": "INCONCLUSIVE", "nll <= 0.3": "FAIL", "accuracy >= 0.85": "PASS",
+    }  # fmt: skip
+    for check in result.checks:
+        within = (check.limit or 0) - float(check.estimate or 0)
+        assert (by_rule[check.rule][1] > 0) == ((within > 0) == (check.rule.partition(" ")[2][0] == "<"))
+    assert line.y == [0.0]
+    path = tmp_path / "check.json"
+    argv = [
+        "check",
+        str(SAMPLE / "test.npz"),
+        "--max",
+        "ece=0.06",
+        "-q",
+        "-o",
+        str(path),
+        "-o",
+        str(tmp_path / "c.png"),
+    ]
+    with contextlib.redirect_stdout(io.StringIO()):
+        main(argv)
+    drawn = figure.main(Result.from_json(path.read_bytes()))
+    assert [p.name for p in drawn.plots] == ["rules", "reliability", "reliability_rows"]
 
 
 def test_lines_are_told_apart_without_their_hue() -> None:

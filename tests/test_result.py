@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
 
+import calibcli
+from calibcli import wellformed
+from calibcli.cli.app import main
 from calibcli.errors import InputError
 from calibcli.plots import Curve, Plot
 from calibcli.result import SCHEMA, Check, Estimate, Result, Table
@@ -56,3 +61,49 @@ def test_get_names_what_is_missing() -> None:
     assert full()["ece"].high == 0.09
     with pytest.raises(KeyError, match="no estimate 'brier'"):
         full()["brier"]
+
+
+@pytest.mark.parametrize("found", [True, False, 1.0, "1", None])
+def test_a_whole_number_of_a_file_is_a_whole_number(found: object) -> None:
+    """Python takes true for 1: a file that has it there was not written by calib."""
+    with pytest.raises(InputError, match=r"the file is .*, not a whole number"):
+        wellformed.read(found, int, "a.json", "write it again")
+    assert wellformed.read(1, int, "a.json", "write it again") == 1
+    with pytest.raises(InputError):
+        wellformed.read(found, Literal[1, 2], "a.json", "write it again")
+    assert wellformed.read(2, Literal[1, 2], "a.json", "write it again") == 2
+    with pytest.raises(InputError, match="the file is 1, not true or false"):
+        wellformed.read(1, bool, "a.json", "write it again")
+
+
+def test_an_edited_result_is_noticed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A value that was changed in the file decides no gate; other spellings of the same file do."""
+    rows = np.load(Path(__file__).parent.parent / "sample_data" / "test.npz")
+    path = tmp_path / "r.json"
+    path.write_text(calibcli.measure(rows["logits"], rows["labels"], "ece", "accuracy").to_json())
+    check = ["check", str(path), "--max", "ece=0.03", "-q"]
+    assert main(check) == 1
+    text, data = path.read_text(), json.loads(path.read_text())
+    data["estimates"][0].update(value=0.01, low=0.005, high=0.02)
+    path.write_text(json.dumps(data))
+    assert main(check) == 4
+    assert "its checksum does not fit" in capsys.readouterr().err
+    for same in (json.dumps(dict(reversed(json.loads(text).items()))), text.replace(".0,", ",").replace(".0\n", "\n")):
+        path.write_text(same)
+        assert main(check) == 1
+    again = json.loads(text)
+    del again["checksum"]  # an earlier version wrote none
+    path.write_text(json.dumps(again))
+    assert main(check) == 1
+
+
+def test_a_result_and_its_rows_give_one_number_of_rows_that_decide(tmp_path: Path) -> None:
+    """How an ECE's bounds shrink is known of the rows alone: a result gives no number instead of a wrong one."""
+    rows = np.load(Path(__file__).parent.parent / "sample_data" / "test.npz")
+    limit = {"ece": 0.07}
+    [of_rows] = calibcli.check(rows["logits"], rows["labels"], max=limit).checks
+    [of_result] = calibcli.check(calibcli.measure(rows["logits"], rows["labels"], "ece"), max=limit).checks
+    assert (of_rows.outcome, of_result.outcome) == ("inconclusive",) * 2
+    assert of_rows.n_needed
+    assert of_result.n_needed is None
+    assert "pass the scores" in of_result.message

@@ -94,6 +94,7 @@ def test_temperature_is_the_exact_fit_with_its_interval() -> None:
     assert estimate.low is not None
     assert estimate.high is not None
     assert estimate.low < 1.6 < estimate.high
+    assert estimate.low * estimate.high == pytest.approx(value(fit, "temperature") ** 2)  # symmetric in ln T
     np.testing.assert_allclose(fit.scaler(p.logits), log_softmax(p.logits / value(fit, "temperature")))
 
 

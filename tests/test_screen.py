@@ -285,7 +285,7 @@ def test_what_only_warns_is_not_red() -> None:
         ("inconclusive", False, "INCONCLUSIVE: 1 inconclusive", "warn"),
         ("pass", False, "PASS: 1 pass", "good"),
     ):
-        found = Result(command="study", checks=[Check(rule="x", outcome=outcome, fatal=fatal)])  # type: ignore[arg-type]
+        found = Result(command="check", checks=[Check(rule="x", outcome=outcome, fatal=fatal)])  # type: ignore[arg-type]
         assert sheet.verdict(found) == (words, tone)
     assert sheet.banner([("fail", False), ("fail", True)])[1] == "bad"
 

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shlex
+import socket
 import subprocess
 import sys
 import time
@@ -22,7 +23,7 @@ import torch
 from scipy import stats
 
 import calibcli
-from calibcli import scalers
+from calibcli import render, scalers
 from calibcli.cli import study as command
 from calibcli.cli.app import main
 from calibcli.columns import columns
@@ -30,7 +31,7 @@ from calibcli.errors import InputError, UsageError, WriteError
 from calibcli.inputs.dataset import made
 from calibcli.inputs.dataset.load import load
 from calibcli.links import log_softmax
-from calibcli.result import Result
+from calibcli.result import Check, Result
 from calibcli.study import claims, experiment, judgement, panels, parsing, readings, shapes, work
 from calibcli.study.claims import Mean, Measured, Verdict
 from calibcli.study.judgement import report
@@ -97,7 +98,8 @@ def test_two_one_sided_tests() -> None:
     verdict = claims.preserved(arm(*d), zero, 0.005)
     assert (verdict.word, verdict.p) == ("holds", pytest.approx(max(t.pvalue for t in tails), rel=1e-9))
     assert claims.preserved(arm(*d), zero, 0.002).word == "undecided"
-    assert claims.preserved(arm(*(d + 0.05)), zero, 0.005).word == "reversed"
+    for off in (0.05, -0.05):
+        assert claims.preserved(arm(*(d + off)), zero, 0.005).word == "reversed"
 
 
 def test_rows_widen_and_decide_what_is_needed() -> None:
@@ -150,8 +152,9 @@ def test_a_least_in_between() -> None:
     assert claims.interior_minimum([high, low, mid]).word == "holds"
     assert claims.interior_minimum([low, mid, high]).word == "reversed"
     assert claims.interior_minimum([low, high]).word == "no verdict"
-    noise = np.random.default_rng(2).normal(0, 1, (5, 6))
-    assert claims.interior_minimum([arm(*row) for row in noise]).word == "undecided"
+    for seeds in (6, 60):
+        noise = np.random.default_rng(2).normal(0, 1, (5, seeds))
+        assert claims.interior_minimum([arm(*row) for row in noise]).word == "undecided"
 
 
 def test_slope_and_closeness() -> None:
@@ -285,7 +288,7 @@ def test_the_studies_that_come_along_are_well_formed() -> None:
     [
         ("[axes]", "[axis]", r"little.toml:8: the study has no key 'axis'"),
         ("epochs = 2", "epoch = 2", r"little.toml:12: \[train\] has no key 'epoch'"),
-        ("epochs = 2", "epochs = 0", "--epochs 0"),
+        ("epochs = 2", "epochs = 0", r"little.toml:12: epochs = 0 in \[train\]"),
         ("seeds = 2", "seeds = 2\nseeds = 3", "is not TOML"),
         ("gamma = [1, 3]", "", "no values for {gamma}"),
         ('name = "FL-{gamma}"', 'name = "FL"', "two arms are called 'FL'"),
@@ -309,7 +312,7 @@ def test_the_studies_that_come_along_are_well_formed() -> None:
         ("[measure]", "[measure]\nmoments = [0, 150]", r"moments = \[0, 150\] in \[measure\]"),
         ('train = "digits#train"', "train = 3", "little.toml:5: train = 3"),
         ('test = "digits#test"', 'test = "digits#test"\nsplit = "random"', 'split = "random"'),
-        ('loss = "ce"', 'loss = "ce"\nlr = "x"', "arm CE: lr = 'x' is of another kind"),
+        ('loss = "ce"', 'loss = "ce"\nlr = "x"', r'lr = "x" in \[\[arm\]\]'),
         ('loss = "ce"', 'loss = "ce"\nprinted = { eec = 1 }', "'eec' is printed, and is not measured"),
         ('loss = "ce"', 'loss = "ce"\nprinted = 3', "printed = 3"),
         ("gamma = [1, 3]", "gamma = [1, 3]\nprinted = { nll = [1.0] }", "nll has 1 numbers for 2 arms"),
@@ -539,7 +542,8 @@ def outcome(process: subprocess.Popen[bytes]) -> dict[str, Any]:
     out, err = process.communicate(timeout=300)
     assert (process.returncode, err.decode()) == (0, "")
     found: dict[str, Any] = json.loads(out)
-    found.pop("provenance")
+    for name in ("provenance", "checksum"):
+        found.pop(name)
     found["facts"].pop("spent")
     return found
 
@@ -563,7 +567,8 @@ def test_killed_and_shared_runs_end_as_one(tmp_path: Path) -> None:
     both = [calib(tmp_path, "other"), calib(tmp_path, "other", "--jobs", "2")]
     for found in map(outcome, both):
         kept = json.loads(wanted.to_json())
-        kept.pop("provenance")
+        for name in ("provenance", "checksum"):  # which know when and for how long it ran
+            kept.pop(name)
         kept["facts"].pop("spent")
         assert found == kept
     assert not list((tmp_path / "other").rglob("run.lock"))
@@ -652,6 +657,26 @@ def test_a_dead_workers_claim_is_taken(tmp_path: Path) -> None:
     with work.claimed(tmp_path) as free:
         assert free
     assert not (tmp_path / "run.lock").exists()
+
+
+def test_a_worker_that_slept_keeps_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A living process on this machine is alive, however old its last sign; one of another machine is not."""
+    lock, old = tmp_path / "run.lock", time.time() - 10 * work.STALE
+    monkeypatch.setattr(work, "BEAT", 1e6)
+    with work.claimed(tmp_path) as free:
+        assert free
+        os.utime(lock, (old, old))
+        with work.claimed(tmp_path) as again:
+            assert not again
+        assert lock.exists()
+        other = json.dumps({"host": "elsewhere", "pid": 1})
+        lock.write_text(other)  # another machine took it over
+    assert lock.read_text() == other  # only one's own lock is taken away
+    born = work._born(os.getpid())
+    if born:  # the number of a process that is gone was given to another one
+        lock.write_text(json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "born": f"{int(born) - 1}"}))
+        with work.claimed(tmp_path) as free:
+            assert free
 
 
 OWN = """
@@ -820,7 +845,9 @@ def test_a_worker_waits_for_nobody_and_writes_no_report(tmp_path: Path, capsys: 
     (tmp_path / "little.toml").write_text(text)
     save = tmp_path / "out"
     line = ["study", str(tmp_path / "little.toml"), "--save", str(save), "--work-only", "-q", "--json"]
-    first = save / work.runs(parsing.parse(text, "little.toml"))[0].folder
+    study = parsing.parse(text, "little.toml")
+    parsing.keep(study, save)
+    first = save / work.runs(study)[0].folder
     with work.claimed(first):  # another worker is at it
         assert main(line) == 0
     assert json.loads(capsys.readouterr().out)["facts"]["headline"] == "2 of 3 runs are done."
@@ -848,3 +875,77 @@ def test_a_full_disk_ends_the_study_and_the_same_command_goes_on(
     assert done == [1]
     assert not work.record(tmp_path, run)
     assert not list(tmp_path.rglob("run.lock"))
+
+
+def test_a_folder_runs_no_code_that_its_own_recipe_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The recipe that is run names no code, or is trusted; what the folder holds is compared with it, and no more."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    Path("planted_losses.py").write_text(OWN + "\nopen('ran', 'w')\n")
+    save = tmp_path / "save"
+    save.mkdir()
+    planted = LITTLE.replace('loss = "ce"', 'loss = "planted_losses:Halved"', 1)
+    (save / "study.toml").write_text(planted)
+    Path("good.toml").write_text(LITTLE)
+    for trust in ([], ["--trust"]):
+        assert main(["study", "good.toml", "--save", str(save), "--report-only", "-q", *trust]) == 2
+        assert not Path("ran").exists()
+        assert (save / "study.toml").read_text() == planted
+
+
+@pytest.mark.parametrize("more", [[], ["--work-only"], ["--report-only"]])
+def test_a_folder_of_other_files_is_refused_before_anything_runs(
+    more: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A folder of a study may begin empty, and is gone on with; a folder of anything else stays as it is."""
+    trained: list[Path] = []
+    monkeypatch.setattr(work, "work", lambda study, save, *_, **__: trained.append(save))
+    (tmp_path / "little.toml").write_text(LITTLE)
+    foreign, own = tmp_path / "foreign", tmp_path / "own"
+    (foreign / "runs").mkdir(parents=True)
+    own.mkdir()
+    (own / ".study.toml.abcdefgh.toml").touch()  # of another process, which writes the recipe now
+    written = {"result.json": b"{}", "report.html": b"mine", "runs/notes.txt": b"\x00\xff"}
+    for name, content in written.items():
+        (foreign / name).write_bytes(content)
+    line = ["study", str(tmp_path / "little.toml"), "-q", *more, "--save"]
+    assert main([*line, str(foreign)]) == 2
+    assert "it is not the folder of a study" in capsys.readouterr().err
+    assert {str(p.relative_to(foreign)): p.read_bytes() for p in foreign.rglob("*") if p.is_file()} == written
+    assert not trained
+    for _ in range(2):
+        parsing.keep(parsing.parse(LITTLE, "little.toml"), own)
+        (own / "runs").mkdir(exist_ok=True)
+
+
+def test_numbers_of_a_study_have_four_digits_and_no_p_without_other_rows() -> None:
+    study = parsing.parse(LITTLE, "little.toml")
+    value = Mean(0.33792684073, 1e-20, 0.0, 5)
+    judged = {"nll": Verdict("reversed", 2.5e-27, value), "own": Verdict("holds", 0.03, value)}
+    measured = Measured(np.array([0.1, 0.2, 0.3]))
+    drawn = Measured(measured.values, np.ones((3, 4)))
+    arms = {arm.name: {"nll": drawn, "lambda_max of ce": measured} for arm in study.arms}
+    table = judgement._verdicts(study, {study.arch[0]: arms}, judged)
+    assert [row[table.columns.index("p (Holm)")] for row in table.rows] == [2.5e-27, ""]
+    checks = [
+        judgement._check(claim, study, study.arch[0], judged, False, judgement._counted(claim, arms))
+        for claim in study.claims
+    ]
+    assert [" p " in check.estimate.how for check in checks if check.estimate] == [True, False]
+    result = Result(command="study", checks=checks, tables=[table])
+    for name in ("table", "markdown", "junit", "github"):
+        text = render.text(result, name)
+        assert "0.3379" in text
+        assert "0.33792" not in text
+        assert "e-27" not in text
+        assert "reversed" in text
+        assert not any(word in text for word in ("FAIL", "INCONCLUSIVE", "PASS", "warns"))
+
+
+@pytest.mark.parametrize(("outcome", "word"), [("fail", "reversed"), ("inconclusive", "undecided")])
+def test_a_claim_fails_nothing(outcome: Any, word: str) -> None:
+    result = Result(command="study", checks=[Check(rule="a < b", outcome=outcome, message=word, fatal=False)])
+    text = render.text(result, "table")
+    assert word in text
+    assert "warns" not in text
+    assert outcome.upper() not in text

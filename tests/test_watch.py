@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import doctest
 import json
 import os
@@ -19,7 +20,7 @@ import pytest
 import calibcli
 from calibcli.cli.app import main
 from calibcli.errors import CalibError, InputError, UsageError
-from calibcli.files import may_write
+from calibcli.render import figure
 from calibcli.watch import ledger, nightly
 
 ROOT = Path(__file__).parent.parent
@@ -274,15 +275,53 @@ def test_a_damaged_state_with_a_right_checksum_is_refused_all_the_same(
         ledger.load(state)
 
 
-def test_a_state_from_the_future_and_a_night_that_is_over(nights: list[Path], tmp_path: Path, capsys: Any) -> None:
-    state = tmp_path / "state.json"
-    assert watch(state, nights[0], *RULES, "--night", "2999-01-01") == 0
+def test_a_state_from_the_future_and_a_night_that_is_over(
+    nights: list[Path], tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state, other = tmp_path / "state.json", tmp_path / "other.json"
+    with monkeypatch.context() as clock:
+        clock.setattr(nightly, "today", lambda: "2999-01-01")
+        assert watch(state, nights[0], *RULES) == 0
     assert watch(state, nights[1]) == 4
     assert "has not come yet" in capsys.readouterr().err
-    assert watch(state, nights[1], "--night", "2998-01-01") == 4
+    assert watch(state, nights[1], "--night", night(1)) == 4
     assert "is over" in capsys.readouterr().err
     assert watch(state, nights[1], "--night", "tomorrow") == 2
     assert read(state).rows == 200
+    assert watch(other, nights[1], *RULES, "--night", night(0)) == 0
+    before = other.read_bytes()
+    assert watch(other, state) == 4  # it would close this state too
+    assert "which has not come yet" in capsys.readouterr().err
+    assert watch(tmp_path / "new.json", state) == 4
+    assert other.read_bytes() == before
+
+
+def test_a_night_after_tomorrow_is_refused(nights: list[Path], tmp_path: Path, capsys: Any) -> None:
+    """It would close the state to every night before it; tomorrow has come where the clock is ahead of UTC."""
+    state = tmp_path / "state.json"
+    after = datetime.date.fromisoformat(nightly.tomorrow()) + datetime.timedelta(days=1)
+    for date in ("2999-01-01", after.isoformat()):
+        assert watch(state, nights[0], *RULES, "--night", date) == 2
+        assert "has not come yet" in capsys.readouterr().err
+        assert not state.exists()
+    assert watch(state, nights[0], *RULES, "--night", nightly.tomorrow()) == 0
+
+
+def test_files_that_come_on_one_day_are_one_night_and_a_note_says_so(
+    nights: list[Path], tmp_path: Path, capsys: Any
+) -> None:
+    state = tmp_path / "state.json"
+    note = "has 200 rows already"
+    assert main(["watch", str(state), str(nights[0]), *RULES]) == 0
+    assert note not in capsys.readouterr().err
+    assert main(["watch", str(state), str(nights[1])]) == 0
+    assert note in capsys.readouterr().err
+    assert read(state).nights == 1
+    today = read(state).night
+    assert main(["watch", str(state), str(nights[2]), "--night", today]) == 0  # said, so that it is meant
+    assert "rows already" not in capsys.readouterr().err
+    assert main(["watch", str(tmp_path / "parts.json"), *map(str, nights[:2]), *RULES]) == 0  # parts of one night
+    assert "rows already" not in capsys.readouterr().err
 
 
 def test_other_rules_start_a_new_state_only_where_that_is_asked_for(
@@ -453,6 +492,15 @@ def test_history_is_drawn_and_goes_into_openmetrics(nights: list[Path], tmp_path
     assert (tmp_path / "o.png").stat().st_size > 1000
     result = calibcli.Watch(state).result()
     assert [(p.ylabel, len(p.curves[0].x)) for p in result.plots[:2]] == [("ece", 4), ("log10 of E / what decides", 4)]
+    assert [(p.title, p.group, p.xscale) for p in result.plots[:2]] == [
+        ("ece <= 0.1, each night", "ece <= 0.1", "date"),
+        ("ece <= 0.1, evidence so far", "ece <= 0.1", "date"),
+    ]
+    with figure.drawn(result) as drawn:
+        drawn.canvas.draw()
+        ticks = {label.get_text() for label in drawn.axes[0].get_xticklabels()}
+    assert {night(i) for i in range(4)} & ticks
+    assert f"{night(0)} " in str(result)
     last = [h for h in result.facts["history"] if h["rule"] == "ece <= 0.1"][-1]
     assert 10 ** last["log10_e_fail"] == pytest.approx(result.checks[0].estimate.detail["e_fail"], rel=0.02)
 
@@ -493,8 +541,8 @@ def test_a_state_is_no_output_and_no_input(nights: list[Path], tmp_path: Path) -
     kept = state.read_bytes()
     assert watch(state, nights[1], "-o", str(state), "--night", night(1)) == 2
     assert state.read_bytes() == kept
-    with pytest.raises(UsageError):
-        may_write([state], [state])
+    assert watch(state, state, *RULES) == 2
+    assert state.read_bytes() == kept
 
 
 def test_many_rows_are_counted_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -548,3 +596,17 @@ def test_several_files_are_counted_in_one_update(tmp_path: Path) -> None:
         np.savez(tmp_path / f"{name}.npz", logits=rng.normal(size=(300, 3)), labels=rng.integers(0, 3, 300))
     watch = calibcli.Watch(min={"accuracy": 0.1})
     assert watch.update([tmp_path / "a.npz", tmp_path / "b.npz"]).facts["n"] == 600
+
+
+@pytest.mark.parametrize("ids", [True, False])
+def test_last_nights_rows_under_new_ids_are_noticed(ids: bool) -> None:
+    """The same scores and labels, in another order and under other ids, count no second time."""
+    order = np.random.default_rng(0).permutation(len(Y))
+    named = [{"ids": np.array([f"{day}-{i}" for i in range(len(Y))])} if ids else {} for day in "ab"]
+    watch = calibcli.Watch(max={"ece": 0.2})
+    watch.update(Z, Y, night=night(0), **named[0])
+    with pytest.raises(InputError, match="in another order or under other ids"):
+        watch.update(Z[order], Y[order], night=night(1), **named[1])
+    assert watch.result().facts["n"] == len(Y)
+    changed = Z[order] + np.random.default_rng(1).normal(size=Z.shape) / 10
+    assert watch.update(changed, Y[order], night=night(1), **named[1]).facts["n"] == 2 * len(Y)

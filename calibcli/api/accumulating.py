@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -13,7 +14,7 @@ import numpy.typing as npt
 from calibcli import headline
 from calibcli.api.measuring import Scores, from_arrays, is_path, read, spread
 from calibcli.errors import UsageError, check_keywords
-from calibcli.files import atomic, known_suffix
+from calibcli.files import atomic, guarding, known_suffix, reading
 from calibcli.inputs.files.arrays import whole
 from calibcli.inputs.files.source import Source, load_any
 from calibcli.inputs.opening import Reading
@@ -61,6 +62,9 @@ class Accumulator:
         self._state: State | None = None
         self._tasks: set[str] = set()
         self._kind = ""
+
+    def __repr__(self) -> str:
+        return f"Accumulator({', '.join(map(repr, self.specs))}): {self.rows:,} rows"
 
     @property
     def rows(self) -> int:
@@ -184,9 +188,12 @@ class Accumulator:
         Raises:
             UsageError: nothing was added, or the file cannot be written.
         """
-        arrays: dict[str, Any] = arrays_of(self._begun())
-        with atomic(known_suffix(Path(path), SUFFIXES, "a state")) as temporary:
-            np.savez_compressed(temporary, **arrays)
+        state = self._begun()
+        arrays: dict[str, Any] = arrays_of(state)
+        with guarding():
+            reading(*(file.path for file in state.files if file.sha256 and os.path.isfile(file.path)))
+            with atomic(known_suffix(Path(path), SUFFIXES, "a state")) as temporary:
+                np.savez_compressed(temporary, **arrays)
 
     def _begun(self) -> State:
         if self._state is None:

@@ -13,8 +13,8 @@ from calibcli import headline, scalers
 from calibcli.api.fixing import opened
 from calibcli.api.measuring import Scores, given, spread
 from calibcli.errors import InputError, UsageError
-from calibcli.gate import baseline
 from calibcli.gate.compare import names_of
+from calibcli.gate.pairing import Unpaired, keys, pair
 from calibcli.inputs.scores import recorded
 from calibcli.inputs.scores.from_arrays import How
 from calibcli.metrics.ood import Model, Options, report
@@ -106,10 +106,9 @@ def _paired(first: Model, second: Model, names: Sequence[str]) -> tuple[Model, M
     """
     sides, said = [], []
     for a, b in zip(first.files, second.files, strict=True):
-        pairing = baseline.pair(baseline.keys(b), baseline.keys(a))
-        if isinstance(pairing, str):
-            why = pairing.replace("the baseline", a.source).replace("this input", b.source)
-            raise InputError(f"{b.source} and {a.source} do not pair: {why}", "give both files an 'id' column")
+        pairing = pair(keys(b), keys(a), (b.source, a.source))
+        if isinstance(pairing, Unpaired):
+            raise InputError(f"{b.source} and {a.source} do not pair: {pairing.problem}", pairing.fix)
         by_id = a.ids is not None and b.ids is not None
         labelled = bool(a.facts.get("labelled") and b.facts.get("labelled"))
         said.append(

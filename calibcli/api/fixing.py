@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
@@ -14,7 +15,7 @@ import numpy.typing as npt
 from calibcli import headline, scalers
 from calibcli.api.measuring import Scores, given, is_path, spread
 from calibcli.errors import InputError, UsageError
-from calibcli.files import atomic, known_suffix, may_write, sha256, unchanged
+from calibcli.files import atomic, claim, guarding, known_suffix, reading, sha256, unchanged
 from calibcli.inputs.scores import multilabel, recorded
 from calibcli.inputs.scores.from_arrays import How
 from calibcli.predictions import Predictions, Progress
@@ -64,10 +65,12 @@ def fit_scaler(
     if not isinstance(spec, str):
         raise TypeError(f"a method is a text, not {type(spec).__name__}: fit_scaler(scores, labels, 'temperature')")
     rows = given(fit_scaler, scores, labels, how, progress, whole=True)
-    return scalers.fit(spec, rows, level=level, seed=seed, progress=progress)
+    fitted = scalers.fit(spec, rows, level=level, seed=seed, progress=progress)
+    return replace(fitted, notes=[*rows.notes, *fitted.notes])
 
 
 @spread
+@guarding()
 def apply(
     calibrator: str | Path | Scaler | Fit,
     scores: Scores,
@@ -107,10 +110,10 @@ def apply(
     if how.get("multilabel"):
         return _apply_labels(calibrator, scores, save, kind_out, dtype, progress, {**how, "labels": labels})
     target = known_suffix(Path(save), SUFFIXES, "scores")
-    paths = [calibrator, *(scores if isinstance(scores, list | tuple) and is_path(scores) else [scores]), labels]
-    may_write([target], [path for path in paths if isinstance(path, str | Path)])
+    claim(target)
     scaler, files = opened(calibrator)
     rows = _rows(scaler, scores, labels, how, progress)
+    reading(*(file["path"] for file in rows.facts.get("files", ())))
     written = scalers.stream(
         scaler, rows, target, probabilities=kind_out == "probabilities", dtype=dtype, progress=progress
     )
@@ -179,7 +182,8 @@ def _apply_labels(
     if not (isinstance(folder, str | Path) and is_path(scores)):
         raise UsageError("multilabel is for a folder of calibrators and a file of scores", "pass their paths")
     path = known_suffix(Path(target), (".npz", ".npy"), "scores of labels")
-    may_write([path], [folder, *(scores if isinstance(scores, list | tuple) else [scores])])
+    claim(path)
+    reading(folder)
     made = load_labels(Path(folder))
     parts = multilabel.read(scores, progress=progress, **{**how, "need_labels": False})
     check_labels([*parts], [*made])

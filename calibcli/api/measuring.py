@@ -118,8 +118,9 @@ def measure(
         specs: metric specs such as `ece:bins=30`; each says its source (`calib list metrics`).
         bins, edges: of metrics whose spec does not say.  level: confidence level of the intervals.
         per_class: a table of each class.  top_k: also for the top 2, ..., k classes together.
-        diagram: the reliability diagram too, in `plots`.  curve: what its picture draws: the isotonic regression,
-            accuracy per bin, or the smooth curve.
+        diagram: give the reliability diagram in `plots` its curve; without, the default set has accuracy per bin
+            alone and named specs have no diagram.
+        curve: what its picture draws: the isotonic regression, accuracy per bin, or the smooth curve.
         seed: of what is simulated.  threads: workers; 0 uses every core.  progress: called with (fraction, text).
         how: see `from_arrays`, and of a file `read`; `by` measures each part beside the whole.
 

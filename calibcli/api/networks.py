@@ -14,6 +14,7 @@ from torch import nn
 from calibcli import device as devices
 from calibcli import headline, hessian, losses
 from calibcli.errors import UsageError, check_keywords
+from calibcli.files import guarding
 from calibcli.inputs import checkpoint, inference
 from calibcli.inputs.dataset import Dataset
 from calibcli.losses import Loss
@@ -33,8 +34,8 @@ def curvature(
     model: nn.Module | str | Path,
     data: Any = None,
     *quantities: str,
-    loss: Loss | str = "ce",
-    train_loss: Loss | str | None = None,
+    loss: str | Callable[..., Any] = "ce",
+    train_loss: str | Callable[..., Any] | None = None,
     params: str = "*",
     memory: Literal["auto", "low", "high"] = "auto",
     batch_size: int = 0,
@@ -77,7 +78,8 @@ def curvature(
             numbers in a dict, or before an embedding, stay whole (tokens, masks); labels (N,) integers.
         quantities: specs such as `trace:precision=0.01`, in units of the loss (`calib list quantities` has their
             sources); the default set without.
-        loss: module or spec of the loss.  train_loss: a second one beside it; None: that of the checkpoint, or "none".
+        loss: spec of the loss, or a module, class or function of your own, `(logits (N, K), labels (N,)) -> (N,)`.
+        train_loss: a second one beside it; None: that of the checkpoint, or "none".
         params: parameters that count, as globs separated by commas.
         memory, batch_size: time and memory, not results.  tf32: TF32 for the products of the Krylov run, on a CUDA
             device; certificates, traces and gradients stay in float32.  level: confidence level of the intervals.
@@ -90,7 +92,7 @@ def curvature(
     """
     _check(quantities, memory, level, batch_size, seed)
     where, precision = devices.pick(device), devices.dtype(dtype)
-    measured = losses.final(loss) if isinstance(loss, str) else loss
+    measured = losses.final(loss)
     loaded = _loaded(model, arch, arch_file, trust)
     both = {"loss": measured, "train_loss": _beside(measured, train_loss, loaded)}
     rows = {"mean": mean, "std": std, "size": size, "resize": resize, "crop": crop, "interpolation": interpolation}
@@ -119,6 +121,7 @@ def named(options: Callable[P, Any]) -> Callable[[Callable[[Any], T]], Callable[
 
 
 @named(Setup)
+@guarding()
 def train(setup: Setup) -> Result:
     """Train with losses that calibrate, and measure the calibration before and after temperature.
 
@@ -135,7 +138,8 @@ def train(setup: Setup) -> Result:
         model: a module, a checkpoint, or an architecture (`mlp:hidden=64/64`).
         data, validation, test: rows as `curvature` takes them; None: where the checkpoint says.
         split, split_seed, val_fraction: how rows are held out where there is no validation set.
-        loss: spec or several (`calib list losses`), in nats; of a module, one.
+        loss: spec (`calib list losses`), or a module, class or function of your own that gives one value per row, in
+            nats; several, but of a module that is trained one.
         penalty: specs of what is added to each.
         epochs, batch_size, lr, optimizer, ...: see `calibcli.training.setup`, where each says what it is.
         save: folder for model, logits and log.
@@ -185,10 +189,10 @@ def _check(quantities: tuple[str, ...], memory: str, level: float, batch_size: i
         hessian.QUANTITIES.choose(quantity)
 
 
-def _beside(measured: Loss, asked: Loss | str | None, loaded: checkpoint.Checkpoint) -> Loss | None:
+def _beside(measured: Any, asked: str | Callable[..., Any] | None, loaded: checkpoint.Checkpoint) -> Any:
     """The second loss: the one asked for, else the checkpoint's own; None where it is the first."""
     named = asked or str(loaded.metadata.get("training", {}).get("loss") or "none")
-    second = None if named == "none" else losses.final(named) if isinstance(named, str) else named
+    second = None if named == "none" else losses.final(named)
     return None if getattr(second, "spec", second) == getattr(measured, "spec", measured) else second
 
 

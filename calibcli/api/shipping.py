@@ -11,6 +11,7 @@ from calibcli.api.fixing import opened
 from calibcli.api.gating import Limits, rules
 from calibcli.api.measuring import Scores, given, is_path, spread
 from calibcli.errors import UsageError
+from calibcli.files import claim, guarding
 from calibcli.gate.request import Request
 from calibcli.inputs.scores.from_arrays import How
 from calibcli.predictions import Progress
@@ -24,6 +25,7 @@ __all__ = ["export", "verify"]
 
 
 @spread
+@guarding()
 def export(
     calibrator: str | Path | Scaler | Fit,
     /,
@@ -68,6 +70,7 @@ def export(
         UsageError: an unknown target, a map that it cannot hold, or a path that cannot be.
         TypeError: an unknown keyword.
     """
+    claim(save, folder=True)
     scaler, files = opened(calibrator, labels=True)
     path, network = "".join(file["path"] for file in files), {"arch": arch, "arch_file": arch_file, "trust": trust}
     reading: dict[str, Any] = {**how, **({} if labels is None else {"labels": labels})}

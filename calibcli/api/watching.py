@@ -73,6 +73,10 @@ class Watch:
         )
         terms = Terms(rules=request, per_year=per_year, nll_cap=nll_cap, model=name)
         self._keeper = Keeper(path, terms, restart)
+        self._path = path
+
+    def __repr__(self) -> str:
+        return f"Watch({'in memory' if self._path is None else repr(os.fspath(self._path))})"
 
     @in_python
     @spread

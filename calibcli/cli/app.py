@@ -7,6 +7,7 @@ imported inside, so that Ctrl-C never meets a Python that has no handler yet.
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib
 import os
 import pkgutil
@@ -18,7 +19,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from calibcli import __version__, cli
-from calibcli.errors import CalibError, Exit
+from calibcli.errors import CalibError, Exit, UsageError, printable
 
 OTHERS = ("app", "run", "typed")  # beside the files of commands
 COMMANDS = sorted(m.name for m in pkgutil.iter_modules(cli.__path__) if m.name not in OTHERS)
@@ -53,6 +54,8 @@ def _outcome(args: list[str]) -> int:
 
     Run.argv = args
     try:
+        if any("\0" in word for word in args):
+            raise UsageError("a word of the command line has a NUL character", "leave it out")
         code = call(args)
         if code == Exit.INTERRUPTED:  # what Typer makes of Ctrl-C
             raise KeyboardInterrupt
@@ -78,6 +81,8 @@ def _outcome(args: list[str]) -> int:
     except OSError as error:
         from calibcli.files import no_room
 
+        if error.errno == errno.ENAMETOOLONG:
+            return _say(f"the name '{printable(str(error.filename), 80)}' is too long", "shorten it", Exit.USAGE)
         reason = no_room(error)
         if reason is None:
             return _bug(error)
@@ -87,10 +92,29 @@ def _outcome(args: list[str]) -> int:
         if hasattr(error, "format_message"):  # typer's usage errors, whichever Click it carries
             said, command = error.format_message().rstrip("."), getattr(error, "ctx", None)
             path = getattr(command, "command_path", None) or "calib"
-            return _say(said[:1].lower() + said[1:], f"see {path} --help", Exit.USAGE)
+            return _say(said[:1].lower() + said[1:], _usage_fix(said, path, args), Exit.USAGE)
         if type(error).__name__ == "Abort":
             return _say("interrupted", "", Exit.INTERRUPTED)
         return _bug(error)
+
+
+def _usage_fix(said: str, path: str, args: list[str]) -> str:
+    """Return what would work in place of a line that Typer refuses: the nearest command or option, else the help."""
+    import re
+    import shlex
+
+    from calibcli.errors import nearest
+
+    if said.startswith("No such command") and args:
+        near = nearest(args[0], COMMANDS)
+        if os.path.exists(args[0]):
+            return f"name a command first: calib metrics {shlex.join(args)}"
+        return f"did you mean: calib {shlex.join([near, *args[1:]])}" if near else f"see {path} --help"
+    wrong = re.match(r"No such option: (\S+).*?(?:\(Possible options: (.*)\)|Did you mean (.*?)\??)$", said)
+    if wrong:
+        near = nearest(wrong[1], re.findall(r"--?[\w-]+", wrong[2] or wrong[3]))
+        return f"did you mean {near}? see {path} --help" if near else f"see {path} --help"
+    return f"see {path} --help"
 
 
 def call(args: list[str]) -> int:

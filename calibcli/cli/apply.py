@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from calibcli.cli.run import Run, asked, named, takes
+from calibcli.cli.run import Run, asked, takes
 from calibcli.inputs.opening import Reading
 from calibcli.spec import argument, option
 
@@ -17,7 +17,7 @@ def command(
     *,
     calibrator: Path = argument("Calibrator written by calib scale --save; with --multilabel its folder."),
     files: tuple[Path, ...] = argument("Scores, with labels or without: .npz, .npy, .csv, ..."),
-    save: Path = option(..., "File to write: .npz, .npy or .csv."),
+    save: Path = option(..., "File to write: .npz, .npy or .csv.", writes="file"),
     kind_out: Literal["probabilities", "logits"] = option(
         "probabilities", "Write probabilities, or logits (log-probabilities).", "--as"
     ),
@@ -34,7 +34,6 @@ def command(
     """
     from calibcli.api.fixing import apply
 
-    run.claim([calibrator, *files, *named(reading)], save)
     how = {"labels": None, **asked(reading)}
     progress = run.progress("applying")
     return run.finish(

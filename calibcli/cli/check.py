@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from calibcli.cli.run import Run, asked, named, takes
+from calibcli.cli.run import Run, asked, takes
 from calibcli.errors import UsageError
 from calibcli.gate.request import Request
 from calibcli.inputs.opening import Reading
@@ -18,7 +18,9 @@ PANEL = "Gate"
 def command(
     *,
     request: Request,
-    save_baseline: Path | None = option(None, "Write the rows here, as a baseline for later.", metavar="FILE"),
+    save_baseline: Path | None = option(
+        None, "Write the rows here, as a baseline for later.", metavar="FILE", writes="file"
+    ),
     run: Run,
     reading: Reading,
 ) -> int:
@@ -47,7 +49,6 @@ def command(
         kept = dataclasses.replace(request, keep_rows=True)
         ruled = request.max or request.min or request.baseline
         settings = settings if ruled else dataclasses.replace(settings, gates=())
-    run.claim([*session.named(settings), *given, *named(reading)], *([save_baseline] if save_baseline else []))
     result = session.run(kept, run.progress("checking"), settings, diagram=bool(run.output))
     if save_baseline is not None:
         result = run.keep(result if settings.gates else dataclasses.replace(result, checks=[]), save_baseline)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from calibcli.cli.run import Run, asked, named, takes
+from calibcli.cli.run import Run, asked, takes
 from calibcli.inputs.opening import Reading
 from calibcli.spec import Alpha, argument, option
 
@@ -34,6 +34,5 @@ def command(
     """
     from calibcli.api.gating import compare
 
-    run.claim([*inputs, *named(reading)])
     found = compare(*inputs, metrics=metric or None, alpha=alpha, **asked(reading))
     return run.finish(found, asked=bool(metric))

@@ -48,7 +48,6 @@ def command(
     """
     from calibcli.api.networks import curvature
 
-    run.claim([model, data, network.arch_file])
     devices.set_threads(machine.threads)
     result = curvature(
         model,

@@ -31,7 +31,10 @@ NEEDS_TORCH = ("curvature", "fit")
 
 @takes
 def command(
-    *, save: Path = option(Path("calib-demo"), "Folder for the sample data and for what is made of them.")
+    *,
+    save: Path = option(
+        Path("calib-demo"), "Folder for the sample data and for what is made of them.", writes="folder"
+    ),
 ) -> int:
     """Measure, fix, gate, look at the curvature and train, on handwritten digits: a minute or two.
 

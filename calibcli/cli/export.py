@@ -22,6 +22,7 @@ class Reported(Run):
         "Also write the result here; the suffix decides the format. Repeatable.",
         "--output",
         kind=tuple[Path, ...],
+        writes="file",
     )
 
 
@@ -30,7 +31,7 @@ def command(
     *,
     calibrator: Path = argument("Calibrator written by calib scale --save."),
     to: str = option(..., "Target: checkpoint, onnx, json, ... (calib list targets)."),
-    save: Path = option(..., "File or folder to write.", "--save", "-o"),
+    save: Path = option(..., "File or folder to write.", "--save", "-o", writes="either"),
     model: Path | None = option(
         None, "Model that it goes into: a checkpoint, a Hugging Face folder, an .onnx, a classifier in a .pkl."
     ),
@@ -53,7 +54,6 @@ def command(
     """
     from calibcli.api.shipping import export
 
-    run.claim([calibrator, data, model, network.arch_file], save)
     reading = {"kind": kind, "labels": rows.labels} if model is None else vars(rows)
     how = {**vars(network), **{key: value for key, value in reading.items() if value is not None}}
     return run.finish(export(calibrator, to, save=save, model=model, data=data, tolerance=tolerance, **how))

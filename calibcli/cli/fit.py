@@ -20,7 +20,6 @@ def command(setup: Setup, run: Run) -> int:
     A run that was stopped goes on with --resume and ends with the same weights, bit for bit. Under torchrun every
     process takes its share of each batch.
     """
-    run.claim(setup.files)
     from calibcli.training.command import run_all
 
     return run.finish(run_all(dataclasses.replace(setup, progress=run.progress("training"), note=run.note)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from calibcli.cli.run import Run, asked, named, takes
+from calibcli.cli.run import Run, asked, takes
 from calibcli.inputs.opening import Reading
 from calibcli.spec import argument
 
@@ -30,7 +30,6 @@ def command(
     from calibcli.inputs import models_and_folders
     from calibcli.inputs.scores import recognise
 
-    run.claim([*files, *named(reading)])
     found = models_and_folders.of(files[0]) if len(files) == 1 and not asked(reading) else None
     if found is not None:
         return run.finish(found)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from calibcli import device as devices
 from calibcli.cli.run import Run, takes
-from calibcli.files import known_suffix
+from calibcli.files import claim, known_suffix
 from calibcli.inputs import opening
 from calibcli.result import Estimate, Result
 from calibcli.spec import Rows, argument, option
@@ -18,7 +18,7 @@ PANEL = "Measure"
 def command(
     *,
     model: Path = argument(opening.MODEL),
-    save: Path = option(..., "File to write: .npz, .safetensors or .npy."),
+    save: Path = option(..., "File to write: .npz, .safetensors or .npy.", writes="file"),
     data: str | None = option(None, opening.DATA),
     batch_size: Rows = option(256, "Rows per forward pass."),
     machine: devices.Machine,
@@ -36,12 +36,11 @@ def command(
     from calibcli.inputs import checkpoint, inference
 
     target = known_suffix(save, inference.SUFFIXES, "logits")
-    run.claim([model, data, network.arch_file], *inference.files_of(target))
+    claim(*(path for path in inference.files_of(target) if path != target))
     where, precision = devices.pick(machine.device), devices.dtype(machine.dtype)
     devices.set_threads(machine.threads)
     loaded = checkpoint.load(model, **vars(network))
     found = loaded.open_data(data, "test", "validation", **vars(rows), trust=network.trust)
-    run.claim([found.source], *inference.files_of(target))
     written = inference.write_logits(
         loaded.model,
         found,
@@ -58,7 +57,7 @@ def command(
     result = Result(
         command="logits",
         estimates=[accuracy(written.correct, written.rows)],
-        notes=[*loaded.notes, *found.notes],
+        notes=[*loaded.notes, *found.notes, *written.notes],
         facts={**facts, **sizes, "preprocess": facts["preprocess"]},
         artefacts={"logits" if i == 0 else "labels": str(path) for i, path in enumerate(written.paths)},
         provenance={"inputs": loaded.inputs(found), **run_with},

@@ -16,7 +16,7 @@ def command(
     *,
     states: tuple[Path, ...] = argument("States that calib metrics --partial wrote; a pattern or a folder of them."),
     what: Measured,
-    save: Path | None = option(None, "Write all of them as one state (.npz), to be merged again."),
+    save: Path | None = option(None, "Write all of them as one state (.npz), to be merged again.", writes="file"),
     work: Work,
     run: Run,
 ) -> int:
@@ -29,6 +29,5 @@ def command(
     """
     from calibcli.api.accumulating import merged
 
-    run.claim(states, *([save] if save else []))
     progress = run.progress("merging")
     return run.finish(merged(states, *what.metric, save=save, progress=progress, seed=work.seed, **what.how))

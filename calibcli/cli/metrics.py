@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, cast
 
-from calibcli.cli.run import Measured, Run, asked, named, takes
+from calibcli.cli.run import Measured, Run, asked, takes
 from calibcli.device import Work
 from calibcli.errors import UsageError
 from calibcli.inputs.opening import Reading
@@ -21,7 +21,10 @@ def command(
     what: Measured,
     top_k: OrNone = option(0, "Also for the top 2, ..., k classes together."),
     partial: Path | None = option(
-        None, "Part by part; write what calib merge needs of these rows to a state (.npz).", metavar="FILE"
+        None,
+        "Part by part; write what calib merge needs of these rows to a state (.npz).",
+        metavar="FILE",
+        writes="file",
     ),
     curve: Drawn = option("corp", "What the picture draws: isotonic regression, accuracy per bin, or a smooth curve."),
     work: Work,
@@ -34,7 +37,6 @@ def command(
 
     Beside each calibration error stands the level that chance gives a perfectly calibrated model, and bounds that hold.
     """
-    run.claim([*files, *named(reading)], *([partial] if partial else []))
     how: dict[str, Any] = what.how | {"seed": work.seed}
     progress = run.progress("measuring")
     if partial is not None:

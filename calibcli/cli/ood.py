@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from calibcli.cli.run import Run, asked, named, takes
+from calibcli.cli.run import Run, asked, takes
 from calibcli.device import Work
 from calibcli.errors import UsageError
 from calibcli.inputs.opening import Reading
@@ -46,7 +46,6 @@ def command(
     if len(against) not in (0, 2):
         problem = f"{len(against)} files to compare with" if against[1:] else "one file to compare with"
         raise UsageError(problem, "pass --against INSIDE --against OUTSIDE")
-    run.claim([inside, outside, *against, calibrator, *named(reading)])
     found = ood(
         inside,
         outside,

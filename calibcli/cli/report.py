@@ -25,5 +25,4 @@ def command(
     """
     from calibcli.api.reporting import report
 
-    run.claim(results)
     return run.finish(report(*results))

@@ -13,15 +13,14 @@ import os
 import sys
 import time
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
-from calibcli import __version__, headline, render, spec
+from calibcli import __version__, files, headline, render, spec
 from calibcli.errors import CalibError, Exit, UsageError
-from calibcli.files import may_write
 from calibcli.inputs.opening import Reading
 from calibcli.render import sheet, stream
 from calibcli.result import Result
@@ -33,15 +32,6 @@ COMPLETION = "_CALIB_COMPLETE"  # in the environment: a shell asks what a line m
 def asked(reading: Reading) -> dict[str, Any]:
     """The options of reading that are not as they are by default, as keywords of the Python API."""
     return {f.name: value for f in dataclasses.fields(reading) if (value := getattr(reading, f.name)) != f.default}
-
-
-def named(reading: Reading) -> list[str]:
-    """Files that the options of reading may name, beside those that hold the scores."""
-    return [
-        name
-        for name in (reading.labels, reading.classes, reading.choices)
-        if isinstance(name, str) and os.path.isfile(name)
-    ]
 
 
 @dataclass(frozen=True)
@@ -87,6 +77,7 @@ class Run:
         "--output",
         "-o",
         kind=tuple[Path, ...],
+        writes="file",
     )
     style: Style = option("screen", "Of pictures: screen, or paper (3.3 inches wide, 8 pt, no titles).")
     quiet: bool = option(False, "No progress and no notes on stderr.", "--quiet", "-q")
@@ -106,16 +97,6 @@ class Run:
     def screen_alone(self) -> bool:
         """Whether the result goes nowhere but to a screen, which shows little of it."""
         return self.format == "table" and not self.outputs and not self.verbose
-
-    def claim(self, inputs: Iterable[str | Path | None], *targets: Path) -> None:
-        """Refuse outputs, and the further files `targets`, that would replace or fall into an input.
-
-        Raises:
-            UsageError: as `files.may_write`.
-        """
-        written = [*targets, *(file for path in self.outputs for file in render.files(path))]
-        if written:
-            may_write(written, inputs)
 
     def note(self, text: str) -> None:
         """A remark on stderr."""
@@ -162,12 +143,10 @@ class Run:
         if not speaks():
             return int(Exit.OK)
         stamped = self.stamped(result)
-        inputs = stamped.provenance["inputs"]
         code = stamped.exit_code
         failed: CalibError | None = None
         for path in self.outputs:
             try:
-                may_write(render.files(path), [entry["path"] for entry in inputs])  # also those found on the way
                 render.write(stamped, path, self.style)
             except CalibError as error:  # the other places still get the result
                 failed = failed or error
@@ -194,6 +173,7 @@ class Option:
         default: `dataclasses.MISSING` of what is required.
         flags: how it is written; an argument without.
         panel: where the help shows it.  about: more for Typer, such as `metavar`.
+        writes: what the command writes to the path that it names; None of any other option.
     """
 
     name: str
@@ -205,6 +185,7 @@ class Option:
     help: str
     panel: str | None
     about: Mapping[str, Any]
+    writes: Literal["file", "folder", "either"] | None = None
 
     @property
     def flag(self) -> bool:
@@ -215,6 +196,11 @@ class Option:
     def plain(self) -> bool:
         """Whether any text is a value."""
         return self.kind in (str, Path)
+
+    @property
+    def names_file(self) -> bool:
+        """Whether a value is, or may be, the name of a file or folder."""
+        return self.kind is Path or "FILE" in (self.about.get("metavar") or "")
 
     def parse(self, text: Any) -> Any:
         """One value.
@@ -248,13 +234,40 @@ class Command:
         return {one.name: one for held in self._fields.values() for one in held}
 
     def __call__(self, **given: Any) -> int:
-        """`run` is made first: it knows where errors go."""
+        """Run the command; nothing that it opens is written to. `run` is made first: it knows where errors go."""
+        with files.guarding():
+            return self._run(given)
+
+    def _run(self, given: Mapping[str, Any]) -> int:
         plain = {key: tuple(value or ()) if self.options[key].many else value for key, value in given.items()}
         made = {}
         for name in sorted(self._fields, key=lambda name: name != "run"):
             kind, values = self._kinds[name], {one.name: plain[one.name] for one in self._fields[name]}
             made[name] = self._kinds[name](**values) if dataclasses.is_dataclass(kind) else values[name]
+        for one in self.options.values():  # before any work; what else is opened on the way is noted there
+            files.reading(*(name for value in _values_of(one, plain) for name in _inputs(one, value)))
+        for one in self.options.values():
+            for path in _values_of(one, plain) if one.writes else ():
+                either = not path.suffix if one.writes == "either" else one.name == "output" and render.is_folder(path)
+                files.claim(path, folder=one.writes == "folder" or either)
+                files.claim(*(file for file in render.files(path) if one.name == "output" and file != path))
         return self.function(**made)
+
+
+def _values_of(one: Option, given: Mapping[str, Any]) -> Sequence[Any]:
+    """What an option was given, of one that is not repeated too."""
+    value = given[one.name]
+    return value if one.many else [] if value is None else [value]
+
+
+def _inputs(one: Option, value: Any) -> list[str]:
+    """Files that the value of an option names: itself, or of `digits.npz#test` and `net.py:factory` the file."""
+    if one.writes or one.kind not in (Path, str) or isinstance(value, bool):
+        return []
+    text = str(value)
+    code = text.rpartition(":")[0]
+    names = (text, text.partition("#")[0], code if code.endswith(".py") else "")
+    return [name for name in names if os.path.isfile(name) or (one.kind is Path and os.path.isdir(name))]
 
 
 def takes(command: Callable[..., int]) -> Command:
@@ -278,6 +291,7 @@ def _declared(name: str, kind: Any, default: Any) -> list[Option]:
 def _option(name: str, kind: Any, field: dataclasses.Field[Any], panel: str | None) -> Option:
     about = dict(field.metadata)
     kind, help, flags = about.pop("kind", kind), about.pop("help"), about.pop("flags")
+    writes = about.pop("writes", None)
     if get_origin(kind) in (Union, types.UnionType):
         kind = next(part for part in get_args(kind) if part is not types.NoneType)
     many = get_origin(kind) is tuple
@@ -291,6 +305,7 @@ def _option(name: str, kind: Any, field: dataclasses.Field[Any], panel: str | No
         help=help,
         panel=panel,
         about=about,
+        writes=writes,
     )
 
 

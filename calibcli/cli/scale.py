@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from calibcli.cli.run import Run, asked, named, takes
+from calibcli.cli.run import Run, asked, takes
 from calibcli.device import Work
 from calibcli.errors import InputError, UsageError
 from calibcli.inputs.opening import Reading
@@ -35,7 +36,9 @@ def command(
         (), "Metric to measure before and after (calib list metrics). Repeatable.", "--metric", "-m"
     ),
     save: Path | None = option(
-        None, "Write the calibrator here (.safetensors); with --multilabel a folder, a file for each label."
+        None,
+        "Write the calibrator here (.safetensors); with --multilabel a folder, a file for each label.",
+        writes="either",
     ),
     level: Level = option(0.95, "Confidence level of intervals."),
     work: Work,
@@ -52,6 +55,11 @@ def command(
     from calibcli.inputs.scores import fingerprints, recorded
     from calibcli.scalers import before_after, ranking
 
+    if len(files) > 1 and not (test or reading.shards or reading.tasks):
+        one, two = (shlex.quote(str(file)) for file in files[:2])
+        problem = f"{len(files)} files: one to fit on and one to test on, or parts of one data set?"
+        fix = f"to test on the second: calib scale {one} --test {two}; parts: --shards; tasks: --tasks"
+        raise InputError(problem, fix)
     if test and folds is not None:
         raise UsageError("--test and --folds are two ways to get the same numbers", "pass one of them")
     folded = not test or len(method) > 1 or "all" in map(str.lower, method)
@@ -59,7 +67,6 @@ def command(
         raise UsageError("--split-seed is of folds, and --test makes none", "pass one of them")
     if save is not None and not reading.multilabel and save.suffix != ".safetensors":
         raise UsageError(f"a calibrator is not written as '{save.name}'", "use the suffix .safetensors")
-    run.claim([*files, *test, *named(reading)], *([save] if save and not reading.multilabel else []))
     options = ranking.Options(
         methods=method,
         specs=metric or None,

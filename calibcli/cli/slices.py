@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from calibcli.cli.run import Run, asked, named, takes
+from calibcli.cli.run import Run, asked, takes
 from calibcli.inputs.opening import Reading
 from calibcli.slices import Search
 from calibcli.spec import argument
@@ -29,5 +29,4 @@ def command(
     """
     from calibcli.api.finding import find_slices
 
-    run.claim([*files, *named(reading)])
     return run.finish(find_slices(files, **vars(search), progress=run.progress("searching"), **asked(reading)))

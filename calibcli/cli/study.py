@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import subprocess
 import sys
 import time
@@ -17,7 +16,7 @@ from calibcli.cli.run import Run, takes
 from calibcli.errors import UsageError
 from calibcli.files import atomic
 from calibcli.result import Cell, Result, Table
-from calibcli.spec import Rows, argument, option
+from calibcli.spec import Jobs, Rows, Seeds, argument, option
 
 if TYPE_CHECKING:
     from calibcli.study.experiment import Study
@@ -38,12 +37,12 @@ sys.exit(main(json.loads(line)) if line else 0)
 def command(
     *,
     what: str = argument("Name of a study, a recipe.toml, or the folder of a study to go on with.", default=""),
-    save: Path | None = option(None, "Folder for the runs and the report."),
+    save: Path | None = option(None, "Folder for the runs and the report.", writes="folder"),
     data: str = option("", "Rows in place of the recipe's: PATH with the parts #train, #validation and #test."),
     size: str = option("small", "small, medium or paper: which size of a study that comes along."),
     arch: tuple[str, ...] = option((), "Another network (calib list architectures). Repeatable.", kind=tuple[str, ...]),
-    seeds: Rows | None = option(None, "Seeds in place of the recipe's; more may be added later."),
-    jobs: Rows = option(1, "Processes that share the runs, one GPU after the other; other machines may join in."),
+    seeds: Seeds | None = option(None, "Seeds in place of the recipe's; more may be added later."),
+    jobs: Jobs = option(1, "Processes that share the runs, one GPU after the other; other machines may join in."),
     device: str = option("", "Device in place of the recipe's: auto, cpu, cuda or cuda:N."),
     until: Rows | None = option(None, "Start no run after so many minutes; the same command goes on."),
     report_only: bool = option(False, "Judge what is there, train nothing."),
@@ -61,7 +60,6 @@ def command(
 
     Example: calib study curvature-gamma --save out/gamma
     """
-    run.claim([name for name in (what, data.partition("#")[0]) if os.path.isfile(name)])
     if not what:
         return run.finish(_overview())
     others = [_ready() for _ in range(1, 1 if report_only or dry_run or show else jobs)]

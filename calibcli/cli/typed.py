@@ -111,7 +111,13 @@ class Strict(Worded, TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         seen: set[str] = set()
-        for given in self.make_parser(ctx).parse_args(args=list(args))[2]:
+        values, _, order = self.make_parser(ctx).parse_args(args=list(args))
+        for one in importlib.import_module(f"calibcli.cli.{self.name}").command.options.values():
+            value = values.get(one.name)
+            if one.names_file and "" in (value if isinstance(value, list | tuple) else [value]):
+                what = one.name.upper() if one.argument else one.flags[-1]  # "$X" with X empty is no working folder
+                raise UsageError(f"{what} is empty", "name a file; is the variable that it comes from set?")
+        for given in order:
             if not isinstance(given, TyperOption) or given.multiple or given.is_flag:
                 continue
             if given.opts[0] in seen:
@@ -134,9 +140,15 @@ def _function(command: Command, about: bool) -> Callable[..., int]:
     def function(**given: Any) -> int:
         return command(**given)
 
+    function.__doc__ = _unwrapped(inspect.getdoc(command.function) or "")
     function.__signature__ = inspect.Signature([*parameters.values()], return_annotation=int)  # type: ignore[attr-defined]
     function.__annotations__ = {key: p.annotation for key, p in parameters.items()} | {"return": int}
     return function
+
+
+def _unwrapped(text: str) -> str:
+    """A docstring with each paragraph on one line, which is wrapped to the width of the terminal then."""
+    return "\n\n".join(" ".join(paragraph.split("\n")) for paragraph in text.split("\n\n"))
 
 
 def _parameter(one: Option) -> inspect.Parameter:

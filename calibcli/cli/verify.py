@@ -36,13 +36,11 @@ def command(
     Example: calib verify calibrated.onnx --with temperature.safetensors --data test.npz --max ece=0.05
     """
     from calibcli.api.fixing import opened
-    from calibcli.gate import config as configured
-    from calibcli.gate import session
+    from calibcli.gate import config as rules
     from calibcli.ship import Job, verify
 
     request = Request(input=deployed, max=max, min=min, config=config)
-    eval = configured.load(config).eval  # which is not read here, and is an input of check all the same
-    run.claim([deployed, calibrator, data, before, network.arch_file, *session.named(session.asked(request)), eval])
+    rules.load(config)  # what it names is no place for an output, also where it is not read here
     scaler, _ = opened(calibrator, labels=True)
     given = {"kind": kind, "labels": rows.labels} if before is None else {**vars(rows), "trust": network.trust}
     reading = {key: value for key, value in given.items() if value is not None}

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from calibcli.cli.run import Run, asked, named, takes
-from calibcli.files import may_write
+from calibcli.cli.run import Run, asked, takes
 from calibcli.gate.request import LIMIT, MAX, MIN
 from calibcli.inputs.opening import Reading
 from calibcli.spec import Alpha, Count, Nats, PerYear, argument, option
@@ -16,7 +15,7 @@ PANEL = "Gate"
 @takes
 def command(
     *,
-    state: Path = argument("The state, a .json file, which is made where there is none."),
+    state: Path = argument("The state, a .json file, which is made where there is none.", writes="file"),
     new: tuple[Path, ...] = argument("New rows: scores with labels; or states of other machines.", ()),
     max: tuple[str, ...] = option((), MAX, metavar=LIMIT),
     min: tuple[str, ...] = option((), MIN, metavar=LIMIT),
@@ -47,15 +46,12 @@ def command(
     Example: calib watch state.json tonight.npz --max ece=0.05 --min accuracy=0.88
     """
     from calibcli.gate import config as rules
-    from calibcli.gate import session
     from calibcli.gate.request import Request
     from calibcli.watch.keeper import Keeper, Terms
     from calibcli.watch.ledger import locked
 
-    inputs = [*new, baseline, *session.named(rules.load(config)), *named(reading)]
-    run.claim([*inputs, state])
-    may_write([state], inputs)
     how = asked(reading)
+    rules.load(config)  # what it names is no place for an output, also where these rules go before its own
     limits = Request(
         max=max, min=min, margin=margin, baseline=baseline, alpha=alpha, bins=bins, config=config, reading=how
     )

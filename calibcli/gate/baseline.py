@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import re
 import secrets
 import zlib
@@ -18,10 +17,11 @@ from calibcli import wellformed
 from calibcli.columns import Columns
 from calibcli.errors import InputError, UsageError, did_you_mean, refusing
 from calibcli.gate.config import Gate
+from calibcli.gate.pairing import Keys, Pairing, bits_of, keys, label_bits
 from calibcli.links import cross_fit_beta
 from calibcli.metrics import paired
 from calibcli.metrics.gain import FOLDS, folds_of
-from calibcli.metrics.intervals import IMPOSSIBLE
+from calibcli.metrics.intervals import IMPOSSIBLE, End
 from calibcli.metrics.intervals import Rows as Mean
 from calibcli.metrics.paired import MeanDifference
 from calibcli.predictions import Predictions
@@ -32,6 +32,7 @@ CAP = 1_000_000
 FITTED = 1.92  # times V / (n F''): 95 % quantile of what fitting the temperatures costs, half a chi-square
 KEPT = dict.fromkeys(("nll", "brier", "gain"), "<f4") | dict.fromkeys(("least", "most", "beta"), "<f2")
 """Columns of a kept row, and what they are packed as."""
+AT_ONCE = 3.69  # -ln .025: rows that may have stayed undrawn together, of a two-sided interval at 95 %
 UNFITTED = "no temperature fits all but one fold of these rows: none is wrong, or the scores mislead"
 METRICS = {"temperature_gain": "gain", "nll": "nll", "brier": "brier", "accuracy": "correct"}
 """What can be compared with a baseline, and the column that holds it."""
@@ -55,21 +56,6 @@ def known(gate: Gate) -> None:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Keys:
-    """What rows are paired by.
-
-    Attributes:
-        n: rows.
-        ids: (N,) uint64 hashes, or None when the rows have no ids.
-        labels: sha256 of the label sequence.
-    """
-
-    n: int
-    ids: npt.NDArray[np.uint64] | None
-    labels: str
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
 class Rows(Keys):
     """What a comparison by rows needs: 26 bytes a row.
 
@@ -81,6 +67,7 @@ class Rows(Keys):
         least, most: (N,) float16, what the row's best and worst label would cost in nats.
         beta: (N,) float16, 1/T that the gain was measured with.
         cost: nats per row, twice what fitting the temperature is expected to cost: V / (n F'') of the folds' fits.
+        curvature: F'', second derivative of the mean NLL in 1/T at the folds' fits; None in files that lack it.
     """
 
     salt: str
@@ -92,6 +79,7 @@ class Rows(Keys):
     most: npt.NDArray[np.float16]
     beta: npt.NDArray[np.float16]
     cost: float
+    curvature: float | None = None
 
     def column(self, metric: str) -> Array:
         return np.asarray(getattr(self, METRICS[metric]), dtype=np.float64)
@@ -108,13 +96,21 @@ class Rows(Keys):
         return {
             "n": self.n,
             "salt": self.salt,
-            "labels_sha256": self.labels,
+            "labels_sha256": self.digest,
+            "label_bits": None if (bits := self._bits()) is None else _packed(np.packbits(bits)),
             "folds": FOLDS,
             "cost": self.cost,
+            "curvature": self.curvature,
             "ids": None if self.ids is None else _packed(self.ids.astype("<u8")),
             "correct": _packed(np.packbits(self.correct)),
             **{key: _packed(getattr(self, key).astype(dtype)) for key, dtype in KEPT.items()},
         }
+
+    def _bits(self) -> npt.NDArray[np.bool_] | None:
+        """What lets a later evaluation of some of these rows compare its labels, and gives no label away."""
+        if self.ids is None or self.labels is None or not self.labelled:
+            return self.label_bits
+        return label_bits(self.ids, self.labels)
 
     @classmethod
     def unpack(cls, data: Mapping[str, Any], source: str) -> Rows:
@@ -131,10 +127,16 @@ class Rows(Keys):
             ids = None if packed.ids is None else _unpacked(packed.ids, "<u8", n)
             kept: dict[str, Any] = {key: _unpacked(getattr(packed, key), dtype, n) for key, dtype in KEPT.items()}
             bits = _unpacked(packed.correct, "u1", (n + 7) // 8)
+            of_labels = None
+            if packed.label_bits is not None:
+                of_labels = _unpacked(packed.label_bits, "u1", (bits_of(n) + 7) // 8)
+                of_labels = np.unpackbits(of_labels, count=bits_of(n)).astype(bool)
         if not ((kept["nll"] >= 0).all() and ((kept["brier"] >= 0) & (kept["brier"] <= 2)).all()):
             raise InputError(f"the rows kept in {source} hold an NLL or Brier score that cannot be", fix)
         kept |= {"correct": np.unpackbits(bits, count=n).astype(bool), "cost": packed.cost, "salt": packed.salt}
-        return cls(n=n, ids=ids, labels=packed.labels_sha256, **kept)
+        kept["curvature"] = packed.curvature
+        kept |= {"digest": packed.labels_sha256, "label_bits": of_labels, "labelled": packed.labels_sha256 != ""}
+        return cls(n=n, ids=ids, labels=None, **kept)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,6 +156,8 @@ class Packed:
     most: str
     beta: str
     cost: Annotated[float, Range(0)]
+    curvature: Annotated[float, Range(0)] | None = None
+    label_bits: str | None = None
 
     def problem(self) -> str:
         """A salt that is no key, or gains of other folds than these rows have."""
@@ -166,6 +170,7 @@ def rows(predictions: Predictions, columns: Columns, salt: str = "") -> Rows:
     """The rows of one evaluation; a new salt unless one is given."""
     salt = salt or secrets.token_hex(8)
     gain, beta, cost = np.full(predictions.n, np.nan), np.ones(predictions.n), 0.0
+    curvature: float | None = None
     if np.isfinite(columns.nll).all():
         fold = np.unique(folds_of(predictions, nll=columns.nll), return_inverse=True)[1]
         if fold.max() > 0:
@@ -173,10 +178,13 @@ def rows(predictions: Predictions, columns: Columns, salt: str = "") -> Rows:
             if all(fit.status == "ok" for fit in fits):
                 gain, beta = gains, np.array([fit.beta for fit in fits])[fold]
                 cost = float(np.mean([(fit.se or 0.0) ** 2 * fit.hessian for fit in fits]))
+                curvature = float(np.mean([fit.hessian for fit in fits]))
     known = {"nll": columns.nll, "brier": columns.brier, "gain": gain, "beta": beta}
     known |= {"least": -np.log(columns.confidence), "most": columns.most}
     kept: dict[str, Any] = {key: known[key].astype(dtype.replace("<", "=")) for key, dtype in KEPT.items()}
-    return Rows(**vars(keys(predictions, salt)), salt=salt, correct=columns.correct, cost=cost, **kept)
+    return Rows(
+        **vars(keys(predictions, salt)), salt=salt, correct=columns.correct, cost=cost, curvature=curvature, **kept
+    )
 
 
 def difference(
@@ -195,19 +203,38 @@ def difference(
     mean = Mean(values, pick[0], counts, pick[1])
     if mean.lacking:
         return mean.lacking
-    low, top = reach(new, base, pairing, metric, pick[0] if counts else None)
-    lost = (FITTED * base.cost, FITTED * new.cost) if metric == "temperature_gain" else (0.0, 0.0)
+    low, top = reach(new, base, pairing, metric)
+    lost = (0.0, 0.0)
+    if metric == "temperature_gain":
+        curvature = new.curvature if base.curvature is None else base.curvature
+        lost = (
+            FITTED * base.cost + moved(mean.dearest(base.most[j].astype(np.float64)), curvature),
+            FITTED * new.cost + moved(mean.dearest(new.most[i].astype(np.float64)), new.curvature),
+        )
     return MeanDifference(mean=mean, low=low, high=top, lost=lost)
 
 
-def reach(new: Rows, base: Rows, pairing: Pairing, metric: str, counts: Array | None = None) -> tuple[float, float]:
-    """How far below and above 0 the difference of a row may be: see `metrics.paired.reach`."""
+def moved(dearest: float, curvature: float | None) -> float:
+    """Gain that rows which were not drawn may add by moving the best temperature.
+
+    A share h of rows whose worst label costs m nats moves the mean of F' by at most h m, so that a new optimum saves
+    (h m)² / 2F'' more (to second order), and never more than h m.
+
+    Args:
+        dearest: m times the share of one row.  curvature: F''.
+    """
+    most = AT_ONCE * dearest
+    return min(most, most**2 / (2 * curvature)) if curvature else most
+
+
+def reach(new: Rows, base: Rows, pairing: Pairing, metric: str) -> tuple[End, End]:
+    """How far below and above 0 the difference of a row may be, any row or each: see `metrics.paired.reach`."""
     if metric in ("accuracy", "brier"):
         most = 1.0 if metric == "accuracy" else 2.0
         return -most, most
     low, top = (end[pairing.new] for end in _range(new, metric))
     base_low, base_top = (end[pairing.base] for end in _range(base, metric))
-    return paired.reach((base_low, base_top), (low, top), counts)
+    return paired.reach((base_low, base_top), (low, top))
 
 
 def _range(rows: Rows, metric: str) -> tuple[Array, Array]:
@@ -217,58 +244,9 @@ def _range(rows: Rows, metric: str) -> tuple[Array, Array]:
         return least, most
     # the gain is linear in the label's logit: nll(z) - nll(βz) = gain_y - (1 - β)(z_k - z_y), z_y = -nll_y + const
     slope = 1.0 - rows.beta.astype(np.float64)
-    ends = [rows.gain - slope * (rows.nll - end) for end in (least, most)]
+    with np.errstate(invalid="ignore"):  # a label of probability 0 gains nothing where the temperature is 1
+        ends = [rows.gain - np.where(slope == 0, 0.0, slope * (rows.nll - end)) for end in (least, most)]
     return np.minimum(*ends), np.maximum(*ends)
-
-
-def keys(predictions: Predictions, salt: str = "") -> Keys:
-    """The keys of one evaluation's rows, ids hashed with the salt."""
-    return Keys(
-        n=predictions.n,
-        ids=None if predictions.ids is None else hashes(predictions.ids, salt),
-        labels=hashlib.sha256(np.ascontiguousarray(predictions.labels, dtype="<i8").tobytes()).hexdigest(),
-    )
-
-
-def hashes(ids: Array, salt: str) -> npt.NDArray[np.uint64]:
-    """First 64 bits of BLAKE2b of each id's text, keyed with the salt."""
-    key = salt.encode()
-    digests = b"".join(hashlib.blake2b(str(i).encode(), digest_size=8, key=key).digest() for i in ids.tolist())
-    return np.frombuffer(digests, dtype="<u8").astype(np.uint64)
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Pairing:
-    """Which row of one evaluation is which row of another; `how` says by what, for the reader."""
-
-    new: Array
-    base: Array
-    how: str
-
-
-def pair(new: Keys, base: Keys) -> Pairing | str:
-    """Rows that two evaluations share, or the reason why that cannot be told.
-
-    Args:
-        new: hashed with the salt of `base`.
-        base: the baseline.
-    """
-    if new.ids is not None and base.ids is not None:
-        for which, one in (("this input", new), ("the baseline", base)):
-            if len(np.unique(one.ids)) < one.n:  # type: ignore[arg-type]
-                return f"ids in {which} are not unique"
-        _, i, j = np.intersect1d(new.ids, base.ids, assume_unique=True, return_indices=True)
-        if len(i) == 0:
-            return "no row of this input has an id of the baseline"
-        order = np.argsort(i, kind="stable")
-        both = "" if len(i) == new.n == base.n else f" ({len(i)} in both, {new.n} here, {base.n} in the baseline)"
-        return Pairing(new=i[order], base=j[order], how="rows paired by id" + both)
-    if new.n != base.n:
-        return f"rows have no ids and their numbers differ ({new.n} here, {base.n} in the baseline)"
-    if new.labels != base.labels:
-        return "rows have no ids and the label sequences differ"
-    every = np.arange(new.n)
-    return Pairing(new=every, base=every, how="rows paired by position: no ids, but the same label sequence")
 
 
 def identical(new: Rows, base: Rows, pairing: Pairing) -> bool:

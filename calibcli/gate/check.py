@@ -12,13 +12,16 @@ from calibcli.errors import UsageError
 from calibcli.gate import baseline, words
 from calibcli.gate.baseline import Missing, Rows
 from calibcli.gate.config import Config, Gate
+from calibcli.gate.forest import MOST, Row, forest
 from calibcli.gate.limits import Rule, resolved
+from calibcli.gate.pairing import Unpaired, pair
 from calibcli.gate.sources import Scores, ece_estimate
 from calibcli.gate.stored import Source
 from calibcli.gate.verdict import Claim, judge
 from calibcli.metrics.intervals import BOUNDLESS, average
+from calibcli.plots import Plot
 from calibcli.predictions import Progress
-from calibcli.result import Check, Estimate, Result, Table
+from calibcli.result import WORST_FIRST, Check, Estimate, Result, Table
 
 MOST_SLICES = 1000
 Judged = Callable[[str], tuple[Rows, Rows] | str]
@@ -42,6 +45,9 @@ def check(source: Source, config: Config, rows: Judged | None = None, progress: 
     tell = progress or (lambda fraction, text: None)
     for done, rule in enumerate(rules):
         tell(done / len(rules), rule.gate.metric)
+        if source.refusal:
+            checks.append(rule.check("not_run", source.refusal))
+            continue
         if rule.gate.baseline:
             checks.append(_against_baseline(rule, config.alpha, source, rows))
             continue
@@ -96,9 +102,9 @@ def _against_baseline(rule: Rule, alpha: float, source: Source, rows: Judged | N
     if isinstance(found, str):
         return rule.check("not_run", found, gate.missing == "warn" and isinstance(found, Missing))
     new, base = found
-    pairing = baseline.pair(new, base)
-    if isinstance(pairing, str):
-        return rule.check("not_run", pairing)
+    pairing = pair(new, base)
+    if isinstance(pairing, Unpaired):
+        return rule.check("not_run", str(pairing))
     n = len(pairing.new)
     if n < gate.min_n:
         return rule.check("not_run", f"{n} shared rows are fewer than {gate.min_n}", gate.on_not_run == "warn")
@@ -124,6 +130,28 @@ def _against_baseline(rule: Rule, alpha: float, source: Source, rows: Judged | N
     same = "the same predictions on all of them" if baseline.identical(new, base, pairing) else ""
     claim = Claim(estimate=estimate, low=estimate.low, high=estimate.high)
     return _judged(rule, claim, "minus baseline", pairing.how, same)
+
+
+def rules_plot(checks: Sequence[Check]) -> list[Plot]:
+    """Draw value, bounds and limit of every rule that has them, the worst verdict first where they are many."""
+    drawn = [c for c in checks if c.estimate is not None and c.limit is not None]
+    if len(drawn) > MOST:
+        drawn.sort(key=lambda c: WORST_FIRST.index(c.outcome))
+    roles = {"pass": "good", "fail": "bad"}
+    rows = [
+        Row(
+            label=f"{c.rule}, {c.scope}" if c.scope else c.rule,
+            estimate=c.estimate,
+            reference=c.limit,
+            verdict=c.outcome.upper().replace("_", " "),
+            role=roles.get(c.outcome, "undecided"),
+            flipped=c.estimate.better == "lower",
+        )
+        for c in drawn
+        if c.estimate is not None and c.limit is not None
+    ]
+    axis = "distance to the limit / half the interval (right of 0: within)"
+    return forest(rows, name="rules", title="Rules", axis=axis, line="limit")
 
 
 def _tables(source: Source, config: Config) -> list[Table]:

@@ -12,9 +12,12 @@ import numpy as np
 from calibcli.errors import InputError, UsageError
 from calibcli.gate import baseline
 from calibcli.gate.differences import LEVEL, Difference, Model, combined, difference
+from calibcli.gate.forest import Row, forest
+from calibcli.gate.pairing import Unpaired, pair
+from calibcli.gate.pairing import keys as keys_of
 from calibcli.metrics import DEFAULT, choose, columns_of, estimates, known
 from calibcli.metrics.paired import outside, shown
-from calibcli.plots import Curve, Plot
+from calibcli.plots import Plot
 from calibcli.predictions import Array, Predictions, notes_of
 from calibcli.result import Estimate, Result, Table
 from calibcli.shelves import Choice
@@ -89,17 +92,15 @@ def _aligned(inputs: Sequence[Predictions], names: Sequence[str], choices: Seque
             raise InputError(f"{name} has {p.k} classes, {names[0]} {first.k}", "compare models of the same classes")
         if p.event != first.event:
             raise InputError(f"{names[0]} is about {first.event}, {name} about {p.event}", "pass --event NAME")
-        if p.top_only and p.ids is None:
-            raise InputError(f"the rows of {name} have no ids: confidences alone do not pair", "add a column 'id'")
-    keys = [baseline.keys(p) for p in inputs]
+    keys = [keys_of(p) for p in inputs]
     kept: list[Array] = [np.arange(first.n)] * len(inputs)
-    how = "paired by position: no ids, but the same label sequence"
+    how = ""
     for i in range(1, len(inputs)):
-        pairing = baseline.pair(keys[i], keys[0])
-        if isinstance(pairing, str):
-            problem = f"{names[i]} and {names[0]} do not pair: {pairing.replace('the baseline', names[0])}"
-            raise InputError(problem, "give both files an 'id' column, or compare their result.json unpaired")
-        how = pairing.how.replace("rows ", "").replace("the baseline", names[0]).replace("here", f"in {names[i]}")
+        pairing = pair(keys[i], keys[0], (names[i], names[0]))
+        if isinstance(pairing, Unpaired):
+            problem = f"{names[i]} and {names[0]} do not pair: {pairing.problem}"
+            raise InputError(problem, f"{pairing.fix}, or compare their result.json unpaired")
+        how = pairing.how
         rank = np.full(first.n, -1)
         rank[pairing.base] = pairing.new
         kept[i] = rank
@@ -112,11 +113,7 @@ def _aligned(inputs: Sequence[Predictions], names: Sequence[str], choices: Seque
         part = p if len(index) == p.n and np.array_equal(index, np.arange(p.n)) else p.take(index)
         columns = columns_of(part, choices)
         models.append(Model(name=name, predictions=part, columns=columns, rows=baseline.rows(part, columns, "compare")))
-    for m in models[1:] if not first.top_only else ():  # whether a model is right is its own
-        if wrong := int((m.predictions.labels != models[0].predictions.labels).sum()):
-            problem = f"{m.name} has another label than {names[0]} in {wrong} rows of the same id"
-            raise InputError(problem, "check the ids")
-    return models, "rows " + how
+    return models, how
 
 
 def _result(
@@ -140,38 +137,37 @@ def _result(
             Table(name="models", title="Models", columns=["metric", "scope", *names], rows=measured),
             dataclasses.replace(verdicts, rows=rows),
         ],
-        plots=_forest(differences),
+        plots=_forest(differences, [str(row[-1]) for row in verdicts.rows]),
         notes=notes,
         facts={**facts, "alpha": alpha, "comparisons": sum(d.p is not None for d in differences)},
     )
 
 
-def _forest(differences: Sequence[Difference]) -> list[Plot]:
-    """One panel per metric (each has its own unit), one row per model."""
+def _forest(differences: Sequence[Difference], verdicts: Sequence[str]) -> list[Plot]:
+    """A panel for each later model, with a row for every metric."""
+    roles = {"better": "good", "worse": "bad"}
+    words = {"real": "differs", "not shown": "not shown (Holm)", "unknown": "no test"}
+    models = dict.fromkeys(d.against for d in differences)
     plots = []
-    bounded = [d.estimate for d in differences if d.estimate.low is not None]
-    for metric in dict.fromkeys(e.name for e in bounded):
-        shown = [e for e in bounded if e.name == metric]
-        unit = f" ({shown[0].unit})" if shown[0].unit not in ("", "probability") else ""
-        curve = Curve(
-            label="difference, 95 % interval",
-            kind="points",
-            role="model",
-            x=[float(i) for i in range(len(shown))],
-            y=[e.value for e in shown],
-            low=[e.low for e in shown],
-            high=[e.high for e in shown],
-        )
-        plots.append(
-            Plot(
-                name=f"difference_{metric}",
-                title=f"{metric}{unit}",
-                ylabel="difference",
-                curves=[Curve(label="no difference", kind="hline", role="ideal", y=[0.0]), curve],
-                labels=[e.scope for e in shown],
-                flip=True,
-                group="Differences between models",
+    for i, model in enumerate(models):
+        rows = [
+            Row(
+                label=d.estimate.name,
+                estimate=d.estimate,
+                verdict=words.get(verdict, verdict),
+                role=roles.get(verdict, "undecided"),
             )
+            for d, verdict in zip(differences, verdicts, strict=True)
+            if d.against == model
+        ]
+        scope = next(d.estimate.scope for d in differences if d.against == model)
+        plots += forest(
+            rows,
+            name=f"differences_{i}" if i else "differences",
+            title=f"Differences {scope}" if len(models) == 1 else scope,
+            axis="difference / half its 95 % interval",
+            line="no difference",
+            group="Differences between models" if len(models) > 1 else "",
         )
     return plots
 

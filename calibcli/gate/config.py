@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-import tomllib
 import types
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -17,8 +16,12 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from calibcli.columns import Edges
 from calibcli.errors import UsageError, did_you_mean, printable
+from calibcli.files import reading
 from calibcli.inputs.files.source import Source
+from calibcli.inputs.files.text import is_number
+from calibcli.metrics.sample import METRICS
 from calibcli.spec import Alpha, Count, Limit, Rows, Seed, convert, normal, within
+from calibcli.wellformed import toml
 
 SCHEMA = 1
 NAME = "calib.toml"
@@ -128,21 +131,33 @@ class Config(Stats, Data):
     sources: tuple[str, ...] = ()
     files: tuple[Mapping[str, str], ...] = ()
 
+    def named(self) -> list[str]:
+        """Every file that a check may read, there or not."""
+        paths = [self.eval, self.fitted_on, *(gate.baseline for gate in self.gates), *self.sources]
+        labels = [self.labels] if os.path.isfile(self.labels) else []  # not the name of an array
+        return list(filter(None, dict.fromkeys([*paths, *labels])))
+
     def over(self, **values: Any) -> Config:
         """This configuration with the values that are not None in its place."""
         return dataclasses.replace(self, **{k: v for k, v in values.items() if v is not None})
 
 
-def load(path: Path | None = None, folder: Path = Path()) -> Config:
-    """The configuration of `path`, or of calib.toml and pyproject.toml in `folder`.
+def load(path: Path | None = None, folder: Path = Path(), rules: bool = True) -> Config:
+    """The configuration of `path`, or of calib.toml and pyproject.toml in `folder`. Files that it names are inputs.
+
+    Args:
+        rules: whether its rules are asked, so that their baselines are inputs too.
 
     Raises:
         InputError: it cannot be read.
         UsageError: not TOML, an unknown key, or a value of the wrong kind; says where.
     """
     if path is not None:
-        return Config(**_read(path, required=True))
-    return Config(**_read(folder / "pyproject.toml", required=False) | _read(folder / NAME, required=False))
+        found = Config(**_read(path, required=True))
+    else:
+        found = Config(**_read(folder / "pyproject.toml", required=False) | _read(folder / NAME, required=False))
+    reading(*(found if rules else dataclasses.replace(found, gates=())).named())
+    return found
 
 
 def limit_rule(text: str, side: str, **keys: Any) -> Gate:
@@ -157,8 +172,20 @@ def limit_rule(text: str, side: str, **keys: Any) -> Gate:
         UsageError: not of that form.
     """
     metric, equals, number = text.rpartition("=")
+    bare = number.strip().removesuffix("%").strip()
+    if equals and re.fullmatch(r"-?\d*,\d+", bare):
+        problem = f"--{side} {printable(text, 60)} is not a number"
+        raise UsageError(problem, f"write it with a point: --{side} {metric.strip()}={bare.replace(',', '.')}")
+    if equals and number.strip().endswith("%") and is_number(bare):
+        problem = f"--{side} {printable(text, 60)}: limits are shares of one, not percent"
+        raise UsageError(problem, f"write --{side} {metric.strip()}={float(bare) / 100:.12g}")
     if not equals or not metric.strip() or not number.strip():
         example = {"max": "ece=0.03", "min": "accuracy=0.9", "margin": "temperature_gain=0.005"}[side]
+        parts = re.fullmatch(r"\s*([\w:.-]+)\s*(?:<=?|>=?|:|\s)\s*(\S+)\s*", text)
+        if parts and is_number(parts[2]) and parts[1] in METRICS:
+            example = f"{parts[1]}={parts[2]}"
+        elif text.strip() in METRICS:
+            example = f"{text.strip()}={example.partition('=')[2]}"
         raise UsageError(f"--{side} {printable(text, 60)} is not METRIC=NUMBER", f"write --{side} {example}")
     value = convert(number.strip(), Limit, f"--{side} {metric.strip()}=") + 0.0  # no negative zero
     return _checked(Gate(**{"metric": _spec(metric), side: value, **keys}), f"--{side} {text}")
@@ -171,14 +198,11 @@ def _read(path: Path, *, required: bool) -> dict[str, Any]:
     source = Source(path)
     try:
         text = source.read().decode()
-        if path.name == "pyproject.toml" and "calib" not in text:
-            return {}
-        data: Mapping[str, Any] = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        said = str(error)
-        raise UsageError(f"{path} is not TOML ({said[:1].lower()}{said[1:]})", "correct that line") from None
-    except RecursionError:
-        raise UsageError(f"{path} is nested too deeply", "write the tables that docs/gate.md shows") from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not TOML ({error})", "write it as UTF-8") from None
+    if path.name == "pyproject.toml" and "calib" not in text:
+        return {}
+    data: Mapping[str, Any] = toml(text, str(path))
     prefix = ""
     if path.name == "pyproject.toml":
         data = data.get("tool", {}).get("calib") or {}

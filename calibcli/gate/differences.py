@@ -12,7 +12,7 @@ import numpy as np
 
 from calibcli.columns import Columns
 from calibcli.gate import baseline
-from calibcli.gate.baseline import Pairing
+from calibcli.gate.pairing import Pairing
 from calibcli.gate.verdict import at_level
 from calibcli.metrics import paired
 from calibcli.metrics.paired import Paired
@@ -75,8 +75,7 @@ def _paired(first: Model, second: Model, choice: Choice) -> Paired | str | None:
         gain = baseline.difference(second.rows, first.rows, pairing, choice.name, p.weights, counts, p.groups)
         return gain if isinstance(gain, str) else gain.paired(LEVEL)
     kept = choice.name in baseline.METRICS
-    of = p.weights if counts else None
-    ends = baseline.reach(second.rows, first.rows, pairing, choice.name, of) if kept else None
+    ends = baseline.reach(second.rows, first.rows, pairing, choice.name) if kept else None
     return paired.difference(first.sample, second.sample, choice, LEVEL, ends)
 
 

@@ -17,6 +17,7 @@ from calibcli.gate import baseline
 from calibcli.gate.baseline import Missing, Rows
 from calibcli.gate.conditions import parsed
 from calibcli.gate.config import Config
+from calibcli.gate.pairing import hashes
 from calibcli.gate.sources import BY_CLASS, Scores
 from calibcli.gate.stored import Results, Source
 from calibcli.inputs.files.source import Source as InputFile
@@ -111,7 +112,7 @@ class Baselines:
         if self.own is None:
             return "the input is a result without rows; pass the scores, or write it with --keep-rows"
         if isinstance(self.source, Scores) and self.source.predictions.ids is not None:
-            ids = baseline.hashes(self.source.predictions.ids, base.salt)
+            ids = hashes(self.source.predictions.ids, base.salt)
             return dataclasses.replace(self.own, salt=base.salt, ids=ids), base
         return self.own, base
 

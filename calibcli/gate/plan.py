@@ -15,9 +15,10 @@ from calibcli.gate.verdict import Side
 from calibcli.links import log_softmax
 from calibcli.metrics import bounds
 from calibcli.metrics.bounds import Method, norm_quantile
+from calibcli.metrics.intervals import End
 from calibcli.metrics.reliability import Bins
 from calibcli.metrics.sample import BinaryOutcomes
-from calibcli.numerics import bisect, normal_quantile, normal_share, score_bound
+from calibcli.numerics import bisect, normal_quantile, normal_share, unseen_reach
 
 Floats = npt.NDArray[np.float64]
 FEWEST, LARGEST = 10, 10**9
@@ -123,7 +124,7 @@ class EcePopulation:
         def chance(n: float) -> tuple[float, float]:
             d = gap + noise / math.sqrt(n)
             found = np.abs(d).sum(axis=1)
-            length = score_bound(0.0, z, 1 / n, float(square.sum()) / n)
+            length = unseen_reach(z, float(square.sum()) / n, 1 / n, 1 / n)
             most, lower = limit - length, found - reach / math.sqrt(n)
             if method == "sharp":
                 most = bounds.sharp_largest(limit, length, gap, square / n, fourth / n**3, 1 / n, alpha)
@@ -146,8 +147,10 @@ def mean_power(
     alpha: float,
     family: int = 1,
     at_limit: float | None = None,
-    reach: tuple[float, float] = (0.0, 0.0),
+    above: tuple[float, End] = (0.0, 0.0),
+    below: tuple[float, End] = (0.0, 0.0),
     lost: float = 0.0,
+    moved: Callable[[float], float] = lambda n: 0.0,
 ) -> Power:
     """Chance of PASS and FAIL for a mean of independent rows.
 
@@ -155,8 +158,11 @@ def mean_power(
         truth, sd: mean and standard deviation of one row.
         side: which side of the limit passes; `zero` judges both, so that each bound of FAIL has half the error.
         at_limit: standard deviation that the bounds take (that of a share equal to the limit); None: `sd`.
-        reach: how far above and below the truth a row that was not drawn may lie.
-        lost: what n times the bounds are further off for, in the unit of the mean times rows.
+        above, below: `seen` and `unseen` of `numerics.unseen_reach` for one row, on either side: the rate at which its
+            variance grows, and how far from the truth a row that was not drawn may lie. Of an array, in rising order,
+            the number that the dearest of n such rows has.
+        lost: what n times the bounds are further off for, in the unit of the mean times rows.  moved: what they are
+            further off for at n rows.
     """
     used = sd if at_limit is None else at_limit
     z, z_fail = normal_quantile(1 - alpha), normal_quantile(1 - alpha / family / (2 if side == "zero" else 1))
@@ -168,17 +174,28 @@ def mean_power(
             passes = least <= truth <= most
             return float(passes), float(not passes)
         root, spread = math.sqrt(n) / sd, used * used / n
-        (above, below), (above_fail, below_fail) = (
-            [score_bound(lost / n, at, one / n, spread) for one in reach] for at in (z, z_fail)
+        (up, down), (up_fail, down_fail) = (
+            [
+                lost / n + moved(n) + unseen_reach(at, spread, seen / n, dearest(unseen, n) / n)
+                for seen, unseen in (above, below)
+            ]
+            for at in (z, z_fail)
         )
 
         def share(distance: float) -> float:
             return normal_share(distance * root)
 
-        passed = share(most - above - truth) - share(least + below - truth)
-        return max(passed, 0.0), share(least - above_fail - truth) + share(truth - most - below_fail)
+        passed = share(most - up - truth) - share(least + down - truth)
+        return max(passed, 0.0), share(least - up_fail - truth) + share(truth - most - down_fail)
 
     return chance
+
+
+def dearest(costs: End, n: float) -> float:
+    """Of n rows whose costs are spread as these, which rise."""
+    if not isinstance(costs, np.ndarray):
+        return costs
+    return float(costs[min(math.floor(len(costs) * (1 - 1 / n)), len(costs) - 1)])
 
 
 def rows_for(chance: Callable[[float], float], power: float) -> int | None:

@@ -15,12 +15,13 @@ from calibcli.columns import columns
 from calibcli.errors import InputError, UsageError
 from calibcli.gate import baseline, limits
 from calibcli.gate.config import MIN_N, Gate
-from calibcli.gate.plan import EcePopulation, Power, mean_power, rows_for, synthetic_logits
+from calibcli.gate.pairing import Pairing
+from calibcli.gate.plan import EcePopulation, Power, dearest, mean_power, rows_for, synthetic_logits
 from calibcli.gate.request import Assumptions
 from calibcli.gate.verdict import Side, rule
 from calibcli.links import fit_beta, nll_rows
 from calibcli.metrics import Sample, choose, columns_of, estimates
-from calibcli.metrics.intervals import MeanOf, Statistic
+from calibcli.metrics.intervals import End, MeanOf, Rows, Statistic
 from calibcli.plots import Curve, Plot
 from calibcli.predictions import Predictions
 from calibcli.result import Estimate, Result, Table
@@ -111,19 +112,27 @@ def _notes(found: Sequence[Estimate], a: Assumptions) -> list[str]:
 
 
 def _rows(need: Need, a: Assumptions) -> Estimate:
-    """The planned rows, from the 10 to the 90 % quantile over the pilots that could have been drawn."""
-    n = need.rows(a.power)
+    """The planned rows; with a pilot the 90 % quantile over the pilots that could have been drawn, and the 10 % one.
+
+    At the rows that the pilot's own value gives, half of all pilots promise too much.
+    """
+    own = need.rows(a.power)
     how = f"{need.verdict} with a chance of {numbers.percent(a.power)}; {need.assumed}"
     common: dict[str, Any] = {"name": "n", "scope": need.rule, "unit": "rows"}
-    found = sorted(need.rows(a.power, chance) or math.inf for chance in need.others)
-    low, high = (found[round(share * (len(found) - 1))] if found else math.inf for share in (0.1, 0.9))
-    if low < math.inf:
-        how += f"; pilots of this size say {low} to {high if high < math.inf else 'more than 10⁹'} in 8 of 10 cases"
-        level, sided = (0.8, "two") if high < math.inf else (0.9, "lower")
-        common |= {"low": low, "high": high if high < math.inf else None, "level": level, "sided": sided}
-    if n is None:
-        return Estimate(value=None, reason="more than 10⁹ rows", how=how, **common)
-    return Estimate(value=n, how=how, detail={"truth": need.truth}, **common)
+    if not need.others:
+        if own is None:
+            return Estimate(value=None, reason="more than 10⁹ rows", how=how, **common)
+        return Estimate(value=own, how=how, detail={"truth": need.truth}, **common)
+    every = sorted([own or math.inf, *(need.rows(a.power, chance) or math.inf for chance in need.others)])
+    low, high = (every[round(share * (len(every) - 1))] for share in (0.1, 0.9))
+    detail: dict[str, Any] = {"truth": need.truth, "rows_at_truth": own}
+    assert a.pilot is not None
+    if math.isinf(high):
+        reason = f"pilots of {a.pilot.n:,} rows do not tell this rule's verdict: pass --truth, or a larger pilot"
+        ends: dict[str, Any] = {} if math.isinf(low) else {"low": low, "level": 0.9, "sided": "lower"}
+        return Estimate(value=None, reason=reason, how=how, detail=detail, **ends, **common)
+    how += f"; pilots of {a.pilot.n:,} rows say {low:,} to {high:,} in 8 of 10 cases: the most of these is planned"
+    return Estimate(value=high, low=low, high=high, level=0.8, how=how, detail=detail, **common)
 
 
 def _need(gate: Gate, a: Assumptions) -> Need:
@@ -134,6 +143,11 @@ def _need(gate: Gate, a: Assumptions) -> Need:
     choice = choose([gate.metric], k, a.pilot is not None and a.pilot.top_only)[0]
     asked = limits.resolved(gate, str(choice.traits.get("better", "")), k)
     side, limit = asked.side, asked.limit
+    values = limits.possible(choice.spec, k)
+    if a.truth is not None and not values.low <= a.truth <= values.high:
+        raise UsageError(
+            f"--truth {a.truth:g} is out of range: {choice.name} is {values}", f"pass a value that is {values}"
+        )
     if choice.name == "ece":
         return _ece(choice.options, choice.spec, limit, a)
     pilot = _rows_of(a)
@@ -143,10 +157,11 @@ def _need(gate: Gate, a: Assumptions) -> Need:
         raise UsageError(f"{gate.metric} cannot be planned", "plan one of: accuracy, ece, nll, brier, temperature_gain")
     truth = e.value if a.truth is None else a.truth
     sd = (e.se or 0.0) * math.sqrt(e.n)
-    at_limit, reach = sd, _reach(choice(sample), truth)
+    at_limit = sd
     if choice.name == "accuracy":  # an exact interval takes the spread that the limit implies
         sd, at_limit = math.sqrt(truth * (1 - truth)), math.sqrt(max(limit * (1 - limit), 0.0))
-    how: dict[str, Any] = {"side": side, "at_limit": at_limit, "alpha": a.alpha, "family": a.slices, "reach": reach}
+    how: dict[str, Any] = {"side": side, "at_limit": at_limit, "alpha": a.alpha, "family": a.slices}
+    how |= _steps(choice(sample), truth)
     own = (e.se or 0.0) if a.pilot is not None and a.truth is None else 0.0
     chance, *others = (mean_power(truth + z * own, sd, limit, **how) for z in ((0, -NINTH, NINTH) if own else (0,)))
     source = "the pilot's spread" if a.pilot is not None else f"a calibrated synthetic model of {a.n_classes} classes"
@@ -164,6 +179,11 @@ def _ece(options: Any, spec: str, limit: float, a: Assumptions) -> Need:
     else:
         view = Sample.of(columns(a.pilot, class_bins=())).view(options["of"])
         population = EcePopulation.of(view, view.width_bins(**how), a.truth)
+        if a.truth is None and population.ece == 0:
+            problem = (
+                f"the pilot's {a.pilot.n:,} rows show no {spec} beyond what is noise, which may hide any small one"
+            )
+            raise UsageError(problem, "pass --truth with the value to plan for (0: a calibrated model), or more rows")
         said = f"confidences of the pilot, true ECE {population.ece:.4g}"
         said += " (its own, less what is noise)" if a.truth is None else ""
         pilots = population.pilots(1 / view.effective, a.truth, PILOTS, a.seed)
@@ -192,12 +212,16 @@ def _against_baseline(gate: Gate, a: Assumptions) -> Need:
     margin, gain = gate.margin or 0.0, gate.metric == "temperature_gain"
     every = np.arange(len(y))
     old, new = (baseline.rows(*both) for both in zip(models, tables, strict=True))
-    low, high = baseline.reach(new, old, baseline.Pairing(new=every, base=every, how=""), gate.metric)
+    low, high = baseline.reach(new, old, Pairing(new=every, base=every, how=""), gate.metric)
+    rows = Rows(delta, None, False, None)
     lost, cost = (baseline.FITTED * old.cost * len(y), CROSS_FITTED) if gain else (0.0, 1.0)
     how: dict[str, Any] = {"side": "max", "alpha": a.alpha, "family": a.slices, "lost": lost}
+    if gain:
+        dear = np.sort(old.most.astype(np.float64))
+        how["moved"] = lambda n: baseline.moved(dearest(dear, n) / n, old.curvature)
 
     def chance_of(truth: float) -> Power:
-        of_mean = mean_power(truth, sd, margin, reach=(max(high - truth, 0.0), max(truth - low, 0.0)), **how)
+        of_mean = mean_power(truth, sd, margin, **(how | _steps_of(rows, truth, low, high)))
         return lambda n: of_mean(n / cost)
 
     own = sd / math.sqrt(len(delta)) if a.pilot is not None else 0.0
@@ -208,12 +232,18 @@ def _against_baseline(gate: Gate, a: Assumptions) -> Need:
     return Need(metric=name, side="max", limit=margin, truth=truth, assumed=said, chance=chance, others=others)
 
 
-def _reach(statistic: Statistic, truth: float) -> tuple[float, float]:
-    """How far above and below the truth a row that was not drawn may lie; 0 for exact bounds."""
+def _steps(statistic: Statistic, truth: float) -> dict[str, tuple[float, End]]:
+    """`above` and `below` of `mean_power`; none for exact bounds."""
     if not isinstance(statistic, MeanOf) or statistic.share:
-        return 0.0, 0.0
-    low, high = statistic.range
-    return max(high - truth, 0.0), max(truth - low, 0.0)
+        return {}
+    return _steps_of(statistic.rows, truth, *statistic.range)
+
+
+def _steps_of(rows: Rows, truth: float, low: End, high: End) -> dict[str, tuple[float, End]]:
+    """The same of these rows, each of which may have anything from `low` to `high`."""
+    skew = rows.skew * rows.effective
+    up, down = (np.maximum(np.sort(far), 0.0) if np.ndim(far) else far for far in (high - truth, truth - low))
+    return {"above": (max(skew, 0.0), up), "below": (max(-skew, 0.0), down)}
 
 
 def _rows_of(a: Assumptions) -> Predictions:

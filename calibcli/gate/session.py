@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from calibcli.errors import UsageError
+from calibcli.files import reading as note_inputs
 from calibcli.gate import check, config, input_files
 from calibcli.gate.config import Config, Gate
 from calibcli.gate.request import Request
@@ -28,7 +28,7 @@ def asked(request: Request) -> Config:
         UsageError: either of them is wrong, or no input is named.
     """
     by = request.reading.get("by")
-    found = config.load(request.config).over(
+    found = config.load(request.config, rules=False).over(
         eval=str(request.input) if isinstance(request.input, str | Path) else None,
         slices=tuple(by) if by else None,
         **{name: getattr(request, name) for name in ("fitted_on", "alpha", "bins", "bounds", "seed")},
@@ -68,17 +68,20 @@ def run(
             diagram in `plots`.
     """
     settings = settings or asked(request)
+    note_inputs(*settings.named())
     how = reading(request.reading, settings)
     source = input_files.open_source(request.input, settings, how)
     if not isinstance(source, Scores):
         _refuse_settings_of_scores(request)
     baselines = input_files.Baselines(source, how)
     result = check.check(source, settings, baselines, progress)
+    if diagram:
+        result = dataclasses.replace(result, plots=check.rules_plot(result.checks))
     facts: dict[str, Any] = {"config": ", ".join(settings.sources), "alpha": settings.alpha}
     notes, files = list[str](), [*source.files]
     if isinstance(source, Scores):
         if diagram:
-            result = dataclasses.replace(result, plots=source.diagram())
+            result = dataclasses.replace(result, plots=[*result.plots, *source.diagram()])
         p = source.predictions
         notes += p.notes
         facts |= {"n": p.n, **p.problem}
@@ -110,14 +113,6 @@ def _refuse_settings_of_scores(request: Request) -> None:
         if value is not None and not (isinstance(value, bool | tuple | str) and not value):
             problem = f"--{key.replace('_', '-')} has no effect on a stored result"
             raise UsageError(problem, "leave it out, or pass the scores")
-
-
-def named(settings: Config) -> list[str]:
-    """Every file that a check may read, there or not."""
-    paths = [settings.eval, settings.fitted_on, *(g.baseline for g in settings.gates), *settings.sources]
-    if os.path.isfile(settings.labels):  # not the name of an array
-        paths.append(settings.labels)
-    return list(filter(None, dict.fromkeys(paths)))
 
 
 def reading(options: Mapping[str, Any], settings: Config) -> dict[str, Any]:

@@ -71,6 +71,21 @@ class Scores:
         return recorded.provenance(self.predictions)
 
     @property
+    def refusal(self) -> str:
+        """Say why no rule can be judged on these rows, or "": copies of rows make every bound too narrow.
+
+        Counts as weights and groups say which rows belong together, so that the bounds allow for them.
+        """
+        p = self.predictions
+        copies = p.facts.get("copies", 0)
+        if not copies or p.groups is not None or p.weight_kind == "count":
+            return ""
+        return (
+            f"{copies:,} of {p.n:,} rows are copies of others (the same scores to about 4 digits, right or wrong "
+            "together), so the bounds would be too narrow: leave them out, or name what they share with --group"
+        )
+
+    @property
     def k(self) -> int | None:
         """Classes; None where they are not known, as of confidences."""
         return None if self.predictions.top_only else self.predictions.k

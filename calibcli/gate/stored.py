@@ -6,7 +6,7 @@ import dataclasses
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from calibcli.errors import InputError, UsageError, did_you_mean
 from calibcli.gate.config import Gate
@@ -28,6 +28,7 @@ class Results:
     result: Result
     source: str
     files: list[dict[str, Any]] = field(default_factory=list)
+    refusal: ClassVar[str] = ""  # the rows are not known
 
     def __post_init__(self) -> None:
         for estimate in self.result.estimates:
@@ -99,7 +100,8 @@ class Results:
         if estimate.level is not None and at_level(estimate, alpha) == (None, None) and not estimate.reason:
             why = f"its interval is of level {estimate.level:g}, too short for alpha {alpha:g}: measure it again"
             estimate = dataclasses.replace(estimate, reason=why)
-        return claim(estimate, alpha, estimate, rule.error(alpha, family))
+        made = claim(estimate, alpha, estimate, rule.error(alpha, family))
+        return dataclasses.replace(made, scales=estimate.name.partition(":")[0] != "ece")
 
     def _found(self, gate: Gate) -> list[Estimate]:
         """Estimates of the gate's metric: the exact spec, else those of that name."""

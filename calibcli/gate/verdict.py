@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from calibcli.metrics.intervals import NO_GATE
 from calibcli.numbers import exact
 from calibcli.numerics import normal_quantile
 from calibcli.result import Estimate, Outcome
@@ -26,6 +27,7 @@ class Claim:
         low, high: bounds that each hold at 1 - error, error = α/m of m claims made together: what FAIL needs.
             error None: that of the estimate.
         needed: rows that would decide, by the metric's own arithmetic; None to scale the bounds with 1/sqrt(n).
+        scales: whether the bounds shrink with 1/sqrt(n); those of an ECE do not, and its rows alone say how they do.
     """
 
     estimate: Estimate
@@ -33,6 +35,7 @@ class Claim:
     high: float | None
     error: float | None = None
     needed: int | None = None
+    scales: bool = True
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,9 @@ def judge(claim: Claim, side: Side, limit: float) -> Verdict:
         return Verdict("fail", shown, f"surely {where} the limit")
     if (claim.low if side == "max" else claim.high) is None:
         return Verdict("inconclusive", shown, "not passed, and no bound allows to fail it")
+    if claim.needed is None and not claim.scales:
+        fix = "pass the scores to see how many rows would decide"
+        return Verdict("inconclusive", shown, f"the limit lies between the bounds; {fix}")
     needed = claim.needed if claim.needed is not None else scaled(e, side, limit)
     if needed is None or needed > MANY:
         return Verdict("inconclusive", shown, "too close to the limit to be decided by more rows")
@@ -136,8 +142,10 @@ def at_level(e: Estimate, alpha: float, *, widen: bool = False) -> tuple[float |
 def claim(e: Estimate, alpha: float, far: Estimate, error: float) -> Claim:
     """With the bounds of one estimate at 1 - alpha, and those of another of the same number at 1 - error.
 
-    Bounds that are surer than asked keep their own level.
+    Bounds that are surer than asked keep their own level. Where the metric says why no gate holds, there are none.
     """
+    if why := e.detail.get(NO_GATE):
+        return Claim(estimate=dataclasses.replace(e, low=None, high=None, reason=str(why)), low=None, high=None)
     low, high = at_level(e, alpha)
     far_low, far_high = at_level(far, error)
     alpha, error = (

@@ -46,11 +46,13 @@ def _broken(result: Result) -> str:
     if classes < 2:
         return ""
     accuracy, nll = first(result, ["accuracy"]), first(result, ["nll"])
-    if accuracy is not None and side(accuracy, 1 / classes) == "below":
-        chance = numbers.number(1 / classes, 3)
-        return f"accuracy {value(accuracy)} is below that of a guess ({chance}): check labels and order of the classes"
-    if nll is not None and side(nll, math.log(classes)) == "above":
-        return f"NLL {value(nll)} is worse than that of a guess ({numbers.number(math.log(classes), 3)})"
+    chance = float(result.facts.get("guess_accuracy", 1 / classes))  # of rows with fewer choices than classes
+    if accuracy is not None and side(accuracy, chance) == "below":
+        shown = numbers.number(chance, 3)
+        return f"accuracy {value(accuracy)} is below that of a guess ({shown}): check labels and order of the classes"
+    even = float(result.facts.get("guess_nll", math.log(classes)))
+    if nll is not None and side(nll, even) == "above":
+        return f"NLL {value(nll)} is worse than that of a guess ({numbers.number(even, 3)})"
     return ""
 
 

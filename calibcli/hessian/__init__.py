@@ -166,7 +166,7 @@ def _result(
         command="curvature",
         estimates=estimates,
         tables=[_error_table(estimates), *tables],
-        plots=plots,
+        plots=sorted(plots, key=lambda plot: plot.name.startswith("convergence")),  # how a number was got comes last
         notes=list(dict.fromkeys(notes)),
         facts={
             "rows": problem.layout.n,

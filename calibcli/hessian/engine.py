@@ -10,21 +10,25 @@ import torch
 from scipy import stats
 
 from calibcli import device as devices
+from calibcli.device import free_bytes
+from calibcli.errors import InputError
 from calibcli.hessian import trace as traces
 from calibcli.hessian.certificate import Certificate, Record, certify
 from calibcli.hessian.ggn import GGNTrace, ggn_trace
 from calibcli.hessian.indexed_data import normal
-from calibcli.hessian.lanczos import Lanczos
+from calibcli.hessian.lanczos import Lanczos, least
 from calibcli.hessian.loss import MOST_CLASSES, LogitLoss, Pairs, known_weights, parts
 from calibcli.hessian.operator import Diagonals, Operator, SecondDerivative, hessian_scalar, rest_scalar, slope
 from calibcli.hessian.outputs import read
 from calibcli.hessian.per_row_gradients import RowNorms
-from calibcli.hessian.problem import PAIRS, Problem, Scalar, free_bytes
+from calibcli.hessian.problem import PAIRS, Problem, Scalar
 from calibcli.hessian.tuning import ROUND, SHARE
+from calibcli.predictions import same_rows
 from calibcli.signals import Signals
 
 Progress = Callable[[float, str], None]
 NEAR = 128 << 20  # bytes of other Ritz vectors that a certificate tells apart
+WORKING = 32  # bytes a parameter, at least, of a product and of the vectors around it, beside the basis
 ROUNDING = 8.0  # error of a product in units of the dtype's rounding of ‖H‖: float32 and float64 were found 3 apart
 
 
@@ -84,6 +88,8 @@ class Shared:
         if self.stopped and "logits" not in vars(self):
             return
         n, k = self.logits.shape
+        if n > 1 and bool((self.logits == self.logits[0]).all()):
+            self.notes.append(same_rows(n, "logits"))
         nll = sum(
             float(torch.nn.functional.cross_entropy(self.logits[s].double(), self.labels[s], reduction="sum"))
             for s in parts(n, k)
@@ -139,11 +145,25 @@ class Engine:
         return torch.float64 if self._small and self.problem.dtype == torch.float64 else torch.float32
 
     def new_run(self, first: int, *, operator: Operator | None = None, capacity: int = 300) -> Lanczos:
-        """A Lanczos run from start vector number `first`, its basis within a quarter of the free memory."""
+        """A Lanczos run from start vector number `first`.
+
+        Its basis is within a quarter of the free memory, or the smallest that a run can do with.
+
+        Raises:
+            InputError: the fewest vectors take more memory than is free.
+        """
         problem, storage = self.problem, self._storage
         size = problem.size
-        fits = free_bytes(problem.device) // 4 // (size * storage.itemsize)
-        (fits,) = devices.all_least(problem.device, fits)  # ranks that restart apart would multiply different vectors
+        free = free_bytes(problem.device)
+        (free,) = devices.all_least(problem.device, free)  # ranks that restart apart would multiply different vectors
+        fits = free // 4 // (size * storage.itemsize)
+        need = size * (min(least(3), size) * storage.itemsize + WORKING)
+        if need > free:
+            raise InputError(
+                f"a Krylov run in {size:,} parameters takes at least {need / 2**30:.2g} GiB, of {free / 2**30:.2g} that"
+                f" are free on {problem.device}",
+                "measure fewer parameters (--params 'last_block.*'), or on a machine with more memory",
+            )
         run = Lanczos(
             operator or self.hessian,
             lambda k: normal(size, self.shared.seed, first + k).to(problem.device),

@@ -13,10 +13,11 @@ import torch
 from torch.func import grad, vjp, vmap
 from torch.utils._pytree import tree_map
 
+from calibcli.device import free_bytes
 from calibcli.hessian import tuning
 from calibcli.hessian.indexed_data import Inputs, signs
 from calibcli.hessian.per_row_gradients import unless_unmapped
-from calibcli.hessian.problem import Problem, Scalar, free_bytes
+from calibcli.hessian.problem import Problem, Scalar
 
 SHARE = 16  # part of the free memory for what is mapped at once to hold one vector for each group
 Part = tuple[int, torch.Tensor]

@@ -81,6 +81,11 @@ class Basis:
             yield matrix[: self.count - i * self.rows]
 
 
+def least(keep: int) -> int:
+    """Vectors that a run needs which keeps so many at each end of the spectrum."""
+    return 2 * keep + 4
+
+
 class Lanczos:
     """A Krylov run that can be continued.
 
@@ -107,7 +112,7 @@ class Lanczos:
         storage: torch.dtype = torch.float64,
     ) -> None:
         self.operator, self.start, self.storage = operator, start, storage
-        self.capacity = min(max(capacity, 2 * keep + 4), operator.size)
+        self.capacity = min(max(capacity, least(keep)), operator.size)
         self.keep = keep
         self.basis = Basis(operator.size, storage)
         self.t = torch.zeros(0, 0, dtype=torch.float64)  # projected matrix of the vectors already multiplied

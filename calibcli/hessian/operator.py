@@ -15,10 +15,11 @@ from typing import Protocol
 import torch
 
 from calibcli import device as devices
+from calibcli.device import free_bytes
 from calibcli.errors import InputError
 from calibcli.hessian.groups import Groups, Part
 from calibcli.hessian.loss import LogitLoss
-from calibcli.hessian.problem import Problem, Scalar, free_bytes
+from calibcli.hessian.problem import Problem, Scalar
 from calibcli.hessian.vectors import blocks, norm
 
 FEW = 8

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 
 from calibcli import device as devices
-from calibcli.errors import InputError
+from calibcli.errors import CalibError, InputError
 from calibcli.hessian.loss import LogitLoss, Pairs, known_weights
 from calibcli.hessian.per_row_gradients import RowNorms
 from calibcli.hessian.problem import Problem, twin
@@ -71,6 +71,8 @@ def independent(problem: Problem) -> None:
     fix = "take nothing from the other rows of a batch in eval mode, as a batch norm without running statistics does"
     try:
         off = _dependence(problem)
+    except CalibError:
+        raise
     except (RuntimeError, ValueError) as error:
         if devices.is_out_of_memory(error):
             raise

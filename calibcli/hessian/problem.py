@@ -17,6 +17,7 @@ from torch.func import functional_call
 
 from calibcli import device as devices
 from calibcli.architectures.classify import logits
+from calibcli.device import free_bytes
 from calibcli.errors import InputError, UsageError, nearest
 from calibcli.hessian.indexed_data import MANY, MOST, IndexedData, Inputs, Layout, power_of_two
 from calibcli.hessian.readied import WrittenOut, copied, readied
@@ -315,14 +316,3 @@ def select(model: nn.Module, params: str) -> dict[str, torch.Tensor]:
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name in chosen)
     return chosen
-
-
-def free_bytes(device: torch.device) -> int:
-    """Memory that is free on the device; for the CPU what the kernel calls available (4 GiB where it does not say)."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    try:
-        with open("/proc/meminfo") as file:
-            return next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable"))
-    except (OSError, StopIteration):
-        return 4 << 30

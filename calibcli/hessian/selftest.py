@@ -10,12 +10,13 @@ import torch
 from torch import nn
 
 from calibcli import device as devices
+from calibcli.device import free_bytes
 from calibcli.errors import InputError
 from calibcli.hessian.indexed_data import normal, signs
 from calibcli.hessian.loss import LogitLoss
 from calibcli.hessian.operator import hessian_scalar
 from calibcli.hessian.per_row_gradients import UNMAPPED
-from calibcli.hessian.problem import Problem, free_bytes, second, twin
+from calibcli.hessian.problem import Problem, second, twin
 from calibcli.hessian.settings import AttentionWatch
 
 SYMMETRIC = 1e-3  # relative difference of two forms from which a second derivative is taken to be none

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any, cast
 
 from calibcli.errors import InputError, UsageError, did_you_mean, refusing
+from calibcli.files import reading
 
 # what code of the user's own may raise; anything else is ours
 FAILURES = (ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError, OSError, RuntimeError,
@@ -47,6 +48,7 @@ def from_file(path: Path, attribute: str) -> Callable[..., Any]:
     Raises:
         UsageError: no such file or attribute.  InputError: the file fails to import.
     """
+    reading(path)
     spec = importlib.util.spec_from_file_location(f"calib_file_{path.stem}", path)
     if not path.is_file() or spec is None or spec.loader is None:
         raise UsageError(f"no Python file {path}", "pass FILE.py:function")

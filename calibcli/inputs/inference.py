@@ -17,12 +17,12 @@ from torch import Tensor, nn
 
 from calibcli import device as devices
 from calibcli.architectures.classify import logits as logits
-from calibcli.errors import InputError
+from calibcli.errors import CalibError, InputError
 from calibcli.files import atomic, known_suffix
 from calibcli.inputs.code import FAILURES
 from calibcli.inputs.dataset import Dataset, tight
 from calibcli.inputs.files.names import FOLDED
-from calibcli.predictions import Progress
+from calibcli.predictions import Progress, same_rows
 from calibcli.scalers.output import array_file, put
 
 SUFFIXES = (".npz", ".safetensors", ".npy")
@@ -46,6 +46,8 @@ def check(data: Dataset, model: nn.Module) -> int:
         model.eval()
         with torch.no_grad(), devices.unchanged_rng(where), devices.full_float32():
             out, again = logits(model, inputs), logits(model, inputs)
+    except CalibError:
+        raise
     except FAILURES as error:
         if devices.is_out_of_memory(error):
             raise InputError("out of memory with two rows", "pass --device cpu, or free memory") from None
@@ -141,12 +143,13 @@ def _ready(model: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Mod
 
 @dataclass(frozen=True)
 class Written:
-    """What `write_logits` wrote: rows, classes and right answers, and the files."""
+    """What `write_logits` wrote: rows, classes and right answers, the files, and remarks."""
 
     rows: int
     classes: int
     correct: int
     paths: list[Path]
+    notes: list[str]
 
 
 def write_logits(model: nn.Module, data: Dataset, path: str | Path, *, folded: str = "", **how: Any) -> Written:
@@ -169,13 +172,17 @@ def write_logits(model: nn.Module, data: Dataset, path: str | Path, *, folded: s
     extra[FOLDED] = np.array([folded]) if folded else None
     arrays = {k: v for k, v in extra.items() if v is not None}
     correct = done = 0
+    first, same = np.empty(0, np.float32), True
     with writing(path, (len(data), classes), {"labels": data.labels, **arrays}) as write:
         for out in predict(model, data, **how):
             block = out.float().numpy()
             write(block)
             correct += int((block.argmax(1) == data.labels[done : done + len(block)]).sum())
             done += len(block)
-    return Written(len(data), classes, correct, files_of(path))
+            first = block[0] if done == len(block) else first
+            same = same and bool((block == first).all())
+    notes = [same_rows(done, "logits")] if same and done > 1 else []
+    return Written(len(data), classes, correct, files_of(path), notes)
 
 
 def files_of(path: Path) -> list[Path]:

@@ -8,7 +8,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from calibcli.errors import InputError
+from calibcli.errors import InputError, refusing
+from calibcli.inputs.code import FAILURES
 from calibcli.inputs.files import places
 from calibcli.inputs.files.formats import safetensors
 from calibcli.result import Result
@@ -35,7 +36,9 @@ def of(path: Path) -> Result | None:
     from calibcli.inputs.checkpoint.load import fingerprint, members
 
     home, sha256 = beside.parent, fingerprint(path)
-    about, notes = _folder(home) if beside.is_file() else ({}, [])
+    problem = f"{beside} is not understood"
+    with refusing(FAILURES, lambda error: f"{problem} ({type(error).__name__}: {str(error)[:80]})", "check it"):
+        about, notes = _folder(home) if beside.is_file() else ({}, [])
     if path.suffix == ".onnx":
         from calibcli.inputs.checkpoint import onnx_session
 

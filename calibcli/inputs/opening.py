@@ -57,6 +57,11 @@ class Reading:
     choices: str | Sequence[str] | None = option(
         None, "What a model answered with, whose tokens' log-probabilities are read.", metavar="A,B,..|FILE", kind=str
     )
+    unlisted: Literal["bound", "drop"] | None = option(
+        None,
+        "A choice that is not among a token's alternatives: bound gives it the least log-probability listed, drop "
+        "leaves its row out; both where more than 1 % of the rows lack one.",
+    )
     numbers: bool = False
     need_labels: bool = True
     hashed: bool = True
@@ -81,10 +86,12 @@ class Asked:
     Attributes:
         no_header: the first row of a text table is one of its rows.
         lm_norm: how log-likelihoods are made comparable, "" for the default.  choices: what the model chose from.
+        unlisted: what becomes of rows with a choice that is not listed, `bound` or `drop`; "" where nothing was said.
     """
 
     lm_norm: str = ""
     choices: tuple[str, ...] = ()
+    unlisted: str = ""
     no_header: bool = False
 
 

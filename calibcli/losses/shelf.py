@@ -44,6 +44,9 @@ class Loss(nn.Module):
         super().__init__()
         self.register_buffer("alpha", torch.tensor(alpha, dtype=torch.float64) if alpha else None, persistent=False)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}('{self.spec}')" if self.spec else super().__repr__()
+
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         if logits.ndim != 2:  # dense inputs (N, K, d1, ...): K last, then flat
             logits, labels = logits.movedim(1, -1).flatten(0, -2), labels.flatten()

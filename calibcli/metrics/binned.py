@@ -31,8 +31,8 @@ from calibcli.metrics.gap_norms import (
 from calibcli.metrics.intervals import NO_GROUPS, Bare, Interval, Statistic
 from calibcli.metrics.reliability import Equal, Hits
 from calibcli.metrics.sample import METRICS, SIGNED, UNIT, BinaryOutcomes, Of, Sample
-from calibcli.numerics import TIE, normal_quantile, parts, score_bound
-from calibcli.predictions import Floats
+from calibcli.numerics import TIE, normal_quantile, parts, tie_ends, unseen_reach
+from calibcli.predictions import Floats, Ints
 from calibcli.spec import Count, Range
 
 _error = partial(METRICS.add, values=UNIT, better="lower", unit="probability", binned=True)
@@ -153,7 +153,7 @@ def ece_sweep(sample: Sample, *, of: Of = "auto") -> Bare:
     w, order = w[there], order[there]
     position = np.append(0.0, np.cumsum(w))
     p = np.append(0.0, np.cumsum(w * view.p[order]))
-    accuracy = _shared(view.p[order], view.hit[order], w)
+    accuracy = _shared(tie_ends(view.p[order], view.complement[order]), view.hit[order], w)
     hit = np.append(0.0, np.cumsum(w * accuracy))
     most = round(view.total) if view.counts else len(w)
     falls = (
@@ -177,13 +177,12 @@ def ece_sweep(sample: Sample, *, of: Of = "auto") -> Bare:
     return Bare(float(best) / view.total, Interval(reason=reason))
 
 
-def _shared(p: Floats, hit: Hits, w: Floats) -> Floats:
-    """(n,) outcomes by rising p, those of equal p (within 1e-12) as their mean: row order must not matter."""
-    start = np.flatnonzero(np.append(True, np.diff(p) > TIE))
-    if len(start) == len(p):
+def _shared(ends: Ints, hit: Hits, w: Floats) -> Floats:
+    """(n,) outcomes by rank, those of ties as their mean: row order must not matter."""
+    if len(ends) > len(hit):
         return hit.astype(np.float64)
-    mean = np.add.reduceat(w * hit, start) / np.add.reduceat(w, start)
-    return np.repeat(mean, np.diff(np.append(start, len(p))))
+    mean = np.add.reduceat(w * hit, ends[:-1]) / np.add.reduceat(w, ends[:-1])
+    return np.repeat(mean, np.diff(ends))
 
 
 def _bin_at(view: BinaryOutcomes, position: float, bins: int) -> int:
@@ -258,12 +257,12 @@ class Classwise(Statistic):
         how: dict[str, Any] = {"null": null, "null_high": null_high, "detail": detail}
         if self.norm == "l2":
             return Interval(reason="no bound: the largest gaps may be in cells with few rows", **how)
-        unseen, variance = 2 / columns.k / view.effective, 0.0
+        (seen, unseen), variance = (2 / columns.k * step for step in view.steps), 0.0
         for part in parts(view.n):
             share, rest = view.shares[part], np.expm1(-columns.nll[part]) * 2 / columns.k
             variance += float((share * rest * (1 / view.total if view.counts else share)) @ rest)
         return Interval(
-            high=min(1.0, score_bound(self.value, normal_quantile(level), unseen, variance)),
+            high=min(1.0, self.value + unseen_reach(normal_quantile(level), variance, seen, unseen)),
             level=level,
             sided="upper",
             how="one-sided upper bound; null level: expected absolute deviation of a binomial per cell",
@@ -301,7 +300,7 @@ def mean_absolute_deviation(n: Floats, p: Floats) -> Floats:
     small, rare = np.where(swap, n * q, mean), np.where(swap, q, p)
     normal = np.sqrt(2 / math.pi * small * (1 - rare)) * (1 - 1 / (12 * np.maximum(small * (1 - rare), 1)))
     exact = normal.copy()
-    few = small < 20
+    few = (small < 20) & (small > 0)  # most cells of many classes are empty
     x, r, size = small[few], rare[few], n[few]
     m = np.floor(x)
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -2,8 +2,8 @@
 
 With r = p - y per row, d_b = mean(r in bin b) and s the true signs of d: ECE = s·d. The estimate is E = Σ|d̂_b|.
 
-- Upper: ECE = s·d <= E + s·(d - d̂), and the variance of s·d̂ is at most E[r²]/n: `numerics.score_bound`, whose unseen
-  term counts errors that happened not to be seen, without which a saturated model with no error among its rows gets an
+- Upper: ECE = s·d <= E + s·(d - d̂), and the variance of s·d̂ is at most E[r²]/n: `numerics.unseen_reach`, whose
+  terms counts errors that happened not to be seen, without which a saturated model with no error among its rows gets an
   interval of length nearly 0.
 - Lower: E - ECE <= ‖d̂ - d‖₁ (triangle inequality), whose quantile is that of normal bins with variance
   max(mean r² 1_b, mean p(1-p) 1_b)/n.
@@ -27,7 +27,7 @@ import numpy as np
 from calibcli.metrics.intervals import FEWEST_GROUPS, few_groups
 from calibcli.metrics.reliability import Bins
 from calibcli.metrics.sample import BinaryOutcomes
-from calibcli.numerics import effective_groups, normal_quantile, normals, quantile, score_bound, student_quantile
+from calibcli.numerics import effective_groups, normal_quantile, normals, quantile, student_quantile, unseen_reach
 from calibcli.predictions import Floats
 
 EVENTS = 10.0  # effective rows behind a bin's variance, below which its bias is not counted on
@@ -224,20 +224,21 @@ def table_bounds(
     level, count, effective = 1 - alpha / family, None, math.inf
     free = np.diag(null)  # covariance of the gaps of a calibrated model
     if view.groups is None:
-        covariance, unseen = np.diag(table.gap_variance), float(table.weight_variance.sum())
+        covariance, steps = np.diag(table.gap_variance), view.steps
         z, z_lower = normal_quantile(1 - alpha), normal_quantile(level)
     else:
         covariance, sizes = _grouped(view, view.groups, table)
-        count, effective, unseen = len(sizes), effective_groups(sizes), float(sizes @ sizes)
+        count, effective = len(sizes), effective_groups(sizes)
+        steps = float(sizes @ sizes), float(sizes.max())
         z, z_lower = (student_quantile(at, max(effective - 1, 1e-3)) for at in (1 - alpha, level))
         method = "score"
     # the largest variance of s·d̂ over every choice of signs s
-    upper = min(1.0, score_bound(value, z, unseen, float(np.abs(covariance).sum())))
+    upper = min(1.0, value + unseen_reach(z, float(np.abs(covariance).sum()), *steps))
     if method == "sharp":
         assert table.index is not None
         residual = view.residual
         fourth = view.sums(table.index, len(d), lambda part: np.square(np.square(residual[part])), 4)
-        upper = sharp_upper(value, upper, d, table.gap_variance, fourth, unseen, alpha)
+        upper = sharp_upper(value, upper, d, table.gap_variance, fourth, float(table.weight_variance.sum()), alpha)
         variance = np.maximum(table.gap_variance, null)
         whole = norm_quantile(np.diag(variance), 1 - alpha / family * WHOLE, table.seed)
         lower = max(value - whole, float(signed(d, variance, alpha / family * (1 - WHOLE))))
@@ -268,8 +269,8 @@ def table_bounds(
 def _grouped(view: BinaryOutcomes, groups: Any, table: Bins) -> tuple[Floats, Floats]:
     """Covariance of d̂ from signed group sums (B, B), and the share of each group (G,).
 
-    The sum of the squared shares is the variance that one unseen group of errors would bring if its rows go wrong
-    together.
+    The rows of a group may all be wrong together: the sum of the squared shares is the mean share of a row's group, the
+    largest share that of a group that was not drawn.
     """
     from scipy.sparse import coo_array
 

@@ -20,9 +20,8 @@ import numpy as np
 
 from calibcli.metrics.intervals import IMPOSSIBLE, Interval, Rows, Statistic, counted, one_sided, percent, share_bounds
 from calibcli.metrics.isotonic import FOLDS, Cells, Isotonic, Score
-from calibcli.metrics.proper import UNSEEN, high
 from calibcli.metrics.sample import METRICS, NATS, BinaryOutcomes, Of, Sample
-from calibcli.numerics import bisect, normal_quantile, normal_share, quantile, score_bound, student_quantile
+from calibcli.numerics import bisect, normal_quantile, normal_share, quantile, student_quantile, unseen_reach
 from calibcli.predictions import Floats
 
 Part = Literal["mcb", "dsc", "unc"]
@@ -133,9 +132,9 @@ class Decomposed(Statistic):
 
     def _bounds(self, rows: Rows, alpha: float) -> tuple[float, float]:
         """Of the gain by the regression on all rows, which is too large, above; of that by the rows of other folds,
-        which is too small, below. The score form: rows that were not seen gain what their probabilities tell of
-        either outcome, at the 95 % quantile over the rows; above, over the base rate, all that it costs there, as few
-        rows may hold all discrimination.
+        which is too small, below. Rows that were not drawn gain what their probabilities tell of either outcome
+        (`numerics.unseen_reach`); above, over the base rate, all that it costs there, as few rows may hold all
+        discrimination.
 
         Above, the base rate is that of the other rows, whose score is no smaller than that of the true one; below that
         of all, whose score is no larger.
@@ -151,15 +150,14 @@ class Decomposed(Statistic):
         ):
             gain = replace(rows, values=self.gain(fitted, base))
             either = np.maximum(*(sign * self.gain(best[hit], base, hit) for hit in (False, True)))
-            dear = max(high(either, UNSEEN, view.weights if view.counts else None) - sign * gain.value, 0.0)
-            if sign > 0 and self.part == "mcb":
-                dear += 2 * self._curvature(gain)
+            unseen = max(gain.dearest(either - sign * gain.value), 0.0)
+            seen = max(sign * gain.skew, 0.0) + (self._curvature(gain) if sign > 0 and self.part == "mcb" else 0.0)
             t = student_quantile(1 - alpha, gain.units - 1)
-            ends.append(gain.value + sign * score_bound(0.0, t, gain.unseen * dear, gain.se**2))
+            ends.append(gain.value + sign * unseen_reach(t, gain.se**2, seen, unseen))
         return ends[0], ends[1]
 
     def _curvature(self, gain: Rows) -> float:
-        """κ = variance / 4 MCB, of one row, with √MCB <= √(MCB of these rows) + z √(κ / n).
+        """2κ / n, κ = variance / 4 MCB of one row, with √MCB <= √(MCB of these rows) + z √(κ / n).
 
         Near a calibrated model the gain and its variance are 0 together, so that where these rows happen to look
         calibrated their variance says too little. But between their own probabilities p and the best ones g, which gain
@@ -167,9 +165,9 @@ class Decomposed(Statistic):
         best s (√G + ε)²: no regression gains less than that.
         """
         if gain.value > NOTHING:
-            return gain.se**2 / gain.unseen / (4 * gain.value)
+            return gain.se**2 / (2 * gain.value)
         fitted = self.fit.fitted
-        return 0.5 if self.score == "log" else float(self.view.shares @ (fitted * (1 - fitted)))
+        return 2 * gain.unseen * (0.5 if self.score == "log" else float(self.view.shares @ (fitted * (1 - fitted))))
 
     def _of_rate(self, rows: Rows, level: float) -> Interval:
         """Bounds of the base rate, through the score, which falls with the distance from one half.

@@ -55,12 +55,13 @@ class AveragePrecision(TwoSamples):
         of_miss = -np.cumsum(share * all_misses * hits / both / both)
         return of_hit - share @ of_hit, of_miss - other @ of_miss
 
-    def _worst(self, tail: float) -> float:
-        """The value were as many hits below, or misses above all rows, as may stay unseen with this probability."""
+    def missing(self, tail: float) -> tuple[float, float]:
+        """As many hits below, or misses above all rows, as may stay unseen with this probability; or the reverse."""
         t, (all_hits, all_misses), (hits, misses, _) = self.ties, self._sums, self._above
         below, above = (min(1.0, -math.log(tail) * side.unseen) for side in self.sides)
         pushed = precision(hits, all_misses * above + misses * (1 - above))
-        return min(self.value + below * (self.chance - self.value), float(t.hits @ pushed) / all_hits)
+        worst = min(self.value + below * (self.chance - self.value), float(t.hits @ pushed) / all_hits)
+        return max(self.value - worst, 0.0), (1 - self.value) * max(below, above)
 
     def interval(self, level: float) -> Interval:
         if self.lacking:
@@ -73,9 +74,10 @@ class AveragePrecision(TwoSamples):
             odds = value / (1 - value)
             far = math.exp(min(student_quantile(1 - tail, m + n - 2) * spread / (value * (1 - value)), 700.0))
             low, high = odds / far / (1 + odds / far), odds * far / (1 + odds * far)
-        high = max(high, value + (1 - value) * min(1.0, -math.log(tail) * max(side.unseen for side in self.sides)))
+        below, above = self.missing(tail)
+        low, high = min(low, value - below), max(high, value + above)
         how = f"influence of each row, logit, unseen rows{self.clustered}"
-        return Interval(low=min(low, self._worst(tail)), high=high, level=level, se=spread, how=how)
+        return Interval(low=low, high=high, level=level, se=spread, how=how)
 
 
 def precision(hits: Floats, misses: Floats) -> Floats:

@@ -16,11 +16,10 @@ import numpy as np
 
 from calibcli.metrics.intervals import Interval, Rows, Statistic
 from calibcli.metrics.sample import METRICS, UNIT, BinaryOutcomes, Sample
-from calibcli.numerics import TIE, bisect, score_bound, student_quantile
+from calibcli.numerics import bisect, student_quantile, tie_ends, unseen_reach
 from calibcli.predictions import Floats, Ints
 
 FEWEST = 10  # effective rows (or groups) of either outcome, from where the interval covers, by simulation
-DEAREST = 3.0  # cost of an error that was not seen, see `RiskCoverage`
 
 
 @METRICS.add(values=UNIT, better="higher", unit="", two_classes=True)
@@ -77,12 +76,10 @@ class Ties(NamedTuple):
 
 
 def ties(view: BinaryOutcomes) -> Ties:
-    """By odds, which keep the digits of both p and 1 - p; those that differ by rounding are equal."""
-    with np.errstate(divide="ignore", over="ignore"):
-        odds = np.minimum(view.p / view.complement, 1e300)
-    order = np.argsort(odds, kind="stable")
-    odds = odds[order]
-    tie = np.cumsum(np.append(False, odds[1:] > odds[:-1] * (1 + 4 * TIE)))
+    """By `numerics.tie_ends`."""
+    order = view.order
+    size = np.diff(tie_ends(view.p[order], view.complement[order]))
+    tie = np.repeat(np.arange(len(size)), size)
     w = np.ones(view.n) if view.weights is None else view.weights[order]
     hit = view.hit[order]
     hits, misses = (np.bincount(tie, w * at).astype(np.float64) for at in (hit, ~hit))
@@ -102,6 +99,10 @@ class Ranking(Statistic):
     @property
     def influence(self) -> Floats:
         """(N,) what each row adds to the estimate's error; of mean 0, and with the weight in it."""
+        raise NotImplementedError
+
+    def missing(self, tail: float) -> tuple[float, float]:
+        """How far below and above the value the truth may be by rows of a kind that stays unseen with this chance."""
         raise NotImplementedError
 
     @property
@@ -126,14 +127,26 @@ class Ranking(Statistic):
 
 def variance(view: BinaryOutcomes, influence: Floats) -> float:
     """Of a sum of influences: of independent rows, of counts, or of groups."""
+    each, times = _draws(view, influence)
+    few = len(each) / max(len(each) - 1, 1) if view.groups is not None else 1.0
+    return float(times @ each**2) * few
+
+
+def skew(view: BinaryOutcomes, influence: Floats) -> float:
+    """Σ c³ / Σ c² of the influences c of rows or of groups, as `intervals.Rows.skew`."""
+    each, times = _draws(view, influence)
+    square = float(times @ each**2)
+    return float(times @ each**3) / square if square > 0 else 0.0
+
+
+def _draws(view: BinaryOutcomes, influence: Floats) -> tuple[Floats, Floats]:
+    """The influence of each draw, a row or a group, and how often it was drawn."""
     if view.groups is not None:
-        member = np.unique(view.groups, return_inverse=True)[1]
-        sums = np.bincount(member, influence)
-        return float(sums @ sums) * len(sums) / max(len(sums) - 1, 1)
-    if view.counts and view.weights is not None:
+        influence = np.bincount(np.unique(view.groups, return_inverse=True)[1], influence).astype(np.float64)
+    elif view.counts and view.weights is not None:
         there = view.weights > 0
-        return float(np.sum(influence[there] ** 2 / view.weights[there]))
-    return float(influence @ influence)
+        return influence[there] / view.weights[there], view.weights[there]
+    return influence, np.ones(len(influence))
 
 
 def few(n: float) -> float:
@@ -212,6 +225,11 @@ class Concordance(TwoSamples):
         below, above = self._components
         return below - self.value, above - self.value
 
+    def missing(self, tail: float) -> tuple[float, float]:
+        """A share of the hits below all misses, or of the misses above all hits; or the reverse."""
+        share = min(1.0, -math.log(tail) * max(side.unseen for side in self.sides))
+        return self.value * share, (1 - self.value) * share
+
     def interval(self, level: float) -> Interval:
         if math.isnan(self.value):
             return Interval(reason=self.lacking)
@@ -230,8 +248,8 @@ class Concordance(TwoSamples):
             return (self.value - theta) ** 2 - t * t * ratio * binormal(theta, m, n)
 
         low, high = bisect(far, 0.0, self.value, 60)[0], 1 - bisect(lambda x: far(1 - x), 0.0, 1 - self.value, 60)[0]
-        unseen = min(1.0, -math.log((1 - level) / 2) * max(side.unseen for side in self.sides))
-        low, high = min(low, self.value * (1 - unseen)), max(high, self.value + (1 - self.value) * unseen)
+        below, above = self.missing((1 - level) / 2)
+        low, high = min(low, self.value - below), max(high, self.value + above)
         how = f"score form of DeLong's variance, unseen rows{self.clustered}"
         return Interval(low=low, high=high, level=level, se=math.sqrt(spread), how=how, detail=detail)
 
@@ -246,8 +264,8 @@ def binormal(theta: float, m: float, n: float) -> float:
 class RiskCoverage(Ranking):
     """AURC; the k-th row of n by falling confidence enters with Σ_{j>=k} 1/j / n, about -log(k / n) / n.
 
-    The upper bound counts errors that were not seen. One anywhere costs -log of a uniform number, 1 in the mean; but a
-    few dear ones make the sum skewed, as those of size 3 would be, the third moment of the cost (6) over the second.
+    The upper bound counts errors that were not seen (`numerics.unseen_reach`). The dearest are the surest rows, a share
+    h of which costs about -∫ log u du = h (1 - log h), u from 0 to h; less where rows are as sure as many others.
     """
 
     @cached_property
@@ -269,6 +287,14 @@ class RiskCoverage(Ranking):
         total = rows * log[:-1] + rows - ends[1:] * step
         cost = np.divide(total, rows, out=np.zeros_like(rows), where=mass)
         return cost, step, rows
+
+    def _cost_of_surest(self, share: float) -> float:
+        """Mean cost of errors in the surest `share` of the rows."""
+        cost, _, rows = self._walk
+        cost, rows = cost[::-1], rows[::-1]
+        left = share * float(rows.sum())
+        taken = np.clip(left - (np.cumsum(rows) - rows), 0.0, rows)
+        return float(taken @ cost) / left
 
     @cached_property
     def _error(self) -> Floats:
@@ -293,14 +319,20 @@ class RiskCoverage(Ranking):
         scale = 1.0 if view.groups is not None else few(view.effective)
         return self.row_order(own * share * scale)
 
+    def missing(self, tail: float) -> tuple[float, float]:
+        """Errors less, and errors among the surest rows, a share h of which costs -∫ log u du = h (1 - log h)."""
+        share = min(1.0, -math.log(tail) * self.rows.unseen)
+        return self.value * share, share * self._cost_of_surest(share)
+
     def interval(self, level: float) -> Interval:
         rows = self.rows
         if self.lacking:
             return Interval(reason=self.lacking)
         spread = variance(self.view, self.influence)
-        t, unseen = student_quantile((1 + level) / 2, rows.units - 1), rows.unseen
-        up = score_bound(0.0, t, unseen * DEAREST, spread)
-        down = score_bound(0.0, t, unseen * self.value, spread)
+        t, third = student_quantile((1 + level) / 2, rows.units - 1), skew(self.view, self.influence)
+        (below, above), count = self.missing((1 - level) / 2), -math.log((1 - level) / 2)
+        up = unseen_reach(t, spread, max(third, 0.0), above / count)
+        down = unseen_reach(t, spread, max(-third, 0.0), below / count)
         how = f"influence of each row, score form{rows.clustered}"
         low, high = max(0.0, self.value - down), min(1.0, self.value + up)
         return Interval(low=low, high=high, level=level, se=math.sqrt(spread), how=how)
@@ -308,6 +340,8 @@ class RiskCoverage(Ranking):
 
 def harmonic(n: Floats) -> Floats:
     """H_n = 1 + 1/2 + ... + 1/n, of numbers that need not be whole (the digamma function)."""
-    from scipy.special import digamma
-
-    return np.asarray(digamma(n + 1) + np.euler_gamma)
+    # Euler and Maclaurin's series at n + 8, where its next term is below 1e-13; scipy.special takes 0.15 s to import
+    x = np.asarray(n, dtype=np.float64) + 8
+    far = np.log(x) + np.euler_gamma + 1 / (2 * x) - 1 / (12 * x**2) + 1 / (120 * x**4) - 1 / (252 * x**6)
+    far += 1 / (240 * x**8) - 1 / (132 * x**10)
+    return np.asarray(far - sum(1 / (x - k) for k in range(8)))

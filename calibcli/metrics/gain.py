@@ -18,7 +18,7 @@ from calibcli.links import cross_fit_beta, fit_beta, nll_rows, spread
 from calibcli.links.beta import shifted
 from calibcli.links.moments import cumulants, expectation, series
 from calibcli.metrics.intervals import BOUNDLESS, IMPOSSIBLE, Interval, Rows, Statistic, average
-from calibcli.metrics.proper import UNSEEN, cost, high
+from calibcli.metrics.proper import cost
 from calibcli.metrics.sample import ANY, METRICS, Sample
 from calibcli.numerics import bisect, root, scrambled, top_of
 from calibcli.predictions import Array, Floats, Ints, Predictions
@@ -36,8 +36,9 @@ FOUND = 1e-10  # to which an end is looked for there: rounding of the rows must 
 
 
 def folds_of(predictions: Predictions, folds: int = FOLDS, nll: Floats | None = None) -> Ints:
-    """(N,) fold of each row: by group if there are groups, else by a hash of the id, else of its rank by label, NLL and
-    weight, so that the order of the rows does not matter.
+    """Give (N,) the fold of each row: by its group if there are groups, else by a hash of its id or of its rank by NLL.
+
+    Neither the order of the rows nor that of the classes so matters: labels and weights rank only rows of equal NLL.
     """
     if predictions.groups is not None:
         _, member = np.unique(predictions.groups, return_inverse=True)
@@ -45,10 +46,10 @@ def folds_of(predictions: Predictions, folds: int = FOLDS, nll: Floats | None = 
     if predictions.ids is not None:
         return np.array([zlib.crc32(str(i).encode()) % folds for i in predictions.ids], dtype=np.int64)
     nll = _nll(predictions.logits, predictions.labels) if nll is None or len(nll) < predictions.n else nll
-    by = [nll, predictions.labels] if predictions.weights is None else [predictions.weights, nll, predictions.labels]
-    found = np.empty(predictions.n, dtype=np.int64)
-    found[np.lexsort(by)] = scrambled(np.arange(predictions.n, dtype=np.uint64)) % np.uint64(folds)
-    return found
+    keys = [predictions.labels, nll] if predictions.weights is None else [predictions.weights, predictions.labels, nll]
+    fold = np.empty(predictions.n, dtype=np.int64)
+    fold[np.lexsort(keys)] = scrambled(np.arange(predictions.n, dtype=np.uint64)) % np.uint64(folds)
+    return fold
 
 
 def gains(predictions: Predictions, folds: int = FOLDS, before: Floats | None = None) -> Gains:
@@ -166,7 +167,7 @@ def temperature_gain(sample: Sample) -> Statistic:
     In nats. Ours: the gain of temperature scaling (Guo et al. 2017) on rows that it was not fitted on.
 
     >>> round(calibcli.measure(logits, labels, "temperature_gain")["temperature_gain"].value, 3)
-    0.198
+    0.199
     """
     return Gain(sample)
 
@@ -194,7 +195,7 @@ class Gain(Statistic):
             return Interval(reason=IMPOSSIBLE if temperatures else "needs at least 2 folds with rows")
         if rows.lacking:
             return Interval(reason=rows.lacking)
-        if math.isinf(self.sample.once(cost)[1]):
+        if np.isinf(self.sample.once(cost)[1]).any():
             return Interval(reason=BOUNDLESS)
         ends = _Profile(subset, rows, (1 - level) / 2, found, nll).ends()
         if ends[1] <= 0:
@@ -225,7 +226,7 @@ class _Profile:
 
     def __init__(self, data: Predictions, rows: Rows, alpha: float, found: Gains, nll: Floats) -> None:
         self.z, self.y, self.rows, self.alpha = data.logits, data.labels, rows, alpha
-        self.one = average(nll, rows.weights)
+        self.nll, self.one = nll, average(nll, rows.weights)
         if found.near is None:
             temperature = sorted(found.temperatures)[len(found.temperatures) // 2]
             self.centre = 1 / temperature if 0 < temperature < math.inf else 1.0
@@ -235,8 +236,19 @@ class _Profile:
         top, least = _ends(self.z)
         own = self.z[np.arange(len(self.y)), self.y].astype(np.float64)
         self.up, self.down = own - least, own - top  # to z_y from the least and the largest logit
+        self.points = [(self.centre, self.near)]  # where the derivatives of the rows are known
         self.scale = max(spread(self.z), 1e-12)
         self.seen: dict[float, tuple[Rows, float, float]] = {}
+
+    def _psi(self, beta: float) -> Floats:
+        """(N,) E z - z_y: of many scores also from derivatives near β, which then serve again."""
+        if self._step(beta) is None and self.z.size <= WIDENED:
+            return expectation(self.z, self.y, beta)
+        at, near = min(self.points, key=lambda point: abs(math.log(beta / point[0])))
+        if abs(math.log(beta / at)) > REACH * (1 + 1e-9):
+            at, near = beta, _derivatives(self.z, self.y, beta)
+            self.points.append((at, near))
+        return np.asarray(shifted(near[:4], beta - at)[0])
 
     def _step(self, beta: float) -> float | None:
         """From the centre to β, where derivatives there serve."""
@@ -245,13 +257,13 @@ class _Profile:
     def slope(self, beta: float, share: float = 1.0) -> tuple[float, float, float]:
         """F'(β) and its bounds, each at error `share` of alpha."""
         if beta not in self.seen:
-            step = self._step(beta)
-            psi = expectation(self.z, self.y, beta) if step is None else shifted(self.near[:4], step)[0]
+            psi = self._psi(beta)
             mean = dataclasses.replace(self.rows, values=psi)
-            counts = mean.weights if mean.counts else None
-            self.seen[beta] = mean, -high(-(psi + self.down), UNSEEN, counts), high(psi + self.up, UNSEEN, counts)
-        mean, least, most = self.seen[beta]
-        return mean.value, *mean.bounds(share * self.alpha, least, most)
+            steps = mean.dearest(mean.value - psi - self.down), mean.dearest(psi + self.up - mean.value)
+            self.seen[beta] = mean, *steps
+        mean, down, up = self.seen[beta]
+        below, above = mean.reach(share * self.alpha, down, up)
+        return mean.value, mean.value - below, mean.value + above
 
     def ends(self) -> tuple[float, float]:
         """The smallest and the largest divergence, each at error alpha.
@@ -261,7 +273,13 @@ class _Profile:
         """
         low, high = self._root(2, 0.5), self._root(1, 0.5)
         least = 0.0 if low <= 1 <= high else min(self._divergence(beta) for beta in (low, high))
-        return least, max(self._divergence(self._root(bound)) for bound in (2, 1))
+        return least, max(max(self._divergence(beta), self._saved(beta)) for beta in map(self._root, (2, 1)))
+
+    def _saved(self, beta: float) -> float:
+        """Upper bound of F(1) - F(β)."""
+        gain = dataclasses.replace(self.rows, values=self.nll - _nll(self.z, self.y, beta))
+        worst = gain.values + (1 - beta) * (self.up if beta < 1 else self.down)  # were the label the least, or the top
+        return gain.value + gain.reach(self.alpha, 0.0, gain.dearest(worst - gain.value))[1]
 
     def _root(self, bound: int, share: float = 1.0) -> float:
         """β where a bound of F' passes 0 (F' rises with β); the end of the range where it does not."""

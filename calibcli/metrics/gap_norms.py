@@ -20,7 +20,7 @@ from calibcli.metrics.bounds import table_bounds
 from calibcli.metrics.intervals import NO_GROUPS, Interval, Statistic, one_sided, percent
 from calibcli.metrics.reliability import DRAWS, Bins, Equal
 from calibcli.metrics.sample import BinaryOutcomes
-from calibcli.numerics import normal_quantile, normals, quantile, root, score_bound
+from calibcli.numerics import normal_quantile, normals, quantile, root, unseen_reach
 from calibcli.predictions import Floats
 
 Norm = Callable[..., Floats]
@@ -116,13 +116,14 @@ class GapNorm(Statistic):
 
     def _upper(self, level: float) -> float:
         """The score form: of the norm where it is a sum s·d of signed gaps, of its square where it is a length."""
-        z, unseen = normal_quantile(level), float(self.table.weight_variance.sum())
+        z, (seen, unseen) = normal_quantile(level), self.view.steps
         if self.norm is l2:
-            return math.sqrt(score_bound(self.value**2, z, STEEPEST * unseen, square_variance(self.table)))
-        variance = float((self._slope(z, unseen) * self.table.gap_variance).sum())
-        return score_bound(self.value, z, unseen, variance)  # rows not seen may lie in any bin, of either sign
+            reach = unseen_reach(z, square_variance(self.table), STEEPEST * seen, STEEPEST * unseen)
+            return math.sqrt(self.value**2 + reach)
+        variance = float((self._slope(z) * self.table.gap_variance).sum())
+        return self.value + unseen_reach(z, variance, seen, unseen)  # rows not drawn may lie in any bin, of either sign
 
-    def _slope(self, z: float, unseen: float) -> Floats:
+    def _slope(self, z: float) -> Floats:
         """Squared weight of each gap in a norm that is a sum of them, 0 for gaps that surely have the other sign.
 
         Not surely while the score bound of the gap, with its unseen term, reaches 0.
@@ -131,7 +132,8 @@ class GapNorm(Statistic):
         if self.norm is l1:
             return np.ones_like(table.weight)
         gaps = table.weighted_gap * (-1 if self.norm is under else 1)
-        reach = np.array([score_bound(d, SURE + z, unseen, v) for d, v in zip(gaps, table.gap_variance, strict=True)])
+        steps = self.view.steps
+        reach = np.array([d + unseen_reach(SURE + z, v, *steps) for d, v in zip(gaps, table.gap_variance, strict=True)])
         return np.where(reach >= 0, table.confidence**2 if self.norm is over_by_confidence else 1.0, 0.0)
 
     def _lower(self, level: float) -> float:
@@ -190,9 +192,9 @@ class DebiasedSquare(GapNorm):
         moved = self._moved()
         still = float(((np.maximum(table.gap_variance, table.null_variance) * table.inverse) ** 2).sum())
         variance = square_variance(table) + float(np.var(moved @ (2 * table.gap))) + 2 * still
-        unseen = STEEPEST * float(table.weight_variance.sum())
+        seen, unseen = (STEEPEST * step for step in self.view.steps)
         low = min(value, lower_square(table, self.noise + moved, level))
-        high = max(0.0, score_bound(value, normal_quantile(level), unseen, variance))
+        high = max(0.0, value + unseen_reach(normal_quantile(level), variance, seen, unseen))
         how = f"one-sided bounds, each {percent(level)}, of the squared length of the gaps; simulated null quantile"
         return one_sided(level, low, high, how, se=math.sqrt(variance), **null)
 

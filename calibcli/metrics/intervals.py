@@ -17,9 +17,9 @@ from calibcli.numerics import (
     effective_groups,
     effective_rows,
     parts,
-    score_bound,
     student_quantile,
     two_sided,
+    unseen_reach,
 )
 from calibcli.predictions import Floats, Ints
 from calibcli.result import Cell
@@ -29,6 +29,8 @@ BOUNDLESS = "no upper bound: classes have probability 0, where a label would cos
 NO_GROUPS = "rows belong to groups, and this bound is for independent rows (ece has one for groups)"
 FEWEST_GROUPS = 10  # effective groups below which no bound keeps its level (simulated: docs/measured/gate.md)
 Mask = npt.NDArray[np.bool_]
+End = float | Floats
+"""What a row may have at the least, or at the most: any row, or each one of its own."""
 
 
 def few_groups(count: int, effective: float) -> str:
@@ -69,6 +71,10 @@ class Interval:
     null_high: float | None = None
     n: int | None = None
     detail: Mapping[str, Cell] = field(default_factory=dict)
+
+
+NO_GATE = "no gate"
+"""In the detail of an interval: why no gate is judged by it."""
 
 
 class Statistic:
@@ -164,46 +170,86 @@ class Rows:
 
     @property
     def unseen(self) -> float:
-        """Σ share², the variance of the mean that one row (or group) of size 1 which was not seen would bring.
+        """The largest share of the total weight that one row (or group) has."""
+        return self.dearest(1.0)
 
-        Under uneven sampling weights the largest share, as rows that were not seen may be the heavy ones.
+    def dearest(self, cost: float | Floats, every: Rows | None = None) -> float:
+        """The most that one row may add to the mean: its share times what it costs, of groups the sum over its rows.
+
+        Args:
+            cost: what a row that was not drawn may be above the mean; an array has one for each row of `every`.
+            every: the rows of the file where these are some of them, of which `cost` is known too (None: these).
         """
+        if not isinstance(cost, np.ndarray):
+            if self.groups is not None:
+                return float(self.shares.max()) * cost
+            heaviest = 1.0 if self.weights is None or self.counts else float(self.weights.max())
+            return heaviest / self.total * cost
+        every = self if every is None else every
         if self.groups is not None:
-            return float(self.shares @ self.shares)
-        if self.weights is None or self.counts:
-            return 1 / self.effective
-        return float(self.weights.max()) / self.total
+            return self._dearest_group(cost, every)
+        if every.weights is None:
+            return float(cost.max()) / self.total
+        cost = cost[every.weights > 0]
+        return float((cost if self.counts else cost * every.weights[every.weights > 0]).max()) / self.total
+
+    def _dearest_group(self, cost: Floats, every: Rows) -> float:
+        """The largest share of a group among these rows times the mean cost of its rows in the file."""
+        assert self.groups is not None
+        assert every.groups is not None
+        names, member = np.unique(every.groups, return_inverse=True)
+        w = np.ones(len(cost)) if every.weights is None else every.weights
+        size = np.bincount(member, w)
+        mean = np.bincount(member, w * counted(cost, w)) / np.where(size > 0, size, 1.0)
+        here, some = np.searchsorted(names, np.unique(self.groups)), self.shares > 0
+        return float((self.shares[some] * mean[here][some]).max())
 
     @cached_property
     def value(self) -> float:
         return average(self.values, self.weights)
 
     @cached_property
-    def se(self) -> float:
-        """Standard error of the weighted mean; where rows belong together by leaving out one group at a time.
+    def _powers(self) -> tuple[float, float]:
+        """Σ c² and Σ c³ of what the rows (or groups) add to the mean beyond it.
 
-        Jackknife over groups: (G - 1)/G Σ (θ_g - θ)² with θ_g - θ = -u_g / (1 - share_g), u_g the group's part of
+        Groups by the jackknife: without group g the mean is less by c_g = u_g / (1 - share_g), u_g the group's part of
         Σ w (x - mean) / Σ w. Large groups pull the mean towards them, which sums of squares alone do not see.
         """
+        if self.groups is not None:
+            centred = self.values - self.value
+            u: npt.NDArray[Any] = np.bincount(
+                self._member[1], centred if self.weights is None else self.weights * centred
+            )
+            c = u / np.maximum(1 - self.shares, 1e-9) / self.total
+            return float(c @ c), float(c**2 @ c)
+        square = cube = 0.0
+        for part in parts(len(self.values)):
+            c = (self.values[part] - self.value) / self.total
+            w = None if self.weights is None else self.weights[part]
+            if w is not None and not self.counts:
+                c = c * w
+            times = c * c if w is None or not self.counts else c * c * w
+            square += float(times.sum())
+            cube += float(times @ c)
+        return square, cube
+
+    @cached_property
+    def skew(self) -> float:
+        """Σ c³ / Σ c²: the rate at which the variance of the mean grows with the mean; 0 where nothing varies."""
+        square, cube = self._powers
+        return cube / square if square > 0 else 0.0
+
+    @cached_property
+    def se(self) -> float:
+        """Standard error of the weighted mean; of groups the jackknife's, (G - 1) / G Σ c²."""
         if self.total <= 0:
             return math.nan
         if self.groups is not None:
-            count, member = self._member
-            if count < 2:
-                return math.nan
-            centred = self.values - self.value
-            u: npt.NDArray[Any] = np.bincount(member, centred if self.weights is None else self.weights * centred)
-            left = np.maximum(1 - self.shares, 1e-9)
-            return math.sqrt(float(np.sum((u / left) ** 2)) * (count - 1) / count) / self.total
+            count = self._member[0]
+            return math.nan if count < 2 else math.sqrt(self._powers[0] * (count - 1) / count)
         if self.effective < 1 + 1e-9:
             return math.nan
-        square = 0.0
-        for part in parts(len(self.values)):
-            u = self.values[part] - self.value
-            if self.weights is not None:
-                u *= np.sqrt(self.weights[part]) if self.counts else self.weights[part]
-            square += float(u @ u)
-        return math.sqrt(square * self.effective / (self.effective - 1)) / self.total
+        return math.sqrt(self._powers[0] * self.effective / (self.effective - 1))
 
     @property
     def lacking(self) -> str:
@@ -226,30 +272,39 @@ class Rows:
         """How groups entered, for the reader."""
         return "" if self.groups is None else f", jackknife over groups ({self.units:.1f} effective)"
 
-    def bounds(self, alpha: float, low: float, high: float) -> tuple[float, float]:
-        """One-sided bounds of the mean, each at 1 - alpha, of values that may lie anywhere in [low, high].
+    def bounds(self, alpha: float, low: End, high: End, every: Rows | None = None) -> tuple[float, float]:
+        """One-sided bounds of the mean, each at 1 - alpha: see `numerics.unseen_reach`, with Student's t.
 
-        The score form (see `numerics.score_bound`) with Student's t: a share of rows (or of groups, all of whose rows
-        agree) that happened not to be seen may lie at the other end.
+        Args:
+            low, high: the ends of what a row may have; arrays have them for each row of `every`, see `dearest`.
         """
-        t = student_quantile(1 - alpha, self.units - 1)
-        spread, value = self.se**2, self.value
-        low, high = min(low, value), max(high, value)
-        above = score_bound(0.0, t, self.unseen * max(high - value, 0.0), spread)
-        below = score_bound(0.0, t, self.unseen * max(value - low, 0.0), spread)
-        return max(value - below, low), min(value + above, high)
+        value = self.value
+        below, above = self.reach(alpha, self.dearest(value - low, every), self.dearest(high - value, every))
+        return max(value - below, min(float(np.min(low)), value)), min(value + above, max(float(np.max(high)), value))
 
-    def p_value(self, low: float, high: float, share: float = 1.0) -> float:
+    def reach(self, alpha: float, down: float, up: float) -> tuple[float, float]:
+        """How far below and above the mean its bounds lie; `down` and `up`: the most that one row moves it there."""
+        t, variance = student_quantile(1 - alpha, self.units - 1), self.se**2
+        below = unseen_reach(t, variance, max(-self.skew, 0.0), max(down, 0.0))
+        return below, unseen_reach(t, variance, max(self.skew, 0.0), max(up, 0.0))
+
+    def p_value(self, low: End, high: End, share: float = 1.0) -> float:
         """Two-sided p-value of `share` times the mean = 0: twice the alpha at which the bound of `bounds` is 0.
 
         (Where alpha is above .03, there a little smaller than that: z² is used for -ln alpha.)
         """
-        value = self.value * share
-        if value == 0:
+        distance = abs(self.value * share)
+        if distance == 0:
             return 1.0
-        reach = max(self.value - low, 0.0) if value > 0 else max(high - self.value, 0.0)
-        variance = self.se**2 + self.unseen * reach * abs(value)
-        return two_sided(abs(value) / math.sqrt(variance), self.units - 1)
+        sign = -1 if self.value > 0 else 1  # towards 0
+        seen = max(sign * self.skew, 0.0)
+        unseen = max(self.dearest(self.value - low if sign < 0 else high - self.value), 0.0)
+        drawn = distance / math.sqrt(
+            self.se**2 + seen * distance
+        )  # z at which either distance of `unseen_reach` is this
+        cube = self.se**3
+        not_drawn = math.cbrt(2 * distance**3 / (cube + math.sqrt(cube**2 + 4 * (distance * unseen) ** 3)))
+        return two_sided(min(drawn, not_drawn), self.units - 1)
 
 
 def percent(level: float) -> str:
@@ -258,6 +313,7 @@ def percent(level: float) -> str:
 
 
 Ends = tuple[float, float]
+"""Smallest and largest."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -266,7 +322,8 @@ class MeanOf(Statistic):
 
     Attributes:
         values: (N,).  mask: the rows that the mean is over, or None for all.
-        ends: what a row may have at the least and at the most, where that is costly as a function of the sample.
+        ends: what a row may have at the least and at the most: numbers, or (N,) of each row, also those that the mask
+            leaves out; a function of the sample where that is costly.
         share: whether it is a share of the rows, whose interval is exact (Clopper and Pearson) for independent rows.
         empty: why there is no value where the mask leaves no row.
     """
@@ -274,7 +331,7 @@ class MeanOf(Statistic):
     sample: Sample
     values: npt.NDArray[Any]
     mask: Mask | None = None
-    ends: Ends | Callable[[Sample], Ends] = (0.0, 1.0)
+    ends: tuple[End, End] | Callable[[Sample], tuple[End, End]] = (0.0, 1.0)
     share: bool = False
     empty: str = "no rows"
 
@@ -287,7 +344,7 @@ class MeanOf(Statistic):
         return self.rows.value
 
     @property
-    def range(self) -> Ends:
+    def range(self) -> tuple[End, End]:
         """What a row may have at the least and at the most."""
         return self.sample.once(self.ends) if callable(self.ends) else self.ends
 
@@ -306,10 +363,10 @@ class MeanOf(Statistic):
         if not math.isfinite(self.value) or rows.lacking:
             return Interval(reason=rows.lacking if math.isfinite(self.value) else IMPOSSIBLE, n=rows.n)
         least, most = self.range
-        low, up = rows.bounds(tail, least, most)
+        low, up = rows.bounds(tail, least, most, None if self.mask is None else Rows.of(self.sample, self.values))
         detail: dict[str, Cell] = {} if rows.groups is None else {"effective_groups": round(rows.units, 1)}
-        how = f"score form, t, unseen rows up to {most:.3g}{rows.clustered}"
-        ends = {"low": low, "reason": BOUNDLESS} if math.isinf(most) else {"low": low, "high": up}
+        how = f"score form, t, unseen rows up to {np.max(most):.3g}{rows.clustered}"
+        ends = {"low": low, "reason": BOUNDLESS} if math.isinf(up) else {"low": low, "high": up}
         return Interval(**ends, level=level, how=how, n=rows.n, se=rows.se, detail=detail)
 
 

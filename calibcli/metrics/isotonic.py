@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibcli.metrics.sample import BinaryOutcomes
-from calibcli.numerics import TIE, quantiles, scrambled
+from calibcli.numerics import TIE, quantiles, scrambled, tie_ends
 from calibcli.predictions import Floats, Ints
 
 Score = Literal["brier", "log"]
@@ -76,7 +76,7 @@ def pool(weight: Floats, hits: Floats, first: npt.NDArray[np.bool_] | None = Non
 
 @dataclass(frozen=True, eq=False)
 class Isotonic:
-    """The regression of outcomes on their probability, rows of equal probability (within 1e-12) taken together.
+    """The regression of outcomes on their probability, rows of equal odds taken together.
 
     Attributes:
         ends: (T + 1,) where, among the rows of some weight by rising probability, another probability begins.
@@ -103,7 +103,7 @@ class Isotonic:
         vars(own)["order"] = view.order
         order = view.order[view.weights[view.order] > 0]
         p, share = view.p[order], view.shares[order]
-        ends = np.concatenate([[0], np.flatnonzero(np.diff(p) > TIE) + 1, [len(p)]])
+        ends = tie_ends(p, view.complement[order])
         weight, hits, said = (np.add.reduceat(share * v, ends[:-1]) for v in (1.0, view.hit[order], p))
         return cls(own, ends, weight, hits, said / weight)
 

@@ -13,7 +13,7 @@ from calibcli.metrics.intervals import NO_GROUPS, Bare, Interval, Statistic, one
 from calibcli.metrics.mesh import spread
 from calibcli.metrics.sample import METRICS, UNIT, BinaryOutcomes, Of, Sample
 from calibcli.metrics.smooth import Noise, Noises
-from calibcli.numerics import normal_quantile, quantile, score_bound
+from calibcli.numerics import normal_quantile, quantile, unseen_reach
 from calibcli.predictions import Floats
 from calibcli.spec import Range
 
@@ -70,7 +70,7 @@ class Mmce(Statistic):
         if self.view.groups is not None:
             return Interval(reason=NO_GROUPS, **null)
         low = max(0.0, self.value - quantile(self._lengths(noise.seen), level))
-        high = min(1.0, score_bound(self.value, normal_quantile(level), noise.unseen, noise.variance))
+        high = min(1.0, self.value + unseen_reach(normal_quantile(level), noise.variance, *self.view.steps))
         how = f"exact, by sorted sums; one-sided bounds, each {percent(level)}; null level: normal noise"
         return one_sided(level, low, high, how, **null)
 

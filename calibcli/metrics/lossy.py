@@ -20,10 +20,10 @@ import numpy as np
 
 from calibcli.columns.condense import CELLS, PLACES, interval
 from calibcli.metrics import kernel, smooth
+from calibcli.metrics.discrimination import harmonic
+from calibcli.metrics.isotonic import Blocks, Isotonic, pool
 from calibcli.metrics.recalibration import cox, log_odds
-from calibcli.metrics.reliability import Equal
 from calibcli.metrics.sample import Of, Sample
-from calibcli.numerics import TIE
 from calibcli.predictions import Floats
 from calibcli.result import Estimate
 from calibcli.shelves import Choice
@@ -40,6 +40,7 @@ EXACT = frozenset(
 )
 BEND, BEND_SLOPE = 0.968, 0.798  # ∫|K''| σ² and ∫|K'| σ of the Gaussian kernel
 TRIWEIGHT = 7.52  # ∫|K''| of the triweight kernel
+ALONE = 1e-30  # variance within cells that is rounding
 STEEP = 10.0  # the most that the second derivative of (1 - 2p)² p (1 - p) can be
 Bound = Callable[["Placed", Mapping[str, Any], float], float | None]
 
@@ -76,30 +77,15 @@ class Placed:
         rho, mass = (np.where(cuts, np.bincount(index, values, CELLS)[at], 0.0) for values in of)
         return rho, mass
 
-    def cut_by_mass(self, bins: int, method: Equal) -> tuple[float, float]:
-        """Σ s|r| and the share of the rows of the cells that a cut between bins of equal mass may divide otherwise.
+    def cut_by_mass(self, bins: int) -> tuple[float, float]:
+        """Σ s|r| and the share of the rows of the cells that cuts between bins of equal mass fall in.
 
-        Those that it falls in; where rows of several cells are ties, those that may or may not be.
+        Cells lie apart, so that no tie reaches from one to another.
         """
         view, order = self.view, self.view.order
         assert view.weights is not None
-        p, w = view.p[order], view.weights[order]
-        at = np.minimum(np.searchsorted(np.cumsum(w), view.cuts(bins)[1:-1]), len(p) - 1)
-        end = np.minimum(p, view.complement[order])  # from 0 or 1, near which cells are narrower than a tie
-        hit = np.zeros(len(p), np.bool_)
-        if method == "whole":  # a tie may go on from row to row
-            nearest = np.argsort(end)
-            chained = end[nearest] <= TIE * (np.cumsum(w[nearest]) + 1)
-            reach = float(end[nearest][chained].max(initial=0.0))
-            hit[at[end[at] > reach]] = True
-            hit |= (end <= reach) & (end > TIE / 3) & bool((end[at] <= reach).any())
-        else:
-            low, high = np.searchsorted(p, p[at] - 3 * TIE), np.searchsorted(p, p[at] + 3 * TIE, side="right")
-            for cut, first, last in zip(at, low, high, strict=True):
-                alike = np.abs(p[first:last] - p[cut]) < TIE / 3
-                hit[first:last] |= ~alike if method == "split-merge" else True
-                hit[cut] |= method == "split" or end[cut] > TIE
-        cells = np.unique(self.cell[order][hit])
+        at = np.minimum(np.searchsorted(np.cumsum(view.weights[order]), view.cuts(bins)[1:-1]), view.n - 1)
+        cells = np.unique(self.cell[order][at])
         return float(self.weight[cells].sum()), float(self.mass[cells].sum())
 
 
@@ -112,7 +98,7 @@ def stated(sample: Sample, choices: Sequence[Choice], estimates: Sequence[Estima
         if choice.name in EXACT or e.value is None:
             found.append(e)
             continue
-        of = "top" if choice.name == "failure_auroc" else choice.options.get("of", "auto")
+        of = "top" if choice.name in ("failure_auroc", "aurc") else choice.options.get("of", "auto")
         bound, at = BOUNDS.get(choice.name), sample.once(Placed, of)
         error = None if bound is None else bound(at, choice.options, e.value)
         if error is None:
@@ -168,13 +154,13 @@ def _confident_accuracy(at: Placed, options: Mapping[str, Any], value: float) ->
 
 
 def _equal_mass(at: Placed, options: Mapping[str, Any], value: float) -> float:
-    return min(2 * at.cut_by_mass(options["bins"], options["method"])[0], 1.0)
+    return min(2 * at.cut_by_mass(options["bins"])[0], 1.0)
 
 
 def _debiased(at: Placed, options: Mapping[str, Any], value: float) -> float:
     """Beside the squares, the chance that is taken off, at most 1 / 2N in each bin."""
     bins = options["bins"]
-    rho, mass = at.cut_by_mass(bins, options["method"])
+    rho, mass = at.cut_by_mass(bins)
     return min(4 * rho + 2 * mass, 2.0) + (bins / (2 * at.view.total) if mass > 0 else 0.0)
 
 
@@ -206,13 +192,73 @@ def _density(at: Placed, options: Mapping[str, Any], value: float) -> float:
 
 
 def _pairs(at: Placed, options: Mapping[str, Any], value: float) -> float:
-    """A hit and a miss of one cell may be ordered either way; nearest to 0 and 1 cells are narrower than a tie."""
+    """A hit and a miss of one cell may be ordered either way."""
     view = at.view
-    end = np.minimum(view.p, view.complement) < 100 * TIE
-    cell = np.where(end, -1 - (view.p > 0.5).astype(np.int64), at.cell) + 2
-    hit, all_ = (np.bincount(cell, view.shares * values) for values in (view.hit, np.ones(view.n)))
+    hit, all_ = (np.bincount(at.cell, view.shares * values) for values in (view.hit, np.ones(view.n)))
     both = float(hit.sum() * (all_ - hit).sum())
     return min(float(hit @ (all_ - hit)) / both, 1.0) if both > 0 else 1.0
+
+
+def _cells_in_order(at: Placed) -> tuple[Floats, Floats]:
+    """(cells,) misses and hits as shares of the rows, cells by rising odds."""
+    p, complement, hits = (
+        np.bincount(at.cell, at.view.shares * v) for v in (at.view.p, at.view.complement, at.view.hit)
+    )
+    with np.errstate(divide="ignore"):
+        order = np.argsort(np.log(p) - np.log(complement), kind="stable")
+    return np.maximum(at.mass - hits, 0.0)[order], np.asarray(hits[order], np.float64)
+
+
+def _risk(at: Placed, options: Mapping[str, Any], value: float) -> float:
+    """The area is least where the hits of every cell are surer than its misses, and largest where they are less sure.
+
+    A miss of rank k by falling confidence adds (H_n - H_{k-1}) / n, with H the harmonic numbers.
+    """
+    misses, hits = (np.rint(part[::-1] * at.sample.n) for part in _cells_in_order(at))
+    end = np.cumsum(misses + hits)
+    ends = []
+    for first in (end - misses - hits, end - misses):  # ranks before the misses of each cell
+        last = first + misses
+        h_first, h_last = harmonic(first), harmonic(last)
+        cost = misses * (harmonic(end[-1:]) - h_last) + misses - first * (h_last - h_first)
+        ends.append(float(cost.sum()) / at.sample.n)
+    return max(abs(end - value) for end in ends)
+
+
+def _recalibrated(blocks: Blocks, score: str) -> float:
+    """Mean score of a regression, which is the uncertainty within its blocks."""
+    rate = np.clip(blocks.hits / blocks.weight, 0.0, 1.0)
+    if score == "brier":
+        return float(blocks.weight @ (rate * (1 - rate)))
+    inside = np.clip(rate, 1e-300, 1.0), np.clip(1 - rate, 1e-300, 1.0)
+    return -float(blocks.weight @ (rate * np.log(inside[0]) + (1 - rate) * np.log(inside[1])))
+
+
+def _isotonic(at: Placed, options: Mapping[str, Any], value: float) -> float:
+    """The regression scores best where the misses of every cell lie below its hits, and worst where all are tied."""
+    misses, hits = _cells_in_order(at)
+    apart = np.stack([misses, hits], 1).ravel()
+    some, there = apart > 0, misses + hits > 0
+    best = pool(apart[some], np.stack([0 * hits, hits], 1).ravel()[some])
+    worst = pool((misses + hits)[there], hits[there])
+    own = _recalibrated(at.view.once(Isotonic.of).blocks, options["score"])
+    return max(abs(_recalibrated(blocks, options["score"]) - own) for blocks in (best, worst))
+
+
+def _miscalibration(at: Placed, options: Mapping[str, Any], value: float) -> float | None:
+    """The mean of a Brier score stays as it is. That of a logarithm is the NLL of two classes, whose sum is kept; of
+    more classes it is known where rows of one outcome share no cell.
+    """
+    error = _isotonic(at, options, value)
+    if options["score"] == "brier":
+        return error
+    if at.sample.columns.k > 2 or at.sample.columns.top_only:
+        return error if at.variance < ALONE else None
+    view = at.view
+    with np.errstate(divide="ignore"):
+        own = -np.log(np.where(view.hit, view.p, view.complement))
+    moved = float(view.shares @ own) - float(view.shares @ at.sample.columns.nll)
+    return error + abs(moved) if math.isfinite(moved) else None
 
 
 def _spiegelhalter(at: Placed, options: Mapping[str, Any], value: float) -> float:
@@ -237,13 +283,13 @@ def _cox(coefficient: int) -> Bound:
         def scores(p: Floats, complement: Floats) -> tuple[Floats, Floats]:
             """(2, rows) regressors, and those times the residual of the fit."""
             x = np.stack([np.ones(view.n), log_odds(p, complement)])
-            return x, x * ((1 + np.tanh(fit[0] @ x / 2)) / 2 - view.hit)
+            return x, x * ((1 + np.tanh(fit.beta @ x / 2)) / 2 - view.hit)
 
         mean = [(np.bincount(at.outcome, view.shares * v) / own)[at.outcome] for v in (view.p, view.complement)]
         x, there = scores(view.p, view.complement)
         change = view.shares * (there - scores(*mean)[1])
         moved = np.array([np.abs(np.bincount(at.outcome, row)).sum() for row in change])
-        p = (1 + np.tanh(fit[0] @ x / 2)) / 2
+        p = (1 + np.tanh(fit.beta @ x / 2)) / 2
         return float(3 * np.abs(np.linalg.inv((x * (view.shares * p * (1 - p))) @ x.T))[coefficient] @ moved)
 
     return bound
@@ -270,6 +316,9 @@ BOUNDS: dict[str, Bound] = {
     "kde_ece": _density,
     "spiegelhalter_z": _spiegelhalter,
     **dict.fromkeys(("auc", "failure_auroc"), _pairs),
+    "aurc": _risk,
+    "corp_mcb": _miscalibration,
+    "corp_dsc": _isotonic,
     "calibration_p": _chance,
     "cox_intercept": _cox(0),
     "cox_slope": _cox(1),

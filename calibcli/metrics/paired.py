@@ -10,12 +10,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibcli.metrics import paired_bins
-from calibcli.metrics.discrimination import Ranking, variance
+from calibcli.metrics.discrimination import Ranking, skew, variance
 from calibcli.metrics.gap_norms import GapNorm, l1
-from calibcli.metrics.intervals import BOUNDLESS, IMPOSSIBLE, MeanOf, Rows, Statistic
-from calibcli.metrics.proper import UNSEEN, high
+from calibcli.metrics.intervals import BOUNDLESS, IMPOSSIBLE, End, Ends, MeanOf, Rows, Statistic
 from calibcli.metrics.sample import METRICS, Sample, known
-from calibcli.numerics import SMALLEST_P, binomial_tail, clopper_pearson, normal_quantile, student_quantile, two_sided
+from calibcli.numerics import (
+    SMALLEST_P,
+    binomial_tail,
+    clopper_pearson,
+    inverted,
+    normal_quantile,
+    student_quantile,
+    unseen_reach,
+)
 from calibcli.predictions import Floats
 from calibcli.result import Cell, Estimate, Table
 from calibcli.shelves import Choice
@@ -24,8 +31,6 @@ NAMES = ("nll", "ece", "brier", "accuracy")
 SAME = "no row changes"
 PLAIN = "plain difference"
 ROUNDING = 1e-12  # of a difference of functionals of ranks
-Ends = tuple[float, float]
-"""Smallest and largest."""
 
 
 class Paired(NamedTuple):
@@ -58,17 +63,17 @@ class MeanDifference:
 
     Attributes:
         mean: over rows.
-        low, high: the range of what a row may add to it.
+        low, high: the range of what a row may add to it, of any row or (n,) of each.
         lost: by how much it may be too high, and too low, as each model's temperature was fitted.
     """
 
     mean: Rows
-    low: float
-    high: float
+    low: End
+    high: End
     lost: Ends = (0.0, 0.0)
 
     def bounds(self, alpha: float) -> Ends:
-        """One-sided bounds, each at 1 - alpha: the score form, in which unseen rows may be at the ends of the range."""
+        """One-sided bounds, each at 1 - alpha, in which rows that were not drawn may be at the ends of the range."""
         low, high = self.mean.bounds(alpha, self.low, self.high)
         return low - self.lost[0], high + self.lost[1]
 
@@ -122,7 +127,7 @@ def outside(changes: Sequence[Estimate]) -> list[str]:
 
 
 def difference(
-    before: Sample, after: Sample, choice: Choice, level: float, ends: Ends | None = None
+    before: Sample, after: Sample, choice: Choice, level: float, ends: tuple[End, End] | None = None
 ) -> Paired | str | None:
     """A metric of `after` minus that of `before`, by the method for what it is; or why there is none.
 
@@ -149,8 +154,8 @@ def difference(
         return IMPOSSIBLE
     if rows.lacking:
         return rows.lacking
-    low, up = ends or _ends(before, after, choice)
-    return MeanDifference(mean=rows, low=low, high=up).paired(level)
+    least, most = ends or _ends(before, after, choice)
+    return MeanDifference(mean=rows, low=least, high=most).paired(level)
 
 
 def _change(before: Statistic, after: Statistic) -> Floats | None:
@@ -171,20 +176,20 @@ def _same(before: Statistic, after: Statistic) -> bool:
     return change is not None and not change.any()
 
 
-def reach(before: tuple[Floats, Floats], after: tuple[Floats, Floats], counts: Floats | None = None) -> Ends:
-    """How far below and above 0 the difference of a row may be, from the smallest and largest value of each row.
+def reach(before: tuple[Floats, Floats], after: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
+    """(n,) how far below and above 0 the difference of each row may be, from the least and the most a row may have.
 
-    A regression in a few rows is easily not seen, but the scores tell what it may cost: the 95 % quantile over rows of
-    the one model's worst label less the other's best. (The largest difference for one and the same label is not
-    enough: where the models agree on every row seen it is 0, and a regression in .2 % of rows passes half the time.)
+    A regression in a few rows is easily not seen, but the scores tell what it may cost: the one model's worst label
+    less the other's best. (The largest difference for one and the same label is not enough: where the models agree on
+    every row seen it is 0, and a regression in .2 % of rows passes half the time.)
     """
-    return -high(before[1] - after[0], UNSEEN, counts), high(after[1] - before[0], UNSEEN, counts)
+    return after[0] - before[1], after[1] - before[0]
 
 
-def _ends(before: Sample, after: Sample, choice: Choice) -> Ends:
+def _ends(before: Sample, after: Sample, choice: Choice) -> tuple[End, End]:
     if choice.name == "nll":
         a, b = ((-np.log(sample.columns.confidence), sample.columns.most) for sample in (before, after))
-        return reach(a, b, after.weights if after.counts else None)
+        return reach(a, b)
     (low_before, high_before), (low_after, high_after) = (choice(sample).range for sample in (before, after))
     return low_after - high_before, high_after - low_before
 
@@ -198,30 +203,39 @@ def _binned(before: GapNorm, after: GapNorm, level: float) -> Paired | str | Non
         return None
     same = _same(before, after)
     values = None if same else paired_bins.difference((view, after.view), (before.table, after.table), level)
-    if isinstance(values, str):
-        return values
-    if values is None:
-        return SAME
+    if values is None or isinstance(values, str):
+        return values or SAME
     plain = after.value - before.value
     outside = None if values[1] <= plain <= values[2] else plain
     return Paired(*values, "joint spread of the gaps, centred whatever their signs", plain=outside)
 
 
 def ranked(before: Ranking, after: Ranking, level: float) -> Paired | str:
-    """The test of DeLong et al. (1988), of which influences of rows (or sums of groups) are the components."""
+    """From the differences of the influences of rows (or of sums over groups), which are DeLong's components (1988).
+
+    Each side is as long as `numerics.unseen_reach` says: skewed differences are few rows that weigh much, and either
+    model may rank rows wrong of a kind that was not drawn (`Ranking.missing`).
+    """
     lacking = before.lacking or after.lacking
     if lacking:
         return lacking
-    value, units = after.value - before.value, before.rows.units
-    se = math.sqrt(variance(before.view, after.influence - before.influence))
-    if se <= ROUNDING:
-        return SAME if before.influence.any() else "both rank every row right"
-    half = student_quantile((1 + level) / 2, units - 1) * se
-    p = two_sided(abs(value) / se, units - 1)
-    how = "differences of the influences of rows (DeLong)" + before.rows.clustered.replace(
+    value, degrees = after.value - before.value, before.rows.units - 1
+    change = after.influence - before.influence
+    spread, third = variance(before.view, change), skew(before.view, change)
+    if math.sqrt(spread) <= ROUNDING and before.influence.any():
+        return SAME
+
+    def reach(alpha: float, up: bool) -> float:
+        t = student_quantile(1 - alpha / 2, degrees)
+        missing = max(after.missing(alpha / 2)[up], before.missing(alpha / 2)[not up])
+        return unseen_reach(t, spread, max(third if up else -third, 0.0), missing / -math.log(alpha / 2))
+
+    low, high = value - reach(1 - level, False), value + reach(1 - level, True)
+    p = inverted(lambda alpha: reach(alpha, value < 0) - abs(value), 1 - level)
+    how = "differences of the influences of rows (DeLong), unseen rows" + before.rows.clustered.replace(
         "jackknife over", "sums over"
     )
-    return Paired(value, max(value - half, -1.0), min(value + half, 1.0), p, how, se)
+    return Paired(value, max(low, -1.0), min(high, 1.0), p, how, math.sqrt(spread))
 
 
 def mcnemar(gained: int, lost: int, n: int, level: float) -> tuple[float, float, float]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -31,6 +32,7 @@ class About:
     Attributes:
         tables: how class probabilities are binned.
         parts: rows of each part by its fingerprint.  files: where they came from.  notes: remarks of the reader.
+        checksum: of all else in the file; "" of earlier versions.
     """
 
     schema: int
@@ -40,6 +42,7 @@ class About:
     parts: Mapping[str, Rows]
     files: Sequence[File] = ()
     notes: Sequence[str] = ()
+    checksum: str = ""
 
     def problem(self) -> str:
         """What cannot be."""
@@ -67,8 +70,7 @@ def arrays_of(state: State) -> dict[str, Array]:
         "notes": state.notes,
     }
     cells, count, sums = state.cells.arrays()
-    return {
-        HEADER: np.frombuffer(json.dumps(about).encode(), np.uint8),
+    arrays = {
         "cells": cells,
         "count": count,
         "sums": sums,
@@ -78,6 +80,19 @@ def arrays_of(state: State) -> dict[str, Array]:
         "kept_rows": state.kept.scores,
         "kept_labels": state.kept.labels,
     }
+    text = json.dumps({**about, "checksum": _checksum(about, arrays)})
+    return {HEADER: np.frombuffer(text.encode(), np.uint8), **arrays}
+
+
+def _checksum(about: Mapping[str, Any], arrays: Mapping[str, Array]) -> str:
+    """SHA-256 of a header without its checksum and of all arrays, by name."""
+    rest = {key: value for key, value in about.items() if key != "checksum"}
+    digest = hashlib.sha256(json.dumps(rest, sort_keys=True).encode())
+    for name in sorted(set(arrays) - {HEADER}):
+        array = np.ascontiguousarray(arrays[name])
+        digest.update(f"{name} {array.dtype.newbyteorder('<').str} {array.shape}".encode())
+        digest.update(array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes())
+    return digest.hexdigest()
 
 
 def state_of(arrays: Mapping[str, Array], source: str) -> State:
@@ -97,6 +112,8 @@ def state_of(arrays: Mapping[str, Array], source: str) -> State:
     fault = _fault(arrays, about)
     if fault:
         raise InputError(f"{source}: {fault}", FIX)
+    if about.checksum and about.checksum != _checksum(data, arrays):
+        raise InputError(f"{source} was changed by something else than calib: its checksum does not fit", FIX)
     held = arrays["cells"].astype(np.int64), arrays["count"], arrays["sums"]
     cells = Cells(problem.k, problem.top_only, arrays["predicted"].copy(), held)
     kept = Kept(arrays["kept_hashes"], arrays["kept_rows"], arrays["kept_labels"].astype(np.int64))

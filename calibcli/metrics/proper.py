@@ -19,28 +19,15 @@ from calibcli.predictions import Floats
 from calibcli.result import Table
 from calibcli.spec import Count, Range, Share
 
-UNSEEN = 0.95  # quantile over rows of what their worst label would cost
 NO_RIGHT, NO_WRONG = "no row is correct", "no row is wrong"
 
 
-def high(values: Floats, quantile: float, counts: Floats | None = None) -> float:
-    """Quantile that may be infinite: the number at the next higher rank; of values that stand for so many each."""
-    if counts is not None:
-        order = np.argsort(values)
-        position = np.cumsum(counts[order])
-        rank = min(math.ceil(quantile * (position[-1] - 1)), position[-1] * (1 - 1e-9))
-        return float(values[order[np.searchsorted(position, rank, side="right")]])
-    rank = math.ceil(quantile * (len(values) - 1))
-    return float(np.partition(values, rank)[rank])
-
-
-def cost(sample: Sample) -> Ends:
-    """NLL that a row may have: the scores tell it for every label, of which these rows show one each.
+def cost(sample: Sample) -> tuple[float, Floats]:
+    """NLL that each row may have: the scores tell it for every label, of which these rows show one each.
 
     At least twice the mean, as rows that are all alike tell nothing of others.
     """
-    counts = sample.weights if sample.counts or sample.columns.condensed else None
-    return 0.0, max(high(sample.columns.most, UNSEEN, counts), 2 * average(sample.columns.nll, sample.weights))
+    return 0.0, np.maximum(sample.columns.most, 2 * average(sample.columns.nll, sample.weights))
 
 
 def _nats(sample: Sample) -> Ends:
@@ -48,8 +35,9 @@ def _nats(sample: Sample) -> Ends:
     return 0.0, math.log(sample.columns.k)
 
 
-def _cost_of_wrong(sample: Sample) -> Ends:
-    return math.log(2), max(sample.once(cost)[1], math.log(2))
+def _cost_of_wrong(sample: Sample) -> tuple[float, Floats]:
+    """A row that is wrong is not the most probable class of its row."""
+    return math.log(2), np.maximum(sample.once(cost)[1], math.log(2))
 
 
 @METRICS.add(values=UNIT, better="higher", unit="probability")

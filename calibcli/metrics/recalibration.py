@@ -7,17 +7,33 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calibcli.metrics.intervals import Interval, Rows, Statistic
-from calibcli.metrics.proper import UNSEEN, high
+from calibcli.metrics.intervals import NO_GATE, Interval, Rows, Statistic
 from calibcli.metrics.sample import ANY, METRICS, BinaryOutcomes, Of, Sample
-from calibcli.numerics import score_bound, student_quantile
+from calibcli.numerics import root, rows_at_once, student_quantile, unseen_reach
 from calibcli.predictions import Floats
+from calibcli.result import Cell
 
-Cox = tuple[Floats, Floats, Floats, Floats]
-"""Coefficients, their covariance, for each how many rows (or groups) of equal influence would decide it so, and how far
-down and up (2, coefficients) a row of the other outcome would draw it, times the rows.
-"""
-DECIDING = 15  # from where its interval covers, by simulation
+DECIDING = 15  # rows from where the intercept's Wald interval covers, and a gate on the slope holds, by simulation
+
+
+@dataclass(frozen=True, eq=False)
+class Cox:
+    """A fit of Cox's regression.
+
+    Attributes:
+        beta: (2,) intercept and slope.  covariance: (2, 2), HC3.
+        model: (2, 2) inverse of the mean information of a row, so that model / rows is the model's covariance.
+        deciding: (2,) how many rows (or groups) of equal influence would decide each so.
+        skew: (2,) Σ c³ / Σ c² of the influences c on each.
+        pull: (2, 2, N) how far down and up (first axis) a row of the other outcome would draw each, times its share.
+    """
+
+    beta: Floats
+    covariance: Floats
+    model: Floats
+    deciding: Floats
+    skew: Floats
+    pull: Floats
 
 
 @METRICS.add(values=ANY, better="", unit="")
@@ -50,7 +66,7 @@ class Coefficient(Statistic):
     @property
     def value(self) -> float:
         fit = self.view.once(cox)
-        return math.nan if fit is None else float(fit[0][self.at])
+        return math.nan if fit is None else float(fit.beta[self.at])
 
     def interval(self, level: float) -> Interval:
         view, fit = self.view, self.view.once(cox)
@@ -60,17 +76,21 @@ class Coefficient(Statistic):
         rows = Rows(view.p, view.weights, view.counts, view.groups)
         if rows.lacking:
             return Interval(reason=rows.lacking)
+        if rows.units <= 2:
+            return Interval(reason=f"{rows.units:.1f} effective rows, and two coefficients are fitted")
         if not (view.p.all() and view.complement.all()):
             return Interval(reason="a probability is 0 or 1: its log-odds are infinite, and where they are cut decides")
-        deciding = float(fit[2][self.at])
-        if deciding < DECIDING:
-            what = "rows" if view.groups is None else "groups"
-            few = f"{deciding:.1f} {what} decide it (few are wrong, or few at such confidences); it takes {DECIDING}"
+        if self.at == 1:
+            return _slope_interval(view, fit, rows, level)
+        if few := _few(view, fit, 0):
             return Interval(reason=few)
-        units = min(rows.units, deciding)
-        se = math.sqrt(fit[1][self.at, self.at] * units / (units - 2))
+        units = min(rows.units, float(fit.deciding[0]))
+        se = math.sqrt(fit.covariance[0, 0] * units / (units - 2))
         t = student_quantile(1 - (1 - level) / 2, units - 2)
-        down, up = (score_bound(0.0, t, rows.unseen * reach, se * se) for reach in fit[3][:, self.at])
+        down, up = (
+            unseen_reach(t, se * se, max(sign * fit.skew[0], 0.0), rows.dearest(fit.pull[end, 0]))
+            for end, sign in enumerate((-1, 1))
+        )
         how = f"maximum likelihood; sandwich variance (HC3) and outcomes not seen, {units:.0f} deciding"
         return Interval(
             low=self.value - down,
@@ -78,27 +98,87 @@ class Coefficient(Statistic):
             level=level,
             se=se,
             how=how,
-            detail={"calibrated": float(self.at)},
+            detail={"calibrated": 0.0},
         )
 
 
-def log_odds(p: Floats, complement: Floats) -> Floats:
-    """log p / (1 - p), of a probability of 0 about -690."""
-    return np.asarray(np.log(np.maximum(p, 1e-300)) - np.log(np.maximum(complement, 1e-300)))
+def _few(view: BinaryOutcomes, fit: Cox, at: int) -> str:
+    """Why too few rows decide a coefficient; "" where enough do."""
+    if fit.deciding[at] >= DECIDING:
+        return ""
+    what = "rows" if view.groups is None else "groups"
+    few = f"{fit.deciding[at]:.1f} {what} decide it (few are wrong, or few at such confidences)"
+    return f"{few}; it takes {DECIDING}"
 
 
-def cox(view: BinaryOutcomes) -> Cox | None:
-    """Maximum likelihood of P(y) = sigmoid(intercept + slope log-odds) by Newton, and its sandwich covariance.
+def _slope_interval(view: BinaryOutcomes, fit: Cox, rows: Rows, level: float) -> Interval:
+    """Profile likelihood, its cut-off times HC3's variance over the model's where that is larger; outcomes not seen.
 
-    None where there is none: the hits are separable, or the log-odds constant.
+    The profile follows the skewness that few wrong rows give the slope, where a Wald interval does not cover; the
+    factor makes it hold where the regression is not the true one, or rows come in groups.
     """
-    said = log_odds(view.p, view.complement)
-    if view.hit.all() or not view.hit.any() or np.ptp(said) == 0:
-        return None
-    w = view.shares
-    y = view.hit.astype(np.float64)
-    x = np.stack([np.ones(view.n), said])
-    beta: Floats = np.array([0.0, 1.0])
+    tail = 1 - (1 - level) / 2
+    t = student_quantile(tail, rows.units - 2)
+    variance = max(float(fit.covariance[1, 1]), float(fit.model[1, 1]) / rows.effective)
+    ends = []
+    for end, side in enumerate((-1, 1)):
+        distance = _profile_end(view, fit, t * t * variance / float(fit.model[1, 1]), side)
+        ends.append(side * math.hypot(distance, _undrawn(view, fit, rows, end, rows_at_once(t))))
+    low, high = (float(fit.beta[1]) + end for end in ends)
+    how = f"profile likelihood, widened by HC3{rows.clustered}; outcomes not seen"
+    detail: dict[str, Cell] = {"calibrated": 1.0}
+    if few := _few(view, fit, 1):  # a gate that is wrong in 5 % of samples may be so where one row too many was drawn
+        detail[NO_GATE] = few
+    return Interval(low=low, high=high, level=level, se=math.sqrt(variance), how=how, detail=detail)
+
+
+def _undrawn(view: BinaryOutcomes, fit: Cox, rows: Rows, end: int, count: float) -> float:
+    """How far down (end 0) or up (1) `count` rows that were not drawn would move the slope, where each is the row of
+    the file that draws most, with the outcome that draws so: the regression fitted again with them.
+    """
+    linear = count * rows.dearest(fit.pull[end, 1])
+    at = int(np.argmax(fit.pull[end, 1] if view.weights is None or view.counts else fit.pull[end, 1] * view.weights))
+    share = linear / float(fit.pull[end, 1, at])
+    x = log_odds(view.p, view.complement)
+    rises = float(fit.model[1, 0] + fit.model[1, 1] * x[at]) > 0  # whether a 1 there draws the slope up
+    design = np.stack([np.ones(view.n + 1), np.append(x, x[at])])
+    y = np.append(view.hit, rises == (end == 1)).astype(np.float64)
+    again = _newton(design, y, np.append(view.shares, share), fit.beta)
+    return linear if again is None else min(linear, abs(float(again[0][1] - fit.beta[1])))
+
+
+def _profile_end(view: BinaryOutcomes, fit: Cox, drop: float, side: int) -> float:
+    """How far from the slope, down (-1) or up (1), twice the mean log-likelihood has fallen by `drop`.
+
+    The signed root of the fall is nearly a line in the slope, so a secant needs few steps; at each slope the intercept
+    is fitted by Newton's steps δ cut to ln(1 + |δ|), which never pass the optimum, as |g''| <= g' for the logistic g.
+    """
+    x, y, w = log_odds(view.p, view.complement), view.hit.astype(np.float64), view.shares
+    best = _mean_loss(fit.beta[0] + fit.beta[1] * x, y, w)
+    at = [float(fit.beta[0])]
+
+    def past(distance: float) -> float:
+        offset = (fit.beta[1] + side * distance) * x
+        for _ in range(100):
+            p = 0.5 * (1 + np.tanh((at[0] + offset) / 2))
+            delta = float(w @ (p - y)) / max(float(w @ (p * (1 - p))), 1e-300)
+            at[0] -= math.copysign(math.log1p(abs(delta)), delta)
+            if abs(delta) < 1e-7:
+                break
+        return math.sqrt(max(2 * (_mean_loss(at[0] + offset, y, w) - best), 0.0)) - math.sqrt(drop)
+
+    far = math.sqrt(drop * float(fit.model[1, 1]))
+    while past(far) < 0:
+        far *= 2
+    return root(past, 0.0, far, 1e-7)
+
+
+def _mean_loss(m: Floats, y: Floats, w: Floats) -> float:
+    return float(w @ (np.logaddexp(0, m) - y * m))
+
+
+def _newton(x: Floats, y: Floats, w: Floats, beta: Floats) -> tuple[Floats, Floats, Floats] | None:
+    """Coefficients (2,) of x (2, N) by maximum likelihood, P(y) (N,) and the mean information (2, 2); None without."""
     loss, step = math.inf, np.zeros(2)
     for _ in range(100):
         m = beta @ x
@@ -119,7 +199,30 @@ def cox(view: BinaryOutcomes) -> Cox | None:
         beta = beta + step
         if np.abs(step).max() <= 1e-10 * max(1.0, np.abs(beta).max()):
             break
-    bread = np.linalg.inv(hessian)
+    return beta, p, hessian
+
+
+def log_odds(p: Floats, complement: Floats) -> Floats:
+    """log p / (1 - p), of a probability of 0 about -690."""
+    return np.asarray(np.log(np.maximum(p, 1e-300)) - np.log(np.maximum(complement, 1e-300)))
+
+
+def cox(view: BinaryOutcomes) -> Cox | None:
+    """Maximum likelihood of P(y) = sigmoid(intercept + slope log-odds) by Newton, and its sandwich covariance.
+
+    None where there is none: the hits are separable, or the log-odds constant.
+    """
+    said = log_odds(view.p, view.complement)
+    if view.hit.all() or not view.hit.any() or np.ptp(said) == 0:
+        return None
+    w = view.shares
+    y = view.hit.astype(np.float64)
+    x = np.stack([np.ones(view.n), said])
+    solved = _newton(x, y, w, np.array([0.0, 1.0]))
+    if solved is None:
+        return None
+    beta, p, hessian = solved
+    bread = np.asarray(np.linalg.inv(hessian), dtype=np.float64)
     counts = view.weights if view.counts else None
     each = w if counts is None else 1 / view.total  # of one of the rows that a row stands for
     leverage = each * p * (1 - p) * np.einsum("in,ij,jn->n", x, bread, x)
@@ -133,7 +236,8 @@ def cox(view: BinaryOutcomes) -> Cox | None:
         there = np.maximum(counts, 1e-300)
     square = (influence / np.abs(influence).max(axis=1, keepdims=True)) ** 2 / there
     deciding = square.sum(axis=1) ** 2 / (square**2 / there).sum(axis=1)
+    each = influence / there
+    skew = (each**3 @ there) / (each**2 @ there)
     pull = bread @ x
     ends = [np.where(pull > 0, pull * one, pull * other) for one, other in ((-p, 1 - p), (1 - p, -p))]
-    reach = np.array([[high(end, UNSEEN, counts) for end in (-ends[0][at], ends[1][at])] for at in (0, 1)]).T
-    return beta, (influence / there) @ influence.T, deciding, reach
+    return Cox(beta, each @ influence.T, bread, deciding, skew, np.array([-ends[0], ends[1]]))

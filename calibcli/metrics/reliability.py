@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibcli.errors import UsageError
-from calibcli.numerics import TIE, bin_index, counted, parts, ties
+from calibcli.numerics import bin_index, counted, odds, parts, tie_ends
 from calibcli.predictions import Floats, Ints
 from calibcli.spec import Edges
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 Equal = Literal["split-merge", "split", "mukhoti", "whole"]
 Hits = npt.NDArray[np.bool_]
-HIGHEST = 1e300  # odds
 DRAWS = 2_000
 
 
@@ -39,6 +38,7 @@ class Bins:
         total: rows behind the shares (sum of the weights where they are counts).
         seed: of what is simulated.
         index: (N,) bin of each row, of equal-width bins.
+        method: how ties are divided, of bins of equal mass.
     """
 
     lower: Floats
@@ -54,6 +54,7 @@ class Bins:
     total: float
     seed: int = 0
     index: npt.NDArray[np.integer] | None = None
+    method: Equal | None = None
 
     @cached_property
     def gap(self) -> Floats:
@@ -119,20 +120,18 @@ class Ranked:
         """
         if weights is not None:
             return cls(p[order], complement[order], hit[order], weights[order])
-        with np.errstate(divide="ignore", over="ignore"):
-            odds = np.divide(p, complement)
-        bits, outcome = odds.view(np.int64), np.empty(len(p), np.bool_)
+        sure = odds(p, complement)
+        bits, outcome = sure.view(np.int64), np.empty(len(p), np.bool_)
         for part in parts(len(p)):
-            np.minimum(odds[part], HIGHEST, out=odds[part])
             bits[part] &= -2
             bits[part] |= hit[part]
         bits.sort()
-        rest = odds + 1
+        rest = sure + 1
         for part in parts(len(p)):
             outcome[part] = bits[part] & 1
             np.divide(1, rest[part], out=rest[part])
-            odds[part] *= rest[part]
-        return cls(odds, rest, outcome, None)
+            sure[part] *= rest[part]
+        return cls(sure, rest, outcome, None)
 
     @cached_property
     def residual(self) -> Floats:
@@ -141,11 +140,14 @@ class Ranked:
 
     @cached_property
     def ends(self) -> Ints:
-        """Where rows of another p begin (by more than TIE than the row before), from 0 to N."""
-        begins = np.ones(len(self.p) + 1, np.bool_)
-        for part in parts(len(self.p) - 1):
-            begins[1:-1][part] = self.p[1:][part] - self.p[:-1][part] > TIE
-        return np.flatnonzero(begins)
+        """Where rows of other odds begin, from 0 to N: see `numerics.tie_ends`."""
+        return tie_ends(self.p, self.complement)
+
+    def across(self, cuts: Ints) -> list[slice]:
+        """Tied rows that one of these ranks divides."""
+        at = np.unique(np.searchsorted(self.ends, cuts, side="right")) - 1
+        at = at[(at >= 0) & (at < len(self.ends) - 1)]
+        return [slice(low, high) for low, high in zip(self.ends[at].tolist(), self.ends[at + 1].tolist(), strict=True)]
 
     @cached_property
     def position(self) -> npt.NDArray[np.int64 | np.float64]:
@@ -195,10 +197,12 @@ def width_table(view: BinaryOutcomes, bins: int, edges: Edges) -> Bins:
 def mass_table(view: BinaryOutcomes, bins: int, method: Equal) -> Bins:
     """Bins of equal weight; see `adaece` for the methods."""
     if method == "split-merge" and view.weights is None:
-        return _merged(view, bins)
-    if method in ("split", "split-merge"):
-        return _divided(view, bins, method)
-    return _mukhoti(view, bins) if method == "mukhoti" else _whole(view, bins)
+        table = _merged(view, bins)
+    elif method in ("split", "split-merge"):
+        table = _divided(view, bins, method)
+    else:
+        table = _mukhoti(view, bins) if method == "mukhoti" else _whole(view, bins)
+    return replace(table, method=method)
 
 
 def _merged(view: BinaryOutcomes, bins: int) -> Bins:
@@ -207,7 +211,7 @@ def _merged(view: BinaryOutcomes, bins: int) -> Bins:
     edge = ranked.p[np.minimum(first, view.n - 1)]
     table = _stretches(view, first, edge)
     moved, change = np.zeros(bins), np.zeros(bins)
-    for tied in ties(ranked.p, edge[1:-1]):
+    for tied in ranked.across(first[1:-1]):
         hit = ranked.hit[tied]
         there = np.searchsorted(first, np.arange(tied.start, tied.stop), side="right") - 1
         more = np.bincount(there, minlength=bins) * hit.mean() - np.bincount(there, hit, bins)
@@ -228,7 +232,7 @@ def _divided(view: BinaryOutcomes, bins: int, method: Equal) -> Bins:
     position = np.append(0.0, np.cumsum(w))
     at = np.interp(cuts, position, np.arange(view.n + 1))
     if method == "split-merge":  # of ties, only those across a cut matter: their hits are shared, and their noise
-        for tied in ties(p, p[np.clip(at[1:-1].astype(np.int64), 0, view.n - 1)]):
+        for tied in view.ranked.across(np.clip(at[1:-1].astype(np.int64), 0, view.n - 1)):
             if w[tied].sum() > 0:
                 hit[tied] = np.average(hit[tied], weights=w[tied])
                 w2[tied] = w[tied] * (w2[tied].sum() / w[tied].sum())
@@ -250,7 +254,7 @@ def _divided(view: BinaryOutcomes, bins: int, method: Equal) -> Bins:
 
 
 def _whole(view: BinaryOutcomes, bins: int) -> Bins:
-    """Rows of equal confidence (within 1e-12) stay together, in the bin where their middle falls."""
+    """Rows of equal confidence stay together, in the bin where their middle falls."""
     ranked, cuts, ends = view.ranked, view.cuts(bins), view.ranked.ends
     position, last = ranked.position, len(ends) - 1
     inner = np.clip(ranked.find(cuts[1:-1], "left"), 1, last)

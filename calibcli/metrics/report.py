@@ -116,9 +116,10 @@ def of_columns(predictions: Predictions, measured: Columns, options: Options) ->
     view = sample.view()
     bins = view.width_bins(shown.bins, options.edges or "right")
     plots: list[Plot] = []
-    if options.diagram:
+    if options.diagram or options.specs is None:
+        event = "" if predictions.top_only else predictions.event
         plots += reliability(
-            view, bins, seed=options.seed, event="" if predictions.top_only else predictions.event, curve=options.curve
+            view, bins, seed=options.seed, event=event, curve=options.curve if options.diagram else "bars"
         )
     if options.top_k:
         from calibcli.metrics.tables import top_k

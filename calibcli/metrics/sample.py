@@ -15,7 +15,7 @@ from calibcli.columns import ClassBins, Columns, columns, one_thread
 from calibcli.columns.condense import LEAN, NAMES
 from calibcli.errors import UsageError
 from calibcli.metrics.reliability import Bins, Equal, Ranked, mass_table, residual, width_table
-from calibcli.numerics import DOUBLE, effective_rows, parts
+from calibcli.numerics import DOUBLE, effective_rows, odds, parts
 from calibcli.predictions import Floats, Ints, Predictions, Progress
 from calibcli.result import Estimate
 from calibcli.shelves import Choice, Shelf
@@ -49,7 +49,22 @@ OF_EVENT = ("auc", "cox_slope", "cox_intercept", "observed_expected")
 """And of two classes beside it."""
 FEW = {"accuracy", "nll", "brier", "confidence_gap", "ece", "temperature_gain", *OF_EVENT}
 """Of these, what a screen and its first sentence show."""
-METRICS = Shelf("metric", package="calibcli.metrics", first=DEFAULT, usual=("proper", "binned", "gain", "smooth"))
+ELSEWHERE = {
+    **dict.fromkeys(("auroc", "roc_auc", "roc_auc_score", "rocauc", "roc", "c_statistic", "c_index"), "auc"),
+    **dict.fromkeys(("log_loss", "logloss", "cross_entropy", "ce", "nll_loss", "negative_log_likelihood"), "nll"),
+    **dict.fromkeys(("brier_score", "brier_score_loss", "mse", "brier_loss"), "brier"),
+    **dict.fromkeys(("acc", "accuracy_score", "top1"), "accuracy"),
+    **dict.fromkeys(("expected_calibration_error", "calibration_error"), "ece"),
+}
+"""What other tools call these metrics."""
+METRICS = Shelf(
+    "metric",
+    package="calibcli.metrics",
+    first=DEFAULT,
+    usual=("proper", "binned", "gain", "smooth"),
+    called=ELSEWHERE,
+    flag="-m",
+)
 UNIT, SIGNED, NATS, ANY, BRIER = Range(0, 1), Range(-1, 1), Range(0), Range(), Range(0, 2)
 """What a metric can be: its trait `values`."""
 OF_TOP = {"brier": "brier_top", "auc": "failure_auroc"}
@@ -98,6 +113,20 @@ class BinaryOutcomes(Once):
         return effective_rows(self.weights)
 
     @cached_property
+    def steps(self) -> tuple[float, float]:
+        """How far one row that was drawn, and one that was not, may move a sum of gaps: see `numerics.unseen_reach`.
+
+        Of gaps whose signs are not known Σ |c|³ / Σ c², c = w (p - y) / W; at least Σ w² / W², as small gaps say little
+        about large ones. A row that was not drawn may have the largest weight, and the wrong label.
+        """
+        if self.weights is None or self.counts:
+            return 1 / self.total, 1 / self.total
+        c = np.abs(self.residual * self.shares)
+        square = float(c @ c)
+        seen = float(c**2 @ c) / square if square > 0 else 0.0
+        return max(seen, 1 / self.effective), float(self.weights.max()) / self.total
+
+    @cached_property
     def residual(self) -> Floats:
         """p - y."""
         return residual(self.p, self.complement, self.hit)
@@ -109,13 +138,13 @@ class BinaryOutcomes(Once):
 
     @cached_property
     def order(self) -> Ints:
-        """Rows by confidence, ties in any order."""
-        return np.argsort(self.p)
+        """Rows by odds, ties in any order."""
+        return np.argsort(odds(self.p, self.complement))
 
     @cached_property
     def stable_order(self) -> Ints:
-        """Rows by confidence, ties in row order."""
-        return np.argsort(self.p, kind="stable")
+        """Rows by odds, ties in row order."""
+        return np.argsort(odds(self.p, self.complement), kind="stable")
 
     @cached_property
     def shares(self) -> Floats:

@@ -21,7 +21,7 @@ import numpy as np
 from calibcli.metrics.intervals import NO_GROUPS, Bare, Interval, Statistic, one_sided, percent
 from calibcli.metrics.mesh import POINTS, Mesh, spread
 from calibcli.metrics.sample import METRICS, UNIT, BinaryOutcomes, Of, Once, Sample
-from calibcli.numerics import normal_quantile, parts, quantile, root, score_bound
+from calibcli.numerics import normal_quantile, parts, quantile, root, unseen_reach
 from calibcli.predictions import Floats
 from calibcli.spec import Range
 
@@ -199,7 +199,7 @@ class Noises(Once):
         null = view.sums(cell, size, lambda part: view.p[part] * view.complement[part], 2)
         self.seen = Noise(np.sqrt(np.maximum(variance, null)), view.seed)
         self.null = Noise(np.sqrt(null), view.seed)
-        self.unseen, self.variance = 1 / view.effective, float(variance.sum())
+        self.variance = float(variance.sum())
 
     def calibrated(self, level: float, sigma: float | None) -> float:
         """Quantile of the error that a calibrated model shows, at σ* or at a given σ."""
@@ -230,7 +230,7 @@ class SmoothError(Statistic):
             return Interval(reason=NO_GROUPS, how=how, detail=detail)
         null, null_high = (noise.once(Noises.calibrated, at, sigma) for at in (0.5, 0.95))
         low = self._lower(noise, level) if sigma is None else self.value - noise.seen.quantile(sigma, level)
-        high = min(1.0, score_bound(self.value, normal_quantile(level), noise.unseen, noise.variance))
+        high = min(1.0, self.value + unseen_reach(normal_quantile(level), noise.variance, *view.steps))
         how = f"{how}; one-sided bounds, each {percent(level)}; null level: normal noise"
         return one_sided(level, max(0.0, low), high, how, null=null, null_high=null_high, detail=detail)
 

@@ -28,7 +28,7 @@ from types import ModuleType
 from typing import cast
 
 from calibcli.errors import UsageError, did_you_mean
-from calibcli.files import atomic, may_write
+from calibcli.files import atomic, target
 from calibcli.render import formats, sheet, stream
 from calibcli.render.sheet import Detail
 from calibcli.result import Result
@@ -80,7 +80,7 @@ def known_output(path: Path) -> Path:
         raise UsageError(f"cannot tell the format of '{path}'", "use a suffix of: " + " ".join(known))
     if needed := _lacks(module(found)):
         raise UsageError(f"'{path}' is drawn by {needed}, which is not installed", f"pip install {needed}")
-    may_write([path])
+    target(path)
     return path
 
 

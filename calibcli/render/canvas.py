@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from calibcli import numbers
-from calibcli.plots import Curve, Plot
+from calibcli.plots import Curve, Plot, date
 from calibcli.render import stream
 from calibcli.render.sheet import at
 from calibcli.result import Estimate
@@ -48,7 +48,7 @@ def xy(plot: Plot, width: int, height: int = HEIGHT) -> list[str]:
         tick = {0: ticks[0], height // 2: ticks[1], height - 1: ticks[2]}.get(i, "")
         lines.append(f"{' ' * (margin - stream.width(tick))}{tick} {'┤' if tick else '│'}{''.join(row)}")
     lines.append(" " * (margin + 1) + "└" + "─" * room)
-    lines.append(" " * (margin + 2) + _axis(across, plot.xlabel, room))
+    lines.append(" " * (margin + 2) + _axis(across, plot.xlabel, room, date if plot.xscale == "date" else _tick))
     return [*lines, *stream.wrapped(legend, width)]
 
 
@@ -64,7 +64,7 @@ def rows(plot: Plot, width: int) -> list[str]:
         return []
     named = [n for c in listed if (n := stream.clean(c.label))]
     several = len(named) > 1
-    texts = _texts([(c, i) for _, c, i in entries], width)
+    texts = [_name(plot.texts, x) for x, _, _ in entries] if plot.texts else _texts([e[1:] for e in entries], width)
     drawn = [c for c in listed if c.x]
     cycle = itertools.cycle(MARKS.replace(HOLLOW, "") if any(c.role == "null" for c in drawn) else MARKS)
     marks = {id(c): HOLLOW if c.role == "null" else next(cycle) for c in drawn}
@@ -243,14 +243,14 @@ def _from(share: float, scale: Scale) -> float:
     return low * (high / low) ** share if log else low + share * (high - low)
 
 
-def _axis(scale: Scale, label: str, room: int) -> str:
-    low, high = _tick(scale[0]), _tick(scale[1])
-    text = numbers.short(stream.clean(label) + (" (log)" if scale[2] else ""), max(4, room - len(low) - len(high) - 2))
-    return low + text.center(max(0, room - len(low) - len(high))) + high
-
-
 def _tick(value: float) -> str:
     return f"{value:.3g}"
+
+
+def _axis(scale: Scale, label: str, room: int, tick: Callable[[float], str] = _tick) -> str:
+    low, high = tick(scale[0]), tick(scale[1])
+    text = numbers.short(stream.clean(label) + (" (log)" if scale[2] else ""), max(4, room - len(low) - len(high) - 2))
+    return low + text.center(max(0, room - len(low) - len(high))) + high
 
 
 def _name(labels: Sequence[str], x: float) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from calibcli import numbers, render
 from calibcli.errors import UsageError, did_you_mean
+from calibcli.files import guarding, reading
 from calibcli.plots import Curve, Plot
 from calibcli.render import sheet
 from calibcli.result import Estimate, Result
@@ -110,4 +111,7 @@ def write(value: Any, path: Path) -> None:
     Raises:
         UsageError: as `render.known_output`.
     """
-    render.write(result(value), render.known_output(path))
+    shown = result(value)
+    with guarding():
+        reading(*(str(entry["path"]) for entry in shown.provenance.get("inputs", ()) if "path" in entry))
+        render.write(shown, render.known_output(path))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -92,7 +92,13 @@ How = Literal["short", "full", "why"]
 """What is said of how a number was found: in short, all of it, or only why there is none."""
 NO_LIMIT = 10**6
 HOW = 60  # characters of "how" that a table shows; JSON has all of it
-VERDICT = {"pass": "PASS", "fail": "FAIL", "inconclusive": "INCONCLUSIVE", "not_run": "NOT RUN"}
+VERDICT: Mapping[Outcome, str] = {"pass": "PASS", "fail": "FAIL", "inconclusive": "INCONCLUSIVE", "not_run": "NOT RUN"}
+CLAIM: Mapping[Outcome, str] = {
+    "pass": "holds",
+    "fail": "reversed",
+    "inconclusive": "undecided",
+    "not_run": "no verdict",
+}
 Tone = Literal["", "good", "bad", "warn"]
 TONE: dict[str, Tone] = {"pass": "good", "fail": "bad", "inconclusive": "warn", "not_run": "bad"}
 
@@ -138,7 +144,7 @@ def sheets(result: Result, how: How = "short") -> list[Sheet]:
     pairs = _pairs(found)
     paired = {id(e) for pair in pairs for e in pair}
     rest = [e for e in found if id(e) not in paired]
-    verdicts = [_checks(result.checks)] if result.checks else []
+    verdicts = [_checks(result.checks, words(result.command))] if result.checks else []
     measured = [_before_after(pairs, how)] if pairs else []
     measured += [estimates(rest, how)] if rest else []
     if pairs and rest and found[0] in rest:  # what was fitted comes before what it changed
@@ -168,18 +174,24 @@ def facts(result: Result) -> list[tuple[str, str]]:
 
 def verdict(result: Result) -> tuple[str, Tone]:
     """The sentence that a gate ends with; "" without checks."""
-    return banner([(c.outcome, c.fatal) for c in result.checks])
+    return banner([(c.outcome, c.fatal) for c in result.checks], words(result.command))
 
 
-def banner(outcomes: Sequence[tuple[Outcome, bool]]) -> tuple[str, Tone]:
+def words(command: str) -> Mapping[Outcome, str]:
+    """What a verdict is called: of a study it is one on a claim, which fails nothing."""
+    return CLAIM if command == "study" else VERDICT
+
+
+def banner(outcomes: Sequence[tuple[Outcome, bool]], words: Mapping[Outcome, str] = VERDICT) -> tuple[str, Tone]:
     """The worst of these and how many there are of each, red only where one of the worst is fatal (the second)."""
     counts = Counter(outcome for outcome, _ in outcomes)
     found = [name for name in WORST_FIRST if name in counts]
     if not found:
         return "", ""
     warns = TONE[found[0]] == "bad" and (found[0], True) not in outcomes
-    said = ", ".join(f"{counts[name]} {VERDICT[name].lower()}" for name in found)
-    return f"{VERDICT[found[0]]}{' (only warns)' * warns}: {said}", "warn" if warns else TONE[found[0]]
+    said = ", ".join(f"{counts[name]} {words[name].lower()}" for name in found)
+    worst = words[found[0]] + " (only warns)" * (warns and words is VERDICT)
+    return f"{worst}: {said}", "warn" if warns else TONE[found[0]]
 
 
 def estimates(found: Sequence[Estimate], how: How = "short") -> Sheet:
@@ -275,7 +287,7 @@ def _before_after(pairs: Sequence[tuple[Estimate, Estimate]], how: How) -> Sheet
     return without_empty(Sheet(size(both), columns, rows, breaks, musts=musts))
 
 
-def _checks(checks: Sequence[Check]) -> Sheet:
+def _checks(checks: Sequence[Check], words: Mapping[Outcome, str]) -> Sheet:
     judged = [c.estimate for c in checks if c.estimate is not None]
     level = numbers.level(judged)
     columns = [Column("verdict"), Column("rule", code=True), OF[1], VALUE, intervals(judged, "bounds"), LEVEL]
@@ -286,7 +298,7 @@ def _checks(checks: Sequence[Check]) -> Sheet:
         e = c.estimate
         value, interval, null = numbers.shown(e, c.limit) if e else (numbers.NONE, "", "")
         own = "" if level or e is None else numbers.level([e])
-        word = VERDICT[c.outcome] + ("" if c.fatal or c.outcome == "pass" else " (warns)")
+        word = words[c.outcome] + " (warns)" * (words is VERDICT and not c.fatal and c.outcome != "pass")
         size = str(e.n) if e and e.n is not None else ""
         limit = "" if c.limit is None else numbers.exact(c.limit)
         needed = "" if c.n_needed is None else str(c.n_needed)

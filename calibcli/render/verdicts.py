@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from calibcli import numbers
 from calibcli.render import stream
-from calibcli.render.sheet import VERDICT
+from calibcli.render.sheet import VERDICT, words
 from calibcli.result import WORST_FIRST, Check
 
 
-def title(check: Check) -> str:
+def title(check: Check, command: str = "check") -> str:
     """`ece <= 0.03 (site=A): FAIL`."""
     scope = f" ({check.scope})" if check.scope else ""
-    return stream.clean(f"{check.rule_shown}{scope}: {VERDICT[check.outcome]}")
+    return stream.clean(f"{check.rule_shown}{scope}: {words(command)[check.outcome]}")
 
 
 def sentence(check: Check) -> str:

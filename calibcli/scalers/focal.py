@@ -162,11 +162,12 @@ def _continuous(predictions: Predictions, job: Job, plain: BetaFit) -> Fitted:
     margin = math.inf if gain.lacking else student_quantile((1 + job.level) / 2, gain.units - 1) * gain.se
     notes = _notes(best, sets, gain.value, margin, rise * few.n)
     of = _of(few, predictions)
+    at_bounds = _ends_at_bounds(surface, few, points, sets, known)
     how = "NLL of temperature scaling minus NLL of focal temperature scaling, rows of 5 held-out folds, paired"
     ends = {"low": gain.value - margin, "high": gain.value + margin, "level": job.level, "se": gain.se}
     shown = {"reason": gain.lacking} if gain.lacking else ends
     estimates = [
-        _temperature(surface, best, at, spread, known, few.n, correlation, of),
+        _temperature(surface, best, at, spread, known, few.n, correlation, of, at_bounds),
         _gamma(best, sets, known, rise, few.n, correlation, of),
         Estimate(name="focal_gain", value=gain.value, **shown, n=few.n, unit="nats", how=how + of),
     ]
@@ -184,14 +185,20 @@ def _temperature(
     n: int,
     correlation: float,
     of: str,
+    at_bounds: Sequence[float],
 ) -> Estimate:
-    """T with its interval: profile likelihood over γ, its limit widened to the sandwich variance of ln T."""
+    """T with its interval: profile likelihood over γ, its limit widened to the sandwich variance of ln T.
+
+    Args:
+        at_bounds: ends of ln β where γ is at a bound that its set holds, which the interval then holds, too.
+    """
     detail: dict[str, Cell] = {"correlation with gamma": correlation, f"effective {known.what}": known.units}
     low, high, reason = None, None, known.lacking
     if not reason and not math.isfinite(spread.covariance[0, 0]):
         reason = "the NLL is flat along the ridge of T and gamma"
     elif not reason:
         first, last = ridge.reach(surface, at, known.rise(spread, 0))
+        first, last = min(first, *at_bounds, first), max(last, *at_bounds, last)
         shift = best.u - at.u  # the optimum of more rows than the ridge was looked at on
         low, high = math.exp(-(last + shift)), math.exp(-(first + shift))  # 0, or infinite, where the NLL stays low
         if known.what == "groups" and ridge.confined(surface, (first, last)):
@@ -206,10 +213,27 @@ def _temperature(
         level=None if low is None else known.level,
         n=n,
         how=f"minimises NLL over T > 0, gamma in [{LOW:g}, {HIGH:g}]; interval: profile likelihood over gamma, "
-        f"widened to the variance of ln T over {known.what}, Student's t{of}",
+        f"widened to the variance of ln T over {known.what}, Student's t"
+        f"{', and T given gamma at the end of its range' * bool(at_bounds)}{of}",
         reason=reason,
         detail=detail,
     )
+
+
+def _ends_at_bounds(
+    surface: Surface, rows: Predictions, points: Sequence[Point], sets: Sequence[tuple[float, float]], known: Known
+) -> list[float]:
+    """Ends of ln β given γ at a bound of its range, for each bound that the set of γ holds.
+
+    Where the true γ is at a bound and the fitted one is not, twice the rise of the NLL at the true T is partly a χ² of
+    two degrees of freedom (Self & Liang 1987), and the profile's limit of one degree is too low; given γ it is one.
+    """
+    ends = []
+    for bound, point, end in ((LOW, points[0], sets[0][0]), (HIGH, points[-1], sets[-1][1])):
+        if end == bound:
+            _, width, lacking = _sandwich(surface, rows, point, 0, known.level)
+            ends += [] if lacking else [point.u - width, point.u + width]
+    return ends
 
 
 def _gamma(

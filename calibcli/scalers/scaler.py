@@ -20,7 +20,13 @@ Array = NDArray[np.float64]
 Parameters = dict[str, NDArray[Any]]
 Progress = Callable[[float, str], None]
 
-SCALERS = Shelf("scaler", joint="-", package="calibcli.scalers", first=("temperature", "focal_temperature", "vector"))
+SCALERS = Shelf(
+    "scaler",
+    joint="-",
+    package="calibcli.scalers",
+    first=("temperature", "focal_temperature", "vector"),
+    flag="--method",
+)
 """An entry is a function `(predictions, job, *, options) -> Fitted`, put here with the traits
 
 apply: `(parameters, logits (n, K) float64) -> log-probabilities (n, K) float64`.

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import numpy as np
 
 from calibcli import wellformed
-from calibcli.errors import InputError, UsageError, refusing
-from calibcli.files import atomic
+from calibcli.errors import InputError, UsageError, check_path, refusing
+from calibcli.files import atomic, reading
 from calibcli.predictions import Kind
 from calibcli.result import Estimate
 from calibcli.scalers.parameters import problem
@@ -129,13 +129,17 @@ def load(path: str | Path) -> Scaler:
     return scaler
 
 
+NO_CALIBRATOR = "pass a calibrator, which calib scale --save writes; calib apply takes it before the scores"
+
+
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
     from safetensors import SafetensorError, safe_open
 
     errors = (SafetensorError, ValueError, TypeError, KeyError)
+    reading(path)
     with (
-        refusing(OSError, lambda error: f"cannot read {path} ({error.strerror or error})", "check the path"),
-        refusing(errors, lambda error: f"{path} is not a safetensors file ({error})", "pass a calibrator"),
+        refusing(OSError, lambda error: f"cannot read {path} ({error.strerror or error})", check_path(path)),
+        refusing(errors, lambda error: f"{path} is not a safetensors file ({error})", NO_CALIBRATOR),
     ):
         if path.is_dir():
             problem = f"{path} is a folder, a calibrator is a file"

@@ -20,7 +20,7 @@ from torch import Tensor
 from calibcli.errors import InputError, UsageError, refusing
 from calibcli.files import atomic, no_room
 from calibcli.inputs import checkpoint
-from calibcli.inputs.checkpoint import containers, metadata, weights
+from calibcli.inputs.checkpoint import containers, metadata, prefixes
 from calibcli.inputs.dataset import Dataset
 from calibcli.scalers import Scaler
 from calibcli.ship import fold
@@ -133,9 +133,10 @@ def _stored(path: Path, weight: Tensor, name: str) -> Stored:
         InputError: none or several have them.
     """
     contents = containers.read(path, trust=False)
-    if contents.refusal is not None or contents.module is not None:
+    if contents.refusal is not None or contents.modules:
         raise InputError(f"{path} holds more than tensors", "save its state dict, or use --to pt2")
-    tensors, _ = weights.find(contents.tensors, str(path))
+    tables = prefixes.tables(contents.tensors, str(path))
+    tensors = {prefixes.joined(table, name): value for table, held in tables.items() for name, value in held.items()}
     same = [
         key
         for key, t in tensors.items()
@@ -179,13 +180,25 @@ def _safetensors(source: Path, to: Path, change: Change) -> None:
 
 def _pickle(source: Path, to: Path, change: Change) -> list[str]:
     tree = torch.load(source, map_location="cpu", weights_only=True)
-    key = next((name for name in weights.NESTED if isinstance(tree.get(name), Mapping)), "")
-    state = dict(tree[key] if key else tree)
-    state = {name: change.tensors.get(name, value) for name, value in state.items()}
+    plain = any(isinstance(value, Tensor) for value in tree.values())
     said = {metadata.KEY: _said(tree.get(metadata.KEY) or {}, source, to, change)}
     with to.open("wb") as file:  # a plain state dict stays one: another key would not load
-        torch.save({**tree, key: state, **said} if key else state, file)
-    return [] if key else ["a plain state dict has no place to say what is folded into it; .safetensors has"]
+        torch.save({**_changed(tree, change.tensors), **({} if plain else said)}, file)
+    return ["a plain state dict has no place to say what is folded into it; .safetensors has"] if plain else []
+
+
+def _changed(tree: Mapping[Any, Any], tensors: Mapping[str, Tensor], at: str = "") -> dict[Any, Any]:
+    """The tree with other tensors under these full names."""
+    made = dict[Any, Any]()
+    for key, value in tree.items():
+        name = prefixes.joined(at, str(key))
+        if isinstance(value, Tensor):
+            made[key] = tensors.get(name, value)
+        elif isinstance(value, Mapping) and any(full.startswith(f"{name}.") for full in tensors):
+            made[key] = _changed(value, tensors, name)
+        else:
+            made[key] = value
+    return made
 
 
 def _said(before: Mapping[str, Any], source: Path, to: Path, change: Change) -> dict[str, Any]:

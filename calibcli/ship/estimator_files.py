@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calibcli.errors import InputError, UsageError, refusing
+from calibcli.errors import InputError, UsageError, check_path, refusing
 from calibcli.files import atomic
 from calibcli.inputs.code import FAILURES
 from calibcli.predictions import two_columns
@@ -116,7 +116,7 @@ def read(path: Path, trust: bool) -> Any:
     """
     fix, failures = "write it again, with the versions that read it", (*FAILURES, pickle.UnpicklingError)
     with (
-        refusing(OSError, lambda e: f"cannot read {path} ({e.strerror or e})", "check the path"),
+        refusing(OSError, lambda e: f"cannot read {path} ({e.strerror or e})", check_path(path)),
         refusing(failures, lambda e: f"{path} cannot be read ({type(e).__name__}: {str(e)[:200]})", fix),
     ):
         if path.suffix != ".skops":

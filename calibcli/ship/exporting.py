@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from calibcli.errors import UsageError
-from calibcli.files import known_suffix, may_write, sha256
+from calibcli.files import known_suffix, sha256
 from calibcli.predictions import words
 from calibcli.result import Cell, Estimate, Result
 from calibcli.scalers import Labels
@@ -35,9 +35,6 @@ def export(spec: str, job: Job) -> Result:
         raise UsageError(f"{what} takes the calibrator of one label, such as {one}", fix)
     if suffixes:
         known_suffix(job.path, suffixes, f"the target {choice.name}")
-    reads = [job.calibrator or None, job.model, *job.read]
-    if not (job.model is not None and job.model.is_dir()):
-        may_write([job.path], reads)
     shipped = choice(job)
     compared = shipped.compared
     facts: dict[str, Cell] = {

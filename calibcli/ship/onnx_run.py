@@ -10,7 +10,8 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from calibcli.errors import InputError, refusing
+from calibcli.errors import InputError, check_path, refusing
+from calibcli.files import reading
 from calibcli.inputs import onnx_runtime
 from calibcli.inputs.onnx_runtime import FAILURES
 
@@ -27,10 +28,11 @@ def read(path: Path) -> Any:
     from google.protobuf.message import DecodeError
 
     fix = "export or fetch it again"
+    reading(path)
     if not path.is_file():
-        raise InputError(f"cannot read {path} (no such file)", "check the path")
+        raise InputError(f"cannot read {path} (no such file)", check_path(path))
     with (
-        refusing(OSError, lambda e: f"cannot read {path} ({e.strerror or e})", "check the path"),
+        refusing(OSError, lambda e: f"cannot read {path} ({e.strerror or e})", check_path(path)),
         refusing((DecodeError, ValueError), lambda e: f"{path} is not a whole ONNX file ({str(e)[:100]})", fix),
     ):
         found = onnx.load(str(path), load_external_data=False)

@@ -12,7 +12,7 @@ from typing import Any
 from onnx import AttributeProto
 
 from calibcli.errors import InputError, UsageError, WriteError
-from calibcli.files import no_room
+from calibcli.files import claim, no_room, reading
 from calibcli.ship import onnx_run
 
 
@@ -29,6 +29,7 @@ def weights_beside(model: Path, path: Path) -> Iterator[list[str]]:
     try:
         for name in names:
             source, to = model.parent / name, path.parent / name
+            reading(source)
             if os.path.isabs(name) or ".." in Path(name).parts:
                 raise InputError(f"{model.name} names the weights '{name}' outside its folder", "keep them beside it")
             if not source.is_file():
@@ -39,6 +40,7 @@ def weights_beside(model: Path, path: Path) -> Iterator[list[str]]:
                         f"{to} would be replaced by the weights of {model.name}", "write into an empty folder"
                     )
                 continue
+            claim(to, folder=True)
             to.parent.mkdir(parents=True, exist_ok=True)
             brought.append(to)
             _bring(source, to)

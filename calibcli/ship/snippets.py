@@ -21,6 +21,7 @@ from calibcli.scalers import Scaler
 
 Array = NDArray[Any]
 LANGUAGES = (".py", ".js", ".c")
+MARK = " by calibcli "  # in the first line of a program, by which it is known again
 LOOP = "for (int i = 0; i < KK; i++)"
 
 
@@ -38,7 +39,7 @@ def lines(scaler: Scaler, suffix: str) -> str:
         )
     body, numbers = SHORT[name](scaler, suffix)
     takes = f"{words(scaler.kind)} ({scaler.columns})"
-    what = f"{scaler.spec} by calibcli {__version__}: {takes} to probabilities ({scaler.k})"
+    what = f"{scaler.spec}{MARK}{__version__}: {takes} to probabilities ({scaler.k})"
     made = {".py": _python, ".js": _javascript, ".c": _c}[suffix](scaler, body, numbers)
     comment = {".py": f"# {what}", ".js": f"// {what}", ".c": f"/* {what} */"}[suffix]
     return comment + "\n" + made

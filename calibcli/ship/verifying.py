@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calibcli.errors import InputError, UsageError, refusing
-from calibcli.files import sha256
+from calibcli.errors import InputError, UsageError, check_path, refusing
+from calibcli.files import reading, sha256
 from calibcli.gate import session
 from calibcli.gate.request import Request
 from calibcli.inputs.scores import recorded
@@ -158,7 +158,8 @@ def _scores(job: Job) -> tuple[Predictions, Array, Array | None]:
         given = fed(job.scaler, rows, "float64")
         return rows, estimator_files.probabilities(path, given, "", bool(job.network.get("trust"))), given
     if path.suffix == ".json":
-        with refusing(OSError, lambda e: f"cannot read {path} ({e.strerror})", "check the path"):
+        reading(path)
+        with refusing(OSError, lambda e: f"cannot read {path} ({e.strerror})", check_path(path)):
             text = path.read_bytes()
         return rows, np.asarray(scaler_of(text, str(path)).predict_proba(fed(job.scaler, rows, "float64"))), None
     other = recorded.read(path, need_labels=False)
@@ -225,7 +226,7 @@ def _outputs(path: Path, rows: Any, job: Job) -> Array:
     from calibcli.ship.torch_files import logits_of
 
     network = job.network
-    if path.suffix in TORCH and containers.read(path, trust=bool(network.get("trust"))).module is not None:
+    if path.suffix in TORCH and containers.read(path, trust=bool(network.get("trust"))).modules:
         network = {**network, "arch": None, "arch_file": None}  # a program, which has its own
     model = checkpoint.load(path, **network).model
     inference.check(rows, model)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from calibcli.metrics.intervals import Rows
+from calibcli.metrics.intervals import Rows, average
 from calibcli.numerics import log_sigmoid, normal_quantile, normal_share, root, two_sided
 from calibcli.predictions import Floats, Ints
 
@@ -23,7 +23,7 @@ class Found:
 
     Attributes:
         n: rows.  value: mean gap, or error.  low, high: 1 - alpha interval.  p: that chance shows as much.
-        rest: error of the rows that it is compared with.
+        rest: gap, or error, of the rows that it is compared with.  of: its rows, with those that stronger rules hold.
         adjusted: p for all rules together.  reason: why there is no p.
     """
 
@@ -35,6 +35,7 @@ class Found:
     adjusted: float = 1.0
     reason: str = ""
     rest: float | None = None
+    of: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,15 +51,16 @@ class Measured:
         return self.rows.values if self.p is None else self.p - self.rows.values
 
     def test(self, inside: Ints, outside: Ints, alpha: float) -> Found:
-        """A gap against 0; an error against that of the other rows."""
+        """A gap against 0, and against that of the other rows; an error against that of the other rows."""
         here = self.rows.at(inside)
         if len(inside) < SMALLEST or here.lacking or here.units < SMALLEST:
             reason = here.lacking or f"fewer than {SMALLEST} rows or groups on this half"
             return Found(len(inside), here.value if len(inside) else math.nan, -1.0, 1.0, 1.0, reason=reason)
         low, high = here.bounds(alpha / 2, 0.0 if self.p is None else -1.0, 1.0)
-        if self.p is not None:
-            return Found(len(inside), here.value, low, high, self._gap(here, self.p[inside]))
         rest = self.rows.at(outside)
+        if self.p is not None:
+            p = max(self._gap(here, self.p[inside]), self._further(here, rest, self.p[inside], self.p[outside]))
+            return Found(len(inside), here.value, low, high, p, rest=rest.value)
         return Found(len(inside), here.value, low, high, self._more_wrong(here, rest), rest=rest.value)
 
     @staticmethod
@@ -69,6 +71,32 @@ class Measured:
         hits = float(p.sum() - here.values.sum()) if here.weights is None else float(here.weights @ (p - here.values))
         of_spread = two_sided(abs(here.value) / here.se, here.units - 1) if here.se > 0 else 0.0
         return max(chance(p, round(hits), here.weights if here.counts else None), of_spread)
+
+    @staticmethod
+    def _further(here: Rows, rest: Rows, p: Floats, other: Floats) -> float:
+        """Two-sided: that the gap lies no further from 0 than that of the other rows; 1 where it does not.
+
+        Of independent rows the larger p-value of two tests: by the spread that the rows show, and by that of outcomes
+        that come true with p less the common gap, which rows without an error have, too. Else the score form.
+        """
+        if not len(other):
+            return 0.0
+        apart = here.value - rest.value
+        if apart * here.value <= 0 or rest.lacking:
+            return 1.0
+        degrees = min(here.units, rest.units) - 1
+        spread = here.se**2 + rest.se**2
+        if not (here.binomial and rest.binomial):
+            up, down = (here.value + 1, 1 - rest.value) if apart > 0 else (1 - here.value, rest.value + 1)
+            spread += (here.unseen * up + rest.unseen * down) * abs(apart)
+            return two_sided(abs(apart) / math.sqrt(spread), degrees)
+        sizes = here.effective, rest.effective
+        common = (here.value * sizes[0] + rest.value * sizes[1]) / sum(sizes)
+        expected = 0.0
+        for rows, said, size in ((here, p, sizes[0]), (rest, other, sizes[1])):
+            q = np.clip(said - common, 0.0, 1.0)
+            expected += average(q * (1 - q), rows.weights) / size
+        return two_sided(abs(apart) / math.sqrt(max(spread, expected, 1e-300)), degrees)
 
     @staticmethod
     def _more_wrong(here: Rows, rest: Rows) -> float:

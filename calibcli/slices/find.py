@@ -18,7 +18,7 @@ from calibcli.metrics import Sample
 from calibcli.metrics.intervals import Rows
 from calibcli.metrics.paired import holm
 from calibcli.plots import Curve, Plot
-from calibcli.predictions import Floats, Predictions, Progress
+from calibcli.predictions import Floats, Ints, Predictions, Progress
 from calibcli.result import Estimate, Result, Table
 from calibcli.slices import Search
 from calibcli.slices.confirmed import Found, Measured, detectable, halves
@@ -26,6 +26,7 @@ from calibcli.slices.literals import Column, columns_of
 from calibcli.slices.tried import Evidence, Rule, distinct, ranked
 
 TESTS = 10
+WRONG, TOLD = 20, 0.8  # wrong rows, and the share of them whose label a column tells, from where it is suspect
 SHARE = 0.05  # of the rows, of the slice that "would have been found"
 
 
@@ -55,6 +56,7 @@ def find(predictions: Predictions, search: Search, progress: Progress | None = N
     if not found:
         raise InputError("no column can be searched: " + "; ".join(notes), "name others: --by COLUMN")
     at, rest = np.flatnonzero(searched), np.flatnonzero(~searched if split else searched)
+    evidence = evidence.over(at)
     tell(0.2, "searching")
     rules, count = ranked(found, evidence, at, least, min(search.depth, 2))
     if search.depth == 3:
@@ -73,11 +75,22 @@ def find(predictions: Predictions, search: Search, progress: Progress | None = N
     total = float(confirming.value)
     sides = len(rest), float(np.average(evidence.variance[rest])), count, max(SHARE, search.min_n / predictions.n)
     tell(1.0, "")
-    told = _result(search, texts, gaps, tests, total, sides)
-    if search.find == "gap" and abs(total) > 3 * confirming.se:
+    everywhere = search.find == "gap" and abs(total) > 3 * confirming.se
+    told = _result(search, texts, gaps, tests, total, sides, everywhere)
+    if everywhere:
         notes.append(f"all rows together have a gap of {total:+.3f}, which slices share: calib scale mends that first")
+    if any(one.n < one.of for one in tests):
+        notes.append("a rule is measured on its rows (n) that no rule above it holds, of all that it has (of)")
+    labels = predictions.labels
+    leaks = {
+        i: note
+        for i, column in enumerate(found)
+        if column.name != BY_CLASS and (note := _of_labels(column, labels, table.predicted))
+    }
+    notes += leaks.values()
     notes += [said for rule, text, one in zip(best, texts, tests, strict=True)
-              if one.adjusted <= search.alpha and (said := _leak(rule, text, found, measured))]  # fmt: skip
+              if one.adjusted <= search.alpha and not leaks.keys() & {at for at, _ in rule.parts}
+              and (said := _leak(rule, text, found, measured))]  # fmt: skip
     facts = {**told.facts, "n": predictions.n, **predictions.problem, "columns": len(found)}
     return dataclasses.replace(told, facts=facts, notes=[*predictions.notes, *notes])
 
@@ -90,11 +103,31 @@ def _asked(sample: Sample, search: Search) -> tuple[Measured, Evidence]:
     if search.find == "gap":
         view = sample.view()
         values, variance = view.residual, view.p * view.complement
-        return Measured(Rows(values, *design), view.p), Evidence(w * values, power * variance)
+        return Measured(Rows(values, *design), view.p), Evidence(w * values, power * variance, weight=sample.weights)
     wrong: Floats = (~sample.columns.correct).astype(np.float64)
     mean = float(np.average(wrong, weights=w))
     spread = np.full(len(wrong), mean * (1 - mean))
     return Measured(Rows(wrong, *design), None), Evidence(w * (wrong - mean), power * spread, signed=False)
+
+
+def _of_labels(column: Column, labels: Ints, predicted: Ints) -> str:
+    """A remark where a column tells the labels, also of the rows that the model gets wrong, as no feature does."""
+    wrong = predicted != labels
+    if wrong.sum() < WRONG:
+        return ""
+    size = int(labels.max()) + 1
+    table = np.bincount(column.codes * size + labels, minlength=(int(column.codes.max()) + 1) * size)
+    table = table.reshape(-1, size)
+    usual = table.argmax(axis=1)[column.codes]
+    right = usual == labels
+    chance = float(np.bincount(labels).max()) / len(labels)  # of the most frequent label, whatever the column says
+    if 1 - right.mean() > (1 - chance) / 2 or right[wrong].mean() < TOLD:
+        return ""
+    shares = [f"{100 * share:.1f} %" for share in (right.mean(), right[wrong].mean())]
+    return (
+        f"'{column.name}' alone tells the label of {shares[0]} of rows, and of {shares[1]} of those that the model "
+        "gets wrong: if it was made from the labels, it hides what else there is; name the other columns with --by"
+    )
 
 
 def _leak(rule: Rule, text: str, columns: Sequence[Column], measured: Measured) -> str:
@@ -116,7 +149,8 @@ def _tests(
     found, free = [], np.ones(len(rows), bool)
     for rule in rules:
         held = rule.holds(columns, rows)
-        found.append(measured.test(rows[held & free], rows[~held & free], alpha))
+        one = measured.test(rows[held & free], rows[~held & free], alpha)
+        found.append(dataclasses.replace(one, of=int(held.sum())))
         free &= ~held
     return found
 
@@ -128,6 +162,7 @@ def _result(
     tests: Sequence[Found],
     total: float,
     sides: tuple[int, float, int, float],
+    everywhere: bool,
 ) -> Result:
     rows, variance, count, share = sides
     split = search.confirm == "split"
@@ -151,18 +186,23 @@ def _result(
                 how=how,
                 reason=one.reason,
                 n=one.n,
-                detail=detail | {"searched": gap} | ({} if one.rest is None else {"other_rows": one.rest}),
+                detail=detail
+                | {"searched": gap, "of": one.of}
+                | ({} if one.rest is None else {"other_rows": one.rest}),
             )
         )
-        lines.append([text, "yes" if real else "no", one.n, one.n / rows, one.value, one.low, one.high, one.adjusted])
+        size: list[Any] = [one.n, one.of, one.n / rows]
+        lines.append([text, "yes" if real else "no", *size, one.value, one.low, one.high, one.adjusted])
         if real:
             rules.append({"by": text, "metric": metric, "value": one.value, "n": one.n})
     adjusted = f"p ({'Holm' if split else 'Bonferroni'})"
-    heads = ["rule", "confirmed", "n", "share", metric, "lower", "upper", adjusted]
+    heads = ["rule", "confirmed", "n", "of", "share", metric, "lower", "upper", adjusted]
     title = f"Where it fails: the {len(lines)} strongest of {count:,} rules"
-    least = min(1.0, detectable(variance, share * rows, count, TESTS if split else count, search.alpha))
+    least = min(
+        1.0, detectable(variance / (1 - min(share, 0.5)), share * rows, count, TESTS if split else count, search.alpha)
+    )
     facts: dict[str, Any] = {
-        "headline": _headline(estimates, search, total, (least, share), rows),
+        "headline": _headline(estimates, search, total, (least, share), rows, everywhere),
         "candidates": count,
         "confirmed": len(rules),
         "would_have_found": round(least, 3),
@@ -175,19 +215,34 @@ def _result(
     return Result(command="slices", estimates=estimates, tables=tables, plots=plots, facts=facts)
 
 
-def _headline(found: Sequence[Estimate], search: Search, total: float, least: tuple[float, float], rows: int) -> str:
+def _headline(
+    found: Sequence[Estimate], search: Search, total: float, least: tuple[float, float], rows: int, everywhere: bool
+) -> str:
     what = "a gap" if search.find == "gap" else "an excess of errors"
     real = [e for e in found if e.detail["confirmed"]]
     if not real:
         gap, share = least
         least_rows = f"{100 * share:.0f} % of rows or more"
+        if everywhere:
+            seen = f"a difference of {gap:.2f} in {least_rows} would have been found, with a chance of 80 %"
+            return f"Everywhere alike: confidence gap {total:+.3f}; no slice differs ({seen})."
         return f"No slice found; {what} of {gap:.2f} in {least_rows} would have been, with a chance of 80 %."
     errors = search.find == "error"
-    word, name = ("wrong more often than the other rows", "error") if errors else ("miscalibrated", "confidence gap")
-    names = "; ".join(f"{e.scope} ({name} {_told(e)}, n = {e.n:,})" for e in real[:3])
+    word, name = (
+        ("wrong more often than the other rows", "error")
+        if errors
+        else ("miscalibrated, and more than the other rows", "confidence gap")
+    )
+    names = "; ".join(f"{e.scope} ({name} {_told(e)}, n = {_rows(e)})" for e in real[:3])
     more = f"; and {len(real) - 3} more" if len(real) > 3 else ""
     all_rows = f"{total:.3f}" if errors else f"{total:+.3f}"
     return f"Surely {word}: {names}{more}. All {rows:,} rows together: {name} {all_rows}."
+
+
+def _rows(e: Estimate) -> str:
+    """How many rows, of how many where stronger rules hold some."""
+    every = e.detail["of"]
+    return f"{e.n:,}" if e.n == every else f"{e.n:,} of {every:,}"
 
 
 def _told(e: Estimate) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -38,17 +38,46 @@ class Rule:
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """What rows show: the value whose mean is 0 where nothing is wrong, and its variance there; (N,) each."""
+    """What rows show.
+
+    Attributes:
+        value: (N,) times its weight, whose mean is 0 where nothing is wrong.  variance: (N,) of it there.
+        signed: whether both directions are wrong, and rules are compared with the other rows, too.
+        weight: (N,).  total: the sums of weight, value and variance over the rows that are searched.
+    """
 
     value: Floats
     variance: Floats
-    signed: bool = True  # whether both directions are wrong
+    signed: bool = True
+    weight: Floats | None = None
+    total: tuple[float, float, float] | None = None
+
+    def over(self, rows: npt.NDArray[np.int64]) -> Evidence:
+        """With the totals of the rows that are searched."""
+        return replace(self, total=self._sums(rows))
+
+    def _sums(self, rows: Any) -> tuple[float, float, float]:
+        weight = np.ones(len(self.value))[rows] if self.weight is None else self.weight[rows]
+        return float(weight.sum()), float(self.value[rows].sum()), float(self.variance[rows].sum())
 
     def z(self, rows: Any) -> float:
-        """Σ value over its standard error."""
-        total, spread = float(self.value[rows].sum()), float(self.variance[rows].sum())
-        z = total / np.sqrt(spread) if spread > 0 else 0.0
-        return abs(z) if self.signed else z
+        """The strength of some rows."""
+        return float(self.strength(*(np.float64(part) for part in self._sums(rows))))
+
+    def strength(self, weight: Any, value: Any, variance: Any) -> Any:
+        """The mean over its standard error, from sums over the rows of rules; of a gap the smaller of this and that of
+        the difference from the other rows, 0 where the two have different signs: what all rows share is no slice.
+        """
+        z = np.divide(value, np.sqrt(variance), out=np.zeros_like(value), where=variance > 1e-12)
+        if not self.signed:
+            return z
+        if self.total is None:
+            return np.abs(z)
+        others = [all_rows - here for all_rows, here in zip(self.total, (weight, value, variance), strict=True)]
+        here, there = (np.where(mass > 0, mass, np.inf) for mass in (weight, others[0]))
+        apart, spread = value / here - others[1] / there, variance / here**2 + others[2] / there**2
+        against = np.divide(apart, np.sqrt(np.abs(spread)), out=np.zeros_like(apart), where=spread > 1e-300)
+        return np.where(z * against > 0, np.minimum(np.abs(z), np.abs(against)), 0.0)
 
 
 def ranked(
@@ -60,14 +89,15 @@ def ranked(
     sides those of every rule of the pair.
     """
     value, variance = evidence.value[rows], evidence.variance[rows]
+    weight = None if evidence.weight is None else evidence.weight[rows]
     codes = [column.codes[rows] for column in columns]
     found: list[tuple[Floats, npt.NDArray[np.int64], tuple[int, ...]]] = []
     sets = [c for size in range(1, depth + 1) for c in itertools.combinations(range(len(columns)), size)]
     count = 0
     for chosen in sets:
         n, total, spread = (_sums(columns, codes, chosen, weights) for weights in (None, value, variance))
-        z = np.divide(total, np.sqrt(spread), out=np.zeros_like(total), where=spread > 1e-12)
-        z = np.abs(z) if evidence.signed else z
+        mass = n if weight is None else _sums(columns, codes, chosen, weight)
+        z = evidence.strength(mass, total, spread)
         enough = (n >= least) & (n <= len(rows) - least)
         count += int(enough.sum())
         z = np.where(enough, z, -1.0)
@@ -110,7 +140,8 @@ def distinct(
     covered = np.zeros(len(rows), bool)
     for rule in rules:
         held = rule.holds(columns, rows)
-        if kept and not _own(evidence, rows[held], rows[held & ~covered]):
+        left = evidence.over(rows[~covered]) if evidence.signed else evidence
+        if kept and not _own(evidence, left, rows[held], rows[held & ~covered]):
             continue
         rule = _shortest(rule, columns, evidence, rows, held)
         if rule in kept:
@@ -122,11 +153,17 @@ def distinct(
     return kept
 
 
-def _own(evidence: Evidence, whole: npt.NDArray[np.int64], rest: npt.NDArray[np.int64]) -> bool:
-    """Whether the rows that no rule before it has show what all of them do."""
-    if not len(rest) or evidence.z(rest) < OWN:
+def _own(evidence: Evidence, left: Evidence, whole: npt.NDArray[np.int64], rest: npt.NDArray[np.int64]) -> bool:
+    """Whether the rows that no rule before it has show what all of them do, among the rows that are left, too."""
+    if not len(rest) or left.z(rest) < OWN:
         return False
-    return bool(_gap(evidence, rest)[0] / _gap(evidence, whole)[0] >= 0.5)
+    beyond = _gap(evidence, rest)[0] - _shared(left)
+    return bool(beyond / (_gap(evidence, whole)[0] - _shared(evidence)) >= 0.5)
+
+
+def _shared(evidence: Evidence) -> float:
+    """The gap that all rows have."""
+    return evidence.total[1] / evidence.total[0] if evidence.signed and evidence.total is not None else 0.0
 
 
 def _shortest(

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
 from calibcli.errors import InputError, UsageError, did_you_mean
-from calibcli.spec import Range
+from calibcli.files import reading
+from calibcli.spec import Range, Seeds, values
+from calibcli.training.setup import Training
 from calibcli.wellformed import read
 
 SIZES = ("small", "medium", "paper")
@@ -140,6 +144,7 @@ def text_of(name: str) -> tuple[str, str]:
     path = Path(name)
     if path.suffix != ".toml" or not path.is_file():
         raise UsageError(f"no study is called '{name}'", did_you_mean(name, built_in()) + ", or pass a .toml file")
+    reading(path)
     try:
         return path.read_text("utf-8"), str(path)
     except (OSError, UnicodeDecodeError) as error:
@@ -160,7 +165,7 @@ VALUES: dict[str, tuple[Any, str]] = {
     "split": (Literal["", "stratified", "mukhoti"], '"stratified" or "mukhoti"'),
     "differs": (Names, '["what differs from the paper"]'),
     "arch": (Names, '["resnet:depth=20"]'),
-    "seeds": (Annotated[int, Range(1)], "5"),
+    "seeds": (Seeds, "5"),
     "metrics": (Names, '["error", "ece"]'),
     "scalers": (Names, '["focal-temperature"]'),
     "curvature": (Names, '["lambda_max", "trace"]'),
@@ -177,6 +182,20 @@ VALUES: dict[str, tuple[Any, str]] = {
     **dict.fromkeys(("first", "last"), (Percent, "10, percent of the epochs")),
     "sign": (Literal["+", "-"], '"+" or "-"'),
 }
+EXAMPLES = {"clip_norm": 1.0, "patience": 5, "augment": "flip", "freeze": ["layer1.*"]}
+"""Of the options of training that are left out by default."""
+
+
+def _options() -> dict[str, tuple[Any, str]]:
+    """Kind and example of each option of training, as `VALUES` has them."""
+    kinds, found = get_type_hints(Training, include_extras=True), {}
+    for f in dataclasses.fields(Training):
+        example, words = json.dumps(EXAMPLES.get(f.name, f.default)), values(kinds[f.name]).removesuffix(" or none")
+        found[f.name] = (kinds[f.name], f"{example}, {words}" if words.startswith(("a whole", "a number")) else example)
+    return found
+
+
+VALUES |= _options()
 
 
 def wanted(key: str, value: Any) -> str:

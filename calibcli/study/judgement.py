@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from calibcli import numbers
 from calibcli.errors import UsageError
 from calibcli.headline import listed
 from calibcli.result import Cell, Check, Estimate, Outcome, Result, Table
@@ -29,6 +30,8 @@ OUTCOMES: dict[claims.Word, Outcome] = {
     "not comparable": "not_run",
     "no verdict": "not_run",
 }
+DIGITS = {"digits": 4}
+"""Of a number on a screen: seeds that agree to ten digits say nothing of what other rows would give."""
 UNITS = {"nll": "nats", "nll after": "nats", "train_nll": "nats"}
 
 
@@ -72,7 +75,11 @@ def report(study: Study, save: Path, expect: bool = False) -> Result:
             *panels.against(study, found),
             *panels.epochs(study, lambda arm, arch, seed: logged(save, Run(arm, arch, seed)), found),
         ],
-        checks=[_check(claim, study, arch, judged, expect) for claim in study.claims for arch in study.arch],
+        checks=[
+            _check(claim, study, arch, judged, expect, _counted(claim, found[arch]))
+            for claim in study.claims
+            for arch in study.arch
+        ],
         notes=_notes(study, missing),
         facts={
             "headline": _headline(study, judged),
@@ -166,6 +173,7 @@ def _estimate(name: str, study: Study, arm: str, arch: str, found: Measured) -> 
         reason="" if half is not None else lost,
         n=len(found.values),
         se=None if half is None else mean.error,
+        detail=DIGITS,
     )
 
 
@@ -175,9 +183,7 @@ def _verdicts(study: Study, found: dict[str, dict[str, dict[str, Measured]]], ju
         for arch in found:
             verdict = judged[_scoped(study, claim.id, arch)]
             about = verdict.about
-            names = [str(claim.keys[key]) for key in ("metric", "than", "against") if key in claim.keys]
-            of = next(iter(found[arch].values()), {})
-            counted = all(name in of and of[name].draws is not None for name in names)
+            counted = _counted(claim, found[arch])
             cells: list[Cell] = ["", "", ""]
             if about is not None:
                 both, alone = about.half(LEVEL), about.half(LEVEL, rows=False)
@@ -187,9 +193,17 @@ def _verdicts(study: Study, found: dict[str, dict[str, dict[str, Measured]]], ju
                     f"[{about.value - alone:.4g}, {about.value + alone:.4g}]",
                 ]
             more = _more(verdict)
-            rows.append([_scoped(study, claim.id, arch), claim.text, verdict.word, *cells, f"{verdict.p:.2g}", more])
+            p = verdict.p if counted else ""
+            rows.append([_scoped(study, claim.id, arch), claim.text, verdict.word, *cells, p, more])
     heads = ["claim", "text", "verdict", "value", "seeds and rows", "these rows alone", "p (Holm)", "would decide"]
     return Table(name="claims", columns=heads, rows=rows, title=f"Claims, {study.seeds} seeds, {LEVEL:.0%} intervals")
+
+
+def _counted(claim: Claim, arms: dict[str, dict[str, Measured]]) -> bool:
+    """Whether what other rows would add is known of the metrics of a claim; a p-value without says too much."""
+    names = [str(claim.keys[key]) for key in ("metric", "than", "against") if key in claim.keys]
+    of = next(iter(arms.values()), {})
+    return all(name in of and of[name].draws is not None for name in names)
 
 
 def _more(verdict: Verdict) -> str:
@@ -240,19 +254,21 @@ def _spread(found: Measured) -> float:
     return float(found.values.std(ddof=1)) if len(found.values) > 1 else 0.0
 
 
-def _check(claim: Claim, study: Study, arch: str, judged: dict[str, Verdict], expect: bool) -> Check:
+def _check(claim: Claim, study: Study, arch: str, judged: dict[str, Verdict], expect: bool, counted: bool) -> Check:
     verdict = judged[_scoped(study, claim.id, arch)]
     message = ": ".join(filter(None, (verdict.word, _more(verdict))))
     about, found = verdict.about, None
     if about is not None and np.isfinite(about.error):
         half = about.half(LEVEL)
+        p = f"p {numbers.of_table('p', [verdict.p])[0]} after Holm's correction"
         found = Estimate(
             name=str(claim.keys["metric"]),
             value=about.value,
             low=about.value - half,
             high=about.value + half,
             level=LEVEL,
-            how=f"{claim.kind}: what decides; p {verdict.p:.2g} after Holm's correction",
+            how=f"{claim.kind}: what decides; {p if counted else 'other rows are not counted'}",
+            detail=DIGITS,
         )
     return Check(
         rule=claim.text,

@@ -8,7 +8,6 @@ import itertools
 import json
 import math
 import re
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,8 +23,10 @@ from calibcli.study.experiment import CURVATURE, KINDS, LOGGED, OPTIONAL, SIZES,
 from calibcli.study.redraws import NAMES
 from calibcli.training.recipe import Recipe, own_loss
 from calibcli.training.setup import Training
+from calibcli.wellformed import toml
 
 SCHEMA = 1
+MOST_ARMS = 1_000  # that one table stands for
 PARTS = ("train", "validation", "test")
 BESIDE = ("split", "embeddings", "masked")  # of [data], apart from the rows
 DEFAULTS = {"metrics": ("error", "nll", "ece"), "losses": ("ce",)}
@@ -45,12 +46,17 @@ def keep(study: Study, save: Path) -> None:
     """Write the recipe into the folder of the study, so that the folder alone is enough to go on.
 
     Raises:
-        UsageError: the folder holds another study.
+        UsageError: the folder holds another study, or files that are no study's.
     """
     path = save / FILE
     save.mkdir(parents=True, exist_ok=True)
+    # A process that began at the same time may have written only the temporary file of the recipe.
+    others = sorted(entry.name for entry in save.iterdir() if not entry.name.startswith(f".{FILE}."))
+    if others and not path.is_file():
+        problem = f"{printable(str(save))} holds {printable(others[0])}, and no {FILE}: it is not the folder of a study"
+        raise UsageError(problem, "pass another --save folder, a new or an empty one")
     if path.is_file():
-        held = parse(path.read_text("utf-8"), str(path), trust=True)
+        held, _ = _read(path.read_text("utf-8"), str(path))  # compared, so that none of its code has to run
         differing = [
             f.name
             for f in dataclasses.fields(Study)
@@ -84,7 +90,7 @@ def _toml(value: Any) -> str:
     """A value as TOML; JSON's texts, numbers and lists are TOML's."""
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{json.dumps(key)} = {_toml(v)}" for key, v in value.items()) + " }"
-    return json.dumps(list(value) if isinstance(value, tuple) else value)
+    return json.dumps(list(value) if isinstance(value, tuple) else value, default=str)  # dates and times as texts
 
 
 def parse(
@@ -96,7 +102,7 @@ def parse(
     trust: bool = False,
     arch: Sequence[str] = (),
 ) -> Study:
-    """A study of its TOML.
+    """A study of its TOML, with the code that it names loaded, and checked.
 
     Args:
         size: which of the tables `[size.NAME]` replaces keys.  data: rows in place of those written, `PATH`, whose
@@ -106,10 +112,17 @@ def parse(
     Raises:
         UsageError: not TOML, a key that is not known, an arm or a claim that cannot be.
     """
-    try:
-        raw = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{source} is not TOML ({error})", "correct that line") from None
+    study, where = _read(text, source, size, data, seeds, arch)
+    _check_code(study, where, trust)
+    _check(study, where)
+    return study
+
+
+def _read(
+    text: str, source: str, size: str = "", data: str = "", seeds: int = 0, arch: Sequence[str] = ()
+) -> tuple[Study, _Where]:
+    """The study that a text describes, as `parse`; nothing that it names is looked up or run."""
+    raw = toml(text, source)
     where = _Where(source, text)
     sections = ("schema", "study", "data", "axes", "train", "arm", "measure", "claim", "size")
     where.known(raw, sections, "the study", values=False)
@@ -154,9 +167,7 @@ def parse(
         **fields,
         differs=tuple(about.get("differs", ())),
     )
-    _check_code(study, where, trust)
-    _check(study, where)
-    return study
+    return study, where
 
 
 def _check_code(study: Study, where: _Where, trust: bool) -> None:
@@ -191,9 +202,14 @@ class _Where:
         for key, value in table.items():
             if key not in keys and key.replace("-", "_") not in keys:
                 raise UsageError(f"{self.at(key)}: {place} has no key '{key}'", did_you_mean(key, sorted(keys)))
-            if values and (fix := wanted(key, value)):
-                raise UsageError(f"{self.at(key, value)}: {key} = {printable(_toml(value), 40)} in {place}", fix)
+            if values:
+                self.value(key, value, place)
         return {key.replace("-", "_"): value for key, value in table.items()}
+
+    def value(self, key: str, value: Any, place: str) -> None:
+        """Refuse a value that is not what its key may be."""
+        if fix := wanted(key.replace("-", "_"), value):
+            raise UsageError(f"{self.at(key, value)}: {key} = {printable(_toml(value), 40)} in {place}", fix)
 
     def table(self, raw: Mapping[str, Any], name: str, keys: Sequence[str] | set[str]) -> dict[str, Any]:
         return dict(self.known(raw.get(name, {}), keys, f"[{name}]"))
@@ -218,6 +234,8 @@ def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _options(table: Mapping[str, Any], where: _Where, place: str) -> dict[str, Any]:
+    for key, value in table.items():
+        where.value(key, value, place)
     found: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
     refused = _refused(frozenset(found.items()))
     if refused is not None:
@@ -232,11 +250,6 @@ def _refused(options: frozenset[tuple[str, Any]]) -> tuple[str, str] | None:
         Recipe(**dict(options))
     except UsageError as error:
         return error.problem, error.fix
-    except TypeError:
-        if len(options) > 1:
-            return next(filter(None, (_refused(frozenset([one])) for one in options)), None)
-        ((name, value),) = options
-        return f"{name} = {value!r} is of another kind", "write it as `calib fit --help` has it"
     return None
 
 
@@ -246,17 +259,21 @@ def _arms(table: Any, where: _Where) -> list[Arm]:
         raise UsageError(f"{where.at('arm')}: an arm needs a name and a loss", 'write name = "CE" and loss = "ce"')
     holes = set(re.findall(r"{(\w+)}", f"{table['name']} {table['loss']}"))
     for hole in sorted(holes):
-        if not isinstance(table.get(hole), list) or not table[hole]:
+        values = table.get(hole)
+        if not isinstance(values, list) or not all(isinstance(v, int | float | str) for v in values) or not values:
             raise UsageError(
                 f"{where.at('name', table['name'])}: arm '{table['name']}' has no values for {{{hole}}}",
                 f"write {hole} = [1, 2, 3]",
             )
+    count = math.prod(len(table[hole]) for hole in holes)
+    if count > MOST_ARMS:
+        problem = f"{where.at('name', table['name'])}: '{table['name']}' stands for {count} arms"
+        raise UsageError(problem, f"write fewer values: at most {MOST_ARMS} arms")
     where.known(
         {k: v for k, v in table.items() if k not in holes}, {"name", "loss", "at", "printed", *OPTIONS}, "[[arm]]"
     )
     options = {k.replace("-", "_"): v for k, v in table.items() if k not in {"name", "loss", "at", "printed", *holes}}
     arms = []
-    count = math.prod(len(table[hole]) for hole in holes)
     for i, values in enumerate(itertools.product(*(table[hole] for hole in sorted(holes)))):
         at = dict(zip(sorted(holes), values, strict=True))
         words = {k: f"{v:g}" if isinstance(v, int | float) else str(v) for k, v in at.items()}

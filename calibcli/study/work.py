@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import secrets
 import socket
 import tempfile
 import threading
@@ -176,26 +177,31 @@ def logged(save: Path, run: Run) -> list[dict[str, Any]]:
 def claimed(folder: Path) -> Iterator[bool]:
     """Whether this worker has the folder for itself: by a file that only one can make, touched while it works.
 
-    A worker that died (its process is gone, or on another machine it gave no sign for a minute) loses its claim.
+    A worker that died (its process is gone, or on another machine it gave no sign for a minute) loses its claim. One
+    whose process lives on this machine keeps it, however long it slept.
     """
     folder.mkdir(parents=True, exist_ok=True)
     lock = folder / "run.lock"
-    if not _make(lock) and not (_taken_away(lock, _dead(lock)) and _make(lock)):
+    own = json.dumps(
+        {"host": socket.gethostname(), "pid": os.getpid(), "born": _born(os.getpid()), "token": secrets.token_hex(8)}
+    )
+    if not _make(lock, own) and not (_taken_away(lock, _dead(lock)) and _make(lock, own)):
         yield False
         return
     over = threading.Event()
 
     def beat() -> None:
         while not over.wait(BEAT):
-            with contextlib.suppress(OSError):
-                os.utime(lock)
+            with contextlib.suppress(OSError, ValueError):
+                if lock.read_text("utf-8") == own:
+                    os.utime(lock)
 
     threading.Thread(target=beat, daemon=True).start()
     try:
         yield True
     finally:
         over.set()
-        lock.unlink(missing_ok=True)
+        _taken_away(lock, own)
 
 
 def _one(study: Study, run: Run, what: Mapping[str, Any], save: Path, progress: Progress) -> None:
@@ -246,14 +252,22 @@ def _one(study: Study, run: Run, what: Mapping[str, Any], save: Path, progress: 
     (folder / "state.pt").unlink(missing_ok=True)
 
 
-def _make(lock: Path) -> bool:
+def _make(lock: Path, own: str) -> bool:
     try:
         handle = os.open(lock, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
     except FileExistsError:
         return False
     with os.fdopen(handle, "w") as file:
-        file.write(json.dumps({"host": socket.gethostname(), "pid": os.getpid()}))
+        file.write(own)
     return True
+
+
+def _born(pid: int) -> str:
+    """When a process of this machine began, in ticks since it was started; "" where the system does not say."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[19]
+    except (OSError, ValueError, IndexError):
+        return ""
 
 
 def _dead(lock: Path) -> str | None:
@@ -270,13 +284,18 @@ def _dead(lock: Path) -> str | None:
             return text
         except PermissionError:
             pass
+        born = owner.get("born")
+        return text if born and _born(owner["pid"]) not in (born, "") else None  # another process has that number now
     return text if age > STALE else None
 
 
 def _taken_away(lock: Path, dead: str | None) -> bool:
-    """Whether it was the dead worker's file that was moved; a live one's, made since, is put back."""
+    """Whether it was the file with the text `dead` that was moved; a live one's, made since, is put back."""
     if dead is None:
         return False
+    with contextlib.suppress(OSError, ValueError):
+        if lock.read_text("utf-8") != dead:
+            return False
     aside = lock.with_name(f"{lock.name}.{socket.gethostname()}.{os.getpid()}")
     try:
         lock.rename(aside)
@@ -309,4 +328,6 @@ def _within(progress: Progress, number: int, count: int, words: str) -> Progress
 
 def _slug(name: str) -> str:
     kept = "".join(c if c.isalnum() or c in "-_.=" else "-" for c in name)
-    return kept if kept == name else f"{kept[:60]}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
+    if kept == name and len(name) <= 200 and name.strip("."):
+        return name
+    return f"{kept[:60]}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,11 @@ from calibcli.architectures import ARCHITECTURES
 from calibcli.architectures.text_cnn import TextCNN
 from calibcli.architectures.tree_lstm import TreeLSTM
 from calibcli.errors import UsageError, WriteError
-from calibcli.files import may_write, sha256
+from calibcli.files import claim, reading, sha256
 from calibcli.inputs import checkpoint, opening
 from calibcli.inputs.checkpoint.factory import is_built_in
 from calibcli.inputs.dataset.vocabulary import vectors
+from calibcli.inputs.files.names import parted
 from calibcli.result import Result
 from calibcli.training import state, summary
 from calibcli.training.data import Parts, Split, open_parts, standardised
@@ -45,13 +47,13 @@ def run_all(setup: Setup) -> Result:
     """
     where = devices.pick(setup.device)
     devices.set_threads(setup.threads)
-    losses_asked = (setup.loss,) if isinstance(setup.loss, str) else setup.loss or ("ce",)
-    for spec in losses_asked:
-        own_loss(spec)
-    recipes = list({r.loss: r for r in (recipe(setup, spec) for spec in losses_asked)}.values())
+    given = setup.loss if isinstance(setup.loss, tuple | list) else (setup.loss,)
+    asked = [own_loss(loss) for loss in given or ("ce",)]
+    recipes = list({r.loss: r for r in (recipe(setup, spec) for spec in asked)}.values())
     if len(recipes) > 1 and isinstance(setup.model, nn.Module):
         raise UsageError(f"{len(recipes)} losses for one module", "train a copy with each, or pass a checkpoint")
     save = setup.save and Path(setup.save)
+    reading(*(parted(str(name))[0] for name in setup.files if os.path.exists(parted(str(name))[0])))
     folders = [save / slug(r.loss) if save and len(recipes) > 1 else save for r in recipes]
     with _emptied(folders), contextlib.ExitStack() as stack:
         for folder in folders:
@@ -211,7 +213,7 @@ def _prepare(setup: Setup, folder: Path | None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"cannot make the folder {folder} ({error.strerror})", "name another --save folder") from None
-    may_write([folder / name for name in (*MADE, *map(snapshot_name, setup.snapshot), *RUN)], setup.files)
+    claim(*(folder / name for name in (*MADE, *map(snapshot_name, setup.snapshot), *RUN)))
     made, held = ([folder / name for name in names if (folder / name).exists()] for names in (MADE, RUN))
     made += folder.glob(snapshot_name("[0-9]*"))
     if made and not held:

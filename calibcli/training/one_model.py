@@ -21,7 +21,7 @@ from calibcli.errors import InputError, UsageError
 from calibcli.files import atomic
 from calibcli.inputs import checkpoint, inference
 from calibcli.links import log_phi
-from calibcli.predictions import Predictions
+from calibcli.predictions import Predictions, same_rows
 from calibcli.training import head, state
 from calibcli.training.batches import Loader
 from calibcli.training.data import Index, Parts, Split
@@ -258,6 +258,8 @@ def _write(
         if gamma:
             made = log_phi(made, gamma).astype(made.dtype)
         setattr(fitted, role, Predictions.of(made, rows.labels, source=role))
+        if len(made) > 1 and (made == made[0]).all():
+            parts.notes.append(f"{role}: {same_rows(len(made), 'logits')}")
         if folder is not None:
             fitted.files[role] = str(folder / f"{role}.npz")
             named = {"ids": rows.ids, "classes": rows.classes and np.array(rows.classes)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -12,7 +13,7 @@ import torch
 from torch import nn
 
 from calibcli import losses
-from calibcli.errors import UsageError, refusing
+from calibcli.errors import CalibError, UsageError, refusing
 from calibcli.inputs.code import FAILURES, NAMES_CODE, from_module
 from calibcli.shelves import Choice, Shelf
 from calibcli.spec import Range, Seed, check_options
@@ -40,6 +41,8 @@ class Recipe(Training):
         check_options(self)
         try:
             optimizers.build(self.optimizer, [nn.Parameter(torch.zeros(1))], self.lr)
+        except CalibError:
+            raise
         except ValueError as error:
             raise UsageError(f"--optimizer {self.optimizer}: {str(error).lower()}", "correct its options") from None
         canonical = {
@@ -63,18 +66,30 @@ class Recipe(Training):
         return float(self.lr * _schedule(self.schedule)(step, total, epochs))
 
 
-def own_loss(spec: str) -> None:
-    """Load the loss `module:factory` of a spec that the user wrote, if it is one.
+def own_loss(asked: str | Callable[..., Any]) -> str:
+    """The spec of a loss that the user asked for. One of the user's own, `module:name` or passed in Python, is loaded.
 
     Raises:
-        UsageError, InputError: no such module, or what it makes is no loss.
+        UsageError, InputError: no such module, or what it makes is no loss.  TypeError: neither text nor callable.
     """
-    head = spec.partition("+")[0].strip()
+    if not isinstance(asked, str):
+        spec = losses.own.spec_of(asked)
+        if not (isinstance(asked, losses.Loss) and asked.spec):
+            _added(spec, asked)
+        return spec
+    head = asked.partition("+")[0].strip()
     if NAMES_CODE.fullmatch(head) and head not in losses.own.OWN:
         module, _, name = head.partition(":")
-        factory = from_module(module, name)
-        with refusing(FAILURES, lambda e: f"loss {head} fails ({type(e).__name__}: {e})", "correct the module"):
-            losses.own.add(head, factory)
+        _added(head, from_module(module, name))
+    return asked
+
+
+def _added(spec: str, given: Callable[..., Any]) -> None:
+    fix = (
+        "let it take logits (N, K) and labels (N,), or be a class or function without arguments that makes such a loss"
+    )
+    with refusing(FAILURES, lambda e: f"loss {spec} fails ({type(e).__name__}: {e})", fix):
+        losses.own.add(spec, given)
 
 
 @functools.cache

@@ -21,6 +21,7 @@ from calibcli.spec import (
     Warmup,
     argument,
     check_options,
+    in_tuples,
     option,
 )
 
@@ -82,9 +83,9 @@ class Given:
     )
     val_fraction: Share | None = option(None, "Share of rows that is held out; default: 0.1. 0 for none.")
     missing_classes: bool = option(False, "Allow classes without training or validation rows.")
-    loss: str | tuple[str, ...] = option(
+    loss: str | Callable[..., Any] | tuple[str | Callable[..., Any], ...] = option(
         ("ce",),
-        "ce, focal:gamma=3, FLA-53, brier, ... (calib list losses), your own module:factory, and penalties: ce+mmce. "
+        "ce, focal:gamma=3, FLA-53, brier, ... (calib list losses), your own module:name, and penalties: ce+mmce. "
         "Repeat to compare.",
         kind=tuple[str, ...],
     )
@@ -98,7 +99,9 @@ class Kept:
     """What a run leaves behind."""
 
     init: Literal["keep", "fresh"] = option("keep", "Of a checkpoint: keep its weights, or draw fresh ones.")
-    save: Path | None = option(None, "Folder for the model, logits, log and state; one folder per loss inside it.")
+    save: Path | None = option(
+        None, "Folder for the model, logits, log and state; one folder per loss inside it.", writes="folder"
+    )
     save_every: Rows = option(500, "Steps between saved states.")
     resume: bool = option(False, "Go on from the state in --save.")
     overwrite: bool = option(False, "Start again where --save holds a run.")
@@ -125,6 +128,7 @@ class Setup(opening.Rows, opening.Network, Machine, Kept, Training, Given):
     note: Callable[[str], None] = lambda text: None
 
     def __post_init__(self) -> None:
+        in_tuples(self)
         check_options(self)
 
     @property

@@ -64,7 +64,7 @@ class Keeper:
         self.path, self.terms = path, terms
         self.name = "the state" if path is None else str(path)
         there = path is not None and os.path.exists(path)
-        self.state: State | None = ledger.load(path) if there and path is not None and not restart else None
+        self.state: State | None = ledger.load(path, own=True) if there and path is not None and not restart else None
         self.aside = restart and there
         self.files: list[dict[str, Any]] = []
         self.notes: list[str] = []
@@ -86,7 +86,12 @@ class Keeper:
         state = State.begin(settings) if self.state is None else nightly.copied(self.state)
         if self.state is not None:
             ledger.same(self.state, settings, self.name)
-        night = nightly.which(night, state, self.name)
+        asked, night = night, nightly.which(night, state, self.name)
+        if not asked and state.night == night and state.rows_tonight and not self.files:
+            self.notes.append(
+                f"{night}, today in UTC, has {state.rows_tonight:,} rows already, and these count for the same night, "
+                "in which no drift is seen; if they are of another night, write its date: --night DATE"
+            )
         baselines = Baselines(source, reading)
         for part in _blocks(source):
             said = nightly.add(state, part, baselines, baseline or _baseline(config), night)
@@ -104,6 +109,7 @@ class Keeper:
         Raises:
             InputError: it has other rules, or rows that are in this one.
         """
+        nightly.refuse_future(other, name)
         other = nightly.copied(other)
         self.state = nightly.merged(nightly.copied(self.state), other, name) if self.state else other
         if self.state.night:

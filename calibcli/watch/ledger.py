@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibcli import wellformed
-from calibcli.errors import InputError, UsageError, printable
+from calibcli.errors import CalibError, InputError, UsageError, printable
 from calibcli.files import atomic
 from calibcli.gate.baseline import squeezed, unsqueezed
 from calibcli.inputs.files.source import Source
@@ -32,7 +32,7 @@ from calibcli.watch.streams import Stream, Watched, thresholds
 
 FORMAT, SCHEMA = "calib-watch", 1
 NIGHTS = 400  # of the history that is kept
-BATCHES = 512  # digests that are kept
+BATCHES = 1024  # digests that are kept, two of a batch
 MOST = 1 << 26  # bytes of the history
 IDS = 1024  # hashes that are kept: the smallest
 COUNTS = ("night", "nights", "rows", "rows_tonight")  # of a state, as they are in its file
@@ -160,13 +160,13 @@ def is_state(path: str | os.PathLike[str]) -> bool:
         return f'"format": "{FORMAT}"'.encode() in file.read(64)
 
 
-def load(path: str | os.PathLike[str]) -> State:
-    """What `save` wrote.
+def load(path: str | os.PathLike[str], own: bool = False) -> State:
+    """What `save` wrote; `own`: to be brought up to date.
 
     Raises:
         InputError: it cannot be read, is no state, was changed by something else, or is of a later version.
     """
-    source, name = Source(Path(path)), str(path)
+    source, name = Source(Path(path), own=own), str(path)
     try:
         data = json.loads(source.read())
     except (ValueError, RecursionError):
@@ -191,6 +191,8 @@ def load(path: str | os.PathLike[str]) -> State:
             key = one["rule"], one["slice"]
             _fill(state.streams[key], one["arrays"])
             state.streams[key].crossed, state.streams[key].night = dict(one["crossed"]), max(state.nights, 1)
+    except CalibError:
+        raise
     except (KeyError, ValueError, TypeError, zlib.error) as error:
         raise InputError(f"{name}: what its streams hold is damaged ({error})", fix) from None
     return state

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from calibcli.errors import InputError, UsageError
-from calibcli.gate import baseline
+from calibcli.gate.pairing import hashes as hashes_of
 from calibcli.gate.sources import Scores
 from calibcli.watch import watched as watching
 from calibcli.watch.ledger import IDS, NIGHTS, Hashes, State
@@ -28,11 +28,16 @@ def today() -> str:
     return datetime.datetime.now(datetime.UTC).date().isoformat()
 
 
+def tomorrow() -> str:
+    """The latest date that it can be anywhere while it is `today` in UTC."""
+    return (datetime.date.fromisoformat(today()) + datetime.timedelta(days=1)).isoformat()
+
+
 def which(night: str, state: State, path: str) -> str:
     """The night that rows are added to: the one asked for, or today's.
 
     Raises:
-        UsageError: it is no date.  InputError: it is over, or the state is from the future.
+        UsageError: it is no date, or has not come anywhere.  InputError: it is over, or the state is from the future.
     """
     if night:
         try:
@@ -42,6 +47,9 @@ def which(night: str, state: State, path: str) -> str:
         except ValueError:
             raise UsageError(f"--night {night[:40]} is no date", f"write --night {today()}") from None
     found = night or today()
+    if found > tomorrow():
+        problem = f"the night {found} has not come yet, and would close the state to every night before it"
+        raise UsageError(problem, f"write the date of the rows, such as {today()}")
     if state.night > found:
         if not night:
             problem = f"the last night of {path} is {state.night}, which has not come yet: today is {found}"
@@ -49,6 +57,17 @@ def which(night: str, state: State, path: str) -> str:
         problem = f"the night {found} is over: {path} is at {state.night}"
         raise InputError(problem, f"count late labels on the night that they come: --night {state.night}")
     return found
+
+
+def refuse_future(state: State, name: str) -> None:
+    """Refuse a state with a night that has not come: the nights before it could not be added any more.
+
+    Raises:
+        InputError: it has one.
+    """
+    if state.night > tomorrow():
+        problem = f"the last night of {name} is {state.night}, which has not come yet: today is {today()}"
+        raise InputError(problem, "set the clock of the machine that counted its rows, and count them again")
 
 
 def turn(state: State, night: str) -> None:
@@ -83,8 +102,12 @@ def add(state: State, source: Scores, baselines: Any, path: str, night: str) -> 
             )
         found[i] = said
     digest, hashes = _digest(state, source)
+    content = _content(source)
     if digest and digest in state.batches:
         return f"{name}: these rows are in the state already, and count once"
+    if content and content in state.batches:
+        problem = f"the scores and labels of {name} are in the state already, in another order or under other ids"
+        raise InputError(f"{problem}; nothing was counted", "pass rows that are new, under the ids that they keep")
     if hashes is not None:
         _refuse_repeated(state, hashes, name, source.predictions.groups is not None)
         _remember(state, hashes)
@@ -94,7 +117,7 @@ def add(state: State, source: Scores, baselines: Any, path: str, night: str) -> 
             state.streams[i, value].add(*evidence)
     state.rows += source.predictions.n
     state.rows_tonight += source.predictions.n
-    state.batches += [digest] if digest else []
+    state.batches += [one for one in (digest, content) if one]
     return ""
 
 
@@ -184,13 +207,25 @@ def _digest(state: State, source: Scores) -> tuple[str, Hashes | None]:
     names = rows.ids
     if rows.groups is not None and rows.group_names is not None:
         names = rows.group_names[np.unique(rows.groups)]
-    hashes = None if names is None else baseline.hashes(names, state.settings.digest)
+    hashes = None if names is None else hashes_of(names, state.settings.digest)
     if hashes is None and len(np.unique(table.confidence[:100_000])) < DISTINCT:
         return "", None
     made = hashlib.blake2b(digest_size=8)
     for column in (rows.labels, table.confidence, hashes):
         made.update(b"" if column is None else np.ascontiguousarray(column).tobytes())
     return made.hexdigest(), hashes
+
+
+def _content(source: Scores) -> str:
+    """What the same labels and confidences give again, in any order and under any ids; "" where others may too."""
+    labels, confidence = source.predictions.labels, source.whole.columns.confidence
+    if len(np.unique(confidence[:100_000])) < DISTINCT:
+        return ""
+    order = np.lexsort((labels, confidence))
+    made = hashlib.blake2b(digest_size=8, person=b"content")
+    for column in (labels, confidence):
+        made.update(np.ascontiguousarray(column[order]).tobytes())
+    return made.hexdigest()
 
 
 def _refuse_repeated(state: State, hashes: Hashes, name: str, grouped: bool = False) -> None:

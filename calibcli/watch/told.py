@@ -50,7 +50,7 @@ def result(state: State) -> Result:
         estimates=estimates,
         checks=checks,
         tables=[_evidence(state, checks), *_nights(state)],
-        plots=plots(state),
+        plots=night_plots(state),
         notes=[*notes],
         facts=facts,
     )
@@ -111,7 +111,11 @@ def _check(state: State, name: str, stream: Stream) -> Check:
 def _verdict(stream: Stream, logs: dict[str, float], limits: dict[str, float]) -> tuple[Outcome, str]:
     """The outcome, and why, with the night of the first look that showed it."""
     crossed = stream.crossed
-    said = {"fail": "surely beyond the limit", "drift": "drifted beyond the limit", "pass": "surely within the limit"}
+    said = {
+        "fail": "surely beyond the limit",
+        "drift": "drifted beyond the limit",
+        "pass": "surely within the limit, all nights together",
+    }
     outcomes: dict[str, Outcome] = {"fail": "fail", "drift": "fail", "pass": "pass"}
     for key, outcome in outcomes.items():
         if key in crossed:
@@ -157,38 +161,41 @@ def history(state: State) -> list[dict[str, Any]]:
     return found
 
 
-def plots(state: State) -> list[Plot]:
+def night_plots(state: State) -> list[Plot]:
     """Per stream the number of each night beside its limit, and below it E as a share of what decides, in powers."""
     if len(state.history) < 2:
         return []
-    first = datetime.date.fromisoformat(state.history[0]["night"])
-    days = [_day(entry["night"], first) for entry in state.history]
-    found = []
+    days = [_day(entry["night"]) for entry in state.history]
+    plots = []
     for i, (key, stream) in enumerate(list(state.streams.items())[:PANELS]):
         watched, limits = stream.watched, state.limits(stream)
-        title = watched.rule + (f", {scope}" if (scope := _scope(stream, key[1])) else "")
-        numbers = [entry["streams"][i] for entry in state.history]
-        alarm = [_day(stream.crossed[key], first) for key in ("fail", "drift") if key in stream.crossed]
+        rule = watched.rule + (f", {scope}" if (scope := _scope(stream, key[1])) else "")
+        nights = [entry["streams"][i] for entry in state.history]
+        alarm = [_day(stream.crossed[key]) for key in ("fail", "drift") if key in stream.crossed]
         marks = [Curve(label="alarm", kind="vline", x=[min(alarm)], role="best")] if alarm else []
-        nightly = Curve(label="of the night", kind="points", x=days, y=[n[0] for n in numbers], role="model")
+        nightly = Curve(label="of the night", kind="points", x=days, y=[n[0] for n in nights], role="model")
         limit = [watched.limit, -watched.limit] if watched.side == "zero" else [watched.limit]
         bound = Curve(label="limit", kind="hline", y=limit, role="limit")
-        shared: dict[str, Any] = {"xlabel": f"days since {first}", "group": title}
-        found.append(Plot(name=f"nights{i}", ylabel=watched.metric, curves=[nightly, bound, *marks], **shared))
+        shared: dict[str, Any] = {"xlabel": "night", "xscale": "date", "group": rule}
+        curves = [nightly, bound, *marks]
+        plots.append(
+            Plot(name=f"nights{i}", title=f"{rule}, each night", ylabel=watched.metric, curves=curves, **shared)
+        )
         powers = [
-            Curve(label=word, kind="line", x=days, y=[_below(n[at], limits[key]) for n in numbers], role=word)
+            Curve(label=word, kind="line", x=days, y=[_below(n[at], limits[key]) for n in nights], role=word)
             for at, key, word in ((1, "fail", BROKEN), (3, "drift", DRIFT), (2, "pass", KEPT))
         ]
         decides = Curve(label="decides", kind="hline", y=[0.0], role="limit")
         curves, label = [*powers, decides, *marks], "log10 of E / what decides"
         top = max((y for curve in powers for y in curve.y if y is not None), default=0.0)
         ylim = (-6.0, min(max(1.0, top + 0.5), 6.0))
-        found.append(Plot(name=f"evidence{i}", ylabel=label, ylim=ylim, curves=curves, **shared))
-    return found
+        about: dict[str, Any] = {"name": f"evidence{i}", "title": f"{rule}, evidence so far"}
+        plots.append(Plot(**about, ylabel=label, ylim=ylim, curves=curves, **shared))
+    return plots
 
 
-def _day(night: str, first: datetime.date) -> int:
-    return (datetime.date.fromisoformat(night) - first).days
+def _day(night: str) -> int:
+    return datetime.date.fromisoformat(night).toordinal()
 
 
 def _below(log10: float | None, limit: float) -> float | None:

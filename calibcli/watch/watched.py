@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from calibcli.errors import InputError, UsageError
-from calibcli.gate import baseline, words
+from calibcli.gate import words
 from calibcli.gate.config import Gate
 from calibcli.gate.limits import resolved
+from calibcli.gate.pairing import Unpaired, pair
 from calibcli.gate.sources import Part, Scores
 from calibcli.metrics.intervals import MeanOf
 from calibcli.predictions import Floats, Ints
@@ -126,9 +127,9 @@ def _differences(watched: Watched, source: Scores, baselines: Any, gate: Gate, c
     if isinstance(both, str):
         return both
     new, base = both
-    pairing = baseline.pair(new, base)
-    if isinstance(pairing, str):
-        return pairing
+    pairing = pair(new, base)
+    if isinstance(pairing, Unpaired):
+        return str(pairing)
     i, j = pairing.new, pairing.base
     values = [one.column(watched.metric)[at] for one, at in ((new, i), (base, j))]
     if watched.metric == "nll":

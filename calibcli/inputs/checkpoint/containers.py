@@ -16,9 +16,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from calibcli.errors import InputError, refusing
+from calibcli.errors import InputError, check_path, refusing
+from calibcli.files import reading
 from calibcli.inputs.checkpoint import metadata as meta
-from calibcli.inputs.checkpoint import safe_unpickler, trusted, weights
+from calibcli.inputs.checkpoint import prefixes, safe_unpickler, trusted
 from calibcli.inputs.checkpoint.onnx_session import Graph
 from calibcli.inputs.files import pickles
 from calibcli.inputs.files.formats import safetensors
@@ -32,8 +33,8 @@ class Contents:
     """What a container held.
 
     Attributes:
-        container: its kind, in words.  tensors: an object tree with the weights, or None when `module` is the network.
-        module: the network, where the container holds one.  metadata: our metadata, checked.
+        container: its kind, in words.  tensors: an object tree with the weights.
+        modules: networks that the container holds, by their entries.  metadata: our metadata, checked.
         refusal: why the network itself is not taken, where a file holds one and is not trusted.
     """
 
@@ -41,7 +42,7 @@ class Contents:
     tensors: Any = None
     metadata: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    module: nn.Module | None = None
+    modules: dict[str, nn.Module] = field(default_factory=dict)
     refusal: InputError | None = None
 
 
@@ -51,9 +52,10 @@ def read(path: Path, *, trust: bool) -> Contents:
     Raises:
         InputError: not there, not a checkpoint, damaged, or holding code while `trust` is false (nothing is executed).
     """
+    reading(path)
     if path.is_dir():
         return _folder(path)
-    with refusing(OSError, lambda e: f"cannot read {path} ({e.strerror})", "check the path"), path.open("rb") as file:
+    with refusing(OSError, lambda e: f"cannot read {path} ({e.strerror})", check_path(path)), path.open("rb") as file:
         head = file.read(16)
     if path.name.endswith(".index.json"):
         return _shards(path)
@@ -64,7 +66,7 @@ def read(path: Path, *, trust: bool) -> Contents:
     if is_pickle(head):
         return _pickle(path, "legacy pt", trust)
     if path.suffix == ".onnx":
-        return Contents("ONNX graph", module=Graph(path))
+        return _whole("ONNX graph", Graph(path))
     if head[:4] == b"\x89HDF" or head[:4] == b"GGUF" or path.suffix in (".h5", ".keras", ".tflite"):
         raise InputError(f"{path} is not a PyTorch checkpoint", "export its state dict to .safetensors")
     raise InputError(f"{path} is not a checkpoint in a known format", "pass .safetensors, .pt, .pth or .ckpt")
@@ -99,6 +101,7 @@ def _shards(index: Path) -> Contents:
         if not (index.parent / name).is_file():
             raise InputError(f"shard {name} of {index} is missing", "put all shards beside the index")
     paths = [index.parent / name for name in names]
+    reading(*paths)
     if all(path.suffix == ".safetensors" for path in paths):
         return _safetensors(paths, f"sharded safetensors ({len(paths)} files)")
     tensors: dict[str, Any] = {}
@@ -123,7 +126,7 @@ def _zip(path: Path, trust: bool) -> Contents:
         names = file.namelist()
     if kind := program(names):
         load = trusted.torchscript if kind == "TorchScript" else trusted.exported
-        return Contents(kind, module=load(path, trust))
+        return _whole(kind, load(path, trust))
     if any(name.partition("/")[2] == "data.pkl" or name == "data.pkl" for name in names):
         return _pickle(path, "pt", trust)
     if any(name.endswith(".npy") for name in names):
@@ -150,11 +153,13 @@ def _pickle(path: Path, container: str, trust: bool) -> Contents:
             said = str(error).partition("\n")[0][:200]
             problem = f"{path} is damaged ({type(error).__name__}: {said})"
             raise InputError(problem, "save or fetch it again") from None
-    held = [tree, *(tree.get(name) for name in weights.NESTED)] if isinstance(tree, Mapping) else [tree]
-    module = next((value for value in held if isinstance(value, nn.Module)), None)
-    if module is not None:
-        return Contents(f"{container} pickled module", module=module)
-    return Contents(f"{container} state dict", tree, _own(tree, path))
+    kind = "pickled module" if (modules := prefixes.modules(tree)) else "state dict"
+    return Contents(f"{container} {kind}", tree, _own(tree, path), modules=modules)
+
+
+def _whole(kind: str, module: nn.Module) -> Contents:
+    """A container of one network."""
+    return Contents(kind, module, modules={"": module})
 
 
 def _inert(path: Path, container: str, names: set[str]) -> Contents:
@@ -164,7 +169,7 @@ def _inert(path: Path, container: str, names: set[str]) -> Contents:
     refusal = trusted.refusal(path, f"pickled Python objects{listed}")
     try:
         tree, unknown = safe_unpickler.read(path)
-        weights.find(tree, str(path))
+        prefixes.tables(tree, str(path))
     except (safe_unpickler.Hostile, InputError, StopIteration, MemoryError, *UNREADABLE):
         raise refusal from None
     shown = ": " * bool(unknown) + ", ".join(unknown[:3]) + (", ..." if len(unknown) > 3 else "")

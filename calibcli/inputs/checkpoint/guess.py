@@ -2,40 +2,50 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 
 import torch
 
 from calibcli.architectures import ARCHITECTURES
 from calibcli.errors import UsageError
-from calibcli.inputs.checkpoint.weights import Tensors, fit_names
+from calibcli.inputs.checkpoint import prefixes
+from calibcli.inputs.checkpoint.prefixes import Tensors
 
+HEAD = "linear.weight"
 Shapes = Mapping[str, tuple[int, ...]]
 
 
-def likely(tensors: Tensors) -> str | None:
-    """The spec of a built-in architecture with the same names and shapes, or None.
+def likely(tables: prefixes.Tables, source: str, key: str = "") -> tuple[str | None, str]:
+    """The spec of a built-in architecture with the same names and shapes, or None; and how to name the network that is
+    meant, where several have them.
 
     Activations, and the heads of attention, leave no trace in names and shapes, so this is never more than likely.
     """
-    prefix = os.path.commonprefix(list(tensors))  # noqa: RUF071 (names, not paths)
-    prefix = prefix[: prefix.rfind(".") + 1] if len(tensors) > 1 else ""
-    shapes = {key.removeprefix(prefix): tuple(value.shape) for key, value in tensors.items()}
-    shapes = {key.replace("fc.", "linear.").replace("downsample.", "shortcut."): s for key, s in shapes.items()}
-    for spec in _candidates(shapes):
+    for spec in _specs(tables):
         try:
             choice = ARCHITECTURES.choose(spec)
             with torch.device("meta"):
                 expected = choice().state_dict()
         except (UsageError, RuntimeError):
             continue
-        found, _ = fit_names(tensors, expected)
-        found, expected = _measured(found), _measured(expected)
-        same = all(name in found and found[name].shape == value.shape for name, value in expected.items())
-        if same and len(found) == len(expected):
-            return choice.spec
-    return None
+        networks = prefixes.networks(tables, expected, source, key)
+        wanted = _measured(expected)
+        for found in (_measured(network.tensors) for network in networks):
+            same = all(name in found and found[name].shape == value.shape for name, value in wanted.items())
+            if same and len(found) == len(wanted):
+                names = [network.prefix for network in networks if network.prefix]
+                return choice.spec, prefixes.alternatives(source, names) if len(networks) > 1 else ""
+    return None, ""
+
+
+def _specs(tables: prefixes.Tables) -> Iterator[str]:
+    """Specs that the shapes speak for, of every prefix that a last layer stands under."""
+    for _, tensors in sorted(tables.items()):
+        names = {key: key.replace("fc.", "linear.").replace("downsample.", "shortcut.") for key in tensors}
+        ends = {name.removesuffix(HEAD) for name in names.values() if name == HEAD or name.endswith(f".{HEAD}")}
+        for prefix in sorted(ends, key=lambda prefix: (len(prefix), prefix)):
+            inside = ((name, tensors[key].shape) for key, name in names.items() if name.startswith(prefix))
+            yield from _candidates({name.removeprefix(prefix): tuple(shape) for name, shape in inside})
 
 
 def _measured(tensors: Tensors) -> Tensors:

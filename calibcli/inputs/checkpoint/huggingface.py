@@ -10,6 +10,7 @@ import contextlib
 import functools
 import inspect
 import os
+import re
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,12 +25,15 @@ from calibcli.errors import InputError, refusing
 from calibcli.inputs.checkpoint import processor
 from calibcli.inputs.checkpoint.processor import Known
 from calibcli.inputs.code import FAILURES
-from calibcli.inputs.dataset.prepared import ForPictures, ForTexts, Preparation
+from calibcli.inputs.dataset.prepared import VOCABULARY, ForPictures, ForTexts, Preparation
 from calibcli.inputs.files.formats import safetensors
 
 HEADS = ("ForSequenceClassification", "ForImageClassification", "ForAudioClassification", "ForMultipleChoice")
 TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "spiece.model", "tokenizer.model",
               "sentencepiece.bpe.model")  # fmt: skip
+LAYERS, SIZES = 1000, 10_000_000  # numbers of layers, and sizes, that any configuration may have
+OF_LAYERS = re.compile(r"(^n|num|encoder|decoder)_(\w+_)?(layer|block|group|stage)s?$|layers$|depths?$|group_num$")
+NO_SIZE = re.compile(r"_ids?$|length|theta|position|period|base|timeout|seed")  # numbers that nothing is made of
 LONGEST = 1 << 20  # tokens: what tokenizers without a limit name is far beyond
 
 
@@ -48,6 +52,11 @@ def model(path: Path) -> Known:
     with refusing(ImportError, f"{path} is a Hugging Face model, and transformers is not installed", fix):
         import transformers
     transformers.utils.logging.disable_progress_bar()
+    with _loading(path, "check its config.json"):
+        return _model(path, transformers)
+
+
+def _model(path: Path, transformers: Any) -> Known:
     config = _config(path)
     name = next(iter(config.architectures or []), "")
     with _loading(path, "check the installation: torchvision must be made for this torch, or not be there"):
@@ -56,6 +65,7 @@ def model(path: Path) -> Known:
         heads = ", ".join(f"...{head}" for head in HEADS)
         raise InputError(f"{path} is a '{name or 'model without a head'}', not a classifier", f"pass one of {heads}")
     _refuse_problem(path, config)
+    _refuse_missing(path, made, config)
     with _loading(path, "check its config.json"):
         found, stored, about = _weights(path, made, config)
     missing = [key for key in about["missing_keys"] if not key.endswith("position_ids")]
@@ -79,6 +89,7 @@ def _config(path: Path) -> Any:
     """
     about = processor.read_json(path / "config.json")
     processor.refuse_code(path / "config.json", about)
+    _refuse_huge(path, about)
     fix = "build it in code of yours: --arch-file net.py:make" if "auto_map" in about else "check its config.json"
     return _made("AutoConfig", path, fix)
 
@@ -103,22 +114,69 @@ def _loading(path: Path, fix: str) -> Iterator[None]:
     before = logging.get_verbosity()
     logging.set_verbosity(logging.CRITICAL)
     try:
-        with refusing(FAILURES, problem, fix), warnings.catch_warnings(action="ignore"):
+        with refusing(_failures(), problem, fix), warnings.catch_warnings(action="ignore"):
             yield
     finally:
         logging.set_verbosity(before)
 
 
+def _failures() -> tuple[type[BaseException], ...]:
+    """What transformers and the libraries below it raise where files are damaged."""
+    from huggingface_hub import errors
+    from safetensors import SafetensorError
+
+    return (*FAILURES, MemoryError, SafetensorError, getattr(errors, "StrictDataclassError", SafetensorError))
+
+
+def _stored_bytes(path: Path) -> int:
+    """Bytes of a folder's weights."""
+    return sum(file.stat().st_size for file in path.iterdir() if file.suffix in (".safetensors", ".bin", ".onnx"))
+
+
+def _refuse_huge(path: Path, about: Any, name: str = "config.json") -> None:
+    """Refuse whole numbers beyond what the weights in the folder can be of, before anything of that size is made.
+
+    Raises:
+        InputError: more layers, or a larger size, than bytes of weights allow.
+    """
+    for key, value in about.items() if isinstance(about, Mapping) else ():
+        within = f"{name}: {key}"
+        _refuse_huge(path, value, within)
+        numbers = value if isinstance(value, list) else [value]
+        whole = [n for n in numbers if isinstance(n, int | float) and not isinstance(n, bool)]
+        if not whole or NO_SIZE.search(str(key)):
+            continue
+        stored = _stored_bytes(path)
+        most = max(LAYERS, stored // 1000) if OF_LAYERS.search(str(key)) else max(SIZES, stored)
+        if not all(abs(n) <= most for n in whole):
+            problem = f"{path / name}: {key} is {str(value)[:40]}, and its weights have {stored:,} bytes"
+            raise InputError(problem, "check its config.json, or fetch all of its weights")
+
+
+def _refuse_missing(path: Path, made: Any, config: Any) -> None:
+    """Refuse a configuration of far more parameters than the folder has bytes of weights.
+
+    Raises:
+        InputError: it is one.
+    """
+    asked, stored = 0, _stored_bytes(path)
+    with contextlib.suppress(*_failures()), torch.device("meta"), torch.random.fork_rng(devices=[]):
+        asked = sum(p.numel() for p in made(config).parameters())
+    if asked > 4 * stored + SIZES:
+        problem = f"{path / 'config.json'} asks for {asked:,} parameters, and its weights have {stored:,} bytes"
+        raise InputError(problem, "check its config.json, or fetch all of its weights")
+
+
 def _weights(path: Path, made: Any, config: Any) -> tuple[nn.Module, set[str], Mapping[str, Any]]:
     """The model with its weights in float32, the types that they are stored in, and what transformers found."""
-    from calibcli.inputs.checkpoint import containers, weights
+    from calibcli.inputs.checkpoint import containers, prefixes
 
     how = {"config": config, "torch_dtype": torch.float32, "output_loading_info": True}
     if any(path.glob("*.safetensors")):
         found, about = made.from_pretrained(path, local_files_only=True, use_safetensors=True, **how)
         return found, _stored(path), about
     contents = containers.read(path, trust=False)
-    tensors, _ = weights.find(contents.tensors, str(path))
+    tensors = prefixes.main(prefixes.tables(contents.tensors, str(path)))
     stored = {str(t.dtype).removeprefix("torch.") for t in tensors.values() if t.is_floating_point()}
     found, about = made.from_pretrained(None, state_dict=tensors, **how)
     return found, stored, about
@@ -157,9 +215,10 @@ def beside(path: Path, model: nn.Module, taken: Collection[str]) -> tuple[Prepar
     fix = "pip install 'calibcli[hf]', or move the graph out of the folder to go without them"
     with refusing(ImportError, f"{path} has files of transformers, which is not installed", fix):
         import transformers  # noqa: F401
-    config = _config(path)
-    _refuse_problem(path, config)
-    return _own(path, config, model, taken), _labels(config)
+    with _loading(path, "check its config.json"):
+        config = _config(path)
+        _refuse_problem(path, config)
+        return _own(path, config, model, taken), _labels(config)
 
 
 def _own(path: Path, config: Any, model: nn.Module, taken: Collection[str]) -> Preparation:
@@ -211,7 +270,9 @@ def _texts(path: Path, config: Any, model: nn.Module, taken: Collection[str]) ->
         fix = "pass input_ids (N, choices, tokens) and attention_mask as arrays"
         raise InputError(f"{path} takes a text for every choice, which calib does not tokenize", fix)
     made = _made("AutoTokenizer", path, "check its tokenizer files")
-    longest = _longest(made, config, model)
+    with _loading(path, "check its config.json and its tokenizer files"):
+        _refuse_empty(path, made)
+        longest = _longest(made, config, model)
 
     def encode(texts: Sequence[str], second: Sequence[str] | None, cut: bool) -> Mapping[str, list[list[int]]]:
         limits = {"truncation": True, "max_length": longest} if cut else {"truncation": False}
@@ -233,7 +294,27 @@ def _texts(path: Path, config: Any, model: nn.Module, taken: Collection[str]) ->
 
     pad = {"token_type_ids": int(getattr(made, "pad_token_type_id", 0) or 0)}
     left = config.model_type == "xlnet"
-    return ForTexts(f"{type(made).__name__} of transformers", encode, longest, pad, settle, left)
+    empty = frozenset(int(i) for i in made.all_special_ids if i is not None)
+    return ForTexts(f"{type(made).__name__} of transformers", encode, longest, pad, settle, left, empty)
+
+
+def _refuse_empty(path: Path, tokenizer: Any) -> None:
+    """Refuse a tokenizer without words.
+
+    Where the file of its vocabulary is missing, the library makes one of its special tokens alone, and every text
+    becomes the same.
+
+    Raises:
+        InputError: it has no words, or none for what is unknown.
+    """
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    words = tokenizer.get_vocab() if backend is None else backend.get_vocab(with_added_tokens=False)
+    unknown = getattr(getattr(backend, "model", None), "unk_token", None)
+    if set(words) <= set(tokenizer.all_special_tokens):
+        raise InputError(f"{path} has a tokenizer without its vocabulary", VOCABULARY)
+    if isinstance(unknown, str) and unknown not in words:
+        problem = f"{path} has a tokenizer whose vocabulary of {len(words):,} entries lacks '{unknown}'"
+        raise InputError(problem, VOCABULARY)
 
 
 def _longest(tokenizer: Any, config: Any, model: nn.Module) -> int | None:

@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 from calibcli.errors import InputError, UsageError, refusing
-from calibcli.files import sha256, unchanged
+from calibcli.files import reading, sha256, unchanged
 from calibcli.inputs import dataset
-from calibcli.inputs.checkpoint import huggingface, processor, weights, zoos
+from calibcli.inputs.checkpoint import huggingface, prefixes, processor, weights, zoos
 from calibcli.inputs.checkpoint import metadata as meta
 from calibcli.inputs.checkpoint.containers import Contents, read
 from calibcli.inputs.checkpoint.factory import build, canonical, is_built_in, sized
@@ -47,6 +47,7 @@ class Checkpoint:
     source: str
     sha256: str
     container: str
+    prefix: str = ""
     notes: list[str] = field(default_factory=list)
     classes: list[str] | None = None
     data: dict[str, str] = field(default_factory=dict)
@@ -106,6 +107,7 @@ class Checkpoint:
             "model": self.source,
             "architecture": self.architecture,
             "container": self.container,
+            **({"prefix": self.prefix} if self.prefix else {}),
             "data": found.source,
             "preprocess": dict(found.prepared) or found.preprocess.as_dict(),
         }
@@ -125,18 +127,20 @@ def load(path: str | Path, *, arch: str | None = None, arch_file: str | None = N
     """Read a checkpoint. The global random state is left as it was.
 
     Args:
-        path: file or folder; `model.pt#ema` takes the entry `ema` of a nested dict.
+        path: file or folder; `model.pt#ema` takes the entry `ema` of a nested dict, else the names that begin so.
         arch, arch_file: the architecture (see `build`); needed where the file does not carry a built-in one.
         trust: allow containers that hold code (pickled modules, TorchScript, `torch.export`).
 
     Raises:
-        InputError: unreadable, holding code while not trusted, weights that do not fit or are not finite.
+        InputError: unreadable, holding code while not trusted, weights that do not fit or are not finite, or several
+            networks that fit.
         UsageError: an architecture spec that is wrong.
     """
     if arch is not None and arch_file is not None:
         raise UsageError("both --arch and --arch-file were given", "pass one of them")
     source = str(path)
     file, key = parted(source)
+    reading(file)
     with unchanged(*members(file)):  # torch, safetensors and transformers open files by name
         return _load(source, file, key, arch, arch_file, trust)
 
@@ -150,8 +154,10 @@ def _load(source: str, file: Path, key: str, arch: str | None, arch_file: str | 
         problem = f"{home} holds an adapter, a change to a model that lies elsewhere"
         raise InputError(problem, "put both together: model.merge_and_unload().save_pretrained(folder)")
     whole = home if home and not given and not timm and huggingface.is_model(home) else None
+    if whole and key:
+        raise UsageError(f"{whole} is a folder of one network", f"leave out #{key}")
     contents = Contents("Hugging Face folder") if whole else read(file, trust=trust)
-    own, classes = Preparation(), contents.metadata.get("classes")
+    own, classes, prefix = Preparation(), contents.metadata.get("classes"), ""
     if whole:
         found = huggingface.model(whole)
         model, architecture, notes = found.model, found.architecture, found.notes
@@ -159,19 +165,20 @@ def _load(source: str, file: Path, key: str, arch: str | None, arch_file: str | 
         config = getattr(getattr(model, "config", None), meta.KEY, None)  # which fine-tuning hands on
         if isinstance(config, Mapping) and isinstance(config.get("folded"), Mapping):
             about["folded"] = dict(config["folded"])
-    elif contents.module is not None and not given:
-        model, architecture, notes = contents.module, contents.container, _widened(contents.module)
+    elif contents.modules and not given:
+        model, prefix, notes = prefixes.module(contents.modules, str(file), key)
+        architecture, notes = contents.container, notes + _widened(model)
         if isinstance(model, Graph):
             own, classes, about = beside(file, model.taken, model)
     elif home and timm and not given:
         made = zoos.of_folder(timm)
         own, classes = made.own, classes or made.classes
-        model, architecture, notes = _filled(contents, made.architecture, None, source, key, made.make)
+        model, architecture, prefix, notes = _filled(contents, made.architecture, None, file, key, made.make)
     else:
         named = arch or arch_file or contents.metadata.get("architecture")
         if named is None:
-            raise contents.refusal or _unknown(source, contents, key)
-        model, architecture, notes = _filled(contents, named, arch_file, source, key)
+            raise contents.refusal or _unknown(file, contents, key)
+        model, architecture, prefix, notes = _filled(contents, named, arch_file, file, key)
         if not about and arch_file is None and (known := zoos.published(architecture, model, str(file))):
             about, own, notes = {"preprocess": known.preprocess}, known.own, notes + known.notes
     weights.finite(model.eval(), source)
@@ -183,6 +190,7 @@ def _load(source: str, file: Path, key: str, arch: str | None, arch_file: str | 
         source=source,
         sha256=fingerprint(file),
         container=contents.container,
+        prefix=prefix,
         notes=contents.notes + notes + _folded(metadata),
         classes=None if classes is None else [str(c) for c in classes],
         data=meta.resolve(contents.metadata, file.parent),
@@ -209,7 +217,7 @@ def _widened(module: nn.Module) -> list[str]:
     narrow = {p.dtype for p in module.parameters()} & {torch.float16, torch.bfloat16}
     if narrow:
         module.float()
-    return [f"weights stored as {_name(dtype)} were converted to float32" for dtype in narrow]
+    return [f"weights stored as {_name(dtype)} were converted to float32" for dtype in sorted(narrow, key=str)]
 
 
 STANDARD = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
@@ -253,14 +261,14 @@ def _filled(
     contents: Contents,
     architecture: str,
     arch_file: str | None,
-    source: str,
+    file: Path,
     key: str,
     make: Callable[[], nn.Module] | None = None,
-) -> tuple[nn.Module, str, list[str]]:
-    """The model with the file's weights, its full spec, and remarks. Classes and channels that the spec leaves open are
-    those of the tensors."""
-    tree = contents.module.state_dict() if contents.module is not None else contents.tensors
-    tensors, notes = weights.find(tree, source, key)
+) -> tuple[nn.Module, str, str, list[str]]:
+    """The model with the file's weights, its full spec, the prefix of the weights, and remarks. Classes and channels
+    that the spec leaves open are those of the tensors."""
+    source, notes = str(file), list[str]()
+    tables = prefixes.tables(contents.tensors, source, key)
     light = make is None and arch_file is None and is_built_in(architecture)
     errors, fix = (RuntimeError, MemoryError, OverflowError), "check its options"
 
@@ -272,18 +280,20 @@ def _filled(
         return weights.fillable(model, architecture, light)
 
     model = made()
-    if make is None and (sizes := weights.sizes(weights.fit_names(tensors, model.state_dict())[0], model.state_dict())):
+    found = prefixes.network(tables, model.state_dict(), source, key)
+    if make is None and (sizes := weights.sizes(found.tensors, model.state_dict())):
         again = made(**sizes)
-        if not weights.sizes(weights.fit_names(tensors, again.state_dict())[0], again.state_dict()):
+        if not weights.sizes(found.tensors, again.state_dict()):
             model = again
             notes += [f"{n} {what}, as the weights have it" for what, n in sizes.items()]
             architecture = sized(architecture, sizes)
     architecture = canonical(architecture)
     expected = model.state_dict()
-    tensors, renamed = weights.fit_names(tensors, expected)
-    tensors = weights.matched(tensors, expected, source, architecture)
+    tensors, renamed = weights.matched(found.tensors, expected, source, architecture), list(found.notes)
     changed = {(v.dtype, expected[k].dtype) for k, v in tensors.items() if expected[k].is_floating_point()}
-    renamed += [f"weights stored as {_name(a)} were converted to {_name(b)}" for a, b in changed if a != b]
+    renamed += [
+        f"weights stored as {_name(a)} were converted to {_name(b)}" for a, b in sorted(changed, key=str) if a != b
+    ]
     if light:  # the file's tensors become the parameters: a large model is in memory once
         own = {
             k: _owned(tensors[k], v) if k in tensors else torch.zeros_like(v, device="cpu") for k, v in expected.items()
@@ -294,7 +304,7 @@ def _filled(
             for name, target in expected.items():
                 if name in tensors:
                     target.copy_(tensors[name])
-    return model, architecture, notes + renamed
+    return model, architecture, found.prefix, notes + renamed
 
 
 def _name(dtype: torch.dtype) -> str:
@@ -307,11 +317,9 @@ def _owned(found: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return found if found.untyped_storage().nbytes() == found.nbytes else found.clone()
 
 
-def _unknown(source: str, contents: Contents, key: str) -> InputError:
-    tensors, _ = weights.find(contents.tensors, source, key)
-    spec = likely(tensors)
+def _unknown(file: Path, contents: Contents, key: str) -> InputError:
+    spec, others = likely(prefixes.tables(contents.tensors, str(file), key), str(file), key)
     fix = "pass --arch NAME:key=value, --arch module:factory or --arch-file net.py:factory"
-    return InputError(
-        f"{source} ({contents.container}) does not say which architecture it is",
-        f"its tensors fit --arch {spec}: pass that if it is right" if spec else fix,
-    )
+    if spec:
+        fix = f"its tensors fit --arch {spec}: pass that if it is right" + (f", with {others}" if others else "")
+    return InputError(f"{file} ({contents.container}) does not say which architecture it is", fix)

@@ -1,120 +1,32 @@
-"""Tensors of a file into a model: found in nested dicts, prefixes taken off, every mismatch named."""
+"""Tensors of a file into a model: every mismatch named."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from calibcli.errors import InputError, nearest
-
-NESTED = ("state_dict", "model_state_dict", "model", "net", "network", "params", "weights", "module")
-AVERAGED = ("ema", "model_ema", "ema_state_dict", "state_dict_ema", "ema_model")
-RENAMED = (("fc.", "linear."), ("downsample.", "shortcut."))  # torchvision's names for parts of a ResNet
-WRAPPERS = re.compile(r"(_orig_mod|_checkpoint_wrapped_module|_fsdp_wrapped_module)\.")  # of layers, within names
-COUNTERS = ("total_ops", "total_params", "num_batches_tracked")  # profilers' leavings; absent from old files
-Tensors = dict[str, Tensor]
-
-
-def find(tree: Any, source: str, key: str = "") -> tuple[Tensors, list[str]]:
-    """The state dict inside what a file held, and notes about what was chosen.
-
-    Args:
-        key: which entry to take, where the user named one (`model.pt#ema`).
-
-    Raises:
-        InputError: no tensors by name.
-    """
-    notes: list[str] = []
-    if key:
-        if not isinstance(tree, Mapping) or key not in tree:
-            names = ", ".join(map(str, tree)) if isinstance(tree, Mapping) else "nothing by name"
-            raise InputError(f"{source} has no entry '{key}'", f"it holds: {names[:300]}")
-        tree = tree[key]
-    for _ in range(4):
-        if not isinstance(tree, Mapping):
-            break
-        if any(isinstance(value, Tensor) for value in tree.values()) and not _nested(tree, NESTED):
-            break
-        inner = _nested(tree, NESTED) or _nested(tree, AVERAGED)
-        if inner is None:
-            break
-        averaged = _nested(tree, AVERAGED)
-        if averaged and averaged != inner:
-            notes.append(f"'{inner}' was loaded; averaged weights are in '{averaged}' (pass {source}#{averaged})")
-        tree = tree[inner]
-    if isinstance(tree, nn.Module):
-        tree = tree.state_dict()
-    tensors = {str(k): v for k, v in tree.items() if isinstance(v, Tensor)} if isinstance(tree, Mapping) else {}
-    if not tensors:
-        held = ", ".join(map(str, list(tree)[:8])) if isinstance(tree, Mapping) else type(tree).__name__
-        raise InputError(f"{source} holds no state dict (found: {held})", "save model.state_dict()")
-    for name, tensor in tensors.items():
-        if tensor.layout != torch.strided:
-            raise InputError(f"{source}: tensor '{name}' is sparse", "save it dense: tensor.to_dense()")
-    return tensors, notes
-
-
-def _nested(tree: Mapping[Any, Any], names: tuple[str, ...]) -> str | None:
-    for name in names:
-        value = tree.get(name)
-        if isinstance(value, nn.Module) or (isinstance(value, Mapping) and value):
-            return name
-    return None
-
-
-def fit_names(tensors: Tensors, expected: Mapping[str, Tensor]) -> tuple[Tensors, list[str]]:
-    """Rename a file's tensors to the model's names: what wrappers left taken out, torchvision's names for ours."""
-    notes: list[str] = []
-    wanted = set(expected)
-    if not wanted or wanted <= set(tensors):
-        return tensors, notes
-    best = tensors
-    names = list(expected)
-    some = names[0], names[len(names) // 2], names[-1]
-    probes = {n for name in some for n in (name, *(name.replace(new, old) for old, new in RENAMED))}
-    prefixes = {key.removesuffix(probe) for key in tensors for probe in probes if key.endswith(f".{probe}")}
-    hits = len(wanted & set(tensors))
-    for prefix in sorted(prefixes, key=len):
-        inner = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
-        found = max(len(wanted & inner.keys()), len(wanted & _renamed(inner).keys()))
-        if found > hits:
-            hits, best = found, inner
-            notes = [f"prefix '{prefix}' taken off the names"]
-            if len(inner) < len(tensors):
-                notes.append(f"{len(tensors) - len(inner)} tensors outside '{prefix}' were left out")
-    bare = {WRAPPERS.sub("", key): value for key, value in best.items()}
-    if len(bare) == len(best) and len(wanted & bare.keys()) > len(wanted & best.keys()):
-        best = bare
-        notes.append("what wrappers of layers leave in names (_orig_mod. and the like) was taken out")
-    renamed = _renamed(best)
-    if len(wanted & renamed.keys()) > len(wanted & best.keys()):
-        best = renamed
-        notes.append("fc and downsample were read as linear and shortcut")
-    return best, notes
-
-
-def _renamed(tensors: Tensors) -> Tensors:
-    for old, new in RENAMED:
-        tensors = {key.replace(old, new): value for key, value in tensors.items()}
-    return tensors
+from calibcli.inputs.checkpoint import prefixes
+from calibcli.inputs.checkpoint.prefixes import COUNTERS, Tensors
 
 
 def matched(tensors: Tensors, expected: Mapping[str, Tensor], source: str, architecture: str) -> Tensors:
     """The tensors in the model's order, after checking that names and shapes agree.
 
     Raises:
-        InputError: missing or unexpected names (each with the nearest), or shapes that differ.
+        InputError: a sparse tensor, missing or unexpected names (each with the nearest), or shapes that differ.
     """
+    for name, tensor in tensors.items():
+        if tensor.layout != torch.strided:
+            raise InputError(f"{source}: tensor '{name}' is sparse", "save it dense: tensor.to_dense()")
     tensors = {k: v for k, v in tensors.items() if k in expected or not k.endswith(COUNTERS)}
-    held = {_place(expected[k]): v for k, v in tensors.items() if k in expected}
-    tied = {k: held[_place(v)] for k, v in expected.items() if k not in tensors and _place(v) in held}
+    missing = prefixes.missing(tensors, expected)
+    held = {prefixes.place(expected[k]): v for k, v in tensors.items() if k in expected}
+    tied = {k: held[place] for k, v in expected.items() if k not in tensors and (place := prefixes.place(v)) in held}
     tensors |= tied  # safetensors holds weights that layers share under one name
-    missing = [k for k in expected if k not in tensors and not k.endswith("num_batches_tracked")]
     unexpected = [k for k in tensors if k not in expected]
     fix = "pass the --arch that this checkpoint was trained with"
     if missing or unexpected:
@@ -130,11 +42,6 @@ def matched(tensors: Tensors, expected: Mapping[str, Tensor], source: str, archi
             fix,
         )
     return tensors
-
-
-def _place(tensor: Tensor) -> tuple[Any, ...]:
-    """What two names of the same numbers have in common, on the device `meta` too."""
-    return tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape, tensor.stride()
 
 
 def fillable(model: nn.Module, architecture: str, light: bool) -> nn.Module:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibcli.errors import InputError, UsageError, refusing
+from calibcli.files import reading
 from calibcli.inputs.code import FAILURES, NAMES_CODE, from_module
 from calibcli.inputs.dataset import downloads, folder, saved, user_code
 from calibcli.inputs.dataset.keys import Asked, Found, pick, pick_columns, pick_texts, splits_of, to_labels
@@ -185,6 +186,8 @@ def _resized(inputs: Mapping[str, Named], applied: Preprocess, source: str) -> M
 
 def _read(name: str, said: Rows, trust: bool, texts: bool) -> Found | Dataset:
     path, split = parted(name)
+    if os.path.lexists(path):
+        reading(path)
     published = downloads.read(path, split)
     if published is not None:
         if said.labels or said.inputs:

@@ -43,6 +43,7 @@ class ForTexts:
             or not.
         longest: tokens that the model takes, None for any number.
         pad: what shorter rows are filled up with, by name; `settle` chooses the token where there is none.
+        empty: tokens that stand for no word: special ones, and the one for what is unknown.
         settle: tells the model which token fills up; called with all tokens that occur, and the last of every row.
         left: rows are filled up on the left.
     """
@@ -53,6 +54,7 @@ class ForTexts:
     pad: Mapping[str, int]
     settle: Callable[[NDArray[Any], NDArray[Any]], int]
     left: bool = False
+    empty: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -158,6 +160,7 @@ class Tokens:
         return out
 
 
+VOCABULARY = "put its vocabulary into the model's folder: AutoTokenizer.save_pretrained(FOLDER), or git lfs pull"
 AT_ONCE = 1000  # texts that are encoded together
 
 
@@ -169,7 +172,8 @@ def tokens(
     Texts longer than the model takes are cut off, as the library cuts them.
 
     Raises:
-        InputError: the tokenizer fails, or the model has no mask for texts that differ in length.
+        InputError: the tokenizer fails, knows no word of any text, or the model has no mask for texts that differ in
+            length.
     """
     parts: dict[str, list[NDArray[np.int32]]] = {}
     lengths: list[int] = []
@@ -194,11 +198,17 @@ def tokens(
         raise InputError(
             f"{source}: {how.name} makes no token of row {lengths.index(0)}", "leave out rows without text"
         )
+    used = np.unique(np.concatenate(parts["input_ids"]))
+    if how.empty.issuperset(used.tolist()):
+        raise InputError(
+            f"{how.name} knows no word of the {len(texts):,} texts of {source}: its vocabulary is missing, or another",
+            VOCABULARY,
+        )
     if "attention_mask" not in parts and len(set(lengths)) > 1:
         problem = f"the model takes no attention mask, and the texts of {source} differ in length"
         raise InputError(problem, "pass input_ids of rows of one length, as arrays")
     flat = {name: np.concatenate(values) for name, values in parts.items()}
-    fill = {**how.pad, "input_ids": how.settle(np.unique(flat["input_ids"]), flat["input_ids"][starts[1:] - 1])}
+    fill = {**how.pad, "input_ids": how.settle(used, flat["input_ids"][starts[1:] - 1])}
     notes = [f"texts as tokens of {how.name}, {min(lengths)} to {max(lengths)} in a row"]
     if long:
         notes.append(f"{long:,} of {len(texts):,} texts have more than the {how.longest} tokens of the model: cut off")

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader, IterableDataset
 
 from calibcli.device import array
-from calibcli.errors import InputError
+from calibcli.errors import InputError, refusing
+from calibcli.inputs.code import FAILURES
 from calibcli.inputs.dataset.keys import Asked, Found, pick
 from calibcli.inputs.files.arrays import Memory
 from calibcli.inputs.opening import Rows
@@ -67,7 +68,9 @@ def _items(made: Any, source: str) -> Found:
         raise InputError(f"{source}: rows are {type(first).__name__}, not pairs", "return (inputs, label) for each row")
     known = next((v for n in ("targets", "labels") if (v := getattr(made, n, None)) is not None), None)
     if known is None or len(known) != len(made):
-        known = [int(made[i][1]) for i in range(len(made))]
+        fix = "pass (inputs, labels) as two arrays, or one pair for each row"
+        with refusing(FAILURES, lambda e: f"{source}: the label of a row is no whole number ({str(e)[:80]})", fix):
+            known = [int(made[i][1]) for i in range(len(made))]
     inputs: dict[str, Named] = {}
     for name in first[0] if isinstance(first[0], Mapping) else [""]:
         example = array(_field(name, first))

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from calibcli.errors import CalibError
 from calibcli.inputs.files.arrays import column_of
 from calibcli.inputs.files.source import Source
 from calibcli.predictions import Array
@@ -45,6 +46,8 @@ def table(source: Source, delimiter: str, width: int, groups: Sequence[Sequence[
     try:
         with warnings.catch_warnings(action="ignore"):  # of a table without rows
             table = np.loadtxt(stream, np.dtype(fields), comments=None, delimiter=delimiter, skiprows=1, ndmin=1)
+    except CalibError:
+        raise
     except (ValueError, OSError):
         return None
     found: dict[int, Array] = {}
@@ -88,6 +91,8 @@ def lines(source: Source, first: Mapping[str, Any]) -> dict[str, Array] | None:
                     values += [texts[cell] for cell in cells]
                 else:
                     return None
+    except CalibError:
+        raise
     except (ValueError, OverflowError, TypeError, AttributeError):  # not JSON, or other values
         return None
     return {key: np.concatenate(values) if key in lists else column_of(values) for key, values in found.items()}

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from calibcli.errors import refusing
+from calibcli.files import reading
 
 SCORES = {
     **dict.fromkeys(("logits", "y_logits", "test_logits"), "logits"),
@@ -21,6 +22,7 @@ WEAK_LABELS = (
 )  # fmt: skip
 """Labels where nothing else is."""
 FOLDED = "folded"  # what logits say of a calibrator that is in the model
+PREDICTED = ("predicted", "prediction", "pred", "y_pred", "predicted_class", "predicted_label", "pred_label", "y_hat")
 CLASSES = ("classes", "class_names", "label_names", "classnames")
 IDS = ("ids", "id", "doc_id")
 TEXTS = ("text", "texts", "sentence", "content", "review", "document", "comment", "tweet", "utterance", "headline")
@@ -40,6 +42,7 @@ def class_names(given: str | Sequence[str]) -> list[str]:
         return [str(name) for name in given]
     if "," in given or not os.path.isfile(given):
         return [name.strip() for name in given.split(",")]
+    reading(given)
     errors = (OSError, ValueError, RecursionError)
     with refusing(errors, lambda e: f"cannot read class names from {given} ({str(e)[:80]})", "write one name per line"):
         text = Path(given).read_text(encoding="utf-8-sig")

@@ -14,10 +14,12 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from calibcli.errors import InputError, refusing
+from calibcli.files import reading
 from calibcli.inputs.files import packed
 
 SCHEMES = ("file", "s3", "gs", "gcs", "hdfs", "abfs", "abfss")
 ADDRESS = re.compile(rf"({'|'.join(SCHEMES)}):/+(.*)", re.DOTALL)  # a `Path` keeps one slash of two
+RETRIES = 1  # seconds for which an address of Google's that does not answer is tried again
 STATE, PARTS = "state.json", "dataset_dict.json"  # in folders that `save_to_disk` writes: of one data set, of several
 PATTERN = re.compile(r"[*?\[]")
 
@@ -45,6 +47,7 @@ def found(path: str | Path, suffixes: Sequence[str]) -> list[str | Path]:
 
         path = "/" + unquote(address[2])
     if os.path.isdir(path):
+        reading(path)
         names = [os.path.join(folder, name) for folder, _, files in os.walk(path) for name in files]
         return [*_parts(str(path), names, suffixes)]
     if PATTERN.search(str(path)) and not os.path.lexists(path):
@@ -62,7 +65,7 @@ def saved(folder: Path) -> list[Path]:
     """The files that the folder of one data set names, as Hugging Face's `save_to_disk` writes it.
 
     Raises:
-        InputError: none in the folder, or rows that are kept as indices.
+        InputError: none in the folder, a part that is named twice, or rows that are kept as indices.
     """
     fix = "save the data set again: save_to_disk"
     with refusing((OSError, ValueError, RecursionError), f"{folder / STATE} is not JSON", fix):
@@ -72,6 +75,8 @@ def saved(folder: Path) -> list[Path]:
     plain = [name for name in names if isinstance(name, str) and name == Path(name).name]
     if not names or len(plain) < len(names):
         raise InputError(f"{folder / STATE} names no parts in its folder", fix)
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise InputError(f"{folder / STATE} names the part '{twice}' twice, whose rows would count twice", fix)
     if state.get("_indices_data_files"):
         raise InputError(f"{folder} is a selection of rows kept as indices", "save it again after flatten_indices()")
     return [folder / name for name in plain]
@@ -121,6 +126,8 @@ def _system(path: str | Path) -> tuple[Any, str, str]:
     where, more = f"{address[1]}://", f"?{options}" if options else ""
     # the place of the bucket alone is parsed: names may hold what an address must not
     bucket, _, rest = name.partition("/")
+    if address[1] in ("gs", "gcs") and "retry_limit_seconds" not in options:  # else it tries for minutes, silently
+        more = f"{more}{'&' if more else '?'}retry_limit_seconds={RETRIES}"
     system, base = _from_uri(f"{where}{bucket}/{more}")
     return system, f"{base.rstrip('/')}/{rest}".rstrip("/"), f"{where}{{}}{more}"
 

@@ -37,7 +37,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO, TYPE_CHECKING, cast
 
-from calibcli.errors import InputError, printable
+from calibcli.device import free_memory
+from calibcli.errors import CalibError, InputError, check_path, printable
+from calibcli.files import reading
 from calibcli.inputs.files import formats, packed
 from calibcli.inputs.opening import Asked
 
@@ -58,14 +60,8 @@ PICKLE = ("a pickle, which is code; it was not opened", "save arrays: np.savez(p
 
 
 def memory_limit() -> int:
-    """Bytes that decoded contents may take: half of the memory of this machine or container, at most MEMORY."""
-    present = [2 * MEMORY]
-    with contextlib.suppress(AttributeError, ValueError, OSError):
-        present.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        with contextlib.suppress(ValueError, OSError):  # "max": no limit
-            present.append(int(Path(path).read_text()))
-    return min(present) // 2
+    """Bytes that decoded contents may take: half of the memory that is free for this process, at most MEMORY."""
+    return min(2 * MEMORY, free_memory()) // 2
 
 
 def refuse_large(size: int, what: str, fix: str = PIECEWISE) -> None:
@@ -98,12 +94,15 @@ class Source:
         path: file name, or `-` for stdin.
         trust: whether code in the file may run; None where no option allows it.
         asked: for the readers of evaluations.
+        own: a file that is read to be brought up to date, which is no input.
 
     Raises:
         InputError: missing, a folder, not readable, or empty.
     """
 
-    def __init__(self, path: str | Path, trust: bool | None = None, asked: Asked | None = None) -> None:
+    def __init__(
+        self, path: str | Path, trust: bool | None = None, asked: Asked | None = None, own: bool = False
+    ) -> None:
         self.path, self.trust, self.asked = str(path), trust, asked or Asked()
         self.digest = self.digest_packed = self.folder = ""  # the folder that it is a part of, of one data set
         self.stored: list[Stored] = []
@@ -111,6 +110,8 @@ class Source:
         opened = contextlib.ExitStack()
         weakref.finalize(self, opened.close)  # without a ResourceWarning, also out of a reference cycle
         try:
+            if not own and self.path != "-":
+                reading(self.path)
             if os.path.isfile(self.path):
                 self.file: IO[bytes] = opened.enter_context(open(self.path, "rb"))  # noqa: SIM115
             else:
@@ -121,9 +122,11 @@ class Source:
                 raise OSError("it is a device")
             if not stat.S_ISREG(mode):
                 self.file = opened.enter_context(packed.copied(self.file))
+        except CalibError:
+            raise
         except (OSError, ValueError, AttributeError) as error:  # a NUL in the name; a closed stdin
             problem = f"cannot read {self.name} ({getattr(error, 'strerror', None) or error})"
-            raise InputError(problem, "check the path") from None
+            raise InputError(problem, check_path(self.path)) from None
         self.size = os.fstat(self.file.fileno()).st_size
         if self.size == 0:
             raise InputError(f"{self.name} is empty", "was it written to the end?")

@@ -60,7 +60,7 @@ def table(source: Source, delimiter: str, grouped: bool = True) -> Contents:
     if len(header) == 1 and is_number(header[0]):  # one column of labels may do without a name
         rows, header = _rows(source, delimiter), [source.stem]
     if len(header) > 1 and all(is_number(cell) for cell in header) and not source.asked.no_header:
-        problem = f"{source.name} has no header row: it starts with {', '.join(header[:4])[:60]}"
+        problem = f"{source.name} has no header row: its first row holds numbers alone"
         raise InputError(problem, "pass --no-header, or name the columns in the first row: logit_0,logit_1,...,label")
     groups, others, said = score_groups(header, source.name, grouped)
     numbers: dict[str, list[Array]] = {name: [] for name in groups}
@@ -82,7 +82,8 @@ def table(source: Source, delimiter: str, grouped: bool = True) -> Contents:
             if quick is not None:
                 break
     if done == 0:
-        raise InputError(f"{source.name} has a header but no rows", "was it written to the end?")
+        fix = "was it written to the end? calib list formats has what can be read"
+        raise InputError(f"{source.name} has a header but no rows", fix)
     arrays: dict[str, Named] = {}
     for name, columns in groups.items():
         arrays[name] = Memory(np.concatenate(numbers[name]) if quick is None else quick[columns[0]])

@@ -9,7 +9,7 @@ import numpy as np
 
 from calibcli.errors import InputError, UsageError
 from calibcli.inputs.files.arrays import Contents, Joined, Memory, texts_of, whole
-from calibcli.inputs.files.names import LABELS
+from calibcli.inputs.files.names import LABELS, PREDICTED
 from calibcli.inputs.files.source import Digests, Source, fingerprint
 from calibcli.inputs.files.text import MISSING, is_number
 from calibcli.inputs.opening import Reading
@@ -20,7 +20,6 @@ from calibcli.spec import normal, real
 RIGHT = ("1", "1.0", "true", "t", "yes", "y", "correct", "right", "c", "pass", "passed")
 WRONG = ("0", "0.0", "false", "f", "no", "n", "incorrect", "wrong", "i", "fail", "failed")
 ABSENT = {*MISSING, "nan", "-"}
-PREDICTED = ("predicted", "prediction", "pred", "y_pred", "predicted_class", "predicted_label", "pred_label", "y_hat")
 SCALES = {"1": 1.0, "10": 10.0, "100": 100.0, "percent": 100.0}
 ROUNDING = 1e-6  # a confidence may be so far above 1
 ELSEWHERE = ("scores", "classes", "event", "kind", "label_base", "ignore_label", "multilabel", "clip")

@@ -17,6 +17,8 @@ from calibcli.inputs.scores.per_row import NO_LABEL, WHOLE, as_names, refuse_mis
 from calibcli.predictions import Array, ArrayScores, MappedScores, Named, Predictions
 from calibcli.spec import normal
 
+PAIRS = (("false", "true"), ("no", "yes"), ("negative", "positive"), ("n", "y"), ("f", "t"))
+"""Names of two classes whose order is plain."""
 MOST = 4  # names of labels that are looked for; two are allowed
 
 
@@ -60,6 +62,8 @@ def two(reading: Reading, column: str, width: int, classes: list[str] | None, la
         raise InputError(problem, "save the scores of every class as an array (N, K)")
     base = reading.label_base or 0
     numbers = [str(base), str(base + 1)]
+    if width == 2 and classes is None:
+        classes = plain_order(names)
     if width == 2 or classes is not None:
         shown = list(classes or numbers)
         event = _known(reading.event, shown)
@@ -101,11 +105,8 @@ def _named(reading: Reading, column: str, labels: Named | None, names: list[str]
     """One column with names as labels."""
     own = carried(column)
     of = next((n for n in names if own and _same(own, n)), None)
-    truth = {n.lower(): n for n in names}
-    for no, yes in (("false", "true"), ("no", "yes"), ("negative", "positive"), ("n", "y"), ("f", "t")):
-        if of is None and set(truth) <= {no, yes} and reading.event is None:
-            of = truth.get(yes, yes)
-            names = [truth.get(no, no), of]
+    if of is None and reading.event is None and (pair := plain_order(names)):
+        names, of = pair, pair[1]
     event = reading.event
     if event is not None and len(names) > 1:
         event = _known(event, names)
@@ -121,6 +122,13 @@ def _named(reading: Reading, column: str, labels: Named | None, names: list[str]
     others = [n for n in names if n != of] or [event if event and event != of else f"not {of}"]
     classes = [others[0], str(of)]
     return Two(classes, labels, first=event == classes[0])
+
+
+def plain_order(names: Sequence[str]) -> list[str] | None:
+    """Return the two classes that labels of these names are of, as `no` and `yes`; None where no order is plain."""
+    spelled = {name.lower(): name for name in names}
+    pair = next((pair for pair in PAIRS if spelled and set(spelled) <= set(pair)), None)
+    return None if pair is None else [spelled.get(name, name) for name in pair]
 
 
 def swapped(found: Predictions) -> Predictions:

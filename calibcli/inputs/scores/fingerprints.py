@@ -37,7 +37,8 @@ def _telling(predictions: Predictions) -> npt.NDArray[np.bool_]:
 
 
 def refuse_overlap(fit: Predictions, test: Predictions, way_out: str = "leave --test out and use --folds 5") -> str:
-    """A note (or "") when few rows of `test` are also in `fit`; `way_out` is what else the error advises.
+    """A note when few rows of `test` are also in `fit`, "" when none are, or no more than by chance; `way_out` is what
+    else the error advises.
 
     By chance a row of `test` has a twin in `fit` as often as a row of `fit` has one among the others of `fit`: of
     samples from one population, the share of twins among n - 1 others estimates that among n. Twins come in pairs,
@@ -64,4 +65,5 @@ def refuse_overlap(fit: Predictions, test: Predictions, way_out: str = "leave --
     if share > chance + OVERLAP + 3 * error:
         problem = f"{text}: numbers on rows that were fitted on look better than they are"
         raise InputError(problem, "pass rows that were not fitted on" + (f", or {way_out}" if way_out else ""))
-    return text if rows else ""
+    spread = math.sqrt(2 * chance * (1 - chance) * (1 / len(a) + 1 / len(b)))
+    return text if share > chance + 3 * spread else ""

@@ -23,7 +23,7 @@ from calibcli.predictions import Predictions
 from calibcli.spec import normal
 
 OF_FILES = (
-    "scores", "no_header", "shards", "tasks", "lm_norm", "choices", "multilabel",
+    "scores", "no_header", "shards", "tasks", "lm_norm", "choices", "unlisted", "multilabel",
     "confidence", "correct", "confidence_scale",
 )  # fmt: skip
 
@@ -59,6 +59,7 @@ class How(TypedDict, total=False):
     tasks: bool
     lm_norm: str | None
     choices: Sequence[str] | str | None
+    unlisted: Literal["bound", "drop"] | None
     multilabel: bool
     confidence: str | None
     correct: str | None

@@ -14,11 +14,10 @@ import numpy as np
 from calibcli.columns import SMALL
 from calibcli.columns.tensors import TensorScores
 from calibcli.errors import InputError, UsageError, did_you_mean, printable
-from calibcli.inputs.files.arrays import Contents, Converted, Lazy, Memory, column_of, whole
+from calibcli.inputs.files.arrays import Contents, Converted, Lazy, Memory, blocks, column_of, whole
 from calibcli.inputs.files.names import FOLDED, LABELS, SCORES, WEAK_LABELS
-from calibcli.inputs.files.text import floats_of_text
-from calibcli.inputs.scores import hints
-from calibcli.predictions import Array, ArrayScores, Ints, Kind, Named, Scores, two_columns
+from calibcli.inputs.files.text import MISSING, floats_of_text, is_number
+from calibcli.predictions import Array, ArrayScores, Ints, Kind, Named, Scores, rows_of, two_columns
 from calibcli.spec import normal
 
 SINGLE = ("logit", "prob", "proba", "probability", "score", "log_odds")  # one column of a table
@@ -29,12 +28,17 @@ CLAIMED = {**dict.fromkeys(PLAIN, "probabilities"), **SINGLE_KINDS, **SCORES}  #
 OF_CLASS = re.compile(r"^(p|prob|proba|probs|probability|logit|score|log_odds)(?:_(?=.)|(?=\d+$))(.+)$", re.IGNORECASE)
 NO_CLASS = ("max", "top", "top1", "value", "val", "values", "hat", "pred", "predicted", "correct", "conf", "confidence")
 CLASS_CALLS = ("predictions", "preds", "y_pred", "outputs")  # scores only when there are two dimensions
+NO_PROBABILITY = (
+    "there is no probability to be measured: save the logits or probabilities of every class (predict_proba, softmax), "
+    "not the class that was predicted"
+)
 EVERY_CLASS = "save the scores of every class as an array (N, K): logits or probabilities"
 WITH_VERDICT = f"{EVERY_CLASS}; or name the column that says which predictions were right: --correct KEY"
 VERDICTS = ("correct", "is_correct", "was_correct", "right", "is_right", "hit", "correctness", "acc", "accuracy")
 TOP_ONLY = ("confidence", "confidences", "max_prob", "max_probs", "top1", "top_prob", "conf", "pred_prob", "msp",
             "pred_confidence", "top_confidence", "max_confidence")  # fmt: skip
 CLIP = 1e-15
+FEWEST = 20  # rows that tell predicted classes from probabilities that happen to be 0 and 1
 HOLD = 128 << 20  # bytes of scores that are read at once and kept; larger ones stay in the file
 KINDS: tuple[Kind, ...] = ("logits", "probabilities", "log_probabilities")
 
@@ -73,9 +77,9 @@ def pick_scores(contents: Contents, wanted: str | None, where: str) -> str:
     top = [name for name in contents.arrays if normal(name) in TOP_ONLY]
     if top:
         raise InputError(f"{where} holds only the score of the top class ('{top[0]}')", WITH_VERDICT)
-    row, options = hints.way(contents)
-    problem = f"no scores in {where}: it holds {describe(contents)}{row}"
-    raise InputError(problem, f"choose them, such as {options or '--scores KEY'}; or name them logits or probs")
+    from calibcli.inputs.scores import hints
+
+    raise InputError(f"no scores in {where}: it holds {describe(contents)}", hints.way(contents, NO_PROBABILITY))
 
 
 def refuse_verdicts(scores: str, labels: str, where: str, width: int) -> None:
@@ -195,7 +199,16 @@ def declared_kind(contents: Contents, name: str) -> str:
 
 
 def describe(contents: Contents, limit: int = 8) -> str:
-    """`logits (1000, 10) float32, labels (1000,) int64`."""
+    """`logits (1000, 10) float32, labels (1000,) int64`: names and shapes, as a value may be a secret.
+
+    A text table without a number may have none of the names either: its first line is then no header.
+    """
+    from calibcli.inputs.scores import hints
+
+    if contents.table and not any(map(hints.is_numeric, contents.arrays.values())):
+        rows = max((array.shape[0] for array in contents.arrays.values()), default=0)
+        count = len(contents.arrays)
+        return f"{count} column{'s' * (count != 1)} of text, {rows} row{'s' * (rows != 1)} and a header"
     shown = [f"{name} {shape_text(array)}" for name, array in contents.arrays.items()]
     more = f" and {len(shown) - limit} more" if len(shown) > limit else ""
     return ", ".join(shown[:limit]) + more if shown else "nothing"
@@ -233,11 +246,12 @@ def labelling(names: Iterable[str], last: Sequence[str] = ()) -> list[str]:
     return next(filter(None, found), [])
 
 
-def two_dimensional(raw: Named, name: str, where: str, labels: int | None) -> Named:
+def two_dimensional(raw: Named, name: str, where: str, labels: int | None, told: bool) -> Named:
     """`raw` as (N, K) real numbers; (N,) becomes (N, 1).
 
     Args:
         labels: how many labels there are, to recognise transposed scores.
+        told: the user said what kind of scores they are.
 
     Raises:
         InputError: transposed, of another shape, text, or class numbers instead of scores.
@@ -245,7 +259,7 @@ def two_dimensional(raw: Named, name: str, where: str, labels: int | None) -> Na
     if raw.dtype.kind in "USO":
         if len(raw.shape) != 1:
             raise InputError(f"'{name}' in {where} is text", "save the scores as float32")
-        raw = Memory(floats_of_text(whole(raw), name, where))
+        raw = Memory(_numbers_of(whole(raw), name, where))
     dims = len(raw.shape)
     if dims == 3 and raw.shape[1] == 1:
         middle = raw
@@ -265,7 +279,10 @@ def two_dimensional(raw: Named, name: str, where: str, labels: int | None) -> Na
         raise InputError(f"scores '{name}' in {where} are true or false", "save the logits or probabilities")
     if raw.dtype.kind in "iu" and _hard(raw):
         problem = f"scores '{name}' in {where} are predicted classes, not scores ({shape_text(raw)})"
-        raise InputError(problem, "save the logits or probabilities of every class")
+        raise InputError(problem, NO_PROBABILITY)
+    if not told and (dims == 1 or raw.shape[1] == 1) and raw.dtype.kind == "f" and _zeros_and_ones(raw):
+        problem = f"scores '{name}' in {where} are 0 and 1 alone: predicted classes, not probabilities?"
+        raise InputError(problem, f"{NO_PROBABILITY}; if they are probabilities: --kind probabilities")
     if raw.dtype.kind in "iu" or raw.dtype.itemsize > 8:
         raw = Converted(raw, lambda block: block.astype(np.float64), raw.shape[1:], np.dtype(np.float64))
     if dims == 1:
@@ -307,6 +324,28 @@ def _measured(block: Array, kind: Kind, dtype: np.dtype[Any], clip: bool) -> Arr
         if kind == "probabilities":
             return np.log(np.maximum(block, CLIP if clip else 0))
         return np.maximum(block, np.asarray(np.log(CLIP), dtype)) if clip and kind != "logits" else block
+
+
+def _numbers_of(column: Array, name: str, where: str) -> Array:
+    """Return a column of text as (N,) float64.
+
+    Raises:
+        InputError: it holds names of classes, or a cell that is not a number.
+    """
+    texts = [str(cell).strip() for cell in column[:1000].tolist()]
+    if texts and all(
+        any(map(str.isalpha, text)) and not is_number(text) for text in texts if text.lower() not in MISSING
+    ):
+        problem = f"scores '{name}' in {where} are names, not numbers"
+        raise InputError(problem, NO_PROBABILITY)
+    return floats_of_text(column, name, where)
+
+
+def _zeros_and_ones(column: Named) -> bool:
+    """Whether a column holds zeros and ones, both of them and nothing else, in enough rows to tell."""
+    seen = [np.unique(block) for _, block in blocks(column) if ((block == 0) | (block == 1)).all()]
+    rows = column.shape[0]
+    return rows >= FEWEST and len(seen) == -(-rows // rows_of(column)) and len(np.unique(np.concatenate(seen))) == 2
 
 
 def _hard(raw: Named) -> bool:

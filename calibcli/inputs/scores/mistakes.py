@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -18,6 +19,9 @@ from calibcli.predictions import Array, Floats, Ints, Kind
 Hashes = npt.NDArray[np.uint64]
 MARKS = 4  # score columns that mark a row, beside its largest score and that of its label
 ORDER_P = 1e-6
+MOST_COPIES = 0.2  # share of the rows above which a gate does not judge
+TOGETHER = 10  # copies of one row, at most: scores that occur more often are a matter of few values
+DIFFER = 20  # neighbours that differ, at least, before the agreement of rows of the same scores shows copies
 
 
 @dataclass
@@ -40,6 +44,7 @@ class Nonfinite:
 
     Attributes:
         n: of all rows.  collect: whether to keep the indices of those with NaN or infinite scores, in `bad`.
+        choices: rows with -inf beside finite scores, by the number of these.
     """
 
     n: int
@@ -48,6 +53,7 @@ class Nonfinite:
     infinite: Spot = field(default_factory=Spot)
     masked: Spot = field(default_factory=Spot)
     bad: list[Ints] = field(default_factory=list)
+    choices: Counter[int] = field(default_factory=Counter)
 
     @property
     def count(self) -> int:
@@ -62,9 +68,20 @@ class Nonfinite:
         masked = ~nan & ~endless & below.any(axis=1)
         for spot, rows in ((self.nan, nan), (self.infinite, endless), (self.masked, masked)):
             spot.add(np.flatnonzero(rows), lambda i: start + i)
+        self.choices.update((~below[masked]).sum(axis=1).tolist())
         if self.collect:
             self.bad.append(np.flatnonzero(nan | endless) + start)
         return np.asarray(~(nan | endless))
+
+    def guess(self, k: int) -> dict[str, float]:
+        """Return what a guess scores on the rows that can be used, of k classes of which those at -inf are no choice.
+
+        The NLL is the mean of ln K_i in nats, the accuracy that of 1 / K_i, for K_i finite scores in row i.
+        """
+        usable = self.n - self.count
+        rows = Counter({k: usable - self.choices.total()}) + self.choices
+        nll = sum(count * math.log(offered) for offered, count in rows.items()) / usable
+        return {"guess_nll": nll, "guess_accuracy": sum(count / offered for offered, count in rows.items()) / usable}
 
     def refuse(self, masks: bool, half: bool) -> None:
         """Where `masks`, -inf is probability 0; `half`: the scores are in half precision.
@@ -135,18 +152,34 @@ def marked(k: int) -> tuple[int, ...]:
 
 @dataclass
 class Repeated:
-    """Rows that repeat an earlier one (scores and label); rows that are certain or constant do not count."""
+    """Rows that repeat an earlier one (scores and label); rows that are certain or constant do not count.
+
+    Attributes:
+        marks: of scores and label.  of_scores: of the scores alone.  of_near: of the scores rounded to about 4 digits.
+        margins: largest score; of two classes, the score of the second less that of the first.
+        wrong: whether the label is another class than the predicted one.
+    """
 
     marks: list[Hashes] = field(default_factory=list)
+    of_scores: list[Hashes] = field(default_factory=list)
+    of_near: list[Hashes] = field(default_factory=list)
+    margins: list[npt.NDArray[np.float32]] = field(default_factory=list)
+    wrong: list[npt.NDArray[np.bool_]] = field(default_factory=list)
 
     def add(self, rows: Piece, at_label: Array, labels: Array) -> None:
         seen = rows.columns(marked(rows.k))
         differ = np.full(len(rows), rows.k == 1)
         for column in seen[1:]:
             differ |= column != seen[0]
-        marks = mix([*seen, rows.top, at_label, labels])
         differ &= at_label != 1
-        self.marks.append(marks if differ.all() else marks[differ])
+        predicted = rows.best if rows.k > 1 else rows.columns([0])[0] > 0.5
+        keep = np.flatnonzero(differ)
+        self.marks.append(mix([*seen, rows.top, at_label, labels])[keep])
+        self.of_scores.append(mix([*seen, rows.top])[keep])
+        self.of_near.append(mix([rounded(column) for column in (*seen, rows.top)])[keep])
+        margin = seen[-1] - seen[0] if rows.k == 2 else rows.top
+        self.margins.append(margin[keep].astype(np.float32))
+        self.wrong.append(np.asarray(predicted != labels)[keep])
 
     @cached_property
     def count(self) -> int:
@@ -156,13 +189,64 @@ class Repeated:
         marks.sort()
         return int(np.count_nonzero(marks[1:] == marks[:-1]))
 
+    @property
+    def by_chance(self) -> bool:
+        """Whether rows of the same scores have labels of their own, as other samples of a model of few values do.
+
+        Copies of a sample are right or wrong together. Two other samples of which a share e is wrong differ in that
+        with a probability of about 2 e (1 - e): half of that is enough here.
+        """
+        order = np.argsort(marks := np.concatenate(self.of_scores))
+        begins = np.append(True, np.diff(marks[order]) != 0)
+        wrong = np.add.reduceat(np.concatenate(self.wrong)[order].astype(np.float64), np.flatnonzero(begins))
+        rows = np.diff(np.append(np.flatnonzero(begins), len(marks)))
+        wrong, rows = wrong[rows > 1], rows[rows > 1]
+        share = wrong.sum() / rows.sum()
+        differ = float((2 * wrong * (rows - wrong) / rows).sum()) / float((rows - 1).sum())
+        return differ > 0 and differ >= share * (1 - share)
+
+    def copies(self, n: int) -> int:
+        """Count the rows that are copies of others, to about 4 digits, or 0 where at most a fifth of `n` are.
+
+        A model of few values, or one that is certain of many rows, repeats some scores very often: where any scores
+        occur more than `TOGETHER` times, nothing is counted. Else rows of the same scores are copies only if they are
+        right or wrong together where rows of other scores, with a margin next to theirs, are not; where almost all
+        rows are right, the labels show nothing. Chance explains pairs that differ half as often as those of
+        neighbours; and the labels show nothing where fewer than `DIFFER` neighbours differ.
+        """
+        if not self.of_near:
+            return 0
+        marks = np.concatenate(self.of_near)
+        increasing = np.sort(marks)
+        if np.count_nonzero(increasing[1:] == increasing[:-1]) <= MOST_COPIES * n:
+            return 0
+        order = np.argsort(marks)
+        begins = np.flatnonzero(np.append(True, np.diff(marks[order]) != 0))
+        rows = np.diff(np.append(begins, len(marks)))
+        if rows.max() > TOGETHER:
+            return 0
+        share = np.add.reduceat(np.concatenate(self.wrong)[order].astype(np.float64), begins) / rows
+        margins, several = np.concatenate(self.margins)[order][begins], rows > 1
+        share, rows, margins = share[several], rows[several], margins[several]
+        by_margin = np.argsort(margins, kind="stable")
+        share, rows = share[by_margin], rows[by_margin]
+        within = float((2 * share * (1 - share) * rows).sum())
+        beside = share[:-1] * (1 - share[1:]) + share[1:] * (1 - share[:-1])
+        expected = float((beside * (rows[1:] + rows[:-1] - 2) / 2).sum())
+        if beside.sum() < DIFFER or within > expected / 2:
+            return 0
+        copies = int((rows[(share == 0) | (share == 1)] - 1).sum())
+        return copies if copies > MOST_COPIES * n else 0
+
     def notes(self, n: int) -> list[str]:
         count = self.count
+        if count <= 0.01 * n or self.by_chance:
+            return []
         text = (
             f"{count:,} of {n:,} rows repeat an earlier row (scores and label): if they are the same samples, the "
             "intervals are too narrow"
         )
-        return [text] if count > 0.01 * n else []
+        return [text]
 
 
 @dataclass
@@ -243,21 +327,11 @@ def class_order(predicted: Ints, labels: Ints, k: int) -> tuple[dict[int, int], 
     np.maximum.at(best_row, rows, counts)
     np.maximum.at(best_column, columns, counts)
     most = (counts == best_row[rows]) & (counts == best_column[columns])
-    mutual = set(zip(rows[most].tolist(), columns[most].tolist(), strict=True))
-    if all(r == c for r, c in mutual):
+    if bool((rows[most] == columns[most]).all()):
         return None
-    image: dict[int, int] = {}
-    taken: set[int] = set()
-    for i in np.argsort(-counts, kind="stable"):
-        r, c = int(rows[i]), int(columns[i])
-        if r not in image and c not in taken:
-            image[r] = c
-            taken.add(c)
-    rest = [c for c in range(k) if c not in taken]
-    for r in range(k):
-        if r not in image:
-            image[r] = r if r in rest else rest[0]
-            rest.remove(image[r])
+    mutual = set(zip(rows[most].tolist(), columns[most].tolist(), strict=True))
+    order = np.argsort(-counts, kind="stable")
+    image = matched(rows[order].tolist(), columns[order].tolist(), k)
     moved = _sound_cycles(image, mutual)
     if not moved:
         return None
@@ -273,24 +347,56 @@ def class_order(predicted: Ints, labels: Ints, k: int) -> tuple[dict[int, int], 
     return moved, float(plain.mean()), float(renamed.mean())
 
 
-def _sound_cycles(image: dict[int, int], mutual: set[tuple[int, int]]) -> dict[int, int]:
+def matched(rows: list[int], columns: list[int], k: int) -> Ints:
+    """Match every class with a label of its own, (k,) int64, the pairs (row, column) that come first before the others.
+
+    A class that no pair gives a label keeps its own where that is free, and else takes the least label that is free.
+    """
+    image, taken = np.full(k, -1, np.int64), np.zeros(k, bool)
+    for r, c in zip(rows, columns, strict=True):
+        if image[r] < 0 and not taken[c]:
+            image[r], taken[c] = c, True
+    least = 0  # no smaller label is free
+    for r in np.flatnonzero(image < 0).tolist():
+        if taken[r]:
+            while taken[least]:
+                least += 1
+            image[r] = least
+        else:
+            image[r] = r
+        taken[image[r]] = True
+    return image
+
+
+def _sound_cycles(image: Ints, mutual: set[tuple[int, int]]) -> dict[int, int]:
+    """Cycles of classes that move, where most of the moves are among the `mutual` pairs."""
     moved: dict[int, int] = {}
     seen: set[int] = set()
-    for first in image:
+    following = {r: int(image[r]) for r in np.flatnonzero(image != np.arange(len(image))).tolist()}
+    for first in following:
         cycle = []
         at = first
         while at not in seen:
             seen.add(at)
             cycle.append(at)
-            at = image[at]
-        if len(cycle) > 1 and sum((r, image[r]) in mutual for r in cycle) > len(cycle) / 2:
-            moved.update({r: image[r] for r in cycle})
+            at = following[at]
+        if sum((r, following[r]) in mutual for r in cycle) > len(cycle) / 2:
+            moved.update({r: following[r] for r in cycle})
     return moved
 
 
 @lru_cache(maxsize=4)
 def multipliers(k: int) -> Hashes:
     return np.random.Generator(np.random.PCG64(k)).integers(0, 2**63, k, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+
+
+def rounded(column: Array) -> npt.NDArray[np.float32]:
+    """Round (n,) numbers to about 4 digits: large ones relative to their size, those below 1 to steps of 1e-4.
+
+    So noise of 1e-6 in a small probability is rounded away too. 13 bits after the leading one are kept of 1 + |x|.
+    """
+    bits = (np.abs(column).astype(np.float32, copy=False) + np.float32(1)).view(np.uint32)
+    return np.copysign(((bits + np.uint32(1 << 9)) & np.uint32(0xFFFFFC00)).view(np.float32), column)
 
 
 def mix(columns: Sequence[Array] | Array) -> Hashes:

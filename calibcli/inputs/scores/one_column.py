@@ -9,7 +9,7 @@ import numpy as np
 
 from calibcli.errors import InputError
 from calibcli.inputs.files.arrays import Contents, texts_of, whole
-from calibcli.inputs.scores.confidence import PREDICTED
+from calibcli.inputs.files.names import PREDICTED
 from calibcli.inputs.scores.mistakes import Order
 from calibcli.inputs.scores.scan import Rows, Scan
 from calibcli.predictions import Array, Floats, Kind

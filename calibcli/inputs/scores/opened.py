@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from calibcli.errors import InputError, UsageError
+from calibcli.files import reading as reading_from
 from calibcli.inputs.files import places
 from calibcli.inputs.files.arrays import Contents
 from calibcli.inputs.files.names import class_names
@@ -26,18 +27,18 @@ def asked_of(reading: Reading) -> Asked:
     choices = tuple(class_names(reading.choices)) if reading.choices else ()
     if choices and (len(set(choices)) < max(len(choices), 2) or not all(choices)):
         raise UsageError(f"--choices {','.join(choices)[:40]}", "name two or more different ones: --choices A,B,C,D")
-    return Asked(reading.lm_norm or "", choices, reading.no_header)
+    return Asked(reading.lm_norm or "", choices, reading.unlisted or "", reading.no_header)
 
 
 def unused(contents: Contents, source: Source) -> None:
     """Refuse what was asked of an evaluation where the file is none, or one of another kind.
 
     Raises:
-        InputError: --lm-norm or --choices would have no effect.
+        InputError: --lm-norm, --choices or --unlisted would have no effect.
     """
     if source.asked.no_header and contents.format not in ("csv", "tsv"):
         raise InputError(f"--no-header is for text tables; {source.name} is read as {contents.format}", "leave it out")
-    for name in ("lm_norm", "choices"):
+    for name in ("lm_norm", "choices", "unlisted"):
         if getattr(source.asked, name) and name not in contents.used and not contents.lacking:
             flag = f"--{name.replace('_', '-')}"
             of = "log-likelihoods of lm-eval or LightEval" if name == "lm_norm" else "log-probabilities of tokens"
@@ -66,6 +67,8 @@ def files_of(path: str | Path, reading: Reading) -> list[str | Path]:
     """
     if os.path.isfile(path):
         return [path]
+    if os.path.isdir(path):
+        reading_from(path)
     if saved(path):
         return [*parts(Path(path))]
     if os.path.isdir(path) and reading.tasks:

@@ -23,6 +23,7 @@ from calibcli.predictions import Array, Ints, Named
 HELD = 20_000_000  # labels beyond this many stay in the file
 OBSERVED = "pass the class that was observed, one integer per row"
 NO_LABEL = {"", "nan", "<na>", "nat"}
+MOST_NAMED = 12  # classes that an error names all of
 ABSENT = {*MISSING, *NO_LABEL}  # `none` and `na` may be classes
 WHOLE = re.compile(r"^\s*[+-]?\d{1,18}(\.0*)?\s*$")
 
@@ -58,7 +59,7 @@ def read_labels(labels: Named, name: str, scores: Named, classes: Sequence[str] 
     if labels.dtype.kind == "b" and k > 2:
         problem = f"labels '{name}' are true or false, there are {k} classes: do they say whether the model was right?"
         raise InputError(problem, OBSERVED)
-    convert = _translator(labels, name, classes or _letters(labels, k, notes))
+    convert = _translator(labels, name, k, classes or _letters(labels, k, notes))
     base = label_base or 0
     ignored = None if ignore_label is None else ignore_label - base
     codes: Named = Converted(labels, lambda block: convert(block) - base, (), np.dtype(np.int64))
@@ -149,7 +150,7 @@ def _one_dimension(labels: Named, name: str, n: int, notes: list[str]) -> Named:
     raise InputError(problem, "pass one integer label per row")
 
 
-def _translator(labels: Named, name: str, classes: Sequence[str] | None) -> Callable[[Array], Ints]:
+def _translator(labels: Named, name: str, k: int, classes: Sequence[str] | None) -> Callable[[Array], Ints]:
     """A function from a block of labels as they are to int64."""
     kind = labels.dtype.kind
     if labels.dtype == np.uint64:
@@ -181,7 +182,13 @@ def _translator(labels: Named, name: str, classes: Sequence[str] | None) -> Call
         raise InputError(f"labels '{name}' are not whole numbers ({odd[:20]}): soft targets?", OBSERVED)
     shown = ", ".join(sorted(texts)[:4])[:80]
     problem = f"labels '{name}' are names ({shown}{', ...' if len(texts) > 4 else ''})"
-    raise InputError(problem, "pass --classes A,B,C: all class names in the order of the score columns")
+    import shlex
+
+    every = sorted({text.strip() for text in texts})
+    fix = "pass --classes A,B,C: all class names in the order of the score columns"
+    if len(every) == k <= MOST_NAMED and not any("," in one for one in every):
+        fix = f"pass --classes {shlex.quote(','.join(every))} if that is the order of the score columns, else in theirs"
+    raise InputError(problem, fix)
 
 
 def refuse_missing(labels: Named, name: str, texts: Sequence[str]) -> None:

@@ -49,6 +49,7 @@ def read(path: Paths, *, progress: Progress | None = None, **how: Any) -> Predic
         drop_nonfinite: drop rows with NaN or infinite scores.  clip: raise probabilities to 1e-15, for a finite NLL.
         weights, ids, group, by: names of further arrays (N,).  weight_kind: `sampling` or `count`.
         lm_norm: of log-likelihoods: `sum`, `char`, `byte` or `pmi`.  choices: what a chat chose from, as for `classes`.
+        unlisted: `bound` or `drop`, what becomes of rows of a chat in which a choice is not among the alternatives.
         need_labels: whether labels must be there and right; else, where they are not, a note says so, all labels are 0
             and `facts["labelled"]` is False.
         progress: called with (fraction, text).
@@ -101,7 +102,9 @@ def open_all(path: Paths, reading: Reading) -> list[Source]:
         problem = f"{len(paths)} files: parts of one data set, several models, or tasks of one evaluation?"
         shown = " ".join(str(p) for p in paths[:3])
         raise InputError(problem, f"parts: --shards; tasks: --tasks; models: calib compare {shown}")
-    if not (reading.choices or reading.lm_norm or reading.no_header) and all(os.path.isfile(p) for p in paths):
+    if not (reading.choices or reading.unlisted or reading.lm_norm or reading.no_header) and all(
+        os.path.isfile(p) for p in paths
+    ):
         return [Source(p) for p in paths]
     from calibcli.inputs.scores import opened
 
@@ -176,7 +179,7 @@ def _one(
         problem = f"no labels in {where}: it holds {keys.describe(first)}"
         raise InputError(problem, "choose them with --labels KEY, or --labels FILE for a file of their own")
     count = raw_labels.shape[0] if raw_labels is not None and reading.need_labels else None
-    scores = keys.held(keys.two_dimensional(raw, name, where, count))
+    scores = keys.held(keys.two_dimensional(raw, name, where, count, bool(kind_option(reading.kind))))
     n, width, k = *scores.shape, max(scores.shape[1], 2)
     keys.refuse_verdicts(name, label_name, where, width)
     classes, confirmed = classes_of(first, reading, name, k)
@@ -188,6 +191,8 @@ def _one(
                 of = Two(classes, as_names(raw_labels, label_name, classes))
             else:
                 of = two(reading, name, width, classes, raw_labels, label_name)
+                if width == 2 and classes is None and of.classes and not reading.event:
+                    notes.append(f"the score columns are read as of {of.classes[0]} and {of.classes[1]}, in this order")
             if of.labels is not None:
                 labels = read_labels(of.labels, label_name, scores, of.classes, reading)
         except InputError as error:
@@ -196,9 +201,9 @@ def _one(
             notes.append(f"labels are not used: {error.problem}")
             of = of or two(reading, name, width, classes, None, "")
         rows, found, kind = _checked(scores, labels, first, name, reading, ragged, notes, progress)
-        if not (said := kind_option(reading.kind) is not None) and width == 1:
+        if found.forced is None and width == 1:
             one_column.refuse_top(found, rows, kind, first, name, label_name, of.classes[1] if of.classes else "")
-        notes += remarks(found, kind, of.classes, bool(reading.weights), said, reading.clip)
+        notes += remarks(found, kind, of.classes, bool(reading.weights), reading.clip)
         if labels is not None:
             notes += found.order.notes(k, of.classes, (confirmed and not labels.names) or not reading.need_labels)
             notes += one_column.reversed_classes(found.order, of.classes or ("y = 0", "y = 1")) if k == 2 else []
@@ -220,14 +225,16 @@ def _one(
             "label_values": None if labels is None else _label_values(labels, of, k, reading.label_base or 0),
             "dtype": str(scores.dtype),
             "kind": kind,
-            "why": "given by --kind" if said else evidence(found, kind),
+            "why": "given by --kind" if found.forced else evidence(found, kind),
             "columns": width,
             "class_rows": {} if labels is None else {str(c): count for c, count in labels.counts.items()},
             "repeated_rows": found.repeated.count,
+            "copies": found.repeated.copies(found.n),
             "files": files,
             "evaluation": dict(first.facts),
             "task": _task(first, sources[0]),
-            "choices_vary": ragged and found.nonfinite.masked.count > 0,
+            "choices_vary": (varied := ragged and found.nonfinite.masked.count > 0),
+            **(found.nonfinite.guess(k) if varied else {}),
             "folded": keys.folded(first),
         },
         **further,
@@ -251,15 +258,15 @@ def _checked(
         notes += labels.notes
         rows = rows if labels.dropped is None else rows.without(np.flatnonzero(labels.dropped))
     decimals, drop = contents.decimals.get(name), reading.drop_nonfinite
-    found = scan(rows.scores, rows.codes, decimals=decimals, collect=drop, progress=progress)
-    half, bad = scores.dtype.itemsize <= 2, found.nonfinite
     forced, declared = kind_option(reading.kind), keys.declared_kind(contents, name)
+    found = scan(rows.scores, rows.codes, decimals=decimals, collect=drop, forced=forced, progress=progress)
+    half, bad = scores.dtype.itemsize <= 2, found.nonfinite
     masks = ragged or forced is not None
     if drop and not found.finite:
         raise InputError(f"all {found.n:,} rows hold NaN or infinite scores", "save the scores again, as float32")
     if bad.count and not drop:
         bad.refuse(masks, half)
-    kind = decide_kind(found, declared, forced, name)
+    kind = decide_kind(found, declared, name)
     masks = masks or kind == "log_probabilities"
     if drop:
         index: Ints = np.concatenate([*bad.bad, np.empty(0, np.int64)])

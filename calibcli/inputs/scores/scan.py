@@ -15,11 +15,12 @@ from calibcli.columns.tensors import TensorPiece, TensorScores
 from calibcli.errors import InputError
 from calibcli.inputs.scores.mistakes import Impossible, Nonfinite, Order, Repeated, Spot, Ties, marked
 from calibcli.inputs.scores.shares import Whole, refuse_shares
-from calibcli.predictions import Array, Ints, Kind, Named, PickedScores, Progress, reusing, rows_of, words
+from calibcli.predictions import Array, Ints, Kind, Named, PickedScores, Progress, reusing, rows_of, same_rows, words
 
 UNIT_LOW, UNIT_HIGH = -1e-6, 1 + 1e-3  # probabilities lie here, rounding allowed for
 LARGE = 6e4  # float16 ends at 65504
 SHARE_OFF = 1e-3  # rows that may miss a sum of one
+OFF, OFF_A_CLASS, MOST_OFF = 0.02, 0.005, 0.2  # what rounding to two decimals may leave of a sum of one
 HASHED = 4_000_000  # duplicates are looked for in files of at most this many rows
 PAIRS = 200_000  # rows that the comparison of predicted class and label looks at, at most about
 WIDE = 1 << 21  # scores of many classes whose rows are looked at together
@@ -100,8 +101,11 @@ class Scan:
         n, k: shape.  low, high: range of the finite scores.
         unit: as probabilities.
         tolerance, logs: of |logsumexp|, and whether all rows may be log-probabilities by it, none above 0.
+        forced: what `--kind` says they are.
+        log_low, log_high: smallest and largest logsumexp seen, of all rows where `forced` says log-probabilities.
         ends: (n,) class of the largest score, and (n,) smallest score, of many classes, where all rows can be used.
         nonfinite, impossible, ties, order, repeated: what may be wrong with the rows.
+        same: the first row, as long as all have its scores.
     """
 
     n: int
@@ -110,13 +114,17 @@ class Scan:
     tolerance: float
     nonfinite: Nonfinite
     whole: Whole
+    forced: Kind | None = None
     logs: bool = True
+    log_low: float = 0.0
+    log_high: float = 0.0
     low: float = math.inf
     high: float = -math.inf
     impossible: Impossible = field(default_factory=Impossible)
     ties: Ties = field(default_factory=Ties)
     order: Order = field(default_factory=Order)
     repeated: Repeated = field(default_factory=Repeated)
+    same: Array | None = None
     ends: tuple[Ints, Array] | None = None
 
     @property
@@ -138,6 +146,22 @@ class Scan:
         if self.logs:
             return "log_probabilities"
         return None if self.in_unit else "logits"
+
+    @property
+    def most_off(self) -> float:
+        """How far from one the sum of a row may be where the user says that these are probabilities.
+
+        Numbers rounded to two decimals miss it by up to K / 200; those of independent labels miss it by more.
+        """
+        return max(OFF, min(OFF_A_CLASS * self.k, MOST_OFF), self.unit.tolerance)
+
+    def off(self, kind: Kind) -> float:
+        """Return how far from one the sum of a row is at most, as rows of this kind; 0 for what has no such sum."""
+        if self.k == 1 or kind == "logits":
+            return 0.0
+        if kind == "probabilities":
+            return self.unit.worst
+        return max(math.expm1(min(self.log_high, 700.0)), -math.expm1(self.log_low))
 
     def add(self, rows: Piece, labels: Array | None, start: int, compare: bool) -> None:
         """Look at the rows from `start` on; `compare` their predicted classes with the labels too."""
@@ -163,11 +187,17 @@ class Scan:
                 self.unit.add(rows, low, high, row)
             else:
                 self.unit.squashed = False
-            if self.logs:
-                self.logs = high <= 0 and bool((np.abs(rows.log_sums) <= self.tolerance).all())
+            self.logs &= high <= 0
+            if self.logs or self.forced == "log_probabilities":
+                sums = rows.log_sums
+                self.log_low = min(self.log_low, float(sums.min()))
+                self.log_high = max(self.log_high, float(sums.max()))
+                self.logs &= max(-self.log_low, self.log_high) <= self.tolerance
             self.whole.lost |= low < 0
             if high > UNIT_HIGH and not self.whole.lost:
                 self.whole.add(rows)
+        if self.same is not None and not np.array_equal(rows.z, np.broadcast_to(self.same, rows.z.shape)):
+            self.same = None
         if labels is None:
             return
         at_label = rows.at(labels)
@@ -187,6 +217,7 @@ def scan(
     *,
     decimals: int | None = None,
     collect: bool = False,
+    forced: Kind | None = None,
     progress: Progress | None = None,
 ) -> Scan:
     """Look at every row of (N, K) scores once.
@@ -196,6 +227,7 @@ def scan(
         labels: (N,) int64 in [0, K), or None.
         decimals: digits after the point when the scores were text.
         collect: keep the indices of rows that are not finite, to drop them.
+        forced: the kind that the user says they are.
         progress: called with (fraction, text).
     """
     n, k = scores.shape
@@ -205,7 +237,9 @@ def scan(
     tolerance = max(1e-4, coarse, 0.0 if not decimals else k * 0.5 * 10.0 ** -min(decimals, 300))
     digits = 0 if np.array_equal(head, np.floor(head)) else decimals
     rounding = 0.0 if digits is None else k * 0.5 * 10.0 ** -min(digits, 300)
-    found = Scan(n, k, Unit(k, tolerance), 1e-2 if coarse else 1e-3, Nonfinite(n, collect), Whole(rounding))
+    slack, nonfinite = 1e-2 if coarse else 1e-3, Nonfinite(n, collect)
+    found = Scan(n, k, Unit(k, tolerance), slack, nonfinite, Whole(rounding), forced)
+    found.same = head[0].copy() if n > 1 and bool((head == head[0]).all()) else None
     every, height = max(1, math.ceil(n / PAIRS)), min(step, max(1, (CACHED if k <= NARROW else WIDE) // k))
     which = marked(k) if labels is not None and n <= HASHED else ()
     ends = None
@@ -238,24 +272,22 @@ def _pieces(
         yield here.start, Piece(block[at : at + height], which, ends and (ends[0][here], ends[1][here]))
 
 
-def decide_kind(found: Scan, declared: str, forced: Kind | None, name: str) -> Kind:
-    """The kind of scores, from all rows; a name that says otherwise is an error, `forced` overrides.
+def decide_kind(found: Scan, declared: str, name: str) -> Kind:
+    """Return the kind of scores, from all rows. A name that says otherwise is an error; what `--kind` says goes, where
+    the rows can be of that kind.
 
     Raises:
-        InputError: the rows fit no kind, or not the one that the name claims.
+        InputError: the rows fit no kind, or not the one that the name or `--kind` claims.
     """
+    if found.forced:
+        _refuse_forced(found, found.forced, name)
+        return found.forced
     kind = found.kind
-    if forced:
-        high, low = (1e-3, -math.inf) if forced == "log_probabilities" else (UNIT_HIGH, UNIT_LOW)
-        if forced != "logits" and (found.high > high or found.low < low):
-            problem = f"--kind {forced}, but scores of '{name}' run from {found.low:.4g} to {found.high:.4g}"
-            raise InputError(problem, "leave --kind out, or pass --kind logits")
-        return forced
     if found.k == 1 and declared == "logits":
         return "logits"
     if kind is None:
         off = found.unit.off
-        near = "rounded probabilities: --kind probabilities; " if found.unit.worst <= max(0.02, found.k * 0.005) else ""
+        near = "rounded probabilities: --kind probabilities; " if found.unit.worst <= found.most_off else ""
         raise InputError(
             f"'{name}' lies in [0, 1] but rows do not sum to 1: row {off.first} sums to "
             f"{found.unit.off_sum:.4g} ({off.count:,} of {found.finite:,} rows)",
@@ -267,6 +299,42 @@ def decide_kind(found: Scan, declared: str, forced: Kind | None, name: str) -> K
         problem = f"the name '{name}' says {words(declared)} but the rows are {words(kind)} ({evidence(found, kind)})"
         raise InputError(problem, f"pass --kind {kind} if that is what they are, or save what the name says")
     return kind
+
+
+def _refuse_forced(found: Scan, forced: Kind, name: str) -> None:
+    """Refuse a `--kind` that the rows cannot be of.
+
+    Raises:
+        InputError: scores beyond the range of that kind; or rows whose sum is further from one than `found.most_off`.
+    """
+    if forced == "logits":
+        return
+    logs = forced == "log_probabilities"
+    high, low = (1e-3, -math.inf) if logs else (UNIT_HIGH, UNIT_LOW)
+    if found.high > high or found.low < low:
+        problem = f"--kind {forced}, but scores of '{name}' run from {found.low:.4g} to {found.high:.4g}"
+        raise InputError(problem, "leave --kind out, or pass --kind logits")
+    worst, most = found.off(forced), found.most_off
+    if worst <= most:
+        return
+    first = "" if logs else f": row {found.unit.off.first} sums to {found.unit.off_sum:.4g}"
+    raise InputError(
+        f"--kind {forced}, but {'exponentials of ' * logs}rows of '{name}' do not sum to 1{first} (the sum furthest "
+        f"off misses it by {worst:.2g}, rounding by no more than {most:.2g})",
+        "probabilities of independent labels: --multilabel; shares of another whole: divide each row by its sum"
+        if not logs
+        else "--kind logits divides each row by its sum",
+    )
+
+
+def _divided(found: Scan, kind: Kind) -> list[str]:
+    """Note where rows of probabilities have another sum than one, which is then divided out."""
+    worst, tolerance = found.off(kind), found.unit.tolerance if kind == "probabilities" else found.tolerance
+    if worst <= tolerance:
+        return []
+    off = found.unit.off.count
+    rows = f"{off:,} of {found.finite:,} rows do" if kind == "probabilities" else "rows do"
+    return [f"{rows} not sum to 1 (largest deviation {worst:.2g}): each is divided by its sum"]
 
 
 def evidence(found: Scan, kind: Kind) -> str:
@@ -286,7 +354,7 @@ def evidence(found: Scan, kind: Kind) -> str:
     return f"scores run from {found.low:.4g} to {found.high:.4g}" + ("" if inside else ", beyond [0, 1]")
 
 
-def double_softmax(found: Scan, kind: Kind, forced: bool) -> list[str]:
+def double_softmax(found: Scan, kind: Kind) -> list[str]:
     """A note, or for 10 classes and more an error, when every p is where softmax of probabilities puts it.
 
     Raises:
@@ -296,15 +364,16 @@ def double_softmax(found: Scan, kind: Kind, forced: bool) -> list[str]:
         return []
     low, high = found.unit.softmaxed_twice
     text = f"every probability lies in [{low:.3g}, {high:.3g}], where softmax of probabilities puts it"
-    if found.k < 10 or forced:
+    if found.k < 10 or found.forced:
         return [f"{text}: was softmax applied twice?"]
     problem = f"{text} (here {found.low:.3g} to {found.high:.3g}): softmax was applied twice"
     raise InputError(problem, "save the logits; if the model really is this unsure: --kind probabilities")
 
 
-def remarks(
-    found: Scan, kind: Kind, classes: Sequence[str] | None, weighted: bool, forced: bool, clip: bool
-) -> list[str]:
+PERFECT = 100  # rows from which not one mistake is worth a note
+
+
+def remarks(found: Scan, kind: Kind, classes: Sequence[str] | None, weighted: bool, clip: bool) -> list[str]:
     """Notes on the rows.
 
     Raises:
@@ -317,14 +386,20 @@ def remarks(
         notes.append(f"one score per row: read as {what} of {classes[1] if classes else 'class 1'}")
         if found.order.margins:
             ties, rows = found.order.one_column(kind)
+    notes += _divided(found, kind)
     notes += ties.notes(rows, weighted)
-    notes += double_softmax(found, kind, forced)
+    if ties.right == rows >= PERFECT:
+        fault = "every label is the class with the largest score"
+        notes.append(f"{fault}, in all {rows:,} rows: were the labels made from the predictions?")
+    notes += double_softmax(found, kind)
     if kind == "logits" and max(abs(found.low), abs(found.high)) >= LARGE:
         notes.append(f"scores reach {max(found.low, found.high, key=abs):.4g}, close to the end of float16 (65504)")
     if masked:
         notes.append(f"-inf in {masked:,} row{'s' * (masked != 1)}: probability 0 of those classes")
     if masked or kind == "probabilities":
         notes += found.impossible.notes(clip)
+    if found.same is not None:
+        return [*notes, same_rows(found.n, "scores")]
     return notes + found.repeated.notes(found.n)
 
 

@@ -63,7 +63,8 @@ def _by_labels(own: Sequence[str], labels: Sequence[str], contents: Contents) ->
     """
     if len(labels) < 2:
         return None
-    for before, after in {(m[0], m[2]) for column in own if (m := column.partition(labels[0]))[1]}:
+    around = {(m[0], m[2]) for column in own if (m := column.partition(labels[0]))[1]}
+    for before, after in sorted(around, key=lambda words: (len(words[0] + words[1]), words)):
         if not {f"{before}{label}{after}" for label in labels} <= set(own):
             continue
         found = [c for c in own if c.startswith(before) and c.endswith(after) and len(c) > len(before + after)]

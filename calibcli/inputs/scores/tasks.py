@@ -94,14 +94,26 @@ def joined(parts: Sequence[Predictions], names: Sequence[str]) -> Predictions:
             **first.facts,
             "tasks": list(names),
             "columns": k,
-            "choices_vary": any(p.k < k or p.facts.get("choices_vary") for p in parts),
+            "choices_vary": (varied := any(p.k < k or p.facts.get("choices_vary") for p in parts)),
+            **(_guess(parts) if varied else {}),
             "label_values": list(range(k)),
             "class_rows": dict(sorted(counts.items(), key=lambda pair: int(pair[0]))),
             "repeated_rows": sum(p.facts["repeated_rows"] for p in parts),
+            "copies": sum(p.facts.get("copies", 0) for p in parts),
             "labelled": all(p.facts["labelled"] for p in parts),
             "files": files,
         },
     )
+
+
+def _guess(parts: Sequence[Predictions]) -> dict[str, float]:
+    """Return the NLL and the accuracy of a guess over the rows of all tasks."""
+    plain = [{"guess_nll": math.log(p.k), "guess_accuracy": 1 / p.k} for p in parts]
+    rows = [p.n for p in parts]
+    return {
+        name: float(np.average([p.facts.get(name, one[name]) for p, one in zip(parts, plain)], weights=rows))
+        for name in ("guess_nll", "guess_accuracy")
+    }
 
 
 def _ids(parts: Sequence[Predictions], names: Sequence[str]) -> Array | None:

@@ -76,11 +76,12 @@ def parts(result: Result) -> dict[str, Result]:
 
 
 def main(result: Result) -> Result:
-    """The main figure: the first, with the small multiples that were asked for."""
-    every = parts(result)
+    """The main figure: the first, with the small multiples that were asked for; a summary of rows and what follows."""
+    every = [part.plots for part in parts(result).values()]
     if len(every) < 2:
         return result
-    kept = [part.plots for i, part in enumerate(every.values()) if i == 0 or inside.diagrams(part.plots)]
+    first = 2 if every[0][0].texts else 1
+    kept = [plots for i, plots in enumerate(every) if i < first or inside.diagrams(plots)]
     return dataclasses.replace(result, plots=[plot for plots in kept for plot in plots])
 
 
@@ -177,7 +178,9 @@ class _Page:
         wide, high = (look.small, look.small) if all(map(_square, drawn)) else (look.small * 1.35, look.small)
         high = max(_size(p, look)[1] for p in drawn) * 0.8 if named else high
         columns = 2 if own or len(drawn) == 4 else min(look.across, len(drawn))
-        columns = 1 if (named and len({tuple(p.labels) for p in drawn}) > 1) or (own and not look.aside) else columns
+        columns = (
+            1 if (named and len({(*p.labels, *p.texts) for p in drawn}) > 1) or (own and not look.aside) else columns
+        )
         gap = look.legend if own else look.column * (0.56 if same_y else 1)
         if not look.aside:  # as wide as the column of a paper at the most, without being shrunk
             hang = max(_hang(p, look) for p in drawn)
@@ -285,7 +288,10 @@ def _hang(plot: Plot, look: style.Look) -> float:
     """Inches that names down the side take of a paper's column, beyond the room for numbers."""
     if look.aside or not (plot.flip and plot.labels):
         return 0.0
-    return max(0.0, 0.055 * min(40, max(map(len, plot.labels))) + 0.15 - look.left)
+    longest = max(
+        len(label[:40]) + len(text) for label, text in zip(plot.labels, plot.texts or [""] * len(plot.labels))
+    )
+    return max(0.0, 0.055 * longest + 0.15 - look.left)
 
 
 def _pair(plot: Plot) -> str:
@@ -295,7 +301,7 @@ def _pair(plot: Plot) -> str:
 
 def _series(plot: Plot) -> float:
     """Room that a category needs: more where several bars stand beside each other."""
-    return max(1.0, 0.6 * sum(c.kind in ("bars", "points") for c in plot.curves))
+    return max(1.0, 0.6 * len(panel.beside(plot.curves)))
 
 
 def _row(rows: Mapping[object, Sequence[Plot]]) -> object:

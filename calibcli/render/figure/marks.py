@@ -88,11 +88,32 @@ class _Mark:
         self._plot(self.x, self.y, zorder=self.order, clip_on=not star, **look)
         return Line2D([], [], **look)
 
-    def band(self) -> Patch | None:
+    def band(self) -> Patch | Line2D | None:
         if not self.ends:
             return None
+        if self.curve.width:
+            return self._brackets()
         self._fill(self.order)
         return Patch(facecolor=self.colour, alpha=FILL.get(self.curve.role, 0.2) + 0.05, linewidth=0)
+
+    def _brackets(self) -> Line2D:
+        """A band over bars as brackets, one a bin: an area would show through the bars."""
+        width = _padded(self.curve.width, len(self.x))
+        thin = 0.6 if len(self.x) > CROWDED else 1.1
+        centre, half = self.x + width / 2, width * 0.3
+        fine = np.isfinite(self.low) & np.isfinite(self.high)
+        self._whiskers(centre, self.colour, self.order + 1, thin)
+        ends = self.axes.vlines if self.flip else self.axes.hlines
+        for end in (self.low[fine], self.high[fine]):
+            ends(
+                end,
+                (centre - half)[fine],
+                (centre + half)[fine],
+                color=self.colour,
+                linewidth=thin,
+                zorder=self.order + 1,
+            )
+        return Line2D([], [], color=self.colour, linewidth=1.1, marker="_", markersize=6)
 
     def straight(self) -> Line2D:
         look, vertical = _line_style(self.curve), self.curve.kind == "vline"
@@ -138,20 +159,11 @@ class _Mark:
         lines(x[fine], self.low[fine], self.high[fine], color=colour, linewidth=width, zorder=order)
 
     def _fill(self, order: float) -> None:
-        """A band; one block per bin where it has bins, behind the bars, its ends above them."""
-        x, low, high = self.x, self.low, self.high
-        fine = np.isfinite(low) & np.isfinite(high)
+        """Fill between the ends of a band."""
+        fine = np.isfinite(self.low) & np.isfinite(self.high)
+        fill = self.axes.fill_betweenx if self.flip else self.axes.fill_between
         look: dict[str, Any] = {"color": self.colour, "alpha": FILL.get(self.curve.role, 0.2), "linewidth": 0}
-        if not self.curve.width:
-            (self.axes.fill_betweenx if self.flip else self.axes.fill_between)(
-                x, low, high, where=fine, zorder=order, **look
-            )
-            return
-        left, wide = x[fine], _padded(self.curve.width, len(x))[fine]
-        self._blocks(left, low[fine], high[fine], wide, align="edge", **look, zorder=1.5)
-        lines, thin = self.axes.vlines if self.flip else self.axes.hlines, len(left) > CROWDED
-        for end in (low[fine], high[fine]):
-            lines(end, left, left + wide, color=self.colour, linewidth=0.6 if thin else 1.1, zorder=order)
+        fill(self.x, self.low, self.high, where=fine, zorder=order, **look)
 
 
 def by_chance(plot: Plot, curve: Curve) -> Any:

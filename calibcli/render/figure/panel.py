@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from calibcli.plots import Curve, Plot
+from calibcli.plots import Curve, Plot, date
 from calibcli.render.figure import marks, style
 from calibcli.render.figure.marks import OUTLINE, Axes
 
@@ -29,12 +29,12 @@ def draw(axes: Axes, plot: Plot, colours: style.Colours, small: bool = False) ->
     if plot.kind == "heat":
         _heat(axes, plot)
     curves = _told_apart(one_message(plot.curves))
-    beside = [i for i, c in enumerate(curves) if plot.labels and c.kind in ("bars", "points")]
+    shared = beside(curves) if plot.labels else []
     handles: Handles = {}
     used: set[str] = set()
     drawn = 0
     for i, curve in enumerate(curves):
-        place = (beside.index(i), len(beside)) if i in beside else (0, 1)
+        place = (shared.index(i), len(shared)) if i in shared else (0, 1)
         colour = colours.of(curve, used)
         handle = marks.draw(axes, curve, colour, plot, place, small)
         if curve.role not in style.ROLES and curve.kind == "line":
@@ -52,6 +52,13 @@ def draw(axes: Axes, plot: Plot, colours: style.Colours, small: bool = False) ->
         handles[style.plain(plot.levels_label)] = Line2D([], [], color="white", linewidth=1.5, path_effects=OUTLINE)
     _axes(axes, plot, small)
     return {} if len(handles) == 1 and _says(axes, plot, *handles) else handles
+
+
+def beside(curves: Sequence[Curve]) -> list[int]:
+    """Which curves stand beside each other in a category: bars and points, unless each category has only one."""
+    marked = [i for i, c in enumerate(curves) if c.kind in ("bars", "points")]
+    positions = [x for i in marked for x in curves[i].x]
+    return marked if len(set(positions)) < len(positions) else []
 
 
 def one_message(curves: Sequence[Curve]) -> list[Curve]:
@@ -176,8 +183,13 @@ def _axes(axes: Axes, plot: Plot, small: bool) -> None:
                 MaxNLocator(most, steps=steps, min_n_ticks=min(2 if small else 3, most), integer=whole)
             )
             axis.set_major_formatter(FuncFormatter(_tick))
+            if scale == "date":
+                axis.set_major_locator(MaxNLocator(max(1, int(_inches(axis) / 0.9)), integer=True))
+                axis.set_major_formatter(FuncFormatter(lambda day, _: date(day)))
     if plot.labels:
-        across.set_ticks(range(len(plot.labels)), [_name(label) for label in plot.labels])
+        texts = plot.texts or [""] * len(plot.labels)
+        names = [f"{_name(label)}   {style.plain(text)}".rstrip() for label, text in zip(plot.labels, texts)]
+        across.set_ticks(range(len(plot.labels)), names)
         axes.tick_params(axis="y" if plot.flip else "x", length=0)
         across.grid(False)
         if not plot.flip and sum(map(len, plot.labels)) > (30 if small else 60):

@@ -27,6 +27,9 @@ ROLES = {
     "corp_null": "#7b8794",
     "limit": "#D55E00",
     "best": "#111111",
+    "good": "#0072B2",
+    "bad": "#D55E00",
+    "undecided": "#7b8794",
     "printed": "#111111",
     "ridge": "#ffffff",
 }

@@ -8,11 +8,12 @@ The tables are those of GitHub Flavored Markdown (GitHub 2017).
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Sequence
 
 from calibcli.render import sheet, stream
-from calibcli.render.formats.table import diagrams
+from calibcli.render.formats import table
 from calibcli.render.sheet import Column, Sheet
 from calibcli.result import Result
 
@@ -33,10 +34,11 @@ def render(result: Result, limit: int = LIMIT) -> str:
         head.append(" · ".join(f"{key}: {_prose(value)}" for key, value in facts))
     tail = ["\n".join(f"> **note:** {_prose(note)}" + "  " for note in result.notes)] if result.notes else []
     tables = sheet.sheets(result)
+    drawn = dataclasses.replace(result, plots=[p for p in result.plots if p.name not in table.TABLED])
     figures = [
         "```text\n" + "\n".join(line.replace("```", "'''") for line in block) + "\n```"
-        for block in diagrams(result, WIDTH)[:1]
-        if result.plots
+        for block in table.diagrams(drawn, WIDTH)[:1]
+        if drawn.plots
     ]
     kept = [len(t.rows) for t in tables]
     for blocks in (figures, []):
@@ -57,11 +59,11 @@ def render(result: Result, limit: int = LIMIT) -> str:
 
 def _joined(head: list[str], tables: list[Sheet], kept: list[int], figures: list[str], tail: list[str]) -> str:
     blocks = [*head, *tail]
-    for table, rows in zip(tables, kept, strict=True):
-        blocks += [f"### {_prose(table.title)}"] if table.title else []
-        blocks.append(_table(table, rows))
-        if rows < len(table.rows):
-            blocks.append(f"{len(table.rows) - rows} of {len(table.rows)} rows cut; all of them are in the JSON.")
+    for one, rows in zip(tables, kept, strict=True):
+        blocks += [f"### {_prose(one.title)}"] if one.title else []
+        blocks.append(_table(one, rows))
+        if rows < len(one.rows):
+            blocks.append(f"{len(one.rows) - rows} of {len(one.rows)} rows cut; all of them are in the JSON.")
     return "\n\n".join([*blocks, *figures]) + "\n"
 
 

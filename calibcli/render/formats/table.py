@@ -40,7 +40,8 @@ EVENT = {"auc", "brier", "cox_slope", "cox_intercept", "observed_expected"}
 CONFIDENCE = {"brier_top", "confidence_gap", "auc"}
 CURVATURE = {"lambda_max", "lambda_min", "trace", "negative_fraction", "grad_norm"}
 PARTS = ("murphy", "errors", "layers", "fit")  # tables of what the few numbers are made of
-PICTURES = ("density", "difference_nll")  # the one that is shown, where there are several
+PICTURES = ("density", "differences")  # the one that is shown, where there are several
+TABLED = ("rules",)  # pictures of what a table above them says
 WORK = ("convergence", "layers", "share")  # pictures of how a number was found
 SHORT = ("metrics", "merge", "scale", "compare", "curvature", "fit")  # commands that find more than the few
 FIRST = (*SHORT, "check", "ood")  # commands whose first screen has a length
@@ -70,9 +71,10 @@ def render(result: Result, encoding: str = "utf-8") -> str:
 
 
 def show(result: Result, detail: Detail = "few") -> None:
-    """Print to stdout: with rich on a terminal, plain elsewhere."""
+    """Print to stdout: with rich on a terminal, or anywhere with FORCE_COLOR, plain elsewhere."""
     encoding = stream.encoding()
-    if not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
+    forced = bool(os.environ.get("FORCE_COLOR"))
+    if not forced and (not sys.stdout.isatty() or os.environ.get("TERM") == "dumb"):
         stream.put(plain(result, detail, encoding))
         return
     _rich(result, detail, encoding)
@@ -228,8 +230,10 @@ def plots(result: Result, detail: Detail) -> Sequence[Plot]:
     """One picture where there are several: the first, or what came of it; none of a study, beside its claims."""
     if detail != "all" and result.command == "study":
         return []
-    if detail == "all" or result.command not in SHORT:
+    if detail == "all":
         return result.plots
+    if result.command not in SHORT:
+        return [p for p in result.plots if p.name not in TABLED]
     panels = [p for p in result.plots if not p.under and not p.name.startswith(WORK)]
     chosen = [p for p in panels if p.name.endswith("_after") or p.name in PICTURES]
     first = next(iter([*chosen, *panels]), None)

@@ -18,7 +18,7 @@ from calibcli.render.page.portions import Caps, Picture
 from calibcli.result import Result
 
 MOST = 1_000_000  # bytes of a page
-MANY = 300_000  # of one with several results
+MANY = 400000
 FIGURE = 3_000  # of a small figure
 LEVELS = (
     Caps(),
@@ -86,8 +86,8 @@ def _text(
 
 
 def cell(result: Result) -> str:
-    """What a notebook shows of a result: a page's head and tables, without figures."""
-    one = portions.portion(dataclasses.replace(result, plots=[]), "", "", Caps(rows=60))
+    """What a notebook shows of a result: a page's head and tables, without figures and how each number was got."""
+    one = portions.portion(dataclasses.replace(result, plots=[]), "", "", Caps(rows=60, fields=False))
     return rendered("cell.html", one=one, style=stylesheet())
 
 

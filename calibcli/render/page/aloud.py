@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from calibcli.numbers import number
-from calibcli.plots import Curve, Plot
+from calibcli.plots import Curve, Plot, date
 from calibcli.render import sheet
 from calibcli.result import Cell, Table
 
@@ -77,9 +77,14 @@ def _bins(plot: Plot, bins: Sequence[sheet.Bin], most: int) -> tuple[Table, int]
 
 def _points(plot: Plot, curve: Curve, most: int) -> tuple[Table, int]:
     rows: list[list[Cell]] = []
+    if plot.texts:
+        rows = [[_category(plot, x), _category(plot, x, plot.texts)] for x in curve.x]
+        return _filled(_name(plot) + f": {curve.label}", [plot.xlabel or "name", "value"], rows, most)
     for i in range(max(map(len, (curve.x, curve.y, curve.low or ())))):
         x = sheet.at(curve.x, i)
-        name: Cell = x if not plot.labels or x is None else _category(plot, x)
+        name: Cell = x
+        if x is not None and (plot.labels or plot.xscale == "date"):
+            name = _category(plot, x) if plot.labels else date(x)
         rows.append([name, *(sheet.at(s, i) for s in (curve.y, curve.low, curve.high, curve.base, curve.width))])
     heads = [plot.xlabel or "x", plot.ylabel or "y", "low", "high", "base", "width"]
     label = curve.label or curve.role or curve.kind
@@ -135,17 +140,22 @@ def _curves(plot: Plot, few: int) -> str:
 def _curve(plot: Plot, curve: Curve, few: int) -> str:
     label = curve.label or curve.role or curve.kind
     if curve.kind in KINDS:
-        return f"{label} at " + ", ".join(number(v) for v in (curve.x or curve.y)[:few] if v is not None)
+        name_of = _text_of_x(plot) if curve.x else number
+        return f"{label} at " + ", ".join(name_of(v) for v in (curve.x or curve.y)[:few] if v is not None)
     if curve.role == "ideal":
         return ""
     points = [(x, i, y) for i, (x, y) in enumerate(zip(curve.x, curve.y)) if y is not None]
     if not points:
         return ""
+    if plot.texts:
+        return f"{label}: " + ", ".join(
+            f"{_category(plot, x)} {_category(plot, x, plot.texts)}" for x, *_ in points[:few]
+        )
     if plot.labels or len(points) <= few:
         told = []
         for x, i, y in points[:few]:
             low, high = sheet.at(curve.low, i), sheet.at(curve.high, i)
-            name = _category(plot, x) if plot.labels else f"at {number(x)}"
+            name = _category(plot, x) if plot.labels else f"at {_text_of_x(plot)(x)}"
             told.append(
                 f"{name} {number(y)}"
                 + (f" [{number(low)}, {number(high)}]" if low is not None and high is not None else "")
@@ -153,10 +163,14 @@ def _curve(plot: Plot, curve: Curve, few: int) -> str:
         more = f", and {len(points) - few} more" if len(points) > few else ""
         return f"{label}: " + ", ".join(told) + more
     ends = (points[0], points[-1], min(points, key=lambda p: p[2]), max(points, key=lambda p: p[2]))
-    first, last, lowest, highest = (f"{number(y)} at {number(x)}" for x, _, y in ends)
+    first, last, lowest, highest = (f"{number(y)} at {_text_of_x(plot)(x)}" for x, _, y in ends)
     return f"{label}: {first}, {last}, lowest {lowest}, highest {highest}"
 
 
-def _category(plot: Plot, x: float) -> str:
-    i = round(x)
-    return str(plot.labels[i]) if 0 <= i < len(plot.labels) else number(x)
+def _text_of_x(plot: Plot) -> Callable[[float], str]:
+    return date if plot.xscale == "date" else number
+
+
+def _category(plot: Plot, x: float, names: Sequence[str] | None = None) -> str:
+    i, names = round(x), plot.labels if names is None else names
+    return str(names[i]) if 0 <= i < len(names) else number(x)

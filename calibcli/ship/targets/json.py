@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json as texts
+from pathlib import Path
 
-from calibcli.files import atomic, may_write
+from calibcli.errors import UsageError
+from calibcli.files import atomic
 from calibcli.ship import snippets
 from calibcli.ship.as_json import described, scaler_of
 from calibcli.ship.comparison import of_scores
@@ -27,6 +29,9 @@ def json(job: Job) -> Shipped:
     ...     found = calibcli.export(fit, "json", save=f"{folder}/calibrator.json", data=logits)
     >>> found.facts["limit"], found.facts["predicted classes changed"]
     (1e-09, 0)
+
+    Raises:
+        UsageError: a file beside it that calib did not write would be replaced.
     """
     programs = {suffix: snippets.lines(job.scaler, suffix) for suffix in snippets.LANGUAGES}
     fed = job.fed("float64")
@@ -43,8 +48,18 @@ def json(job: Job) -> Shipped:
         one.require(path.name, "pass --tolerance, or --to onnx")
         made[path], worst = text, max(worst, one, key=lambda c: c.most)
     worst.require(job.path.name)
-    may_write(made, [job.calibrator or None, *job.read])
+    for path in made:
+        if path != job.path and path.exists() and not _ours(path):
+            problem = f"{path} would be replaced by a program beside {job.path.name}, and calib did not write it"
+            raise UsageError(problem, "name another file to write, or move that one")
     with contextlib.ExitStack() as stack:
         for path, text in made.items():
             stack.enter_context(atomic(path)).write_text(text, encoding="utf-8")
     return Shipped(files=list(made), compared=worst, notes=notes)
+
+
+def _ours(path: Path) -> bool:
+    """Whether a program was written by an earlier export: its first line says so."""
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        return snippets.MARK.encode() in file.readline(1000)
+    return False

@@ -45,6 +45,7 @@ def install() -> None:
         "empty_cache": lambda: None,
         "mem_get_info": free,
         "memory_allocated": lambda device=None: ops.memory()[0],
+        "memory_reserved": lambda device=None: ops.memory()[0],
         "max_memory_allocated": lambda device=None: ops.memory()[1],
         "get_device_capability": lambda device=None: (9, 0),
         "get_device_properties": properties,

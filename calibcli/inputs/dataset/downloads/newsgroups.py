@@ -109,7 +109,7 @@ def _body(text: str) -> str:
 
 def _folder(root: Path) -> dict[str, bytes]:
     with refusing(DAMAGED, lambda error: f"{root} cannot be read ({str(error)[:80]})", "check its files"):
-        files = [p for p in root.rglob("*") if p.name.isdigit() and p.is_file()]
+        files = sorted(p for p in root.rglob("*") if p.name.isdigit() and p.is_file())
         if sum(p.stat().st_size for p in files) > 1 << 30:
             raise InputError(f"the posts of {root} take more than 1 GB", "pass a folder of 20 Newsgroups")
         return {p.relative_to(root).as_posix(): p.read_bytes() for p in files}

@@ -12,7 +12,7 @@ import re
 
 import numpy as np
 
-from calibcli.errors import InputError
+from calibcli.errors import CalibError, InputError
 from calibcli.inputs.dataset.downloads.members import DAMAGED, Members
 from calibcli.inputs.dataset.keys import Found
 from calibcli.inputs.dataset.vocabulary import vocabulary
@@ -101,6 +101,8 @@ def _trees(data: bytes, where: str) -> list[Tree]:
         try:
             if line.strip():
                 found.append(parsed(line.decode()))
+        except CalibError:
+            raise
         except ValueError as error:
             problem = f"{where}: line {number} is no binary tree ({str(error)[:80]})"
             raise InputError(problem, "write it as (3 (2 It) (4 works)), or download it again") from None

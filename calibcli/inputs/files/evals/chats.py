@@ -37,7 +37,8 @@ def read(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, Any]
     Raises:
         InputError: without --choices; too many rows lack a choice; several answers in a row.
     """
-    choices, letters, columns, every = source.asked.choices, Letters(), Columns(), Columns()
+    choices, letters = source.asked.choices, Letters(source.asked.unlisted)
+    columns, every = Columns(), Columns()
     scores: list[list[float]] = []
     ids: list[str] = []
     label = next((k for k in first if normal(k) in LABELS and isinstance(first[k], str | int)), "")
@@ -76,7 +77,12 @@ def read(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, Any]
         return no_scores(FORMAT, every, why, "ask for them: logprobs=true, top_logprobs=20")
     about = [f"{failed:,} requests failed: left out"] if failed else []
     about += letters.remarks(source.name)
-    said = {"classes": {"logprobs": choices}, "about": about, "facts": letters.facts, "used": frozenset({"choices"})}
+    said = {
+        "classes": {"logprobs": choices},
+        "about": about,
+        "facts": letters.facts,
+        "used": frozenset({"choices", "unlisted"}),
+    }
     return scored(
         FORMAT, source, columns, ("logprobs", np.array(scores)), (label, column_of(labels)), ("ids", ids), **said
     )

@@ -25,7 +25,7 @@ VERDICTS = {"C": 1, "I": 0, "N": 0}  # correct, incorrect, no answer; a partial 
 class Log:
     """The samples of a log as they are read."""
 
-    letters: Letters = field(default_factory=Letters)
+    letters: Letters
     columns: Columns = field(default_factory=Columns)
     every: Columns = field(default_factory=Columns)
     scores: list[list[float]] = field(default_factory=list)
@@ -59,9 +59,10 @@ class Log:
         choices = source.asked.choices or tuple(LETTERED[:count])
         label = _label(sample.get("target"), choices, here)
         score, answer, verdict = _score(sample.get("scores"))
+        silent = self.letters.silent
         found = self.letters.add(tokens, choices, answer if answer in choices else "")
         if found is None:
-            if answer in choices:
+            if answer in choices and self.letters.silent > silent:
                 raise InputError(
                     f"{here} was read as {answer!r}, which is none of the tokens that the model generated: the choices "
                     "were shuffled, and letters put back afterwards",
@@ -91,7 +92,7 @@ def contents(form: str, header: Mapping[str, Any], samples: Iterable[Any], sourc
     Raises:
         InputError: see `Log.add`; samples without log-probabilities, more than 1 % without an answer.
     """
-    log, number = Log(), 0
+    log, number = Log(Letters(source.asked.unlisted)), 0
     for number, sample in enumerate(samples, start=1):
         if not isinstance(sample, Mapping):
             raise InputError(f"sample {number - 1} of {source.name} is none", "write the log again")
@@ -102,7 +103,7 @@ def contents(form: str, header: Mapping[str, Any], samples: Iterable[Any], sourc
         about.append(f"the evaluation ended with status '{status}': {number:,} samples are there")
     if log.failed:
         about.append(f"{log.failed:,} samples failed: left out")
-    if not log.scores:
+    if not (log.scores or log.letters.censored):
         why = f"the {number:,} samples of {source.name} (Inspect, task '{task}') hold no log-probabilities of choices"
         why += f" ({'; '.join(about)})" if about else ""
         fix = "run a multiple-choice task with --logprobs --top-logprobs 20"
@@ -131,7 +132,7 @@ def contents(form: str, header: Mapping[str, Any], samples: Iterable[Any], sourc
         about=[*about, *ragged(log.scores)],
         facts=log.letters.facts,
         task=task,
-        used=frozenset({"choices"}),
+        used=frozenset({"choices", "unlisted"}),
     )
 
 

@@ -1,7 +1,8 @@
 """What a model chose from, read off the log-probabilities of the tokens it generated and of their alternatives.
 
 `" A"` and `"A"` are one choice, whose probabilities add up. An alternative that is not listed is less probable than
-every one that is: it gets the smallest listed log-probability as its upper bound, and its row counts as censored.
+every one that is: it gets the smallest listed log-probability as its upper bound, or its row is left out, and its row
+counts as censored. Where these are more than 1 % of the rows, the user says which of the two (`--unlisted`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from calibcli.errors import InputError
+from calibcli.errors import CalibError, InputError
 from calibcli.spec import real
 
 MOST = 0.01  # share of rows with a choice that is not listed, or without an answer
@@ -34,12 +35,14 @@ class Letters:
     """The scores of the choices in each row, and what was noticed on the way.
 
     Attributes:
+        unlisted: what becomes of rows with a choice that is not listed, `bound` or `drop`; "" where nothing was said.
         silent: rows in which the model named no choice.  censored: rows with a choice that is not listed.
         mass: of all choices, one number per row.
         unlike: rows whose answer is not the most probable choice, with its score and the best; `unlikely` the number
             that is expected of draws, `spread` its variance.
     """
 
+    unlisted: str = ""
     rows: int = 0
     silent: int = 0
     censored: list[int] = field(default_factory=list)
@@ -55,7 +58,7 @@ class Letters:
             tokens: all that were generated.  answer: the choice that the harness read, where it tells.
 
         Returns:
-            None where the model named no choice.
+            None where the model named no choice, and where the row is to be left out.
         """
         row, self.rows = self.rows, self.rows + 1
         wanted = [answer] if answer else choices
@@ -74,6 +77,8 @@ class Letters:
         scores = [_sum(found) if found else bound for found in parts.values()]
         if not all(parts.values()):
             self.censored.append(row)
+            if self.unlisted == "drop":
+                return None
         mass = min(1.0, sum(math.exp(_sum(found)) for found in parts.values() if found))
         self.mass.append(mass)
         given = token.text.strip(BLANK)
@@ -93,7 +98,8 @@ class Letters:
             drawn: answers may have been drawn.
 
         Raises:
-            InputError: more than 1 % of the rows are censored or silent; or answers are less probable than draws are.
+            InputError: more than 1 % of the rows are silent, or censored and nothing was said of these; all rows are
+                left out; or answers are less probable than draws are.
         """
         rows, silent, notes = self.rows, self.silent, list[str]()
         if silent > MOST * rows:
@@ -101,19 +107,22 @@ class Letters:
             raise InputError(
                 f"{problem}, or no log-probability of one is there", "are --choices what it answered with?"
             )
-        if len(self.censored) > MOST * rows:
+        if len(self.censored) > MOST * rows and not self.unlisted:
             raise InputError(
                 f"in {len(self.censored):,} of {rows:,} rows of {where} ({len(self.censored) / rows:.1%}) a choice is "
                 f"not among the alternatives listed (first: row {self.censored[0]}): its probability is not known",
-                "ask for more alternatives (top_logprobs=20), or score every choice",
+                "--unlisted bound gives it the least log-probability listed; --unlisted drop leaves out these rows, in "
+                "which the model was sure; better, ask for more alternatives (top_logprobs=20)",
             )
+        if self.unlisted == "drop" and len(self.censored) + silent == rows:
+            problem = f"every row of {where} lacks a choice among the alternatives: --unlisted drop leaves none"
+            raise InputError(problem, "--unlisted bound, or ask for more alternatives (top_logprobs=20)")
         if silent:
             notes.append(f"{silent:,} of {rows:,} rows left out: the model named none of the choices")
         if self.censored:
-            notes.append(
-                f"in {len(self.censored):,} of {rows:,} rows a choice is not among the alternatives: the smallest "
-                "log-probability listed stands for it, an upper bound"
-            )
+            fate = "the smallest log-probability listed stands for it, an upper bound"
+            fate = "these rows are left out" if self.unlisted == "drop" else fate
+            notes.append(f"in {len(self.censored):,} of {rows:,} rows a choice is not among the alternatives: {fate}")
         mean = self.mean_mass
         notes.append(f"probability of the choices together, before they are made to sum to one: {mean:.3f} on average")
         if mean < MASS:
@@ -166,6 +175,8 @@ def tokens_of(logprobs: Any, here: str) -> list[Token]:
             tops = logprobs.get("top_logprobs") or [{}] * len(logprobs["tokens"])
             triples = zip(logprobs["tokens"], logprobs["token_logprobs"], tops, strict=True)
             return [_token(text, value, dict(top or {}).items()) for text, value, top in triples]
+    except CalibError:
+        raise
     except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
         problem = f"{here}: its log-probabilities cannot be read ({str(error)[:60]})"
         raise InputError(problem, "was the file changed?") from None

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from calibcli.errors import InputError
+from calibcli.errors import CalibError, InputError
 from calibcli.inputs.files.arrays import Contents, Memory, column_of
 from calibcli.inputs.files.evals import inspect_ai
 from calibcli.inputs.files.formats import jsonl
@@ -49,6 +49,8 @@ def read(source: Source, grouped: bool = True) -> Contents:
     refuse_large(source.size * EXPANSION, f"{source.name} takes {source.size * EXPANSION / 1e9:.3g} GB when decoded")
     try:
         found = json_of(source.pread(source.size, 0), source.name)
+    except CalibError:
+        raise
     except (ValueError, RecursionError):
         lines = source.pread(source.size, 0).count(b"\n") > 0 and LOG.match(head) is None
         if lines and b"columns" not in head:

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from calibcli.errors import InputError
+from calibcli.errors import CalibError, InputError
 from calibcli.inputs.files import at_once
 from calibcli.inputs.files.arrays import Contents, Memory, column_of
 from calibcli.inputs.files.evals import chats, lm_eval
@@ -92,6 +92,8 @@ def read(source: Source) -> Contents:
     for key, values in lists.items():
         try:
             table, uneven = _padded(values)
+        except CalibError:
+            raise
         except (ValueError, TypeError, OverflowError):
             if normal(key) in SCORES or normal(key) in LABELS:
                 problem = f"'{key}' in {source.name} holds lists that are not numbers"
@@ -154,6 +156,8 @@ def _rows(source: Source) -> Iterator[dict[str, Any]]:
                 continue
             try:
                 row = json_of(line, f"row {number} of {source.name}")
+            except CalibError:
+                raise
             except (ValueError, RecursionError):
                 fix = "write one JSON object per line"
                 if number == 0 and line.lstrip()[:1] == b"[":

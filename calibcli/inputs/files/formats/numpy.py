@@ -23,7 +23,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.lib import format as npy_format
 
-from calibcli.errors import InputError, refusing
+from calibcli.errors import CalibError, InputError, refusing
 from calibcli.inputs.files.arrays import Contents, InFile, Lazy, known_dtype, known_shape
 from calibcli.inputs.files.source import Source, Stored, refuse_large
 from calibcli.predictions import Array, Named
@@ -154,6 +154,8 @@ def header(file: IO[bytes] | io.BufferedReader, name: str, where: str) -> Header
         if not isinstance(fortran, bool):
             raise ValueError("order")
         shape = known_shape(shape, name, where)
+    except CalibError:
+        raise
     except (
         *(ValueError, TypeError, SyntaxError, LookupError, MemoryError, RecursionError, AttributeError),
         *(OverflowError, EOFError),

@@ -13,13 +13,15 @@ The format is that of Apache Parquet (2013), after the column store of Melnik et
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from calibcli.errors import InputError, refusing
-from calibcli.inputs.files.arrays import Contents, Encoded, Memory, column_of
+from calibcli.inputs.files.arrays import Contents, Encoded, Lazy, Memory, column_of
 from calibcli.inputs.files.evals import lighteval
 from calibcli.inputs.files.names import LABELS
 from calibcli.inputs.files.source import Source, refuse_large
@@ -48,13 +50,64 @@ def read(source: Source, grouped: bool = True) -> Contents:
     errors = (pa.ArrowException, OSError, ValueError)
     with refusing(errors, lambda e: f"{source.name} is not readable parquet ({str(e)[:80]})", "write it again"):
         file = parquet.ParquetFile(source.reader())
-        about = file.metadata
-        size = sum(about.row_group(i).total_byte_size for i in range(about.num_row_groups))
-        refuse_large(size, f"{source.name} takes {size / 1e9:.3g} GB when decoded")
-        table = file.read()
-        if set(table.column_names) >= lighteval.COLUMNS and grouped:
-            return lighteval.contents(_rows(table), source)
-    return of_table(table, "parquet", source, grouped)
+        names = [str(name) for name in file.schema_arrow.names]
+        if set(names) >= lighteval.COLUMNS and grouped:
+            return lighteval.contents(_rows(_read(file, names, source)), source)
+        later = _texts(file.schema_arrow, names, source) if grouped else []
+        table = _read(file, [name for name in names if name not in later] if later else None, source)
+    found = of_table(table, "parquet", source, grouped)
+    texts = {
+        name: Lazy((file.metadata.num_rows,), np.dtype(object), partial(_text, file, name, source)) for name in later
+    }
+    order = [*(name for name in found.arrays if name not in names), *names]
+    arrays = {**found.arrays, **texts}
+    return replace(found, arrays={name: arrays[name] for name in order if name in arrays})
+
+
+def _texts(schema: Any, names: Sequence[str], source: Source) -> list[str]:
+    """Names of the columns of text that are no scores, to be read when they are asked for."""
+    import pyarrow as pa
+
+    if len(set(names)) < len(names):
+        return []
+    _, others, _ = score_groups(names, source.name, True)
+    kinds = [schema.field(i).type for i in others]
+    return [
+        names[i]
+        for i, kind in zip(others, kinds, strict=True)
+        if pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    ]
+
+
+def _text(file: Any, name: str, source: Source) -> Array:
+    """(N,) a column of text.
+
+    Raises:
+        InputError: it is damaged, or larger than memory.
+    """
+    import pyarrow as pa
+
+    errors = (pa.ArrowException, OSError, ValueError)
+    with refusing(errors, lambda e: f"'{name}' in {source.name} is not readable ({str(e)[:80]})", "write it again"):
+        return _column(_read(file, [name], source).column(0), name, source)
+
+
+def _read(file: Any, names: Sequence[str] | None, source: Source) -> Any:
+    """The table of these columns of a file (None: of all).
+
+    Raises:
+        InputError: they are larger than memory when decoded.
+    """
+    about = file.metadata
+    leaves = [about.row_group(i).column(j) for i in range(about.num_row_groups) for j in range(about.num_columns)]
+    size = sum(
+        leaf.total_uncompressed_size
+        for leaf in leaves
+        if names is None
+        or any(leaf.path_in_schema == name or leaf.path_in_schema.startswith(f"{name}.") for name in names)
+    )
+    refuse_large(size, f"{source.name} takes {size / 1e9:.3g} GB when decoded")
+    return file.read(columns=names)
 
 
 def of_table(table: Any, form: str, source: Source, grouped: bool = True) -> Contents:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from calibcli.errors import InputError
+from calibcli.errors import CalibError, InputError
 from calibcli.inputs.files.arrays import Contents, InFile, Memory, column_of, known_shape
 from calibcli.inputs.files.names import CLASSES, IDS
 from calibcli.inputs.files.source import Source
@@ -81,6 +81,8 @@ def _header(source: Source) -> tuple[dict[str, Any], int]:
         raise _broken(source, f"its header claims {length:,} bytes")
     try:
         header = json_of(source.pread(length, 8), source.name)
+    except CalibError:
+        raise
     except (ValueError, RecursionError):
         raise _broken(source, "its header is not JSON") from None
     if not isinstance(header, dict):

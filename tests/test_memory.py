@@ -1,0 +1,120 @@
+"""What memory is free: the machine's, and the limits of containers and batch systems, which end a process beyond."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from calibcli import device
+from calibcli.errors import InputError
+from calibcli.hessian import engine, measure
+from calibcli.inputs.files import source
+
+MIB = 1 << 20
+
+
+def machine(root: Path, available: int, groups: str) -> Path:
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/meminfo").write_text(f"MemTotal: 99 kB\nMemAvailable: {available // 1024} kB\nCached: 1 kB\n")
+    (root / "proc/self/cgroup").write_text(groups)
+    return root
+
+
+def group(folder: Path, names: tuple[str, str, str], limit: int | str, used: int, cached: int) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / names[0]).write_text(f"{limit}\n")
+    (folder / names[1]).write_text(f"{used}\n")
+    (folder / "memory.stat").write_text(f"anon 5\n{names[2]} {cached}\nactive_file 7\n")
+
+
+def v2(folder: Path, limit: int | str, used: int = 0, cached: int = 0) -> None:
+    group(folder, device.UNIFIED, limit, used, cached)
+
+
+def v1(folder: Path, limit: int, used: int = 0, cached: int = 0) -> None:
+    group(folder, device.DIVIDED, limit, used, cached)
+
+
+def test_the_machine_alone(tmp_path: Path) -> None:
+    assert device.free_memory(str(machine(tmp_path, 300 * MIB, "0::/\n"))) == 300 * MIB
+
+
+def test_limit_less_use_and_what_is_cached_of_files(tmp_path: Path) -> None:
+    root = machine(tmp_path, 900 * MIB, "0::/job\n")
+    v2(root / "sys/fs/cgroup/job", 200 * MIB, 150 * MIB, 30 * MIB)
+    assert device.free_memory(str(root)) == 80 * MIB
+
+
+def test_groups_above_count(tmp_path: Path) -> None:
+    """The step of a job has no limit, the job has one, the user another."""
+    root = machine(tmp_path, 900 * MIB, "0::/user/job/step\n")
+    v2(root / "sys/fs/cgroup/user/job/step", "max", 1 * MIB)
+    v2(root / "sys/fs/cgroup/user/job", 500 * MIB, 100 * MIB)
+    v2(root / "sys/fs/cgroup/user", 600 * MIB, 590 * MIB)
+    assert device.free_memory(str(root)) == 10 * MIB
+
+
+def test_a_container_that_sees_its_group_as_the_root(tmp_path: Path) -> None:
+    root = machine(tmp_path, 900 * MIB, "0::/docker/0123\n")
+    v2(root / "sys/fs/cgroup", 64 * MIB, 10 * MIB)
+    assert device.free_memory(str(root)) == 54 * MIB
+
+
+@pytest.mark.parametrize("above", ["/../../other", "/"])
+def test_a_name_space_of_its_own(tmp_path: Path, above: str) -> None:
+    root = machine(tmp_path, 900 * MIB, f"0::{above}\n")
+    v2(root / "sys/fs/cgroup", 64 * MIB, 10 * MIB)
+    v2(root / "sys/other", 1 * MIB)
+    assert device.free_memory(str(root)) == 54 * MIB
+
+
+def test_version_one_and_both_at_once(tmp_path: Path) -> None:
+    text = "12:pids:/a\n4:cpu,memory:/slurm/job_7\n1:name=systemd:/b\n0::/c\n"
+    root = machine(tmp_path, 900 * MIB, text)
+    v1(root / "sys/fs/cgroup/memory", (1 << 63) - 4096)
+    v1(root / "sys/fs/cgroup/memory/slurm/job_7", 100 * MIB, 90 * MIB, 20 * MIB)
+    assert device.free_memory(str(root)) == 30 * MIB
+    v2(root / "sys/fs/cgroup/unified/c", 25 * MIB, 5 * MIB)
+    assert device.free_memory(str(root)) == 20 * MIB
+    v1(root / "sys/fs/cgroup/memory/slurm/job_7", 100 * MIB, 190 * MIB)
+    assert device.free_memory(str(root)) == 0
+
+
+def test_where_nothing_is_said(tmp_path: Path) -> None:
+    assert device.free_memory(str(tmp_path)) > 0
+
+
+def test_files_that_are_decoded_take_half_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "free_memory", lambda: 100 * MIB)
+    assert source.memory_limit() == 50 * MIB
+    monkeypatch.setattr(source, "free_memory", lambda: 1 << 50)
+    assert source.memory_limit() == source.MEMORY
+
+
+def test_torchs_own_cache_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (3 * MIB, 99 * MIB))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 50 * MIB)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 20 * MIB)
+    assert device.free_bytes(torch.device("cuda", 0)) == 33 * MIB
+    assert device.free_bytes(torch.device("cpu")) == device.free_bytes() > 0
+
+
+def test_a_krylov_run_that_does_not_fit_is_refused_before_it_allocates(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Sequential(nn.Linear(20, 500), nn.Tanh(), nn.Linear(500, 3))
+    size = sum(p.numel() for p in model.parameters())
+    data = torch.randn(16, 20), torch.arange(16) % 3
+    least = size * (10 * 4 + engine.WORKING)
+    monkeypatch.setattr(engine, "free_bytes", lambda device: least - 1)
+    monkeypatch.setattr(engine, "normal", None)  # no start vector is drawn
+    with pytest.raises(
+        InputError, match=rf"in {size:,} parameters takes at least .* GiB, of .* that are free"
+    ) as caught:
+        measure(model, data, "lambda_max")
+    assert "--params" in caught.value.fix
+    monkeypatch.undo()
+    monkeypatch.setattr(engine, "free_bytes", lambda device: least)
+    found = measure(model, data, "lambda_max")
+    assert "at most 10 vectors in float32" in found.facts["krylov_basis"]
