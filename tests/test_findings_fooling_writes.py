@@ -292,6 +292,7 @@ def test_shards_and_descriptions_of_a_model_are_its_inputs(made: dict[str, Path]
             assert content(tmp_path) == kept
 
 
+@pytest.mark.extra
 def test_weights_beside_an_onnx_graph_are_its_inputs(made: dict[str, Path], tmp_path: Path, capsys: Any) -> None:
     onnx = pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
