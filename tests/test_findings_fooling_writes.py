@@ -178,7 +178,8 @@ def test_every_command_and_every_path_is_in_the_table() -> None:
     assert written == saved
 
 
-SETS = {  # commands that take several files, or a name of several: what stands before and behind these
+# commands that take several files, or a name of several: what stands before and behind these
+SETS = {
     "metrics": ("parts", "", "--shards"),
     "merge": ("states", "", ""),
     "scale": ("parts", "", "--shards"),
