@@ -3,10 +3,11 @@
     python benchmarks/nightly.py [--data DIR] [--out FOLDER] [--short] [NAME ...]
 
 The full simulations, and 20 minutes of search for populations on which a gate is wrong; `coverage`, the share of lines
-that the tests run; `edits`, 25 times as many damaged files and random edits as in `make test`; `oldest`, the tests that
-need no torch with the oldest versions that pyproject.toml allows; `python3.12` and later where this machine has them.
+that the tests run; `draws`, the tests that draw at random (damaged files, edits, orders of dictionaries, hash seeds,
+configurations) with many more draws than in `make test`; `oldest`, the tests that need no torch with the oldest
+versions that pyproject.toml allows; `python3.12` and later where this machine has them.
 Output goes to FOLDER/NAME.txt, the gate's cells to FOLDER/gate (it goes on where it was stopped). Exit 1 if one failed.
-`--short` runs the simulations with few draws, which says that they start and no more.
+`--short` takes few draws, in `draws` those of `make test`, which says that everything starts and no more.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ RUNS = {
     "power": ["power.py"],
     "watch": ["watch.py", "--looks", "1000", "--only", "wrong"],
     "slices": ["slices.py"],
+    "paired-near": ["paired_coverage.py", "--pairs", "near"],
     "coverage-of-intervals": ["coverage.py", "--save", "{out}/coverage.json"],
     "coverage-of-confidences": ["coverage.py", "--confidence", "--save", "{out}/confidences.json"],
     "scale-coverage": ["scale_coverage.py"],
@@ -41,12 +43,13 @@ RUNS = {
     "zoo": ["zoo.py"],
 }
 SHORT = {
-    "gate": ["--only", "constant 0.99, 1.00", "--runs", "4", "--again", "0"],
+    "gate": ["--only", "^exact: constant 0.99, 1.00% errors, K=3, n=200$", "--runs", "4", "--again", "0"],
     "gate-search": ["--minutes", "0.5", "--again", "4"],
     "gate-plan": ["--runs", "20"],
     "power": ["--runs", "5"],
     "watch": ["--short"],
     "slices": ["--runs", "4"],
+    "paired-near": ["--runs", "10", "--sizes", "150"],
     "coverage-of-intervals": ["--replications", "2", "--rows", "500"],
     "coverage-of-confidences": ["--replications", "2", "--rows", "500"],
     "scale-coverage": ["--runs", "4"],
@@ -61,6 +64,8 @@ EXTRA = ROOT / ".venv-extra" / "bin" / "python"  # with torchvision, timm and tr
 TAKE_DATA = ("gate", "gate-report")
 PYTHONS = ("python3.12", "python3.13", "python3.14")
 LEAST = 95  # percent of lines
+DRAWS = {"CALIB_EDITS": "5000", "CALIB_ORDERS": "1000", "CALIB_HASH_SEEDS": "20", "CALIB_MUTANTS": "2000"}
+"""How often tests draw at night, by the variable of the environment that they read."""
 NOT_NEEDED = ("torch", "torchmetrics", "relplot", "mypy", "ruff")  # by the tests that need no torch
 Commands = list[list[str]]
 
@@ -71,19 +76,8 @@ def commands(name: str, out: Path, data: str | None, short: bool = False) -> Com
     if name == "coverage":
         run = [*python, "-m", "coverage", "run", "--source", "calibcli", "-m", "pytest"]
         return [run, [*python, "-m", "coverage", "report", "--skip-covered", "--fail-under", str(LEAST)]]
-    if name == "edits":
-        return [
-            [
-                "env",
-                "CALIB_EDITS=5000",
-                *python,
-                "-m",
-                "pytest",
-                "-k",
-                "edited or damaged_files or with_anything",
-                "tests",
-            ]
-        ]
+    if name == "draws":
+        return many_draws({} if short else DRAWS)
     if name == "oldest" or name in PYTHONS:
         return elsewhere(out / f"env-{name}", sys.executable if name == "oldest" else name, oldest=name == "oldest")
     if name == "zoo" and EXTRA.exists():
@@ -91,6 +85,17 @@ def commands(name: str, out: Path, data: str | None, short: bool = False) -> Com
     script, *options = [part.format(out=out) for part in RUNS[name]]
     options += SHORT.get(name, []) if short else []
     return [[*python, str(HERE / script), *options, *(["--data", data] if data and name in TAKE_DATA else [])]]
+
+
+def many_draws(counts: dict[str, str]) -> Commands:
+    """The test files that read a count or the seeds of tests/edits.py, also with rare packages."""
+    reads = re.compile("|".join([*DRAWS, "^from edits import"]), re.MULTILINE)
+    files = [str(path) for path in sorted((ROOT / "tests").glob("test_*.py")) if reads.search(path.read_text())]
+    of_tests = ["env", f"PYTHONPATH={ROOT / 'tests'}", *(f"{name}={count}" for name, count in counts.items())]
+    found = [[*of_tests, sys.executable, "-m", "pytest", "-n", "auto", *files]]
+    if EXTRA.exists():
+        found.append([*of_tests, str(EXTRA), "-m", "pytest", "-n", "auto", "-p", "zoos", "-m", "extra", *files])
+    return found
 
 
 def elsewhere(folder: Path, python: str, oldest: bool) -> Commands:
@@ -120,7 +125,7 @@ def there(python: str) -> bool:
 
 
 def main() -> int:
-    known = [*RUNS, "coverage", "edits", "oldest", *PYTHONS]
+    known = [*RUNS, "coverage", "draws", "oldest", *PYTHONS]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="of " + ", ".join(known))
     parser.add_argument("--data", help="folder of recorded outputs")

@@ -1,0 +1,71 @@
+"""The nightly lane asks for everything that is too long for every change, in words that its scripts understand."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+COUNT = re.compile(r'environ\.get\("(CALIB_\w+)", "\d+"\)')
+SEEDS = re.compile("^from edits import", re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def nightly() -> ModuleType:
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    try:
+        return importlib.import_module("nightly")
+    finally:
+        sys.path.remove(str(ROOT / "benchmarks"))
+
+
+def test_every_count_that_tests_read_is_larger_at_night(nightly: ModuleType) -> None:
+    texts = {path.name: path.read_text() for path in (ROOT / "tests").glob("*.py")}
+    assert {name for text in texts.values() for name in COUNT.findall(text)} == set(nightly.DRAWS)
+    [line, *_] = nightly.commands("draws", Path("out"), None)
+    assert {f"{name}={count}" for name, count in nightly.DRAWS.items()} <= set(line)
+    run = {Path(part).name for part in line if part.endswith(".py")}
+    readers = {name for name, text in texts.items() if COUNT.search(text) or SEEDS.search(text)}
+    assert run == {name for name in readers if name.startswith("test_")}
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [("gate-search", ["--search", "--minutes", "20"]), ("paired-near", ["--pairs", "near"])],
+)
+def test_the_searches_run_at_night(nightly: ModuleType, name: str, wanted: list[str]) -> None:
+    [line] = nightly.commands(name, Path("out"), None)
+    at = line.index(wanted[0])
+    assert line[at : at + len(wanted)] == wanted
+
+
+def test_scripts_are_there_and_know_their_options(nightly: ModuleType) -> None:
+    """Also in the short form: options of a script are words of its text."""
+    assert set(nightly.SHORT) <= set(nightly.RUNS)
+    for name, (script, *options) in nightly.RUNS.items():
+        text = (ROOT / "benchmarks" / script).read_text()
+        for option in [*options, *nightly.SHORT.get(name, [])]:
+            assert not option.startswith("--") or f'"{option}"' in text, (name, option)
+
+
+def test_a_name_that_is_unknown_is_refused() -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "benchmarks" / "nightly.py", "nothing"], capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert "unknown: nothing" in done.stderr
+
+
+def test_a_run_writes_its_output_and_says_how_it_ended(nightly: ModuleType, tmp_path: Path) -> None:
+    """The shortest of them, as `make nightly` starts it."""
+    script = [sys.executable, str(ROOT / "benchmarks" / "nightly.py"), "--short", "--out", str(tmp_path), "gate"]
+    done = subprocess.run(script, capture_output=True, text=True)
+    assert done.returncode == 0, (tmp_path / "gate.txt").read_text()
+    assert re.fullmatch(r"gate: ok, \d+ s\n", done.stdout)
+    assert "worst 0." in (tmp_path / "gate.txt").read_text()
