@@ -85,6 +85,21 @@ def test_gain_of_a_baseline_without_temperature_is_not_run() -> None:
 
 
 @pytest.mark.finding("2.3")
+def test_gain_of_a_temperature_that_two_rows_decide_is_not_bounded_below_what_these_rows_gain() -> None:
+    """Folds without one of them have another temperature, which costs more than the margin of a new temperature."""
+    n, rng = 300, np.random.default_rng(1)
+    y = (rng.random(n) < 0.15).astype(int)
+    base = np.stack([np.full(n, np.log(0.85 / 0.15)), np.zeros(n)], 1)
+    new = base.copy()
+    y[:3], new[:3, 0] = (1, 1, 0), (100, 100.01, 100.02)  # far surer than the others, two of them wrong
+    pairing = Pairing(new=np.arange(n), base=np.arange(n), how="")
+    found = baseline.difference(shown(new, y), shown(base, y), pairing, "temperature_gain", None, False, None)
+    assert isinstance(found, MeanDifference)
+    best = [(nll_rows(z, y, 1.0) - nll_rows(z, y, fit_beta(z, y).beta)).mean() for z in (base, new)]
+    assert found.mean.value < 0 < best[1] - best[0] < found.bounds(0.05)[1]
+
+
+@pytest.mark.finding("2.3")
 def test_kept_rows_judge_as_the_scores_do() -> None:
     base, new, y = regressed(3, 0.01)
     kept = [shown(z[:400], y[:400]) for z in (base, new)]

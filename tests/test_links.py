@@ -268,7 +268,7 @@ def test_beta_is_invariant(seed: int, shift: float) -> None:
 def test_cross_fit_uses_no_row_of_its_own_fold() -> None:
     z, y = data(900, 4, 1.8)
     folds = np.random.default_rng(0).integers(0, 5, 900)
-    gains, fits = cross_fit_beta(z, y, folds)
+    gains, fits, _ = cross_fit_beta(z, y, folds)
     for fold in range(5):
         out = folds == fold
         beta = exact_beta(z[~out], y[~out])
@@ -291,7 +291,7 @@ def test_few_rows_of_many_classes_take_few_float64_passes(monkeypatch: pytest.Mo
     logits, labels = few_rows_of_many_classes()
     folds = np.arange(60) % 5
     exact = fit_beta(logits.astype(np.float64), labels)
-    gains, fits = cross_fit_beta(logits.astype(np.float64), labels, folds)
+    gains, fits, _ = cross_fit_beta(logits.astype(np.float64), labels, folds)
     double: list[bool] = []
 
     def counted(source: Any, beta: float, dtype: Any) -> Any:
@@ -303,7 +303,7 @@ def test_few_rows_of_many_classes_take_few_float64_passes(monkeypatch: pytest.Mo
     assert fit_beta(logits, labels).beta == pytest.approx(exact.beta, rel=1e-8)
     assert sum(double) == 1
     double.clear()
-    quick_gains, quick = cross_fit_beta(logits, labels, folds)
+    quick_gains, quick, _ = cross_fit_beta(logits, labels, folds)
     assert sum(double) == 0
     assert len(double) <= 20
     assert [fit.beta for fit in quick] == pytest.approx([fit.beta for fit in fits], rel=1e-6)
@@ -313,7 +313,7 @@ def test_few_rows_of_many_classes_take_few_float64_passes(monkeypatch: pytest.Mo
 def test_separable_rows_of_many_classes_are_separable_in_every_fold() -> None:
     logits, labels = few_rows_of_many_classes()
     logits[np.arange(60), labels] += 30
-    _, fits = cross_fit_beta(logits, labels, np.arange(60) % 5)
+    _, fits, _ = cross_fit_beta(logits, labels, np.arange(60) % 5)
     assert {fit.status for fit in fits} == {"separable"}
 
 

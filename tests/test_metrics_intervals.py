@@ -91,7 +91,7 @@ def test_temperatures_of_folds_from_one_expansion_are_the_fitted_ones() -> None:
     z, y = logits(8000)
     predictions = Predictions.of(z, y)
     found, temperatures, *_ = gain.gains(predictions)
-    wanted, fits = cross_fit_beta(z, y, gain.folds_of(predictions))
+    wanted, fits, _ = cross_fit_beta(z, y, gain.folds_of(predictions))
     np.testing.assert_allclose(temperatures, [fit.temperature for fit in fits], rtol=1e-6)
     np.testing.assert_allclose(found, wanted, atol=1e-7)
 
@@ -99,13 +99,13 @@ def test_temperatures_of_folds_from_one_expansion_are_the_fitted_ones() -> None:
 def test_temperatures_of_folds_in_float32_and_where_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
     z, y = logits(5000)
     z = z.astype(np.float32)
-    wanted, fits = cross_fit_beta(z, y, gain.folds_of(Predictions.of(z, y)))
+    wanted, fits, _ = cross_fit_beta(z, y, gain.folds_of(Predictions.of(z, y)))
     monkeypatch.setattr(gain, "WIDENED", 0)
     found, temperatures, *_ = gain.gains(Predictions.of(z, y))
     np.testing.assert_allclose(temperatures, [fit.temperature for fit in fits], rtol=1e-5)
     np.testing.assert_allclose(found, wanted, atol=1e-5)
     right = gain.gains(Predictions.of(z, z.argmax(axis=1)))  # no row is wrong: there is nothing to expand about
-    wanted, _ = cross_fit_beta(z, z.argmax(axis=1), gain.folds_of(Predictions.of(z, y)))
+    wanted, _, _ = cross_fit_beta(z, z.argmax(axis=1), gain.folds_of(Predictions.of(z, y)))
     np.testing.assert_array_equal(right[0], wanted)
 
 

@@ -18,10 +18,10 @@ from calibcli.columns import Columns
 from calibcli.errors import InputError, UsageError, did_you_mean, refusing
 from calibcli.gate.config import Gate
 from calibcli.gate.pairing import Keys, Pairing, bits_of, keys, label_bits
-from calibcli.links import cross_fit_beta
+from calibcli.links import cross_fit_beta, nll_rows
 from calibcli.metrics import paired
 from calibcli.metrics.gain import FOLDS, folds_of
-from calibcli.metrics.intervals import IMPOSSIBLE, End
+from calibcli.metrics.intervals import IMPOSSIBLE, End, average
 from calibcli.metrics.intervals import Rows as Mean
 from calibcli.metrics.paired import MeanDifference
 from calibcli.predictions import Predictions
@@ -66,7 +66,8 @@ class Rows(Keys):
             where a label has probability 0 or some fold has no temperature.
         least, most: (N,) float16, what the row's best and worst label would cost in nats.
         beta: (N,) float16, 1/T that the gain was measured with.
-        cost: nats per row, twice what fitting the temperature is expected to cost: V / (n F'') of the folds' fits.
+        cost: nats per row, twice what fitting the temperature is expected to cost: V / (n F'') of the folds' fits, or
+            more where these gains are farther below those of one temperature fitted to all rows: see `rows`.
         curvature: F'', second derivative of the mean NLL in 1/T at the folds' fits; None in files that lack it.
     """
 
@@ -171,13 +172,17 @@ def rows(predictions: Predictions, columns: Columns, salt: str = "") -> Rows:
     salt = salt or secrets.token_hex(8)
     gain, beta, cost = np.full(predictions.n, np.nan), np.ones(predictions.n), 0.0
     curvature: float | None = None
-    if np.isfinite(columns.nll).all():
+    if len(columns.nll) and np.isfinite(columns.nll).all():  # which a comparison of other metrics does without
         fold = np.unique(folds_of(predictions, nll=columns.nll), return_inverse=True)[1]
         if fold.max() > 0:
-            gains, fits = cross_fit_beta(predictions.logits, predictions.labels, fold, predictions.weights)
+            z, y, w = predictions.logits, predictions.labels, predictions.weights
+            gains, fits, whole = cross_fit_beta(z, y, fold, w)
             if all(fit.status == "ok" for fit in fits):
                 gain, beta = gains, np.array([fit.beta for fit in fits])[fold]
                 cost = float(np.mean([(fit.se or 0.0) ** 2 * fit.hessian for fit in fits]))
+                # where few rows decide the temperature, folds without one of them are far from that of all rows
+                most = average(columns.nll - nll_rows(z, y, whole.usable), w)
+                cost = max(cost, (most - average(gains, w)) / FITTED)
                 curvature = float(np.mean([fit.hessian for fit in fits]))
     known = {"nll": columns.nll, "brier": columns.brier, "gain": gain, "beta": beta}
     known |= {"least": -np.log(columns.confidence), "most": columns.most}

@@ -90,7 +90,7 @@ def fit_beta(
 
 def cross_fit_beta(
     logits: ArrayLike, labels: ArrayLike, folds: ArrayLike, weights: ArrayLike | None = None
-) -> tuple[Array, list[BetaFit]]:
+) -> tuple[Array, list[BetaFit], BetaFit]:
     """What a re-fitted temperature would save on rows it has not seen.
 
     Args:
@@ -100,9 +100,9 @@ def cross_fit_beta(
         weights: (N,) or None.
 
     Returns:
-        gains: (N,) nll(z_i) - nll(z_i / T fitted without the fold of i), nats; and the fit of each fold. Where many
-        float32 scores are in few rows, these fits have float32 exponentials, whose rounding is measured against
-        float64 on some rows and removed: β has a relative error below 1e-6.
+        gains: (N,) nll(z_i) - nll(z_i / T fitted without the fold of i), nats; the fit of each fold; and of all rows.
+        Where many float32 scores are in few rows, the folds' fits have float32 exponentials, whose rounding is measured
+        against float64 on some rows and removed: β has a relative error below 1e-6.
     """
     block = _arrays(logits, labels, weights)
     z, y, _ = block
@@ -115,7 +115,7 @@ def cross_fit_beta(
         start = whole.beta if whole.status == "ok" else None
         fits.append(_Run.of(_take(block, rows), whole.scale).fit(start, rounding))
     betas = np.array([fit.usable for fit in fits])
-    return nll_rows(z, y, 1.0) - nll_rows(z, y, betas[folds]), fits
+    return nll_rows(z, y, 1.0) - nll_rows(z, y, betas[folds]), fits, whole
 
 
 def _many(z: NDArray[Any]) -> bool:

@@ -71,7 +71,7 @@ def gains(predictions: Predictions, folds: int = FOLDS, before: Floats | None = 
             after = _near(near, (betas - centre)[fold]) if _known(near) else _nll(z, y, betas[fold])
             gain = (_nll(z, y) if before is None else before) - after
             return Gains(gain, (1 / betas).tolist(), centre, near)
-    gain, fits = cross_fit_beta(z, y, fold, w)
+    gain, fits, _ = cross_fit_beta(z, y, fold, w)
     return Gains(gain, [fit.temperature for fit in fits])
 
 
