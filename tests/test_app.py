@@ -55,6 +55,25 @@ def test_every_command_has_help_with_an_example(name: str, capsys: pytest.Captur
     assert f"Example: calib {name}" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("check t.npz --max ece=0.1 --alpha 7", "--alpha 7 is out of range\n  fix: pass a number from 1e-06 to 0.25"),
+        ("plan --max ece=0.1 --power x", "--power x is not a number\n  fix: pass a number from 0.5 to 0.999"),
+        (
+            "study step-size --dry-run --jobs 1001",
+            "--jobs 1001 is out of range\n  fix: pass a whole number from 1 to 1000",
+        ),
+    ],
+)
+def test_a_value_that_no_option_can_have_is_refused_in_our_words(
+    line: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Refusals are errors of a value too, which Typer would put into a sentence of its own."""
+    assert main(line.split()) == 2
+    assert capsys.readouterr().err.startswith(f"error: {said}")
+
+
 def test_paragraphs_of_the_help_fill_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     """No line ends where the docstring's does."""
     main(["watch", "--help"])

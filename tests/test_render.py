@@ -399,6 +399,12 @@ def test_terminal_has_colour_and_respects_no_color(monkeypatch: pytest.MonkeyPat
     assert shown(monkeypatch, cases.gate(), TERM="dumb") == table.plain(cases.gate())
 
 
+def test_a_pipe_has_colour_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Terminal, "isatty", lambda self: False)
+    assert shown(monkeypatch, cases.gate()) == table.plain(cases.gate())
+    assert "\x1b[3" in shown(monkeypatch, cases.gate(), FORCE_COLOR="1")
+
+
 @pytest.mark.parametrize("columns", [64, 80, 100, 132, 200])
 def test_terminal_keeps_to_its_width(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
     text = shown(monkeypatch, cases.metrics(), columns, detail="all", NO_COLOR="1")

@@ -77,6 +77,18 @@ def test_nights_go_into_one_state_without_rows(nights: list[Path], tmp_path: Pat
     assert not any(str(one) in text for one in IDS[:800].tolist())
 
 
+def test_a_pass_is_of_all_nights_together(tmp_path: Path) -> None:
+    """A gap of one sign in one night and of the other in the next cancel: the words claim no more than that."""
+    rng, watched = np.random.default_rng(0), calibcli.Watch(max={"ece": 0.2})
+    for i, sign in enumerate((1, -1)):
+        p = rng.uniform(0.3, 0.7, 2000)
+        y = (rng.random(2000) < p + 0.06 * sign).astype(int)
+        found = watched.update(p, y, night=night(i))
+    [check] = found.checks
+    assert check.outcome == "pass"
+    assert "within the limit, all nights together" in check.message
+
+
 def test_python_and_the_command_keep_the_same_state(nights: list[Path], tmp_path: Path) -> None:
     watch(tmp_path / "a.json", nights[0], *RULES, "--night", night(0))
     watch(tmp_path / "a.json", nights[1], "--night", night(1))

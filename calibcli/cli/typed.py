@@ -117,6 +117,8 @@ class Strict(Worded, TyperCommand):
             if one.names_file and "" in (value if isinstance(value, list | tuple) else [value]):
                 what = one.name.upper() if one.argument else one.flags[-1]  # "$X" with X empty is no working folder
                 raise UsageError(f"{what} is empty", "name a file; is the variable that it comes from set?")
+            for text in [] if one.plain or one.flag or value is None else value if one.many else [value]:
+                one.parse(text)  # here, as Typer has words of its own for a ValueError, which our refusals are too
         for given in order:
             if not isinstance(given, TyperOption) or given.multiple or given.is_flag:
                 continue
