@@ -235,6 +235,19 @@ def unseen_reach(z: float, spread: float, seen: float, unseen: float) -> float:
     return max(score_bound(0.0, z, seen, spread), math.cbrt(noise**3 + missing**3))
 
 
+def skewed_reach(z: float, spread: float, skew: float) -> float:
+    """How far beyond its estimate a bound of a sum of skewed contributions lies: at least so far by what was drawn.
+
+    Towards the side where contributions are few and large (`skew` > 0) the score form, as in `unseen_reach`. On the
+    other side z √spread + skew (z² - 1) / 3: of a count x, x - z √x + (z² - 1) / 3 is the series of Clopper and
+    Pearson's bound. The score form, x - z √x + z² / 2, is too near and fails in up to 11 % where 1.8 are expected.
+
+    Args:
+        skew: Σ c³ / Σ c², its sign that of the side: positive where the few large ones lie beyond the bound.
+    """
+    return score_bound(0.0, z, skew, spread) if skew > 0 else z * math.sqrt(spread) + skew * (z * z - 1) / 3
+
+
 def quantile(values: Floats, level: float) -> float:
     """`np.quantile` of (n,) finite numbers, in a fraction of its time where they are few."""
     at = level * (len(values) - 1)

@@ -163,6 +163,27 @@ def test_auc_and_its_error_are_delongs(spec: str, digits: int | None) -> None:
     assert e.se == pytest.approx(math.sqrt(v10.var(ddof=1) / len(v10) + v01.var(ddof=1) / len(v01)), rel=1e-10)
 
 
+@pytest.mark.parametrize("expected", [0.5, 1.8, 2.5, 4])
+def test_the_bounds_of_an_auc_that_few_rows_lower_are_those_of_a_count(expected: float) -> None:
+    """Rows are ranked right but for a few of either outcome, which are ranked last: their number is binomial."""
+    n, most = 500, 18
+    share = expected / (2 * n)
+    chance, truth, beyond = binom.pmf(np.arange(most), n, share), (1 - share) ** 2, [0.0, 0.0]
+    y = np.repeat([1, 0], n)
+    for a in range(most):
+        for b in range(a, most):
+            weight = chance[a] * chance[b] * (1 if a == b else 2)
+            if weight < 1e-5:
+                continue
+            p = np.concatenate([np.full(n - a, 0.9), np.full(a, 0.001), np.full(n - b, 0.1), np.full(b, 0.999)])
+            e = one(Predictions.of(np.stack([1 - p, p], axis=1), y, kind="probs"), "auc", level=0.9)
+            assert e.low is not None
+            assert e.high is not None
+            beyond[0] += weight * (e.high < truth)
+            beyond[1] += weight * (e.low > truth)
+    assert max(beyond) <= 0.05  # 9 to 11 % with the score form alone
+
+
 def test_auc_with_weights_and_counts() -> None:
     p = data(4, 200, digits=0)
     c, y = event(p)

@@ -72,6 +72,20 @@ def test_a_coefficient_counts_the_row_that_draws_it_most() -> None:
     assert value - low > 1.2 * (calm[0] - calm[1])
 
 
+def test_a_slope_that_rows_of_nearly_one_confidence_decide_is_bounded_by_its_likelihood() -> None:
+    """All errors are among the surest rows, which no steeper slope fits worse; the intercept is as uncertain."""
+    rng, n = np.random.default_rng(0), 3_000
+    margin = np.clip(rng.normal(2.2, 1.0, n), 0.05, 6.0)
+    margin[:40] = 12 + 0.01 * np.linspace(0, 1, 40)
+    y = ((np.arange(n) < 40) & (np.arange(n) % 5 < 3)).astype(np.int64)
+    z = np.stack([margin, np.zeros(n)], axis=1)
+    value, low, high = interval(z, y, "cox_slope:of=top")
+    assert low < value - 10
+    assert value < high < 0
+    value, low, high = interval(z, y, "cox_intercept:of=top")
+    assert high - value > 100
+
+
 def test_differences_of_nll_count_the_dearest_label_of_the_file() -> None:
     z, y = rare_sure_rows()
     calm = np.array(z)

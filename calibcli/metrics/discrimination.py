@@ -16,7 +16,7 @@ import numpy as np
 
 from calibcli.metrics.intervals import Interval, Rows, Statistic
 from calibcli.metrics.sample import METRICS, UNIT, BinaryOutcomes, Sample
-from calibcli.numerics import bisect, student_quantile, tie_ends, unseen_reach
+from calibcli.numerics import bisect, skewed_reach, student_quantile, tie_ends, unseen_reach
 from calibcli.predictions import Floats, Ints
 
 FEWEST = 10  # effective rows (or groups) of either outcome, from where the interval covers, by simulation
@@ -203,7 +203,8 @@ class Concordance(TwoSamples):
     The interval is the score form: at each θ the variance that binormal scores would have there, as a multiple of what
     DeLong's is of theirs at the estimate (method 5 of Newcombe 2006, who takes the multiple as 1); Student's quantile
     has the degrees of two samples with variances of their own (Welch 1947). It holds where all hits lie above all
-    misses, and reaches at least as far as a share of hits, or of misses, that no row shows.
+    misses, and reaches at least as far as a share of hits, or of misses, that no row shows, and as the skewness of what
+    rows add says (`numerics.skewed_reach`): few wrong rows among the surest are a count.
     """
 
     @cached_property
@@ -249,7 +250,10 @@ class Concordance(TwoSamples):
 
         low, high = bisect(far, 0.0, self.value, 60)[0], 1 - bisect(lambda x: far(1 - x), 0.0, 1 - self.value, 60)[0]
         below, above = self.missing((1 - level) / 2)
-        low, high = min(low, self.value - below), max(high, self.value + above)
+        third = skew(self.view, self.influence)  # few rows far from their place are a count, which is no normal number
+        low = min(low, self.value - max(below, skewed_reach(t, spread, -third)))
+        high = max(high, self.value + max(above, skewed_reach(t, spread, third)))
+        low, high = max(low, 0.0), min(high, 1.0)
         how = f"score form of DeLong's variance, unseen rows{self.clustered}"
         return Interval(low=low, high=high, level=level, se=math.sqrt(spread), how=how, detail=detail)
 

@@ -85,7 +85,7 @@ class Coefficient(Statistic):
         if few := _few(view, fit, 0):
             return Interval(reason=few)
         units = min(rows.units, float(fit.deciding[0]))
-        se = math.sqrt(fit.covariance[0, 0] * units / (units - 2))
+        se = math.sqrt(_variance(fit, rows, 0) * units / (units - 2))
         t = student_quantile(1 - (1 - level) / 2, units - 2)
         down, up = (
             unseen_reach(t, se * se, max(sign * fit.skew[0], 0.0), rows.dearest(fit.pull[end, 0]))
@@ -100,6 +100,11 @@ class Coefficient(Statistic):
             how=how,
             detail={"calibrated": 0.0},
         )
+
+
+def _variance(fit: Cox, rows: Rows, at: int) -> float:
+    """HC3's variance, or the model's where that is larger: few wrong rows at nearly one confidence hide it from HC3."""
+    return max(float(fit.covariance[at, at]), float(fit.model[at, at]) / rows.effective)
 
 
 def _few(view: BinaryOutcomes, fit: Cox, at: int) -> str:
@@ -119,7 +124,7 @@ def _slope_interval(view: BinaryOutcomes, fit: Cox, rows: Rows, level: float) ->
     """
     tail = 1 - (1 - level) / 2
     t = student_quantile(tail, rows.units - 2)
-    variance = max(float(fit.covariance[1, 1]), float(fit.model[1, 1]) / rows.effective)
+    variance = _variance(fit, rows, 1)
     ends = []
     for end, side in enumerate((-1, 1)):
         distance = _profile_end(view, fit, t * t * variance / float(fit.model[1, 1]), side)
@@ -155,10 +160,12 @@ def _profile_end(view: BinaryOutcomes, fit: Cox, drop: float, side: int) -> floa
     """
     x, y, w = log_odds(view.p, view.complement), view.hit.astype(np.float64), view.shares
     best = _mean_loss(fit.beta[0] + fit.beta[1] * x, y, w)
-    at = [float(fit.beta[0])]
+    along = float(fit.model[1, 0] / fit.model[1, 1])  # by how much the intercept moves with the slope, nearly
+    at = [0.0]
 
     def past(distance: float) -> float:
         offset = (fit.beta[1] + side * distance) * x
+        at[0] = float(fit.beta[0]) + side * distance * along  # the steps are too short to come from far away
         for _ in range(100):
             p = 0.5 * (1 + np.tanh((at[0] + offset) / 2))
             delta = float(w @ (p - y)) / max(float(w @ (p * (1 - p))), 1e-300)
