@@ -15,6 +15,7 @@ import typer
 from calibcli import catalogue
 from calibcli.cli.app import COMMANDS
 from calibcli.cli.typed import build
+from calibcli.errors import UsageError
 from calibcli.losses import objective
 from calibcli.spec import normal
 
@@ -95,6 +96,30 @@ def test_command_lines(line: str) -> None:
                 catalogue.SHELVES[SPECS[long[key]]].shelf.choose(spec)
             elif long[key] == "--loss" and normal(spec.partition(":")[0]):
                 objective(spec)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=lambda page: page.name)
+def test_specs_between_backticks(page: Path) -> None:
+    """A spec of an entry that there is has options that this entry, of one shelf or another, takes."""
+    for spec in re.findall(r"`([a-z_0-9]+:[a-z_]+=[^`|\s]*)`", page.read_text(encoding="utf-8")):
+        shelves = [one.shelf for one in catalogue.SHELVES.values() if spec.partition(":")[0] in one.shelf]
+        assert not shelves or any(taken(shelf, spec) for shelf in shelves), spec
+
+
+def taken(shelf: Any, spec: str) -> bool:
+    try:
+        shelf.choose(spec)
+    except UsageError:
+        return False
+    return True
+
+
+@named
+def test_numbers_that_a_page_explains_are_in_its_tables(page: Path) -> None:
+    """*name value [low, high]* in a sentence is a row of what a command printed."""
+    text = page.read_text(encoding="utf-8")
+    for name, value, bounds in re.findall(r"\*([a-z_]+) ([\d.]+) (\[[\d., -]+\])\*", text):
+        assert re.search(rf"(?m)^ *{name} +{re.escape(value)} +{re.escape(bounds)}", text), (name, value, bounds)
 
 
 def test_the_table_of_coverage_is_of_metrics_that_there_are() -> None:

@@ -229,3 +229,15 @@ def test_labels_that_are_the_predictions_are_noticed(columns: int) -> None:
     assert noticed(y)
     assert not noticed(y, 50)
     assert not noticed(np.where(np.arange(300) == 7, (y + 1) % max(columns, 2), y))
+
+
+def test_rows_that_all_have_the_same_scores_are_told() -> None:
+    """As those of a network that does not see its inputs; one row that differs ends it."""
+    z, y = np.tile([[0.2, 0.5, -1.0]], (60, 1)), np.arange(60) % 3
+
+    def told(scores: Any) -> bool:
+        return any("all 60 rows have the same scores" in note for note in calibcli.from_arrays(scores, y).notes)
+
+    assert told(z)
+    z[7, 1] += 0.1
+    assert not told(z)
