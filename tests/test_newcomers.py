@@ -12,7 +12,7 @@ import pytest
 
 import calibcli
 from calibcli.cli.app import main
-from calibcli.errors import Exit
+from calibcli.errors import Exit, UsageError
 
 N = 300
 WORKS = (Exit.OK, Exit.FAIL, Exit.INCONCLUSIVE)
@@ -187,6 +187,16 @@ def test_the_fix_works_or_says_that_it_cannot(
             return
         argv = mended(argv, problem, fix.strip())
     pytest.fail("\n".join(tried))
+
+
+@pytest.mark.parametrize(
+    ("name", "fix"), [("auroc", "did you mean 'auc'?"), ("ece,nll", "write each by itself: -m ece -m nll")]
+)
+def test_the_metric_that_was_meant_is_named(name: str, fix: str) -> None:
+    """And no other one that is spelled alike, which runs as well."""
+    with pytest.raises(UsageError, match="unknown metric") as error:
+        calibcli.measure([[0.2, 0.8], [0.6, 0.4]], [1, 0], name)
+    assert error.value.fix == fix
 
 
 def test_labels_yes_and_no_have_one_order_in_one_column_and_in_two() -> None:
