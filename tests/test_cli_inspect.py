@@ -121,3 +121,45 @@ def test_arrays_without_rows_end_with_a_sentence(tmp_path: Path, capsys: pytest.
     np.savez(tmp_path / "scalar.npz", beta=np.float64(2.0))
     assert main(["inspect", str(tmp_path / "scalar.npz")]) in (Exit.OK, Exit.REFUSED)
     assert "this is a bug" not in capsys.readouterr().err
+
+
+def test_a_published_data_set_in_its_archive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import zipfile
+
+    from downloads_written import RNG, binary, cifar10, lay, mnist, pictures, tar
+
+    monkeypatch.chdir(tmp_path)
+    x, y = pictures(19), RNG.integers(0, 10, 19)
+    tar("cifar-10-python.tar.gz", cifar10(x, y))
+    lay("bin", binary(x, y, False))
+    for name in ("cifar-10-python.tar.gz", "cifar-10-python.tar.gz#test", "bin/cifar-10-batches-bin"):
+        facts = inspect(capsys, name)["facts"]
+        assert (facts["what"], facts["splits"], facts["split"]) == ("a data set", "train, test", "test")
+        assert (facts["rows"], facts["inputs"]) == (7, "(7, 3, 32, 32) uint8")
+        assert f"--data {Path(name).name})" in facts["used_by"]
+    assert inspect(capsys, "cifar-10-python.tar.gz#train")["facts"]["rows"] == 12
+    lay("root", mnist(packed=True))
+    tar("mnist.tar", mnist(packed=True), "w")
+    for name in ("root/MNIST", "mnist.tar", "root/MNIST/t10k-labels-idx1-ubyte.gz"):
+        assert inspect(capsys, name)["facts"]["inputs"] == "(7, 28, 28) uint8"
+    with zipfile.ZipFile("other.zip", "w") as archive:
+        archive.writestr("a.txt", "x")
+    tar("other.tar.gz", {"a.txt": b"x"})
+    for name, fix in (("root", "name root/MNIST"), ("other.zip", "unpack it"), ("other.tar.gz", "unpack it")):
+        assert main(["inspect", name]) == Exit.REFUSED
+        assert fix in capsys.readouterr().err
+
+
+def test_an_adapter_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from safetensors.numpy import save_file
+
+    (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA", "base_model_name_or_path": "some-bert"}')
+    save_file({"base_model.model.lora_A.weight": np.zeros((2, 3), "f4")}, tmp_path / "adapter_model.safetensors")
+    for path in (tmp_path, tmp_path / "adapter_model.safetensors"):
+        found = inspect(capsys, path)
+        assert (found["facts"]["what"], found["facts"]["changes"]) == ("an adapter of peft", "some-bert")
+        assert "merge_and_unload()" in found["notes"][0]
+        assert main(["logits", str(path), "--data", str(SAMPLE / "digits.npz"), "--save", str(tmp_path / "../o.npz")])
+        assert "merge_and_unload()" in capsys.readouterr().err

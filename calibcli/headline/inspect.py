@@ -19,7 +19,8 @@ def say(result: Result) -> str:
     numbers = ", ".join(
         f"{name(e.name)} = {value(e)}" for e in result.estimates[:3] if e.value is not None and not e.unit
     )
-    return told(upper(said) + (f": {numbers}" if numbers else ""), f"For {commands}" if commands else "")
+    taken = f"No command takes it{commands[4:]}" if commands.startswith("none") else f"For {commands}"
+    return told(upper(said) + (f": {numbers}" if numbers else ""), taken if commands else "")
 
 
 def _outputs(result: Result) -> str:

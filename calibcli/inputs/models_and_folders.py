@@ -1,5 +1,5 @@
-"""Models and data sets that consist of more than one file, or are graphs, as `inspect` names them: nothing is loaded
-that a description does not need, and nothing is run."""
+"""Models and data sets that consist of more than one file, lie in an archive or are graphs, as `inspect` names them:
+nothing is loaded that a description does not need, and nothing is run."""
 
 from __future__ import annotations
 
@@ -12,29 +12,41 @@ from calibcli.errors import InputError, refusing
 from calibcli.inputs.code import FAILURES
 from calibcli.inputs.files import places
 from calibcli.inputs.files.formats import safetensors
+from calibcli.inputs.files.names import DOWNLOADED, parted
+from calibcli.inputs.scores.keys import shape_text
 from calibcli.result import Result
 
 
-def of(path: Path) -> Result | None:
-    """What a folder, a graph, or a file of weights beside its `config.json` is; None of what else `inspect` knows.
+def of(given: Path) -> Result | None:
+    """What a folder, a published data set (or a split: `folder#test`), a graph, an adapter, or a file of weights beside
+    its `config.json` is; None of what else `inspect` knows.
 
     Raises:
         InputError: a folder of neither a model nor a data set, or one whose description is damaged.
     """
+    path, split = parted(str(given))
     inside = os.path.isdir(path)
     beside = (path if inside else path.parent) / "config.json"
-    weights = beside.is_file() and path.name.startswith(("model.", "pytorch_"))
-    if not (inside or weights or path.suffix == ".onnx"):
-        return None
+    model = beside.is_file() and (inside or path.name.startswith(("model.", "pytorch_")))
     if inside and (path / places.STATE).is_file():
         return None  # recorded outputs, or rows: what lies in its tables tells
-    if inside and not beside.is_file():
-        if any(part.suffix in (".safetensors", ".bin") for part in path.iterdir()):
-            return None  # weights that do not say what they are of
-        facts, notes, sha256 = _data(path)
-        return _told(path, sha256, "a data set", f"curvature, logits, fit (as --data {path.name})", facts, notes)
-    from calibcli.inputs.checkpoint.load import fingerprint, members
+    if (inside and not model) or path.name.lower().endswith(DOWNLOADED):
+        from calibcli.inputs.dataset import downloads
 
+        held = not inside or any(part.suffix in (".safetensors", ".bin") for part in path.iterdir())
+        if downloads.of(path) or not held:
+            facts, notes, sha256 = _data(path, split)
+            used_by = f"curvature, logits, fit (as --data {given.name})"
+            return _told(given, sha256, "a data set", used_by, facts, notes)
+    weights = path.name.startswith("adapter_model.")
+    if split or not (model or weights or path.suffix == ".onnx" or inside):
+        return None
+    from calibcli.inputs.checkpoint.load import adapter, fingerprint, members
+
+    if folder := adapter(path):
+        return _adapter(path, folder)
+    if not (model or path.suffix == ".onnx"):
+        return None  # weights that do not say what they are of
     home, sha256 = beside.parent, fingerprint(path)
     problem = f"{beside} is not understood"
     with refusing(FAILURES, lambda error: f"{problem} ({type(error).__name__}: {str(error)[:80]})", "check it"):
@@ -54,6 +66,21 @@ def _told(path: Path, sha256: str, what: str, used_by: str, facts: dict[str, Any
     inputs = [{"path": str(path), "sha256": sha256}]
     facts = {"what": what, "used_by": used_by, **facts}
     return Result(command="inspect", facts=facts, notes=notes, provenance={"inputs": inputs})
+
+
+def _adapter(path: Path, folder: Path) -> Result:
+    """What peft saves of a model that was tuned: a change to the weights of another."""
+    from calibcli.inputs.checkpoint import processor
+    from calibcli.inputs.checkpoint.load import MERGE, fingerprint, members
+
+    about = processor.read_json(folder / "adapter_config.json")
+    facts = {
+        "changes": about.get("base_model_name_or_path"),
+        "kind": about.get("peft_type"),
+        **_weights(members(folder)),
+    }
+    used_by = "none: it changes a model that lies elsewhere"
+    return _told(path, fingerprint(folder), "an adapter of peft", used_by, facts, [MERGE])
 
 
 def _folder(home: Path) -> tuple[dict[str, Any], list[str]]:
@@ -121,20 +148,23 @@ def _weights(files: list[Path]) -> dict[str, Any]:
     return facts
 
 
-def _data(path: Path) -> tuple[dict[str, Any], list[str], str]:
-    """Splits of a folder of tables or of a published data set, and of the last its rows; of pictures in folders, what
-    lies there.
+def _data(path: Path, split: str) -> tuple[dict[str, Any], list[str], str]:
+    """Splits of a folder of tables or of a published data set, and of the one that is asked for, else of the last, its
+    rows; of pictures in folders, what lies there.
     """
     from calibcli.inputs import dataset
-    from calibcli.inputs.dataset import folder, saved
+    from calibcli.inputs.dataset import saved
+    from calibcli.inputs.dataset.load import pictures
 
     if tables := saved.names(path):
         return {"splits": ", ".join(tables)}, [], ""
     if splits := dataset.splits(path):
-        found = dataset.load(f"{path}#{splits[-1]}")
+        shown = split or splits[-1]
+        found = dataset.load(f"{path}#{shown}")
         facts = {"rows": len(found), **_classes(found.classes, int(found.labels.max()) + 1)}
-        return {"splits": ", ".join(splits), **facts}, found.notes, found.sha256
-    read = folder.read(path, "")
+        facts |= {name or "inputs": shape_text(array) for name, array in found.inputs.items()}
+        return {"splits": ", ".join(splits), "split": shown, **facts}, found.notes, found.sha256
+    read = pictures(path, split)
     height, width = next(iter(read.inputs.values())).shape[1:3]
     facts = {"rows": len(read.labels), **_classes(read.classes, None), "first picture": f"{width}x{height}"}
     return facts, read.notes, read.sha256

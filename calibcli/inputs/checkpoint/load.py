@@ -150,9 +150,8 @@ def _load(source: str, file: Path, key: str, arch: str | None, arch_file: str | 
     about: dict[str, Any] = {"preprocess": said} if home and (said := processor.of_folder(home)) else {}
     timm = processor.timm_config(home) if home else {}
     given = arch is not None or arch_file is not None
-    if home and not given and (home / "adapter_config.json").is_file():
-        problem = f"{home} holds an adapter, a change to a model that lies elsewhere"
-        raise InputError(problem, "put both together: model.merge_and_unload().save_pretrained(folder)")
+    if not given and (found_adapter := adapter(home or file)):
+        raise InputError(f"{found_adapter} holds an adapter, a change to a model that lies elsewhere", MERGE)
     whole = home if home and not given and not timm and huggingface.is_model(home) else None
     if whole and key:
         raise UsageError(f"{whole} is a folder of one network", f"leave out #{key}")
@@ -220,6 +219,8 @@ def _widened(module: nn.Module) -> list[str]:
     return [f"weights stored as {_name(dtype)} were converted to float32" for dtype in sorted(narrow, key=str)]
 
 
+ADAPTER = "adapter_config.json"
+MERGE = "put both together: model.merge_and_unload().save_pretrained(folder)"
 STANDARD = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
@@ -228,6 +229,12 @@ def folder_of(file: Path) -> Path | None:
     if os.path.isdir(file):
         return file
     return file.parent if file.name in STANDARD and huggingface.is_model(file.parent) else None
+
+
+def adapter(path: Path) -> Path | None:
+    """The folder of a peft adapter, which changes a model that lies elsewhere: `path`, or where its weights lie."""
+    folder = path.parent if path.name.startswith("adapter_model.") else path
+    return folder if (folder / ADAPTER).is_file() else None
 
 
 def _folded(metadata: Mapping[str, Any]) -> list[str]:

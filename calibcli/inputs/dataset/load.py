@@ -200,7 +200,7 @@ def _read(name: str, said: Rows, trust: bool, texts: bool) -> Found | Dataset:
             return _of_tables(parts, tables)
         if said.labels:
             raise UsageError(f"--labels names an array or a column, {name} is a folder", "leave it out")
-        return folder.read(path, split)
+        return pictures(path, split)
     if not os.path.lexists(path):
         if not NAMES_CODE.fullmatch(name):
             raise InputError(f"no data set {path}", "pass a file, an image folder, or module:function")
@@ -210,6 +210,21 @@ def _read(name: str, said: Rows, trust: bool, texts: bool) -> Found | Dataset:
             made = from_module(*name.split(":"))()
         return made if isinstance(made, Dataset) else user_code.read(made, name, said)
     return _of_file(path, Asked(name, split, said.inputs, said.labels), trust, texts)
+
+
+def pictures(path: Path, split: str) -> Found:
+    """The pictures in a folder for each class.
+
+    Raises:
+        InputError: as `folder.read`; of a folder above that of a published data set, with the name of that.
+    """
+    try:
+        return folder.read(path, split)
+    except InputError:
+        below = (p for depth in ("*", "*/*") for p in sorted(path.glob(depth)) if p.is_dir())
+        if inner := next(filter(downloads.of, below), None):
+            raise InputError(f"{path} holds a published data set in a folder of its own", f"name {inner}") from None
+        raise
 
 
 def _of_file(path: Path, asked: Asked, trust: bool, texts: bool) -> Found:

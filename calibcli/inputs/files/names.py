@@ -30,6 +30,9 @@ PAIRS = (("premise", "hypothesis"), ("sentence1", "sentence2"), ("sentence_1", "
          ("text_a", "text_b"), ("question1", "question2"), ("question", "sentence"), ("question", "passage"),
          ("query", "passage"), ("query", "document"), ("text", "text_pair"))  # fmt: skip
 """What columns of text are called, one or a first and a second."""
+TARS = (".tar.gz", ".tgz", ".tar", ".tar.bz2", ".tar.xz")
+DOWNLOADED = (*TARS, ".zip", ".mat", "-ubyte", "-ubyte.gz")
+"""How files end that may be a published data set: archives, and files that are one, or half of one, alone."""
 
 
 def class_names(given: str | Sequence[str]) -> list[str]:

@@ -55,6 +55,7 @@ OTHERS = {
     b"\x1f\x8b": ("compressed with gzip, twice or more", "unpack it first"),
     b"\x89HDF": ("an HDF5 file", "save the arrays with np.savez"),
 }
+TAR = ("a tar archive of no data set that calib knows", "unpack it, and name the folder or the file in it")
 PIECEWISE = "save the scores as .npy or uncompressed .npz: these are read piece by piece"
 PICKLE = ("a pickle, which is code; it was not opened", "save arrays: np.savez(path, logits=..., labels=...)")
 
@@ -323,6 +324,7 @@ def format_of(source: Source) -> str:
     if found or own in alone:
         return found or own
     other = next((about for magic, about in OTHERS.items() if head.startswith(magic)), None)
+    other = TAR if head[257:262] == b"ustar" else other
     from calibcli.inputs.files.pickles import is_pickle
 
     if other or is_pickle(head):

@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from calibcli.errors import InputError, refusing
 from calibcli.inputs.dataset.keys import SPLITS, Found
 from calibcli.inputs.files.arrays import Memory
+from calibcli.inputs.files.names import DOWNLOADED, TARS
 from calibcli.inputs.files.source import Source
 from calibcli.predictions import Ints
 
 MOST = 2 << 30  # bytes of a tar archive once unpacked; the published ones are a tenth of that
-ALONE = (".mat", "-ubyte", "-ubyte.gz")  # files that are a data set, or half of one
 DAMAGED = (OSError, EOFError, ValueError, KeyError, NotImplementedError, RuntimeError, tarfile.TarError,
            zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, lzma.LZMAError, struct.error)  # fmt: skip
 
@@ -56,7 +56,7 @@ class Members:
         wanted = {self.paths[name]: name for name in names}
         with damaged(self.path):
             if self.kind == "tar":
-                return {wanted[name]: data for name, data in _tar(self.path, set(wanted))}
+                return {wanted[n]: _bounded(io.BytesIO(data), n) for n, data in _tar(self.path, set(wanted))}
             return {name: _bounded(self.open(name), self.paths[name]) for name in names}
 
     def open(self, name: str) -> IO[bytes]:
@@ -109,7 +109,7 @@ def listed(path: Path) -> Members | None:
         InputError: an archive that is damaged, or unpacks to more than `MOST`.
     """
     name = path.name.lower() if path.is_file() else ""
-    if name.endswith((".tar.gz", ".tgz", ".tar", ".tar.bz2", ".tar.xz")):
+    if name.endswith(TARS):
         with damaged(path):
             every = tuple(member for member, _ in _tar(path, set()))
             return Members(path, "tar", _first(every), every)
@@ -119,7 +119,7 @@ def listed(path: Path) -> Members | None:
         if name.endswith(".zip"):
             with zipfile.ZipFile(path) as archive:
                 return Members(path, "zip", _first([one.filename for one in archive.infolist() if not one.is_dir()]))
-        if name.endswith(ALONE):
+        if name.endswith(DOWNLOADED):
             beside = {p.name: p.name for p in path.parent.iterdir() if p.is_file()}
             return Members(path, "file", {path.name: path.name, **beside})
     return None

@@ -75,7 +75,8 @@ def _archive(source: Source) -> Contents:
             arrays[name] = _member(source, archive, member, name)
         packed |= isinstance(arrays[name], Lazy)
     if not arrays:
-        raise InputError(f"{source.name} is a zip archive with no arrays in it", AGAIN)
+        fix = AGAIN if source.plain.suffix == ".npz" else "unpack it, and name the folder or the file in it"
+        raise InputError(f"{source.name} is a zip archive with no arrays in it", fix)
     return Contents("npz, compressed" if packed else "npz", arrays)
 
 
