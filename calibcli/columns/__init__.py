@@ -28,6 +28,9 @@ from calibcli.spec import Edges
 __all__ = ["MANY", "SMALL", "ClassBins", "ClassTable", "Columns", "Edges", "bin_index", "columns", "into_cells"]
 SMALL = 1 << 22  # up to here float32 scores are widened: full accuracy where time does not matter
 MANY = 5_000_000  # rows, whose columns take less than 1 GB; beyond, they are condensed to a fine histogram
+FEW = (
+    64  # rows at least that sums by class are taken of at once: K x bins numbers cost as much as some rows of K scores
+)
 OPENBLAS = ("scipy_openblas_{}_num_threads64_", "scipy_openblas_{}_num_threads", "openblas_{}_num_threads")
 LOCK, held = threading.Lock(), list[int]()  # of each block of `one_thread`: the threads before the first of them
 
@@ -168,7 +171,9 @@ def _read(
     work: _Work, cells: Taking | None, threads: int | None, progress: Progress | None
 ) -> dict[ClassBins, ClassTable]:
     n, k, step = work.predictions.n, work.predictions.k, work.step
-    size = -(-max(step, min(8 * k, n // 16)) // step) * step  # rows beside which the sums by class take little time
+    size = (
+        -(-max(step, FEW, min(8 * k, n // 16)) // step) * step
+    )  # rows beside which the sums by class take little time
     spans = [(start, min(start + size, n)) for start in range(0, n, size)]
     totals = [np.zeros((3, k, b.bins + (b.edges == "torchmetrics"))) for b in work.class_bins]
     with one_thread():

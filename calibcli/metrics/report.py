@@ -72,6 +72,15 @@ def report(predictions: Predictions, options: Options | None = None, progress: P
         UsageError: unknown metric or option, `top_k` outside 1..K, too many slices.
     """
     options = options or Options()
+    return of_columns(predictions, read(predictions, options, progress), options)
+
+
+def read(predictions: Predictions, options: Options, progress: Progress | None = None) -> Columns:
+    """The blocked pass, with what these options need of it.
+
+    Raises:
+        UsageError: as `report`.
+    """
     k = predictions.k
     if options.top_k < 0 or options.top_k > k:
         raise UsageError(f"--top-k {options.top_k} of {k} classes", f"pass 1 to {k}")
@@ -81,7 +90,7 @@ def report(predictions: Predictions, options: Options | None = None, progress: P
     choices = _choices(predictions, options)
     wanted = [*needed_class_bins(choices, k), *([_shown(options)] if options.per_class else [])]
     how: dict[str, Any] = {"names": names_read(choices), "threads": options.threads, "progress": progress}
-    return of_columns(predictions, columns(predictions, class_bins=list(dict.fromkeys(wanted)), **how), options)
+    return columns(predictions, class_bins=list(dict.fromkeys(wanted)), **how)
 
 
 @one_thread()

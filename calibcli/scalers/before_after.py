@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from calibcli.columns import columns
+from calibcli.columns import Columns, columns
 from calibcli.metrics import Sample
 from calibcli.metrics import report as measuring
 from calibcli.metrics.paired import differences, outside, worse
@@ -52,9 +52,8 @@ def report(
         where = f"{predictions.n:,} rows, each mapped by a fit that did not see it ({options.folds} folds)"
     if progress:
         progress(1.0, "measuring")
-    first, second = _measure(before, options, "before"), _measure(after, options, "after")
-    samples = (Sample.of(columns(rows, class_bins=(), threads=options.threads)) for rows in (before, after))
-    changed = differences(*samples, level=options.level)
+    (first, was), (second, now) = _measure(before, options, "before"), _measure(after, options, "after")
+    changed = differences(Sample.of(was), Sample.of(now), level=options.level)
     facts: dict[str, Any] = {
         "method": method,
         "keeps predicted classes": done.scaler.preserves_accuracy,
@@ -103,10 +102,12 @@ def known_methods(methods: Sequence[str], predictions: Predictions) -> list[str]
     return [*dict.fromkeys(SCALERS.choose(spec).spec for specs in asked for spec in specs)]
 
 
-def _measure(rows: Predictions, options: Options, scope: str) -> Result:
-    """What `calib metrics` says of these rows, marked as before or after."""
+def _measure(rows: Predictions, options: Options, scope: str) -> tuple[Result, Columns]:
+    """What `calib metrics` says of these rows, marked as before or after; and their columns, read once for both."""
     how = measuring.Options(specs=options.specs, level=options.level, seed=options.seed, threads=options.threads)
-    return scoped(measuring.report(rows, how), scope, rows.notes)
+    found = measuring.read(rows, how)
+    said = scoped(measuring.of_columns(rows, found, how), scope, rows.notes)
+    return said, found if len(found.nll) else columns(rows, class_bins=(), threads=options.threads)
 
 
 def scoped(measured: Result, scope: str, known: Sequence[str]) -> Result:

@@ -372,17 +372,15 @@ def _sound_cycles(image: Ints, mutual: set[tuple[int, int]]) -> dict[int, int]:
     """Cycles of classes that move, where most of the moves are among the `mutual` pairs."""
     moved: dict[int, int] = {}
     seen: set[int] = set()
-    following = {r: int(image[r]) for r in np.flatnonzero(image != np.arange(len(image))).tolist()}
-    for first in following:
-        cycle = []
+    for first in sorted(r for r, c in mutual if r != c):  # a cycle without such a pair does not count
+        cycle: dict[int, int] = {}
         at = first
         while at not in seen:
             seen.add(at)
-            cycle.append(at)
-            at = following[at]
-        if sum((r, following[r]) in mutual for r in cycle) > len(cycle) / 2:
-            moved.update({r: following[r] for r in cycle})
-    return moved
+            cycle[at] = at = int(image[at])
+        if sum(move in mutual for move in cycle.items()) > len(cycle) / 2:
+            moved |= cycle
+    return {r: c for r, c in moved.items() if r != c}
 
 
 @lru_cache(maxsize=4)
