@@ -163,7 +163,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="cells whose name this pattern is found in")
     parser.add_argument("--metric", action="append", help="these metrics alone")
     parser.add_argument("--search", action="store_true", help="vary populations towards the worst of each metric")
-    parser.add_argument("--minutes", type=float, default=20, help="of the search, all metrics together")
+    parser.add_argument("--minutes", type=float, default=20, help="CPU time of the search, all metrics together")
     parser.add_argument("--seed", type=int, default=date.today().toordinal(), help="of the search; else the day's")
     parser.add_argument("--price", nargs=2, type=Path, metavar="TREE", help="compare the bounds of two trees of code")
     parser.add_argument("--priced", action="store_true", help="what --price runs in each of them")
