@@ -27,7 +27,7 @@ class Guard:
         inputs: by resolved path, the name of each file or folder that was opened.
         files: the same by device and inode, so that a hard link is known too.
         outputs: paths that will be written, as they were asked for.
-        own: resolved paths that were written meanwhile: to read them again makes them no inputs.
+        own: resolved paths that were written meanwhile: to read them, or what lies in such a folder, makes it no input.
     """
 
     inputs: dict[str, str] = field(default_factory=dict)
@@ -41,7 +41,10 @@ class Guard:
         Raises:
             UsageError: it is going to be written.
         """
-        if "\0" in name or (resolved := os.path.realpath(name)) in self.own:  # no file has a NUL in its name
+        if "\0" in name:  # no file has a NUL in its name
+            return
+        resolved = os.path.realpath(name)
+        if not self.own.isdisjoint((resolved, *map(str, Path(resolved).parents))):
             return
         self.inputs[resolved] = name
         if (identity := _identity(name)) is not None:
@@ -126,7 +129,8 @@ def refuse_input(path: Path) -> None:
         guard.refuse(path)
 
 
-def _written(*paths: Path) -> None:
+def written(*paths: Path) -> None:
+    """Note files or folders that the command itself has made: to read them again makes them no inputs."""
     for guard in _GUARDS.get():
         guard.own.update(map(os.path.realpath, paths))
 
@@ -166,7 +170,7 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
         fix = "name a folder that exists and can be written"
         raise UsageError(f"cannot write {path} ({error.strerror})", fix) from None
     temporary = Path(name)
-    _written(temporary)
+    written(temporary)
     try:
         _locked(handle)
         with _room(path, temporary):
@@ -174,7 +178,7 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
             temporary.chmod(0o666 & ~_umask())
             refuse_input(path)  # it may have been opened meanwhile
             os.replace(temporary, path)
-            _written(path)
+            written(path)
     finally:
         os.close(handle)
         temporary.unlink(missing_ok=True)
@@ -228,7 +232,7 @@ class Lines(contextlib.AbstractContextManager["Lines"]):
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         refuse_input(self.path)
-        _written(self.path)
+        written(self.path)
         with _room(self.path):
             self._file = open(self.path, "a+b", buffering=0)  # noqa: SIM115 (closed by __exit__)
         end = self._file.seek(0, os.SEEK_END)

@@ -13,7 +13,7 @@ import pytest
 
 from calibcli.cli.app import main
 from calibcli.errors import Exit, UsageError
-from calibcli.files import YOUNG, atomic, claim, guarding, reading
+from calibcli.files import YOUNG, atomic, claim, guarding, reading, written
 
 TEST = Path(__file__).parent.parent / "sample_data" / "test.npz"
 STUCK = """
@@ -113,3 +113,16 @@ def test_what_was_written_may_be_read_and_written_again(tmp_path: Path) -> None:
     with guarding(), atomic(source) as temporary:
         temporary.write_text("new")
     assert (path.read_text(), source.read_text()) == ("second", "new")
+
+
+def test_what_a_command_makes_and_reads_again_is_no_input(tmp_path: Path) -> None:
+    """A folder is made under another name, compared with what it was made of, and renamed."""
+    with guarding():
+        made = tmp_path / "made"
+        made.mkdir()
+        written(made, tmp_path / "model")
+        (made / "config.json").write_text("{}")
+        reading(made, made / "config.json")
+        made.rename(tmp_path / "model")
+        claim(tmp_path / "model" / "other.json")
+        reading(tmp_path / "model")

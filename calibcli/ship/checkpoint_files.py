@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from calibcli.errors import InputError, UsageError, refusing
-from calibcli.files import atomic, no_room
+from calibcli.files import atomic, no_room, written
 from calibcli.inputs import checkpoint
 from calibcli.inputs.checkpoint import containers, metadata, prefixes
 from calibcli.inputs.dataset import Dataset
@@ -227,6 +227,7 @@ def _folder(job: Job, change: Change, compared: Any) -> tuple[Compared, list[str
         name = stack.enter_context(tempfile.TemporaryDirectory(prefix=f".{job.path.name}.", dir=job.path.parent))
         made = Path(name) / "made"
         made.mkdir()
+        written(made, job.path)
         full = (OSError, RuntimeError) if job.path.parent.is_dir() else OSError
         with refusing(full, lambda e: f"cannot write {job.path} ({no_room(e, made / 'x') or e})", "free some space"):
             for file in sorted(p for p in job.model.iterdir() if p.is_file()):

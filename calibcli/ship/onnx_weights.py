@@ -12,7 +12,7 @@ from typing import Any
 from onnx import AttributeProto
 
 from calibcli.errors import InputError, UsageError, WriteError
-from calibcli.files import claim, no_room, reading
+from calibcli.files import claim, no_room, reading, written
 from calibcli.ship import onnx_run
 
 
@@ -44,6 +44,7 @@ def weights_beside(model: Path, path: Path) -> Iterator[list[str]]:
             to.parent.mkdir(parents=True, exist_ok=True)
             brought.append(to)
             _bring(source, to)
+            written(to)  # a link has the identity of the input
         yield names
     except BaseException:
         for to in brought:
