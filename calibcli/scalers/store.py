@@ -110,22 +110,41 @@ def load(path: str | Path) -> Scaler:
     fix = "pass a file written by calib scale --save"
     if "calib" not in header:
         raise InputError(f"{path} is not a calibrator", fix)
-    errors = (KeyError, TypeError, ValueError, IndexError, RecursionError, OverflowError, UsageError)
-    with refusing(errors, lambda error: f"{path} is not a calibrator that this calib can read ({error})", fix):
-        about: About = wellformed.read(json.loads(header["calib"]), About, str(path), fix)
-        wellformed.read(about.fit, FittedOn, str(path), fix, "fit")
-        scaler = Scaler(
-            spec=SCALERS.choose(about.spec).spec,
-            k=about.k,
-            parameters=tensors,
-            classes=None if about.classes is None else tuple(about.classes),
-            metadata=dict(about.fit),
-        )
-        fault = problem(scaler.choice.traits["form"], scaler.parameters, scaler.k)
-        if scaler.columns not in ((1, 2) if scaler.k == 2 else (scaler.k,)):
-            fault = f"it was fitted on {scaler.columns} columns for {scaler.k} classes"
-        if fault:
-            raise InputError(f"{path} is a damaged calibrator: {fault}", "fit it again")
+    with refusing(UNFIT, lambda error: f"{path} is not a calibrator that this calib can read ({error})", fix):
+        return checked(json.loads(header["calib"]), tensors, str(path), fix)
+
+
+UNFIT = (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError, OverflowError, UsageError)
+"""What a file that is no calibrator, or a damaged one, raises when it is read."""
+
+
+def checked(about: Any, parameters: Mapping[str, Any], source: str, fix: str) -> Scaler:
+    """The calibrator of what its file says about it and of its arrays.
+
+    Args:
+        about: the fields of `About`, as JSON has them.
+        parameters: arrays by name.
+        source: name of the file, for errors.
+        fix: what to do when it is something else.
+
+    Raises:
+        InputError: a field has another type, or does not fit to the arrays.
+        Exception: one of UNFIT; it cannot be a calibrator.
+    """
+    about = wellformed.read(about, About, source, fix)
+    wellformed.read(about.fit, FittedOn, source, fix, "fit")
+    scaler = Scaler(
+        spec=SCALERS.choose(about.spec).spec,
+        k=about.k,
+        parameters=dict(parameters),
+        classes=None if about.classes is None else tuple(about.classes),
+        metadata=dict(about.fit),
+    )
+    fault = problem(scaler.choice.traits["form"], scaler.parameters, scaler.k)
+    if scaler.columns not in ((1, 2) if scaler.k == 2 else (scaler.k,)):
+        fault = f"it was fitted on {scaler.columns} columns for {scaler.k} classes"
+    if fault:
+        raise InputError(f"{source} is a damaged calibrator: {fault}", "fit it again")
     return scaler
 
 

@@ -7,12 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from calibcli import wellformed
-from calibcli.errors import InputError, refusing
-from calibcli.scalers import SCALERS, Scaler
-from calibcli.scalers.parameters import problem
-
-KIND = "calibrator"
+from calibcli.errors import refusing
+from calibcli.scalers import Scaler
+from calibcli.scalers.store import KIND, SCHEMA, UNFIT, checked
 
 
 def described(scaler: Scaler) -> dict[str, Any]:
@@ -22,7 +19,7 @@ def described(scaler: Scaler) -> dict[str, Any]:
     }
     return {
         "what": KIND,
-        "schema": 1,
+        "schema": SCHEMA,
         "spec": scaler.spec,
         "k": scaler.k,
         "kind": scaler.kind,
@@ -40,20 +37,9 @@ def scaler_of(text: str | bytes, source: str) -> Scaler:
         InputError: it is something else.
     """
     fix = "pass a file of calib export --to json"
-    unfit = (KeyError, TypeError, ValueError, AttributeError, RecursionError)
-    with refusing(unfit, lambda e: f"{source} is not a calibrator ({type(e).__name__})", fix):
-        found = json.loads(text)
-        if found["what"] != KIND or found["schema"] != 1:
-            raise ValueError
-        k = wellformed.read(found["k"], int, source, fix, "k")
-        scaler = Scaler(
-            spec=SCALERS.choose(found["spec"]).spec,
-            k=k,
-            parameters={name: np.asarray(value) for name, value in found["parameters"].items()},
-            classes=None if found["classes"] is None else tuple(map(str, found["classes"])),
-            metadata={"kind": found["kind"], "columns": found["columns"], **found["fit"]},
-        )
-        fault = problem(scaler.choice.traits["form"], scaler.parameters, k)
-    if fault:
-        raise InputError(f"{source} is a damaged calibrator: {fault}", "export it again")
-    return scaler
+    with refusing(UNFIT, lambda e: f"{source} is not a calibrator ({type(e).__name__})", fix):
+        read = json.loads(text)
+        parameters = {name: np.asarray(value) for name, value in read["parameters"].items()}
+        about = {key: read.get(key) for key in ("schema", "what", "spec", "k", "classes")}
+        fit = {**read["fit"], "kind": read["kind"], "columns": read["columns"]}
+        return checked({**about, "preserves_accuracy": False, "fit": fit}, parameters, source, fix)

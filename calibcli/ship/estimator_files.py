@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from calibcli.errors import InputError, UsageError, check_path, refusing
 from calibcli.files import atomic
 from calibcli.inputs.code import FAILURES
+from calibcli.inputs.files.formats.numpy import DAMAGED
 from calibcli.predictions import two_columns
 from calibcli.ship.comparison import Compared, compare, of_scores, softmax
 from calibcli.ship.target import Job, Shipped
@@ -114,7 +115,7 @@ def read(path: Path, trust: bool) -> Any:
         InputError: it holds code and is not trusted, or cannot be read.
         UsageError: skops is not installed.
     """
-    fix, failures = "write it again, with the versions that read it", (*FAILURES, pickle.UnpicklingError)
+    fix, failures = "write it again, with the versions that read it", (*FAILURES, *DAMAGED, pickle.UnpicklingError)
     with (
         refusing(OSError, lambda e: f"cannot read {path} ({e.strerror or e})", check_path(path)),
         refusing(failures, lambda e: f"{path} cannot be read ({type(e).__name__}: {str(e)[:200]})", fix),
