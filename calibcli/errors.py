@@ -8,6 +8,8 @@ from enum import IntEnum
 from typing import Any
 
 MOST_NAMES = 10_000  # of a folder in which a name is looked for
+LIKE = 5  # names that are suggested for another
+WORD = 3  # letters from which on a name is looked for within others
 
 
 class Exit(IntEnum):
@@ -96,19 +98,32 @@ def printable(text: str, most: int = 800) -> str:
     return clean[: most - 1] + "…" if len(clean) > most else clean
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name closest in spelling to `name`, or None when none is close."""
+def like(name: str, known: Iterable[str]) -> list[str]:
+    """The known names that a name may stand for, at most `LIKE`: those that it is a whole word of, the shortest first,
+    else the one closest in spelling, else those that hold it within a word."""
     import difflib
+    import re
 
-    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return found[0] if found else None
+    known = list(known)
+    within = [one for one in known if len(name) >= WORD and name.casefold() in one.casefold()]
+    word = re.compile(rf"(?<![^\W_]){re.escape(name)}(?![^\W_])", re.IGNORECASE)  # words end at an underscore too
+    whole = [one for one in within if word.search(one)]
+    close = whole or difflib.get_close_matches(name, known, n=1, cutoff=0.5) or within
+    return sorted(close, key=len)[:LIKE]
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that is likeliest meant by `name`, or None when none is like it."""
+    return next(iter(like(name, known)), None)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A fix for a misspelled name: the nearest known one, else the whole list."""
+    """A fix for a name that is not known: those like it, else the whole list."""
     known = list(known)
-    near = nearest(name, known)
-    return f"did you mean '{near}'?" if near else "choose from: " + ", ".join(known)
+    *others, last = [f"'{one}'" for one in like(name, known)] or [""]
+    if not last:
+        return "choose from: " + ", ".join(known)
+    return f"did you mean {', '.join(others)}{' or ' * bool(others)}{last}?"
 
 
 def check_path(path: object) -> str:

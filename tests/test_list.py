@@ -9,7 +9,7 @@ import shelf_tables
 
 from calibcli import catalogue
 from calibcli.cli.app import main
-from calibcli.errors import UsageError
+from calibcli.errors import UsageError, did_you_mean
 
 
 def test_every_shelf_of_the_package_is_listed() -> None:
@@ -72,6 +72,23 @@ def test_an_unknown_name_gets_the_nearest() -> None:
     with pytest.raises(UsageError) as caught:
         catalogue.listing("eec")
     assert caught.value.fix == "did you mean 'ece'?"
+
+
+@pytest.mark.parametrize(
+    ("name", "fix"),
+    [
+        ("gap", "did you mean 'confidence_gap'?"),  # no name is close to it in spelling
+        ("WRONG", "did you mean 'nll_wrong' or 'entropy_wrong'?"),
+        ("focal", "did you mean 'focal-temperature'?"),
+        ("mean", "did you mean 'mean_confidence'?"),  # not 'mce', which is closer in spelling
+        ("debias", "did you mean 'ece2_debiased'?"),
+        ("xyzzy", "choose from: "),
+        ("_p", "choose from: "),
+    ],
+)
+def test_a_word_of_a_name_gets_the_names_that_have_it(name: str, fix: str) -> None:
+    known = ["mce", "mean_confidence", "confidence_gap", "entropy_wrong", "nll_wrong", "ece2_debiased"]
+    assert did_you_mean(name, [*known, "focal-temperature"]).startswith(fix)
 
 
 @pytest.mark.parametrize("page", shelf_tables.PAGES)
