@@ -95,23 +95,12 @@ NO_HEADER = {
     "no header, names last": table("", *TWO.T, Y),
 }
 REFUSED = {
+    "target,prediction": table("target,prediction", Y, P),
+    "unknown names": table("site,alpha,beta,gamma,what", ["x", "y"] * (N // 2), *THREE.T, CLASS),
     "benign,malignant, numbers": table("benign,malignant,label", *TWO.T, Y),
     "spaces": table("Predicted probability,Outcome", P, Y),
     "actual,predicted_prob": table("actual,predicted_prob", Y, P),
 }
-
-
-UNNAMED = {
-    "target,prediction": table("target,prediction", Y, P),
-    "unknown names": table("site,alpha,beta,gamma,what", ["x", "y"] * (N // 2), *THREE.T, CLASS),
-}
-
-
-@pytest.mark.parametrize("name", UNNAMED)
-def test_refused_where_no_name_tells_the_scores(name: str) -> None:
-    with pytest.raises(InputError, match="it holds") as refusal:
-        calibcli.read(written(UNNAMED[name]))
-    assert "--scores" in refusal.value.fix
 
 
 def nll(read: calibcli.Predictions) -> float:

@@ -27,11 +27,12 @@ def way(contents: Contents, no_probability: str) -> str:
     """
     cells = {name: _cells(array) for name, array in contents.arrays.items() if _is_column(array)}
     wide = [name for name, a in contents.arrays.items() if len(a.shape) == 2 and a.shape[1] > 1 and a.dtype.kind == "f"]
-    label = _label(cells) or (_classes(cells, contents.arrays[wide[0]].shape[1]) if wide else "")
+    fractions = [name for name, column in cells.items() if _are_shares(column)]
+    label = _label(cells, contents.arrays[wide[0]].shape[1] if wide else len(fractions))
     said = f" --labels {shlex.quote(label)}" if label else ""
     by_label = [name for name in cells if label and name in set(cells[label])]
-    predicted = next((name for name in cells if normal(name) in PREDICTED and name != label), "")
-    shares = [name for name, column in cells.items() if name not in (label, predicted) and _are_shares(column)]
+    predicted = next((n for n in cells if normal(n) in PREDICTED and n not in (label, *fractions)), "")
+    shares = [name for name in fractions if name != label]
     if wide:
         return f"choose them: --scores {shlex.quote(wide[0])}{said}; or name them logits or probs"
     if len(by_label) > 1:
@@ -66,9 +67,9 @@ def _cells(array: Named) -> list[str]:
     return [text.removesuffix(".0") for text in texts]
 
 
-def _label(cells: dict[str, list[str]]) -> str:
-    """Return the column of labels, "" where none looks like it: one with a label's name, else one of two outcomes, else
-    the last of two whole numbers or names.
+def _label(cells: dict[str, list[str]], k: int) -> str:
+    """Return the column of labels, "" where none looks like it: one with a label's name, else one that holds names of
+    columns, else numbers of the k classes, else one of two outcomes, else the last of two whole numbers or names.
     """
     for known in (LABELS, WEAK_LABELS):
         if named := [name for name in cells if normal(name) in known]:
@@ -76,6 +77,8 @@ def _label(cells: dict[str, list[str]]) -> str:
     for name, column in cells.items():
         if len(set(column) & set(cells)) > 1:  # the names of columns
             return name
+    if k > 1 and (numbers := _classes(cells, k)):
+        return numbers
     free = {name: set(column) for name, column in cells.items() if normal(name) not in PREDICTED}
     outcomes = [name for name, values in free.items() if {v.lower() for v in values} in OUTCOMES]
     two = [name for name, values in free.items() if len(values) == 2 and not _fractions(values)]
