@@ -103,6 +103,13 @@ class Estimate(Shown):
         """`f"{e:.3f}"` is the value alone, `f"{e}"` has its interval too."""
         return format(float(self), spec) if spec else str(self)
 
+    def groups_of(self, rows: int) -> int:
+        """Groups of this number's mean size that hold so many rows; 0 where rows are independent. More rows of the same
+        groups decide nothing, as the spread between groups stays.
+        """
+        groups = self.detail.get("groups")
+        return math.ceil(rows * groups / self.n) if isinstance(groups, (int, float)) and self.n else 0
+
     def problem(self) -> str:
         """What of a number that was read cannot be: a value of no rows, bounds that do not hold it; or "".
 

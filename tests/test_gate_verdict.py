@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 from scipy import stats
 
 import calibcli
+from calibcli.cli.app import main
 from calibcli.columns import columns
 from calibcli.errors import InputError, UsageError
 from calibcli.gate import baseline
@@ -266,3 +269,17 @@ def test_a_slope_that_few_rows_decide_is_not_judged() -> None:
     [verdict] = calibcli.check(z, y, min={"cox_slope": 0.9}).checks
     assert verdict.outcome == "not_run"
     assert "rows decide it" in verdict.message
+
+
+def test_rows_that_would_decide_are_counted_in_groups(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """More rows of the same groups decide nothing."""
+    rng = np.random.default_rng(1)
+    z = 2 * rng.normal(size=(600, 3))
+    y = np.array([rng.choice(3, p=p / p.sum()) for p in np.exp(z)])
+    np.savez(tmp_path / "rows.npz", logits=z, labels=y, site=np.arange(600) % 12)
+    for limit in ("ece=0.1", "nll=0.7"):
+        main(["check", str(tmp_path / "rows.npz"), "--max", limit, "--group", "site", "--json"])
+        [check] = json.loads(capsys.readouterr().out)["checks"]
+        assert check["outcome"] == "inconclusive"
+        rows = check["n_needed"]
+        assert f"about {rows} rows, in {math.ceil(rows * 12 / 600)} groups, would decide" in check["message"]

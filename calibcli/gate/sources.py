@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -167,6 +168,8 @@ class Scores:
                 return self._ece(choice, part, rule.limit, alpha, family)
             error = rule.error(alpha, family)
             near = self._measured(part, choice, alpha)
+            if part.columns.groups is not None:
+                near = dataclasses.replace(near, detail={**near.detail, "groups": len(np.unique(part.columns.groups))})
             return claim(near, alpha, near if error == alpha else self._measured(part, choice, error), error)
 
     def _measured(self, part: Part, choice: Choice, error: float) -> Estimate:

@@ -79,9 +79,9 @@ def judge(claim: Claim, side: Side, limit: float) -> Verdict:
     needed = claim.needed if claim.needed is not None else scaled(e, side, limit)
     if needed is None or needed > MANY:
         return Verdict("inconclusive", shown, "too close to the limit to be decided by more rows")
-    return Verdict(
-        "inconclusive", shown, f"the limit lies between the bounds; about {needed} rows would decide", needed
-    )
+    groups = f", in {e.groups_of(needed)} groups," if e.groups_of(needed) else ""
+    decide = f"about {needed} rows{groups} would decide"
+    return Verdict("inconclusive", shown, f"the limit lies between the bounds; {decide}", needed)
 
 
 def _ends(low: float | None, high: float | None) -> tuple[float, float]:

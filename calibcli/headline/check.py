@@ -65,7 +65,9 @@ def _advice(check: Check) -> str:
         warn = ", or --on-inconclusive warn" if check.fatal else ""
         return f"What is left: another limit (calib plan --from FILE){warn}"
     more = check.n_needed - e.n if e is not None and e.n else 0
+    groups = e.groups_of(check.n_needed) if e is not None else 0
     rows = f"about {check.n_needed:,} rows" + (f" ({more:,} more)" if more > 0 else "")
+    rows += f" in {groups:,} groups" if groups else ""
     done = [f"{rows} would decide it if the value stays"]
     if _coarse(e):
         done.append("sharper bounds may (--bounds sharp)")
