@@ -12,6 +12,7 @@ from curvature_models import dense, setup
 from scipy import stats
 from torch import Tensor, nn
 
+import calibcli
 from calibcli.hessian import Tensors, measure, tuning
 from calibcli.hessian import trace as traces
 from calibcli.hessian.engine import Engine, Shared
@@ -287,3 +288,28 @@ def test_the_same_function_in_other_weights_has_another_curvature() -> None:
     assert before is not None
     assert after is not None
     assert after > 2 * before
+
+
+@pytest.mark.parametrize(("heavy", "copied"), [(1.0, True), (300.0, True), (1.0, False)])
+def test_all_pairs_in_float32_are_known_to_their_rounding(
+    heavy: float, copied: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where one row holds nearly everything, and where there is no room for a float64 copy."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Linear(20, 32), nn.Tanh(), nn.LayerNorm(32), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 6)
+    )
+    x, y = torch.randn(60, 20), torch.arange(60) % 6
+    x[7] *= heavy
+    if not copied:
+        monkeypatch.setattr("calibcli.hessian.ggn.has_twin", lambda problem: False)
+    narrow, wide = (
+        calibcli.curvature(model, (x, y), "trace_ggn:exact", device="cpu", dtype=dtype)
+        for dtype in ("float32", "float64")
+    )
+    found, truth = narrow.estimates[0], wide.estimates[0].value
+    low, high = float(found.detail["estimator_low"]), float(found.detail["estimator_high"])  # type: ignore[arg-type]
+    assert truth is not None
+    assert low <= truth <= high
+    assert 0 < high - low < 1e-4 * truth
+    assert wide.estimates[0].detail["estimator_se"] == 0.0

@@ -9,6 +9,7 @@ mass alone, most runs would miss rows that are rare and large, and their standar
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass
 
@@ -17,9 +18,11 @@ import torch
 
 from calibcli import device as devices
 from calibcli.hessian.loss import PART, Pairs, row_sums
-from calibcli.hessian.per_row_gradients import RowNorms
-from calibcli.hessian.problem import Problem
-from calibcli.hessian.tuning import CHEAP, FEWEST, FLOOR, MOST, OPEN, PILOT
+from calibcli.hessian.per_row_gradients import UNMAPPED, RowNorms
+from calibcli.hessian.problem import Problem, has_twin, twin
+from calibcli.hessian.tuning import CHEAP, FEWEST, FLOOR, MOST, OPEN, PILOT, REDONE, REDONE_PAIRS, ROUNDED
+
+EXACT = 10**9  # degrees of freedom of an error without draws
 
 
 @dataclass(frozen=True)
@@ -27,8 +30,8 @@ class GGNTrace:
     """Tr(G) and its two errors.
 
     Attributes:
-        value: the estimate.  se: standard error of the draws and of what was not looked at (0 when every pair was
-            taken).
+        value: the estimate.  se: standard error of the draws and of what was not looked at; when every pair was taken,
+            the rounding, which is left out in float64.
         dof: degrees of freedom of `se`.
         layers, layer_se: (tensors,) the same per parameter tensor.
         sampling: standard error over rows, of the value as an estimate of the population's.
@@ -200,7 +203,11 @@ class _Work:
         rows = torch.zeros(n, dtype=torch.float64).index_add_(0, taken // self.k, signed.sum(1))
         layers = signed.sum(0) / n
         layer_variance = torch.zeros_like(layers)
-        value, variance = float(rows.sum()) / n, 0.0
+        variance, dof = 0.0, max(draws - 1, 1)
+        if not draws and len(taken) and self.problem.dtype != torch.float64:
+            rounding = self.redo(taken, signed, rows, layers)
+            variance, layer_variance, dof = float(rounding[0]) ** 2, rounding[1:].square(), EXACT
+        value = float(rows.sum()) / n
         second = float(rows.square().sum())  # Σ_n t_n²
         if draws and rest is not None:
             drawn, ratio = self.draw(rest, draws)
@@ -218,7 +225,7 @@ class _Work:
         return GGNTrace(
             value=value,
             se=variance**0.5,
-            dof=max(draws - 1, 1),
+            dof=dof,
             layers=layers,
             layer_se=layer_variance.sqrt(),
             sampling=(spread_of_rows / n) ** 0.5,
@@ -227,6 +234,60 @@ class _Work:
             drawn=draws,
             pairs=present,
         )
+
+    def redo(self, taken: torch.Tensor, signed: torch.Tensor, rows: torch.Tensor, layers: torch.Tensor) -> torch.Tensor:
+        """(1 + tensors,) what the rounding of Tr(G) and of each tensor's part may be.
+
+        The heaviest rows, which may be nearly all of it, are computed again in float64 and put in place in `rows` and
+        `layers`. The others are taken to be rounded by the same share of their size as the worst of these.
+        """
+        of, size = taken // self.k, signed.sum(1).abs()
+        sizes = torch.zeros(self.n, dtype=torch.float64).index_add_(0, of, size)
+        count = min(max(2, min(REDONE, REDONE_PAIRS // self.k)), self.n)
+        heavy = sizes.topk(count).indices
+        each = torch.linalg.vector_norm(signed, 1, dim=0)
+        rest = torch.cat([sizes.sum()[None], each])
+        exact = self.in_float64(heavy)
+        if not bool(exact.isfinite().all()):
+            unknown: torch.Tensor = ROUNDED * torch.finfo(self.problem.dtype).eps * rest / self.n
+            return unknown
+        share = torch.zeros_like(rest)
+        for row, true in zip(heavy.tolist(), exact):
+            own = signed[of == row]
+            held = torch.cat([sizes[row][None], own.abs().sum(0)])
+            off = torch.cat([(true.sum() - rows[row])[None], true - own.sum(0)])
+            share = share.maximum(off.abs() / held.clamp(min=1e-300))
+            rest -= held
+            rows[row] = true.sum()
+            layers += off[1:] / self.n
+        # where nothing is left, that of float64
+        rounding: torch.Tensor = (
+            share * rest.clamp(min=0) + ROUNDED * torch.finfo(torch.float64).eps * torch.cat([sizes.sum()[None], each])
+        ) / self.n
+        return rounding
+
+    def in_float64(self, rows: torch.Tensor) -> torch.Tensor:
+        """(n, tensors) sums over all pairs of these rows by a float64 copy, each rank of its own; NaN without one."""
+        problem, local = self.problem, self.problem.layout.local
+        out = torch.zeros(len(rows), len(problem.tensors), dtype=torch.float64)
+        own = (rows >= local.start) & (rows < local.stop)
+        if bool(own.any()):
+            try:
+                out[own] = self._in_float64(rows[own]) if has_twin(problem) else math.nan
+            except (*UNMAPPED, KeyError):  # a model that does not run in float64, or not within the memory
+                out[own] = math.nan
+        return devices.all_sum_of_host(out, problem.device)
+
+    def _in_float64(self, rows: torch.Tensor) -> torch.Tensor:
+        wide, norms = twin(self.problem, [*range(len(self.problem.tensors))]), copy.copy(self.norms)
+        norms.problem = wide
+        with torch.no_grad():
+            logits, labels = wide.logits(rows)
+        pairs = Pairs(self.pairs.loss, logits.cpu(), labels.cpu())
+        at, column = (part.flatten() for part in torch.meshgrid(*map(torch.arange, pairs.mass.shape), indexing="ij"))
+        signed = pairs.weights.flatten()[:, None].double() * norms(rows[at], pairs.cotangents(at, column))
+        found: torch.Tensor = signed.view(*pairs.mass.shape, -1).sum(1)
+        return found
 
     def scales(self, first: torch.Tensor, found: torch.Tensor) -> torch.Tensor:
         """(N,) each row's |l| ‖Jᵀu‖² / mass from its first pair; the mean where none was taken, and a floor."""

@@ -100,7 +100,7 @@ class Pairs:
 
     def __init__(self, loss: LogitLoss, logits: torch.Tensor, labels: torch.Tensor) -> None:
         self.vectors: torch.Tensor | None = None
-        self.logits = logits
+        self.loss, self.logits = loss, logits
         n, k = logits.shape
         if known_weights(loss, logits[:1].double(), labels[:1]) is None:
             z = logits.double()

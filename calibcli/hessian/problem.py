@@ -31,6 +31,7 @@ GRAPH = {"auto": 160 << 20, "high": 160 << 20, "low": 40 << 20}  # bytes of one 
 FREE = {"auto": 4, "high": 4, "low": 256}  # part of what is free on a device to aim for, where that is more
 PAIRS = 4  # arrays of rows times classes that a trace holds: logits, weights of pairs, their masses and chances
 ROWS_OVER_WEIGHTS = 8  # bytes of a micro-batch's graph over those of the weights, from which the latter cost little
+SHARE = 4  # of the free memory, one part of which a float64 copy may take
 BUSY = 16 << 20  # of a graph beyond which a CPU gains little from larger ones: a group's own then tells more
 
 
@@ -277,6 +278,11 @@ def second(
     ones = [g for g, _ in live]
     along = [v.clone() if v.storage_offset() % 2 else v for _, v in live]  # a complex view starts at an even place
     return list(torch.autograd.grad(ones, tensors, along, retain_graph=True, materialize_grads=True))
+
+
+def has_twin(problem: Problem) -> bool:
+    """Whether a float64 copy takes no more than its share of the free memory."""
+    return 8 * sum(p.numel() for p in problem.model.parameters()) <= free_bytes(problem.device) // SHARE
 
 
 def twin(problem: Problem, moved: list[int]) -> Problem:

@@ -10,13 +10,12 @@ import torch
 from torch import nn
 
 from calibcli import device as devices
-from calibcli.device import free_bytes
 from calibcli.errors import InputError
 from calibcli.hessian.indexed_data import normal, signs
 from calibcli.hessian.loss import LogitLoss
 from calibcli.hessian.operator import hessian_scalar
 from calibcli.hessian.per_row_gradients import UNMAPPED
-from calibcli.hessian.problem import Problem, second, twin
+from calibcli.hessian.problem import Problem, has_twin, second, twin
 from calibcli.hessian.settings import AttentionWatch
 
 SYMMETRIC = 1e-3  # relative difference of two forms from which a second derivative is taken to be none
@@ -28,7 +27,6 @@ FIRST = (1e-7,)  # move of the differences at the first try, which crosses few k
 STEPS = (1e-6, 1e-9, 1e-7, 1e-5, 1e-4, 1e-3)  # of the norm of the parameters: moves of the differences
 CUSTOM = "(a custom autograd function may not be)"
 LARGEST = 20_000_000  # elements of the tensors that are moved: the smaller ones of a larger model
-SHARE = 4  # of the free memory, one part of which a float64 copy may take
 
 
 @dataclass
@@ -254,7 +252,7 @@ def _difference(
     where batch norm's biases are 0 and signals shrink, all units lie near one. None of a model that does not run in
     float64.
     """
-    if 8 * sum(p.numel() for p in problem.model.parameters()) > free_bytes(problem.device) // SHARE:
+    if not has_twin(problem):
         return None, False
     try:
         along = _Along(twin(problem, moved), rows, loss, v)

@@ -9,6 +9,9 @@ PILOT = 48  # draws from which the number of draws is decided
 FEWEST, MOST = 128, 20_000  # draws for the rest
 FLOOR = 0.3  # of the mean scale of rows, added to every row's: no pair is out of reach of the draws
 OPEN = 0.1  # of the target, that rows which were not looked at may hold if they are as steep as any other
+REDONE = 8  # of the heaviest rows, computed again in float64 where every pair was taken
+REDONE_PAIRS = 1024  # of those rows at most, but of two rows in any case
+ROUNDED = 100.0  # rounding of Tr(G) in units of the dtype's, where no float64 copy tells: that of the worst rows found
 FAINT = 1e-4  # of the mean mass: rows below it are mostly left out of the exact part
 
 # Tr(H - G), by `probes.py` (a pass of probes against one of H) and `curvature.py` (the trace of the ViT)
