@@ -68,6 +68,10 @@ class InputError(CalibError, ValueError):
     code = Exit.REFUSED
 
 
+class NoRows(InputError):
+    """A file that is whole has no rows."""
+
+
 @contextlib.contextmanager
 def refusing(
     errors: type[BaseException] | tuple[type[BaseException], ...], problem: str | Callable[[Any], str], fix: str

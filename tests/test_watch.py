@@ -221,6 +221,34 @@ def test_few_distinct_confidences_are_not_taken_for_the_same_rows() -> None:
     assert watch.result().facts["n"] == 30
 
 
+@pytest.mark.parametrize("form", ["npz", "csv"])
+def test_a_night_without_rows_is_noted_and_changes_no_evidence(form: str, tmp_path: Path, capsys: Any) -> None:
+    state, nothing, files = tmp_path / "state.json", tmp_path / f"none.{form}", []
+    for i in range(2):
+        files.append(part(tmp_path / f"n{i}.npz", 200 * i, 200 * (i + 1)))
+    if form == "npz":
+        part(nothing, 0, 0)
+    else:
+        nothing.write_text(",".join(["id", *(f"p{c}" for c in range(10)), "label"]) + "\n")
+    assert watch(state, nothing, *RULES) == 4  # a state is begun with rows
+    assert not state.exists()
+    assert watch(state, files[0], *RULES, "--night", night(0)) == 0
+    before = read(state)
+    capsys.readouterr()
+    assert main(["watch", str(state), str(nothing), "--night", night(2)]) == 0
+    assert "a night of 0 rows changes nothing" in capsys.readouterr().err
+    after = read(state)
+    same(before, after)
+    assert (after.night, after.nights, after.rows) == (before.night, before.nights, before.rows)
+    assert [(one["night"], one["rows"]) for one in after.history] == [(night(0), 200), (night(2), 0)]
+    assert watch(state, files[1], "--night", night(1)) == 0  # rows of a night before it may still come
+    assert [(one["night"], one["rows"]) for one in read(state).history] == [
+        (night(i), (200, 200, 0)[i]) for i in range(3)
+    ]
+    assert watch(state, part(tmp_path / "n2.npz", 400, 600), "--night", night(2), "-o", tmp_path / "nights.png") == 0
+    assert [one["rows"] for one in read(state).history] == [200, 200, 200]
+
+
 def test_late_labels_count_on_the_night_that_they_come(
     nights: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -39,7 +39,8 @@ def command(
     """Watch a model: add the rows of a night to a state, and say whether a rule is broken, or was from some night on.
 
     It may be looked at every night, for ever: all looks together are wrong with probability alpha at the most. Rules
-    are those of `calib check`, fixed when the state is made. Without NEW, the state is shown.
+    are those of `calib check`, fixed when the state is made. Without NEW, the state is shown. A file of 0 rows changes
+    nothing but the list of nights.
 
     Exit codes: 0 no alarm, 1 alarm, 2 wrong request, 4 input refused (nothing of it is counted).
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from calibcli import __version__
-from calibcli.errors import InputError, UsageError
+from calibcli.errors import InputError, NoRows, UsageError
 from calibcli.gate import session
 from calibcli.gate.config import Config, Gate
 from calibcli.gate.input_files import Baselines, columns_wanted, read_scores
@@ -80,7 +80,13 @@ class Keeper:
             return
         config = self._config(str(given) if not isinstance(given, Predictions) else "rows", baseline)
         reading = session.reading(self.terms.reading, config)
-        rows = given if isinstance(given, Predictions) else read_scores(given, reading, columns_wanted(config))
+        try:
+            rows = given if isinstance(given, Predictions) else read_scores(given, reading, columns_wanted(config))
+        except NoRows as error:
+            if self.state is None:  # what its scores are is known from rows
+                raise
+            self._nothing(night, error.problem)
+            return
         source = Scores(rows, config)
         settings = self._settings(source, config)
         state = State.begin(settings) if self.state is None else nightly.copied(self.state)
@@ -102,6 +108,15 @@ class Keeper:
         nightly.record(state)
         self.state, self.files = state, [*self.files, *source.files, *baselines.files]
         self.files += [dict(entry) for entry in config.files]
+
+    def _nothing(self, night: str, found: str) -> None:
+        """A night without rows: the history has it, and nothing else changes."""
+        assert self.state is not None
+        state = nightly.copied(self.state)
+        night = nightly.which(night, state, self.name)
+        nightly.empty(state, night)
+        self.notes.append(f"{found}: a night of 0 rows changes nothing; was there no traffic on {night}?")
+        self.state = state
 
     def merge(self, other: State, name: str) -> None:
         """Add the rows of another state.

@@ -134,7 +134,14 @@ def record(state: State) -> None:
         numbers.append([_rounded(tonight), *map(_rounded, shown)])
     entry = {"night": state.night, "rows": state.rows_tonight, "streams": numbers}
     kept = [one for one in state.history if one["night"] != state.night]
-    state.history = [*kept, entry][-NIGHTS:]
+    state.history = _in_order([*kept, entry])
+
+
+def empty(state: State, night: str) -> None:
+    """Note a night without rows in the history. The streams stay at the night before: it is none of theirs."""
+    if all(entry["night"] != night for entry in state.history):
+        entry = {"night": night, "rows": 0, "streams": [[None] * 4 for _ in state.streams]}
+        state.history = _in_order([*state.history, entry])
 
 
 def merged(one: State, other: State, path: str) -> State:
@@ -173,6 +180,11 @@ def merged(one: State, other: State, path: str) -> State:
     found.ids, found.ids_cut = one.ids, min(one.ids_cut, other.ids_cut)
     _remember(found, other.ids)
     return found
+
+
+def _in_order(history: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """By night, the last that are kept: a night without rows may be noted before one that is earlier."""
+    return sorted(history, key=lambda one: str(one["night"]))[-NIGHTS:]
 
 
 def _histories(one: Sequence[dict[str, Any]], other: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

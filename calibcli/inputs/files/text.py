@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from calibcli.errors import InputError, refusing
+from calibcli.errors import InputError, NoRows, refusing
 from calibcli.inputs.files import at_once
 from calibcli.inputs.files.arrays import Contents, Memory, column_of
 from calibcli.inputs.files.source import Source, refuse_large
@@ -83,7 +83,7 @@ def table(source: Source, delimiter: str, grouped: bool = True) -> Contents:
                 break
     if done == 0:
         fix = "was it written to the end? calib list formats has what can be read"
-        raise InputError(f"{source.name} has a header but no rows", fix)
+        raise NoRows(f"{source.name} has a header but no rows", fix)
     arrays: dict[str, Named] = {}
     for name, columns in groups.items():
         arrays[name] = Memory(np.concatenate(numbers[name]) if quick is None else quick[columns[0]])

@@ -13,7 +13,7 @@ import numpy as np
 
 from calibcli.columns import SMALL
 from calibcli.columns.tensors import TensorScores
-from calibcli.errors import InputError, UsageError, did_you_mean, printable
+from calibcli.errors import InputError, NoRows, UsageError, did_you_mean, printable
 from calibcli.inputs.files.arrays import Contents, Converted, Lazy, Memory, blocks, column_of, whole
 from calibcli.inputs.files.names import FOLDED, LABELS, SCORES, WEAK_LABELS
 from calibcli.inputs.files.text import MISSING, floats_of_text, is_number
@@ -269,7 +269,8 @@ def two_dimensional(raw: Named, name: str, where: str, labels: int | None, told:
         problem = f"scores '{name}' in {where} have shape {shape_text(raw)}"
         raise InputError(problem, "pass one row per sample: shape (N, K); tokens or pixels: reshape to (N * T, K)")
     if raw.shape[0] == 0 or (dims == 2 and raw.shape[1] == 0):
-        raise InputError(f"scores '{name}' in {where} are empty: {shape_text(raw)}", "was the file written to the end?")
+        kind = InputError if raw.shape[0] else NoRows
+        raise kind(f"scores '{name}' in {where} are empty: {shape_text(raw)}", "was the file written to the end?")
     if dims == 2 and labels is not None and raw.shape[0] != labels and raw.shape[1] == labels:
         raise InputError(f"scores '{name}' are {tuple(raw.shape)} with {labels:,} labels: transposed", f"save {name}.T")
     if dims == 2 and labels is not None and raw.shape[0] != labels:
