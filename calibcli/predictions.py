@@ -18,6 +18,7 @@ Kind = Literal["logits", "probabilities", "log_probabilities"]
 VERDICTS = ("the prediction is wrong", "the prediction is right")  # the classes where the confidence is all there is
 CHUNK_BYTES = 1 << 23  # read from a file at once: large enough for the disk, small beside any memory
 CHUNK_ROWS = 1 << 15
+HELD = 1 << 26  # bytes of mapped scores that are kept rather than mapped again at every use
 NEAR = 1 << 16  # bytes between two rows that are read along
 Progress = Callable[[float, str], None]
 """Called as `progress(fraction, text)`; fraction in [0, 1]."""
@@ -264,6 +265,12 @@ class Predictions:
         True
         """
         return dataclasses.replace(self, scores=MappedScores(self.scores, function), predicted=predicted)
+
+    def held(self) -> Predictions:
+        """With the scores in memory where they are few: what maps them is called once."""
+        if isinstance(self.scores, ArrayScores) or self.n * self.k * max(self.scores.dtype.itemsize, 4) > HELD:
+            return self
+        return dataclasses.replace(self, scores=ArrayScores(self.logits))
 
 
 def notes_of(*inputs: Predictions) -> list[str]:

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import zipfile
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+import calibcli
 from calibcli import columns as reading
 from calibcli.columns.condense import ClassSums
+from calibcli.gate import compare
 from calibcli.inputs.scores import mistakes
+from calibcli.links import beta
+from calibcli.metrics.gain import FOLDS
 from calibcli.predictions import Predictions
 from calibcli.scalers import before_after, objectives, temperature
 from calibcli.scalers.ranking import Options
+from calibcli.scalers.scaler import Scaler
 
 N, K = 60, 50_000
 
@@ -45,6 +53,42 @@ def test_sums_by_class_of_few_rows_are_taken_once(rows: Predictions, monkeypatch
     )
     reading.columns(rows)
     assert taken == [N]
+
+
+def test_compare_fits_the_folds_of_a_model_once(rows: Predictions, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its gain and the rows that are compared are of the same fits: one to all rows and one without each fold."""
+    fits: list[int] = []
+    plain = beta._Run.fit
+    monkeypatch.setattr(beta._Run, "fit", lambda run, *how, **more: (fits.append(run.n), plain(run, *how, **more))[1])
+    other = Predictions.of(rows.logits * np.float32(1.5), rows.labels)
+    compare.scores([rows, other], ["a", "b"], ["nll", "temperature_gain"])
+    assert len(fits) == 2 * (1 + FOLDS)
+
+
+def test_scale_maps_the_rows_once_and_takes_one_interval(rows: Predictions, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fits to folds begin where that to all rows ended, and nobody reads their intervals."""
+    mapped, starts, taken = list[int](), list[float | None](), list[int]()
+    plain_map, plain_fit, plain_interval = Scaler.map, temperature.fit_beta, temperature.interval
+    monkeypatch.setattr(Scaler, "map", lambda one, z: (mapped.append(len(z)), plain_map(one, z))[1])
+    monkeypatch.setattr(
+        temperature, "fit_beta", lambda source, start=None: (starts.append(start), plain_fit(source, start=start))[1]
+    )
+    monkeypatch.setattr(
+        temperature, "interval", lambda fit, p, *level: (taken.append(p.n), plain_interval(fit, p, *level))[1]
+    )
+    _, scaler = before_after.report(rows, Options(specs=["nll", "temperature_gain"]))
+    assert sum(mapped) == N
+    assert taken == [N]
+    assert starts == [None, *[scaler.parameters["beta"]] * 5]
+
+
+def test_a_state_does_not_compress_scores_of_many_digits(rows: Predictions, tmp_path: Path) -> None:
+    calibcli.Accumulator("nll").update(rows).save(tmp_path / "state.npz")
+    with zipfile.ZipFile(tmp_path / "state.npz") as file:
+        packed = {member.filename for member in file.infolist() if member.compress_type == zipfile.ZIP_DEFLATED}
+    assert "kept_rows.npy" not in packed
+    assert "predicted.npy" in packed
+    assert calibcli.Accumulator.load(tmp_path / "state.npz").rows == N
 
 
 def test_the_curve_of_many_scores_has_fewer_points(rows: Predictions, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import os
+import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -29,6 +32,7 @@ from calibcli.spoken import in_python
 
 __all__ = ["Accumulator"]
 SUFFIXES = (".npz",)
+SOME, WORTH = 1 << 16, 0.85  # bytes of an array that tell whether it is compressed, and to what share of them
 READING = ("kind", "classes", "event", "label_base", "ignore_label", "drop_nonfinite", "clip")
 
 
@@ -193,7 +197,7 @@ class Accumulator:
         with guarding():
             reading(*(file.path for file in state.files if file.sha256 and os.path.isfile(file.path)))
             with atomic(known_suffix(Path(path), SUFFIXES, "a state")) as temporary:
-                np.savez_compressed(temporary, **arrays)
+                _write(temporary, arrays)
 
     def _begun(self) -> State:
         if self._state is None:
@@ -218,6 +222,20 @@ class Accumulator:
         made = cls()
         made._state = state_of(arrays, source.name)
         return made
+
+
+def _write(path: Any, arrays: Mapping[str, Any]) -> None:
+    """A .npz in which arrays are compressed where that makes them clearly smaller: scores of many digits are not."""
+    with zipfile.ZipFile(path, "w") as file:
+        for name, array in arrays.items():
+            data = io.BytesIO()
+            np.lib.format.write_array(data, np.asanyarray(array), allow_pickle=False)
+            middle = data.getbuffer()[data.tell() // 2 :][:SOME]
+            worth = len(zlib.compress(middle)) < WORTH * len(middle)
+            member = zipfile.ZipInfo(f"{name}.npy")
+            member.compress_type = zipfile.ZIP_DEFLATED if worth else zipfile.ZIP_STORED
+            with file.open(member, "w", force_zip64=True) as out:
+                out.write(data.getbuffer())
 
 
 def partly(

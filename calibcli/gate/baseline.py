@@ -18,12 +18,13 @@ from calibcli.columns import Columns
 from calibcli.errors import InputError, UsageError, did_you_mean, refusing
 from calibcli.gate.config import Gate
 from calibcli.gate.pairing import Keys, Pairing, bits_of, keys, label_bits
-from calibcli.links import cross_fit_beta, nll_rows
+from calibcli.links import nll_rows
 from calibcli.metrics import paired
-from calibcli.metrics.gain import FOLDS, folds_of
+from calibcli.metrics.gain import FOLDS, crossed
 from calibcli.metrics.intervals import IMPOSSIBLE, End, average
 from calibcli.metrics.intervals import Rows as Mean
 from calibcli.metrics.paired import MeanDifference
+from calibcli.metrics.sample import Sample
 from calibcli.predictions import Predictions
 from calibcli.spec import Range
 
@@ -167,16 +168,16 @@ class Packed:
         return "" if self.folds == FOLDS else f"gains are of {self.folds} folds, not {FOLDS}"
 
 
-def rows(predictions: Predictions, columns: Columns, salt: str = "") -> Rows:
-    """The rows of one evaluation; a new salt unless one is given."""
+def rows(predictions: Predictions, columns: Columns, salt: str = "", sample: Sample | None = None) -> Rows:
+    """The rows of one evaluation; a new salt unless one is given. `sample`: of both, where it is measured, too."""
     salt = salt or secrets.token_hex(8)
     gain, beta, cost = np.full(predictions.n, np.nan), np.ones(predictions.n), 0.0
     curvature: float | None = None
     if len(columns.nll) and np.isfinite(columns.nll).all():  # which a comparison of other metrics does without
-        fold = np.unique(folds_of(predictions, nll=columns.nll), return_inverse=True)[1]
-        if fold.max() > 0:
+        found = (sample or Sample.of(columns, predictions)).own.once(crossed)
+        if found is not None:
             z, y, w = predictions.logits, predictions.labels, predictions.weights
-            gains, fits, whole = cross_fit_beta(z, y, fold, w)
+            fold, (gains, fits, whole) = found
             if all(fit.status == "ok" for fit in fits):
                 gain, beta = gains, np.array([fit.beta for fit in fits])[fold]
                 cost = float(np.mean([(fit.se or 0.0) ** 2 * fit.hessian for fit in fits]))

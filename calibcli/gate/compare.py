@@ -15,7 +15,7 @@ from calibcli.gate.differences import LEVEL, Difference, Model, combined, differ
 from calibcli.gate.forest import Row, forest
 from calibcli.gate.pairing import Unpaired, pair
 from calibcli.gate.pairing import keys as keys_of
-from calibcli.metrics import DEFAULT, choose, columns_of, estimates, known
+from calibcli.metrics import DEFAULT, Sample, choose, columns_of, estimates, known
 from calibcli.metrics.paired import outside, shown
 from calibcli.plots import Plot
 from calibcli.predictions import Array, Predictions, notes_of
@@ -112,7 +112,9 @@ def _aligned(inputs: Sequence[Predictions], names: Sequence[str], choices: Seque
         index = rows[shared]
         part = p if len(index) == p.n and np.array_equal(index, np.arange(p.n)) else p.take(index)
         columns = columns_of(part, choices)
-        models.append(Model(name=name, predictions=part, columns=columns, rows=baseline.rows(part, columns, "compare")))
+        sample = Sample.of(columns, part)
+        kept_rows = baseline.rows(part, columns, "compare", sample)
+        models.append(Model(name=name, predictions=part, columns=columns, rows=kept_rows, sample=sample))
     return models, how
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -33,10 +32,7 @@ class Model:
     predictions: Predictions
     columns: Columns
     rows: baseline.Rows
-
-    @cached_property
-    def sample(self) -> Sample:
-        return Sample.of(self.columns, self.predictions)
+    sample: Sample
 
 
 @dataclass(frozen=True)

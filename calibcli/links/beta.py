@@ -9,12 +9,26 @@ import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibcli.links.moments import Array, Block, Source, Sums, chunks, evaluate, expectation, series, shift, weighted
+from calibcli.links.moments import (
+    Array,
+    Block,
+    Source,
+    Sums,
+    add,
+    chunks,
+    each_row,
+    evaluate,
+    expectation,
+    series,
+    shift,
+    weighted,
+)
 from calibcli.numerics import quantile, top_of, weighted_mean
 
 Status = Literal["ok", "separable", "anti_informative", "constant", "bound"]
@@ -107,15 +121,23 @@ def cross_fit_beta(
     block = _arrays(logits, labels, weights)
     z, y, _ = block
     folds = np.asarray(folds)
-    whole = _Run.of(block).fit(None, rounding=0.0)
+    every = _Run.of(block)
+    whole = every.fit(None, rounding=0.0)
+    start = every.last if np.float64 in every.each else whole.beta
     rounding = _rounding(block, whole.beta) if _many(z) and whole.status == "ok" else 0.0
     fits = []
     for fold in range(int(folds.max()) + 1):
         rows = np.flatnonzero(folds != fold)
-        start = whole.beta if whole.status == "ok" else None
-        fits.append(_Run.of(_take(block, rows), whole.scale).fit(start, rounding))
+        run = _Run.of(_take(block, rows), whole.scale)
+        if whole.status != "ok":
+            fits.append(run.fit(None, rounding))
+            continue
+        if every.complete:  # the first pass of all folds is at one β: it is made once
+            run.known = start, partial(every.known_at, start, rows)
+        fits.append(run.fit(start, rounding))
     betas = np.array([fit.usable for fit in fits])
-    return nll_rows(z, y, 1.0) - nll_rows(z, y, betas[folds]), fits, whole
+    before, after = _nll_rows(z, y, [1.0, betas[folds]])
+    return before - after, fits, whole
 
 
 def _many(z: NDArray[Any]) -> bool:
@@ -141,19 +163,23 @@ def nll_rows(logits: ArrayLike, labels: ArrayLike, beta: float | Array = 1.0) ->
     Returns:
         (N,) float64, nats.
     """
-    z, y, _ = _arrays(logits, labels, None)
-    slopes = np.broadcast_to(np.asarray(beta, np.float64), (len(z),))
-    result = np.empty(len(z))
+    return np.asarray(_nll_rows(*_arrays(logits, labels, None)[:2], [beta])[0])
+
+
+def _nll_rows(z: NDArray[Any], y: NDArray[Any], betas: list[float | Array]) -> Array:
+    """(B, N) `nll_rows` at each of B betas, in one pass."""
+    result = np.empty((len(betas), len(z)))
     start = 0
     for part, labels_part, _ in chunks((z, y, None)):
         rows = slice(start, start + len(part))
         start = rows.stop
         shifted, own, axis = shift(part, labels_part, np.float64)
-        slope = slopes[rows]
-        with np.errstate(invalid="ignore"):  # 0 · -inf: a class with probability zero keeps it
-            scaled = shifted * (slope if axis == 0 else slope[:, None])
-            scaled[np.isnan(scaled)] = -np.inf
-            result[rows] = np.log(np.exp(scaled).sum(axis=axis)) - slope * own
+        for i, beta in enumerate(betas):
+            slope = np.broadcast_to(np.asarray(beta, np.float64), (len(z),))[rows]
+            with np.errstate(invalid="ignore"):  # 0 · -inf: a class with probability zero keeps it
+                scaled = shifted * (slope if axis == 0 else slope[:, None])
+                scaled[np.isnan(scaled)] = -np.inf
+                result[i, rows] = np.log(np.exp(scaled, out=scaled).sum(axis=axis)) - slope * own
     return result
 
 
@@ -201,6 +227,9 @@ class _Run:
         self.source, self.n, self.sample, self.arrays = source, n, sample, arrays
         self.passes = 0.0 if arrays is not None else 1.0
         self.scale = scale or spread(sample[0])
+        self.complete = len(sample[0]) == n
+        self.last, self.each = 0.0, dict[Any, list[Array]]()
+        self.known: tuple[float, Callable[[Any], list[Array]]] | None = None
         self.cap, self.floor = max(1e3 / self.scale, 1e-290), max(1e-6 / self.scale, 1e-300)
 
     @classmethod
@@ -211,8 +240,7 @@ class _Run:
     def fit(self, start: float | None, rounding: float | None = None) -> BetaFit:
         """Find β; float32 passes decide where many scores are in few rows and `rounding` says what they leave of F'."""
         beta = start or 1 / self.scale
-        complete = len(self.sample[0]) == self.n
-        if complete:
+        if self.complete:
             if _many(self.sample[0]):
                 near = self._descend(lambda b: self._pass(b, np.float32), beta)
                 if near.status == "ok":
@@ -221,19 +249,45 @@ class _Run:
                     if rounding is not None and wrong and near.hessian > 0:
                         return dataclasses.replace(near, beta=near.beta - rounding / near.hessian)
                     beta = near.beta
+            elif start is None and self.sample[0].size > SMALL:
+                beta = self._in_float32(beta)
             return self._descend(lambda b: self._pass(b, np.float64), beta)
         if start is None:
             beta = self._warm(beta)
         rough = self._descend(lambda b: self._pass(b, np.float32), beta, settled=ROUGH)
         if rough.status != "ok":
             return rough
-        sums, at = self._last
-        return self._refine(sums, at)
+        return self._refine(self._sums, self.last)
 
     def _pass(self, beta: float, dtype: Any) -> Sums:
         self.passes += 1
-        self._last = evaluate(self.source, beta, dtype), beta
-        return self._last[0]
+        if self.complete:
+            here = self.known and self.known[0] == beta
+            self.each = {dtype: self.known[1](dtype) if self.known and here else each_row(self.sample, beta, dtype)}
+            self._sums = Sums()
+            add(self._sums, self.sample[2], self.each[dtype])
+        else:
+            self._sums = evaluate(self.source, beta, dtype)
+        self.last = beta
+        return self._sums
+
+    def known_at(self, beta: float, rows: NDArray[Any], dtype: Any) -> list[Array]:
+        """What a pass over these rows finds of each; of the last pass, or one over all rows."""
+        if beta != self.last:
+            self.last, self.each = beta, {}
+        if dtype not in self.each:
+            self.each[dtype] = each_row(self.sample, beta, dtype)
+        return [found[rows] for found in self.each[dtype]]
+
+    def _in_float32(self, beta: float) -> float:
+        """β near the optimum of many float64 scores, from passes over a float32 copy."""
+        z, y, w = self.sample
+        with np.errstate(over="ignore"):
+            block = (z - top_of(z)[:, None]).astype(np.float32), y, w
+        run = _Run.of(block, self.scale)
+        near = run._descend(lambda b: run._pass(b, np.float32), beta)
+        self.passes += run.passes
+        return near.beta if near.status == "ok" else beta
 
     def _warm(self, beta: float) -> float:
         """β from two parts of the rows: a solution on the first, one step on the other."""

@@ -65,23 +65,34 @@ def evaluate(source: Source, beta: float, dtype: Any) -> Sums:
     """One pass at this β with the exponentials in `dtype`."""
     total = Sums()
     for whole in source():
-        z = whole[0]
-        quick = dtype is np.float32 and z.dtype == np.float32 and z.flags.c_contiguous
-        power = _Powers(z.shape[1], beta) if quick else None
-        for block in chunks(whole, min(SPAN, ROWS * z.shape[1]) if quick else BLOCK):
-            _add(total, block, (power and power(*block[:2])) or cumulants(*block[:2], beta, dtype))
+        for weights, found in _found(whole, beta, dtype):
+            add(total, weights, found)
     return total
 
 
-def _add(total: Sums, block: Block, found: list[Array]) -> None:
+def each_row(block: Block, beta: float, dtype: Any) -> list[Array]:
+    """What a pass finds of each row, (n,) each: sums over some of the rows then need no pass."""
+    return [np.concatenate(parts) for parts in zip(*(found for _, found in _found(block, beta, dtype)), strict=True)]
+
+
+def _found(whole: Block, beta: float, dtype: Any) -> Iterator[tuple[NDArray[Any] | None, list[Array]]]:
+    """Weights and `cumulants` of each part of the rows; max z - z_y is NaN where it was not needed."""
+    z = whole[0]
+    quick = dtype is np.float32 and z.dtype == np.float32 and z.flags.c_contiguous
+    power = _Powers(z.shape[1], beta) if quick else None
+    for block in chunks(whole, min(SPAN, ROWS * z.shape[1]) if quick else BLOCK):
+        yield block[2], (power and power(*block[:2])) or cumulants(*block[:2], beta, dtype)
+
+
+def add(total: Sums, weights: NDArray[Any] | None, found: list[Array]) -> None:
+    """Adds rows, of which `each_row` found these numbers."""
     excess, psi, *kappa = found
-    weights = block[2]
-    add: Callable[[Array], Any] = np.sum if weights is None else weights.__matmul__
+    sum_of: Callable[[Array], Any] = np.sum if weights is None else weights.__matmul__
     wide = psi if weights is None else weights * psi
     total.rows += len(psi)
     total.weight += len(psi) if weights is None else float(weights.sum())
-    total.excess += float(add(excess))
-    total.derivatives += [*map(add, (psi, *kappa))]
+    total.excess += float(sum_of(excess))
+    total.derivatives += [*map(sum_of, (psi, *kappa))]
     total.psi2 += float(wide @ wide)
 
 

@@ -294,19 +294,24 @@ def mean_absolute_deviation(n: Floats, p: Floats) -> Floats:
 
     Uses De Moivre's 2 (1-p)^{n-m} p^{m+1} (m+1) C(n, m+1), m = floor(n p), for small means, where it is a few terms.
     """
+    found = np.zeros(len(n))
+    there = np.flatnonzero((n > 0) & (p > 0))  # most cells of many classes are empty
+    n, p = n[there], p[there]
     mean = n * p
     q = 1 - p
     swap = p > 0.5
     small, rare = np.where(swap, n * q, mean), np.where(swap, q, p)
     normal = np.sqrt(2 / math.pi * small * (1 - rare)) * (1 - 1 / (12 * np.maximum(small * (1 - rare), 1)))
     exact = normal.copy()
-    few = (small < 20) & (small > 0)  # most cells of many classes are empty
+    few = (small < 20) & (small > 0)
     x, r, size = small[few], rare[few], n[few]
     m = np.floor(x)
     with np.errstate(divide="ignore", invalid="ignore"):
         log_choose = np.zeros_like(x)
         for j in range(1, int(m.max()) + 2 if len(m) else 1):
-            log_choose += np.where(j <= m + 1, np.log(np.maximum(size - j + 1, 1e-300)) - math.log(j), 0)
+            more = np.flatnonzero(j <= m + 1)
+            log_choose[more] += np.log(np.maximum(size[more] - j + 1, 1e-300)) - math.log(j)
         value = 2 * np.exp((size - m) * np.log1p(-r) + (m + 1) * np.log(r) + np.log(m + 1) + log_choose)
     exact[few] = np.where((r > 0) & (size >= m + 1), value, 0)
-    return np.asarray(exact)
+    found[there] = exact
+    return found

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from calibcli.columns import columns
 from calibcli.columns.extremes import least_of
 from calibcli.columns.softmax import NARROW, Piece
-from calibcli.links import cross_fit_beta, fit_beta, nll_rows, spread
+from calibcli.links import BetaFit, cross_fit_beta, fit_beta, nll_rows, spread
 from calibcli.links.beta import shifted
 from calibcli.links.moments import cumulants, expectation, series
 from calibcli.metrics.intervals import BOUNDLESS, IMPOSSIBLE, Interval, Rows, Statistic, average
@@ -52,16 +53,20 @@ def folds_of(predictions: Predictions, folds: int = FOLDS, nll: Floats | None = 
     return fold
 
 
-def gains(predictions: Predictions, folds: int = FOLDS, before: Floats | None = None) -> Gains:
+def gains(
+    predictions: Predictions,
+    folds: int = FOLDS,
+    before: Floats | None = None,
+    crossing: Callable[[], Crossed] | None = None,
+) -> Gains:
     """nll(z_i) - nll(z_i / T), T fitted on the other folds: NaN throughout where a fold would be empty.
 
     Args:
         before: (N,) nll(z_i), where it is known.
+        crossing: gives `crossed` of these rows.
     """
-    fold = folds_of(predictions, folds, before)
-    there = np.bincount(fold) > 0
-    fold = np.cumsum(there)[fold] - 1  # without gaps
-    if there.sum() < 2:
+    fold = _without_gaps(folds_of(predictions, folds, before))
+    if fold.max(initial=0) < 1:
         return Gains(np.full(predictions.n, np.nan), [])
     z, y, w = predictions.logits, predictions.labels, predictions.weights
     if predictions.n >= FEWEST:
@@ -71,8 +76,32 @@ def gains(predictions: Predictions, folds: int = FOLDS, before: Floats | None = 
             after = _near(near, (betas - centre)[fold]) if _known(near) else _nll(z, y, betas[fold])
             gain = (_nll(z, y) if before is None else before) - after
             return Gains(gain, (1 / betas).tolist(), centre, near)
-    gain, fits, _ = cross_fit_beta(z, y, fold, w)
+    gain, fits, _ = crossing().found if crossing else cross_fit_beta(z, y, fold, w)
     return Gains(gain, [fit.temperature for fit in fits])
+
+
+class Crossed(NamedTuple):
+    """(N,) fold of each row, 0..F-1, and what `cross_fit_beta` found."""
+
+    fold: Ints
+    found: tuple[Floats, list[BetaFit], BetaFit]
+
+
+def crossed(sample: Sample) -> Crossed | None:
+    """Temperatures fitted without each fold of all rows of a sample; None where there is one fold.
+
+    Both the gain and the rows that a comparison keeps are of these: `sample.own.once(crossed)` fits them once.
+    """
+    rows = sample.predictions
+    assert rows is not None
+    fold = _without_gaps(folds_of(rows, nll=sample.columns.nll))
+    if fold.max(initial=0) < 1:
+        return None
+    return Crossed(fold, cross_fit_beta(rows.logits, rows.labels, fold, rows.weights))
+
+
+def _without_gaps(fold: Ints) -> Ints:
+    return np.asarray(np.cumsum(np.bincount(fold) > 0)[fold] - 1, np.int64)
 
 
 class Gains(NamedTuple):
@@ -140,6 +169,12 @@ def _root(f: Floats) -> float:
     return step
 
 
+def _crossed(sample: Sample) -> Crossed:
+    found = sample.once(crossed)
+    assert found is not None
+    return found
+
+
 def _gains(sample: Sample) -> tuple[Predictions, Rows, Gains, Floats]:
     """The rows used (all, or one drawn from each of equal stretches of the file), gains, and the NLL of each."""
     subset, nll = sample.predictions, sample.columns.nll
@@ -152,8 +187,9 @@ def _gains(sample: Sample) -> tuple[Predictions, Rows, Gains, Floats]:
         rng = np.random.default_rng([sample.seed, 5])
         rows = ((np.arange(most) + rng.random(most)) * (subset.n / most)).astype(np.int64)
         subset, nll = subset.take(rows), nll[rows] if len(nll) else nll
+    same = subset is sample.predictions and len(nll) == subset.n
     nll = nll if len(nll) else _nll(subset.logits, subset.labels)
-    found = gains(subset, before=nll)
+    found = gains(subset, before=nll, crossing=partial(_crossed, sample) if same else None)
     return subset, Rows(found.gain, subset.weights, sample.counts, subset.groups), found, nll
 
 

@@ -50,6 +50,7 @@ def report(
             method, predictions, options.folds, options.seed, part(progress, 1, 2), memory, options.split_seed
         )
         where = f"{predictions.n:,} rows, each mapped by a fit that did not see it ({options.folds} folds)"
+    after = after.held()
     if progress:
         progress(1.0, "measuring")
     (first, was), (second, now) = _measure(before, options, "before"), _measure(after, options, "after")

@@ -59,17 +59,23 @@ def temperature(
     source = block_source(predictions)
     if objective in ("ece", "adaece"):
         return _by_grid(predictions, objective, grid or "mukhoti", bins)
-    exact = fit_beta(source)
+    exact = fit_beta(source, start=job.memory.get("temperature"))
     if exact.status != "ok":
         return degenerate(exact)
     if grid is not None:
         return _by_grid(predictions, objective, grid, bins)
     if objective == "brier":
         return _by_brier(source, exact)
+    parameters = {"beta": np.array(exact.beta)}
+    if job.rows is not None:  # of a part: nobody reads its interval
+        return Fitted(parameters, [_value(exact)], facts=facts(exact))
+    job.memory["temperature"] = exact.beta
     plots = [_curve(predictions, exact)] if job.report else []
-    return Fitted(
-        {"beta": np.array(exact.beta)}, [interval(exact, predictions, job.level)], plots=plots, facts=facts(exact)
-    )
+    return Fitted(parameters, [interval(exact, predictions, job.level)], plots=plots, facts=facts(exact))
+
+
+def _value(fit: BetaFit) -> Estimate:
+    return Estimate(name="temperature", value=fit.temperature, n=fit.n, how="minimises NLL (Newton in 1/T)")
 
 
 def interval(fit: BetaFit, predictions: Predictions, level: float = 0.95) -> Estimate:
@@ -80,7 +86,7 @@ def interval(fit: BetaFit, predictions: Predictions, level: float = 0.95) -> Est
     freedom, m = H_g for groups and H_i^½ for rows: a few rows that are not certain may hold all there is to know.
     """
     t = fit.temperature
-    common = Estimate(name="temperature", value=t, n=fit.n, how="minimises NLL (Newton in 1/T)")
+    common = _value(fit)
     if not fit.se:
         return dataclasses.replace(common, reason="the NLL has no curvature here")
     score, bend, times = per_unit(predictions, fit.beta)
