@@ -103,8 +103,11 @@ def printable(text: str, most: int = 800) -> str:
 
 
 def like(name: str, known: Iterable[str]) -> list[str]:
-    """The known names that a name may stand for, at most `LIKE`: those that it is a whole word of, the shortest first,
-    else the one closest in spelling, else those that hold it within a word."""
+    """The known names that a name may stand for, at most `LIKE`.
+
+    The one that differs by a letter or so; else those that it is a whole word of, the shortest first; else the one closest
+    in spelling; else those that hold it within a word.
+    """
     import difflib
     import re
 
@@ -112,7 +115,8 @@ def like(name: str, known: Iterable[str]) -> list[str]:
     within = [one for one in known if len(name) >= WORD and name.casefold() in one.casefold()]
     word = re.compile(rf"(?<![^\W_]){re.escape(name)}(?![^\W_])", re.IGNORECASE)  # words end at an underscore too
     whole = [one for one in within if word.search(one)]
-    close = whole or difflib.get_close_matches(name, known, n=1, cutoff=0.5) or within
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.85) or whole
+    close = close or difflib.get_close_matches(name, known, n=1, cutoff=0.5) or within
     return sorted(close, key=len)[:LIKE]
 
 

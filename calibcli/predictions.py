@@ -267,7 +267,12 @@ class Predictions:
         return dataclasses.replace(self, scores=MappedScores(self.scores, function), predicted=predicted)
 
     def held(self) -> Predictions:
-        """With the scores in memory where they are few: what maps them is called once."""
+        """With the scores in memory where they are few: what maps them is called once.
+
+        >>> halved = calibcli.from_arrays(logits, labels).mapped(lambda z: z / 2)
+        >>> type(halved.scores).__name__, type(halved.held().scores).__name__
+        ('MappedScores', 'ArrayScores')
+        """
         if isinstance(self.scores, ArrayScores) or self.n * self.k * max(self.scores.dtype.itemsize, 4) > HELD:
             return self
         return dataclasses.replace(self, scores=ArrayScores(self.logits))

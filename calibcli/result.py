@@ -106,6 +106,9 @@ class Estimate(Shown):
     def groups_of(self, rows: int) -> int:
         """Groups of this number's mean size that hold so many rows; 0 where rows are independent. More rows of the same
         groups decide nothing, as the spread between groups stays.
+
+        >>> Estimate(name="nll", value=1.0, n=600, detail={"groups": 12}).groups_of(1000)
+        20
         """
         groups = self.detail.get("groups")
         return math.ceil(rows * groups / self.n) if isinstance(groups, (int, float)) and self.n else 0

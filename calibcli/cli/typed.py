@@ -112,6 +112,12 @@ class Strict(Worded, TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         seen: set[str] = set()
         values, _, order = self.make_parser(ctx).parse_args(args=list(args))
+        for given in order:
+            if not isinstance(given, TyperOption) or given.multiple or given.is_flag:
+                continue
+            if given.opts[0] in seen:
+                raise UsageError(f"{given.opts[0]} was given more than once", "pass it once")
+            seen.add(given.opts[0])
         for one in importlib.import_module(f"calibcli.cli.{self.name}").command.options.values():
             value = values.get(one.name)
             if one.names_file and "" in (value if isinstance(value, list | tuple) else [value]):
@@ -119,12 +125,6 @@ class Strict(Worded, TyperCommand):
                 raise UsageError(f"{what} is empty", "name a file; is the variable that it comes from set?")
             for text in [] if one.plain or one.flag or value is None else value if one.many else [value]:
                 one.parse(text)  # here, as Typer has words of its own for a ValueError, which our refusals are too
-        for given in order:
-            if not isinstance(given, TyperOption) or given.multiple or given.is_flag:
-                continue
-            if given.opts[0] in seen:
-                raise UsageError(f"{given.opts[0]} was given more than once", "pass it once")
-            seen.add(given.opts[0])
         return super().parse_args(ctx, args)
 
 
