@@ -105,8 +105,8 @@ def printable(text: str, most: int = 800) -> str:
 def like(name: str, known: Iterable[str]) -> list[str]:
     """The known names that a name may stand for, at most `LIKE`.
 
-    The one that differs by a letter or so; else those that it is a whole word of, the shortest first; else the one closest
-    in spelling; else those that hold it within a word.
+    The one that differs by a letter or so; else those that it is a whole word of, the shortest first; else the one
+    closest in spelling; else those that hold it within a word.
     """
     import difflib
     import re
