@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import zlib
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -57,13 +56,13 @@ def gains(
     predictions: Predictions,
     folds: int = FOLDS,
     before: Floats | None = None,
-    crossing: Callable[[], Crossed] | None = None,
+    sample: Sample | None = None,
 ) -> Gains:
     """nll(z_i) - nll(z_i / T), T fitted on the other folds: NaN throughout where a fold would be empty.
 
     Args:
         before: (N,) nll(z_i), where it is known.
-        crossing: gives `crossed` of these rows.
+        sample: that of all these rows, whose cross-fit serves where one is needed.
     """
     fold = _without_gaps(folds_of(predictions, folds, before))
     if fold.max(initial=0) < 1:
@@ -76,7 +75,8 @@ def gains(
             after = _near(near, (betas - centre)[fold]) if _known(near) else _nll(z, y, betas[fold])
             gain = (_nll(z, y) if before is None else before) - after
             return Gains(gain, (1 / betas).tolist(), centre, near)
-    gain, fits, _ = crossing().found if crossing else cross_fit_beta(z, y, fold, w)
+    shared = None if sample is None else sample.once(crossed)
+    gain, fits, _ = cross_fit_beta(z, y, fold, w) if shared is None else shared.found
     return Gains(gain, [fit.temperature for fit in fits])
 
 
@@ -169,12 +169,6 @@ def _root(f: Floats) -> float:
     return step
 
 
-def _crossed(sample: Sample) -> Crossed:
-    found = sample.once(crossed)
-    assert found is not None
-    return found
-
-
 def _gains(sample: Sample) -> tuple[Predictions, Rows, Gains, Floats]:
     """The rows used (all, or one drawn from each of equal stretches of the file), gains, and the NLL of each."""
     subset, nll = sample.predictions, sample.columns.nll
@@ -189,7 +183,7 @@ def _gains(sample: Sample) -> tuple[Predictions, Rows, Gains, Floats]:
         subset, nll = subset.take(rows), nll[rows] if len(nll) else nll
     same = subset is sample.predictions and len(nll) == subset.n
     nll = nll if len(nll) else _nll(subset.logits, subset.labels)
-    found = gains(subset, before=nll, crossing=partial(_crossed, sample) if same else None)
+    found = gains(subset, before=nll, sample=sample if same else None)
     return subset, Rows(found.gain, subset.weights, sample.counts, subset.groups), found, nll
 
 
