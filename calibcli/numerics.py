@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import math
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -14,6 +17,8 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 SMALLEST_P = 1e-300
 ROOT_2 = math.sqrt(2)
+OPENBLAS = ("scipy_openblas_{}_num_threads64_", "scipy_openblas_{}_num_threads", "openblas_{}_num_threads")
+LOCK, held = threading.Lock(), list[int]()  # of each block of `one_thread`: the threads before the first of them
 TINY = 5e-324  # where Φ is 0 in float64, z² is the larger of the two
 
 
@@ -409,3 +414,41 @@ def quantiles(values: Floats, chances: Sequence[float]) -> list[Floats]:
         low = min(int(chance * last), max(last - 1, 0))
         found.append(ordered[low] + (chance * last - low) * (ordered[min(low + 1, last)] - ordered[low]))
     return found
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """NumPy's OpenBLAS held to one thread, while any of these blocks runs.
+
+    A product of some rows with a vector is over before the threads woken for it have begun: they cost as much processor
+    time as all the rest, and two threads of ours that ask for them at once wait ten times as long.
+    """
+    found = _blas()
+    if found is None:
+        yield
+        return
+    get, put = found
+    with LOCK:
+        held.append(held[0] if held else get())
+        put(1)
+    try:
+        yield
+    finally:
+        with LOCK:
+            before = held.pop()
+            if not held:
+                put(before)
+
+
+@cache
+def _blas() -> tuple[Callable[[], int], Callable[[int], object]] | None:
+    """What tells the number of threads, and what sets it."""
+    try:
+        library = ctypes.CDLL(np._core._multiarray_umath.__file__)  # type: ignore[attr-defined]  # and what it has loaded
+    except (AttributeError, OSError):
+        return None
+    for name in OPENBLAS:
+        get, put = (getattr(library, name.format(word), None) for word in ("get", "set"))
+        if get is not None and put is not None:
+            return get, put
+    return None

@@ -313,6 +313,38 @@ def test_few_rows_of_many_classes_take_few_float64_passes(monkeypatch: pytest.Mo
     assert quick_gains == pytest.approx(gains, abs=1e-5)
 
 
+def test_rows_that_the_cache_does_not_hold_have_the_cumulants_of_direct_sums() -> None:
+    z, y = data(3, 50_001)
+    z[0, 7::100] = -np.inf
+    e = np.exp(0.7 * (z - z.max(axis=1, keepdims=True)))
+    p, finite = e / e.sum(axis=1, keepdims=True), np.where(np.isfinite(z), z, 0.0)
+    mean = (p * finite).sum(axis=1)
+    central = [(p * (finite - mean[:, None]) ** power).sum(axis=1) for power in (2, 3, 4)]
+    _, psi, *kappa = cumulants(z, y, 0.7, np.float64)
+    np.testing.assert_allclose(psi, mean - z[np.arange(3), y], rtol=1e-11)
+    np.testing.assert_allclose(kappa, [*central[:2], central[2] - 3 * central[0] ** 2], rtol=1e-9)
+
+
+@pytest.mark.parametrize("spread", [2.0, 20.0])
+def test_folds_of_float64_scores_in_float32_passes_are_exact(spread: float) -> None:
+    z, y = data(80, 8_000, temperature=1.7, spread=spread)
+    z += 1e4  # an offset that float32 alone would pay for with its digits
+    folds = np.arange(80) % 4
+    _, fits, whole = cross_fit_beta(z, y, folds)
+    assert whole.beta == pytest.approx(fit_beta(z, y).beta, rel=1e-5)
+    for fold, fit in enumerate(fits):
+        assert fit.beta == pytest.approx(fit_beta(z[folds != fold], y[folds != fold]).beta, rel=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_scores_that_mislead_are_known_by_their_slope_at_zero(dtype: type) -> None:
+    """F is convex: where it does not fall at β = 0, no small β has to be tried."""
+    z, y = data(60, 9_000)
+    fit = fit_beta(-z.astype(dtype), y)
+    assert (fit.status, fit.beta, fit.temperature) == ("anti_informative", 0.0, math.inf)
+    assert fit.passes <= 8
+
+
 def test_separable_rows_of_many_classes_are_separable_in_every_fold() -> None:
     logits, labels = few_rows_of_many_classes()
     logits[np.arange(60), labels] += 30

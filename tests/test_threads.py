@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 import calibcli
-from calibcli import columns as module
-from calibcli.columns import ClassBins, columns, one_thread
+from calibcli import numerics as module
+from calibcli.columns import ClassBins, columns
 from calibcli.inputs.scores import recorded
+from calibcli.numerics import one_thread
 from calibcli.predictions import Predictions
 
 

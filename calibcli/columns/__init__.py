@@ -5,13 +5,11 @@ Scores are read in blocks, in threads, in an order that does not depend on them;
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -21,7 +19,7 @@ from calibcli.columns.condense import NAMES, Cells, ClassBins, ClassSums, ClassT
 from calibcli.columns.softmax import Block, Buffer
 from calibcli.columns.tensors import TensorBlock, TensorScores
 from calibcli.errors import InputError
-from calibcli.numerics import DOUBLE, SINGLE, bin_index
+from calibcli.numerics import DOUBLE, SINGLE, bin_index, one_thread
 from calibcli.predictions import Array, Floats, Ints, Predictions, Progress, chunk_rows, read, reusing
 from calibcli.spec import Edges
 
@@ -31,8 +29,6 @@ MANY = 5_000_000  # rows, whose columns take less than 1 GB; beyond, they are co
 FEW = (
     64  # rows at least that sums by class are taken of at once: K x bins numbers cost as much as some rows of K scores
 )
-OPENBLAS = ("scipy_openblas_{}_num_threads64_", "scipy_openblas_{}_num_threads", "openblas_{}_num_threads")
-LOCK, held = threading.Lock(), list[int]()  # of each block of `one_thread`: the threads before the first of them
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -288,41 +284,3 @@ class _Work:
         elif self.predictions.predicted is not None:
             predicted[:] = self.predictions.predicted[here]
         return _Part(out, predicted, labels, tables)
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """NumPy's OpenBLAS held to one thread, while any of these blocks runs.
-
-    A product of some rows with a vector is over before the threads woken for it have begun: they cost as much processor
-    time as all the rest, and two threads of ours that ask for them at once wait ten times as long.
-    """
-    found = _blas()
-    if found is None:
-        yield
-        return
-    get, put = found
-    with LOCK:
-        held.append(held[0] if held else get())
-        put(1)
-    try:
-        yield
-    finally:
-        with LOCK:
-            before = held.pop()
-            if not held:
-                put(before)
-
-
-@cache
-def _blas() -> tuple[Callable[[], int], Callable[[int], object]] | None:
-    """What tells the number of threads, and what sets it."""
-    try:
-        library = ctypes.CDLL(np._core._multiarray_umath.__file__)  # type: ignore[attr-defined]  # and what it has loaded
-    except (AttributeError, OSError):
-        return None
-    for name in OPENBLAS:
-        get, put = (getattr(library, name.format(word), None) for word in ("get", "set"))
-        if get is not None and put is not None:
-            return get, put
-    return None

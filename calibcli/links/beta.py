@@ -115,20 +115,21 @@ def cross_fit_beta(
 
     Returns:
         gains: (N,) nll(z_i) - nll(z_i / T fitted without the fold of i), nats; the fit of each fold; and of all rows.
-        Where many float32 scores are in few rows, the folds' fits have float32 exponentials, whose rounding is measured
+        Where many scores are in few rows, the folds' fits are of float32 exponentials, whose rounding is measured
         against float64 on some rows and removed: β has a relative error below 1e-6.
     """
     block = _arrays(logits, labels, weights)
     z, y, _ = block
     folds = np.asarray(folds)
-    every = _Run.of(block)
+    quick = (in_float32(z), y, block[2]) if z.size > SMALL else block
+    every = _Run.of(quick)
     whole = every.fit(None, rounding=0.0)
     start = every.last if np.float64 in every.each else whole.beta
-    rounding = _rounding(block, whole.beta) if _many(z) and whole.status == "ok" else 0.0
+    rounding = _rounding(block, quick, whole.beta) if z.size > SMALL and whole.status == "ok" else 0.0
     fits = []
     for fold in range(int(folds.max()) + 1):
         rows = np.flatnonzero(folds != fold)
-        run = _Run.of(_take(block, rows), whole.scale)
+        run = _Run.of(_take(quick, rows), whole.scale)
         if whole.status != "ok":
             fits.append(run.fit(None, rounding))
             continue
@@ -145,10 +146,19 @@ def _many(z: NDArray[Any]) -> bool:
     return bool(z.dtype == np.float32 and z.size > SMALL)
 
 
-def _rounding(block: Block, beta: float) -> float:
+def in_float32(logits: NDArray[Any]) -> NDArray[Any]:
+    """Logits for float32 passes: those of float64 without their row maximum, which would cost digits."""
+    if logits.dtype == np.float32:
+        return logits
+    with np.errstate(over="ignore"):
+        return np.asarray((logits - top_of(logits)[:, None]).astype(np.float32))
+
+
+def _rounding(block: Block, quick: Block, beta: float) -> float:
     """Mean over some rows of F'(β) in float64 minus F'(β) in float32: what float32 exponentials leave is systematic."""
-    z, y, w = _take(block, np.arange(0, len(block[0]), max(1, len(block[0]) // 20)))
-    difference = expectation(z, y, beta) - series(z, y, beta)[0]
+    some = np.arange(0, len(block[0]), max(1, len(block[0]) // 20))
+    (z, y, w), (z32, _, _) = _take(block, some), _take(quick, some)
+    difference = expectation(z, y, beta) - series(z32, y, beta)[0]
     return float(np.average(difference, weights=w)) if w is None or w.any() else 0.0
 
 
@@ -243,6 +253,8 @@ class _Run:
         if self.complete:
             if _many(self.sample[0]):
                 near = self._descend(lambda b: self._pass(b, np.float32), beta)
+                if near.status == "anti_informative":
+                    return near  # which F'(0) alone decides
                 if near.status == "ok":
                     z, y, _ = self.sample
                     wrong = np.any(z[np.arange(self.n), y] < top_of(z))  # else only float64 tells: separable
@@ -282,9 +294,7 @@ class _Run:
     def _in_float32(self, beta: float) -> float:
         """β near the optimum of many float64 scores, from passes over a float32 copy."""
         z, y, w = self.sample
-        with np.errstate(over="ignore"):
-            block = (z - top_of(z)[:, None]).astype(np.float32), y, w
-        run = _Run.of(block, self.scale)
+        run = _Run.of((in_float32(z), y, w), self.scale)
         near = run._descend(lambda b: run._pass(b, np.float32), beta)
         self.passes += run.passes
         return near.beta if near.status == "ok" else beta
@@ -330,7 +340,8 @@ class _Run:
     def _descend(self, pass_at: Callable[[float], Sums], beta: float, settled: float = SETTLED) -> BetaFit:
         """Third-order steps in ln β inside a bracket, until a step is within `settled`."""
         low, high = 0.0, math.inf
-        beta = min(max(beta, self.floor), self.cap)
+        beta = first = min(max(beta, self.floor), self.cap)
+        falls: bool | None = None  # whether F falls at β = 0: else it rises everywhere, as it is convex
         while True:
             sums = pass_at(beta)
             if sums.excess <= 0:
@@ -338,14 +349,17 @@ class _Run:
                 return self._done(1.0 if constant else self.cap, sums, 0.0, "constant" if constant else "separable")
             slope, curvature = sums.means()[:2]
             low, high = (beta, high) if slope < 0 else (low, beta)
+            if falls is None and low == 0 and beta < first / 4:
+                falls = self._slope_at_zero() < 0
+            if low == 0 and falls is False:
+                return self._done(0.0, sums, curvature, "anti_informative")
             following = _step(sums.means(), beta)
             if abs(math.log(following / beta)) <= settled or slope == 0:
                 return self._done(following, sums, shifted(sums.means(), following - beta)[1])
             if not low < following < high:
                 following = math.sqrt(low * high) if low > 0 and high < math.inf else (8 * low or high / 8)
             if high <= self.floor:
-                kind: Status = "anti_informative" if self._slope_at_zero() >= 0 else "bound"
-                return self._done(0.0 if kind == "anti_informative" else beta, sums, curvature, kind)
+                return self._done(beta, sums, curvature, "bound")
             if low >= self.cap:
                 return self._done(beta, sums, curvature, "bound")
             if high < math.inf and high - low <= 1e-15 * high:

@@ -15,7 +15,7 @@ from calibcli.columns import columns
 from calibcli.columns.extremes import least_of
 from calibcli.columns.softmax import NARROW, Piece
 from calibcli.links import BetaFit, cross_fit_beta, fit_beta, nll_rows, spread
-from calibcli.links.beta import shifted
+from calibcli.links.beta import in_float32, shifted
 from calibcli.links.moments import cumulants, expectation, series
 from calibcli.metrics.intervals import BOUNDLESS, IMPOSSIBLE, Interval, Rows, Statistic, average
 from calibcli.metrics.proper import cost
@@ -255,7 +255,8 @@ class _Profile:
     """
 
     def __init__(self, data: Predictions, rows: Rows, alpha: float, found: Gains, nll: Floats) -> None:
-        self.z, self.y, self.rows, self.alpha = data.logits, data.labels, rows, alpha
+        z = data.logits
+        self.z, self.y, self.rows, self.alpha = in_float32(z) if z.size > WIDENED else z, data.labels, rows, alpha
         self.nll, self.one = nll, average(nll, rows.weights)
         if found.near is None:
             temperature = sorted(found.temperatures)[len(found.temperatures) // 2]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from calibcli import metrics
-from calibcli.columns import ClassBins, ClassTable, Columns, Edges, columns, one_thread
+from calibcli.columns import ClassBins, ClassTable, Columns, Edges, columns
 from calibcli.columns.parts import Gathered, columns_by, rows_by
 from calibcli.errors import UsageError
 from calibcli.metrics.diagrams import class_panels, reliability, with_curve
@@ -18,6 +18,7 @@ from calibcli.metrics.proper import brier_parts
 from calibcli.metrics.reliability import Bins
 from calibcli.metrics.sample import METRICS, BinaryOutcomes, Sample, names_read, needed_class_bins, reads_scores
 from calibcli.metrics.tasks_mean import MACRO, TASK, macro
+from calibcli.numerics import one_thread
 from calibcli.plots import Plot
 from calibcli.predictions import Ints, Predictions, Progress
 from calibcli.result import Cell, Estimate, Result, Table

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from calibcli.columns import ClassBins, Columns, columns, one_thread
+from calibcli.columns import ClassBins, Columns, columns
 from calibcli.columns.condense import LEAN, NAMES
 from calibcli.errors import UsageError
 from calibcli.metrics.reliability import Bins, Equal, Ranked, mass_table, residual, width_table
-from calibcli.numerics import DOUBLE, effective_rows, odds, parts
+from calibcli.numerics import DOUBLE, effective_rows, odds, one_thread, parts
 from calibcli.predictions import Floats, Ints, Predictions, Progress
 from calibcli.result import Estimate
 from calibcli.shelves import Choice, Shelf
