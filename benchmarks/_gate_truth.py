@@ -17,6 +17,7 @@ from scipy.special import logsumexp
 
 from calibcli.errors import UsageError
 from calibcli.gate.config import Gate, limit_rule
+from calibcli.gate.limits import resolved
 from calibcli.metrics import METRICS
 from calibcli.metrics.sample import known
 from calibcli.predictions import Predictions
@@ -92,7 +93,17 @@ def of_population(p: Population, specs: Sequence[str] | None = None) -> dict[str
     if not math.isfinite(truth.get("nll", 0.0)):
         possible = np.isfinite(p.scores[np.arange(p.n), p.labels])
         finite = truths(Population(p.scores[possible], p.labels[possible], p.kind))
-    return gates(truth, finite)
+    return {name: gate for name, gate in gates(truth, finite).items() if _can_be_asked(gate, p.k)}
+
+
+def _can_be_asked(gate: Gate, k: int) -> bool:
+    """Whether a gate takes the rule: it refuses a limit at the end of the metric's range, which no sample can break."""
+    better = METRICS.entries[gate.metric.partition(":")[0]].traits.get("better", "")
+    try:
+        resolved(gate, better, k)
+    except UsageError:
+        return False
+    return True
 
 
 def margins(pair: Pair, path: str) -> dict[str, Gate]:
