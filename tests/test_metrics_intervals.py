@@ -233,3 +233,14 @@ def test_estimates_are_frozen_data() -> None:
     z, y = logits(100)
     (e,) = metrics.measure(Predictions.of(z, y), ["ece"])
     assert dataclasses.asdict(e)["name"] == "ece"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_weighted_mean_lies_among_its_values(seed: int) -> None:
+    """Rows that are all correct have an accuracy of 1 whatever they weigh, so that a minimum of 1 does not FAIL."""
+    rng = np.random.default_rng(seed)
+    z, y = np.tile([5.0, 0.0, 0.0], (67, 1)), np.zeros(67, int)
+    (accuracy,) = metrics.measure(
+        Predictions.of(z, y, weights=rng.pareto(3.6, 67) + 1, weight_kind="sampling"), ["accuracy"]
+    )
+    assert accuracy.value == accuracy.high == 1.0
