@@ -1,4 +1,4 @@
-"""README and docs are true: their console blocks print what they show, the README's Python block runs.
+"""README and docs are true: their console blocks print what they show, the overview of docs/python.md runs.
 
 A block that has a title (```python title="rows.py") is a file that the reader saves; it lies beside the commands, and
 `$ python rows.py` runs it. `python tests/test_readme.py [PAGE...]` writes the output of the commands into them.
@@ -79,9 +79,9 @@ def test_console_blocks_show_what_the_commands_print(
 
 
 @pytest.mark.docs
-def test_python_block_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(README.parent)
-    code = re.search(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.S)
+def test_the_overview_of_the_page_of_python_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    code = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "python.md").read_text(encoding="utf-8"), re.S)
     assert code
     rng = np.random.default_rng(0)
     logits = rng.standard_normal((300, 3)) * 3
@@ -89,7 +89,7 @@ def test_python_block_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     exec(code[1], names)
     assert names["calibrated"].shape == (300, 3)
     assert names["result"].checks[0].outcome == "fail"
-    assert names["around"]["trace"].value > 0
+    assert names["curvature"]["trace"].value > 0
 
 
 if __name__ == "__main__":
