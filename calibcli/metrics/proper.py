@@ -5,13 +5,16 @@ calibrated model could have looked like this: Spiegelhalter's Z of the Brier sco
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from calibcli.columns import ClassBins
+from calibcli.columns.condense import CELLS, interval
 from calibcli.metrics.gap_norms import debiased, l1
 from calibcli.metrics.intervals import Bare, Ends, Interval, Mask, MeanOf, average
+from calibcli.metrics.lossy import Placed
 from calibcli.metrics.reliability import Bins
 from calibcli.metrics.sample import ANY, BRIER, METRICS, NATS, SIGNED, UNIT, BinaryOutcomes, Of, Sample
 from calibcli.numerics import normal_quantile, normal_share
@@ -19,6 +22,7 @@ from calibcli.predictions import Floats
 from calibcli.result import Table
 from calibcli.spec import Count, Range, Share
 
+STEEP = 10.0  # the most that the second derivative of (1 - 2p)² p (1 - p) can be
 NO_RIGHT, NO_WRONG = "no row is correct", "no row is wrong"
 
 
@@ -180,7 +184,17 @@ def _confident(sample: Sample, tau: float) -> Mask:
     return np.asarray(sample.columns.confidence >= tau * (1 - sample.columns.precision))
 
 
-@METRICS.add(values=UNIT, unit="probability")
+def _share_condensed(at: Placed, options: Mapping[str, Any], value: float) -> float:
+    """The cell that the threshold lies in, as a share of the rows beyond it."""
+    tau = options["tau"]
+    if abs(tau * CELLS - round(tau * CELLS)) < 1e-9:
+        return 0.0
+    p = at.sample.columns.confidence
+    cut = float(at.view.shares[interval(p) == int(tau * CELLS)].sum())
+    return min(cut, 1.0)
+
+
+@METRICS.add(values=UNIT, unit="probability", condensed=_share_condensed)
 def high_confidence_share(sample: Sample, *, tau: Share = 0.99) -> MeanOf:
     """|S99|, the share of rows with confidence >= tau (Mukhoti et al. 2020).
 
@@ -190,7 +204,13 @@ def high_confidence_share(sample: Sample, *, tau: Share = 0.99) -> MeanOf:
     return MeanOf(sample, _confident(sample, tau), share=True)
 
 
-@METRICS.add(values=UNIT, better="higher", unit="probability")
+def _accuracy_condensed(at: Placed, options: Mapping[str, Any], value: float) -> float:
+    cut = _share_condensed(at, options, value)
+    beyond = float(at.view.shares[at.sample.columns.confidence >= options["tau"]].sum()) - cut
+    return min(2 * cut / beyond, 1.0) if beyond > 0 else float(cut > 0)
+
+
+@METRICS.add(values=UNIT, better="higher", unit="probability", condensed=_accuracy_condensed)
 def high_confidence_accuracy(sample: Sample, *, tau: Share = 0.99) -> MeanOf:
     """Accuracy of the rows with confidence >= tau.
 
@@ -202,7 +222,16 @@ def high_confidence_accuracy(sample: Sample, *, tau: Share = 0.99) -> MeanOf:
     return MeanOf(sample, sample.columns.correct, _confident(sample, tau), share=True, empty="no row is that confident")
 
 
-@METRICS.add(values=ANY, better="zero", unit="")
+def _z_condensed(at: Placed, options: Mapping[str, Any], value: float) -> float:
+    """Its numerator stays as it is; of the variance under the root, a quartic of p."""
+    view = at.view
+    variance = float(view.shares @ ((view.complement - view.p) ** 2 * view.p * view.complement))
+    lost = STEEP * at.variance / variance
+    rounding = 1e-12 * math.sqrt(view.total)  # sums of N rows over the root of N
+    return abs(value) * (1 / math.sqrt(1 - lost) - 1) + rounding if lost < 1 else math.inf
+
+
+@METRICS.add(values=ANY, better="zero", unit="", condensed=_z_condensed)
 def spiegelhalter_z(sample: Sample, *, of: Of = "auto") -> Bare:
     """Spiegelhalter's Z (1986), Σ(y - p)(1 - 2p) / (Σ(1 - 2p)² p (1 - p))^½: the Brier score less its mean.
 
@@ -223,7 +252,14 @@ def spiegelhalter_z(sample: Sample, *, of: Of = "auto") -> Bare:
     return Bare(z, Interval(reason=reason, how=how, null=0.0, null_high=normal_quantile(0.975), detail=detail))
 
 
-@METRICS.add(values=UNIT, better="higher", unit="probability")
+def _p_condensed(at: Placed, options: Mapping[str, Any], value: float) -> float | None:
+    """Of the same table, the same draws, but for one that rounding may turn."""
+    if options["statistic"] != "ece" or at.cut_by_width(options["bins"])[1].any():
+        return None
+    return 0.0
+
+
+@METRICS.add(values=UNIT, better="higher", unit="probability", condensed=_p_condensed)
 def calibration_p(
     sample: Sample,
     *,
