@@ -72,7 +72,16 @@ def _debiased(at: Placed, options: Mapping[str, Any], value: float) -> float:
     return min(4 * rho + 2 * mass, 2.0) + (bins / (2 * at.view.total) if mass > 0 else 0.0)
 
 
-@_error(condensed=_signed(2.0))
+@_error(
+    condensed=_signed(2.0),
+    label="ECE",
+    called=("expected_calibration_error", "calibration_error"),
+    table_bounds=True,
+    raised=True,
+    two_sided=True,
+    error=1,
+    named=2,
+)
 def ece(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "auto") -> GapNorm:
     """Expected calibration error, Σ_b |d_b| over equal-width bins (Naeini et al. 2015; Guo et al. 2017).
 
@@ -85,7 +94,7 @@ def ece(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "a
     return Ece(sample.view(of), sample.view(of).width_bins(bins, edges), l1)
 
 
-@_error(condensed=_largest)
+@_error(condensed=_largest, largest_gap=True, compared=False)
 def mce(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "auto") -> GapNorm:
     """Maximum calibration error, max_b |gap_b| over filled equal-width bins (Naeini et al. 2015).
 
@@ -95,7 +104,7 @@ def mce(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "a
     return Unbounded(sample.view(of), sample.view(of).width_bins(bins, edges), largest)
 
 
-@_error(condensed=_signed(4.0, 2.0, root=True))
+@_error(condensed=_signed(4.0, 2.0, root=True), raised=True, two_sided=True, error=4)
 def ece_l2(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "auto") -> GapNorm:
     """Root mean square calibration error, (Σ_b w_b gap_b²)^½ over equal-width bins.
 
@@ -107,7 +116,7 @@ def ece_l2(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of =
     return GapNorm(sample.view(of), sample.view(of).width_bins(bins, edges), l2)
 
 
-@_error(condensed=_signed(2.0))
+@_error(condensed=_signed(2.0), raised=True)
 def oce(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "auto") -> GapNorm:
     """Overconfident part of the ECE, Σ_b max(d_b, 0); `oce` + `uce` = `ece`.
 
@@ -119,7 +128,11 @@ def oce(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "a
     return GapNorm(sample.view(of), sample.view(of).width_bins(bins, edges), over)
 
 
-@_error(condensed=_signed(2.0))
+@_error(
+    narrowed=lambda k, options: Range(0, 1 if k in (None, 2) else 1 - 1 / k),
+    condensed=_signed(2.0),
+    raised=True,
+)
 def uce(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "auto") -> GapNorm:
     """Underconfident part of the ECE, Σ_b max(-d_b, 0).
 
@@ -131,7 +144,7 @@ def uce(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "a
     return GapNorm(sample.view(of), sample.view(of).width_bins(bins, edges), under)
 
 
-@_error(condensed=_signed(2.0, 4.0))
+@_error(condensed=_signed(2.0, 4.0), raised=True)
 def overconfidence_error(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "auto") -> GapNorm:
     """Overconfidence error, Σ_b conf_b max(d_b, 0) (Thulasidasan et al. 2019).
 
@@ -141,7 +154,7 @@ def overconfidence_error(sample: Sample, *, bins: Count = 15, edges: Edges = "ri
     return GapNorm(sample.view(of), sample.view(of).width_bins(bins, edges), over_by_confidence)
 
 
-@_error(condensed=_equal_mass)
+@_error(condensed=_equal_mass, label="AdaECE", raised=True, two_sided=True, error=3)
 def adaece(sample: Sample, *, bins: Count = 15, method: Equal = "split-merge", of: Of = "auto") -> GapNorm:
     """Adaptive ECE, Σ_b |d_b| over bins of equal mass (Nguyen & O'Connor 2015; Mukhoti et al. 2020).
 
@@ -156,7 +169,15 @@ def adaece(sample: Sample, *, bins: Count = 15, method: Equal = "split-merge", o
     return GapNorm(sample.view(of), sample.view(of).mass_bins(bins, method), l1)
 
 
-@METRICS.add(values=SIGNED, better="lower", unit="", binned=True, condensed=_debiased)
+@METRICS.add(
+    values=SIGNED,
+    better="lower",
+    unit="",
+    binned=True,
+    condensed=_debiased,
+    label="debiased squared ECE",
+    error=6,
+)
 def ece2_debiased(sample: Sample, *, bins: Count = 15, method: Equal = "whole", of: Of = "auto") -> GapNorm:
     """Debiased squared calibration error, Σ_b w_b [gap_b² - acc_b (1 - acc_b) / (n_b - 1)] (Bröcker 2012).
 
@@ -233,7 +254,12 @@ def class_bins(k: int, *, bins: Count = 15, edges: Edges = "right", threshold: f
     return ClassBins(bins, edges, threshold if threshold >= 0 else 1 / k)
 
 
-@METRICS.add(values=UNIT, better="lower", unit="probability", class_bins=class_bins, binned=True)
+def _of_classes(k: int | None, options: Mapping[str, Any]) -> Range:
+    """Σ_k |p_k - y_k| and its squares are at most 2."""
+    return Range(0, math.sqrt(2 / k) if options["norm"] == "l2" else 2 / k) if k else UNIT
+
+
+@_error(narrowed=_of_classes, class_bins=class_bins, label="classwise ECE", error=5)
 def classwise_ece(
     sample: Sample,
     *,

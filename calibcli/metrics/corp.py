@@ -22,9 +22,10 @@ import numpy as np
 from calibcli.metrics.intervals import IMPOSSIBLE, Interval, Rows, Statistic, counted, one_sided, percent, share_bounds
 from calibcli.metrics.isotonic import FOLDS, Blocks, Cells, Isotonic, Score, pool
 from calibcli.metrics.lossy import Placed, unchanged
-from calibcli.metrics.sample import METRICS, NATS, BinaryOutcomes, Of, Sample
+from calibcli.metrics.sample import METRICS, NATS, UNIT, BinaryOutcomes, Of, Sample
 from calibcli.numerics import bisect, normal_quantile, normal_share, quantile, student_quantile, unseen_reach
 from calibcli.predictions import Floats
+from calibcli.spec import Range
 
 Part = Literal["mcb", "dsc", "unc"]
 NOTHING = 1e-12  # an MCB of rounding
@@ -67,7 +68,16 @@ def _miscalibration(at: Placed, options: Mapping[str, Any], value: float) -> flo
     return error + abs(moved) if math.isfinite(moved) else None
 
 
-@METRICS.add(values=NATS, better="lower", unit="", condensed=_miscalibration)
+def _of_base_rate(k: int | None, options: Mapping[str, Any]) -> Range:
+    """At most the score of the base rate 1/2."""
+    return Range(0, math.log(2) if options["score"] == "log" else 0.25)
+
+
+def _of_score(k: int | None, options: Mapping[str, Any]) -> Range:
+    return NATS if options["score"] == "log" else UNIT
+
+
+@METRICS.add(values=NATS, narrowed=_of_score, better="lower", unit="", condensed=_miscalibration)
 def corp_mcb(sample: Sample, *, score: Score = "brier", of: Of = "auto") -> Statistic:
     """Miscalibration, the part of a score that isotonic recalibration takes away (Dimitriadis et al. 2021).
 
@@ -80,7 +90,7 @@ def corp_mcb(sample: Sample, *, score: Score = "brier", of: Of = "auto") -> Stat
     return Decomposed(sample.view(of), score, "mcb")
 
 
-@METRICS.add(values=NATS, better="higher", unit="", condensed=_isotonic)
+@METRICS.add(values=NATS, narrowed=_of_base_rate, better="higher", unit="", condensed=_isotonic)
 def corp_dsc(sample: Sample, *, score: Score = "brier", of: Of = "auto") -> Statistic:
     """Discrimination, what recalibrated probabilities score better than the base rate (Dimitriadis et al. 2021).
 
@@ -92,7 +102,7 @@ def corp_dsc(sample: Sample, *, score: Score = "brier", of: Of = "auto") -> Stat
     return Decomposed(sample.view(of), score, "dsc")
 
 
-@METRICS.add(values=NATS, unit="", condensed=unchanged)
+@METRICS.add(values=NATS, narrowed=_of_base_rate, unit="", condensed=unchanged)
 def corp_unc(sample: Sample, *, score: Score = "brier", of: Of = "auto") -> Statistic:
     """Uncertainty, the score of the base rate: ȳ (1 - ȳ), or the entropy of ȳ in nats (Dimitriadis et al. 2021).
 

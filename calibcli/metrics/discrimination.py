@@ -48,7 +48,17 @@ def _risk(at: Placed, options: Mapping[str, Any], value: float) -> float:
     return max(abs(end - value) for end in ends)
 
 
-@METRICS.add(values=UNIT, better="higher", unit="", two_classes=True, condensed=_pairs)
+@METRICS.add(
+    values=UNIT,
+    better="higher",
+    unit="",
+    two_classes=True,
+    condensed=_pairs,
+    label="AUC",
+    called=("auroc", "roc_auc", "roc_auc_score", "rocauc", "roc", "c_statistic", "c_index"),
+    of_top="failure_auroc",
+    named=6,
+)
 def auc(sample: Sample) -> Ranking:
     """Area under the ROC curve of two classes: the chance that P(event) is larger where the event happened.
 

@@ -257,7 +257,7 @@ def _condensed(at: Placed, options: Mapping[str, Any], value: float) -> float | 
     return min(at.variance * (2 * BEND_SLOPE / sigma + BEND / sigma**2) + spread, 1.0)
 
 
-@METRICS.add(values=UNIT, better="lower", unit="probability", condensed=_condensed)
+@METRICS.add(values=UNIT, better="lower", unit="probability", condensed=_condensed, label="smECE", error=2)
 def smece(
     sample: Sample,
     *,
