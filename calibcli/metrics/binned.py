@@ -79,6 +79,7 @@ def _debiased(at: Placed, options: Mapping[str, Any], value: float) -> float:
     table_bounds=True,
     raised=True,
     two_sided=True,
+    debiased="ece2_debiased",
     error=1,
     named=2,
 )
@@ -154,7 +155,7 @@ def overconfidence_error(sample: Sample, *, bins: Count = 15, edges: Edges = "ri
     return GapNorm(sample.view(of), sample.view(of).width_bins(bins, edges), over_by_confidence)
 
 
-@_error(condensed=_equal_mass, label="AdaECE", raised=True, two_sided=True, error=3)
+@_error(condensed=_equal_mass, label="AdaECE", raised=True, two_sided=True, debiased="ece2_debiased", error=3)
 def adaece(sample: Sample, *, bins: Count = 15, method: Equal = "split-merge", of: Of = "auto") -> GapNorm:
     """Adaptive ECE, Σ_b |d_b| over bins of equal mass (Nguyen & O'Connor 2015; Mukhoti et al. 2020).
 

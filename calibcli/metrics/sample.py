@@ -301,7 +301,8 @@ def traits(spec: str) -> Mapping[str, Any]:
     `table_bounds`, it has the bounds of `metrics.bounds`; `compared=False`, differences of it say nothing; `proper`,
     no other probabilities than the true ones are better.
     Of warnings: `raised`, chance makes it too large; `two_sided`, also where the model is calibrated; `largest_gap`,
-    it is that of one bin; `parts`, the Brier score's are shown with it.
+    it is that of one bin; `debiased`, what estimates its square without bias.  `parts`: shown with those of the Brier
+    score.
     Of sentences: `error` and `named`, its place among the calibration errors and differences to speak of.
     """
     entry = METRICS.entry(spec.partition(":")[0])
