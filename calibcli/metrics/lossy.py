@@ -26,7 +26,7 @@ from calibcli.columns import Columns
 from calibcli.columns.condense import CELLS, NAMES, PLACES, SKEW, interval
 from calibcli.metrics.intervals import MeanOf
 from calibcli.metrics.sample import Of, Sample, reads_scores
-from calibcli.predictions import Floats
+from calibcli.predictions import Floats, Ints
 from calibcli.result import Estimate
 from calibcli.shelves import Choice
 
@@ -131,7 +131,7 @@ def _elsewhere(sample: Sample) -> list[Sample]:
     columns, at = sample.columns, sample.once(Placed, "auto")
     assert columns.weights is not None
     first = np.unique(at.outcome, return_index=True)[1]
-    count = np.bincount(at.outcome, columns.weights)
+    count = np.bincount(at.outcome, columns.weights).astype(np.float64)
     values = np.stack([getattr(columns, name) for name in NAMES])
     with np.errstate(invalid="ignore"):  # inf - inf where the NLL is infinite
         mean = np.stack([np.bincount(at.outcome, columns.weights * row) for row in values]) / count
@@ -149,7 +149,7 @@ def _elsewhere(sample: Sample) -> list[Sample]:
 
 
 def _placed(
-    columns: Columns, first: Any, count: Floats, mean: Floats, spread: Floats, tilt: Floats, shift: int
+    columns: Columns, first: Ints, count: Floats, mean: Floats, spread: Floats, tilt: Floats, shift: int
 ) -> Columns:
     """Two rows for each outcome of a cell, `tilt` standard deviations above the mean and the inverse of that below it.
 

@@ -43,7 +43,7 @@ def names() -> list[str]:
 def sums(name: str, columns: Columns) -> Sums:
     """A metric of a study, one of `names`; bins stay where they are on the rows themselves."""
     if name == ERROR:
-        return means(~columns.correct)
+        return means(np.asarray(~columns.correct, np.float64))
     choice = METRICS.choose(name)
     statistic = choice(Sample.of(columns))
     if isinstance(statistic, GapNorm):
