@@ -13,7 +13,6 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from calibcli.errors import UsageError, did_you_mean
@@ -113,7 +112,6 @@ class Shelf:
         package: str = "",
         first: Sequence[str] = (),
         usual: Sequence[str] = (),
-        called: Mapping[str, str] = MappingProxyType({}),
         flag: str = "",
     ) -> None:
         """
@@ -122,10 +120,10 @@ class Shelf:
             package: its files fill the shelf; they are imported when its entries are first asked for.
             first: the entries that are used most, in their order; the others follow by name.
             usual: files that are asked for an entry before all others are imported.
-            called: entries by the names that other tools have for them.  flag: the option that takes one, repeatable.
+            flag: the option that takes one, repeatable.
         """
         self.kind, self.joint, self._package, self._first = kind, joint, package, list(first)
-        self._called, self._flag = called, flag
+        self._flag = flag
         self._usual = [f"{package}.{file}" for file in usual]
         self.shortest: Callable[[Choice, int], Choice] = lambda choice, classes: choice
         """The choice as it is written of so many classes."""
@@ -179,9 +177,10 @@ class Shelf:
         return UsageError(problem, self._names_like(name))
 
     def _names_like(self, name: str) -> str:
-        if normal(name) in self._called:
-            return f"did you mean '{self._called[normal(name)]}'?"
-        spelled = [entry.replace("_", self.joint) for entry in self.entries]
+        for entry in self:
+            if normal(name) in entry.traits.get("called", ()):
+                return f"did you mean '{entry.name}'?"
+        spelled = [entry.name.replace("_", self.joint) for entry in self]
         return did_you_mean(normal(name).replace("_", self.joint), spelled)
 
     def choose(self, spec: str, **defaults: Any) -> Choice:

@@ -19,16 +19,18 @@ import calibcli
 from calibcli import metrics, numbers
 from calibcli.columns import columns
 from calibcli.gate import baseline, check, compare
-from calibcli.gate.baseline import METRICS, Pairing
+from calibcli.gate.baseline import Pairing
 from calibcli.gate.config import Config, Gate
 from calibcli.gate.sources import Scores
 from calibcli.links import fit_beta, nll_rows
 from calibcli.metrics import paired, paired_bins
 from calibcli.metrics.intervals import FEWEST_GROUPS, Rows
 from calibcli.metrics.paired import MeanDifference
-from calibcli.metrics.sample import BinaryOutcomes, Sample
+from calibcli.metrics.sample import BinaryOutcomes, Sample, traits
 from calibcli.predictions import Predictions
 from calibcli.result import Estimate
+
+COMPARED = ("temperature_gain", "nll", "brier", "accuracy")  # with a baseline, row by row
 
 
 def shown(z: Any, y: Any) -> baseline.Rows:
@@ -58,12 +60,12 @@ def test_rare_regressions_do_not_pass(k: int, n: int, share: float) -> None:
         "temperature_gain": float(gains[1] - gains[0]),
         "accuracy": float(np.mean(both[1].correct * 1.0 - both[0].correct)),
     }
-    rng, runs, passed = np.random.default_rng(n), 60, dict.fromkeys(METRICS, 0)
+    rng, runs, passed = np.random.default_rng(n), 60, dict.fromkeys(COMPARED, 0)
     every = np.arange(n)
     for _ in range(runs):
         rows = rng.integers(0, len(y), n)
         kept = [shown(z[rows], y[rows]) for z in (base, new)]
-        for metric in METRICS:
+        for metric in COMPARED:
             pairing = Pairing(new=every, base=every, how="")
             found = baseline.difference(kept[1], kept[0], pairing, metric, None, False, None)
             if isinstance(found, MeanDifference):
@@ -105,7 +107,7 @@ def test_kept_rows_judge_as_the_scores_do() -> None:
     kept = [shown(z[:400], y[:400]) for z in (base, new)]
     packed = [baseline.Rows.unpack(rows.pack(), "b.json") for rows in kept]
     pairing = Pairing(new=np.arange(400), base=np.arange(400), how="")
-    for metric in METRICS:
+    for metric in COMPARED:
         live, read = (baseline.difference(b, a, pairing, metric, None, False, None) for a, b in (kept, packed))
         assert isinstance(live, MeanDifference)
         assert isinstance(read, MeanDifference)
@@ -198,7 +200,7 @@ def test_p_and_interval_never_disagree(seed: int, design: str, factor: float) ->
     extra: dict[str, Any] = {"groups": np.arange(n) // 2} if design == "groups" else {}
     extra |= {"weights": rng.random(n) + 0.2} if design == "weights" else {}
     other = z * factor + rng.standard_normal(z.shape) * rng.choice([0.0, 0.5, 2.0])
-    names = [name for name in metrics.DEFAULT if name not in compare.NOT_COMPARED] + [
+    names = [name for name in metrics.DEFAULT if traits(name).get("compared", True)] + [
         "entropy",
         "high_confidence_share",
         "brier_top",

@@ -22,12 +22,16 @@ from hypothesis import strategies as st
 import calibcli
 from calibcli import Accumulator
 from calibcli.cli.app import main
-from calibcli.columns import condense
+from calibcli.columns import columns, condense
 from calibcli.columns.condense import CELLS, PLACES, Cells, place
 from calibcli.errors import Exit, InputError, UsageError
 from calibcli.metrics import METRICS, lossy
+from calibcli.metrics.intervals import MeanOf
 from calibcli.metrics.partial import TELLING
+from calibcli.metrics.sample import Sample
 from calibcli.predictions import Predictions
+from calibcli.result import Estimate
+from calibcli.shelves import Choice, Entry
 
 EXACT = (
     *("accuracy", "nll", "brier", "brier_top", "mean_confidence", "confidence_gap", "classwise_ece"),
@@ -171,18 +175,46 @@ def test_every_metric_is_exact_bounded_or_without_a_value() -> None:
     shown = {e.name for e in found.estimates} & set(METRICS.entries)
     assert len(shown) > 30
     for spec in shown:
-        known = spec in lossy.EXACT or spec in lossy.BOUNDS
-        assert (found[spec].value is not None) == known, spec
+        assert (found[spec].value is not None) == (spec not in UNKNOWN), spec
     for spec in UNKNOWN:
         assert found[spec].value is None
         assert "do not tell it" in found[spec].reason
+
+
+MEANS = {
+    "square": (lambda c: c.confidence**2, True),
+    "right": (lambda c: c.correct, True),
+    "nll": (lambda c: 3 * c.nll - c.brier**2, True),
+    "within a cell": (lambda c: c.confidence >= 0.99 + 0.3 / CELLS, False),
+    "product": (lambda c: c.confidence * c.nll, False),
+    "other product": (lambda c: c.brier * c.entropy, False),
+    "odds": (lambda c: np.log(c.confidence / c.rest), False),
+    "class": (lambda c: c.predicted == 0, False),
+}
+
+
+@pytest.mark.parametrize("name", MEANS)
+def test_a_mean_is_exact_where_it_does_not_matter_where_in_its_cell_a_row_lies(name: str) -> None:
+    """A metric that says nothing of merging: known by construction, or not at all."""
+    values, exact = MEANS[name]
+    z, y = rows("overconfident", 60_000, 3, 2)
+    state = Accumulator(kind="logits").update(z[:30_000], y[:30_000]).update(z[30_000:], y[30_000:])._state
+    assert state is not None
+    merged = Sample.of(state.measured()[0])
+    whole = Sample.of(columns(Predictions.of(z, y), class_bins=()))
+    choice = Choice(Entry("mean", lambda sample: MeanOf(sample, np.asarray(values(sample.columns)))), {})
+    [e] = lossy.stated(merged, [choice], [Estimate(name="mean", value=float(choice(merged)))])
+    assert (e.value is not None) == exact
+    if e.value is not None:
+        assert e.value == pytest.approx(float(choice(whole)), rel=1e-12)
 
 
 def test_the_most_that_condensing_changes_in_closed_form() -> None:
     """A row that crosses an edge takes its s|r| from one bin to another; a smoothed error bends with its kernel."""
 
     def most(metric: str, value: float = 0.5, **options: Any) -> float | None:
-        return lossy.BOUNDS[metric](cast(lossy.Placed, cut), options, value)
+        bound: lossy.Bound = METRICS.entries[metric].traits["condensed"]
+        return bound(cast(lossy.Placed, cut), options, value)
 
     edges = np.array([0.01, 0.02, 0.0]), np.array([0.05, 0.03, 0.0])
     few = SimpleNamespace(n=100)

@@ -77,6 +77,36 @@ for argv in sys.argv[1:]:
     assert main(argv.split()) == 0
 """
 
+METRIC = """
+import json
+import numpy as np
+import calibcli
+from calibcli.columns import columns
+from calibcli.study import redraws
+
+name = "sharpness"
+with np.load("sample_data/test.npz") as file:
+    z, y = file["logits"], file["labels"]
+whole = calibcli.measure(z, y, name)[name]
+parts = [calibcli.Accumulator().update(z[i::3], y[i::3]) for i in range(3)]
+merged = parts[0].merge(*parts[1:]).result(name)[name]
+rows = columns(calibcli.from_arrays(z, y), class_bins=())
+models = [calibcli.from_arrays(s * z, y) for s in (1, 0.8)]
+gate = calibcli.check(calibcli.from_arrays(z, y), max={name: whole.high + 0.001})
+difference = calibcli.compare(*models, metrics=[name]).estimates[0]
+found = {
+    "whole": whole.value,
+    "merged": [merged.value, merged.low, merged.high, merged.detail],
+    "interval": [whole.low, whole.high],
+    "gate": str(gate.verdict),
+    "difference": [difference.value, difference.how, difference.low < difference.value < difference.high],
+    "study": name in redraws.names(),
+    "redrawn": redraws.sums(name, rows).value,
+}
+print(json.dumps(found))
+"""
+"""What merges, gates, comparisons and studies make of the metric of the recipe, which says nothing of them."""
+
 
 @dataclass(frozen=True)
 class Block:
@@ -195,3 +225,16 @@ def test_recipes_followed_to_the_letter(copy: Path) -> None:
     assert {"f64", "org"} <= set(said["list formats"].split())
     assert json.loads(said["labels sample_data/test.npz --json"])["tables"][0]["columns"] == ["class", "rows"]
     assert re.search(r"labels +Count the rows", said["--help"])
+
+    # and what takes a metric besides
+    done = python(copy, "-c", METRIC)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    value, *ends, detail = found["merged"]
+    assert (value, detail) == (pytest.approx(found["whole"], rel=1e-12), {})
+    assert ends == pytest.approx(found["interval"], rel=1e-7)
+    assert found["redrawn"] == pytest.approx(found["whole"], rel=1e-12)
+    assert (found["gate"], found["study"]) == ("pass", True)
+    assert found["difference"][0] < 0
+    assert found["difference"][1].startswith("paired: mean of differences by row")
+    assert found["difference"][2]

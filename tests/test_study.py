@@ -32,10 +32,10 @@ from calibcli.inputs.dataset import made
 from calibcli.inputs.dataset.load import load
 from calibcli.links import log_softmax
 from calibcli.result import Check, Result
-from calibcli.study import claims, experiment, judgement, panels, parsing, readings, shapes, work
+from calibcli.study import claims, experiment, judgement, panels, parsing, readings, redraws, shapes, work
 from calibcli.study.claims import Mean, Measured, Verdict
 from calibcli.study.judgement import report
-from calibcli.study.redraws import NAMES, draws, means, sums
+from calibcli.study.redraws import draws, means, sums
 
 ROOT = Path(__file__).parent.parent
 SIZES = experiment.SIZES
@@ -246,7 +246,7 @@ def test_sums_are_the_metrics_and_draws_are_weights(k: int) -> None:
     specs = {"error": "accuracy", "ece2_debiased": "ece2_debiased"}
     made = columns(calibcli.from_arrays(logits, labels), class_bins=())
     times = draws(300, 3)
-    for name in NAMES:
+    for name in redraws.names():
         spec = specs.get(name, name)
         flip = (lambda v: 1 - v) if name == "error" else (lambda v: v)
         value = calibcli.measure(logits, labels, spec)[spec].value

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from calibcli.gate import baseline
-from calibcli.metrics import Sample, choose, columns_of
+from calibcli.metrics import METRICS, Sample, choose, columns_of
 from calibcli.metrics.bounds import EVENTS, _surely, table_bounds
 from calibcli.metrics.intervals import Rows
-from calibcli.metrics.lossy import BEND, BEND_SLOPE, BOUNDS, Placed
+from calibcli.metrics.lossy import Placed
 from calibcli.metrics.sample import BinaryOutcomes
+from calibcli.metrics.smooth import BEND, BEND_SLOPE
 from calibcli.predictions import Predictions
 
 AT_ONCE = -math.log(0.05)
@@ -172,8 +173,9 @@ def test_a_bin_is_known_from_ten_effective_rows() -> None:
 
 
 def test_what_condensing_may_do_to_ece_and_smece() -> None:
+    ece, smece = (METRICS.entries[name].traits["condensed"] for name in ("ece", "smece"))
     cut = SimpleNamespace(cut_by_width=lambda bins: (np.array([0.01, 0.02]), np.array([0.1, 0.1])))
-    assert BOUNDS["ece"](cast(Placed, cut), {"bins": 3}, 0.1) == pytest.approx(2 * 0.03)
+    assert ece(cast(Placed, cut), {"bins": 3}, 0.1) == pytest.approx(2 * 0.03)
     spread = SimpleNamespace(variance=1e-6, sample=SimpleNamespace(n=100), view=SimpleNamespace(n=100))
-    found = BOUNDS["smece"](cast(Placed, spread), {"variant": "exact", "sigma": 0.1}, 0.3)
+    found = smece(cast(Placed, spread), {"variant": "exact", "sigma": 0.1}, 0.3)
     assert found == pytest.approx(1e-6 * (2 * BEND_SLOPE / 0.1 + BEND / 0.01))

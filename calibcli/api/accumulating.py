@@ -25,7 +25,7 @@ from calibcli.inputs.scores import opened, tasks
 from calibcli.metrics import report as reports
 from calibcli.metrics.partial import State
 from calibcli.metrics.partial_file import arrays_of, state_of
-from calibcli.metrics.sample import choose, needed_class_bins
+from calibcli.metrics.sample import METRICS, choose, needed_class_bins
 from calibcli.predictions import Predictions, Progress
 from calibcli.result import Result
 from calibcli.spoken import in_python
@@ -121,7 +121,7 @@ class Accumulator:
         state = self._state
         if state is None:
             asked = choose([*(self.specs or ["default"])], rows.k, rows.top_only)
-            usual = [] if rows.top_only else choose(["classwise_ece"], rows.k)
+            usual = [] if rows.top_only else choose([e.name for e in METRICS if "class_bins" in e.traits], rows.k)
             state = State(needed_class_bins([*usual, *asked], rows.k))
         state.update(rows, part, self.threads or None, progress)
         self._state, self._tasks, self._kind = state, found, rows.kind

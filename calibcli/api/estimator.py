@@ -25,8 +25,6 @@ __all__ = ["Calibrator", "scorer"]
 
 fit_scaler, measure = spoken.in_python(fixing.fit_scaler), spoken.in_python(measuring.measure)
 LEAST = 1e-15  # a probability, as `clip` has it; of fits that saw no smaller one
-PROPER = ("nll", "brier", "accuracy")
-"""Metrics whose best value is that of the true probabilities (accuracy: that of the true ranking)."""
 
 
 def scorer(metric: str) -> Callable[..., float]:
@@ -49,10 +47,10 @@ def scorer(metric: str) -> Callable[..., float]:
         UsageError: an unknown metric, or one that is neither good nor bad.
     """
     choice = METRICS.choose(metric)
-    better = METRICS.entries[choice.name].traits.get("better", "")
+    better = choice.traits.get("better", "")
     if not better:
         raise UsageError(f"{choice.spec} is neither better high nor low", "choose nll or brier")
-    if choice.name not in PROPER:
+    if not choice.traits.get("proper"):
         warnings.warn(
             f"{choice.spec} is not a proper score: other probabilities than the true ones may have the best. "
             "Choose models by scorer('nll') or scorer('brier')",

@@ -24,7 +24,7 @@ from calibcli.metrics.gain import FOLDS, crossed
 from calibcli.metrics.intervals import IMPOSSIBLE, End, average
 from calibcli.metrics.intervals import Rows as Mean
 from calibcli.metrics.paired import MeanDifference
-from calibcli.metrics.sample import Sample
+from calibcli.metrics.sample import METRICS, Sample, traits
 from calibcli.predictions import Predictions
 from calibcli.spec import Range
 
@@ -35,8 +35,6 @@ KEPT = dict.fromkeys(("nll", "brier", "gain"), "<f4") | dict.fromkeys(("least", 
 """Columns of a kept row, and what they are packed as."""
 AT_ONCE = 3.69  # -ln .025: rows that may have stayed undrawn together, of a two-sided interval at 95 %
 UNFITTED = "no temperature fits all but one fold of these rows: none is wrong, or the scores mislead"
-METRICS = {"temperature_gain": "gain", "nll": "nll", "brier": "brier", "accuracy": "correct"}
-"""What can be compared with a baseline, and the column that holds it."""
 
 
 class Missing(str):
@@ -51,9 +49,9 @@ def known(gate: Gate) -> None:
     Raises:
         UsageError: it is not.
     """
-    if gate.metric not in METRICS:
+    if "kept" not in traits(gate.metric) or ":" in gate.metric:
         problem = f"{gate.at}{gate.metric} is not compared with a baseline row by row"
-        raise UsageError(problem, did_you_mean(gate.metric, METRICS))
+        raise UsageError(problem, did_you_mean(gate.metric, [e.name for e in METRICS if "kept" in e.traits]))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -84,7 +82,7 @@ class Rows(Keys):
     curvature: float | None = None
 
     def column(self, metric: str) -> Array:
-        return np.asarray(getattr(self, METRICS[metric]), dtype=np.float64)
+        return np.asarray(getattr(self, traits(metric)["kept"]), dtype=np.float64)
 
     def pack(self) -> dict[str, Any]:
         """Plain data for a result file.
@@ -196,7 +194,7 @@ def rows(predictions: Predictions, columns: Columns, salt: str = "", sample: Sam
 def difference(
     new: Rows, base: Rows, pairing: Pairing, metric: str, weights: Any, counts: bool, groups: Any
 ) -> MeanDifference | str:
-    """The metric of `new` minus that of `base` (METRICS) on the rows of the pairing, or why it is not known.
+    """The metric of `new` minus that of `base` on the rows of the pairing, or why it is not known.
 
     A cross-fitted gain is that of a fitted temperature: less than that of the best one, by about a chi-square.
     """
@@ -204,14 +202,14 @@ def difference(
     values = new.column(metric)[i] - base.column(metric)[j]
     if not np.isfinite(values).all():
         fitted = np.isfinite(new.nll[i]).all() and np.isfinite(base.nll[j]).all()
-        return UNFITTED if metric == "temperature_gain" and fitted else IMPOSSIBLE
+        return UNFITTED if traits(metric).get("refitted") and fitted else IMPOSSIBLE
     pick = [None if column is None else column[i] for column in (weights, groups)]
     mean = Mean(values, pick[0], counts, pick[1])
     if mean.lacking:
         return mean.lacking
     low, top = reach(new, base, pairing, metric)
     lost = (0.0, 0.0)
-    if metric == "temperature_gain":
+    if traits(metric).get("refitted"):
         curvature = new.curvature if base.curvature is None else base.curvature
         lost = (
             FITTED * base.cost + moved(mean.dearest(base.most[j].astype(np.float64)), curvature),
@@ -235,18 +233,20 @@ def moved(dearest: float, curvature: float | None) -> float:
 
 def reach(new: Rows, base: Rows, pairing: Pairing, metric: str) -> tuple[End, End]:
     """How far below and above 0 the difference of a row may be, any row or each: see `metrics.paired.reach`."""
-    if metric in ("accuracy", "brier"):
-        most = 1.0 if metric == "accuracy" else 2.0
+    of = traits(metric)
+    if not (of.get("by_label") or of.get("refitted")):
+        most = of["values"].high - of["values"].low
         return -most, most
-    low, top = (end[pairing.new] for end in _range(new, metric))
-    base_low, base_top = (end[pairing.base] for end in _range(base, metric))
+    gain = bool(of.get("refitted"))
+    low, top = (end[pairing.new] for end in _range(new, gain))
+    base_low, base_top = (end[pairing.base] for end in _range(base, gain))
     return paired.reach((base_low, base_top), (low, top))
 
 
-def _range(rows: Rows, metric: str) -> tuple[Array, Array]:
-    """Smallest and largest value of the metric over the labels of each row."""
+def _range(rows: Rows, gain: bool) -> tuple[Array, Array]:
+    """Smallest and largest NLL, or gain, over the labels of each row."""
     least, most = rows.least.astype(np.float64), rows.most.astype(np.float64)
-    if metric == "nll":
+    if not gain:
         return least, most
     # the gain is linear in the label's logit: nll(z) - nll(βz) = gain_y - (1 - β)(z_k - z_y), z_y = -nll_y + const
     slope = 1.0 - rows.beta.astype(np.float64)

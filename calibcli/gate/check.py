@@ -19,6 +19,7 @@ from calibcli.gate.sources import Scores, ece_estimate
 from calibcli.gate.stored import Source
 from calibcli.gate.verdict import Claim, judge
 from calibcli.metrics.intervals import BOUNDLESS, average
+from calibcli.metrics.sample import traits
 from calibcli.plots import Plot
 from calibcli.predictions import Progress
 from calibcli.result import WORST_FIRST, Check, Estimate, Result, Table
@@ -120,7 +121,7 @@ def _against_baseline(rule: Rule, alpha: float, source: Source, rows: Judged | N
         high=high if bounded else None,
         level=1 - 2 * alpha,
         sided="each",
-        unit="nats" if gate.metric in ("nll", "temperature_gain") else "",
+        unit="nats" if traits(gate.metric)["unit"] == "nats" else "",
         better="higher" if rule.side == "min" else "lower",
         how=f"mean of differences on the same rows, score form with unseen rows{delta.mean.clustered}",
         reason="" if bounded else BOUNDLESS,
@@ -156,7 +157,7 @@ def rules_plot(checks: Sequence[Check]) -> list[Plot]:
 
 def _tables(source: Source, config: Config) -> list[Table]:
     """ECE and accuracy of every slice of the columns in [data] slices that no gate judges, for the reader."""
-    judged = {gate.by for gate in config.gates if gate.name == "ece"}
+    judged = {gate.by for gate in config.gates if traits(gate.name).get("table_bounds")}
     if not isinstance(source, Scores):
         return []
     tables = []

@@ -17,14 +17,11 @@ from calibcli.gate.pairing import Unpaired, pair
 from calibcli.gate.pairing import keys as keys_of
 from calibcli.metrics import DEFAULT, Sample, choose, columns_of, estimates, known
 from calibcli.metrics.paired import outside, shown
+from calibcli.metrics.sample import traits
 from calibcli.plots import Plot
 from calibcli.predictions import Array, Predictions, notes_of
 from calibcli.result import Estimate, Result, Table
 from calibcli.shelves import Choice
-
-NOT_COMPARED = ("mce", "calibration_p", "spiegelhalter_z")
-"""Metrics of the default set that have no difference worth an interval."""
-METRICS_COMPARED = tuple(name for name in DEFAULT if name not in NOT_COMPARED)
 
 
 def scores(
@@ -41,7 +38,8 @@ def scores(
         InputError: the rows are not the same.
     """
     first = inputs[0]
-    choices = choose(known(METRICS_COMPARED, first.top_only) if specs is None else specs, first.k, first.top_only)
+    usual = [name for name in DEFAULT if traits(name).get("compared", True)]
+    choices = choose(known(usual, first.top_only) if specs is None else specs, first.k, first.top_only)
     models, how = _aligned(inputs, names, choices)
     values = [estimates(m.sample, choices, level=LEVEL) for m in models]
     differences = [

@@ -48,7 +48,7 @@ def difference(first: Model, second: Model, choice: Choice, own: Sequence[Estima
     """Of one metric on the rows that both models have, by the method for what it is."""
     name = f"{second.name} - {first.name}"
     common: dict[str, Any] = {"name": choice.spec, "scope": name, "unit": own[1].unit, "better": own[1].better}
-    if any(e.value is None for e in own) and choice.name != "temperature_gain":
+    if any(e.value is None for e in own) and not choice.traits.get("refitted"):
         return combined(own[0], own[1], name, second.name)
     change = _paired(first, second, choice)
     if change is None:
@@ -67,10 +67,10 @@ def _paired(first: Model, second: Model, choice: Choice) -> Paired | str | None:
     every = np.arange(p.n)
     pairing = Pairing(new=every, base=every, how="")
     counts = p.weight_kind == "count"
-    if choice.name == "temperature_gain":
+    if choice.traits.get("refitted"):
         gain = baseline.difference(second.rows, first.rows, pairing, choice.name, p.weights, counts, p.groups)
         return gain if isinstance(gain, str) else gain.paired(LEVEL)
-    kept = choice.name in baseline.METRICS
+    kept = "kept" in choice.traits
     ends = baseline.reach(second.rows, first.rows, pairing, choice.name) if kept else None
     return paired.difference(first.sample, second.sample, choice, LEVEL, ends)
 

@@ -94,29 +94,17 @@ def _margin(gate: Gate, better: str, values: Range) -> Rule:
 
 
 def possible(metric: str, k: int | None = None) -> Range:
-    """What a metric can be, of `k` classes where that is known.
-
-    The confidence is at least 1/k, p_y of a wrong row at most 1/2, and Σ_k |p_k - y_k| and its squares at most 2.
-    """
+    """What a metric can be, of `k` classes where that is known."""
     name = metric.partition(":")[0]
-    values: Range = METRICS.entries[name].traits["values"] if name in METRICS else OTHERS.get(name, Range())
-    if name in ("corp_dsc", "corp_unc"):
-        return Range(0, math.log(2) if "score=log" in metric else 0.25)
-    if name == "corp_mcb" and "score=log" not in metric:
-        return Range(0, 1)
-    if k is None:
-        return values
-    nats = Range(0, math.log(k))
-    narrower = {
-        "brier": Range(0, 1 if k == 2 else 2),
-        "confidence_gap": Range(-1 if k == 2 else 1 / k - 1, 1),
-        "uce": Range(0, 1 if k == 2 else 1 - 1 / k),
-        "classwise_ece": Range(0, math.sqrt(2 / k) if "norm=l2" in metric else 2 / k),
-        "mean_confidence": Range(1 / k, 1),
-        "nll_wrong": Range(math.log(2)),
-        **dict.fromkeys(("entropy", "entropy_correct", "entropy_wrong", "nll_correct"), nats),
-    }
-    return narrower.get(name, values)
+    if name not in METRICS:
+        return OTHERS.get(name, Range())
+    try:
+        choice = METRICS.choose(metric)
+    except UsageError:  # of options that no metric has: what it is with its own
+        choice = METRICS.choose(name)
+    narrowed = choice.traits.get("narrowed")
+    values: Range = narrowed(k, choice.options) if narrowed else choice.traits["values"]
+    return values
 
 
 def _percent(number: float, most: float) -> str:

@@ -41,6 +41,7 @@ class Need:
     Attributes:
         metric, side, limit: of the rule.  truth, assumed: the population's value, and what else is taken for granted.
         chance: of PASS and of FAIL.  others: what other pilots of the same size would have said of it.
+        independent: rows were taken to be.
 
     Raises:
         UsageError: the truth is the limit.
@@ -53,6 +54,7 @@ class Need:
     assumed: str
     chance: Power
     others: Sequence[Power] = ()
+    independent: bool = False
 
     def __post_init__(self) -> None:
         if (abs(self.truth) if self.side == "zero" else self.truth) == self.limit:
@@ -96,17 +98,19 @@ def plan(gates: Sequence[Gate], a: Assumptions) -> Result:
     if a.pilot is not None:
         facts |= a.pilot.event_fact
     plots = [_plot(need, estimate, a) for need, estimate in zip(needs, found, strict=True)]
-    return Result(command="plan", estimates=found, tables=[table], plots=plots, notes=_notes(found, a), facts=facts)
+    return Result(
+        command="plan", estimates=found, tables=[table], plots=plots, notes=_notes(needs, found, a), facts=facts
+    )
 
 
-def _notes(found: Sequence[Estimate], a: Assumptions) -> list[str]:
+def _notes(needs: Sequence[Need], found: Sequence[Estimate], a: Assumptions) -> list[str]:
     notes = [
         f"{e.scope}: {e.value:.0f} rows would do, but a gate runs from {MIN_N} rows (min_n)"
         for e in found
         if e.value is not None and e.value < MIN_N
     ]
     grouped = a.pilot is not None and a.pilot.groups is not None
-    if grouped and any("ece" in e.scope or "baseline" in e.scope for e in found):
+    if grouped and any(need.independent for need in needs):
         notes.append("rows are planned as independent for ece and baselines: rows that belong together must be more")
     return notes
 
@@ -148,17 +152,17 @@ def _need(gate: Gate, a: Assumptions) -> Need:
         raise UsageError(
             f"--truth {a.truth:g} is out of range: {choice.name} is {values}", f"pass a value that is {values}"
         )
-    if choice.name == "ece":
+    if choice.traits.get("table_bounds"):
         return _ece(choice.options, choice.spec, limit, a)
     pilot = _rows_of(a)
     sample = Sample.of(columns_of(pilot, [choice]), pilot, a.seed)
     [e] = estimates(sample, [choice], level=0.9)
-    if e.value is None or e.n is None or (e.se is None and e.name != "accuracy"):
+    if e.value is None or e.n is None or (e.se is None and not choice.traits.get("binary")):
         raise UsageError(f"{gate.metric} cannot be planned", "plan one of: accuracy, ece, nll, brier, temperature_gain")
     truth = e.value if a.truth is None else a.truth
     sd = (e.se or 0.0) * math.sqrt(e.n)
     at_limit = sd
-    if choice.name == "accuracy":  # an exact interval takes the spread that the limit implies
+    if choice.traits.get("binary"):  # an exact interval takes the spread that the limit implies
         sd, at_limit = math.sqrt(truth * (1 - truth)), math.sqrt(max(limit * (1 - limit), 0.0))
     how: dict[str, Any] = {"side": side, "at_limit": at_limit, "alpha": a.alpha, "family": a.slices}
     how |= _steps(choice(sample), truth)
@@ -190,14 +194,15 @@ def _ece(options: Any, spec: str, limit: float, a: Assumptions) -> Need:
     power = partial(EcePopulation.power, limit=limit, alpha=a.alpha, family=a.slices, seed=a.seed)
     truth = population.ece if a.truth is None else a.truth
     others = [power(pilot, draws=QUICK) for pilot in pilots]
-    return Need(
-        metric=spec, side="max", limit=limit, truth=truth, assumed=said, chance=power(population), others=others
-    )
+    how = {"chance": power(population), "others": others, "independent": True}
+    return Need(metric=spec, side="max", limit=limit, truth=truth, assumed=said, **how)
 
 
 def _against_baseline(gate: Gate, a: Assumptions) -> Need:
     """A new model whose logits are `logit_factor` times those of a calibrated baseline."""
-    if gate.metric == "accuracy":
+    choice = choose([gate.metric], a.n_classes if a.pilot is None else a.pilot.k)[0]
+    gain = bool(choice.traits.get("refitted"))
+    if choice.traits.get("binary"):
         raise UsageError("a factor on the logits changes no accuracy", "plan temperature_gain, nll or brier")
     pilot = _rows_of(a)
     z, y = pilot.logits, pilot.labels
@@ -206,10 +211,12 @@ def _against_baseline(gate: Gate, a: Assumptions) -> Need:
     models = [Predictions.of(z * f, y) for f in factors]
     tables = [columns(model, class_bins=()) for model in models]
     # the re-fitted temperatures make both models the same, so that gains differ by the NLL
-    first, second = (t.brier if gate.metric == "brier" else nll_rows(z, y, f) for t, f in zip(tables, factors))
+    first, second = (
+        nll_rows(z, y, f) if gain else choice(Sample.of(t)).values for t, f in zip(tables, factors, strict=True)
+    )
     delta = second - first
     truth, sd = float(delta.mean()), float(delta.std(ddof=1))
-    margin, gain = gate.margin or 0.0, gate.metric == "temperature_gain"
+    margin = gate.margin or 0.0
     every = np.arange(len(y))
     old, new = (baseline.rows(*both) for both in zip(models, tables, strict=True))
     low, high = baseline.reach(new, old, Pairing(new=every, base=every, how=""), gate.metric)
@@ -229,7 +236,8 @@ def _against_baseline(gate: Gate, a: Assumptions) -> Need:
     source = "the pilot's re-scaled logits" if a.pilot is not None else f"a synthetic model of accuracy {a.accuracy:g}"
     said = f"logits {a.logit_factor:g} times those of a calibrated baseline ({source}), difference {truth:.4g}"
     name = f"{gate.metric} - baseline"
-    return Need(metric=name, side="max", limit=margin, truth=truth, assumed=said, chance=chance, others=others)
+    how = {"chance": chance, "others": others, "independent": True}
+    return Need(metric=name, side="max", limit=margin, truth=truth, assumed=said, **how)
 
 
 def _steps(statistic: Statistic, truth: float) -> dict[str, tuple[float, End]]:

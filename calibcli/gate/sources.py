@@ -164,7 +164,7 @@ class Scores:
         """The metric of a part with its bounds; `family` claims are made together."""
         choice = self.judged(rule.gate)
         with closing(part):
-            if choice.name == "ece":
+            if choice.traits.get("table_bounds"):
                 return self._ece(choice, part, rule.limit, alpha, family)
             error = rule.error(alpha, family)
             near = self._measured(part, choice, alpha)

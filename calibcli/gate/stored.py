@@ -14,6 +14,7 @@ from calibcli.gate.limits import Rule
 from calibcli.gate.sources import CURVATURE, FITTED, Scores
 from calibcli.gate.verdict import Claim, at_level, claim
 from calibcli.metrics import METRICS
+from calibcli.metrics.sample import traits
 from calibcli.result import Estimate, Result
 from calibcli.shelves import Choice, alike
 
@@ -101,7 +102,7 @@ class Results:
             why = f"its interval is of level {estimate.level:g}, too short for alpha {alpha:g}: measure it again"
             estimate = dataclasses.replace(estimate, reason=why)
         made = claim(estimate, alpha, estimate, rule.error(alpha, family))
-        return dataclasses.replace(made, scales=estimate.name.partition(":")[0] != "ece")
+        return dataclasses.replace(made, scales=not traits(estimate.name).get("table_bounds"))
 
     def _found(self, gate: Gate) -> list[Estimate]:
         """Estimates of the gate's metric: the exact spec, else those of that name."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import pkgutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any, Literal
 
@@ -47,21 +47,8 @@ def headed(result: Result) -> Result:
 # numbers and their claims in words
 
 Side = Literal["above", "below", "open"]
-NAMES = {
-    "ece": "ECE",
-    "nll": "NLL",
-    "brier": "Brier score",
-    "brier_top": "Brier score of the top label",
-    "adaece": "AdaECE",
-    "smece": "smECE",
-    "classwise_ece": "classwise ECE",
-    "ece2_debiased": "debiased squared ECE",
-    "auc": "AUC",
-    "lambda_max": "λmax",
-    "lambda_min": "λmin",
-    "temperature": "T",
-    "temperature_gain": "gain of a temperature",
-}
+OTHERS = {"lambda_max": "λmax", "lambda_min": "λmin", "temperature": "T"}
+"""Names of numbers that are on no shelf of metrics."""
 MOST = 3  # things that are named one by one
 USUAL = "95 %"  # level of an interval of which no sentence says it
 
@@ -71,20 +58,33 @@ def base(spec: str) -> str:
     return spec.partition(":")[0]
 
 
+def traits(spec: str) -> Mapping[str, Any]:
+    """What the shelf says of a metric: loaded with NumPy, so where a sentence is written, not for `calib --help`."""
+    from calibcli.metrics import sample
+
+    return sample.traits(spec)
+
+
 def name(spec: str) -> str:
     """`ECE`, `ECE (bins=30)`, `mean confidence`."""
     own, _, options = spec.partition(":")
-    said = NAMES.get(own, own.replace("_", " "))
-    return f"{said} ({options.replace(',', ', ')})" if options else said
+    label = OTHERS.get(own) or traits(own).get("label", own.replace("_", " "))
+    return f"{label} ({options.replace(',', ', ')})" if options else label
 
 
-def first(result: Result, names: Sequence[str], scope: str = "") -> Estimate | None:
-    """The first estimate with a value of these metrics, with whatever options, in the order of the names."""
-    for wanted in names:
-        for e in result.estimates:
-            if base(e.name) == wanted and e.scope == scope and e.value is not None:
-                return e
-    return None
+def first(result: Result, name: str, scope: str = "") -> Estimate | None:
+    """The first estimate of a metric, with whatever options, that has a value."""
+    return next((e for e in _valued(result, scope) if base(e.name) == name), None)
+
+
+def error(result: Result, scope: str = "") -> Estimate | None:
+    """The calibration error to speak of, where several were measured."""
+    errors = [e for e in _valued(result, scope) if "error" in traits(e.name)]
+    return min(errors, key=lambda e: traits(e.name)["error"], default=None)
+
+
+def _valued(result: Result, scope: str) -> Iterator[Estimate]:
+    return (e for e in result.estimates if e.scope == scope and e.value is not None)
 
 
 def side(e: Estimate | None, of: float = 0.0) -> Side:

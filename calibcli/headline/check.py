@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from calibcli import numbers
-from calibcli.headline import base, listed, told, upper
+from calibcli.headline import listed, told, traits, upper
 from calibcli.result import WORST_FIRST, Check, Estimate, Result
 
 WORDS = {"pass": "PASS", "fail": "FAIL", "inconclusive": "INCONCLUSIVE", "not_run": "NOT RUN"}
@@ -78,4 +78,4 @@ def _advice(check: Check) -> str:
 
 
 def _coarse(e: Estimate | None) -> bool:
-    return e is not None and base(e.name) == "ece" and "score" in e.how and "sharp" not in e.how
+    return e is not None and bool(traits(e.name).get("table_bounds")) and "score" in e.how and "sharp" not in e.how

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from calibcli.headline import base, count, listed, name, named, side, told
+from calibcli.headline import base, count, listed, name, named, side, told, traits
 from calibcli.result import Estimate, Result
 
-FIRST = ("nll", "ece", "accuracy", "brier", "brier_top", "auc", "lambda_max", "trace")
 SHOWN = 2  # differences with their numbers
-GAIN = "temperature_gain"  # of another loss to be saved is neither better nor worse
+OTHERS = ("lambda_max", "trace")  # named before the metrics that say nothing of their place
+LAST = 100
 
 
 def say(result: Result) -> str:
@@ -33,8 +33,8 @@ def _holds(e: Estimate, verdicts: dict[tuple[str, str], str]) -> bool:
 
 def _one(result: Result, scope: str, verdicts: dict[tuple[str, str], str]) -> str:
     own = [e for e in result.estimates if e.scope == scope]
-    own = [e for e in own if base(e.name) != GAIN] or own
-    own.sort(key=lambda e: FIRST.index(base(e.name)) if base(e.name) in FIRST else len(FIRST))
+    own = [e for e in own if not traits(e.name).get("refitted")] or own  # another loss to be saved is not a better one
+    own.sort(key=_place)
     real = [e for e in own if _holds(e, verdicts)]
     better = [e for e in real if (side(e) == "below") == (e.better == "lower") and e.better in ("lower", "higher")]
     worse = [e for e in real if e not in better and e.better in ("lower", "higher")]
@@ -55,6 +55,13 @@ def _one(result: Result, scope: str, verdicts: dict[tuple[str, str], str]) -> st
     parts += [many] if many else []
     parts += [f"no difference shown in {listed((name(e.name) for e in open_), 2)}"] if open_ else []
     return f"{_subject(scope)}: {'; '.join(parts)}"
+
+
+def _place(e: Estimate) -> int:
+    """Where a difference is named: the metrics' own order, then the curvature, then others as they come."""
+    name = base(e.name)
+    place: int = LAST + OTHERS.index(name) if name in OTHERS else traits(name).get("named", LAST + len(OTHERS))
+    return place
 
 
 def _with_numbers(some: list[Estimate]) -> str:

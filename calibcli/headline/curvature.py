@@ -21,7 +21,7 @@ def say(result: Result) -> str:
     of = f" of {losses[0]}" if losses else ""
     said = f"{stopped}{name(main.name)}{of} {value(main)}{_errors(main)}"
     more = next((e for e in found if base(e.name) == "trace" and e is not main), None)
-    bottom = first(result, ["lambda_min"])
+    bottom = first(result, "lambda_min")
     rest = f"Negative curvature: {named(bottom)}" if bottom is not None and side(bottom) == "below" else ""
     return told(said, _against(result, main, losses), rest or (upper(named(more)) if more else ""))
 

@@ -20,14 +20,16 @@ def say(result: Result) -> str:
 
 def _one(result: Result, loss: str, prefix: str) -> str:
     """`ce, then T = 1.30 [0.90, 2.00]: NLL 0.300 → 0.280, ECE 0.030 → 0.028`."""
-    before = [e for metric in ("nll", "ece") if (e := first(result, [metric], f"{prefix}before")) is not None]
-    t = first(result, ["temperature"], prefix.strip())
+    before = [
+        e for e in (first(result, "nll", f"{prefix}before"), first(result, "ece", f"{prefix}before")) if e is not None
+    ]
+    t = first(result, "temperature", prefix.strip())
     if not before:
         return f"{loss}: trained, nothing measured"
     if t is None:
         return f"{loss}: {', '.join(map(named, before))}"
-    after = [first(result, [e.name], f"{prefix}after") for e in before]
-    changes = [first(result, [e.name], f"{prefix}{CHANGE}") for e in before]
+    after = [first(result, e.name, f"{prefix}after") for e in before]
+    changes = [first(result, e.name, f"{prefix}{CHANGE}") for e in before]
     pairs = [
         f"{name(a.name)} {moved(a, b)}" + (f" (difference {value(change)})" if change and not prefix else "")
         for a, b, change in zip(before, after, changes, strict=True)
@@ -39,7 +41,7 @@ def _one(result: Result, loss: str, prefix: str) -> str:
 def _best(result: Result, losses: list[str]) -> str:
     """The loss with the lowest NLL after temperature, and whether the intervals of the others meet its own."""
     when = "after" if any(e.scope.endswith(" after") for e in result.estimates) else "before"
-    found = {loss: e for loss in losses if (e := first(result, ["nll"], f"{loss} {when}")) is not None}
+    found = {loss: e for loss in losses if (e := first(result, "nll", f"{loss} {when}")) is not None}
     if len(found) < 2:
         return ""
     best, least = min(found.items(), key=lambda pair: pair[1].value or 0.0)

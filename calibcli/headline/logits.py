@@ -8,7 +8,7 @@ from calibcli.result import Result
 
 def say(result: Result) -> str:
     rows, classes = count(result, "rows"), count(result, "classes")
-    accuracy = first(result, ["accuracy"])
+    accuracy = first(result, "accuracy")
     where = result.artefacts.get("logits", "")
     written = f"Wrote {rows:,} × {classes} logits" + (f" to {where}" if where else "")
     return told(f"{written}: {named(accuracy)}" if accuracy else written)

@@ -9,6 +9,7 @@ from calibcli.headline import (
     beyond_chance,
     count,
     counted,
+    error,
     first,
     listed,
     name,
@@ -21,7 +22,6 @@ from calibcli.headline import (
 )
 from calibcli.result import Estimate, Result
 
-ERRORS = ("ece", "smece", "adaece", "ece_l2", "classwise_ece", "ece2_debiased")
 MOST_SENTENCES = 3
 FEW = 200  # rows, as of a gate, below which it is said how few they are
 MEAN = "mean of tasks"
@@ -29,15 +29,11 @@ SIGNS = "undecided, with signs of miscalibration"  # where the interval and chan
 
 
 def say(result: Result) -> str:
-    said = [_broken(result), _calibration(result), _gain(result) if _error(result) else "", _parts(result)]
+    said = [_broken(result), _calibration(result), _gain(result) if error(result) else "", _parts(result)]
     said = [upper(one) for one in said if one]
     if len(said) > MOST_SENTENCES:
         said[:2] = ["; ".join(said[:2])]
     return told(*said) if said else told(numbers_alone(result))
-
-
-def _error(result: Result, scope: str = "") -> Estimate | None:
-    return first(result, ERRORS, scope)
 
 
 def _broken(result: Result) -> str:
@@ -45,7 +41,7 @@ def _broken(result: Result) -> str:
     classes = count(result, "classes")
     if classes < 2:
         return ""
-    accuracy, nll = first(result, ["accuracy"]), first(result, ["nll"])
+    accuracy, nll = first(result, "accuracy"), first(result, "nll")
     chance = float(result.facts.get("guess_accuracy", 1 / classes))  # of rows with fewer choices than classes
     if accuracy is not None and side(accuracy, chance) == "below":
         shown = numbers.number(chance, 3)
@@ -58,7 +54,7 @@ def _broken(result: Result) -> str:
 
 def direction(result: Result, scope: str = "") -> str:
     """`overconfident`, where the interval of the gap says so; else ""."""
-    gap = first(result, ["confidence_gap"], scope)
+    gap = first(result, "confidence_gap", scope)
     where = side(gap)
     if where == "open":
         return ""
@@ -69,33 +65,33 @@ def direction(result: Result, scope: str = "") -> str:
 
 
 def _calibration(result: Result) -> str:
-    error, gap, way = _error(result), first(result, ["confidence_gap"]), direction(result)
+    e, gap, way = error(result), first(result, "confidence_gap"), direction(result)
     ground = "" if gap is None or not way else named(gap)
     if not way:
         way, ground = _otherwise(result)
-    if error is None:
+    if e is None:
         return ": ".join(filter(None, [way, ground]))
-    null = error.null_high
-    chance = "" if null is None else _chance(error, null)
-    beyond, above = beyond_chance(error), side(error) == "above"
+    null = e.null_high
+    chance = "" if null is None else _chance(e, null)
+    beyond, above = beyond_chance(e), side(e) == "above"
     if way and chance and not beyond:
-        rest = f"though {named(error)} alone is within chance (up to {chance}, 95 %)"
+        rest = f"though {named(e)} alone is within chance (up to {chance}, 95 %)"
         return ", ".join([f"{way} by one measure taken alone: {ground}" if ground else way, rest])
     if way or (above and (beyond or not chance)):
         own = f" ({ground})" if ground.startswith("slope") else ""
-        said = f"{way or 'miscalibrated'}{own}: {named(error)}"
+        said = f"{way or 'miscalibrated'}{own}: {named(e)}"
         return f"{said} where a calibrated model would show at most {chance} (95 %)" if chance else said
     if above:
-        return f"{SIGNS}: {named(error)} leaves out 0, though chance gives a calibrated model up to {chance} (95 %)"
-    if beyond and not numbers.has_interval(error):
-        return f"beyond chance: {named(error)} where a calibrated model would show at most {chance} (95 %); no interval"
+        return f"{SIGNS}: {named(e)} leaves out 0, though chance gives a calibrated model up to {chance} (95 %)"
+    if beyond and not numbers.has_interval(e):
+        return f"beyond chance: {named(e)} where a calibrated model would show at most {chance} (95 %); no interval"
     if beyond:
         rest = f"is more than a calibrated model would show ({chance}, 95 %), though its interval holds 0"
-        return f"{SIGNS}: {named(error)} {rest}"
-    said = f"no miscalibration shown: {named(error)}"
+        return f"{SIGNS}: {named(e)} {rest}"
+    said = f"no miscalibration shown: {named(e)}"
     said += f", which chance gives a calibrated model too (up to {chance}, 95 %)" if chance else ""
-    if error.n is not None and error.n < FEW:
-        said += f"; only {counted(error.n, 'row')}"
+    if e.n is not None and e.n < FEW:
+        said += f"; only {counted(e.n, 'row')}"
     return said
 
 
@@ -109,18 +105,18 @@ def _chance(error: Estimate, null: float) -> str:
 
 def _otherwise(result: Result) -> tuple[str, str]:
     """What shows miscalibration without a gap: a slope of the log-odds, with its number, or a temperature's gain."""
-    slope = first(result, ["cox_slope"])
+    slope = first(result, "cox_slope")
     where = side(slope, 1.0)
     if slope is not None and where != "open":
         word = {"below": "extreme", "above": "moderate"}[where]
         return f"miscalibrated, probabilities too {word}", f"slope {value(slope)}"
-    if side(first(result, ["temperature_gain"])) == "above":
+    if side(first(result, "temperature_gain")) == "above":
         return "miscalibrated, as a temperature would save something", ""
     return "", ""
 
 
 def _gain(result: Result) -> str:
-    gain = first(result, ["temperature_gain"])
+    gain = first(result, "temperature_gain")
     if gain is None:
         return ""
     if side(gain) == "above":
@@ -135,18 +131,18 @@ def _parts(result: Result) -> str:
     scopes = list(dict.fromkeys(e.scope for e in result.estimates if e.scope and "=" in e.scope))
     said = []
     for column in dict.fromkeys(scope.partition("=")[0] for scope in scopes):
-        own = [s for s in scopes if s.startswith(f"{column}=") and (_error(result, s) or direction(result, s))]
+        own = [s for s in scopes if s.startswith(f"{column}=") and (error(result, s) or direction(result, s))]
         shown = [s for s in own if _miscalibrated(result, s)]
         worst = sorted(shown, key=lambda s: _size(result, s), reverse=True)
         each = listed((f"{s} ({_one(result, s)})" for s in worst), 2)
         noun, of = ("label", "") if column == "label" else ("value", f" of {column}")
         if shown:
-            level = numbers.level(e for s in shown[:2] if (e := _error(result, s)) is not None)
+            level = numbers.level(e for s in shown[:2] if (e := error(result, s)) is not None)
             judged = "each judged by itself" + (f", {level} end" if level.endswith("each") else "")
             said.append(f"{len(shown)} of {counted(len(own), noun)}{of} shown to be miscalibrated, {judged}: {each}")
         elif own:
             said.append(f"no {noun}{of} shown to be miscalibrated (of {len(own)})")
-    mean = _error(result, MEAN)
+    mean = error(result, MEAN)
     if mean is not None:
         bare = "" if numbers.has_interval(mean) else " (no interval)"
         said.insert(0, f"mean over tasks: {named(mean)}{bare}")
@@ -154,17 +150,17 @@ def _parts(result: Result) -> str:
 
 
 def _miscalibrated(result: Result, scope: str) -> bool:
-    error = _error(result, scope)
-    beyond = error is not None and (error.null_high is None or beyond_chance(error))
-    return bool(direction(result, scope)) or (side(error) == "above" and beyond)
+    e = error(result, scope)
+    beyond = e is not None and (e.null_high is None or beyond_chance(e))
+    return bool(direction(result, scope)) or (side(e) == "above" and beyond)
 
 
 def _size(result: Result, scope: str) -> float:
-    error = _error(result, scope)
-    return abs(error.value or 0.0) if error is not None else 0.0
+    e = error(result, scope)
+    return abs(e.value or 0.0) if e is not None else 0.0
 
 
 def _one(result: Result, scope: str) -> str:
-    error, way = _error(result, scope), direction(result, scope)
-    shown = "" if error is None else f"{name(error.name)} {' '.join(numbers.shown(error)[:2])}".rstrip()
+    e, way = error(result, scope), direction(result, scope)
+    shown = "" if e is None else f"{name(e.name)} {' '.join(numbers.shown(e)[:2])}".rstrip()
     return ", ".join(filter(None, [way, shown]))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from calibcli.headline import first, listed, moved, name, side, told, upper, value
+from calibcli.headline import first, listed, moved, name, side, told, traits, upper, value
 from calibcli.result import Estimate, Result
 
 CHANGE = "after minus before"
-JUDGED = ("nll", "brier", "brier_top", "ece")
 
 
 def say(result: Result) -> str:
@@ -19,13 +18,13 @@ def _parameters(result: Result) -> str:
 
 
 def _change(result: Result) -> str:
-    said = [_from_to(result, metric) for metric in ("nll", "ece")]
-    said = list(filter(None, said)) or [_from_to(result, metric) for metric in ("brier_top", "brier")]
+    said = [_from_to(result, "nll"), _from_to(result, "ece")]
+    said = said if any(said) else [_from_to(result, "brier_top"), _from_to(result, "brier")]
     return ": ".join(filter(None, [_parameters(result), ", ".join(filter(None, said))]))
 
 
 def _of(result: Result, metric: str) -> Estimate | None:
-    return first(result, [metric], CHANGE)
+    return first(result, metric, CHANGE)
 
 
 def _from_to(result: Result, metric: str) -> str:
@@ -33,7 +32,7 @@ def _from_to(result: Result, metric: str) -> str:
     change = _of(result, metric)
     if change is None:
         return ""
-    before, after = (first(result, [metric], scope) for scope in ("before", "after"))
+    before, after = (first(result, metric, scope) for scope in ("before", "after"))
     if before is None or after is None:
         return f"{name(metric)} changed by {value(change)}"
     return f"{name(metric)} {moved(before, after)} (difference {value(change)})"
@@ -41,7 +40,9 @@ def _from_to(result: Result, metric: str) -> str:
 
 def _words(result: Result) -> str:
     """What is better, worse, or not told apart; and the predicted classes."""
-    changes = {e.name: e for metric in JUDGED if (e := _of(result, metric)) is not None}
+    losses = [e for e in result.estimates if e.scope == CHANGE and e.better == "lower" and e.value is not None]
+    losses.sort(key=lambda e: "error" in traits(e.name))  # calibration errors after the proper scores
+    changes = {e.name: e for e in losses}
     better = [name(key) for key, e in changes.items() if side(e) == "below"]
     worse = [name(key) for key, e in changes.items() if side(e) == "above"]
     open_ = [name(key) for key, e in changes.items() if side(e) == "open"]

@@ -8,6 +8,7 @@ and `accuracy` its frequency; `of=top` measures the predicted class instead, whi
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Annotated, Any, Literal
@@ -29,6 +30,7 @@ from calibcli.metrics.gap_norms import (
     under,
 )
 from calibcli.metrics.intervals import NO_GROUPS, Bare, Interval, Statistic
+from calibcli.metrics.lossy import Bound, Placed, of_root
 from calibcli.metrics.reliability import Equal, Hits
 from calibcli.metrics.sample import METRICS, SIGNED, UNIT, BinaryOutcomes, Of, Sample
 from calibcli.numerics import TIE, normal_quantile, parts, tie_ends, unseen_reach
@@ -38,7 +40,49 @@ from calibcli.spec import Count, Range
 _error = partial(METRICS.add, values=UNIT, better="lower", unit="probability", binned=True)
 
 
-@_error()
+def _signed(times_rho: float, times_mass: float = 0.0, root: bool = False) -> Bound:
+    """Of errors over equal-width bins that change by so many ρ and μ, or whose squares do."""
+
+    def bound(at: Placed, options: Mapping[str, Any], value: float) -> float:
+        rho, mass = at.cut_by_width(options["bins"])
+        change = float(times_rho * rho.sum() + times_mass * mass.sum())
+        return of_root(change, value) if root else min(change, 1.0)
+
+    return bound
+
+
+def _largest(at: Placed, options: Mapping[str, Any], value: float) -> float:
+    """The gap of a bin changes by what of its weight comes or goes."""
+    bins = options["bins"]
+    mass = at.cut_by_width(bins)[1]
+    moved = np.append(mass, 0.0) + np.append(0.0, mass)
+    left = at.view.width_bins(bins, options["edges"]).weight[:bins] - moved
+    change = np.where(left > 0, 2 * moved / np.maximum(left, 1e-300), 1.0)
+    return min(float(np.where(moved > 0, change, 0.0).max()), 1.0)
+
+
+def _equal_mass(at: Placed, options: Mapping[str, Any], value: float) -> float:
+    return min(2 * at.cut_by_mass(options["bins"])[0], 1.0)
+
+
+def _debiased(at: Placed, options: Mapping[str, Any], value: float) -> float:
+    """Beside the squares, the chance that is taken off, at most 1 / 2N in each bin."""
+    bins = options["bins"]
+    rho, mass = at.cut_by_mass(bins)
+    return min(4 * rho + 2 * mass, 2.0) + (bins / (2 * at.view.total) if mass > 0 else 0.0)
+
+
+@_error(
+    condensed=_signed(2.0),
+    label="ECE",
+    called=("expected_calibration_error", "calibration_error"),
+    table_bounds=True,
+    raised=True,
+    two_sided=True,
+    debiased="ece2_debiased",
+    error=1,
+    named=2,
+)
 def ece(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "auto") -> GapNorm:
     """Expected calibration error, Σ_b |d_b| over equal-width bins (Naeini et al. 2015; Guo et al. 2017).
 
@@ -51,7 +95,7 @@ def ece(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "a
     return Ece(sample.view(of), sample.view(of).width_bins(bins, edges), l1)
 
 
-@_error()
+@_error(condensed=_largest, largest_gap=True, compared=False)
 def mce(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "auto") -> GapNorm:
     """Maximum calibration error, max_b |gap_b| over filled equal-width bins (Naeini et al. 2015).
 
@@ -61,7 +105,7 @@ def mce(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "a
     return Unbounded(sample.view(of), sample.view(of).width_bins(bins, edges), largest)
 
 
-@_error()
+@_error(condensed=_signed(4.0, 2.0, root=True), raised=True, two_sided=True, error=4)
 def ece_l2(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "auto") -> GapNorm:
     """Root mean square calibration error, (Σ_b w_b gap_b²)^½ over equal-width bins.
 
@@ -73,7 +117,7 @@ def ece_l2(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of =
     return GapNorm(sample.view(of), sample.view(of).width_bins(bins, edges), l2)
 
 
-@_error()
+@_error(condensed=_signed(2.0), raised=True)
 def oce(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "auto") -> GapNorm:
     """Overconfident part of the ECE, Σ_b max(d_b, 0); `oce` + `uce` = `ece`.
 
@@ -85,7 +129,11 @@ def oce(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "a
     return GapNorm(sample.view(of), sample.view(of).width_bins(bins, edges), over)
 
 
-@_error()
+@_error(
+    narrowed=lambda k, options: Range(0, 1 if k in (None, 2) else 1 - 1 / k),
+    condensed=_signed(2.0),
+    raised=True,
+)
 def uce(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "auto") -> GapNorm:
     """Underconfident part of the ECE, Σ_b max(-d_b, 0).
 
@@ -97,7 +145,7 @@ def uce(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "a
     return GapNorm(sample.view(of), sample.view(of).width_bins(bins, edges), under)
 
 
-@_error()
+@_error(condensed=_signed(2.0, 4.0), raised=True)
 def overconfidence_error(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "auto") -> GapNorm:
     """Overconfidence error, Σ_b conf_b max(d_b, 0) (Thulasidasan et al. 2019).
 
@@ -107,7 +155,7 @@ def overconfidence_error(sample: Sample, *, bins: Count = 15, edges: Edges = "ri
     return GapNorm(sample.view(of), sample.view(of).width_bins(bins, edges), over_by_confidence)
 
 
-@_error()
+@_error(condensed=_equal_mass, label="AdaECE", raised=True, two_sided=True, debiased="ece2_debiased", error=3)
 def adaece(sample: Sample, *, bins: Count = 15, method: Equal = "split-merge", of: Of = "auto") -> GapNorm:
     """Adaptive ECE, Σ_b |d_b| over bins of equal mass (Nguyen & O'Connor 2015; Mukhoti et al. 2020).
 
@@ -122,7 +170,15 @@ def adaece(sample: Sample, *, bins: Count = 15, method: Equal = "split-merge", o
     return GapNorm(sample.view(of), sample.view(of).mass_bins(bins, method), l1)
 
 
-@METRICS.add(values=SIGNED, better="lower", unit="", binned=True)
+@METRICS.add(
+    values=SIGNED,
+    better="lower",
+    unit="",
+    binned=True,
+    condensed=_debiased,
+    label="debiased squared ECE",
+    error=6,
+)
 def ece2_debiased(sample: Sample, *, bins: Count = 15, method: Equal = "whole", of: Of = "auto") -> GapNorm:
     """Debiased squared calibration error, Σ_b w_b [gap_b² - acc_b (1 - acc_b) / (n_b - 1)] (Bröcker 2012).
 
@@ -199,7 +255,12 @@ def class_bins(k: int, *, bins: Count = 15, edges: Edges = "right", threshold: f
     return ClassBins(bins, edges, threshold if threshold >= 0 else 1 / k)
 
 
-@METRICS.add(values=UNIT, better="lower", unit="probability", class_bins=class_bins, binned=True)
+def _of_classes(k: int | None, options: Mapping[str, Any]) -> Range:
+    """Σ_k |p_k - y_k| and its squares are at most 2."""
+    return Range(0, math.sqrt(2 / k) if options["norm"] == "l2" else 2 / k) if k else UNIT
+
+
+@_error(narrowed=_of_classes, class_bins=class_bins, label="classwise ECE", error=5)
 def classwise_ece(
     sample: Sample,
     *,

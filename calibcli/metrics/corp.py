@@ -12,6 +12,7 @@ is missing is the noise of a mean; below, one of the other rows is worse than th
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -19,16 +20,64 @@ from typing import Any, Literal
 import numpy as np
 
 from calibcli.metrics.intervals import IMPOSSIBLE, Interval, Rows, Statistic, counted, one_sided, percent, share_bounds
-from calibcli.metrics.isotonic import FOLDS, Cells, Isotonic, Score
-from calibcli.metrics.sample import METRICS, NATS, BinaryOutcomes, Of, Sample
+from calibcli.metrics.isotonic import FOLDS, Blocks, Cells, Isotonic, Score, pool
+from calibcli.metrics.lossy import Placed, unchanged
+from calibcli.metrics.sample import METRICS, NATS, UNIT, BinaryOutcomes, Of, Sample
 from calibcli.numerics import bisect, normal_quantile, normal_share, quantile, student_quantile, unseen_reach
 from calibcli.predictions import Floats
+from calibcli.spec import Range
 
 Part = Literal["mcb", "dsc", "unc"]
 NOTHING = 1e-12  # an MCB of rounding
+ALONE = 1e-30  # variance within cells that is rounding
 
 
-@METRICS.add(values=NATS, better="lower", unit="")
+def _recalibrated(blocks: Blocks, score: str) -> float:
+    """Mean score of a regression, which is the uncertainty within its blocks."""
+    rate = np.clip(blocks.hits / blocks.weight, 0.0, 1.0)
+    if score == "brier":
+        return float(blocks.weight @ (rate * (1 - rate)))
+    inside = np.clip(rate, 1e-300, 1.0), np.clip(1 - rate, 1e-300, 1.0)
+    return -float(blocks.weight @ (rate * np.log(inside[0]) + (1 - rate) * np.log(inside[1])))
+
+
+def _isotonic(at: Placed, options: Mapping[str, Any], value: float) -> float:
+    """The regression scores best where the misses of every cell lie below its hits, and worst where all are tied."""
+    misses, hits = at.in_order()
+    apart = np.stack([misses, hits], 1).ravel()
+    some, there = apart > 0, misses + hits > 0
+    best = pool(apart[some], np.stack([0 * hits, hits], 1).ravel()[some])
+    worst = pool((misses + hits)[there], hits[there])
+    own = _recalibrated(at.view.once(Isotonic.of).blocks, options["score"])
+    return max(abs(_recalibrated(blocks, options["score"]) - own) for blocks in (best, worst))
+
+
+def _miscalibration(at: Placed, options: Mapping[str, Any], value: float) -> float | None:
+    """The mean of a Brier score stays as it is. That of a logarithm is the NLL of two classes, whose sum is kept; of
+    more classes it is known where rows of one outcome share no cell.
+    """
+    error = _isotonic(at, options, value)
+    if options["score"] == "brier":
+        return error
+    if at.sample.columns.k > 2 or at.sample.columns.top_only:
+        return error if at.variance < ALONE else None
+    view = at.view
+    with np.errstate(divide="ignore"):
+        own = -np.log(np.where(view.hit, view.p, view.complement))
+    moved = float(view.shares @ own) - float(view.shares @ at.sample.columns.nll)
+    return error + abs(moved) if math.isfinite(moved) else None
+
+
+def _of_base_rate(k: int | None, options: Mapping[str, Any]) -> Range:
+    """At most the score of the base rate 1/2."""
+    return Range(0, math.log(2) if options["score"] == "log" else 0.25)
+
+
+def _of_score(k: int | None, options: Mapping[str, Any]) -> Range:
+    return NATS if options["score"] == "log" else UNIT
+
+
+@METRICS.add(values=NATS, narrowed=_of_score, better="lower", unit="", condensed=_miscalibration)
 def corp_mcb(sample: Sample, *, score: Score = "brier", of: Of = "auto") -> Statistic:
     """Miscalibration, the part of a score that isotonic recalibration takes away (Dimitriadis et al. 2021).
 
@@ -41,7 +90,7 @@ def corp_mcb(sample: Sample, *, score: Score = "brier", of: Of = "auto") -> Stat
     return Decomposed(sample.view(of), score, "mcb")
 
 
-@METRICS.add(values=NATS, better="higher", unit="")
+@METRICS.add(values=NATS, narrowed=_of_base_rate, better="higher", unit="", condensed=_isotonic)
 def corp_dsc(sample: Sample, *, score: Score = "brier", of: Of = "auto") -> Statistic:
     """Discrimination, what recalibrated probabilities score better than the base rate (Dimitriadis et al. 2021).
 
@@ -53,7 +102,7 @@ def corp_dsc(sample: Sample, *, score: Score = "brier", of: Of = "auto") -> Stat
     return Decomposed(sample.view(of), score, "dsc")
 
 
-@METRICS.add(values=NATS, unit="")
+@METRICS.add(values=NATS, narrowed=_of_base_rate, unit="", condensed=unchanged)
 def corp_unc(sample: Sample, *, score: Score = "brier", of: Of = "auto") -> Statistic:
     """Uncertainty, the score of the base rate: ȳ (1 - ȳ), or the entropy of ȳ in nats (Dimitriadis et al. 2021).
 

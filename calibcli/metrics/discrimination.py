@@ -8,13 +8,15 @@ on the same rows are compared by the differences of their influences (DeLong et 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from calibcli.metrics.intervals import Interval, Rows, Statistic
+from calibcli.metrics.lossy import Placed
 from calibcli.metrics.sample import METRICS, UNIT, BinaryOutcomes, Sample
 from calibcli.numerics import bisect, skewed_reach, student_quantile, tie_ends, unseen_reach
 from calibcli.predictions import Floats, Ints
@@ -22,7 +24,41 @@ from calibcli.predictions import Floats, Ints
 FEWEST = 10  # effective rows (or groups) of either outcome, from where the interval covers, by simulation
 
 
-@METRICS.add(values=UNIT, better="higher", unit="", two_classes=True)
+def _pairs(at: Placed, options: Mapping[str, Any], value: float) -> float:
+    """A hit and a miss of one cell may be ordered either way."""
+    view = at.view
+    hit, all_ = (np.bincount(at.cell, view.shares * values) for values in (view.hit, np.ones(view.n)))
+    both = float(hit.sum() * (all_ - hit).sum())
+    return min(float(hit @ (all_ - hit)) / both, 1.0) if both > 0 else 1.0
+
+
+def _risk(at: Placed, options: Mapping[str, Any], value: float) -> float:
+    """The area is least where the hits of every cell are surer than its misses, and largest where they are less sure.
+
+    A miss of rank k by falling confidence adds (H_n - H_{k-1}) / n, with H the harmonic numbers.
+    """
+    misses, hits = (np.rint(part[::-1] * at.sample.n) for part in at.in_order())
+    end = np.cumsum(misses + hits)
+    ends = []
+    for first in (end - misses - hits, end - misses):  # ranks before the misses of each cell
+        last = first + misses
+        h_first, h_last = harmonic(first), harmonic(last)
+        cost = misses * (harmonic(end[-1:]) - h_last) + misses - first * (h_last - h_first)
+        ends.append(float(cost.sum()) / at.sample.n)
+    return max(abs(end - value) for end in ends)
+
+
+@METRICS.add(
+    values=UNIT,
+    better="higher",
+    unit="",
+    two_classes=True,
+    condensed=_pairs,
+    label="AUC",
+    called=("auroc", "roc_auc", "roc_auc_score", "rocauc", "roc", "c_statistic", "c_index"),
+    of_top="failure_auroc",
+    named=6,
+)
 def auc(sample: Sample) -> Ranking:
     """Area under the ROC curve of two classes: the chance that P(event) is larger where the event happened.
 
@@ -36,7 +72,7 @@ def auc(sample: Sample) -> Ranking:
     return Concordance(sample.positive)
 
 
-@METRICS.add(values=UNIT, better="higher", unit="")
+@METRICS.add(values=UNIT, better="higher", unit="", view="top", condensed=_pairs)
 def failure_auroc(sample: Sample) -> Ranking:
     """AUROC of errors: the chance that the confidence of a correct row is larger than that of a wrong one.
 
@@ -48,7 +84,7 @@ def failure_auroc(sample: Sample) -> Ranking:
     return Concordance(sample.top)
 
 
-@METRICS.add(values=UNIT, better="lower", unit="probability")
+@METRICS.add(values=UNIT, better="lower", unit="probability", view="top", condensed=_risk)
 def aurc(sample: Sample) -> Ranking:
     """Area under the risk-coverage curve: error rate of the most confident share of the rows, over all shares.
 

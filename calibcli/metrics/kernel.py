@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Annotated, Any
@@ -10,6 +11,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from calibcli.metrics.intervals import NO_GROUPS, Bare, Interval, Statistic, one_sided, percent
+from calibcli.metrics.lossy import Placed, of_root
 from calibcli.metrics.mesh import spread
 from calibcli.metrics.sample import METRICS, UNIT, BinaryOutcomes, Of, Sample
 from calibcli.metrics.smooth import Noise, Noises
@@ -18,10 +20,23 @@ from calibcli.predictions import Floats
 from calibcli.spec import Range
 
 CELLS = 1 << 14
+TRIWEIGHT = 7.52  # ∫|K''| of the triweight kernel
 Width = Annotated[float, Range(2e-3, 1e6)]  # exp(1 / width) must be a number
 
 
-@METRICS.add(values=UNIT, better="lower", unit="")
+def _mmce_condensed(at: Placed, options: Mapping[str, Any], value: float) -> float:
+    """u(p) r with u the potential of all residuals, 2 Σs|r| large and as steep over the width."""
+    view, scale = at.view, 1.0
+    if options["weighted"]:
+        right = float(view.shares[view.hit].sum())
+        scale = 1 / max(min(right, 1 - right), 1e-12)
+    mean = float(at.weight.sum())
+    rounding = 1e-13 * math.sqrt(view.total) * mean
+    change = (4 * (1 + 1 / options["width"]) * at.deviation + rounding) * mean * scale**2
+    return change if options["square"] else of_root(change, value)
+
+
+@METRICS.add(values=UNIT, better="lower", unit="", condensed=_mmce_condensed)
 def mmce(
     sample: Sample, *, width: Width = 0.4, weighted: bool = False, square: bool = False, of: Of = "auto"
 ) -> Statistic:
@@ -93,7 +108,14 @@ def laplace_form(p: Floats, r: Floats, width: float) -> float:
     return 2 * float(r @ before) - float(r @ r)
 
 
-@METRICS.add(values=UNIT, better="lower", unit="probability")
+def _kde_condensed(at: Placed, options: Mapping[str, Any], value: float) -> float:
+    """Twice the density and once that of the hits; both are spread over a grid first."""
+    width = kde_bandwidth(at.view)
+    spread = at.variance + 2 * (1 / CELLS) ** 2 / 4
+    return min(3 * TRIWEIGHT * spread / width**2, 1.0)
+
+
+@METRICS.add(values=UNIT, better="lower", unit="probability", condensed=_kde_condensed)
 def kde_ece(sample: Sample, *, of: Of = "auto") -> Bare:
     """ECE with density estimates in place of bins, ∫ |t - acc(t)| f(t) dt (Zhang et al. 2020).
 

@@ -7,6 +7,10 @@ bound is what these rows could do wherever in their cell they lay. With shares s
     a cell that a bin edge cuts     Σ|d_b| changes by at most 2 ρ, ρ = Σ s|r| over its rows (and their share by 2 μ)
     a smooth function h of p        Σ s h(p) changes by at most Σ s variance · max|h''| over the cells
     a Lipschitz function h of p     Σ s h(p) changes by at most 2 Σ s deviation · max|h'|
+
+A metric says its bound in its trait `condensed`. Without one, sums over classes are those of all rows, what reads the
+scores again says of how many rows in its interval, and a mean (`MeanOf`) is exact where it stays the same wherever in
+their cells the rows are placed.
 """
 
 from __future__ import annotations
@@ -18,31 +22,18 @@ from typing import Any
 
 import numpy as np
 
-from calibcli.columns.condense import CELLS, PLACES, interval
-from calibcli.metrics import kernel, smooth
-from calibcli.metrics.discrimination import harmonic
-from calibcli.metrics.isotonic import Blocks, Isotonic, pool
-from calibcli.metrics.recalibration import cox, log_odds
-from calibcli.metrics.sample import Of, Sample
-from calibcli.predictions import Floats
+from calibcli.columns import Columns
+from calibcli.columns.condense import CELLS, NAMES, PLACES, SKEW, interval
+from calibcli.metrics.intervals import MeanOf
+from calibcli.metrics.sample import Of, Sample, reads_scores
+from calibcli.predictions import Floats, Ints
 from calibcli.result import Estimate
 from calibcli.shelves import Choice
 
 ERROR = "cell_error"  # key of `Estimate.detail`
 UNKNOWN = "rows that are kept as sums over cells of confidence do not tell it: measure up to 5,000,000 of them together"
-EXACT = frozenset(
-    (
-        *("accuracy", "nll", "brier", "brier_top", "mean_confidence", "confidence_gap", "classwise_ece"),
-        *("observed_expected", "corp_unc"),
-        *("entropy", "entropy_correct", "entropy_wrong", "nll_correct", "nll_wrong"),
-        "temperature_gain",  # whose interval says what the rows that were kept tell
-    )
-)
-BEND, BEND_SLOPE = 0.968, 0.798  # ∫|K''| σ² and ∫|K'| σ of the Gaussian kernel
-TRIWEIGHT = 7.52  # ∫|K''| of the triweight kernel
-ALONE = 1e-30  # variance within cells that is rounding
-STEEP = 10.0  # the most that the second derivative of (1 - 2p)² p (1 - p) can be
-Bound = Callable[["Placed", Mapping[str, Any], float], float | None]
+SAME = 1e-12  # relative difference of two sums of the same rows that is rounding
+SIGNS = ((1, 1, 1, 1), (1, -1, 1, -1), (-1, -1, 1, 1))  # of NLL, most, Brier score and entropy, as confidence rises
 
 
 class Placed:
@@ -88,238 +79,105 @@ class Placed:
         cells = np.unique(self.cell[order][at])
         return float(self.weight[cells].sum()), float(self.mass[cells].sum())
 
+    def in_order(self) -> tuple[Floats, Floats]:
+        """(cells,) misses and hits as shares of the rows, cells by rising odds."""
+        view = self.view
+        p, complement, hits = (np.bincount(self.cell, view.shares * v) for v in (view.p, view.complement, view.hit))
+        with np.errstate(divide="ignore"):
+            order = np.argsort(np.log(p) - np.log(complement), kind="stable")
+        return np.maximum(self.mass - hits, 0.0)[order], np.asarray(hits[order], np.float64)
+
+
+Bound = Callable[[Placed, Mapping[str, Any], float], float | None]
+"""The most that condensing may have changed a metric by, from the cells, its options and its value; None: not known."""
+
 
 def stated(sample: Sample, choices: Sequence[Choice], estimates: Sequence[Estimate]) -> list[Estimate]:
     """Estimates of condensed rows with the most that condensing may have changed them by, in `detail`; without a value
     where that is not known.
     """
-    found = []
+    checked = []
     for choice, e in zip(choices, estimates, strict=True):
-        if choice.name in EXACT or e.value is None:
-            found.append(e)
-            continue
-        of = "top" if choice.name in ("failure_auroc", "aurc") else choice.options.get("of", "auto")
-        bound, at = BOUNDS.get(choice.name), sample.once(Placed, of)
-        error = None if bound is None else bound(at, choice.options, e.value)
+        error = 0.0 if e.value is None else _error(sample, choice, e.value)
         if error is None:
             e = Estimate(name=e.name, value=None, scope=e.scope, unit=e.unit, better=e.better, n=e.n, reason=UNKNOWN)
-            found.append(e)
         elif error > 0:
-            found.append(dataclasses.replace(e, detail={**e.detail, ERROR: error}))
-        else:
-            found.append(e)
-    return found
+            e = dataclasses.replace(e, detail={**e.detail, ERROR: error})
+        checked.append(e)
+    return checked
 
 
-def _signed(times_rho: float, times_mass: float = 0.0, root: bool = False) -> Bound:
-    """Of errors over equal-width bins that change by so many ρ and μ, or whose squares do."""
-
-    def bound(at: Placed, options: Mapping[str, Any], value: float) -> float:
-        rho, mass = at.cut_by_width(options["bins"])
-        change = float(times_rho * rho.sum() + times_mass * mass.sum())
-        return _root(change, value) if root else min(change, 1.0)
-
-    return bound
-
-
-def _root(change: float, value: float) -> float:
-    """Of a root whose square changes by so much."""
-    return min(math.sqrt(change), change / value if value > 0 else math.inf, 1.0)
-
-
-def _largest(at: Placed, options: Mapping[str, Any], value: float) -> float:
-    """The gap of a bin changes by what of its weight comes or goes."""
-    bins = options["bins"]
-    mass = at.cut_by_width(bins)[1]
-    moved = np.append(mass, 0.0) + np.append(0.0, mass)
-    left = at.view.width_bins(bins, options["edges"]).weight[:bins] - moved
-    change = np.where(left > 0, 2 * moved / np.maximum(left, 1e-300), 1.0)
-    return min(float(np.where(moved > 0, change, 0.0).max()), 1.0)
-
-
-def _confident(at: Placed, options: Mapping[str, Any], value: float) -> float:
-    """The cell that the threshold lies in, as a share of the rows beyond it."""
-    tau = options["tau"]
-    if abs(tau * CELLS - round(tau * CELLS)) < 1e-9:
+def _error(sample: Sample, choice: Choice, value: float) -> float | None:
+    """The most that condensing may have changed a metric by; None where that is not known."""
+    bound: Bound | None = choice.traits.get("condensed")
+    if bound is not None:
+        of = choice.options.get("of", choice.traits.get("view", "auto"))
+        return bound(sample.once(Placed, of), choice.options, value)
+    if reads_scores(choice):
         return 0.0
-    p = at.sample.columns.confidence
-    cut = float(at.view.shares[interval(p) == int(tau * CELLS)].sum())
-    return min(cut, 1.0)
-
-
-def _confident_accuracy(at: Placed, options: Mapping[str, Any], value: float) -> float:
-    cut = _confident(at, options, value)
-    beyond = float(at.view.shares[at.sample.columns.confidence >= options["tau"]].sum()) - cut
-    return min(2 * cut / beyond, 1.0) if beyond > 0 else float(cut > 0)
-
-
-def _equal_mass(at: Placed, options: Mapping[str, Any], value: float) -> float:
-    return min(2 * at.cut_by_mass(options["bins"])[0], 1.0)
-
-
-def _debiased(at: Placed, options: Mapping[str, Any], value: float) -> float:
-    """Beside the squares, the chance that is taken off, at most 1 / 2N in each bin."""
-    bins = options["bins"]
-    rho, mass = at.cut_by_mass(bins)
-    return min(4 * rho + 2 * mass, 2.0) + (bins / (2 * at.view.total) if mass > 0 else 0.0)
-
-
-def _smooth(at: Placed, options: Mapping[str, Any], value: float) -> float | None:
-    if options["variant"] != "exact":
+    if not isinstance(choice(sample), MeanOf):
         return None
-    sigma = options["sigma"] or max(value, smooth.LEAST)
-    spread = 2e-5 if at.sample.n > smooth.EXACT or at.view.n > smooth.EXACT else 0.0  # what `smooth` says of its cells
-    return min(at.variance * (2 * BEND_SLOPE / sigma + BEND / sigma**2) + spread, 1.0)
+    with np.errstate(all="ignore"):  # a probability may lie beyond 1 there
+        moved = [float(choice(other)) for other in sample.once(_elsewhere)]
+    return 0.0 if all(abs(other - value) <= SAME * max(abs(value), 1.0) for other in moved) else None
 
 
-def _kernel(at: Placed, options: Mapping[str, Any], value: float) -> float:
-    """u(p) r with u the potential of all residuals, 2 Σs|r| large and as steep over the width."""
-    view, scale = at.view, 1.0
-    if options["weighted"]:
-        right = float(view.shares[view.hit].sum())
-        scale = 1 / max(min(right, 1 - right), 1e-12)
-    mean = float(at.weight.sum())
-    rounding = 1e-13 * math.sqrt(view.total) * mean
-    change = (4 * (1 + 1 / options["width"]) * at.deviation + rounding) * mean * scale**2
-    return change if options["square"] else _root(change, value)
+def _elsewhere(sample: Sample) -> list[Sample]:
+    """The same cells with their rows elsewhere: number, mean and variance of every column as they were.
+
+    One of the two rows of an outcome at either end of its cell, so that a threshold within the cell is seen; columns
+    rise or fall together in other ways, so that their products are; predicted classes, which are not kept, are others.
+    """
+    columns, at = sample.columns, sample.once(Placed, "auto")
+    assert columns.weights is not None
+    first = np.unique(at.outcome, return_index=True)[1]
+    count = np.bincount(at.outcome, columns.weights).astype(np.float64)
+    values = np.stack([getattr(columns, name) for name in NAMES])
+    with np.errstate(invalid="ignore"):  # inf - inf where the NLL is infinite
+        mean = np.stack([np.bincount(at.outcome, columns.weights * row) for row in values]) / count
+        square = (values - mean[:, at.outcome]) ** 2
+        spread = np.sqrt(np.stack([np.bincount(at.outcome, columns.weights * row) for row in square]) / count)
+    spread = np.nan_to_num(spread, nan=0.0, posinf=0.0)
+    lower = interval(mean[0]) / CELLS
+    with np.errstate(divide="ignore", invalid="ignore"):
+        up, down = (lower + 1 / CELLS - mean[0]) / spread[0], spread[0] / (mean[0] - lower)
+    tilts = (np.clip(np.nan_to_num(tilt, nan=1.0), 1 / SKEW, SKEW) for tilt in (up, down, np.ones(len(count))))
+    return [
+        Sample.of(_placed(columns, first, count, mean, spread * np.array([1, -1, *signs])[:, None], tilt, shift))
+        for shift, (signs, tilt) in enumerate(zip(SIGNS, tilts, strict=True))
+    ]
 
 
-def _density(at: Placed, options: Mapping[str, Any], value: float) -> float:
-    """Twice the density and once that of the hits; both are spread over a grid first."""
-    width = kernel.kde_bandwidth(at.view)
-    spread = at.variance + 2 * (1 / kernel.CELLS) ** 2 / 4
-    return min(3 * TRIWEIGHT * spread / width**2, 1.0)
+def _placed(
+    columns: Columns, first: Ints, count: Floats, mean: Floats, spread: Floats, tilt: Floats, shift: int
+) -> Columns:
+    """Two rows for each outcome of a cell, `tilt` standard deviations above the mean and the inverse of that below it.
 
-
-def _pairs(at: Placed, options: Mapping[str, Any], value: float) -> float:
-    """A hit and a miss of one cell may be ordered either way."""
-    view = at.view
-    hit, all_ = (np.bincount(at.cell, view.shares * values) for values in (view.hit, np.ones(view.n)))
-    both = float(hit.sum() * (all_ - hit).sum())
-    return min(float(hit @ (all_ - hit)) / both, 1.0) if both > 0 else 1.0
-
-
-def _cells_in_order(at: Placed) -> tuple[Floats, Floats]:
-    """(cells,) misses and hits as shares of the rows, cells by rising odds."""
-    p, complement, hits = (
-        np.bincount(at.cell, at.view.shares * v) for v in (at.view.p, at.view.complement, at.view.hit)
+    Args:
+        first: (outcomes,) a row of each.  shift: which class is predicted, of more than two.
+    """
+    upper = count / (1 + tilt * tilt)
+    predicted, labels = (np.tile(column[first], 2) for column in (columns.predicted, columns.labels))
+    correct = predicted == labels
+    if columns.k > 2:
+        predicted = (predicted + shift + np.arange(len(predicted))) % columns.k
+        labels = np.where(correct, predicted, (predicted + 1) % columns.k)
+    return dataclasses.replace(
+        columns,
+        **dict(zip(NAMES, np.concatenate([mean - spread / tilt, mean + spread * tilt], axis=1), strict=True)),
+        weights=np.concatenate([count - upper, upper]),
+        predicted=predicted,
+        labels=labels,
+        correct=correct,
+        place=None,
     )
-    with np.errstate(divide="ignore"):
-        order = np.argsort(np.log(p) - np.log(complement), kind="stable")
-    return np.maximum(at.mass - hits, 0.0)[order], np.asarray(hits[order], np.float64)
 
 
-def _risk(at: Placed, options: Mapping[str, Any], value: float) -> float:
-    """The area is least where the hits of every cell are surer than its misses, and largest where they are less sure.
-
-    A miss of rank k by falling confidence adds (H_n - H_{k-1}) / n, with H the harmonic numbers.
-    """
-    misses, hits = (np.rint(part[::-1] * at.sample.n) for part in _cells_in_order(at))
-    end = np.cumsum(misses + hits)
-    ends = []
-    for first in (end - misses - hits, end - misses):  # ranks before the misses of each cell
-        last = first + misses
-        h_first, h_last = harmonic(first), harmonic(last)
-        cost = misses * (harmonic(end[-1:]) - h_last) + misses - first * (h_last - h_first)
-        ends.append(float(cost.sum()) / at.sample.n)
-    return max(abs(end - value) for end in ends)
-
-
-def _recalibrated(blocks: Blocks, score: str) -> float:
-    """Mean score of a regression, which is the uncertainty within its blocks."""
-    rate = np.clip(blocks.hits / blocks.weight, 0.0, 1.0)
-    if score == "brier":
-        return float(blocks.weight @ (rate * (1 - rate)))
-    inside = np.clip(rate, 1e-300, 1.0), np.clip(1 - rate, 1e-300, 1.0)
-    return -float(blocks.weight @ (rate * np.log(inside[0]) + (1 - rate) * np.log(inside[1])))
-
-
-def _isotonic(at: Placed, options: Mapping[str, Any], value: float) -> float:
-    """The regression scores best where the misses of every cell lie below its hits, and worst where all are tied."""
-    misses, hits = _cells_in_order(at)
-    apart = np.stack([misses, hits], 1).ravel()
-    some, there = apart > 0, misses + hits > 0
-    best = pool(apart[some], np.stack([0 * hits, hits], 1).ravel()[some])
-    worst = pool((misses + hits)[there], hits[there])
-    own = _recalibrated(at.view.once(Isotonic.of).blocks, options["score"])
-    return max(abs(_recalibrated(blocks, options["score"]) - own) for blocks in (best, worst))
-
-
-def _miscalibration(at: Placed, options: Mapping[str, Any], value: float) -> float | None:
-    """The mean of a Brier score stays as it is. That of a logarithm is the NLL of two classes, whose sum is kept; of
-    more classes it is known where rows of one outcome share no cell.
-    """
-    error = _isotonic(at, options, value)
-    if options["score"] == "brier":
-        return error
-    if at.sample.columns.k > 2 or at.sample.columns.top_only:
-        return error if at.variance < ALONE else None
-    view = at.view
-    with np.errstate(divide="ignore"):
-        own = -np.log(np.where(view.hit, view.p, view.complement))
-    moved = float(view.shares @ own) - float(view.shares @ at.sample.columns.nll)
-    return error + abs(moved) if math.isfinite(moved) else None
-
-
-def _spiegelhalter(at: Placed, options: Mapping[str, Any], value: float) -> float:
-    """Its numerator stays as it is; of the variance under the root, a quartic of p."""
-    view = at.view
-    variance = float(view.shares @ ((view.complement - view.p) ** 2 * view.p * view.complement))
-    lost = STEEP * at.variance / variance
-    rounding = 1e-12 * math.sqrt(view.total)  # sums of N rows over the root of N
-    return abs(value) * (1 / math.sqrt(1 - lost) - 1) + rounding if lost < 1 else math.inf
-
-
-def _cox(coefficient: int) -> Bound:
-    """What the score at the fit changes by where every cell's rows, outcome by outcome, stand at their mean, brought
-    through the Hessian; three times, for rows that stand neither there nor where they are put.
-    """
-
-    def bound(at: Placed, options: Mapping[str, Any], value: float) -> float:
-        view, fit = at.view, at.view.once(cox)
-        assert fit is not None
-        own = np.maximum(np.bincount(at.outcome, view.shares), 1e-300)
-
-        def scores(p: Floats, complement: Floats) -> tuple[Floats, Floats]:
-            """(2, rows) regressors, and those times the residual of the fit."""
-            x = np.stack([np.ones(view.n), log_odds(p, complement)])
-            return x, x * ((1 + np.tanh(fit.beta @ x / 2)) / 2 - view.hit)
-
-        mean = [(np.bincount(at.outcome, view.shares * v) / own)[at.outcome] for v in (view.p, view.complement)]
-        x, there = scores(view.p, view.complement)
-        change = view.shares * (there - scores(*mean)[1])
-        moved = np.array([np.abs(np.bincount(at.outcome, row)).sum() for row in change])
-        p = (1 + np.tanh(fit.beta @ x / 2)) / 2
-        return float(3 * np.abs(np.linalg.inv((x * (view.shares * p * (1 - p))) @ x.T))[coefficient] @ moved)
-
-    return bound
-
-
-def _chance(at: Placed, options: Mapping[str, Any], value: float) -> float | None:
-    """Of the same table, the same draws, but for one that rounding may turn."""
-    if options["statistic"] != "ece" or at.cut_by_width(options["bins"])[1].any():
-        return None
+def unchanged(at: Placed, options: Mapping[str, Any], value: float) -> float:
+    """Of functions of means, numbers and variances within cells."""
     return 0.0
 
 
-BOUNDS: dict[str, Bound] = {
-    **dict.fromkeys(("ece", "oce", "uce"), _signed(2.0)),
-    "overconfidence_error": _signed(2.0, 4.0),
-    "ece_l2": _signed(4.0, 2.0, root=True),
-    "mce": _largest,
-    "high_confidence_share": _confident,
-    "high_confidence_accuracy": _confident_accuracy,
-    "adaece": _equal_mass,
-    "ece2_debiased": _debiased,
-    "smece": _smooth,
-    "mmce": _kernel,
-    "kde_ece": _density,
-    "spiegelhalter_z": _spiegelhalter,
-    **dict.fromkeys(("auc", "failure_auroc"), _pairs),
-    "aurc": _risk,
-    "corp_mcb": _miscalibration,
-    "corp_dsc": _isotonic,
-    "calibration_p": _chance,
-    "cox_intercept": _cox(0),
-    "cox_slope": _cox(1),
-}
+def of_root(change: float, value: float) -> float:
+    """Of a root whose square changes by so much."""
+    return min(math.sqrt(change), change / value if value > 0 else math.inf, 1.0)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from calibcli.metrics.intervals import Interval, Rows, Statistic, average
+from calibcli.metrics.lossy import unchanged
 from calibcli.metrics.sample import METRICS, BinaryOutcomes, Of, Sample
 from calibcli.numerics import root
 from calibcli.spec import Range
@@ -14,7 +15,7 @@ from calibcli.spec import Range
 FARTHEST = 1e6  # a ratio beyond which there is no upper bound
 
 
-@METRICS.add(values=Range(0), better="", unit="")
+@METRICS.add(values=Range(0), better="", unit="", condensed=unchanged)
 def observed_expected(sample: Sample, *, of: Of = "auto") -> Statistic:
     """O:E, mean of what came true over mean of what was said; 1 if calibrated in the large (Debray et al. 2017).
 

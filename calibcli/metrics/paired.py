@@ -96,8 +96,8 @@ def differences(
     estimates = []
     for name in known(NAMES, before.columns.top_only):
         choice = METRICS.choose(name)
-        traits = choice.traits
-        common = {"name": name, "scope": scope, "unit": traits["unit"], "better": traits["better"], "n": before.n}
+        of = choice.traits
+        common = {"name": name, "scope": scope, "unit": of["unit"], "better": of["better"], "n": before.n}
         change = SAME if _same(choice(before), choice(after)) else difference(before, after, choice, level)
         if isinstance(change, Paired):
             estimates.append(change.estimate(level, **common))
@@ -144,7 +144,7 @@ def difference(
     if change is None:
         return None
     rows = Rows.of(before, change)
-    if choice.name == "accuracy" and rows.groups is None and (rows.weights is None or rows.counts):
+    if choice.traits.get("binary") and rows.groups is None and (rows.weights is None or rows.counts):
         w = np.ones(rows.n) if rows.weights is None else rows.weights
         gained, lost = round(float(w @ (change > 0))), round(float(w @ (change < 0)))
         low, up, p = mcnemar(gained, lost, round(rows.total), level)
@@ -187,7 +187,7 @@ def reach(before: tuple[Floats, Floats], after: tuple[Floats, Floats]) -> tuple[
 
 
 def _ends(before: Sample, after: Sample, choice: Choice) -> tuple[End, End]:
-    if choice.name == "nll":
+    if choice.traits.get("by_label"):
         a, b = ((-np.log(sample.columns.confidence), sample.columns.most) for sample in (before, after))
         return reach(a, b)
     (low_before, high_before), (low_after, high_after) = (choice(sample).range for sample in (before, after))

@@ -5,13 +5,16 @@ calibrated model could have looked like this: Spiegelhalter's Z of the Brier sco
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from calibcli.columns import ClassBins
+from calibcli.columns.condense import CELLS, interval
 from calibcli.metrics.gap_norms import debiased, l1
 from calibcli.metrics.intervals import Bare, Ends, Interval, Mask, MeanOf, average
+from calibcli.metrics.lossy import Placed
 from calibcli.metrics.reliability import Bins
 from calibcli.metrics.sample import ANY, BRIER, METRICS, NATS, SIGNED, UNIT, BinaryOutcomes, Of, Sample
 from calibcli.numerics import normal_quantile, normal_share
@@ -19,6 +22,7 @@ from calibcli.predictions import Floats
 from calibcli.result import Table
 from calibcli.spec import Count, Range, Share
 
+STEEP = 10.0  # the most that the second derivative of (1 - 2p)² p (1 - p) can be
 NO_RIGHT, NO_WRONG = "no row is correct", "no row is wrong"
 
 
@@ -35,12 +39,25 @@ def _nats(sample: Sample) -> Ends:
     return 0.0, math.log(sample.columns.k)
 
 
+def _up_to_log_k(k: int | None, options: Mapping[str, Any]) -> Range:
+    return Range(0, math.log(k)) if k else NATS
+
+
 def _cost_of_wrong(sample: Sample) -> tuple[float, Floats]:
     """A row that is wrong is not the most probable class of its row."""
     return math.log(2), np.maximum(sample.once(cost)[1], math.log(2))
 
 
-@METRICS.add(values=UNIT, better="higher", unit="probability")
+@METRICS.add(
+    values=UNIT,
+    better="higher",
+    unit="probability",
+    called=("acc", "accuracy_score", "top1"),
+    proper=True,  # of the ranking of classes
+    binary=True,
+    kept="correct",
+    named=3,
+)
 def accuracy(sample: Sample) -> MeanOf:
     """Share of rows whose predicted class is the label; ties of the scores go to the lowest class.
 
@@ -52,7 +69,18 @@ def accuracy(sample: Sample) -> MeanOf:
     return MeanOf(sample, sample.columns.correct, share=True)
 
 
-@METRICS.add(values=NATS, better="lower", unit="nats", distribution=True)
+@METRICS.add(
+    values=NATS,
+    better="lower",
+    unit="nats",
+    distribution=True,
+    label="NLL",
+    called=("log_loss", "logloss", "cross_entropy", "ce", "nll_loss", "negative_log_likelihood"),
+    proper=True,
+    kept="nll",
+    by_label=True,
+    named=1,
+)
 def nll(sample: Sample) -> MeanOf:
     """Negative log-likelihood, mean of -log p_y.
 
@@ -64,7 +92,20 @@ def nll(sample: Sample) -> MeanOf:
     return MeanOf(sample, sample.columns.nll, ends=cost)
 
 
-@METRICS.add(values=BRIER, better="lower", unit="", distribution=True)
+@METRICS.add(
+    values=BRIER,
+    narrowed=lambda k, options: Range(0, 1 if k == 2 else 2),
+    better="lower",
+    unit="",
+    distribution=True,
+    label="Brier score",
+    called=("brier_score", "brier_score_loss", "mse", "brier_loss"),
+    of_top="brier_top",
+    proper=True,
+    parts=True,
+    kept="brier",
+    named=4,
+)
 def brier(sample: Sample) -> MeanOf:
     """Brier score, mean of Σ_k (p_k - 1[k = y])², in [0, 2]; of two classes half of that, mean of (P(event) - y)².
 
@@ -76,7 +117,7 @@ def brier(sample: Sample) -> MeanOf:
     return MeanOf(sample, sample.columns.brier, ends=(0.0, 1.0 if sample.columns.k == 2 else 2.0))
 
 
-@METRICS.add(values=UNIT, better="lower", unit="")
+@METRICS.add(values=UNIT, better="lower", unit="", label="Brier score of the top label", parts=True, named=5)
 def brier_top(sample: Sample) -> MeanOf:
     """Brier score of the top label, mean of (confidence - correct)².
 
@@ -88,7 +129,7 @@ def brier_top(sample: Sample) -> MeanOf:
     return MeanOf(sample, sample.top.residual**2)
 
 
-@METRICS.add(values=UNIT, unit="probability")
+@METRICS.add(values=UNIT, narrowed=lambda k, options: Range(1 / k if k else 0, 1), unit="probability")
 def mean_confidence(sample: Sample) -> MeanOf:
     """Mean probability of the predicted class.
 
@@ -100,7 +141,12 @@ def mean_confidence(sample: Sample) -> MeanOf:
     return MeanOf(sample, sample.columns.confidence, ends=(sample.columns.floor, 1.0))
 
 
-@METRICS.add(values=SIGNED, better="zero", unit="probability")
+def _gap(k: int | None, options: Mapping[str, Any]) -> Range:
+    """The confidence is at least 1 / k."""
+    return Range(-1 if k in (None, 2) else 1 / k - 1, 1)
+
+
+@METRICS.add(values=SIGNED, narrowed=_gap, better="zero", unit="probability")
 def confidence_gap(sample: Sample, *, of: Of = "auto") -> MeanOf:
     """Mean confidence minus accuracy, positive when overconfident; of two classes mean P(event) minus its frequency.
 
@@ -115,7 +161,7 @@ def confidence_gap(sample: Sample, *, of: Of = "auto") -> MeanOf:
     return MeanOf(sample, sample.view(of).residual, ends=(least, 1.0))
 
 
-@METRICS.add(values=NATS, unit="nats", distribution=True, entropy=True)
+@METRICS.add(values=NATS, narrowed=_up_to_log_k, unit="nats", distribution=True, entropy=True)
 def entropy(sample: Sample) -> MeanOf:
     """Mean entropy of the predicted distribution.
 
@@ -127,7 +173,7 @@ def entropy(sample: Sample) -> MeanOf:
     return MeanOf(sample, sample.columns.entropy, ends=_nats)
 
 
-@METRICS.add(values=NATS, unit="nats", distribution=True, entropy=True)
+@METRICS.add(values=NATS, narrowed=_up_to_log_k, unit="nats", distribution=True, entropy=True)
 def entropy_correct(sample: Sample) -> MeanOf:
     """Mean entropy over rows that are correct.
 
@@ -139,7 +185,7 @@ def entropy_correct(sample: Sample) -> MeanOf:
     return MeanOf(sample, sample.columns.entropy, sample.columns.correct, _nats, empty=NO_RIGHT)
 
 
-@METRICS.add(values=NATS, unit="nats", distribution=True, entropy=True)
+@METRICS.add(values=NATS, narrowed=_up_to_log_k, unit="nats", distribution=True, entropy=True)
 def entropy_wrong(sample: Sample) -> MeanOf:
     """Mean entropy over rows that are wrong.
 
@@ -151,7 +197,7 @@ def entropy_wrong(sample: Sample) -> MeanOf:
     return MeanOf(sample, sample.columns.entropy, ~sample.columns.correct, _nats, empty=NO_WRONG)
 
 
-@METRICS.add(values=NATS, better="lower", unit="nats", distribution=True)
+@METRICS.add(values=NATS, narrowed=_up_to_log_k, better="lower", unit="nats", distribution=True)
 def nll_correct(sample: Sample) -> MeanOf:
     """Mean NLL over rows that are correct.
 
@@ -163,7 +209,13 @@ def nll_correct(sample: Sample) -> MeanOf:
     return MeanOf(sample, sample.columns.nll, sample.columns.correct, _nats, empty=NO_RIGHT)
 
 
-@METRICS.add(values=NATS, better="lower", unit="nats", distribution=True)
+@METRICS.add(
+    values=NATS,
+    narrowed=lambda k, options: Range(math.log(2) if k else 0),  # p_y of a wrong row is at most 1/2
+    better="lower",
+    unit="nats",
+    distribution=True,
+)
 def nll_wrong(sample: Sample) -> MeanOf:
     """Mean NLL over rows that are wrong.
 
@@ -180,7 +232,17 @@ def _confident(sample: Sample, tau: float) -> Mask:
     return np.asarray(sample.columns.confidence >= tau * (1 - sample.columns.precision))
 
 
-@METRICS.add(values=UNIT, unit="probability")
+def _share_condensed(at: Placed, options: Mapping[str, Any], value: float) -> float:
+    """The cell that the threshold lies in, as a share of the rows beyond it."""
+    tau = options["tau"]
+    if abs(tau * CELLS - round(tau * CELLS)) < 1e-9:
+        return 0.0
+    p = at.sample.columns.confidence
+    cut = float(at.view.shares[interval(p) == int(tau * CELLS)].sum())
+    return min(cut, 1.0)
+
+
+@METRICS.add(values=UNIT, unit="probability", condensed=_share_condensed)
 def high_confidence_share(sample: Sample, *, tau: Share = 0.99) -> MeanOf:
     """|S99|, the share of rows with confidence >= tau (Mukhoti et al. 2020).
 
@@ -190,7 +252,13 @@ def high_confidence_share(sample: Sample, *, tau: Share = 0.99) -> MeanOf:
     return MeanOf(sample, _confident(sample, tau), share=True)
 
 
-@METRICS.add(values=UNIT, better="higher", unit="probability")
+def _accuracy_condensed(at: Placed, options: Mapping[str, Any], value: float) -> float:
+    cut = _share_condensed(at, options, value)
+    beyond = float(at.view.shares[at.sample.columns.confidence >= options["tau"]].sum()) - cut
+    return min(2 * cut / beyond, 1.0) if beyond > 0 else float(cut > 0)
+
+
+@METRICS.add(values=UNIT, better="higher", unit="probability", condensed=_accuracy_condensed)
 def high_confidence_accuracy(sample: Sample, *, tau: Share = 0.99) -> MeanOf:
     """Accuracy of the rows with confidence >= tau.
 
@@ -202,7 +270,16 @@ def high_confidence_accuracy(sample: Sample, *, tau: Share = 0.99) -> MeanOf:
     return MeanOf(sample, sample.columns.correct, _confident(sample, tau), share=True, empty="no row is that confident")
 
 
-@METRICS.add(values=ANY, better="zero", unit="")
+def _z_condensed(at: Placed, options: Mapping[str, Any], value: float) -> float:
+    """Its numerator stays as it is; of the variance under the root, a quartic of p."""
+    view = at.view
+    variance = float(view.shares @ ((view.complement - view.p) ** 2 * view.p * view.complement))
+    lost = STEEP * at.variance / variance
+    rounding = 1e-12 * math.sqrt(view.total)  # sums of N rows over the root of N
+    return abs(value) * (1 / math.sqrt(1 - lost) - 1) + rounding if lost < 1 else math.inf
+
+
+@METRICS.add(values=ANY, better="zero", unit="", condensed=_z_condensed, compared=False)
 def spiegelhalter_z(sample: Sample, *, of: Of = "auto") -> Bare:
     """Spiegelhalter's Z (1986), Σ(y - p)(1 - 2p) / (Σ(1 - 2p)² p (1 - p))^½: the Brier score less its mean.
 
@@ -223,7 +300,14 @@ def spiegelhalter_z(sample: Sample, *, of: Of = "auto") -> Bare:
     return Bare(z, Interval(reason=reason, how=how, null=0.0, null_high=normal_quantile(0.975), detail=detail))
 
 
-@METRICS.add(values=UNIT, better="higher", unit="probability")
+def _p_condensed(at: Placed, options: Mapping[str, Any], value: float) -> float | None:
+    """Of the same table, the same draws, but for one that rounding may turn."""
+    if options["statistic"] != "ece" or at.cut_by_width(options["bins"])[1].any():
+        return None
+    return 0.0
+
+
+@METRICS.add(values=UNIT, better="higher", unit="probability", condensed=_p_condensed, compared=False)
 def calibration_p(
     sample: Sample,
     *,

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from calibcli.metrics.intervals import NO_GATE, Interval, Rows, Statistic
+from calibcli.metrics.lossy import Bound, Placed
 from calibcli.metrics.sample import ANY, METRICS, BinaryOutcomes, Of, Sample
 from calibcli.numerics import root, rows_at_once, student_quantile, unseen_reach
 from calibcli.predictions import Floats
@@ -36,7 +39,32 @@ class Cox:
     pull: Floats
 
 
-@METRICS.add(values=ANY, better="", unit="")
+def _condensed(coefficient: int) -> Bound:
+    """What the score at the fit changes by where every cell's rows, outcome by outcome, stand at their mean, brought
+    through the Hessian; three times, for rows that stand neither there nor where they are put.
+    """
+
+    def bound(at: Placed, options: Mapping[str, Any], value: float) -> float:
+        view, fit = at.view, at.view.once(cox)
+        assert fit is not None
+        own = np.maximum(np.bincount(at.outcome, view.shares), 1e-300)
+
+        def scores(p: Floats, complement: Floats) -> tuple[Floats, Floats]:
+            """(2, rows) regressors, and those times the residual of the fit."""
+            x = np.stack([np.ones(view.n), log_odds(p, complement)])
+            return x, x * ((1 + np.tanh(fit.beta @ x / 2)) / 2 - view.hit)
+
+        mean = [(np.bincount(at.outcome, view.shares * v) / own)[at.outcome] for v in (view.p, view.complement)]
+        x, there = scores(view.p, view.complement)
+        change = view.shares * (there - scores(*mean)[1])
+        moved = np.array([np.abs(np.bincount(at.outcome, row)).sum() for row in change])
+        p = (1 + np.tanh(fit.beta @ x / 2)) / 2
+        return float(3 * np.abs(np.linalg.inv((x * (view.shares * p * (1 - p))) @ x.T))[coefficient] @ moved)
+
+    return bound
+
+
+@METRICS.add(values=ANY, better="", unit="", condensed=_condensed(1))
 def cox_slope(sample: Sample, *, of: Of = "auto") -> Statistic:
     """Slope of logit P(y) = a + b logit p (Cox 1958); 1 if calibrated, below 1 if overconfident.
 
@@ -46,7 +74,7 @@ def cox_slope(sample: Sample, *, of: Of = "auto") -> Statistic:
     return Coefficient(sample.view(of), 1)
 
 
-@METRICS.add(values=ANY, better="zero", unit="")
+@METRICS.add(values=ANY, better="zero", unit="", condensed=_condensed(0))
 def cox_intercept(sample: Sample, *, of: Of = "auto") -> Statistic:
     """Intercept of logit P(y) = a + b logit p (Cox 1958); 0 if calibrated.
 

@@ -16,7 +16,7 @@ from calibcli.errors import UsageError
 from calibcli.metrics.diagrams import class_panels, reliability, with_curve
 from calibcli.metrics.proper import brier_parts
 from calibcli.metrics.reliability import Bins
-from calibcli.metrics.sample import METRICS, BinaryOutcomes, Sample, names_read, needed_class_bins, reads_scores
+from calibcli.metrics.sample import METRICS, BinaryOutcomes, Sample, names_read, needed_class_bins, reads_scores, traits
 from calibcli.metrics.tasks_mean import MACRO, TASK, macro
 from calibcli.numerics import one_thread
 from calibcli.plots import Plot
@@ -30,7 +30,6 @@ BRIEF = ("accuracy", "nll", "confidence_gap", "ece")
 MOST_SLICES = 200
 MOST_PANELS = 30
 MOST_SLICE_PANELS = 12
-TWO_SIDED = ("ece", "adaece", "ece_l2")  # an error of one sign is 0 wherever the others are
 PER_BIN, PER_MCE_BIN = 50, 30  # rows below which a warning is due
 
 
@@ -121,7 +120,7 @@ def of_columns(predictions: Predictions, measured: Columns, options: Options) ->
 
         estimates = stated(sample, choices, estimates)
     tables: list[Table] = []
-    if {choice.name for choice in choices} & {"brier", "brier_top"}:
+    if any(choice.traits.get("parts") for choice in choices):
         tables.append(brier_parts(sample, shown, predictions.event))
     view = sample.view()
     bins = view.width_bins(shown.bins, options.edges or "right")
@@ -204,20 +203,19 @@ def report_multilabel(
 def warnings(sample: Sample, estimates: Sequence[Estimate], bins: Bins) -> list[str]:
     """Where a number is not to be trusted, and why."""
     notes = []
-    names = {e.name.partition(":")[0] for e in estimates}
     rows = round(sample.top.total) if sample.counts else sample.n
-    binned = names & {"ece", "adaece", "ece_l2", "oce", "uce", "overconfidence_error"}
-    if binned and rows / len(bins.rows) < PER_BIN:
+    if any(traits(e.name).get("raised") for e in estimates) and rows / len(bins.rows) < PER_BIN:
         notes.append(
             f"{rows} rows over {len(bins.rows)} bins are fewer than {PER_BIN} per bin: chance raises binned errors "
             "(compare with the level of a calibrated model; use fewer bins, or smece)"
         )
     filled = sample.top.total * bins.weight if sample.counts else bins.rows
     few = int((filled[bins.filled] < PER_MCE_BIN).sum())
-    if "mce" in names and few:
-        notes.append(f"mce: {few} of {int(bins.filled.sum())} filled bins have fewer than {PER_MCE_BIN} rows")
+    for name in dict.fromkeys(e.name.partition(":")[0] for e in estimates if traits(e.name).get("largest_gap")):
+        if few:
+            notes.append(f"{name}: {few} of {int(bins.filled.sum())} filled bins have fewer than {PER_MCE_BIN} rows")
     for e in estimates:
-        if e.name.partition(":")[0] in TWO_SIDED and None not in (e.value, e.null_high) and e.value <= e.null_high:  # type: ignore[operator]
+        if traits(e.name).get("two_sided") and None not in (e.value, e.null_high) and e.value <= e.null_high:  # type: ignore[operator]
             notes.append(
                 f"{e.name}: {e.value:.4f} is within what a perfectly calibrated model shows by chance "
                 f"(95 % below {e.null_high:.4f})"

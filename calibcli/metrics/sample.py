@@ -49,26 +49,17 @@ OF_EVENT = ("auc", "cox_slope", "cox_intercept", "observed_expected")
 """And of two classes beside it."""
 FEW = {"accuracy", "nll", "brier", "confidence_gap", "ece", "temperature_gain", *OF_EVENT}
 """Of these, what a screen and its first sentence show."""
-ELSEWHERE = {
-    **dict.fromkeys(("auroc", "roc_auc", "roc_auc_score", "rocauc", "roc", "c_statistic", "c_index"), "auc"),
-    **dict.fromkeys(("log_loss", "logloss", "cross_entropy", "ce", "nll_loss", "negative_log_likelihood"), "nll"),
-    **dict.fromkeys(("brier_score", "brier_score_loss", "mse", "brier_loss"), "brier"),
-    **dict.fromkeys(("acc", "accuracy_score", "top1"), "accuracy"),
-    **dict.fromkeys(("expected_calibration_error", "calibration_error"), "ece"),
-}
-"""What other tools call these metrics."""
 METRICS = Shelf(
     "metric",
     package="calibcli.metrics",
     first=DEFAULT,
     usual=("proper", "binned", "gain", "smooth"),
-    called=ELSEWHERE,
     flag="-m",
 )
+SETS = ("default", "few")
+"""Names of sets of metrics."""
 UNIT, SIGNED, NATS, ANY, BRIER = Range(0, 1), Range(-1, 1), Range(0), Range(), Range(0, 2)
 """What a metric can be: its trait `values`."""
-OF_TOP = {"brier": "brier_top", "auc": "failure_auroc"}
-"""What stands for a metric where the probability of the predicted class is all that is known."""
 
 
 class Once:
@@ -279,35 +270,55 @@ def choose(specs: Iterable[str], k: int, top_only: bool = False) -> list[Choice]
             choice = _resolved(METRICS.choose(one), k)
             if top_only and _of_every_class(choice.name):
                 problem = f"{choice.name} needs the probabilities of every class, not the confidence alone"
-                raise UsageError(problem, f"use {OF_TOP.get(choice.name, 'ece')}, or save the scores of every class")
+                raise UsageError(
+                    problem, f"use {choice.traits.get('of_top', 'ece')}, or save the scores of every class"
+                )
             chosen.setdefault(choice.spec, choice)
     return list(chosen.values())
 
 
 def known(names: Iterable[str], top_only: bool, k: int = 2) -> list[str]:
     """Names of metrics without those that cannot be measured, of confidences alone with what stands for them."""
-    here = [name for name in names if k == 2 or not _traits(name).get("two_classes")]
+    here = [name for name in names if k == 2 or not traits(name).get("two_classes")]
     if not top_only:
         return here
-    there = (OF_TOP.get(name, name) for name in here)
-    return list(dict.fromkeys(name for name in there if name in ("default", "few") or not _of_every_class(name)))
+    there = (name if name in SETS else traits(name).get("of_top", name) for name in here)
+    return list(dict.fromkeys(name for name in there if name in SETS or not _of_every_class(name)))
 
 
-def _traits(name: str) -> Mapping[str, Any]:
-    found = METRICS.entry(name)
-    return {} if found is None else found.traits
+def traits(spec: str) -> Mapping[str, Any]:
+    """What the shelf says of a metric, by its name or a spec of it; nothing of what is no metric.
+
+    Of its value: `values`, `unit`, `better` (lower, higher, zero or neither), and `narrowed`, its range for k classes
+    (None: not known) and its options.
+    Of its names: `label` in sentences, `called` by other tools, `of_top` of the metric that stands for it where the
+    probability of the predicted class is all that is known.
+    Of what it reads: `distribution`, `class_bins`, `needs_scores`, `two_classes`, `entropy`, `binned`; `view`, the
+    probability that it is of where that is no option.
+    Of merging: `condensed`, see `lossy`.
+    Of gates and comparisons: `kept`, its column among the rows that a baseline keeps; `binary`, rows are right or
+    wrong; `by_label`, rows are -log of a probability of theirs; `refitted`, rows depend on a fit to others;
+    `table_bounds`, it has the bounds of `metrics.bounds`; `compared=False`, differences of it say nothing; `proper`,
+    no other probabilities than the true ones are better.
+    Of warnings: `raised`, chance makes it too large; `two_sided`, also where the model is calibrated; `largest_gap`,
+    it is that of one bin; `debiased`, what estimates its square without bias.  `parts`: shown with those of the Brier
+    score.
+    Of sentences: `error` and `named`, its place among the calibration errors and differences to speak of.
+    """
+    entry = METRICS.entry(spec.partition(":")[0])
+    return {} if entry is None else entry.traits
 
 
 def _of_every_class(name: str) -> bool:
     """Whether a metric needs the probabilities of every class."""
-    return bool(_traits(name).keys() & {"distribution", "class_bins", "needs_scores", "two_classes"})
+    return bool(traits(name).keys() & {"distribution", "class_bins", "needs_scores", "two_classes"})
 
 
 def _resolved(choice: Choice, k: int) -> Choice:
     """The choice with `of=auto` where that says as much for k classes."""
     of = choice.options.get("of")
     if (of == "positive" or choice.traits.get("two_classes")) and k != 2:
-        fix = f"use {OF_TOP.get(choice.name, choice.name)}"
+        fix = f"use {choice.traits.get('of_top', choice.name)}"
         raise UsageError(f"{choice.spec} is for two classes, these are {k}", fix)
     if of == ("positive" if k == 2 else "top"):
         return Choice(choice.entry, {**choice.options, "of": "auto"})
@@ -342,9 +353,9 @@ def estimates(sample: Sample, choices: Sequence[Choice], *, level: float = 0.95,
 
 
 def _estimate(sample: Sample, choice: Choice, level: float, scope: str) -> Estimate:
-    traits = choice.traits
-    common = {"name": choice.spec, "scope": scope, "unit": traits.get("unit", ""), "better": traits.get("better", "")}
-    if traits.get("needs_scores") and sample.predictions is None:
+    of = choice.traits
+    common = {"name": choice.spec, "scope": scope, "unit": of.get("unit", ""), "better": of.get("better", "")}
+    if of.get("needs_scores") and sample.predictions is None:
         return Estimate(**common, value=None, n=sample.n, reason="needs the scores, of which only columns were kept")
     statistic: Statistic = sample.once(_statistic, choice)
     value, fields = statistic.value, vars(statistic.interval(level)).copy()

@@ -11,14 +11,15 @@ So the coefficients serve all bandwidths, and ∫|r_σ| is exact: differences of
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from calibcli.metrics.intervals import NO_GROUPS, Bare, Interval, Statistic, one_sided, percent
+from calibcli.metrics.lossy import Placed
 from calibcli.metrics.mesh import POINTS, Mesh, spread
 from calibcli.metrics.sample import METRICS, UNIT, BinaryOutcomes, Of, Once, Sample
 from calibcli.numerics import normal_quantile, parts, quantile, root, unseen_reach
@@ -245,7 +246,18 @@ class SmoothError(Statistic):
         return root(excess, 0.0, 1.0, FOUND)
 
 
-@METRICS.add(values=UNIT, better="lower", unit="probability")
+BEND, BEND_SLOPE = 0.968, 0.798  # ∫|K''| σ² and ∫|K'| σ of the Gaussian kernel
+
+
+def _condensed(at: Placed, options: Mapping[str, Any], value: float) -> float | None:
+    if options["variant"] != "exact":
+        return None
+    sigma = options["sigma"] or max(value, LEAST)
+    spread = 2e-5 if at.sample.n > EXACT or at.view.n > EXACT else 0.0  # what `smooth` says of its cells
+    return min(at.variance * (2 * BEND_SLOPE / sigma + BEND / sigma**2) + spread, 1.0)
+
+
+@METRICS.add(values=UNIT, better="lower", unit="probability", condensed=_condensed, label="smECE", error=2)
 def smece(
     sample: Sample,
     *,

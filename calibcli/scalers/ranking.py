@@ -138,7 +138,7 @@ def _cross_fitted(
             continue
         before = before or sample
         changed = worse(differences(before, sample, level=how.level)) if spec != NONE else []
-        ece, accuracy = (float(METRICS.choose(name)(sample)) for name in ("ece", "accuracy"))
+        ece, accuracy = float(METRICS.choose("ece")(sample)), float(METRICS.choose("accuracy")(sample))
         tried.append(Tried(spec, out, sample.columns.nll, ece, accuracy, [e.name for e in changed]))
     return tried, notes
 

@@ -14,6 +14,7 @@ import numpy as np
 from calibcli import numbers
 from calibcli.errors import UsageError
 from calibcli.headline import listed
+from calibcli.metrics.sample import traits
 from calibcli.result import Cell, Check, Estimate, Outcome, Result, Table
 from calibcli.study import claims, panels, parsing
 from calibcli.study.claims import Mean, Measured, Verdict
@@ -120,7 +121,8 @@ def _judged(study: Study, claim: Claim, arms: dict[str, dict[str, Measured]]) ->
 def _debiased(name: str) -> str:
     """The other estimator of a binned error, of the same rows and map."""
     first, _, rest = name.partition(" ")
-    return f"ece2_debiased {rest}".strip() if first in ("ece", "adaece") else name
+    second = traits(first).get("debiased")
+    return f"{second} {rest}".strip() if second else name
 
 
 def _overfits(study: Study, arms: dict[str, dict[str, Measured]]) -> bool:

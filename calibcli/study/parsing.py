@@ -19,8 +19,8 @@ from calibcli.files import atomic
 from calibcli.inputs.checkpoint import factory
 from calibcli.inputs.code import NAMES_CODE
 from calibcli.scalers.scaler import SCALERS as METHODS
+from calibcli.study import redraws
 from calibcli.study.experiment import CURVATURE, KINDS, LOGGED, OPTIONAL, SIZES, Arm, Claim, Study, wanted
-from calibcli.study.redraws import NAMES
 from calibcli.training.recipe import Recipe, own_loss
 from calibcli.training.setup import Training
 from calibcli.wellformed import toml
@@ -317,7 +317,7 @@ def _check(study: Study, where: _Where) -> None:
         for twice in sorted({name for name in called if called.count(name) > 1}):
             raise UsageError(f"{where.source}: two {what} are called '{twice}'", "give each a name of its own")
     for what, found, known in (
-        ("metric", study.metrics, NAMES),
+        ("metric", study.metrics, redraws.names()),
         ("quantity", study.curvature, CURVATURE),
         ("loss of a curvature", study.losses, ("ce", "train")),
         ("number of the log", study.log, LOGGED),

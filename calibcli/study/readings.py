@@ -14,11 +14,12 @@ from calibcli.api.measuring import read
 from calibcli.columns import Columns, columns
 from calibcli.errors import InputError, UsageError
 from calibcli.links import log_softmax
+from calibcli.metrics.sample import traits
 from calibcli.predictions import ArrayScores, Predictions
 from calibcli.study import claims, panels
 from calibcli.study.claims import Measured
 from calibcli.study.experiment import TRAIN, Study
-from calibcli.study.redraws import WITHOUT_DRAWS, draws, sums
+from calibcli.study.redraws import draws, sums
 from calibcli.study.work import Run, logged, record
 
 
@@ -60,7 +61,7 @@ def measured(study: Study, save: Path, arch: str) -> tuple[dict[str, dict[str, M
                     for name in {**dict.fromkeys(study.metrics), **_second(study)}:
                         summed = sums(name, made)
                         values.setdefault(name + suffix + reading, []).append(summed.value)
-                        if name not in WITHOUT_DRAWS:
+                        if not traits(name).get("largest_gap"):  # on draws of the rows it is larger than on the rows
                             spread.setdefault(name + suffix + reading, []).append(summed.drawn(times))
         complete[arm.name] = {
             name: Measured(np.array(of), np.stack(spread[name]) if name in spread else None)
@@ -127,4 +128,4 @@ def _alone(
 
 def _second(study: Study) -> dict[str, None]:
     """The estimator by which a claim about a binned error is judged again."""
-    return {"ece2_debiased": None} if {"ece", "adaece"} & {*study.metrics} else {}
+    return dict.fromkeys(second for name in study.metrics if (second := traits(name).get("debiased")))

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import get_type_hints
 
 import numpy as np
 
 from calibcli.columns import Columns
-from calibcli.metrics.sample import BinaryOutcomes, Sample
+from calibcli.metrics.gap_norms import GapNorm
+from calibcli.metrics.intervals import MeanOf
+from calibcli.metrics.sample import METRICS, Sample
 from calibcli.predictions import Floats, Ints
 
-BINS = 15
-SURE = 0.99  # of high confidence
+ERROR = "error"  # 1 - accuracy, which is on no shelf
 
 
 @dataclass(frozen=True)
@@ -31,57 +34,53 @@ class Sums:
         return self.metric((times @ self.parts.astype(times.dtype)).astype(np.float64) / len(self.parts))
 
 
-def sums(name: str, found: Columns) -> Sums:
-    """A metric of a study, one of `NAMES`; bins stay where they are on the rows themselves."""
-    view = Sample.of(found).view()
-    if name == "high_confidence_accuracy":
-        held = np.asarray(found.confidence >= SURE, np.float64)
-        return Sums(np.stack([held, held * found.correct], axis=1), _ratio)
-    each: dict[str, Floats] = {
-        "error": np.asarray(~found.correct, np.float64),
-        "nll": found.nll,
-        "brier": found.brier,
-        "confidence_gap": view.residual,
-        "high_confidence_share": np.asarray(found.confidence >= SURE, np.float64),
-    }
-    return means(each[name]) if name in each else binned(name, view)
+def names() -> list[str]:
+    """Metrics that a study can take: the error, means over rows, and norms of the gaps of bins."""
+    kinds = ((entry.name, get_type_hints(entry.target)["return"]) for entry in METRICS)
+    return [ERROR, *(name for name, kind in kinds if issubclass(kind, MeanOf | GapNorm))]
+
+
+def sums(name: str, columns: Columns) -> Sums:
+    """A metric of a study, one of `names`; bins stay where they are on the rows themselves."""
+    if name == ERROR:
+        return means(np.asarray(~columns.correct, np.float64))
+    choice = METRICS.choose(name)
+    statistic = choice(Sample.of(columns))
+    if isinstance(statistic, GapNorm):
+        return _binned(statistic, choice.options["bins"], equal_width="edges" in choice.options)
+    values = np.asarray(statistic.values, np.float64)
+    if statistic.mask is None:
+        return means(values)
+    return Sums(np.stack([statistic.mask, np.where(statistic.mask, values, 0.0)], axis=1).astype(np.float64), _ratio)
 
 
 def means(rows: Floats) -> Sums:
     """The mean of a number of each row."""
-    return Sums(np.asarray(rows[:, None], np.float64), lambda found: np.asarray(found[..., 0]))
+    return Sums(np.asarray(rows[:, None], np.float64), lambda mean: np.asarray(mean[..., 0]))
 
 
-def binned(name: str, view: BinaryOutcomes) -> Sums:
-    """`ece`, `mce`, `adaece` or `ece2_debiased` of probabilities and what came true."""
-    if name in ("ece", "mce"):
-        index = view.width_bins(BINS, "right").index
-        assert index is not None
-        gaps = _gaps(view, index.astype(np.int64))
-        return Sums(gaps, _total) if name == "ece" else Sums(np.hstack([np.eye(BINS)[index], gaps]), _largest)
-    rank = np.empty(view.n, np.int64)
-    rank[view.stable_order] = np.arange(view.n)
-    index = rank * BINS // view.n
-    if name == "adaece":
-        return Sums(_gaps(view, index), _total)
-    held = np.eye(BINS)[index]
-    parts = np.hstack([held, held * view.residual[:, None], held * view.hit[:, None]])
-    return Sums(parts, lambda found: _debiased(found, view.n))
+def _binned(statistic: GapNorm, bins: int, equal_width: bool) -> Sums:
+    """The norm of the gaps: of each bin the share of the rows, of their residuals and of their hits.
 
+    Bins of equal mass hold equal numbers of rows; ties stay in row order, as a draw may hold some of them only.
+    """
+    view = statistic.view
+    if equal_width:
+        assert statistic.table.index is not None
+        index: Ints = statistic.table.index.astype(np.int64)
+    else:
+        index = np.empty(view.n, np.int64)
+        index[view.stable_order] = np.arange(view.n) * bins // view.n
+    member = np.eye(bins)[index]
+    parts = np.hstack([member, member * view.residual[:, None], member * view.hit[:, None]])
 
-NAMES = (
-    "error",
-    "nll",
-    "brier",
-    "confidence_gap",
-    "ece",
-    "adaece",
-    "ece2_debiased",
-    "mce",
-    "high_confidence_share",
-    "high_confidence_accuracy",
-)
-WITHOUT_DRAWS = ("mce",)  # a maximum: on draws of the rows it is larger than on the rows
+    def norm(means: Floats) -> Floats:
+        weight, gap, hit = np.split(means, 3, axis=-1)
+        inverse = np.divide(1.0, weight, out=np.zeros_like(weight), where=weight > 0)
+        of_bins = {"weight": weight, "weighted_gap": gap, "inverse": inverse, "effective": weight * view.n}
+        return statistic.norm(SimpleNamespace(**of_bins, confidence=(hit + gap) * inverse))
+
+    return Sums(parts, norm)
 
 
 def draws(n: int, count: int, seed: int = 0) -> Floats:
@@ -90,26 +89,6 @@ def draws(n: int, count: int, seed: int = 0) -> Floats:
     return np.stack([np.bincount(rng.integers(n, size=n), minlength=n).astype(np.float32) for _ in range(count)])
 
 
-def _gaps(view: BinaryOutcomes, index: Ints) -> Floats:
-    return np.eye(BINS)[index] * view.residual[:, None]
-
-
-def _total(gaps: Floats) -> Floats:
-    return np.asarray(np.abs(gaps).sum(axis=-1))
-
-
-def _largest(means: Floats) -> Floats:
-    weight, gap = np.split(means, 2, axis=-1)
-    return np.asarray(np.max(np.abs(gap) / np.maximum(weight, 1e-300), axis=-1))
-
-
 def _ratio(means: Floats) -> Floats:
-    held, hit = means[..., 0], means[..., 1]
-    return np.asarray(np.where(held > 0, hit / np.where(held > 0, held, 1), np.nan))
-
-
-def _debiased(means: Floats, n: int) -> Floats:
-    weight, gap, hit = np.split(means, 3, axis=-1)
-    held = np.maximum(weight, 1e-300)
-    noise = hit / held * (1 - hit / held) / np.maximum(weight * n - 1, 1)
-    return np.asarray(np.where(weight * n > 1, weight * ((gap / held) ** 2 - noise), 0.0).sum(axis=-1))
+    held, value = means[..., 0], means[..., 1]
+    return np.asarray(np.where(held > 0, value / np.where(held > 0, held, 1), np.nan))

@@ -67,8 +67,8 @@ def calibration(run: Fitted, prefix: str, seed: int, split_seed: int) -> list[Es
 
 def estimates(predictions: Predictions, scope: str, seed: int) -> list[Estimate]:
     """Error and calibration of predictions, each with its interval."""
-    found = metrics.measure(predictions, METRICS, seed=seed)
-    return [dataclasses.replace(error_of(e) if e.name == "accuracy" else e, scope=scope) for e in found]
+    accuracy, *others = metrics.measure(predictions, METRICS, seed=seed)
+    return [dataclasses.replace(e, scope=scope) for e in (error_of(accuracy), *others)]
 
 
 def error_of(accuracy: Estimate) -> Estimate:

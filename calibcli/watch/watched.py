@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from calibcli.errors import InputError, UsageError
 from calibcli.gate import words
 from calibcli.gate.config import Gate
-from calibcli.gate.limits import resolved
+from calibcli.gate.limits import possible, resolved
 from calibcli.gate.pairing import Unpaired, pair
 from calibcli.gate.sources import Part, Scores
 from calibcli.metrics.intervals import MeanOf
@@ -18,8 +19,6 @@ from calibcli.predictions import Floats, Ints
 from calibcli.shelves import Choice
 from calibcli.watch.streams import Watched, tables
 
-COSTS = ("nll", "nll_wrong")
-"""Metrics without a largest value, of which a row counts for `cap` nats at the most."""
 MOST_SLICES = 100  # each keeps a stream of its own
 
 
@@ -42,7 +41,7 @@ def watched(gate: Gate, source: Scores, cap: float) -> Watched:
             problem = f"{gate.at}'{gate.by}' has {len(values)} values, and a state watches {MOST_SLICES}"
             raise UsageError(problem, "choose a coarser column, or name the values to watch: values = [...]")
     kind = words.kind(choice)
-    if choice.name in COSTS:
+    if _costly(choice, source):
         kind = f"each row at most {cap:g} nats"
     traits = choice.traits
     return Watched(
@@ -65,12 +64,12 @@ def watched(gate: Gate, source: Scores, cap: float) -> Watched:
 def _ends(gate: Gate, choice: Choice, source: Scores, cap: float) -> tuple[float, float, int]:
     """What a row may be, and the bins of a calibration error (0 of a mean)."""
     if gate.baseline:
-        most = {"accuracy": 1.0, "brier": 1.0 if source.k == 2 else 2.0, "nll": cap}.get(choice.name)
-        if most is None:
+        if "kept" not in choice.traits or choice.traits.get("refitted"):
             problem = f"{gate.at}{choice.name} is no mean over rows, and cannot be watched against a baseline"
             raise UsageError(problem, "choose from: accuracy, brier, nll (--margin nll=0.01)")
+        most = cap if _costly(choice, source) else possible(choice.spec, source.k).high
         return -most, most, 0
-    if choice.name == "ece":
+    if choice.traits.get("table_bounds"):
         return -1.0, 1.0, choice.options["bins"] + (choice.options["edges"] == "torchmetrics")
     statistic = None
     if not (choice.traits.get("needs_scores") or "class_bins" in choice.traits or choice.traits.get("binned")):
@@ -78,8 +77,14 @@ def _ends(gate: Gate, choice: Choice, source: Scores, cap: float) -> tuple[float
     if not isinstance(statistic, MeanOf):
         known = "ece, accuracy, nll, brier, brier_top, confidence_gap and other means over rows"
         raise UsageError(f"{gate.at}{choice.name} cannot be watched: it is no sum over rows", f"choose from: {known}")
-    low, high = (0.0, cap) if choice.name in COSTS else statistic.range
+    low, high = (0.0, cap) if _costly(choice, source) else statistic.range
     return float(low), float(high), 0
+
+
+def _costly(choice: Choice, source: Scores) -> bool:
+    """Whether a metric has no largest value, so that a row counts for `cap` nats at the most."""
+    values = possible(choice.spec, source.k)
+    return values.low >= 0 and math.isinf(values.high)
 
 
 def gate_of(watched: Watched, path: str = "") -> Gate:
@@ -117,7 +122,7 @@ def _rows(watched: Watched, source: Scores, gate: Gate, part: Part, cap: float) 
         return statistic.table.index.astype(np.int64), statistic.view.residual, weights, sample.columns.groups
     rows = statistic.rows
     values = rows.values.astype(np.float64)
-    if choice.name in COSTS:
+    if _costly(choice, source):
         values = np.minimum(values, cap)
     return np.zeros(len(values), np.int64), values, rows.weights if sample.counts else None, rows.groups
 
@@ -132,7 +137,7 @@ def _differences(watched: Watched, source: Scores, baselines: Any, gate: Gate, c
         return str(pairing)
     i, j = pairing.new, pairing.base
     values = [one.column(watched.metric)[at] for one, at in ((new, i), (base, j))]
-    if watched.metric == "nll":
+    if watched.high == cap:
         values = [np.minimum(column, cap) for column in values]
     weights, counts, groups = source.design
     weights, groups = (None if c is None else c[i] for c in (weights if counts else None, groups))

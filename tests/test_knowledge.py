@@ -1,0 +1,140 @@
+"""What a metric is stands on its entry: no other file compares with its name, or has it in a table or a list."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from calibcli.metrics import METRICS
+
+ROOT = Path(__file__).parent.parent / "calibcli"
+OWN = {entry.name: Path(inspect.getfile(entry.target)) for entry in METRICS}
+ALLOWED = {
+    # what is measured where nothing is asked for
+    "metrics/paired.py": "accuracy brier ece nll",
+    "metrics/report.py": "accuracy confidence_gap ece nll",
+    "ship/targets/card.py": "accuracy brier ece nll",
+    "study/parsing.py": "ece nll",
+    "training/measure.py": "accuracy adaece ece entropy entropy_wrong nll nll_correct nll_wrong",
+    # columns of numbers by row, which metrics are the means of
+    "columns/__init__.py": "brier",
+    "columns/condense.py": "brier entropy nll",
+    "columns/softmax.py": "entropy nll",
+    "gate/baseline.py": "brier nll",
+    "hessian/engine.py": "accuracy nll",
+    "metrics/partial_file.py": "nll",
+    # numbers of a training log, of which some are metrics; and what `fit` measures by default
+    "study/experiment.py": "adaece ece entropy nll nll_correct nll_wrong",
+    "study/judgement.py": "nll",
+    "training/one_model.py": "confidence_gap nll",
+    "training/summary.py": "accuracy adaece ece entropy nll nll_correct nll_wrong",
+    # heads of tables, labels of axes
+    "gate/check.py": "accuracy ece",
+    "metrics/diagrams.py": "accuracy",
+    "metrics/tables.py": "accuracy ece",
+    "scalers/ranking.py": "accuracy ece nll",
+    # objectives of a fit, each implemented there, and what a fit says of itself
+    "scalers/focal.py": "brier nll",
+    "scalers/search.py": "adaece brier ece nll",
+    "scalers/temperature.py": "adaece brier ece",
+    # options of these metrics: the score that CORP takes apart, the statistic that is tested
+    "metrics/corp.py": "brier",
+    "metrics/isotonic.py": "brier",
+    "metrics/proper.py": "ece ece2_debiased mmce",
+    # other things of the same name: scores of out-of-distribution rows, losses, penalties, fields of files
+    "metrics/ood.py": "entropy",
+    "losses/__init__.py": "mmce",
+    "losses/shelf.py": "brier",
+    "inputs/scores/keys.py": "accuracy",
+    "inputs/scores/metadata.py": "nll",
+}
+"""Names that another file than the metric's own may have, and why."""
+FREE = ("metrics/sample.py", "render/")
+"""The default sets; and renderers, which are to know no metric."""
+
+
+def literals(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """(line, text) of strings that something is compared with, that are keys, or elements of a list, set or tuple.
+
+    Values of `Literal[...]` are left out: they are the options of a function, which states them in its signature.
+    """
+    types = {
+        id(part)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Subscript) and ast.unparse(node.value).endswith("Literal")
+        for part in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if id(node) in types:
+            continue
+        if isinstance(node, ast.Compare):
+            parts: list[ast.expr | None] = [node.left, *node.comparators]
+        elif isinstance(node, ast.Dict):
+            parts = [*node.keys]
+        elif isinstance(node, ast.MatchValue):
+            parts = [node.value]
+        elif isinstance(node, ast.List | ast.Set | ast.Tuple):
+            parts = [*node.elts]
+        else:
+            continue
+        for part in parts:
+            if isinstance(part, ast.Constant) and isinstance(part.value, str):
+                yield part.lineno, part.value
+
+
+def known_elsewhere(path: Path) -> list[tuple[int, str]]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return [(line, text) for line, text in literals(tree) if text in OWN and OWN[text] != path]
+
+
+FILES = [p for p in sorted(ROOT.rglob("*.py")) if not p.relative_to(ROOT).as_posix().startswith(FREE)]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_a_metric_is_known_in_its_own_file(path: Path) -> None:
+    allowed = set(ALLOWED.get(path.relative_to(ROOT).as_posix(), "").split())
+    found = known_elsewhere(path)
+    more = [f"line {line}: '{text}'" for line, text in found if text not in allowed]
+    assert not more, f"{path}: ask the metric's entry (metrics.sample.traits): {', '.join(more)}"
+    assert allowed == {text for _, text in found}, f"{path} may know more than it does"
+
+
+def test_every_way_to_know_a_name_is_seen() -> None:
+    ways = """
+        e == "ece"
+        "ece" in e
+        e in ("a", "ece")
+        e in {"ece"}
+        {"ece": 1}
+        ["ece"]
+        dict.fromkeys(("ece",))
+        match e:
+            case "ece": ...
+    """
+    lines = [line for line, text in literals(ast.parse(inspect.cleandoc(ways))) if text == "ece"]
+    assert sorted(lines) == [1, 2, 3, 4, 5, 6, 7, 9]
+    others = 'METRICS.choose("ece")\nx: Literal["ece", "nll"]\nfirst(result, "ece")\nGate(metric="ece")'
+    assert not [text for _, text in literals(ast.parse(others))]
+
+
+def test_what_a_file_may_know_is_there() -> None:
+    assert all((ROOT / path).is_file() for path in ALLOWED)
+
+
+def test_what_entries_state_of_other_metrics_is_there() -> None:
+    for entry in METRICS:
+        for trait in ("of_top", "debiased"):
+            assert entry.traits.get(trait, entry.name) in METRICS
+        other = [name for one in METRICS for name in one.traits.get("called", ())]
+        assert len(other) == len(set(other))
+        assert not {*other} & METRICS.entries.keys()
+
+
+@pytest.mark.parametrize("trait", ["error", "named"])
+def test_places_in_sentences_are_those_of_one_metric(trait: str) -> None:
+    places = [entry.traits[trait] for entry in METRICS if trait in entry.traits]
+    assert sorted(places) == [*range(1, len(places) + 1)]
