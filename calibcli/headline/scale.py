@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from calibcli.headline import first, listed, moved, name, side, told, upper, value
-from calibcli.result import Estimate, Result
+from calibcli.result import CHANGE, Estimate, Result
 
-CHANGE = "after minus before"
 JUDGED = ("nll", "brier", "brier_top", "ece")
 
 

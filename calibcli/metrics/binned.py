@@ -38,7 +38,7 @@ from calibcli.spec import Count, Range
 _error = partial(METRICS.add, values=UNIT, better="lower", unit="probability", binned=True)
 
 
-@_error()
+@_error(first_screen="always", of_parts=True)
 def ece(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "auto") -> GapNorm:
     """Expected calibration error, Σ_b |d_b| over equal-width bins (Naeini et al. 2015; Guo et al. 2017).
 

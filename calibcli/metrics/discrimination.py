@@ -22,7 +22,7 @@ from calibcli.predictions import Floats, Ints
 FEWEST = 10  # effective rows (or groups) of either outcome, from where the interval covers, by simulation
 
 
-@METRICS.add(values=UNIT, better="higher", unit="", two_classes=True)
+@METRICS.add(values=UNIT, better="higher", unit="", two_classes=True, first_screen="two classes")
 def auc(sample: Sample) -> Ranking:
     """Area under the ROC curve of two classes: the chance that P(event) is larger where the event happened.
 

@@ -187,7 +187,7 @@ def _gains(sample: Sample) -> tuple[Predictions, Rows, Gains, Floats]:
     return subset, Rows(found.gain, subset.weights, sample.counts, subset.groups), found, nll
 
 
-@METRICS.add(values=ANY, better="lower", unit="nats", needs_scores=True)
+@METRICS.add(values=ANY, better="lower", unit="nats", needs_scores=True, first_screen="always", compared=False)
 def temperature_gain(sample: Sample) -> Statistic:
     """NLL per row that a re-fitted temperature would save, by 5-fold cross-fitting.
 

@@ -14,7 +14,7 @@ from calibcli.spec import Range
 FARTHEST = 1e6  # a ratio beyond which there is no upper bound
 
 
-@METRICS.add(values=Range(0), better="", unit="")
+@METRICS.add(values=Range(0), better="", unit="", first_screen="two classes")
 def observed_expected(sample: Sample, *, of: Of = "auto") -> Statistic:
     """O:E, mean of what came true over mean of what was said; 1 if calibrated in the large (Debray et al. 2017).
 

@@ -40,7 +40,7 @@ def _cost_of_wrong(sample: Sample) -> tuple[float, Floats]:
     return math.log(2), np.maximum(sample.once(cost)[1], math.log(2))
 
 
-@METRICS.add(values=UNIT, better="higher", unit="probability")
+@METRICS.add(values=UNIT, better="higher", unit="probability", first_screen="always")
 def accuracy(sample: Sample) -> MeanOf:
     """Share of rows whose predicted class is the label; ties of the scores go to the lowest class.
 
@@ -52,7 +52,7 @@ def accuracy(sample: Sample) -> MeanOf:
     return MeanOf(sample, sample.columns.correct, share=True)
 
 
-@METRICS.add(values=NATS, better="lower", unit="nats", distribution=True)
+@METRICS.add(values=NATS, better="lower", unit="nats", distribution=True, first_screen="always")
 def nll(sample: Sample) -> MeanOf:
     """Negative log-likelihood, mean of -log p_y.
 
@@ -64,7 +64,7 @@ def nll(sample: Sample) -> MeanOf:
     return MeanOf(sample, sample.columns.nll, ends=cost)
 
 
-@METRICS.add(values=BRIER, better="lower", unit="", distribution=True)
+@METRICS.add(values=BRIER, better="lower", unit="", distribution=True, first_screen="two classes")
 def brier(sample: Sample) -> MeanOf:
     """Brier score, mean of Σ_k (p_k - 1[k = y])², in [0, 2]; of two classes half of that, mean of (P(event) - y)².
 
@@ -76,7 +76,7 @@ def brier(sample: Sample) -> MeanOf:
     return MeanOf(sample, sample.columns.brier, ends=(0.0, 1.0 if sample.columns.k == 2 else 2.0))
 
 
-@METRICS.add(values=UNIT, better="lower", unit="")
+@METRICS.add(values=UNIT, better="lower", unit="", first_screen="confidence")
 def brier_top(sample: Sample) -> MeanOf:
     """Brier score of the top label, mean of (confidence - correct)².
 
@@ -100,7 +100,7 @@ def mean_confidence(sample: Sample) -> MeanOf:
     return MeanOf(sample, sample.columns.confidence, ends=(sample.columns.floor, 1.0))
 
 
-@METRICS.add(values=SIGNED, better="zero", unit="probability")
+@METRICS.add(values=SIGNED, better="zero", unit="probability", first_screen="confidence")
 def confidence_gap(sample: Sample, *, of: Of = "auto") -> MeanOf:
     """Mean confidence minus accuracy, positive when overconfident; of two classes mean P(event) minus its frequency.
 
@@ -270,7 +270,7 @@ def brier_parts(sample: Sample, shown: ClassBins, event: str) -> Table:
     what = f"brier, of P({event})," if event else "brier_top, of the top label,"
     title = f"{what} = reliability - resolution + uncertainty + within-bin variance - covariance"
     heads = ["brier" if event else "brier_top", *list(parts)[1:]]
-    return Table(name="murphy", title=title, columns=heads, rows=[list(parts.values())])
+    return Table(name="murphy", title=title, columns=heads, rows=[list(parts.values())], tier="asked")
 
 
 def murphy(view: BinaryOutcomes, bins: Bins) -> dict[str, float]:

@@ -36,7 +36,7 @@ class Cox:
     pull: Floats
 
 
-@METRICS.add(values=ANY, better="", unit="")
+@METRICS.add(values=ANY, better="", unit="", first_screen="two classes")
 def cox_slope(sample: Sample, *, of: Of = "auto") -> Statistic:
     """Slope of logit P(y) = a + b logit p (Cox 1958); 1 if calibrated, below 1 if overconfident.
 
@@ -46,7 +46,7 @@ def cox_slope(sample: Sample, *, of: Of = "auto") -> Statistic:
     return Coefficient(sample.view(of), 1)
 
 
-@METRICS.add(values=ANY, better="zero", unit="")
+@METRICS.add(values=ANY, better="zero", unit="", first_screen="two classes")
 def cox_intercept(sample: Sample, *, of: Of = "auto") -> Statistic:
     """Intercept of logit P(y) = a + b logit p (Cox 1958); 0 if calibrated.
 
