@@ -5,8 +5,17 @@ from __future__ import annotations
 import datetime
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal
+
+Tier = Literal["few", "asked", "all"]
+"""When a screen shows a part of a result: at first; where numbers were asked for by name; with `-v` alone."""
+SCREEN = {"screen": True}
+"""Marks a field that only tells a screen what to show: no file holds it, and equal results may differ in it."""
+RULES = "rules"
+"""Name of the figure of rules, which a text leaves out: the table of verdicts has its numbers."""
+METRIC_INSIDE = "ece"
+"""Whose number stands inside a reliability diagram: what `about` means in the files that hold it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +89,7 @@ class Plot:
         under: name of the Plot under which this one is a low strip with the same x axis.
         texts: the numbers beside categorical rows, where those on the axis are in another unit.
         about: of a reliability diagram, the scope of the estimates whose ECE stands inside it; None: no number does.
+        tier: when a screen draws it.
     """
 
     name: str
@@ -105,11 +115,35 @@ class Plot:
     group: str = ""
     under: str = ""
     about: str | None = None
+    tier: Tier = field(default="few", compare=False, repr=False, metadata=SCREEN)
 
     def __post_init__(self) -> None:
         become(self, lambda rows: [[finite(v) for v in row] for row in rows], "z")
         become(self, lambda series: [finite(v) for v in series], "xlim", "ylim", "x", "y", "levels", "labels", "texts")
         become(self, list, "curves")
+
+
+def first_alone(plots: Sequence[Plot], preferred: Callable[[Plot], bool] = lambda plot: False) -> list[Plot]:
+    """Plots of which a screen draws one panel, with the strip under it, unless all are asked for.
+
+    Args:
+        preferred: whether a panel is drawn rather than the first.
+    """
+    panels = [p for p in plots if not p.under and p.tier != "all"]
+    first = next(iter([*filter(preferred, panels), *panels]), None)
+    shown = set() if first is None else {first.name}
+    return [p if shown & {p.name, p.under} else replace(p, tier="all") for p in plots]
+
+
+def saved(value: Any) -> Any:
+    """What a file holds of a dataclass: mappings and lists without the fields that are for a screen alone."""
+    if is_dataclass(value):
+        return {f.name: saved(getattr(value, f.name)) for f in fields(value) if "screen" not in f.metadata}
+    if isinstance(value, Mapping):
+        return {key: saved(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [saved(item) for item in value]
+    return value
 
 
 def date(day: float) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from calibcli import wellformed
 from calibcli.errors import Exit, GateFailed, InputError, printable
-from calibcli.plots import Plot, become, finite
+from calibcli.plots import SCREEN, Plot, Tier, become, finite, saved
 from calibcli.shelves import alike
 from calibcli.shown import Shown
 from calibcli.spec import Range, normal
@@ -27,6 +26,17 @@ EXITS: dict[Outcome, Exit] = {
     "pass": Exit.OK,
 }
 WORST_FIRST = tuple(EXITS)
+CHANGE = "after minus before"
+"""The scope of what changed between the scopes `before` and `after`, paired over rows."""
+VERDICTS: Mapping[Outcome, str] = {"pass": "PASS", "fail": "FAIL", "inconclusive": "INCONCLUSIVE", "not_run": "NOT RUN"}
+"""The words of a verdict on a rule, in every format and sentence."""
+CLAIMS: Mapping[Outcome, str] = {
+    "pass": "holds",
+    "fail": "reversed",
+    "inconclusive": "undecided",
+    "not_run": "no verdict",
+}
+"""The words of a verdict on a claim, which fails nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +64,7 @@ class Estimate(Shown):
         n: rows behind the number.  se: standard error.
         null, null_high: level to expect under perfect calibration, and its 95 % quantile.
         detail: further named numbers (sampling error, effective n, ...).
+        tier: when a screen shows it.
     """
 
     name: str
@@ -72,6 +83,7 @@ class Estimate(Shown):
     null: float | None = None
     null_high: float | None = None
     detail: Mapping[str, Cell] = field(default_factory=dict)
+    tier: Tier = field(default="few", compare=False, repr=False, metadata=SCREEN)
 
     def __post_init__(self) -> None:
         for key in ("value", "low", "high", "se", "null", "null_high"):
@@ -131,12 +143,18 @@ class Estimate(Shown):
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Rows of a table beside the estimates (per class, per bin, ranking)."""
+    """Rows of a table beside the estimates (per class, per bin, ranking).
+
+    Attributes:
+        tier: when a screen shows it.  few: the rows that a screen shows at first, by number; none: all of them.
+    """
 
     name: str
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     title: str = ""
+    tier: Tier = field(default="few", compare=False, repr=False, metadata=SCREEN)
+    few: Sequence[int] = field(default=(), compare=False, repr=False, metadata=SCREEN)
 
     def __post_init__(self) -> None:
         become(self, list, "columns")
@@ -220,6 +238,28 @@ class Numbers(Shown, Mapping[Key, Estimate]):
         return len(list(iter(self)))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Screen:
+    """How a command lays its result out on a screen, beside the tiers of its parts.
+
+    Attributes:
+        pairs: which numbers stand beside each other. `change`: before, after and their difference. `models`: the values
+            of two models and their difference. `errors`: both errors of a number. `scores`: the metrics of one score.
+            `claims`: a claim and what decides it. `tables`: none, the tables have the numbers. "": before and after,
+            each with its interval.
+        hidden: names of facts that only `-v` shows.
+        one_page: whether what is shown at first is cut to the height of a screen.
+        bins: the most rows of a diagram that is shown at first.
+        badge: what a badge calls the result, by default its command.
+    """
+
+    pairs: Literal["", "change", "models", "errors", "scores", "claims", "tables"] = ""
+    hidden: Sequence[str] = ()
+    one_page: bool = False
+    bins: int = 15
+    badge: str = ""
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Result(Numbers):
     """What a command found. Plain data: every renderer reads this and nothing else.
@@ -235,6 +275,7 @@ class Result(Numbers):
         facts: settings and findings that are not estimates (kind of scores, n, classes, ridge, ...).
         artefacts: files written by `--save`, by role.
         provenance: version, argv, seed, device, inputs with sha256, and the time fields `started`, `seconds`.
+        screen: how a screen lays it out.
     """
 
     command: str
@@ -247,6 +288,7 @@ class Result(Numbers):
     artefacts: Mapping[str, str] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
     schema: int = SCHEMA
+    screen: Screen = field(default=Screen(), compare=False, repr=False, metadata=SCREEN)
 
     def __post_init__(self) -> None:
         become(self, list, "estimates", "tables", "plots", "checks", "notes")
@@ -275,6 +317,11 @@ class Result(Numbers):
         """
         outcomes = {check.outcome for check in self.checks}
         return next((o for o in WORST_FIRST if o in outcomes), None)
+
+    @property
+    def words(self) -> Mapping[Outcome, str]:
+        """What its verdicts are called: those of a result that answers a question are on claims."""
+        return CLAIMS if "question" in self.facts else VERDICTS
 
     @property
     def exit_code(self) -> int:
@@ -327,7 +374,7 @@ class Result(Numbers):
         """
         import json
 
-        data = dataclasses.asdict(self)
+        data = saved(self)
         data["checksum"] = _checksum(json.loads(json.dumps(data, allow_nan=False)))  # as it is read: keys are texts
         return json.dumps(data, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
 

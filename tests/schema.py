@@ -39,7 +39,7 @@ def text() -> str:
 def _object(cls: Any) -> dict[str, Any]:
     hints, about = get_type_hints(cls), _about(cls)
     properties = {}
-    for field in dataclasses.fields(cls):
+    for field in _saved(cls):
         properties[field.name] = _kind(hints[field.name])
         if field.name in about:
             properties[field.name]["description"] = about[field.name]
@@ -51,8 +51,13 @@ def _object(cls: Any) -> dict[str, Any]:
         "type": "object",
         "description": (inspect.getdoc(cls) or "").split("\n\n")[0].replace("\n", " "),
         "properties": properties,
-        "required": [f.name for f in dataclasses.fields(cls)],
+        "required": [f.name for f in _saved(cls)],
     }
+
+
+def _saved(cls: Any) -> list[dataclasses.Field[Any]]:
+    """The fields that files have."""
+    return [field for field in dataclasses.fields(cls) if "screen" not in field.metadata]
 
 
 def _kind(hint: Any) -> dict[str, Any]:
@@ -76,7 +81,7 @@ def _kind(hint: Any) -> dict[str, Any]:
 def _about(cls: Any) -> dict[str, str]:
     """Attributes of the docstring: `name: text`, several to a line where they are short."""
     found: dict[str, str] = {}
-    names = {f.name for f in dataclasses.fields(cls)}
+    names = {f.name for f in _saved(cls)}
     body = (inspect.getdoc(cls) or "").partition("Attributes:\n")[2]
     for part in re.split(r"\n(?= {4}\S)|  (?=\w+: )", "\n" + body):
         head, colon, rest = part.strip().partition(":")

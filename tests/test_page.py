@@ -187,7 +187,7 @@ def distinct(kind: Any, counter: list[int]) -> Any:
 
 def leaves(value: Any) -> list[Any]:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        value = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        value = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if "screen" not in f.metadata}
     if isinstance(value, dict):
         return [leaf for one in value.values() for leaf in leaves(one)]
     return [leaf for one in value for leaf in leaves(one)] if isinstance(value, list) else [value]
@@ -214,7 +214,7 @@ def test_every_field_of_a_figure_is_shown() -> None:
     curve = dataclasses.replace(plot.curves[0], kind="points", x=[3.25], y=[4.125], low=[4.0625], high=[4.25])
     shown = Page(page(Result(command="metrics", plots=[dataclasses.replace(plot, curves=[curve], labels=[])]))).text
     for field in dataclasses.fields(Plot):
-        if field.name not in ("kind", "curves", "labels", "texts", "flip", "under", "x", "y", "z", "levels"):
+        if field.name not in ("kind", "curves", "labels", "texts", "flip", "under", "x", "y", "z", "levels", "tier"):
             value = getattr(plot, field.name)
             assert str(value if isinstance(value, str) else ", ".join(f"{v:g}" for v in value)) in shown, field.name
     for text in (curve.label, curve.role, "points", "4.125", "4.25"):

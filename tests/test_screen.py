@@ -13,18 +13,20 @@ import sys
 import tempfile
 from functools import cache
 from pathlib import Path
+from unittest import mock
 
 import headline_cases
 import numpy as np
 import pytest
 import render_cases
 
-from calibcli import headline, metrics, numbers
+from calibcli import headline, metrics, numbers, render
 from calibcli.cli.app import main
-from calibcli.render import beside, sheet, stream
+from calibcli.render import sheet, stream
 from calibcli.render.formats import table
 from calibcli.render.sheet import Column, Detail, Sheet
-from calibcli.result import Check, Estimate, Result, Table
+from calibcli.result import CHANGE, Check, Estimate, Result, Table
+from calibcli.study.experiment import SCREEN
 
 ROOT = Path(__file__).parent.parent
 SAMPLE = ROOT / "sample_data"
@@ -91,7 +93,9 @@ def keeper() -> tempfile.TemporaryDirectory[str]:
 def result(command: str) -> Result:
     """What the command finds on the sample data; a study's is in docs/studies."""
     if command in STUDIES:
-        return Result.from_json((ROOT / "docs" / "studies" / f"{command}.json").read_bytes())
+        study = Result.from_json((ROOT / "docs" / "studies" / f"{command}.json").read_bytes())
+        plots = [dataclasses.replace(plot, tier="all") for plot in study.plots]  # what a screen shows is in no file
+        return dataclasses.replace(study, plots=plots, screen=SCREEN)
     folder = Path(keeper().name)
     if command in NEEDS:
         result(NEEDS[command])
@@ -103,10 +107,10 @@ def result(command: str) -> Result:
         name, _, part = word.partition("#")
         word = FILES.get(name, word) + (f"#{part}" if part else "")
         argv.append(str(folder / word) if word.endswith((".npz", ".json", ".safetensors")) else word)
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out):
+    results: list[Result] = []
+    with mock.patch.object(render, "show", lambda one, *_: results.append(one)):
         main([*argv, "--json", "-q"])
-    found = Result.from_json(out.getvalue())
+    (found,) = results
     inputs = [{"path": Path(str(entry["path"])).name} for entry in found.provenance.get("inputs") or ()]
     return dataclasses.replace(found, provenance={"inputs": inputs})
 
@@ -215,7 +219,7 @@ def test_a_screen_alone_shows_what_it_does_beside_a_file(
 def test_scale_shows_the_paired_change_of_every_metric_that_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "\n".join(shown(monkeypatch, result("scale"), 120))
     for e in result("scale").estimates:
-        if e.scope == beside.DIFFERENCE and e.name in ("nll", "ece"):
+        if e.scope == CHANGE and e.name in ("nll", "ece"):
             row = next(line for line in text.splitlines() if line.startswith(e.name))
             assert {*" ".join(numbers.shown(e)).split()} <= {*row.split()}
 

@@ -932,7 +932,7 @@ def test_numbers_of_a_study_have_four_digits_and_no_p_without_other_rows() -> No
         for claim in study.claims
     ]
     assert [" p " in check.estimate.how for check in checks if check.estimate] == [True, False]
-    result = Result(command="study", checks=checks, tables=[table])
+    result = Result(command="study", checks=checks, tables=[table], facts={"question": study.question})
     for name in ("table", "markdown", "junit", "github"):
         text = render.text(result, name)
         assert "0.3379" in text
@@ -944,7 +944,8 @@ def test_numbers_of_a_study_have_four_digits_and_no_p_without_other_rows() -> No
 
 @pytest.mark.parametrize(("outcome", "word"), [("fail", "reversed"), ("inconclusive", "undecided")])
 def test_a_claim_fails_nothing(outcome: Any, word: str) -> None:
-    result = Result(command="study", checks=[Check(rule="a < b", outcome=outcome, message=word, fatal=False)])
+    check = Check(rule="a < b", outcome=outcome, message=word, fatal=False)
+    result = Result(command="study", checks=[check], facts={"question": "Is a below b?"})
     text = render.text(result, "table")
     assert word in text
     assert "warns" not in text

@@ -299,6 +299,7 @@ def merged(
     return dataclasses.replace(
         result,
         command="merge",
+        screen=dataclasses.replace(result.screen, badge=""),
         facts={**result.facts, "headline": said},
         provenance={**result.provenance, "inputs": inputs, "parts": result.provenance["inputs"]},
     )

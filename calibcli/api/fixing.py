@@ -19,7 +19,7 @@ from calibcli.files import atomic, claim, guarding, known_suffix, reading, sha25
 from calibcli.inputs.scores import multilabel, recorded
 from calibcli.inputs.scores.from_arrays import How
 from calibcli.predictions import Predictions, Progress
-from calibcli.result import Result
+from calibcli.result import Result, Screen
 from calibcli.scalers import Fit, Scaler, check_classes
 from calibcli.scalers import load as load_scaler
 from calibcli.scalers import save as save_scaler
@@ -28,6 +28,7 @@ from calibcli.scalers.per_label import check_labels, load_labels
 from calibcli.spec import convert
 
 __all__ = ["apply", "fit_scaler", "load_scaler", "save_scaler"]
+APPLIED = Screen(hidden=("written", "n", "classes"))  # the sentence says it
 
 
 @spread
@@ -131,6 +132,7 @@ def apply(
         facts=facts,
         artefacts={"scores": str(target)},
         provenance={"inputs": [*files, *recorded.provenance(rows)]},
+        screen=APPLIED,
     )
     return headline.headed(result)
 
@@ -215,6 +217,7 @@ def _apply_labels(
             },
             artefacts={"scores": str(path)},
             provenance={"inputs": [*files, *recorded.provenance(first)]},
+            screen=APPLIED,
         )
     )
 

@@ -14,7 +14,7 @@ from calibcli.errors import InputError, UsageError
 from calibcli.gate import compare as comparing
 from calibcli.gate.input_files import read_result
 from calibcli.headline import FACT, headed, listed
-from calibcli.result import WORST_FIRST, Cell, Result, Table
+from calibcli.result import CHANGE, WORST_FIRST, Cell, Result, Table
 
 __all__ = ["report"]
 
@@ -51,7 +51,7 @@ def report(*results: Result | str | Path, names: Sequence[str] | None = None) ->
         pair
         for name, (one, _) in zip(named, read, strict=True)
         for pair in held(one, name)  # but for what a report found by comparing
-        if pair[1] is one or pair[1].command != "compare" or pair[1].provenance
+        if pair[1] is one or not by_report(pair[1])
     ]
     compared, notes = _compared(found)
     verdicts = [one.verdict for _, one in found if one.verdict]
@@ -71,6 +71,11 @@ def report(*results: Result | str | Path, names: Sequence[str] | None = None) ->
         },
         provenance={"inputs": [entry for _, entry in read if entry]},
     )
+
+
+def by_report(result: Result) -> bool:
+    """Whether a report made this result itself, by comparing those that it was given."""
+    return result.command == "compare" and not result.provenance
 
 
 def _headline(held: Sequence[tuple[str, Result]]) -> str:
@@ -130,5 +135,5 @@ def _compared(held: Sequence[tuple[str, Result]]) -> tuple[list[tuple[str, Resul
 
 def _fixed(result: Result) -> Result:
     """Of a fit what it fitted, and what came after: before is what `metrics` compares."""
-    left = [e for e in result.estimates if e.scope not in ("before", "after minus before")]
+    left = [e for e in result.estimates if e.scope not in ("before", CHANGE)]
     return dataclasses.replace(result, estimates=left) if result.command == "scale" else result

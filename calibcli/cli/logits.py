@@ -8,7 +8,7 @@ from calibcli import device as devices
 from calibcli.cli.run import Run, takes
 from calibcli.files import claim, known_suffix
 from calibcli.inputs import opening
-from calibcli.result import Estimate, Result
+from calibcli.result import Estimate, Result, Screen
 from calibcli.spec import Rows, argument, option
 
 PANEL = "Measure"
@@ -61,6 +61,7 @@ def command(
         facts={**facts, **sizes, "preprocess": facts["preprocess"]},
         artefacts={"logits" if i == 0 else "labels": str(path) for i, path in enumerate(written.paths)},
         provenance={"inputs": loaded.inputs(found), **run_with},
+        screen=Screen(hidden=("container",)),
     )
     return run.finish(result)
 

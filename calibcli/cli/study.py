@@ -141,10 +141,13 @@ def _write(found: Result, save: Path, run: Run) -> None:
 
 def _so_far(study: Study, save: Path) -> Result:
     from calibcli.study import work
+    from calibcli.study.experiment import SCREEN
 
     every = work.runs(study)
     told = f"{sum(bool(work.record(save, one)) for one in every)} of {len(every)}"
-    return Result(command="study", facts={"headline": f"{told} runs are done.", "study": study.name, "runs": told})
+    return Result(
+        command="study", facts={"headline": f"{told} runs are done.", "study": study.name, "runs": told}, screen=SCREEN
+    )
 
 
 def _overview() -> Result:
@@ -159,11 +162,12 @@ def _overview() -> Result:
 
 
 def _plan(study: Study) -> Result:
-    from calibcli.study import work
+    from calibcli.study import experiment, work
 
     rows: list[list[Cell]] = [[one.arm.name, one.arch, one.seed, one.arm.loss] for one in work.runs(study)]
     return Result(
         command="study",
         tables=[Table(name="runs", columns=["arm", "network", "seed", "loss"], rows=rows)],
         facts={"study": study.name, "runs": len(rows), **({"cost": study.cost} if study.cost else {})},
+        screen=experiment.SCREEN,
     )

@@ -20,9 +20,9 @@ from calibcli.gate.stored import Source
 from calibcli.gate.verdict import Claim, judge
 from calibcli.metrics.intervals import BOUNDLESS, average
 from calibcli.metrics.sample import traits
-from calibcli.plots import Plot
+from calibcli.plots import RULES, Plot
 from calibcli.predictions import Progress
-from calibcli.result import WORST_FIRST, Check, Estimate, Result, Table
+from calibcli.result import WORST_FIRST, Check, Estimate, Result, Screen, Table
 
 MOST_SLICES = 1000
 Judged = Callable[[str], tuple[Rows, Rows] | str]
@@ -61,7 +61,8 @@ def check(source: Source, config: Config, rows: Judged | None = None, progress: 
         none = "no gate is configured: write --max ece=0.05, or gates in calib.toml"
         checks.append(Check(rule="(none)", outcome="not_run", message=none))
     estimates = list({(e.name, e.scope): e for c in checks if (e := c.estimate) is not None}.values())
-    return Result(command="check", estimates=estimates, checks=checks, tables=_tables(source, config), notes=[*notes])
+    result = Result(command="check", estimates=estimates, checks=checks, tables=_tables(source, config), notes=[*notes])
+    return dataclasses.replace(result, screen=Screen(one_page=True, badge="calibration"))
 
 
 def _within_limit(rule: Rule, alpha: float, source: Source) -> list[Check]:
@@ -152,7 +153,8 @@ def rules_plot(checks: Sequence[Check]) -> list[Plot]:
         if c.estimate is not None and c.limit is not None
     ]
     axis = "distance to the limit / half the interval (right of 0: within)"
-    return forest(rows, name="rules", title="Rules", axis=axis, line="limit")
+    figures = forest(rows, name=RULES, title="Rules", axis=axis, line="limit")
+    return [dataclasses.replace(plot, tier="all") for plot in figures]
 
 
 def _tables(source: Source, config: Config) -> list[Table]:

@@ -15,12 +15,12 @@ from calibcli.gate.differences import LEVEL, Difference, Model, combined, differ
 from calibcli.gate.forest import Row, forest
 from calibcli.gate.pairing import Unpaired, pair
 from calibcli.gate.pairing import keys as keys_of
-from calibcli.metrics import DEFAULT, Sample, choose, columns_of, estimates, known
+from calibcli.metrics import DEFAULT, METRICS, Sample, choose, columns_of, estimates, first_screen, known
 from calibcli.metrics.paired import outside, shown
 from calibcli.metrics.sample import traits
-from calibcli.plots import Plot
+from calibcli.plots import Plot, first_alone
 from calibcli.predictions import Array, Predictions, notes_of
-from calibcli.result import Estimate, Result, Table
+from calibcli.result import Estimate, Result, Screen, Table
 from calibcli.shelves import Choice
 
 
@@ -130,17 +130,26 @@ def _result(
         for d, (*row, said) in zip(differences, verdicts.rows, strict=True)
     ]
     measured = [[e.name, e.scope, *(own[i].value for own in values)] for i, e in enumerate(values[0])]
-    return Result(
+    changes = [d.estimate for d in differences]
+    result = Result(
         command="compare",
-        estimates=[d.estimate for d in differences],
+        estimates=changes,
         tables=[
             Table(name="models", title="Models", columns=["metric", "scope", *names], rows=measured),
             dataclasses.replace(verdicts, rows=rows),
         ],
-        plots=_forest(differences, [str(row[-1]) for row in verdicts.rows]),
+        plots=first_alone(_forest(differences, [str(row[-1]) for row in verdicts.rows])),
         notes=notes,
         facts={**facts, "alpha": alpha, "comparisons": sum(d.p is not None for d in differences)},
+        screen=Screen(pairs="models", hidden=("alpha", "comparisons"), one_page=True),
     )
+    if not any(e.name.partition(":")[0] in METRICS for e in changes):
+        return result
+
+    def few(e: Estimate) -> bool:
+        return first_screen.decides(e.name, result.facts) and first_screen.trait(e.name, "compared", "=" not in e.scope)
+
+    return dataclasses.replace(result, estimates=first_screen.tiered(changes, few))
 
 
 def _forest(differences: Sequence[Difference], verdicts: Sequence[str]) -> list[Plot]:

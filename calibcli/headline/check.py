@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from calibcli import numbers
 from calibcli.headline import listed, told, traits, upper
-from calibcli.result import WORST_FIRST, Check, Estimate, Result
+from calibcli.result import VERDICTS, WORST_FIRST, Check, Estimate, Result
 
-WORDS = {"pass": "PASS", "fail": "FAIL", "inconclusive": "INCONCLUSIVE", "not_run": "NOT RUN"}
 NO_RULE = "(none)"
 
 
@@ -16,15 +15,15 @@ def say(result: Result) -> str:
         return ""
     own = [c for c in result.checks if c.outcome == verdict]
     own.sort(key=lambda c: not c.fatal)
-    rest = [f"{sum(c.outcome == o for c in result.checks)} {WORDS[o]}" for o in WORST_FIRST if o != verdict]
+    rest = [f"{sum(c.outcome == o for c in result.checks)} {VERDICTS[o]}" for o in WORST_FIRST if o != verdict]
     rest = [text for text in rest if not text.startswith("0 ")]
     if verdict == "pass":
         many = {1: "", 2: "both rules hold, "}.get(len(own), f"all {len(own)} rules hold, ")
         return told(f"PASS: {many}{listed(map(_numbers, own), 2)}{_sure(own)}")
     fatal = any(c.fatal for c in own)
     excused = " (fails the run)" * (verdict == "not_run") if fatal else " (a warning, which fails no run)"
-    said = f"{WORDS[verdict]}{excused}: {_numbers(own[0])}{_why(own[0])}"
-    others = [f"{len(own) - 1} more {WORDS[verdict]}"] if len(own) > 1 else []
+    said = f"{VERDICTS[verdict]}{excused}: {_numbers(own[0])}{_why(own[0])}"
+    others = [f"{len(own) - 1} more {VERDICTS[verdict]}"] if len(own) > 1 else []
     return told(said, ", ".join(others + rest), _advice(own[0]))
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 
 from calibcli.headline import first, items, listed, moved, name, named, told, value
-from calibcli.result import Result
-
-CHANGE = "after minus before"
+from calibcli.result import CHANGE, Result
 
 
 def say(result: Result) -> str:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from calibcli.headline import first, listed, moved, name, side, told, traits, upper, value
-from calibcli.result import Estimate, Result
-
-CHANGE = "after minus before"
+from calibcli.result import CHANGE, Estimate, Result
 
 
 def say(result: Result) -> str:

@@ -25,10 +25,12 @@ from calibcli.hessian.quantities import DEFAULT, QUANTITIES, Found
 from calibcli.hessian.selftest import SelfTest, check
 from calibcli.hessian.settings import held_together, memory_said, plain_recurrence, second_order
 from calibcli.losses import final
-from calibcli.plots import Plot
-from calibcli.result import Cell, Estimate, Result, Table
+from calibcli.plots import Plot, first_alone
+from calibcli.result import Cell, Estimate, Result, Screen, Table
 from calibcli.shelves import Choice
 
+HIDDEN = ("model", "data", "container", "tensors", "memory_plan", "krylov_basis", "ranks")
+"""Facts that a screen shows with `-v` alone: where the numbers come from, and how they were computed."""
 __all__ = ["DEFAULT", "QUANTITIES", "IndexedData", "LogitLoss", "Tensors", "measure"]
 
 
@@ -150,7 +152,16 @@ def _result(
                 scope = ", ".join(filter(None, (label, e.scope)))
                 level = shared.level if e.low is not None and "sampling_se" in e.detail and e.se is not None else None
                 number_of = choice.traits.get("estimate", choice.name) + choice.spec.removeprefix(choice.name)
-                estimates.append(dataclasses.replace(e, name=number_of, scope=scope, level=level, n=problem.layout.n))
+                estimates.append(
+                    dataclasses.replace(
+                        e,
+                        name=number_of,
+                        scope=scope,
+                        level=level,
+                        n=problem.layout.n,
+                        tier=choice.traits.get("tier", "few"),
+                    )
+                )
             plots += [_labelled(p, label) for p in f.plots]
             notes += f.notes
             layers.update(f.layers)
@@ -166,7 +177,10 @@ def _result(
         command="curvature",
         estimates=estimates,
         tables=[_error_table(estimates), *tables],
-        plots=sorted(plots, key=lambda plot: plot.name.startswith("convergence")),  # how a number was got comes last
+        plots=first_alone(
+            sorted(plots, key=lambda plot: plot.name.startswith("convergence")),  # how a number was got comes last
+            lambda plot: plot.name == figures.DENSITY,
+        ),
         notes=list(dict.fromkeys(notes)),
         facts={
             "rows": problem.layout.n,
@@ -181,6 +195,7 @@ def _result(
             "interrupted": shared.stopped,
             "self_test": {"asymmetry": test.asymmetry, "difference": test.difference},
         },
+        screen=Screen(pairs="errors", hidden=HIDDEN, one_page=True),
     )
 
 
@@ -192,6 +207,7 @@ def _error_table(estimates: list[Estimate]) -> Table:
         title="Error of the estimator (this data) and of the sample (the population)",
         columns=["quantity", "scope", "value", *(error.replace("_", " ") for error in errors)],
         rows=[[e.name, e.scope, e.value, *(e.detail.get(error) for error in errors)] for e in estimates],
+        tier="all",
     )
 
 
@@ -214,7 +230,7 @@ def _layer_table(names: list[str], columns: dict[str, torch.Tensor], problem: Pr
         counts[tensor.rpartition(".")[0] or tensor] += size
     rows: list[list[Cell]] = [[n, counts[n], *(float(c[i]) for c in columns.values())] for i, n in enumerate(names)]
     name, title = (f"layers {label}", f"Per layer, {label}") if label else ("layers", "Per layer")
-    return Table(name=name, columns=["layer", "parameters", *columns], rows=rows, title=title)
+    return Table(name=name, columns=["layer", "parameters", *columns], rows=rows, title=title, tier="all")
 
 
 def _labelled(plot: Plot, label: str) -> Plot:

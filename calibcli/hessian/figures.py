@@ -12,6 +12,9 @@ from calibcli.hessian.lanczos import Lanczos
 from calibcli.plots import Curve, Plot
 from calibcli.result import Estimate
 
+DENSITY = "density"
+"""Name of the figure that a screen shows rather than another."""
+
 
 def density(d: Density, quantile: float) -> Plot:
     """Density over λ on a logarithmic scale, with the band of the random start vectors and of the steps."""
@@ -20,7 +23,7 @@ def density(d: Density, quantile: float) -> Plot:
     y, low, high = (v.clamp(min=floor).tolist() for v in (d.values, d.least - half, d.most + half))
     curve = _curve("density", "line", y, low, high, d.grid.tolist())
     title = f"Spectral density, smoothed with σ = {d.sigma:.3g}"
-    return Plot(name="density", title=title, xlabel="eigenvalue λ", ylabel="density", yscale="log", curves=[curve])
+    return Plot(name=DENSITY, title=title, xlabel="eigenvalue λ", ylabel="density", yscale="log", curves=[curve])
 
 
 def eigenvalues(estimates: Sequence[Estimate]) -> Plot:
@@ -35,7 +38,7 @@ def convergence(run: Lanczos, index: int, which: str) -> Plot:
     column = 0 if index else 2
     found = [row[column : column + 2] for row in run.history]
     curve = _curve("Ritz value ± residual", "line", *zip(*((v, v - e, v + e) for v, e in found)))
-    named: dict[str, Any] = {"name": f"convergence {which}", "title": f"Convergence of {which}"}
+    named: dict[str, Any] = {"name": f"convergence {which}", "title": f"Convergence of {which}", "tier": "all"}
     return Plot(**named, xlabel="Hessian-vector products", ylabel="Ritz value", curves=[curve])
 
 
@@ -48,7 +51,12 @@ def layers(names: Sequence[str], values: Mapping[str, torch.Tensor]) -> list[Plo
         half = values.get(f"± {column}")
         low, high = (None if half is None else (series + sign * half).tolist() for sign in (-1.96, 1.96))
         curve = _curve(column, "bars", series.tolist(), low, high, range(len(names)))
-        named: dict[str, Any] = {"name": f"layers {column}", "title": f"{column} per layer", "ylabel": column}
+        named: dict[str, Any] = {
+            "name": f"layers {column}",
+            "title": f"{column} per layer",
+            "ylabel": column,
+            "tier": "all",
+        }
         plots.append(Plot(**named, labels=list(names), flip=True, group="Layers", curves=[curve]))
     return plots
 

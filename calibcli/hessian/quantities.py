@@ -71,7 +71,7 @@ def grad_norm(engine: Engine) -> Found:
     return Found([estimate], layers={"gradient norm": torch.stack([p.norm() for p in pieces]).double().cpu()})
 
 
-@QUANTITIES.add(order=1)
+@QUANTITIES.add(order=1, tier="asked")
 def trace_ggn(engine: Engine, *, precision: Precision | None = None, exact: bool = False) -> Found:
     """Tr(G) of the Gauss-Newton matrix, equal to the Fisher matrix for cross-entropy.
 
@@ -289,7 +289,7 @@ def lambda_max(engine: Engine, *, tol: Precision = 1e-3, bound: Bound = "residua
     return _extreme(engine, -1, tol, bound)
 
 
-@QUANTITIES.add(order=5, certifies=True)
+@QUANTITIES.add(order=5, certifies=True, tier="asked")
 def top(engine: Engine, *, k: Steps = 5, tol: Precision = 1e-3, bound: Bound = "residual") -> Found:
     """The k largest eigenvalues of H, each with its own residual (see lambda_max). Equal ones may count once.
 

@@ -14,7 +14,7 @@ from calibcli.inputs.files import places
 from calibcli.inputs.files.formats import safetensors
 from calibcli.inputs.files.names import DOWNLOADED, parted
 from calibcli.inputs.scores.keys import shape_text
-from calibcli.result import Result
+from calibcli.result import Result, Screen
 
 
 def of(given: Path) -> Result | None:
@@ -65,7 +65,8 @@ def of(given: Path) -> Result | None:
 def _told(path: Path, sha256: str, what: str, used_by: str, facts: dict[str, Any], notes: list[str]) -> Result:
     inputs = [{"path": str(path), "sha256": sha256}]
     facts = {"what": what, "used_by": used_by, **facts}
-    return Result(command="inspect", facts=facts, notes=notes, provenance={"inputs": inputs})
+    hidden = Screen(hidden=("used_by",))  # the sentence says it
+    return Result(command="inspect", facts=facts, notes=notes, provenance={"inputs": inputs}, screen=hidden)
 
 
 def _adapter(path: Path, folder: Path) -> Result:

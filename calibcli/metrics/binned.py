@@ -82,6 +82,8 @@ def _debiased(at: Placed, options: Mapping[str, Any], value: float) -> float:
     debiased="ece2_debiased",
     error=1,
     named=2,
+    first_screen="always",
+    of_parts=True,
 )
 def ece(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "auto") -> GapNorm:
     """Expected calibration error, Σ_b |d_b| over equal-width bins (Naeini et al. 2015; Guo et al. 2017).

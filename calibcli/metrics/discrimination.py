@@ -58,6 +58,7 @@ def _risk(at: Placed, options: Mapping[str, Any], value: float) -> float:
     called=("auroc", "roc_auc", "roc_auc_score", "rocauc", "roc", "c_statistic", "c_index"),
     of_top="failure_auroc",
     named=6,
+    first_screen="two classes",
 )
 def auc(sample: Sample) -> Ranking:
     """Area under the ROC curve of two classes: the chance that P(event) is larger where the event happened.

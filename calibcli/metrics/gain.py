@@ -195,6 +195,8 @@ def _gains(sample: Sample) -> tuple[Predictions, Rows, Gains, Floats]:
     label="gain of a temperature",
     kept="gain",
     refitted=True,
+    first_screen="always",
+    compared=False,
 )
 def temperature_gain(sample: Sample) -> Statistic:
     """NLL per row that a re-fitted temperature would save, by 5-fold cross-fitting.

@@ -15,7 +15,7 @@ from calibcli.spec import Range
 FARTHEST = 1e6  # a ratio beyond which there is no upper bound
 
 
-@METRICS.add(values=Range(0), better="", unit="", condensed=unchanged)
+@METRICS.add(values=Range(0), better="", unit="", condensed=unchanged, first_screen="two classes")
 def observed_expected(sample: Sample, *, of: Of = "auto") -> Statistic:
     """O:E, mean of what came true over mean of what was said; 1 if calibrated in the large (Debray et al. 2017).
 

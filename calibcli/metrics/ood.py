@@ -17,7 +17,7 @@ from calibcli.metrics.paired import Paired, ranked, shown
 from calibcli.metrics.sample import BinaryOutcomes
 from calibcli.plots import Curve, Plot
 from calibcli.predictions import Floats, Ints, Predictions, Progress, notes_of, words
-from calibcli.result import Estimate, Result, Table
+from calibcli.result import Estimate, Result, Screen, Table
 from calibcli.spec import Level, Positive, check_options
 
 Score = Literal["confidence", "entropy", "energy", "max_logit"]
@@ -26,6 +26,7 @@ EVERY: tuple[Score, ...] = (*OF_PROBABILITIES, "energy", "max_logit")
 AXES = {"entropy": "entropy, nats", "energy": "energy: T log Σ exp(z / T)", "max_logit": "largest logit"}
 BINS = 30
 SIDES = "inside", "outside"
+SHOWN = ("auroc", "fpr95")  # on a screen; the others with -v and in files
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,7 +214,7 @@ def report(models: Sequence[Model], options: Options | None = None, progress: Pr
     left_out = [f"{name}: {why}" for name in EVERY if not options.scores and (why := models[-1].lacking(name))]
     return Result(
         command="ood",
-        estimates=[*estimates, *differences],
+        estimates=[e if e.name in SHOWN else dataclasses.replace(e, tier="all") for e in (*estimates, *differences)],
         tables=[_table(found, estimates), *([table] if pairs else [])],
         plots=[*map(_histogram, found), _curves(found)],
         notes=[*notes, *left_out],
@@ -227,6 +228,7 @@ def report(models: Sequence[Model], options: Options | None = None, progress: Pr
             "alpha": options.alpha,
             **({"temperature": options.temperature} if options.temperature != 1 else {}),
         },
+        screen=Screen(pairs="scores", one_page=True),
     )
 
 

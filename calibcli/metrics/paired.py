@@ -24,7 +24,7 @@ from calibcli.numerics import (
     unseen_reach,
 )
 from calibcli.predictions import Floats
-from calibcli.result import Cell, Estimate, Table
+from calibcli.result import CHANGE, Cell, Estimate, Table
 from calibcli.shelves import Choice
 
 NAMES = ("nll", "ece", "brier", "accuracy")
@@ -89,9 +89,7 @@ class MeanDifference:
         return Paired(self.mean.value, low, high, self.p_value(), how, self.mean.se)
 
 
-def differences(
-    before: Sample, after: Sample, *, level: float = 0.95, scope: str = "after minus before"
-) -> list[Estimate]:
+def differences(before: Sample, after: Sample, *, level: float = 0.95, scope: str = CHANGE) -> list[Estimate]:
     """`nll`, `ece`, `brier` and `accuracy` of `after` minus those of `before`, samples of the same rows."""
     estimates = []
     for name in known(NAMES, before.columns.top_only):

@@ -57,6 +57,7 @@ def _cost_of_wrong(sample: Sample) -> tuple[float, Floats]:
     binary=True,
     kept="correct",
     named=3,
+    first_screen="always",
 )
 def accuracy(sample: Sample) -> MeanOf:
     """Share of rows whose predicted class is the label; ties of the scores go to the lowest class.
@@ -80,6 +81,7 @@ def accuracy(sample: Sample) -> MeanOf:
     kept="nll",
     by_label=True,
     named=1,
+    first_screen="always",
 )
 def nll(sample: Sample) -> MeanOf:
     """Negative log-likelihood, mean of -log p_y.
@@ -105,6 +107,7 @@ def nll(sample: Sample) -> MeanOf:
     parts=True,
     kept="brier",
     named=4,
+    first_screen="two classes",
 )
 def brier(sample: Sample) -> MeanOf:
     """Brier score, mean of Σ_k (p_k - 1[k = y])², in [0, 2]; of two classes half of that, mean of (P(event) - y)².
@@ -117,7 +120,15 @@ def brier(sample: Sample) -> MeanOf:
     return MeanOf(sample, sample.columns.brier, ends=(0.0, 1.0 if sample.columns.k == 2 else 2.0))
 
 
-@METRICS.add(values=UNIT, better="lower", unit="", label="Brier score of the top label", parts=True, named=5)
+@METRICS.add(
+    values=UNIT,
+    better="lower",
+    unit="",
+    label="Brier score of the top label",
+    parts=True,
+    named=5,
+    first_screen="confidence",
+)
 def brier_top(sample: Sample) -> MeanOf:
     """Brier score of the top label, mean of (confidence - correct)².
 
@@ -146,7 +157,7 @@ def _gap(k: int | None, options: Mapping[str, Any]) -> Range:
     return Range(-1 if k in (None, 2) else 1 / k - 1, 1)
 
 
-@METRICS.add(values=SIGNED, narrowed=_gap, better="zero", unit="probability")
+@METRICS.add(values=SIGNED, narrowed=_gap, better="zero", unit="probability", first_screen="confidence")
 def confidence_gap(sample: Sample, *, of: Of = "auto") -> MeanOf:
     """Mean confidence minus accuracy, positive when overconfident; of two classes mean P(event) minus its frequency.
 
@@ -354,7 +365,7 @@ def brier_parts(sample: Sample, shown: ClassBins, event: str) -> Table:
     what = f"brier, of P({event})," if event else "brier_top, of the top label,"
     title = f"{what} = reliability - resolution + uncertainty + within-bin variance - covariance"
     heads = ["brier" if event else "brier_top", *list(parts)[1:]]
-    return Table(name="murphy", title=title, columns=heads, rows=[list(parts.values())])
+    return Table(name="murphy", title=title, columns=heads, rows=[list(parts.values())], tier="asked")
 
 
 def murphy(view: BinaryOutcomes, bins: Bins) -> dict[str, float]:

@@ -64,7 +64,7 @@ def _condensed(coefficient: int) -> Bound:
     return bound
 
 
-@METRICS.add(values=ANY, better="", unit="", condensed=_condensed(1))
+@METRICS.add(values=ANY, better="", unit="", condensed=_condensed(1), first_screen="two classes")
 def cox_slope(sample: Sample, *, of: Of = "auto") -> Statistic:
     """Slope of logit P(y) = a + b logit p (Cox 1958); 1 if calibrated, below 1 if overconfident.
 
@@ -74,7 +74,7 @@ def cox_slope(sample: Sample, *, of: Of = "auto") -> Statistic:
     return Coefficient(sample.view(of), 1)
 
 
-@METRICS.add(values=ANY, better="zero", unit="", condensed=_condensed(0))
+@METRICS.add(values=ANY, better="zero", unit="", condensed=_condensed(0), first_screen="two classes")
 def cox_intercept(sample: Sample, *, of: Of = "auto") -> Statistic:
     """Intercept of logit P(y) = a + b logit p (Cox 1958); 0 if calibrated.
 

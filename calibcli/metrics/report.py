@@ -13,15 +13,16 @@ from calibcli import metrics
 from calibcli.columns import ClassBins, ClassTable, Columns, Edges, columns
 from calibcli.columns.parts import Gathered, columns_by, rows_by
 from calibcli.errors import UsageError
+from calibcli.metrics import first_screen
 from calibcli.metrics.diagrams import class_panels, reliability, with_curve
 from calibcli.metrics.proper import brier_parts
 from calibcli.metrics.reliability import Bins
 from calibcli.metrics.sample import METRICS, BinaryOutcomes, Sample, names_read, needed_class_bins, reads_scores, traits
 from calibcli.metrics.tasks_mean import MACRO, TASK, macro
 from calibcli.numerics import one_thread
-from calibcli.plots import Plot
+from calibcli.plots import Plot, first_alone
 from calibcli.predictions import Ints, Predictions, Progress
-from calibcli.result import Cell, Estimate, Result, Table
+from calibcli.result import Cell, Estimate, Result, Screen, Table
 from calibcli.shelves import Choice
 from calibcli.spec import Drawn, check_options
 
@@ -30,6 +31,7 @@ BRIEF = ("accuracy", "nll", "confidence_gap", "ece")
 MOST_SLICES = 200
 MOST_PANELS = 30
 MOST_SLICE_PANELS = 12
+SCREEN = Screen(hidden=("level", "why"), one_page=True, badge="calibration")
 PER_BIN, PER_MCE_BIN = 50, 30  # rows below which a warning is due
 
 
@@ -147,14 +149,16 @@ def of_columns(predictions: Predictions, measured: Columns, options: Options) ->
         tables.append(per_class(sample, shown, predictions, seen))
         plots += drawn.values()
     slices, slice_tables, slice_plots = _slices(predictions, measured, options)
-    return Result(
+    result = Result(
         command="metrics",
         estimates=[*estimates, *slices],
         tables=[*tables, *slice_tables],
-        plots=[*plots, *slice_plots],
+        plots=first_alone([*plots, *slice_plots]),
         notes=[*predictions.notes, *warnings(sample, estimates, bins)],
         facts=_facts(predictions, sample, options),
+        screen=SCREEN,
     )
+    return first_screen.measured(result)
 
 
 def _shown(options: Options) -> ClassBins:
@@ -190,14 +194,16 @@ def report_multilabel(
     rows.append(["mean", None, None, *means])
     first = next(iter(labels.values()))
     names = [choice.spec for choice in _choices(first, options, BRIEF)]
-    return Result(
+    result = Result(
         command="metrics",
         estimates=found,
         tables=[Table(name="labels", columns=["label", "rows", "positive", *names], rows=rows)],
-        plots=plots,
+        plots=first_alone(plots),
         notes=notes,
         facts={"labels": len(labels), "n": first.n, "kind": first.kind, "level": options.level},
+        screen=SCREEN,
     )
+    return first_screen.measured(result)
 
 
 def warnings(sample: Sample, estimates: Sequence[Estimate], bins: Bins) -> list[str]:

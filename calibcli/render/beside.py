@@ -3,66 +3,69 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from calibcli import numbers
 from calibcli.render import sheet
-from calibcli.render.sheet import CHANGE, OF, UNIT, VALUE, WHY, Column, Sheet, changes, intervals
-from calibcli.result import Cell, Estimate, Result, Table
-
-DIFFERENCE = "after minus before"
-BEST = 3  # methods of a ranking, beside those that every reader looks for
-USUAL = ("temperature", "none")
+from calibcli.render.sheet import DIFFERENCE, OF, UNIT, VALUE, WHY, Column, Sheet, changes, intervals
+from calibcli.result import CHANGE, Cell, Estimate, Result, Table
 
 
-def _scale(result: Result) -> list[Sheet]:
-    """The parameters, then before, after and their paired difference side by side, of each loss by itself."""
+def _change(result: Result) -> list[Sheet]:
+    """The other numbers, then before, after and their paired difference side by side, of each loss by itself."""
     by = {(e.name, *_when(e.scope)): e for e in result.estimates}
-    moved = [e for e in result.estimates if _when(e.scope)[1] == DIFFERENCE]
+    moved = [e for e in result.estimates if _when(e.scope)[1] == CHANGE]
     keys = list(dict.fromkeys((name, of) for name, of, when in by if when in ("before", "after")))
-    other = [e for e in result.estimates if not _when(e.scope)[1] and e.name != "nll_difference"]
+    other = [e for e in result.estimates if not _when(e.scope)[1]]
     rows = []
     for name, of in keys:
-        before, after, change = (by.get((name, of, when)) for when in ("before", "after", DIFFERENCE))
+        before, after, change = (by.get((name, of, when)) for when in ("before", "after", CHANGE))
         rows.append(_moved(before, after, change, of))
-    columns = [*OF, Column("before", right=True, spare=3), Column("after", right=True), CHANGE, intervals(moved), UNIT]
+    columns = [
+        *OF,
+        Column("before", right=True, spare=3),
+        Column("after", right=True),
+        DIFFERENCE,
+        intervals(moved),
+        UNIT,
+    ]
     columns += [Column("if calibrated", spare=2), WHY]
     breaks = changes([of for _, of in keys])
     made = [sheet.estimates(other, "why")] if other else []
     size = sheet.size([e for (_, _, when), e in by.items() if when == "after"])
     made += [sheet.without_empty(Sheet(size, columns, rows, breaks))] if rows else []
-    return made + [_ranking(t) if t.name == "ranking" else sheet.of_table(t) for t in result.tables]
+    return made + [_with_interval(t) for t in result.tables]
 
 
 def _when(scope: str) -> tuple[str, str]:
     """What a number is of, and whether it is from before, after, or their difference: `ce`, `after` of `ce after`."""
-    when = next((one for one in (DIFFERENCE, "before", "after") if scope == one or scope.endswith(f" {one}")), "")
+    when = next((one for one in (CHANGE, "before", "after") if scope == one or scope.endswith(f" {one}")), "")
     return scope.removesuffix(when).rstrip(), when
 
 
-def ranked(result: Result) -> Result:
-    """The best of a ranking, temperature and the scores as they are; then without the parameters of the first."""
-    ranking = next((t for t in result.tables if t.name == "ranking"), None)
-    if ranking is None or len(ranking.rows) <= BEST + len(USUAL):
-        return result
-    rows = [row for i, row in enumerate(ranking.rows) if i < BEST or row[1] in USUAL]
-    title = f"{ranking.title}: {len(rows)} of {len(ranking.rows)}, all with -v or -o"
-    others = [t for t in result.tables if t.name not in ("ranking", "parameters")]
-    return dataclasses.replace(result, tables=[dataclasses.replace(ranking, rows=rows, title=title), *others])
-
-
-def _ranking(table: Table) -> Sheet:
-    """Methods in their order, each interval in one column."""
-    cells = {name: [row[i] for row in table.rows] for i, name in enumerate(table.columns)}
-    low, high = (numbers.column(cells[name]) for name in ("low", "high"))
-    spans = ["" if a == numbers.NONE else f"[{a}, {b}]" for a, b in zip(low, high, strict=True)]
-    ends = {name: numbers.column(cells[name]) for name in ("nll", "difference", "ece", "accuracy")}
-    columns = [Column("method", code=True), Column("nll", right=True), Column("difference", right=True)]
-    columns += [Column("interval"), Column("ece", right=True, spare=2), Column("accuracy", right=True, spare=1)]
-    columns.append(Column("made worse", free=True))
-    methods, worse = ([str(cell) for cell in cells[name]] for name in ("method", "made worse"))
-    rows = zip(methods, ends["nll"], ends["difference"], spans, ends["ece"], ends["accuracy"], worse, strict=True)
-    return sheet.without_empty(Sheet(table.title, columns, [list(row) for row in rows]))
+def _with_interval(table: Table) -> Sheet:
+    """A ranking in its order, without the ranks, its columns `low` and `high` as one; any other table as it is."""
+    heads = [str(name) for name in table.columns]
+    if not {"rank", "low", "high"} <= {*heads}:
+        return sheet.of_table(table)
+    cells = {name: [row[i] for row in table.rows] for i, name in enumerate(heads)}
+    low, high = (numbers.column(cells.pop(name)) for name in ("low", "high"))
+    numeric = [name for name in cells if any(isinstance(cell, int | float) for cell in cells[name]) and name != "rank"]
+    texts = [name for name in cells if name not in numeric and name != "rank"]
+    columns: list[Column] = []
+    series: list[list[str]] = []
+    for at, name in enumerate(heads):
+        if name == "low":
+            columns.append(Column("interval"))
+            series.append(["" if a == numbers.NONE else f"[{a}, {b}]" for a, b in zip(low, high, strict=True)])
+        elif name in numeric:  # those after the interval are left out where the width is short, the last first
+            spare = len(numeric) - numeric.index(name) if at > heads.index("low") else 0
+            columns.append(Column(name, right=True, spare=spare))
+            series.append(numbers.column(cells[name]))
+        elif name in texts:
+            columns.append(Column(name, code=True) if name == texts[0] else Column(name, free=True))
+            series.append([str(cell) for cell in cells[name]])
+    return sheet.without_empty(Sheet(table.title, columns, [list(row) for row in zip(*series, strict=True)]))
 
 
 def _moved(before: Estimate | None, after: Estimate | None, change: Estimate | None, of: str) -> list[str]:
@@ -74,7 +77,7 @@ def _moved(before: Estimate | None, after: Estimate | None, change: Estimate | N
     return [name, of, shown[0].value, shown[1].value, moved.value, moved.interval, unit, shown[1].null, why]
 
 
-def _compare(result: Result) -> list[Sheet]:
+def _models(result: Result) -> list[Sheet]:
     """Each difference beside the numbers of both models, with what is shown of it."""
     models = next((t for t in result.tables if t.name == "models"), None)
     verdicts = next((t for t in result.tables if t.name == "differences"), None)
@@ -95,7 +98,7 @@ def _compare(result: Result) -> list[Sheet]:
         rows.append([e.name, of, names[at], *pair_shown, shown.value, shown.interval, unit, verdict])
     columns = [*OF, Column("model", code=True), Column(names[0], right=True, spare=2)]
     columns.append(Column("model's" if len(names) > 2 else names[1], right=True, spare=3))
-    columns += [CHANGE, intervals(result.estimates), UNIT, Column("shown")]
+    columns += [DIFFERENCE, intervals(result.estimates), UNIT, Column("shown")]
     breaks = changes([row[2] for row in rows])
     if len(names) == 2:
         columns[2] = dataclasses.replace(columns[2], spare=1)
@@ -113,7 +116,7 @@ def _model(scope: str, names: Sequence[str]) -> tuple[int, str]:
     return 0, scope
 
 
-def _curvature(result: Result) -> list[Sheet]:
+def _errors(result: Result) -> list[Sheet]:
     """Every number with both its errors beside it."""
     losses = [str(one) for one in result.facts.get("losses") or ()]
     rows, owners = [], []
@@ -131,34 +134,36 @@ def _curvature(result: Result) -> list[Sheet]:
     breaks = changes(owners)
     musts = frozenset(i for i, e in enumerate(result.estimates) if e.reason)
     made = sheet.without_empty(Sheet(sheet.size(result.estimates), columns, rows, breaks, musts=musts))
-    return [made, *(sheet.of_table(t) for t in result.tables if t.name != "errors")]
+    return [made, *(sheet.of_table(t) for t in result.tables if t.tier != "all")]
 
 
-def _ood(result: Result) -> list[Sheet]:
-    """A row for each score, then the paired differences of AUROC."""
+def _scores(result: Result) -> list[Sheet]:
+    """A row for each score with its metrics, then the paired differences between scores."""
+    table = next((t for t in result.tables if t.name == "differences"), None)
+    verdicts = {} if table is None else {(row[0], row[1]): str(row[-1]) for row in table.rows}
+    own = [e for e in result.estimates if (e.name, e.scope) not in verdicts]
+    changed = [e for e in result.estimates if (e.name, e.scope) in verdicts]
     by = {(e.name, e.scope): numbers.shown(e)[:2] for e in result.estimates}
-    own = {e.scope: e for e in result.estimates if e.name == "fpr95"}
-    rows = []
-    for scope, e in own.items():
-        cells = [*by.get(("auroc", scope), ("", "")), *by["fpr95", scope]]
-        rows.append([scope.removeprefix("score="), *cells, numbers.cell(e.detail.get("threshold"))])
+    names = list(dict.fromkeys(e.name for e in own))
     level = intervals(result.estimates)
-    columns = [Column("score", code=True), Column("auroc", right=True), level, Column("fpr95", right=True)]
-    columns += [level, Column("threshold", right=True, spare=1)]
-    said = {
-        row[1]: str(row[-1]) for t in result.tables if t.name == "differences" for row in t.rows if row[0] == "auroc"
-    }
-    moved = [
-        [e.scope, *by["auroc", e.scope], said[e.scope]]
-        for e in result.estimates
-        if e.name == "auroc" and e.scope in said
-    ]
-    heads = [Column("auroc of", code=True), CHANGE, level, Column("shown")]
-    made = [Sheet(sheet.size(result.estimates), columns, rows), Sheet("", heads, moved)]
+    rows = []
+    for scope in dict.fromkeys(e.scope for e in own):
+        cells = [text for name in names for text in by.get((name, scope), ("", ""))]
+        threshold = next((e.detail["threshold"] for e in own if e.scope == scope and "threshold" in e.detail), None)
+        rows.append([scope.removeprefix("score="), *cells, numbers.cell(threshold)])
+    columns = [Column("score", code=True)]
+    for name in names:
+        columns += [Column(name, right=True), level]
+    columns.append(Column("threshold", right=True, spare=1))
+    made = [Sheet(sheet.size(result.estimates), columns, rows)]
+    for name in dict.fromkeys(e.name for e in changed):
+        heads = [Column(f"{name} of", code=True), DIFFERENCE, level, Column("shown")]
+        of_name = [e for e in changed if e.name == name]
+        made.append(Sheet("", heads, [[e.scope, *by[name, e.scope], verdicts[name, e.scope]] for e in of_name]))
     return [sheet.without_empty(one) for one in made if one.rows]
 
 
-def _study(result: Result) -> list[Sheet]:
+def _claims(result: Result) -> list[Sheet]:
     """The verdict on each claim, in its own word, with what decides it."""
     claims = next((t for t in result.tables if t.name == "claims"), None)
     if claims is None:
@@ -177,10 +182,18 @@ def _study(result: Result) -> list[Sheet]:
     return [Sheet(title, columns, rows, tones=found, musts=frozenset(range(len(rows))))]
 
 
-def _slices(result: Result) -> list[Sheet]:
-    """The rules alone: their table has the numbers too."""
+def _tables(result: Result) -> list[Sheet]:
+    """The tables alone, which have the numbers too."""
     return [sheet.of_table(t) for t in result.tables]
 
 
-OWN = {"scale": _scale, "fit": _scale, "compare": _compare, "curvature": _curvature}
-OWN |= {"ood": _ood, "study": _study, "slices": _slices}
+LAYOUTS: Mapping[str, Callable[[Result], list[Sheet]]] = {
+    "": lambda result: sheet.sheets(result, "why"),
+    "change": _change,
+    "models": _models,
+    "errors": _errors,
+    "scores": _scores,
+    "claims": _claims,
+    "tables": _tables,
+}
+"""What stands beside what, by `Screen.pairs`."""

@@ -12,7 +12,7 @@ from typing import Literal
 from calibcli import numbers
 from calibcli.headline import FACT as HEADLINE
 from calibcli.plots import Curve, Plot
-from calibcli.result import WORST_FIRST, Cell, Check, Estimate, Outcome, Result, Table
+from calibcli.result import VERDICTS, WORST_FIRST, Cell, Check, Estimate, Outcome, Result, Table
 
 
 @dataclass(frozen=True)
@@ -92,13 +92,6 @@ How = Literal["short", "full", "why"]
 """What is said of how a number was found: in short, all of it, or only why there is none."""
 NO_LIMIT = 10**6
 HOW = 60  # characters of "how" that a table shows; JSON has all of it
-VERDICT: Mapping[Outcome, str] = {"pass": "PASS", "fail": "FAIL", "inconclusive": "INCONCLUSIVE", "not_run": "NOT RUN"}
-CLAIM: Mapping[Outcome, str] = {
-    "pass": "holds",
-    "fail": "reversed",
-    "inconclusive": "undecided",
-    "not_run": "no verdict",
-}
 Tone = Literal["", "good", "bad", "warn"]
 TONE: dict[str, Tone] = {"pass": "good", "fail": "bad", "inconclusive": "warn", "not_run": "bad"}
 
@@ -113,7 +106,7 @@ class Column:
 
 
 OF = (Column("metric", code=True), Column("scope", code=True))
-VALUE, CHANGE = Column("value", right=True), Column("change", right=True)
+VALUE, DIFFERENCE = Column("value", right=True), Column("change", right=True)
 UNIT, LEVEL = Column("unit", spare=1), Column("level", right=True, spare=2)
 ROWS, WHY = Column("n", right=True, spare=3), Column("why", free=True)
 """Columns that several tables have."""
@@ -144,7 +137,7 @@ def sheets(result: Result, how: How = "short") -> list[Sheet]:
     pairs = _pairs(found)
     paired = {id(e) for pair in pairs for e in pair}
     rest = [e for e in found if id(e) not in paired]
-    verdicts = [_checks(result.checks, words(result.command))] if result.checks else []
+    verdicts = [_checks(result.checks, result.words)] if result.checks else []
     measured = [_before_after(pairs, how)] if pairs else []
     measured += [estimates(rest, how)] if rest else []
     if pairs and rest and found[0] in rest:  # what was fitted comes before what it changed
@@ -174,15 +167,10 @@ def facts(result: Result) -> list[tuple[str, str]]:
 
 def verdict(result: Result) -> tuple[str, Tone]:
     """The sentence that a gate ends with; "" without checks."""
-    return banner([(c.outcome, c.fatal) for c in result.checks], words(result.command))
+    return banner([(c.outcome, c.fatal) for c in result.checks], result.words)
 
 
-def words(command: str) -> Mapping[Outcome, str]:
-    """What a verdict is called: of a study it is one on a claim, which fails nothing."""
-    return CLAIM if command == "study" else VERDICT
-
-
-def banner(outcomes: Sequence[tuple[Outcome, bool]], words: Mapping[Outcome, str] = VERDICT) -> tuple[str, Tone]:
+def banner(outcomes: Sequence[tuple[Outcome, bool]], words: Mapping[Outcome, str] = VERDICTS) -> tuple[str, Tone]:
     """The worst of these and how many there are of each, red only where one of the worst is fatal (the second)."""
     counts = Counter(outcome for outcome, _ in outcomes)
     found = [name for name in WORST_FIRST if name in counts]
@@ -190,7 +178,7 @@ def banner(outcomes: Sequence[tuple[Outcome, bool]], words: Mapping[Outcome, str
         return "", ""
     warns = TONE[found[0]] == "bad" and (found[0], True) not in outcomes
     said = ", ".join(f"{counts[name]} {words[name].lower()}" for name in found)
-    worst = words[found[0]] + " (only warns)" * (warns and words is VERDICT)
+    worst = words[found[0]] + " (only warns)" * (warns and words is VERDICTS)
     return f"{worst}: {said}", "warn" if warns else TONE[found[0]]
 
 
@@ -298,7 +286,7 @@ def _checks(checks: Sequence[Check], words: Mapping[Outcome, str]) -> Sheet:
         e = c.estimate
         value, interval, null = numbers.shown(e, c.limit) if e else (numbers.NONE, "", "")
         own = "" if level or e is None else numbers.level([e])
-        word = words[c.outcome] + " (warns)" * (words is VERDICT and not c.fatal and c.outcome != "pass")
+        word = words[c.outcome] + " (warns)" * (words is VERDICTS and not c.fatal and c.outcome != "pass")
         size = str(e.n) if e and e.n is not None else ""
         limit = "" if c.limit is None else numbers.exact(c.limit)
         needed = "" if c.n_needed is None else str(c.n_needed)

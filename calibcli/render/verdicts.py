@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from calibcli import numbers
 from calibcli.render import stream
-from calibcli.render.sheet import VERDICT, words
-from calibcli.result import WORST_FIRST, Check
+from calibcli.result import VERDICTS, WORST_FIRST, Check, Outcome
 
 
-def title(check: Check, command: str = "check") -> str:
+def title(check: Check, words: Mapping[Outcome, str] = VERDICTS) -> str:
     """`ece <= 0.03 (site=A): FAIL`."""
     scope = f" ({check.scope})" if check.scope else ""
-    return stream.clean(f"{check.rule_shown}{scope}: {words(command)[check.outcome]}")
+    return stream.clean(f"{check.rule_shown}{scope}: {words[check.outcome]}")
 
 
 def sentence(check: Check) -> str:
@@ -34,7 +33,7 @@ def sentence(check: Check) -> str:
     text = ", ".join(parts)
     if check.message:
         text += (": " if text else "") + check.message
-    return stream.clean(text or VERDICT[check.outcome].lower())
+    return stream.clean(text or VERDICTS[check.outcome].lower())
 
 
 def troubled(checks: Sequence[Check]) -> list[Check]:

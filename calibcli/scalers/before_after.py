@@ -7,14 +7,21 @@ from collections.abc import Sequence
 from typing import Any
 
 from calibcli.columns import Columns, columns
-from calibcli.metrics import Sample
+from calibcli.metrics import Sample, first_screen
 from calibcli.metrics import report as measuring
 from calibcli.metrics.paired import differences, outside, worse
+from calibcli.plots import first_alone
 from calibcli.predictions import Predictions, notes_of
-from calibcli.result import Estimate, Result, Table
+from calibcli.result import CHANGE, Estimate, Result, Screen, Table
 from calibcli.scalers.fitting import applicable, apply, cross_fit, fit, part
 from calibcli.scalers.ranking import Options, rank
 from calibcli.scalers.scaler import SCALERS, Progress, Scaler
+
+HIDDEN = (
+    *("n", "classes", "kind", "event", "full passes", "keeps predicted classes", "recommended"),
+    *("lambda", "mu", "largest other weight", "norm of other weights"),
+)
+"""Facts that a screen shows with `-v` alone: settings, and how far a fit went."""
 
 
 def report(
@@ -62,10 +69,10 @@ def report(
         "n": predictions.n,
         **predictions.problem,
     }
-    return Result(
+    result = Result(
         command="scale",
         estimates=[*done.estimates, *estimates, *first.estimates, *second.estimates, *changed],
-        tables=[*tables, *done.tables, *first.tables, *second.tables],
+        tables=[*tables, *(_after_ranking(done.tables, tables)), *first.tables, *second.tables],
         plots=[*first.plots, *second.plots, *done.plots],
         notes=[
             *notes_of(*filter(None, [predictions, test])),
@@ -76,7 +83,40 @@ def report(
             *second.notes,
         ],
         facts={**facts, **done.facts, **recommended},
-    ), done.scaler
+    )
+    return screened(result, ranked), done.scaler
+
+
+def screened(result: Result, ranked: bool = False) -> Result:
+    """What a screen shows first: the fit, what it changed, and the diagram of after.
+
+    Args:
+        ranked: several methods were fitted: which is best is what a reader wants to know.
+    """
+
+    def few(e: Estimate) -> bool:
+        fitted_or_changed = not e.scope or e.scope.endswith(CHANGE)
+        compared = not ranked or first_screen.trait(e.name, "compared", True)
+        return compared and (fitted_or_changed or first_screen.decides(e.name, result.facts))
+
+    fine = [key for key, value in result.facts.items() if key.endswith(" status") and value == "ok"]
+    return dataclasses.replace(
+        result,
+        estimates=[
+            e if e.tier == "all" else one
+            for e, one in zip(result.estimates, first_screen.tiered(result.estimates, few))
+        ],
+        plots=first_alone(
+            [dataclasses.replace(p, tier="few") for p in result.plots], lambda plot: plot.name.endswith("_after")
+        ),
+        screen=Screen(pairs="change", hidden=(*HIDDEN, *fine), one_page=True, bins=10),
+    )
+
+
+def _after_ranking(parameters: Sequence[Table], ranking: Sequence[Table]) -> list[Table]:
+    """The parameters of the first of many methods, which a screen does not show at first."""
+    many = any(table.few for table in ranking)
+    return [dataclasses.replace(table, tier="asked") if many else table for table in parameters]
 
 
 def _harm(changed: Sequence[Estimate]) -> list[str]:

@@ -18,8 +18,8 @@ from calibcli.metrics import report as measuring
 from calibcli.metrics.paired import differences
 from calibcli.numerics import normal_quantile, weighted_mean
 from calibcli.predictions import ArrayScores, Predictions, words
-from calibcli.result import Cell, Estimate, Result, Table
-from calibcli.scalers.before_after import scoped
+from calibcli.result import CHANGE, Cell, Estimate, Result, Table
+from calibcli.scalers.before_after import scoped, screened
 from calibcli.scalers.fitting import apply, cross_fit, fit, part
 from calibcli.scalers.ranking import Options
 from calibcli.scalers.scaler import SCALERS, Progress, Scaler
@@ -117,7 +117,7 @@ def report(made: Mapping[str, Label], how: Options, source: str) -> Result:
     table, changes, per_row = list[list[Cell]](), list[Estimate](), list[Any]()
     for name, one in made.items():
         before, after = (Sample.of(columns(r, class_bins=(), threads=how.threads)) for r in (one.before, one.after))
-        changed = differences(before, after, level=how.level, scope=f"label={name} after minus before")
+        changed = differences(before, after, level=how.level, scope=f"label={name} {CHANGE}")
         changes += changed
         nll = changed[0]
         per_row.append(after.columns.nll - before.columns.nll)
@@ -135,7 +135,7 @@ def report(made: Mapping[str, Label], how: Options, source: str) -> Result:
         notes = [f"{problem}; one map of all labels serves them: {said}"]
     spec = next(iter(made.values())).scaler.spec
     facts = {"method": spec, "labels": len(made), "maps of their own": len(made) - len(few), "after": source}
-    return Result(
+    result = Result(
         command="scale",
         estimates=[mean, *changes, *first.estimates, *second.estimates],
         tables=[Table(name="maps", columns=heads, rows=table, title="Labels"), *first.tables, *second.tables],
@@ -143,11 +143,13 @@ def report(made: Mapping[str, Label], how: Options, source: str) -> Result:
         notes=[*first.notes, *notes],
         facts={**facts, "headline": _headline(spec, mean, len(made), len(few))},
     )
+    return screened(result)
 
 
 def _mean(per_row: Sequence[Any], made: Mapping[str, Label], level: float) -> Estimate:
     """Mean over labels of the change of the NLL, with an interval over rows."""
     said: dict[str, Any] = {"name": "nll_difference", "scope": "mean of labels", "unit": "nats", "better": "lower"}
+    said["tier"] = "all"  # the sentence that the result opens with says it
     said["how"] = "NLL after minus before, mean over labels, paired normal interval over rows"
     if len({len(rows) for rows in per_row}) > 1:
         value = float(np.mean([np.mean(rows) for rows in per_row]))

@@ -19,6 +19,8 @@ from calibcli.scalers.fitting import cross_fit, part
 from calibcli.scalers.scaler import Array, Progress
 
 NONE = "none"  # the scores as they are
+BEST = 3  # methods that a screen shows at first, beside those that every reader looks for
+USUAL = ("temperature", NONE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +86,7 @@ def rank(
     z = normal_quantile((1 + how.level) / 2)
     said: dict[str, Any] = {"name": "nll_difference", "level": how.level, "unit": "nats", "better": "lower"}
     said["how"] = f"NLL minus that of {best.spec}, rows held out in {how.folds} folds, paired normal interval"
+    said["tier"] = "all"  # the table says it
     estimates: list[Estimate] = []
     rows: list[list[Cell]] = []
     for place, m in enumerate(order, 1):
@@ -102,7 +105,9 @@ def rank(
         notes.append(f"not told from {best.spec} on these rows: {', '.join(close)}")
     title = f"Methods by NLL on held-out rows ({how.folds} folds, n = {predictions.n:,})"
     heads = ["rank", "method", "nll", "difference", "low", "high", "ece", "accuracy", "made worse"]
-    table = Table(name="ranking", columns=heads, rows=rows, title=title)
+    best_rows = [i for i, row in enumerate(rows) if i < BEST or row[1] in USUAL]
+    few = best_rows if len(rows) > BEST + len(USUAL) else ()
+    table = Table(name="ranking", columns=heads, rows=rows, title=title, few=few)
     return Ranking(best.spec, recommended, best.after, estimates, table, notes)
 
 

@@ -19,7 +19,7 @@ from calibcli.metrics.intervals import Rows
 from calibcli.metrics.paired import holm
 from calibcli.plots import Curve, Plot
 from calibcli.predictions import Floats, Ints, Predictions, Progress
-from calibcli.result import Estimate, Result, Table
+from calibcli.result import Estimate, Result, Screen, Table
 from calibcli.slices import Search
 from calibcli.slices.confirmed import Found, Measured, detectable, halves
 from calibcli.slices.literals import Column, columns_of
@@ -212,7 +212,9 @@ def _result(
     }
     tables = [Table(name="slices", title=title, columns=heads, rows=lines)]
     plots = _plots(estimates, total, "on rows that were not searched" if split else "on all rows")
-    return Result(command="slices", estimates=estimates, tables=tables, plots=plots, facts=facts)
+    return Result(
+        command="slices", estimates=estimates, tables=tables, plots=plots, facts=facts, screen=Screen(pairs="tables")
+    )
 
 
 def _headline(

@@ -12,9 +12,13 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 from calibcli.errors import InputError, UsageError, did_you_mean
 from calibcli.files import reading
+from calibcli.result import Screen
 from calibcli.spec import Range, Seeds, values
 from calibcli.training.setup import Training
 from calibcli.wellformed import read
+
+SCREEN = Screen(pairs="claims", hidden=("study", "command", "cost", "spent", "cite", "recipe_sha256"))
+"""A screen shows the claims, and what decides each."""
 
 SIZES = ("small", "medium", "paper")
 CURVATURE = ("lambda_max", "trace")

@@ -18,7 +18,7 @@ from calibcli.metrics.sample import traits
 from calibcli.result import Cell, Check, Estimate, Outcome, Result, Table
 from calibcli.study import claims, panels, parsing
 from calibcli.study.claims import Mean, Measured, Verdict
-from calibcli.study.experiment import Claim, Study, built_in, text_of
+from calibcli.study.experiment import SCREEN, Claim, Study, built_in, text_of
 from calibcli.study.panels import LEVEL
 from calibcli.study.readings import measured
 from calibcli.study.work import Run, logged, record, runs
@@ -67,14 +67,21 @@ def report(study: Study, save: Path, expect: bool = False) -> Result:
             *(_table(study, arch, arms) for arch, arms in found.items()),
             *_differs(study, source),
         ],
-        plots=[
-            *panels.strip(
-                study,
-                {_scoped(study, c.id, a): (c, judged[_scoped(study, c.id, a)]) for c in study.claims for a in found},
-            ),
-            *panels.along(study, found),
-            *panels.against(study, found),
-            *panels.epochs(study, lambda arm, arch, seed: logged(save, Run(arm, arch, seed)), found),
+        plots=[  # a screen has the claims in a table
+            dataclasses.replace(plot, tier="all")
+            for plot in (
+                *panels.strip(
+                    study,
+                    {
+                        _scoped(study, c.id, a): (c, judged[_scoped(study, c.id, a)])
+                        for c in study.claims
+                        for a in found
+                    },
+                ),
+                *panels.along(study, found),
+                *panels.against(study, found),
+                *panels.epochs(study, lambda arm, arch, seed: logged(save, Run(arm, arch, seed)), found),
+            )
         ],
         checks=[
             _check(claim, study, arch, judged, expect, _counted(claim, found[arch]))
@@ -96,6 +103,7 @@ def report(study: Study, save: Path, expect: bool = False) -> Result:
             "cite": study.bibtex,
             "runs": f"{sum(bool(record(save, run)) for run in runs(study))} of {len(runs(study))}",
         },
+        screen=SCREEN,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -11,7 +12,7 @@ from calibcli.losses.gamma import critical_p, focal_factor
 from calibcli.plots import Curve, Plot
 from calibcli.predictions import Floats
 from calibcli.result import Cell, Check, Result, Table
-from calibcli.study.experiment import Study
+from calibcli.study.experiment import SCREEN, Study
 
 GAMMAS = (0.5, 1.0, 2.0, 3.0, 5.0)
 GRID = np.linspace(0.0005, 0.9995, 1999)  # probabilities
@@ -27,7 +28,8 @@ def computed(study: Study) -> Result:
     facts = {"headline": said, "study": study.name, "question": study.question, "paper": study.paper}
     facts |= {"command": f"calib study {study.name}", "cost": study.cost, "cite": study.bibtex}
     notes = ["computed on a grid, without training: no seeds, no rows, and so no intervals", *study.differs]
-    return Result(command="study", plots=plots, tables=tables, checks=checks, facts=facts, notes=notes)
+    plots = [dataclasses.replace(plot, tier="all") for plot in plots]
+    return Result(command="study", plots=plots, tables=tables, checks=checks, facts=facts, notes=notes, screen=SCREEN)
 
 
 Parts = tuple[list[Plot], list[Table], list[Check]]

@@ -8,10 +8,11 @@ from typing import Any
 
 from calibcli import metrics, scalers
 from calibcli.columns import columns
+from calibcli.metrics import first_screen
 from calibcli.metrics.paired import differences
-from calibcli.plots import Curve, Plot
+from calibcli.plots import Curve, Plot, first_alone
 from calibcli.predictions import Predictions
-from calibcli.result import Estimate, Result, Table
+from calibcli.result import CHANGE, Estimate, Result, Screen, Table
 from calibcli.training.looks import CONFIDENCES, NORMS
 from calibcli.training.one_model import Fitted
 
@@ -32,14 +33,17 @@ def result(runs: Sequence[Fitted], *, seed: int = 0, split_seed: int = 0) -> Res
     title = "before and after temperature, on " + ("test rows" if runs[0].test is not None else "validation rows")
     return Result(
         command="fit",
-        estimates=estimates,
-        tables=[Table(name="fit", columns=columns, rows=rows, title=title)] if several and rows else [],
-        plots=plots(runs),
+        estimates=first_screen.tiered(
+            estimates, lambda e: e.scope.endswith(CHANGE) or first_screen.decides(e.name, {})
+        ),
+        tables=[Table(name="fit", columns=columns, rows=rows, title=title, tier="all")] if several and rows else [],
+        plots=first_alone(plots(runs)),
         notes=list(dict.fromkeys(note for run in runs for note in run.notes)),
         facts={"runs": [facts(run) for run in runs]},
         artefacts={
             (f"{run.recipe.loss} {role}" if several else role): path for run in runs for role, path in run.files.items()
         },
+        screen=Screen(pairs="change", hidden=("processes",), one_page=True),
     )
 
 

@@ -14,11 +14,12 @@ from calibcli.inputs.opening import Reading
 from calibcli.inputs.scores import confidence, opened, other_files, recorded, score_columns
 from calibcli.inputs.scores.keys import candidates, pick_scores, shape_text
 from calibcli.predictions import Predictions, Progress, words
-from calibcli.result import Estimate, Result, Table
+from calibcli.result import Estimate, Result, Screen, Table
 from calibcli.scalers import fitting, parameters
 
 SHOWN = 20  # classes listed in the table
 USED = "metrics, scale, apply, check, compare, plan, slices, watch, ood"  # commands that take labelled rows
+SCREEN = Screen(hidden=("used_by",))  # the sentence says it
 
 
 def inspect(
@@ -46,7 +47,7 @@ def inspect(
             return _calibrator(source), [source.entry()]
         if other is not None:
             facts = {"what": other.what, "used_by": other.commands, **other.facts}
-            return Result(command="inspect", facts=facts), [source.entry()]
+            return Result(command="inspect", facts=facts, screen=SCREEN), [source.entry()]
     labelled = not scored and confidence.columns(contents[0], wanted, sources[0].name) is not None
     if not labelled:
         name = pick_scores(contents[0], wanted.scores, sources[0].name)
@@ -61,7 +62,7 @@ def inspect(
         rows: list[list[Any]] = [[name, int(p.labels.sum()), p.n] for name, p in labels.items()]
         table = Table(name="labels", columns=["label", "positive", "rows"], rows=rows, title="Labels, each binary")
         facts = {**result.facts, "labels": len(labels), "classes": list(labels)}
-        result = Result(command="inspect", tables=[result.tables[0], table], notes=result.notes, facts=facts)
+        result = dataclasses.replace(result, tables=[result.tables[0], table], facts=facts)
     else:
         found = recorded.predictions(contents, sources, wanted, progress)
         result = outputs(found, contents[0])
@@ -91,7 +92,7 @@ def _calibrator(source: Source) -> Result:
     }
     found = ({key: e[key] for key in fitting.KEPT if key in e} for e in fit.get("estimates", ()))
     estimates = [Estimate(**e) for e in found]
-    return Result(command="inspect", estimates=estimates, tables=tables, facts=facts)
+    return Result(command="inspect", estimates=estimates, tables=tables, facts=facts, screen=SCREEN)
 
 
 def outputs(found: Predictions, contents: Contents) -> Result:
@@ -122,6 +123,7 @@ def outputs(found: Predictions, contents: Contents) -> Result:
             "repeated_rows": facts["repeated_rows"],
             "used_by": USED if facts["labelled"] else f"apply, ood; with --labels FILE also {USED}",
         },
+        screen=SCREEN,
     )
 
 

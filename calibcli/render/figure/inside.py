@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib import rcParams
 
 from calibcli import numbers
-from calibcli.plots import Plot
+from calibcli.plots import METRIC_INSIDE, Plot
 from calibcli.render.figure.marks import Axes
 from calibcli.result import Estimate
 
@@ -22,11 +22,11 @@ def said(plot: Plot, estimates: Sequence[Estimate], short: bool = False) -> list
     """The ECE with its interval, and what a calibrated model shows; of one of many panels the ECE alone."""
     if plot.about is None:
         return []
-    found = next((e for e in estimates if e.name.partition(":")[0] == "ece" and e.scope == plot.about), None)
+    found = next((e for e in estimates if e.name.partition(":")[0] == METRIC_INSIDE and e.scope == plot.about), None)
     if found is None or found.value is None:
         return []
     shown = numbers.shown(found)
-    name = "ECE" + found.name.removeprefix("ece").replace(":", " ")
+    name = METRIC_INSIDE.upper() + found.name.removeprefix(METRIC_INSIDE).replace(":", " ")
     lines = [f"{name} {shown.value}" + (f" {shown.interval}" if shown.interval and not short else "")]
     if found.null is not None and not short:
         lines.append(f"if calibrated {shown.null}")

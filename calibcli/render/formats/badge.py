@@ -29,6 +29,10 @@ def render(result: Result) -> str:
     if not said:
         e = next((e for e in result.estimates if e.value is not None), None)
         message = "done" if e is None else f"{e.name} {numbers.shown(e)[0]}"
-    label = "calibration" if result.command in ("check", "metrics") else result.command
-    badge = {"schemaVersion": 1, "label": label, "message": stream.clean(message), "color": COLORS[tone]}
+    badge = {
+        "schemaVersion": 1,
+        "label": result.screen.badge or result.command,
+        "message": stream.clean(message),
+        "color": COLORS[tone],
+    }
     return json.dumps(badge) + "\n"

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 
 from calibcli import numbers
 from calibcli.render import sheet, stream, verdicts
 from calibcli.render.formats import markdown
-from calibcli.result import Check, Result
+from calibcli.result import Check, Outcome, Result
 
 NUMBERS = True
 MOST = 9
@@ -26,7 +27,7 @@ def render(result: Result) -> str:
     checks = verdicts.troubled(result.checks)
     said = stream.clean(sheet.headline(result))
     lines = [f"calib {stream.clean(result.command)}: {said}"] if said else []
-    lines += [_command(check, result.command) for check in checks[:MOST]]
+    lines += [_command(check, result.words) for check in checks[:MOST]]
     if left := checks[MOST:]:
         level = "error" if any(c.fatal for c in left) else "warning"
         lines.append(f"::{level} title=calib {_property(result.command)}::{len(left)} more: see this step's summary")
@@ -51,10 +52,10 @@ def show(result: Result, detail: str = "") -> None:
     stream.put(render(result))
 
 
-def _command(check: Check, command: str) -> str:
+def _command(check: Check, words: Mapping[Outcome, str]) -> str:
     level = "error" if check.fatal else "warning"
     line = str(check.line) if check.file and check.line else ""
-    where = {"file": check.file and _in_repository(check.file), "line": line, "title": verdicts.title(check, command)}
+    where = {"file": check.file and _in_repository(check.file), "line": line, "title": verdicts.title(check, words)}
     properties = ",".join(f"{key}={_property(value)}" for key, value in where.items() if value)
     return f"::{level} {properties}::{_data(verdicts.sentence(check))}"
 

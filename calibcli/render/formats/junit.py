@@ -9,12 +9,13 @@ The schema is that of Ant's JUnit reports (Windy Road 2011).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from xml.etree import ElementTree as ET
 
 from calibcli.render import stream, verdicts
-from calibcli.render.sheet import heading, words
+from calibcli.render.sheet import heading
 from calibcli.render.sheet import headline as sheet_headline
-from calibcli.result import Check, Result
+from calibcli.result import Check, Outcome, Result
 
 NUMBERS = True
 SUFFIXES = (".xml",)
@@ -39,9 +40,9 @@ def render(result: Result) -> str:
     if said := sheet_headline(result):
         ET.SubElement(properties, "property", name="headline", value=stream.clean(said))
     for check, kind in zip(checks, kinds, strict=True):
-        suite.append(_case(check, kind, result.command))
+        suite.append(_case(check, kind, result.words))
     ET.SubElement(suite, "system-out").text = "".join(
-        f"{verdicts.title(c, result.command)}: {verdicts.sentence(c)}\n" for c in checks if c.outcome == "pass"
+        f"{verdicts.title(c, result.words)}: {verdicts.sentence(c)}\n" for c in checks if c.outcome == "pass"
     )
     ET.SubElement(suite, "system-err").text = "".join(f"note: {stream.clean(note)}\n" for note in result.notes)
     ET.indent(suites)
@@ -56,14 +57,14 @@ def _kind(check: Check) -> str:
     return "error" if check.outcome == "not_run" else "failure"
 
 
-def _case(check: Check, kind: str, command: str) -> ET.Element:
+def _case(check: Check, kind: str, words: Mapping[Outcome, str]) -> ET.Element:
     name = stream.clean(check.rule) + (f" ({stream.clean(check.scope)})" if check.scope else "")
     case = ET.Element("testcase", name=name, classname="calib.gate", time="0.000")
     if kind:
         said = verdicts.sentence(check)
         inside = ET.SubElement(case, kind, message=said)
         if kind != "skipped":
-            inside.set("type", words(command)[check.outcome])
+            inside.set("type", words[check.outcome])
         where = f"{check.file}:{check.line}: " if check.line else f"{check.file}: " if check.file else ""
-        inside.text = stream.clean(f"{where}{verdicts.title(check, command)}: {said}")
+        inside.text = stream.clean(f"{where}{verdicts.title(check, words)}: {said}")
     return case

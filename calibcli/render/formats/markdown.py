@@ -12,6 +12,7 @@ import dataclasses
 import re
 from collections.abc import Sequence
 
+from calibcli.plots import RULES
 from calibcli.render import sheet, stream
 from calibcli.render.formats import table
 from calibcli.render.sheet import Column, Sheet
@@ -34,7 +35,7 @@ def render(result: Result, limit: int = LIMIT) -> str:
         head.append(" · ".join(f"{key}: {_prose(value)}" for key, value in facts))
     tail = ["\n".join(f"> **note:** {_prose(note)}" + "  " for note in result.notes)] if result.notes else []
     tables = sheet.sheets(result)
-    drawn = dataclasses.replace(result, plots=[p for p in result.plots if p.name not in table.TABLED])
+    drawn = dataclasses.replace(result, plots=[p for p in result.plots if p.name != RULES])
     figures = [
         "```text\n" + "\n".join(line.replace("```", "'''") for line in block) + "\n```"
         for block in table.diagrams(drawn, WIDTH)[:1]

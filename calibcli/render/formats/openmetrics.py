@@ -68,7 +68,7 @@ HISTORY = {
 
 def _history(result: Result) -> list[str]:
     """The nights of a watch, each sample with its date; tonight's is the last of each rule."""
-    nights = result.facts.get("history") if result.command == "watch" else None
+    nights = result.facts.get("history")
     lines: list[str] = []
     for key, (family, text) in HISTORY.items() if nights else ():
         lines += _family(family, "gauge", text)

@@ -15,13 +15,13 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 from calibcli.plots import Plot
 from calibcli.render import beside, canvas, sheet, stream
 from calibcli.render.sheet import Detail, Sheet
-from calibcli.result import Result
+from calibcli.result import Result, Table
 
 SUFFIXES = (".txt",)
 MOST = 3  # diagrams in one table
@@ -34,30 +34,6 @@ STYLES = {"title": "bold", "head": "bold", "code": "", "faint": "dim", "": ""}
 STYLES |= {"good": "black on green", "bad": "bold bright_white on red", "warn": "black on yellow"}
 """With a ground of their own: as letters, green, yellow and cyan are pale on white, red is dark on black."""
 FEW_BINS = 10  # where few numbers are shown, of two diagrams or in little room
-GAIN = "temperature_gain"
-FEW = {"accuracy", "error", "nll", "ece", GAIN, "temperature", "gamma"}
-EVENT = {"auc", "brier", "cox_slope", "cox_intercept", "observed_expected"}
-CONFIDENCE = {"brier_top", "confidence_gap", "auc"}
-CURVATURE = {"lambda_max", "lambda_min", "trace", "negative_fraction", "grad_norm"}
-PARTS = ("murphy", "errors", "layers", "fit")  # tables of what the few numbers are made of
-PICTURES = ("density", "differences")  # the one that is shown, where there are several
-TABLED = ("rules",)  # pictures of what a table above them says
-WORK = ("convergence", "layers", "share")  # pictures of how a number was found
-SHORT = ("metrics", "merge", "scale", "compare", "curvature", "fit")  # commands that find more than the few
-FIRST = (*SHORT, "check", "ood")  # commands whose first screen has a length
-HIDDEN = {
-    "metrics": {"level", "why"},
-    "merge": {"level", "why"},
-    "inspect": {"used by"},
-    "study": {"study", "command", "cost", "spent", "cite", "recipe sha256"},
-    "scale": {"n", "classes", "kind", "event", "full passes", "keeps predicted classes", "recommended"}
-    | {"lambda", "mu", "largest other weight", "norm of other weights"},
-    "compare": {"alpha", "comparisons"},
-    "curvature": {"model", "data", "container", "tensors", "memory plan", "krylov basis", "ranks"},
-    "fit": {"processes"},
-    "logits": {"container"},
-    "apply": {"written", "n", "classes"},
-}
 
 
 def render(result: Result, encoding: str = "utf-8") -> str:
@@ -163,7 +139,7 @@ def _rich(result: Result, detail: Detail, encoding: str) -> None:
         tables(result, detail),
         lambda most: diagrams(drawn, min(100, width), encoding, most),
         _bins(result, detail, width),
-        _taken(result, known, said_first, width) if detail == "few" and result.command in FIRST else None,
+        _taken(result, known, said_first, width) if detail == "few" and result.screen.one_page else None,
         width,
         encoding,
     )
@@ -195,7 +171,7 @@ def _taken(result: Result, known: list[str], said: list[str], width: int) -> int
 
 
 def _bins(result: Result, detail: Detail, width: int) -> int:
-    return BINS if detail == "all" else FEW_BINS if result.command == "scale" or width < WIDTH else 15
+    return BINS if detail == "all" else min(result.screen.bins, FEW_BINS if width < WIDTH else BINS)
 
 
 def tables(result: Result, detail: Detail) -> list[Sheet]:
@@ -203,19 +179,19 @@ def tables(result: Result, detail: Detail) -> list[Sheet]:
     if detail == "all":
         return [dataclasses.replace(s, musts=frozenset(range(len(s.rows)))) for s in sheet.sheets(result, "full")]
     few = _few(result) if detail == "few" else _asked(result)
-    made: Callable[[Result], list[Sheet]] = beside.OWN.get(result.command, lambda one: sheet.sheets(one, "why"))
     sizes = {f"n = {result.facts.get(key)}" for key in ("n", "rows")}  # which the facts say
-    return [dataclasses.replace(one, title="") if one.title in sizes else one for one in made(few)]
+    return [
+        dataclasses.replace(one, title="") if one.title in sizes else one
+        for one in beside.LAYOUTS[few.screen.pairs](few)
+    ]
 
 
 def facts(result: Result, detail: Detail) -> list[tuple[str, str]]:
     """The settings that a reader of the few numbers wants to see."""
-    hidden = set() if detail == "all" else HIDDEN.get(result.command, set())
-    return [
-        (key, value)
-        for key, value in sheet.facts(result)
-        if key not in hidden and not (hidden and key.endswith(" status") and value == "ok")
-    ]
+    if detail == "all":
+        return sheet.facts(result)
+    shown = {key: value for key, value in result.facts.items() if key not in result.screen.hidden}
+    return sheet.facts(dataclasses.replace(result, facts=shown))
 
 
 def notes(result: Result, detail: Detail) -> Sequence[str]:
@@ -227,47 +203,30 @@ def notes(result: Result, detail: Detail) -> Sequence[str]:
 
 
 def plots(result: Result, detail: Detail) -> Sequence[Plot]:
-    """One picture where there are several: the first, or what came of it; none of a study, beside its claims."""
-    if detail != "all" and result.command == "study":
-        return []
-    if detail == "all":
-        return result.plots
-    if result.command not in SHORT:
-        return [p for p in result.plots if p.name not in TABLED]
-    panels = [p for p in result.plots if not p.under and not p.name.startswith(WORK)]
-    chosen = [p for p in panels if p.name.endswith("_after") or p.name in PICTURES]
-    first = next(iter([*chosen, *panels]), None)
-    return [p for p in result.plots if first is not None and first.name in (p.name, p.under)]
+    """The pictures of a screen: those that its command shows at first, or all of them."""
+    return result.plots if detail == "all" else [plot for plot in result.plots if plot.tier == "few"]
 
 
 def _asked(result: Result) -> Result:
-    """Every number, without the tables of what they are made of that say more of their finding than of them."""
-    if result.command not in SHORT:
-        return result
-    tables = [t for t in result.tables if not t.name.startswith(PARTS[1:])]
-    return dataclasses.replace(result, tables=tables)
+    """Every number that can be asked for by name, and the tables that are not of how numbers were found."""
+    estimates = [e for e in result.estimates if e.tier != "all"]
+    return dataclasses.replace(result, estimates=estimates, tables=[t for t in result.tables if t.tier != "all"])
 
 
 def _few(result: Result) -> Result:
-    """Without the numbers, of what has at least one of the few, that are not among them; nor tables of their parts."""
-    wanted = set(CURVATURE) if result.command == "curvature" else set(FEW)
-    wanted |= EVENT if result.facts.get("classes") == 2 else set()
-    wanted |= CONFIDENCE if result.facts.get("kind") == "confidence" else set()
-    if result.checks or result.command not in SHORT:
+    """The numbers and tables that are shown at first; all of them where no number is, or where rules were judged."""
+    kept = [e for e in result.estimates if e.tier == "few"]
+    if result.checks or not kept:
         return result
-    kept = [e for e in result.estimates if e.name.partition(":")[0] in wanted or e.scope.endswith(beside.DIFFERENCE)]
-    if result.command == "compare":
-        kept = [e for e in kept if e.name.partition(":")[0] != GAIN]
-    if result.command == "scale":
-        ranked = any(t.name == "ranking" for t in result.tables)
-        kept = [e for e in result.estimates if (e in kept or not e.scope) and not (ranked and e.name == GAIN)]
-        result = beside.ranked(result)
-    if result.command in ("metrics", "merge") and any(not e.scope for e in kept):
-        kept = [e for e in kept if not e.scope or e.name.partition(":")[0] == "ece"]
-    if not kept:
-        return result
-    tables = [t for t in result.tables if not t.name.startswith(PARTS)]
-    return dataclasses.replace(result, estimates=kept, tables=tables)
+    return dataclasses.replace(result, estimates=kept, tables=[_few_rows(t) for t in result.tables if t.tier == "few"])
+
+
+def _few_rows(table: Table) -> Table:
+    """With the rows that are shown at first."""
+    if not table.few:
+        return table
+    title = f"{table.title or table.name}: {len(table.few)} of {len(table.rows)}, all with -v or -o"
+    return dataclasses.replace(table, rows=[table.rows[i] for i in table.few], title=title)
 
 
 def diagrams(result: Result, width: int, encoding: str = "utf-8", most: int = BINS) -> list[list[str]]:

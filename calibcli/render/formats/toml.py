@@ -21,12 +21,12 @@ KEPT = 0.5  # of a gap that was found in a slice, that is allowed from now on
 
 def render(result: Result) -> str:
     """One gate per confirmed rule, or per estimate that has a better end."""
-    gates = [*(_slices(result) if result.command == "slices" else _estimates(result))]
+    gates = [*(_confirmed(result) if "rules" in result.facts else _estimates(result))]
     return "\n".join([HEAD.format(result.command), *gates])
 
 
-def _slices(result: Result) -> Iterator[str]:
-    for rule in result.facts.get("rules", ()):
+def _confirmed(result: Result) -> Iterator[str]:
+    for rule in result.facts["rules"]:
         said = f"{rule['metric']} was {rule['value']:.4f} in {rule['n']} rows; half of it is allowed here"
         if rule["metric"] == "error":
             said = f"accuracy was {1 - rule['value']:.4f} in {rule['n']} rows; half of the errors are allowed here"

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from calibcli.api.reporting import held
+from calibcli.api.reporting import by_report, held
 from calibcli.render import sheet, stream
 from calibcli.render.page import portions
 from calibcli.render.page.portions import Caps, Picture
@@ -67,7 +67,7 @@ def _text(
     shown = [portions.portion(r, f"r{i}", name if several else "", caps) for i, (name, r) in enumerate(named, 1)]
     judged = [(r.verdict, any(c.fatal for c in r.checks if c.outcome == r.verdict)) for _, r in named if r.verdict]
     verdict, tone = sheet.banner(judged)
-    count = sum(r.command != "compare" or bool(r.provenance) for _, r in named)  # beside those that the report made
+    count = sum(not by_report(r) for _, r in named)
     heading = f"Report of {count} results" if several else shown[0].heading
     pictures = [p for one in shown for p in (*one.first, *one.later)]
     text = rendered(

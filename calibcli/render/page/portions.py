@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from calibcli.plots import Plot
+from calibcli.plots import Plot, saved
 from calibcli.render import sheet
 from calibcli.render.page import aloud
 from calibcli.render.sheet import Column, Sheet
@@ -186,7 +186,7 @@ def fields(result: Result, caps: Caps) -> dict[str, Any]:
     """Every field of the JSON that says something; series of figures are in their pictures."""
     found: dict[str, Any] = {"provenance": _plain(result.provenance, caps)}
     if caps.fields:
-        data = dataclasses.asdict(result)
+        data = saved(result)
         data["tables"] = [{"name": t.name, "title": t.title, "rows": len(t.rows)} for t in result.tables]
         data["estimates"] = [_unseen(e) for e in result.estimates]
         data["checks"] = [
@@ -198,14 +198,18 @@ def fields(result: Result, caps: Caps) -> dict[str, Any]:
             plot["curves"] = "; ".join(f"{c['label'] or '-'} ({c['kind']} {c['role']})" for c in plot["curves"])
             for key in SERIES[:3]:
                 del plot[key]
-        found |= {f.name: _plain(data[f.name], caps) for f in dataclasses.fields(Result) if f.name not in ELSEWHERE}
+        found |= {
+            f.name: _plain(data[f.name], caps)
+            for f in dataclasses.fields(Result)
+            if f.name in data and f.name not in ELSEWHERE
+        }
     return found
 
 
 def _unseen(e: Estimate, judged: bool = False) -> dict[str, Any]:
     """What the table of an estimate, or of verdicts, does not say of it, after its name."""
     seen = SEEN[:5] if e.scope.rpartition(" ")[2] == "before" else SEEN  # beside what came after, its null is not there
-    left = {k: v for k, v in dataclasses.asdict(e).items() if k not in seen or (judged and k == "unit")}
+    left = {k: v for k, v in saved(e).items() if k not in seen or (judged and k == "unit")}
     if not judged and seen is SEEN:
         del left["reason"], left["how"]
     return {"name": left.pop("name"), "scope": left.pop("scope"), **left}
