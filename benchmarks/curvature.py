@@ -20,9 +20,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
-import resource
-import subprocess
 import sys
 import tempfile
 import time
@@ -31,7 +28,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import _curvature_hard
 import torch
+from _harness import child, installed, options, peak
 from torch import Tensor, nn
 
 PEERS = {
@@ -255,8 +254,7 @@ def worker(tool: str, task: str, name: str, rows: int, data: str, cache: str, ef
     model, x, y = network(name, rows, data, cache)
     import_module("calibcli.hessian" if tool.startswith("calib") else PEERS[tool])
     import_module("torch.fx.experimental.symbolic_shapes")  # autograd imports it at first use: half a second
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    start = time.process_time()
+    before, start = peak(), time.process_time()
     if task == "training":
         optimizer = torch.optim.SGD(model.train().parameters(), 0.0, momentum=0.9)
         LOSS(model(x), y).backward()
@@ -266,28 +264,17 @@ def worker(tool: str, task: str, name: str, rows: int, data: str, cache: str, ef
         found = ours(task, model, x, y, "low" if "low" in tool else "auto")
     else:
         found = peer(tool, task, model, x, y, effort)
-    found["seconds"] = time.process_time() - start
-    found["peak"] = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-    print("RESULT " + json.dumps(found))
+    print(json.dumps(found | {"seconds": time.process_time() - start, "peak": peak() - before}))
 
 
 def start(tool: str, task: str, name: str, rows: int, data: str, effort: float = 0.0) -> dict[str, Any] | None:
-    command = [sys.executable, "-P", __file__, "--worker", tool, task, name, str(rows), "--data", data]
-    command += ["--effort", str(effort), "--cache", CACHE.name]
-    done = subprocess.run(
-        command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False
-    )
-    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-    if lines:
-        return json.loads(lines[-1][7:])
-    print(f"   {tool}, {task}: failed ({(done.stderr.strip().splitlines() or ['no message'])[-1][:100]})")
-    return None
-
-
-def installed(module: str) -> bool:
-    import importlib.util
-
-    return importlib.util.find_spec(module) is not None
+    data = data and str(Path(data).resolve())
+    more = ("--data", data, "--effort", effort, "--cache", CACHE.name)
+    try:
+        return child(__file__, "--worker", tool, task, name, rows, *more)  # type: ignore[no-any-return]
+    except RuntimeError as error:
+        print(f"   {tool}, {task}: failed ({error})")
+        return None
 
 
 def equally_accurate(tool: str, name: str, rows: int, data: str, truth: float, steps: int) -> dict[str, Any] | None:
@@ -361,7 +348,7 @@ def compare(name: str, rows: int, data: str, by_count: bool, full: bool, solvers
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--data", default="")
     parser.add_argument("--only", default="", help="part of a case, such as mlp-2000 or resnet20-256")
     parser.add_argument("--count", action="store_true", help="densities and everything at once by count × cost")
@@ -384,8 +371,6 @@ if __name__ == "__main__":
         for name, rows, by_count in cases:
             if not options.only or options.only in f"{name}-{rows}":
                 compare(name, rows, options.data, by_count or options.count, options.full, options.solvers)
-        import _curvature_hard  # not where a worker runs, which does not see this folder
-
         for name in _curvature_hard.CASES:
             if not options.only or options.only in name:
                 _curvature_hard.compare(name)

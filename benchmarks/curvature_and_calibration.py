@@ -13,7 +13,6 @@ rows.
 
 from __future__ import annotations
 
-import argparse
 import copy
 import statistics
 import sys
@@ -21,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from _harness import options
 from numpy.typing import NDArray
 from torch import nn
 
@@ -145,7 +145,7 @@ def losses(seeds: int) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--seeds", type=int, default=10)
     args = parser.parse_args()
     torch.set_num_threads(1)

@@ -15,7 +15,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import copy
 import math
@@ -26,6 +25,7 @@ from typing import Any
 import torch
 from _coverage_resampled import resampled
 from _curvature_hard import Encoder, held
+from _harness import options
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -285,7 +285,7 @@ def sample(samples: int, only: str) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--seeds", type=int, default=500)
     parser.add_argument("--samples", type=int, default=300)
     parser.add_argument("--only", default="", help="part of a network's or a population's name")

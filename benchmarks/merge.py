@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _harness import options
 
 EXAMPLES = Path(__file__).parent.parent / "examples" / "merge"
 EXACT = ("accuracy", "nll", "brier", "ece", "classwise_ece", "mce")
@@ -170,7 +171,7 @@ def main(rows: int, more: int) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--rows", type=float, default=1e7)
     parser.add_argument("--more", type=float, default=1e8, help="0: leave it out")
     parser.add_argument("--case", nargs=3, help=argparse.SUPPRESS)

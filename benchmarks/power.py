@@ -11,9 +11,8 @@ The last lines of the first table put the limit at the truth: what is printed th
 
 from __future__ import annotations
 
-import argparse
-
 import numpy as np
+from _harness import options
 from _populations import ece_bounds
 
 from calibcli.columns import bin_index
@@ -113,7 +112,7 @@ def needed() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--runs", type=int, default=1_000)
     runs = parser.parse_args().runs
     fails(runs)

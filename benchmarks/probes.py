@@ -9,11 +9,11 @@ forward, over that of a Hessian product.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 
 import torch
+from _harness import options
 from curvature import TRAINED, images, train
 
 from calibcli.architectures import ARCHITECTURES
@@ -60,7 +60,7 @@ def report(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--data", default="")
     parser.add_argument("--epochs", default="4,8,16")
     options = parser.parse_args()

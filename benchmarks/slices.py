@@ -10,16 +10,13 @@ with a p-value would have it, which is wrong here. Planted: one of the rules is 
 
 from __future__ import annotations
 
-import argparse
 import json
-import resource
-import subprocess
 import sys
 import tempfile
-import time
 from typing import Any
 
 import numpy as np
+from _harness import CALIB, options, run
 from scipy import stats
 
 from calibcli.numerics import clopper_pearson
@@ -114,20 +111,15 @@ def large() -> bool:
     about = {**p.slices, **{f"x{j}": rng.standard_normal(n) for j in range(10)}}
     with tempfile.TemporaryDirectory() as folder:
         np.savez(f"{folder}/rows.npz", log_probs=p.logits.astype(np.float32), labels=p.labels, **about)  # type: ignore[arg-type]
-        start = time.perf_counter()
-        line = [sys.executable, "-m", "calibcli", "slices", f"{folder}/rows.npz", "--json", "-q"]
-        done = subprocess.run(line, capture_output=True, check=True, text=True)
-        wall = time.perf_counter() - start
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    found = json.loads(done.stdout)["facts"]
-    cpu, most = used.ru_utime + used.ru_stime, used.ru_maxrss / 2**20
-    print(f"1e6 rows, 30 columns, {found['candidates']:,} rules: {wall:.0f} s, {cpu:.0f} CPU s, {most:.2f} GB")
-    print(found["headline"])
-    return most < 2 and cpu < 60
+        seconds, peak, text = run([*CALIB, "slices", f"{folder}/rows.npz", "--json", "-q"])
+    facts = json.loads(text)["facts"]
+    print(f"1e6 rows, 30 columns, {facts['candidates']:,} rules: {seconds:.0f} CPU s, {peak / 1024:.2f} GB")
+    print(facts["headline"])
+    return peak < 2048 and seconds < 60
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--large", action="store_true")
     given = parser.parse_args()
