@@ -5,7 +5,7 @@
 CPU seconds are of all processes of a study, from its start to its report, on one thread, the system's included; wall
 time would be that of whatever else the machine does. Each is done again with fewer seeds, and every file of that folder
 is compared with one of the first, judged at as many seeds: all but times, which are of runs `seconds`, of the result
-`spent` and where and when it was written.
+`spent` and where and when it was written, and the digest that covers these.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from _harness import run as harness
 
 from calibcli.study.experiment import built_in
 
-TIMES = {"seconds", "spent", "provenance"}
+TIMES = {"seconds", "spent", "provenance", "checksum"}  # the last is a digest of the others, times included
 LIMIT = 20  # CPU minutes of all together
 
 
