@@ -1,8 +1,8 @@
 """Cases of `curvature.py` where a plain double backward, kept and called by hand, is hard to beat.
 
-One row that dominates (few products suffice for every tool), or is thirty times as large as the others: λ1 >> λ2;
-a model of 25 million parameters with 16 rows (a product costs what its weights cost); a decoder with 50,000 words
-(rows × words). Each tool runs in a process of its own.
+One row that dominates (few products suffice for every tool); one row thirty times as large as the others (λ1 >> λ2); a
+model of 25 million parameters with 16 rows (a product costs what its weights cost); a decoder with 50,000 words, whose
+arrays are rows × words. Each tool runs in a process of its own.
 """
 
 from __future__ import annotations

@@ -5,14 +5,14 @@
                                                         ResNet-20 on 256 and 1,000 images (cifar10_resnet20.safetensors,
                                                         cifar10_train_5000.npz and cifar10_test_1000.npz in DIR)
 
-Every run is a process of its own with one thread. What is run: λmax, our trace, the densities of PyHessian and calib,
-everything at once with calib, and 4 Hutchinson probes of each tool. λmax is at equal accuracy: others stop by their
-own rule with tolerance 1e-3, tightened until the true error is within 1e-3 too (hessian-eigenthings' Lanczos is given
-steps until it calls itself converged); the time is that of the last run alone. The true λmax is ours, whose error
-residual²/gap is two orders below. `--full` adds the solvers that are far behind. What is count × cost: Hutchinson to
-1 %, or to what calib's trace reached (probes from the spread of one), densities of the other tools, and the top 5 and
-λmin of the others at the products that our Lanczos run needs for each alone, though theirs need more. The perceptrons
-have ReLU, the ViTs GELU. Three cases beside a plain double backward are in `_curvature_hard.py`.
+Every run is a process of its own with one thread. These are run: λmax, our trace, the densities of PyHessian and calib,
+everything at once with calib, and 4 Hutchinson probes of each tool. λmax is at equal accuracy: the other tools stop
+by their own rule with tolerance 1e-3, tightened until the true error is within 1e-3 too (hessian-eigenthings' Lanczos
+is given steps until it calls itself converged); the time is that of the last run alone. The true λmax is ours, whose
+error residual²/gap is two orders smaller. `--full` adds the solvers that are far behind. These are count × cost:
+Hutchinson to 1 %, or to the error of calib's trace (probes from the spread of one), densities of the other tools, and
+the top 5 and λmin of the others at the products that our Lanczos run needs for each alone, though theirs need more. The
+perceptrons have ReLU, the ViTs GELU. Four cases beside a plain double backward are in `_curvature_hard.py`.
 """
 
 from __future__ import annotations
@@ -357,20 +357,20 @@ if __name__ == "__main__":
     parser.add_argument("--worker", nargs=4, metavar=("TOOL", "TASK", "NETWORK", "ROWS"))
     parser.add_argument("--solvers", action="store_true", help="λmax alone")
     parser.add_argument("--full", action="store_true", help="also the solvers that are far behind")
-    options = parser.parse_args()
-    if options.worker:
-        tool, task, name, rows = options.worker
-        worker(tool, task, name, int(rows), options.data, options.cache, options.effort)
+    args = parser.parse_args()
+    if args.worker:
+        tool, task, name, rows = args.worker
+        worker(tool, task, name, int(rows), args.data, args.cache, args.effort)
     else:
         cases = [("mlp", 2000, False), ("vit", 32, False)]
-        if options.data and Path(options.data, "cifar10_resnet20.safetensors").exists():
+        if args.data and Path(args.data, "cifar10_resnet20.safetensors").exists():
             cases += [("mlp-cifar", 2000, False), ("vit-cifar", 128, True)]
             cases += [("resnet20", 256, False), ("resnet20", 1000, True)]  # the last takes long
         else:
             print("no --data with cifar10_resnet20.safetensors: CIFAR-10 is skipped")
         for name, rows, by_count in cases:
-            if not options.only or options.only in f"{name}-{rows}":
-                compare(name, rows, options.data, by_count or options.count, options.full, options.solvers)
+            if not args.only or args.only in f"{name}-{rows}":
+                compare(name, rows, args.data, by_count or args.count, args.full, args.solvers)
         for name in _curvature_hard.CASES:
-            if not options.only or options.only in name:
+            if not args.only or args.only in name:
                 _curvature_hard.compare(name)

@@ -1,4 +1,4 @@
-"""What the derivatives of our own save: steps of a trace penalty with them, and with PyTorch's alone.
+"""Time that our own derivatives save: steps of a trace penalty with them, and with PyTorch's alone.
 
     python benchmarks/derivatives.py [--rounds 5]
 

@@ -1,4 +1,4 @@
-"""What curvature asks of a device: kernels launched, waits and copies, counted on the pretended one of tests/device.
+"""Work of curvature on a device: kernels, waits and copies, counted on the pretended device of tests/device.
 
     python benchmarks/device.py                       the counts of this checkout
     python benchmarks/device.py --against OTHER       and those of another checkout beside them

@@ -1,4 +1,4 @@
-"""Evaluations of language models: what a harness said of each row, and what calib reads from its file.
+"""Evaluations of language models: the harness's verdict on each row, and the one calib reads from its file.
 
     python benchmarks/evals.py             files that the installed harnesses write here (lm_eval, inspect_ai)
     python benchmarks/evals.py PATH        every file of a folder

@@ -1,4 +1,4 @@
-"""What `calib fit` costs against a plain PyTorch loop, and what losses and trace penalties add.
+"""Cost of `calib fit` against a plain PyTorch loop, and of losses and trace penalties.
 
     python benchmarks/fit.py [--device cuda] [--batch 128] [--rounds 7]
 

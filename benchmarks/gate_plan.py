@@ -1,7 +1,7 @@
-"""The rows that `calib plan` states, against simulation.
+"""The numbers of rows that `calib plan` states, against simulation.
 
 python benchmarks/gate_plan.py            # some minutes on one core
-python benchmarks/gate_plan.py --runs 60  # one
+python benchmarks/gate_plan.py --runs 60  # one minute
 """
 
 from __future__ import annotations

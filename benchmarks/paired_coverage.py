@@ -3,7 +3,7 @@
     python benchmarks/paired_coverage.py [--runs 1000] [--pairs main|more|all] [--parts MODELS]
 
 main: twelve pairs of models of 10 classes: both calibrated, one calibrated, both off; alike and apart. Independent
-rows, and 1,000 rows in 200 groups of 5 that are one row five times over. more: pairs that the method was not made on
+rows, and 1,000 rows in 200 groups of five copies of a row. more: pairs that the method was not developed on
 (2 and 100 classes, saturated, constant, recalibrated), also with weights and in 30 groups, which may be of like
 confidence: two or three of them then share a bin, and there is no interval (`none`). The truth is that of a
 population of 200,000 rows whose label probabilities are known. Every interval should cover in 92 to 98 % of the runs;

@@ -1,11 +1,11 @@
-"""Where it fails: how often `calib slices` finds what is not there, and whether it finds what is; time and memory.
+"""False and true findings of `calib slices`, its time and its memory.
 
     python benchmarks/slices.py [--runs 1000] [--large]
 
 Eight columns of four values: 480 rules of one or two conditions. Calibrated models, saturated ones, and ones that are
-too sure in every row, n of 2,000 and 10,000; beside it Welch's t with Bonferroni's correction on all rows, as any tool
-with a p-value would have it, which is wrong here. Planted: one of the rules is too sure. `--large`: a million rows of
-30 columns.
+overconfident in every row, n of 2,000 and 10,000; beside it Welch's t with Bonferroni's correction on all rows, as any
+tool with a p-value would use it, which is wrong here. Planted: rows of one rule are overconfident. `--large`: a million
+rows of 30 columns.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What the small sizes of all studies cost, and whether the same command twice gives the same bytes.
+"""Cost of the small sizes of all studies, and whether the same command twice gives the same bytes.
 
     python benchmarks/studies.py [--only NAME ...] [--again SEEDS] [--save DIR]
 
-CPU seconds are of all processes of a study, from its start to its report, on one thread, the system's included; wall
-time would be that of whatever else the machine does. Each is done again with fewer seeds, and every file of that folder
-is compared with one of the first, judged at as many seeds: all but times, which are of runs `seconds`, of the result
-`spent` and where and when it was written, and the digest that covers these.
+CPU seconds, the system's included, are those of all processes of a study with one thread each, from its start to its
+report. Each study is run again with fewer seeds, and every file of that folder is compared with the first one's, judged
+at as many seeds. Times are left out: `seconds` of runs, `spent` of the result, where and when it was written, and the
+digest that covers these.
 """
 
 from __future__ import annotations

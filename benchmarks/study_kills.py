@@ -3,8 +3,8 @@
     python benchmarks/study_kills.py [--kills 20] [--folder DIR]
 
 Two workers share the runs, a third joins after half of the kills; at random shares of all epochs one of them is killed
-with SIGKILL and another takes its place. Then all are let finish. A study that ends before so many kills has failed
-too: raise --epochs. Compared are weights, logits and logs of all runs, and the result but for its times.
+with SIGKILL and another takes its place. Then all of them finish. A study that ends before so many kills has failed
+too: raise --epochs. Weights, logits and logs of all runs are compared, and the result but for its times.
 """
 
 from __future__ import annotations

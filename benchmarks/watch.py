@@ -1,4 +1,4 @@
-"""How often a watch is wrong when it is looked at every night, and how soon it is right.
+"""Error rate of a watch that is looked at every night, and the time to its verdicts.
 
     python benchmarks/watch.py --short                   # half a minute
     python benchmarks/watch.py                           # 150 looks, and the tables of docs/watch.md; half an hour

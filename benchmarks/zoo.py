@@ -1,8 +1,8 @@
-"""`calib curvature` of every family of classifiers that torchvision, timm and transformers have, against truth by hand.
+"""`calib curvature` of every family of classifiers of three libraries, against double backwards by hand.
 
     python benchmarks/zoo.py                     all, an hour or two on one core
     python benchmarks/zoo.py torchvision.swin 'transformers.*' --budget 3
-    python benchmarks/zoo.py --save verdicts.jsonl --table      what was found so far
+    python benchmarks/zoo.py --save verdicts.jsonl --table      the verdicts so far
 
 Networks are drawn with random weights, as small as they can be configured. The default run, in float64 and float32, on
 a block of parameters is held against the block's dense Hessian, and one product and λmax of all parameters against a
