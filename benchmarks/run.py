@@ -1,11 +1,11 @@
-"""Run benchmarks one after the other and keep what each prints in benchmarks/results/NAME.txt.
+"""Run benchmarks one after the other and write what each prints to out/benchmarks/NAME.txt.
 
     python benchmarks/run.py                       all but the simulations, which nightly.py runs
     python benchmarks/run.py metrics scale         some
     python benchmarks/run.py --data DIR curvature  with a folder of real data for those that take one
 
 Each script is a process of its own with one thread, prints ratios against named peers where these are installed
-(`pip install` them beside calib; torch first), and skips those that are not. Figures of RESULTS.md are copied by hand.
+(`pip install` them beside calib; torch first), and skips those that are not. Output that backs a claim is copied to benchmarks/results/, its figure to RESULTS.md.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from _harness import HERE, machine, options, run
 from nightly import RUNS
 
-RESULTS = HERE / "results"
+OUT = Path("out/benchmarks")
 
 
 def main() -> int:
@@ -30,6 +30,7 @@ def main() -> int:
     unknown = [name for name in args.names if name not in known]
     if unknown:
         parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(known)}")
+    OUT.mkdir(parents=True, exist_ok=True)
     failed = []
     for name in args.names or [name for name in known if name not in simulations]:
         print(f"== {name}", flush=True)
@@ -44,7 +45,7 @@ def main() -> int:
         print(text)
         command = " ".join(["python", f"benchmarks/{path.name}", *data])
         where = f"{command}, {datetime.date.today()}, {machine('torch')}"
-        (RESULTS / f"{name}.txt").write_text(f"{where}\n\n{text.strip()}\n")
+        (OUT / f"{name}.txt").write_text(f"{where}\n\n{text.strip()}\n")
     return int(bool(failed))
 
 
