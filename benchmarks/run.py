@@ -5,7 +5,8 @@
     python benchmarks/run.py --data DIR curvature  with a folder of real data for those that take one
 
 Each script is a process of its own with one thread, prints ratios against named peers where these are installed
-(`pip install` them beside calib; torch first), and skips those that are not. Output that backs a claim is copied to benchmarks/results/, its figure to RESULTS.md.
+(`pip install` them beside calib; torch first), and skips those that are not. Copy output that backs a claim to
+benchmarks/results/, and its figure to RESULTS.md.
 """
 
 from __future__ import annotations
