@@ -1,8 +1,7 @@
 """Coverage of the trace where one row dominates, over many more runs than `curvature_coverage.py` has time for.
 
-The probes of a cell are drawn from 12,000 forms of its dense H - G, centred at its trace, and are not fresh; pilot,
-allocation, exact cells, interval are the package's. What differs from a run is where probes come from, and that Tr(G)
-is taken as known.
+The probes of a cell are drawn from 12,000 quadratic forms of its dense H - G, centred at its trace, instead of being
+computed afresh. Pilot, allocation, exact cells and interval are the package's. Tr(G) is taken as known.
 """
 
 from __future__ import annotations

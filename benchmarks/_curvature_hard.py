@@ -1,23 +1,20 @@
 """Cases of `curvature.py` where a plain double backward, kept and called by hand, is hard to beat.
 
-One row that dominates (few products suffice for every tool), or is thirty times as large as the others: λ1 >> λ2;
-a model of 25 million parameters with 16 rows (a product costs what its weights cost); a decoder with 50,000 words
-(rows × words). Each tool runs in a process of its own.
+One row that dominates (few products suffice for every tool); one row thirty times as large as the others (λ1 >> λ2); a
+model of 25 million parameters with 16 rows (a product costs what its weights cost); a decoder with 50,000 words, whose
+arrays are rows × words. Each tool runs in a process of its own.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import resource
-import subprocess
 import sys
 import time
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 import torch
+from _harness import child, installed, peak
 from torch import Tensor, nn
 
 CASES = ("one-row", "outlier", "parameters-25M", "words-50000")
@@ -158,32 +155,23 @@ def worker(tool: str, name: str) -> None:
     import_module("torch.fx.experimental.symbolic_shapes")  # autograd imports it at first use: half a second
     if tool.startswith("calib"):
         import_module("calibcli.hessian")
-    before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    before, start = peak(), time.process_time()
     if tool == "plain":
         found = plain(model, x, y)
     elif tool == "PyHessian":
         found = pyhessian(model, x, y)
     else:
         found = ours(model, x, y, "trace_ggn" if tool == "calib, trace_ggn" else f"lambda_max:tol={tolerance(model)}")
-    found["seconds"] = time.process_time() - start
-    found["peak"] = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-    print("RESULT " + json.dumps(found | {"held": held(model, x) if name == "one-row" else 0.0}))
+    found |= {"seconds": time.process_time() - start, "peak": peak() - before}
+    print(json.dumps(found | {"held": held(model, x) if name == "one-row" else 0.0}))
 
 
 def start(tool: str, name: str) -> dict[str, Any] | None:
-    done = subprocess.run(
-        [sys.executable, __file__, tool, name],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-    if lines:
-        found: dict[str, Any] = json.loads(lines[-1][7:])
-        return found
-    print(f"   {tool}: failed ({(done.stderr.strip().splitlines() or ['no message'])[-1][:100]})")
-    return None
+    try:
+        return child(__file__, tool, name)  # type: ignore[no-any-return]
+    except RuntimeError as error:
+        print(f"   {tool}: failed ({error})")
+        return None
 
 
 def compare(name: str) -> None:
@@ -193,7 +181,7 @@ def compare(name: str) -> None:
         return
     one = hand["each"]
     print(f"   plain: {one:.2f} s a product, peak {hand['peak']:.0f} MB")
-    tools = ["calib", *(["PyHessian"] if find_spec("pyhessian") else [])]
+    tools = ["calib", *(["PyHessian"] if installed("pyhessian") else [])]
     for tool in [*tools, *(["calib, trace_ggn"] if name == "words-50000" else [])]:
         if (e := start(tool, name)) is None:
             continue

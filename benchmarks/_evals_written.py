@@ -1,4 +1,4 @@
-"""Files of evaluations written by the harnesses themselves, on a model that knows nothing or answers at random."""
+"""Evaluation files written by the harnesses themselves, of a model that answers at random."""
 
 from __future__ import annotations
 

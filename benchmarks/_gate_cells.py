@@ -1,4 +1,4 @@
-"""What a cell of the gate benchmark does: draw rows of a population, put every limit at the truth, ask the gate.
+"""A cell of the gate benchmark: draw rows from a population, set every limit to the true value, run the gate.
 
 The gate is a black box: `calibcli.gate.check` on predictions, as `calib check` runs it.
 """

@@ -1,7 +1,7 @@
-"""Families of populations with parameters: those on which gates went wrong once, and what the search varies.
+"""Families of populations with parameters: those on which earlier gates were wrong, and what the search varies.
 
 A population is named by its family and its parameters, `share=0.01 margin=100 wrong=0.1`, and is always the same. Each
-row knows which group it belongs to; rows of a group look alike to whoever sees scores and weights but no label.
+row knows its group; rows of a group cannot be told apart by scores and weights, without labels.
 """
 
 from __future__ import annotations

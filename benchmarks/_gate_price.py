@@ -1,6 +1,6 @@
-"""What the bounds cost: how often a model whose truth is at half the limit passes, and how far bounds reach.
+"""The price of the bounds: how often a model at half the limit passes, and how far the bounds lie from the estimate.
 
-Two trees of code are asked about the same draws of the ordinary populations, each in processes of its own.
+Two trees of code judge the same draws of the ordinary populations, each in processes of its own.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def named(rule: str) -> str:
 
 
 def asked(tree: Path, runs: int, metrics: Sequence[str] | None) -> Priced:
-    """What the code of a tree says, in a process that finds it before any that is installed."""
+    """The prices by the code of a tree, in a process that imports it instead of an installed package."""
     command = [sys.executable, str(Path(__file__).with_name("gate.py")), "--priced", "--runs", str(runs)]
     command += [part for metric in metrics or () for part in ("--metric", metric)]
     done = subprocess.run(

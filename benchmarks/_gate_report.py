@@ -1,4 +1,4 @@
-"""What the gate benchmark found: the worst cell of each metric, and whether any is worse than it may be."""
+"""The report of the gate benchmark: the worst cell of each metric, and whether any is surely above its limit."""
 
 from __future__ import annotations
 

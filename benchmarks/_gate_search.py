@@ -1,9 +1,9 @@
 """Search the families of populations for the worst cell of each metric, in a given CPU time.
 
-Each metric has the same time. It begins with the cells that are always looked at, then varies the worst so far: a child
-moves some parameters of its parent, and now and then the number of classes or rows. A cell is looked at in 40 runs, and
-in more the worse it is. Cells that no method can judge do not count (see `hidden`). The worst of all are run again with
-new seeds, so that what is reported has not been chosen for its luck.
+Each metric has the same time. The search begins with a fixed set of cells, then varies the worst so far: a child moves
+some parameters of its parent, and now and then the number of classes or rows. A cell is simulated in 40 runs, and in
+more the worse it is. Cells that no method can judge do not count (see `hidden`). The worst of all are run again with
+new seeds, so that no cell is reported because of luck in the search.
 """
 
 from __future__ import annotations

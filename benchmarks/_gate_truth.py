@@ -1,4 +1,4 @@
-"""What is true of a population, and the rules whose limits are put there.
+"""The true values of a population, and rules with these values as limits.
 
 The truth of a metric is its value on the whole population, for what the sample's number estimates: the debiased square
 without the noise of bins (every row counts as a million), the recalibration gain at the population's own temperature.

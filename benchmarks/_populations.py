@@ -1,7 +1,7 @@
-"""Finite populations on which gates are put to the test: scores, labels, and for some the groups that rows come in.
+"""Finite populations for testing gates: scores, labels, and for some the groups that rows come in.
 
-Each is made from a top-label confidence per row and the chance that the label is that class, so that what is wrong with
-the model is known by construction; what is true of it is worked out from the rows themselves (see `_truth`).
+Each is made from a top-label confidence per row and the chance that the label is that class, so that the miscalibration
+is known by construction; true values are computed from the rows themselves (see `_gate_truth`).
 """
 
 from __future__ import annotations

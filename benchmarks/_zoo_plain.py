@@ -1,4 +1,4 @@
-"""Small networks in PyTorch alone that have something about them: what runs, and what is refused by name."""
+"""Small networks in plain PyTorch, each with one unusual feature: some run, some are refused by name."""
 
 from __future__ import annotations
 

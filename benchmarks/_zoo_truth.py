@@ -1,4 +1,4 @@
-"""What `calib curvature` says of a network against double backwards in float64, written by hand."""
+"""Compare `calib curvature` of a network with double backwards in float64, written by hand."""
 
 from __future__ import annotations
 

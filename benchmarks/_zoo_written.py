@@ -1,4 +1,4 @@
-"""Small classifiers as people write them, each after a paper or a habit: no list of layers named them."""
+"""Small classifiers as people write them, each after a paper or a habit that no list of layers names."""
 
 from __future__ import annotations
 

@@ -12,28 +12,23 @@ they are false: of arms that are alike, or at the very border of what the claim 
 
 from __future__ import annotations
 
-import argparse
 import functools
 import itertools
 import json
-import os
 import sys
 import time
 from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ[_name] = "1"
-sys.path.insert(0, str(Path(__file__).parent.parent))
+import _harness  # before NumPy, which it holds to one thread
+import numpy as np
 
-import numpy as np  # noqa: E402 (after the number of threads is set)
-
-from calibcli.metrics.sample import BinaryOutcomes  # noqa: E402
-from calibcli.numerics import clopper_pearson  # noqa: E402
-from calibcli.study import claims  # noqa: E402
-from calibcli.study.claims import DRAWS, Mean, Measured, Verdict  # noqa: E402
-from calibcli.study.redraws import Sums, binned, draws, means  # noqa: E402
+from calibcli.metrics.sample import BinaryOutcomes
+from calibcli.numerics import clopper_pearson
+from calibcli.study import claims
+from calibcli.study.claims import DRAWS, Mean, Measured, Verdict
+from calibcli.study.redraws import Sums, binned, draws, means
 
 METRICS = ("error", "nll", "ece", "ece2_debiased")
 SEEDS = (3, 5, 10, 20)
@@ -213,7 +208,7 @@ def shown(family: str, n: int, seeds: int, done: Done) -> tuple[str, int]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = _harness.options(__doc__)
     parser.add_argument("--runs", type=int, default=400)
     parser.add_argument("--rows", type=int, nargs="*", default=[1000, 10_000])
     parser.add_argument("--only", choices=KINDS, nargs="*", default=[*KINDS], help="close_to's borders, or the others")

@@ -5,14 +5,14 @@
                                                         ResNet-20 on 256 and 1,000 images (cifar10_resnet20.safetensors,
                                                         cifar10_train_5000.npz and cifar10_test_1000.npz in DIR)
 
-Every run is a process of its own with one thread. What is run: λmax, our trace, the densities of PyHessian and calib,
-everything at once with calib, and 4 Hutchinson probes of each tool. λmax is at equal accuracy: others stop by their
-own rule with tolerance 1e-3, tightened until the true error is within 1e-3 too (hessian-eigenthings' Lanczos is given
-steps until it calls itself converged); the time is that of the last run alone. The true λmax is ours, whose error
-residual²/gap is two orders below. `--full` adds the solvers that are far behind. What is count × cost: Hutchinson to
-1 %, or to what calib's trace reached (probes from the spread of one), densities of the other tools, and the top 5 and
-λmin of the others at the products that our Lanczos run needs for each alone, though theirs need more. The perceptrons
-have ReLU, the ViTs GELU. Three cases beside a plain double backward are in `_curvature_hard.py`.
+Every run is a process of its own with one thread. These are run: λmax, our trace, the densities of PyHessian and calib,
+everything at once with calib, and 4 Hutchinson probes of each tool. λmax is at equal accuracy: the other tools stop
+by their own rule with tolerance 1e-3, tightened until the true error is within 1e-3 too (hessian-eigenthings' Lanczos
+is given steps until it calls itself converged); the time is that of the last run alone. The true λmax is ours, whose
+error residual²/gap is two orders smaller. `--full` adds the solvers that are far behind. These are count × cost:
+Hutchinson to 1 %, or to the error of calib's trace (probes from the spread of one), densities of the other tools, and
+the top 5 and λmin of the others at the products that our Lanczos run needs for each alone, though theirs need more. The
+perceptrons have ReLU, the ViTs GELU. Four cases beside a plain double backward are in `_curvature_hard.py`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
-import resource
-import subprocess
 import sys
 import tempfile
 import time
@@ -31,7 +28,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import _curvature_hard
 import torch
+from _harness import child, installed, options, peak
 from torch import Tensor, nn
 
 PEERS = {
@@ -255,8 +254,7 @@ def worker(tool: str, task: str, name: str, rows: int, data: str, cache: str, ef
     model, x, y = network(name, rows, data, cache)
     import_module("calibcli.hessian" if tool.startswith("calib") else PEERS[tool])
     import_module("torch.fx.experimental.symbolic_shapes")  # autograd imports it at first use: half a second
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    start = time.process_time()
+    before, start = peak(), time.process_time()
     if task == "training":
         optimizer = torch.optim.SGD(model.train().parameters(), 0.0, momentum=0.9)
         LOSS(model(x), y).backward()
@@ -266,28 +264,17 @@ def worker(tool: str, task: str, name: str, rows: int, data: str, cache: str, ef
         found = ours(task, model, x, y, "low" if "low" in tool else "auto")
     else:
         found = peer(tool, task, model, x, y, effort)
-    found["seconds"] = time.process_time() - start
-    found["peak"] = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-    print("RESULT " + json.dumps(found))
+    print(json.dumps(found | {"seconds": time.process_time() - start, "peak": peak() - before}))
 
 
 def start(tool: str, task: str, name: str, rows: int, data: str, effort: float = 0.0) -> dict[str, Any] | None:
-    command = [sys.executable, "-P", __file__, "--worker", tool, task, name, str(rows), "--data", data]
-    command += ["--effort", str(effort), "--cache", CACHE.name]
-    done = subprocess.run(
-        command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False
-    )
-    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-    if lines:
-        return json.loads(lines[-1][7:])
-    print(f"   {tool}, {task}: failed ({(done.stderr.strip().splitlines() or ['no message'])[-1][:100]})")
-    return None
-
-
-def installed(module: str) -> bool:
-    import importlib.util
-
-    return importlib.util.find_spec(module) is not None
+    data = data and str(Path(data).resolve())
+    more = ("--data", data, "--effort", effort, "--cache", CACHE.name)
+    try:
+        return child(__file__, "--worker", tool, task, name, rows, *more)  # type: ignore[no-any-return]
+    except RuntimeError as error:
+        print(f"   {tool}, {task}: failed ({error})")
+        return None
 
 
 def equally_accurate(tool: str, name: str, rows: int, data: str, truth: float, steps: int) -> dict[str, Any] | None:
@@ -361,7 +348,7 @@ def compare(name: str, rows: int, data: str, by_count: bool, full: bool, solvers
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--data", default="")
     parser.add_argument("--only", default="", help="part of a case, such as mlp-2000 or resnet20-256")
     parser.add_argument("--count", action="store_true", help="densities and everything at once by count × cost")
@@ -370,22 +357,20 @@ if __name__ == "__main__":
     parser.add_argument("--worker", nargs=4, metavar=("TOOL", "TASK", "NETWORK", "ROWS"))
     parser.add_argument("--solvers", action="store_true", help="λmax alone")
     parser.add_argument("--full", action="store_true", help="also the solvers that are far behind")
-    options = parser.parse_args()
-    if options.worker:
-        tool, task, name, rows = options.worker
-        worker(tool, task, name, int(rows), options.data, options.cache, options.effort)
+    args = parser.parse_args()
+    if args.worker:
+        tool, task, name, rows = args.worker
+        worker(tool, task, name, int(rows), args.data, args.cache, args.effort)
     else:
         cases = [("mlp", 2000, False), ("vit", 32, False)]
-        if options.data and Path(options.data, "cifar10_resnet20.safetensors").exists():
+        if args.data and Path(args.data, "cifar10_resnet20.safetensors").exists():
             cases += [("mlp-cifar", 2000, False), ("vit-cifar", 128, True)]
             cases += [("resnet20", 256, False), ("resnet20", 1000, True)]  # the last takes long
         else:
             print("no --data with cifar10_resnet20.safetensors: CIFAR-10 is skipped")
         for name, rows, by_count in cases:
-            if not options.only or options.only in f"{name}-{rows}":
-                compare(name, rows, options.data, by_count or options.count, options.full, options.solvers)
-        import _curvature_hard  # not where a worker runs, which does not see this folder
-
+            if not args.only or args.only in f"{name}-{rows}":
+                compare(name, rows, args.data, by_count or args.count, args.full, args.solvers)
         for name in _curvature_hard.CASES:
-            if not options.only or options.only in name:
+            if not args.only or args.only in name:
                 _curvature_hard.compare(name)

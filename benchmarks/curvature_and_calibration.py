@@ -1,11 +1,11 @@
-"""What curvature says of calibration, on the digits of sample_data/: three experiments, about two CPU minutes.
+"""Curvature and calibration on the digits of sample_data/: three experiments, about two CPU minutes.
 
     python benchmarks/curvature_and_calibration.py [--seeds 10]
 
 1. The same function in other weights: a ReLU layer times c, the next one by 1/c. No output changes, the curvature does.
 2. Temperature: the sample model's last layer divided by T. No predicted class changes, calibration and curvature do.
 3. Networks trained with six losses from the same weights on the same batches: differences from the first, paired by
-   seed. Their intervals hold the spread of training, not that of the rows, which all networks share.
+   seed. Their intervals cover the spread of training, not that of the rows, which all networks share.
 
 Curvature is on the 600 validation rows, of cross-entropy where no other loss is named; ECE (15 bins) on the 997 test
 rows.
@@ -13,7 +13,6 @@ rows.
 
 from __future__ import annotations
 
-import argparse
 import copy
 import statistics
 import sys
@@ -21,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from _harness import options
 from numpy.typing import NDArray
 from torch import nn
 
@@ -145,7 +145,7 @@ def losses(seeds: int) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--seeds", type=int, default=10)
     args = parser.parse_args()
     torch.set_num_threads(1)

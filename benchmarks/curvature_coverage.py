@@ -1,4 +1,4 @@
-"""Do the intervals of `calib curvature` cover what they claim to? By simulation, against dense Hessians.
+"""Coverage of the intervals of `calib curvature`, by simulation against dense Hessians.
 
     python benchmarks/curvature_coverage.py [--seeds 500] [--samples 300] [--part PART] [--only NAME] [--tf32]
                                             [--what TRACE ...] [--resampled RUNS]
@@ -15,7 +15,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import copy
 import math
@@ -26,6 +25,7 @@ from typing import Any
 import torch
 from _coverage_resampled import resampled
 from _curvature_hard import Encoder, held
+from _harness import options
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -285,7 +285,7 @@ def sample(samples: int, only: str) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--seeds", type=int, default=500)
     parser.add_argument("--samples", type=int, default=300)
     parser.add_argument("--only", default="", help="part of a network's or a population's name")
@@ -293,16 +293,16 @@ if __name__ == "__main__":
     parser.add_argument("--what", nargs="+", default=[], help="these traces alone, as trace:precision=0.05")
     parser.add_argument("--resampled", type=int, default=0, help="runs of the trace with probes drawn from a pool")
     parser.add_argument("--tf32", action="store_true", help="Krylov products rounded as a CUDA device would")
-    options = parser.parse_args()
-    if options.resampled:
+    args = parser.parse_args()
+    if args.resampled:
         with second_order(torch.device("cpu")):
             for name, make in networks().items():
-                if options.only in name:
+                if args.only in name:
                     torch.manual_seed(1)
-                    resampled(name, *make(), options.resampled)
+                    resampled(name, *make(), args.resampled)
         raise SystemExit
-    if options.part != "sample":
-        with second_order(torch.device("cpu")), TF32() if options.tf32 else contextlib.nullcontext():
-            estimator(options.seeds, options.only, options.tf32, options.what)
-    if options.part != "estimator":
-        sample(options.samples, options.only)
+    if args.part != "sample":
+        with second_order(torch.device("cpu")), TF32() if args.tf32 else contextlib.nullcontext():
+            estimator(args.seeds, args.only, args.tf32, args.what)
+    if args.part != "estimator":
+        sample(args.samples, args.only)

@@ -1,4 +1,4 @@
-"""What the derivatives of our own save: steps of a trace penalty with them, and with PyTorch's alone.
+"""Time that our own derivatives save: steps of a trace penalty with them, and with PyTorch's alone.
 
     python benchmarks/derivatives.py [--rounds 5]
 
@@ -11,14 +11,12 @@ the smallest and largest. CPU seconds of one thread. What saves less than 1.3 ti
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import statistics
-import time
 from collections.abc import Callable, Iterator
 from unittest import mock
 
 import torch
+from _harness import by_turns, machine, options, ratio
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -84,29 +82,24 @@ def plain(module: object, name: str) -> Iterator[None]:
         yield
 
 
-def seconds(work: Callable[[], None]) -> float:
-    start = time.process_time()
-    work()
-    return time.process_time() - start
-
-
-def ratio(without: Callable[[], None], with_: Callable[[], None], rounds: int) -> str:
-    for work in (without, with_):
+def saved(without: Callable[[], None], with_: Callable[[], None], rounds: int) -> str:
+    for work in (without, with_):  # the first call of each is no measure
         work()
-    found = [seconds(without) / seconds(with_) for _ in range(rounds)]
-    return f"{statistics.median(found):.2f} [{min(found):.2f}, {max(found):.2f}]"
+    times = by_turns({"without": without, "with": with_}, rounds)
+    return ratio(times["without"], times["with"], 2)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     rounds = parser.parse_args().rounds
     torch.set_num_threads(1)
+    print(machine("torch"))
     print("saved by            jets, Hessian's trace     twice, Gauss-Newton trace")
     for name, case in CASES.items():
         one = Case(*case)
-        jets = ratio(one.without_jets, lambda one=one: one.step("ce+trace:weight=0.01"), rounds)
-        twice = ratio(one.without_twice, lambda one=one: one.step("ce+trace:weight=0.01,kind=ggn"), rounds)
+        jets = saved(one.without_jets, lambda one=one: one.step("ce+trace:weight=0.01"), rounds)
+        twice = saved(one.without_twice, lambda one=one: one.step("ce+trace:weight=0.01,kind=ggn"), rounds)
         print(f"{name:34} {jets:24} {twice}", flush=True)
 
 

@@ -1,4 +1,4 @@
-"""What curvature asks of a device: kernels launched, waits and copies, counted on the pretended one of tests/device.
+"""Work of curvature on a device: kernels, waits and copies, counted on the pretended device of tests/device.
 
     python benchmarks/device.py                       the counts of this checkout
     python benchmarks/device.py --against OTHER       and those of another checkout beside them
@@ -9,16 +9,14 @@ product: a double backward of the whole batch with its graph kept, as other tool
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
+from _harness import ROOT, child, environment, options
+
 LAUNCH = 6e-6  # seconds that the host takes for a launch, a usual figure
 Counts = tuple[int, int, int]  # kernels, waits, copies to the device
 
@@ -106,11 +104,7 @@ def measured(size: int, rows: int) -> dict[str, Counts]:
 
 def elsewhere(folder: str, argv: list[str]) -> dict[str, Counts]:
     """The counts by the package of another checkout."""
-    environment = {**os.environ, "PYTHONPATH": folder, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, __file__, "--json", *argv], env=environment, stdout=subprocess.PIPE, text=True, check=True
-    )
-    return json.loads(done.stdout)  # type: ignore[no-any-return]
+    return child(__file__, "--json", *argv, env=environment(Path(folder).resolve()))  # type: ignore[no-any-return]
 
 
 def table(sides: list[dict[str, Counts]]) -> str:
@@ -129,7 +123,7 @@ def table(sides: list[dict[str, Counts]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--against", help="another checkout")
     parser.add_argument("--size", type=int, default=32, help="pixels")
     parser.add_argument("--rows", type=int, default=256)

@@ -1,4 +1,4 @@
-"""Evaluations of language models: what a harness said of each row, and what calib reads from its file.
+"""Evaluations of language models: the harness's verdict on each row, and the one calib reads from its file.
 
     python benchmarks/evals.py             files that the installed harnesses write here (lm_eval, inspect_ai)
     python benchmarks/evals.py PATH        every file of a folder
@@ -10,7 +10,6 @@ verdicts are read from the files by code of its own. Exit 1 where a row differs.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from typing import Any
 
 import _evals_written
 import numpy as np
+from _harness import options
 
 import calibcli
 from calibcli.errors import CalibError
@@ -81,7 +81,7 @@ def row(path: Path, norm: str | None = None) -> tuple[list[str], int]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("path", nargs="?", type=Path, help="a folder of files")
     parser.add_argument("--keep", type=Path, help="where to write files")
     given = parser.parse_args()

@@ -1,4 +1,4 @@
-"""What `calib fit` costs against a plain PyTorch loop, and what losses and trace penalties add.
+"""Cost of `calib fit` against a plain PyTorch loop, and of losses and trace penalties.
 
     python benchmarks/fit.py [--device cuda] [--batch 128] [--rounds 7]
 
@@ -11,8 +11,8 @@ median). CPU seconds of one thread; on CUDA, synchronised wall seconds.
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from _harness import by_turns, child, head, machine, options, ratio, row
 from torch.nn import functional as F
 
 from calibcli.inputs import checkpoint
@@ -80,17 +81,11 @@ class Case:
         return Trainer(model, recipe, self.loader, folder=folder, save_every=10**9).run
 
 
-def ratio(values: list[float], base: list[float]) -> str:
-    ratios = [a / b for a, b in zip(values, base)]
-    return f"{statistics.median(ratios):6.3f} [{min(ratios):.3f}, {max(ratios):.3f}]"
-
-
 def table(times: dict[str, list[float]], steps: int, bases: list[str]) -> None:
-    print("| kind | ms per step | " + " | ".join(f"ratio to {b}" for b in bases) + " |")
-    print("|---|---|" + "---|" * len(bases))
+    print(head("kind", "ms per step", *(f"ratio to {base}" for base in bases)))
     for kind, values in times.items():
-        cells = " | ".join(ratio(values, times[b]) for b in bases)
-        print(f"| {KINDS[kind]} | {1000 * statistics.median(values) / steps:.2f} | {cells} |")
+        ms = f"{1000 * statistics.median(values) / steps:.2f}"
+        print(row(KINDS[kind], ms, *(ratio(values, times[base]) for base in bases)))
 
 
 def memory(kind: str, batch: int, device: torch.device) -> None:
@@ -102,7 +97,7 @@ def memory(kind: str, batch: int, device: torch.device) -> None:
     before = resident()
     with tempfile.TemporaryDirectory() as folder:
         case.seconds(kind, Path(folder))
-    print(torch.cuda.max_memory_allocated() / 2**20 if device.type == "cuda" else resident() - before)
+    print(json.dumps(torch.cuda.max_memory_allocated() / 2**20 if device.type == "cuda" else resident() - before))
 
 
 def resident() -> float:
@@ -113,7 +108,7 @@ def resident() -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=7)
@@ -128,27 +123,24 @@ def main() -> int:
         folder = Path(name)
         one, two = (Case("resnet:depth=20", (3, 32, 32), n * args.batch, args.batch, device) for n in (1, 2))
         one.seconds("ce", folder)
-        times: dict[str, list[float]] = {kind: [] for kind in KINDS}
-        for _ in range(args.rounds):
-            for kind in KINDS:  # two steps of what is light, one of what is heavy
-                times[kind].append(two.seconds(kind, folder) / 2 if kind in LIGHT else one.seconds(kind, folder))
-        print(f"ResNet-20, batch {args.batch}, {args.rounds} rounds, {device}, torch {torch.__version__}\n")
+
+        def step(kind: str) -> float:  # of two steps where they are light
+            return two.seconds(kind, folder) / 2 if kind in LIGHT else one.seconds(kind, folder)
+
+        times = by_turns({kind: kind for kind in KINDS}, args.rounds, step)
+        print(f"{machine('torch')}\nResNet-20, batch {args.batch}, {args.rounds} rounds, {device}\n")
         table(times, 1, ["plain", "ce"])
         tenth = [(9 * p + h) / 10 for p, h in zip(times["ce"], times["ce+trace:weight=0.01"])]
         print(f"\nTrace penalty, Hessian, every=10: {ratio(tenth, times['plain'])} of a plain step on average")
         print("(from the steps above: nine without the penalty and one with it)")
         print(f"\nPeak memory of a step at batch {args.batch}, MB over the loaded process:\n")
         for kind in KINDS:
-            command = [sys.executable, __file__, "--memory", kind, "--batch", str(args.batch), "--device", args.device]
-            said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-            print(f"- {KINDS[kind]}: {float(said):.0f}")
+            megabytes = child(__file__, "--memory", kind, "--batch", args.batch, "--device", args.device)
+            print(f"- {KINDS[kind]}: {megabytes:.0f}")
         small = Case("mlp:inputs=64,hidden=64/64", (64,), 400, 128, device)
         epochs = 40
-        times = {kind: [] for kind in LIGHT}
         small.seconds("ce", folder, epochs)
-        for _ in range(args.rounds):
-            for kind in LIGHT:
-                times[kind].append(small.seconds(kind, folder, epochs))
+        times = by_turns({kind: kind for kind in LIGHT}, args.rounds, lambda kind: small.seconds(kind, folder, epochs))
         print(f"\nPerceptron 64-64-64-10, 400 rows, batch 128, {epochs} epochs (each logs and saves its state):\n")
         table(times, 4 * epochs, ["plain", "ce"])
     return 0

@@ -1,16 +1,16 @@
-"""The rows that `calib plan` states, against simulation.
+"""The numbers of rows that `calib plan` states, against simulation.
 
 python benchmarks/gate_plan.py            # some minutes on one core
-python benchmarks/gate_plan.py --runs 60  # one
+python benchmarks/gate_plan.py --runs 60  # one minute
 """
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from pathlib import Path
 
 import numpy as np
+from _harness import options
 from _populations import drawn, ece_bounds, scaled, softmax
 from scipy.stats import binom
 
@@ -102,7 +102,7 @@ def temperature_off(runs: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--runs", type=int, default=600)
     runs = parser.parse_args().runs
     plans(runs)

@@ -8,11 +8,10 @@ No graph is kept beyond one micro-batch, the Krylov basis is float32 and bounded
 
 from __future__ import annotations
 
-import argparse
-import resource
 import time
 
 import torch
+from _harness import options, peak
 from torch import Tensor, nn
 
 from calibcli.hessian import measure
@@ -36,25 +35,24 @@ class Transformer(nn.Module):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--width", type=int, default=1024)
     parser.add_argument("--depth", type=int, default=8)
     parser.add_argument("--rows", type=int, default=16)
     parser.add_argument("--tol", type=float, default=0.05)
-    options = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    model = Transformer(options.width, options.depth)
+    model = Transformer(args.width, args.depth)
     size = sum(p.numel() for p in model.parameters())
-    tokens, labels = torch.randint(0, 1000, (options.rows, 32)), torch.randint(0, 10, (options.rows,))
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    start = time.process_time()
-    result = measure(model, (tokens, labels), f"lambda_max:tol={options.tol}", memory="low")
+    tokens, labels = torch.randint(0, 1000, (args.rows, 32)), torch.randint(0, 10, (args.rows,))
+    before, start = peak() / 1024, time.process_time()
+    result = measure(model, (tokens, labels), f"lambda_max:tol={args.tol}", memory="low")
     found = result.estimates[0]
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(f"{size / 1e6:.1f} M parameters ({size * 4 / 2**30:.2f} GiB), {options.rows} rows of 32 tokens")
+    print(f"{size / 1e6:.1f} M parameters ({size * 4 / 2**30:.2f} GiB), {args.rows} rows of 32 tokens")
     print(f"plan: {result.facts['memory_plan']}; Krylov basis {result.facts['krylov_basis']}")
     print(f"λmax {found.value:.5g}, residual {found.detail['residual']:.2g}: {found.how}")
-    print(f"{time.process_time() - start:.0f} CPU s, peak {peak:.2f} GiB (model and imports before: {before:.2f})")
+    seconds, most = time.process_time() - start, peak() / 1024
+    print(f"{seconds:.0f} CPU s, peak {most:.2f} GiB (model and imports before: {before:.2f})")
     for note in result.notes:
         print(f"note: {note}")

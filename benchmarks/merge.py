@@ -1,6 +1,6 @@
 """Metrics of many rows on engines and in one process: the same numbers, time and memory as ratios.
 
-    python benchmarks/merge.py                           1e7 rows x 10 from parquet; 1e8 rows, made on the way
+    python benchmarks/merge.py                           1e7 rows x 10 from parquet; 1e8 rows, drawn on the fly
     python benchmarks/merge.py --rows 1e6 --more 1e7     smaller
 
 Each line is a process of its own, with whatever it starts; CPU seconds and resident memory are sums over these, read
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _harness import options
 
 EXAMPLES = Path(__file__).parent.parent / "examples" / "merge"
 EXACT = ("accuracy", "nll", "brier", "ece", "classwise_ece", "mce")
@@ -170,13 +171,13 @@ def main(rows: int, more: int) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--rows", type=float, default=1e7)
     parser.add_argument("--more", type=float, default=1e8, help="0: leave it out")
     parser.add_argument("--case", nargs=3, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.case:
-        name, argument, out = options.case
+    args = parser.parse_args()
+    if args.case:
+        name, argument, out = args.case
         Path(out).write_text(RUN[name](argument).to_json())
     else:
-        main(int(options.rows), int(options.more))
+        main(int(args.rows), int(args.more))

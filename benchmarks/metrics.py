@@ -4,28 +4,20 @@
 
 calib runs as its users call it, on arrays, with every check: `calibcli.measure(z, y)` is the default set with every
 printed uncertainty, `measure(z, y, "ece")` and `check(z, y, max={"ece": .05})` one number with its own. Each other tool
-works out its ECE with 15 bins alone, softmax and its own checks included. Every line is a process of its own: least CPU
-seconds of three runs or more (there is one thread) after a warm-up on few rows, growth of the peak resident memory
-beyond data and imports, and the error of the ECE against float64 (found in another process). The truth puts a
-confidence into the bin (lo, hi]; tools that bin otherwise may differ by edge cases.
+computes its ECE with 15 bins alone, softmax and its own checks included. Every line is a process of its own: least CPU
+seconds of three runs or more (with one thread) after a warm-up on few rows, growth of the peak resident memory beyond
+data and imports, and the error of the ECE against float64 (computed in another process). The truth puts a
+confidence into the bin (lo, hi]; tools that bin differently may differ by edge cases.
 """
 
 from __future__ import annotations
 
-import argparse
-import importlib.util
 import json
-import os
-import resource
-import subprocess
-import sys
-import tempfile
-import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _harness import child, installed, machine, options, peak, seconds
 
 BINS = 15
 Run = Callable[[Any, Any], float]
@@ -153,56 +145,50 @@ PEERS: dict[str, tuple[str, Callable[[], Run]]] = {
 FEWEST, ENOUGH, MOST = 3, 0.5, 60.0  # runs; CPU seconds of all runs that are enough, and that end it
 
 
-def child(tool: str, n: int, k: int) -> None:
-    """One tool on one size, or the truth; prints JSON."""
+def measured(tool: str, n: int, k: int) -> Any:
+    """One tool on one size, or the truth."""
     z, y = data(n, k)
     if tool == "truth":
-        print(json.dumps(truth(z, y)))
-        return
+        return truth(z, y)
     run = OURS[tool]() if tool in OURS else PEERS[tool][1]()
-    run(z[:2000], y[:2000])
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    times, value = [], 0.0
-    while len(times) < FEWEST or sum(times) < ENOUGH:
-        start = time.process_time()
+    value = run(z[:2000], y[:2000])
+    before, times = peak(), []
+
+    def once() -> None:
+        nonlocal value
         value = run(z, y)
-        times.append(time.process_time() - start)
-        if sum(times) > MOST:
-            break
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    print(json.dumps({"seconds": min(times), "mb": grown / 1024, "value": value}))
+
+    while (len(times) < FEWEST or sum(times) < ENOUGH) and sum(times) < MOST:
+        times.append(seconds(once))
+    return {"seconds": min(times), "mb": peak() - before, "value": value}
 
 
 def asked(tool: str, n: str, k: str) -> Any:
-    """What a process of its own says; a text where it fails."""
-    threads = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}
-    here = Path(__file__).resolve()
-    command = [sys.executable, "-P", str(here), "--child", tool, n, k]  # not our coverage.py
-    environment = {**os.environ, **threads, "PYTHONPATH": str(here.parent.parent)}
-    with tempfile.TemporaryDirectory() as folder:  # `check` reads the pyproject.toml of where it runs
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder)
-    if done.returncode:
-        return "failed: " + (done.stderr.strip().splitlines() or ["killed"])[-1][:100]
-    return json.loads(done.stdout.splitlines()[-1])
+    """What a process of its own measures; a text where it fails."""
+    try:
+        return child(__file__, "--child", tool, n, k)
+    except RuntimeError as error:
+        return f"failed: {error}"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=str(__doc__).split("\n")[0])
+    parser = options(__doc__)
     parser.add_argument("--sizes", nargs="+", default=["10000x10", "1000000x10", "100000x1000", "1000000x100"])
     parser.add_argument("--only", nargs="+", default=[""], help="tools whose names hold one of these words")
     parser.add_argument("--rounds", type=int, default=1, help="processes of each tool, by turns; the fastest counts")
     parser.add_argument("--child", nargs=3)
     args = parser.parse_args()
     if args.child:
-        child(args.child[0], int(args.child[1]), int(args.child[2]))
+        print(json.dumps(measured(args.child[0], int(args.child[1]), int(args.child[2]))))
         return
+    print(machine("torch", *sorted({package for package, _ in PEERS.values()})))
     for size in args.sizes:
         n, k = size.split("x")
         print(f"\n{n} rows, {k} classes, float32, one thread")
         print(f"{'':36} {'CPU ms':>8} {'extra MB':>9} {'error':>9}")
-        wanted, seconds = asked("truth", n, k), {}
+        wanted, least = asked("truth", n, k), {}
         tools = [tool for tool in (*OURS, *PEERS) if any(word in tool for word in args.only)]
-        there = [tool for tool in tools if tool in OURS or importlib.util.find_spec(PEERS[tool][0])]
+        there = [tool for tool in tools if tool in OURS or installed(PEERS[tool][0])]
         turns = [{tool: asked(tool, n, k) for tool in there} for _ in range(args.rounds)]
         for tool in tools:
             if tool not in there:
@@ -213,11 +199,11 @@ def main() -> None:
             if isinstance(row, str):
                 print(f"{tool:36} {row}")
                 continue
-            seconds[tool] = row["seconds"]
+            least[tool] = row["seconds"]
             error = "" if tool == "relplot smECE" else f"{abs(row['value'] - wanted):9.1e}"
             print(f"{tool:36} {1000 * row['seconds']:8.1f} {row['mb']:9.0f} {error}", flush=True)
-        for name in (tool for tool in OURS if tool in seconds):
-            others = [f"{seconds[peer] / seconds[name]:.2f} {peer}" for peer in PEERS if peer in seconds]
+        for name in (tool for tool in OURS if tool in least):
+            others = [f"{least[peer] / least[name]:.2f} {peer}" for peer in PEERS if peer in least]
             print(f"times as fast, {name}: {', '.join(others)}")
 
 

@@ -1,4 +1,4 @@
-"""What is too long for every change, one after another: `make nightly`, some hours on one core.
+"""Everything that takes too long for every change, one after another: `make nightly`, some hours on one core.
 
     python benchmarks/nightly.py [--data DIR] [--out FOLDER] [--short] [NAME ...]
 

@@ -3,7 +3,7 @@
     python benchmarks/ood.py [REPETITIONS]
 
 Prints, for each setting, how often the 95 % interval lies wholly above and wholly below the truth (2.5 % each are
-meant), for AUROC, AUPR and FPR at 95 % TPR; and for the difference of two AUROCs (DeLong).
+intended), for AUROC, AUPR and FPR at 95 % TPR; and for the difference of two AUROCs (DeLong).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     python benchmarks/paired_coverage.py [--runs 1000] [--pairs main|more|all] [--parts MODELS]
 
 main: twelve pairs of models of 10 classes: both calibrated, one calibrated, both off; alike and apart. Independent
-rows, and 1,000 rows in 200 groups of 5 that are one row five times over. more: pairs that the method was not made on
+rows, and 1,000 rows in 200 groups of five copies of a row. more: pairs that the method was not developed on
 (2 and 100 classes, saturated, constant, recalibrated), also with weights and in 30 groups, which may be of like
 confidence: two or three of them then share a bin, and there is no interval (`none`). The truth is that of a
 population of 200,000 rows whose label probabilities are known. Every interval should cover in 92 to 98 % of the runs;
@@ -12,28 +12,22 @@ the two numbers in brackets are the shares in % that lay above and below the tru
 
 from __future__ import annotations
 
-import argparse
-import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
-for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ[_name] = "1"
-sys.path.insert(0, str(Path(__file__).parent.parent))
+import _harness  # before NumPy, which it holds to one thread
+import numpy as np
+from _paired_near import METRICS, Near
+from _paired_near import pairs as near_pairs
 
-import numpy as np  # noqa: E402 (after the number of threads is set)
-from _paired_near import METRICS, Near  # noqa: E402
-from _paired_near import pairs as near_pairs  # noqa: E402
-
-from calibcli.metrics import paired, paired_bins  # noqa: E402
-from calibcli.metrics.discrimination import Ranking  # noqa: E402
-from calibcli.metrics.gap_norms import GapNorm  # noqa: E402
-from calibcli.metrics.intervals import Statistic  # noqa: E402
-from calibcli.metrics.sample import BinaryOutcomes  # noqa: E402
-from calibcli.numerics import clopper_pearson  # noqa: E402
+from calibcli.metrics import paired, paired_bins
+from calibcli.metrics.discrimination import Ranking
+from calibcli.metrics.gap_norms import GapNorm
+from calibcli.metrics.intervals import Statistic
+from calibcli.metrics.sample import BinaryOutcomes
+from calibcli.numerics import clopper_pearson
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 POPULATION, K, BINS = 200_000, 10, 15
@@ -290,7 +284,7 @@ def near_table(sizes: Sequence[int], runs: int, names: Sequence[str], only: str 
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = _harness.options(__doc__)
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--pairs", choices=["main", "more", "near", "all"], default="all")
     parser.add_argument("--metrics", nargs="+", choices=METRICS, default=METRICS, help="of the pairs that are near")

@@ -1,19 +1,18 @@
-"""What the bounds of an ECE gate gain: the chance of each verdict, and the rows that it takes, old against new.
+"""Power of the bounds of an ECE gate: the chance of each verdict, and the rows that it takes, old against new.
 
     python benchmarks/power.py            # about ten minutes on one core
     python benchmarks/power.py --runs 50  # the cells roughly
 
 Models have confidences spread as Beta(6, 6 (1 - a) / a) with mean a = .87 and gaps of one size: `same` sign in every
 bin, or of `alternating` sign from bin to bin. `score` are the plain bounds (`--bounds score`). `sharp before` had, for
-FAIL, the smallest gaps inside a confidence set (Berger and Boos 1994); `sharp` has signs that the rows foretell.
-The last lines of the first table put the limit at the truth: what is printed there is false.
+FAIL, the smallest gaps inside a confidence set (Berger and Boos 1994); `sharp` has signs predicted from the rows.
+The last lines of the first table put the limit at the truth: every verdict counted there is false.
 """
 
 from __future__ import annotations
 
-import argparse
-
 import numpy as np
+from _harness import options
 from _populations import ece_bounds
 
 from calibcli.columns import bin_index
@@ -113,7 +112,7 @@ def needed() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--runs", type=int, default=1_000)
     runs = parser.parse_args().runs
     fails(runs)

@@ -1,19 +1,19 @@
-"""What a probe of H - G saves over Hutchinson's probe of H, while a ViT is trained on CIFAR-10.
+"""Variance of probes of H - G and of Hutchinson's probes of H, while a ViT is trained on CIFAR-10.
 
     python benchmarks/probes.py --data DIR [--epochs 4,8,16]     (cifar10_train_5000.npz in DIR)
 
 On 128 rows, after so many epochs: the spread of one Hutchinson probe of H, and that of one pass over the data of probes
-of H - G, fresh in every 8 rows, the same number for each or shared out by spread; and the CPU time of a pass, carried
+of H - G, fresh in every 8 rows, the same number for each or allocated by spread; and the CPU time of a pass, carried
 forward, over that of a Hessian product.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 
 import torch
+from _harness import options
 from curvature import TRAINED, images, train
 
 from calibcli.architectures import ARCHITECTURES
@@ -60,19 +60,19 @@ def report(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--data", default="")
     parser.add_argument("--epochs", default="4,8,16")
-    options = parser.parse_args()
-    if not options.data:
+    args = parser.parse_args()
+    if not args.data:
         print("no --data with cifar10_train_5000.npz: skipped")
         sys.exit()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model = ARCHITECTURES.choose(TRAINED["vit-cifar"][0])()
-    x, y = images(f"{options.data}/cifar10_train_5000.npz", 5000)
+    x, y = images(f"{args.data}/cifar10_train_5000.npz", 5000)
     done = 0
-    for epochs in map(int, options.epochs.split(",")):
+    for epochs in map(int, args.epochs.split(",")):
         train(model, x, y, (part for _ in range(epochs - done) for part in torch.randperm(len(x)).view(-1, 40).T))
         done = epochs
         with torch.no_grad():

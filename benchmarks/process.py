@@ -3,21 +3,19 @@
     python benchmarks/process.py                       everything (files of up to 5 GB in --folder, one at a time)
     python benchmarks/process.py start text            some of: start script text memory threads
 
-CPU seconds of processes of their own with one thread, least of several, calib and its peer by turns; all modules are
-compiled before, as after an installation. `start`: against `import numpy`, 1,000 rows of 10 classes. `script`: the
-numbers of a screen with their intervals, and all that `--json` has, 13 metrics and the diagram, against nine lines of
-NumPy that print ECE, NLL, accuracy and Brier score.
-`text`: the parser in one process, against `np.loadtxt` and `json.loads`. `memory`: the peak of `calib metrics` over
-rows and over classes. `threads`: wall time of the pass over the scores with one thread and with two, against what two
-threads of `np.exp` gain in the same minute (medians by turns): where others have the second core, neither gains.
+Every command is a process of its own with one thread; CPU seconds are the least of several runs, calib and its peer by
+turns, with all modules compiled as after an installation. `start`: against `import numpy`, on 1,000 rows of 10 classes.
+`script`: the first screen with its intervals, and `--json` with 13 metrics and the diagram, against nine lines of NumPy
+that print ECE, NLL, accuracy and Brier score. `text`: the parser in one process, against `np.loadtxt` and
+`json.loads`. `memory`: the peak of `calib metrics` over rows and over classes. `threads`: wall time of the pass over
+the scores with one thread and with two, against what two threads of `np.exp` gain in the same minute (medians by
+turns): where other processes use the second core, neither gains.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
-import subprocess
+import statistics
 import sys
 import tempfile
 import time
@@ -25,9 +23,9 @@ import zipfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from _harness import CALIB, by_turns, environment, machine, options, run
 
 SCRIPT = """
 import sys
@@ -44,7 +42,6 @@ print(ece, -np.log(own).mean(), hit.mean(), ((p * p).sum(axis=1) - 2 * own + 1).
 SIZES = ((1_000, 10), (1_000_000, 10), (100_000, 1000), (1_000_000, 100))
 LARGE = ((10**4, 10), (10**5, 10), (10**6, 10), (5 * 10**6, 10), (10**7, 10), (10**8, 10))
 WIDE = ((10**6, 100), (10**5, 1000), (10**4, 10_000))
-CALIB = [sys.executable, "-m", "calibcli"]
 
 
 def write(path: Path, n: int, k: int) -> Path:
@@ -64,37 +61,24 @@ def write(path: Path, n: int, k: int) -> Path:
     return path
 
 
-class Processes:
-    """Starts processes that find all modules compiled."""
-
-    def __init__(self, folder: Path) -> None:
-        threads = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}
-        root = str(Path(__file__).parent.parent)
-        self.environment = os.environ | threads | {"PYTHONPATH": root, "PYTHONPYCACHEPREFIX": str(folder / "compiled")}
-        self.environment.pop("PYTHONDONTWRITEBYTECODE", None)
-
-    def run(self, command: Sequence[str]) -> tuple[float, float]:
-        """(CPU seconds, peak MB)"""
-        quiet = subprocess.DEVNULL
-        process = subprocess.Popen(command, env=self.environment, stdout=quiet, stderr=quiet)
-        _, status, used = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        if process.returncode:
-            raise SystemExit(f"{' '.join(command)} ended with {process.returncode}")
-        return used.ru_utime + used.ru_stime, used.ru_maxrss / 1024
-
-    def turns(self, times: int, **commands: Sequence[str]) -> dict[str, float]:
-        """Least CPU seconds of each; one run of each before counts for nothing."""
-        found: dict[str, list[float]] = {name: [] for name in commands}
-        for _ in range(times + 1):
-            for name, command in commands.items():
-                found[name].append(self.run(command)[0])
-        return {name: min(seconds[1:]) for name, seconds in found.items()}
+def compiled(folder: Path) -> dict[str, str]:
+    """The environment of processes that have all modules compiled."""
+    found = environment(PYTHONPYCACHEPREFIX=str(folder / "compiled"))
+    found.pop("PYTHONDONTWRITEBYTECODE", None)
+    return found
 
 
-def start(processes: Processes, folder: Path) -> None:
+def least(folder: Path, rounds: int, **commands: Sequence[str]) -> dict[str, float]:
+    """Least CPU seconds of each command, by turns; a first round, which compiles, does not count."""
+    env = compiled(folder)
+    times = by_turns(commands, rounds + 1, lambda command: run(command, env).seconds)
+    return {name: min(seconds[1:]) for name, seconds in times.items()}
+
+
+def start(folder: Path) -> None:
     path = str(write(folder / "small.npz", 1000, 10))
-    seconds = processes.turns(
+    seconds = least(
+        folder,
         15,
         numpy=[sys.executable, "-c", "import numpy"],
         metrics=[*CALIB, "metrics", path],
@@ -109,28 +93,17 @@ def start(processes: Processes, folder: Path) -> None:
         print(f"{name:10} {1000 * value:6.0f} ms, {value / seconds['numpy']:.2f} times import numpy")
 
 
-def script(processes: Processes, folder: Path) -> None:
+def script(folder: Path) -> None:
     for n, k in SIZES:
         path = str(write(folder / "scores.npz", n, k))
         ours = [*CALIB, "metrics", path, "--threads", "1"]
-        seconds = processes.turns(3, calib=ours, json=[*ours, "--json"], script=[sys.executable, "-c", SCRIPT, path])
-        said = ", ".join(f"{name} {value:.2f} s" for name, value in seconds.items())
+        seconds = least(folder, 3, calib=ours, json=[*ours, "--json"], script=[sys.executable, "-c", SCRIPT, path])
+        costs = ", ".join(f"{name} {value:.2f} s" for name, value in seconds.items())
         ratios = [f"{seconds['script'] / seconds[name]:.2f}" for name in ("calib", "json")]
-        print(f"{n} x {k}: {said}, times as fast as the script: {ratios[0]}, with --json {ratios[1]}", flush=True)
+        print(f"{n} x {k}: {costs}, times as fast as the script: {ratios[0]}, with --json {ratios[1]}", flush=True)
 
 
-def least(*work: Callable[[], Any]) -> list[float]:
-    """CPU seconds of each, by turns."""
-    found: list[list[float]] = [[] for _ in work]
-    for _ in range(5):
-        for seconds, one in zip(found, work, strict=True):
-            begin = time.process_time()
-            one()
-            seconds.append(time.process_time() - begin)
-    return [min(seconds) for seconds in found]
-
-
-def text(processes: Processes, folder: Path) -> None:
+def text(folder: Path) -> None:
     from calibcli.inputs.files.source import Source, load_any
 
     n, k = 200_000, 10
@@ -152,20 +125,22 @@ def text(processes: Processes, folder: Path) -> None:
         "json.loads": (objects, lines),
     }
     for name, (path, peer) in peers.items():
-        ours, other = least(lambda path=path: load_any(Source(path)), peer)
+        seconds = by_turns({"calib": lambda path=path: load_any(Source(path)), name: peer}, 5)
+        ours, other = (min(values) for values in seconds.values())
         size = path.stat().st_size / 1e6
         print(f"{path.suffix}: {size / ours:.0f} MB/s, {name} {size / other:.0f}: {other / ours:.2f} times as fast")
 
 
-def memory(processes: Processes, folder: Path) -> None:
+def memory(folder: Path) -> None:
+    env = compiled(folder)
     for n, k in (*LARGE, *WIDE):
         path = write(folder / "large.npz", n, k)
-        seconds, peak = processes.run([*CALIB, "metrics", str(path), "--threads", "1", "--json"])
+        seconds, peak, _ = run([*CALIB, "metrics", str(path), "--threads", "1", "--json"], env)
         print(f"{n} x {k}, {path.stat().st_size / 1e9:.2f} GB: peak {peak:.0f} MB, {seconds:.1f} CPU s", flush=True)
         path.unlink()
 
 
-def threads(processes: Processes, folder: Path) -> None:
+def threads(folder: Path) -> None:
     from calibcli.columns import columns
     from calibcli.inputs.scores import recorded
 
@@ -178,14 +153,15 @@ def threads(processes: Processes, folder: Path) -> None:
             list(pool.map(lambda i: [np.exp(blocks[i], out=outs[i]) for _ in range(40)], range(2)))
 
     works: dict[str, Callable[[int], object]] = {"np.exp": exp, "pass": lambda count: columns(rows, threads=count)}
-    seconds: dict[tuple[str, int], list[float]] = {}
-    for _ in range(21):
-        for name, work in works.items():
-            for count in (1, 2):
-                begin = time.perf_counter()
-                work(count)
-                seconds.setdefault((name, count), []).append(time.perf_counter() - begin)
-    gains = {name: float(np.median(seconds[name, 1]) / np.median(seconds[name, 2])) for name in works}
+
+    def wall(work: Callable[[], object]) -> float:
+        begin = time.perf_counter()
+        work()
+        return time.perf_counter() - begin
+
+    tries = {f"{name} {count}": lambda w=work, c=count: w(c) for name, work in works.items() for count in (1, 2)}
+    middle = {name: statistics.median(times) for name, times in by_turns(tries, 21, wall).items()}
+    gains = {name: middle[f"{name} 1"] / middle[f"{name} 2"] for name in works}
     share = gains["pass"] / gains["np.exp"]
     print(f"two threads: np.exp {gains['np.exp']:.2f} times as fast, the pass {gains['pass']:.2f}: {share:.2f} of it")
 
@@ -194,15 +170,15 @@ PARTS = {one.__name__: one for one in (start, script, text, memory, threads)}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=str(__doc__).split("\n")[0])
+    parser = options(__doc__)
     parser.add_argument("parts", nargs="*", choices=[[], *PARTS])
     parser.add_argument("--folder", default=None, help="where files are written; default: the system's temporary one")
     args = parser.parse_args()
+    print(machine())
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
-        processes = Processes(Path(folder))
         for name in args.parts or PARTS:
             print(f"\n{name}", flush=True)
-            PARTS[name](processes, Path(folder))
+            PARTS[name](Path(folder))
 
 
 if __name__ == "__main__":

@@ -1,80 +1,53 @@
-"""Run the benchmarks one after the other and write what they print to benchmarks/RESULTS.md.
+"""Run benchmarks one after the other and write what each prints to out/benchmarks/NAME.txt.
 
-    python benchmarks/run.py                       everything
+    python benchmarks/run.py                       all but the simulations, which nightly.py runs
     python benchmarks/run.py metrics scale         some
     python benchmarks/run.py --data DIR curvature  with a folder of real data for those that take one
 
-Each script is its own process with one thread, prints ratios against named peers where these are installed
-(`pip install` them beside calib; torch first), and skips those that are not.
+Each script is a process of its own with one thread, prints ratios against named peers where these are installed
+(`pip install` them beside calib; torch first), and skips those that are not. Copy output that backs a claim to
+benchmarks/results/, and its figure to RESULTS.md.
 """
 
 from __future__ import annotations
 
-import argparse
-import os
-import platform
-import re
-import subprocess
+import datetime
 import sys
-import time
 from pathlib import Path
 
-HERE = Path(__file__).parent
-RESULTS = HERE / "RESULTS.md"
+from _harness import HERE, machine, options, run
+from nightly import RUNS
 
-
-def scripts() -> dict[str, Path]:
-    """Benchmarks by name: every script here but this one."""
-    return {p.stem: p for p in sorted(HERE.glob("*.py")) if p.stem != "run" and not p.stem.startswith("_")}
-
-
-def takes_data(path: Path) -> bool:
-    return "--data" in path.read_text()
-
-
-def run(path: Path, data: str | None) -> tuple[str, float, int]:
-    """(what it printed, seconds, exit code)"""
-    command = [sys.executable, str(path), *(["--data", data] if data and takes_data(path) else [])]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parent)}
-    start = time.monotonic()
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    text = done.stdout + (done.stderr[-2000:] if done.returncode else "")
-    return text, time.monotonic() - start, done.returncode
-
-
-def keep(name: str, section: str) -> None:
-    """Put a section into RESULTS.md in place of the one of the same name."""
-    old = (
-        RESULTS.read_text()
-        if RESULTS.exists()
-        else "# What the benchmarks printed\n\nSeconds depend on the machine; ratios travel.\n"
-    )
-    head, *sections = re.split(r"(?m)^(?=## )", old)
-    kept = {re.match(r"## (\S+)", text)[1]: text for text in sections}  # type: ignore[index]
-    kept[name] = section
-    RESULTS.write_text(head.rstrip() + "\n\n" + "\n".join(kept[key].rstrip() + "\n" for key in sorted(kept)))
+OUT = Path("out/benchmarks")
 
 
 def main() -> int:
-    known = scripts()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    known = {path.stem: path for path in sorted(HERE.glob("[a-z]*.py")) if path.stem not in ("run", "nightly")}
+    simulations = {Path(script).stem for script, *_ in RUNS.values()}
+    parser = options(__doc__)
     parser.add_argument("names", nargs="*", help=f"of: {', '.join(known)}")
     parser.add_argument("--data", help="folder of real data (CIFAR-10 arrays and a trained ResNet-20)")
     args = parser.parse_args()
     unknown = [name for name in args.names if name not in known]
     if unknown:
         parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(known)}")
-    worst = 0
-    for name in args.names or known:
+    OUT.mkdir(parents=True, exist_ok=True)
+    failed = []
+    for name in args.names or [name for name in known if name not in simulations]:
         print(f"== {name}", flush=True)
-        text, seconds, code = run(known[name], args.data)
+        path = known[name]
+        data = ["--data", args.data] if args.data and '"--data"' in path.read_text() else []
+        try:
+            text = run([sys.executable, str(path), *data]).text
+        except RuntimeError as error:
+            print(error)
+            failed.append(name)
+            continue
         print(text)
-        worst = max(worst, code)
-        if code == 0:
-            machine = f"{platform.machine()}, Python {platform.python_version()}"
-            where = f"`python benchmarks/run.py {name}`, {machine}, {seconds:.0f} s"
-            keep(name, f"## {name}\n\n{where}\n\n```\n{text.rstrip()}\n```\n")
-    return worst
+        command = " ".join(["python", f"benchmarks/{path.name}", *data])
+        where = f"{command}, {datetime.date.today()}, {machine('torch')}"
+        (OUT / f"{name}.txt").write_text(f"{where}\n\n{text.strip()}\n")
+    return int(bool(failed))
 
 
 if __name__ == "__main__":

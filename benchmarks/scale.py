@@ -5,30 +5,24 @@
     python benchmarks/scale.py --commands `scale --method all` at 5,000 x 10, matrix and dirichlet at 5,000 x 100
     python benchmarks/scale.py --commands FILE ...    the same on recorded outputs of your own
 
-The commands run on logits as those of an overfit network: most rows certain, classes that are confused with few others,
-some of them separable.
+The commands run on logits like those of an overfit network: most rows certain, classes that are confused with few
+others, some of them separable.
 
 Peers that are installed take part: scikit-learn, torch-uncertainty, probmetrics; torchmetrics for the grid of
-temperatures. Every measurement is a process of its own, in processor seconds; data are synthetic with T = 1.5.
+temperatures. Every measurement is a process of its own, in CPU seconds; the data are synthetic with T = 1.5.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
-import resource
-import subprocess
 import sys
-import time
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ[_name] = "1"
-
-import numpy as np  # noqa: E402 (after the number of threads is set)
+import numpy as np
+from _harness import CALIB, ROOT, child, environment, machine, options, peak, run, seconds
 
 SHAPES = ((1_000_000, 10), (100_000, 1000), (1_000_000, 100))
 TARGETS = {10: 15, 1000: 60}  # times faster than scikit-learn
@@ -123,19 +117,21 @@ FITS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
 
 
 def measure(name: str, n: int, k: int) -> dict[str, Any]:
-    """In this process: processor seconds (best of up to 3), extra memory in MB, and the temperature."""
+    """In this process: CPU seconds (best of up to 3), extra memory in MB, and the temperature."""
     z, y = make(n, k)
     fit = FITS[name]
     fit(z[:500], y[:500])  # imports and first calls are not what is measured
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    seconds, t = [], 0.0
-    fewest = 3 if n * k <= 20_000_000 or name.startswith("calib") else 1
-    while len(seconds) < fewest or sum(seconds) < 0.5:
-        start = time.process_time()
+    before, times, t = peak(), [], 0.0
+
+    def once() -> None:
+        nonlocal t
         t = fit(z, y)
-        seconds.append(time.process_time() - start)
-    extra = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-    return {"seconds": min(seconds) * (100 / 3 if name == "grid: torchmetrics" else 1), "memory": extra, "t": t}
+
+    fewest = 3 if n * k <= 20_000_000 or name.startswith("calib") else 1
+    while len(times) < fewest or sum(times) < 0.5:
+        times.append(seconds(once))
+    least = min(times) * (100 / 3 if name == "grid: torchmetrics" else 1)
+    return {"seconds": least, "memory": peak() - before, "t": t}
 
 
 def exact(n: int, k: int) -> dict[str, Any]:
@@ -167,8 +163,6 @@ def realistic(k: int, n: int = 5000) -> tuple[np.ndarray, np.ndarray]:
 
 def commands(files: list[str]) -> int:
     """Processor seconds of `calib scale` as a user runs it, against the aims."""
-    import tempfile
-
     late = 0
     with tempfile.TemporaryDirectory() as folder:
         if not files:
@@ -181,73 +175,68 @@ def commands(files: list[str]) -> int:
             with np.load(file) as data:
                 k = max(array.shape[-1] for array in data.values() if array.ndim == 2)
             for method, aim in (("all", 10),) if k <= 20 else (("matrix", 15), ("dirichlet", 15)):
-                before = resource.getrusage(resource.RUSAGE_CHILDREN)
-                run = [sys.executable, "-m", "calibcli", "scale", file, "--method", method, "-q", "--json"]
-                subprocess.run(run, check=True, stdout=subprocess.DEVNULL, cwd=Path(__file__).parent.parent)
-                after = resource.getrusage(resource.RUSAGE_CHILDREN)
-                seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-                late += seconds > aim
+                command = [*CALIB, "scale", file, "--method", method, "-q", "--json"]
+                cost = run(command, environment(), ROOT).seconds
+                late += cost > aim
                 name = f"realistic, 5,000 x {k}" if folder in file else Path(file).name
-                print(f"{name:40}{method:12}{seconds:8.1f}{aim:6}", flush=True)
+                print(f"{name:40}{method:12}{cost:8.1f}{aim:6}", flush=True)
     return int(late > 0)
 
 
-def child(name: str, n: int, k: int) -> dict[str, Any] | str:
+def measured(name: str, n: int, k: int) -> dict[str, Any] | str:
     """`measure` in a process of its own, or why there is no number."""
-    command = [sys.executable, "-P", __file__, "--child", name, str(n), str(k)]  # not our coverage.py
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["?"])[-1]
-        return "not installed" if "ModuleNotFoundError" in last or "ImportError" in last else last[:90]
-    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return found
+    try:
+        return child(__file__, "--child", name, n, k)  # type: ignore[no-any-return]
+    except RuntimeError as error:
+        text = str(error)
+        return "not installed" if text.startswith(("ModuleNotFoundError", "ImportError")) else text[:90]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--shapes", nargs="*", help="such as 1000000x10")
     parser.add_argument("--only", nargs="*", help="methods to run")
     parser.add_argument("--child", nargs=3)
     parser.add_argument("--commands", nargs="*", metavar="FILE", help="time the commands alone")
     args = parser.parse_args()
-    sys.path.insert(0, str(Path(__file__).parent.parent))
     if args.child:
         name, n, k = args.child[0], int(args.child[1]), int(args.child[2])
         print(json.dumps(exact(n, k) if name == "exact" else measure(name, n, k)))
         return 0
     if args.commands is not None:
         return commands(args.commands)
+    print(machine("torch", "sklearn", "torchmetrics", "torch_uncertainty", "probmetrics"))
     shapes = [tuple(map(int, s.split("x"))) for s in args.shapes] if args.shapes else SHAPES
     for n, k in shapes:
         n = n // 10 if args.quick else n
-        truth = child("exact", n, k)
+        truth = measured("exact", n, k)
         assert isinstance(truth, dict), truth
         print(f"\n{n:,} x {k}, float32, one thread; exact T = {truth['t']:.9f}\n")
         print(f"{'method':22}{'seconds':>10}{'x calib':>9}{'extra MB':>10}{'T':>13}{'relative error':>16}")
-        seconds: dict[str, float] = {}
+        least: dict[str, float] = {}
         for name in FITS:
             if args.only and name not in args.only:
                 continue
             if name.startswith("grid") and n * k > 2e7:
                 continue
-            got = child(name, n, k)
+            got = measured(name, n, k)
             if isinstance(got, str):
                 print(f"{name:22}{got}")
                 continue
-            seconds[name] = got["seconds"]
-            base = seconds.get("grid: calib" if name.startswith("grid") else "calib", float("nan"))
+            least[name] = got["seconds"]
+            base = least.get("grid: calib" if name.startswith("grid") else "calib", float("nan"))
             error = "" if name.startswith("grid") else f"{abs(got['t'] / truth['t'] - 1):.1e}"
             numbers = f"{got['seconds']:10.3f}{got['seconds'] / base:9.1f}{got['memory']:10.0f}{got['t']:13.9f}"
             print(f"{name:22}{numbers}{error:>16}", flush=True)
-        if {"calib: fit_scaler", "scikit-learn"} <= seconds.keys():
-            ratio = seconds["scikit-learn"] / seconds["calib: fit_scaler"]
+        if {"calib: fit_scaler", "scikit-learn"} <= least.keys():
+            ratio = least["scikit-learn"] / least["calib: fit_scaler"]
             print(f"fit_scaler, with checks, interval and figure, against scikit-learn: {ratio:.2f} times as fast")
-        if k in TARGETS and {"calib", "scikit-learn"} <= seconds.keys():
-            ratio = seconds["scikit-learn"] / seconds["calib"]
+        if k in TARGETS and {"calib", "scikit-learn"} <= least.keys():
+            ratio = least["scikit-learn"] / least["calib"]
             print(f"temperature against scikit-learn: {ratio:.0f} times faster (aim {TARGETS[k]})")
-        if {"grid: calib", "grid: torchmetrics"} <= seconds.keys():
-            ratio = seconds["grid: torchmetrics"] / seconds["grid: calib"]
+        if {"grid: calib", "grid: torchmetrics"} <= least.keys():
+            ratio = least["grid: torchmetrics"] / least["grid: calib"]
             print(f"100-point ECE grid against torchmetrics at every point: {ratio:.0f} times faster (aim 100)")
     print()
     return commands([])

@@ -12,24 +12,18 @@ is none.
 
 from __future__ import annotations
 
-import argparse
 import math
-import os
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
-for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ[_name] = "1"
-sys.path.insert(0, str(Path(__file__).parent.parent))
+import _harness  # before NumPy, which it holds to one thread
+import numpy as np
 
-import numpy as np  # noqa: E402 (after the number of threads is set)
-
-from calibcli import scalers  # noqa: E402
-from calibcli.links import fit_beta, log_phi  # noqa: E402
-from calibcli.predictions import Predictions  # noqa: E402
-from calibcli.scalers.ridge import Surface  # noqa: E402
+from calibcli import scalers
+from calibcli.links import fit_beta, log_phi
+from calibcli.predictions import Predictions
+from calibcli.scalers.ridge import Surface
 
 POPULATIONS = {"plain": (3, 2.0), "many classes": (20, 2.5), "saturated": (5, 8.0)}  # classes, scale of the logits
 GROUPS = (0, 10, 30, 100)  # 0: independent rows
@@ -88,7 +82,7 @@ def cells(
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = _harness.options(__doc__)
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--only", choices=["temperature", "focal_temperature"])
     parser.add_argument("--kinds", nargs="*", default=list(POPULATIONS))

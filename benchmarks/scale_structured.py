@@ -10,8 +10,6 @@ round. Of the peers, the objective that both minimise is compared too: how far a
 
 from __future__ import annotations
 
-import argparse
-import os
 import sys
 import time
 import warnings
@@ -19,18 +17,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ[_name] = "1"
-sys.path.insert(0, str(Path(__file__).parent.parent))
+import _harness  # before NumPy, which it holds to one thread
+import numpy as np
 
-import numpy as np  # noqa: E402 (after the number of threads is set)
-
-import calibcli  # noqa: E402
-from calibcli.errors import CalibError  # noqa: E402
-from calibcli.links import log_softmax  # noqa: E402
-from calibcli.predictions import Predictions  # noqa: E402
-from calibcli.scalers.fitting import applicable  # noqa: E402
-from calibcli.scalers.structured import _mixed  # noqa: E402
+import calibcli
+from calibcli.errors import CalibError
+from calibcli.links import log_softmax
+from calibcli.predictions import Predictions
+from calibcli.scalers.fitting import applicable
+from calibcli.scalers.structured import _mixed
 
 SLOW = 20  # classes beyond which matrix and dirichlet are left out: the search for their penalties takes minutes
 
@@ -108,7 +103,7 @@ def table(name: str, rows: Predictions, most: int) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = _harness.options(__doc__)
     parser.add_argument("files", nargs="*")
     parser.add_argument("--rows", type=int, default=0, help="rows of a fit at most")
     args = parser.parse_args()

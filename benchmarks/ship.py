@@ -14,7 +14,6 @@ precision may be; elsewhere the script fails. Targets whose package is not insta
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import os
 import re
@@ -26,9 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-os.environ["OMP_NUM_THREADS"] = "1"
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
+import _harness  # before NumPy, which it holds to one thread
 import numpy as np
 
 import calibcli
@@ -175,7 +172,7 @@ def table(name: str, z: Any, y: Any, only: str) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = _harness.options(__doc__)
     parser.add_argument("--data")
     parser.add_argument("--classes", default="2,100")
     parser.add_argument("--only", default="")

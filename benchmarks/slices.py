@@ -1,25 +1,22 @@
-"""Where it fails: how often `calib slices` finds what is not there, and whether it finds what is; time and memory.
+"""False and true findings of `calib slices`, its time and its memory.
 
     python benchmarks/slices.py [--runs 1000] [--large]
 
 Eight columns of four values: 480 rules of one or two conditions. Calibrated models, saturated ones, and ones that are
-too sure in every row, n of 2,000 and 10,000; beside it Welch's t with Bonferroni's correction on all rows, as any tool
-with a p-value would have it, which is wrong here. Planted: one of the rules is too sure. `--large`: a million rows of
-30 columns.
+overconfident in every row, n of 2,000 and 10,000; beside it Welch's t with Bonferroni's correction on all rows, as any
+tool with a p-value would use it, which is wrong here. Planted: rows of one rule are overconfident. `--large`: a million
+rows of 30 columns.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import resource
-import subprocess
 import sys
 import tempfile
-import time
 from typing import Any
 
 import numpy as np
+from _harness import CALIB, options, run
 from scipy import stats
 
 from calibcli.numerics import clopper_pearson
@@ -114,20 +111,15 @@ def large() -> bool:
     about = {**p.slices, **{f"x{j}": rng.standard_normal(n) for j in range(10)}}
     with tempfile.TemporaryDirectory() as folder:
         np.savez(f"{folder}/rows.npz", log_probs=p.logits.astype(np.float32), labels=p.labels, **about)  # type: ignore[arg-type]
-        start = time.perf_counter()
-        line = [sys.executable, "-m", "calibcli", "slices", f"{folder}/rows.npz", "--json", "-q"]
-        done = subprocess.run(line, capture_output=True, check=True, text=True)
-        wall = time.perf_counter() - start
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    found = json.loads(done.stdout)["facts"]
-    cpu, most = used.ru_utime + used.ru_stime, used.ru_maxrss / 2**20
-    print(f"1e6 rows, 30 columns, {found['candidates']:,} rules: {wall:.0f} s, {cpu:.0f} CPU s, {most:.2f} GB")
-    print(found["headline"])
-    return most < 2 and cpu < 60
+        seconds, peak, text = run([*CALIB, "slices", f"{folder}/rows.npz", "--json", "-q"])
+    facts = json.loads(text)["facts"]
+    print(f"1e6 rows, 30 columns, {facts['candidates']:,} rules: {seconds:.0f} CPU s, {peak / 1024:.2f} GB")
+    print(facts["headline"])
+    return peak < 2048 and seconds < 60
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--large", action="store_true")
     given = parser.parse_args()

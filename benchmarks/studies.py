@@ -1,45 +1,38 @@
-"""What the small sizes of all studies cost, and whether the same command twice gives the same bytes.
+"""Cost of the small sizes of all studies, and whether the same command twice gives the same bytes.
 
     python benchmarks/studies.py [--only NAME ...] [--again SEEDS] [--save DIR]
 
-CPU seconds are of all processes of a study, from its start to its report, on one thread, the system's included; wall
-time would be that of whatever else the machine does. Each is done again with fewer seeds, and every file of that folder
-is compared with one of the first, judged at as many seeds: all but times, which are of runs `seconds`, of the result
-`spent` and where and when it was written.
+CPU seconds, the system's included, are those of all processes of a study with one thread each, from its start to its
+report. Each study is run again with fewer seeds, and every file of that folder is compared with the first one's, judged
+at as many seeds. Times are left out: `seconds` of runs, `spent` of the result, where and when it was written, and the
+digest that covers these.
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
-import os
-import resource
 import shutil
-import subprocess
-import sys
 import tempfile
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from _harness import CALIB, head, options, row
+from _harness import run as harness
+
 from calibcli.study.experiment import built_in
 
-ROOT = Path(__file__).parent.parent
-TIMES = {"seconds", "spent", "provenance"}
+TIMES = {"seconds", "spent", "provenance", "checksum"}  # the last is a digest of the others, times included
 LIMIT = 20  # CPU minutes of all together
 
 
 def run(name: str, save: Path, *more: str) -> float:
     """CPU seconds of `calib study NAME --save SAVE`; what it says is kept there too."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     save.mkdir(parents=True, exist_ok=True)
-    line = [sys.executable, "-m", "calibcli", "study", name, "--save", str(save), "-q", "--json", *more]
-    with (save / "said.json").open("w") as said:
-        subprocess.run(line, env=environment, check=True, stdout=said)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    spent, _, text = harness([*CALIB, "study", name, "--save", str(save), "-q", "--json", *more])
+    (save / "said.json").write_text(text)
+    return spent
 
 
 def beyond(seeds: int, _: str, names: list[str]) -> list[str]:
@@ -75,18 +68,18 @@ def again(name: str, save: Path, seeds: int) -> tuple[int, list[str]]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--only", nargs="+", default=built_in())
     parser.add_argument("--again", type=int, default=2, help="seeds of the second time; 0 for none")
     parser.add_argument("--save", type=Path, help="keep the folders there")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         save, total, wrong = args.save or Path(temporary), 0.0, 0
-        print("| study | CPU seconds | files, done again | differ |\n|---|---|---|---|", flush=True)
+        print(head("study", "CPU seconds", "files, done again", "differ"), flush=True)
         for name in args.only:
             total += (seconds := run(name, save / name))
             files, differ = again(name, save, args.again) if args.again else (0, [])
-            print(f"| `{name}` | {seconds:.0f} | {files} | {len(differ)} {' '.join(differ[:5])} |", flush=True)
+            print(row(f"`{name}`", f"{seconds:.0f}", files, f"{len(differ)} {' '.join(differ[:5])}"), flush=True)
             wrong += len(differ)
-        print(f"| together | {total:.0f}: {total / 60:.1f} minutes, of {LIMIT} | | {wrong} |")
+        print(row("together", f"{total:.0f}: {total / 60:.1f} minutes, of {LIMIT}", "", wrong))
     raise SystemExit(total > 60 * LIMIT or wrong > 0)

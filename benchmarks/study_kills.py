@@ -3,14 +3,12 @@
     python benchmarks/study_kills.py [--kills 20] [--folder DIR]
 
 Two workers share the runs, a third joins after half of the kills; at random shares of all epochs one of them is killed
-with SIGKILL and another takes its place. Then all are let finish. A study that ends before so many kills has failed
-too: raise --epochs. Compared are weights, logits and logs of all runs, and the result but for its times.
+with SIGKILL and another takes its place. Then all of them finish. A study that ends before so many kills has failed
+too: raise --epochs. Weights, logits and logs of all runs are compared, and the result but for its times.
 """
 
 from __future__ import annotations
 
-import argparse
-import os
 import random
 import signal
 import subprocess
@@ -19,9 +17,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from _harness import CALIB, environment, options
 from studies import contents
 
-ROOT = Path(__file__).parent.parent
 SEEDS = 6
 RECIPE = """
 [study]
@@ -50,9 +48,8 @@ less = {{ metric = "ece", a = "FL-3", b = "CE" }}
 
 
 def worker(folder: Path, save: str, *more: str) -> subprocess.Popen[bytes]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    line = [sys.executable, "-m", "calibcli", "study", "recipe.toml", "--save", save, "-q", *more]
-    return subprocess.Popen(line, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    line = [*CALIB, "study", "recipe.toml", "--save", save, "-q", *more]
+    return subprocess.Popen(line, cwd=folder, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
 
 def ended(process: subprocess.Popen[bytes]) -> None:
@@ -68,7 +65,7 @@ def progress(folder: Path, epochs: int) -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--epochs", type=int, default=100)
     parser.add_argument("--folder", type=Path)

@@ -1,4 +1,4 @@
-"""How often a watch is wrong when it is looked at every night, and how soon it is right.
+"""Error rate of a watch that is looked at every night, and the time to its verdicts.
 
     python benchmarks/watch.py --short                   # half a minute
     python benchmarks/watch.py                           # 150 looks, and the tables of docs/watch.md; half an hour
@@ -12,7 +12,6 @@ its alarm, beside the gate of `calib check` run every night on all rows so far, 
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import sys
 import time
@@ -20,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from _harness import options
 from _populations import MADE, Population, grouped, made, scaled, softmax
 
 from calibcli.errors import UsageError
@@ -309,7 +309,7 @@ def right(runs: int) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--short", action="store_true")
     parser.add_argument("--runs", type=int, default=RUNS)
     parser.add_argument("--looks", type=int, default=NIGHTS)

@@ -11,9 +11,7 @@ kills, or exit 1.
 
 from __future__ import annotations
 
-import argparse
 import datetime
-import os
 import subprocess
 import sys
 import tempfile
@@ -21,7 +19,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import _harness  # before NumPy, which it holds to one thread
 import numpy as np
+from _harness import CALIB, run
 
 import calibcli
 from calibcli.watch import ledger
@@ -67,28 +67,28 @@ def killed(file: Any, limits: dict[str, Any], kills: int, folder: Path) -> tuple
     """How many of the updates were killed before they ended by themselves, and whether nothing was lost or repeated."""
     rng, ended = np.random.default_rng(0), 0
     plain, state = folder / "plain.json", folder / "killed.json"
-    options = [f"--{side}={metric}={limit}" for side, of in limits.items() for metric, limit in of.items()]
+    limited = [f"--{side}={metric}={limit}" for side, of in limits.items() for metric, limit in of.items()]
     took = 0.0
     for night in range(kills + 1):
         given = rows(file, night, 1.0)
         path, date = folder / f"{night}.npz", given.pop("night")
         np.savez(path, **given)
-        line = [sys.executable, "-m", "calibcli", "watch", "STATE", str(path), *options, "--night", date, "-q"]
+        line = [str(path), *limited, "--night", date, "-q"]
         start = time.perf_counter()
-        subprocess.run([part.replace("STATE", str(plain)) for part in line], check=True, capture_output=True)
+        run([*CALIB, "watch", str(plain), *line])
         took = took or time.perf_counter() - start
-        again = [part.replace("STATE", str(state)) for part in line]
+        again = [*CALIB, "watch", str(state), *line]
         if night:
             process = subprocess.Popen(again, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             time.sleep(took * rng.uniform(0.2, 1.1))
             process.kill()
             ended += process.wait() == -9
-        subprocess.run(again, check=True, capture_output=True)
+        run(again)
     return ended, same(plain, state)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = _harness.options(__doc__)
     parser.add_argument("file", nargs="?", type=Path, default=SAMPLE)
     parser.add_argument("--nights", type=int, default=365)
     parser.add_argument("--drift", type=int, default=200)
@@ -118,5 +118,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
     sys.exit(main())

@@ -1,8 +1,8 @@
-"""`calib curvature` of every family of classifiers that torchvision, timm and transformers have, against truth by hand.
+"""`calib curvature` of every family of classifiers of three libraries, against double backwards by hand.
 
     python benchmarks/zoo.py                     all, an hour or two on one core
     python benchmarks/zoo.py torchvision.swin 'transformers.*' --budget 3
-    python benchmarks/zoo.py --save verdicts.jsonl --table      what was found so far
+    python benchmarks/zoo.py --save verdicts.jsonl --table      the verdicts so far
 
 Networks are drawn with random weights, as small as they can be configured. The default run, in float64 and float32, on
 a block of parameters is held against the block's dense Hessian, and one product and λmax of all parameters against a
@@ -12,7 +12,6 @@ measured in a process of its own. A library that is not installed is skipped.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import fnmatch
 import importlib
@@ -34,6 +33,7 @@ import _zoo_plain
 import _zoo_timm
 import _zoo_written
 import torch
+from _harness import options
 from _zoo_truth import Verdict, judge
 
 LIBRARIES: dict[str, Any] = {
@@ -127,7 +127,7 @@ def table(verdicts: dict[str, Verdict]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("names", nargs="*", default=["*"], metavar="NAME", help="which, as globs")
     parser.add_argument("--budget", type=float, default=10.0, help="seconds for a dense Hessian, and for λmax of all")
     parser.add_argument("--most", type=int, default=1500, help="parameters of a dense Hessian")

@@ -27,6 +27,7 @@ LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)\s#]*)(#[^)\s]*)?\)")
 def main() -> None:
     shutil.rmtree(BUILT, ignore_errors=True)
     shutil.copytree(ROOT / "docs", BUILT, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    shutil.copytree(ROOT / "benchmarks" / "results", BUILT / "benchmarks" / "results")
     made = {
         "reference/commands.md": "# Commands\n\n" + "\n".join(map(command, COMMANDS)),
         "reference/shelves.md": "# Shelves\n\n" + "\n".join(map(shelf, catalogue.SHELVES)),

@@ -69,3 +69,13 @@ def test_a_run_writes_its_output_and_says_how_it_ended(nightly: ModuleType, tmp_
     assert done.returncode == 0, (tmp_path / "gate.txt").read_text()
     assert re.fullmatch(r"gate: ok, \d+ s\n", done.stdout)
     assert "worst 0." in (tmp_path / "gate.txt").read_text()
+
+
+def test_rows_of_results_are_scripts_with_their_options_and_every_script_has_a_row() -> None:
+    folder = ROOT / "benchmarks"
+    lines = re.findall(r"`(\w+\.py)((?: [^`]*)?)`", (folder / "RESULTS.md").read_text(encoding="utf-8"))
+    for script, options in lines:
+        text = (folder / script).read_text()
+        assert all(f'"{option}"' in text for option in re.findall(r"--[\w-]+", options)), (script, options)
+    scripts = {path.name for path in folder.glob("[a-z]*.py")} - {"run.py", "nightly.py"}
+    assert scripts == {script for script, _ in lines} - {"run.py", "nightly.py"}

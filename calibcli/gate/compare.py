@@ -147,7 +147,7 @@ def _result(
         return result
 
     def few(e: Estimate) -> bool:
-        return first_screen.decides(e.name, result.facts) and first_screen.trait(e.name, "compared", "=" not in e.scope)
+        return first_screen.decides(e.name, result.facts) and first_screen.trait(e.name, "on_compare_screen", "=" not in e.scope)
 
     return dataclasses.replace(result, estimates=first_screen.tiered(changes, few))
 

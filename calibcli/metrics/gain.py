@@ -196,7 +196,7 @@ def _gains(sample: Sample) -> tuple[Predictions, Rows, Gains, Floats]:
     kept="gain",
     refitted=True,
     first_screen="always",
-    compared=False,
+    on_compare_screen=False,
 )
 def temperature_gain(sample: Sample) -> Statistic:
     """NLL per row that a re-fitted temperature would save, by 5-fold cross-fitting.
