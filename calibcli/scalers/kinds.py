@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calibcli.device import array
+from calibcli.array_likes import array
 from calibcli.errors import InputError
 from calibcli.predictions import Array, Floats, Kind, two_columns, words
 

@@ -12,7 +12,7 @@ from typing import Any, cast
 import numpy as np
 
 from calibcli.columns import SMALL
-from calibcli.columns.tensors import TensorScores
+from calibcli.columns.on_device import DeviceScores
 from calibcli.errors import InputError, NoRows, UsageError, did_you_mean, printable
 from calibcli.inputs.files.arrays import Contents, Converted, Lazy, Memory, blocks, column_of, whole
 from calibcli.inputs.files.names import FOLDED, LABELS, SCORES, WEAK_LABELS
@@ -297,7 +297,7 @@ def as_scores(scores: Named, kind: Kind, clip: bool = False, ends: tuple[Ints, A
     n, k = scores.shape
     wide = scores.dtype.itemsize > 4 or (n * k <= SMALL and (k == 1 or kind != "logits"))
     dtype = np.dtype(np.float64 if wide else np.float32)
-    if isinstance(scores, TensorScores):
+    if isinstance(scores, DeviceScores):
         return scores.measured(kind, dtype, CLIP if clip else 0.0)
     if kind != "logits":  # of which some that differ have equal logarithms
         ends = None
@@ -312,7 +312,7 @@ def as_scores(scores: Named, kind: Kind, clip: bool = False, ends: tuple[Ints, A
 def held(array: Named) -> Named:
     """`array` in memory when it is small."""
     small = math.prod(array.shape) * array.dtype.itemsize <= HOLD
-    return Memory(whole(array)) if small and not isinstance(array, Memory | TensorScores) else array
+    return Memory(whole(array)) if small and not isinstance(array, Memory | DeviceScores) else array
 
 
 def _measured(block: Array, kind: Kind, dtype: np.dtype[Any], clip: bool) -> Array:

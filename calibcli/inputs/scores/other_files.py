@@ -53,7 +53,7 @@ def before_reading(source: Source) -> Foreign | None:
         import zipfile
 
         from calibcli.inputs.files.formats.numpy import DAMAGED
-        from calibcli.inputs.files.formats.pt import program
+        from calibcli.inputs.files.pytorch_archive import program
 
         try:
             with zipfile.ZipFile(source.reader()) as archive:
@@ -72,18 +72,17 @@ def before_reading(source: Source) -> Foreign | None:
 
 def _pickled(source: Source) -> Foreign | None:
     """A network, or weights under a name that recorded outputs do not have, by what the pickle names."""
-    from calibcli.inputs.files import pickles
-    from calibcli.inputs.files.formats import pt
+    from calibcli.inputs.files import pickles, pytorch_archive
 
     try:
-        names = {name.removeprefix(pickles.STACKED) for name in pt.named(source)}
+        names = {name.removeprefix(pickles.STACKED) for name in pytorch_archive.named(source)}
     except InputError:  # damaged: whoever reads it says so
         return None
     if any(name.startswith("torch.nn.modules.") for name in names):
         return Foreign(
             "a pickled network", "curvature, logits, fit (its weights with --arch; with --trust its code too)"
         )
-    if Path(source.path).suffix not in pt.SUFFIXES and any(name.endswith("Storage") for name in names):
+    if Path(source.path).suffix not in pytorch_archive.SUFFIXES and any(name.endswith("Storage") for name in names):
         return Foreign("a checkpoint", "curvature, logits, fit")
     return None
 

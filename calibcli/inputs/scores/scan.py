@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from calibcli.columns import MANY
+from calibcli.columns.on_device import DeviceScores
 from calibcli.columns.softmax import CACHED, NARROW, Piece
-from calibcli.columns.tensors import TensorPiece, TensorScores
 from calibcli.errors import InputError
 from calibcli.inputs.scores.mistakes import Impossible, Nonfinite, Order, Repeated, Spot, Ties, marked
 from calibcli.inputs.scores.shares import Whole, refuse_shares
@@ -231,7 +231,7 @@ def scan(
         progress: called with (fraction, text).
     """
     n, k = scores.shape
-    step = min(scores.height, PAIRS) if isinstance(scores, TensorScores) else rows_of(scores)
+    step = min(scores.height, PAIRS) if isinstance(scores, DeviceScores) else rows_of(scores)
     head = scores.read(0, min(n, 1000))
     coarse = _coarse(head, scores.dtype)
     tolerance = max(1e-4, coarse, 0.0 if not decimals else k * 0.5 * 10.0 ** -min(decimals, 300))
@@ -243,7 +243,7 @@ def scan(
     every, height = max(1, math.ceil(n / PAIRS)), min(step, max(1, (CACHED if k <= NARROW else WIDE) // k))
     which = marked(k) if labels is not None and n <= HASHED else ()
     ends = None
-    if k > NARROW and n <= MANY and not isinstance(scores, TensorScores):
+    if k > NARROW and n <= MANY and not isinstance(scores, DeviceScores):
         ends = np.empty(n, np.int64), np.empty(n, np.float64 if scores.dtype.itemsize > 4 else np.float32)
     scores = reusing(scores)
     with np.errstate(all="ignore"):
@@ -260,9 +260,9 @@ def scan(
 def _pieces(
     scores: Named, start: int, stop: int, height: int, which: Sequence[int], ends: tuple[Ints, Array] | None
 ) -> Iterator[tuple[int, Piece]]:
-    """Rows that are read at once as pieces: (first row, its piece). Of a tensor, one on its device."""
-    if isinstance(scores, TensorScores):
-        yield start, TensorPiece(scores.part(slice(start, stop)))
+    """Rows that are read at once as pieces: (first row, its piece). Of scores on a device, one there."""
+    if isinstance(scores, DeviceScores):
+        yield start, scores.piece(start, stop)
         return
     block = scores.read(start, stop)
     if block.dtype not in (np.float32, np.float64):
