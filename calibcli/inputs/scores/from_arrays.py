@@ -14,7 +14,7 @@ from calibcli.array_likes import array
 from calibcli.columns.on_device import DeviceScores, on_device
 from calibcli.errors import InputError, check_keywords, refusing
 from calibcli.inputs.files.arrays import Contents, Memory, texts_of
-from calibcli.inputs.files.names import LABELS, WEAK_LABELS
+from calibcli.inputs.files.roles import LABELS
 from calibcli.inputs.files.source import Source
 from calibcli.inputs.files.text import is_number
 from calibcli.inputs.opening import Reading
@@ -131,7 +131,7 @@ def _frame_classes(frame: Any, arrays: Mapping[str, Any]) -> dict[str, Any]:
     names, labels = [str(name) for name in frame.columns], arrays["labels"]
     for i, name in enumerate(names):
         held = arrays["scores"][:, i]
-        if normal(name) in (*LABELS, *WEAK_LABELS) and np.array_equal(held, labels):
+        if normal(name) in LABELS.all and np.array_equal(held, labels):
             raise InputError(f"column '{name}' of the scores holds the labels", f"pass scores.drop(columns={name!r})")
     if labels.dtype.kind not in "USO" or any(map(is_number, names)):
         return {}

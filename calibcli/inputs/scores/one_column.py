@@ -9,11 +9,10 @@ import numpy as np
 
 from calibcli.errors import InputError
 from calibcli.inputs.files.arrays import Contents, texts_of, whole
-from calibcli.inputs.files.names import PREDICTED
+from calibcli.inputs.files.roles import PREDICTED
 from calibcli.inputs.scores.mistakes import Order
 from calibcli.inputs.scores.scan import Rows, Scan
 from calibcli.predictions import Array, Floats, Kind
-from calibcli.spec import normal
 
 FEWEST, MOST = 20, 100_000  # rows that are looked at
 SAME_RANKS = 0.9  # AUC of a score for its own prediction is 1, of a confidence about 1/2
@@ -36,7 +35,7 @@ def refuse_top(found: Scan, rows: Rows, kind: Kind, contents: Contents, name: st
     if found.k != 1 or kind != "probabilities" or found.low < 0.5 or found.high == found.low or found.finite < FEWEST:
         return
     p = np.asarray(rows.scores.read(0, MOST)[:, 0], np.float64)
-    beside = next((c for c, a in contents.arrays.items() if normal(c) in PREDICTED and c not in (name, labels)), None)
+    beside = next((c for c, a in contents.arrays.items() if c in PREDICTED and c not in (name, labels)), None)
     predicted = None if beside is None else _is_event(contents, beside, rows, event)
     if predicted is not None and len(predicted) == len(p) and 0 < predicted.sum() < len(p):
         top, why = ranked(p, predicted)[0] < SAME_RANKS, f"and is as large where '{beside}' is another class"

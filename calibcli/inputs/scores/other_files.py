@@ -9,7 +9,7 @@ from typing import Any
 
 from calibcli.errors import InputError
 from calibcli.inputs.files.arrays import Contents, Encoded
-from calibcli.inputs.files.names import LABELS, PAIRS, TEXTS
+from calibcli.inputs.files.roles import PAIRS, TABLE_LABELS, TEXTS
 from calibcli.inputs.files.source import Source
 from calibcli.inputs.files.text import parsed
 from calibcli.spec import normal
@@ -112,8 +112,8 @@ def _rows(contents: Contents) -> dict[str, Any]:
     pictures = [name for name, array in contents.arrays.items() if isinstance(array, Encoded)]
     if pictures:
         return {**size, "pictures": ", ".join(pictures)}
-    labels = [name for name in contents.arrays if normal(name) in (*LABELS, "class")]
-    known = {*TEXTS, *(name for pair in PAIRS for name in pair)}
+    labels = [name for name in contents.arrays if normal(name) in TABLE_LABELS]
+    known = {*TEXTS.names, *(name for pair in PAIRS for name in pair)}
     texts = [name for name, array in contents.arrays.items() if normal(name) in known and array.dtype.kind == "O"]
     return {**size, "texts": ", ".join(texts), "labels": ", ".join(labels)} if labels and texts else {}
 

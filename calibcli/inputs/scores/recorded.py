@@ -12,7 +12,8 @@ import numpy as np
 
 from calibcli.errors import InputError, UsageError, did_you_mean
 from calibcli.inputs.files.arrays import Contents, Joined, blocks, texts_of, whole
-from calibcli.inputs.files.names import CLASSES, class_names
+from calibcli.inputs.files.names import class_names
+from calibcli.inputs.files.roles import CLASSES
 from calibcli.inputs.files.source import Digests, Source, fingerprint, load_any
 from calibcli.inputs.opening import Asked, Reading
 from calibcli.inputs.scores import confidence, keys, one_column, other_files, per_row, score_columns, tasks
@@ -334,7 +335,7 @@ def classes_of(contents: Contents, reading: Reading, scores: str, k: int) -> tup
     elif scores in contents.classes:
         names = list(contents.classes[scores])
     else:
-        key = keys.first_of(contents, CLASSES, lambda a: a.shape == (k,) and a.dtype.kind in "iuUSO")
+        key = CLASSES.first(contents.arrays, (k,))
         if key:
             names = [str(t) for t in texts_of(whole(contents.arrays[key]))]
     if names is not None and len(names) != k:
