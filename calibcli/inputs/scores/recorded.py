@@ -19,10 +19,10 @@ from calibcli.inputs.opening import Asked, Reading
 from calibcli.inputs.scores import confidence, keys, one_column, other_files, per_row, score_columns, tasks
 from calibcli.inputs.scores.event import Two, swapped, two
 from calibcli.inputs.scores.keys import kind_option
-from calibcli.inputs.scores.mistakes import Nonfinite
+from calibcli.inputs.scores.mistakes import Nonfinite, Outcome, Repeated
 from calibcli.inputs.scores.per_row import Labels, as_names, read_labels
 from calibcli.inputs.scores.row_weights import counted
-from calibcli.inputs.scores.scan import Rows, Scan, decide_kind, evidence, remarks, scan
+from calibcli.inputs.scores.scan import Rows, Scan, decide_kind, evidence, scan
 from calibcli.predictions import Ints, Kind, Named, Predictions, Progress
 from calibcli.spec import check_options
 
@@ -204,10 +204,8 @@ def _one(
         rows, found, kind = _checked(scores, labels, first, name, reading, ragged, notes, progress)
         if found.forced is None and width == 1:
             one_column.refuse_top(found, rows, kind, first, name, label_name, of.classes[1] if of.classes else "")
-        notes += remarks(found, kind, of.classes, bool(reading.weights), reading.clip)
-        if labels is not None:
-            notes += found.order.notes(k, of.classes, (confirmed and not labels.names) or not reading.need_labels)
-            notes += one_column.reversed_classes(found.order, of.classes or ("y = 0", "y = 1")) if k == 2 else []
+        sure = (confirmed and not (labels and labels.names)) or not reading.need_labels
+        notes += found.verdicts(Outcome(found, kind, of.classes, bool(reading.weights), reading.clip, sure))
         further = per_row.columns(contents, sources, reading, n, rows.keep, name, label_name, notes)
         files = digests.files()
     read = Predictions(
@@ -229,8 +227,8 @@ def _one(
             "why": "given by --kind" if found.forced else evidence(found, kind),
             "columns": width,
             "class_rows": {} if labels is None else {str(c): count for c, count in labels.counts.items()},
-            "repeated_rows": found.repeated.count,
-            "copies": found.repeated.copies(found.n),
+            "repeated_rows": found[Repeated].count,
+            "copies": found[Repeated].copies(found.n),
             "files": files,
             "evaluation": dict(first.facts),
             "task": _task(first, sources[0]),
