@@ -18,7 +18,7 @@ import numpy.typing as npt
 from calibcli.columns.softmax import Piece
 from calibcli.errors import InputError
 from calibcli.numerics import binomial_tail, counted
-from calibcli.predictions import Array, Floats, Ints, Kind, same_rows
+from calibcli.predictions import UNIT_HIGH, UNIT_LOW, Array, Floats, Ints, Kind, same_rows
 
 if TYPE_CHECKING:
     from calibcli.inputs.scores.scan import Scan
@@ -28,7 +28,6 @@ MARKS = 4  # score columns that mark a row, beside its largest score and that of
 ORDER_P = 1e-6
 MOST_COPIES = 0.2  # share of the rows above which a gate does not judge
 TOGETHER = 10  # copies of one row, at most: scores that occur more often are a matter of few values
-UNIT_LOW, UNIT_HIGH = -1e-6, 1 + 1e-3  # probabilities lie here, rounding allowed for
 HASHED = 4_000_000  # duplicates are looked for in files of at most this many rows
 PERFECT = 100  # rows from which not one mistake is worth a note
 LARGE = 6e4  # float16 ends at 65504

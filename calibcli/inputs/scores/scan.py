@@ -16,8 +16,6 @@ from calibcli.errors import InputError
 from calibcli.inputs.scores.mistakes import (
     CHECKS,
     HASHED,
-    UNIT_HIGH,
-    UNIT_LOW,
     Block,
     Check,
     Nonfinite,
@@ -25,11 +23,24 @@ from calibcli.inputs.scores.mistakes import (
     Spot,
     marked,
 )
-from calibcli.inputs.scores.shares import Whole, refuse_shares
-from calibcli.predictions import Array, Ints, Kind, Named, PickedScores, Progress, reusing, rows_of, words
+from calibcli.predictions import (
+    SHARE_OFF,
+    UNIT_HIGH,
+    UNIT_LOW,
+    Array,
+    Ints,
+    Kind,
+    Named,
+    PickedScores,
+    Progress,
+    reusing,
+    rows_of,
+    words,
+)
 
-SHARE_OFF = 1e-3  # rows that may miss a sum of one
 OFF, OFF_A_CLASS, MOST_OFF = 0.02, 0.005, 0.2  # what rounding to two decimals may leave of a sum of one
+FEWEST = 10  # rows that show shares of another whole than one
+PERCENT = 20.0  # log-odds none of which is negative, and which are wrong once in 1e8, end below
 PAIRS = 200_000  # rows that the comparison of predicted class and label looks at, at most about
 WIDE = 1 << 21  # scores of many classes whose rows are looked at together
 C = TypeVar("C", bound=Check)
@@ -88,6 +99,39 @@ class Unit:
         self.empty.add(np.flatnonzero(inside & (sums <= 0)), row)
         if inside.any():
             self.worst = max(self.worst, float(gap[inside].max()))
+
+
+@dataclass
+class Whole:
+    """Rows that share out another whole than one: not negative, and of one sum, as percents and votes are.
+
+    Attributes:
+        rounding: of a sum.  low, high: smallest and largest sum.  lost: whether there is no such whole.
+        varied: whether there are scores between the smallest and the largest, unlike those of two fixed logits.
+    """
+
+    rounding: float
+    low: float = math.inf
+    high: float = -math.inf
+
+    lost: bool = False
+    total: float = 0.0
+    rows: int = 0
+    varied: bool = False
+
+    def add(self, rows: Piece) -> None:
+        """Rows of which none is negative."""
+        sums, z = rows.sums, rows.z
+        self.varied = self.varied or bool(((z > z.min()) & (z < z.max())).any())
+        self.total, self.rows = self.total + float(sums.sum()), self.rows + len(sums)
+        self.low, self.high = min(self.low, float(sums.min())), max(self.high, float(sums.max()))
+        self.lost = not self.high - self.low <= 2 * max(min(self.rounding, 0.05 * self.high), 0.005 * self.high)
+
+    @property
+    def found(self) -> float:
+        """The whole, 0 where there is none."""
+        mean = self.total / self.rows if self.high > 1.5 and self.varied and not self.lost else 0.0
+        return float(round(mean)) if abs(mean - round(mean)) <= 0.005 * mean else mean
 
 
 @dataclass
@@ -291,11 +335,27 @@ def decide_kind(found: Scan, declared: str, name: str) -> Kind:
             f"{near}probabilities of independent labels: --multilabel; logits that happen to lie there: --kind logits",
         )
     if kind == "logits" and declared != "logits":
-        refuse_shares(found.whole, found.k, found.finite, found.low, found.high, name)
+        _refuse_shares(found.whole, found.k, found.finite, found.low, found.high, name)
     if declared and declared != kind and (declared, kind) != ("logits", "log_probabilities"):
         problem = f"the name '{name}' says {words(declared)} but the rows are {words(kind)} ({evidence(found, kind)})"
         raise InputError(problem, f"pass --kind {kind} if that is what they are, or save what the name says")
     return kind
+
+
+def _refuse_shares(whole: Whole, k: int, n: int, low: float, high: float, name: str) -> None:
+    """Refuse n rows of k scores from `low` to `high` that look like shares.
+
+    Raises:
+        InputError: of rows that differ, none is negative, their sums are one number, and some score is below half of
+            an equal share, as those of logits with a large offset are not; of one column, the largest is more than any
+            log-odds would be where none is negative.
+    """
+    one = whole.found if k > 1 else 100.0 * (PERCENT < high <= 100 and low >= 0)
+    if not one or n < FEWEST or low == high or (k > 1 and low >= one / (2 * k)):
+        return
+    rows = f"its rows sum to {one:.3g}" if k > 1 else f"goes to {high:.4g}"
+    problem = f"'{name}' is nowhere negative and {rows}: shares of {one:.3g}, not logits?"
+    raise InputError(problem, f"divide by {one:.3g}; if these are logits: --kind logits")
 
 
 def _refuse_forced(found: Scan, forced: Kind, name: str) -> None:
