@@ -15,7 +15,7 @@ import calibcli
 from calibcli import predictions
 from calibcli.errors import InputError
 from calibcli.inputs.files.arrays import Memory
-from calibcli.inputs.scores.mistakes import Impossible, Repeated, Spot, Ties
+from calibcli.inputs.scores.mistakes import Impossible, Repeated, Spot, TiedScores
 from calibcli.inputs.scores.scan import Scan, Unit, scan
 
 RNG = np.random.default_rng(4)
@@ -89,7 +89,7 @@ def test_pieces_do_not_matter(rows: int, what: str, where: list[int], data: st.D
     assert (parts.n, parts.low, parts.high) == (whole.n, whole.low, whole.high)
     assert parts.nonfinite == whole.nonfinite
     if whole.kind == "probabilities":
-        assert (parts[Ties], parts[Impossible]) == (whole[Ties], whole[Impossible])
+        assert (parts[TiedScores], parts[Impossible]) == (whole[TiedScores], whole[Impossible])
         for field in dataclasses.fields(Unit):
             value = getattr(whole.unit, field.name)
             same = value if isinstance(value, Spot) else pytest.approx(value, nan_ok=True)

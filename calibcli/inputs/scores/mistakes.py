@@ -1,6 +1,6 @@
 """The mistakes that people make with scores and labels, each found in one pass over the rows.
 
-A mistake is a `Check`, and an entry of `CHECKS`: it sees all rows, block by block, and gives its verdict at the end.
+Each is a `Mistake`, and an entry of `MISTAKES`: it sees all rows, block by block, and gives its verdict at the end.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Spot:
 
 
 @dataclass(frozen=True, eq=False)
-class Block:
+class ScoreBlock:
     """Rows that are looked at together; those with NaN or infinite scores are left out.
 
     Attributes:
@@ -89,13 +89,13 @@ class Outcome:
     confirmed: bool = False
 
 
-class Check:
+class Mistake:
     """Something that may be wrong with the rows."""
 
     def begin(self, head: Array, n: int) -> None:
         """Before all rows: the first of `n`, as they are in the file."""
 
-    def see(self, block: Block) -> None:
+    def see(self, block: ScoreBlock) -> None:
         """Look at a block of rows."""
 
     def verdict(self, outcome: Outcome) -> list[str]:
@@ -170,7 +170,7 @@ class Nonfinite:
             raise InputError(problem, fix if masks else f"{fix}; classes masked by -inf: --kind logits")
 
 
-class OneColumn(Check):
+class OneColumn(Mistake):
     """One score per row, of which class is a matter of convention."""
 
     def verdict(self, outcome: Outcome) -> list[str]:
@@ -180,7 +180,7 @@ class OneColumn(Check):
         return [f"one score per row: read as {what} of {outcome.classes[1] if outcome.classes else 'class 1'}"]
 
 
-class Sums(Check):
+class UnnormalisedRows(Mistake):
     """Rows of probabilities that have another sum than one, which is then divided out."""
 
     def verdict(self, outcome: Outcome) -> list[str]:
@@ -193,7 +193,7 @@ class Sums(Check):
 
 
 @dataclass
-class SoftmaxTwice(Check):
+class SoftmaxTwice(Mistake):
     """Every probability lies where softmax of probabilities puts it.
 
     Attributes:
@@ -204,7 +204,7 @@ class SoftmaxTwice(Check):
     high: float = -math.inf
     spread: float = 0.0
 
-    def see(self, block: Block) -> None:
+    def see(self, block: ScoreBlock) -> None:
         self.low, self.high = min(self.low, block.low), max(self.high, block.high)
         self.spread = max(self.spread, block.high - block.low)
 
@@ -223,7 +223,7 @@ class SoftmaxTwice(Check):
         raise InputError(problem, "save the logits; if the model really is this unsure: --kind probabilities")
 
 
-class HalfPrecision(Check):
+class HalfPrecision(Mistake):
     """Logits close to the largest number of float16."""
 
     def verdict(self, outcome: Outcome) -> list[str]:
@@ -233,7 +233,7 @@ class HalfPrecision(Check):
         return [f"scores reach {max(low, high, key=abs):.4g}, close to the end of float16 (65504)"]
 
 
-class Masked(Check):
+class Masked(Mistake):
     """Classes that -inf leaves out."""
 
     def verdict(self, outcome: Outcome) -> list[str]:
@@ -241,10 +241,10 @@ class Masked(Check):
         return [f"-inf in {count:,} row{'s' * (count != 1)}: probability 0 of those classes"] if count else []
 
 
-class Impossible(Spot, Check):
+class Impossible(Spot, Mistake):
     """Rows whose label has probability 0."""
 
-    def see(self, block: Block) -> None:
+    def see(self, block: ScoreBlock) -> None:
         if block.at_label is None or (block.low >= 0 and block.high > UNIT_HIGH):
             return
         none = (block.at_label == -np.inf) | ((block.at_label <= 0) & (block.low >= UNIT_LOW))
@@ -259,7 +259,7 @@ class Impossible(Spot, Check):
 
 
 @dataclass
-class Same(Check):
+class Same(Mistake):
     """All rows have the same scores: `first` are those of the first row, as long as all have them."""
 
     first: Array | None = None
@@ -267,7 +267,7 @@ class Same(Check):
     def begin(self, head: Array, n: int) -> None:
         self.first = head[0].copy() if n > 1 and bool((head == head[0]).all()) else None
 
-    def see(self, block: Block) -> None:
+    def see(self, block: ScoreBlock) -> None:
         if self.first is not None and not np.array_equal(z := block.rows.z, np.broadcast_to(self.first, z.shape)):
             self.first = None
 
@@ -276,7 +276,7 @@ class Same(Check):
 
 
 @dataclass
-class Ties(Check):
+class TiedScores(Mistake):
     """Rows with several largest scores: which accuracy they have is a matter of the rule, here the first.
 
     Attributes:
@@ -288,7 +288,7 @@ class Ties(Check):
     tied_right: int = 0
     right: int = 0
 
-    def see(self, block: Block) -> None:
+    def see(self, block: ScoreBlock) -> None:
         if block.at_label is None or block.rows.k == 1:
             return
         right, largest = block.at_label == block.rows.top, block.rows.largest
@@ -325,7 +325,7 @@ def marked(k: int) -> tuple[int, ...]:
 
 
 @dataclass
-class Repeated(Check):
+class Repeated(Mistake):
     """Rows that repeat an earlier one (scores and label); rows that are certain or constant do not count.
 
     Attributes:
@@ -340,7 +340,7 @@ class Repeated(Check):
     margins: list[npt.NDArray[np.float32]] = field(default_factory=list)
     wrong: list[npt.NDArray[np.bool_]] = field(default_factory=list)
 
-    def see(self, block: Block) -> None:
+    def see(self, block: ScoreBlock) -> None:
         rows, at_label, labels = block.rows, block.at_label, block.labels
         if at_label is None or labels is None or block.n > HASHED:
             return
@@ -427,7 +427,7 @@ class Repeated(Check):
 
 
 @dataclass
-class Order(Check):
+class Order(Mistake):
     """Predicted class and label of a subset of the rows (every one when there are few): is the order the same?
 
     Attributes:
@@ -438,7 +438,7 @@ class Order(Check):
     labels: list[Ints] = field(default_factory=list)
     margins: list[Floats] = field(default_factory=list)
 
-    def see(self, block: Block) -> None:
+    def see(self, block: ScoreBlock) -> None:
         rows, labels, k = block.rows, block.labels, block.rows.k
         if labels is None or not block.sampled:
             return
@@ -449,13 +449,13 @@ class Order(Check):
             first, last = rows.columns([0, k - 1])
             self.margins.append(np.asarray(last - (first if k == 2 else 0), np.float64))
 
-    def one_column(self, kind: Kind) -> tuple[Ties, int]:
-        """Ties of one column, and the rows looked at."""
+    def one_column(self, kind: Kind) -> tuple[TiedScores, int]:
+        """TiedScores of one column, and the rows looked at."""
         score, label = np.concatenate(self.margins), np.concatenate(self.labels)
         half = {"logits": 0.0, "log_probabilities": math.log(0.5)}.get(kind, 0.5)
         tied = int((score == half).sum())
         right = int(((score > half) == (label == 1)).sum()) - int((label[score == half] == 0).sum())
-        return Ties(tied, tied, right), len(score)
+        return TiedScores(tied, tied, right), len(score)
 
     def verdict(self, outcome: Outcome) -> list[str]:
         """A note when the order was confirmed by `--classes`, else an error, when `class_order` finds one."""
@@ -496,8 +496,8 @@ class Order(Check):
         ]
 
 
-CHECKS: tuple[type[Check], ...] = (
-    OneColumn, Sums, Ties, SoftmaxTwice, HalfPrecision, Masked, Impossible, Same, Repeated, Order,
+MISTAKES: tuple[type[Mistake], ...] = (
+    OneColumn, UnnormalisedRows, TiedScores, SoftmaxTwice, HalfPrecision, Masked, Impossible, Same, Repeated, Order,
 )  # fmt: skip
 """In the order of their notes."""
 

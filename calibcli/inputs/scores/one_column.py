@@ -10,7 +10,7 @@ from calibcli.errors import InputError
 from calibcli.inputs.files.arrays import Contents, texts_of, whole
 from calibcli.inputs.files.roles import PREDICTED
 from calibcli.inputs.scores.mistakes import ranked
-from calibcli.inputs.scores.scan import Rows, Scan
+from calibcli.inputs.scores.scan import KeptRows, Scan
 from calibcli.predictions import Array, Kind
 
 FEWEST, MOST = 20, 100_000  # rows that are looked at
@@ -18,7 +18,7 @@ SAME_RANKS = 0.9  # AUC of a score for its own prediction is 1, of a confidence 
 RANK_Z, GAP_Z = 1.5, 4.0
 
 
-def refuse_top(found: Scan, rows: Rows, kind: Kind, contents: Contents, name: str, labels: str, event: str) -> None:
+def refuse_top(found: Scan, rows: KeptRows, kind: Kind, contents: Contents, name: str, labels: str, event: str) -> None:
     """Refuse P of the predicted class as that of one class. Ours: none is below 1/2, and they do not rank the rows.
 
     A score above 1/2 in every row may be either. Of the predicted class it is no larger where the event is predicted
@@ -53,7 +53,7 @@ def refuse_top(found: Scan, rows: Rows, kind: Kind, contents: Contents, name: st
         )
 
 
-def _is_event(contents: Contents, column: str, rows: Rows, event: str) -> Array | None:
+def _is_event(contents: Contents, column: str, rows: KeptRows, event: str) -> Array | None:
     """Whether each of the rows that are kept is predicted as the event."""
     array = contents.arrays[column]
     if array.shape[1:] not in ((), (1,)):

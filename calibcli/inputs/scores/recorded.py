@@ -22,7 +22,7 @@ from calibcli.inputs.scores.keys import kind_option
 from calibcli.inputs.scores.mistakes import Nonfinite, Outcome, Repeated
 from calibcli.inputs.scores.per_row import Labels, as_names, read_labels
 from calibcli.inputs.scores.row_weights import counted
-from calibcli.inputs.scores.scan import Rows, Scan, decide_kind, evidence, scan
+from calibcli.inputs.scores.scan import KeptRows, Scan, decide_kind, evidence, scan
 from calibcli.predictions import Ints, Kind, Named, Predictions, Progress
 from calibcli.spec import check_options
 
@@ -146,7 +146,7 @@ def _task(contents: Contents, source: Source) -> str:
 def predictions(
     contents: Sequence[Contents], sources: Sequence[Source], reading: Reading, progress: Progress | None = None
 ) -> Predictions:
-    """Check the arrays of all files as one data set; of tasks, each by itself."""
+    """Mistake the arrays of all files as one data set; of tasks, each by itself."""
     check_options(reading)
     if contents[0].table and not contents[0].scores:
         contents = [score_columns.grouped(c, reading.scores, s.name) for c, s in zip(contents, sources)]
@@ -250,9 +250,9 @@ def _checked(
     ragged: bool,
     notes: list[str],
     progress: Progress | None,
-) -> tuple[Rows, Scan, Kind]:
+) -> tuple[KeptRows, Scan, Kind]:
     """The rows that are kept after one look at all of them, what was seen, and the kind of scores."""
-    rows = Rows(scores, None if labels is None else labels.codes)
+    rows = KeptRows(scores, None if labels is None else labels.codes)
     if labels is not None:
         notes += labels.notes
         rows = rows if labels.dropped is None else rows.without(np.flatnonzero(labels.dropped))

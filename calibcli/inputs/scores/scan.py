@@ -14,12 +14,12 @@ from calibcli.columns.on_device import DeviceScores
 from calibcli.columns.softmax import CACHED, NARROW, Piece
 from calibcli.errors import InputError
 from calibcli.inputs.scores.mistakes import (
-    CHECKS,
     HASHED,
-    Block,
-    Check,
+    MISTAKES,
+    Mistake,
     Nonfinite,
     Outcome,
+    ScoreBlock,
     Spot,
     marked,
 )
@@ -43,23 +43,23 @@ FEWEST = 10  # rows that show shares of another whole than one
 PERCENT = 20.0  # log-odds none of which is negative, and which are wrong once in 1e8, end below
 PAIRS = 200_000  # rows that the comparison of predicted class and label looks at, at most about
 WIDE = 1 << 21  # scores of many classes whose rows are looked at together
-C = TypeVar("C", bound=Check)
+C = TypeVar("C", bound=Mistake)
 
 
 @dataclass(frozen=True)
-class Rows:
+class KeptRows:
     """Scores and codes of the rows that are kept, and their indices in the file (None: all)."""
 
     scores: Named
     codes: Any
     keep: Ints | None = None
 
-    def without(self, bad: Ints) -> Rows:
+    def without(self, bad: Ints) -> KeptRows:
         left = np.ones(self.scores.shape[0], bool)
         left[bad] = False
         index = np.flatnonzero(left)
         codes = None if self.codes is None else self.codes[index]
-        return Rows(PickedScores(self.scores, index), codes, index if self.keep is None else self.keep[index])
+        return KeptRows(PickedScores(self.scores, index), codes, index if self.keep is None else self.keep[index])
 
 
 @dataclass
@@ -84,7 +84,7 @@ class Unit:
     def others(self) -> int:
         return self.outside + self.off.count
 
-    def add(self, block: Block) -> None:
+    def add(self, block: ScoreBlock) -> None:
         rows, row = block.rows, block.row
         inside = np.ones(len(rows), bool)
         if block.low < UNIT_LOW or block.high > UNIT_HIGH:
@@ -145,7 +145,8 @@ class Scan:
         forced: what `--kind` says they are.
         log_low, log_high: smallest and largest logsumexp seen, of all rows where `forced` says log-probabilities.
         ends: (n,) class of the largest score, and (n,) smallest score, of many classes, where all rows can be used.
-        nonfinite: rows that cannot be used.  checks: what else may be wrong; `scan[Ties]` is the one of that class.
+        nonfinite: rows that cannot be used.
+        mistakes: what else may be wrong, by class: `scan[Repeated]`.
     """
 
     n: int
@@ -161,10 +162,10 @@ class Scan:
     low: float = math.inf
     high: float = -math.inf
     ends: tuple[Ints, Array] | None = None
-    checks: dict[type[Check], Check] = field(default_factory=lambda: {kind: kind() for kind in CHECKS})
+    mistakes: dict[type[Mistake], Mistake] = field(default_factory=lambda: {kind: kind() for kind in MISTAKES})
 
     def __getitem__(self, kind: type[C]) -> C:
-        return cast(C, self.checks[kind])
+        return cast(C, self.mistakes[kind])
 
     @property
     def finite(self) -> int:
@@ -221,14 +222,14 @@ class Scan:
             return int(places[i]) if len(places) else start + i
 
         at_label = None if labels is None else rows.at(labels)
-        block = Block(rows, low, high, row, self.n, labels, at_label, sampled)
+        block = ScoreBlock(rows, low, high, row, self.n, labels, at_label, sampled)
         self.low, self.high = min(self.low, low), max(self.high, high)
         if self.k > 1:
             self._kinds(block)
-        for check in self.checks.values():
-            check.see(block)
+        for mistake in self.mistakes.values():
+            mistake.see(block)
 
-    def _kinds(self, block: Block) -> None:
+    def _kinds(self, block: ScoreBlock) -> None:
         """What the rows may be; each kind is given up once it is lost."""
         if self.unit.others <= SHARE_OFF * self.n or self.in_unit:
             self.unit.add(block)
@@ -243,12 +244,12 @@ class Scan:
             self.whole.add(block.rows)
 
     def verdicts(self, outcome: Outcome) -> list[str]:
-        """What all checks say.
+        """The notes of all mistakes.
 
         Raises:
             InputError: the rows cannot be measured.
         """
-        return [note for check in self.checks.values() for note in check.verdict(outcome)]
+        return [note for mistake in self.mistakes.values() for note in mistake.verdict(outcome)]
 
 
 def scan(
@@ -279,8 +280,8 @@ def scan(
     rounding = 0.0 if digits is None else k * 0.5 * 10.0 ** -min(digits, 300)
     slack, nonfinite = 1e-2 if coarse else 1e-3, Nonfinite(n, collect)
     found = Scan(n, k, Unit(k, tolerance), slack, nonfinite, Whole(rounding), forced)
-    for check in found.checks.values():
-        check.begin(head, n)
+    for mistake in found.mistakes.values():
+        mistake.begin(head, n)
     every, height = max(1, math.ceil(n / PAIRS)), min(step, max(1, (CACHED if k <= NARROW else WIDE) // k))
     which = marked(k) if labels is not None and n <= HASHED else ()
     ends = None
