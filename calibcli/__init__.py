@@ -21,6 +21,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from calibcli import extensions
+
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
@@ -84,6 +86,10 @@ __all__ = [
     "train",
     "verify",
 ]
+
+
+extensions.register_device_scores(lambda tensor: importlib.import_module("calibcli.device_scores").of_tensor(tensor))
+extensions.register_formats(lambda: importlib.import_module("calibcli.torch_formats"))
 
 
 def __getattr__(name: str) -> Any:

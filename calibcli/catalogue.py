@@ -104,7 +104,7 @@ def formats() -> list[Format]:
     from calibcli import render
     from calibcli.inputs.files import source
 
-    found = [Format(name, source.suffixes(name), "read", source.module(name)) for name in source.NAMES]
+    found = [Format(name, source.suffixes(name), "read", source.module(name)) for name in source.FORMATS]
     for name in render.NAMES:
         way = "written" if render.to_stdout(name) else "written to a file"
         found.append(Format(name, render.suffixes(name), way, render.module(name)))

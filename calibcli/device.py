@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
-import sys
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from calibcli.errors import InputError, UsageError, did_you_mean
+from calibcli.memory import free_memory
 from calibcli.spec import OrNone, Seed, option
 
 if TYPE_CHECKING:
@@ -107,58 +105,6 @@ def free_bytes(device: torch.device | None = None) -> int:
 
     cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return int(torch.cuda.mem_get_info(device)[0]) + cached
-
-
-def free_memory(root: str = "/") -> int:
-    """Bytes of memory that this process can still take without being killed or swapping.
-
-    The least of what the kernel calls available (half of the memory where it does not say, 4 GiB where even that is
-    unknown) and, of the control group of this process and all groups above it, limit - used + what is only cached of
-    files. Containers and batch systems set such limits, and end whoever goes beyond.
-
-    Args:
-        root: the folder that /proc and /sys lie in.
-    """
-    rooms = [_available(Path(root))]
-    for folder, (limit, used, cached) in _groups(Path(root)):
-        with contextlib.suppress(OSError, ValueError):  # "max": no limit
-            most = int((folder / limit).read_text())
-            stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-            rooms.append(most - int((folder / used).read_text()) + int(stat.get(cached, 0)))
-    return max(0, min(rooms))
-
-
-def _available(root: Path) -> int:
-    with contextlib.suppress(OSError, ValueError, StopIteration):
-        lines = (root / "proc/meminfo").read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
-    with contextlib.suppress(AttributeError, ValueError, OSError):
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    return 4 << 30
-
-
-UNIFIED = ("memory.max", "memory.current", "inactive_file")  # of control groups, version 2
-DIVIDED = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")  # version 1
-
-
-def _groups(root: Path) -> Iterator[tuple[Path, tuple[str, str, str]]]:
-    """The folder of this process's control group and of each above it, with the names of limit, usage and cache.
-
-    A container may see its own group as the root, under the path that it has outside: what is not there is skipped.
-    """
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        lines = ["0::/", "1:memory:/"]
-    for line in lines:
-        _, controllers, path = (*line.split(":", 2), "", "")[:3]
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        mounts = ["sys/fs/cgroup/memory"] if controllers else ["sys/fs/cgroup", "sys/fs/cgroup/unified"]
-        own = PurePosixPath(path.lstrip("/"))
-        for mount in mounts:
-            for part in (own, *own.parents) if ".." not in own.parts else (PurePosixPath(),):
-                yield root / mount / part, DIVIDED if controllers else UNIFIED
 
 
 def dtype(name: str) -> torch.dtype:
@@ -345,50 +291,9 @@ def _settings(backend: Any, **settings: bool) -> Iterator[None]:
             setattr(backend, name, value)
 
 
-def tensor_of(given: Any) -> Any:
-    """`given` without its graph where it is a torch tensor, else None; whoever made one has imported torch."""
-    torch = sys.modules.get("torch")
-    return given.detach() if torch is not None and isinstance(given, torch.Tensor) else None
-
-
-def like(found: Any, given: Any) -> Any:
-    """A NumPy array as `given` came: of a tensor a tensor on its device, in float64 of float64, else in float32."""
-    tensor = tensor_of(given)
-    if tensor is None:
-        return found
-    return sys.modules["torch"].from_numpy(found.astype(precision(given), copy=False)).to(tensor.device)
-
-
-def precision(given: Any) -> str:
-    """The dtype of what `like` gives."""
-    tensor = tensor_of(given)
-    return "float64" if tensor is None or tensor.dtype == sys.modules["torch"].float64 else "float32"
-
-
-def array(given: Any) -> Any:
-    """`given` as a NumPy array: any array-like; torch tensors of any device, with a graph, of a float type that NumPy
-    lacks, or a list of them included.
-    """
-    import numpy as np
-
-    if isinstance(given, list | tuple) and given and hasattr(given[0], "detach"):
-        given = [array(one) for one in given]
-    if hasattr(given, "detach") and hasattr(given, "cpu"):
-        given = given.detach().cpu().resolve_conj().resolve_neg()
-        known = "torch.float16", "torch.float32", "torch.float64"
-        given = given.float() if given.is_floating_point() and str(given.dtype) not in known else given
-    return np.asarray(given)
-
-
 def set_threads(count: int) -> None:
     """Let torch use that many threads; 0 leaves it to torch."""
     import torch
 
     if count:
         torch.set_num_threads(count)
-
-
-def trim() -> None:
-    """Give freed memory of the host back to the system: glibc keeps what lies between blocks in use."""
-    with contextlib.suppress(OSError, TypeError, AttributeError):  # another C library
-        ctypes.CDLL(None).malloc_trim(0)

@@ -31,9 +31,9 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from calibcli import memory
 from calibcli.cli.app import main
 from calibcli.errors import CalibError, Exit
-from calibcli.inputs.files import source as sources
 from calibcli.inputs.scores import recognise
 
 RNG = np.random.default_rng(5)
@@ -443,7 +443,7 @@ def run_folders(kind: str, examples: int) -> Seen:
             one("folder", next(iter(files)).split("/")[0], files)
     command("fit", "mlp:hidden=2", "--data", "made/tiny-imagenet-200", "--epochs", "1", "--device", "cpu")
     before = peak()
-    sources.MEMORY = 1 << 23  # most that may be decoded
+    memory.MOST_DECODED = 1 << 23  # most that may be decoded
     each()
     seen.grown = peak() - before
     return seen
@@ -479,7 +479,7 @@ def run(kind: str, examples: int) -> Seen:
         Path(f"a.{name}").write_bytes(data)
         one(f"a.{name}")
     before = peak()
-    sources.MEMORY = 1 << 23  # most that may be decoded
+    memory.MOST_DECODED = 1 << 23  # most that may be decoded
     each()
     seen.grown = peak() - before
     return seen

@@ -17,7 +17,7 @@ from torch import nn
 from calibcli.architectures import build
 from calibcli.errors import CalibError, InputError
 from calibcli.inputs import dataset, inference
-from calibcli.inputs.files.names import LABELS as LABEL_NAMES
+from calibcli.inputs.files.roles import LABELS as LABELS_ROLE
 
 torch.set_num_threads(1)
 N = 12
@@ -341,7 +341,7 @@ def test_unknown_files_are_refused(tmp_path: Path) -> None:
         dataset.load(tmp_path / "d.bmp2")
 
 
-@pytest.mark.parametrize("name", LABEL_NAMES)
+@pytest.mark.parametrize("name", LABELS_ROLE.names)
 def test_labels_have_the_names_that_recorded_outputs_know(tmp_path: Path, name: str) -> None:
     np.savez(tmp_path / "d.npz", X=np.ones((N, 2)), **{name.upper(): LABELS})
     assert dataset.load(tmp_path / "d.npz").labels.tolist() == LABELS.tolist()

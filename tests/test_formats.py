@@ -100,7 +100,7 @@ def test_what_others_write_is_read(tmp_path: Path, name: str) -> None:
 
 
 def test_every_input_format_has_another_program() -> None:
-    assert set(READ) == set(source.NAMES)
+    assert set(READ) == set(source.FORMATS)
 
 
 def number(pattern: str) -> Callable[[bytes], float]:

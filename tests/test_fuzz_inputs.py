@@ -124,7 +124,7 @@ def test_zip_bombs(here: Path, declared: int | None) -> None:
     Path("a.npz").write_bytes(bomb(declared))
     code = (
         f"import sys; sys.path.insert(0, {str(PROGRAM.parent)!r}); import fuzz_inputs;"
-        "fuzz_inputs.sources.MEMORY = 1 << 23;"
+        "fuzz_inputs.memory.MOST_DECODED = 1 << 23;"
         "before = fuzz_inputs.peak(); assert not fuzz_inputs.inspect('a.npz');"
         "print(fuzz_inputs.peak() - before)"
     )

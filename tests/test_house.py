@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parent.parent / "calibcli"
 # left may not import right; rooms in one group may not import each other
 ORDER = [
-    ("errors",),
+    ("errors", "extensions", "memory", "array_likes"),
     ("spec", "files", "numerics", "spoken", "shown"),
     ("wellformed", "shelves"),
     ("plots",),
@@ -20,9 +20,10 @@ ORDER = [
     ("links", "device", "derivatives", "signals"),
     ("predictions",),
     ("columns",),
-    ("metrics", "architectures", "losses"),
+    ("metrics", "architectures", "losses", "device_scores"),
     ("hessian", "scalers", "headline"),
     ("inputs",),
+    ("torch_formats",),
     ("training",),
     ("gate",),
     ("ship", "watch", "slices"),
@@ -36,7 +37,7 @@ LEVEL = {room: level for level, rooms in enumerate(ORDER) for room in rooms}
 HEAVY = {
     "torch": (
         "device",
-        "columns/tensors",
+        "device_scores",
         "derivatives",
         "losses",
         "hessian",
@@ -44,8 +45,8 @@ HEAVY = {
         "api/networks",
         "inputs/checkpoint",
         "inputs/dataset",
-        "inputs/files/formats/pt",
         "inputs/inference",
+        "torch_formats",
         "training",
         "ship/checkpoint_files",
         "ship/fold",
@@ -57,6 +58,13 @@ HEAVY = {
     "jinja2": ("render/page",),
     "typer": ("cli",),
 }
+NUMPY_ALONE = (
+    *("array_likes", "columns", "errors", "extensions", "files", "gate", "headline", "inputs/files", "inputs/scores"),
+    *("links", "memory", "metrics", "numbers", "numerics", "plots", "predictions", "render", "result", "scalers"),
+    *("ship/comparison", "ship/exporting", "ship/maps", "ship/snippets", "ship/stamp", "ship/target", "shelves"),
+    *("slices", "spec", "watch", "wellformed"),
+)
+"""What needs no PyTorch: nothing in it imports torch, or a file that does, directly or through others."""
 FILES = sorted(p for p in ROOT.rglob("*.py") if p.parent != ROOT or p.stem not in ("__init__", "__main__"))
 
 
@@ -89,11 +97,28 @@ def test_imports_point_one_way(path: Path) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_heavy_libraries_stay_in_their_rooms(path: Path) -> None:
-    where = path.relative_to(ROOT).with_suffix("").as_posix()
     for name in imports(path):
         library = name.split(".")[0]
-        if library in HEAVY and not any(where == w or where.startswith(w + "/") for w in HEAVY[library]):
-            pytest.fail(f"{where} imports {name}")
+        if library in HEAVY and not inside(path, HEAVY[library]):
+            pytest.fail(f"{path.relative_to(ROOT)} imports {name}")
+
+
+def inside(path: Path, places: tuple[str, ...]) -> bool:
+    where = path.relative_to(ROOT).with_suffix("").as_posix()
+    return any(where == place or where.startswith(place + "/") for place in places)
+
+
+def test_what_needs_no_torch_imports_none_of_it() -> None:
+    """Also inside functions, and through other files; what users pass as tensors is registered from above."""
+    needs = {
+        name
+        for name, path in house.MODULES.items()
+        if any(used.split(".")[0] in ("torch", "torchvision") or used == "safetensors.torch" for used in imports(path))
+    }
+    used_by = {name: house.imports(path) for name, path in house.MODULES.items()}
+    while more := {name for name, used in used_by.items() if used & needs} - needs:
+        needs |= more
+    assert {name for name in needs if inside(house.MODULES[name], NUMPY_ALONE)} == set()
 
 
 def test_every_room_has_its_place() -> None:

@@ -7,7 +7,6 @@ import gc
 import gzip
 import json
 import os
-import pkgutil
 import struct
 import sys
 import warnings
@@ -277,7 +276,7 @@ def read(source):
 def test_a_format_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     (tmp_path / "raw.py").write_text(RAW)
     monkeypatch.setattr(formats, "__path__", [*formats.__path__, str(tmp_path)])
-    monkeypatch.setattr(source, "NAMES", sorted(m.name for m in pkgutil.iter_modules(formats.__path__)))
+    monkeypatch.setitem(source.FORMATS, "raw", f"{formats.__name__}.raw")
     table = np.column_stack([np.random.default_rng(0).normal(size=(20, 2)), np.arange(20) % 2])
     (tmp_path / name).write_bytes(b"RAW " + table.tobytes())
     found = recorded.read(tmp_path / name)

@@ -15,7 +15,7 @@ import calibcli
 from calibcli import predictions
 from calibcli.errors import InputError
 from calibcli.inputs.files.arrays import Memory
-from calibcli.inputs.scores.mistakes import Impossible, Spot
+from calibcli.inputs.scores.mistakes import Impossible, Repeated, Spot, TiedScores
 from calibcli.inputs.scores.scan import Scan, Unit, scan
 
 RNG = np.random.default_rng(4)
@@ -85,16 +85,15 @@ def test_pieces_do_not_matter(rows: int, what: str, where: list[int], data: st.D
         parts = look(scores)
     finally:
         predictions.CHUNK_BYTES = before
-    assert (parts.kind, parts.repeated.count) == (whole.kind, whole.repeated.count)
+    assert (parts.kind, parts[Repeated].count) == (whole.kind, whole[Repeated].count)
     assert (parts.n, parts.low, parts.high) == (whole.n, whole.low, whole.high)
     assert parts.nonfinite == whole.nonfinite
     if whole.kind == "probabilities":
-        assert (parts.ties, parts.impossible) == (whole.ties, whole.impossible)
+        assert (parts[TiedScores], parts[Impossible]) == (whole[TiedScores], whole[Impossible])
         for field in dataclasses.fields(Unit):
-            if field.name not in ("squashed", "spread"):
-                value = getattr(whole.unit, field.name)
-                same = value if isinstance(value, Spot) else pytest.approx(value, nan_ok=True)
-                assert getattr(parts.unit, field.name) == same, field.name
+            value = getattr(whole.unit, field.name)
+            same = value if isinstance(value, Spot) else pytest.approx(value, nan_ok=True)
+            assert getattr(parts.unit, field.name) == same, field.name
     bad = ~np.isfinite(scores)
     assert whole.nonfinite.nan.count == np.isnan(scores).any(axis=1).sum()
     finite = scores[~(np.isnan(scores) | (scores == np.inf)).any(axis=1)]
@@ -108,10 +107,10 @@ def test_zero_probability_of_the_label() -> None:
         p[i, Y[i]] = 0
         p[i] /= p[i].sum()
     found = look(p)
-    assert found.impossible == Impossible(2, 7)
+    assert found[Impossible] == Impossible(2, 7)
     with np.errstate(divide="ignore"):
         found = look(np.log(p))
-    assert (found.impossible, found.kind) == (Impossible(2, 7), "log_probabilities")
+    assert (found[Impossible], found.kind) == (Impossible(2, 7), "log_probabilities")
 
 
 SIGMOIDS = 1 / (1 + np.exp(-Z[:400, :3]))

@@ -8,10 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from calibcli import device
+from calibcli import device, memory
 from calibcli.errors import InputError
 from calibcli.hessian import engine, measure
-from calibcli.inputs.files import source
 
 MIB = 1 << 20
 
@@ -31,21 +30,21 @@ def group(folder: Path, names: tuple[str, str, str], limit: int | str, used: int
 
 
 def v2(folder: Path, limit: int | str, used: int = 0, cached: int = 0) -> None:
-    group(folder, device.UNIFIED, limit, used, cached)
+    group(folder, memory.UNIFIED, limit, used, cached)
 
 
 def v1(folder: Path, limit: int, used: int = 0, cached: int = 0) -> None:
-    group(folder, device.DIVIDED, limit, used, cached)
+    group(folder, memory.DIVIDED, limit, used, cached)
 
 
 def test_the_machine_alone(tmp_path: Path) -> None:
-    assert device.free_memory(str(machine(tmp_path, 300 * MIB, "0::/\n"))) == 300 * MIB
+    assert memory.free_memory(str(machine(tmp_path, 300 * MIB, "0::/\n"))) == 300 * MIB
 
 
 def test_limit_less_use_and_what_is_cached_of_files(tmp_path: Path) -> None:
     root = machine(tmp_path, 900 * MIB, "0::/job\n")
     v2(root / "sys/fs/cgroup/job", 200 * MIB, 150 * MIB, 30 * MIB)
-    assert device.free_memory(str(root)) == 80 * MIB
+    assert memory.free_memory(str(root)) == 80 * MIB
 
 
 def test_groups_above_count(tmp_path: Path) -> None:
@@ -54,13 +53,13 @@ def test_groups_above_count(tmp_path: Path) -> None:
     v2(root / "sys/fs/cgroup/user/job/step", "max", 1 * MIB)
     v2(root / "sys/fs/cgroup/user/job", 500 * MIB, 100 * MIB)
     v2(root / "sys/fs/cgroup/user", 600 * MIB, 590 * MIB)
-    assert device.free_memory(str(root)) == 10 * MIB
+    assert memory.free_memory(str(root)) == 10 * MIB
 
 
 def test_a_container_that_sees_its_group_as_the_root(tmp_path: Path) -> None:
     root = machine(tmp_path, 900 * MIB, "0::/docker/0123\n")
     v2(root / "sys/fs/cgroup", 64 * MIB, 10 * MIB)
-    assert device.free_memory(str(root)) == 54 * MIB
+    assert memory.free_memory(str(root)) == 54 * MIB
 
 
 @pytest.mark.parametrize("above", ["/../../other", "/"])
@@ -68,7 +67,7 @@ def test_a_name_space_of_its_own(tmp_path: Path, above: str) -> None:
     root = machine(tmp_path, 900 * MIB, f"0::{above}\n")
     v2(root / "sys/fs/cgroup", 64 * MIB, 10 * MIB)
     v2(root / "sys/other", 1 * MIB)
-    assert device.free_memory(str(root)) == 54 * MIB
+    assert memory.free_memory(str(root)) == 54 * MIB
 
 
 def test_version_one_and_both_at_once(tmp_path: Path) -> None:
@@ -76,22 +75,24 @@ def test_version_one_and_both_at_once(tmp_path: Path) -> None:
     root = machine(tmp_path, 900 * MIB, text)
     v1(root / "sys/fs/cgroup/memory", (1 << 63) - 4096)
     v1(root / "sys/fs/cgroup/memory/slurm/job_7", 100 * MIB, 90 * MIB, 20 * MIB)
-    assert device.free_memory(str(root)) == 30 * MIB
+    assert memory.free_memory(str(root)) == 30 * MIB
     v2(root / "sys/fs/cgroup/unified/c", 25 * MIB, 5 * MIB)
-    assert device.free_memory(str(root)) == 20 * MIB
+    assert memory.free_memory(str(root)) == 30 * MIB  # limits are read once
+    memory._limits.cache_clear()
+    assert memory.free_memory(str(root)) == 20 * MIB
     v1(root / "sys/fs/cgroup/memory/slurm/job_7", 100 * MIB, 190 * MIB)
-    assert device.free_memory(str(root)) == 0
+    assert memory.free_memory(str(root)) == 0
 
 
 def test_where_nothing_is_said(tmp_path: Path) -> None:
-    assert device.free_memory(str(tmp_path)) > 0
+    assert memory.free_memory(str(tmp_path)) > 0
 
 
 def test_files_that_are_decoded_take_half_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "free_memory", lambda: 100 * MIB)
-    assert source.memory_limit() == 50 * MIB
-    monkeypatch.setattr(source, "free_memory", lambda: 1 << 50)
-    assert source.memory_limit() == source.MEMORY
+    monkeypatch.setattr(memory, "free_memory", lambda: 100 * MIB)
+    assert memory.memory_limit() == 50 * MIB
+    monkeypatch.setattr(memory, "free_memory", lambda: 1 << 50)
+    assert memory.memory_limit() == memory.MOST_DECODED
 
 
 def test_torchs_own_cache_is_free(monkeypatch: pytest.MonkeyPatch) -> None:

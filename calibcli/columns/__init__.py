@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from calibcli.columns.condense import NAMES, Cells, ClassBins, ClassSums, ClassTable, least
+from calibcli.columns.on_device import DeviceScores
 from calibcli.columns.softmax import Block, Buffer
-from calibcli.columns.tensors import TensorBlock, TensorScores
 from calibcli.errors import InputError
 from calibcli.numerics import DOUBLE, SINGLE, bin_index, one_thread
 from calibcli.predictions import Array, Floats, Ints, Predictions, Progress, chunk_rows, read, reusing
@@ -226,14 +226,14 @@ class _Work:
     def step(self) -> int:
         """Rows that are read at once."""
         scores = self.predictions.scores
-        return scores.height if isinstance(scores, TensorScores) else chunk_rows(scores)
+        return scores.height if isinstance(scores, DeviceScores) else chunk_rows(scores)
 
     @property
     def memory(self) -> tuple[Any, Buffer]:
         """Of this thread, as new memory would take longer than what is done in it: scores to read, and for blocks."""
         if not hasattr(self.thread, "memory"):
             held, n, k = self.predictions.scores, self.predictions.n, self.predictions.k
-            rows = 0 if isinstance(held, TensorScores) else min(n, self.step)
+            rows = 0 if isinstance(held, DeviceScores) else min(n, self.step)
             dtype = np.dtype(np.float64 if self.precision == DOUBLE else np.float32)
             listed = min(map(least, self.class_bins), default=0.0)
             self.thread.memory = reusing(held), Buffer(rows, k, dtype, listed)
@@ -244,7 +244,7 @@ class _Work:
         held, buffer = self.memory
         for at in range(start, stop, self.step):
             end = min(at + self.step, stop)
-            if isinstance(held, TensorScores):
+            if isinstance(held, DeviceScores):
                 yield slice(at - start, end - start), held.part(slice(at, end), self.wide)
                 continue
             scores = read(held, at, end).astype(buffer.dtype, copy=False)
@@ -254,7 +254,7 @@ class _Work:
 
     def __call__(self, span: tuple[int, int]) -> _Part:
         here, held, k, n = slice(*span), self.predictions.scores, self.predictions.k, span[1] - span[0]
-        kind, buffer = TensorBlock if isinstance(held, TensorScores) else Block, self.memory[1]
+        kind, buffer = held.block if isinstance(held, DeviceScores) else Block, self.memory[1]
         labels = np.asarray(self.predictions.labels[here], dtype=np.int64)
         weights, ends = self.predictions.weights, getattr(held, "ends", None) or ()
         weights, ends = None if weights is None else weights[here], [one[here] for one in ends]

@@ -23,6 +23,7 @@ from calibcli.hessian.outputs import read
 from calibcli.hessian.per_row_gradients import RowNorms
 from calibcli.hessian.problem import PAIRS, Problem, Scalar
 from calibcli.hessian.tuning import ROUND, SHARE
+from calibcli.memory import trim
 from calibcli.predictions import same_rows
 from calibcli.signals import Signals
 
@@ -211,7 +212,7 @@ class Engine:
             if found is None:
                 if not self._small:
                     self.hessian.drop()  # memory: products by group have graphs of their own
-                    devices.trim()
+                    trim()
                 chosen = [index % m, *near[: max(1, NEAR // (self._storage.itemsize * self.problem.size))]]
                 found = certify(self.hessian, self.krylov.vectors(chosen), ritz.values[chosen])
             rounding = ROUNDING * torch.finfo(self.problem.dtype).eps * float(ritz.values.abs().max())

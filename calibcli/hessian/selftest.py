@@ -17,6 +17,7 @@ from calibcli.hessian.operator import hessian_scalar
 from calibcli.hessian.per_row_gradients import UNMAPPED
 from calibcli.hessian.problem import Problem, has_twin, second, twin
 from calibcli.hessian.settings import AttentionWatch
+from calibcli.memory import trim
 
 SYMMETRIC = 1e-3  # relative difference of two forms from which a second derivative is taken to be none
 WRONG = 0.05  # relative difference from which a second derivative is taken to be wrong
@@ -45,7 +46,7 @@ def check(problem: Problem, loss: LogitLoss, by_group: bool = True) -> SelfTest:
         InputError: any of them is not as it must be.
     """
     found = problem.guard(lambda: _check(problem, loss))
-    devices.trim()
+    trim()
     problem.plan(by_group)
     return found
 

@@ -21,7 +21,7 @@ from calibcli.errors import CalibError, InputError
 from calibcli.files import atomic, known_suffix
 from calibcli.inputs.code import FAILURES
 from calibcli.inputs.dataset import Dataset, tight
-from calibcli.inputs.files.names import FOLDED
+from calibcli.inputs.files.roles import FOLDED
 from calibcli.predictions import Progress, same_rows
 from calibcli.scalers.output import array_file, put
 

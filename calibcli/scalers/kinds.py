@@ -7,12 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calibcli.device import array
+from calibcli.array_likes import array
 from calibcli.errors import InputError
-from calibcli.predictions import Array, Floats, Kind, two_columns, words
+from calibcli.predictions import SHARE_OFF, UNIT_HIGH, UNIT_LOW, Array, Floats, Kind, two_columns, words
 
-LOW, HIGH = -1e-6, 1 + 1e-3  # probabilities lie here, rounding allowed for
-SHARE_OFF = 1e-3  # rows that may miss a sum of one, as in a file
 FEW = 10  # log-odds that all lie in [0, 1] are believed up to here
 
 
@@ -57,7 +55,7 @@ def _tolerance(dtype: np.dtype[Any]) -> float:
 
 def _probabilities(z: Array, tolerance: float) -> Array:
     """(n,) whether each row is a distribution."""
-    inside = (z.min(axis=1) >= LOW) & (z.max(axis=1) <= HIGH)
+    inside = (z.min(axis=1) >= UNIT_LOW) & (z.max(axis=1) <= UNIT_HIGH)
     return np.asarray(inside & (np.abs(z.sum(axis=1) - 1) <= tolerance))
 
 
@@ -87,7 +85,7 @@ def _column_fault(z: Floats, kind: Kind) -> str:
     bad = np.isnan(z) | (np.isinf(z) & ~((z < 0) & (kind == "log_probabilities")))
     if bad.any():
         return f"row {int(bad.argmax())} is NaN or infinite"
-    inside = (z >= LOW) & (z <= HIGH)
+    inside = (z >= UNIT_LOW) & (z <= UNIT_HIGH)
     if kind == "logits":
         return "every value lies in [0, 1] as a probability does" if inside.all() and len(z) >= FEW else ""
     odd = ~inside if kind == "probabilities" else z > 1e-6

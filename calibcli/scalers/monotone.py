@@ -13,6 +13,7 @@ import numpy as np
 
 from calibcli.links import log_both, log_softmax
 from calibcli.metrics.isotonic import pool
+from calibcli.numerics import TIE
 from calibcli.predictions import Predictions
 from calibcli.scalers.affine import curved, joined, log_odds, logistic
 from calibcli.scalers.parameters import CURVES, Form
@@ -21,8 +22,9 @@ from calibcli.scalers.subsets import raw_argmax
 from calibcli.spec import Count
 
 Of = Literal["classes", "top"]
-TIE = 1e-12  # probabilities as close as this are one, as in the bins of a metric
-TIE_ODDS = 1e-6  # so are log-odds: a curve that rises in less would make much of rounding
+TIE_ODDS = 1e-6
+"""Log-odds as close as this are one knot of a fit. Wider than the rule for ties of a metric (`numerics.tie_ends`): a
+curve that rises from 0 to 1 in less would map rounding in new scores to anything between."""
 
 
 def isotonic_curve(score: Array, hit: Array, weights: Array | None, tie: float = 0.0) -> tuple[Array, Array]:

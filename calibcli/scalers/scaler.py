@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibcli.device import like, precision
+from calibcli.array_likes import like, precision
 from calibcli.plots import Plot
 from calibcli.predictions import Kind
 from calibcli.result import Cell, Estimate, Numbers, Table

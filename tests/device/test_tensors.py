@@ -10,7 +10,8 @@ import torch
 from both import CUDA
 
 import calibcli
-from calibcli.columns import columns, tensors
+from calibcli import device_scores
+from calibcli.columns import columns
 from calibcli.numerics import SINGLE
 
 
@@ -58,13 +59,13 @@ def same(there: calibcli.Result, here: calibcli.Result, tolerance: float) -> Non
 def copied(monkeypatch: pytest.MonkeyPatch) -> list[torch.Size]:
     """Shapes of what came from a device."""
     shapes = []
-    real = tensors.host
+    real = device_scores.host
 
     def seen(tensor: torch.Tensor) -> Any:
         shapes.append(tensor.shape)
         return real(tensor)
 
-    monkeypatch.setattr(tensors, "host", seen)
+    monkeypatch.setattr(device_scores, "host", seen)
     return shapes
 
 
@@ -94,7 +95,7 @@ def test_pieces_of_a_device_are_put_together(monkeypatch: pytest.MonkeyPatch) ->
     weights, wanted = torch.arange(900) % 3 + 1.0, ("default", "entropy_wrong")
     here = calibcli.measure(z, y, *wanted, weights=weights)
     for size in (12, 12 * 7, 12 * 899):
-        monkeypatch.setattr(tensors, "AT_ONCE", size)
+        monkeypatch.setattr(device_scores, "AT_ONCE", size)
         same(calibcli.measure(z.to(CUDA), y.to(CUDA), *wanted, weights=weights), here, 1e-9)
 
 

@@ -23,8 +23,8 @@ from calibcli.inputs.checkpoint import prefixes, safe_unpickler, trusted
 from calibcli.inputs.checkpoint.onnx_session import Graph
 from calibcli.inputs.files import pickles
 from calibcli.inputs.files.formats import safetensors
-from calibcli.inputs.files.formats.pt import UNREADABLE, named, note_checksums, program
 from calibcli.inputs.files.pickles import is_pickle
+from calibcli.inputs.files.pytorch_archive import UNREADABLE, named, note_checksums, program
 from calibcli.inputs.files.source import Source
 
 

@@ -16,7 +16,7 @@ from torch.fx import GraphModule
 from torch.utils._pytree import tree_map
 
 from calibcli.errors import InputError, refusing
-from calibcli.inputs.files.formats.pt import UNREADABLE
+from calibcli.inputs.files.pytorch_archive import UNREADABLE
 
 FAILURES = (*UNREADABLE, ImportError)
 

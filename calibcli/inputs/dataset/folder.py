@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibcli.errors import InputError, refusing
-from calibcli.inputs.dataset.keys import SPLITS, Found
+from calibcli.inputs.dataset.keys import Found
 from calibcli.inputs.dataset.resize import AS_IT_IS, Resize
+from calibcli.inputs.files.roles import SPLITS
 
 PIXELS = 178_956_970  # of one picture, twice where Pillow warns
 SPLIT_NAMES = {name for names in SPLITS.values() for name in names}

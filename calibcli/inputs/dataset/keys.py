@@ -11,18 +11,10 @@ from numpy.typing import NDArray
 
 from calibcli.errors import InputError, did_you_mean
 from calibcli.inputs.files.arrays import Contents, Encoded, Memory, whole
-from calibcli.inputs.files.names import CLASSES, IDS, LABELS, PAIRS, TEXTS
+from calibcli.inputs.files.roles import CLASSES, IDS, INPUTS, LABELS, PAIRS, SPLITS, TABLE_LABELS, TEXTS, TOKENS
 from calibcli.inputs.files.text import floats_of_text
 from calibcli.predictions import Named
 from calibcli.spec import normal, real
-
-INPUTS = ("images", "x", "inputs", "data", "features", "pixel_values", "tokens")
-TOKENS = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
-SPLITS = {
-    "train": ("train", "training", "tr"),
-    "validation": ("validation", "val", "valid", "dev"),
-    "test": ("test", "te", "eval"),
-}
 
 
 @dataclass
@@ -60,9 +52,9 @@ def pick(arrays: Mapping[str, Named], asked: Asked) -> Found:
         InputError: none, or several candidates.
     """
     inputs, integral = _inputs(arrays, asked)
-    labels = asked.labels or _one(arrays, LABELS, asked, "labels")
-    ids = _candidates(arrays, (*IDS, "index"), asked.split)
-    classes = _candidates(arrays, CLASSES, asked.split) or _candidates(arrays, CLASSES, "")
+    labels = asked.labels or _one(arrays, LABELS.names, asked, "labels")
+    ids = _candidates(arrays, IDS.all, asked.split)
+    classes = _candidates(arrays, CLASSES.names, asked.split) or _candidates(arrays, CLASSES.names, "")
     names = _all(arrays[classes[0]]) if classes else None
     return Found(
         inputs=inputs,
@@ -76,7 +68,7 @@ def pick(arrays: Mapping[str, Named], asked: Asked) -> Found:
 
 def _beside(contents: Contents, asked: Asked, ids: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     """Names of the columns with the labels and the ids of a table, and the fields of `Found` that they are."""
-    label = asked.labels or _one(contents.arrays, (*LABELS, "class"), asked, "labels")
+    label = asked.labels or _one(contents.arrays, TABLE_LABELS, asked, "labels")
     known = [label, *[name for name in _candidates(contents.arrays, ids, "") if name != label][:1]]
     about: dict[str, Any] = {"labels": _all(_named(contents.arrays, label, asked)), "sha256": asked.sha256}
     about["ids"] = _all(contents.arrays[known[1]]).astype(str) if known[1:] else None
@@ -91,7 +83,7 @@ def pick_columns(contents: Contents, asked: Asked) -> Found:
     Raises:
         InputError: no label column, or a cell that is not a finite number.
     """
-    columns, (known, about) = contents.arrays, _beside(contents, asked, (*IDS, "index"))
+    columns, (known, about) = contents.arrays, _beside(contents, asked, IDS.all)
     features = asked.inputs.split(",") if asked.inputs else [name for name in columns if name not in known]
     pictures = [name for name in features if isinstance(_named(columns, name, asked), Encoded)]
     if len(pictures) > 1:
@@ -122,7 +114,7 @@ def pick_texts(contents: Contents, asked: Asked) -> Found | None:
     texts = [name for name, array in arrays.items() if array.dtype.kind in "OU" and not isinstance(array, Encoded)]
     if not texts or (_candidates(arrays, ("input_ids",), asked.split) and not asked.inputs):
         return None
-    known, about = _beside(contents, asked, (*IDS, "index", "idx"))
+    known, about = _beside(contents, asked, (*IDS.all, "idx"))  # GLUE; beside numbers it may be a feature
     texts = [name for name in texts if name not in known]
     chosen = asked.inputs.split(",") if asked.inputs else _texts(arrays, texts, asked.split)
     if not chosen:
@@ -147,7 +139,7 @@ def _texts(arrays: Mapping[str, Named], texts: list[str], split: str) -> list[st
         found = [_candidates(arrays, (name,), split) for name in pair]
         if all(found) and all(one[0] in texts for one in found):
             return [one[0] for one in found]
-    known = [name for name in _candidates(arrays, TEXTS, split) if name in texts]
+    known = [name for name in _candidates(arrays, TEXTS.names, split) if name in texts]
     return known[:1] or texts
 
 
@@ -199,7 +191,7 @@ def _inputs(arrays: Mapping[str, Named], asked: Asked) -> tuple[dict[str, Named]
     tokens = {name: found[0] for name in TOKENS if (found := _candidates(arrays, (name,), asked.split))}
     if "input_ids" in tokens:
         return {name: arrays[k] for name, k in tokens.items()}, True
-    name = _one(arrays, INPUTS, asked, "inputs")
+    name = _one(arrays, INPUTS.names, asked, "inputs")
     return {"": arrays[name]}, "tokens" in name
 
 
@@ -215,7 +207,8 @@ def _named(arrays: Mapping[str, Named], key: str, asked: Asked) -> Named:
 
 def splits_of(arrays: Mapping[str, Named]) -> list[str]:
     """Which of train, validation and test have inputs and labels of their own."""
-    return [name for name in SPLITS if _candidates(arrays, LABELS, name) and _candidates(arrays, INPUTS, name)]
+    both = LABELS.names, INPUTS.names
+    return [split for split in SPLITS if all(_candidates(arrays, names, split) for names in both)]
 
 
 def _candidates(arrays: Mapping[str, Named], names: Sequence[str], split: str) -> list[str]:

@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 from calibcli.errors import InputError
-from calibcli.inputs.dataset.keys import SPLITS
 from calibcli.inputs.files import places
 from calibcli.inputs.files.places import PARTS, STATE
+from calibcli.inputs.files.roles import SPLITS
 
 PART = re.compile(r"(?P<split>[A-Za-z_]+)(-\d+-of-\d+|-\d+)?(-[0-9a-f]{16})?\.parquet")  # train-00000-of-00002.parquet
 

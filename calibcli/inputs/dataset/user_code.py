@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, IterableDataset
 
-from calibcli.device import array
+from calibcli.array_likes import array
 from calibcli.errors import InputError, refusing
 from calibcli.inputs.code import FAILURES
 from calibcli.inputs.dataset.keys import Asked, Found, pick

@@ -12,6 +12,7 @@ import numpy as np
 from calibcli.errors import InputError
 from calibcli.inputs.files.source import Source
 from calibcli.predictions import NEAR, Array, ArrayScores, Named, gather, reusing, rows_of
+from calibcli.spec import normal
 
 DIMENSIONS = 32  # most that every NumPy holds
 LONGEST = 1 << 48
@@ -53,6 +54,34 @@ class Contents:
     task: str = ""
     lacking: tuple[str, str] | None = None
     used: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Role:
+    """What an array or column is for; `name in role` asks whether a name says so.
+
+    Attributes:
+        names: that say so.
+        weak: that say so where no array has one of `names`.
+        dtypes: kinds of NumPy dtypes that it may hold ("biufUSO": anything).
+    """
+
+    names: tuple[str, ...]
+    weak: tuple[str, ...] = ()
+    dtypes: str = "biufUSO"
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """Names of both kinds."""
+        return (*self.names, *self.weak)
+
+    def __contains__(self, name: str) -> bool:
+        return normal(name) in self.names
+
+    def first(self, arrays: Mapping[str, Named], shape: tuple[int, ...]) -> str | None:
+        """The first array with one of `names`, of this shape and a dtype that the role may hold."""
+        fitting = (name for name, a in arrays.items() if a.shape == shape and a.dtype.kind in self.dtypes)
+        return next((name for name in fitting if name in self), None)
 
 
 class Memory(ArrayScores):

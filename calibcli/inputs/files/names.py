@@ -1,4 +1,4 @@
-"""What arrays are called in files, parts of files, and classes by their user."""
+"""How users name classes, parts of files, and archives of published data sets."""
 
 from __future__ import annotations
 
@@ -9,27 +9,6 @@ from pathlib import Path
 from calibcli.errors import refusing
 from calibcli.files import reading
 
-SCORES = {
-    **dict.fromkeys(("logits", "y_logits", "test_logits"), "logits"),
-    **dict.fromkeys(("probs", "probabilities", "y_prob", "y_proba"), "probabilities"),
-    **dict.fromkeys(("predictions", "preds", "y_pred", "scores", "outputs"), ""),
-    **dict.fromkeys(("log_probs", "logprobs", "log_probabilities"), "log_probabilities"),
-}
-LABELS = ("labels", "label", "y_true", "y", "targets", "target", "label_ids", "ground_truth", "test_y")
-WEAK_LABELS = (
-    "true_label", "true_labels", "true_class", "truth", "true", "actual", "gold", "gold_label", "answer",
-    "correct_answer", "outcome", "gt", "gts", "y_test", "class", "category", "diagnosis",
-)  # fmt: skip
-"""Labels where nothing else is."""
-FOLDED = "folded"  # what logits say of a calibrator that is in the model
-PREDICTED = ("predicted", "prediction", "pred", "y_pred", "predicted_class", "predicted_label", "pred_label", "y_hat")
-CLASSES = ("classes", "class_names", "label_names", "classnames")
-IDS = ("ids", "id", "doc_id")
-TEXTS = ("text", "texts", "sentence", "content", "review", "document", "comment", "tweet", "utterance", "headline")
-PAIRS = (("premise", "hypothesis"), ("sentence1", "sentence2"), ("sentence_1", "sentence_2"), ("text1", "text2"),
-         ("text_a", "text_b"), ("question1", "question2"), ("question", "sentence"), ("question", "passage"),
-         ("query", "passage"), ("query", "document"), ("text", "text_pair"))  # fmt: skip
-"""What columns of text are called, one or a first and a second."""
 TARS = (".tar.gz", ".tgz", ".tar", ".tar.bz2", ".tar.xz")
 DOWNLOADED = (*TARS, ".zip", ".mat", "-ubyte", "-ubyte.gz")
 """How files end that may be a published data set: archives, and files that are one, or half of one, alone."""

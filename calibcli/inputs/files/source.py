@@ -1,6 +1,7 @@
 """A file to read from: opened once, read at offsets (never mapped), so that all formats can be read piece by piece.
 
-Each format is one file of `formats/`, found by its name, which is its suffix. A file of `formats/` has
+Each format is one file of `formats/`, or of a package that `extensions` has, found by its name, which is its suffix. It
+has
 
     SUFFIXES = (".npz",)                          of its files
     read(source) -> Contents                      its arrays by name, none of them read before it must be
@@ -37,20 +38,26 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO, TYPE_CHECKING, cast
 
-from calibcli.device import free_memory
+from calibcli import extensions
 from calibcli.errors import CalibError, InputError, check_path, printable
 from calibcli.files import reading
 from calibcli.inputs.files import formats, packed
 from calibcli.inputs.opening import Asked
+from calibcli.memory import memory_limit
 
 if TYPE_CHECKING:
     from calibcli.inputs.files.arrays import Contents
 
 TEXT = 6  # bytes in memory for a byte of text, at least: what a compressed file may unpack to
-MEMORY = 8 << 30  # most bytes that what must be decoded (compressed, text) may take in memory
 COPY = 1 << 20
 NAME = 100  # longest name of an array that is shown whole
-NAMES = sorted(m.name for m in pkgutil.iter_modules(formats.__path__))
+FORMATS = dict(  # by name, the module that reads it
+    sorted(
+        (file.name, f"{package.__name__}.{file.name}")
+        for package in (formats, *extensions.format_packages())
+        for file in pkgutil.iter_modules(package.__path__)
+    )
+)
 OTHERS = {
     b"\x1f\x8b": ("compressed with gzip, twice or more", "unpack it first"),
     b"\x89HDF": ("an HDF5 file", "save the arrays with np.savez"),
@@ -58,11 +65,6 @@ OTHERS = {
 TAR = ("a tar archive of no data set that calib knows", "unpack it, and name the folder or the file in it")
 PIECEWISE = "save the scores as .npy or uncompressed .npz: these are read piece by piece"
 PICKLE = ("a pickle, which is code; it was not opened", "save arrays: np.savez(path, logits=..., labels=...)")
-
-
-def memory_limit() -> int:
-    """Bytes that decoded contents may take: half of the memory that is free for this process, at most MEMORY."""
-    return min(2 * MEMORY, free_memory()) // 2
 
 
 def refuse_large(size: int, what: str, fix: str = PIECEWISE) -> None:
@@ -295,7 +297,7 @@ class _At(io.RawIOBase):
 @cache
 def module(name: str) -> ModuleType:
     """The file of the format `name`."""
-    return importlib.import_module(f"calibcli.inputs.files.formats.{name}")
+    return importlib.import_module(FORMATS[name])
 
 
 def suffixes(name: str) -> tuple[str, ...]:
@@ -305,8 +307,8 @@ def suffixes(name: str) -> tuple[str, ...]:
 
 def by_suffix(suffix: str) -> str:
     """The format whose files end in `suffix`, or ""; the one of that name is asked first, and that of most files."""
-    likely = [*(name for name in NAMES if f".{name}" == suffix), "numpy"]
-    return next((name for name in (*likely, *NAMES) if suffix in suffixes(name)), "")
+    likely = [*(name for name in FORMATS if f".{name}" == suffix), "numpy"]
+    return next((name for name in (*likely, *FORMATS) if suffix in suffixes(name)), "")
 
 
 def format_of(source: Source) -> str:
@@ -319,8 +321,8 @@ def format_of(source: Source) -> str:
     own = by_suffix(source.plain.suffix.lower())
     if own and _is(own, head, source.size):
         return own
-    alone = {name for name in NAMES if getattr(module(name), "BY_SUFFIX", False)}
-    found = next((name for name in NAMES if name not in alone and _is(name, head, source.size)), "")
+    alone = {name for name in FORMATS if getattr(module(name), "BY_SUFFIX", False)}
+    found = next((name for name in FORMATS if name not in alone and _is(name, head, source.size)), "")
     if found or own in alone:
         return found or own
     other = next((about for magic, about in OTHERS.items() if head.startswith(magic)), None)
@@ -330,9 +332,9 @@ def format_of(source: Source) -> str:
     if other or is_pickle(head):
         what, fix = other or PICKLE
         raise InputError(f"{source.name} is {what}", fix)
-    found = own or next((name for name in NAMES if hasattr(module(name), "guess") and module(name).guess(head)), "")
+    found = own or next((name for name in FORMATS if hasattr(module(name), "guess") and module(name).guess(head)), "")
     if not found:
-        *most, last = (suffixes(name)[0] for name in NAMES)
+        *most, last = (suffixes(name)[0] for name in FORMATS)
         raise InputError(f"cannot tell what {source.name} is", f"pass {', '.join(most)} or {last}")
     return found
 

@@ -17,20 +17,14 @@ import numpy as np
 from calibcli.errors import InputError, NoRows, refusing
 from calibcli.inputs.files import at_once
 from calibcli.inputs.files.arrays import Contents, Memory, column_of
+from calibcli.inputs.files.roles import PREFIXED, PREFIXES
 from calibcli.inputs.files.source import Source, refuse_large
 from calibcli.predictions import Array, Named
 from calibcli.spec import real
 
 ROWS, CELLS = 1024, 1 << 16  # parsed at once
 EXPANSION = 6  # bytes in memory for a byte of text, at worst about
-PREFIXES = {
-    **dict.fromkeys(("logit", "logits"), "logits"),
-    **dict.fromkeys(("prob", "probs", "proba", "p"), "probabilities"),
-    **dict.fromkeys(("log_prob", "log_probs", "logprob"), "log_probabilities"),
-    **dict.fromkeys(("score", "scores"), ""),
-}
 NUMBERED = re.compile(r"^([a-z_]+?)[_.\-\[]?(\d{1,7})\]?$")
-SUFFIXED = re.compile(r"^(logit|prob|proba|log_prob|score)_(.+)$")
 MISSING = {"", "na", "null", "none", "n/a"}
 
 
@@ -117,11 +111,11 @@ def score_groups(
     named: dict[str, list[tuple[str, int]]] = {}
     for i, name in enumerate(header if grouped else ()):
         numbered = NUMBERED.match(name.lower())
-        suffixed = SUFFIXED.match(name)
+        prefixed = PREFIXED.match(name)
         if numbered and numbered[1].rstrip("_") in PREFIXES:
             found.setdefault(numbered[1].rstrip("_"), {})[int(numbered[2])] = i
-        elif suffixed:
-            named.setdefault(suffixed[1], []).append((suffixed[2], i))
+        elif prefixed:
+            named.setdefault(prefixed[1], []).append((prefixed[2], i))
     groups: dict[str, list[int]] = {}
     for prefix, columns in found.items():
         first = min(columns)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from calibcli.errors import InputError, UsageError
-from calibcli.inputs.files.arrays import Contents, Joined, Memory, texts_of, whole
-from calibcli.inputs.files.names import LABELS, PREDICTED
+from calibcli.inputs.files.arrays import Contents, Joined, Memory, Role, texts_of, whole
+from calibcli.inputs.files.roles import CONFIDENCE, CORRECT, LABELS, PREDICTED
 from calibcli.inputs.files.source import Digests, Source, fingerprint
 from calibcli.inputs.files.text import MISSING, is_number
 from calibcli.inputs.opening import Reading
@@ -47,14 +47,14 @@ def columns(contents: Contents, reading: Reading = AS_IS, where: str = "") -> Co
     """
     one = {name: normal(name) for name, array in contents.arrays.items() if array.shape[1:] in ((), (1,))}
 
-    def first(names: Sequence[str], wanted: str | None = None, option: str = "") -> str:
+    def first(role: Role, wanted: str | None = None, option: str = "") -> str:
         if wanted:
             keys.column(contents, wanted, option, where)
             return wanted
-        return next((name for name, key in one.items() if key in names), "")
+        return next((name for name, key in one.items() if key in role), "")
 
-    confidence = first(keys.TOP_ONLY, reading.confidence, "--confidence")
-    correct = first(keys.VERDICTS, reading.correct, "--correct")
+    confidence = first(CONFIDENCE, reading.confidence, "--confidence")
+    correct = first(CORRECT, reading.correct, "--correct")
     predicted, label = ("", "") if correct else (first(PREDICTED), first(LABELS, reading.labels, "--labels"))
     if confidence and (correct or (predicted and label)):
         return Columns(confidence, correct, predicted, label)

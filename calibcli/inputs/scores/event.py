@@ -10,6 +10,7 @@ import numpy as np
 
 from calibcli.errors import InputError, UsageError, did_you_mean
 from calibcli.inputs.files.arrays import Converted, blocks, texts_of
+from calibcli.inputs.files.roles import OUTCOMES
 from calibcli.inputs.files.text import is_number
 from calibcli.inputs.opening import Reading
 from calibcli.inputs.scores.keys import carried
@@ -17,7 +18,6 @@ from calibcli.inputs.scores.per_row import NO_LABEL, WHOLE, as_names, refuse_mis
 from calibcli.predictions import Array, ArrayScores, MappedScores, Named, Predictions
 from calibcli.spec import normal
 
-PAIRS = (("false", "true"), ("no", "yes"), ("negative", "positive"), ("n", "y"), ("f", "t"))
 """Names of two classes whose order is plain."""
 MOST = 4  # names of labels that are looked for; two are allowed
 
@@ -127,7 +127,7 @@ def _named(reading: Reading, column: str, labels: Named | None, names: list[str]
 def plain_order(names: Sequence[str]) -> list[str] | None:
     """Return the two classes that labels of these names are of, as `no` and `yes`; None where no order is plain."""
     spelled = {name.lower(): name for name in names}
-    pair = next((pair for pair in PAIRS if spelled and set(spelled) <= set(pair)), None)
+    pair = next((pair for pair in OUTCOMES if spelled and set(spelled) <= set(pair)), None)
     return None if pair is None else [spelled.get(name, name) for name in pair]
 
 

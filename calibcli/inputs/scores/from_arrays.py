@@ -10,11 +10,11 @@ from typing import Any, Literal, TypedDict, Unpack, cast
 import numpy as np
 import numpy.typing as npt
 
-from calibcli.columns.tensors import TensorScores
-from calibcli.device import array, tensor_of
+from calibcli.array_likes import array
+from calibcli.columns.on_device import DeviceScores, on_device
 from calibcli.errors import InputError, check_keywords, refusing
 from calibcli.inputs.files.arrays import Contents, Memory, texts_of
-from calibcli.inputs.files.names import LABELS, WEAK_LABELS
+from calibcli.inputs.files.roles import LABELS
 from calibcli.inputs.files.source import Source
 from calibcli.inputs.files.text import is_number
 from calibcli.inputs.opening import Reading
@@ -114,9 +114,7 @@ def _found(
 ) -> tuple[list[Contents], list[Source], Reading]:
     """Scores and labels as what a file holds, and how to read it."""
     check_keywords(how, [key for key in How.__annotations__ if key not in OF_FILES], "from_arrays")
-    tensor = tensor_of(scores)
-    on_device = None if tensor is None else TensorScores.of(tensor)
-    arrays: dict[str, Any] = {"scores": plain(scores, "scores") if on_device is None else on_device}
+    arrays: dict[str, Any] = {"scores": on_device(scores) or plain(scores, "scores")}
     if labels is not None:
         arrays["labels"] = plain(labels, "labels")
         if hasattr(scores, "columns") and arrays["labels"].ndim == 1:
@@ -133,7 +131,7 @@ def _frame_classes(frame: Any, arrays: Mapping[str, Any]) -> dict[str, Any]:
     names, labels = [str(name) for name in frame.columns], arrays["labels"]
     for i, name in enumerate(names):
         held = arrays["scores"][:, i]
-        if normal(name) in (*LABELS, *WEAK_LABELS) and np.array_equal(held, labels):
+        if normal(name) in LABELS.all and np.array_equal(held, labels):
             raise InputError(f"column '{name}' of the scores holds the labels", f"pass scores.drop(columns={name!r})")
     if labels.dtype.kind not in "USO" or any(map(is_number, names)):
         return {}
@@ -191,7 +189,7 @@ def _contents(
     contents = Contents(
         format="arrays",
         arrays={
-            name: one if isinstance(one, TensorScores) else Memory(one)
+            name: one if isinstance(one, DeviceScores) else Memory(one)
             for name, one in {**slices, **arrays, **extra}.items()
         },
         scores=scores,

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from calibcli.inputs.files.arrays import Contents
-from calibcli.inputs.files.names import LABELS, PREDICTED, WEAK_LABELS
+from calibcli.inputs.files.roles import LABELS, OUTCOMES, PREDICTED
 from calibcli.inputs.files.text import is_number
 from calibcli.predictions import Array, Named
 from calibcli.spec import normal
 
 ROWS, SHOWN = 1000, 6
-OUTCOMES = ({"0", "1"}, {"no", "yes"}, {"false", "true"}, {"n", "y"}, {"f", "t"}, {"negative", "positive"})
+TWO = ({"0", "1"}, *map(set, OUTCOMES))
 PERCENT = ("conf", "confidence", "percent", "%", "certainty", "sure")
 """Words of which a column's name has one where it is a confidence out of a hundred."""
 
@@ -31,7 +31,7 @@ def way(contents: Contents, no_probability: str) -> str:
     label = _label(cells, contents.arrays[wide[0]].shape[1] if wide else len(fractions))
     said = f" --labels {shlex.quote(label)}" if label else ""
     by_label = [name for name in cells if label and name in set(cells[label])]
-    predicted = next((n for n in cells if normal(n) in PREDICTED and n not in (label, *fractions)), "")
+    predicted = next((n for n in cells if n in PREDICTED and n not in (label, *fractions)), "")
     shares = [name for name in fractions if name != label]
     if wide:
         return f"choose them: --scores {shlex.quote(wide[0])}{said}; or name them logits or probs"
@@ -71,7 +71,7 @@ def _label(cells: dict[str, list[str]], k: int) -> str:
     """Return the column of labels, "" where none looks like it: one with a label's name, else one that holds names of
     columns, else numbers of the k classes, else one of two outcomes, else the last of two whole numbers or names.
     """
-    for known in (LABELS, WEAK_LABELS):
+    for known in (LABELS.names, LABELS.weak):
         if named := [name for name in cells if normal(name) in known]:
             return named[0]
     for name, column in cells.items():
@@ -79,8 +79,8 @@ def _label(cells: dict[str, list[str]], k: int) -> str:
             return name
     if k > 1 and (numbers := _classes(cells, k)):
         return numbers
-    free = {name: set(column) for name, column in cells.items() if normal(name) not in PREDICTED}
-    outcomes = [name for name, values in free.items() if {v.lower() for v in values} in OUTCOMES]
+    free = {name: set(column) for name, column in cells.items() if name not in PREDICTED}
+    outcomes = [name for name, values in free.items() if {v.lower() for v in values} in TWO]
     two = [name for name, values in free.items() if len(values) == 2 and not _fractions(values)]
     return (outcomes or two or [""])[-1]
 

@@ -4,39 +4,38 @@ from __future__ import annotations
 
 import json
 import math
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
 from calibcli.columns import SMALL
-from calibcli.columns.tensors import TensorScores
+from calibcli.columns.on_device import DeviceScores
 from calibcli.errors import InputError, NoRows, UsageError, did_you_mean, printable
 from calibcli.inputs.files.arrays import Contents, Converted, Lazy, Memory, blocks, column_of, whole
-from calibcli.inputs.files.names import FOLDED, LABELS, SCORES, WEAK_LABELS
+from calibcli.inputs.files.roles import (
+    CLASS_CALLS,
+    CONFIDENCE,
+    CORRECT,
+    FOLDED,
+    LABELS,
+    NO_CLASS,
+    OF_CLASS,
+    ONE_SCORE,
+    SCORE_KINDS,
+    SCORES,
+)
 from calibcli.inputs.files.text import MISSING, floats_of_text, is_number
 from calibcli.predictions import Array, ArrayScores, Ints, Kind, Named, Scores, rows_of, two_columns
 from calibcli.spec import normal
 
-SINGLE = ("logit", "prob", "proba", "probability", "score", "log_odds")  # one column of a table
-SINGLE_KINDS = {"logit": "logits", "log_odds": "logits", "score": ""}
-PLAIN = (*SINGLE, "p", "p_hat", "phat", "posterior", "softmax")
-WEAK = (*PLAIN, "y_score", "y_scores")  # scores where nothing else is
-CLAIMED = {**dict.fromkeys(PLAIN, "probabilities"), **SINGLE_KINDS, **SCORES}  # the kind that a name stands for
-OF_CLASS = re.compile(r"^(p|prob|proba|probs|probability|logit|score|log_odds)(?:_(?=.)|(?=\d+$))(.+)$", re.IGNORECASE)
-NO_CLASS = ("max", "top", "top1", "value", "val", "values", "hat", "pred", "predicted", "correct", "conf", "confidence")
-CLASS_CALLS = ("predictions", "preds", "y_pred", "outputs")  # scores only when there are two dimensions
 NO_PROBABILITY = (
     "there is no probability to be measured: save the logits or probabilities of every class (predict_proba, softmax), "
     "not the class that was predicted"
 )
 EVERY_CLASS = "save the scores of every class as an array (N, K): logits or probabilities"
 WITH_VERDICT = f"{EVERY_CLASS}; or name the column that says which predictions were right: --correct KEY"
-VERDICTS = ("correct", "is_correct", "was_correct", "right", "is_right", "hit", "correctness", "acc", "accuracy")
-TOP_ONLY = ("confidence", "confidences", "max_prob", "max_probs", "top1", "top_prob", "conf", "pred_prob", "msp",
-            "pred_confidence", "top_confidence", "max_confidence")  # fmt: skip
 CLIP = 1e-15
 FEWEST = 20  # rows that tell predicted classes from probabilities that happen to be 0 and 1
 HOLD = 128 << 20  # bytes of scores that are read at once and kept; larger ones stay in the file
@@ -74,7 +73,7 @@ def pick_scores(contents: Contents, wanted: str | None, where: str) -> str:
         return found[0]
     if contents.lacking:
         raise InputError(*contents.lacking)
-    top = [name for name in contents.arrays if normal(name) in TOP_ONLY]
+    top = [name for name in contents.arrays if name in CONFIDENCE]
     if top:
         raise InputError(f"{where} holds only the score of the top class ('{top[0]}')", WITH_VERDICT)
     from calibcli.inputs.scores import hints
@@ -94,9 +93,9 @@ def refuse_verdicts(scores: str, labels: str, where: str, width: int) -> None:
     name = Path(labels).stem if labels else ""
     if width > 1:
         return
-    if normal(scores) in TOP_ONLY:
+    if scores in CONFIDENCE:
         problem = f"'{scores}' in {where} is the confidence in the predicted class, not the probability of class 1"
-    elif normal(name) in VERDICTS:
+    elif name in CORRECT:
         problem = f"labels '{labels}' say whether a prediction was right, not which class was observed"
     else:
         return
@@ -111,7 +110,7 @@ def candidates(contents: Contents) -> list[str]:
     arrays = contents.arrays
     return (
         [name for name, array in arrays.items() if name in contents.kinds or _may_score(name, array)]
-        or [name for name, a in arrays.items() if normal(name) in WEAK and (len(a.shape) == 2 or _scalars(a))]
+        or [name for name, a in arrays.items() if normal(name) in SCORES.weak and (len(a.shape) == 2 or _scalars(a))]
         or [name for name, a in arrays.items() if carried(name) and a.shape[1:] == () and _scalars(a)]
     )
 
@@ -179,23 +178,14 @@ def _inner(text: Any, path: str, row: int, name: str, where: str) -> str:
     return found if isinstance(found, str) else json.dumps(found)[:200]
 
 
-def first_of(contents: Contents, names: Iterable[str], fits: Callable[[Named], bool]) -> str | None:
-    """The first array with one of these names that fits."""
-    for name, array in contents.arrays.items():
-        if normal(name) in names and fits(array):
-            return name
-    return None
-
-
 def declared_kind(contents: Contents, name: str) -> str:
     """The kind of scores that the name itself claims, or ''."""
     if name in contents.kinds:
         return contents.kinds[name]
     key = normal(name)
-    if key not in SCORES and key not in SINGLE and carried(name):
+    if key not in SCORES and key not in ONE_SCORE and carried(name):
         key = str(OF_CLASS.match(name)[1]).lower()  # type: ignore[index]
-        return "probabilities" if key.startswith("p") else SINGLE_KINDS.get(key, "")
-    return CLAIMED.get(key, "")
+    return SCORE_KINDS.get(key, "")
 
 
 def describe(contents: Contents, limit: int = 8) -> str:
@@ -222,16 +212,16 @@ def shape_text(array: Named) -> str:
 def _may_score(name: str, array: Named) -> bool:
     key = normal(name)
     dims = len(array.shape)
-    if dims == 0 or (key not in SCORES and not (key in SINGLE and dims == 1)):
+    if dims == 0 or (key not in SCORES and not (key in ONE_SCORE and dims == 1)):
         return False
     if dims == 1 and key in CLASS_CALLS:
         return False
-    return _scalars(array) if dims == 1 else array.dtype.kind in "biufUSO"
+    return _scalars(array) if dims == 1 else array.dtype.kind in SCORES.dtypes
 
 
 def _scalars(array: Named) -> bool:
     """Whether a column may be scores: fractions, or text that is to be read as such."""
-    return bool(array.shape) and array.dtype.kind in "fUO"
+    return bool(array.shape) and array.dtype.kind in ONE_SCORE.dtypes
 
 
 def _list(names: list[str]) -> str:
@@ -242,7 +232,7 @@ def _list(names: list[str]) -> str:
 def labelling(names: Iterable[str], last: Sequence[str] = ()) -> list[str]:
     """Those that say that they hold the labels: of the words for them the likeliest that there are, or else `last`."""
     spelled = {name: normal(name) for name in names}
-    found = ([name for name, key in spelled.items() if key in known] for known in (LABELS, WEAK_LABELS, last))
+    found = ([name for name, key in spelled.items() if key in known] for known in (LABELS.names, LABELS.weak, last))
     return next(filter(None, found), [])
 
 
@@ -297,7 +287,7 @@ def as_scores(scores: Named, kind: Kind, clip: bool = False, ends: tuple[Ints, A
     n, k = scores.shape
     wide = scores.dtype.itemsize > 4 or (n * k <= SMALL and (k == 1 or kind != "logits"))
     dtype = np.dtype(np.float64 if wide else np.float32)
-    if isinstance(scores, TensorScores):
+    if isinstance(scores, DeviceScores):
         return scores.measured(kind, dtype, CLIP if clip else 0.0)
     if kind != "logits":  # of which some that differ have equal logarithms
         ends = None
@@ -312,7 +302,7 @@ def as_scores(scores: Named, kind: Kind, clip: bool = False, ends: tuple[Ints, A
 def held(array: Named) -> Named:
     """`array` in memory when it is small."""
     small = math.prod(array.shape) * array.dtype.itemsize <= HOLD
-    return Memory(whole(array)) if small and not isinstance(array, Memory | TensorScores) else array
+    return Memory(whole(array)) if small and not isinstance(array, Memory | DeviceScores) else array
 
 
 def _measured(block: Array, kind: Kind, dtype: np.dtype[Any], clip: bool) -> Array:

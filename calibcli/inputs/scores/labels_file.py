@@ -8,12 +8,11 @@ import numpy as np
 
 from calibcli.errors import InputError
 from calibcli.inputs.files.arrays import Contents, Memory, texts_of, whole
-from calibcli.inputs.files.names import IDS
+from calibcli.inputs.files.roles import IDS
 from calibcli.inputs.files.source import Source, load_any
 from calibcli.inputs.opening import Reading
 from calibcli.inputs.scores import keys
 from calibcli.predictions import Named
-from calibcli.spec import normal
 
 
 def labels_of(source: Source, contents: Sequence[Contents], reading: Reading, about: list[str]) -> Named:
@@ -40,7 +39,7 @@ def labels_of(source: Source, contents: Sequence[Contents], reading: Reading, ab
             rows = np.array([at[id] for id in own], np.int64)
             about.append(f"labels of {source.name} belong to the rows by their '{column}'")
             return Memory(whole(labels)[rows])
-        if normal(column) in IDS or column in (reading.ids, contents[0].ids):
+        if column in IDS or column in (reading.ids, contents[0].ids):
             has = (
                 f"'{column}' names rows twice" if lost is None else f"no '{column}' is {own[lost][:40]!r} (row {lost})"
             )
@@ -51,8 +50,8 @@ def labels_of(source: Source, contents: Sequence[Contents], reading: Reading, ab
 def _ids(contents: Sequence[Contents], column: str, reading: Reading) -> list[str] | None:
     """What names the rows of the scores, as a column of the labels' file does: of its name, or both known for ids."""
     first, asked = contents[0].arrays, reading.ids or contents[0].ids
-    known = asked or next((n for n in first if normal(n) in IDS), "")
-    here = column if column in first else known if normal(column) in IDS else ""
+    known = asked or next((n for n in first if n in IDS), "")
+    here = column if column in first else known if column in IDS else ""
     parts = [c.arrays.get(here) for c in contents]
-    found = [part for part in parts if part is not None and len(part.shape) == 1 and part.dtype.kind in "iuUSO"]
+    found = [part for part in parts if part is not None and len(part.shape) == 1 and part.dtype.kind in IDS.dtypes]
     return [id for part in found for id in texts_of(whole(part)).tolist()] if len(found) == len(parts) else None

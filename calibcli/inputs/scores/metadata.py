@@ -6,14 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
-from calibcli.inputs.files.names import CLASSES, IDS, LABELS, SCORES, WEAK_LABELS
+from calibcli.inputs.files.roles import IDS, OF_CLASS, RECORDED
 from calibcli.inputs.opening import Reading
-from calibcli.inputs.scores import keys, recorded
+from calibcli.inputs.scores import recorded
 from calibcli.inputs.scores.recorded import Paths
 from calibcli.spec import normal
 
-PREDICTED = ("pred", "preds", "prediction", "predictions", "predicted", "predicted_label", "y_pred", "nll", "loss")
-OURS = {*LABELS, *WEAK_LABELS, *CLASSES, *IDS, *SCORES, *keys.TOP_ONLY, *keys.VERDICTS, *keys.WEAK, *PREDICTED}
+KNOWN = {*IDS.names, *(name for role in RECORDED for name in role.all)}
 
 
 def others(path: Paths, reading: Reading) -> list[str]:
@@ -32,8 +31,8 @@ def others(path: Paths, reading: Reading) -> list[str]:
         name
         for name, array in contents.arrays.items()
         if name not in named
-        and normal(name) not in OURS
-        and not keys.OF_CLASS.match(name)
+        and normal(name) not in KNOWN
+        and not OF_CLASS.match(name)
         and array.shape == (rows,)
         and np.dtype(array.dtype).kind in "USOiufbT"
     ]

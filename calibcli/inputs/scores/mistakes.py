@@ -1,4 +1,7 @@
-"""The mistakes that people make with scores and labels, each found in one pass over the rows."""
+"""The mistakes that people make with scores and labels, each found in one pass over the rows.
+
+Each is a `Mistake`, and an entry of `MISTAKES`: it sees all rows, block by block, and gives its verdict at the end.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -14,13 +18,20 @@ import numpy.typing as npt
 from calibcli.columns.softmax import Piece
 from calibcli.errors import InputError
 from calibcli.numerics import binomial_tail, counted
-from calibcli.predictions import Array, Floats, Ints, Kind
+from calibcli.predictions import UNIT_HIGH, UNIT_LOW, Array, Floats, Ints, Kind, same_rows
+
+if TYPE_CHECKING:
+    from calibcli.inputs.scores.scan import Scan
 
 Hashes = npt.NDArray[np.uint64]
 MARKS = 4  # score columns that mark a row, beside its largest score and that of its label
 ORDER_P = 1e-6
 MOST_COPIES = 0.2  # share of the rows above which a gate does not judge
 TOGETHER = 10  # copies of one row, at most: scores that occur more often are a matter of few values
+HASHED = 4_000_000  # duplicates are looked for in files of at most this many rows
+PERFECT = 100  # rows from which not one mistake is worth a note
+LARGE = 6e4  # float16 ends at 65504
+BACKWARDS_Z = 3.09  # one in a thousand
 DIFFER = 20  # neighbours that differ, at least, before the agreement of rows of the same scores shows copies
 
 
@@ -36,6 +47,64 @@ class Spot:
         if len(rows) and self.first < 0:
             self.first = row(int(rows[0]))
         self.count += len(rows)
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreBlock:
+    """Rows that are looked at together; those with NaN or infinite scores are left out.
+
+    Attributes:
+        rows: their scores.  low, high: range of the finite ones.
+        row: from the place of a row in the block to its index in the file.
+        n: rows of the whole file.
+        labels, at_label: (n,) labels, and the scores of these; None where there are no labels.
+        sampled: whether the block is one of those that are enough for what needs no more than a sample.
+    """
+
+    rows: Piece
+    low: float
+    high: float
+    row: Callable[[int], int]
+    n: int
+    labels: Array | None = None
+    at_label: Array | None = None
+    sampled: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What verdicts depend on, once all rows were seen.
+
+    Attributes:
+        scan: of all rows.  kind: what the scores are.  classes: their names, if known.
+        weighted: whether rows have weights.  clip: whether probabilities of 0 are raised.
+        confirmed: the user said in which order the classes are.
+    """
+
+    scan: Scan
+    kind: Kind
+    classes: Sequence[str] | None = None
+    weighted: bool = False
+    clip: bool = False
+    confirmed: bool = False
+
+
+class Mistake:
+    """Something that may be wrong with the rows."""
+
+    def begin(self, head: Array, n: int) -> None:
+        """Before all rows: the first of `n`, as they are in the file."""
+
+    def see(self, block: ScoreBlock) -> None:
+        """Look at a block of rows."""
+
+    def verdict(self, outcome: Outcome) -> list[str]:
+        """Notes for the user.
+
+        Raises:
+            InputError: the rows cannot be measured.
+        """
+        raise NotImplementedError
 
 
 @dataclass
@@ -101,18 +170,113 @@ class Nonfinite:
             raise InputError(problem, fix if masks else f"{fix}; classes masked by -inf: --kind logits")
 
 
-class Impossible(Spot):
-    """Rows whose label has probability 0."""
+class OneColumn(Mistake):
+    """One score per row, of which class is a matter of convention."""
 
-    def notes(self, clip: bool) -> list[str]:
-        cure = "clipped to 1e-15" if clip else "their NLL is infinite; --clip makes it finite"
-        rows = "1 row gives its" if self.count == 1 else f"{self.count:,} rows give their"
-        text = f"{rows} label probability 0 (first row {self.first}): {cure}"
-        return [text] if self.count else []
+    def verdict(self, outcome: Outcome) -> list[str]:
+        if outcome.scan.k > 1:
+            return []
+        what = {"logits": "log-odds", "log_probabilities": "log P"}.get(outcome.kind, "P")
+        return [f"one score per row: read as {what} of {outcome.classes[1] if outcome.classes else 'class 1'}"]
+
+
+class UnnormalisedRows(Mistake):
+    """Rows of probabilities that have another sum than one, which is then divided out."""
+
+    def verdict(self, outcome: Outcome) -> list[str]:
+        scan, probabilities = outcome.scan, outcome.kind == "probabilities"
+        worst, tolerance = scan.off(outcome.kind), scan.unit.tolerance if probabilities else scan.tolerance
+        if worst <= tolerance:
+            return []
+        rows = f"{scan.unit.off.count:,} of {scan.finite:,} rows do" if probabilities else "rows do"
+        return [f"{rows} not sum to 1 (largest deviation {worst:.2g}): each is divided by its sum"]
 
 
 @dataclass
-class Ties:
+class SoftmaxTwice(Mistake):
+    """Every probability lies where softmax of probabilities puts it.
+
+    Attributes:
+        low, high: smallest and largest score.  spread: largest range of scores within a block.
+    """
+
+    low: float = math.inf
+    high: float = -math.inf
+    spread: float = 0.0
+
+    def see(self, block: ScoreBlock) -> None:
+        self.low, self.high = min(self.low, block.low), max(self.high, block.high)
+        self.spread = max(self.spread, block.high - block.low)
+
+    def verdict(self, outcome: Outcome) -> list[str]:
+        """A note, or for 10 classes and more an error, unless the kind was given."""
+        k, slack = outcome.scan.k, 1e-6 + outcome.scan.unit.tolerance * 0.01
+        low, high = 1 / (math.e + k - 1), math.e / (math.e + k - 1)  # of e^a / sum e^b for a, b in [0, 1]
+        if outcome.kind != "probabilities" or k < 2 or self.spread < 1e-6:
+            return []
+        if self.low < low - slack or self.high > high + slack:
+            return []
+        text = f"every probability lies in [{low:.3g}, {high:.3g}], where softmax of probabilities puts it"
+        if k < 10 or outcome.scan.forced:
+            return [f"{text}: was softmax applied twice?"]
+        problem = f"{text} (here {self.low:.3g} to {self.high:.3g}): softmax was applied twice"
+        raise InputError(problem, "save the logits; if the model really is this unsure: --kind probabilities")
+
+
+class HalfPrecision(Mistake):
+    """Logits close to the largest number of float16."""
+
+    def verdict(self, outcome: Outcome) -> list[str]:
+        low, high = outcome.scan.low, outcome.scan.high
+        if outcome.kind != "logits" or max(abs(low), abs(high)) < LARGE:
+            return []
+        return [f"scores reach {max(low, high, key=abs):.4g}, close to the end of float16 (65504)"]
+
+
+class Masked(Mistake):
+    """Classes that -inf leaves out."""
+
+    def verdict(self, outcome: Outcome) -> list[str]:
+        count = outcome.scan.nonfinite.masked.count
+        return [f"-inf in {count:,} row{'s' * (count != 1)}: probability 0 of those classes"] if count else []
+
+
+class Impossible(Spot, Mistake):
+    """Rows whose label has probability 0."""
+
+    def see(self, block: ScoreBlock) -> None:
+        if block.at_label is None or (block.low >= 0 and block.high > UNIT_HIGH):
+            return
+        none = (block.at_label == -np.inf) | ((block.at_label <= 0) & (block.low >= UNIT_LOW))
+        self.add(np.flatnonzero(none), block.row)
+
+    def verdict(self, outcome: Outcome) -> list[str]:
+        if not self.count or not (outcome.scan.nonfinite.masked.count or outcome.kind == "probabilities"):
+            return []
+        cure = "clipped to 1e-15" if outcome.clip else "their NLL is infinite; --clip makes it finite"
+        rows = "1 row gives its" if self.count == 1 else f"{self.count:,} rows give their"
+        return [f"{rows} label probability 0 (first row {self.first}): {cure}"]
+
+
+@dataclass
+class Same(Mistake):
+    """All rows have the same scores: `first` are those of the first row, as long as all have them."""
+
+    first: Array | None = None
+
+    def begin(self, head: Array, n: int) -> None:
+        self.first = head[0].copy() if n > 1 and bool((head == head[0]).all()) else None
+
+    def see(self, block: ScoreBlock) -> None:
+        if self.first is not None and not np.array_equal(z := block.rows.z, np.broadcast_to(self.first, z.shape)):
+            self.first = None
+
+    def verdict(self, outcome: Outcome) -> list[str]:
+        return [] if self.first is None else [same_rows(outcome.scan.n, "scores")]
+
+
+@dataclass
+class TiedScores(Mistake):
     """Rows with several largest scores: which accuracy they have is a matter of the rule, here the first.
 
     Attributes:
@@ -124,8 +288,10 @@ class Ties:
     tied_right: int = 0
     right: int = 0
 
-    def add(self, rows: Piece, at_label: Array) -> None:
-        right, largest = at_label == rows.top, rows.largest
+    def see(self, block: ScoreBlock) -> None:
+        if block.at_label is None or block.rows.k == 1:
+            return
+        right, largest = block.at_label == block.rows.top, block.rows.largest
         if largest is None:
             self.right += int(np.count_nonzero(right))
             return
@@ -134,14 +300,22 @@ class Ties:
         self.tied_right += int((several & right).sum())
         self.right += int((right & ~several).sum())
 
-    def notes(self, n: int, weighted: bool) -> list[str]:
-        if not self.tied:
-            return []
-        low, high = self.right / n, (self.right + self.tied_right) / n
-        return [
-            f"{self.tied:,} of {n:,} rows have several largest scores: the first class counts as predicted, by other "
-            f"rules accuracy is {low:.4g} to {high:.4g}" + (" (unweighted)" if weighted else "")
-        ]
+    def verdict(self, outcome: Outcome) -> list[str]:
+        """Notes on ties, and on labels that all are the predicted class."""
+        ties, n, order = self, outcome.scan.finite, outcome.scan[Order]
+        if outcome.scan.k == 1 and order.margins:
+            ties, n = order.one_column(outcome.kind)
+        notes = []
+        if ties.tied:
+            low, high = ties.right / n, (ties.right + ties.tied_right) / n
+            notes.append(
+                f"{ties.tied:,} of {n:,} rows have several largest scores: the first class counts as predicted, by "
+                f"other rules accuracy is {low:.4g} to {high:.4g}" + (" (unweighted)" if outcome.weighted else "")
+            )
+        if ties.right == n >= PERFECT:
+            fault = "every label is the class with the largest score"
+            notes.append(f"{fault}, in all {n:,} rows: were the labels made from the predictions?")
+        return notes
 
 
 @lru_cache(maxsize=4)
@@ -151,7 +325,7 @@ def marked(k: int) -> tuple[int, ...]:
 
 
 @dataclass
-class Repeated:
+class Repeated(Mistake):
     """Rows that repeat an earlier one (scores and label); rows that are certain or constant do not count.
 
     Attributes:
@@ -166,7 +340,10 @@ class Repeated:
     margins: list[npt.NDArray[np.float32]] = field(default_factory=list)
     wrong: list[npt.NDArray[np.bool_]] = field(default_factory=list)
 
-    def add(self, rows: Piece, at_label: Array, labels: Array) -> None:
+    def see(self, block: ScoreBlock) -> None:
+        rows, at_label, labels = block.rows, block.at_label, block.labels
+        if at_label is None or labels is None or block.n > HASHED:
+            return
         seen = rows.columns(marked(rows.k))
         differ = np.full(len(rows), rows.k == 1)
         for column in seen[1:]:
@@ -238,9 +415,9 @@ class Repeated:
         copies = int((rows[(share == 0) | (share == 1)] - 1).sum())
         return copies if copies > MOST_COPIES * n else 0
 
-    def notes(self, n: int) -> list[str]:
-        count = self.count
-        if count <= 0.01 * n or self.by_chance:
+    def verdict(self, outcome: Outcome) -> list[str]:
+        count, n = self.count, outcome.scan.n
+        if outcome.scan[Same].first is not None or count <= 0.01 * n or self.by_chance:
             return []
         text = (
             f"{count:,} of {n:,} rows repeat an earlier row (scores and label): if they are the same samples, the "
@@ -250,7 +427,7 @@ class Repeated:
 
 
 @dataclass
-class Order:
+class Order(Mistake):
     """Predicted class and label of a subset of the rows (every one when there are few): is the order the same?
 
     Attributes:
@@ -261,8 +438,10 @@ class Order:
     labels: list[Ints] = field(default_factory=list)
     margins: list[Floats] = field(default_factory=list)
 
-    def add(self, rows: Piece, labels: Array) -> None:
-        k = rows.k
+    def see(self, block: ScoreBlock) -> None:
+        rows, labels, k = block.rows, block.labels, block.rows.k
+        if labels is None or not block.sampled:
+            return
         top = rows.best if k > 1 else rows.columns([0])[0] > 0.5
         self.predicted.append(top.astype(np.int64))
         self.labels.append(labels.astype(np.int64))
@@ -270,22 +449,21 @@ class Order:
             first, last = rows.columns([0, k - 1])
             self.margins.append(np.asarray(last - (first if k == 2 else 0), np.float64))
 
-    def one_column(self, kind: Kind) -> tuple[Ties, int]:
-        """Ties of one column, and the rows looked at."""
+    def one_column(self, kind: Kind) -> tuple[TiedScores, int]:
+        """TiedScores of one column, and the rows looked at."""
         score, label = np.concatenate(self.margins), np.concatenate(self.labels)
         half = {"logits": 0.0, "log_probabilities": math.log(0.5)}.get(kind, 0.5)
         tied = int((score == half).sum())
         right = int(((score > half) == (label == 1)).sum()) - int((label[score == half] == 0).sum())
-        return Ties(tied, tied, right), len(score)
+        return TiedScores(tied, tied, right), len(score)
 
-    def notes(self, k: int, classes: Sequence[str] | None, confirmed: bool) -> list[str]:
-        """A note when the order was confirmed by `--classes`, else an error, when `class_order` finds one.
-
-        Raises:
-            InputError: the classes of scores and labels are in different orders.
-        """
+    def verdict(self, outcome: Outcome) -> list[str]:
+        """A note when the order was confirmed by `--classes`, else an error, when `class_order` finds one."""
+        k, classes = max(outcome.scan.k, 2), outcome.classes
         if not self.predicted:
             return []
+        if k == 2:
+            return self.backwards(classes or ("y = 0", "y = 1"))
         labels = np.concatenate(self.labels)
         found = class_order(np.concatenate(self.predicted), labels, k)
         if found is None:
@@ -298,13 +476,42 @@ class Order:
             f"{', ...' if len(moved) > 4 else ''} would raise accuracy from {plain:.3f} to {renamed:.3f} "
             f"on rows that were not used to find it (p < 1e-6)"
         )
-        if confirmed:
+        if outcome.confirmed:
             return [text]
         if all(c == (r + 1) % k for r, c in moved.items()) and not (labels == 0).any():
             raise InputError(text, "no label is 0: --label-base 1, if the first class is called 1")
         raise InputError(
             text, "give scores and labels the same order; if it is right with labels as numbers: --classes NAMES"
         )
+
+    def backwards(self, names: Sequence[str]) -> list[str]:
+        """A note where two classes make sense the other way round: AUC < 1/2 beyond chance."""
+        auc, z = ranked(np.concatenate(self.margins), np.concatenate(self.labels))
+        if not -z >= BACKWARDS_Z:
+            return []
+        return [
+            f"scores of {names[1]} are lower where the label is {names[1]} (AUC {auc:.3f}, below 0.5 beyond chance): "
+            f"the classes may be in the wrong order (--classes in the order of the scores, or --event); reversed: "
+            f"{1 - auc:.3f}"
+        ]
+
+
+MISTAKES: tuple[type[Mistake], ...] = (
+    OneColumn, UnnormalisedRows, TiedScores, SoftmaxTwice, HalfPrecision, Masked, Impossible, Same, Repeated, Order,
+)  # fmt: skip
+"""In the order of their notes."""
+
+
+def ranked(score: Floats, label: Array) -> tuple[float, float]:
+    """AUC of two classes, and by how many standard errors it is above 1/2 (Mann & Whitney 1947); NaN for one class."""
+    n, ones = len(label), int(label.sum())
+    if ones in (0, n):
+        return math.nan, math.nan
+    _, place, count = np.unique(score, return_inverse=True, return_counts=True)
+    rank = np.cumsum(count) - (count - 1) / 2
+    auc = (float(rank[place][label == 1].sum()) - ones * (ones + 1) / 2) / (ones * (n - ones))
+    spread = n + 1 - float((count.astype(np.float64) ** 3 - count).sum()) / (n * (n - 1))
+    return auc, (auc - 0.5) / math.sqrt(spread / (12 * ones * (n - ones))) if spread > 0 else math.nan
 
 
 def class_order(predicted: Ints, labels: Ints, k: int) -> tuple[dict[int, int], float, float] | None:

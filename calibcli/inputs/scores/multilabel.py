@@ -10,7 +10,7 @@ import numpy as np
 
 from calibcli.errors import InputError, UsageError
 from calibcli.inputs.files.arrays import Contents, Converted, Memory
-from calibcli.inputs.files.names import CLASSES
+from calibcli.inputs.files.roles import CLASSES
 from calibcli.inputs.files.source import Source
 from calibcli.inputs.opening import Reading
 from calibcli.inputs.scores import keys

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
 from calibcli.errors import InputError
 from calibcli.inputs.files.arrays import Contents, texts_of, whole
-from calibcli.inputs.files.names import PREDICTED
-from calibcli.inputs.scores.mistakes import Order
-from calibcli.inputs.scores.scan import Rows, Scan
-from calibcli.predictions import Array, Floats, Kind
-from calibcli.spec import normal
+from calibcli.inputs.files.roles import PREDICTED
+from calibcli.inputs.scores.mistakes import ranked
+from calibcli.inputs.scores.scan import KeptRows, Scan
+from calibcli.predictions import Array, Kind
 
 FEWEST, MOST = 20, 100_000  # rows that are looked at
 SAME_RANKS = 0.9  # AUC of a score for its own prediction is 1, of a confidence about 1/2
 RANK_Z, GAP_Z = 1.5, 4.0
-BACKWARDS_Z = 3.09  # one in a thousand
 
 
-def refuse_top(found: Scan, rows: Rows, kind: Kind, contents: Contents, name: str, labels: str, event: str) -> None:
+def refuse_top(found: Scan, rows: KeptRows, kind: Kind, contents: Contents, name: str, labels: str, event: str) -> None:
     """Refuse P of the predicted class as that of one class. Ours: none is below 1/2, and they do not rank the rows.
 
     A score above 1/2 in every row may be either. Of the predicted class it is no larger where the event is predicted
@@ -36,7 +33,7 @@ def refuse_top(found: Scan, rows: Rows, kind: Kind, contents: Contents, name: st
     if found.k != 1 or kind != "probabilities" or found.low < 0.5 or found.high == found.low or found.finite < FEWEST:
         return
     p = np.asarray(rows.scores.read(0, MOST)[:, 0], np.float64)
-    beside = next((c for c, a in contents.arrays.items() if normal(c) in PREDICTED and c not in (name, labels)), None)
+    beside = next((c for c, a in contents.arrays.items() if c in PREDICTED and c not in (name, labels)), None)
     predicted = None if beside is None else _is_event(contents, beside, rows, event)
     if predicted is not None and len(predicted) == len(p) and 0 < predicted.sum() < len(p):
         top, why = ranked(p, predicted)[0] < SAME_RANKS, f"and is as large where '{beside}' is another class"
@@ -56,7 +53,7 @@ def refuse_top(found: Scan, rows: Rows, kind: Kind, contents: Contents, name: st
         )
 
 
-def _is_event(contents: Contents, column: str, rows: Rows, event: str) -> Array | None:
+def _is_event(contents: Contents, column: str, rows: KeptRows, event: str) -> Array | None:
     """Whether each of the rows that are kept is predicted as the event."""
     array = contents.arrays[column]
     if array.shape[1:] not in ((), (1,)):
@@ -65,30 +62,3 @@ def _is_event(contents: Contents, column: str, rows: Rows, event: str) -> Array 
     values = values if rows.keep is None or len(values) <= rows.keep.max(initial=0) else values[rows.keep]
     texts = np.char.strip(texts_of(values[:MOST]))
     return np.isin(texts, [event] if event else ["1", "1.0", "True", "true"])
-
-
-def reversed_classes(order: Order, names: Sequence[str]) -> list[str]:
-    """A note where two classes make sense the other way round: AUC < 1/2 beyond chance."""
-    if not order.margins:
-        return []
-    score, label = np.concatenate(order.margins), np.concatenate(order.labels)
-    auc, z = ranked(score, label)
-    if not -z >= BACKWARDS_Z:
-        return []
-    return [
-        f"scores of {names[1]} are lower where the label is {names[1]} (AUC {auc:.3f}, below 0.5 beyond chance): "
-        f"the classes may be in the wrong order (--classes in the order of the scores, or --event); reversed: "
-        f"{1 - auc:.3f}"
-    ]
-
-
-def ranked(score: Floats, label: Array) -> tuple[float, float]:
-    """AUC of two classes, and by how many standard errors it is above 1/2 (Mann & Whitney 1947); NaN for one class."""
-    n, ones = len(label), int(label.sum())
-    if ones in (0, n):
-        return math.nan, math.nan
-    _, place, count = np.unique(score, return_inverse=True, return_counts=True)
-    rank = np.cumsum(count) - (count - 1) / 2
-    auc = (float(rank[place][label == 1].sum()) - ones * (ones + 1) / 2) / (ones * (n - ones))
-    spread = n + 1 - float((count.astype(np.float64) ** 3 - count).sum()) / (n * (n - 1))
-    return auc, (auc - 0.5) / math.sqrt(spread / (12 * ones * (n - ones))) if spread > 0 else math.nan

@@ -12,7 +12,7 @@ from calibcli.files import reading as reading_from
 from calibcli.inputs.files import places
 from calibcli.inputs.files.arrays import Contents
 from calibcli.inputs.files.names import class_names
-from calibcli.inputs.files.source import NAMES, Source, by_suffix, suffixes
+from calibcli.inputs.files.source import FORMATS, Source, by_suffix, suffixes
 from calibcli.inputs.opening import Asked, Reading
 
 MEANS_MORE = frozenset("*?[:")  # in a path that may be a pattern or an address
@@ -74,7 +74,7 @@ def files_of(path: str | Path, reading: Reading) -> list[str | Path]:
     if os.path.isdir(path) and reading.tasks:
         return [*tasks_in(Path(path))]
     if os.path.isdir(path) or MEANS_MORE & set(str(path)):
-        return places.found(path, [suffix for name in NAMES for suffix in suffixes(name)])
+        return places.found(path, [suffix for name in FORMATS for suffix in suffixes(name)])
     return [path]
 
 

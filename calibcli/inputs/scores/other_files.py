@@ -9,7 +9,7 @@ from typing import Any
 
 from calibcli.errors import InputError
 from calibcli.inputs.files.arrays import Contents, Encoded
-from calibcli.inputs.files.names import LABELS, PAIRS, TEXTS
+from calibcli.inputs.files.roles import PAIRS, TABLE_LABELS, TEXTS
 from calibcli.inputs.files.source import Source
 from calibcli.inputs.files.text import parsed
 from calibcli.spec import normal
@@ -53,7 +53,7 @@ def before_reading(source: Source) -> Foreign | None:
         import zipfile
 
         from calibcli.inputs.files.formats.numpy import DAMAGED
-        from calibcli.inputs.files.formats.pt import program
+        from calibcli.inputs.files.pytorch_archive import program
 
         try:
             with zipfile.ZipFile(source.reader()) as archive:
@@ -72,18 +72,17 @@ def before_reading(source: Source) -> Foreign | None:
 
 def _pickled(source: Source) -> Foreign | None:
     """A network, or weights under a name that recorded outputs do not have, by what the pickle names."""
-    from calibcli.inputs.files import pickles
-    from calibcli.inputs.files.formats import pt
+    from calibcli.inputs.files import pickles, pytorch_archive
 
     try:
-        names = {name.removeprefix(pickles.STACKED) for name in pt.named(source)}
+        names = {name.removeprefix(pickles.STACKED) for name in pytorch_archive.named(source)}
     except InputError:  # damaged: whoever reads it says so
         return None
     if any(name.startswith("torch.nn.modules.") for name in names):
         return Foreign(
             "a pickled network", "curvature, logits, fit (its weights with --arch; with --trust its code too)"
         )
-    if Path(source.path).suffix not in pt.SUFFIXES and any(name.endswith("Storage") for name in names):
+    if Path(source.path).suffix not in pytorch_archive.SUFFIXES and any(name.endswith("Storage") for name in names):
         return Foreign("a checkpoint", "curvature, logits, fit")
     return None
 
@@ -113,8 +112,8 @@ def _rows(contents: Contents) -> dict[str, Any]:
     pictures = [name for name, array in contents.arrays.items() if isinstance(array, Encoded)]
     if pictures:
         return {**size, "pictures": ", ".join(pictures)}
-    labels = [name for name in contents.arrays if normal(name) in (*LABELS, "class")]
-    known = {*TEXTS, *(name for pair in PAIRS for name in pair)}
+    labels = [name for name in contents.arrays if normal(name) in TABLE_LABELS]
+    known = {*TEXTS.names, *(name for pair in PAIRS for name in pair)}
     texts = [name for name, array in contents.arrays.items() if normal(name) in known and array.dtype.kind == "O"]
     return {**size, "texts": ", ".join(texts), "labels": ", ".join(labels)} if labels and texts else {}
 

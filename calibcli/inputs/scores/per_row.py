@@ -11,7 +11,7 @@ import numpy as np
 
 from calibcli.errors import InputError, UsageError, nearest
 from calibcli.inputs.files.arrays import Column, Contents, Converted, Memory, blocks, distinct, texts_of, whole
-from calibcli.inputs.files.names import IDS
+from calibcli.inputs.files.roles import IDS
 from calibcli.inputs.files.source import Source
 from calibcli.inputs.files.text import MISSING, is_number
 from calibcli.inputs.opening import Reading
@@ -315,13 +315,10 @@ def columns(
         array = parts[0] if len(parts) == 1 else Memory(np.concatenate([texts_of(whole(p)) for p in parts]))
         return _per_row(array, name, option, n, keep)
 
-    def fits(array: Named) -> bool:
-        return array.shape == (n,) and array.dtype.kind in "iuUSO"
-
     out: dict[str, Any] = {}
     ids = reading.ids
     if ids is None and len(contents) == 1 and n <= HELD:
-        ids = contents[0].ids or keys.first_of(contents[0], IDS, fits)
+        ids = contents[0].ids or IDS.first(contents[0].arrays, (n,))
         ids = None if ids in (score_name, label_name) else ids
     if ids:
         out["ids"] = column(ids, "--ids")

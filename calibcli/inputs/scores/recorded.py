@@ -12,16 +12,17 @@ import numpy as np
 
 from calibcli.errors import InputError, UsageError, did_you_mean
 from calibcli.inputs.files.arrays import Contents, Joined, blocks, texts_of, whole
-from calibcli.inputs.files.names import CLASSES, class_names
+from calibcli.inputs.files.names import class_names
+from calibcli.inputs.files.roles import CLASSES
 from calibcli.inputs.files.source import Digests, Source, fingerprint, load_any
 from calibcli.inputs.opening import Asked, Reading
 from calibcli.inputs.scores import confidence, keys, one_column, other_files, per_row, score_columns, tasks
 from calibcli.inputs.scores.event import Two, swapped, two
 from calibcli.inputs.scores.keys import kind_option
-from calibcli.inputs.scores.mistakes import Nonfinite
+from calibcli.inputs.scores.mistakes import Nonfinite, Outcome, Repeated
 from calibcli.inputs.scores.per_row import Labels, as_names, read_labels
 from calibcli.inputs.scores.row_weights import counted
-from calibcli.inputs.scores.scan import Rows, Scan, decide_kind, evidence, remarks, scan
+from calibcli.inputs.scores.scan import KeptRows, Scan, decide_kind, evidence, scan
 from calibcli.predictions import Ints, Kind, Named, Predictions, Progress
 from calibcli.spec import check_options
 
@@ -145,7 +146,7 @@ def _task(contents: Contents, source: Source) -> str:
 def predictions(
     contents: Sequence[Contents], sources: Sequence[Source], reading: Reading, progress: Progress | None = None
 ) -> Predictions:
-    """Check the arrays of all files as one data set; of tasks, each by itself."""
+    """Mistake the arrays of all files as one data set; of tasks, each by itself."""
     check_options(reading)
     if contents[0].table and not contents[0].scores:
         contents = [score_columns.grouped(c, reading.scores, s.name) for c, s in zip(contents, sources)]
@@ -203,10 +204,8 @@ def _one(
         rows, found, kind = _checked(scores, labels, first, name, reading, ragged, notes, progress)
         if found.forced is None and width == 1:
             one_column.refuse_top(found, rows, kind, first, name, label_name, of.classes[1] if of.classes else "")
-        notes += remarks(found, kind, of.classes, bool(reading.weights), reading.clip)
-        if labels is not None:
-            notes += found.order.notes(k, of.classes, (confirmed and not labels.names) or not reading.need_labels)
-            notes += one_column.reversed_classes(found.order, of.classes or ("y = 0", "y = 1")) if k == 2 else []
+        sure = (confirmed and not (labels and labels.names)) or not reading.need_labels
+        notes += found.verdicts(Outcome(found, kind, of.classes, bool(reading.weights), reading.clip, sure))
         further = per_row.columns(contents, sources, reading, n, rows.keep, name, label_name, notes)
         files = digests.files()
     read = Predictions(
@@ -228,8 +227,8 @@ def _one(
             "why": "given by --kind" if found.forced else evidence(found, kind),
             "columns": width,
             "class_rows": {} if labels is None else {str(c): count for c, count in labels.counts.items()},
-            "repeated_rows": found.repeated.count,
-            "copies": found.repeated.copies(found.n),
+            "repeated_rows": found[Repeated].count,
+            "copies": found[Repeated].copies(found.n),
             "files": files,
             "evaluation": dict(first.facts),
             "task": _task(first, sources[0]),
@@ -251,9 +250,9 @@ def _checked(
     ragged: bool,
     notes: list[str],
     progress: Progress | None,
-) -> tuple[Rows, Scan, Kind]:
+) -> tuple[KeptRows, Scan, Kind]:
     """The rows that are kept after one look at all of them, what was seen, and the kind of scores."""
-    rows = Rows(scores, None if labels is None else labels.codes)
+    rows = KeptRows(scores, None if labels is None else labels.codes)
     if labels is not None:
         notes += labels.notes
         rows = rows if labels.dropped is None else rows.without(np.flatnonzero(labels.dropped))
@@ -334,7 +333,7 @@ def classes_of(contents: Contents, reading: Reading, scores: str, k: int) -> tup
     elif scores in contents.classes:
         names = list(contents.classes[scores])
     else:
-        key = keys.first_of(contents, CLASSES, lambda a: a.shape == (k,) and a.dtype.kind in "iuUSO")
+        key = CLASSES.first(contents.arrays, (k,))
         if key:
             names = [str(t) for t in texts_of(whole(contents.arrays[key]))]
     if names is not None and len(names) != k:

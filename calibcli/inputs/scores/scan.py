@@ -3,44 +3,63 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from calibcli.columns import MANY
+from calibcli.columns.on_device import DeviceScores
 from calibcli.columns.softmax import CACHED, NARROW, Piece
-from calibcli.columns.tensors import TensorPiece, TensorScores
 from calibcli.errors import InputError
-from calibcli.inputs.scores.mistakes import Impossible, Nonfinite, Order, Repeated, Spot, Ties, marked
-from calibcli.inputs.scores.shares import Whole, refuse_shares
-from calibcli.predictions import Array, Ints, Kind, Named, PickedScores, Progress, reusing, rows_of, same_rows, words
+from calibcli.inputs.scores.mistakes import (
+    HASHED,
+    MISTAKES,
+    Mistake,
+    Nonfinite,
+    Outcome,
+    ScoreBlock,
+    Spot,
+    marked,
+)
+from calibcli.predictions import (
+    SHARE_OFF,
+    UNIT_HIGH,
+    UNIT_LOW,
+    Array,
+    Ints,
+    Kind,
+    Named,
+    PickedScores,
+    Progress,
+    reusing,
+    rows_of,
+    words,
+)
 
-UNIT_LOW, UNIT_HIGH = -1e-6, 1 + 1e-3  # probabilities lie here, rounding allowed for
-LARGE = 6e4  # float16 ends at 65504
-SHARE_OFF = 1e-3  # rows that may miss a sum of one
 OFF, OFF_A_CLASS, MOST_OFF = 0.02, 0.005, 0.2  # what rounding to two decimals may leave of a sum of one
-HASHED = 4_000_000  # duplicates are looked for in files of at most this many rows
+FEWEST = 10  # rows that show shares of another whole than one
+PERCENT = 20.0  # log-odds none of which is negative, and which are wrong once in 1e8, end below
 PAIRS = 200_000  # rows that the comparison of predicted class and label looks at, at most about
 WIDE = 1 << 21  # scores of many classes whose rows are looked at together
-Row = Callable[[int], int]
+C = TypeVar("C", bound=Mistake)
 
 
 @dataclass(frozen=True)
-class Rows:
+class KeptRows:
     """Scores and codes of the rows that are kept, and their indices in the file (None: all)."""
 
     scores: Named
     codes: Any
     keep: Ints | None = None
 
-    def without(self, bad: Ints) -> Rows:
+    def without(self, bad: Ints) -> KeptRows:
         left = np.ones(self.scores.shape[0], bool)
         left[bad] = False
         index = np.flatnonzero(left)
         codes = None if self.codes is None else self.codes[index]
-        return Rows(PickedScores(self.scores, index), codes, index if self.keep is None else self.keep[index])
+        return KeptRows(PickedScores(self.scores, index), codes, index if self.keep is None else self.keep[index])
 
 
 @dataclass
@@ -51,8 +70,6 @@ class Unit:
         tolerance: of their sums.  outside: rows with a value outside [0, 1].
         off: rows in [0, 1] whose sum is not one, `off_sum` that of the first.  empty: rows of zeros.
         worst: largest |sum - 1| seen in a row within [0, 1].
-        squashed: whether every probability lies where softmax of probabilities puts it.
-        spread: largest range of scores within a block.
     """
 
     k: int
@@ -62,21 +79,15 @@ class Unit:
     off_sum: float = math.nan
     empty: Spot = field(default_factory=Spot)
     worst: float = 0.0
-    squashed: bool = True
-    spread: float = 0.0
 
     @property
     def others(self) -> int:
         return self.outside + self.off.count
 
-    @property
-    def softmaxed_twice(self) -> tuple[float, float]:
-        """Softmax of numbers in [0, 1] gives e^a / sum e^b, which lies in [1 / (e + K - 1), e / (e + K - 1)]."""
-        return 1 / (math.e + self.k - 1), math.e / (math.e + self.k - 1)
-
-    def add(self, rows: Piece, low: float, high: float, row: Row) -> None:
+    def add(self, block: ScoreBlock) -> None:
+        rows, row = block.rows, block.row
         inside = np.ones(len(rows), bool)
-        if low < UNIT_LOW or high > UNIT_HIGH:
+        if block.low < UNIT_LOW or block.high > UNIT_HIGH:
             inside = (rows.least >= UNIT_LOW) & (rows.top <= UNIT_HIGH)
             self.outside += int((~inside).sum())
         sums = rows.sums
@@ -88,9 +99,39 @@ class Unit:
         self.empty.add(np.flatnonzero(inside & (sums <= 0)), row)
         if inside.any():
             self.worst = max(self.worst, float(gap[inside].max()))
-        (least, most), slack = self.softmaxed_twice, 1e-6 + self.tolerance * 0.01
-        self.squashed &= low >= least - slack and high <= most + slack
-        self.spread = max(self.spread, high - low)
+
+
+@dataclass
+class Whole:
+    """Rows that share out another whole than one: not negative, and of one sum, as percents and votes are.
+
+    Attributes:
+        rounding: of a sum.  low, high: smallest and largest sum.  lost: whether there is no such whole.
+        varied: whether there are scores between the smallest and the largest, unlike those of two fixed logits.
+    """
+
+    rounding: float
+    low: float = math.inf
+    high: float = -math.inf
+
+    lost: bool = False
+    total: float = 0.0
+    rows: int = 0
+    varied: bool = False
+
+    def add(self, rows: Piece) -> None:
+        """Rows of which none is negative."""
+        sums, z = rows.sums, rows.z
+        self.varied = self.varied or bool(((z > z.min()) & (z < z.max())).any())
+        self.total, self.rows = self.total + float(sums.sum()), self.rows + len(sums)
+        self.low, self.high = min(self.low, float(sums.min())), max(self.high, float(sums.max()))
+        self.lost = not self.high - self.low <= 2 * max(min(self.rounding, 0.05 * self.high), 0.005 * self.high)
+
+    @property
+    def found(self) -> float:
+        """The whole, 0 where there is none."""
+        mean = self.total / self.rows if self.high > 1.5 and self.varied and not self.lost else 0.0
+        return float(round(mean)) if abs(mean - round(mean)) <= 0.005 * mean else mean
 
 
 @dataclass
@@ -104,8 +145,8 @@ class Scan:
         forced: what `--kind` says they are.
         log_low, log_high: smallest and largest logsumexp seen, of all rows where `forced` says log-probabilities.
         ends: (n,) class of the largest score, and (n,) smallest score, of many classes, where all rows can be used.
-        nonfinite, impossible, ties, order, repeated: what may be wrong with the rows.
-        same: the first row, as long as all have its scores.
+        nonfinite: rows that cannot be used.
+        mistakes: what else may be wrong, by class: `scan[Repeated]`.
     """
 
     n: int
@@ -120,12 +161,11 @@ class Scan:
     log_high: float = 0.0
     low: float = math.inf
     high: float = -math.inf
-    impossible: Impossible = field(default_factory=Impossible)
-    ties: Ties = field(default_factory=Ties)
-    order: Order = field(default_factory=Order)
-    repeated: Repeated = field(default_factory=Repeated)
-    same: Array | None = None
     ends: tuple[Ints, Array] | None = None
+    mistakes: dict[type[Mistake], Mistake] = field(default_factory=lambda: {kind: kind() for kind in MISTAKES})
+
+    def __getitem__(self, kind: type[C]) -> C:
+        return cast(C, self.mistakes[kind])
 
     @property
     def finite(self) -> int:
@@ -163,52 +203,53 @@ class Scan:
             return self.unit.worst
         return max(math.expm1(min(self.log_high, 700.0)), -math.expm1(self.log_low))
 
-    def add(self, rows: Piece, labels: Array | None, start: int, compare: bool) -> None:
-        """Look at the rows from `start` on; `compare` their predicted classes with the labels too."""
+    def add(self, rows: Piece, labels: Array | None, start: int, sampled: bool) -> None:
+        """Look at the rows from `start` on."""
         places = np.empty(0, np.int64)
         low, high = rows.range
         if not (math.isfinite(low) and math.isfinite(high)):
-            block = rows.z
-            keep = self.nonfinite.usable(block, start)
-            block = block[keep]
+            scores = rows.z
+            keep = self.nonfinite.usable(scores, start)
+            scores = scores[keep]
             labels = None if labels is None else labels[keep]
-            rows, places = Piece(block), np.flatnonzero(keep) + start
-            if len(block) == 0:
+            rows, places = Piece(scores), np.flatnonzero(keep) + start
+            if len(scores) == 0:
                 return
-            finite = block[np.isfinite(block)]
+            finite = scores[np.isfinite(scores)]
             low, high = float(finite.min()), float(finite.max())
 
         def row(i: int) -> int:
             return int(places[i]) if len(places) else start + i
 
+        at_label = None if labels is None else rows.at(labels)
+        block = ScoreBlock(rows, low, high, row, self.n, labels, at_label, sampled)
         self.low, self.high = min(self.low, low), max(self.high, high)
-        if self.k > 1:  # each given up once it is lost
-            if self.unit.others <= SHARE_OFF * self.n or self.in_unit:
-                self.unit.add(rows, low, high, row)
-            else:
-                self.unit.squashed = False
-            self.logs &= high <= 0
-            if self.logs or self.forced == "log_probabilities":
-                sums = rows.log_sums
-                self.log_low = min(self.log_low, float(sums.min()))
-                self.log_high = max(self.log_high, float(sums.max()))
-                self.logs &= max(-self.log_low, self.log_high) <= self.tolerance
-            self.whole.lost |= low < 0
-            if high > UNIT_HIGH and not self.whole.lost:
-                self.whole.add(rows)
-        if self.same is not None and not np.array_equal(rows.z, np.broadcast_to(self.same, rows.z.shape)):
-            self.same = None
-        if labels is None:
-            return
-        at_label = rows.at(labels)
         if self.k > 1:
-            self.ties.add(rows, at_label)
-        if low < 0 or high <= UNIT_HIGH:
-            self.impossible.add(np.flatnonzero((at_label == -np.inf) | ((at_label <= 0) & (low >= UNIT_LOW))), row)
-        if self.n <= HASHED:
-            self.repeated.add(rows, at_label, labels)
-        if compare:
-            self.order.add(rows, labels)
+            self._kinds(block)
+        for mistake in self.mistakes.values():
+            mistake.see(block)
+
+    def _kinds(self, block: ScoreBlock) -> None:
+        """What the rows may be; each kind is given up once it is lost."""
+        if self.unit.others <= SHARE_OFF * self.n or self.in_unit:
+            self.unit.add(block)
+        self.logs &= block.high <= 0
+        if self.logs or self.forced == "log_probabilities":
+            sums = block.rows.log_sums
+            self.log_low = min(self.log_low, float(sums.min()))
+            self.log_high = max(self.log_high, float(sums.max()))
+            self.logs &= max(-self.log_low, self.log_high) <= self.tolerance
+        self.whole.lost |= block.low < 0
+        if block.high > UNIT_HIGH and not self.whole.lost:
+            self.whole.add(block.rows)
+
+    def verdicts(self, outcome: Outcome) -> list[str]:
+        """The notes of all mistakes.
+
+        Raises:
+            InputError: the rows cannot be measured.
+        """
+        return [note for mistake in self.mistakes.values() for note in mistake.verdict(outcome)]
 
 
 def scan(
@@ -231,7 +272,7 @@ def scan(
         progress: called with (fraction, text).
     """
     n, k = scores.shape
-    step = min(scores.height, PAIRS) if isinstance(scores, TensorScores) else rows_of(scores)
+    step = min(scores.height, PAIRS) if isinstance(scores, DeviceScores) else rows_of(scores)
     head = scores.read(0, min(n, 1000))
     coarse = _coarse(head, scores.dtype)
     tolerance = max(1e-4, coarse, 0.0 if not decimals else k * 0.5 * 10.0 ** -min(decimals, 300))
@@ -239,18 +280,19 @@ def scan(
     rounding = 0.0 if digits is None else k * 0.5 * 10.0 ** -min(digits, 300)
     slack, nonfinite = 1e-2 if coarse else 1e-3, Nonfinite(n, collect)
     found = Scan(n, k, Unit(k, tolerance), slack, nonfinite, Whole(rounding), forced)
-    found.same = head[0].copy() if n > 1 and bool((head == head[0]).all()) else None
+    for mistake in found.mistakes.values():
+        mistake.begin(head, n)
     every, height = max(1, math.ceil(n / PAIRS)), min(step, max(1, (CACHED if k <= NARROW else WIDE) // k))
     which = marked(k) if labels is not None and n <= HASHED else ()
     ends = None
-    if k > NARROW and n <= MANY and not isinstance(scores, TensorScores):
+    if k > NARROW and n <= MANY and not isinstance(scores, DeviceScores):
         ends = np.empty(n, np.int64), np.empty(n, np.float64 if scores.dtype.itemsize > 4 else np.float32)
     scores = reusing(scores)
     with np.errstate(all="ignore"):
         for start in range(0, n, step):
             for at, part in _pieces(scores, start, min(start + step, n), height, which, ends):
                 known = None if labels is None else np.asarray(labels[at : at + len(part)])
-                found.add(part, known, at, compare=at // height % every == 0)
+                found.add(part, known, at, sampled=at // height % every == 0)
             if progress:
                 progress(min(1.0, (start + step) / n), "checking scores")
     found.ends = None if found.nonfinite.count else ends
@@ -260,9 +302,9 @@ def scan(
 def _pieces(
     scores: Named, start: int, stop: int, height: int, which: Sequence[int], ends: tuple[Ints, Array] | None
 ) -> Iterator[tuple[int, Piece]]:
-    """Rows that are read at once as pieces: (first row, its piece). Of a tensor, one on its device."""
-    if isinstance(scores, TensorScores):
-        yield start, TensorPiece(scores.part(slice(start, stop)))
+    """Rows that are read at once as pieces: (first row, its piece). Of scores on a device, one there."""
+    if isinstance(scores, DeviceScores):
+        yield start, scores.piece(start, stop)
         return
     block = scores.read(start, stop)
     if block.dtype not in (np.float32, np.float64):
@@ -294,11 +336,27 @@ def decide_kind(found: Scan, declared: str, name: str) -> Kind:
             f"{near}probabilities of independent labels: --multilabel; logits that happen to lie there: --kind logits",
         )
     if kind == "logits" and declared != "logits":
-        refuse_shares(found.whole, found.k, found.finite, found.low, found.high, name)
+        _refuse_shares(found.whole, found.k, found.finite, found.low, found.high, name)
     if declared and declared != kind and (declared, kind) != ("logits", "log_probabilities"):
         problem = f"the name '{name}' says {words(declared)} but the rows are {words(kind)} ({evidence(found, kind)})"
         raise InputError(problem, f"pass --kind {kind} if that is what they are, or save what the name says")
     return kind
+
+
+def _refuse_shares(whole: Whole, k: int, n: int, low: float, high: float, name: str) -> None:
+    """Refuse n rows of k scores from `low` to `high` that look like shares.
+
+    Raises:
+        InputError: of rows that differ, none is negative, their sums are one number, and some score is below half of
+            an equal share, as those of logits with a large offset are not; of one column, the largest is more than any
+            log-odds would be where none is negative.
+    """
+    one = whole.found if k > 1 else 100.0 * (PERCENT < high <= 100 and low >= 0)
+    if not one or n < FEWEST or low == high or (k > 1 and low >= one / (2 * k)):
+        return
+    rows = f"its rows sum to {one:.3g}" if k > 1 else f"goes to {high:.4g}"
+    problem = f"'{name}' is nowhere negative and {rows}: shares of {one:.3g}, not logits?"
+    raise InputError(problem, f"divide by {one:.3g}; if these are logits: --kind logits")
 
 
 def _refuse_forced(found: Scan, forced: Kind, name: str) -> None:
@@ -327,16 +385,6 @@ def _refuse_forced(found: Scan, forced: Kind, name: str) -> None:
     )
 
 
-def _divided(found: Scan, kind: Kind) -> list[str]:
-    """Note where rows of probabilities have another sum than one, which is then divided out."""
-    worst, tolerance = found.off(kind), found.unit.tolerance if kind == "probabilities" else found.tolerance
-    if worst <= tolerance:
-        return []
-    off = found.unit.off.count
-    rows = f"{off:,} of {found.finite:,} rows do" if kind == "probabilities" else "rows do"
-    return [f"{rows} not sum to 1 (largest deviation {worst:.2g}): each is divided by its sum"]
-
-
 def evidence(found: Scan, kind: Kind) -> str:
     """The numbers behind the decision."""
     if found.k == 1:
@@ -352,55 +400,6 @@ def evidence(found: Scan, kind: Kind) -> str:
         return f"no score above 0 and |logsumexp| <= {found.tolerance:.0e} in every row"
     inside = found.low >= UNIT_LOW and found.high <= UNIT_HIGH
     return f"scores run from {found.low:.4g} to {found.high:.4g}" + ("" if inside else ", beyond [0, 1]")
-
-
-def double_softmax(found: Scan, kind: Kind) -> list[str]:
-    """A note, or for 10 classes and more an error, when every p is where softmax of probabilities puts it.
-
-    Raises:
-        InputError: K >= 10 and the kind was not given.
-    """
-    if kind != "probabilities" or found.k < 2 or not found.unit.squashed or found.unit.spread < 1e-6:
-        return []
-    low, high = found.unit.softmaxed_twice
-    text = f"every probability lies in [{low:.3g}, {high:.3g}], where softmax of probabilities puts it"
-    if found.k < 10 or found.forced:
-        return [f"{text}: was softmax applied twice?"]
-    problem = f"{text} (here {found.low:.3g} to {found.high:.3g}): softmax was applied twice"
-    raise InputError(problem, "save the logits; if the model really is this unsure: --kind probabilities")
-
-
-PERFECT = 100  # rows from which not one mistake is worth a note
-
-
-def remarks(found: Scan, kind: Kind, classes: Sequence[str] | None, weighted: bool, clip: bool) -> list[str]:
-    """Notes on the rows.
-
-    Raises:
-        InputError: as `double_softmax`.
-    """
-    notes, rows = [], found.finite
-    ties, masked = found.ties, found.nonfinite.masked.count
-    if found.k == 1:
-        what = {"logits": "log-odds", "log_probabilities": "log P"}.get(kind, "P")
-        notes.append(f"one score per row: read as {what} of {classes[1] if classes else 'class 1'}")
-        if found.order.margins:
-            ties, rows = found.order.one_column(kind)
-    notes += _divided(found, kind)
-    notes += ties.notes(rows, weighted)
-    if ties.right == rows >= PERFECT:
-        fault = "every label is the class with the largest score"
-        notes.append(f"{fault}, in all {rows:,} rows: were the labels made from the predictions?")
-    notes += double_softmax(found, kind)
-    if kind == "logits" and max(abs(found.low), abs(found.high)) >= LARGE:
-        notes.append(f"scores reach {max(found.low, found.high, key=abs):.4g}, close to the end of float16 (65504)")
-    if masked:
-        notes.append(f"-inf in {masked:,} row{'s' * (masked != 1)}: probability 0 of those classes")
-    if masked or kind == "probabilities":
-        notes += found.impossible.notes(clip)
-    if found.same is not None:
-        return [*notes, same_rows(found.n, "scores")]
-    return notes + found.repeated.notes(found.n)
 
 
 def _coarse(block: Array, dtype: np.dtype[np.generic]) -> float:

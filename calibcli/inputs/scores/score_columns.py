@@ -10,16 +10,13 @@ import numpy as np
 
 from calibcli.errors import InputError
 from calibcli.inputs.files.arrays import Contents, Memory, texts_of, whole
-from calibcli.inputs.files.names import IDS
-from calibcli.inputs.files.text import PREFIXES, decimals_of, floats_of_text, is_number
+from calibcli.inputs.files.roles import ABOUT_SCORES, IDS, OF_CLASS, PREFIXES, ROW_NUMBERS
+from calibcli.inputs.files.text import decimals_of, floats_of_text, is_number
 from calibcli.inputs.scores import keys
 from calibcli.predictions import Array
 from calibcli.spec import normal
 
 NUMBERED = re.compile(r"^(.*?)(\d{1,7})(.*)$")
-INDEX = ("", "index", "unnamed:_0", "unnamed: 0", "row")
-ABOUT_SCORES = {"class", "cls", "pred", "pr", "softmax", *PREFIXES}
-"""Words of which one stands beside the number of a score column: `x0` may be anything."""
 Group = tuple[Sequence[str], Sequence[str], str]
 """Columns, the classes that they are of, and what their names have in common."""
 
@@ -41,7 +38,7 @@ def grouped(contents: Contents, wanted: str | None, where: str) -> Contents:
     if wanted or not contents.table:
         return contents
     label = one[0] if len(one := keys.labelling(contents.arrays)) == 1 else ""
-    known = (label, *(name for name in contents.arrays if normal(name) in (*IDS, *INDEX)))
+    known = (label, *(name for name in contents.arrays if name in IDS or name in ROW_NUMBERS))
     own = [name for name, array in contents.arrays.items() if name not in known and array.shape[1:] == ()]
     of_labels = _label_names(contents, label)
     group = _by_labels(own, of_labels, contents) or _numbered(own) or _named(own, of_labels)
@@ -98,7 +95,7 @@ def _numbered(own: Sequence[str]) -> Group | None:
 
 def _named(own: Sequence[str], labels: Sequence[str]) -> Group | None:
     """Columns `p_benign, p_malignant` beside labels that are numbers."""
-    pairs = [(m[1].lower(), m[2], c) for c in own if keys.carried(c) and (m := keys.OF_CLASS.match(c))]
+    pairs = [(m[1].lower(), m[2], c) for c in own if keys.carried(c) and (m := OF_CLASS.match(c))]
     if labels or len(pairs) < 2 or len({prefix for prefix, *_ in pairs}) > 1:
         return None
     return [c for *_, c in pairs], [name for _, name, _ in pairs], pairs[0][0]

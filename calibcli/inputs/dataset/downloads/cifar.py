@@ -14,7 +14,7 @@ from calibcli.errors import InputError, refusing
 from calibcli.inputs.dataset.downloads.members import MOST, Members
 from calibcli.inputs.dataset.keys import Found
 from calibcli.inputs.files import pickles
-from calibcli.inputs.files.formats.pt import UNREADABLE
+from calibcli.inputs.files.pytorch_archive import UNREADABLE
 
 PIXELS = 3 * 32 * 32  # planes of red, green and blue, row by row
 BATCHES = [f"data_batch_{i}" for i in range(1, 6)]

@@ -20,9 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibcli.errors import InputError, refusing
-from calibcli.inputs.dataset.keys import SPLITS, Found
+from calibcli.inputs.dataset.keys import Found
 from calibcli.inputs.files.arrays import Memory
 from calibcli.inputs.files.names import DOWNLOADED, TARS
+from calibcli.inputs.files.roles import SPLITS
 from calibcli.inputs.files.source import Source
 from calibcli.predictions import Ints
 

@@ -11,7 +11,7 @@ import numpy as np
 from calibcli.errors import InputError, refusing
 from calibcli.inputs.dataset.downloads.members import Members
 from calibcli.inputs.dataset.keys import Found
-from calibcli.inputs.files.formats.pt import UNREADABLE
+from calibcli.inputs.files.pytorch_archive import UNREADABLE
 from calibcli.inputs.files.source import refuse_large
 
 ENDING = "_32x32.mat"

@@ -16,9 +16,8 @@ from calibcli.errors import InputError
 from calibcli.inputs.files.arrays import Contents, column_of
 from calibcli.inputs.files.evals.answers import Columns, no_scores, scored
 from calibcli.inputs.files.evals.letters import Letters, tokens_of
-from calibcli.inputs.files.names import LABELS
+from calibcli.inputs.files.roles import LABELS
 from calibcli.inputs.files.source import Source
-from calibcli.spec import normal
 
 EXPANSION = 3  # bytes in memory for a byte of text, at worst about
 FORMAT = "jsonl, chat log-probabilities"
@@ -41,7 +40,7 @@ def read(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, Any]
     columns, every = Columns(), Columns()
     scores: list[list[float]] = []
     ids: list[str] = []
-    label = next((k for k in first if normal(k) in LABELS and isinstance(first[k], str | int)), "")
+    label = next((k for k in first if k in LABELS and isinstance(first[k], str | int)), "")
     labels: list[str] = []
     failed, seen = 0, False
     for number, row in enumerate(itertools.chain([first], rows)):

@@ -27,8 +27,9 @@ from calibcli.inputs.files import packed
 from calibcli.inputs.files.arrays import Contents
 from calibcli.inputs.files.evals import inspect_ai
 from calibcli.inputs.files.formats.numpy import DAMAGED, distinct_members
-from calibcli.inputs.files.source import Source, memory_limit, refuse_large
+from calibcli.inputs.files.source import Source, refuse_large
 from calibcli.inputs.files.text import json_of
+from calibcli.memory import memory_limit
 
 SUFFIXES = (".eval",)
 FORMAT = "eval, log of Inspect"

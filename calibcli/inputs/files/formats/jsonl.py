@@ -24,11 +24,10 @@ from calibcli.inputs.files import at_once
 from calibcli.inputs.files.arrays import Contents, Memory, column_of
 from calibcli.inputs.files.evals import chats, lm_eval
 from calibcli.inputs.files.evals.answers import filled, width_of
-from calibcli.inputs.files.names import LABELS, SCORES
+from calibcli.inputs.files.roles import LABELS, SCORES
 from calibcli.inputs.files.source import Source, refuse_large
 from calibcli.inputs.files.text import decimals_of, json_of
 from calibcli.predictions import Array, Named
-from calibcli.spec import normal
 
 SUFFIXES = (".jsonl",)
 LAYOUTS = (lm_eval, chats)  # of evaluations, told by their first row
@@ -95,7 +94,7 @@ def read(source: Source) -> Contents:
         except CalibError:
             raise
         except (ValueError, TypeError, OverflowError):
-            if normal(key) in SCORES or normal(key) in LABELS:
+            if key in SCORES or key in LABELS:
                 problem = f"'{key}' in {source.name} holds lists that are not numbers"
                 raise InputError(problem, "write numbers") from None
             continue

@@ -23,11 +23,10 @@ import numpy as np
 from calibcli.errors import InputError, refusing
 from calibcli.inputs.files.arrays import Contents, Encoded, Lazy, Memory, column_of
 from calibcli.inputs.files.evals import lighteval
-from calibcli.inputs.files.names import LABELS
+from calibcli.inputs.files.roles import LABELS
 from calibcli.inputs.files.source import Source, refuse_large
 from calibcli.inputs.files.text import score_groups
 from calibcli.predictions import Array, Named
-from calibcli.spec import normal
 
 SUFFIXES = (".parquet",)
 
@@ -138,7 +137,7 @@ def of_table(table: Any, form: str, source: Source, grouped: bool = True) -> Con
 
 def label_names(metadata: Mapping[bytes, bytes] | None) -> list[str]:
     """Class names of the one column of labels, from what Hugging Face's data sets write into a schema; else []."""
-    found = [names for name, names in _class_labels(metadata).items() if normal(name) in LABELS]
+    found = [names for name, names in _class_labels(metadata).items() if name in LABELS]
     return found[0] if len(found) == 1 else []
 
 

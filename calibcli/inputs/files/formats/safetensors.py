@@ -19,11 +19,10 @@ import numpy as np
 
 from calibcli.errors import CalibError, InputError
 from calibcli.inputs.files.arrays import Contents, InFile, Memory, column_of, known_shape
-from calibcli.inputs.files.names import CLASSES, IDS
+from calibcli.inputs.files.roles import CLASSES, IDS
 from calibcli.inputs.files.source import Source
 from calibcli.inputs.files.text import json_of, parsed
 from calibcli.predictions import Named
-from calibcli.spec import normal
 
 SUFFIXES = (".safetensors",)
 HEADER = 100_000_000  # longest header the format allows
@@ -53,7 +52,7 @@ def read(source: Source) -> Contents:
         raise _broken(source, "its metadata is not an object")
     arrays: dict[str, Named] = {name: _tensor(source, name, about, start) for name, about in header.items()}
     for name, text in metadata.items():
-        if normal(name) in (*CLASSES, *IDS) and name not in arrays and isinstance(text, str):
+        if (name in CLASSES or name in IDS) and name not in arrays and isinstance(text, str):
             found = parsed(text)
             if isinstance(found, list) and found and all(isinstance(v, str | int) for v in found):
                 arrays[name] = Memory(column_of(list(map(str, found))))

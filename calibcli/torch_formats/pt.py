@@ -10,13 +10,9 @@ What `torch.save` writes (Paszke et al. 2019): a zip archive of tensors' bytes a
 
 from __future__ import annotations
 
-import contextlib
 import pickle
-import struct
 import warnings
-import zipfile
-import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,34 +20,22 @@ import numpy as np
 from calibcli.errors import InputError, refusing
 from calibcli.inputs.files import pickles
 from calibcli.inputs.files.arrays import Contents, Memory, known_shape
-from calibcli.inputs.files.formats.numpy import MEMBERS, distinct_members, stored_part
+from calibcli.inputs.files.formats.numpy import MEMBERS
+from calibcli.inputs.files.pytorch_archive import SUFFIXES, UNREADABLE, named, note_checksums
 from calibcli.inputs.files.source import Source, refuse_large
 from calibcli.predictions import Named
 
+__all__ = ["SUFFIXES", "read", "signature"]
 if TYPE_CHECKING:
     import torch
 
-SUFFIXES = (".pt", ".pth")
 BY_SUFFIX = True  # zip archives and pickles of any kind, and tar files of old: its bytes alone do not tell it
 PIECEWISE = "save it as .safetensors or .npy: these are read piece by piece"
-UNREADABLE = (
-    *(pickle.UnpicklingError, RuntimeError, EOFError, ValueError, LookupError, AttributeError, TypeError, OSError),
-    *(AssertionError, NotImplementedError, RecursionError, ArithmeticError, MemoryError, struct.error),
-)
 
 
 def signature(head: bytes, size: int) -> bool:
     """A zip archive."""
     return head.startswith(b"PK")
-
-
-def program(names: Collection[str]) -> str:
-    """The program of torch that a zip archive of files of these names is: TorchScript, torch.export, or ""."""
-    tails = {name.partition("/")[2] for name in names} | set(names)
-    if "constants.pkl" in tails or any(tail.startswith("code/") for tail in tails):
-        return "TorchScript"
-    exported = tails & {"archive_format", "serialized_exported_program.json"}
-    return "torch.export" if exported or any(t.startswith("models/") and not t.endswith(".npy") for t in tails) else ""
 
 
 def read(source: Source) -> Contents:
@@ -126,47 +110,3 @@ def _array(tensor: torch.Tensor, name: str, source: Source) -> Named:
     errors = (RuntimeError, TypeError, ValueError)
     with refusing(errors, lambda e: f"tensor '{name}' in {source.name}: {str(e)[:80]}", "save it as float32"):
         return Memory(tensor.detach().contiguous().numpy())
-
-
-def note_checksums(source: Source) -> int:
-    """Note what `source.sha256()` is to check, which torch does not; the bytes that the file takes when unpacked.
-
-    Raises:
-        InputError: damaged, or two members have one name.
-    """
-    if source.pread(min(2, source.size), 0) != b"PK":
-        return source.size
-    with _zip(source) as archive:
-        members = archive.infolist()
-        distinct_members(members, source)
-        for member in members:
-            if member.compress_type == zipfile.ZIP_STORED and member.CRC:  # torch can be told to write none
-                stored_part(source, member, member.filename)
-        return sum(member.file_size for member in members)
-
-
-def named(source: Source) -> set[str]:
-    """What the pickle in a .pt file names, after a look at how much work it asks for.
-
-    Raises:
-        InputError: too much, or the file is damaged.
-    """
-    if source.pread(min(2, source.size), 0) != b"PK":
-        return pickles.names(source.reader(), source.name)
-    with _zip(source) as archive:
-        found: set[str] = set()
-        for member in archive.infolist():
-            if member.filename.endswith(".pkl"):
-                with archive.open(member) as file:
-                    if not member.CRC:
-                        file._expected_crc = None  # type: ignore[attr-defined]
-                    found |= pickles.names(file, source.name)
-        return found
-
-
-@contextlib.contextmanager
-def _zip(source: Source) -> Iterator[zipfile.ZipFile]:
-    errors = (*UNREADABLE, zipfile.BadZipFile, zlib.error)
-    damaged = refusing(errors, lambda error: f"{source.name} is damaged ({str(error)[:80]})", "save it again")
-    with damaged, zipfile.ZipFile(source.reader()) as archive:
-        yield archive

@@ -8,78 +8,20 @@ but once for each of a few million scores. Tensors on the CPU are read by NumPy 
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from calibcli.columns.on_device import DeviceScores
 from calibcli.columns.softmax import Block, Piece
 from calibcli.predictions import Array, Floats, Ints, Kind
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 AT_ONCE = 1 << 24  # scores worked on together
 NO_DOUBLE = ("cpu", "mps", "meta")  # devices without float64 or numbers, or whose memory NumPy reads
-
-
-@dataclass(frozen=True, eq=False)
-class TensorScores:
-    """(N, K) scores on a device; read by rows, they come to the host.
-
-    Attributes:
-        tensor: (N, K) of any float type.
-        dtype: of what is read.
-        kind: what the tensor holds; probabilities are read as their logarithms where `ready`.
-        least: probabilities are raised to it, where `ready`.
-    """
-
-    tensor: Tensor
-    dtype: np.dtype[Any]
-    kind: Kind = "logits"
-    least: float = 0.0
-    ready: bool = False
-
-    @classmethod
-    def of(cls, tensor: Tensor) -> TensorScores | None:
-        """A tensor as scores; None where NumPy reads it better: on the CPU, of one column, or of whole numbers."""
-        known = {"float64": np.float64, "float16": np.float16}
-        if tensor.ndim != 2 or tensor.shape[1] < 2 or not tensor.is_floating_point() or tensor.device.type in NO_DOUBLE:
-            return None
-        return cls(tensor, np.dtype(known.get(str(tensor.dtype).removeprefix("torch."), np.float32)))
-
-    def measured(self, kind: Kind, dtype: np.dtype[Any], least: float) -> TensorScores:
-        """These scores as they are measured: logits or log-probabilities, in float32 or float64."""
-        return replace(self, dtype=dtype, kind=kind, least=least, ready=True)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        n, k = self.tensor.shape
-        return n, k
-
-    @property
-    def height(self) -> int:
-        """Rows worked on together."""
-        return max(1, AT_ONCE // self.shape[1])
-
-    def part(self, rows: slice | Tensor, wide: bool = False) -> Tensor:
-        """Rows on the device, in float64 where that is asked for or what is read."""
-        torch = sys.modules["torch"]
-        part = self.tensor[rows].to(torch.float64 if wide or self.dtype.itemsize > 4 else torch.float32)
-        if self.ready and self.kind == "probabilities":
-            part = part.clamp(min=self.least).log()
-        elif self.ready and self.kind == "log_probabilities" and self.least:
-            part = part.clamp(min=math.log(self.least))
-        return part
-
-    def read(self, start: int, stop: int) -> Array:
-        return host(self.part(slice(start, stop))).astype(self.dtype, copy=False)
-
-    def rows(self, index: Ints) -> Array:
-        """The given rows, on the host."""
-        return host(self.part(there(index, self.tensor))).astype(self.dtype, copy=False)
 
 
 class TensorPiece(Piece):
@@ -105,7 +47,7 @@ class TensorPiece(Piece):
 
     @property
     def sums(self) -> Floats:
-        return host(self.part.sum(dim=1, dtype=sys.modules["torch"].float64))
+        return host(self.part.sum(dim=1, dtype=torch.float64))
 
     @property
     def log_sums(self) -> Floats:
@@ -122,7 +64,7 @@ class TensorBlock(Block):
     """A block whose sums over classes come from the device, all in one copy."""
 
     def _sums(self, z: Any) -> tuple[Floats, ...]:
-        torch, labels = sys.modules["torch"], there(self.labels, z)
+        labels = there(self.labels, z)
         weights = None if self.weights is None else there(self.weights, z)
         top = z.argmax(dim=1)[:, None]
         d = z - z.gather(1, top)
@@ -148,6 +90,66 @@ class TensorBlock(Block):
         return r, squares, first, gap, deep
 
 
+@dataclass(frozen=True, eq=False)
+class TensorScores(DeviceScores):
+    """(N, K) scores on a device; read by rows, they come to the host.
+
+    Attributes:
+        tensor: (N, K) of any float type.
+        dtype: of what is read.
+        kind: what the tensor holds; probabilities are read as their logarithms where `ready`.
+        least: probabilities are raised to it, where `ready`.
+    """
+
+    block = TensorBlock
+    tensor: Tensor
+    dtype: np.dtype[Any]
+    kind: Kind = "logits"
+    least: float = 0.0
+    ready: bool = False
+
+    def measured(self, kind: Kind, dtype: np.dtype[Any], least: float) -> TensorScores:
+        """These scores as they are measured: logits or log-probabilities, in float32 or float64."""
+        return replace(self, dtype=dtype, kind=kind, least=least, ready=True)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        n, k = self.tensor.shape
+        return n, k
+
+    @property
+    def height(self) -> int:
+        """Rows worked on together."""
+        return max(1, AT_ONCE // self.shape[1])
+
+    def part(self, rows: slice | Tensor, wide: bool = False) -> Tensor:
+        """Rows on the device, in float64 where that is asked for or what is read."""
+        part = self.tensor[rows].to(torch.float64 if wide or self.dtype.itemsize > 4 else torch.float32)
+        if self.ready and self.kind == "probabilities":
+            part = part.clamp(min=self.least).log()
+        elif self.ready and self.kind == "log_probabilities" and self.least:
+            part = part.clamp(min=math.log(self.least))
+        return part
+
+    def piece(self, start: int, stop: int) -> Piece:
+        return TensorPiece(self.part(slice(start, stop)))
+
+    def read(self, start: int, stop: int) -> Array:
+        return host(self.part(slice(start, stop))).astype(self.dtype, copy=False)
+
+    def rows(self, index: Ints) -> Array:
+        """The given rows, on the host."""
+        return host(self.part(there(index, self.tensor))).astype(self.dtype, copy=False)
+
+
+def of_tensor(tensor: Tensor) -> TensorScores | None:
+    """A tensor as scores; None where NumPy reads it better: on the CPU, of one column, or of whole numbers."""
+    known = {"float64": np.float64, "float16": np.float16}
+    if tensor.ndim != 2 or tensor.shape[1] < 2 or not tensor.is_floating_point() or tensor.device.type in NO_DOUBLE:
+        return None
+    return TensorScores(tensor, np.dtype(known.get(str(tensor.dtype).removeprefix("torch."), np.float32)))
+
+
 def host(tensor: Tensor) -> Array:
     """As a NumPy array."""
     found: Array = tensor.cpu().numpy()
@@ -156,5 +158,5 @@ def host(tensor: Tensor) -> Array:
 
 def there(values: Array, beside: Tensor) -> Tensor:
     """A NumPy array as a tensor on the device of another."""
-    tensor: Tensor = sys.modules["torch"].from_numpy(np.ascontiguousarray(values)).to(beside.device)
+    tensor: Tensor = torch.from_numpy(np.ascontiguousarray(values)).to(beside.device)
     return tensor

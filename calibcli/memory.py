@@ -1,0 +1,85 @@
+"""How much memory of the host is free: what the machine has, and what containers and batch systems allow.
+
+The memory of a CUDA device is in `device.free_bytes`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path, PurePosixPath
+
+MOST_DECODED = 8 << 30  # bytes: what must be decoded (compressed, text) never takes more
+UNIFIED = ("memory.max", "memory.current", "inactive_file")  # of control groups, version 2
+DIVIDED = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")  # version 1
+
+
+def memory_limit() -> int:
+    """Bytes that decoded contents may take: half of the memory that is free for this process, at most MOST_DECODED."""
+    return min(2 * MOST_DECODED, free_memory()) // 2
+
+
+def free_memory(root: str = "/") -> int:
+    """Bytes of memory that this process can still take without being killed or swapping.
+
+    The least of what the kernel calls available (half of the memory where it does not say, 4 GiB where even that is
+    unknown) and, of the control group of this process and all groups above it, limit - used + what is only cached of
+    files. Containers and batch systems set such limits, and end whoever goes beyond.
+
+    Args:
+        root: the folder that /proc and /sys lie in.
+    """
+    free = [_available(Path(root))]
+    for folder, limit, (_, usage, cached) in _limits(root):
+        with contextlib.suppress(OSError, ValueError):
+            stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            free.append(limit - int((folder / usage).read_text()) + int(stat.get(cached, 0)))
+    return max(0, min(free))
+
+
+def trim() -> None:
+    """Give freed memory of the host back to the system: glibc keeps what lies between blocks in use."""
+    with contextlib.suppress(OSError, TypeError, AttributeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _available(root: Path) -> int:
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        lines = (root / "proc/meminfo").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    with contextlib.suppress(AttributeError, ValueError, OSError):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    return 4 << 30
+
+
+@cache  # limits are set before a process starts; what is used is read each time
+def _limits(root: str) -> list[tuple[Path, int, tuple[str, str, str]]]:
+    """The control groups that have a limit: folder, limit in bytes, and the names of limit, usage and cache."""
+    found = []
+    for folder, names in _groups(Path(root)):
+        with contextlib.suppress(OSError, ValueError):  # "max": no limit
+            found.append((folder, int((folder / names[0]).read_text()), names))
+    return found
+
+
+def _groups(root: Path) -> Iterator[tuple[Path, tuple[str, str, str]]]:
+    """The folder of this process's control group and of each above it, with the names of limit, usage and cache.
+
+    A container may see its own group as the root, under the path that it has outside: what is not there is skipped.
+    """
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        lines = ["0::/", "1:memory:/"]
+    for line in lines:
+        _, controllers, path = (*line.split(":", 2), "", "")[:3]
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        mounts = ["sys/fs/cgroup/memory"] if controllers else ["sys/fs/cgroup", "sys/fs/cgroup/unified"]
+        own = PurePosixPath(path.lstrip("/"))
+        for mount in mounts:
+            for part in (own, *own.parents) if ".." not in own.parts else (PurePosixPath(),):
+                yield root / mount / part, DIVIDED if controllers else UNIFIED
