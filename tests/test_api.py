@@ -136,7 +136,9 @@ def test_keywords_are_named() -> None:
     fields = {field.name for field in dataclasses.fields(Reading)}
     assert set(How.__annotations__) == fields - {"labels", "numbers", "need_labels", "hashed"}
     asked = (
-        set(inspect.signature(calibcli.check).parameters) - set(How.__annotations__) - {"scores", "labels", "progress"}
+        set(inspect.signature(calibcli.check).parameters)
+        - set(How.__annotations__)
+        - {"scores", "labels", "progress", "judge", "diagram"}
     )
     assert asked == {field.name for field in dataclasses.fields(Request)} - {"input", "reading"}
     z, y = sample()

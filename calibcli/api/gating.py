@@ -23,7 +23,8 @@ from calibcli.result import Result
 
 __all__ = ["Limits", "check", "compare", "rules"]
 
-Limits = Mapping[str, float]
+Limits = Mapping[str, float] | tuple[str, ...]
+"""Limits by metric, or as the command line and a configuration write them, `("ece=0.05",)`."""
 
 
 @spread
@@ -45,6 +46,8 @@ def check(
     config: str | Path | None = None,
     fitted_on: str | Path | None = None,
     keep_rows: bool = False,
+    judge: bool = True,
+    diagram: bool = False,
     seed: int | None = None,
     progress: Progress | None = None,
     **how: Unpack[How],
@@ -66,7 +69,8 @@ def check(
         alpha: error probability of each bound [0.05].  bins: of binned metrics [15].  bounds: of ece [sharp].
         config: a calib.toml; its rules and settings hold where nothing is said here.
         fitted_on: what the calibrator was fitted on: must not overlap the input.
-        keep_rows: keep per-row values in the result, as a later baseline.
+        keep_rows: keep per-row values in the result, as a later baseline.  judge: False applies no rule at all.
+        diagram: give the rules, and of scores the reliability diagram, in `plots`.
         seed: of what is random.  progress: called with (fraction, text).
 
     Raises:
@@ -88,13 +92,18 @@ def check(
         keep_rows=keep_rows,
         seed=seed,
     )
-    if scores is None or isinstance(scores, str | Path | Result):
+    if scores is None or isinstance(scores, Result) or is_path(scores):
         reading: dict[str, Any] = {**how, **({} if labels is None else {"labels": labels})}
         reading |= {"by": (how["by"],)} if isinstance(how.get("by"), str) else {}
-        return headline.headed(session.run(dataclasses.replace(request, input=scores, reading=reading), progress))
-    found = given(check, scores, labels, how, progress)
-    reading = {"by": tuple(found.slices)}
-    return headline.headed(session.run(dataclasses.replace(request, input=found, reading=reading), progress))
+    else:
+        scores = given(check, scores, labels, how, progress)
+        reading = {"by": tuple(scores.slices)}
+    request = dataclasses.replace(request, input=scores, reading=reading)
+    settings = session.asked(request)
+    if not judge:
+        settings = dataclasses.replace(settings, gates=())
+    result = session.run(request, progress, settings, diagram)
+    return headline.headed(result if judge else dataclasses.replace(result, checks=[]))
 
 
 @spread
@@ -157,6 +166,8 @@ def compare(
 
 def rules(limits: Any) -> tuple[str, ...]:
     """Limits as the command line writes them."""
+    if isinstance(limits, tuple):
+        return limits
     if not isinstance(limits, Mapping | None):
         raise TypeError(f"limits are {type(limits).__name__}: pass numbers by metric, max={{'ece': 0.05}}")
     return tuple(f"{metric}={value}" for metric, value in (limits or {}).items())
