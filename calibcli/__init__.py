@@ -7,7 +7,7 @@ The public functions are loaded when they are first used, so that `import calibc
     fit_scaler apply load_scaler save_scaler       calibcli.api.fixing
     find_slices                                    calibcli.api.finding
     ood                                            calibcli.api.detecting
-    check compare                                  calibcli.api.gating
+    check compare plan                             calibcli.api.gating
     report                                         calibcli.api.reporting
     scorer Calibrator                              calibcli.api.estimator
     Watch                                          calibcli.api.watching
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from calibcli.api.estimator import Calibrator, scorer
     from calibcli.api.finding import find_slices
     from calibcli.api.fixing import apply, fit_scaler, load_scaler, save_scaler
-    from calibcli.api.gating import check, compare
+    from calibcli.api.gating import check, compare, plan
     from calibcli.api.measuring import from_arrays, from_confidence, measure, read
     from calibcli.api.networks import curvature, loss, train
     from calibcli.api.reporting import report
@@ -45,7 +45,7 @@ _HOME = {
     "calibcli.api.estimator": "Calibrator scorer",
     "calibcli.api.finding": "find_slices",
     "calibcli.api.fixing": "apply fit_scaler load_scaler save_scaler",
-    "calibcli.api.gating": "check compare",
+    "calibcli.api.gating": "check compare plan",
     "calibcli.api.measuring": "from_arrays from_confidence measure read",
     "calibcli.api.networks": "curvature loss train",
     "calibcli.api.reporting": "report",
@@ -77,6 +77,7 @@ __all__ = [
     "loss",
     "measure",
     "ood",
+    "plan",
     "read",
     "report",
     "save_scaler",

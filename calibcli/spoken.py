@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from calibcli.errors import CalibError
 
 F = TypeVar("F", bound=Callable[..., Any])
 OPTION = re.compile(r"calib [a-z]+ [^;,)]*|--([a-z][a-z0-9-]*)(?:[ =]([^\s;)]+))?")
-NAMES = {"method": "spec", "as": "kind_out", "confidence-scale": "scale"}  # options that Python calls otherwise
+NAMES = {
+    "method": "spec",
+    "as": "kind_out",
+    "from": "pilot",
+    "confidence-scale": "scale",
+}  # options that Python calls otherwise
 VALUE = re.compile(r"-?\d[\w.,]*|[A-Z][A-Z_|,.]*|'[^']*'|\"[^\"]*\"|\S+[=/:#_]\S*\w|\w+(?:,\w+)+")
 CHOICES = {"logits", "probabilities", "log_probabilities", "cpu", "cuda", "float32", "float64", "count", "sampling"}
 LIMITS = ("max", "min", "margin")
 NAMED = ("to", "event", "confidence")  # options that are followed by a name, never by prose
+
+
+_COMMAND = ContextVar("_COMMAND", default=False)
+
+
+@contextlib.contextmanager
+def as_options() -> Iterator[None]:
+    """Errors of public functions keep the words of the command line as long as the block, a command, runs."""
+    token = _COMMAND.set(True)
+    try:
+        yield
+    finally:
+        _COMMAND.reset(token)
 
 
 def in_python(function: F, name: str = "") -> F:
@@ -28,7 +48,8 @@ def in_python(function: F, name: str = "") -> F:
         try:
             return function(*args, **kwargs)
         except CalibError as error:
-            error.problem, error.fix = (keywords(text, parameters) for text in (error.problem, error.fix))
+            if not _COMMAND.get():
+                error.problem, error.fix = (keywords(text, parameters) for text in (error.problem, error.fix))
             raise
 
     if "." not in function.__qualname__:

@@ -105,6 +105,7 @@ def test_every_public_function_after_every_submodule(tmp_path: Path) -> None:
     called = {
         "measure": calibcli.measure(path, None, "ece")["ece"] == calibcli.measure(z, y, "ece")["ece"],
         "check": calibcli.check(path, max={"ece": 0.9}).passed,
+        "plan": calibcli.plan(min={"accuracy": 0.85}).estimates[0].value > 1000,
         "compare": calibcli.compare(path, calibcli.read(path), metrics=["nll"], names=["a", "b"])["nll", "b - a"].value
         == 0,
         "find_slices": calibcli.find_slices(z, y, by={"half": np.arange(400) % 2}, min_n=50).facts["columns"] == 1,
