@@ -88,6 +88,20 @@ def given(
     return checked(cast(npt.ArrayLike, scores), labels, how)
 
 
+def of_each_label(
+    scores: Scores, labels: Any, how: How, progress: Progress | None = None, hashed: bool = True
+) -> dict[str, Predictions]:
+    """Predictions of each label of a multi-label problem, of a file or of arrays (N, L).
+
+    Raises:
+        InputError: as `multilabel.read` and `of_labels`.
+    """
+    named: dict[str, Any] = {**how, "labels": labels}
+    if is_path(scores):
+        return multilabel.read(scores, progress=progress, hashed=hashed, **named)  # type: ignore[arg-type]
+    return of_labels(scores, **{name: value for name, value in named.items() if name != "multilabel"})  # type: ignore[arg-type]
+
+
 @spread
 def measure(
     scores: Scores,
@@ -161,11 +175,7 @@ def measured(
 ) -> Result:
     """As `measure`, by options that are checked; `how` may name what the keywords of `spread` do."""
     if how.get("multilabel") and not isinstance(scores, Predictions):
-        named: dict[str, Any] = {**how, "labels": labels}
-        if is_path(scores):
-            parts = multilabel.read(scores, progress=progress, hashed=hashed, **named)  # type: ignore[arg-type]
-        else:
-            parts = of_labels(scores, **{name: value for name, value in named.items() if name != "multilabel"})  # type: ignore[arg-type]
+        parts = of_each_label(scores, labels, how, progress, hashed)
         result, first = reports.report_multilabel(parts, options, progress), next(iter(parts.values()))
     else:
         first = given(measure, scores, labels, how, progress, hashed=hashed)
