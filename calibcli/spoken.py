@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from calibcli.errors import CalibError
+from calibcli.errors import COMMAND, CalibError
 
 F = TypeVar("F", bound=Callable[..., Any])
 OPTION = re.compile(r"calib [a-z]+ [^;,)]*|--([a-z][a-z0-9-]*)(?:[ =]([^\s;)]+))?")
@@ -26,19 +24,6 @@ LIMITS = ("max", "min", "margin")
 NAMED = ("to", "event", "confidence")  # options that are followed by a name, never by prose
 
 
-_COMMAND = ContextVar("_COMMAND", default=False)
-
-
-@contextlib.contextmanager
-def as_options() -> Iterator[None]:
-    """Errors of public functions keep the words of the command line as long as the block, a command, runs."""
-    token = _COMMAND.set(True)
-    try:
-        yield
-    finally:
-        _COMMAND.reset(token)
-
-
 def in_python(function: F, name: str = "") -> F:
     """`function` by its public name, whose errors name its keywords; the same to `help`, editors and pickles."""
     parameters = inspect.signature(function).parameters
@@ -48,7 +33,7 @@ def in_python(function: F, name: str = "") -> F:
         try:
             return function(*args, **kwargs)
         except CalibError as error:
-            if not _COMMAND.get():
+            if not COMMAND.get():
                 error.problem, error.fix = (keywords(text, parameters) for text in (error.problem, error.fix))
             raise
 

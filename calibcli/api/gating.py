@@ -12,9 +12,8 @@ import numpy.typing as npt
 from calibcli import headline
 from calibcli.api.measuring import Scores, given, is_path, spread
 from calibcli.errors import UsageError
-from calibcli.gate import compare as comparing
 from calibcli.gate import config as config_file
-from calibcli.gate import planning, session
+from calibcli.gate import session
 from calibcli.gate.input_files import read_result
 from calibcli.gate.request import Assumptions, Request
 from calibcli.inputs.scores import recorded
@@ -139,6 +138,8 @@ def compare(
         InputError: the rows are not the same.  UsageError: fewer than two models, or scores and results.
         TypeError: a model that is none of these.
     """
+    from calibcli.gate import compare as comparing  # here, as a check starts without it
+
     inputs = [first, *others]
     named = list(names or comparing.names_of(inputs))
     if len(named) != len(inputs):
@@ -207,6 +208,8 @@ def plan(
         InputError: a pilot that is refused.
         UsageError: a rule that cannot be planned, or a truth that is the limit itself.
     """
+    from calibcli.gate import planning  # here, as a check starts without it
+
     assumed = Assumptions(
         truth=truth,
         accuracy=accuracy,

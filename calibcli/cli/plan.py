@@ -36,6 +36,5 @@ def command(
     """
     from calibcli.api.gating import plan
 
-    limits = {"max": max, "min": min, "margin": margin}
     options = {**vars(assumed), "pilot": pilot, "seed": seeded.seed, "progress": run.progress("reading")}
-    return run.finish(plan(**limits, **options, **asked(reading)))
+    return run.finish(plan(max=max, min=min, margin=margin, **options, **asked(reading)))

@@ -19,8 +19,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
-from calibcli import __version__, files, headline, render, spec, spoken
-from calibcli.errors import CalibError, Exit, UsageError
+from calibcli import __version__, files, headline, render, spec
+from calibcli.errors import CalibError, Exit, UsageError, as_options
 from calibcli.inputs.opening import Reading
 from calibcli.render import sheet, stream
 from calibcli.result import Result
@@ -236,7 +236,7 @@ class Command:
 
     def __call__(self, **given: Any) -> int:
         """Run the command; nothing that it opens is written to. `run` is made first: it knows where errors go."""
-        with files.guarding(), spoken.as_options():
+        with files.guarding(), as_options():
             return self._run(given)
 
     def _run(self, given: Mapping[str, Any]) -> int:

@@ -134,7 +134,7 @@ class Strict(Worded, TyperCommand):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Without the rare options of a panel, unless --help-all asks for them; its title says how many there are."""
         options = importlib.import_module(f"calibcli.cli.{self.name}").command.options
-        rare = [one for one in self.params if options[one.name].rare and ALL not in ctx.meta]
+        rare: list[Any] = [one for one in self.params if options[one.name].rare and ALL not in ctx.meta]
         for one in rare:
             one.hidden = True
         for one in self.params:

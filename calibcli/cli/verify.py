@@ -39,15 +39,16 @@ def command(
 
     reading = {"kind": kind, "labels": rows.labels} if before is None else vars(rows)
     options = {**vars(network), **{key: value for key, value in reading.items() if value is not None}}
-    limits = {"max": max, "min": min, "config": config}
     result = verify(
         deployed,
         calibrator,
         data,
         before=before,
+        max=max,
+        min=min,
+        config=config,
         tolerance=tolerance,
         progress=run.progress("verifying"),
-        **limits,
         **options,
     )
     return run.finish(result)
