@@ -3,15 +3,16 @@
 The public functions are loaded when they are first used, so that `import calibcli` costs nothing:
 
     read from_arrays from_confidence measure       calibcli.api.measuring
+    inspect                                        calibcli.api.inspecting
     Accumulator                                    calibcli.api.accumulating
-    fit_scaler apply load_scaler save_scaler       calibcli.api.fixing
+    fit_scaler apply load_scaler save_scaler scale calibcli.api.fixing
     find_slices                                    calibcli.api.finding
     ood                                            calibcli.api.detecting
-    check compare                                  calibcli.api.gating
+    check compare plan                             calibcli.api.gating
     report                                         calibcli.api.reporting
     scorer Calibrator                              calibcli.api.estimator
     Watch                                          calibcli.api.watching
-    curvature train loss                           calibcli.api.networks
+    curvature train loss logits                    calibcli.api.networks
     export verify                                  calibcli.api.shipping
     Predictions Result Estimate CalibError
 """
@@ -30,10 +31,11 @@ if TYPE_CHECKING:
     from calibcli.api.detecting import ood
     from calibcli.api.estimator import Calibrator, scorer
     from calibcli.api.finding import find_slices
-    from calibcli.api.fixing import apply, fit_scaler, load_scaler, save_scaler
-    from calibcli.api.gating import check, compare
+    from calibcli.api.fixing import apply, fit_scaler, load_scaler, save_scaler, scale
+    from calibcli.api.gating import check, compare, plan
+    from calibcli.api.inspecting import inspect
     from calibcli.api.measuring import from_arrays, from_confidence, measure, read
-    from calibcli.api.networks import curvature, loss, train
+    from calibcli.api.networks import curvature, logits, loss, train
     from calibcli.api.reporting import report
     from calibcli.api.shipping import export, verify
     from calibcli.api.watching import Watch
@@ -46,10 +48,11 @@ _HOME = {
     "calibcli.api.detecting": "ood",
     "calibcli.api.estimator": "Calibrator scorer",
     "calibcli.api.finding": "find_slices",
-    "calibcli.api.fixing": "apply fit_scaler load_scaler save_scaler",
-    "calibcli.api.gating": "check compare",
+    "calibcli.api.fixing": "apply fit_scaler load_scaler save_scaler scale",
+    "calibcli.api.gating": "check compare plan",
+    "calibcli.api.inspecting": "inspect",
     "calibcli.api.measuring": "from_arrays from_confidence measure read",
-    "calibcli.api.networks": "curvature loss train",
+    "calibcli.api.networks": "curvature logits loss train",
     "calibcli.api.reporting": "report",
     "calibcli.api.shipping": "export verify",
     "calibcli.api.watching": "Watch",
@@ -75,13 +78,17 @@ __all__ = [
     "fit_scaler",
     "from_arrays",
     "from_confidence",
+    "inspect",
     "load_scaler",
+    "logits",
     "loss",
     "measure",
     "ood",
+    "plan",
     "read",
     "report",
     "save_scaler",
+    "scale",
     "scorer",
     "train",
     "verify",

@@ -4,12 +4,26 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextvars import ContextVar
 from enum import IntEnum
 from typing import Any
 
 MOST_NAMES = 10_000  # of a folder in which a name is looked for
 LIKE = 5  # names that are suggested for another
 WORD = 3  # letters from which on a name is looked for within others
+
+
+COMMAND = ContextVar("COMMAND", default=False)  # whether a command runs, and not a function of Python
+
+
+@contextlib.contextmanager
+def as_options() -> Iterator[None]:
+    """Errors of public functions keep the words of the command line as long as the block, a command, runs."""
+    token = COMMAND.set(True)
+    try:
+        yield
+    finally:
+        COMMAND.reset(token)
 
 
 class Exit(IntEnum):

@@ -8,11 +8,16 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from calibcli.errors import CalibError
+from calibcli.errors import COMMAND, CalibError
 
 F = TypeVar("F", bound=Callable[..., Any])
 OPTION = re.compile(r"calib [a-z]+ [^;,)]*|--([a-z][a-z0-9-]*)(?:[ =]([^\s;)]+))?")
-NAMES = {"method": "spec", "as": "kind_out", "confidence-scale": "scale"}  # options that Python calls otherwise
+NAMES = {
+    "method": "spec",
+    "as": "kind_out",
+    "from": "pilot",
+    "confidence-scale": "scale",
+}  # options that Python calls otherwise
 VALUE = re.compile(r"-?\d[\w.,]*|[A-Z][A-Z_|,.]*|'[^']*'|\"[^\"]*\"|\S+[=/:#_]\S*\w|\w+(?:,\w+)+")
 CHOICES = {"logits", "probabilities", "log_probabilities", "cpu", "cuda", "float32", "float64", "count", "sampling"}
 LIMITS = ("max", "min", "margin")
@@ -28,7 +33,8 @@ def in_python(function: F, name: str = "") -> F:
         try:
             return function(*args, **kwargs)
         except CalibError as error:
-            error.problem, error.fix = (keywords(text, parameters) for text in (error.problem, error.fix))
+            if not COMMAND.get():
+                error.problem, error.fix = (keywords(text, parameters) for text in (error.problem, error.fix))
             raise
 
     if "." not in function.__qualname__:

@@ -105,14 +105,18 @@ def test_every_public_function_after_every_submodule(tmp_path: Path) -> None:
     called = {
         "measure": calibcli.measure(path, None, "ece")["ece"] == calibcli.measure(z, y, "ece")["ece"],
         "check": calibcli.check(path, max={"ece": 0.9}).passed,
+        "plan": calibcli.plan(min={"accuracy": 0.85}).estimates[0].value > 1000,
         "compare": calibcli.compare(path, calibcli.read(path), metrics=["nll"], names=["a", "b"])["nll", "b - a"].value
         == 0,
         "find_slices": calibcli.find_slices(z, y, by={"half": np.arange(400) % 2}, min_n=50).facts["columns"] == 1,
         "ood": calibcli.ood(z, z)["auroc", "score=energy"].value == 0.5,
         "fit_scaler": fit["temperature"].value == fit.estimates[0].value,
+        "scale": calibcli.scale(z[:200], y[:200], "vector", test=calibcli.from_arrays(z[200:], y[200:])).facts["method"]
+        == "vector",
         "apply": calibcli.apply(calibrator, path, save=tmp_path / "new.npz").facts["n"] == 400,
         "load_scaler": calibcli.load_scaler(calibrator).spec == "temperature",
         "save_scaler": calibrator.exists(),
+        "inspect": calibcli.inspect(path).facts["rows"] == 400,
         "read": calibcli.read(path).n == 400,
         "from_arrays": calibcli.from_arrays(z, y).k == 4,
         "from_confidence": calibcli.from_confidence([0.9, 0.4], [1, 0]).top_only,
@@ -121,6 +125,7 @@ def test_every_public_function_after_every_submodule(tmp_path: Path) -> None:
         "report": calibcli.report(calibcli.measure(z, y, "ece")).command == "report",
         "scorer": calibcli.scorer("nll")(calibcli.Calibrator().fit(z, y), z, y) < 0,
         "loss": calibcli.loss("ce")(*data).shape == (400,),
+        "logits": calibcli.logits(model, data, save=tmp_path / "l.npz", device="cpu").facts["rows"] == 400,
         "train": calibcli.train(model, data, epochs=1, device="cpu")["error", "after"].value is not None,
         "curvature": calibcli.curvature(model, data, "trace:exact=true", device="cpu")["trace"].value > 0,
     }
@@ -136,7 +141,9 @@ def test_keywords_are_named() -> None:
     fields = {field.name for field in dataclasses.fields(Reading)}
     assert set(How.__annotations__) == fields - {"labels", "numbers", "need_labels", "hashed"}
     asked = (
-        set(inspect.signature(calibcli.check).parameters) - set(How.__annotations__) - {"scores", "labels", "progress"}
+        set(inspect.signature(calibcli.check).parameters)
+        - set(How.__annotations__)
+        - {"scores", "labels", "progress", "judge", "diagram"}
     )
     assert asked == {field.name for field in dataclasses.fields(Request)} - {"input", "reading"}
     z, y = sample()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import subprocess
@@ -15,6 +16,7 @@ import typer
 from calibcli import __version__
 from calibcli.cli.app import COMMANDS, main
 from calibcli.cli.typed import build
+from calibcli.inputs.opening import Reading
 
 ROOT = Path(__file__).parent.parent
 TEST, VALIDATION = (str(ROOT / "sample_data" / f"{name}.npz") for name in ("test", "validation"))
@@ -88,7 +90,7 @@ def test_help_says_all_of_every_option(
 ) -> None:
     """Types in words, texts whole (brackets may be taken for markup), and where the names of a spec are listed."""
     monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 200)
-    assert main([name, "-h"]) == 0
+    assert main([name, "--help-all"]) == 0
     shown = " ".join(re.sub("│", " ", capsys.readouterr().out).split())
     assert not re.search(r"<\w+>|<list|\blist\[", shown)
     specs = {
@@ -110,6 +112,19 @@ def test_help_says_all_of_every_option(
     for one in typer.main.get_command(build([name])).commands[name].params:  # type: ignore[attr-defined]
         assert " ".join(one.help.split()) in shown, one.name
         assert one.name not in specs or "(calib list " in one.help, one.name
+
+
+def test_the_help_shows_what_is_used_most_and_says_what_shows_the_rest(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = {}
+    for asked in ("--help", "--help-all"):
+        assert main(["metrics", "test.npz", asked]) == 0
+        shown[asked] = capsys.readouterr().out
+    reading = {f"--{f.name.replace('_', '-')}" for f in dataclasses.fields(Reading) if "help" in f.metadata}
+    few = {option for option in reading if re.search(rf"^│ +{option} ", shown["--help"], re.M)}
+    assert few == {"--scores", "--labels", "--classes", "--event", "--kind", "--by"}
+    assert f"{Reading.PANEL} ({len(reading - few)} more: --help-all)" in shown["--help"]
+    assert all(re.search(rf"^│ +{option} ", shown["--help-all"], re.M) for option in reading)
+    assert "more:" not in shown["--help-all"]
 
 
 def test_commands_stand_in_the_order_of_work(capsys: pytest.CaptureFixture[str]) -> None:

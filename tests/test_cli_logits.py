@@ -85,7 +85,7 @@ def test_no_options_needed(files: Path, capsys: pytest.CaptureFixture[str], suff
 def test_interval_of_accuracy() -> None:
     from scipy.stats import binomtest
 
-    from calibcli.cli.logits import accuracy
+    from calibcli.api.networks import accuracy
 
     for right, rows in ((0, 5), (915, 1000), (7, 7), (1, 3)):
         oracle = binomtest(right, rows).proportion_ci(0.95, "exact")

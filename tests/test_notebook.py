@@ -173,6 +173,8 @@ class TestWords:
         for _ in range(2):  # also after Python has asked
             assert main(["metrics", str(tmp_path / "z.npz")]) == 4
             assert "--drop-nonfinite" in capsys.readouterr().err
+            assert main(["watch", str(tmp_path / "s.json"), str(tmp_path / "z.npz"), "--max", "ece=0.1"]) == 4
+            assert "--drop-nonfinite" in capsys.readouterr().err  # of a method, which is of Python alone
             with pytest.raises(CalibError, match="drop_nonfinite=True"):
                 calibcli.measure(tmp_path / "z.npz")
 

@@ -102,6 +102,12 @@ def test_python_and_the_command_keep_the_same_state(nights: list[Path], tmp_path
     assert result.facts["n"] == 400
 
 
+def test_two_watches_that_begin_one_state_lose_no_rows(nights: list[Path], tmp_path: Path) -> None:
+    one, two = (calibcli.Watch(tmp_path / "state.json", min={"accuracy": 0.85}) for _ in range(2))
+    rows = [w.update(path, night=f"2026-03-0{i}") for i, (w, path) in enumerate(zip((one, two), nights[:2]), 1)]
+    assert [found.facts["n"] for found in rows] == [200, 400]
+
+
 def test_parts_merge_in_any_order_to_what_one_stream_has(tmp_path: Path) -> None:
     whole, parts = calibcli.Watch(max={"ece": 0.1}, min={"accuracy": 0.85}), []
     whole.update(Z[:300], Y[:300], ids=IDS[:300], night=night(0))

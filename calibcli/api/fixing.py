@@ -4,30 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import Any, Literal, Unpack, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from calibcli import headline, scalers
-from calibcli.api.measuring import Scores, given, is_path, spread
+from calibcli.api.measuring import Scores, given, is_path, of_each_label, spread
 from calibcli.errors import InputError, UsageError
 from calibcli.files import atomic, claim, guarding, known_suffix, reading, sha256, unchanged
-from calibcli.inputs.scores import multilabel, recorded
+from calibcli.inputs.scores import fingerprints, multilabel, recorded
 from calibcli.inputs.scores.from_arrays import How
 from calibcli.predictions import Predictions, Progress
 from calibcli.result import Result, Screen
-from calibcli.scalers import Fit, Scaler, check_classes
+from calibcli.scalers import Fit, Scaler, before_after, check_classes, per_label, ranking
 from calibcli.scalers import load as load_scaler
 from calibcli.scalers import save as save_scaler
 from calibcli.scalers.output import SUFFIXES, array_file, put
 from calibcli.scalers.per_label import check_labels, load_labels
 from calibcli.spec import convert
 
-__all__ = ["apply", "fit_scaler", "load_scaler", "save_scaler"]
+__all__ = ["apply", "fit_scaler", "load_scaler", "save_scaler", "scale"]
 APPLIED = Screen(hidden=("written", "n", "classes"))  # the sentence says it
 
 
@@ -68,6 +69,133 @@ def fit_scaler(
     rows = given(fit_scaler, scores, labels, how, progress, whole=True)
     fitted = scalers.fit(spec, rows, level=level, seed=seed, progress=progress)
     return replace(fitted, notes=[*rows.notes, *fitted.notes])
+
+
+@spread
+@guarding()
+def scale(
+    scores: Scores,
+    /,
+    labels: npt.ArrayLike | None = None,
+    *methods: str,
+    test: Predictions | str | Path | Sequence[str | Path] | None = None,
+    folds: int | None = None,
+    split_seed: int | None = None,
+    metrics: Sequence[str] | None = None,
+    save: str | Path | None = None,
+    level: float = 0.95,
+    seed: int = 0,
+    threads: int = 1,
+    progress: Progress | None = None,
+    **how: Unpack[How],
+) -> Result:
+    """Fit a calibration map, and measure before and after on rows that it was not fitted on.
+
+    The map is that of its method (`calib list methods`); `fit_scaler` gives it alone.
+
+    >>> found = scale(logits, labels, "temperature", metrics=["nll"])
+    >>> round(found["temperature"].value, 2), round(found["nll", "after minus before"].value, 2)
+    (2.81, -0.2)
+
+    Args:
+        scores, labels, how: (N, K) and (N,), as for `measure`, of the rows to fit on.
+        methods: specs such as `vector`; several, or `all`, are ranked by NLL in nats, and the best is reported.
+        test: predictions, or files, of the rows to measure on; without, each row is mapped by a fit without it.
+        folds: of these fits [5].  split_seed: of the folds [0].
+        metrics: specs of what is measured; the default set without.
+        save: file for the map (.safetensors); with `multilabel` a folder, with one for each label.
+        level: confidence level.  seed: of what is random.  threads: workers; 0 uses every core.
+        progress: called with (fraction, text).
+
+    Raises:
+        InputError: rows that are refused, or that the method cannot be fitted to; `test` has rows of the fit.
+        UsageError: an unknown method or metric, options that exclude each other, or a path that cannot be.
+        TypeError: test rows that are an array.
+    """
+    if is_path(scores) and not isinstance(scores, str | Path):
+        _one_to_fit_on(cast("Sequence[Path]", scores), test is not None or how.get("shards") or how.get("tasks"))
+    if test is not None and folds is not None:
+        raise UsageError("--test and --folds are two ways to get the same numbers", "pass one of them")
+    folded = test is None or len(methods) > 1 or "all" in map(str.lower, methods)
+    if split_seed is not None and not folded:
+        raise UsageError("--split-seed is of folds, and --test makes none", "pass one of them")
+    if not (test is None or isinstance(test, Predictions) or is_path(test)):
+        raise TypeError("rows to test on are predictions or a file: calibcli.from_arrays(scores, labels)")
+    target = None if save is None else Path(save)
+    if target is not None:
+        if not how.get("multilabel") and target.suffix != ".safetensors":
+            raise UsageError(f"a calibrator is not written as '{target.name}'", "use the suffix .safetensors")
+        claim(target, folder=not target.suffix)
+    options = ranking.Options(
+        methods=methods,
+        specs=metrics or None,
+        folds=5 if folds is None else folds,
+        split_seed=split_seed or 0,
+        level=level,
+        seed=seed,
+        threads=threads or None,
+    )
+    named = labels if isinstance(labels, str | Path) else None  # of files: where the labels of both lie
+    if how.get("multilabel") and not isinstance(scores, Predictions):
+        return _scale_labels(scores, labels, test, named, how, options, target, progress)
+    rows = given(scale, scores, labels, how, progress)
+    held_out = None
+    if test is not None:
+        held_out = test if isinstance(test, Predictions) else given(scale, test, named, how, progress)
+    result, scaler = before_after.report(rows, options, held_out, progress)
+    remarks = [] if held_out is None else [fingerprints.refuse_overlap(rows, held_out)]
+    if target is not None:
+        save_scaler(scaler, target)
+    read = [file for p in (rows, held_out) if p is not None for file in recorded.provenance(p)]
+    split = {"split": {"folds": options.folds, "seed": options.split_seed}} if folded else {}
+    return replace(
+        headline.headed(result),
+        notes=[*result.notes, *filter(None, remarks), *before_after.on_top(rows)],
+        artefacts={} if target is None else {"calibrator": str(target)},
+        provenance={"inputs": read, "seed": seed, **split},
+    )
+
+
+def _one_to_fit_on(files: Sequence[Path], told: Any) -> None:
+    """Refuse two files where nothing tells whether the second one is another part or for the test."""
+    if len(files) > 1 and not told:
+        one, two = (shlex.quote(str(file)) for file in files[:2])
+        problem = f"{len(files)} files: one to fit on and one to test on, or parts of one data set?"
+        fix = f"to test on the second: calib scale {one} --test {two}; parts: --shards; tasks: --tasks"
+        raise InputError(problem, fix)
+
+
+def _scale_labels(
+    scores: Scores,
+    labels: Any,
+    test: Any,
+    named: Any,
+    how: How,
+    options: ranking.Options,
+    save: Path | None,
+    progress: Progress | None,
+) -> Result:
+    """A map for each label of a multi-label problem."""
+    if save is not None:
+        per_label.may_save(save)
+    parts = of_each_label(scores, labels, how, progress)
+    if isinstance(test, Predictions):
+        raise TypeError("rows of several labels to test on are a file, not predictions of one")
+    held_out = None if test is None else of_each_label(test, named, how, progress)
+    if held_out is not None and list(held_out) != list(parts):
+        raise InputError("--test has other labels than the rows to fit on", "pass the same labels, in the same order")
+    fits = per_label.fit_labels(parts, options, held_out, progress)
+    n = next(iter(parts.values())).n
+    where = f"rows of --test, fitted on {n:,}" if held_out else f"{n:,} rows, each mapped by a fit that did not see it"
+    result = per_label.report(fits, options, where)
+    if save is not None:
+        per_label.save_labels(fits, save)
+    files = [f for p in (parts, held_out) if p for f in recorded.provenance(next(iter(p.values())))]
+    return replace(
+        headline.headed(result),
+        artefacts={} if save is None else {"calibrators": str(save)},
+        provenance={"inputs": files, "seed": options.seed},
+    )
 
 
 @spread

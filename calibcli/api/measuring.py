@@ -6,22 +6,24 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, cast
 
 import numpy.typing as npt
 
 from calibcli import headline
 from calibcli.errors import check_keywords
 from calibcli.inputs.opening import Reading
-from calibcli.inputs.scores import multilabel, recorded
+from calibcli.inputs.scores import recorded
 from calibcli.inputs.scores.from_arrays import OF_FILES, How, checked, of_labels
 from calibcli.inputs.scores.from_arrays import of_arrays as from_arrays
 from calibcli.inputs.scores.from_arrays import of_confidence as from_confidence
 from calibcli.inputs.scores.recorded import read
-from calibcli.metrics import report as reports
 from calibcli.predictions import Predictions, Progress
 from calibcli.result import Result
 from calibcli.spec import Drawn
+
+if TYPE_CHECKING:
+    from calibcli.metrics.report import Options
 
 __all__ = ["from_arrays", "from_confidence", "measure", "read"]
 
@@ -88,6 +90,22 @@ def given(
     return checked(cast(npt.ArrayLike, scores), labels, how)
 
 
+def of_each_label(
+    scores: Scores, labels: Any, how: How, progress: Progress | None = None, hashed: bool = True
+) -> dict[str, Predictions]:
+    """Predictions of each label of a multi-label problem, of a file or of arrays (N, L).
+
+    Raises:
+        InputError: as `multilabel.read` and `of_labels`.
+    """
+    from calibcli.inputs.scores import multilabel  # here, as most rows have one label
+
+    named: dict[str, Any] = {**how, "labels": labels}
+    if is_path(scores):
+        return multilabel.read(scores, progress=progress, hashed=hashed, **named)  # type: ignore[arg-type]
+    return of_labels(scores, **{name: value for name, value in named.items() if name != "multilabel"})  # type: ignore[arg-type]
+
+
 @spread
 def measure(
     scores: Scores,
@@ -131,6 +149,8 @@ def measure(
         InputError: arrays or a file that are refused.  UsageError: an unknown metric or option.
         TypeError: an unknown keyword, or specs that are not texts.
     """
+    from calibcli.metrics import report as reports  # here, as other functions start without it
+
     if isinstance(scores, Predictions) and isinstance(labels, str):
         specs, labels = (labels, *specs), None
     for spec in specs:
@@ -154,18 +174,16 @@ def measure(
 def measured(
     scores: Scores,
     labels: npt.ArrayLike | None,
-    options: reports.Options,
+    options: Options,
     progress: Progress | None,
     how: How,
     hashed: bool = True,
 ) -> Result:
     """As `measure`, by options that are checked; `how` may name what the keywords of `spread` do."""
+    from calibcli.metrics import report as reports
+
     if how.get("multilabel") and not isinstance(scores, Predictions):
-        named: dict[str, Any] = {**how, "labels": labels}
-        if is_path(scores):
-            parts = multilabel.read(scores, progress=progress, hashed=hashed, **named)  # type: ignore[arg-type]
-        else:
-            parts = of_labels(scores, **{name: value for name, value in named.items() if name != "multilabel"})  # type: ignore[arg-type]
+        parts = of_each_label(scores, labels, how, progress, hashed)
         result, first = reports.report_multilabel(parts, options, progress), next(iter(parts.values()))
     else:
         first = given(measure, scores, labels, how, progress, hashed=hashed)

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar
 
@@ -14,16 +15,17 @@ from torch import nn
 from calibcli import device as devices
 from calibcli import headline, hessian, losses
 from calibcli.errors import UsageError, check_keywords
-from calibcli.files import guarding
-from calibcli.inputs import checkpoint, inference
+from calibcli.files import claim, guarding, known_suffix
+from calibcli.inputs import checkpoint, inference, opening
 from calibcli.inputs.dataset import Dataset
 from calibcli.losses import Loss
-from calibcli.result import Result
-from calibcli.spec import Level, OrNone, Seed, within
+from calibcli.numerics import clopper_pearson
+from calibcli.result import Estimate, Result, Screen
+from calibcli.spec import Level, OrNone, Rows, Seed, check_options, within
 from calibcli.training.command import MODULE, run_all
 from calibcli.training.setup import Setup
 
-__all__ = ["curvature", "loss", "train"]
+__all__ = ["curvature", "logits", "loss", "train"]
 
 Progress = Callable[[float, str], None]
 P = ParamSpec("P")
@@ -93,7 +95,7 @@ def curvature(
     _check(quantities, memory, level, batch_size, seed)
     where, precision = devices.pick(device), devices.dtype(dtype)
     measured = losses.final(loss)
-    loaded = _loaded(model, arch, arch_file, trust)
+    loaded = _loaded(model, arch, arch_file, trust).with_gradients()
     both = {"loss": measured, "train_loss": _beside(measured, train_loss, loaded)}
     rows = {"mean": mean, "std": std, "size": size, "resize": resize, "crop": crop, "interpolation": interpolation}
     rows |= {"layout": layout, "inputs": inputs, "labels": labels}
@@ -152,6 +154,98 @@ def train(setup: Setup) -> Result:
     return headline.headed(run_all(setup))
 
 
+@dataclass(frozen=True)
+class LogitsRequest(opening.Rows, opening.Network, devices.Machine):
+    """What `logits` is asked for."""
+
+    model: Any
+    data: Any = None
+    _: KW_ONLY
+    save: str | Path
+    batch_size: Rows = 256
+    progress: Progress | None = None
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+
+@named(LogitsRequest)
+@guarding()
+def logits(request: LogitsRequest) -> Result:
+    """Run a network over a data set and write its logits and labels, in a file that `read` takes.
+
+    Rows stream through in batches, so memory does not grow with the data set.
+
+    >>> import tempfile, torch
+    >>> data = (torch.eye(40, 3), torch.arange(40) % 2)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     found = calibcli.logits(torch.nn.Linear(3, 2), data, save=f"{folder}/test.npz", device="cpu")
+    ...     calibcli.read(f"{folder}/test.npz").n, found.facts["classes"]
+    (40, 2)
+
+    Args:
+        model: a module, or a checkpoint.  data: rows (N, ...) as `curvature` takes them; None: the test set of the
+            checkpoint.
+        save: .npz or .safetensors with `logits` (N, K) of float32 and `labels` (N,) of int64; or .npy, of the logits.
+        batch_size: rows per forward pass.
+        arch, arch_file, trust: of a checkpoint; mean to split_seed: of the data set; see `calib logits --help`.
+        device, dtype, seed, threads: as for `curvature`.  progress: called with (fraction, text).
+
+    Returns:
+        The accuracy, a probability, with its interval (Clopper and Pearson 1934).
+
+    Raises:
+        InputError: a model or rows that are refused.  UsageError: an option or a path that cannot be.
+        TypeError: an unknown keyword.
+    """
+    target = known_suffix(Path(request.save), inference.SUFFIXES, "logits")
+    claim(*inference.files_of(target))
+    where, precision = devices.pick(request.device), devices.dtype(request.dtype)
+    devices.set_threads(request.threads)
+    loaded = _loaded(request.model, request.arch, request.arch_file, request.trust)
+    prepared = {f.name: getattr(request, f.name) for f in dataclasses.fields(opening.Rows)}
+    rows = loaded.open_data(request.data, "test", "validation", **prepared, trust=request.trust)
+    written = inference.write_logits(
+        loaded.model,
+        rows,
+        target,
+        batch_size=request.batch_size,
+        device=where,
+        dtype=precision,
+        progress=request.progress,
+        folded=checkpoint.folded(loaded.metadata),
+    )
+    facts = loaded.facts(rows)
+    sizes = {"rows": written.rows, "classes": written.classes, "inputs": list(rows.shape)}
+    result = Result(
+        command="logits",
+        estimates=[accuracy(written.correct, written.rows)],
+        notes=[*loaded.notes, *rows.notes, *written.notes],
+        facts={**facts, **sizes, "preprocess": facts["preprocess"]},
+        artefacts={"logits" if i == 0 else "labels": str(path) for i, path in enumerate(written.paths)},
+        provenance={"inputs": loaded.inputs(rows), "seed": request.seed, "device": str(where), "dtype": request.dtype},
+        screen=Screen(hidden=("container",)),
+    )
+    return headline.headed(result)
+
+
+def accuracy(correct: int, rows: int) -> Estimate:
+    """Share of rows whose largest logit is the label, with its 95 % interval (Clopper and Pearson 1934)."""
+    p = correct / rows
+    low, high = clopper_pearson(correct, rows, 0.025)
+    return Estimate(
+        name="accuracy",
+        value=p,
+        low=low,
+        high=high,
+        level=0.95,
+        better="higher",
+        unit="probability",
+        how="share of rows whose largest logit is the label; Clopper-Pearson interval",
+        n=rows,
+    )
+
+
 def loss(spec: str) -> Loss:
     """A loss as a module, `(logits (N, K), labels (N,)) -> (N,)` in nats, of their dtype: reduce it as you like.
 
@@ -172,7 +266,7 @@ def _loaded(model: Any, arch: str | None, arch_file: str | None, trust: bool) ->
     if not isinstance(model, nn.Module):
         if not isinstance(model, str | Path):
             raise TypeError(f"a model is a torch module or a path, not {type(model).__name__}")
-        return checkpoint.load(model, arch=arch, arch_file=arch_file, trust=trust).with_gradients()
+        return checkpoint.load(model, arch=arch, arch_file=arch_file, trust=trust)
     if arch or arch_file:
         raise UsageError("a module has its architecture", "leave arch and arch_file out")
     return checkpoint.Checkpoint(model, type(model).__name__, {}, MODULE, "", "module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -12,9 +13,11 @@ from calibcli.api.gating import Limits, rules
 from calibcli.api.measuring import Scores, given, is_path, spread
 from calibcli.errors import UsageError
 from calibcli.files import claim, guarding
+from calibcli.gate.config import load
 from calibcli.gate.request import Request
+from calibcli.inputs.scores import recorded
 from calibcli.inputs.scores.from_arrays import How
-from calibcli.predictions import Progress
+from calibcli.predictions import Predictions, Progress
 from calibcli.result import Result
 from calibcli.scalers import Fit, Labels, Scaler
 from calibcli.ship import Job
@@ -141,6 +144,8 @@ def verify(
         InputError: files that are refused, or that hold other rows.  UsageError: a rule without a meaning.
         TypeError: an unknown keyword.
     """
+    request = Request(max=rules(max), min=rules(min), config=None if config is None else Path(config))
+    load(request.config)  # what it names is no place for an output, also where it is not read here
     scaler, files = opened(calibrator, labels=True)
     path, network = "".join(file["path"] for file in files), {"arch": arch, "arch_file": arch_file, "trust": trust}
     reading: dict[str, Any] = {**how, **({} if labels is None else {"labels": labels}), "trust": trust}
@@ -150,5 +155,9 @@ def verify(
     elif before is None:
         data, reading = given(verify, data, labels, how, progress, need_labels=False), {}
     job = Job(scaler, Path(deployed), path, None, data, network, reading, tolerance)
-    request = Request(max=rules(max), min=rules(min), config=None if config is None else Path(config))
-    return prove(job, None if before is None else Path(before), request)
+    result = prove(job, None if before is None else Path(before), request)
+    inputs = list(result.provenance["inputs"])
+    inputs += (
+        [file for file in recorded.provenance(data) if file not in inputs] if isinstance(data, Predictions) else []
+    )
+    return dataclasses.replace(result, provenance={**result.provenance, "inputs": inputs})

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from calibcli.api.gating import Limits, file_of, rules
 from calibcli.api.measuring import Scores, given, is_path, spread
+from calibcli.gate.config import load as rules_of
 from calibcli.gate.request import Request
 from calibcli.inputs.scores.from_arrays import How
 from calibcli.result import Result
@@ -71,6 +72,7 @@ class Watch:
             bins=bins,
             config=None if config is None else Path(config),
         )
+        rules_of(request.config)  # what it names is no place for an output, also where these rules go before its own
         terms = Terms(rules=request, per_year=per_year, nll_cap=nll_cap, model=name)
         self._keeper = Keeper(path, terms, restart)
         self._path = path
@@ -155,8 +157,8 @@ class Watch:
         """After a change of the state that its file holds now, and writing it."""
         path = self._keeper.path
         with contextlib.nullcontext() if path is None else locked(path):
-            if path is not None and self._keeper.state is not None and os.path.exists(path):
-                self._keeper.state = load(path)
+            if path is not None and os.path.exists(path) and not self._keeper.aside:
+                self._keeper.state = load(path, own=True)
             self._keeper.notes, self._keeper.files = [], []
             self._keeper.terms = dataclasses.replace(self._keeper.terms, reading=reading)
             change(self._keeper)

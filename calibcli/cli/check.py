@@ -36,22 +36,20 @@ def command(
 
     Example: calib check test.npz --max ece=0.05 --min accuracy=0.9
     """
-    from calibcli.gate import session
+    from calibcli.api.gating import check
 
-    given = list(request.input or ())
-    one = given if given[1:] else next(iter(given), None)
-    request = dataclasses.replace(request, input=one, reading=asked(reading))
-    settings = session.asked(request)
-    kept = request
+    if save_baseline is not None and save_baseline.suffix != ".json":
+        raise UsageError(f"a baseline is not written as '{save_baseline.name}'", "use the suffix .json")
+    options = {name: value for name, value in vars(request).items() if name not in ("input", "reading")}
     if save_baseline is not None:
-        if save_baseline.suffix != ".json":
-            raise UsageError(f"a baseline is not written as '{save_baseline.name}'", "use the suffix .json")
-        kept = dataclasses.replace(request, keep_rows=True)
-        ruled = request.max or request.min or request.baseline
-        settings = settings if ruled else dataclasses.replace(settings, gates=())
-    result = session.run(kept, run.progress("checking"), settings, diagram=bool(run.output))
+        ruled = bool(request.max or request.min or request.baseline)
+        options |= {"keep_rows": True, "judge": ruled}
+    files = list(request.input or ())
+    scores = files if files[1:] else next(iter(files), None)
+    progress = run.progress("checking")
+    result = check(scores, diagram=bool(run.output), progress=progress, **options, **asked(reading))
     if save_baseline is not None:
-        result = run.keep(result if settings.gates else dataclasses.replace(result, checks=[]), save_baseline)
+        result = run.keep(result, save_baseline)
         facts = {key: value for key, value in result.facts.items() if key != "rows" or request.keep_rows}
         result = dataclasses.replace(result, facts=facts)
     return run.finish(result)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from calibcli.cli.run import Run, takes
 from calibcli.training.setup import Setup
 
@@ -20,6 +18,7 @@ def command(setup: Setup, run: Run) -> int:
     A run that was stopped goes on with --resume and ends with the same weights, bit for bit. Under torchrun every
     process takes its share of each batch.
     """
-    from calibcli.training.command import run_all
+    from calibcli.api.networks import train
 
-    return run.finish(run_all(dataclasses.replace(setup, progress=run.progress("training"), note=run.note)))
+    options = {**setup.fields_of(Setup), "progress": run.progress("training"), "note": run.note}
+    return run.finish(train(**options))

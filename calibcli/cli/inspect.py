@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 from calibcli.cli.run import Run, asked, takes
@@ -27,11 +26,6 @@ def command(
 
     Example: calib inspect test.npz
     """
-    from calibcli.inputs import models_and_folders
-    from calibcli.inputs.scores import recognise
+    from calibcli.api.inspecting import inspect
 
-    found = models_and_folders.of(files[0]) if len(files) == 1 and not asked(reading) else None
-    if found is not None:
-        return run.finish(found)
-    result, inputs = recognise.inspect(files, asked(reading), run.progress("reading"))
-    return run.finish(dataclasses.replace(result, provenance={"inputs": inputs}))
+    return run.finish(inspect(files, progress=run.progress("reading"), **asked(reading)))

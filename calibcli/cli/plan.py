@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 from calibcli.cli.run import Run, asked, takes
@@ -35,26 +34,7 @@ def command(
 
     Example: calib plan --max ece=0.02 --min accuracy=0.85
     """
-    from calibcli.errors import UsageError
-    from calibcli.gate import config, planning
-    from calibcli.inputs.scores import recorded
+    from calibcli.api.gating import plan
 
-    gates = [config.limit_rule(text, "max") for text in max]
-    gates += [config.limit_rule(text, "min") for text in min]
-    gates += [config.limit_rule(text, "margin", baseline="plan") for text in margin]
-    settings = None
-    if not gates:
-        settings = config.load()
-        alike = {(gate.metric, gate.limit, gate.max, gate.min, gate.margin): gate for gate in settings.gates}
-        gates = list(alike.values())
-        if assumed.alpha == Assumptions().alpha:  # an --alpha of one's own goes before that of the file
-            assumed = dataclasses.replace(assumed, alpha=settings.alpha)
-    if not gates:
-        raise UsageError("no gate to plan", "write --max ece=0.02, or gates in calib.toml")
-    rows = None if pilot is None else recorded.read(pilot, **asked(reading.whole("plan")))
-    planned = planning.plan(gates, dataclasses.replace(assumed, pilot=rows, seed=seeded.seed))
-    if assumed.slices == 1 and settings and any(gate.by for gate in settings.gates):
-        note = "rules with `by` are planned as if of all rows: --slices N plans the rows of each of N slices"
-        planned = dataclasses.replace(planned, notes=[*planned.notes, note])
-    inputs = [*([] if rows is None else recorded.provenance(rows)), *(settings.files if settings else ())]
-    return run.finish(dataclasses.replace(planned, provenance={"inputs": inputs, "seed": seeded.seed}))
+    options = {**vars(assumed), "pilot": pilot, "seed": seeded.seed, "progress": run.progress("reading")}
+    return run.finish(plan(max=max, min=min, margin=margin, **options, **asked(reading)))

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
 from calibcli import __version__, files, headline, render, spec
-from calibcli.errors import CalibError, Exit, UsageError
+from calibcli.errors import CalibError, Exit, UsageError, as_options
 from calibcli.inputs.opening import Reading
 from calibcli.render import sheet, stream
 from calibcli.result import Result
@@ -172,7 +172,7 @@ class Option:
         kind: type of one value, with its `Range` or choices.  many: given any number of times.
         default: `dataclasses.MISSING` of what is required.
         flags: how it is written; an argument without.
-        panel: where the help shows it.  about: more for Typer, such as `metavar`.
+        panel: where the help shows it.  rare: shown by --help-all alone.  about: more for Typer, such as `metavar`.
         writes: what the command writes to the path that it names; None of any other option.
     """
 
@@ -186,6 +186,7 @@ class Option:
     panel: str | None
     about: Mapping[str, Any]
     writes: Literal["file", "folder", "either"] | None = None
+    rare: bool = False
 
     @property
     def flag(self) -> bool:
@@ -235,7 +236,7 @@ class Command:
 
     def __call__(self, **given: Any) -> int:
         """Run the command; nothing that it opens is written to. `run` is made first: it knows where errors go."""
-        with files.guarding():
+        with files.guarding(), as_options():
             return self._run(given)
 
     def _run(self, given: Mapping[str, Any]) -> int:
@@ -283,12 +284,19 @@ def takes(command: Callable[..., int]) -> Command:
 def _declared(name: str, kind: Any, default: Any) -> list[Option]:
     """What a parameter of a command is made of."""
     if not dataclasses.is_dataclass(kind):
-        return [_option(name, kind, default, None)]
+        return [_option(name, kind, default)]
     hints, panel = get_type_hints(kind, include_extras=True), getattr(kind, "PANEL", None)
-    return [_option(f.name, hints[f.name], f, panel) for f in dataclasses.fields(kind) if "help" in f.metadata]
+    often = getattr(kind, "OFTEN", None)
+    return [
+        _option(f.name, hints[f.name], f, panel, rare=often is not None and f.name not in often)
+        for f in dataclasses.fields(kind)
+        if "help" in f.metadata
+    ]
 
 
-def _option(name: str, kind: Any, field: dataclasses.Field[Any], panel: str | None) -> Option:
+def _option(
+    name: str, kind: Any, field: dataclasses.Field[Any], panel: str | None = None, rare: bool = False
+) -> Option:
     about = dict(field.metadata)
     kind, help, flags = about.pop("kind", kind), about.pop("help"), about.pop("flags")
     writes = about.pop("writes", None)
@@ -306,6 +314,7 @@ def _option(name: str, kind: Any, field: dataclasses.Field[Any], panel: str | No
         panel=panel,
         about=about,
         writes=writes,
+        rare=rare,
     )
 
 

@@ -26,6 +26,7 @@ PANELS = ("Inspect", "Measure", "Fix", "Gate", "Train")
 WORK = ("inspect", "list", "logits", "metrics", "curvature", "scale", "apply", "check", "compare", "plan", "fit")
 """Panels, and commands in them, in the order in which they are needed."""
 LINES = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")  # and what that line is, by shell
+ALL = "--help-all"
 WIDE = 16  # letters of choices that are shown there
 
 
@@ -110,6 +111,9 @@ class Strict(Worded, TyperCommand):
     """A command whose options are given once, unless they are lists: the last of two would win without a word."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if ALL in args:
+            ctx.meta[ALL] = True
+            args = ["--help"]
         seen: set[str] = set()
         values, _, order = self.make_parser(ctx).parse_args(args=list(args))
         for given in order:
@@ -126,6 +130,18 @@ class Strict(Worded, TyperCommand):
             for text in [] if one.plain or one.flag or value is None else value if one.many else [value]:
                 one.parse(text)  # here, as Typer has words of its own for a ValueError, which our refusals are too
         return super().parse_args(ctx, args)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Without the rare options of a panel, unless --help-all asks for them; its title says how many there are."""
+        options = importlib.import_module(f"calibcli.cli.{self.name}").command.options
+        rare: list[Any] = [one for one in self.params if options[one.name].rare and ALL not in ctx.meta]
+        for one in rare:
+            one.hidden = True
+        for one in self.params:
+            left = sum(options[other.name].panel == options[one.name].panel for other in rare)
+            if left and isinstance(one, TyperOption):
+                one.rich_help_panel = f"{options[one.name].panel} ({left} more: {ALL})"
+        super().format_help(ctx, formatter)
 
 
 def _version(asked: bool) -> None:

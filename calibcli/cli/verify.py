@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from calibcli.cli.run import Run, takes
-from calibcli.gate.request import LIMIT, MAX, MIN, Request
+from calibcli.gate.request import LIMIT, MAX, MIN
 from calibcli.inputs import opening
 from calibcli.spec import NotNegative, argument, option
 
@@ -35,14 +35,20 @@ def command(
 
     Example: calib verify calibrated.onnx --with temperature.safetensors --data test.npz --max ece=0.05
     """
-    from calibcli.api.fixing import opened
-    from calibcli.gate import config as rules
-    from calibcli.ship import Job, verify
+    from calibcli.api.shipping import verify
 
-    request = Request(input=deployed, max=max, min=min, config=config)
-    rules.load(config)  # what it names is no place for an output, also where it is not read here
-    scaler, _ = opened(calibrator, labels=True)
-    given = {"kind": kind, "labels": rows.labels} if before is None else {**vars(rows), "trust": network.trust}
-    reading = {key: value for key, value in given.items() if value is not None}
-    job = Job(scaler, deployed, str(calibrator), data=data, network=vars(network), reading=reading, tolerance=tolerance)
-    return run.finish(verify(job, before, request))
+    reading = {"kind": kind, "labels": rows.labels} if before is None else vars(rows)
+    options = {**vars(network), **{key: value for key, value in reading.items() if value is not None}}
+    result = verify(
+        deployed,
+        calibrator,
+        data,
+        before=before,
+        max=max,
+        min=min,
+        config=config,
+        tolerance=tolerance,
+        progress=run.progress("verifying"),
+        **options,
+    )
+    return run.finish(result)

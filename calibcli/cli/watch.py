@@ -46,21 +46,21 @@ def command(
 
     Example: calib watch state.json tonight.npz --max ece=0.05 --min accuracy=0.88
     """
-    from calibcli.gate import config as rules
-    from calibcli.gate.request import Request
-    from calibcli.watch.keeper import Keeper, Terms
-    from calibcli.watch.ledger import locked
+    from calibcli.api.watching import Watch
 
-    how = asked(reading)
-    rules.load(config)  # what it names is no place for an output, also where these rules go before its own
-    limits = Request(
-        max=max, min=min, margin=margin, baseline=baseline, alpha=alpha, bins=bins, config=config, reading=how
+    watch = Watch(
+        state,
+        max=max,
+        min=min,
+        margin=margin,
+        alpha=alpha,
+        per_year=per_year,
+        nll_cap=nll_cap,
+        bins=bins,
+        config=config,
+        name=name,
+        restart=restart,
     )
-    terms = Terms(rules=limits, per_year=per_year, nll_cap=nll_cap, model=name, reading=how)
-    with locked(state):
-        keeper = Keeper(state, terms, restart)
-        for path in new:
-            keeper.update(path, night, baseline or "")
-        if new:
-            keeper.keep()
-    return run.finish(keeper.result())
+    if not new:
+        return run.finish(watch.result())
+    return run.finish(watch.update(new, night=night, baseline=baseline, **asked(reading)))

@@ -12,7 +12,6 @@ from calibcli.errors import UsageError
 from calibcli.gate import baseline, words
 from calibcli.gate.baseline import Missing, Rows
 from calibcli.gate.config import Config, Gate
-from calibcli.gate.forest import MOST, Row, forest
 from calibcli.gate.limits import Rule, resolved
 from calibcli.gate.pairing import Unpaired, pair
 from calibcli.gate.sources import Scores, ece_estimate
@@ -136,6 +135,8 @@ def _against_baseline(rule: Rule, alpha: float, source: Source, rows: Judged | N
 
 def rules_plot(checks: Sequence[Check]) -> list[Plot]:
     """Draw value, bounds and limit of every rule that has them, the worst verdict first where they are many."""
+    from calibcli.gate.forest import MOST, Row, forest  # here, as few checks are drawn
+
     drawn = [c for c in checks if c.estimate is not None and c.limit is not None]
     if len(drawn) > MOST:
         drawn.sort(key=lambda c: WORST_FIRST.index(c.outcome))

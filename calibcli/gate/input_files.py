@@ -23,7 +23,6 @@ from calibcli.gate.stored import Results, Source
 from calibcli.inputs.files.source import Source as InputFile
 from calibcli.inputs.opening import Reading
 from calibcli.inputs.scores import keys, recorded
-from calibcli.inputs.scores.fingerprints import refuse_overlap
 from calibcli.predictions import Predictions
 from calibcli.result import Result
 
@@ -86,6 +85,8 @@ def check_overlap(fit: str, found: Predictions, reading: Mapping[str, Any]) -> t
     Raises:
         InputError: more than 1 % are; or it has other classes.
     """
+    from calibcli.inputs.scores.fingerprints import refuse_overlap  # here, as few checks say what was fitted on
+
     fitted = read_scores(fit, {**reading, "weights": None, "group": None, "ids": None})
     if fitted.k != found.k:
         problem = f"{fitted.source}, which was fitted on, has {fitted.k} classes, {found.source} {found.k}"

@@ -79,4 +79,7 @@ class Assumptions:
     power: Power = option(0.8, "Chance that the true verdict is reached.")
     alpha: Alpha = option(0.05, "Error probability of each bound.")
     pilot: Any = None
-    seed: int = 0
+    seed: Seed = 0
+
+    def __post_init__(self) -> None:
+        check_options(self)

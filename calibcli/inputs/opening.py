@@ -20,6 +20,7 @@ class Reading:
     are, where `by` has them as texts; without `hashed` no digest of a file is taken. See `recorded.read`."""
 
     PANEL: ClassVar[str] = "How the file is read"
+    OFTEN: ClassVar[tuple[str, ...]] = ("scores", "labels", "classes", "event", "kind", "by")  # what --help shows of it
 
     scores: str | None = option(None, "Array or column group with the scores.", metavar="KEY")
     labels: str | None = option(None, "Array with the labels, or a file of them.", metavar="KEY|FILE")
