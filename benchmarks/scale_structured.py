@@ -30,7 +30,8 @@ from calibcli.errors import CalibError  # noqa: E402
 from calibcli.links import log_softmax  # noqa: E402
 from calibcli.predictions import Predictions  # noqa: E402
 from calibcli.scalers.fitting import applicable  # noqa: E402
-from calibcli.scalers.structured import _mixed  # noqa: E402
+from calibcli.scalers.program import NumPy  # noqa: E402
+from calibcli.scalers.structured import smoothed  # noqa: E402
 
 SLOW = 20  # classes beyond which matrix and dirichlet are left out: the search for their penalties takes minutes
 
@@ -64,7 +65,7 @@ def objective(x: np.ndarray, labels: np.ndarray, weight: np.ndarray, bias: np.nd
 def against(name: str, scaler: Any, fit: Predictions, weight: np.ndarray, bias: np.ndarray) -> float:
     given = scaler.parameters
     ours = given["weight"] if name == "sms" else np.diag(given["weight"])
-    x = _mixed(given, np.asarray(fit.logits, np.float64))
+    x = smoothed(NumPy(fit.k), given, np.asarray(fit.logits, np.float64))
     return objective(x, fit.labels, weight, bias) - objective(x, fit.labels, ours, given["bias"])
 
 

@@ -19,12 +19,11 @@ import calibcli
 from calibcli.errors import InputError, UsageError
 from calibcli.predictions import Predictions
 from calibcli.scalers import SCALERS, Scaler
-from calibcli.ship.maps import PROGRAMS, STEEP
 from calibcli.ship.snippets import SHORT
 from calibcli.ship.target import TARGETS
 
 OPTIONS = {"matrix": ":lam=0.1,mu=0.1", "dirichlet": ":lam=0.1,mu=0.1"}
-SPECS = [e.name + OPTIONS.get(e.name, "") for e in SCALERS if e.name in PROGRAMS]
+SPECS = [e.name + OPTIONS.get(e.name, "") for e in SCALERS]
 SPECS += ["histogram:of=top", "focal_temperature:order=phi-T", "top_label:by=isotonic"]
 EXTRA = {"onnx": pytest.mark.extra}
 SUFFIX = {"onnx": ".onnx", "json": ".json", "pt2": ".pt2", "torchscript": ".pt"}
@@ -119,8 +118,7 @@ def short_and_plain(folder: Path) -> None:
     assert all(line.startswith(("from math", "from bisect")) for line in needed)
 
 
-def test_every_method_has_a_program() -> None:
-    assert {e.name for e in SCALERS} >= set(PROGRAMS)
+def test_the_targets_are_known() -> None:
     known = {e.name for e in TARGETS}
     assert known >= {*SUFFIX, "checkpoint", "card", "vllm"}
 
@@ -143,7 +141,7 @@ def test_programs_in_float64_are_the_maps(spec: str, k: int) -> None:
 
 
 @pytest.mark.parametrize("times", [8, 16])
-@pytest.mark.parametrize("spec", [s for s in SPECS if s.partition(":")[0] in STEEP])
+@pytest.mark.parametrize("spec", [s for s in SPECS if SCALERS.choose(s).traits.get("steep")])
 def test_maps_of_saturated_rows_do_not_hang_on_rounding(spec: str, times: int, tmp_path: Path) -> None:
     """Probabilities one unit in the last place apart are told apart by no curve, so every runtime gives the same."""
     import torch
