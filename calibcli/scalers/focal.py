@@ -39,7 +39,7 @@ def focal_tempered(o: Operations, given: Parameters, z: Any) -> Any:
     if float(given["beta"]) == 0:
         return scaled(o, given, z)
     if given.get("phi_first", np.array(0)):
-        return scaled(o, given, o.log_softmax(log_h(o, gamma, z)))
+        return scaled(o, given, log_h(o, gamma, z))
     return o.normalised(log_h(o, gamma, tempered(o, given, z)))
 
 

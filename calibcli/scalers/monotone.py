@@ -83,14 +83,14 @@ def share(o: Operations, z: Any, log_p: Any, log_rest: Any, mapped: Any) -> Any:
     With r = p₂ / (1 - p₁) the share of the second in what is left, it overtakes the top below r / (1 + r): the
     confidence stops there, just above it, so that rounding of what comes out does not make another class the first.
     """
-    top, left = o.is_top(z), o.least_of(log_rest)
+    top, left = o.is_top(z), o.min(log_rest)
     alone = left < -FAR  # nothing is left to others: what the map leaves them is shared evenly
     others = o.where(alone, -math.log(o.classes - 1), log_p - o.most(left, -FAR))
     others = o.where(top, o.neg_inf(), others)
-    r = o.exp(o.max(others))
-    mapped = o.most(mapped, r / (r + 1.0))
-    others = others + o.log1p(0.0 - mapped)
-    return o.where(top, o.most(o.log(mapped), o.max(others) + 8 * o.eps), others)
+    second = o.max(others)  # ln r
+    mapped = o.most(mapped, 1.0 / (o.exp(0.0 - second) + 1.0))
+    log_rest = o.log1p(0.0 - mapped)
+    return o.where(top, o.most(o.log(mapped), second + log_rest + 8 * o.eps), others + log_rest)
 
 
 def _probabilities(logits: Array) -> Array:

@@ -46,6 +46,7 @@ class Operations:
     where: Any  # (condition, if so, if not)
     number: Any  # truth values, or indices, as floats
     max: Any
+    min: Any
     sum: Any
     argmax: Any  # the first of the largest
     column: Any  # (x, k): (n, 1) of (n, K)
@@ -110,10 +111,6 @@ class Operations:
         """Log-odds that are at most 700 in size."""
         return self.most(self.least(odds, 700.0), -700.0)
 
-    def least_of(self, x: Any) -> Any:
-        """(n, 1) the smallest of each row."""
-        return 0.0 - self.max(0.0 - x)
-
     def of_two(self, odds: Any) -> Any:
         """Log-probabilities (n, 2) of the log-odds (n, 1) of the second of two classes."""
         return self.normalised(self.join(odds * -0.5, odds * 0.5))
@@ -157,7 +154,7 @@ class NumPy(Operations):
     eps = float(np.finfo(np.float64).eps)
     exp, log, log1p, abs = np.exp, np.log, np.log1p, np.abs
     least, most, where = np.minimum, np.maximum, staticmethod(np.where)
-    max, sum = (staticmethod(partial(f, axis=-1, keepdims=True)) for f in (np.max, np.sum))
+    max, min, sum = (staticmethod(partial(f, axis=-1, keepdims=True)) for f in (np.max, np.min, np.sum))
     argmax = staticmethod(partial(np.argmax, axis=-1, keepdims=True))
     log_softmax, log_both = staticmethod(log_softmax), staticmethod(log_both)
 

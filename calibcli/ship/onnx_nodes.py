@@ -86,6 +86,7 @@ class GraphOps(Operations):
         return self.node(kind, x, axes=[axis], **more)
 
     max = partialmethod(along, "ReduceMax", -1, 18, keepdims=1)
+    min = partialmethod(along, "ReduceMin", -1, 18, keepdims=1)
     sum = partialmethod(along, "ReduceSum", -1, 13, keepdims=1)
     deep, flat = partialmethod(along, "Unsqueeze", 2, 13), partialmethod(along, "Squeeze", 2, 13)
 

@@ -25,7 +25,7 @@ class TorchOps(Operations):
 
     exp, log, log1p, abs = (staticmethod(f) for f in (torch.exp, torch.log, torch.log1p, torch.abs))
     same = staticmethod(torch.eq)
-    max, sum = (staticmethod(partial(f, dim=-1, keepdim=True)) for f in (torch.amax, torch.sum))
+    max, min, sum = (staticmethod(partial(f, dim=-1, keepdim=True)) for f in (torch.amax, torch.amin, torch.sum))
     argmax = staticmethod(partial(torch.argmax, dim=-1, keepdim=True))
     deep, flat = (staticmethod(partial(f, dim=-1)) for f in (torch.unsqueeze, torch.squeeze))
     index, take = staticmethod(Tensor.long), staticmethod(operator.getitem)
