@@ -230,6 +230,27 @@ assert not heavy, heavy
     assert done.returncode == 0, done.stderr[-500:]
 
 
+@pytest.mark.parametrize("k", [2, 10])
+@pytest.mark.parametrize("spec", SPECS)
+def test_a_fold_is_the_map_or_is_refused(spec: str, k: int) -> None:
+    """Of beta the map that is linear has a = b, as Platt's is."""
+    from calibcli.ship import fold
+
+    scaler = fitted(spec, k)
+    if spec not in ("temperature", "vector", "bcts", "matrix:lam=0.1,mu=0.1") and (spec, k) != ("platt", 2):
+        with pytest.raises(UsageError, match="is not linear in the logits"):
+            fold.linear(scaler)
+        if (spec, k) != ("beta", 2):
+            return
+        given = {**scaler.parameters, "b": scaler.parameters["a"]}
+        scaler = Scaler(spec, k, given)
+    a, c = fold.linear(scaler)
+    z = rows(k)[0][100:].astype(np.float64)
+    y = z @ a.T + c
+    wanted = y - np.log(np.exp(y).sum(axis=1, keepdims=True))
+    np.testing.assert_allclose(scaler.map(z), wanted, rtol=0, atol=1e-11)
+
+
 def test_vllm_has_temperature_and_platt_of_one_column(tmp_path: Path) -> None:
     data = Predictions.of(*rows(10))
     calibcli.export(fitted("temperature", 10), "vllm", save=tmp_path / "p.json", data=data)

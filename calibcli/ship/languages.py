@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partialmethod
 from typing import Any
 
@@ -111,11 +111,11 @@ class RowOps(Operations):
         return self.node("step" if steps else "curve", x, *([] if at is None else [at]))
 
     def normalised(self, z: Node) -> Node:
-        out = self.log_softmax(z)
+        out: Node = self.log_softmax(z)
         self._logits[out] = z
         return out
 
-    def probabilities(self, log_p: Node) -> Node:
+    def probabilities(self, log_p: Node) -> Any:
         """exp(ln p), without the logarithm that a map ends in."""
         if log_p in self._logits:
             return self.softmax(self._logits[log_p])
@@ -149,6 +149,7 @@ class Function:
         if node.op in LEAVES or node.op in CHEAP:
             return False
         users = self.users[node]
+        # a number that a loop over classes needs is worked out before it, but for the shortest, as in x[i] - total / 3
         short = node.op in "+-*/<>" and all(arg.op in LEAVES or self._needs_line(arg) for arg in node.args)
         again = any(user.wide and user.op != "join" for user in users) and not node.wide and not short
         return again or len(users) > 1 or node.op in LINES or any(user.op in WHOLE for user in users)
@@ -220,6 +221,9 @@ class Language:
         lines: statements by operation, and `one` number or one for `each` class.
         constant, head, body, last: a constant, what comes before, a function, and its last line.
         helpers: functions by name, which come before where the text calls them.
+        after: what comes last.
+        flat: whether curves lie one after another, from START[c] to START[c + 1], and arrays are written {1, 2}.
+        modules: names to import, where the text has them.
     """
 
     words: dict[str, str]
@@ -233,6 +237,7 @@ class Language:
     indent: str = "  "
     after: str = ""
     flat: bool = False
+    modules: dict[str, Sequence[str]] = field(default_factory=dict)
 
     def program(self, o: RowOps, p: Node) -> str:
         """Constants and functions of the map whose probabilities are `p`."""
@@ -263,11 +268,8 @@ class Language:
         return self.constant.format(name=name, value=text, shape=shape, kind="int" if whole else "double")
 
     def _imports(self, text: str) -> str:
-        """Of Python, whose functions are in modules."""
-        modules = {"bisect": ("bisect_left", "bisect_right"), "math": ("exp", "fsum", "inf", "log", "log1p")}
-        used = {m: ", ".join(n for n in names if re.search(rf"\b{n}\b", text)) for m, names in modules.items()}
-        python = self.indent == "    "
-        return "".join(f"from {module} import {names}\n" for module, names in used.items() if names and python)
+        used = {m: [n for n in names if re.search(rf"\b{n}\b", text)] for m, names in self.modules.items()}
+        return "".join(f"from {module} import {', '.join(names)}\n" for module, names in used.items() if names)
 
 
 PYTHON = Language(
@@ -300,6 +302,7 @@ PYTHON = Language(
     body="def {name}(z):\n{body}",
     last="return {whole}",
     indent="    ",
+    modules={"bisect": ("bisect_left", "bisect_right"), "math": ("exp", "fsum", "inf", "log", "log1p")},
     helpers={
         "ln": "def ln(v):\n    return log(v) if v > 0 else -inf\n",
         "ln1p": "def ln1p(v):\n    return log1p(v) if v > -1 else -inf\n",

@@ -90,12 +90,12 @@ class GraphOps(Operations):
     sum = partialmethod(along, "ReduceSum", -1, 13, keepdims=1)
     deep, flat = partialmethod(along, "Unsqueeze", 2, 13), partialmethod(along, "Squeeze", 2, 13)
 
-    def log1p(self, x: Value) -> Value:
+    def log1p(self, x: Value) -> Any:
         """ln(1 + x), with what rounding took from 1 + x put back (Kahan)."""
         u = x + 1.0
         return self.log(u) - ((u - 1.0) - x) / self.most(u, 1e-30)
 
-    def normalised(self, z: Value) -> Value:
+    def normalised(self, z: Value) -> Any:
         return z if self.logits else self.log_softmax(z)
 
     def number(self, condition: Value) -> Value:
