@@ -25,7 +25,8 @@ from calibcli.errors import CalibError
 from calibcli.links import log_softmax
 from calibcli.predictions import Predictions
 from calibcli.scalers.fitting import applicable
-from calibcli.scalers.structured import _mixed
+from calibcli.scalers.program import NumPy
+from calibcli.scalers.structured import smoothed
 
 SLOW = 20  # classes beyond which matrix and dirichlet are left out: the search for their penalties takes minutes
 
@@ -59,7 +60,7 @@ def objective(x: np.ndarray, labels: np.ndarray, weight: np.ndarray, bias: np.nd
 def against(name: str, scaler: Any, fit: Predictions, weight: np.ndarray, bias: np.ndarray) -> float:
     given = scaler.parameters
     ours = given["weight"] if name == "sms" else np.diag(given["weight"])
-    x = _mixed(given, np.asarray(fit.logits, np.float64))
+    x = smoothed(NumPy(fit.k), given, np.asarray(fit.logits, np.float64))
     return objective(x, fit.labels, weight, bias) - objective(x, fit.labels, ours, given["bias"])
 
 

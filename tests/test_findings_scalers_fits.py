@@ -19,7 +19,8 @@ from calibcli import scalers
 from calibcli.cli.app import main
 from calibcli.links import log_phi, log_softmax
 from calibcli.predictions import Predictions
-from calibcli.scalers.affine import _centred, _log_p
+from calibcli.scalers.affine import centred, log_p
+from calibcli.scalers.program import NumPy
 from calibcli.scalers.regression import SETTLED, Regression, Shape
 
 SPECS = [entry.name for entry in scalers.SCALERS] + ["histogram:of=top"]
@@ -201,7 +202,7 @@ def test_the_gradient_at_the_optimum_is_as_small_as_stated(kind: str, k: int, la
 
     z, y = realistic(k, 800)
     p = Predictions.of(z, y, weights=np.random.default_rng(0).uniform(0, 2, 800))
-    for x in (_log_p(p.logits.astype(np.float64)), _centred(p.logits.astype(np.float64))):
+    for x in (x_of(NumPy(k), p.logits.astype(np.float64)) for x_of in (log_p, centred)):
         shape = Shape(kind, k)
         regression = Regression(shape, x, p.labels, p.weights)
         theta = regression.minimise(lam, lam)

@@ -22,8 +22,8 @@ from calibcli.errors import UsageError
 from calibcli.links import log_phi, log_softmax
 from calibcli.metrics.isotonic import pool
 from calibcli.predictions import Predictions
-from calibcli.scalers.affine import log_odds
 from calibcli.scalers.monotone import isotonic_curve
+from calibcli.scalers.program import NumPy
 
 
 def predictions(n: int = 500, k: int = 3, seed: int = 0, **fields: Any) -> Predictions:
@@ -146,7 +146,7 @@ def test_platt_is_that_of_scikit_learn() -> None:
 
 def test_platt_and_beta_of_many_classes_are_one_against_the_rest() -> None:
     p = predictions(600, 4)
-    m, q = log_odds(p.logits), probabilities(p)
+    m, q = NumPy(p.k).log_odds(p.logits), probabilities(p)
     columns = []
     for c in range(4):
         model = LogisticRegression(C=np.inf, tol=1e-12, max_iter=1000).fit(m[:, [c]], p.labels == c)

@@ -147,7 +147,8 @@ def _result(
         return result
 
     def few(e: Estimate) -> bool:
-        return first_screen.decides(e.name, result.facts) and first_screen.trait(e.name, "on_compare_screen", "=" not in e.scope)
+        shown = first_screen.trait(e.name, "on_compare_screen", "=" not in e.scope)
+        return first_screen.decides(e.name, result.facts) and shown
 
     return dataclasses.replace(result, estimates=first_screen.tiered(changes, few))
 

@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 
 from calibcli.errors import InputError
-from calibcli.links import log_both, log_softmax
+from calibcli.links import log_softmax
 from calibcli.numerics import log_sigmoid
 from calibcli.predictions import Predictions
 from calibcli.result import Estimate
 from calibcli.scalers.parameters import Form
 from calibcli.scalers.parameters import affine as form
+from calibcli.scalers.program import NumPy, Operations
 from calibcli.scalers.regression import SETTLED, Regression, Shape
 from calibcli.scalers.scaler import SCALERS, Array, Fitted, Job, Parameters
 from calibcli.scalers.subsets import fold_of_rows
@@ -31,29 +32,28 @@ ROUGH = 1e-5  # nats that another step of the optimiser would gain, below which 
 CLEAR = 3.0  # standard errors by which a penalty that is worse ends the search along its line
 
 
-def apply(parameters: Parameters, logits: Array) -> Array:
+def affine(o: Operations, given: Parameters, z: Any) -> Any:
     """softmax(W x + b) with W of shape (K, K), (K,) or ()."""
-    w = parameters["weight"]
-    x = _log_p(logits) if "log_probabilities" in parameters else _centred(logits)
-    return log_softmax((x @ w.T if w.ndim == 2 else x * w) + parameters["bias"])
+    x = log_p(o, z) if "log_probabilities" in given else centred(o, z)
+    return o.normalised(o.linear(given["weight"], x) + o.const(given["bias"]))
 
 
-def _centred(logits: Array) -> Array:
+def centred(o: Operations, z: Any) -> Any:
     """Logits with mean zero in each row: the same model, and one whose fit does not depend on a row's offset."""
-    finite = np.maximum(logits, logits.max(axis=1, keepdims=True) - 1e3)  # probability 0 stays finite here
-    return np.asarray(finite - finite.mean(axis=1, keepdims=True))
+    finite = o.most(z, o.max(z) - 1e3)  # probability 0 stays finite here
+    return finite - o.sum(finite) / float(o.classes)
 
 
-def _log_p(logits: Array) -> Array:
+def log_p(o: Operations, z: Any) -> Any:
     """Log-probabilities; those of zero as of e^-1000."""
-    return np.asarray(np.maximum(log_softmax(logits), -1e3))
+    return o.most(o.log_softmax(z), -1e3)
 
 
 def _searches(options: Mapping[str, Any]) -> bool:
     return options["lam"] is None or options["mu"] is None
 
 
-@SCALERS.add(preserves_accuracy=False, apply=apply, form=form("k"))
+@SCALERS.add(preserves_accuracy=False, map=affine, form=form("k"))
 def vector(predictions: Predictions, job: Job, *, mu: NotNegative = 0.0) -> Fitted:
     """Vector scaling: softmax(v ∘ z + b), a slope and a bias for each class (Guo et al. 2017).
 
@@ -62,10 +62,11 @@ def vector(predictions: Predictions, job: Job, *, mu: NotNegative = 0.0) -> Fitt
     >>> calibcli.fit_scaler(logits, labels, "vector:mu=0.01").predict_proba(logits)[0].round(2)
     array([0.  , 0.  , 0.  , 0.02, 0.  , 0.12, 0.  , 0.  , 0.  , 0.86])
     """
-    return _fit(Shape("diagonal", predictions.k), predictions, _centred(_scores(predictions)), 0.0, mu)
+    x = centred(NumPy(predictions.k), _scores(predictions))
+    return _fit(Shape("diagonal", predictions.k), predictions, x, 0.0, mu)
 
 
-@SCALERS.add(preserves_accuracy=False, apply=apply, form=form(""))
+@SCALERS.add(preserves_accuracy=False, map=affine, form=form(""))
 def bcts(predictions: Predictions, job: Job, *, mu: NotNegative = 1e-6) -> Fitted:
     """Bias-corrected temperature scaling: softmax(z / T + b) with a small ridge on b (Alexandari et al. 2020).
 
@@ -73,7 +74,7 @@ def bcts(predictions: Predictions, job: Job, *, mu: NotNegative = 1e-6) -> Fitte
     array([0.  , 0.  , 0.  , 0.02, 0.  , 0.07, 0.  , 0.  , 0.  , 0.91])
     """
     shape = Shape("scalar", predictions.k)
-    done = _fit(shape, predictions, _centred(_scores(predictions)), 0.0, mu)
+    done = _fit(shape, predictions, centred(NumPy(predictions.k), _scores(predictions)), 0.0, mu)
     slope = float(done.parameters["weight"])
     temperature = Estimate(
         name="temperature",
@@ -85,7 +86,7 @@ def bcts(predictions: Predictions, job: Job, *, mu: NotNegative = 1e-6) -> Fitte
     return replace(done, estimates=[temperature])
 
 
-@SCALERS.add(preserves_accuracy=False, apply=apply, form=form("kk"), search=_searches)
+@SCALERS.add(preserves_accuracy=False, map=affine, form=form("kk"), search=_searches)
 def matrix(
     predictions: Predictions, job: Job, *, lam: NotNegative | None = None, mu: NotNegative | None = None
 ) -> Fitted:
@@ -96,10 +97,10 @@ def matrix(
     >>> calibcli.fit_scaler(logits, labels, "matrix:lam=0.1,mu=0.1").predict_proba(logits)[0].round(2)
     array([0.  , 0.  , 0.  , 0.07, 0.  , 0.82, 0.  , 0.  , 0.  , 0.11])
     """
-    return _odir(predictions, job, _centred(_scores(predictions)), lam, mu)
+    return _odir(predictions, job, centred(NumPy(predictions.k), _scores(predictions)), lam, mu)
 
 
-@SCALERS.add(preserves_accuracy=False, apply=apply, form=form("kk", log_probabilities=True), search=_searches)
+@SCALERS.add(preserves_accuracy=False, map=affine, form=form("kk", log_probabilities=True), search=_searches)
 def dirichlet(
     predictions: Predictions, job: Job, *, lam: NotNegative | None = None, mu: NotNegative | None = None
 ) -> Fitted:
@@ -110,7 +111,7 @@ def dirichlet(
     >>> calibcli.fit_scaler(logits, labels, "dirichlet:lam=0.1,mu=0.1").predict_proba(logits)[0].round(2)
     array([0.  , 0.  , 0.  , 0.03, 0.  , 0.85, 0.  , 0.  , 0.  , 0.12])
     """
-    done = _odir(predictions, job, _log_p(_scores(predictions)), lam, mu)
+    done = _odir(predictions, job, log_p(NumPy(predictions.k), _scores(predictions)), lam, mu)
     return replace(done, parameters={**done.parameters, "log_probabilities": np.array(1.0)})
 
 
@@ -119,21 +120,21 @@ def curved(k: int) -> list[int]:
     return [1] if k == 2 else list(range(k))
 
 
-def joined(score: Array) -> Array:
-    """Log-probabilities (n, K) of log-odds of the classes with a curve: of both, or of each, renormalised."""
-    if score.shape[1] == 1:
-        return log_sigmoid(np.concatenate([-score, score], axis=1))
-    return log_softmax(log_sigmoid(score))
+def joined(o: Operations, score: Any) -> Any:
+    """Log-probabilities (n, K) of log-odds: of the second of two classes, or of each against the rest."""
+    return o.of_two(score) if o.classes == 2 else o.normalised(o.log_sigmoid(score))
 
 
 PLATT = {"slope": Form("c"), "bias": Form("c")}
 
 
-def _apply_platt(parameters: Parameters, logits: Array) -> Array:
-    return joined(log_odds(logits)[:, curved(logits.shape[1])] * parameters["slope"] + parameters["bias"])
+def one_vs_rest(o: Operations, given: Parameters, z: Any) -> Any:
+    """Slope and bias on the log-odds of each class that has a curve."""
+    m = o.log_odds(z)
+    return joined(o, (o.column(m, 1) if o.classes == 2 else m) * o.const(given["slope"]) + o.const(given["bias"]))
 
 
-@SCALERS.add(preserves_accuracy=False, apply=_apply_platt, form=PLATT, of_confidence=True)
+@SCALERS.add(preserves_accuracy=False, map=one_vs_rest, form=PLATT, of_confidence=True)
 def platt(predictions: Predictions, job: Job, *, smooth: bool = True) -> Fitted:
     """Platt scaling: sigmoid(a m + b) of the log-odds m; beyond 2 classes one against the rest, renormalised.
 
@@ -142,16 +143,10 @@ def platt(predictions: Predictions, job: Job, *, smooth: bool = True) -> Fitted:
     >>> calibcli.fit_scaler(logits, labels, "platt").predict_proba(logits)[0].round(2)
     array([0.  , 0.  , 0.  , 0.02, 0.  , 0.09, 0.  , 0.  , 0.  , 0.89])
     """
-    m, labels = log_odds(np.asarray(predictions.logits, np.float64)), predictions.labels
-    found = [logistic(m[:, [c]], labels == c, predictions.weights, smooth) for c in curved(predictions.k)]
+    m = NumPy(predictions.k).log_odds(np.asarray(predictions.logits, np.float64))
+    found = [logistic(m[:, [c]], predictions.labels == c, predictions.weights, smooth) for c in curved(predictions.k)]
     slope, bias = np.transpose(found)
     return Fitted({"slope": slope, "bias": bias})
-
-
-def log_odds(logits: Array) -> Array:
-    """ln p_k / (1 - p_k) of every class, (n, K), at most 700 in size."""
-    log_p, log_rest = log_both(logits)
-    return np.clip(log_p - log_rest, -700, 700)
 
 
 FLAT = 1e-6  # curvature at slopes of one, below which Newton would step anywhere: all rows are sure there

@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from calibcli.links import fit_beta, log_softmax
+from calibcli.links import fit_beta
 from calibcli.predictions import Predictions
-from calibcli.scalers import temperature
 from calibcli.scalers.objectives import block_source
 from calibcli.scalers.parameters import SHARE, Form
+from calibcli.scalers.program import FAR, NumPy, Operations
 from calibcli.scalers.scaler import SCALERS, Array, Fitted, Job, Parameters
+from calibcli.scalers.temperature import tempered
 
 PARTS = ("tempered", "plain", "uniform")
 BARRIERS = tuple(10.0**-e for e in range(2, 15, 2))
 NOTHING = 1e-9  # nats that a share may cost to be set to 0
 
 
-def _components(beta: float, logits: Array) -> list[Array]:
-    """Log-probabilities (n, K) of softmax(z / T), of softmax(z), and of the uniform distribution."""
-    tempered, even = (temperature.apply({"beta": np.array(b)}, logits) for b in (beta, 0.0))
-    return [tempered, log_softmax(logits), even]
+def components(o: Operations, given: Parameters, z: Any) -> list[Any]:
+    """Probabilities (n, K): softmax(z / T), softmax(z), and even ones, 0 for classes of probability 0."""
+    left = o.number(z > -FAR)
+    return [o.softmax(tempered(o, given, z)), o.softmax(z), left / o.sum(left)]
 
 
-def apply(given: Parameters, logits: Array) -> Array:
-    with np.errstate(divide="ignore"):
-        parts = zip(PARTS, _components(float(given["beta"]), logits), strict=True)
-        return np.asarray(np.log(sum(float(given[name]) * np.exp(part) for name, part in parts)))
+def mixed(o: Operations, given: Parameters, z: Any) -> Any:
+    """The mean of the components by their shares."""
+    p, q, even = (part * o.const(given[name]) for name, part in zip(PARTS, components(o, given, z), strict=True))
+    return o.log(p + q + even)
 
 
-@SCALERS.add(preserves_accuracy=True, apply=apply, form={"beta": Form(low=0, high=1e12), **dict.fromkeys(PARTS, SHARE)})
+@SCALERS.add(preserves_accuracy=True, map=mixed, form={"beta": Form(low=0, high=1e12), **dict.fromkeys(PARTS, SHARE)})
 def ensemble_temperature(predictions: Predictions, job: Job) -> Fitted:
     """Ensemble temperature scaling: a softmax(z / T) + b softmax(z) + c / K, shares of sum 1 (Zhang et al. 2020).
 
@@ -39,8 +42,9 @@ def ensemble_temperature(predictions: Predictions, job: Job) -> Fitted:
     """
     beta = fit_beta(block_source(predictions)).usable
     rows = np.arange(predictions.n)
-    parts = _components(beta, np.asarray(predictions.logits, np.float64))
-    own = np.exp(np.stack([part[rows, predictions.labels] for part in parts], axis=1))
+    z = np.asarray(predictions.logits, np.float64)
+    parts = components(NumPy(predictions.k), {"beta": np.array(beta)}, z)
+    own = np.stack([part[rows, predictions.labels] for part in parts], axis=1)
     shares = mixture(own, np.ones(len(own)) if predictions.weights is None else predictions.weights)
     return Fitted({"beta": np.array(beta), **dict(zip(PARTS, map(np.array, shares), strict=True))})
 

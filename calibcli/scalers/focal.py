@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from calibcli.errors import UsageError
-from calibcli.links import BetaFit, fit_beta, log_phi, log_softmax, nll_rows
+from calibcli.links import BetaFit, fit_beta, log_phi, nll_rows
 from calibcli.metrics.intervals import Rows
 from calibcli.numerics import root, student_quantile
 from calibcli.plots import Curve, Plot
@@ -19,11 +19,11 @@ from calibcli.result import Cell, Estimate
 from calibcli.scalers import ridge, ridge_plots, search
 from calibcli.scalers.objectives import block_source
 from calibcli.scalers.parameters import temperature as temperature_form
+from calibcli.scalers.program import FAR, Operations
 from calibcli.scalers.ridge import HIGH, LOW, Known, Point, Surface
 from calibcli.scalers.scaler import SCALERS, Array, Fitted, Job, Parameters
 from calibcli.scalers.subsets import fold_of_rows, sample, subset
-from calibcli.scalers.temperature import GRIDS, degenerate, facts, units_of
-from calibcli.scalers.temperature import apply as apply_temperature
+from calibcli.scalers.temperature import GRIDS, degenerate, facts, scaled, tempered, units_of
 from calibcli.spec import Count, Range
 
 Order = Literal["T-phi", "phi-T"]
@@ -33,16 +33,42 @@ EXACT = 4_000_000  # logits: the optimum itself uses at most this many
 ANY = f"both ends would be those of gamma's range, {LOW:g} to {HIGH:g}, which these groups do not narrow"
 
 
-def apply(parameters: Parameters, logits: Array) -> Array:
-    beta, gamma = float(parameters["beta"]), float(parameters["gamma"])
-    if beta == 0:
-        return apply_temperature(parameters, logits)
-    if parameters.get("phi_first", np.array(0)):
-        return log_softmax(beta * log_phi(logits, gamma))
-    return log_phi(beta * logits, gamma)
+def focal_tempered(o: Operations, given: Parameters, z: Any) -> Any:
+    """φ_γ(softmax(z / T)), or softmax(ln φ_γ(softmax z) / T)."""
+    gamma = float(given["gamma"])
+    if float(given["beta"]) == 0:
+        return scaled(o, given, z)
+    if given.get("phi_first", np.array(0)):
+        return scaled(o, given, log_h(o, gamma, z))
+    return o.normalised(log_h(o, gamma, tempered(o, given, z)))
 
 
-@SCALERS.add(preserves_accuracy=True, apply=apply, form=temperature_form(gamma=True))
+def log_h(o: Operations, gamma: float, z: Any) -> Any:
+    """ln h = L - γ M - ln(1 + γ s) with L = ln q, M = ln(1 - q), s = -q ln q / (1 - q); γ = 0 changes nothing.
+
+    `links.focal_map` has the formula, its source, and why small 1 - q takes a series.
+    """
+    if gamma == 0:
+        return z
+    log_q, log_rest = o.log_both(z)
+    log_rest = o.most(log_rest, -FAR)
+    x, q = o.exp(log_rest), o.exp(log_q)
+    some = q > 0.0
+    if gamma > 0:
+        near = x * (x * (x * (x * (1 / 5) + 1 / 4) + 1 / 3) + 1 / 2) + 1.0
+        ratio = o.where(x < 1e-3, near, (0.0 - log_q) / o.most(x, 1e-300))
+        slope = o.log1p(o.where(some, q * ratio, 0.0) * gamma)
+    else:
+        series = x * (1 / 72)
+        for n in range(7, 0, -1):
+            series = x * (series + 1 / (n * (n + 1)))
+        direct = o.where(some, q * log_q / o.most(x, 1e-300), 0.0) + 1.0
+        factor = (1 + gamma) - o.where(x < 1e-2, series, direct) * gamma
+        slope = o.where(factor > 0.0, o.log(factor), log_rest - math.log(2.0))  # γ = -1 where 1 - q underflows
+    return log_q - log_rest * gamma - slope
+
+
+@SCALERS.add(preserves_accuracy=True, map=focal_tempered, form=temperature_form(gamma=True), steep=True)
 def focal_temperature(
     predictions: Predictions,
     job: Job,
@@ -79,7 +105,7 @@ def focal_temperature(
     return _continuous(predictions, job, plain)
 
 
-@SCALERS.add(preserves_accuracy=True, apply=apply, form=temperature_form(gamma=True))
+@SCALERS.add(preserves_accuracy=True, map=focal_tempered, form=temperature_form(gamma=True), steep=True)
 def focal(predictions: Predictions, job: Job) -> Fitted:
     """The focal calibration map alone, φ_γ(softmax z): γ in [-0.5, 5] by NLL, T = 1 (Komisarenko & Kull 2024).
 

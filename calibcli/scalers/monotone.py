@@ -6,17 +6,19 @@ confidence of the predicted class alone and share what is left among the others 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
-from calibcli.links import log_both, log_softmax
+from calibcli.links import log_softmax
 from calibcli.metrics.isotonic import pool
 from calibcli.numerics import TIE
 from calibcli.predictions import Predictions
-from calibcli.scalers.affine import curved, joined, log_odds, logistic
+from calibcli.scalers.affine import curved, joined, logistic
 from calibcli.scalers.parameters import CURVES, Form
+from calibcli.scalers.program import FAR, NumPy, Operations
 from calibcli.scalers.scaler import SCALERS, Array, Fitted, Job, Parameters
 from calibcli.scalers.subsets import raw_argmax
 from calibcli.spec import Count
@@ -54,56 +56,43 @@ def packed(curves: Sequence[tuple[Array, Array]], least: float, of: Of) -> Param
     }
 
 
-def unpacked(parameters: Parameters) -> list[tuple[Array, Array]]:
-    """The curves of `packed`."""
-    cuts = np.cumsum(parameters["knots"])[:-1]
-    return list(zip(np.split(parameters["x"], cuts), np.split(parameters["y"], cuts), strict=True))
+def curves(o: Operations, given: Parameters, z: Any, steps: bool = False) -> Any:
+    """Each class through its curve, renormalised; or with `top` the predicted class alone."""
+    log_p, log_rest, p = scores(o, given, z)
+    if "top" in given:
+        return share(o, z, log_p, log_rest, o.read(given, o.max(p), steps))
+    if o.classes == 2:
+        one = o.read(given, o.column(p, 1), steps)
+        return o.log(o.join(1.0 - one, one))
+    q = o.read(given, p, steps)
+    return o.log(q / o.sum(q))
 
 
-def _apply_curves(read: Callable[[Array, Array, Array], Array]) -> Callable[[Parameters, Array], Array]:
-    """The map that reads one curve per class (or one for the top label) with `read(p, x, y)`."""
-
-    def apply(parameters: Parameters, logits: Array) -> Array:
-        curves = unpacked(parameters)
-        p = (log_odds if "log_odds" in parameters else _probabilities)(logits)
-        if "top" in parameters:
-            return share(logits, lambda rows, top: read(p[rows, top], *curves[0]))
-        if logits.shape[1] == 2:
-            one = read(p[:, 1], *curves[0])
-            return np.log(np.stack([1 - one, one], axis=1))
-        out = np.stack([read(p[:, c], x, y) for c, (x, y) in enumerate(curves)], axis=1)
-        return np.asarray(np.log(out / out.sum(axis=1, keepdims=True)))
-
-    return apply
+def binned(o: Operations, given: Parameters, z: Any) -> Any:
+    """The same by curves that are steps."""
+    return curves(o, given, z, steps=True)
 
 
-def share(logits: Array, function: Callable[[Any, Any], Array]) -> Array:
-    """The top probability becomes `function(rows, top)`; the others keep their proportions, and none passes the top.
+def scores(o: Operations, given: Parameters, z: Any) -> tuple[Any, Any, Any]:
+    """ln p, ln(1 - p), and what curves are read at: log-odds, or probabilities where the fit was on those."""
+    log_p, log_rest = o.log_both(z)
+    return log_p, log_rest, o.bounded(log_p - log_rest) if "log_odds" in given else o.exp(log_p)
+
+
+def share(o: Operations, z: Any, log_p: Any, log_rest: Any, mapped: Any) -> Any:
+    """The top probability becomes `mapped`; the others keep their proportions, and none passes the top.
 
     With r = p₂ / (1 - p₁) the share of the second in what is left, it overtakes the top below r / (1 + r): the
-    confidence stops there, just above it where the first of two equal classes would be another.
+    confidence stops there, just above it, so that rounding of what comes out does not make another class the first.
     """
-    log_p = log_softmax(logits)
-    rows, top = np.arange(len(log_p)), logits.argmax(axis=1)
-    mapped = function(rows, top)
-    log_p[rows, top] = -np.inf
-    alone = np.isneginf(log_p).all(axis=1)  # nothing is left to others: what the map leaves them is shared evenly
-    log_p[alone] = 0.0
-    log_p[rows, top] = -np.inf
-    others = log_softmax(log_p)
-    second = others.argmax(axis=1)
-    r = np.exp(others[rows, second])
-    mapped = np.maximum(mapped, r / (1 + r))
-    others += np.log1p(-mapped)[:, None]
-    highest = others[rows, second]
-    least = np.where(second < top, np.nextafter(highest, np.inf), highest)
-    others[rows, top] = np.maximum(np.log(mapped), least)
-    return others
-
-
-def in_bins(p: Array, x: Array, y: Array) -> Array:
-    """Value of the bin (x[b], x[b + 1]] that p falls in; the first and the last reach to the ends."""
-    return np.asarray(y[np.clip(np.searchsorted(x, p, side="left") - 1, 0, len(y) - 1)])
+    top, left = o.is_top(z), o.min(log_rest)
+    alone = left < -FAR  # nothing is left to others: what the map leaves them is shared evenly
+    others = o.where(alone, -math.log(o.classes - 1), log_p - o.most(left, -FAR))
+    others = o.where(top, o.neg_inf(), others)
+    second = o.max(others)  # ln r
+    mapped = o.most(mapped, 1.0 / (o.exp(0.0 - second) + 1.0))
+    log_rest = o.log1p(0.0 - mapped)
+    return o.where(top, o.most(o.log(mapped), second + log_rest + 8 * o.eps), others + log_rest)
 
 
 def _probabilities(logits: Array) -> Array:
@@ -121,12 +110,13 @@ def _targets(
 
 
 def _isotonic(predictions: Predictions, of: Of) -> Fitted:
-    curves = [isotonic_curve(m, hit, predictions.weights, TIE_ODDS) for m, hit in _targets(predictions, of, log_odds)]
+    targets = _targets(predictions, of, NumPy(predictions.k).log_odds)
+    knots = [isotonic_curve(m, hit, predictions.weights, TIE_ODDS) for m, hit in targets]
     least = 1 / (predictions.n + 2)  # never 0 or 1: the NLL stays finite
-    return Fitted({**packed(curves, least, of), "log_odds": np.array(1.0)})
+    return Fitted({**packed(knots, least, of), "log_odds": np.array(1.0)})
 
 
-@SCALERS.add(preserves_accuracy=False, apply=_apply_curves(np.interp), form=CURVES, of_confidence=True)
+@SCALERS.add(preserves_accuracy=False, map=curves, form=CURVES, steep=True, of_confidence=True)
 def isotonic(predictions: Predictions, job: Job) -> Fitted:
     """Isotonic regression of each class against the rest, renormalised (Zadrozny & Elkan 2002).
 
@@ -139,7 +129,7 @@ def isotonic(predictions: Predictions, job: Job) -> Fitted:
     return _isotonic(predictions, "classes")
 
 
-@SCALERS.add(preserves_accuracy=True, apply=_apply_curves(np.interp), form=CURVES)
+@SCALERS.add(preserves_accuracy=True, map=curves, form=CURVES, steep=True)
 def isotonic_top(predictions: Predictions, job: Job) -> Fitted:
     """Isotonic regression of correctness on the confidence of the predicted class; the others share the rest.
 
@@ -155,8 +145,9 @@ def isotonic_top(predictions: Predictions, job: Job) -> Fitted:
 
 @SCALERS.add(
     preserves_accuracy=lambda options: options["of"] == "top",
-    apply=_apply_curves(in_bins),
+    map=binned,
     form=CURVES,
+    steep=True,
     of_confidence=True,
 )
 def histogram(predictions: Predictions, job: Job, *, bins: Count = 15, of: Of = "classes") -> Fitted:
@@ -167,8 +158,8 @@ def histogram(predictions: Predictions, job: Job, *, bins: Count = 15, of: Of = 
     >>> calibcli.fit_scaler(logits, labels, "histogram:bins=10").predict_proba(logits)[0].round(2)
     array([0.02, 0.  , 0.  , 0.02, 0.  , 0.12, 0.  , 0.  , 0.01, 0.82])
     """
-    curves = [bin_curve(p, hit, predictions.weights, bins) for p, hit in _targets(predictions, of)]
-    return Fitted(packed(curves, 0.0, of))
+    knots = [bin_curve(p, hit, predictions.weights, bins) for p, hit in _targets(predictions, of)]
+    return Fitted(packed(knots, 0.0, of))
 
 
 def bin_curve(p: Array, hit: Array, weights: Array | None, bins: int) -> tuple[Array, Array]:
@@ -188,16 +179,24 @@ def bin_curve(p: Array, hit: Array, weights: Array | None, bins: int) -> tuple[A
     return np.maximum(edges, -1.0), (positive + 1) / (count + 2)
 
 
-def _apply_beta(parameters: Parameters, logits: Array) -> Array:
-    log_p, log_rest = _logs(logits)
-    columns = curved(logits.shape[1])
-    return joined(parameters["a"] * log_p[:, columns] - parameters["b"] * log_rest[:, columns] + parameters["c"])
+def logistic_in_logs(o: Operations, given: Parameters, z: Any) -> Any:
+    """Slopes on ln p and on ln(1 - p), and a bias."""
+    log_p, log_rest = logs(o, z)
+    if o.classes == 2:
+        log_p, log_rest = o.column(log_p, 1), o.column(log_rest, 1)
+    return joined(o, log_p * o.const(given["a"]) - log_rest * o.const(given["b"]) + o.const(given["c"]))
+
+
+def logs(o: Operations, z: Any) -> tuple[Any, Any]:
+    """ln p and ln(1 - p) of every class, at least -700."""
+    log_p, log_rest = o.log_both(z)
+    return o.most(log_p, -700.0), o.most(log_rest, -700.0)
 
 
 BETA = {"a": Form("c", 0), "b": Form("c", 0), "c": Form("c")}
 
 
-@SCALERS.add(preserves_accuracy=False, apply=_apply_beta, form=BETA, of_confidence=True)
+@SCALERS.add(preserves_accuracy=False, map=logistic_in_logs, form=BETA, of_confidence=True)
 def beta(predictions: Predictions, job: Job) -> Fitted:
     """Beta calibration: logit = a ln p - b ln(1 - p) + c with a, b >= 0 (Kull et al. 2017).
 
@@ -206,7 +205,7 @@ def beta(predictions: Predictions, job: Job) -> Fitted:
     >>> calibcli.fit_scaler(logits, labels, "beta").predict_proba(logits)[0].round(2)
     array([0.  , 0.  , 0.  , 0.01, 0.  , 0.07, 0.  , 0.  , 0.  , 0.91])
     """
-    log_p, log_rest = _logs(np.asarray(predictions.logits, np.float64))
+    log_p, log_rest = logs(NumPy(predictions.k), np.asarray(predictions.logits, np.float64))
     a, b, c = np.transpose(
         [
             _beta_fit(np.stack([log_p[:, c], -log_rest[:, c]], axis=1), predictions.labels == c, predictions.weights)
@@ -227,9 +226,3 @@ def _beta_fit(x: Array, positive: Any, weights: Array | None) -> Array:
         (bias,) = logistic(x[:, []], positive, weights, smooth=False)
         return np.array([0.0, 0.0, bias])
     return np.array([0.0, slope, bias] if keep else [slope, 0.0, bias])
-
-
-def _logs(logits: Array) -> tuple[Array, Array]:
-    """ln p and ln(1 - p) of every class, at least -700."""
-    log_p, log_rest = log_both(logits)
-    return np.maximum(log_p, -700), np.maximum(log_rest, -700)

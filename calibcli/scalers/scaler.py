@@ -14,6 +14,7 @@ from calibcli.plots import Plot
 from calibcli.predictions import Kind
 from calibcli.result import Cell, Estimate, Numbers, Table
 from calibcli.scalers.kinds import as_logits
+from calibcli.scalers.program import apply
 from calibcli.shelves import Choice, Shelf
 
 Array = NDArray[np.float64]
@@ -29,7 +30,9 @@ SCALERS = Shelf(
 )
 """An entry is a function `(predictions, job, *, options) -> Fitted`, put here with the traits
 
-apply: `(parameters, logits (n, K) float64) -> log-probabilities (n, K) float64`.
+map: the program `(o, parameters, logits (n, K)) -> log-probabilities (n, K)`, in the operations of `program`.
+steep: whether it has jumps, steep knots or 1 - p, so that float32 is off (by up to .07): runtimes work in float64
+    (optional).
 form: its parameters by name, as `parameters.Form`.
 search: a function of the options, whether settings are chosen by cross-validation (optional).
 preserves_accuracy: True where the predicted class of raw logits is kept; or a function of the options (optional).
@@ -177,7 +180,7 @@ class Scaler:
         >>> calibcli.fit_scaler(logits, labels).scaler.map(logits[:5]).shape
         (5, 10)
         """
-        return np.asarray(self.choice.traits["apply"](self.parameters, np.asarray(logits, np.float64)))
+        return apply(self.choice.traits["map"], self.parameters, np.asarray(logits, np.float64))
 
 
 @dataclass(frozen=True, repr=False)

@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from calibcli.links import fit_beta, log_softmax
+from calibcli.links import fit_beta
 from calibcli.predictions import Predictions
-from calibcli.scalers import temperature
 from calibcli.scalers.objectives import block_source
 from calibcli.scalers.parameters import Form, affine
+from calibcli.scalers.program import NumPy, Operations
 from calibcli.scalers.regression import Regression, Shape
-from calibcli.scalers.scaler import SCALERS, Array, Fitted, Job, Parameters
+from calibcli.scalers.scaler import SCALERS, Fitted, Job, Parameters
+from calibcli.scalers.temperature import tempered
 
 
-def apply(given: Parameters, logits: Array) -> Array:
+def structured(o: Operations, given: Parameters, z: Any) -> Any:
     """softmax(W x + b), with x = ln of the tempered probabilities and a small share of even ones."""
-    weight, x = given["weight"], _mixed(given, logits)
-    return log_softmax((x @ weight.T if weight.ndim == 2 else x * weight) + given["bias"])
+    return o.normalised(o.linear(given["weight"], smoothed(o, given, z)) + o.const(given["bias"]))
 
 
-def _mixed(given: Parameters, logits: Array) -> Array:
-    p, even = np.exp(temperature.apply(given, logits)), float(given["even"])
-    return np.asarray(np.log((1 - even) * p + even / p.shape[1]))
+def smoothed(o: Operations, given: Parameters, z: Any) -> Any:
+    even = float(given["even"])
+    return o.log(o.softmax(tempered(o, given, z)) * (1 - even) + even / o.classes)
 
 
 def _form(weight: str) -> dict[str, Form]:
     return {"beta": Form(low=0, high=1e12), "even": Form(low=1e-15, high=1), **affine(weight)}
 
 
-@SCALERS.add(preserves_accuracy=False, apply=apply, form=_form("kk"))
+@SCALERS.add(preserves_accuracy=False, map=structured, form=_form("kk"))
 def sms(predictions: Predictions, job: Job) -> Fitted:
     """Structured matrix scaling: softmax(W x + b) of temperature-scaled x, shrunk to it (Berta et al. 2025).
 
@@ -41,7 +43,7 @@ def sms(predictions: Predictions, job: Job) -> Fitted:
     return _fit("full", predictions)
 
 
-@SCALERS.add(preserves_accuracy=False, apply=apply, form=_form("k"))
+@SCALERS.add(preserves_accuracy=False, map=structured, form=_form("k"))
 def svs(predictions: Predictions, job: Job) -> Fitted:
     """Structured vector scaling: `sms` with a diagonal W, softmax(v ∘ x + b) (Berta et al. 2025).
 
@@ -57,7 +59,8 @@ def _fit(kind: str, predictions: Predictions) -> Fitted:
     beta = fit_beta(block_source(predictions)).usable
     parameters: Parameters = {"beta": np.array(beta), "even": np.array(1 / (n + 1))}
     shape = Shape(kind, k)
-    found = Regression(shape, _mixed(parameters, np.asarray(predictions.logits, np.float64)), predictions.labels, w)
+    x = smoothed(NumPy(k), parameters, np.asarray(predictions.logits, np.float64))
+    found = Regression(shape, x, predictions.labels, w)
     theta = found.minimise(lam=(k * (k - 1)) ** 2 / n, mu=k * k / n, own=k * k / n)
     weight = theta[: shape.weights]
     return Fitted(

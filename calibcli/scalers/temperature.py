@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from calibcli.links import BetaFit, fit_beta, log_softmax
+from calibcli.links import BetaFit, fit_beta
 from calibcli.links.moments import Source, chunks, cumulants
 from calibcli.numerics import effective_groups, root, student_quantile
 from calibcli.plots import Curve, Plot
@@ -16,6 +16,7 @@ from calibcli.predictions import Predictions
 from calibcli.result import Cell, Estimate
 from calibcli.scalers import parameters, search
 from calibcli.scalers.objectives import block_source, brier, nll_curve
+from calibcli.scalers.program import FAR, Operations
 from calibcli.scalers.scaler import SCALERS, Array, Fitted, Job, Parameters
 from calibcli.scalers.subsets import sample
 from calibcli.spec import Count
@@ -37,14 +38,20 @@ REASONS = {
 }
 
 
-def apply(given: Parameters, logits: Array) -> Array:
+def tempered(o: Operations, given: Parameters, z: Any) -> Any:
+    """z / T."""
     beta = float(given["beta"])
-    if beta == 0:
-        return np.where(np.isneginf(logits), -np.inf, -np.log(np.isfinite(logits).sum(axis=1, keepdims=True)))
-    return log_softmax(beta * logits)
+    if beta == 0:  # classes of probability 0 stay
+        return o.where(z < -FAR, o.neg_inf(), 0.0)
+    return z if beta == 1 else z * o.const(given["beta"])
 
 
-@SCALERS.add(preserves_accuracy=True, apply=apply, form=parameters.temperature())
+def scaled(o: Operations, given: Parameters, z: Any) -> Any:
+    """softmax(z / T)."""
+    return o.normalised(tempered(o, given, z))
+
+
+@SCALERS.add(preserves_accuracy=True, map=scaled, form=parameters.temperature())
 def temperature(
     predictions: Predictions, job: Job, *, objective: Objective = "nll", grid: Grid | None = None, bins: Count = 15
 ) -> Fitted:

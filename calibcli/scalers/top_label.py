@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calibcli.links import log_softmax
 from calibcli.predictions import Predictions
-from calibcli.scalers.affine import log_odds
-from calibcli.scalers.monotone import TIE_ODDS, bin_curve, in_bins, isotonic_curve, packed, share, unpacked
+from calibcli.scalers.monotone import TIE_ODDS, bin_curve, isotonic_curve, packed, scores, share
 from calibcli.scalers.parameters import CURVES_BY_CLASS
+from calibcli.scalers.program import NumPy, Operations
 from calibcli.scalers.scaler import SCALERS, Array, Fitted, Job, Parameters
 from calibcli.scalers.subsets import raw_argmax
 from calibcli.spec import Count
@@ -20,20 +19,13 @@ By = Literal["histogram", "isotonic"]
 NAMED = 5  # classes that a note names
 
 
-def apply(given: Parameters, logits: Array) -> Array:
-    curves, read = unpacked(given), np.interp if "linear" in given else in_bins
-    p = log_odds(logits) if "log_odds" in given else np.exp(log_softmax(logits))
-
-    def by_class(rows: NDArray[Any], top: NDArray[Any]) -> Array:
-        out = np.empty(len(rows))
-        for c in np.unique(top):
-            out[top == c] = read(p[top == c, c], *curves[c])
-        return out
-
-    return share(logits, by_class)
+def by_top(o: Operations, given: Parameters, z: Any) -> Any:
+    """The confidence through the curve of the predicted class."""
+    log_p, log_rest, p = scores(o, given, z)
+    return share(o, z, log_p, log_rest, o.read(given, o.max(p), "linear" not in given, o.argmax(z)))
 
 
-@SCALERS.add(preserves_accuracy=True, apply=apply, form=CURVES_BY_CLASS)
+@SCALERS.add(preserves_accuracy=True, map=by_top, form=CURVES_BY_CLASS, steep=True)
 def top_label(predictions: Predictions, job: Job, *, by: By = "histogram", points: Count = 50) -> Fitted:
     """Top-label binning: bins of the confidence for each predicted class; others share the rest (Gupta & Ramdas 2022).
 
@@ -45,7 +37,7 @@ def top_label(predictions: Predictions, job: Job, *, by: By = "histogram", point
     """
     top, w = raw_argmax(predictions), predictions.weights
     z = np.asarray(predictions.logits, np.float64)
-    sure = (log_odds(z) if by == "isotonic" else np.exp(log_softmax(z))).max(axis=1)
+    sure = (NumPy(predictions.k).log_odds(z) if by == "isotonic" else np.exp(log_softmax(z))).max(axis=1)
     hit = (top == predictions.labels).astype(np.float64)
     counts = w if predictions.weight_kind == "count" else None
     size = np.bincount(top, counts, minlength=predictions.k)

@@ -12,45 +12,44 @@ from torch import Tensor, nn
 from calibcli.errors import InputError, UsageError
 from calibcli.inputs import inference
 from calibcli.inputs.dataset import Dataset
+from calibcli.links import log_softmax
 from calibcli.scalers import Scaler
-from calibcli.ship.comparison import DRAWS
+from calibcli.scalers.program import NumPy, Operations
+from calibcli.ship.comparison import DRAWS, LIMITS
 
 Array = NDArray[Any]
-CENTRED = ("vector", "matrix", "bcts")
+PROBES, SPREAD = 200, 3.0  # rows that tell whether a map is linear: of sure and of unsure predictions
 INSTEAD = "use --to onnx, --to pt2 or --to torchscript"
 FEW = 1000  # weights, of which a few draws miss the worst
 HALF = (torch.float16, torch.bfloat16)
 
 
+class Scores(NumPy):
+    """NumPy's operations without normalisation, which softmax(A z + c) does anyway."""
+
+    def log_softmax(self, z: Any) -> Any:
+        return z
+
+    normalised, of_two = log_softmax, Operations.of_two
+
+
 def linear(scaler: Scaler) -> tuple[Array, Array]:
-    """A (K, K) and c (K,) of softmax(A z + c), float64.
+    """A (K, K) and c (K,) of softmax(A z + c), float64: the map at 0 and at each unit vector, if other rows agree.
 
     A row is centred before `vector`, `matrix` and `bcts`, which is linear too: A = V (I - 11'/K).
 
     Raises:
         UsageError: the map is not linear in the logits.
     """
-    given, k, name = scaler.parameters, scaler.k, scaler.choice.name
-    if name == "temperature":
-        return np.eye(k) * float(given["beta"]), np.zeros(k)
-    if name in CENTRED:
-        weight = given["weight"].astype(np.float64)
-        full = weight if weight.ndim == 2 else np.diag(np.broadcast_to(weight, k))
-        return full - full.mean(axis=1, keepdims=True), given["bias"].astype(np.float64)
-    if name in ("platt", "beta"):
-        if k > 2:
-            problem = f"'{name}' of {k} classes works on each against the rest, which no linear layer does"
-            raise UsageError(problem, INSTEAD)
-        if name == "platt":
-            slope, bias = float(given["slope"][0]), float(given["bias"][0])
-        else:
-            a, b, bias = (float(given[key][0]) for key in "abc")
-            if abs(a - b) > 1e-9 * max(a, b):
-                problem = f"beta calibration with a = {a:.4g} and b = {b:.4g} is not linear in the logits (a = b is)"
-                raise UsageError(problem, INSTEAD)
-            slope = a
-        return slope / 2 * np.array([[1.0, -1.0], [-1.0, 1.0]]), np.array([-bias / 2, bias / 2])
-    raise UsageError(f"'{name}' is not linear in the logits and cannot be folded into a layer", INSTEAD)
+    k, name = scaler.k, scaler.choice.name
+    with np.errstate(all="ignore"):
+        out = scaler.choice.traits["map"](Scores(k), scaler.parameters, np.eye(k + 1, k, -1))
+    a, c = (out[1:] - out[0]).T, out[0]
+    rows = np.random.default_rng(0).standard_normal((PROBES, k)) * SPREAD
+    limit = LIMITS["float64"]
+    if not np.allclose(log_softmax(rows @ a.T + c), scaler.map(rows), rtol=limit, atol=limit):
+        raise UsageError(f"'{name}' is not linear in the logits and cannot be folded into a layer", INSTEAD)
+    return a, c
 
 
 def head(model: nn.Module, rows: Dataset, source: str) -> tuple[str, nn.Linear]:

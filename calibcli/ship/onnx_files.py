@@ -22,7 +22,7 @@ from calibcli.predictions import two_columns
 from calibcli.scalers import Scaler, same_order
 from calibcli.ship import onnx_run
 from calibcli.ship.comparison import DRAWS, compare, of_scores, softmax
-from calibcli.ship.maps import calibrated, classes, exact_enough, log_probabilities, normalised
+from calibcli.ship.maps import classes, exact_enough, log_probabilities, mapped
 from calibcli.ship.onnx_nodes import OLDEST, PREFIX, GraphOps, Value, standalone
 from calibcli.ship.onnx_place import ENDS, KINDS, Place, find, leads
 from calibcli.ship.onnx_weights import weights_beside
@@ -216,16 +216,14 @@ def _put(model: Any, place: Place, scaler: Scaler, wide: bool, opset: int, name:
     graph = model.graph
     fresh = f"{PREFIX}before"
     own = place.kind
-    o = GraphOps(scaler.k, np.float64 if wide else np.float32, float(np.finfo(KINDS[own]).eps), opset)
+    stays = scaler.choice.name == "temperature" and place.held == "logits"  # z / T, as a fold would give it
+    o = GraphOps(scaler.k, np.float64 if wide else np.float32, float(np.finfo(KINDS[own]).eps), opset, stays)
     working = TensorProto.DOUBLE if wide else TensorProto.FLOAT
     x = Value(o, fresh if not place.before else place.at)
     x = o.along("Unsqueeze", 1, 13, x) if place.flat else x
     z = o.cast(x, working) if own != working else x
-    z = calibrated(o, scaler, z)
-    if place.held == "probabilities":
-        z = o.exp(normalised(o, z))
-    elif scaler.choice.name != "temperature":
-        z = normalised(o, z)
+    z = mapped(o, scaler, z)
+    z = o.exp(z) if place.held == "probabilities" else z
     if scaler.columns == 1:
         z = o.column(z, 1) if place.held == "probabilities" else o.column(z, 1) - o.column(z, 0)
     z = o.along("Squeeze", 1, 13, z) if place.flat else z

@@ -12,12 +12,14 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
+from calibcli.scalers.program import Operations
+
 PREFIX = "calib/"
 OLDEST = 11  # opset: earlier ones have other Clip, Gather and ReduceSum
 
 
-def _operator(kind: str) -> Callable[[Value, Value], Value]:
-    return lambda a, b: a.o.node(kind, a, b)
+def _operator(kind: str, swapped: bool = False) -> Callable[[Value, Value | float], Value]:
+    return lambda a, b: a.o.node(kind, b, a) if swapped else a.o.node(kind, a, b)
 
 
 @dataclass(frozen=True)
@@ -28,32 +30,36 @@ class Value:
     name: str
 
     __add__, __sub__, __mul__ = _operator("Add"), _operator("Sub"), _operator("Mul")
-    __truediv__, __matmul__ = _operator("Div"), _operator("MatMul")
+    __radd__, __rsub__, __rmul__ = _operator("Add"), _operator("Sub", True), _operator("Mul")
+    __truediv__, __rtruediv__, __matmul__ = _operator("Div"), _operator("Div", True), _operator("MatMul")
     __lt__, __gt__ = _operator("Less"), _operator("Greater")
 
-    def __le__(self, other: Value) -> Value:
+    def __le__(self, other: Value | float) -> Value:
         return self.o.node("Not", self > other)
 
 
-class GraphOps:
-    """Operations that put a node on the graph each.
+class GraphOps(Operations):
+    """The operations as nodes of a graph.
 
     Args:
         classes: K.
         dtype: that the program works in, float32 or float64.
         eps: rounding of what comes out.
         opset: of the model.
+        logits: whether scores known up to a constant may come out.
     """
 
-    def __init__(self, classes: int, dtype: Any, eps: float, opset: int) -> None:
+    def __init__(self, classes: int, dtype: Any, eps: float, opset: int, logits: bool = False) -> None:
         self.classes, self.dtype, self.eps, self.opset = classes, np.dtype(dtype), eps, opset
+        self.logits = logits
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
         self._known: dict[tuple[Any, ...], Value] = {}
 
-    def node(self, kind: str, *inputs: Value, name: str = "", **attributes: Any) -> Value:
+    def node(self, kind: str, *inputs: Value | float, name: str = "", **attributes: Any) -> Value:
         out = Value(self, name or f"{PREFIX}{kind}_{len(self.nodes)}")
-        made = helper.make_node(kind, [v.name for v in inputs], [out.name], name=f"{PREFIX}{kind}_{len(self.nodes)}n")
+        values = [v if isinstance(v, Value) else self.const(v) for v in inputs]
+        made = helper.make_node(kind, [v.name for v in values], [out.name], name=f"{PREFIX}{kind}_{len(self.nodes)}n")
         made.attribute.extend(helper.make_attribute(key, value) for key, value in attributes.items())
         self.nodes.append(made)
         return out
@@ -80,8 +86,17 @@ class GraphOps:
         return self.node(kind, x, axes=[axis], **more)
 
     max = partialmethod(along, "ReduceMax", -1, 18, keepdims=1)
+    min = partialmethod(along, "ReduceMin", -1, 18, keepdims=1)
     sum = partialmethod(along, "ReduceSum", -1, 13, keepdims=1)
     deep, flat = partialmethod(along, "Unsqueeze", 2, 13), partialmethod(along, "Squeeze", 2, 13)
+
+    def log1p(self, x: Value) -> Any:
+        """ln(1 + x), with what rounding took from 1 + x put back (Kahan)."""
+        u = x + 1.0
+        return self.log(u) - ((u - 1.0) - x) / self.most(u, 1e-30)
+
+    def normalised(self, z: Value) -> Any:
+        return z if self.logits else self.log_softmax(z)
 
     def number(self, condition: Value) -> Value:
         return self.cast(condition, helper.np_dtype_to_tensor_dtype(self.dtype))

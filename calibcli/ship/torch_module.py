@@ -12,25 +12,35 @@ from torch import Tensor, nn
 
 from calibcli.architectures.classify import logits
 from calibcli.scalers import Scaler
+from calibcli.scalers.program import Operations
 from calibcli.ship.maps import classes, log_probabilities
 
 
-class TorchOps:
-    """Operations on tensors. Constants are buffers of the module, in the order of their use."""
+class TorchOps(Operations):
+    """The operations on tensors. Constants are buffers of the module, in the order of their use."""
 
     def __init__(self, module: nn.Module, classes: int, dtype: torch.dtype, eps: float) -> None:
         self.module, self.classes, self.dtype, self.eps = module, classes, dtype, eps
         self.used = 0
 
-    exp, log, abs = staticmethod(torch.exp), staticmethod(torch.log), staticmethod(torch.abs)
-    least, most, same = staticmethod(torch.minimum), staticmethod(torch.maximum), staticmethod(torch.eq)
-    max, sum = (staticmethod(partial(f, dim=-1, keepdim=True)) for f in (torch.amax, torch.sum))
+    exp, log, log1p, abs = (staticmethod(f) for f in (torch.exp, torch.log, torch.log1p, torch.abs))
+    same = staticmethod(torch.eq)
+    max, min, sum = (staticmethod(partial(f, dim=-1, keepdim=True)) for f in (torch.amax, torch.amin, torch.sum))
     argmax = staticmethod(partial(torch.argmax, dim=-1, keepdim=True))
     deep, flat = (staticmethod(partial(f, dim=-1)) for f in (torch.unsqueeze, torch.squeeze))
     index, take = staticmethod(Tensor.long), staticmethod(operator.getitem)
 
-    def where(self, condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        return torch.where(condition, x, y)
+    def least(self, x: Tensor | float, y: Tensor | float) -> Tensor:
+        return torch.minimum(self.lifted(x), self.lifted(y))
+
+    def most(self, x: Tensor | float, y: Tensor | float) -> Tensor:
+        return torch.maximum(self.lifted(x), self.lifted(y))
+
+    def where(self, condition: Tensor, x: Tensor | float, y: Tensor | float) -> Tensor:
+        return torch.where(condition, self.lifted(x), self.lifted(y))
+
+    def lifted(self, x: Tensor | float) -> Tensor:
+        return x if isinstance(x, Tensor) else self.const(x)
 
     def const(self, array: Any, whole: bool = False) -> Tensor:
         name = f"c{self.used}"

@@ -11,6 +11,7 @@ from calibcli.files import atomic
 from calibcli.ship import snippets
 from calibcli.ship.as_json import described, scaler_of
 from calibcli.ship.comparison import of_scores
+from calibcli.ship.languages import LANGUAGES
 from calibcli.ship.target import TARGETS, Job, Shipped
 
 NEEDED = {".js": "node", ".c": "a C compiler (cc)"}
@@ -33,7 +34,7 @@ def json(job: Job) -> Shipped:
     Raises:
         UsageError: a file beside it that calib did not write would be replaced.
     """
-    programs = {suffix: snippets.lines(job.scaler, suffix) for suffix in snippets.LANGUAGES}
+    programs = {suffix: snippets.lines(job.scaler, suffix) for suffix in LANGUAGES}
     fed = job.fed("float64")
     made = {job.path: texts.dumps(described(job.scaler), indent=1, allow_nan=False) + "\n"}
     again = scaler_of(made[job.path], job.path.name)
