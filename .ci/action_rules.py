@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from calibcli.errors import CalibError
+from calibcli.core.errors import CalibError
 from calibcli.gate.config import load
 
 # Windows would run a git.exe of the working folder, so the folders of PATH are searched here.

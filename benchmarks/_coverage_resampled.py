@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from calibcli.hessian import Tensors, tuning
-from calibcli.hessian import trace as traces
-from calibcli.hessian.engine import Engine, Shared
-from calibcli.hessian.problem import Problem
-from calibcli.losses import CrossEntropy
-from calibcli.numerics import student_quantile
+from calibcli.core.statistics import student_quantile
+from calibcli.networks.curvature import Tensors, settings
+from calibcli.networks.curvature import trace as traces
+from calibcli.networks.curvature.engine import Engine, Shared
+from calibcli.networks.curvature.problem import CurvatureProblem
+from calibcli.networks.losses import CrossEntropy
 
 FORMS, AT_ONCE = 12_000, 2_000
 LEVEL, MOST = 0.95, 1024
@@ -39,7 +39,7 @@ class Cells:
     @classmethod
     def of(cls, model: nn.Module, x: Tensor, y: Tensor) -> Cells:
         cpu = torch.device("cpu")
-        problem = Problem(model, Tensors(x, y), device=cpu, dtype=torch.float64, batch_size=256)
+        problem = CurvatureProblem(model, Tensors(x, y), device=cpu, dtype=torch.float64, batch_size=256)
         problem.classes = model(x[:1]).shape[1]
         engine, rows = Engine(Shared(problem, 0, LEVEL, None), CrossEntropy()), traces.coarse(len(x))
         on = torch.cat([torch.full((size,), bool(bends)) for size, bends in zip(problem.sizes, engine.has_curvature)])
@@ -66,7 +66,7 @@ class Cells:
         return traces.Probes(found, torch.zeros(len(count), 0, 3, dtype=torch.float64), self.rows)
 
 
-def dense(problem: Problem, engine: Engine, rows: range, on: Tensor) -> Tensor:
+def dense(problem: CurvatureProblem, engine: Engine, rows: range, on: Tensor) -> Tensor:
     """(elements, elements) of H - G of these rows, in the tensors whose logits bend."""
     gradients = problem.gradients(rows, engine.rest)
     live, out = [g for g in gradients if g.requires_grad], []
@@ -96,7 +96,7 @@ def resampled(name: str, model: nn.Module, x: Tensor, y: Tensor, runs: int) -> N
             size = abs(g.value + traces.summarise(pilot, n).value)
             layout = cells.engine.problem.layout
             sampling = traces.sampling_error(g.rows, *traces.by_group(pilot, layout), layout)
-            wish = precision * size if precision else max(tuning.SHARE * sampling, 1e-3 * size)
+            wish = precision * size if precision else max(settings.SHARE * sampling, 1e-3 * size)
             count = traces.allocate(pilot, steepness, wish, MOST, cells.rows, LEVEL, elements)
             mean = traces.summarise(cells.draw(count, stream), n, steepness)
             error = mean.value - float(cells.true.sum()) / n

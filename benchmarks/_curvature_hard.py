@@ -95,8 +95,8 @@ def plain(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Any]:
 
 
 def ours(model: nn.Module, x: Tensor, y: Tensor, what: str) -> dict[str, Any]:
-    import calibcli.hessian as hessian
-    from calibcli.hessian import engine, lanczos
+    import calibcli.networks.curvature as hessian
+    from calibcli.networks.curvature import engine, spectrum
 
     spent: dict[str, list[float]] = {}
 
@@ -111,7 +111,7 @@ def ours(model: nn.Module, x: Tensor, y: Tensor, what: str) -> dict[str, Any]:
 
         setattr(owner, name, measured)
 
-    for owner, name in ((hessian, "check"), (lanczos.Lanczos, "extend"), (engine, "certify")):
+    for owner, name in ((hessian, "check"), (spectrum.Lanczos, "extend"), (engine, "certify")):
         timed(owner, name)
     found = hessian.measure(model, (x, y), what)
     e, steps = found.estimates[0], sorted(spent.get("extend", [0.0])[1:])
@@ -154,7 +154,7 @@ def worker(tool: str, name: str) -> None:
     model.eval()
     import_module("torch.fx.experimental.symbolic_shapes")  # autograd imports it at first use: half a second
     if tool.startswith("calib"):
-        import_module("calibcli.hessian")
+        import_module("calibcli.networks.curvature")
     before, start = peak(), time.process_time()
     if tool == "plain":
         found = plain(model, x, y)

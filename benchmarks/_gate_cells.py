@@ -23,14 +23,13 @@ from _gate_truth import NO_BOUND, ROUNDING, margins, of_population
 from _populations import MADE, Pair, Population, grouped, made, names, pairs, population, real
 from scipy.stats import binom
 
+from calibcli.core.result import Check
 from calibcli.gate import sources
-from calibcli.gate.check import check
+from calibcli.gate.check import Baselines, check
 from calibcli.gate.config import Config, Gate
-from calibcli.gate.input_files import Baselines
-from calibcli.gate.sources import Scores
-from calibcli.metrics.isotonic import Cells
-from calibcli.predictions import ArrayScores, Predictions
-from calibcli.result import Check
+from calibcli.gate.sources import RecordedOutputs
+from calibcli.metrics.corp import SimulationCells
+from calibcli.scores.predictions import ArrayScores, Predictions
 
 SIZES = (200, 500, 1000, 5000)
 GROUPS = (5, 10, 30, 100)
@@ -158,9 +157,9 @@ class Trial:
             assert self.folder is not None
             base, new = self.pair.base, self.pair.new
             np.savez(self.folder / "base.npz", logits=base.scores[rows], labels=base.labels[rows])
-            source = Scores(drawn(new, rows), config)
+            source = RecordedOutputs(drawn(new, rows), config)
             return list(check(source, config, Baselines(source, {"kind": "logits"})).checks)
-        return list(check(Scores(self.draw(rng), config), config).checks)
+        return list(check(RecordedOutputs(self.draw(rng), config), config).checks)
 
     def draw(self, rng: np.random.Generator) -> Predictions:
         """Rows of the population, in the way of the cell."""
@@ -196,7 +195,7 @@ class Trial:
 
 def judged(predictions: Predictions, config: Config) -> list[str]:
     """The outcome of every rule (and slice), in their order."""
-    return [c.outcome for c in check(Scores(predictions, config), config).checks]
+    return [c.outcome for c in check(RecordedOutputs(predictions, config), config).checks]
 
 
 def drawn(p: Population, rows: Any, **fields: Any) -> Predictions:
@@ -264,7 +263,7 @@ Counts = dict[str, list[float]]
 
 # a verdict is counted, not the advice on rows or the null level that come with it, which take most of the time
 @patch.object(sources, "to_decide", lambda *_, **__: None)
-@patch.object(Cells, "miscalibration", lambda *_: np.zeros(1))
+@patch.object(SimulationCells, "miscalibration", lambda *_: np.zeros(1))
 def simulate(trial: Trial, runs: int, seed: int, only: Sequence[str] | None = None) -> Counts:
     """Outcomes of `runs` draws, of the rules in `only` or of all."""
     rng = np.random.default_rng([trial.cell.seed, seed])

@@ -18,12 +18,12 @@ from _gate_cells import Cell, Trial, made, trial_of
 from _gate_truth import COMPARED, NO_BOUND
 from _populations import MADE, pairs
 
-from calibcli.errors import UsageError
+from calibcli.core.errors import UsageError
 from calibcli.gate import sources
 from calibcli.gate.config import Gate
-from calibcli.gate.limits import resolved
+from calibcli.gate.verdicts import resolved
 from calibcli.metrics import METRICS
-from calibcli.metrics.isotonic import Cells
+from calibcli.metrics.corp import SimulationCells
 
 N = 1000
 RUNS = 60
@@ -76,7 +76,7 @@ def priced(runs: int, metrics: Sequence[str] | None) -> Priced:
 
 
 @patch.object(sources, "to_decide", lambda *_, **__: None)
-@patch.object(Cells, "miscalibration", lambda *_: np.zeros(1))
+@patch.object(SimulationCells, "miscalibration", lambda *_: np.zeros(1))
 def one(trial: Trial, runs: int) -> dict[str, list[float]]:
     """One cell: draws, PASS, NOT RUN and the mean reach of each rule."""
     wide = {name: roomy(name, gate) for name, gate in trial.rules.items() if name.split()[0] not in NO_BOUND}

@@ -15,12 +15,12 @@ from _populations import Pair, Population, values
 from scipy.optimize import minimize_scalar
 from scipy.special import logsumexp
 
-from calibcli.errors import UsageError
+from calibcli.core.errors import UsageError
 from calibcli.gate.config import Gate, limit_rule
-from calibcli.gate.limits import resolved
+from calibcli.gate.verdicts import resolved
 from calibcli.metrics import METRICS
-from calibcli.metrics.sample import known
-from calibcli.predictions import Predictions
+from calibcli.metrics.shelf import known
+from calibcli.scores.predictions import Predictions
 
 NO_BOUND = ("mce", "ece_sweep", "kde_ece", "calibration_p", "spiegelhalter_z")
 """Metrics that are NOT RUN, whatever the data: asked a few times in every cell, to see that this stays so."""

@@ -8,19 +8,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibcli.metrics import gap_norms
-from calibcli.metrics.detection import AveragePrecision
+from calibcli.metrics import binned
+from calibcli.metrics.binned import GapNorm
 from calibcli.metrics.discrimination import Concordance, RiskCoverage
-from calibcli.metrics.gap_norms import GapNorm
 from calibcli.metrics.intervals import Statistic
-from calibcli.metrics.sample import BinaryOutcomes
+from calibcli.metrics.ood import AveragePrecision
+from calibcli.metrics.shelf import BinaryOutcomes
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 POPULATION, BINS = 100_000, 15
 METRICS = ("ece", "adaece", "aurc", "failure_auroc", "auc", "ood auroc", "ood aupr_in", "ood aupr_out")
 OF_EVENT: dict[str, Callable[[BinaryOutcomes], Statistic]] = {
-    "ece": lambda v: GapNorm(v, v.width_bins(BINS, "right"), gap_norms.l1),
-    "adaece": lambda v: GapNorm(v, v.mass_bins(BINS, "split-merge"), gap_norms.l1),
+    "ece": lambda v: GapNorm(v, v.width_bins(BINS, "right"), binned.l1),
+    "adaece": lambda v: GapNorm(v, v.mass_bins(BINS, "split-merge"), binned.l1),
     "auc": Concordance,
 }
 OF_TOP: dict[str, Callable[[BinaryOutcomes], Statistic]] = {"aurc": RiskCoverage, "failure_auroc": Concordance}

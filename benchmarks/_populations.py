@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from calibcli.metrics import Sample, choose, columns_of
-from calibcli.metrics.bounds import Bounds, table_bounds
-from calibcli.metrics.sample import BinaryOutcomes
-from calibcli.predictions import Predictions
+from calibcli.metrics.binned_bounds import Bounds, table_bounds
+from calibcli.metrics.shelf import BinaryOutcomes
+from calibcli.scores.predictions import Predictions
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Ints = np.ndarray[Any, np.dtype[np.int64]]

@@ -16,13 +16,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from calibcli import CalibError, curvature
-from calibcli.hessian.indexed_data import Tensors
-from calibcli.hessian.operator import SecondDerivative, hessian_scalar
-from calibcli.hessian.problem import Problem
-from calibcli.hessian.settings import plain_recurrence, second_order
-from calibcli.inputs import inference
-from calibcli.losses import CrossEntropy
-from calibcli.result import Result
+from calibcli.core.result import Result
+from calibcli.networks import inference
+from calibcli.networks.curvature.operator import SecondDerivative, hessian_scalar
+from calibcli.networks.curvature.problem import CurvatureProblem, Tensors
+from calibcli.networks.curvature.settings import plain_recurrence, second_order
+from calibcli.networks.losses import CrossEntropy
 
 NEAR = {"float64": 1e-6, "float32": 5e-3}  # of the largest eigenvalue, beside a value's own interval
 
@@ -231,7 +230,7 @@ def kinds(model: nn.Module, names: list[str], most: int) -> list[str]:
 
 
 def _product(model: nn.Module, pair: tuple[Any, Tensor], v: Tensor, dtype: torch.dtype) -> Tensor:
-    problem = Problem(model, Tensors(*pair), forward=inference.logits, device=torch.device("cpu"), dtype=dtype)
+    problem = CurvatureProblem(model, Tensors(*pair), forward=inference.logits, device=torch.device("cpu"), dtype=dtype)
     with plain_recurrence(problem.model):
         return SecondDerivative(problem, hessian_scalar(CrossEntropy())).matvec(v)
 

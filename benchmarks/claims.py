@@ -24,11 +24,11 @@ from typing import NamedTuple
 import _harness  # before NumPy, which it holds to one thread
 import numpy as np
 
-from calibcli.metrics.sample import BinaryOutcomes
-from calibcli.numerics import clopper_pearson
-from calibcli.study import claims
-from calibcli.study.claims import DRAWS, Mean, Measured, Verdict
-from calibcli.study.redraws import Sums, binned, draws, means
+from calibcli.core.statistics import clopper_pearson
+from calibcli.lab.study import claims
+from calibcli.lab.study.claims import DRAWS, ClaimVerdict, MeasuredArm, SeedMean
+from calibcli.lab.study.readings import RowSums, binned, draws, means
+from calibcli.metrics.shelf import BinaryOutcomes
 
 METRICS = ("error", "nll", "ece", "ece2_debiased")
 SEEDS = (3, 5, 10, 20)
@@ -55,7 +55,7 @@ FAMILIES: dict[str, tuple[Arm, ...]] = {
     "one point worse": (Arm(1.0), Arm(1.0, worse=0.01)),
     "falls, then flat": (Arm(1.8), Arm(1.3), Arm(1.3)),
 }
-Found = dict[str, Measured]
+Found = dict[str, MeasuredArm]
 
 
 def measured(
@@ -83,11 +83,11 @@ def measured(
                 values[name].append(summed.value)
                 if times is not None:
                     spread[name].append(summed.drawn(times))
-        found.append({m: Measured(np.array(values[m]), np.stack(spread[m]) if spread[m] else None) for m in metrics})
+        found.append({m: MeasuredArm(np.array(values[m]), np.stack(spread[m]) if spread[m] else None) for m in metrics})
     return found
 
 
-def sums(p: np.ndarray, hit: np.ndarray, metrics: tuple[str, ...]) -> dict[str, Sums]:
+def sums(p: np.ndarray, hit: np.ndarray, metrics: tuple[str, ...]) -> dict[str, RowSums]:
     view = BinaryOutcomes(p, 1 - p, hit, None, False, None, values_only=True)
     rows = {"error": 1.0 - hit, "nll": -np.log(np.where(hit, p, 1 - p))}
     return {name: means(rows[name]) if name in rows else binned(name, view) for name in metrics}
@@ -117,17 +117,19 @@ def integrals(arm: Arm) -> dict[str, float]:
     return {"error": float((weight * (1 - right)).sum()), "nll": float((weight * nll).sum())}
 
 
-def judged(family: str, found: list[Found], wanted: list[dict[str, float]]) -> dict[str, tuple[Verdict, bool, bool]]:
+def judged(
+    family: str, found: list[Found], wanted: list[dict[str, float]]
+) -> dict[str, tuple[ClaimVerdict, bool, bool]]:
     """Claims, and whether each is false where it holds and where it is reversed."""
     a, b, last = found[0], found[1], found[-1]
     alike = family.startswith("alike")
 
-    def twice(judge: object, *arms: Found) -> Verdict:
+    def twice(judge: object, *arms: Found) -> ClaimVerdict:
         return claims.both(judge([arm["ece"] for arm in arms]), judge([arm["ece2_debiased"] for arm in arms]))  # type: ignore[operator]
 
     made = {}
     if alike:
-        level = [Measured(np.full_like(a["ece"].values, i), np.full_like(a["ece"].draws, i)) for i in range(3)]
+        level = [MeasuredArm(np.full_like(a["ece"].values, i), np.full_like(a["ece"].draws, i)) for i in range(3)]
         gap, back = a["nll"] - b["nll"], b["nll"] - last["nll"]
         made["less"] = (twice(lambda arms: claims.less(*arms), b, a), True, True)
         made["less, one estimator"] = (claims.less(a["nll"], b["nll"]), True, True)
@@ -155,9 +157,9 @@ def part(family: str, n: int, number: int) -> Counter[str]:
     for run in range(PART):
         whole = measured(arms, max(SEEDS), n, rng, draws(n, DRAWS, PART * number + run))
         for seeds in SEEDS:
-            found = [{m: Measured(v.values[:seeds], v.draws[:seeds]) for m, v in one.items()} for one in whole]
+            found = [{m: MeasuredArm(v.values[:seeds], v.draws[:seeds]) for m, v in one.items()} for one in whole]
             for name in METRICS:
-                mean = Mean.of(found[1][name] - found[0][name])
+                mean = SeedMean.of(found[1][name] - found[0][name])
                 off = abs(mean.value - (wanted[1][name] - wanted[0][name]))
                 counts[f"{seeds} {name} covered"] += bool(off <= mean.half(0.95))
                 counts[f"{seeds} {name} alone"] += bool(off <= mean.half(0.95, rows=False))
@@ -176,7 +178,7 @@ def borders(family: str, n: int, number: int) -> Counter[str]:
     for run in range(PART):
         whole = measured((arm,), max(SEEDS), n, rng, draws(n, DRAWS, PART * number + run), ("nll",))[0]["nll"]
         for seeds in SEEDS:
-            found = Measured(whole.values[:seeds], whole.draws[:seeds])
+            found = MeasuredArm(whole.values[:seeds], whole.draws[:seeds])
             for name, low, high in (("low", true, 10 * true), ("high", 0.0, true)):
                 word = claims.close_to(found, low, high).word
                 counts[f"{seeds} close_to, from outside, {name} false"] += word == "holds"

@@ -22,14 +22,12 @@ from pathlib import Path
 import numpy as np
 
 from calibcli import from_confidence, metrics
-from calibcli.columns import Columns, columns
-from calibcli.metrics.binned import class_bins
-from calibcli.metrics.gap_norms import l1, l2, over, over_by_confidence, under
-from calibcli.metrics.isotonic import pool
-from calibcli.metrics.kernel import laplace_form
-from calibcli.metrics.sample import BinaryOutcomes, Sample, known
-from calibcli.metrics.smooth import Smoothed
-from calibcli.predictions import Floats, Predictions
+from calibcli.metrics.binned import class_bins, l1, l2, over, over_by_confidence, under
+from calibcli.metrics.corp import pool
+from calibcli.metrics.shelf import BinaryOutcomes, Sample, known
+from calibcli.metrics.smooth_ece import Smoothed, laplace_form
+from calibcli.scores.columns import Columns, columns
+from calibcli.scores.predictions import Floats, Predictions
 
 K = 10
 POPULATION = 400_000

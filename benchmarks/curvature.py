@@ -52,7 +52,7 @@ PROBES = 4  # of each tool; their spread is pooled, the quadratic forms being th
 
 
 def network(name: str, rows: int, data: str, cache: str) -> tuple[nn.Module, Tensor, Tensor]:
-    from calibcli.architectures import ARCHITECTURES
+    from calibcli.networks.architectures import ARCHITECTURES
 
     torch.manual_seed(0)
     if name == "resnet20":
@@ -105,7 +105,7 @@ def train(model: nn.Module, x: Tensor, y: Tensor, parts: Iterable[Tensor]) -> No
 
 
 def ours(task: str, model: nn.Module, x: Tensor, y: Tensor, memory: str) -> dict[str, Any]:
-    from calibcli.hessian import measure
+    from calibcli.networks.curvature import measure
 
     one = {
         "lambda": "lambda_max",
@@ -252,7 +252,7 @@ OPERATORS: dict[str, Callable[[nn.Module, Tensor, Tensor], tuple[Matvec, int, An
 def worker(tool: str, task: str, name: str, rows: int, data: str, cache: str, effort: float) -> None:
     torch.set_num_threads(1)
     model, x, y = network(name, rows, data, cache)
-    import_module("calibcli.hessian" if tool.startswith("calib") else PEERS[tool])
+    import_module("calibcli.networks.curvature" if tool.startswith("calib") else PEERS[tool])
     import_module("torch.fx.experimental.symbolic_shapes")  # autograd imports it at first use: half a second
     before, start = peak(), time.process_time()
     if task == "training":

@@ -25,13 +25,13 @@ from numpy.typing import NDArray
 from torch import nn
 
 import calibcli
-from calibcli.inputs import inference
-from calibcli.inputs.dataset import Dataset
-from calibcli.numerics import student_quantile
-from calibcli.training.command import begin
-from calibcli.training.one_model import fit
-from calibcli.training.recipe import Recipe
-from calibcli.training.setup import Setup
+from calibcli.core.statistics import student_quantile
+from calibcli.lab.training.fit import begin
+from calibcli.lab.training.one_model import fit
+from calibcli.lab.training.options import Setup
+from calibcli.lab.training.recipes import Recipe
+from calibcli.networks import inference
+from calibcli.networks.dataset import Dataset
 
 MODEL = Path(__file__).parent.parent / "sample_data" / "model.safetensors"
 LOSSES = ("ce", "focal:gamma=1", "focal:gamma=3", "focal:gamma=5", "brier", "ce+trace:weight=0.003")

@@ -29,11 +29,11 @@ from _harness import options
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from calibcli.hessian import QUANTITIES, LogitLoss, Tensors, measure
-from calibcli.hessian.engine import Engine, Shared
-from calibcli.hessian.problem import Problem
-from calibcli.hessian.settings import second_order
-from calibcli.losses import CrossEntropy, final
+from calibcli.networks.curvature import QUANTITIES, LogitLoss, Tensors, measure
+from calibcli.networks.curvature.engine import Engine, Shared
+from calibcli.networks.curvature.problem import CurvatureProblem
+from calibcli.networks.curvature.settings import second_order
+from calibcli.networks.losses import CrossEntropy, final
 
 torch.set_num_threads(1)
 TOLERANCES = (0.3, 0.03, 1e-3)
@@ -197,7 +197,7 @@ def one_network(name: str, model: nn.Module, x: Tensor, y: Tensor, *, seeds: int
     true, spectrum = {"trace": float(h.trace()), "trace_ggn": ggn_trace(*exact)}, torch.linalg.eigvalsh(h)
     top = float(spectrum[-1])
     dtype = torch.float32 if tf32 else torch.float64
-    problem = Problem(model, Tensors(x, y), device=torch.device("cpu"), dtype=dtype, batch_size=256, tf32=tf32)
+    problem = CurvatureProblem(model, Tensors(x, y), device=torch.device("cpu"), dtype=dtype, batch_size=256, tf32=tf32)
     problem.classes = model(x[:1]).shape[1]
     shared = Shared(problem, 0, 0.95, None)  # set up once: only the seed changes
     hits: dict[str, list[bool]] = {what: [] for what in (*traces, "share")}

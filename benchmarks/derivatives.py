@@ -6,7 +6,7 @@
 derivatives are mended; `twice` (convolution and batch norm made for second derivatives) against PyTorch's, for the
 Gauss-Newton trace. In every round both sides take the same step in turn; a ratio is the median over rounds, its range
 the smallest and largest. CPU seconds of one thread. What saves less than 1.3 times on all of these has no place in
-`calibcli/derivatives/`.
+`calibcli/networks/derivatives/`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from _harness import by_turns, machine, options, ratio
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from calibcli import losses
-from calibcli.derivatives import normalisation
-from calibcli.inputs import checkpoint
-from calibcli.losses import penalty
+from calibcli.networks import checkpoint, losses
+from calibcli.networks.derivatives import normalisation
+from calibcli.networks.losses import penalties
 
 CASES = {
     "perceptron 784-256-256, 128 rows": ("mlp:inputs=784,hidden=256/256", (784,), 128),
@@ -55,14 +54,14 @@ class Case:
         mended = {name: getattr(normalisation, name) for name in ("batch_norm", "layer_norm")}
         with (
             mock.patch.multiple(F, **mended),
-            mock.patch.object(penalty, "wrong_thrice", return_value=""),
-            plain(penalty, "Jets"),
+            mock.patch.object(penalties, "wrong_thrice", return_value=""),
+            plain(penalties, "Jets"),
         ):
             self.step("ce+trace:weight=0.01")
 
     def without_twice(self) -> None:
         """The Gauss-Newton trace by PyTorch's second derivatives."""
-        with plain(penalty, "Twice"):
+        with plain(penalties, "Twice"):
             self.step("ce+trace:weight=0.01,kind=ggn")
 
 

@@ -44,14 +44,14 @@ def engine(model: Any, rows: tuple[Any, Any], **plan: Any) -> tuple[Any, Counts]
     """An engine on the device, and what its self-test and plan took."""
     import torch
 
-    from calibcli.hessian import Tensors
-    from calibcli.hessian.engine import Engine, Shared
-    from calibcli.hessian.problem import Problem
-    from calibcli.hessian.selftest import check
-    from calibcli.losses import CrossEntropy
+    from calibcli.networks.curvature import Tensors
+    from calibcli.networks.curvature.engine import Engine, Shared
+    from calibcli.networks.curvature.problem import CurvatureProblem
+    from calibcli.networks.curvature.selftest import check
+    from calibcli.networks.losses import CrossEntropy
 
     cuda = torch.device("cuda", 0)
-    problem = Problem(model, Tensors(*rows), device=cuda, dtype=torch.float32, **plan)
+    problem = CurvatureProblem(model, Tensors(*rows), device=cuda, dtype=torch.float32, **plan)
     test = counted(lambda: check(problem, CrossEntropy()))
     return Engine(Shared(problem, 0, 0.95, None), CrossEntropy()), test
 
@@ -64,9 +64,9 @@ def measured(size: int, rows: int) -> dict[str, Counts]:
     pretend.load()
     import torch
 
-    from calibcli.architectures import build
-    from calibcli.hessian.operator import mean_gradient
-    from calibcli.hessian.settings import second_order
+    from calibcli.networks.architectures import build
+    from calibcli.networks.curvature.operator import mean_gradient
+    from calibcli.networks.curvature.settings import second_order
 
     torch.manual_seed(0)
     cuda, out = torch.device("cuda", 0), {}

@@ -22,7 +22,7 @@ import numpy as np
 from _harness import options
 
 import calibcli
-from calibcli.errors import CalibError
+from calibcli.core.errors import CalibError
 
 CHOICES = {"chat": "A,B,C,D", "batch": "A,B,C,D"}
 

@@ -23,10 +23,10 @@ import torch
 from _harness import by_turns, child, head, machine, options, ratio, row
 from torch.nn import functional as F
 
-from calibcli.inputs import checkpoint
-from calibcli.training.batches import Loader
-from calibcli.training.loop import Trainer
-from calibcli.training.recipe import Recipe
+from calibcli.lab.training.batches import Loader
+from calibcli.lab.training.loop import Trainer
+from calibcli.lab.training.recipes import Recipe
+from calibcli.networks import checkpoint
 
 KINDS = {
     "plain": "a plain PyTorch loop, cross-entropy",

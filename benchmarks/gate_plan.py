@@ -15,13 +15,12 @@ from _populations import drawn, ece_bounds, scaled, softmax
 from scipy.stats import binom
 
 import calibcli
-from calibcli.gate.check import check
+from calibcli.gate.check import Baselines, check
 from calibcli.gate.config import Config, Gate
-from calibcli.gate.input_files import Baselines
-from calibcli.gate.planning import plan
-from calibcli.gate.request import Assumptions
-from calibcli.gate.sources import Scores
-from calibcli.predictions import Predictions
+from calibcli.gate.options import Assumptions
+from calibcli.gate.plan import plan
+from calibcli.gate.sources import RecordedOutputs
+from calibcli.scores.predictions import Predictions
 
 
 def planned(gate: Gate, assumed: Assumptions) -> float:
@@ -95,7 +94,7 @@ def temperature_off(runs: int) -> None:
                     z = scaled(rng.standard_normal((n, 10)), accuracy)
                     labels = drawn(softmax(z), rng)
                     np.savez(path, logits=z, labels=labels)
-                    source = Scores(Predictions.of(1.3 * z, labels), config)
+                    source = RecordedOutputs(Predictions.of(1.3 * z, labels), config)
                     failed += check(source, config, Baselines(source, {})).checks[0].outcome == "fail"
                 shares.append(f"n={n}: {failed / runs:.3f}")
             print(f"  accuracy {accuracy}: planned n = {stated:.0f}; " + ", ".join(shares), flush=True)

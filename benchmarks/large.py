@@ -14,7 +14,7 @@ import torch
 from _harness import options, peak
 from torch import Tensor, nn
 
-from calibcli.hessian import measure
+from calibcli.networks.curvature import measure
 
 
 class Transformer(nn.Module):

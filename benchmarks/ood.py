@@ -14,10 +14,10 @@ from statistics import NormalDist
 
 import numpy as np
 
-from calibcli.metrics.detection import AveragePrecision, FalsePositives
 from calibcli.metrics.discrimination import Concordance
+from calibcli.metrics.ood import AveragePrecision, FalsePositives
 from calibcli.metrics.paired import ranked
-from calibcli.metrics.sample import BinaryOutcomes
+from calibcli.metrics.shelf import BinaryOutcomes
 
 SETTINGS = [
     (0.5, 50, 50, 1.0, 1),

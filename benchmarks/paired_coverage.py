@@ -22,12 +22,12 @@ import numpy as np
 from _paired_near import METRICS, Near
 from _paired_near import pairs as near_pairs
 
+from calibcli.core.statistics import clopper_pearson
 from calibcli.metrics import paired, paired_bins
-from calibcli.metrics.discrimination import Ranking
-from calibcli.metrics.gap_norms import GapNorm
+from calibcli.metrics.binned import GapNorm
+from calibcli.metrics.discrimination import RankFunctional
 from calibcli.metrics.intervals import Statistic
-from calibcli.metrics.sample import BinaryOutcomes
-from calibcli.numerics import clopper_pearson
+from calibcli.metrics.shelf import BinaryOutcomes
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 POPULATION, K, BINS = 200_000, 10, 15
@@ -232,8 +232,8 @@ def changed(before: Statistic, after: Statistic) -> paired.Paired | str | None:
     """The difference of two numbers of one metric."""
     if isinstance(before, GapNorm) and isinstance(after, GapNorm):
         return paired._binned(before, after, 0.95)
-    assert isinstance(before, Ranking)
-    assert isinstance(after, Ranking)
+    assert isinstance(before, RankFunctional)
+    assert isinstance(after, RankFunctional)
     return paired.ranked(before, after, 0.95)
 
 

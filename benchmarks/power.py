@@ -15,10 +15,10 @@ import numpy as np
 from _harness import options
 from _populations import ece_bounds
 
-from calibcli.columns import bin_index
+from calibcli.core.statistics import normal_quantile
 from calibcli.gate.plan import EcePopulation, rows_for
-from calibcli.metrics.bounds import Method
-from calibcli.numerics import normal_quantile
+from calibcli.metrics.binned_bounds import Method
+from calibcli.scores.columns import bin_index
 
 BINS, ACCURACY, ALPHA, DRAWS = 15, 0.87, 0.05, 4_000
 FAILS = (

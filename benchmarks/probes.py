@@ -16,21 +16,20 @@ import torch
 from _harness import options
 from curvature import TRAINED, images, train
 
-from calibcli.architectures import ARCHITECTURES
-from calibcli.hessian import Tensors
-from calibcli.hessian import trace as traces
-from calibcli.hessian.engine import Engine, Shared
-from calibcli.hessian.indexed_data import signs
-from calibcli.hessian.problem import Problem
-from calibcli.hessian.selftest import check
-from calibcli.hessian.settings import second_order
-from calibcli.losses import CrossEntropy
+from calibcli.networks.architectures import ARCHITECTURES
+from calibcli.networks.curvature import Tensors
+from calibcli.networks.curvature import trace as traces
+from calibcli.networks.curvature.engine import Engine, Shared
+from calibcli.networks.curvature.problem import CurvatureProblem, signs
+from calibcli.networks.curvature.selftest import check
+from calibcli.networks.curvature.settings import second_order
+from calibcli.networks.losses import CrossEntropy
 
 ROWS, PROBES = 128, 16
 
 
 def report(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> None:
-    problem = Problem(model, Tensors(x, y), device=torch.device("cpu"), dtype=torch.float32)
+    problem = CurvatureProblem(model, Tensors(x, y), device=torch.device("cpu"), dtype=torch.float32)
     with second_order(problem.device):
         check(problem, CrossEntropy())
         engine = Engine(Shared(problem, 0, 0.95, None), CrossEntropy())

@@ -104,7 +104,7 @@ def script(folder: Path) -> None:
 
 
 def text(folder: Path) -> None:
-    from calibcli.inputs.files.source import Source, load_any
+    from calibcli.scores.files.source import Source, load_any
 
     n, k = 200_000, 10
     rng = np.random.default_rng(0)
@@ -141,10 +141,10 @@ def memory(folder: Path) -> None:
 
 
 def threads(folder: Path) -> None:
-    from calibcli.columns import columns
-    from calibcli.inputs.scores import recorded
+    from calibcli.scores import recorded_outputs
+    from calibcli.scores.columns import columns
 
-    rows = recorded.read([write(folder / "scores.npz", 100_000, 1000)])
+    rows = recorded_outputs.read([write(folder / "scores.npz", 100_000, 1000)])
     blocks = [np.random.default_rng(i).standard_normal((1000, 1000)) for i in range(2)]
     outs = [np.empty_like(block) for block in blocks]
 

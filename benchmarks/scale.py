@@ -42,7 +42,7 @@ def make(n: int, k: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def calib(z: np.ndarray, y: np.ndarray) -> float:
-    from calibcli.links import fit_beta
+    from calibcli.scores.likelihood import fit_beta
 
     return fit_beta(z, y).temperature
 
@@ -83,8 +83,8 @@ def probmetrics(z: np.ndarray, y: np.ndarray) -> float:
 
 
 def grid_calib(z: np.ndarray, y: np.ndarray) -> float:
-    from calibcli.predictions import Predictions
-    from calibcli.scalers.search import best_temperature
+    from calibcli.calibrators.temperature import best_temperature
+    from calibcli.scores.predictions import Predictions
 
     return best_temperature(Predictions.of(z, y), np.arange(1, 101) / 10, "ece").temperature
 
@@ -136,8 +136,8 @@ def measure(name: str, n: int, k: int) -> dict[str, Any]:
 
 def exact(n: int, k: int) -> dict[str, Any]:
     """The optimum: Newton in float64 over every row until nothing moves."""
-    from calibcli.links import fit_beta
-    from calibcli.links.moments import evaluate
+    from calibcli.scores.likelihood import fit_beta
+    from calibcli.scores.likelihood.moments import evaluate
 
     z, y = make(n, k)
     beta = fit_beta(z, y).beta

@@ -20,10 +20,10 @@ from collections.abc import Iterator
 import _harness  # before NumPy, which it holds to one thread
 import numpy as np
 
-from calibcli import scalers
-from calibcli.links import fit_beta, log_phi
-from calibcli.predictions import Predictions
-from calibcli.scalers.ridge import Surface
+from calibcli import calibrators
+from calibcli.calibrators.focal_likelihood import Surface
+from calibcli.scores.likelihood import fit_beta, log_phi
+from calibcli.scores.predictions import Predictions
 
 POPULATIONS = {"plain": (3, 2.0), "many classes": (20, 2.5), "saturated": (5, 8.0)}  # classes, scale of the logits
 GROUPS = (0, 10, 30, 100)  # 0: independent rows
@@ -64,7 +64,7 @@ def cell(kind: str, n: int, groups: int, gamma: float, runs: int, truths: list[f
     counts = np.zeros((len(truths), 2), int)
     for run in range(runs):
         p = draw(n, groups, kind, gamma, np.random.default_rng([run, n, groups]))
-        for count, estimate, t in zip(counts, scalers.fit(spec, p).estimates, truths, strict=False):
+        for count, estimate, t in zip(counts, calibrators.fit(spec, p).estimates, truths, strict=False):
             if estimate.low is not None:
                 count += 1, estimate.low <= t <= (math.inf if estimate.high is None else estimate.high)
     return [(int(given), int(inside)) for given, inside in counts]

@@ -21,12 +21,12 @@ import _harness  # before NumPy, which it holds to one thread
 import numpy as np
 
 import calibcli
-from calibcli.errors import CalibError
-from calibcli.links import log_softmax
-from calibcli.predictions import Predictions
-from calibcli.scalers.fitting import applicable
-from calibcli.scalers.program import NumPy
-from calibcli.scalers.structured import smoothed
+from calibcli.calibrators.fitting import applicable
+from calibcli.calibrators.program import NumPy
+from calibcli.calibrators.structured import smoothed
+from calibcli.core.errors import CalibError
+from calibcli.scores.likelihood import log_softmax
+from calibcli.scores.predictions import Predictions
 
 SLOW = 20  # classes beyond which matrix and dirichlet are left out: the search for their penalties takes minutes
 

@@ -29,10 +29,10 @@ import _harness  # before NumPy, which it holds to one thread
 import numpy as np
 
 import calibcli
-from calibcli.errors import CalibError
-from calibcli.links import log_softmax
-from calibcli.predictions import Predictions
-from calibcli.scalers import SCALERS, Scaler
+from calibcli.calibrators import SCALERS, Scaler
+from calibcli.core.errors import CalibError
+from calibcli.scores.likelihood import log_softmax
+from calibcli.scores.predictions import Predictions
 
 ROWS, SAMPLES = 1000, Path(__file__).parent.parent / "sample_data"
 OPTIONS = {"matrix": ":lam=100,mu=100", "dirichlet": ":lam=100,mu=100"}  # chosen here: their search takes minutes

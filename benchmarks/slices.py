@@ -19,12 +19,11 @@ import numpy as np
 from _harness import CALIB, options, run
 from scipy import stats
 
-from calibcli.numerics import clopper_pearson
-from calibcli.predictions import Predictions
+from calibcli.core.statistics import clopper_pearson
+from calibcli.scores.predictions import Predictions
 from calibcli.slices import Search
+from calibcli.slices.candidates import Evidence, columns_of, ranked
 from calibcli.slices.find import find
-from calibcli.slices.literals import columns_of
-from calibcli.slices.tried import Evidence, ranked
 
 COLUMNS, VALUES, LEAST = 8, 4, 100
 ALLOWED = 0.06

@@ -21,7 +21,7 @@ from typing import Any
 from _harness import CALIB, head, options, row
 from _harness import run as harness
 
-from calibcli.study.experiment import built_in
+from calibcli.lab.study.experiment import built_in
 
 TIMES = {"seconds", "spent", "provenance", "checksum"}  # the last is a digest of the others, times included
 LIMIT = 20  # CPU minutes of all together

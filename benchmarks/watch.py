@@ -22,15 +22,15 @@ import numpy as np
 from _harness import options
 from _populations import MADE, Population, grouped, made, scaled, softmax
 
-from calibcli.errors import UsageError
+from calibcli.core.errors import UsageError
+from calibcli.core.statistics import bin_index, clopper_pearson
 from calibcli.gate.config import Config, Gate
-from calibcli.gate.sources import Scores
-from calibcli.metrics.bounds import table_bounds
-from calibcli.metrics.sample import BinaryOutcomes
-from calibcli.numerics import bin_index, clopper_pearson
-from calibcli.predictions import Predictions
-from calibcli.watch import watched as watching
-from calibcli.watch.streams import L, Stream, Watched, tables, thresholds
+from calibcli.gate.sources import RecordedOutputs
+from calibcli.metrics.binned_bounds import table_bounds
+from calibcli.metrics.shelf import BinaryOutcomes
+from calibcli.scores.predictions import Predictions
+from calibcli.watch import rules as watching
+from calibcli.watch.bets import L, Stream, Watched, tables, thresholds
 
 RUNS, NIGHTS, ROWS = 400, 150, 100
 AGAIN, MOST = 2000, 0.06  # runs of a second look, where a bound of the first is above
@@ -60,7 +60,7 @@ def pool(p: Population, metric: str, limit: float | None = None) -> Pool:
     side = SIDES.get(metric, "max")
     key = "limit" if side == "zero" else side
     gate = Gate(metric=metric, **{key: 0.5})  # type: ignore[arg-type]
-    source = Scores(rows, Config(gates=(gate,)))
+    source = RecordedOutputs(rows, Config(gates=(gate,)))
     rule = watching.watched(gate, source, 10.0)
     cell, value, weight, groups = watching._rows(rule, source, gate, source.whole, 10.0)
     starts = None

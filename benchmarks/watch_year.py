@@ -24,7 +24,7 @@ import numpy as np
 from _harness import CALIB, run
 
 import calibcli
-from calibcli.watch import ledger
+from calibcli.watch import state_file
 
 SAMPLE = Path(__file__).parent.parent / "sample_data" / "test.npz"
 ROWS = 200
@@ -56,7 +56,7 @@ def year(file: Any, limits: dict[str, Any], nights: int, drift: int, times: floa
 
 def same(one: Path, other: Path) -> bool:
     """Whether two states hold the same rows: everything but when they were written."""
-    both = [ledger.load(path) for path in (one, other)]
+    both = [state_file.load(path) for path in (one, other)]
     a, b = ([(s.rows, s.nights), {k: v.arrays() for k, v in s.streams.items()}] for s in both)
     return a[0] == b[0] and all(
         np.array_equal(array, b[1][key][name]) for key, arrays in a[1].items() for name, array in arrays.items()

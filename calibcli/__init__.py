@@ -2,16 +2,12 @@
 
 The public functions are loaded when they are first used, so that `import calibcli` costs nothing:
 
-    read from_arrays from_confidence measure       calibcli.api.measuring
+    read from_arrays from_confidence measure Accumulator  calibcli.api.measuring
     inspect                                        calibcli.api.inspecting
-    Accumulator                                    calibcli.api.accumulating
     fit_scaler apply load_scaler save_scaler scale calibcli.api.fixing
-    find_slices                                    calibcli.api.finding
-    ood                                            calibcli.api.detecting
-    check compare plan                             calibcli.api.gating
-    report                                         calibcli.api.reporting
+    find_slices ood                                calibcli.api.finding
+    check compare plan report Watch                calibcli.api.gating
     scorer Calibrator                              calibcli.api.estimator
-    Watch                                          calibcli.api.watching
     curvature train loss logits                    calibcli.api.networks
     export verify                                  calibcli.api.shipping
     Predictions Result Estimate CalibError
@@ -22,43 +18,36 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from calibcli import extensions
+from calibcli.core import extensions
+
+if TYPE_CHECKING:
+    from calibcli.api.estimator import Calibrator, scorer
+    from calibcli.api.finding import find_slices, ood
+    from calibcli.api.fixing import apply, fit_scaler, load_scaler, save_scaler, scale
+    from calibcli.api.gating import Watch, check, compare, plan, report
+    from calibcli.api.inspecting import inspect
+    from calibcli.api.measuring import Accumulator, from_arrays, from_confidence, measure, read
+    from calibcli.api.networks import curvature, logits, loss, train
+    from calibcli.api.shipping import export, verify
+    from calibcli.core.errors import CalibError
+    from calibcli.core.result import Estimate, Result
+    from calibcli.scores.predictions import Predictions
 
 __version__ = "0.1.0"
 
-if TYPE_CHECKING:
-    from calibcli.api.accumulating import Accumulator
-    from calibcli.api.detecting import ood
-    from calibcli.api.estimator import Calibrator, scorer
-    from calibcli.api.finding import find_slices
-    from calibcli.api.fixing import apply, fit_scaler, load_scaler, save_scaler, scale
-    from calibcli.api.gating import check, compare, plan
-    from calibcli.api.inspecting import inspect
-    from calibcli.api.measuring import from_arrays, from_confidence, measure, read
-    from calibcli.api.networks import curvature, logits, loss, train
-    from calibcli.api.reporting import report
-    from calibcli.api.shipping import export, verify
-    from calibcli.api.watching import Watch
-    from calibcli.errors import CalibError
-    from calibcli.predictions import Predictions
-    from calibcli.result import Estimate, Result
 
 _HOME = {
-    "calibcli.api.accumulating": "Accumulator",
-    "calibcli.api.detecting": "ood",
     "calibcli.api.estimator": "Calibrator scorer",
-    "calibcli.api.finding": "find_slices",
+    "calibcli.api.finding": "find_slices ood",
     "calibcli.api.fixing": "apply fit_scaler load_scaler save_scaler scale",
-    "calibcli.api.gating": "check compare plan",
+    "calibcli.api.gating": "check compare plan report Watch",
     "calibcli.api.inspecting": "inspect",
-    "calibcli.api.measuring": "from_arrays from_confidence measure read",
+    "calibcli.api.measuring": "Accumulator from_arrays from_confidence measure read",
     "calibcli.api.networks": "curvature logits loss train",
-    "calibcli.api.reporting": "report",
     "calibcli.api.shipping": "export verify",
-    "calibcli.api.watching": "Watch",
-    "calibcli.errors": "CalibError",
-    "calibcli.predictions": "Predictions",
-    "calibcli.result": "Estimate Result",
+    "calibcli.core.errors": "CalibError",
+    "calibcli.scores.predictions": "Predictions",
+    "calibcli.core.result": "Estimate Result",
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names.split()}
 __all__ = [
@@ -95,17 +84,20 @@ __all__ = [
 ]
 
 
-extensions.register_device_scores(lambda tensor: importlib.import_module("calibcli.device_scores").of_tensor(tensor))
-extensions.register_formats(lambda: importlib.import_module("calibcli.torch_formats"))
+extensions.register_device_scores(
+    lambda tensor: importlib.import_module("calibcli.networks.device_scores").of_tensor(tensor)
+)
+extensions.register_formats(lambda: importlib.import_module("calibcli.networks.formats"))
+extensions.register_entries("target", lambda: importlib.import_module("calibcli.networks.deploy.targets"))
 
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULE:
         raise AttributeError(f"module 'calibcli' has no attribute '{name}'")
-    from calibcli import spoken
+    from calibcli.core import python_errors
 
     found = getattr(importlib.import_module(_MODULE[name]), name)
-    globals()[name] = found if isinstance(found, type) else spoken.in_python(found, name)
+    globals()[name] = found if isinstance(found, type) else python_errors.in_python(found, name)
     return globals()[name]
 
 

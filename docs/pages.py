@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import calibcli
-from calibcli import catalogue
+from calibcli.api import catalogue
 from calibcli.cli.app import COMMANDS
 
 ROOT = Path(__file__).parent.parent

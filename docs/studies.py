@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from calibcli.result import Result, Table
+from calibcli.core.result import Result, Table
 
 HERE = Path(__file__).parent / "studies"
 MARKS = re.compile(r"(<!-- study -->\n).*(<!-- /study -->)", re.S)

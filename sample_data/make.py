@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from sklearn.datasets import load_digits
 
-from calibcli.inputs import checkpoint
+from calibcli.networks import checkpoint
 
 HERE = Path(__file__).parent
 ARCHITECTURE = "mlp:inputs=64,hidden=64/64,classes=10"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calibcli.links import log_softmax
-from calibcli.links.focal_map import Array, _log_h
-from calibcli.numerics import log_sigmoid
+from calibcli.core.statistics import log_sigmoid
+from calibcli.scores.likelihood import log_softmax
+from calibcli.scores.likelihood.focal_map import Array, _log_h
 
 
 def log_phi_inverse(log_p: ArrayLike, gamma: float) -> Array:

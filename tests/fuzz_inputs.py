@@ -31,10 +31,10 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from calibcli import memory
+from calibcli.api import inspecting
 from calibcli.cli.app import main
-from calibcli.errors import CalibError, Exit
-from calibcli.inputs.scores import recognise
+from calibcli.core import memory
+from calibcli.core.errors import CalibError, Exit
 
 RNG = np.random.default_rng(5)
 Z = RNG.normal(size=(40, 5)).astype(np.float32)
@@ -364,7 +364,7 @@ class Seen:
 def inspect(path: str) -> bool:
     """Whether the file was read; anything but a refusal is an error of the test."""
     try:
-        recognise.inspect([path], {"choices": "A,B,C,D"} if "chats" in path else {})
+        inspecting.inspect_outputs([path], {"choices": "A,B,C,D"} if "chats" in path else {})
     except CalibError as refusal:
         told = refusal
     else:
@@ -394,7 +394,7 @@ def command(*arguments: str) -> bool:
 
 def opened(path: str, split: str) -> bool:
     """Whether a data set was read; anything but a refusal is an error of the test."""
-    from calibcli.inputs import dataset
+    from calibcli.networks import dataset
 
     try:
         found = dataset.load(f"{path}#{split}" if split else path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from calibcli.result import Check, Estimate, Outcome, Result, Table
+from calibcli.core.result import Check, Estimate, Outcome, Result, Table
 
 LEVELS: dict[str, Any] = {"level": 0.9, "sided": "each"}
 

@@ -107,6 +107,16 @@ def code_lines(path: Path) -> int:
     return len(lines - strings)
 
 
+def classes_defined_twice() -> dict[str, list[str]]:
+    """Names of classes that more than one file defines, with those files."""
+    where: dict[str, list[str]] = defaultdict(list)
+    for name, path in MODULES.items():
+        for node in tree(path).body:
+            if isinstance(node, ast.ClassDef):
+                where[node.name].append(name)
+    return {name: files for name, files in where.items() if len(files) > 1}
+
+
 def long_functions(most: int) -> list[str]:
     return [
         f"{module(path)}.{node.name}: {length} lines"

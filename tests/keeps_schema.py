@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 import schema
 
-from calibcli.result import Result
+from calibcli.core.result import Result
 
 VALID = jsonschema.Draft202012Validator(schema.schema())
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from calibcli.plots import Curve, Plot
-from calibcli.result import Check, Estimate, Result, Table
+from calibcli.core.figure_data import Curve, Plot
+from calibcli.core.result import Check, Estimate, Result, Table
 
 BINS = 15
 EDGES = [i / BINS for i in range(BINS + 1)]

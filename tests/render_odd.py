@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from calibcli.plots import Curve, Plot
-from calibcli.result import Check, Estimate, Result, Table
+from calibcli.core.figure_data import Curve, Plot
+from calibcli.core.result import Check, Estimate, Result, Table
 
 
 def odd() -> dict[str, Result]:

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from calibcli.plots import Curve, Plot
-from calibcli.result import SCHEMA, Check, Estimate, Result, Table
+from calibcli.core.figure_data import Curve, Plot
+from calibcli.core.result import SCHEMA, Check, Estimate, Result, Table
 
 PARTS = (Estimate, Curve, Plot, Table, Check)
 PLAIN = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}

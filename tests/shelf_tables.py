@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from calibcli import catalogue
+from calibcli.api import catalogue
 
 ROOT = Path(__file__).parent.parent
 PAGES = {path.name: path for path in (*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "CHANGELOG.md")}

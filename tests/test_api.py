@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 import calibcli
-from calibcli.errors import GateFailed, UsageError
-from calibcli.gate.request import Request
-from calibcli.inputs.opening import Reading
-from calibcli.inputs.scores.from_arrays import How
+from calibcli.core.errors import GateFailed, UsageError
+from calibcli.gate.options import Request
+from calibcli.scores.from_arrays import How
+from calibcli.scores.reading_options import Reading
 
 
 def sample(n: int = 400, k: int = 4) -> tuple[np.ndarray, np.ndarray]:

@@ -16,7 +16,7 @@ import typer
 from calibcli import __version__
 from calibcli.cli.app import COMMANDS, main
 from calibcli.cli.typed import build
-from calibcli.inputs.opening import Reading
+from calibcli.scores.reading_options import Reading
 
 ROOT = Path(__file__).parent.parent
 TEST, VALIDATION = (str(ROOT / "sample_data" / f"{name}.npz") for name in ("test", "validation"))

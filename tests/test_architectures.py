@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from calibcli.architectures import ARCHITECTURES, build
-from calibcli.errors import UsageError
-from calibcli.inputs import checkpoint
+from calibcli.core.errors import UsageError
+from calibcli.networks import checkpoint
+from calibcli.networks.architectures import ARCHITECTURES, build
 
 torch.set_num_threads(1)
 DOCS = Path(__file__).parent.parent / "docs" / "checkpoints.md"

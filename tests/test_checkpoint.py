@@ -14,10 +14,10 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from calibcli.architectures import build
-from calibcli.errors import InputError, UsageError
-from calibcli.inputs import checkpoint
-from calibcli.inputs.checkpoint import safe_unpickler
+from calibcli.core.errors import InputError, UsageError
+from calibcli.networks import checkpoint
+from calibcli.networks.architectures import build
+from calibcli.networks.checkpoint import safe_unpickler
 
 torch.set_num_threads(1)
 SPEC = "cnn:widths=4/8,classes=5"
@@ -361,7 +361,9 @@ def test_inert_reading_equals_torch(tmp_path: Path, dtype: torch.dtype) -> None:
 
 def test_loading_draws_nothing_from_the_random_state(model: nn.Module, tmp_path: Path) -> None:
     torch.save(model.state_dict(), tmp_path / "m.pt")
-    (tmp_path / "net.py").write_text(f"from calibcli.architectures import build\ndef make(): return build('{SPEC}')\n")
+    (tmp_path / "net.py").write_text(
+        f"from calibcli.networks.architectures import build\ndef make(): return build('{SPEC}')\n"
+    )
     before = torch.get_rng_state()
     checkpoint.load(tmp_path / "m.pt", arch=SPEC)
     checkpoint.load(tmp_path / "m.pt", arch_file=f"{tmp_path}/net.py:make")

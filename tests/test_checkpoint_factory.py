@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from calibcli.errors import CalibError, InputError, UsageError
-from calibcli.inputs import checkpoint, inference
+from calibcli.core.errors import CalibError, InputError, UsageError
+from calibcli.networks import checkpoint, inference
 
 torch.set_num_threads(1)
 FACTORY = """

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from calibcli.errors import InputError
-from calibcli.inputs import dataset, inference
+from calibcli.core.errors import InputError
+from calibcli.networks import dataset, inference
 
 torch.set_num_threads(1)
 

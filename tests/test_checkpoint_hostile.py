@@ -19,8 +19,8 @@ import pytest
 import torch
 from torch import nn
 
-from calibcli.errors import InputError
-from calibcli.inputs import checkpoint, dataset
+from calibcli.core.errors import InputError
+from calibcli.networks import checkpoint, dataset
 
 torch.set_num_threads(1)
 SPEC = "mlp:inputs=4,hidden=3,classes=2"

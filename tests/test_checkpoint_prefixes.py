@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from calibcli.architectures import build
-from calibcli.errors import InputError
-from calibcli.inputs import checkpoint
-from calibcli.inputs.checkpoint import prefixes
+from calibcli.core.errors import InputError
+from calibcli.networks import checkpoint
+from calibcli.networks.architectures import build
+from calibcli.networks.checkpoint import weights
 
 ROOT = Path(__file__).parents[1]
 ORDERS = int(os.environ.get("CALIB_ORDERS", "30"))
@@ -147,10 +147,10 @@ class Twin(nn.Module):
 def test_parts_of_a_network_are_no_networks(tmp_path: Path) -> None:
     """A part that is called `ema`, and a head whose names are those of a whole."""
     expected = Twin().state_dict()
-    found = prefixes.network({"": expected}, expected, "m.pt")
+    found = weights.network({"": expected}, expected, "m.pt")
     assert found.tensors.keys() == expected.keys()
     with pytest.raises(InputError, match="2 networks that fit"):  # a linear model in a file of two layers
-        prefixes.network(
+        weights.network(
             {"": nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)).state_dict()}, nn.Linear(2, 2).state_dict(), "m.pt"
         )
 
@@ -190,7 +190,7 @@ def test_the_order_of_a_dict_decides_nothing(case: str, order: random.Random) ->
 
     def answer(tree: Any) -> tuple[Any, ...]:
         try:
-            found = prefixes.network(prefixes.tables(tree, "m.pt"), expected, "m.pt")
+            found = weights.network(weights.tables(tree, "m.pt"), expected, "m.pt")
         except InputError as error:
             return str(error), ()
         return found.prefix, tuple(found.notes), {name: id(value) for name, value in found.tensors.items()}
@@ -204,8 +204,8 @@ def test_one_answer_for_all_hash_seeds(tmp_path: Path) -> None:
     torch.save(under(encoder_q=A, encoder_k=B), tmp_path / "two.pt")
     torch.save({"state_dict": under(model=A, ema=B)}, tmp_path / "lit.pt")
     code = f"""
-from calibcli.errors import InputError
-from calibcli.inputs import checkpoint
+from calibcli.core.errors import InputError
+from calibcli.networks import checkpoint
 for name in ("two.pt", "two.pt#encoder_k", "lit.pt"):
     try:
         found = checkpoint.load(name, arch={SPEC!r})

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calibcli import scalers
+from calibcli import calibrators
 from calibcli.cli.app import main
-from calibcli.links import log_phi, log_softmax
-from calibcli.predictions import Predictions
+from calibcli.scores.likelihood import log_phi, log_softmax
+from calibcli.scores.predictions import Predictions
 
 
 @pytest.fixture
@@ -24,9 +24,9 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     y = (z / 2 + rng.gumbel(size=z.shape)).argmax(1)
     np.savez("data.npz", logits=z, labels=y, ids=[f"r{i}" for i in range(400)], site=["a", "b"] * 200)
     np.save("bare.npy", z)
-    scalers.save(scalers.Scaler("temperature", 3, {"beta": np.array(0.5)}), "t.safetensors")
+    calibrators.save(calibrators.Scaler("temperature", 3, {"beta": np.array(0.5)}), "t.safetensors")
     parameters = {"beta": np.array(0.5), "gamma": np.array(2.0)}
-    scalers.save(scalers.Scaler("focal_temperature", 3, parameters), "f.safetensors")
+    calibrators.save(calibrators.Scaler("focal_temperature", 3, parameters), "f.safetensors")
     return tmp_path
 
 
@@ -73,9 +73,11 @@ def test_ties_by_rounding_do_not_move_the_argmax(files: Path) -> None:
     top = np.float32(7.3)
     near = np.stack([np.full(4000, top), np.nextafter(top, np.float32(9)) * np.ones(4000), np.arange(4000) / 4000], 1)
     near = np.concatenate([near, near[:, ::-1]]).astype(np.float32)
-    scaler = scalers.Scaler("temperature", 3, {"beta": np.array(1 / 50)})
+    scaler = calibrators.Scaler("temperature", 3, {"beta": np.array(1 / 50)})
     for probabilities in (True, False):
-        scalers.stream(scaler, Predictions.of(near, np.zeros(8000, int)), Path("o.npz"), probabilities=probabilities)
+        calibrators.stream(
+            scaler, Predictions.of(near, np.zeros(8000, int)), Path("o.npz"), probabilities=probabilities
+        )
         with np.load("o.npz") as out:
             scores = out["probabilities" if probabilities else "logits"]
         assert np.array_equal(scores.argmax(1), near.argmax(1))
@@ -138,7 +140,7 @@ def test_a_csv_keeps_names_of_classes_and_labels_as_they_stood(files: Path, caps
     p = np.random.default_rng(2).random(80)
     y = np.where(np.random.default_rng(3).random(80) < p, 0, 1)
     Path("two.csv").write_text("prob_0,label\n" + "".join(f"{a:.6f},{b}\n" for a, b in zip(p, y, strict=True)))
-    scalers.save(scalers.Scaler("temperature", 2, {"beta": np.array(1.0)}), "two.safetensors")
+    calibrators.save(calibrators.Scaler("temperature", 2, {"beta": np.array(1.0)}), "two.safetensors")
     for event in ("0", "1"):
         assert main(["apply", "two.safetensors", "two.csv", "--save", "o.csv", "--event", event, "-q"]) == 0
         with open("o.csv") as file:
@@ -149,8 +151,8 @@ def test_a_csv_keeps_names_of_classes_and_labels_as_they_stood(files: Path, caps
 def test_names_of_classes_that_only_the_calibrator_has_are_noted(
     files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    named = scalers.Scaler("temperature", 3, {"beta": np.array(0.5)}, classes=("cat", "dog", "owl"))
-    scalers.save(named, "n.safetensors")
+    named = calibrators.Scaler("temperature", 3, {"beta": np.array(0.5)}, classes=("cat", "dog", "owl"))
+    calibrators.save(named, "n.safetensors")
     assert main(["apply", "n.safetensors", "bare.npy", "--save", "o.npz"]) == 0
     assert "classes with names (cat, dog, owl), these have none" in capsys.readouterr().err
     np.savez("turned.npz", logits=np.load("bare.npy"), classes=["dog", "cat", "owl"])

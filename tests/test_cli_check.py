@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from calibcli.cli.app import main
-from calibcli.result import Estimate, Result
+from calibcli.core.result import Estimate, Result
 
 
 def softmax(z: Any) -> Any:
@@ -88,7 +88,7 @@ def test_verdicts_and_rows_that_decide(capsys: Any) -> None:
 
 def test_every_metric_can_be_gated(capsys: Any) -> None:
     """Each metric of the shelf gets a verdict; NOT RUN only where it has no valid bound, with the reason."""
-    from calibcli.gate.limits import possible
+    from calibcli.gate.verdicts import possible
     from calibcli.metrics import METRICS
 
     model(600)

@@ -15,9 +15,9 @@ import pytest
 import torch
 
 from calibcli.cli.app import main
-from calibcli.inputs import checkpoint, inference
-from calibcli.links import log_phi
-from calibcli.signals import held_signals
+from calibcli.networks import checkpoint, inference
+from calibcli.networks.device import held_signals
+from calibcli.scores.likelihood import log_phi
 
 torch.set_num_threads(1)
 SAMPLE = Path(__file__).parent.parent / "sample_data"
@@ -186,7 +186,7 @@ def test_interrupted_runs_say_how_to_go_on(
 ) -> None:
     import signal
 
-    from calibcli.training.loop import Trainer
+    from calibcli.lab.training.loop import Trainer
 
     plain = Trainer._step
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from calibcli.cli.app import main
-from calibcli.errors import Exit
-from calibcli.result import Estimate, Result
+from calibcli.core.errors import Exit
+from calibcli.core.result import Estimate, Result
 
 SAMPLE = Path(__file__).parent.parent / "sample_data"
 
@@ -71,11 +71,11 @@ def test_a_number_under_the_name_of_scores_is_refused(tmp_path: Path, capsys: py
 
 
 def test_other_files_are_refused_as_outputs(tmp_path: Path) -> None:
-    from calibcli.errors import InputError
-    from calibcli.inputs.scores import recorded
+    from calibcli.core.errors import InputError
+    from calibcli.scores import recorded_outputs
 
     with pytest.raises(InputError, match="is a checkpoint") as error:
-        recorded.read(SAMPLE / "model.safetensors")
+        recorded_outputs.read(SAMPLE / "model.safetensors")
     assert "curvature" in error.value.fix
 
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from calibcli.architectures import build
 from calibcli.cli.app import main
-from calibcli.device import is_out_of_memory
-from calibcli.inputs import checkpoint, dataset, inference
+from calibcli.networks import checkpoint, dataset, inference
+from calibcli.networks.architectures import build
+from calibcli.networks.device import is_out_of_memory
 
 torch.set_num_threads(1)
 N, K = 23, 4

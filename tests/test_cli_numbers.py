@@ -9,7 +9,7 @@ import pytest
 
 from calibcli.cli.app import COMMANDS, main
 from calibcli.cli.run import Option
-from calibcli.errors import Exit, UsageError
+from calibcli.core.errors import Exit, UsageError
 
 
 def numbers() -> list[Any]:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibcli import scalers
+from calibcli import calibrators
 from calibcli.cli.app import main
-from calibcli.links import fit_beta
+from calibcli.scores.likelihood import fit_beta
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_cross_fitting_without_test_rows(files: Path, capsys: pytest.CaptureFixt
 def test_focal_temperature_and_save(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = files / "cal.safetensors"
     data = result(capsys, files / "val.npz", "--method", "focal-temperature", "--save", out, "-m", "nll")
-    scaler = scalers.load(out)
+    scaler = calibrators.load(out)
     assert scaler.spec == "focal_temperature"
     assert 1 / float(scaler.parameters["beta"]) == pytest.approx(get(data, "temperature")["value"])
     assert float(scaler.parameters["gamma"]) == pytest.approx(get(data, "gamma")["value"])

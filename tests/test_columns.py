@@ -7,10 +7,10 @@ import pytest
 from populations import values
 
 import calibcli
-from calibcli.columns import SMALL, ClassBins, bin_index, columns
-from calibcli.columns.condense import LEAN, NAMES
-from calibcli.inputs.scores.from_arrays import checked
-from calibcli.predictions import MappedScores, Predictions
+from calibcli.scores.columns import SMALL, ClassBins, bin_index, columns
+from calibcli.scores.from_arrays import checked
+from calibcli.scores.histogram import LEAN, NAMES
+from calibcli.scores.predictions import MappedScores, Predictions
 
 
 def direct(z: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
@@ -50,14 +50,14 @@ def test_rows_follow_their_definitions(n: int, k: int, scale: float, shift: floa
 def test_bulk_float32_rows_are_accurate_to_float32(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
     z, y = sample(3000, k, 4.0)
     z = z.astype(np.float32)
-    monkeypatch.setattr("calibcli.columns.SMALL", 0)
+    monkeypatch.setattr("calibcli.scores.columns.SMALL", 0)
     got = columns(Predictions.of(z, y))
     for name, want in direct(z, y).items():
         np.testing.assert_allclose(getattr(got, name), want.astype(float), rtol=3e-6, err_msg=name)
 
 
 def test_rows_with_large_scores_leave_those_after_them_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("calibcli.columns.softmax.PIECE", 4 * 4 * 40)  # four rows at once
+    monkeypatch.setattr("calibcli.scores.softmax.PIECE", 4 * 4 * 40)  # four rows at once
     z, y = sample(40, 40)
     z[[5, 17, 18, 39]] *= 500
     got = columns(Predictions.of(z, y))
@@ -122,7 +122,7 @@ def test_ties_go_to_the_lowest_index_and_predicted_overrides() -> None:
 @pytest.mark.parametrize("threads", [1, 2, 3, None])
 def test_result_does_not_depend_on_threads_or_chunks(threads: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     z, y = sample(5000, 12)
-    monkeypatch.setattr("calibcli.predictions.CHUNK_BYTES", 1 << 14)
+    monkeypatch.setattr("calibcli.scores.predictions.CHUNK_BYTES", 1 << 14)
     one, many = columns(Predictions.of(z, y)), columns(Predictions.of(z, y), threads=threads)
     for name in ("confidence", "nll", "brier", "entropy"):
         assert np.array_equal(getattr(one, name), getattr(many, name))
@@ -149,8 +149,8 @@ def test_mapped_and_taken_predictions() -> None:
 def test_condensed_columns_keep_sums_and_squares_of_every_bin(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
     z, y = sample(4000, k)
     whole = columns(Predictions.of(z, y))
-    monkeypatch.setattr("calibcli.columns.MANY", 10)
-    monkeypatch.setattr("calibcli.predictions.CHUNK_BYTES", 1 << 14)
+    monkeypatch.setattr("calibcli.scores.columns.MANY", 10)
+    monkeypatch.setattr("calibcli.scores.predictions.CHUNK_BYTES", 1 << 14)
     few = columns(Predictions.of(z, y))
     assert few.condensed == few.weights.sum() == 4000
     for bins in (1, 10, 15, 20):

@@ -11,12 +11,12 @@ import pytest
 
 import calibcli
 from calibcli import metrics
+from calibcli.calibrators import SCALERS
 from calibcli.cli.app import main
-from calibcli.columns import condense
-from calibcli.errors import InputError, UsageError
+from calibcli.core.errors import InputError, UsageError
 from calibcli.metrics import METRICS
-from calibcli.predictions import VERDICTS
-from calibcli.scalers import SCALERS
+from calibcli.scores import histogram
+from calibcli.scores.predictions import VERDICTS
 
 REFUSED = {
     "auc", "brier", "classwise_ece", "entropy", "entropy_correct", "entropy_wrong", "nll", "nll_correct", "nll_wrong",
@@ -251,9 +251,9 @@ def test_many_rows_are_condensed_to_the_same_numbers(monkeypatch: pytest.MonkeyP
     c, y = rows(3000)
     specs = ("accuracy", "mean_confidence", "confidence_gap", "ece", "brier_top", "oce")
     whole = calibcli.measure(calibcli.from_confidence(c, y), *specs)
-    monkeypatch.setattr("calibcli.columns.MANY", 100)
+    monkeypatch.setattr("calibcli.scores.columns.MANY", 100)
     cells = calibcli.measure(calibcli.from_confidence(c, y), *specs)
-    assert condense.CELLS == 25_200
+    assert histogram.CELLS == 25_200
     for spec in specs:
         assert cells[spec].value == pytest.approx(whole[spec].value, abs=1e-9), spec
         assert cells[spec].low == pytest.approx(whole[spec].low, abs=1e-3), spec

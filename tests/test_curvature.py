@@ -11,10 +11,10 @@ import torch
 from curvature_models import INPUTS, MODELS, Focal, K, Once, dense, flat, relu, setup
 from torch import Tensor, nn
 
-from calibcli.errors import InputError, UsageError
-from calibcli.hessian import QUANTITIES, measure
-from calibcli.losses import CrossEntropy
-from calibcli.result import Result
+from calibcli.core.errors import InputError, UsageError
+from calibcli.core.result import Result
+from calibcli.networks.curvature import QUANTITIES, measure
+from calibcli.networks.losses import CrossEntropy
 
 CE = CrossEntropy()
 ORACLES = {
@@ -99,7 +99,7 @@ def test_trace_does_not_depend_on_how_the_loss_is_split() -> None:
 
 
 def test_plain_hutchinson_for_many_classes_and_an_unknown_split(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("calibcli.hessian.engine.MOST_CLASSES", 2)
+    monkeypatch.setattr("calibcli.networks.curvature.engine.MOST_CLASSES", 2)
     model, inputs, labels = setup("mlp")
     h, _, _ = dense(model, inputs, labels, Focal(1.0))
     result = measure(model, (inputs, labels), "trace:probes=100", "trace_ggn", loss=Focal(1.0, known=False))
@@ -111,7 +111,7 @@ def test_plain_hutchinson_for_many_classes_and_an_unknown_split(monkeypatch: pyt
 
 
 def test_importance_sampled_pairs_are_unbiased(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("calibcli.hessian.ggn.CHEAP", 0)  # else so few classes are all taken
+    monkeypatch.setattr("calibcli.networks.curvature.ggn.CHEAP", 0)  # else so few classes are all taken
     model, inputs, labels = setup("relu", n=200)
     _, g, _ = dense(model, inputs, labels, CE)
     scores = []
@@ -127,7 +127,7 @@ def test_importance_sampled_pairs_are_unbiased(monkeypatch: pytest.MonkeyPatch) 
 
 def test_draws_do_not_miss_rows_that_are_light_and_steep(monkeypatch: pytest.MonkeyPatch) -> None:
     """One confident row behind a LayerNorm of hardly varying inputs: a thousandth of the mass, much of the trace."""
-    monkeypatch.setattr("calibcli.hessian.ggn.CHEAP", 0)
+    monkeypatch.setattr("calibcli.networks.curvature.ggn.CHEAP", 0)
     torch.manual_seed(0)
     model = nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, K)).double()
     first = nn.Sequential(nn.Linear(4, 4, bias=False), model).double()
@@ -440,11 +440,11 @@ def test_noise_is_refused() -> None:
 
 
 def test_memory_backs_off_and_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    from calibcli.hessian.problem import Problem
+    from calibcli.networks.curvature.problem import CurvatureProblem
 
     model, inputs, labels = setup("mlp", n=64)
     true = measure(model, (inputs, labels), "lambda_max").estimates[0].value
-    plain = Problem.gradients
+    plain = CurvatureProblem.gradients
     limit = 8
 
     def small(self, rows, scalar, graph=True):  # type: ignore[no-untyped-def]
@@ -452,7 +452,7 @@ def test_memory_backs_off_and_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
             raise torch.cuda.OutOfMemoryError("CUDA out of memory")
         return plain(self, rows, scalar, graph)
 
-    monkeypatch.setattr(Problem, "gradients", small)
+    monkeypatch.setattr(CurvatureProblem, "gradients", small)
     found = measure(model, (inputs, labels), "lambda_max", "trace", "grad_norm")
     assert found.get("lambda_max").value == pytest.approx(true, rel=1e-10)
     assert "of 8 rows" in str(found.facts["memory_plan"])
@@ -463,12 +463,12 @@ def test_memory_backs_off_and_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_step_needs_two_rows_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever runs out of memory with two rows is done with one: certificates, tests of curvature, spreads."""
-    from calibcli.hessian.problem import Problem
+    from calibcli.networks.curvature.problem import CurvatureProblem
 
     model, inputs, labels = setup("silu", n=6)
     asked = ("lambda_max", "trace:probes=4", "grad_norm")
     true = measure(model, (inputs, labels), *asked)
-    plain = Problem.gradients
+    plain = CurvatureProblem.gradients
     calls = 0
 
     def late(self, rows, scalar, graph=True):  # type: ignore[no-untyped-def]
@@ -478,7 +478,7 @@ def test_no_step_needs_two_rows_at_once(monkeypatch: pytest.MonkeyPatch) -> None
             raise torch.cuda.OutOfMemoryError("CUDA out of memory")
         return plain(self, rows, scalar, graph)
 
-    monkeypatch.setattr(Problem, "gradients", late)
+    monkeypatch.setattr(CurvatureProblem, "gradients", late)
     after = calls = 0
     measure(model, (inputs, labels), *asked, batch_size=8)
     for after in range(0, min(calls, 40), 3):

@@ -10,11 +10,11 @@ import pytest
 import torch
 from curvature_models import Focal, dense
 
-from calibcli.architectures import ARCHITECTURES
 from calibcli.cli.app import main
-from calibcli.inputs import checkpoint
-from calibcli.losses import CrossEntropy, final
-from calibcli.result import Result
+from calibcli.core.result import Result
+from calibcli.networks import checkpoint
+from calibcli.networks.architectures import ARCHITECTURES
+from calibcli.networks.losses import CrossEntropy, final
 
 ARCH = "mlp:inputs=4,hidden=5,classes=3"
 
@@ -146,7 +146,7 @@ def test_refusals(
 def test_ctrl_c_prints_what_is_known(
     files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from calibcli.hessian.lanczos import Lanczos
+    from calibcli.networks.curvature.spectrum import Lanczos
 
     plain = Lanczos.extend
 
@@ -175,7 +175,7 @@ def test_the_picture_is_the_density_rather_than_how_the_solver_converged(
 
 
 def test_the_help_names_every_quantity() -> None:
-    from calibcli.hessian import QUANTITIES
+    from calibcli.networks.curvature import QUANTITIES
 
     assert "mlp" in ARCHITECTURES
     assert all(e.summary for e in QUANTITIES)

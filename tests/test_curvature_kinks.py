@@ -7,9 +7,9 @@ import torch
 from curvature_models import Wrong, dense
 from torch import Tensor, nn
 
-from calibcli.errors import InputError
-from calibcli.hessian import measure, selftest
-from calibcli.losses import CrossEntropy
+from calibcli.core.errors import InputError
+from calibcli.networks.curvature import measure, selftest
+from calibcli.networks.losses import CrossEntropy
 
 
 class Cancelling(nn.Module):

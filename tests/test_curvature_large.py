@@ -11,23 +11,20 @@ from test_curvature import Detached, Wrapped
 from test_curvature_parts import Planted
 from torch import Tensor, nn
 
-from calibcli.errors import InputError
-from calibcli.hessian import Tensors, measure, selftest
-from calibcli.hessian.certificate import certify
-from calibcli.hessian.estimates import closeness
-from calibcli.hessian.indexed_data import normal
-from calibcli.hessian.lanczos import Lanczos
-from calibcli.hessian.operator import FEW, SecondDerivative, Total, hessian_scalar
-from calibcli.hessian.problem import Problem
-from calibcli.hessian.vectors import inner
-from calibcli.losses import CrossEntropy
+from calibcli.core.errors import InputError
+from calibcli.networks.curvature import Tensors, measure, selftest
+from calibcli.networks.curvature.operator import FEW, SecondDerivative, Total, hessian_scalar, inner
+from calibcli.networks.curvature.problem import CurvatureProblem, normal
+from calibcli.networks.curvature.quantities import closeness
+from calibcli.networks.curvature.spectrum import Lanczos, certify
+from calibcli.networks.losses import CrossEntropy
 
 
-def problem(model: nn.Module, n: int, width: int, **kwargs: Any) -> Problem:
+def problem(model: nn.Module, n: int, width: int, **kwargs: Any) -> CurvatureProblem:
     torch.manual_seed(0)
     x, y = torch.randn(n, width), torch.arange(n) % 3
     dtype = next(model.parameters()).dtype
-    return Problem(model, Tensors(x, y), device=torch.device("cpu"), dtype=dtype, **kwargs)
+    return CurvatureProblem(model, Tensors(x, y), device=torch.device("cpu"), dtype=dtype, **kwargs)
 
 
 def test_a_large_model_is_tested_in_its_smaller_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,8 +44,8 @@ def test_a_large_model_is_tested_in_its_smaller_tensors(monkeypatch: pytest.Monk
 def test_the_self_test_makes_few_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     """On four rows: the outputs, one graph, two products, and two gradients in float64; the plan takes none."""
     rows: list[int] = []
-    plain = Problem.outputs
-    monkeypatch.setattr(Problem, "outputs", lambda self, x: (rows.append(len(x)), plain(self, x))[1])
+    plain = CurvatureProblem.outputs
+    monkeypatch.setattr(CurvatureProblem, "outputs", lambda self, x: (rows.append(len(x)), plain(self, x))[1])
     products: list[int] = []
     second = selftest.second
     monkeypatch.setattr(selftest, "second", lambda *args: (products.append(1), second(*args))[1])
@@ -128,7 +125,7 @@ def test_groups_hold_one_graph_and_one_product_at_a_time(monkeypatch: pytest.Mon
     most = dict.fromkeys(made, 0)
 
     def watched(name: str) -> Any:
-        plain = getattr(Problem, name)
+        plain = getattr(CurvatureProblem, name)
 
         def noted(*args: Any, **kwargs: Any) -> list[Tensor]:
             most[name] = max(most[name], sum(one() is not None for one in made[name]))
@@ -139,7 +136,7 @@ def test_groups_hold_one_graph_and_one_product_at_a_time(monkeypatch: pytest.Mon
         return noted
 
     for name in made:
-        monkeypatch.setattr(Problem, name, watched(name))
+        monkeypatch.setattr(CurvatureProblem, name, watched(name))
     one = problem(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)), 32, 4, memory="low")
     hessian = SecondDerivative(one, hessian_scalar(CrossEntropy()))
     vectors = normal(hessian.size, 0, 0).float()[None]

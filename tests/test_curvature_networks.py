@@ -13,9 +13,9 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 
 import calibcli
-from calibcli.errors import InputError
-from calibcli.hessian import measure
-from calibcli.losses import CrossEntropy
+from calibcli.core.errors import InputError
+from calibcli.networks.curvature import measure
+from calibcli.networks.losses import CrossEntropy
 
 N, D, K = 6, 4, 3
 

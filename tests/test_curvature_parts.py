@@ -13,19 +13,15 @@ from curvature_models import MODELS, Focal, setup
 from forks import ended, ranks
 from torch import nn
 
-from calibcli import device
-from calibcli.hessian import engine, measure
-from calibcli.hessian.certificate import Record, Sketch, certify
-from calibcli.hessian.density import density, quadrature
-from calibcli.hessian.indexed_data import Layout, Tensors, normal, signs
-from calibcli.hessian.lanczos import Lanczos, Ritz
-from calibcli.hessian.loss import Pairs, logit_hessian
-from calibcli.hessian.operator import SecondDerivative, hessian_scalar
-from calibcli.hessian.outputs import read
-from calibcli.hessian.per_row_gradients import RowNorms, outer
-from calibcli.hessian.problem import Problem
-from calibcli.losses import CrossEntropy
-from calibcli.result import Result
+from calibcli.core.result import Result
+from calibcli.networks import device
+from calibcli.networks.curvature import engine, measure
+from calibcli.networks.curvature.loss import Pairs, logit_hessian, read
+from calibcli.networks.curvature.operator import SecondDerivative, hessian_scalar
+from calibcli.networks.curvature.per_row_gradients import RowNorms, outer
+from calibcli.networks.curvature.problem import CurvatureProblem, Layout, Tensors, normal, signs
+from calibcli.networks.curvature.spectrum import Lanczos, Record, Ritz, Sketch, certify, density, quadrature
+from calibcli.networks.losses import CrossEntropy
 
 
 class Planted:
@@ -62,7 +58,9 @@ def test_lanczos_finds_the_ends_and_no_ghosts() -> None:
 
 def test_products_of_the_run_certify_as_a_true_product_does() -> None:
     model, inputs, labels = setup("cnn", n=64)
-    problem = Problem(model, Tensors(inputs, labels), device=torch.device("cpu"), dtype=torch.float64, batch_size=16)
+    problem = CurvatureProblem(
+        model, Tensors(inputs, labels), device=torch.device("cpu"), dtype=torch.float64, batch_size=16
+    )
     operator = SecondDerivative(problem, hessian_scalar(CrossEntropy()))
     record = Record(operator, most=30)
     lanczos = Lanczos(record, lambda k: normal(problem.size, 0, k))
@@ -102,7 +100,7 @@ def test_batch_norm_as_an_affine_map() -> None:
     model, inputs, labels = setup("cnn", n=9)
     model[5] = nn.BatchNorm2d(4, affine=False).double()
     twin = copy.deepcopy(model).eval()
-    problem = Problem(model, Tensors(inputs, labels), device=torch.device("cpu"), dtype=torch.float64)
+    problem = CurvatureProblem(model, Tensors(inputs, labels), device=torch.device("cpu"), dtype=torch.float64)
     assert problem.model[1].forward.__func__ is not nn.BatchNorm2d.forward
     assert model[1].forward.__func__ is nn.BatchNorm2d.forward
     operator = SecondDerivative(problem, hessian_scalar(CrossEntropy()))
@@ -269,7 +267,7 @@ def test_pairs_are_the_hessian_in_the_logits(loss: CrossEntropy) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_row_norms_by_layer_by_vmap_and_row_by_row(name: str) -> None:
     model, inputs, labels = setup(name)
-    problem = Problem(model, Tensors(inputs, labels), device=torch.device("cpu"), dtype=torch.float64)
+    problem = CurvatureProblem(model, Tensors(inputs, labels), device=torch.device("cpu"), dtype=torch.float64)
     problem.classes = 3
     norms = RowNorms(problem)
     rows, u = torch.tensor([3, 0, 5, 3]), torch.randn(4, 3).double()
@@ -323,7 +321,9 @@ def test_two_ranks_equal_one(tmp_path: Path) -> None:
 
 def test_one_pass_gives_logits_and_what_the_heaviest_pairs_weigh() -> None:
     model, inputs, labels = setup("mlp", n=37)
-    problem = Problem(model, Tensors(inputs, labels), device=torch.device("cpu"), dtype=torch.float64, batch_size=8)
+    problem = CurvatureProblem(
+        model, Tensors(inputs, labels), device=torch.device("cpu"), dtype=torch.float64, batch_size=8
+    )
     problem.classes = 3
     norms, loss = RowNorms(problem), CrossEntropy()
     logits, known = read(problem, (loss, labels, norms))
@@ -338,7 +338,7 @@ def test_one_pass_gives_logits_and_what_the_heaviest_pairs_weigh() -> None:
     )  # rows of no weight
     model = nn.Sequential(nn.Linear(3, 3, bias=False).double())
     model[0].weight.data = torch.eye(3, dtype=torch.float64)
-    problem = Problem(model, Tensors(sure.double(), labels), device=torch.device("cpu"), dtype=torch.float64)
+    problem = CurvatureProblem(model, Tensors(sure.double(), labels), device=torch.device("cpu"), dtype=torch.float64)
     problem.classes = 3
     assert bool(read(problem, (loss, labels, RowNorms(problem)))[1].isnan().all())
 

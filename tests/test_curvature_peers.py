@@ -7,10 +7,10 @@ import torch
 from curvature_models import K, relu
 from torch import Tensor, nn
 
-from calibcli.hessian import Tensors, measure
-from calibcli.hessian.operator import SecondDerivative, hessian_scalar
-from calibcli.hessian.problem import Problem
-from calibcli.losses import CrossEntropy
+from calibcli.networks.curvature import Tensors, measure
+from calibcli.networks.curvature.operator import SecondDerivative, hessian_scalar
+from calibcli.networks.curvature.problem import CurvatureProblem
+from calibcli.networks.losses import CrossEntropy
 
 curvlinops = pytest.importorskip("curvlinops", reason="curvlinops is not installed")
 
@@ -54,7 +54,7 @@ def test_products_traces_and_eigenvalues_agree_with_curvlinops(name: str) -> Non
     eye = torch.eye(h.shape[0], dtype=torch.float64)
     explicit, ggn = h @ eye, g @ eye
 
-    problem = Problem(model, Tensors(x, y), device=torch.device("cpu"), dtype=torch.float64, batch_size=8)
+    problem = CurvatureProblem(model, Tensors(x, y), device=torch.device("cpu"), dtype=torch.float64, batch_size=8)
     ours = SecondDerivative(problem, hessian_scalar(CrossEntropy()))
     for v in torch.randn(3, ours.size).double():
         assert torch.allclose(ours.matvec(v), h @ v, rtol=1e-9, atol=1e-12)

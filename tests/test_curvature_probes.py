@@ -11,23 +11,21 @@ from curvature_models import K, dense, setup
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from calibcli.derivatives.bends import Bend
-from calibcli.derivatives.jets import Jets
-from calibcli.derivatives.rules import Lost
-from calibcli.hessian import Tensors, measure, tuning
-from calibcli.hessian import trace as traces
-from calibcli.hessian.engine import Engine, Shared
-from calibcli.hessian.indexed_data import Layout, signs
-from calibcli.hessian.problem import Problem
-from calibcli.hessian.selftest import check
-from calibcli.hessian.settings import second_order
-from calibcli.losses import CrossEntropy
+from calibcli.networks.curvature import Tensors, measure, settings
+from calibcli.networks.curvature import trace as traces
+from calibcli.networks.curvature.engine import Engine, Shared
+from calibcli.networks.curvature.problem import CurvatureProblem, Layout, signs
+from calibcli.networks.curvature.selftest import check
+from calibcli.networks.curvature.settings import second_order
+from calibcli.networks.derivatives.jets import Bend, Jets
+from calibcli.networks.derivatives.rules import Lost
+from calibcli.networks.losses import CrossEntropy
 
 CE = CrossEntropy()
 
 
-def prober(model: nn.Module, inputs: Tensor, labels: Tensor) -> tuple[Problem, traces.Prober]:
-    problem = Problem(model, Tensors(inputs, labels), device=torch.device("cpu"), dtype=torch.float64)
+def prober(model: nn.Module, inputs: Tensor, labels: Tensor) -> tuple[CurvatureProblem, traces.Prober]:
+    problem = CurvatureProblem(model, Tensors(inputs, labels), device=torch.device("cpu"), dtype=torch.float64)
     with second_order(problem.device):
         check(problem, CE)
         found = Engine(Shared(problem, 3, 0.95, None), CE).prober
@@ -69,14 +67,14 @@ def test_both_ways_give_one_trace(name: str, monkeypatch: pytest.MonkeyPatch) ->
     h, _, _ = dense(model, inputs, labels, CE)
     found = []
     for worth in (0, 1 << 60):
-        monkeypatch.setattr(tuning, "WORTH", worth)
+        monkeypatch.setattr(settings, "WORTH", worth)
         found.append(measure(model, (inputs, labels), "trace:probes=9"))
     one, other = (f.get("trace:probes=9") for f in found)
     assert one.value == pytest.approx(other.value, rel=1e-10)
     assert one.detail["estimator_se"] == pytest.approx(other.detail["estimator_se"], rel=1e-8)
     # each row its own probes
-    monkeypatch.setattr(tuning, "WORTH", 0)
-    monkeypatch.setattr(tuning, "FINE", 1)
+    monkeypatch.setattr(settings, "WORTH", 0)
+    monkeypatch.setattr(settings, "FINE", 1)
     fine = measure(model, (inputs, labels), "trace:precision=0.05,most=30").estimates[0]
     error = float(fine.detail["estimator_se"])  # type: ignore[arg-type]
     assert 0 < error < 0.2 * float(h.trace())
@@ -214,7 +212,7 @@ def test_probes_are_shared_out_by_spread() -> None:
 def test_standard_errors_of_probes_are_those_of_repeated_runs() -> None:
     """Of the mean, of every tensor's part, and over groups, from runs that differ in their seeds alone."""
     model, inputs, labels = setup("mlp", n=64)
-    problem = Problem(model, Tensors(inputs, labels), device=torch.device("cpu"), dtype=torch.float64)
+    problem = CurvatureProblem(model, Tensors(inputs, labels), device=torch.device("cpu"), dtype=torch.float64)
     means, parts, claimed, layer_claimed = [], [], [], []
     h, g, _ = dense(model, inputs, labels, CE)
     with second_order(problem.device):

@@ -13,11 +13,10 @@ from test_checkpoint_hostile import Bomb, blob, marker  # noqa: F401 (marker is 
 from torch import nn
 from torch.utils.checkpoint import checkpoint as checkpoint_once
 
-from calibcli import device
 from calibcli.cli.app import main
-from calibcli.errors import InputError
-from calibcli.hessian import measure
-from calibcli.inputs import checkpoint
+from calibcli.core.errors import InputError
+from calibcli.networks import checkpoint, device
+from calibcli.networks.curvature import measure
 
 ARCH = "mlp:inputs=4,hidden=5,classes=3"
 NETS = """

@@ -13,15 +13,15 @@ from scipy import stats
 from torch import Tensor, nn
 
 import calibcli
-from calibcli.hessian import Tensors, measure, tuning
-from calibcli.hessian import trace as traces
-from calibcli.hessian.engine import Engine, Shared
-from calibcli.hessian.ggn import _Work, ggn_trace
-from calibcli.hessian.loss import Pairs, logit_hessian
-from calibcli.hessian.problem import Problem
-from calibcli.hessian.selftest import check
-from calibcli.hessian.settings import second_order
-from calibcli.losses import CrossEntropy, final
+from calibcli.networks.curvature import Tensors, measure, settings
+from calibcli.networks.curvature import trace as traces
+from calibcli.networks.curvature.engine import Engine, Shared
+from calibcli.networks.curvature.ggn import _PairTrace, ggn_trace
+from calibcli.networks.curvature.loss import Pairs, logit_hessian
+from calibcli.networks.curvature.problem import CurvatureProblem
+from calibcli.networks.curvature.selftest import check
+from calibcli.networks.curvature.settings import second_order
+from calibcli.networks.losses import CrossEntropy, final
 
 
 class Steep(nn.Module):
@@ -99,7 +99,7 @@ def test_pairs_steeper_than_the_first_of_their_row_are_covered(often: float, mon
     steepness = torch.where(torch.rand(300, 6, generator=stream) < often, steepness.max(), steepness)
     norms = (steepness * pairs.mass / pairs.weights).flatten()[:, None]
     truth = float((steepness * pairs.mass).sum()) / 300
-    monkeypatch.setattr(_Work, "norms_of", lambda self, wanted: norms[wanted])
+    monkeypatch.setattr(_PairTrace, "norms_of", lambda self, wanted: norms[wanted])
     inside = 0
     for seed in range(100):
         found = ggn_trace(SimpleNamespace(tensors=[None]), None, pairs, None, target=0.02, seed=seed)  # type: ignore[arg-type]
@@ -122,7 +122,7 @@ def test_probes_are_planned_for_the_interval(wish: float) -> None:
     dof = float(variance.sum() ** 2 / (variance.square() / (count - 1)).sum())
     half = float(stats.t.ppf(0.975, dof) * variance.sum().sqrt())
     assert half < 1.15 * 1.96 * wish  # the guess counts for a little in the spread
-    assert count[3] >= tuning.HEAVY  # that two agree by chance is likely, that eight do is not
+    assert count[3] >= settings.HEAVY  # that two agree by chance is likely, that eight do is not
     assert int(count.sum() - count[3]) == 2 * 31  # the others get no more for it
 
 
@@ -164,8 +164,8 @@ def test_a_cell_is_taken_exactly_where_that_takes_fewer_products(fine: bool, mon
     model, x = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 3)).double(), torch.randn(64, 4).double()
     y, elements = between(model, x, 40), 4 * 8 + 8  # of the first layer, the one that bends
     if fine:  # every row has its own probes
-        monkeypatch.setattr(tuning, "FINE", 0)
-        monkeypatch.setattr(tuning, "WORTH", 0)
+        monkeypatch.setattr(settings, "FINE", 0)
+        monkeypatch.setattr(settings, "WORTH", 0)
     plans: list[tuple[Tensor, Tensor]] = []
     drawn: list[Tensor] = []
     plan, draw = traces.allocate, traces.Prober.__call__
@@ -202,7 +202,7 @@ def test_a_cell_is_taken_exactly_where_that_takes_fewer_products(fine: bool, mon
 @pytest.mark.parametrize("name", ["mlp", "tied", "attention"])
 def test_exact_cells_are_those_of_the_explicit_matrix(name: str) -> None:
     model, x, y = setup(name)
-    problem = Problem(model, Tensors(x, y), device=torch.device("cpu"), dtype=torch.float64)
+    problem = CurvatureProblem(model, Tensors(x, y), device=torch.device("cpu"), dtype=torch.float64)
     with second_order(problem.device):
         check(problem, CrossEntropy())
         diagonals = Engine(Shared(problem, 0, 0.95, None), CrossEntropy()).diagonals
@@ -302,7 +302,7 @@ def test_all_pairs_in_float32_are_known_to_their_rounding(
     x, y = torch.randn(60, 20), torch.arange(60) % 6
     x[7] *= heavy
     if not copied:
-        monkeypatch.setattr("calibcli.hessian.ggn.has_twin", lambda problem: False)
+        monkeypatch.setattr("calibcli.networks.curvature.ggn.has_twin", lambda problem: False)
     narrow, wide = (
         calibcli.curvature(model, (x, y), "trace_ggn:exact", device="cpu", dtype=dtype)
         for dtype in ("float32", "float64")

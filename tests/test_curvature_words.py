@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from calibcli.errors import InputError
-from calibcli.hessian import ggn, loss, measure, problem
-from calibcli.hessian.ggn import _Rest, largest
-from calibcli.hessian.loss import Pairs
-from calibcli.losses import CrossEntropy, final
+from calibcli.core.errors import InputError
+from calibcli.networks.curvature import ggn, loss, measure, problem
+from calibcli.networks.curvature.ggn import _Rest, largest
+from calibcli.networks.curvature.loss import Pairs
+from calibcli.networks.losses import CrossEntropy, final
 
 N, K = 40, 300
 
@@ -121,7 +121,7 @@ def test_the_plan_states_the_outputs_and_too_many_are_refused(monkeypatch: pytes
         measure(model, (x, y), "trace_ggn")
     assert "at most 32 rows (--subset)" in caught.value.fix
     monkeypatch.setattr(problem, "free_bytes", plain)
-    monkeypatch.setattr(problem.Problem, "outputs_bytes", property(lambda self: 1 << 30))
+    monkeypatch.setattr(problem.CurvatureProblem, "outputs_bytes", property(lambda self: 1 << 30))
     assert "1 GiB of outputs (for traces 4 times that)" in str(measure(model, (x, y), "grad_norm").facts["memory_plan"])
 
 

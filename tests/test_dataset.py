@@ -14,10 +14,10 @@ from PIL import Image
 from safetensors.numpy import save_file
 from torch import nn
 
-from calibcli.architectures import build
-from calibcli.errors import CalibError, InputError
-from calibcli.inputs import dataset, inference
-from calibcli.inputs.files.roles import LABELS as LABELS_ROLE
+from calibcli.core.errors import CalibError, InputError
+from calibcli.networks import dataset, inference
+from calibcli.networks.architectures import build
+from calibcli.scores.files.roles import LABELS as LABELS_ROLE
 
 torch.set_num_threads(1)
 N = 12

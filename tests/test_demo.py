@@ -53,7 +53,7 @@ def test_the_sample_data_travel_in_the_wheel(wheel: Path) -> None:
             if name.startswith("calibcli/sample_data/")
         }
         about = next(name for name in archive.namelist() if name.endswith("entry_points.txt"))
-        assert b"calib = calibcli.pytest_plugin" in archive.read(about)
+        assert b"calib = calibcli.api.pytest_plugin" in archive.read(about)
         assert not any(name.split("/")[0] in ("sample_data", "tests") for name in archive.namelist())
     assert set(held) == {*SAMPLES, "README.md", "square.npz"}  # that of studies
     for name, data in held.items():

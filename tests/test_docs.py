@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import typer
 
-from calibcli import catalogue
+from calibcli.api import catalogue
 from calibcli.cli.app import COMMANDS
 from calibcli.cli.typed import build
-from calibcli.errors import UsageError
-from calibcli.losses import objective
-from calibcli.spec import normal
+from calibcli.core.errors import UsageError
+from calibcli.core.options import normal
+from calibcli.networks.losses import objective
 
 pytestmark = pytest.mark.docs
 ROOT = Path(__file__).parent.parent

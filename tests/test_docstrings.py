@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 
 import calibcli
-from calibcli import catalogue
-from calibcli.inputs.scores.from_arrays import How
-from calibcli.scalers import Fit, Scaler
-from calibcli.training.setup import Setup
+from calibcli.api import catalogue
+from calibcli.calibrators import Fit, Scaler
+from calibcli.lab.training.options import Setup
+from calibcli.scores.from_arrays import How
 
 ROOT = Path(__file__).parent.parent
 ENTRIES = {f"{where} {entry.name}": (where, entry) for where, one in catalogue.SHELVES.items() for entry in one.shelf}

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from downloads_written import RNG, binary, cifar10, cifar100, idx, lay, old, pictures, tar
 
-from calibcli.errors import InputError, UsageError
-from calibcli.inputs.dataset.load import load, splits
-from calibcli.inputs.files.arrays import whole
+from calibcli.core.errors import InputError, UsageError
+from calibcli.networks.dataset.loading import load, splits
+from calibcli.scores.files.arrays import whole
 
 SIZES = {"train": 12, "test": 7}
 
@@ -128,7 +128,7 @@ def test_archives_that_are_cut_off_or_too_large_are_refused(monkeypatch: pytest.
     Path("b.tar.gz").write_bytes(whole_file[: len(whole_file) // 2])
     with pytest.raises(InputError, match="damaged"):
         load("b.tar.gz#test")
-    monkeypatch.setattr("calibcli.inputs.dataset.downloads.members.MOST", 10_000)
+    monkeypatch.setattr("calibcli.networks.dataset.downloads.members.MOST", 10_000)
     with pytest.raises(InputError, match="unpacks to more"):
         load("a.tar.gz#test")
 

@@ -10,8 +10,8 @@ import pytest
 
 import calibcli
 from calibcli.cli.app import main
-from calibcli.errors import InputError
-from calibcli.result import Result
+from calibcli.core.errors import InputError
+from calibcli.core.result import Result
 
 
 def constant(n: int, confidence: float, right: int, k: int = 10) -> tuple[np.ndarray, np.ndarray]:

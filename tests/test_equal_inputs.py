@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import calibcli
-import calibcli.links
-from calibcli.result import Estimate
+import calibcli.scores.likelihood
+from calibcli.core.result import Estimate
 
 FOLDED = ("temperature_gain", "corp_mcb", "corp_dsc")
 """Which fold a row is in depends on where it stands."""

@@ -15,8 +15,8 @@ from evals_written import LETTERS, Question
 
 import calibcli
 from calibcli.cli.app import main
-from calibcli.errors import Exit, InputError
-from calibcli.predictions import Predictions
+from calibcli.core.errors import Exit, InputError
+from calibcli.scores.predictions import Predictions
 
 ASKED = written.questions()
 EVEN = written.questions(ragged=False)

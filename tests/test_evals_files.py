@@ -23,8 +23,8 @@ import pytest
 
 import calibcli
 from calibcli.cli.app import main
-from calibcli.errors import Exit, InputError
-from calibcli.inputs.files import packed, source
+from calibcli.core.errors import Exit, InputError
+from calibcli.scores.files import locations, source
 
 ASKED = written.questions()
 EVEN = written.questions(ragged=False)
@@ -112,21 +112,21 @@ def test_bombs_stop_at_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     needs(suffix)
     monkeypatch.setattr(source, "memory_limit", lambda: 6 << 20)
     pieces: list[int] = []
-    plain = packed.pieces
+    plain = locations.pieces
 
     def counted(*args: Any) -> Any:
         for piece in plain(*args):
             pieces.append(len(piece))
             yield piece
 
-    monkeypatch.setattr(packed, "pieces", counted)
+    monkeypatch.setattr(locations, "pieces", counted)
     data = zeros(suffix, 64 << 20)
     assert len(data) < 1 << 20
     (tmp_path / f"a.csv{suffix}").write_bytes(data)
     with pytest.raises(InputError, match="unpacks to more than"):
         calibcli.read(tmp_path / f"a.csv{suffix}")
     assert sum(pieces) <= 1 << 20
-    assert max([0, *pieces]) <= (48 << 20 if suffix == ".zst" else packed.PIECE)
+    assert max([0, *pieces]) <= (48 << 20 if suffix == ".zst" else locations.PIECE)
 
 
 def test_a_dictionary_of_xz_beyond_memory_is_refused(tmp_path: Path) -> None:
@@ -333,9 +333,9 @@ def test_folders_that_are_no_data_set(tmp_path: Path) -> None:
 
 def test_columns_beyond_bounds_are_left_out() -> None:
     """Long texts, lists, deep ones and too many of them: what is kept is short and of bounded number."""
-    from calibcli.inputs.files.evals.answers import COLUMNS, Columns
+    from calibcli.scores.files.evals.answers import COLUMNS, NestedColumns
 
-    found = Columns()
+    found = NestedColumns()
     found.add({"a": {"b": {"c": {"d": {"e": 1}}}}, "x": "y" * 101, "l": [1], "n": None, "t": True})
     found.add({f"k{i}": i for i in range(5000)} | {"n": "late", "t": False})
     found.add({"n": "z" * 500})

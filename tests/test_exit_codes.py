@@ -15,7 +15,7 @@ import pytest
 
 from calibcli import render
 from calibcli.cli.app import main
-from calibcli.gate import session
+from calibcli.gate import check
 
 STDOUT_FORMATS = [name for name in render.NAMES if render.to_stdout(name)]
 
@@ -66,7 +66,7 @@ CODES = [0, 1, 2, 3, 4, 5, *TROUBLE]
 
 def run(code: int, scores: Path, format: str, monkeypatch: pytest.MonkeyPatch) -> int:
     if code in TROUBLE:
-        monkeypatch.setattr(session, "run", TROUBLE[code])
+        monkeypatch.setattr(check, "run", TROUBLE[code])
     return main([*arguments(code, scores), "--format", format, "--quiet"])
 
 

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 import calibcli
-from calibcli.columns.extremes import SHORT, largest_of, least_of, places_of
-from calibcli.columns.softmax import Piece
-from calibcli.inputs.scores.from_arrays import checked
-from calibcli.numerics import top_of
+from calibcli.core.statistics import top_of
+from calibcli.scores.from_arrays import checked
+from calibcli.scores.softmax import SHORT, Piece, largest_of, least_of, places_of
 
 KINDS = ("normal", "tied", "positive", "negative", "near", "odd", "zeros")
 
@@ -67,7 +66,7 @@ def test_places_are_where_the_mask_is_true(n: int, share: float) -> None:
 
 @pytest.mark.parametrize("n", [0, 1, 2, 500])
 def test_a_piece_knows_its_rows(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("calibcli.columns.softmax.PIECE", 7 * 40)
+    monkeypatch.setattr("calibcli.scores.softmax.PIECE", 7 * 40)
     z = np.round(np.random.default_rng(0).standard_normal((n, 40)), 2).astype("f4")
     piece = Piece(z, (0, 39))
     np.testing.assert_array_equal(piece.best, z.argmax(axis=1) if n else [])

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from calibcli.cli.app import main
-from calibcli.errors import Exit, UsageError
-from calibcli.files import YOUNG, atomic, claim, guarding, reading, written
+from calibcli.core.errors import Exit, UsageError
+from calibcli.core.files import YOUNG, atomic, claim, guarding, reading, written
 
 TEST = Path(__file__).parent.parent / "sample_data" / "test.npz"
 STUCK = """
 import sys, time
-from calibcli.files import atomic
+from calibcli.core.files import atomic
 with atomic(sys.argv[1]) as temporary:
     temporary.write_text("half")
     print(temporary, flush=True)

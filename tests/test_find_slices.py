@@ -17,14 +17,13 @@ from scipy import stats
 
 import calibcli
 from calibcli.cli.app import main
-from calibcli.errors import CalibError, InputError, UsageError
-from calibcli.gate.conditions import Condition, parsed, rows_of, text_of
-from calibcli.predictions import Predictions
+from calibcli.core.errors import CalibError, InputError, UsageError
+from calibcli.gate.config import Condition, parsed, rows_of, text_of
+from calibcli.scores.predictions import Predictions
 from calibcli.slices import Search
-from calibcli.slices.confirmed import chance, fisher, halves
+from calibcli.slices.candidates import Evidence, columns_of, ranked
+from calibcli.slices.confirmation import chance, fisher, halves
 from calibcli.slices.find import find
-from calibcli.slices.literals import columns_of
-from calibcli.slices.tried import Evidence, ranked
 
 ROOT = Path(__file__).parent.parent
 RNG = np.random.default_rng(0)

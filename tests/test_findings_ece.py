@@ -13,10 +13,10 @@ from scipy.stats import binom
 
 from calibcli import metrics
 from calibcli.cli.app import main
-from calibcli.columns import Columns, bin_index
-from calibcli.metrics import bounds as sharp
-from calibcli.metrics.sample import Sample
-from calibcli.predictions import Predictions
+from calibcli.metrics import binned_bounds as sharp
+from calibcli.metrics.shelf import Sample
+from calibcli.scores.columns import Columns, bin_index
+from calibcli.scores.predictions import Predictions
 
 UNSEEN = 2.9957322735539909  # -ln .05: errors that may go unseen in n rows, times n
 BOUNDED = ["ece", "oce", "overconfidence_error", "ece_l2", "adaece", "smece", "mmce"]

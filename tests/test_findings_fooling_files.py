@@ -15,9 +15,9 @@ from edits import SEEDS, places
 from safetensors.numpy import load_file, save_file
 
 from calibcli.cli.app import main
-from calibcli.errors import Exit, InputError
-from calibcli.gate.baseline import Rows
-from calibcli.result import Result
+from calibcli.core.errors import Exit, InputError
+from calibcli.core.result import Result
+from calibcli.gate.baseline import BaselineRows
 
 SAMPLES = Path(__file__).parent.parent / "sample_data"
 ODD: list[Any] = [
@@ -111,7 +111,7 @@ def rows_edited(made: Path, data: Any, rng: random.Random, capsys: pytest.Captur
     try:
         found = Result.from_json(path.read_bytes(), "base.json").facts["rows"]
         if isinstance(found, dict):
-            kept = Rows.unpack(found, "base.json")
+            kept = BaselineRows.unpack(found, "base.json")
             assert kept.n == len(kept.nll) == len(kept.correct) == rows["n"]
     except InputError as error:
         said = error

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from calibcli.cli.app import main
-from calibcli.errors import Exit
+from calibcli.core.errors import Exit
+from calibcli.core.result import Estimate, Result
 from calibcli.metrics import METRICS
-from calibcli.result import Estimate, Result
 
 ROOT = Path(__file__).parent.parent
 
@@ -188,9 +188,9 @@ def test_the_number_of_classes_says_which_limits_cannot_fail(
 @pytest.mark.parametrize("k", [2, 3, 8])
 def test_no_predictions_are_beyond_what_is_said_to_be_possible(k: int) -> None:
     """The worst there is: sure and wrong, sure and right, and even."""
-    from calibcli.gate.limits import possible
+    from calibcli.gate.verdicts import possible
     from calibcli.metrics import known, measure
-    from calibcli.predictions import Predictions
+    from calibcli.scores.predictions import Predictions
 
     rng = np.random.default_rng(k)
     labels = rng.integers(0, k, 400)

@@ -16,12 +16,12 @@ import torch
 from edits import SEEDS, places
 
 from calibcli.cli.app import main
-from calibcli.errors import CalibError, Exit, InputError
-from calibcli.inputs import dataset
-from calibcli.training import state
-from calibcli.training.batches import Loader
-from calibcli.training.loop import Trainer
-from calibcli.training.recipe import Recipe
+from calibcli.core.errors import CalibError, Exit, InputError
+from calibcli.lab.training import state
+from calibcli.lab.training.batches import Loader
+from calibcli.lab.training.loop import Trainer
+from calibcli.lab.training.recipes import Recipe
+from calibcli.networks import dataset
 
 DIGITS = str(Path(__file__).parent.parent / "sample_data" / "digits.npz")
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from calibcli.cli.app import COMMANDS, main
-from calibcli.errors import Exit, UsageError
-from calibcli.files import atomic, claim, guarding, reading
+from calibcli.core.errors import Exit, UsageError
+from calibcli.core.files import atomic, claim, guarding, reading
 
 SAMPLES = Path(__file__).parent.parent / "sample_data"
 SUFFIX = {

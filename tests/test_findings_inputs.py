@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 
 from calibcli.cli.app import main
-from calibcli.errors import Exit, InputError
-from calibcli.inputs import checkpoint, dataset
-from calibcli.inputs.files import pickles
-from calibcli.inputs.files.pickles import is_pickle
-from calibcli.inputs.files.source import Source
-from calibcli.inputs.scores import recorded
+from calibcli.core.errors import Exit, InputError
+from calibcli.networks import checkpoint, dataset
+from calibcli.scores import recorded_outputs
+from calibcli.scores.files import pickles
+from calibcli.scores.files.pickles import is_pickle
+from calibcli.scores.files.source import Source
 
 RNG = np.random.default_rng(3)
 Z = RNG.normal(size=(300, 4)).astype(np.float32)
@@ -56,7 +56,7 @@ def test_safetensors_whose_header_length_looks_like_a_pickle(name: str, length: 
         "labels": {"dtype": "I64", "shape": [300], "data_offsets": [Z.nbytes, Z.nbytes + Y.nbytes]},
     }
     Path(name).write_bytes(tensors(about, length, Z.tobytes() + Y.tobytes()))
-    found = recorded.read(name)
+    found = recorded_outputs.read(name)
     np.testing.assert_array_equal(found.logits, Z)
     assert found.facts["format"] == "safetensors"
 
@@ -70,7 +70,7 @@ def test_pickles_are_still_told(protocol: int) -> None:
         for name in ("a.safetensors", "a.npz", "a.bin", "a.csv"):
             Path(name).write_bytes(data)
             with pytest.raises(InputError, match="pickle"):
-                recorded.read(name)
+                recorded_outputs.read(name)
     assert not is_pickle(b"\x80\x01\x00\x00")
     assert not is_pickle(b"\x80\x02\xff\x00")
 
@@ -122,12 +122,12 @@ def test_a_flipped_byte_in_a_stored_member_is_found(where: str, capsys: Any) -> 
 def test_checksums_are_compared_in_pieces_of_any_size(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     np.savez("a.npz", **{f"x{i}": np.arange(i * size % 50_000, dtype=np.float32) for i in range(9)})
     whole = Source("a.npz")
-    from calibcli.inputs.files.formats.numpy import read
+    from calibcli.scores.files.formats.numpy import read
 
     read(whole)
     assert len(whole.stored) == 9
     for copy in (1 << 20, 1000, 77):
-        monkeypatch.setattr("calibcli.inputs.files.source.COPY", copy)
+        monkeypatch.setattr("calibcli.scores.files.source.COPY", copy)
         source = Source("a.npz")
         read(source)
         assert source.sha256() == whole.sha256()
@@ -281,6 +281,6 @@ def test_nested_brackets_in_a_header(capsys: Any) -> None:
     (model / "model.safetensors.index.json").write_text('{"weight_map": ' + "[" * 100_000)
     with pytest.raises(InputError, match="not an index"):
         checkpoint.load(model)
-    from calibcli.inputs.checkpoint.factory import _option
+    from calibcli.networks.checkpoint.factory import _option
 
     assert _option("a=" + "[" * 5000, "x:y")[0] == "a"

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from calibcli.cli.app import main
-from calibcli.errors import Exit, InputError
-from calibcli.files import unchanged
+from calibcli.core.errors import Exit, InputError
+from calibcli.core.files import unchanged
 
 RNG = np.random.default_rng(8)
 Z = RNG.normal(size=(600, 3)).astype(np.float32) * 2
@@ -106,7 +106,7 @@ def test_an_unreadable_file_is_refused_as_a_missing_one(
         assert main(["scale", "b.npz", "--save", "T.safetensors"]) == 0
     if kind in ("model", "data", "data csv"):
         torch = pytest.importorskip("torch")
-        from calibcli.inputs.checkpoint.factory import build
+        from calibcli.networks.checkpoint.factory import build
 
         torch.save(build(MLP).state_dict(), "m.pt")
     capsys.readouterr()
@@ -204,13 +204,13 @@ def test_files_read_by_name_must_not_change(capsys: Any, monkeypatch: pytest.Mon
 @pytest.mark.finding("3.4")
 def test_a_checkpoint_that_is_replaced_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
-    from calibcli.inputs import checkpoint
-    from calibcli.inputs.checkpoint.factory import build
+    from calibcli.networks import checkpoint
+    from calibcli.networks.checkpoint.factory import build
 
     torch.save(build(MLP).state_dict(), "m.pt")
     torch.save(build(MLP).state_dict(), "n.pt")
     assert checkpoint.load("m.pt", arch=MLP).sha256 == digest("m.pt")
-    module = sys.modules["calibcli.inputs.checkpoint.load"]
+    module = sys.modules["calibcli.networks.checkpoint.loading"]
     print_of = module.fingerprint  # type: ignore[attr-defined]
     monkeypatch.setattr(module, "fingerprint", lambda path: (os.replace("n.pt", "m.pt"), print_of(path))[1])
     with pytest.raises(InputError, match=r"m\.pt changed while it was read"):

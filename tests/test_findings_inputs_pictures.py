@@ -16,10 +16,10 @@ Image = pytest.importorskip("PIL.Image")
 from torch import nn  # noqa: E402
 
 from calibcli.cli.app import main  # noqa: E402
-from calibcli.errors import Exit, InputError, UsageError  # noqa: E402
-from calibcli.inputs import checkpoint, dataset  # noqa: E402
-from calibcli.inputs.checkpoint import huggingface, processor  # noqa: E402
-from calibcli.inputs.dataset.resize import size_option  # noqa: E402
+from calibcli.core.errors import Exit, InputError, UsageError  # noqa: E402
+from calibcli.networks import checkpoint, dataset  # noqa: E402
+from calibcli.networks.checkpoint import huggingface, processor  # noqa: E402
+from calibcli.networks.dataset.rows import size_option  # noqa: E402
 
 RNG = np.random.default_rng(6)
 PIL = [Image.NEAREST, Image.LANCZOS, Image.BILINEAR, Image.BICUBIC, Image.BOX, Image.HAMMING]
@@ -132,7 +132,7 @@ def test_a_hugging_face_folder_is_run_as_it_says(monkeypatch: pytest.MonkeyPatch
     made = pictures()
     folder_of({**HF[2][0], **NORMAL})
     Path("m/config.json").write_text("{}")
-    monkeypatch.setattr(huggingface, "model", lambda path: processor.Known("Means", model=Means()))
+    monkeypatch.setattr(huggingface, "model", lambda path: processor.LibraryModel("Means", model=Means()))
 
     def run(*options: str) -> Any:
         assert main(["logits", "m", "--data", "d", "--save", "o.npz", *options, "--json"]) == 0
@@ -275,10 +275,10 @@ def test_sizes_come_back_from_metadata() -> None:
     data = dataset.load("d", size="24/20", mean="0.5", std="0.5")
     again = dataset.load("d", preprocess=data.preprocess.as_dict())
     assert again.preprocess == data.preprocess
-    from calibcli.inputs.checkpoint import metadata
+    from calibcli.networks.checkpoint import factory
 
     text = json.dumps({"schema": 1, "preprocess": data.preprocess.as_dict()})
-    assert metadata.parse(text, "it")["preprocess"]["crop"] == [20, 20]
+    assert factory.parse(text, "it")["preprocess"]["crop"] == [20, 20]
 
 
 @pytest.mark.finding("1.11")

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from calibcli.cli.app import main
-from calibcli.errors import Exit, InputError, UsageError
-from calibcli.inputs import dataset
-from calibcli.inputs.scores import recorded
-from calibcli.inputs.scores.fingerprints import refuse_overlap
-from calibcli.inputs.scores.from_arrays import of_arrays
-from calibcli.predictions import Predictions
+from calibcli.core.errors import Exit, InputError, UsageError
+from calibcli.networks import dataset
+from calibcli.scores import recorded_outputs
+from calibcli.scores.from_arrays import of_arrays
+from calibcli.scores.input_mistakes import refuse_overlap
+from calibcli.scores.predictions import Predictions
 
 RNG = np.random.default_rng(4)
 Z = RNG.normal(size=(300, 4)).astype(np.float32)
@@ -49,10 +49,10 @@ def test_winogrande_takes_its_labels_from_acc_or_is_refused_by_name(acc: bool) -
     ]
     if acc:  # the first choice is the better one in every third row, the other one else: so it is never right
         wanted = [int(not (-1.0 - i % 3 > -2.0) if i % 3 == 0 else -1.0 - i % 3 >= -2.0) for i in range(20)]
-        assert recorded.read(lines("a.jsonl", rows)).labels.tolist() == wanted
+        assert recorded_outputs.read(lines("a.jsonl", rows)).labels.tolist() == wanted
         return
     with pytest.raises(InputError, match="winogrande") as caught:
-        recorded.read(lines("a.jsonl", rows))
+        recorded_outputs.read(lines("a.jsonl", rows))
     assert "label" in caught.value.fix
 
 
@@ -63,13 +63,13 @@ def test_mutual_information_is_known_and_read_as_its_first_half(how: str) -> Non
     more: dict[str, Any] = {"key": {"acc_mutual_info": None}, "metrics": {"metrics": ["acc", "acc_mutual_info"]}}
     scores = RNG.normal(size=(9, 8))
     rows = [question(i, scores[i].tolist(), "2", choices, **more.get(how, {})) for i in range(9)]
-    np.testing.assert_array_equal(recorded.read(lines("a.jsonl", rows)).logits, scores[:, :4])
-    pmi = recorded.read(lines("a.jsonl", rows), lm_norm="pmi")
+    np.testing.assert_array_equal(recorded_outputs.read(lines("a.jsonl", rows)).logits, scores[:, :4])
+    pmi = recorded_outputs.read(lines("a.jsonl", rows), lm_norm="pmi")
     np.testing.assert_allclose(pmi.logits, scores[:, :4] - scores[:, 4:])
     if how != "texts":  # it says that it has two halves, but they are of other choices
         odd = [question(i, scores[i].tolist(), "2", [*choices[:7], ("", " z")], **more[how]) for i in range(9)]
         with pytest.raises(InputError, match=r"8 log-likelihoods are not of 4 choices") as caught:
-            recorded.read(lines("a.jsonl", odd))
+            recorded_outputs.read(lines("a.jsonl", odd))
         assert "first half" in caught.value.fix
 
 
@@ -81,20 +81,20 @@ def test_labels_agree_with_the_harness() -> None:
     place = RNG.integers(0, 4, 200)
     acc = (scores.argmax(axis=1) == place).astype(float)
     rows = [question(i, scores[i].tolist(), str(place[i]), texts, acc=acc[i]) for i in range(200)]
-    np.testing.assert_array_equal(recorded.read(lines("a.jsonl", rows)).labels, place)
+    np.testing.assert_array_equal(recorded_outputs.read(lines("a.jsonl", rows)).labels, place)
     wrong = int(np.flatnonzero(acc == 1)[0])
     rows[wrong]["target"] = str((place[wrong] + 1) % 4)
     with pytest.raises(InputError, match=rf"row {wrong} .*has acc 1, but its target reads"):
-        recorded.read(lines("a.jsonl", rows))
+        recorded_outputs.read(lines("a.jsonl", rows))
     named = [question(i, scores[i].tolist(), texts[place[i]][1].strip(), texts, acc=acc[i]) for i in range(200)]
-    np.testing.assert_array_equal(recorded.read(lines("a.jsonl", named)).labels, place)
+    np.testing.assert_array_equal(recorded_outputs.read(lines("a.jsonl", named)).labels, place)
 
 
 @pytest.mark.finding("1.9")
 def test_a_target_beyond_the_choices_of_its_row() -> None:
     rows = [question(0, [-1, -2, -3, -4], "3", []), question(1, [-1, -2], "3", [])]
     with pytest.raises(InputError, match="'3' is not one of 2 choices"):
-        recorded.read(lines("a.jsonl", rows))
+        recorded_outputs.read(lines("a.jsonl", rows))
 
 
 @pytest.mark.finding("1.10")
@@ -125,15 +125,15 @@ def test_verdicts_as_labels_of_one_score_are_refused() -> None:
     p, y = RNG.random(50), RNG.integers(0, 2, 50)
     np.savez("a.npz", prob=p, correct=y)
     with pytest.raises(InputError, match="whether a prediction was right"):
-        recorded.read("a.npz", labels="correct")
+        recorded_outputs.read("a.npz", labels="correct")
     np.save("correct.npy", y)
     np.savez("b.npz", prob=p)
     with pytest.raises(InputError, match="whether a prediction was right"):
-        recorded.read("b.npz", labels="correct.npy")
+        recorded_outputs.read("b.npz", labels="correct.npy")
     np.savez("c.npz", probs=np.eye(4)[Y] * 0.6 + 0.1, correct=Y)  # the correct class: fine
-    assert recorded.read("c.npz", labels="correct").k == 4
+    assert recorded_outputs.read("c.npz", labels="correct").k == 4
     np.savez("d.npz", prob=p, label=y)
-    assert recorded.read("d.npz").k == 2
+    assert recorded_outputs.read("d.npz").k == 2
 
 
 @pytest.mark.finding("4 ragged JSONL row")
@@ -144,13 +144,13 @@ def test_one_ragged_row_is_named(odd: int, more: int, key: str) -> None:
     rows[odd][key] = [1 / (3 + more)] * (3 + more)
     rows[odd]["label"] = 0
     with pytest.raises(InputError, match=rf"row {odd} .*has {3 + more} numbers in '{key}', 99 of 100 rows have 3"):
-        recorded.read(lines("a.jsonl", rows))
+        recorded_outputs.read(lines("a.jsonl", rows))
 
 
 @pytest.mark.finding("4 ragged JSONL row")
 def test_rows_of_choices_that_differ_say_so() -> None:
     rows = [{"probs": [1 / k] * k, "label": 0} for k in (2, 3, 4, 5)]
-    found = recorded.read(lines("a.jsonl", rows))
+    found = recorded_outputs.read(lines("a.jsonl", rows))
     assert "2 to 5 numbers per row in 'probs': the others have probability 0" in found.notes
 
 
@@ -169,13 +169,15 @@ def test_numbers_are_digits_in_files(cell: str, capsys: Any) -> None:
     Path("d.csv").write_text(f"a,b,label\n1,2,0\n1,3,{cell}\n")
     assert dataset.load("d.csv").classes is not None  # a name, no number
     with pytest.raises(InputError):
-        recorded.read(lines("a.jsonl", [question(0, [-1, -2], "0", []) | {"filtered_resps": [[cell, 0], ["2", 0]]}]))
+        recorded_outputs.read(
+            lines("a.jsonl", [question(0, [-1, -2], "0", []) | {"filtered_resps": [[cell, 0], ["2", 0]]}])
+        )
     with pytest.raises(InputError):
-        recorded.read(lines("b.jsonl", [{"logits": [1, cell], "label": 0}]))
+        recorded_outputs.read(lines("b.jsonl", [{"logits": [1, cell], "label": 0}]))
     np.save("a.npy", Z)
     Path("y.csv").write_text(f"label\n{cell}\n" + "1\n" * 299)
     with pytest.raises(InputError):
-        recorded.read("a.npy", labels="y.csv")
+        recorded_outputs.read("a.npy", labels="y.csv")
 
 
 @pytest.mark.finding("4 1_0 is read as 10")
@@ -185,7 +187,7 @@ def test_scores_in_json_are_numbers(value: Any, at: int) -> None:
     row: list[Any] = [1.0, 2.0, 3.0]
     row[at] = value
     with pytest.raises(InputError):
-        recorded.read(lines("a.jsonl", [{"logits": [1, 2, 3], "label": 0}, {"logits": row, "label": 1}]))
+        recorded_outputs.read(lines("a.jsonl", [{"logits": [1, 2, 3], "label": 0}, {"logits": row, "label": 1}]))
 
 
 @pytest.mark.finding("4 1_0 is read as 10")
@@ -203,8 +205,8 @@ def test_numbers_are_digits_in_options(arguments: list[str], capsys: Any) -> Non
     np.savez("a.npz", logits=Z, labels=Y)
     assert main(["check", "a.npz", "--max", "ece=0.9", *arguments]) == Exit.USAGE
     capsys.readouterr()
-    from calibcli.inputs.checkpoint.factory import _option
-    from calibcli.inputs.dataset.preprocess import numbers
+    from calibcli.networks.checkpoint.factory import _option
+    from calibcli.networks.dataset.rows import numbers
 
     assert _option("depth=1_0", "x") == ("depth", "1_0")
     for text in ("0.5,0_5", "nan", "inf,1", "1e999"):
@@ -223,7 +225,7 @@ def test_huge_labels(value: int, capsys: Any) -> None:
         of_arrays(Z, Y, label_base=value)
     Path("a.csv").write_text(f"logit_0,logit_1,label\n1,2,{value}\n1,2,0\n")
     with pytest.raises(InputError):
-        recorded.read("a.csv")
+        recorded_outputs.read("a.csv")
 
 
 @pytest.mark.finding("4 boolean labels")
@@ -232,12 +234,12 @@ def test_boolean_labels_are_of_two_classes(k: int) -> None:
     z, y = RNG.normal(size=(50, k)), RNG.random(50) < 0.5
     np.savez("a.npz", logits=z, labels=y)
     if k == 2:
-        np.testing.assert_array_equal(recorded.read("a.npz").labels, y.astype(int))
+        np.testing.assert_array_equal(recorded_outputs.read("a.npz").labels, y.astype(int))
         return
     for labels in (y, y[:, None]):
         np.savez("a.npz", logits=z, labels=labels)
         with pytest.raises(InputError, match=f"true or false, there are {k} classes"):
-            recorded.read("a.npz")
+            recorded_outputs.read("a.npz")
         with pytest.raises(InputError, match="true or false"):
             of_arrays(z, labels)
     hot = np.eye(k, dtype=bool)[RNG.integers(0, k, 50)]

@@ -12,14 +12,14 @@ from scipy.optimize import minimize_scalar
 from scipy.stats import binom, t
 
 from calibcli import metrics
+from calibcli.core.result import Check, Estimate
 from calibcli.gate import check
 from calibcli.gate.config import Config, Gate
-from calibcli.gate.sources import Scores
-from calibcli.links import fit_beta, nll_rows
+from calibcli.gate.sources import RecordedOutputs
 from calibcli.metrics import METRICS, Sample, recalibration
-from calibcli.metrics.intervals import Rows, share_bounds
-from calibcli.predictions import Predictions
-from calibcli.result import Check, Estimate
+from calibcli.metrics.intervals import WeightedMean, share_bounds
+from calibcli.scores.likelihood import fit_beta, nll_rows
+from calibcli.scores.predictions import Predictions
 
 MEANS = [e.name for e in METRICS if e.target.__annotations__["return"] == "MeanOf"]
 ALLOWED = 0.05 + 3 * math.sqrt(0.05 * 0.95 / 200)  # three standard errors of 200 runs
@@ -48,7 +48,9 @@ def missed(z: Any, y: Any, specs: list[str], n: int, runs: int) -> dict[str, tup
 
 def gate(z: Any, y: Any, spec: str, **keys: Any) -> Check:
     predictions = Predictions.of(z, y, **keys.pop("fields", {}))
-    return check.check(Scores(predictions, Config(gates=())), Config(gates=(Gate(metric=spec, **keys),))).checks[0]
+    return check.check(
+        RecordedOutputs(predictions, Config(gates=())), Config(gates=(Gate(metric=spec, **keys),))
+    ).checks[0]
 
 
 @pytest.mark.finding("2.1")
@@ -108,7 +110,7 @@ def test_accuracy_is_exact(n: int, share: float) -> None:
     """Summed over the binomial: the chance that a model whose accuracy is the limit fails or passes."""
     fails = passes = many = 0.0
     for hits in range(n + 1):
-        rows = Rows(np.arange(n) < hits, None, False, None)
+        rows = WeightedMean(np.arange(n) < hits, None, False, None)
         low, high = share_bounds(rows, 0.05) or (0.0, 1.0)
         weight = float(binom.pmf(hits, n, share))
         fails, passes = fails + weight * (high < share), passes + weight * (low >= share)

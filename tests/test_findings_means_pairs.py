@@ -16,24 +16,25 @@ from populations import drawn, softmax
 from scipy.stats import binomtest, multinomial, norm
 
 import calibcli
-from calibcli import metrics, numbers
-from calibcli.columns import columns
+from calibcli import metrics
+from calibcli.core import number_format
+from calibcli.core.result import Estimate
 from calibcli.gate import baseline, check, compare
 from calibcli.gate.baseline import Pairing
 from calibcli.gate.config import Config, Gate
-from calibcli.gate.sources import Scores
-from calibcli.links import fit_beta, nll_rows
+from calibcli.gate.sources import RecordedOutputs
 from calibcli.metrics import paired, paired_bins
-from calibcli.metrics.intervals import FEWEST_GROUPS, Rows
+from calibcli.metrics.intervals import FEWEST_GROUPS, WeightedMean
 from calibcli.metrics.paired import MeanDifference
-from calibcli.metrics.sample import BinaryOutcomes, Sample, traits
-from calibcli.predictions import Predictions
-from calibcli.result import Estimate
+from calibcli.metrics.shelf import BinaryOutcomes, Sample, traits
+from calibcli.scores.columns import columns
+from calibcli.scores.likelihood import fit_beta, nll_rows
+from calibcli.scores.predictions import Predictions
 
 COMPARED = ("temperature_gain", "nll", "brier", "accuracy")  # with a baseline, row by row
 
 
-def shown(z: Any, y: Any) -> baseline.Rows:
+def shown(z: Any, y: Any) -> baseline.BaselineRows:
     found = Predictions.of(z, y)
     return baseline.rows(found, columns(found, class_bins=()), "5a17")
 
@@ -105,7 +106,7 @@ def test_gain_of_a_temperature_that_two_rows_decide_is_not_bounded_below_what_th
 def test_kept_rows_judge_as_the_scores_do() -> None:
     base, new, y = regressed(3, 0.01)
     kept = [shown(z[:400], y[:400]) for z in (base, new)]
-    packed = [baseline.Rows.unpack(rows.pack(), "b.json") for rows in kept]
+    packed = [baseline.BaselineRows.unpack(rows.pack(), "b.json") for rows in kept]
     pairing = Pairing(new=np.arange(400), base=np.arange(400), how="")
     for metric in COMPARED:
         live, read = (baseline.difference(b, a, pairing, metric, None, False, None) for a, b in (kept, packed))
@@ -135,7 +136,9 @@ def test_too_few_groups_are_not_run(spec: str) -> None:
         z, y, member, _ = grouped(count, spread, 1)
         z += np.random.default_rng(0).standard_normal(z.shape) / 9
         gate = Gate(metric=spec, min_n=1, **{"min" if spec == "accuracy" else "max": 0.5})
-        found = check.check(Scores(Predictions.of(z, y, groups=member), Config(gates=())), Config(gates=(gate,)))
+        found = check.check(
+            RecordedOutputs(Predictions.of(z, y, groups=member), Config(gates=())), Config(gates=(gate,))
+        )
         assert found.checks[0].outcome == "not_run", (spec, count)
         assert str(FEWEST_GROUPS) in found.checks[0].message, found.checks[0].message
 
@@ -261,21 +264,23 @@ def test_spread_of_the_difference_of_eces(first: float, second: float, shared: f
     assert np.sqrt(np.mean([g.spread[0] for g in gaps])) == pytest.approx(
         spread, rel=0.11
     )  # around d itself: .75 to 1.4
-    half = [paired_bins.Known(0, g.spread[0] ** 0.5, np.inf, g.bias, 0).half(0.05) for g in gaps]
+    half = [paired_bins.BoundedEstimate(0, g.spread[0] ** 0.5, np.inf, g.bias, 0).half(0.05) for g in gaps]
     assert 0.98 < np.mean(half) / spread / 1.96 < 1.6
 
 
 def test_an_interval_covers_whatever_the_bias_within_its_bound() -> None:
     """Its half width in standard errors is the quantile of |Z + bias|."""
     for bias, error in ((0.0, 1.0), (0.5, 1.0), (1.0, 2.0), (3.0, 0.1)):
-        half = paired_bins.Known(0.0, error, np.inf, bias, 0.0).half(0.05)
+        half = paired_bins.BoundedEstimate(0.0, error, np.inf, bias, 0.0).half(0.05)
         assert norm.cdf((half - bias) / error) - norm.cdf((-half - bias) / error) == pytest.approx(0.95, abs=1e-6)
-    known = paired_bins.Known(0.07, 0.02, 99.0, 0.01, 0.001)
+    known = paired_bins.BoundedEstimate(0.07, 0.02, 99.0, 0.01, 0.001)
     p = known.p_value(0.05)
     assert known.half(p) == pytest.approx(0.07, rel=1e-6)
-    hidden = paired_bins.Known(0.07, 1e-9, 99.0, 0.0, 0.01)  # a share h of rows stays unseen with exp(-h / .01)
+    hidden = paired_bins.BoundedEstimate(
+        0.07, 1e-9, 99.0, 0.0, 0.01
+    )  # a share h of rows stays unseen with exp(-h / .01)
     assert hidden.p_value(0.05) == pytest.approx(2 * np.exp(-7), rel=1e-6)
-    assert paired_bins.Known(0.0, 0.02, 99.0, 0.01, 0.001).p_value(0.05) == 1
+    assert paired_bins.BoundedEstimate(0.0, 0.02, 99.0, 0.01, 0.001).p_value(0.05) == 1
 
 
 @given(st.integers(0, 10_000), st.sampled_from(["split-merge", "split", "whole"]), st.sampled_from(["", "weight"]))
@@ -288,7 +293,7 @@ def test_rows_are_in_the_bins_that_hold_them(seed: int, method: Any, kind: str) 
     w = rng.exponential(size=n) if kind else None
     view = BinaryOutcomes(p, 1 - p, rng.random(n) < 0.6, w, False, None)
     table = view.mass_bins(bins, method)
-    members = paired_bins.Members.of(view, table)
+    members = paired_bins.BinMembership.of(view, table)
     assert np.allclose(members.sums(view.shares * view.residual), table.weighted_gap)
     assert np.allclose(members.sums(view.shares), table.weight)
     assert np.allclose(members.share.sum(axis=1), 1)
@@ -430,7 +435,7 @@ def test_p_values_are_shown_as_what_they_can_be() -> None:
     for row in found.tables[1].rows:
         assert float(row[2]) > 0  # type: ignore[arg-type]
     head = list(found.tables[1].columns)
-    assert [numbers.of_table(head[2], [row[2]]) for row in found.tables[1].rows] == [["< 1e-4"]] * 2
+    assert [number_format.of_table(head[2], [row[2]]) for row in found.tables[1].rows] == [["< 1e-4"]] * 2
 
 
 def test_difference_of_a_model_with_itself() -> None:
@@ -440,4 +445,4 @@ def test_difference_of_a_model_with_itself() -> None:
     for e in compare.scores([Predictions.of(z, y)] * 2, ["a", "b"]).estimates:
         assert e.value in (0.0, None)
         assert e.low is None or e.low < e.high  # type: ignore[operator]
-    assert dataclasses.replace(Rows(np.zeros(9), None, False, None)).bounds(0.05, -1, 1)[1] > 0
+    assert dataclasses.replace(WeightedMean(np.zeros(9), None, False, None)).bounds(0.05, -1, 1)[1] > 0

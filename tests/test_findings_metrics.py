@@ -12,12 +12,12 @@ import populations
 import pytest
 
 from calibcli.cli.app import main
-from calibcli.errors import Exit
-from calibcli.inputs.scores.from_arrays import of_arrays
-from calibcli.inputs.scores.recorded import read
-from calibcli.metrics.report import Options, report
-from calibcli.metrics.sample import METRICS
-from calibcli.predictions import Predictions
+from calibcli.core.errors import Exit
+from calibcli.metrics.report import ReportOptions, report
+from calibcli.metrics.shelf import METRICS
+from calibcli.scores.from_arrays import of_arrays
+from calibcli.scores.predictions import Predictions
+from calibcli.scores.recorded_outputs import read
 
 N = 400
 
@@ -261,7 +261,7 @@ def test_one_brier_score_in_one_output(k: int) -> None:
     z = rng.normal(size=(500, k)) * 2
     y = rng.integers(0, k, 500)
     for weights in (None, rng.random(500)):
-        found = report(Predictions.of(z, y, weights=weights), Options(specs=["brier", "brier_top"]))
+        found = report(Predictions.of(z, y, weights=weights), ReportOptions(specs=["brier", "brier_top"]))
         [parts] = [t for t in found.tables if t.name == "murphy"]
         named = dict(zip(parts.columns, parts.rows[0]))
         of = "brier" if k == 2 else "brier_top"
@@ -278,7 +278,7 @@ def test_condensed_columns_know_the_event(monkeypatch: pytest.MonkeyPatch) -> No
     p, y, _ = screening(2, 3000)
     found = of_arrays(p, y)
     wanted = populations.values(found, ["ece", "brier", "confidence_gap", "ece:of=top"])
-    monkeypatch.setattr("calibcli.columns.MANY", 1000)
+    monkeypatch.setattr("calibcli.scores.columns.MANY", 1000)
     got = populations.values(found, ["ece", "brier", "confidence_gap", "ece:of=top"])
     for name in wanted:
         assert got[name] == pytest.approx(wanted[name], abs=1e-4)

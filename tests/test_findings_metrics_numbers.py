@@ -12,16 +12,17 @@ from populations import values
 from scipy import stats
 
 import calibcli
-from calibcli import metrics, numbers, scalers
+from calibcli import calibrators, metrics
 from calibcli.cli.app import main
-from calibcli.errors import Exit, UsageError
-from calibcli.inputs.scores.from_arrays import of_arrays
+from calibcli.core import number_format
+from calibcli.core.errors import Exit, UsageError
+from calibcli.core.result import Estimate
+from calibcli.core.statistics import student_quantile
 from calibcli.metrics.diagrams import smooth_curve
-from calibcli.metrics.report import Options, report
-from calibcli.metrics.sample import BinaryOutcomes
-from calibcli.numerics import student_quantile
-from calibcli.predictions import Predictions
-from calibcli.result import Estimate
+from calibcli.metrics.report import ReportOptions, report
+from calibcli.metrics.shelf import BinaryOutcomes
+from calibcli.scores.from_arrays import of_arrays
+from calibcli.scores.predictions import Predictions
 
 
 def logits(n: int, k: int, seed: int = 0, scale: float = 2.0) -> tuple[np.ndarray, np.ndarray]:
@@ -73,7 +74,7 @@ def test_rows_beyond_memory_are_counted(monkeypatch: pytest.MonkeyPatch) -> None
         "high_confidence_accuracy",
     ]
     wanted = metrics.measure(Predictions.of(z, y), specs)
-    monkeypatch.setattr("calibcli.columns.MANY", 1000)
+    monkeypatch.setattr("calibcli.scores.columns.MANY", 1000)
     for e, w in zip(metrics.measure(Predictions.of(z, y), specs), wanted, strict=True):
         assert e.n == w.n, e.name
 
@@ -90,9 +91,9 @@ def test_objective_of_a_temperature_is_the_metric(objective: str, k: int, weight
     p[:, 1:] = ((1 - p[:, 0]) / (k - 1))[:, None]
     w = rng.integers(1, 4, 300).astype(float) if weighted else None
     q = Predictions.of(np.log(p), rng.integers(0, k, 300), weights=w, weight_kind="count" if weighted else "sampling")
-    fit = scalers.fit(f"temperature:objective={objective}", q)
+    fit = calibrators.fit(f"temperature:objective={objective}", q)
     found = fit.estimates[0]
-    at = [values(scalers.apply(fit.scaler, q), [objective])[objective]]
+    at = [values(calibrators.apply(fit.scaler, q), [objective])[objective]]
     assert found.detail["objective"] == pytest.approx(at[0], abs=1e-12)
     grid = np.arange(1, 101) / 10
     every = [
@@ -112,7 +113,7 @@ def test_objective_puts_a_probability_on_an_edge_where_the_metric_does(k: int) -
     turned = np.arange(200) % 2 == 1  # the edge from above, too
     p[turned], y[turned] = p[turned][:, ::-1], k - 1 - y[turned]
     q = Predictions.of(np.log(p), y)
-    fit = scalers.fit("temperature:objective=ece", q)
+    fit = calibrators.fit("temperature:objective=ece", q)
     each = {t: values(Predictions.of(np.log(p) / t, y), ["ece"])["ece"] for t in np.arange(1, 101) / 10}
     best = min(each, key=lambda t: each[t])
     assert (fit.estimates[0].value, fit.estimates[0].detail["objective"]) == (
@@ -249,9 +250,9 @@ def test_no_curve_where_there_are_no_rows(sigma: float) -> None:
 @pytest.mark.finding("1.19")
 def test_a_number_without_interval_has_four_digits() -> None:
     e = Estimate(name="mce", value=0.6876008, null=0.4938338, null_high=0.6876008)
-    assert numbers.shown(e) == ("0.6876", "", "0.4938 (≤ 0.6876)")
+    assert number_format.shown(e) == ("0.6876", "", "0.4938 (≤ 0.6876)")
     above = Estimate(name="mce", value=0.68764, null=0.4938338, null_high=0.68761)
-    assert float(numbers.shown(above).value) > 0.68761
+    assert float(number_format.shown(above).value) > 0.68761
 
 
 @pytest.mark.finding("1.19")
@@ -265,7 +266,7 @@ def test_gain_without_a_value_is_of_all_rows() -> None:
 @pytest.mark.parametrize("k", [2, 10])
 def test_an_error_of_one_sign_is_not_called_chance(k: int) -> None:
     z, y = logits(2000, k, scale=6.0)
-    found = report(Predictions.of(z, y), Options(specs=["uce", "oce", "ece", "overconfidence_error"]))
+    found = report(Predictions.of(z, y), ReportOptions(specs=["uce", "oce", "ece", "overconfidence_error"]))
     assert not [n for n in found.notes if "by chance" in n and not n.startswith("ece")]
 
 
@@ -296,11 +297,11 @@ def test_notes_name_their_file_and_are_said_once(
 @pytest.mark.finding("1.19")
 def test_unknown_methods_are_listed_as_the_docs_spell_them() -> None:
     with pytest.raises(UsageError) as error:
-        scalers.SCALERS.choose("qqqqqqqq")
+        calibrators.SCALERS.choose("qqqqqqqq")
     assert "focal-temperature" in error.value.fix
     assert "_" not in error.value.fix
     with pytest.raises(UsageError, match="focal-temperture") as error:
-        scalers.SCALERS.choose("focal-temperture")
+        calibrators.SCALERS.choose("focal-temperture")
     assert error.value.fix == "did you mean 'focal-temperature'?"
     with pytest.raises(UsageError) as error:
         metrics.METRICS.choose("classwise-ec")
@@ -310,7 +311,7 @@ def test_unknown_methods_are_listed_as_the_docs_spell_them() -> None:
 @pytest.mark.finding("1.21")
 def test_heat_map_says_what_it_is_of() -> None:
     z, y = logits(200, 3)
-    fit = scalers.fit("focal-temperature:objective=adaece,grid=komisarenko", Predictions.of(z, y))
+    fit = calibrators.fit("focal-temperature:objective=adaece,grid=komisarenko", Predictions.of(z, y))
     [plot] = fit.plots
     assert plot.title.startswith("adaptive ECE over T and gamma")
     assert plot.zlabel == "adaptive ECE"
@@ -319,13 +320,13 @@ def test_heat_map_says_what_it_is_of() -> None:
 @pytest.mark.finding("1.21")
 def test_a_line_of_one_point_is_seen() -> None:
     pyplot = pytest.importorskip("matplotlib.pyplot")
-    from calibcli.plots import Curve, Plot
-    from calibcli.render.figure import marks
+    from calibcli.core.figure_data import Curve, Plot
+    from calibcli.render.figure import panel
 
     for y, wanted in (([2.0], 1), ([1.0, 2.0], 0), ([1.0, None, 2.0, 3.0], 1), ([1.0, None, 2.0], 2)):
         curve = Curve(label="λmax", kind="line", x=list(range(len(y))), y=y)
         figure, axes = pyplot.subplots()
-        marks.draw(axes, curve, "C0", Plot(name="a", curves=[curve]), (0, 1), False)
+        panel.draw_curve(axes, curve, "C0", Plot(name="a", curves=[curve]), (0, 1), False)
         dots = [line for line in axes.lines if line.get_marker() == "o"]
         assert sum(len(line.get_xdata()) for line in dots) == wanted
         pyplot.close(figure)

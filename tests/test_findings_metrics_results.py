@@ -6,8 +6,8 @@ import pytest
 from test_findings_metrics_numbers import logits
 
 import calibcli
-from calibcli.errors import Exit, GateFailed
-from calibcli.result import Check, Estimate, Result
+from calibcli.core.errors import Exit, GateFailed
+from calibcli.core.result import Check, Estimate, Result
 
 
 @pytest.mark.finding("1.12")

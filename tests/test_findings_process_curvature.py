@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
-from calibcli import losses
-from calibcli.errors import InputError, UsageError
-from calibcli.hessian import measure
-from calibcli.hessian.loss import Placed
-from calibcli.losses import CrossEntropy
+from calibcli.core.errors import InputError, UsageError
+from calibcli.networks import losses
+from calibcli.networks.curvature import measure
+from calibcli.networks.curvature.loss import PlacedLoss
+from calibcli.networks.losses import CrossEntropy
 
 torch.set_num_threads(1)
 SPECS = (
@@ -78,10 +78,10 @@ def test_a_loss_is_called_where_the_model_is() -> None:
             assert logits.device == labels.device == torch.device("meta")
             return F.cross_entropy(logits, labels, reduction="none")
 
-    placed = Placed(Away(), torch.device("meta"))
+    placed = PlacedLoss(Away(), torch.device("meta"))
     z = torch.zeros(2, 3, device="meta", dtype=torch.float64)
     assert placed(z, torch.zeros(2, device="meta", dtype=torch.long)).dtype == torch.float64
-    placed = Placed(weighted(), torch.device("meta"))
+    placed = PlacedLoss(weighted(), torch.device("meta"))
     assert placed.loss.weight.device == torch.device("meta")
 
 
@@ -189,7 +189,7 @@ def switches() -> dict[str, bool]:
 
 @pytest.mark.finding("device 1")
 def test_cudnn_is_on_and_deterministic_within_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from calibcli.training.loop import Trainer
+    from calibcli.lab.training.loop import Trainer
 
     seen: list[dict[str, bool]] = []
     run: Callable[..., Any] = Trainer.run

@@ -11,8 +11,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 import calibcli
-from calibcli import device
-from calibcli.errors import UsageError
+from calibcli.core.errors import UsageError
+from calibcli.networks import device
 
 RNG = np.random.default_rng(0)
 Z = (RNG.normal(size=(300, 3)) * 3).astype(np.float32)

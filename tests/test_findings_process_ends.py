@@ -18,7 +18,7 @@ import pytest
 from forks import ended, forked
 
 from calibcli.cli.app import main
-from calibcli.errors import UsageError
+from calibcli.core.errors import UsageError
 
 ROOT = Path(__file__).parent.parent
 FULL = Path("/dev/full")
@@ -121,7 +121,7 @@ def test_signals_save_what_a_run_has(number: int, code: int, said: str, tmp_path
 @pytest.mark.finding("4 SIGHUP")
 @pytest.mark.usefixtures("hung_up")
 def test_curvature_tells_what_it_knows_when_hung_up(monkeypatch: Any, capsys: Any) -> None:
-    from calibcli.hessian.lanczos import Lanczos
+    from calibcli.networks.curvature.spectrum import Lanczos
 
     extend, calls = Lanczos.extend, [0]
 
@@ -170,13 +170,13 @@ def test_signals_during_imports(module: str, name: str, code: int) -> None:
 @pytest.mark.finding("4 Python warnings")
 @pytest.mark.parametrize("asked", [[], ["default"]])
 def test_warnings_of_libraries_are_no_words_of_ours(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    from calibcli.gate import session
+    from calibcli.gate import check
 
     def warned(*_: Any, **__: Any) -> Any:
         warnings.warn("odd", FutureWarning, stacklevel=1)
         raise UsageError("stop")
 
-    monkeypatch.setattr(session, "run", warned)
+    monkeypatch.setattr(check, "run", warned)
     monkeypatch.setattr(sys, "warnoptions", asked)
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibcli import files
 from calibcli.cli.app import main
-from calibcli.errors import UsageError, WriteError
+from calibcli.core import files
+from calibcli.core.errors import UsageError, WriteError
 
 ROOT = Path(__file__).parent.parent
 SAMPLE = ROOT / "sample_data"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import calibcli
-from calibcli.metrics.sample import METRICS
+from calibcli.metrics.shelf import METRICS
 
 N, NAMES = 400, ["ant", "bee", "cat", "dog"]
 RNG = np.random.default_rng(7)
@@ -203,15 +203,14 @@ def test_labels_of_a_file_of_their_own_belong_to_the_rows_by_id(tmp_path: Path, 
 
 def test_a_ranking_and_its_notes_recommend_one_method(tmp_path: Path) -> None:
     """focal_temperature may be first by a hair, and says itself that plain temperature does as well."""
-    from calibcli.scalers.before_after import report
-    from calibcli.scalers.ranking import Options
+    from calibcli.calibrators.report import RankingOptions, report
 
     rng, seen = np.random.default_rng(5), set()
     for _ in range(4):
         z = rng.normal(size=(600, 4)) * 2
         y = (z + rng.gumbel(size=z.shape)).argmax(1)
         rows = calibcli.from_arrays(z * 1.5, y)
-        result, _ = report(rows, Options(methods=("temperature", "focal-temperature")))
+        result, _ = report(rows, RankingOptions(methods=("temperature", "focal-temperature")))
         plain = any("plain temperature is recommended" in note for note in result.notes)
         if result.facts["method"] == "focal_temperature":
             assert (result.facts["recommended"] == "temperature") == plain

@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import calibcli
-from calibcli import metrics, scalers
+from calibcli import calibrators, metrics
+from calibcli.calibrators.report import RankingOptions, rank
 from calibcli.cli.app import main
-from calibcli.errors import InputError
-from calibcli.links import log_softmax
-from calibcli.predictions import Predictions
-from calibcli.scalers.ranking import Options, rank
+from calibcli.core.errors import InputError
+from calibcli.scores.likelihood import log_softmax
+from calibcli.scores.predictions import Predictions
 
-SPECS = [entry.name for entry in scalers.SCALERS] + ["histogram:of=top"]
+SPECS = [entry.name for entry in calibrators.SCALERS] + ["histogram:of=top"]
 KINDS = ("logits", "probabilities", "log_probabilities")
 
 
@@ -139,13 +139,13 @@ def test_top_maps_keep_the_argmax_and_sum_to_one(
 ) -> None:
     z, y = case
     p = Predictions.of(z, y)
-    scaler = scalers.fit(spec, p).scaler
+    scaler = calibrators.fit(spec, p).scaler
     log_p = scaler.map(z)
     assert not np.isnan(log_p).any()
     np.testing.assert_allclose(np.exp(log_p).sum(axis=1), 1, rtol=1e-12)
     np.testing.assert_array_equal(log_p.argmax(axis=1), z.argmax(axis=1))
     path = tmp_path_factory.mktemp("top") / "o.npz"
-    assert scalers.stream(scaler, p, path, dtype=dtype).changed == 0
+    assert calibrators.stream(scaler, p, path, dtype=dtype).changed == 0
     with np.load(path) as out:
         written = out["probabilities"]
     np.testing.assert_array_equal(written.argmax(axis=1), z.argmax(axis=1))
@@ -191,7 +191,7 @@ def test_a_probability_too_small_for_the_file_is_not_zero(
     z, y = data(100, 3)
     z[0] = [-2000.0, 0.0, 0.0]
     np.savez("a.npz", logits=z, labels=np.append(0, y[1:]))
-    scalers.save(scalers.Scaler("temperature", 3, {"beta": np.array(1.0)}), "c.safetensors")
+    calibrators.save(calibrators.Scaler("temperature", 3, {"beta": np.array(1.0)}), "c.safetensors")
     assert main(["apply", "c.safetensors", "a.npz", "--save", "o.npz"]) == 0
     assert "1 rows hold probabilities too small for float32" in capsys.readouterr().err
     with np.load("o.npz") as out:
@@ -203,7 +203,7 @@ def test_a_probability_too_small_for_the_file_is_not_zero(
 @pytest.mark.finding("1.1")
 def test_bins_of_histogram_do_not_depend_on_rounding() -> None:
     z, y = data(600, 10)
-    scaler = scalers.fit("histogram", Predictions.of(z, y)).scaler
+    scaler = calibrators.fit("histogram", Predictions.of(z, y)).scaler
     np.testing.assert_allclose(scaler.map(np.log(np.exp(log_softmax(z)))), scaler.map(z), rtol=1e-12)
 
 
@@ -240,10 +240,10 @@ def test_what_is_worse_is_said_and_never_recommended(tmp_path: Path, capsys: pyt
 def test_no_method_that_makes_worse_is_recommended(k: int) -> None:
     z, y = data(600, k)
     specs = ["temperature", "histogram:bins=2", "isotonic", "platt"]
-    found = rank(specs, Predictions.of(z / 2, y), Options(folds=3))
+    found = rank(specs, Predictions.of(z / 2, y), RankingOptions(folds=3))
     bad = {row[1]: row[-1] for row in found.table.rows}
     assert found.recommended == "none" or not bad[found.recommended]
-    alone = rank(["histogram:bins=2"], Predictions.of(z / 2, y), Options(folds=3))
+    alone = rank(["histogram:bins=2"], Predictions.of(z / 2, y), RankingOptions(folds=3))
     assert alone.recommended == "none"
     assert alone.best == "histogram:bins=2"
     assert any("no method is recommended" in note for note in alone.notes)
@@ -251,8 +251,8 @@ def test_no_method_that_makes_worse_is_recommended(k: int) -> None:
 
 @pytest.mark.finding("1.7")
 def test_a_map_that_changes_no_class_has_no_interval_of_width_zero() -> None:
-    from calibcli.columns import columns
     from calibcli.metrics.paired import differences
+    from calibcli.scores.columns import columns
 
     z, y = data(400, 3)
     one, two = (metrics.Sample.of(columns(Predictions.of(s, y), class_bins=())) for s in (z, z / 2))
@@ -268,8 +268,8 @@ def test_a_map_that_changes_no_class_has_no_interval_of_width_zero() -> None:
 @pytest.mark.finding("1.7")
 @pytest.mark.parametrize("grouped", [False, True])
 def test_paired_differences_cover(grouped: bool) -> None:
-    from calibcli.columns import columns
     from calibcli.metrics.paired import differences
+    from calibcli.scores.columns import columns
 
     def found(n: int, seed: int) -> dict[str, Any]:
         z, y = data(n, 3, seed)

@@ -15,15 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
-from calibcli import scalers
+from calibcli import calibrators
+from calibcli.calibrators.affine import SETTLED, Regression, Shape, centred, log_p
+from calibcli.calibrators.program import NumPy
 from calibcli.cli.app import main
-from calibcli.links import log_phi, log_softmax
-from calibcli.predictions import Predictions
-from calibcli.scalers.affine import centred, log_p
-from calibcli.scalers.program import NumPy
-from calibcli.scalers.regression import SETTLED, Regression, Shape
+from calibcli.scores.likelihood import log_phi, log_softmax
+from calibcli.scores.predictions import Predictions
 
-SPECS = [entry.name for entry in scalers.SCALERS] + ["histogram:of=top"]
+SPECS = [entry.name for entry in calibrators.SCALERS] + ["histogram:of=top"]
 REPO = Path(__file__).parent.parent
 sys.path.insert(0, str(REPO / "benchmarks"))
 
@@ -58,7 +57,7 @@ def test_intervals_of_t_cover(spec: str, groups: int) -> None:
 @pytest.mark.parametrize("spec", ["temperature", "focal_temperature"])
 def test_few_groups_have_no_interval_and_say_why(spec: str) -> None:
     p = predictions(300, groups=np.minimum(np.arange(300) // 100, 1))
-    estimate = scalers.fit(spec, p).estimates[0]
+    estimate = calibrators.fit(spec, p).estimates[0]
     assert estimate.value is not None
     assert (estimate.low, estimate.high) == (None, None)
     assert "effective groups" in estimate.reason
@@ -68,11 +67,11 @@ def test_few_groups_have_no_interval_and_say_why(spec: str) -> None:
 def test_groups_widen_the_interval_and_counts_are_rows() -> None:
     p = predictions(300)
     tripled = [np.repeat(a, 3, axis=0) for a in (p.logits, p.labels, np.arange(300))]
-    free = scalers.fit("temperature", Predictions.of(tripled[0], tripled[1])).estimates[0]
-    grouped = scalers.fit("temperature", Predictions.of(tripled[0], tripled[1], groups=tripled[2])).estimates[0]
-    alone = scalers.fit("temperature", p).estimates[0]
+    free = calibrators.fit("temperature", Predictions.of(tripled[0], tripled[1])).estimates[0]
+    grouped = calibrators.fit("temperature", Predictions.of(tripled[0], tripled[1], groups=tripled[2])).estimates[0]
+    alone = calibrators.fit("temperature", p).estimates[0]
     counted = Predictions.of(p.logits, p.labels, weights=np.full(300, 3.0), weight_kind="count")
-    count = scalers.fit("temperature", counted).estimates[0]
+    count = calibrators.fit("temperature", counted).estimates[0]
     assert free.se is not None
     assert grouped.se == pytest.approx(alone.se, rel=1e-9)
     assert grouped.se == pytest.approx(free.se * 3**0.5, rel=0.02)
@@ -88,13 +87,13 @@ def test_groups_and_counts_in_the_intervals_of_gamma_and_its_gain() -> None:
         "grouped": Predictions.of(again[0], again[1], groups=again[2]),
         "counted": Predictions.of(p.logits, p.labels, weights=np.full(300, 3.0), weight_kind="count"),
     }
-    gamma = {name: scalers.fit("focal", data).estimates[0] for name, data in thrice.items()}
+    gamma = {name: calibrators.fit("focal", data).estimates[0] for name, data in thrice.items()}
     assert gamma["alone"].se is not None
     assert gamma["grouped"].se == pytest.approx(gamma["alone"].se, rel=1e-6)
     assert gamma["counted"].se == pytest.approx(gamma["alone"].se / 3**0.5, rel=0.01)
     few = Predictions.of(p.logits, p.labels, groups=np.arange(300) // 60)
     for spec, name in (("focal", "gamma"), ("focal_temperature", "focal_gain")):
-        estimate = next(e for e in scalers.fit(spec, few).estimates if e.name == name)
+        estimate = next(e for e in calibrators.fit(spec, few).estimates if e.name == name)
         assert estimate.value is not None
         assert (estimate.low, estimate.high) == (None, None)
         assert "5 groups" in estimate.reason
@@ -111,7 +110,7 @@ def draw_focal(n: int) -> Predictions:
 def test_gamma_at_its_bound_leaves_an_interval_of_t_or_a_reason(seed: int) -> None:
     from scale_coverage import draw
 
-    t, g = scalers.fit(
+    t, g = calibrators.fit(
         "focal_temperature", draw(1000, 0, "plain", 1.0, np.random.default_rng([seed, 1000, 0]))
     ).estimates[:2]
     assert g.reason.startswith("bound")
@@ -126,8 +125,8 @@ def test_the_interval_of_t_holds_that_of_a_gamma_at_its_bound() -> None:
     rng = np.random.default_rng([10, 500])
     z = rng.standard_normal((500, 3)) * 2
     p = Predictions.of(1.6 * z, (log_phi(z, 5.0) + rng.gumbel(size=z.shape)).argmax(axis=1))
-    t, g = scalers.fit("focal_temperature", p).estimates[:2]
-    at_bound = scalers.fit("focal_temperature:gamma=5", p).estimates[0]
+    t, g = calibrators.fit("focal_temperature", p).estimates[:2]
+    at_bound = calibrators.fit("focal_temperature:gamma=5", p).estimates[0]
     assert g.high == 5
     assert t.low is not None
     assert t.high is not None
@@ -141,7 +140,7 @@ def test_the_interval_of_t_ends_above_zero_where_rows_are_wrong() -> None:
     from scale_coverage import draw
 
     fits = [
-        scalers.fit("focal_temperature", draw(200, 30, "plain", 1.0, np.random.default_rng([seed, 200, 30])))
+        calibrators.fit("focal_temperature", draw(200, 30, "plain", 1.0, np.random.default_rng([seed, 200, 30])))
         for seed in range(8)
     ]
     lows = [fit.estimates[0].low for fit in fits if not fit.estimates[0].reason]
@@ -156,7 +155,7 @@ def test_the_optimum_is_among_the_points_of_the_profile(gamma: float) -> None:
     rng = np.random.default_rng(0)
     z = rng.standard_normal((20_000, 4)) * 2
     y = (log_phi(z / 0.8, gamma) + rng.gumbel(size=z.shape)).argmax(axis=1)
-    fit = scalers.fit("focal_temperature", Predictions.of(z, y))
+    fit = calibrators.fit("focal_temperature", Predictions.of(z, y))
     found = next(e for e in fit.estimates if e.name == "gamma")
     assert found.low is not None
     assert found.high is not None
@@ -170,7 +169,7 @@ def test_acceptable_is_never_empty() -> None:
     p = predictions(400)
     heavy = Predictions.of(p.logits, p.labels, weights=np.full(400, 1e7), weight_kind="count")
     for data in (p, heavy):
-        surface_fit = scalers.fit("focal_temperature", data)
+        surface_fit = calibrators.fit("focal_temperature", data)
         assert next(e for e in surface_fit.estimates if e.name == "gamma").low is not None
 
 
@@ -214,7 +213,7 @@ def test_the_gradient_at_the_optimum_is_as_small_as_stated(kind: str, k: int, la
 @pytest.mark.finding("1.22")
 def test_separable_classes_without_a_penalty_have_an_optimum() -> None:
     z = np.random.default_rng(0).standard_normal((60, 3)) * 3
-    assert not scalers.fit("vector", Predictions.of(z, z.argmax(axis=1))).notes
+    assert not calibrators.fit("vector", Predictions.of(z, z.argmax(axis=1))).notes
 
 
 @pytest.mark.finding("1.22")
@@ -233,12 +232,12 @@ def test_all_methods_on_realistic_rows_are_quick(tmp_path: Path) -> None:
 @pytest.mark.finding("1.22")
 def test_progress_moves_while_penalties_are_searched() -> None:
     seen: list[float] = []
-    scalers.fit("matrix", predictions(200), progress=lambda fraction, text: seen.append(fraction))
+    calibrators.fit("matrix", predictions(200), progress=lambda fraction, text: seen.append(fraction))
     assert len(set(seen)) > 6
     assert seen == sorted(seen)
     assert seen[-1] == 1
     seen.clear()
-    scalers.cross_fit("matrix", predictions(200), progress=lambda fraction, text: seen.append(fraction))
+    calibrators.cross_fit("matrix", predictions(200), progress=lambda fraction, text: seen.append(fraction))
     assert len(set(seen)) > 20
     assert seen == sorted(seen)
 
@@ -368,7 +367,7 @@ def test_edited_calibrators_end_in_0_or_4(
     folder = tmp_path_factory.mktemp("edited")
     p = predictions(60)
     np.savez(folder / "a.npz", logits=p.logits, labels=p.labels)
-    scaler = scalers.fit(spec, p, report=False).scaler
+    scaler = calibrators.fit(spec, p, report=False).scaler
     about = header(spec=scaler.spec)
     (about if key in about else about["fit"])[key] = value
     assert damaged(folder / "c.safetensors", about, dict(scaler.parameters)) in (0, 4)
@@ -387,7 +386,7 @@ def test_edited_parameters_end_in_0_or_4(
     folder = tmp_path_factory.mktemp("edited")
     p = predictions(60)
     np.savez(folder / "a.npz", logits=p.logits, labels=p.labels)
-    scaler = scalers.fit(f"{spec}:lam=1,mu=1" if spec in ("matrix", "dirichlet") else spec, p, report=False).scaler
+    scaler = calibrators.fit(f"{spec}:lam=1,mu=1" if spec in ("matrix", "dirichlet") else spec, p, report=False).scaler
     tensors = dict(scaler.parameters)
     name = sorted(tensors)[at % len(tensors)]
     value = np.array(tensors[name], np.float64)

@@ -18,7 +18,7 @@ from evals_written import Question, eval_log, inspect_samples
 
 import calibcli
 from calibcli import render
-from calibcli.inputs.files import source
+from calibcli.scores.files import source
 
 VALUE = 0.06112345  # of `ece` in render_cases
 

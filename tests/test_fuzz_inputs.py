@@ -18,7 +18,7 @@ import pytest
 from edits import SEEDS
 from fuzz_inputs import _npy, inspect
 
-from calibcli.inputs.files import source
+from calibcli.scores.files import source
 
 FIRED = Path("fired")
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}

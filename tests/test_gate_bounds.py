@@ -10,9 +10,9 @@ import pytest
 from populations import ece_bounds
 
 import calibcli
-from calibcli.columns import bin_index
-from calibcli.metrics import bounds as sharp
-from calibcli.numerics import normal_quantile, score_bound, student_quantile
+from calibcli.core.statistics import normal_quantile, score_bound, student_quantile
+from calibcli.metrics import binned_bounds as sharp
+from calibcli.scores.columns import bin_index
 
 Z = 1.6448536269514722
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from calibcli.cli.app import main
+from calibcli.core.result import Check, Result
 from calibcli.gate.config import load
-from calibcli.result import Check, Result
 
 ROOT = Path(__file__).parent.parent
 FILES = ["action.yml", ".pre-commit-hooks.yaml", "examples/ci/github.yml", "examples/ci/gitlab-ci.yml"]

@@ -11,9 +11,9 @@ import pytest
 from scipy import stats
 
 from calibcli.cli.app import main
+from calibcli.core.result import Estimate, Result
 from calibcli.gate import compare
-from calibcli.predictions import Predictions
-from calibcli.result import Estimate, Result
+from calibcli.scores.predictions import Predictions
 
 
 def softmax(z: Any) -> Any:

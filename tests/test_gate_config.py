@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from calibcli.errors import InputError, UsageError
+from calibcli.core.errors import InputError, UsageError
 from calibcli.gate.config import Config, Gate, gate_lines, limit_rule, load
 
 FULL = """\

@@ -10,8 +10,8 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from calibcli import render
+from calibcli.core.result import Check, Estimate, Result
 from calibcli.render.formats import github, junit, markdown, openmetrics
-from calibcli.result import Check, Estimate, Result
 
 HOSTILE = "a<b>&\"'|,:%\n::error::x\x1b[31m\x00`λ"
 

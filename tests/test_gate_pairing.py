@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from calibcli.cli.app import main
-from calibcli.columns import columns
 from calibcli.gate import baseline
-from calibcli.gate.pairing import ENOUGH, Pairing, Unpaired, keys, label_bits, pair
-from calibcli.predictions import Predictions
+from calibcli.gate.baseline import ENOUGH, Pairing, Unpaired, keys, label_bits, pair
+from calibcli.scores.columns import columns
+from calibcli.scores.predictions import Predictions
 
 N = 1200
 
@@ -25,10 +25,10 @@ def rows(k: int = 10, n: int = N, seed: int = 0) -> tuple[Any, Any]:
     return rng.normal(size=(n, k)) + 2.0 * np.eye(k)[y], y
 
 
-def kept(p: Predictions) -> baseline.Rows:
+def kept(p: Predictions) -> baseline.BaselineRows:
     """Rows as a result file holds them."""
     packed = json.loads(json.dumps(baseline.rows(p, columns(p)).pack()))
-    return baseline.Rows.unpack(packed, "base.json")
+    return baseline.BaselineRows.unpack(packed, "base.json")
 
 
 def of(z: Any, y: Any, ids: Any) -> Predictions:
@@ -82,7 +82,7 @@ def test_a_result_of_an_earlier_version_pairs_where_all_its_rows_are_there() -> 
     p = of(z, y, np.arange(N))
     packed = baseline.rows(p, columns(p)).pack()
     del packed["label_bits"]
-    base = baseline.Rows.unpack(packed, "base.json")
+    base = baseline.BaselineRows.unpack(packed, "base.json")
     assert isinstance(pair(keys(p, base.salt), base), Pairing)
     more = of(*(np.concatenate([a, a[:50]]) for a in (z, y)), np.arange(N + 50))
     assert isinstance(pair(keys(more, base.salt), base), Pairing)

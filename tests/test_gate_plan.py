@@ -13,7 +13,7 @@ from populations import ece_bounds
 import calibcli
 from calibcli.cli.app import main
 from calibcli.gate.plan import EcePopulation, mean_power, rows_for, synthetic_logits
-from calibcli.metrics.sample import BinaryOutcomes
+from calibcli.metrics.shelf import BinaryOutcomes
 
 
 def planned(capsys: Any, *arguments: str) -> dict[str, Any]:

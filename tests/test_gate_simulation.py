@@ -10,11 +10,10 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from calibcli.gate.check import check
+from calibcli.gate.check import Baselines, check
 from calibcli.gate.config import Config, Gate
-from calibcli.gate.input_files import Baselines
-from calibcli.gate.sources import Scores
-from calibcli.predictions import Predictions
+from calibcli.gate.sources import RecordedOutputs
+from calibcli.scores.predictions import Predictions
 
 HERE = Path(__file__).parent.parent / "benchmarks"
 RUNS = 50  # of which 10 wrong are surely more than 6 %
@@ -151,7 +150,7 @@ def test_grouped_rows_need_the_group_column(bench: ModuleType) -> None:
     for _ in range(RUNS):
         rows, _ = bench.whole_groups(trial.population.starts, 10, rng)
         config = Config(gates=(trial.rules["accuracy min"],))
-        [found] = check(Scores(bench.drawn(trial.population, rows), config), config).checks
+        [found] = check(RecordedOutputs(bench.drawn(trial.population, rows), config), config).checks
         wrong += found.outcome in ("pass", "fail")
     assert wrong > 0.2 * RUNS
 
@@ -167,7 +166,7 @@ def test_a_temperature_that_is_off_is_noticed(bench: ModuleType, tmp_path: Path)
         z = populations.scaled(rng.standard_normal((2000, 10)), 0.76)
         labels = populations.drawn(populations.softmax(z), rng)
         np.savez(path, logits=z, labels=labels)
-        source = Scores(Predictions.of(1.3 * z, labels), config)
+        source = RecordedOutputs(Predictions.of(1.3 * z, labels), config)
         outcomes.append(check(source, config, Baselines(source, {})).checks[0].outcome)
     assert outcomes.count("fail") >= 14
 

@@ -14,17 +14,17 @@ from scipy import stats
 
 import calibcli
 from calibcli.cli.app import main
-from calibcli.columns import columns
-from calibcli.errors import InputError, UsageError
+from calibcli.core.errors import InputError, UsageError
+from calibcli.core.number_format import level
+from calibcli.core.result import Estimate
 from calibcli.gate import baseline
-from calibcli.gate.pairing import Pairing, pair
-from calibcli.gate.verdict import Claim, at_level, claim, judge, rule, scaled
+from calibcli.gate.baseline import Pairing, pair
+from calibcli.gate.verdicts import SupportedClaim, at_level, claim, judge, rule, scaled
 from calibcli.metrics import paired
-from calibcli.metrics.gain import folds_of
-from calibcli.metrics.intervals import Rows
-from calibcli.numbers import level
-from calibcli.predictions import Predictions
-from calibcli.result import Estimate
+from calibcli.metrics.intervals import WeightedMean
+from calibcli.metrics.temperature_gain import folds_of
+from calibcli.scores.columns import columns
+from calibcli.scores.predictions import Predictions
 
 
 def estimate(value: float | None, low: float | None, high: float | None, **fields: Any) -> Estimate:
@@ -33,22 +33,25 @@ def estimate(value: float | None, low: float | None, high: float | None, **field
 
 def test_bounds_say_at_which_level_each_of_them_holds() -> None:
     """Slices share α in what FAIL needs; PASS needs none of that."""
-    from calibcli import numbers
-    from calibcli.render.verdicts import sentence
-    from calibcli.result import Check
+    from calibcli.core import number_format
+    from calibcli.core.result import Check
+    from calibcli.render.terminal import sentence
 
     e = estimate(0.4, 0.3, 0.5)
-    alone, shared = Claim(estimate=e, low=0.3, high=0.5, error=0.05), Claim(estimate=e, low=0.25, high=0.55, error=0.01)
-    assert numbers.level([judge(alone, "max", 0.6).estimate]) == "95 % each"
+    alone, shared = (
+        SupportedClaim(estimate=e, low=0.3, high=0.5, error=0.05),
+        SupportedClaim(estimate=e, low=0.25, high=0.55, error=0.01),
+    )
+    assert number_format.level([judge(alone, "max", 0.6).estimate]) == "95 % each"
     for side, limit, bounds in (("max", 0.6, (0.25, 0.5)), ("max", 0.2, (0.25, 0.5)), ("min", 0.2, (0.3, 0.55))):
         shown = judge(shared, side, limit).estimate
         assert (shown.low, shown.high) == bounds
-        assert numbers.level([shown]) == "95 % for PASS, 99 % for FAIL"
+        assert number_format.level([shown]) == "95 % for PASS, 99 % for FAIL"
         check = Check(rule="r", outcome="fail", estimate=shown, limit=limit)
         assert "(95 % for PASS, 99 % for FAIL)" in sentence(check)
-    assert numbers.level([judge(shared, "zero", 0.6).estimate]) == "95 % each"  # PASS: both bounds are its own
+    assert number_format.level([judge(shared, "zero", 0.6).estimate]) == "95 % each"  # PASS: both bounds are its own
     failed = judge(shared, "zero", 0.2).estimate
-    assert (failed.low, failed.high, numbers.level([failed])) == (0.25, 0.55, "99 % each")
+    assert (failed.low, failed.high, number_format.level([failed])) == (0.25, 0.55, "99 % each")
 
 
 @pytest.mark.parametrize(
@@ -69,22 +72,22 @@ def test_bounds_say_at_which_level_each_of_them_holds() -> None:
 )
 def test_verdict(side: Any, limit: float, outcome: str) -> None:
     e = estimate(0.4, 0.3, 0.5)
-    assert judge(Claim(estimate=e, low=0.3, high=0.5), side, limit).outcome == outcome
+    assert judge(SupportedClaim(estimate=e, low=0.3, high=0.5), side, limit).outcome == outcome
 
 
 def test_fail_needs_the_bound_shared_by_the_family() -> None:
     e = estimate(0.4, 0.3, 0.5)
-    assert judge(Claim(estimate=e, low=0.25, high=0.55), "max", 0.28).outcome == "inconclusive"
-    verdict = judge(Claim(estimate=e, low=0.25, high=0.55), "max", 0.2)
+    assert judge(SupportedClaim(estimate=e, low=0.25, high=0.55), "max", 0.28).outcome == "inconclusive"
+    verdict = judge(SupportedClaim(estimate=e, low=0.25, high=0.55), "max", 0.2)
     assert (verdict.outcome, verdict.estimate.low, verdict.estimate.high) == ("fail", 0.25, 0.5)
-    verdict = judge(Claim(estimate=e, low=0.25, high=0.55), "min", 0.6)
+    verdict = judge(SupportedClaim(estimate=e, low=0.25, high=0.55), "min", 0.6)
     assert (verdict.outcome, verdict.estimate.low, verdict.estimate.high) == ("fail", 0.3, 0.55)
 
 
 @pytest.mark.parametrize("side", ["max", "min", "zero"])
 def test_no_bound_never_passes(side: Any) -> None:
     for e in (estimate(None, None, None, reason="why"), estimate(0.1, None, None, reason="why")):
-        verdict = judge(Claim(estimate=e, low=None, high=None), side, 0.1)
+        verdict = judge(SupportedClaim(estimate=e, low=None, high=None), side, 0.1)
         assert (verdict.outcome, verdict.message) == ("not_run", "why")
 
 
@@ -93,7 +96,7 @@ def test_rows_that_would_decide() -> None:
     assert scaled(e, "max", 0.45) == 400
     assert scaled(e, "max", 0.35) == 400
     assert scaled(e, "max", 0.4) is None
-    assert judge(Claim(estimate=e, low=0.3, high=0.5), "max", 0.4).message.startswith("too close")
+    assert judge(SupportedClaim(estimate=e, low=0.3, high=0.5), "max", 0.4).message.startswith("too close")
 
 
 def test_rule_text() -> None:
@@ -130,12 +133,15 @@ def test_a_stored_interval_keeps_its_level() -> None:
 
 def test_mean_against_definitions() -> None:
     x = np.random.default_rng(0).normal(1, 2, 50)
-    m = Rows(x, None, False, None)
+    m = WeightedMean(x, None, False, None)
     assert (m.value, m.se) == pytest.approx((x.mean(), x.std(ddof=1) / math.sqrt(50)))
     times = np.random.default_rng(1).integers(1, 4, 50)
-    counted, repeated = Rows(x, times.astype(float), True, None), Rows(np.repeat(x, times), None, False, None)
+    counted, repeated = (
+        WeightedMean(x, times.astype(float), True, None),
+        WeightedMean(np.repeat(x, times), None, False, None),
+    )
     assert (counted.value, counted.se, counted.units) == pytest.approx((repeated.value, repeated.se, repeated.units))
-    grouped = Rows(np.repeat(x, 5), None, False, np.repeat(np.arange(50), 5))
+    grouped = WeightedMean(np.repeat(x, 5), None, False, np.repeat(np.arange(50), 5))
     assert (grouped.value, grouped.se, grouped.units) == pytest.approx((m.value, m.se, 50))
     assert grouped.bounds(0.05, -9, 9) == pytest.approx(m.bounds(0.05, -9, 9))
     t, d = stats.t.ppf(0.95, 49), x - x.mean()
@@ -145,17 +151,17 @@ def test_mean_against_definitions() -> None:
         drawn = (a + math.sqrt(a * a + 4 * (t * m.se) ** 2)) / 2
         not_drawn = math.cbrt((t * m.se) ** 3 + (at_once * far / 50) ** 3)
         assert sign * (m.bounds(0.05, -9, 9)[end] - m.value) == pytest.approx(max(drawn, not_drawn))
-    low, high = Rows(np.zeros(100), None, False, None).bounds(0.05, -1, 1)
+    low, high = WeightedMean(np.zeros(100), None, False, None).bounds(0.05, -1, 1)
     assert high == -low > 1.6448536**2 / 100  # no difference seen is not no difference
 
 
 def test_p_value_and_holm() -> None:
     x = np.array([1.0, -1.0] * 50) + 0.2
-    rows = Rows(x, None, False, None)
+    rows = WeightedMean(x, None, False, None)
     cube = (1 / 99) ** 1.5
     z = math.cbrt(2 * 0.2**3 / (cube + math.sqrt(cube**2 + 4 * (0.2 * 2.2 / 100) ** 3)))
     assert rows.p_value(-2, 2) == pytest.approx(2 * stats.t.sf(z, 99))
-    sure = Rows(x + 0.3, None, False, None)
+    sure = WeightedMean(x + 0.3, None, False, None)
     assert (p := sure.p_value(-2, 2)) / 2 < 0.03
     assert sure.bounds(p / 2, -2, 2)[0] == pytest.approx(0, abs=1e-4)  # at half of it the bound is 0
     assert paired.holm([0.01, 0.04, 0.03, 0.005]).tolist() == pytest.approx([0.03, 0.06, 0.06, 0.02])
@@ -171,7 +177,7 @@ def predictions(n: int = 300, ids: bool = True, seed: int = 0) -> Predictions:
 def test_rows_survive_a_file() -> None:
     p = predictions()
     rows = baseline.rows(p, columns(p))
-    again = baseline.Rows.unpack(rows.pack(), "x")
+    again = baseline.BaselineRows.unpack(rows.pack(), "x")
     for key in ("nll", "brier", "gain", "correct", "ids", "least", "most", "beta"):
         assert np.array_equal(getattr(again, key), getattr(rows, key)), key
     assert (again.n, again.salt, again.digest) == (rows.n, rows.salt, rows.digest)
@@ -185,16 +191,16 @@ def test_damaged_rows_are_refused(damage: str) -> None:
     packed = baseline.rows(predictions(), columns(predictions())).pack()
     del packed[damage]
     with pytest.raises(InputError, match=r"facts\.rows"):
-        baseline.Rows.unpack(packed, "base.json")
+        baseline.BaselineRows.unpack(packed, "base.json")
     if damage in ("nll", "ids", "correct"):
         for bad in ("!!", "AAAA", packed["nll" if damage == "ids" else "ids"]):
             with pytest.raises(InputError, match=r"damaged|facts\.rows"):
-                baseline.Rows.unpack({**packed, damage: bad}, "base.json")
+                baseline.BaselineRows.unpack({**packed, damage: bad}, "base.json")
 
 
 def test_gain_is_cross_fitted_by_id() -> None:
     p = predictions()
-    from calibcli.links import fit_beta, nll_rows
+    from calibcli.scores.likelihood import fit_beta, nll_rows
 
     fold = folds_of(p)
     assert set(fold.tolist()) == set(range(5))
@@ -242,9 +248,9 @@ def test_too_many_rows_to_keep(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("limit", "outcome"), [(0.03, "pass"), (0.015, "inconclusive"), (0.001, "inconclusive")])
 def test_a_bound_from_above_alone_can_pass_but_not_fail(limit: float, outcome: str) -> None:
     e = Estimate(name="classwise_ece", value=0.014, high=0.02, level=0.95, sided="upper", n=500)
-    verdict = judge(Claim(estimate=e, low=None, high=0.02), "max", limit)
+    verdict = judge(SupportedClaim(estimate=e, low=None, high=0.02), "max", limit)
     assert verdict.outcome == outcome
-    assert judge(Claim(estimate=e, low=None, high=0.02), "min", limit).outcome == "not_run"
+    assert judge(SupportedClaim(estimate=e, low=None, high=0.02), "min", limit).outcome == "not_run"
 
 
 def test_few_groups_are_not_run_with_the_value_and_what_would_help() -> None:

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from calibcli.cli.app import main
-from calibcli.errors import InputError
-from calibcli.hessian import measure
-from calibcli.inputs import checkpoint, dataset, inference
-from calibcli.inputs.checkpoint import weights
+from calibcli.core.errors import InputError
+from calibcli.networks import checkpoint, dataset, inference
+from calibcli.networks.checkpoint import weights
+from calibcli.networks.curvature import measure
 
 torch.set_num_threads(1)
 CODE = """

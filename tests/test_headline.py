@@ -18,16 +18,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import calibcli
-from calibcli import headline, numbers, render
-from calibcli.api import accumulating
+from calibcli import headlines, render
+from calibcli.api import measuring
 from calibcli.cli.app import COMMANDS, main
-from calibcli.result import Check, Estimate, Result, Table
-from calibcli.ship import verifying
-from calibcli.ship.comparison import Compared
+from calibcli.core import number_format
+from calibcli.core.result import Check, Estimate, Result, Table
+from calibcli.lab.study import report
+from calibcli.lab.study.claims import ClaimVerdict
+from calibcli.networks.deploy import verify
+from calibcli.ship.target import Compared
 from calibcli.slices import find
-from calibcli.study import judgement
-from calibcli.study.claims import Verdict
-from calibcli.watch import told
+from calibcli.watch import report as told
 
 GOLDEN = Path(__file__).parent / "golden" / "headlines.txt"
 SAMPLE = Path(__file__).parent.parent / "sample_data"
@@ -37,7 +38,7 @@ TEST, VALIDATION, MODEL = (str(SAMPLE / name) for name in ("test.npz", "validati
 def test_golden() -> None:
     """CALIB_GOLDEN=write writes the file again; read the difference before committing it."""
     found = "".join(
-        f"{name}\n{textwrap.fill(headline.of(r), 110, initial_indent='    ', subsequent_indent='    ')}\n\n"
+        f"{name}\n{textwrap.fill(headlines.of(r), 110, initial_indent='    ', subsequent_indent='    ')}\n\n"
         for name, r in cases.situations().items()
     )
     if os.environ.get("CALIB_GOLDEN") == "write":
@@ -47,7 +48,7 @@ def test_golden() -> None:
 
 @pytest.mark.parametrize("name", cases.situations())
 def test_one_to_three_sentences_on_one_line(name: str) -> None:
-    said = headline.of(cases.situations()[name])
+    said = headlines.of(cases.situations()[name])
     assert said == " ".join(said.split())
     assert 0 < len(said) <= 420
     assert 1 <= len(re.findall(r"\.(?= |$)", said)) <= 3
@@ -57,12 +58,12 @@ def test_one_to_three_sentences_on_one_line(name: str) -> None:
 @pytest.mark.parametrize("format", ["table", "markdown", "github", "junit", "json"])
 @pytest.mark.parametrize("name", ["overconfident", "scaled", "FAIL", "better", "curvature", "calibrator"])
 def test_every_format_opens_with_it(name: str, format: str) -> None:
-    result = headline.headed(cases.situations()[name])
+    result = headlines.headed(cases.situations()[name])
     text = render.text(result, format)
     if format == "json":
-        assert json.loads(text)["facts"]["headline"] == headline.of(result)
+        assert json.loads(text)["facts"]["headline"] == headlines.of(result)
     first = re.sub(r"[\\`]|&\w+;", "", " ".join(text.split()))
-    assert re.sub(r"[<>]", "", headline.of(result))[:40] in re.sub(r"[<>]", "", first)
+    assert re.sub(r"[<>]", "", headlines.of(result))[:40] in re.sub(r"[<>]", "", first)
 
 
 def test_every_command_has_one_of_its_own_or_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,22 +93,22 @@ def test_every_command_has_one_of_its_own_or_writes_it(tmp_path: Path, capsys: p
             continue
         result = Result.from_json(capsys.readouterr().out)
         assert result.facts["headline"], name
-        assert name in own or result.facts["headline"] == headline.of(result), name
+        assert name in own or result.facts["headline"] == headlines.of(result), name
     others = {"curvature", "fit", "logits", "study", "report", "list", "demo"}  # in files of their own; no result
     assert {*lines, *own, *others} == {*COMMANDS}
 
 
 def test_python_results_have_it_and_a_command_may_write_its_own() -> None:
     found = calibcli.measure([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0]], [0, 1, 1])
-    assert found.facts["headline"] == headline.of(found)
+    assert found.facts["headline"] == headlines.of(found)
     own = Result(command="metrics", facts={"headline": "Said by the command."})
-    assert headline.headed(own).facts["headline"] == "Said by the command."
-    assert "headline" not in headline.headed(Result(command="unheard of")).facts
+    assert headlines.headed(own).facts["headline"] == "Said by the command."
+    assert "headline" not in headlines.headed(Result(command="unheard of")).facts
 
 
 def test_a_hostile_name_in_it_commands_no_runner() -> None:
     e = cases.differs("nll", 0.1, 0.05, 0.2, "::error::x - y")
-    text = render.text(headline.headed(cases.compare((e, "::error::x is worse"))), "github")
+    text = render.text(headlines.headed(cases.compare((e, "::error::x is worse"))), "github")
     assert not any(line.startswith("::") for line in text.splitlines())
 
 
@@ -153,7 +154,7 @@ def test_metrics_claims_no_more_than_its_intervals(data: Any) -> None:
     kept = [e for key, e in found.items() if data.draw(st.booleans(), label=key)]
     event = data.draw(st.sampled_from([{}, {"event": "y = 1"}, {"event": "right", "kind": "confidence"}]))
     by = {e.name: e for e in kept}
-    said = headline.of(Result(command="metrics", estimates=kept, facts={"classes": 10, **event})).lower()
+    said = headlines.of(Result(command="metrics", estimates=kept, facts={"classes": 10, **event})).lower()
     gap, ece = by.get("confidence_gap"), by.get("ece")
     if re.search(r"overconfident|too high", said):
         assert above(gap)
@@ -180,10 +181,14 @@ def test_metrics_claims_no_more_than_its_intervals(data: Any) -> None:
     if "worse than that of a guess" in said:
         assert above(by.get("nll"), 2.302585)
     assert not re.search(r"(is|well) calibrated", said)
-    known = {0.1, 2.3, *(x for e in kept for t in numbers.shown(e) for x in numbers_of(t))}
-    known |= {x for e in kept for v in (e.value, null) if v is not None for x in numbers_of(numbers.number(v, 3))}
+    known = {0.1, 2.3, *(x for e in kept for t in number_format.shown(e) for x in numbers_of(t))}
+    known |= {x for e in kept for v in (e.value, null) if v is not None for x in numbers_of(number_format.number(v, 3))}
     known |= {
-        x for e in kept for end in (e.high, e.null_high) if end is not None for x in numbers_of(numbers.number(end, 2))
+        x
+        for e in kept
+        for end in (e.high, e.null_high)
+        if end is not None
+        for x in numbers_of(number_format.number(end, 2))
     }
     assert {*numbers_of(said)} <= known
 
@@ -199,7 +204,7 @@ def test_scale_claims_no_more_than_its_intervals(data: Any) -> None:
     ends = [Estimate(name=name, value=1.0, scope=s) for name in words for s in ("before", "after")]
     keeps = data.draw(st.booleans())
     facts = {"method": "vector", "keeps predicted classes": keeps}
-    said = headline.of(Result(command="scale", estimates=[*ends, *changes.values()], facts=facts))
+    said = headlines.of(Result(command="scale", estimates=[*ends, *changes.values()], facts=facts))
     for part in re.split(r"(?<=[.;]) ", said):
         named = [key for key, word in words.items() if word in part]
         if part.lower().startswith("lower "):
@@ -226,7 +231,7 @@ def test_compare_claims_no_more_than_its_intervals(data: Any) -> None:
     for name in words:
         e = data.draw(estimate(name, "b - a", better="higher" if name == "accuracy" else "lower"))
         found[name] = (e, data.draw(st.sampled_from(verdicts)))
-    said = headline.of(cases.compare(*found.values()))
+    said = headlines.of(cases.compare(*found.values()))
     for part in said.split("; "):
         for name, word in words.items():
             e, verdict = found[name]
@@ -245,7 +250,7 @@ def test_compare_claims_no_more_than_its_intervals(data: Any) -> None:
 @given(data=st.data())
 def test_curvature_and_fit_claim_no_more_than_their_intervals(data: Any) -> None:
     a, b = (data.draw(estimate("lambda_max", scope)) for scope in ("", "loss=focal"))
-    said = headline.of(cases.curvature(a, b, losses=("ce", "focal")))
+    said = headlines.of(cases.curvature(a, b, losses=("ce", "focal")))
     if "do not meet" in said:
         assert None not in (a.value, b.value)
         assert above(b, a.high) if ": larger" in said else under(b, a.low)  # type: ignore[arg-type]
@@ -253,9 +258,9 @@ def test_curvature_and_fit_claim_no_more_than_their_intervals(data: Any) -> None
         assert a.high is None or not above(b, a.high)
         assert a.low is None or not under(b, a.low)
     bottom = data.draw(estimate("lambda_min"))
-    assert ("Negative curvature" in headline.of(cases.curvature(a, bottom))) <= under(bottom)
+    assert ("Negative curvature" in headlines.of(cases.curvature(a, bottom))) <= under(bottom)
     runs = {loss: data.draw(estimate("nll", f"{loss} after", unit="nats")) for loss in ("x", "y")}
-    said = headline.of(cases.fit(("x", "y"), *runs.values()))
+    said = headlines.of(cases.fit(("x", "y"), *runs.values()))
     if "do not meet" in said:
         best = re.findall(r"losses, one run of each, (\w) has", said)[0]
         assert above(runs["y" if best == "x" else "x"], runs[best].high)  # type: ignore[arg-type]
@@ -278,7 +283,7 @@ def test_check_says_the_verdict_and_no_other(data: Any) -> None:
         for i, outcome in enumerate(outcomes)
     ]
     result = cases.check(*checks)
-    said = headline.of(result)
+    said = headlines.of(result)
     words = {"pass": "PASS", "fail": "FAIL", "inconclusive": "INCONCLUSIVE", "not_run": "NOT RUN"}
     assert said.startswith(words[str(result.verdict)])
     worst = [c for c in checks if c.outcome == result.verdict]
@@ -329,11 +334,11 @@ def test_slices_claims_what_was_confirmed(real: list[bool], find_what: Any, ever
 
 
 @settings(max_examples=100, deadline=None)
-@given(words=st.lists(st.sampled_from([*judgement.OUTCOMES]), max_size=6), seeds=st.integers(1, 9))
+@given(words=st.lists(st.sampled_from([*report.OUTCOMES]), max_size=6), seeds=st.integers(1, 9))
 def test_study_counts_its_verdicts(words: list[Any], seeds: int) -> None:
-    judged = {str(i): Verdict(word) for i, word in enumerate(words)}
-    said = judgement._headline(cast(Any, SimpleNamespace(seeds=seeds)), judged)
-    for word in judgement.OUTCOMES:
+    judged = {str(i): ClaimVerdict(word) for i, word in enumerate(words)}
+    said = report._headline(cast(Any, SimpleNamespace(seeds=seeds)), judged)
+    for word in report.OUTCOMES:
         n, many = words.count(word), "hold" if word == "holds" and words.count(word) > 1 else word
         assert (f" {n} {many} (" in said) == (n > 0), said
 
@@ -343,7 +348,7 @@ def test_study_counts_its_verdicts(words: list[Any], seeds: int) -> None:
 def test_verify_claims_what_was_measured(most: float, changed: int) -> None:
     compared = Compared(n=100, most=most, row=0, limit=1e-6, changed=changed)
     job = cast(Any, SimpleNamespace(path=Path("new.npz"), scaler=SimpleNamespace(choice=SimpleNamespace(name="platt"))))
-    said = verifying._headline(job, compared, {})
+    said = verify._headline(job, compared, {})
     assert ("does not give" in said) == (most > 1e-6)
     assert ("no predicted class" in said) == (changed == 0)
     assert "100 rows" in said
@@ -353,8 +358,8 @@ def test_merge_says_what_metrics_says(tmp_path: Path) -> None:
     z, y = (np.load(TEST)[key] for key in ("logits", "labels"))
     for i in range(2):
         calibcli.Accumulator().update(z[i::2], y[i::2]).save(tmp_path / f"{i}.npz")
-    found = accumulating.merged([tmp_path / "0.npz", tmp_path / "1.npz"])
-    said = headline.of(dataclasses.replace(found, command="metrics"))
+    found = measuring.merged([tmp_path / "0.npz", tmp_path / "1.npz"])
+    said = headlines.of(dataclasses.replace(found, command="metrics"))
     assert found.facts["headline"] == f"{said} Merged from 2 state files, 997 rows."
     assert said.startswith("Overconfident: ECE 0.06")
 
@@ -373,4 +378,4 @@ def test_no_result_is_too_odd_for_a_sentence(data: Any) -> None:
     keys = ["classes", "event", "runs", "losses", "what", "rows", "kind", "min_n", "n", "predicted classes changed"]
     facts = {key: data.draw(odd) for key in keys}
     tables = [Table(name="differences", columns=["a"], rows=[["x"], [None]])]
-    headline.headed(Result(command=command, estimates=list(found.values()), facts=facts, tables=tables))
+    headlines.headed(Result(command=command, estimates=list(found.values()), facts=facts, tables=tables))

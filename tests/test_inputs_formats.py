@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibcli import catalogue
+from calibcli.api import catalogue
 from calibcli.cli.app import main
-from calibcli.errors import Exit, InputError
-from calibcli.inputs.files import formats, source
-from calibcli.inputs.scores import recorded
-from calibcli.predictions import Predictions
+from calibcli.core.errors import Exit, InputError
+from calibcli.scores import recorded_outputs
+from calibcli.scores.files import formats, source
+from calibcli.scores.predictions import Predictions
 
 RNG = np.random.default_rng(1)
 Z = RNG.normal(size=(300, 4)).astype(np.float32) * 2
@@ -38,7 +38,7 @@ def test_safetensors(tmp_path: Path) -> None:
 
     about = {"ids": json.dumps([f"r{i}" for i in range(300)]), "classes": json.dumps(list("abcd"))}
     save_file({"logits": Z, "labels": Y}, tmp_path / "a.safetensors", metadata=about)
-    p = recorded.read(tmp_path / "a.safetensors")
+    p = recorded_outputs.read(tmp_path / "a.safetensors")
     same(p)
     assert p.classes == list("abcd")
     assert p.ids is not None
@@ -51,7 +51,7 @@ def test_safetensors_bfloat16_is_widened(tmp_path: Path) -> None:
 
     z = torch.from_numpy(Z).to(torch.bfloat16)
     save_file({"logits": z, "labels": torch.from_numpy(Y)}, tmp_path / "a.safetensors")
-    p = recorded.read(tmp_path / "a.safetensors")
+    p = recorded_outputs.read(tmp_path / "a.safetensors")
     assert p.scores.dtype == np.float32
     np.testing.assert_array_equal(p.logits, z.float().numpy())
 
@@ -63,7 +63,7 @@ def test_safetensors_need_no_torch(tmp_path: Path) -> None:
 
     save_file({"logits": Z, "labels": Y}, tmp_path / "a.safetensors")
     code = (
-        "import sys; from calibcli.inputs.scores import recorded; recorded.read(sys.argv[1]);"
+        "import sys; from calibcli.scores import recorded; recorded.read(sys.argv[1]);"
         "heavy = {'torch', 'scipy.stats', 'scipy.optimize', 'matplotlib', 'pandas'} & set(sys.modules);"
         "assert not heavy, heavy"
     )
@@ -75,12 +75,12 @@ def test_pt(tmp_path: Path, legacy: bool) -> None:
     torch = pytest.importorskip("torch")
     tree = {"logits": torch.from_numpy(Z), "labels": torch.from_numpy(Y), "epoch": 3}
     torch.save(tree, tmp_path / "a.pt", _use_new_zipfile_serialization=not legacy)
-    same(recorded.read(tmp_path / "a.pt"))
+    same(recorded_outputs.read(tmp_path / "a.pt"))
     torch.save(torch.from_numpy(Z), tmp_path / "b.pth")
     np.save(tmp_path / "y.npy", Y)
-    same(recorded.read(tmp_path / "b.pth", labels=str(tmp_path / "y.npy")))
+    same(recorded_outputs.read(tmp_path / "b.pth", labels=str(tmp_path / "y.npy")))
     torch.save((torch.from_numpy(Z), torch.from_numpy(Y)), tmp_path / "c.pt")
-    same(recorded.read(tmp_path / "c.pt", scores="item0", labels="item1"))
+    same(recorded_outputs.read(tmp_path / "c.pt", scores="item0", labels="item1"))
 
 
 class Bomb:
@@ -112,7 +112,7 @@ def test_a_tensor_that_repeats_one_number_is_not_spread_out(tmp_path: Path) -> N
         {"logits": torch.zeros(1).expand(10**9, 1000), "labels": torch.zeros(1).expand(10**9)}, tmp_path / "a.pt"
     )
     with pytest.raises(InputError, match="allowed here"):
-        recorded.read(tmp_path / "a.pt")
+        recorded_outputs.read(tmp_path / "a.pt")
 
 
 def test_jsonl(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_jsonl(tmp_path: Path) -> None:
             json.dumps({"id": i, "logits": z, "label": y}) for i, (z, y) in enumerate(zip(Z.tolist(), Y.tolist()))
         )
     )
-    p = recorded.read(path)
+    p = recorded_outputs.read(path)
     same(p)
     assert p.ids is not None
     assert p.ids[9] == "9"
@@ -135,7 +135,7 @@ def test_jsonl_ragged_probabilities(tmp_path: Path) -> None:
         {"probs": [0.1] * 10, "label": 9},
     ]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    p = recorded.read(tmp_path / "a.jsonl")
+    p = recorded_outputs.read(tmp_path / "a.jsonl")
     assert (p.k, p.kind) == (10, "probabilities")
     np.testing.assert_allclose(np.exp(p.logits[1]), [0.9, 0.1] + [0] * 8, rtol=1e-12)
 
@@ -144,7 +144,7 @@ def test_jsonl_rounded_probabilities(tmp_path: Path) -> None:
     p = np.exp(Z) / np.exp(Z).sum(axis=1, keepdims=True)
     rows = [{"probs": [round(float(v), 2) for v in row], "label": int(y)} for row, y in zip(p, Y)]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    assert recorded.read(tmp_path / "a.jsonl").kind == "probabilities"
+    assert recorded_outputs.read(tmp_path / "a.jsonl").kind == "probabilities"
 
 
 def sample(i: int, choices: list[float], target: Any, text: bool) -> dict[str, Any]:
@@ -170,7 +170,7 @@ def test_lm_eval_samples(tmp_path: Path, text: bool) -> None:
         sample(3, [-3.0, -0.5, -2.0], "B", text),
     ]
     (tmp_path / "samples_arc.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    p = recorded.read(tmp_path / "samples_arc.jsonl")
+    p = recorded_outputs.read(tmp_path / "samples_arc.jsonl")
     inf = np.inf
     wanted = [[-1.5, -2, -7.25, -inf, -inf], [-3, -1, -4, -5, -6], [-3, -inf, -2, -9, -inf], [-3, -0.5, -2, -inf, -inf]]
     np.testing.assert_array_equal(p.logits, wanted)
@@ -183,19 +183,19 @@ def test_lm_eval_samples(tmp_path: Path, text: bool) -> None:
 def test_lm_eval_generation_is_refused(tmp_path: Path) -> None:
     (tmp_path / "samples_gsm8k.jsonl").write_text(json.dumps({"doc_id": 0, "target": "4", "filtered_resps": ["4"]}))
     with pytest.raises(InputError, match="generation"):
-        recorded.read(tmp_path / "samples_gsm8k.jsonl")
+        recorded_outputs.read(tmp_path / "samples_gsm8k.jsonl")
 
 
 def test_trainer_predict_dump(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", predictions=Z, label_ids=Y.astype(np.int32))
-    same(recorded.read(tmp_path / "a.npz"))
+    same(recorded_outputs.read(tmp_path / "a.npz"))
 
 
 def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     (tmp_path / "a.parquet").write_bytes(b"PAR1" + b"\0" * 100)
     with pytest.raises(InputError) as error:
-        recorded.read(tmp_path / "a.parquet")
+        recorded_outputs.read(tmp_path / "a.parquet")
     assert "pip install 'calibcli[parquet]'" in error.value.fix
 
 
@@ -207,12 +207,12 @@ def test_parquet(tmp_path: Path, lists: bool) -> None:
 
     columns = {"logits": list(Z)} if lists else {f"logit_{i}": Z[:, i] for i in range(4)}
     parquet.write_table(pa.table({**columns, "label": Y, "site": [f"s{y}" for y in Y]}), tmp_path / "a.parquet")
-    p = recorded.read(tmp_path / "a.parquet", by=["site"])
+    p = recorded_outputs.read(tmp_path / "a.parquet", by=["site"])
     same(p)
     assert p.slices["site"][0] == f"s{Y[0]}"
     (tmp_path / "b.parquet").write_bytes((tmp_path / "a.parquet").read_bytes()[:-20])
     with pytest.raises(InputError, match="not readable parquet"):
-        recorded.read(tmp_path / "b.parquet")
+        recorded_outputs.read(tmp_path / "b.parquet")
 
 
 @pytest.mark.extra
@@ -230,16 +230,16 @@ def test_a_parquet_column_of_text_is_read_when_it_is_asked_for(tmp_path: Path, m
     monkeypatch.setattr(
         parquet.ParquetFile, "read", lambda *args, **how: read.append(how["columns"]) or whole(*args, **how)
     )
-    p = recorded.read(tmp_path / "a.parquet")
+    p = recorded_outputs.read(tmp_path / "a.parquet")
     same(p)
     assert p.ids.tolist() == ids
     assert not any("prompt" in columns for columns in read)
-    monkeypatch.setattr("calibcli.inputs.files.source.memory_limit", lambda: 1000 * len(Y))  # of numbers and ids
-    same(recorded.read(tmp_path / "a.parquet"))
+    monkeypatch.setattr("calibcli.scores.files.source.memory_limit", lambda: 1000 * len(Y))  # of numbers and ids
+    same(recorded_outputs.read(tmp_path / "a.parquet"))
     with pytest.raises(InputError, match="when decoded, more than"):
-        recorded.read(tmp_path / "a.parquet", by=["prompt"])
+        recorded_outputs.read(tmp_path / "a.parquet", by=["prompt"])
     monkeypatch.undo()
-    assert recorded.read(tmp_path / "a.parquet", by=["prompt"]).slices["prompt"].tolist() == texts
+    assert recorded_outputs.read(tmp_path / "a.parquet", by=["prompt"]).slices["prompt"].tolist() == texts
 
 
 @pytest.mark.parametrize(
@@ -256,13 +256,13 @@ def test_a_parquet_column_of_text_is_read_when_it_is_asked_for(tmp_path: Path, m
 def test_broken_safetensors(tmp_path: Path, header: bytes, words: str) -> None:
     (tmp_path / "a.safetensors").write_bytes(header + b"\0" * 8)
     with pytest.raises(InputError, match=words):
-        recorded.read(tmp_path / "a.safetensors")
+        recorded_outputs.read(tmp_path / "a.safetensors")
 
 
 RAW = """
 'Raw doubles.'
 import numpy as np
-from calibcli.inputs.files.arrays import Contents, Memory
+from calibcli.scores.files.arrays import Contents, Memory
 SUFFIXES = (".raw",)
 def signature(head, size):
     return head.startswith(b"RAW ")
@@ -279,7 +279,7 @@ def test_a_format_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n
     monkeypatch.setitem(source.FORMATS, "raw", f"{formats.__name__}.raw")
     table = np.column_stack([np.random.default_rng(0).normal(size=(20, 2)), np.arange(20) % 2])
     (tmp_path / name).write_bytes(b"RAW " + table.tobytes())
-    found = recorded.read(tmp_path / name)
+    found = recorded_outputs.read(tmp_path / name)
     np.testing.assert_array_equal(found.labels, table[:, 2])
     assert ["raw", ".raw", "read", "Raw doubles"] in catalogue.listing("formats").tables[0].rows
 
@@ -289,11 +289,11 @@ def test_names_that_people_give_to_one_column(tmp_path: Path, name: str) -> None
     p = np.random.default_rng(0).random(50)
     y = (np.random.default_rng(1).random(50) < p).astype(int)
     (tmp_path / "a.csv").write_text(f"id,{name},label\n" + "".join(f"r{i},{p[i]:.6f},{y[i]}\n" for i in range(50)))
-    found = recorded.read(tmp_path / "a.csv")
+    found = recorded_outputs.read(tmp_path / "a.csv")
     assert (found.facts["scores"], found.kind, found.k) == (name, "probabilities", 2)
     if name not in ("prob", "score", "y_prob"):  # what may be something else gives way to what is not
         np.savez(tmp_path / "a.npz", **{name: p}, logits=Z, labels=Y)
-        assert recorded.read(tmp_path / "a.npz").facts["scores"] == "logits"
+        assert recorded_outputs.read(tmp_path / "a.npz").facts["scores"] == "logits"
 
 
 def test_columns_named_as_the_labels_are_their_scores(tmp_path: Path) -> None:
@@ -301,14 +301,14 @@ def test_columns_named_as_the_labels_are_their_scores(tmp_path: Path) -> None:
     words = np.where(np.random.default_rng(1).random(50) < p, "malignant", "benign")
     rows = [f"r{i},{p[i]:.4f},{1 - p[i]:.4f},{words[i]}" for i in range(50)]
     (tmp_path / "a.csv").write_text("id,malignant,benign,label\n" + "\n".join(rows))
-    found = recorded.read(tmp_path / "a.csv", event="malignant")
+    found = recorded_outputs.read(tmp_path / "a.csv", event="malignant")
     assert (found.event, found.classes, found.kind) == ("malignant", ["benign", "malignant"], "probabilities")
     np.testing.assert_allclose(np.exp(found.logits[:, 1]), p, rtol=1e-6)
     assert found.labels.tolist() == (words == "malignant").astype(int).tolist()
     further = [f"{row},0.1" for row in rows]  # one column more: then it is not told which are the scores
     (tmp_path / "b.csv").write_text("id,malignant,benign,label,other\n" + "\n".join(further))
     with pytest.raises(InputError, match="no scores in"):
-        recorded.read(tmp_path / "b.csv")
+        recorded_outputs.read(tmp_path / "b.csv")
 
 
 @pytest.mark.parametrize("name", ["a.npz", "a.npy", "a.csv", "a.npz.gz", "empty.npz", "broken.npz"])
@@ -325,7 +325,7 @@ def test_no_file_stays_open_and_none_warns(name: str, tmp_path: Path) -> None:
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         with contextlib.suppress(InputError):
-            cycle = [recorded.read(tmp_path / name), source.load_any(source.Source(tmp_path / name))]
+            cycle = [recorded_outputs.read(tmp_path / name), source.load_any(source.Source(tmp_path / name))]
             cycle.append(cycle)
             del cycle
         gc.collect()

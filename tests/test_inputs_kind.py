@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import calibcli
-from calibcli import predictions
-from calibcli.errors import InputError
-from calibcli.inputs.files.arrays import Memory
-from calibcli.inputs.scores.mistakes import Impossible, Repeated, Spot, TiedScores
-from calibcli.inputs.scores.scan import Scan, Unit, scan
+from calibcli.core.errors import InputError
+from calibcli.scores import predictions
+from calibcli.scores.files.arrays import Memory
+from calibcli.scores.input_mistakes import Impossible, Repeated, Spot, TiedScores
+from calibcli.scores.score_kind import Scan, Unit, scan
 
 RNG = np.random.default_rng(4)
 Z = RNG.normal(size=(3000, 6)) * 2

@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibcli import predictions
-from calibcli.errors import InputError, UsageError
-from calibcli.files import sha256
-from calibcli.inputs.scores import keys, multilabel, recorded
-from calibcli.predictions import Predictions
+from calibcli.core.errors import InputError, UsageError
+from calibcli.core.files import sha256
+from calibcli.scores import array_names, from_arrays, predictions, recorded_outputs
+from calibcli.scores.predictions import Predictions
 
 RNG = np.random.default_rng(1)
 Z = RNG.normal(size=(300, 4)).astype(np.float32) * 2
@@ -40,7 +39,7 @@ def same(p: Predictions, tolerance: float = 1e-6) -> None:
 def test_npz_stored_and_compressed(tmp_path: Path) -> None:
     for save in (np.savez, np.savez_compressed):
         save(tmp_path / "a.npz", logits=Z, labels=Y)
-        p = recorded.read(tmp_path / "a.npz")
+        p = recorded_outputs.read(tmp_path / "a.npz")
         same(p)
         assert (p.kind, p.scores.dtype, p.n, p.k) == ("logits", np.float32, 300, 4)
         assert len(p.sha256) == 64
@@ -50,33 +49,33 @@ def test_npz_stored_and_compressed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_npz_layouts(tmp_path: Path, dtype: str, order: Any) -> None:
     np.savez(tmp_path / "a.npz", logits=np.array(Z, dtype=dtype, order=order), labels=Y.astype(">i2"))
-    same(recorded.read(tmp_path / "a.npz"))
+    same(recorded_outputs.read(tmp_path / "a.npz"))
 
 
 def test_labels_that_are_not_needed_may_be_wrong(tmp_path: Path) -> None:
     for labels in (np.full(300, -1), Y[:7], np.array(["?"] * 300), Y / 2):
         np.savez(tmp_path / "a.npz", logits=Z, labels=labels)
-        p = recorded.read(tmp_path / "a.npz", need_labels=False)
+        p = recorded_outputs.read(tmp_path / "a.npz", need_labels=False)
         assert not p.facts["labelled"]
         assert any("labels are not used" in note for note in p.notes)
         np.testing.assert_array_equal(p.logits, Z)
         with pytest.raises(InputError):
-            recorded.read(tmp_path / "a.npz")
+            recorded_outputs.read(tmp_path / "a.npz")
 
 
 def test_provenance(tmp_path: Path) -> None:
     np.save(tmp_path / "z.npy", Z)
     np.save(tmp_path / "z.labels.npy", Y)
-    p = recorded.read(tmp_path / "z.npy")
+    p = recorded_outputs.read(tmp_path / "z.npy")
     same(p)
     files = [{"path": str(path), "sha256": sha256(path)} for path in (tmp_path / "z.npy", tmp_path / "z.labels.npy")]
-    assert recorded.provenance(p) == files
+    assert recorded_outputs.provenance(p) == files
     assert p.sha256 == files[0]["sha256"]
 
 
 def test_every_command_has_the_same_reading_options() -> None:
     from calibcli.cli import check, compare, inspect, metrics, scale
-    from calibcli.inputs.opening import Reading
+    from calibcli.scores.reading_options import Reading
 
     options = {field.name for field in fields(Reading) if field.metadata}
     assert {field.name for field in fields(Reading)} - options == {"numbers", "need_labels", "hashed"}
@@ -88,38 +87,38 @@ def test_every_command_has_the_same_reading_options() -> None:
 
 def test_unknown_options_are_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="unknown option 'label'") as error:
-        recorded.read(tmp_path / "a.npz", label="y")
+        recorded_outputs.read(tmp_path / "a.npz", label="y")
     assert "labels" in error.value.fix
 
 
 def test_npy_with_labels_file(tmp_path: Path) -> None:
     np.save(tmp_path / "z.npy", Z)
     np.save(tmp_path / "y.npy", Y)
-    same(recorded.read(tmp_path / "z.npy", labels=str(tmp_path / "y.npy")))
+    same(recorded_outputs.read(tmp_path / "z.npy", labels=str(tmp_path / "y.npy")))
     with pytest.raises(InputError, match="no labels"):
-        recorded.read(tmp_path / "z.npy")
+        recorded_outputs.read(tmp_path / "z.npy")
     (tmp_path / "i.csv").write_text(",prob_0,prob_1\n0,0.2,0.8\n1,0.7,0.3\n")
     with pytest.raises(InputError, match="no labels"):  # what has no name numbers the rows
-        recorded.read(tmp_path / "i.csv")
-    unlabelled = recorded.read(tmp_path / "z.npy", need_labels=False)
+        recorded_outputs.read(tmp_path / "i.csv")
+    unlabelled = recorded_outputs.read(tmp_path / "z.npy", need_labels=False)
     assert not unlabelled.facts["labelled"]
 
 
 @pytest.mark.parametrize("key", ["probs", "y_proba", "scores", "outputs"])
 def test_probabilities_become_logarithms(tmp_path: Path, key: str) -> None:
     np.savez(tmp_path / "a.npz", **{key: P}, y=Y)
-    p = recorded.read(tmp_path / "a.npz")
+    p = recorded_outputs.read(tmp_path / "a.npz")
     same(p, 1e-12)
     assert p.kind == "probabilities"
     np.savez(tmp_path / "a.npz", log_probs=np.log(P), y=Y)
-    assert recorded.read(tmp_path / "a.npz").kind == "log_probabilities"
+    assert recorded_outputs.read(tmp_path / "a.npz").kind == "log_probabilities"
 
 
 def test_half_precision_probabilities(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", probs=P.astype(np.float16), y=Y)
-    assert recorded.read(tmp_path / "a.npz").kind == "probabilities"
+    assert recorded_outputs.read(tmp_path / "a.npz").kind == "probabilities"
     np.savez(tmp_path / "a.npz", probs=P.astype(np.float16).astype(np.float32), y=Y)
-    same(recorded.read(tmp_path / "a.npz"), 2e-3)
+    same(recorded_outputs.read(tmp_path / "a.npz"), 2e-3)
 
 
 @pytest.mark.parametrize("header", ["logit_{}", "logit{}", "logits.{}", "score_{}"])
@@ -129,7 +128,7 @@ def test_csv(tmp_path: Path, header: str) -> None:
     rows = [",".join([*names, "label", "site"])]
     rows += [",".join([*map(repr, map(float, z)), str(y), "A" if y else "B"]) for z, y in zip(Z, Y)]
     path.write_text("\n".join(rows) + "\n")
-    p = recorded.read(path, by=("site",))
+    p = recorded_outputs.read(path, by=("site",))
     same(p)
     np.testing.assert_array_equal(p.slices["site"] == "A", Y > 0)
 
@@ -140,7 +139,7 @@ def test_csv_rounded_probabilities_named_classes(tmp_path: Path) -> None:
     lines = ["\t".join(["id", *(f"prob_{c}" for c in names), "target"])]
     lines += ["\t".join([f"r{i}", *(f"{v:.3f}" for v in p), names[y]]) for i, (p, y) in enumerate(zip(P, Y))]
     (tmp_path / "a.tsv").write_text("\n".join(lines))
-    p = recorded.read(tmp_path / "a.tsv")
+    p = recorded_outputs.read(tmp_path / "a.tsv")
     same(p, 2e-3)
     assert p.classes == names
     assert p.ids is not None
@@ -150,11 +149,11 @@ def test_csv_rounded_probabilities_named_classes(tmp_path: Path) -> None:
 def test_binary_column(tmp_path: Path) -> None:
     lines = ["prob,label"] + [f"{p[1] / (p[0] + p[1])!r},{y % 2}" for p, y in zip(P.tolist(), Y)]
     (tmp_path / "a.csv").write_text("\n".join(lines))
-    p = recorded.read(tmp_path / "a.csv")
+    p = recorded_outputs.read(tmp_path / "a.csv")
     np.testing.assert_allclose(softmax_of(p)[:, 1], P[:, 1] / (P[:, 0] + P[:, 1]), rtol=1e-12)
     np.savez(tmp_path / "a.npz", logits=np.log(P[:, 1] / P[:, 0]), labels=Y % 2)
     np.testing.assert_allclose(
-        softmax_of(recorded.read(tmp_path / "a.npz"))[:, 1], P[:, 1] / (P[:, 0] + P[:, 1]), rtol=1e-6
+        softmax_of(recorded_outputs.read(tmp_path / "a.npz"))[:, 1], P[:, 1] / (P[:, 0] + P[:, 1]), rtol=1e-6
     )
 
 
@@ -172,7 +171,7 @@ def test_stdin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str) -> 
             b"p0,p1,p2,p3,y\n" + b"\n".join(",".join(map(repr, [*p, int(y)])).encode() for p, y in zip(P.tolist(), Y))
         )
     monkeypatch.setattr(sys, "stdin", type("Stdin", (), {"buffer": io.BytesIO(raw.getvalue())}))
-    same(recorded.read("-", labels=labels))
+    same(recorded_outputs.read("-", labels=labels))
 
 
 def test_shards_join_in_order(tmp_path: Path) -> None:
@@ -180,7 +179,7 @@ def test_shards_join_in_order(tmp_path: Path) -> None:
     for i, part in enumerate((slice(0, 7), slice(7, 250), slice(250, 300))):
         paths.append(tmp_path / f"{i}.npz")
         np.savez(paths[-1], logits=Z[part], labels=Y[part], w=1 + np.arange(300.0)[part], site=Y[part].astype(str))
-    p = recorded.read(paths, shards=True, weights="w", by=["site"], group="site")
+    p = recorded_outputs.read(paths, shards=True, weights="w", by=["site"], group="site")
     same(p)
     np.testing.assert_array_equal(p.weights, 1 + np.arange(300.0))
     np.testing.assert_array_equal(p.slices["site"], Y.astype(str))
@@ -193,7 +192,7 @@ def test_rows_that_are_dropped_leave_every_column(tmp_path: Path) -> None:
     z[[5, 9]] = np.nan
     y[[9, 20]] = -100
     np.savez(tmp_path / "a.npz", logits=z, labels=y, w=1 + np.arange(300.0), ids=np.arange(300))
-    p = recorded.read(tmp_path / "a.npz", ignore_label=-100, drop_nonfinite=True, weights="w")
+    p = recorded_outputs.read(tmp_path / "a.npz", ignore_label=-100, drop_nonfinite=True, weights="w")
     kept = np.setdiff1d(np.arange(300), [5, 9, 20])
     np.testing.assert_array_equal(p.ids, kept)
     np.testing.assert_array_equal(p.weights, kept + 1)
@@ -204,35 +203,35 @@ def test_rows_that_are_dropped_leave_every_column(tmp_path: Path) -> None:
 def test_multilabel(tmp_path: Path) -> None:
     targets = (RNG.uniform(size=(300, 3)) < P[:, :3]).astype(int)
     np.savez(tmp_path / "a.npz", probs=P[:, :3], labels=targets)
-    found = multilabel.read(tmp_path / "a.npz", classes="a,b,c")
+    found = from_arrays.read(tmp_path / "a.npz", classes="a,b,c")
     assert list(found) == ["a", "b", "c"]
     for i, p in enumerate(found.values()):
         np.testing.assert_allclose(softmax_of(p)[:, 1], P[:, i], rtol=1e-12)
         np.testing.assert_array_equal(p.labels, targets[:, i])
     with pytest.raises(UsageError):
-        recorded.read(tmp_path / "a.npz", multilabel=True)
+        recorded_outputs.read(tmp_path / "a.npz", multilabel=True)
 
 
 def test_streamed_blocks_equal_the_array(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With nothing held and pieces of 10 rows, every path gives the same rows."""
-    monkeypatch.setattr(keys, "HOLD", 0)
+    monkeypatch.setattr(array_names, "HOLD", 0)
     monkeypatch.setattr(predictions, "CHUNK_BYTES", 160)
     y = np.where(np.arange(300) % 9 == 0, -1, Y)
     keep = y >= 0
     for key, values in (("logits", Z), ("probs", P.astype(np.float32))):
         np.savez(tmp_path / "a.npz", **{key: values}, labels=y)
-        p = recorded.read(tmp_path / "a.npz", ignore_label=-1)
+        p = recorded_outputs.read(tmp_path / "a.npz", ignore_label=-1)
         np.testing.assert_allclose(softmax_of(p), P[keep], atol=1e-6)
         np.testing.assert_array_equal(p.labels, Y[keep])
         np.testing.assert_array_equal(p.scores.read(13, 40), p.logits[13:40])
 
 
 def test_long_labels_stay_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from calibcli.inputs.scores import per_row
+    from calibcli.scores import per_row
 
     monkeypatch.setattr(per_row, "HELD", 100)
     np.savez(tmp_path / "a.npz", logits=Z, labels=Y + 1)
-    p = recorded.read(tmp_path / "a.npz", label_base=1)
+    p = recorded_outputs.read(tmp_path / "a.npz", label_base=1)
     assert not isinstance(p.labels, np.ndarray)
     np.testing.assert_array_equal(p.labels[17:55], Y[17:55])
     np.testing.assert_array_equal(np.asarray(p.labels), Y)
@@ -258,7 +257,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
             np.lib.format.write_array(file, y)
     code = (
         "import resource, sys\n"
-        "from calibcli.inputs.scores import recorded\n"
+        "from calibcli.scores import recorded\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "p = recorded.read(sys.argv[1])\n"
         "total = sum(float(block[:, 1].sum()) for _, block in p.blocks())\n"
@@ -272,12 +271,12 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
 
 
 def test_a_bomb_is_refused_before_it_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from calibcli.inputs.files import source
+    from calibcli.scores.files import source
 
     monkeypatch.setattr(source, "memory_limit", lambda: 1 << 20)
     np.savez_compressed(
         tmp_path / "a.npz", logits=np.zeros((1_000_000, 4), np.float32), labels=np.zeros(1_000_000, int)
     )
     with pytest.raises(InputError, match="when decoded") as error:
-        recorded.read(tmp_path / "a.npz")
+        recorded_outputs.read(tmp_path / "a.npz")
     assert "np.savez" in error.value.fix

@@ -10,11 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import calibcli
-from calibcli.errors import InputError
-from calibcli.inputs.files.arrays import distinct
-from calibcli.inputs.scores.fingerprints import refuse_overlap, row_hashes
-from calibcli.inputs.scores.mistakes import class_order, matched
-from calibcli.predictions import Predictions
+from calibcli.core.errors import InputError
+from calibcli.scores.files.arrays import distinct
+from calibcli.scores.input_mistakes import class_order, matched, refuse_overlap, row_hashes
+from calibcli.scores.predictions import Predictions
 
 RNG = np.random.default_rng(2)
 

@@ -11,14 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from calibcli import losses
-from calibcli.derivatives import normalisation
-from calibcli.derivatives.jets import Jets
-from calibcli.derivatives.normalisation import JetNorm
-from calibcli.derivatives.rules import SMOOTH
-from calibcli.errors import UsageError
-from calibcli.inputs import checkpoint
-from calibcli.losses.penalty import hessian_trace, moving, second_derivative, signs
+from calibcli.core.errors import UsageError
+from calibcli.networks import checkpoint, losses
+from calibcli.networks.derivatives import normalisation
+from calibcli.networks.derivatives.jets import Jets
+from calibcli.networks.derivatives.normalisation import JetNorm
+from calibcli.networks.derivatives.rules import SMOOTH
+from calibcli.networks.losses.penalties import hessian_trace, moving, second_derivative, signs
 
 torch.set_num_threads(1)
 

@@ -16,17 +16,11 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 
 import calibcli
-import calibcli.links.beta as beta_module
-import calibcli.metrics.gain as gain_module
-from calibcli.errors import InputError, UsageError
-from calibcli.links import (
-    cross_fit_beta,
-    fit_beta,
-    log_phi,
-    log_softmax,
-    nll_rows,
-)
-from calibcli.links.moments import cumulants
+import calibcli.metrics.temperature_gain as gain_module
+import calibcli.scores.likelihood.fit_temperature as beta_module
+from calibcli.core.errors import InputError, UsageError
+from calibcli.scores.likelihood import cross_fit_beta, fit_beta, log_phi, log_softmax, nll_rows
+from calibcli.scores.likelihood.moments import cumulants
 
 VECTORS = json.loads((Path(__file__).parent / "vectors.json").read_text())
 

@@ -7,16 +7,16 @@ import json
 import pytest
 import shelf_tables
 
-from calibcli import catalogue
+from calibcli.api import catalogue
 from calibcli.cli.app import main
-from calibcli.errors import UsageError, did_you_mean
+from calibcli.core.errors import UsageError, did_you_mean
 
 
 def test_every_shelf_of_the_package_is_listed() -> None:
     import gc
     import warnings
 
-    from calibcli.shelves import Shelf
+    from calibcli.core.shelves import Shelf
 
     listed = {id(one.shelf) for one in catalogue.SHELVES.values()}
     with warnings.catch_warnings():

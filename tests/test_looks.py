@@ -14,15 +14,14 @@ from crashing import Crash, Crashing
 from torch import Tensor, nn
 
 import calibcli
-from calibcli import losses
 from calibcli.cli.app import main
-from calibcli.inputs import checkpoint
-from calibcli.inputs.dataset import load
-from calibcli.training import state
-from calibcli.training.batches import Loader
-from calibcli.training.looks import Looks, confidences_of_wrong, counted, gradient_norms
-from calibcli.training.loop import Trainer
-from calibcli.training.recipe import Recipe
+from calibcli.lab.training import state
+from calibcli.lab.training.batches import Loader
+from calibcli.lab.training.evaluation import Looks, confidences_of_wrong, counted, gradient_norms
+from calibcli.lab.training.loop import Trainer
+from calibcli.lab.training.recipes import Recipe
+from calibcli.networks import checkpoint, losses
+from calibcli.networks.dataset import loading
 
 torch.set_num_threads(1)
 DIGITS = str(Path(__file__).parent.parent / "sample_data" / "digits.npz")
@@ -185,7 +184,7 @@ def test_a_snapshot_is_the_checkpoint_of_a_shorter_run(tmp_path: Path, capsys: A
     ],
 )
 def test_what_is_refused(argv: list[str], code: int, said: str, tmp_path: Path, capsys: Any) -> None:
-    data = load(f"{DIGITS}#train")
+    data = loading(f"{DIGITS}#train")
     np.savez(tmp_path / "bare.npz", x=data.batch(np.arange(200))[0].numpy(), labels=data.labels)
     folder = tmp_path / "run"
     argv = [a.format(folder=folder, bare=tmp_path / "bare.npz") for a in argv]
@@ -200,7 +199,7 @@ def test_snapshots_that_the_disk_cannot_hold_are_refused(
     tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = type("Usage", (), {"free": 3000})
-    monkeypatch.setattr("calibcli.training.looks.shutil.disk_usage", lambda folder: usage)
+    monkeypatch.setattr("calibcli.lab.training.evaluation.shutil.disk_usage", lambda folder: usage)
     code = main(["fit", *SMALL, "--epochs", "2", "--snapshot", "1", "--snapshot", "2", "--save", str(tmp_path / "run")])
     assert code == 2
     assert "2 snapshots take" in capsys.readouterr().err

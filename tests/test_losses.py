@@ -17,12 +17,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from calibcli import losses
-from calibcli.errors import UsageError
-from calibcli.losses.adafocal import AdaFocal, adafocal_update
-from calibcli.losses.focal import FocalSample, FocalScheduled
-from calibcli.losses.gamma import focal_factor, peak_p
-from calibcli.losses.penalty import MMCE
+from calibcli.core.errors import UsageError
+from calibcli.networks import losses
+from calibcli.networks.losses.focal import AdaFocal, FocalSample, FocalScheduled, adafocal_update, focal_factor, peak_p
+from calibcli.networks.losses.penalties import MMCE
 
 torch.set_num_threads(1)
 VECTORS = json.loads((Path(__file__).parent / "vectors.json").read_text())
@@ -330,7 +328,7 @@ def test_adafocal_moves_by_validation() -> None:
 @pytest.mark.parametrize("gamma", [0.05, 0.5, 1.0, 3.0, 10.0])
 @pytest.mark.parametrize("scale", [0.1, 5.0, 100.0, 1000.0])
 def test_inverse_map_round_trip(gamma: float, scale: float, dtype: torch.dtype) -> None:
-    from calibcli.losses.proper_focal import log_h, solve
+    from calibcli.networks.losses.focal import log_h, solve
 
     torch.manual_seed(4)
     z = scale * torch.randn(200, 7, dtype=dtype)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import calibcli
-from calibcli.errors import InputError
-from calibcli.training.setup import Setup
+from calibcli.core.errors import InputError
+from calibcli.lab.training.options import Setup
 
 X = torch.linspace(-1, 1, 600).view(200, 3)[torch.randperm(200, generator=torch.Generator().manual_seed(0))]
 Y = (X[:, 0] > 0).long()

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from calibcli import losses
-from calibcli.losses.penalty import MMCE, Trace, ggn_trace, hessian_trace, signs
+from calibcli.networks import losses
+from calibcli.networks.losses.penalties import MMCE, Trace, ggn_trace, hessian_trace, signs
 
 torch.set_num_threads(1)
 

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from calibcli import device, memory
-from calibcli.errors import InputError
-from calibcli.hessian import engine, measure
+from calibcli.core import memory
+from calibcli.core.errors import InputError
+from calibcli.networks import device
+from calibcli.networks.curvature import engine, measure
 
 MIB = 1 << 20
 

@@ -22,16 +22,17 @@ from hypothesis import strategies as st
 import calibcli
 from calibcli import Accumulator
 from calibcli.cli.app import main
-from calibcli.columns import columns, condense
-from calibcli.columns.condense import CELLS, PLACES, Cells, place
-from calibcli.errors import Exit, InputError, UsageError
-from calibcli.metrics import METRICS, lossy
+from calibcli.core.errors import Exit, InputError, UsageError
+from calibcli.core.result import Estimate
+from calibcli.core.shelves import Choice, Entry
+from calibcli.metrics import METRICS, histogram_error
 from calibcli.metrics.intervals import MeanOf
-from calibcli.metrics.partial import TELLING
-from calibcli.metrics.sample import Sample
-from calibcli.predictions import Predictions
-from calibcli.result import Estimate
-from calibcli.shelves import Choice, Entry
+from calibcli.metrics.partial_states import TELLING
+from calibcli.metrics.shelf import Sample
+from calibcli.scores import histogram
+from calibcli.scores.columns import columns
+from calibcli.scores.histogram import CELLS, PLACES, HistogramCells, place
+from calibcli.scores.predictions import Predictions
 
 EXACT = (
     *("accuracy", "nll", "brier", "brier_top", "mean_confidence", "confidence_gap", "classwise_ece"),
@@ -119,7 +120,7 @@ def agree(found: Any, wanted: Any, specs: Sequence[str]) -> None:
         if want.value is None:
             assert got.value is None, spec
             continue
-        error = got.detail.get(lossy.ERROR, 0.0)
+        error = got.detail.get(histogram_error.ERROR, 0.0)
         assert error == 0 or spec not in EXACT, spec
         assert got.value is not None, (spec, got.reason)
         assert abs(got.value - want.value) <= max(error, 1e-12 * max(1, abs(want.value))), (spec, error)
@@ -157,7 +158,7 @@ def test_few_rows_have_ranks_and_blocks(k: int) -> None:
     found = Accumulator(kind="logits").update(z[:30], y[:30]).merge(Accumulator(kind="logits").update(z[30:], y[30:]))
     result = found.result(*specs)
     agree(result, calibcli.measure(z, y, *specs, kind="logits"), specs)
-    assert all(result[spec].detail.get(lossy.ERROR, 0.0) < 1e-3 for spec in specs)
+    assert all(result[spec].detail.get(histogram_error.ERROR, 0.0) < 1e-3 for spec in specs)
 
 
 @pytest.mark.parametrize("kind", ["usual", "saturated"])
@@ -203,7 +204,7 @@ def test_a_mean_is_exact_where_it_does_not_matter_where_in_its_cell_a_row_lies(n
     merged = Sample.of(state.measured()[0])
     whole = Sample.of(columns(Predictions.of(z, y), class_bins=()))
     choice = Choice(Entry("mean", lambda sample: MeanOf(sample, np.asarray(values(sample.columns)))), {})
-    [e] = lossy.stated(merged, [choice], [Estimate(name="mean", value=float(choice(merged)))])
+    [e] = histogram_error.stated(merged, [choice], [Estimate(name="mean", value=float(choice(merged)))])
     assert (e.value is not None) == exact
     if e.value is not None:
         assert e.value == pytest.approx(float(choice(whole)), rel=1e-12)
@@ -213,8 +214,8 @@ def test_the_most_that_condensing_changes_in_closed_form() -> None:
     """A row that crosses an edge takes its s|r| from one bin to another; a smoothed error bends with its kernel."""
 
     def most(metric: str, value: float = 0.5, **options: Any) -> float | None:
-        bound: lossy.Bound = METRICS.entries[metric].traits["condensed"]
-        return bound(cast(lossy.Placed, cut), options, value)
+        bound: histogram_error.Bound = METRICS.entries[metric].traits["condensed"]
+        return bound(cast(histogram_error.PlacedRows, cut), options, value)
 
     edges = np.array([0.01, 0.02, 0.0]), np.array([0.05, 0.03, 0.0])
     few = SimpleNamespace(n=100)
@@ -262,10 +263,10 @@ def test_cells_do_not_cross_edges() -> None:
     assert (np.diff(inside) >= 0).all()  # places rise with the confidence
     for bins in (10, 15, 20, 100):
         for edges in ("left", "right"):
-            least, most = ends_by(at, condense.bin_index(confidence, bins, edges))
+            least, most = ends_by(at, histogram.bin_index(confidence, bins, edges))
             assert (least == most).all()
     least, most = ends_by(at[np.isin(at, at[rest < 2.0**-12])], rest[np.isin(at, at[rest < 2.0**-12])])
-    assert (most <= least * 2 ** (1 / condense.STEPS) * (1 + 1e-9)).all()
+    assert (most <= least * 2 ** (1 / histogram.STEPS) * (1 + 1e-9)).all()
     assert CELLS % 15 == CELLS % 20 == CELLS % 100 == 0
 
 
@@ -273,8 +274,8 @@ def test_rows_of_a_cell_stay_in_it() -> None:
     """However skewed: two rows with the mean and the variance of all, within the interval."""
     rest = np.r_[np.full(1000, 0.5 - 0.4 / CELLS), 0.5 - 0.999 / CELLS]
     c = 1 - rest
-    out = dict.fromkeys(condense.NAMES, c) | {"rest": rest}
-    cells = Cells(3)
+    out = dict.fromkeys(histogram.NAMES, c) | {"rest": rest}
+    cells = HistogramCells(3)
     cells.add(out, np.zeros(1001, np.int64), np.zeros(1001, np.int64))
     made = cells.columns()
     w, x = made["weights"], made["confidence"]

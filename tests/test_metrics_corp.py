@@ -15,14 +15,13 @@ from sklearn.metrics import roc_auc_score
 import calibcli
 from calibcli import metrics
 from calibcli.cli.app import main
-from calibcli.columns import columns
-from calibcli.errors import UsageError
-from calibcli.metrics.corp import Decomposed
-from calibcli.metrics.isotonic import CELLS, Isotonic, pool
+from calibcli.core.errors import UsageError
+from calibcli.core.result import Estimate
+from calibcli.metrics.corp import CELLS, Decomposed, Isotonic, pool
 from calibcli.metrics.paired import Paired, difference, differences
-from calibcli.metrics.sample import METRICS, BinaryOutcomes, Sample
-from calibcli.predictions import Predictions
-from calibcli.result import Estimate
+from calibcli.metrics.shelf import METRICS, BinaryOutcomes, Sample
+from calibcli.scores.columns import columns
+from calibcli.scores.predictions import Predictions
 
 PARTS = ("corp_mcb", "corp_dsc", "corp_unc")
 
@@ -111,7 +110,7 @@ def test_pooling_at_once_one_by_one_and_beside_each_other(monkeypatch: pytest.Mo
     )
     both = pool(np.tile(weight, 2), np.tile(hits, 2), np.arange(800) % 400 == 0)
     assert both.spread(800) == pytest.approx(np.tile(at_once.spread(400), 2))
-    monkeypatch.setattr("calibcli.metrics.isotonic.ROUNDS", 1)
+    monkeypatch.setattr("calibcli.metrics.corp.ROUNDS", 1)
     assert pool(weight, hits).start.tolist() == at_once.start.tolist()
     again = pool(np.tile(weight, 2), np.tile(hits, 2), np.arange(800) % 400 == 0)
     assert again.start.tolist() == both.start.tolist()
@@ -347,11 +346,11 @@ def test_differences_of_a_scaler_are_as_before() -> None:
 
 
 def test_each_class_has_its_parts() -> None:
-    from calibcli.metrics.report import Options, report
+    from calibcli.metrics.report import ReportOptions, report
 
     p = data(3, 400, 4)
     w = np.random.default_rng(0).uniform(0.5, 2, p.n)
-    found = report(more(p, weights=w), Options(specs=["accuracy"], per_class=True, diagram=False))
+    found = report(more(p, weights=w), ReportOptions(specs=["accuracy"], per_class=True, diagram=False))
     [table] = [t for t in found.tables if t.name == "per_class"]
     z = p.scores.read(0, p.n)
     q = np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)

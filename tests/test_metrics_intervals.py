@@ -15,15 +15,15 @@ import pytest
 from scipy import stats
 
 from calibcli import metrics
-from calibcli.columns import columns
-from calibcli.links import cross_fit_beta
-from calibcli.metrics import gain, smooth
+from calibcli.metrics import smooth_ece, temperature_gain
 from calibcli.metrics.binned import mean_absolute_deviation
 from calibcli.metrics.discrimination import harmonic
-from calibcli.metrics.intervals import Rows
-from calibcli.metrics.kernel import laplace_form
-from calibcli.metrics.sample import BinaryOutcomes, Sample
-from calibcli.predictions import Predictions
+from calibcli.metrics.intervals import WeightedMean
+from calibcli.metrics.shelf import BinaryOutcomes, Sample
+from calibcli.metrics.smooth_ece import laplace_form
+from calibcli.scores.columns import columns
+from calibcli.scores.likelihood import cross_fit_beta
+from calibcli.scores.predictions import Predictions
 
 
 def logits(n: int, k: int = 4, seed: int = 0, sharpen: float = 1.5) -> tuple[np.ndarray, np.ndarray]:
@@ -43,13 +43,13 @@ def test_mean_absolute_deviation_of_a_binomial(n: int, p: float) -> None:
 def test_standard_error_from_groups_is_that_of_group_sums() -> None:
     rng = np.random.default_rng(0)
     values, groups = rng.random(60), np.arange(60) // 5
-    rows = Rows(values, None, False, groups)
+    rows = WeightedMean(values, None, False, groups)
     sums = np.array([(values - values.mean())[groups == g].sum() for g in range(12)])
     assert rows.se == pytest.approx(math.sqrt(sums @ sums * 12 / 11) / 60)
-    assert Rows(values, None, False, None).se == pytest.approx(stats.sem(values))
+    assert WeightedMean(values, None, False, None).se == pytest.approx(stats.sem(values))
     counts = np.arange(60) % 3 + 1.0
-    repeated = Rows(np.repeat(values, counts.astype(int)), None, False, None)
-    assert Rows(values, counts, True, None).se == pytest.approx(repeated.se)
+    repeated = WeightedMean(np.repeat(values, counts.astype(int)), None, False, None)
+    assert WeightedMean(values, counts, True, None).se == pytest.approx(repeated.se)
 
 
 def test_repeated_rows_in_groups_widen_every_interval() -> None:
@@ -72,8 +72,8 @@ def test_repeated_rows_in_groups_widen_every_interval() -> None:
 def test_binned_forms_of_large_inputs_agree_with_the_exact_ones() -> None:
     z, y = logits(6000, sharpen=1.2)
     view = Sample.of(columns(Predictions.of(z, y))).top
-    exact = smooth.Smoothed(view.p, view.residual / view.n, exact=10_000)
-    binned = smooth.Smoothed(view.p, view.residual / view.n, exact=0)
+    exact = smooth_ece.Smoothed(view.p, view.residual / view.n, exact=10_000)
+    binned = smooth_ece.Smoothed(view.p, view.residual / view.n, exact=0)
     for sigma in (0.01, 0.05, 0.3):
         assert binned.ece(sigma) == pytest.approx(exact.ece(sigma), rel=1e-5)
     assert binned.fixed_point == pytest.approx(exact.fixed_point, rel=1e-5)
@@ -90,8 +90,8 @@ def test_running_sums_of_the_kernel_are_its_double_sum() -> None:
 def test_temperatures_of_folds_from_one_expansion_are_the_fitted_ones() -> None:
     z, y = logits(8000)
     predictions = Predictions.of(z, y)
-    found, temperatures, *_ = gain.gains(predictions)
-    wanted, fits, _ = cross_fit_beta(z, y, gain.folds_of(predictions))
+    found, temperatures, *_ = temperature_gain.gains(predictions)
+    wanted, fits, _ = cross_fit_beta(z, y, temperature_gain.folds_of(predictions))
     np.testing.assert_allclose(temperatures, [fit.temperature for fit in fits], rtol=1e-6)
     np.testing.assert_allclose(found, wanted, atol=1e-7)
 
@@ -99,13 +99,15 @@ def test_temperatures_of_folds_from_one_expansion_are_the_fitted_ones() -> None:
 def test_temperatures_of_folds_in_float32_and_where_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
     z, y = logits(5000)
     z = z.astype(np.float32)
-    wanted, fits, _ = cross_fit_beta(z, y, gain.folds_of(Predictions.of(z, y)))
-    monkeypatch.setattr(gain, "WIDENED", 0)
-    found, temperatures, *_ = gain.gains(Predictions.of(z, y))
+    wanted, fits, _ = cross_fit_beta(z, y, temperature_gain.folds_of(Predictions.of(z, y)))
+    monkeypatch.setattr(temperature_gain, "WIDENED", 0)
+    found, temperatures, *_ = temperature_gain.gains(Predictions.of(z, y))
     np.testing.assert_allclose(temperatures, [fit.temperature for fit in fits], rtol=1e-5)
     np.testing.assert_allclose(found, wanted, atol=1e-5)
-    right = gain.gains(Predictions.of(z, z.argmax(axis=1)))  # no row is wrong: there is nothing to expand about
-    wanted, _, _ = cross_fit_beta(z, z.argmax(axis=1), gain.folds_of(Predictions.of(z, y)))
+    right = temperature_gain.gains(
+        Predictions.of(z, z.argmax(axis=1))
+    )  # no row is wrong: there is nothing to expand about
+    wanted, _, _ = cross_fit_beta(z, z.argmax(axis=1), temperature_gain.folds_of(Predictions.of(z, y)))
     np.testing.assert_array_equal(right[0], wanted)
 
 
@@ -130,7 +132,7 @@ def test_harmonic_numbers_are_those_of_the_digamma_function() -> None:
 def test_temperature_gain_of_many_rows_uses_some(monkeypatch: pytest.MonkeyPatch) -> None:
     z, y = logits(9000)
     (whole,) = metrics.measure(Predictions.of(z, y), ["temperature_gain"])
-    monkeypatch.setattr(gain, "SCORES", 100)
+    monkeypatch.setattr(temperature_gain, "SCORES", 100)
     (part,) = metrics.measure(Predictions.of(z, y), ["temperature_gain"])
     assert part.n == 5000
     assert "5000 of 9000 rows" in part.how

@@ -15,7 +15,7 @@ import pytest
 import calibcli
 from calibcli import metrics
 from calibcli.metrics import METRICS
-from calibcli.predictions import Predictions
+from calibcli.scores.predictions import Predictions
 
 VECTORS = json.loads((Path(__file__).parent / "vectors.json").read_text())
 A, B = VECTORS["metrics_A"], VECTORS["metrics_B_edges"]

@@ -7,7 +7,7 @@ import pytest
 from populations import values
 
 from calibcli import metrics
-from calibcli.predictions import Predictions
+from calibcli.scores.predictions import Predictions
 
 torch = pytest.importorskip("torch")
 torch.set_num_threads(1)
@@ -89,10 +89,10 @@ class TestSklearn:
         assert value(z, y, "brier") == pytest.approx(theirs, rel=1e-12)
 
     def test_top_k_accuracy(self) -> None:
-        from calibcli.metrics.report import Options, report
+        from calibcli.metrics.report import ReportOptions, report
 
         z, y = data()
-        table = next(t for t in report(Predictions.of(z, y), Options(top_k=3)).tables if t.name == "top_k")
+        table = next(t for t in report(Predictions.of(z, y), ReportOptions(top_k=3)).tables if t.name == "top_k")
         for row in table.rows:
             assert row[1] == pytest.approx(self.sk.top_k_accuracy_score(y, z, k=row[0], labels=range(5)))
 

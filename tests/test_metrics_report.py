@@ -20,14 +20,14 @@ import pytest
 import calibcli
 from calibcli import metrics
 from calibcli.cli.app import main
-from calibcli.columns import Columns, bin_index
-from calibcli.errors import UsageError
+from calibcli.core.errors import UsageError
+from calibcli.core.result import SCHEMA, Result
 from calibcli.metrics.diagrams import smooth_curve
-from calibcli.metrics.proper import murphy
-from calibcli.metrics.report import Options, report, report_multilabel
-from calibcli.metrics.sample import BinaryOutcomes, Sample
-from calibcli.predictions import Predictions
-from calibcli.result import SCHEMA, Result
+from calibcli.metrics.means import murphy
+from calibcli.metrics.report import ReportOptions, report, report_multilabel
+from calibcli.metrics.shelf import BinaryOutcomes, Sample
+from calibcli.scores.columns import Columns, bin_index
+from calibcli.scores.predictions import Predictions
 
 SAMPLE = str(Path(__file__).parent.parent / "sample_data" / "test.npz")
 
@@ -145,7 +145,7 @@ def test_wrong_requests(args: list[str], problem: str, capsys: pytest.CaptureFix
 
 def test_own_options_of_a_spec_win_over_the_command_line() -> None:
     z, y = logits(300, 3)
-    result = report(Predictions.of(z, y), Options(specs=["ece", "ece:bins=7", "adaece:bins=15"], bins=30))
+    result = report(Predictions.of(z, y), ReportOptions(specs=["ece", "ece:bins=7", "adaece:bins=15"], bins=30))
     assert [e.name for e in result.estimates] == ["ece:bins=30", "ece:bins=7", "adaece:bins=30"]
 
 
@@ -187,7 +187,7 @@ def test_honest_odd_inputs(name: str) -> None:
     specs = metrics.known(metrics.METRICS.entries, False, predictions.k)
     if predictions.k == 2:
         specs += [f"{e.name}:of=top" for e in metrics.METRICS if "of" in e.options]
-    result = report(predictions, Options(specs=specs, per_class=True, top_k=2))
+    result = report(predictions, ReportOptions(specs=specs, per_class=True, top_k=2))
     again = Result.from_json(result.to_json())
     assert again == result
     for e in result.estimates:
@@ -228,7 +228,7 @@ def test_murphy_adds_up() -> None:
 def test_slices_are_measured_on_their_rows() -> None:
     z, y = logits(300, 3)
     site = np.array(["A", "B", "B"] * 100)
-    result = report(Predictions.of(z, y, slices={"site": site}), Options(specs=["nll", "classwise_ece"]))
+    result = report(Predictions.of(z, y, slices={"site": site}), ReportOptions(specs=["nll", "classwise_ece"]))
     for name in ("A", "B"):
         alone = metrics.measure(Predictions.of(z[site == name], y[site == name]), ["nll", "classwise_ece"])
         for e in alone:
@@ -238,7 +238,7 @@ def test_slices_are_measured_on_their_rows() -> None:
 
 def test_per_class_table() -> None:
     z, y = logits(400, 3)
-    (table,) = (t for t in report(Predictions.of(z, y), Options(per_class=True)).tables if t.name == "per_class")
+    (table,) = (t for t in report(Predictions.of(z, y), ReportOptions(per_class=True)).tables if t.name == "per_class")
     p = np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
     for k, row in enumerate(table.rows):
         cells = dict(zip(table.columns, row))
@@ -254,7 +254,7 @@ def test_per_class_table() -> None:
 
 def test_top_k_table() -> None:
     z, y = logits(400, 6)
-    (table,) = (t for t in report(Predictions.of(z, y), Options(top_k=6)).tables if t.name == "top_k")
+    (table,) = (t for t in report(Predictions.of(z, y), ReportOptions(top_k=6)).tables if t.name == "top_k")
     p = np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
     order = np.argsort(-p, axis=1)
     for row in table.rows:
@@ -297,7 +297,7 @@ def test_too_many_slices() -> None:
 
 def test_multilabel_report_needs_no_file() -> None:
     z, y = logits(100, 2)
-    result = report_multilabel({"a": Predictions.of(z, y)}, Options(specs=["ece:of=positive"]))
+    result = report_multilabel({"a": Predictions.of(z, y)}, ReportOptions(specs=["ece:of=positive"]))
     assert [e.scope for e in result.estimates] == ["label=a"]
 
 
@@ -322,8 +322,8 @@ def test_rows_are_binned_once_per_binning(grouped: bool, monkeypatch: pytest.Mon
     """Values, bounds, null levels, tables and diagrams take one table; so do the claims of a gate."""
     from calibcli.gate import check
     from calibcli.gate.config import Config, Gate
-    from calibcli.gate.sources import Scores
-    from calibcli.metrics import reliability, sample
+    from calibcli.gate.sources import RecordedOutputs
+    from calibcli.metrics import reliability, shelf
 
     binned: Counter[tuple[int, str]] = Counter()
     tables: Counter[tuple[str, int]] = Counter()
@@ -342,7 +342,7 @@ def test_rows_are_binned_once_per_binning(grouped: bool, monkeypatch: pytest.Mon
         return table
 
     monkeypatch.setattr(reliability, "bin_index", counted_index)
-    monkeypatch.setattr(sample, "width_table", counted("width_table"))
+    monkeypatch.setattr(shelf, "width_table", counted("width_table"))
     for name in ("_merged", "_divided", "_whole", "_mukhoti"):
         monkeypatch.setattr(reliability, name, counted(name))
     names = {n for n, m in sys.modules.items() if n.startswith("calibcli.metrics.") and "bin_index" in vars(m)}
@@ -350,12 +350,12 @@ def test_rows_are_binned_once_per_binning(grouped: bool, monkeypatch: pytest.Mon
     rng = np.random.default_rng(0)
     z = rng.standard_normal((3000, 4)) * 2
     p = Predictions.of(z, z.argmax(1), groups=np.arange(3000) // 10 if grouped else None)
-    report(p, Options(specs=["default", "oce", "ece_l2", "ece:bins=30", "calibration_p:bins=30"], per_class=True))
+    report(p, ReportOptions(specs=["default", "oce", "ece_l2", "ece:bins=30", "calibration_p:bins=30"], per_class=True))
     assert binned == {(15, "right"): 3000, (30, "right"): 3000}
     assert tables == {("width_table", 15): 1, ("width_table", 30): 1, ("_merged", 15): 1, ("_whole", 15): 1}
     binned.clear()
     config = Config(gates=(Gate(metric="ece", max=0.9), Gate(metric="ece", max=0.2), Gate(metric="mce", max=0.5)))
-    check.check(Scores(p, config), config)
+    check.check(RecordedOutputs(p, config), config)
     assert binned == {(15, "right"): 3000}
 
 

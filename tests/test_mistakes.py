@@ -11,7 +11,7 @@ import pytest
 
 import calibcli
 from calibcli.cli.app import main
-from calibcli.errors import Exit
+from calibcli.core.errors import Exit
 
 RNG = np.random.default_rng(0)
 N, K = 400, 12

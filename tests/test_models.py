@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from calibcli.cli.app import main
-from calibcli.errors import Exit, InputError
-from calibcli.inputs import checkpoint
+from calibcli.core.errors import Exit, InputError
+from calibcli.networks import checkpoint
 
 pytestmark = pytest.mark.extra
 Image = pytest.importorskip("PIL.Image")
@@ -675,16 +675,16 @@ def test_fit_of_a_name_is_read_with_that_name(pictures: list[Path]) -> None:
 def test_torchvision_builds_some_models_in_another_way_for_its_weights() -> None:
     from torchvision import models
 
-    from calibcli.inputs.checkpoint import zoos
+    from calibcli.networks.checkpoint import factory
 
     model = models.googlenet(num_classes=3, init_weights=False, aux_logits=False)
-    known = zoos.published("torchvision:googlenet", model, "w.pth")
+    known = factory.published("torchvision:googlenet", model, "w.pth")
     assert known is not None
     assert any("transform_input=True" in note for note in known.notes)
-    known = zoos.published("torchvision:googlenet,transform_input=True", model, "w.pth")
+    known = factory.published("torchvision:googlenet,transform_input=True", model, "w.pth")
     assert known is not None
     assert not known.notes
-    assert zoos.published("mine:make", torch.nn.Linear(2, 2), "w.pth") is None
+    assert factory.published("mine:make", torch.nn.Linear(2, 2), "w.pth") is None
 
 
 def test_a_graph_with_a_tokenizer_beside_it() -> None:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from calibcli.cli.app import main
-from calibcli.errors import Exit
+from calibcli.core.errors import Exit
 
 MUTANTS = int(os.environ.get("CALIB_MUTANTS", "40"))
 KINDS = ["bert", "vit", "timm"]

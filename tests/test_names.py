@@ -14,7 +14,7 @@ import pytest
 
 import calibcli
 from calibcli.cli.app import main
-from calibcli.errors import InputError
+from calibcli.core.errors import InputError
 
 N = 60
 RNG = np.random.default_rng(0)

@@ -12,7 +12,7 @@ import pytest
 
 import calibcli
 from calibcli.cli.app import main
-from calibcli.errors import Exit, UsageError
+from calibcli.core.errors import Exit, UsageError
 
 N = 300
 WORKS = (Exit.OK, Exit.FAIL, Exit.INCONCLUSIVE)

@@ -17,10 +17,10 @@ import render_odd
 from pages import Page
 
 import calibcli
-from calibcli import spoken
 from calibcli.cli.app import main
-from calibcli.errors import CalibError, InputError, UsageError
-from calibcli.result import Estimate, Result
+from calibcli.core import python_errors
+from calibcli.core.errors import CalibError, InputError, UsageError
+from calibcli.core.result import Estimate, Result
 
 matplotlib.use("Agg")
 ROOT = Path(__file__).parent.parent
@@ -195,16 +195,16 @@ class TestWords:
         ],
     )
     def test_wording(self, option: str, keyword: str) -> None:
-        assert spoken.keywords(option, inspect.signature(calibcli.measure).parameters) == keyword
+        assert python_errors.keywords(option, inspect.signature(calibcli.measure).parameters) == keyword
 
     def test_limits_are_mappings(self) -> None:
         parameters = inspect.signature(calibcli.check).parameters
-        assert spoken.keywords("write --max ece=0.05", parameters) == "write max={'ece': 0.05}"
+        assert python_errors.keywords("write --max ece=0.05", parameters) == "write max={'ece': 0.05}"
 
     def test_targets_are_keywords(self) -> None:
         parameters = inspect.signature(calibcli.export).parameters
-        assert spoken.keywords("use --to onnx, --to pt2 or x", parameters) == "use to='onnx', to='pt2' or x"
-        assert spoken.keywords("pass --calibrator FILE", parameters) == "pass --calibrator FILE"  # not a keyword
+        assert python_errors.keywords("use --to onnx, --to pt2 or x", parameters) == "use to='onnx', to='pt2' or x"
+        assert python_errors.keywords("pass --calibrator FILE", parameters) == "pass --calibrator FILE"  # not a keyword
 
     def test_functions_are_themselves(self) -> None:
         for name in calibcli.__all__:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from calibcli import numerics
-from calibcli.numerics import (
+from calibcli.core import statistics
+from calibcli.core.statistics import (
     SMALLEST_P,
     beta_quantile,
     binomial_tail,
@@ -159,8 +159,10 @@ def test_effective_rows_and_log_sigmoid() -> None:
 def test_counted_and_quantiles_are_those_of_numpy() -> None:
     rng = np.random.default_rng(3)
     for values in (rng.integers(-4, 5, 300), rng.random(40).round(1), np.array([2.0]), np.empty(0)):
-        for ours, theirs in zip(numerics.counted(values), np.unique(values, return_counts=True), strict=True):
+        for ours, theirs in zip(statistics.counted(values), np.unique(values, return_counts=True), strict=True):
             np.testing.assert_array_equal(ours, theirs)
     for shape in ((1, 3), (2, 3), (401, 2, 3)):
         draws, chances = rng.standard_normal(shape), [0.0, 0.025, 0.5, 0.975, 1.0]
-        np.testing.assert_allclose(numerics.quantiles(draws, chances), np.quantile(draws, chances, axis=0), atol=1e-14)
+        np.testing.assert_allclose(
+            statistics.quantiles(draws, chances), np.quantile(draws, chances, axis=0), atol=1e-14
+        )

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from two_readers import same, told
 
-from calibcli.inputs.files.formats import jsonl
-from calibcli.inputs.files.source import Source
+from calibcli.scores.files.formats import jsonl
+from calibcli.scores.files.source import Source
 
 N = 3 * jsonl.HEAD
 LATE = 2 * jsonl.HEAD + 7  # a line that is read with others, where it is

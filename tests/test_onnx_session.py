@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from calibcli.cli.app import main
-from calibcli.errors import Exit, InputError
-from calibcli.inputs import checkpoint
+from calibcli.core.errors import Exit, InputError
+from calibcli.networks import checkpoint
 
 RNG = np.random.default_rng(0)
 W = RNG.normal(size=(12, 3)).astype(np.float32)
@@ -91,7 +91,7 @@ def test_inputs_by_name_and_outputs_beside_the_logits() -> None:
 
 
 def run_raw(model: str, data: str) -> None:
-    from calibcli.inputs import inference
+    from calibcli.networks import inference
 
     loaded = checkpoint.load(model)
     inference.check(loaded.open_data(data), loaded.model)

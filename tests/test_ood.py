@@ -14,9 +14,9 @@ from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 
 import calibcli
 from calibcli.cli.app import main
-from calibcli.metrics.detection import AveragePrecision, FalsePositives
 from calibcli.metrics.discrimination import Concordance, few
-from calibcli.metrics.sample import BinaryOutcomes
+from calibcli.metrics.ood import AveragePrecision, FalsePositives
+from calibcli.metrics.shelf import BinaryOutcomes
 
 ROOT = Path(__file__).parent.parent
 RNG = np.random.default_rng(3)

@@ -16,8 +16,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from calibcli.architectures import build
 from calibcli.cli.app import main
+from calibcli.networks.architectures import build
 
 ROOT = Path(__file__).parents[1]
 ORDERS = int(os.environ.get("CALIB_ORDERS", "12"))

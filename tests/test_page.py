@@ -18,11 +18,11 @@ from pages import Page
 
 import calibcli
 from calibcli import render
-from calibcli.api.reporting import report
+from calibcli.api.gating import report
 from calibcli.cli.app import main
-from calibcli.plots import Curve, Plot
+from calibcli.core.figure_data import Curve, Plot
+from calibcli.core.result import Check, Estimate, Result, Table
 from calibcli.render.page import MANY, MOST
-from calibcli.result import Check, Estimate, Result, Table
 
 ROOT = Path(__file__).parent.parent
 SAMPLES = ROOT / "sample_data"

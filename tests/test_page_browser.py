@@ -18,8 +18,8 @@ import render_cases as cases
 
 import calibcli
 from calibcli import render
-from calibcli.plots import Plot
-from calibcli.result import Estimate, Result, Table
+from calibcli.core.figure_data import Plot
+from calibcli.core.result import Estimate, Result, Table
 
 pytestmark = pytest.mark.extra
 HOSTILE = "<img src=x onerror=document.title='run'>"

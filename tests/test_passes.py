@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 import calibcli
-from calibcli import columns as reading
-from calibcli.columns.condense import ClassSums
+from calibcli.calibrators import report, temperature
+from calibcli.calibrators.calibrator import Scaler
+from calibcli.calibrators.report import RankingOptions
 from calibcli.gate import compare
-from calibcli.inputs.scores import mistakes
-from calibcli.links import beta
-from calibcli.metrics.gain import FOLDS
-from calibcli.predictions import Predictions
-from calibcli.scalers import before_after, objectives, temperature
-from calibcli.scalers.ranking import Options
-from calibcli.scalers.scaler import Scaler
+from calibcli.metrics.temperature_gain import FOLDS
+from calibcli.scores import columns as reading
+from calibcli.scores import input_mistakes
+from calibcli.scores.histogram import ClassSums
+from calibcli.scores.likelihood import fit_temperature
+from calibcli.scores.predictions import Predictions
 
 N, K = 60, 50_000
 
@@ -40,7 +40,7 @@ def test_scale_reads_the_rows_before_and_after_once_for_its_metrics(
     monkeypatch.setattr(
         reading, "_read", lambda work, *rest: (read.append(len(work.class_bins)), plain(work, *rest))[1]
     )
-    before_after.report(rows, Options(specs=["nll", "classwise_ece"]))
+    report.report(rows, RankingOptions(specs=["nll", "classwise_ece"]))
     assert read == [1, 1]
 
 
@@ -58,8 +58,10 @@ def test_sums_by_class_of_few_rows_are_taken_once(rows: Predictions, monkeypatch
 def test_compare_fits_the_folds_of_a_model_once(rows: Predictions, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its gain and the rows that are compared are of the same fits: one to all rows and one without each fold."""
     fits: list[int] = []
-    plain = beta._Run.fit
-    monkeypatch.setattr(beta._Run, "fit", lambda run, *how, **more: (fits.append(run.n), plain(run, *how, **more))[1])
+    plain = fit_temperature._Run.fit
+    monkeypatch.setattr(
+        fit_temperature._Run, "fit", lambda run, *how, **more: (fits.append(run.n), plain(run, *how, **more))[1]
+    )
     other = Predictions.of(rows.logits * np.float32(1.5), rows.labels)
     compare.scores([rows, other], ["a", "b"], ["nll", "temperature_gain"])
     assert len(fits) == 2 * (1 + FOLDS)
@@ -76,7 +78,7 @@ def test_scale_maps_the_rows_once_and_takes_one_interval(rows: Predictions, monk
     monkeypatch.setattr(
         temperature, "interval", lambda fit, p, *level: (taken.append(p.n), plain_interval(fit, p, *level))[1]
     )
-    _, scaler = before_after.report(rows, Options(specs=["nll", "temperature_gain"]))
+    _, scaler = report.report(rows, RankingOptions(specs=["nll", "temperature_gain"]))
     assert sum(mapped) == N
     assert taken == [N]
     assert starts == [None, *[scaler.parameters["beta"]] * 5]
@@ -93,12 +95,12 @@ def test_a_state_does_not_compress_scores_of_many_digits(rows: Predictions, tmp_
 
 def test_the_curve_of_many_scores_has_fewer_points(rows: Predictions, monkeypatch: pytest.MonkeyPatch) -> None:
     points: list[int] = []
-    plain = objectives.nll_curve
+    plain = temperature.nll_curve
     monkeypatch.setattr(
         temperature, "nll_curve", lambda source, betas: (points.append(len(betas)), plain(source, betas))[1]
     )
-    before_after.fit("temperature", rows)
-    before_after.fit("temperature", rows.take(np.arange(20)))
+    report.fit("temperature", rows)
+    report.fit("temperature", rows.take(np.arange(20)))
     assert points == [15, 41]
 
 
@@ -117,4 +119,4 @@ def test_cycles_of_classes_are_found_from_their_mutual_moves(seed: int) -> None:
             at = int(image[at])
         if len(cycle) > 1 and sum(move in mutual for move in cycle) > len(cycle) / 2:
             expected |= dict(cycle)
-    assert mistakes._sound_cycles(image, mutual) == expected
+    assert input_mistakes._sound_cycles(image, mutual) == expected

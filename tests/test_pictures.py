@@ -19,13 +19,13 @@ import render_cases as cases
 import calibcli
 from calibcli import render
 from calibcli.cli.app import main
+from calibcli.core.figure_data import Curve, Plot
+from calibcli.core.result import Result
 from calibcli.gate.check import rules_plot
-from calibcli.metrics.report import Options, report
-from calibcli.plots import Curve, Plot
-from calibcli.predictions import Predictions
+from calibcli.metrics.report import ReportOptions, report
 from calibcli.render import figure
 from calibcli.render.figure import style
-from calibcli.result import Result
+from calibcli.scores.predictions import Predictions
 
 LOOKS = ("screen", "paper")
 COLUMN, PAGE = 3.4, 6.9  # inches
@@ -42,7 +42,7 @@ def rows(n: int, sharp: float, k: int = 2, seed: int = 0) -> tuple[Any, Any]:
 def of(z: Any, y: Any, *specs: str, classes: Any = None, slices: Any = None, **options: Any) -> Result:
     more = {"classes": classes} if classes else {}
     predictions = Predictions.of(z, y, **more, slices=slices or {})
-    return report(predictions, Options(specs=specs or ("ece",), **options))
+    return report(predictions, ReportOptions(specs=specs or ("ece",), **options))
 
 
 ROOT = Path(__file__).parent.parent

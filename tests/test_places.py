@@ -18,8 +18,8 @@ import pytest
 
 import calibcli
 from calibcli.cli.app import main
-from calibcli.errors import Exit, InputError
-from calibcli.inputs.files import places
+from calibcli.core.errors import Exit, InputError
+from calibcli.scores.files import locations
 
 N = 240
 
@@ -109,8 +109,8 @@ def test_odd_names_are_refused(path: str, tmp_path: Path, monkeypatch: pytest.Mo
     [("s3://b/k", True), ("s3:/b/k", True), ("gs://b/k", True), ("file:///a", False), ("/s3:/a", False), ("s3", False)],
 )
 def test_addresses(path: str, is_remote: bool) -> None:
-    assert places.remote(path) is is_remote
-    assert places.remote(Path(path)) is is_remote
+    assert locations.remote(path) is is_remote
+    assert locations.remote(Path(path)) is is_remote
 
 
 class S3(BaseHTTPRequestHandler):
@@ -233,7 +233,7 @@ def test_google_storage_is_asked_for_by_its_name(monkeypatch: pytest.MonkeyPatch
         made.append(address)
         return fs.LocalFileSystem(), "/" + address.removeprefix("gs://").partition("?")[0].rstrip("/")
 
-    monkeypatch.setattr(places, "_from_uri", from_uri)
+    monkeypatch.setattr(locations, "_from_uri", from_uri)
     with pytest.raises(InputError, match="without recorded outputs"):
         calibcli.read("gs://nowhere/at-all")
     assert set(made) == {"gs://nowhere/?retry_limit_seconds=1"}

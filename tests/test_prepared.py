@@ -12,12 +12,12 @@ import pytest
 import torch
 from torch import nn
 
-from calibcli.errors import InputError, UsageError
-from calibcli.inputs import checkpoint, dataset, inference
-from calibcli.inputs.dataset import folder, saved, tight
-from calibcli.inputs.dataset.prepared import ForPictures, ForTexts, Preparation, tokens
-from calibcli.inputs.dataset.resize import RESAMPLE, Resize, sized, sizing
-from calibcli.inputs.opening import Rows
+from calibcli.core.errors import InputError, UsageError
+from calibcli.networks import checkpoint, dataset, inference
+from calibcli.networks.dataset import folder, loading, tight
+from calibcli.networks.dataset.library_preparation import ForPictures, ForTexts, Preparation, tokens
+from calibcli.networks.dataset.rows import RESAMPLE, Resize, sized, sizing
+from calibcli.scores.reading_options import DatasetOptions
 
 Image = pytest.importorskip("PIL.Image")
 RNG = np.random.default_rng(0)
@@ -255,8 +255,10 @@ def test_options_come_before_the_library() -> None:
     ],
 )
 def test_sizes_that_are_asked_for(given: dict[str, str], wanted: Resize) -> None:
-    assert sized(Rows(**given), Resize((5,), (7, 8), "bicubic")) == wanted
-    assert sizing(Rows(**given)) == [name for name in ("size", "resize", "crop", "interpolation") if name in given]
+    assert sized(DatasetOptions(**given), Resize((5,), (7, 8), "bicubic")) == wanted
+    assert sizing(DatasetOptions(**given)) == [
+        name for name in ("size", "resize", "crop", "interpolation") if name in given
+    ]
 
 
 @pytest.mark.parametrize(
@@ -271,7 +273,7 @@ def test_sizes_that_are_asked_for(given: dict[str, str], wanted: Resize) -> None
 )
 def test_sizes_that_are_none(given: dict[str, str], problem: str) -> None:
     with pytest.raises(UsageError, match=problem):
-        sized(Rows(**given), Resize())
+        sized(DatasetOptions(**given), Resize())
     assert set(RESAMPLE) > {"bilinear", "bicubic"}
 
 
@@ -297,7 +299,7 @@ def test_classes_and_channels_are_those_of_the_weights(spec: str) -> None:
     with pytest.raises(InputError, match="differ in shape"):
         checkpoint.load("m.pt", arch=f"{spec},classes=6")
     Path("net.py").write_text("import calibcli\ndef make(num_classes=10, in_channels=3):\n"
-        "    from calibcli.inputs import checkpoint\n"
+        "    from calibcli.networks import checkpoint\n"
         f"    return checkpoint.build('{spec},classes=%d' % num_classes"
         + ("" if spec.startswith("mlp") else " + ',channels=%d' % in_channels") + ")\n")  # fmt: skip
     assert checkpoint.load("m.pt", arch_file="net.py:make").model.state_dict().keys() == made.state_dict().keys()
@@ -307,23 +309,25 @@ def test_splits_of_folders_of_tables() -> None:
     for name in ("train-00000-of-00002", "train-00001-of-00002", "validation-00000-of-00001"):
         Path(f"d/data/{name}.parquet").parent.mkdir(parents=True, exist_ok=True)
         Path(f"d/data/{name}.parquet").touch()
-    assert [p.name[:13] for p in saved.of(Path("d"), "train")] == ["train-00000-o", "train-00001-o"]
-    assert len(saved.of(Path("d"), "val")) == 1
+    assert [p.name[:13] for p in loading.of(Path("d"), "train")] == ["train-00000-o", "train-00001-o"]
+    assert len(loading.of(Path("d"), "val")) == 1
     assert dataset.splits("d") == ["train", "validation"]
     for split in ("", "test"):
         with pytest.raises(InputError, match="split"):
-            saved.of(Path("d"), split)
+            loading.of(Path("d"), split)
     for name in ("0", "1"):
         Path(f"p/{name}.parquet").parent.mkdir(exist_ok=True)
         Path(f"p/{name}.parquet").touch()
-    assert len(saved.of(Path("p"), "")) == 2  # parts of one
+    assert len(loading.of(Path("p"), "")) == 2  # parts of one
 
 
 def test_pictures_in_bytes_of_their_own() -> None:
     made = picture("d", "0.png", (6, 5))
     stream = io.BytesIO()
     made.save(stream, "PNG")
-    held = folder.Pictures([folder.Encoded("row 0", stream.getvalue()), folder.Encoded("row 1", b"junk")], (2, 5, 6, 3))
+    held = folder.Pictures(
+        [folder.EncodedPicture("row 0", stream.getvalue()), folder.EncodedPicture("row 1", b"junk")], (2, 5, 6, 3)
+    )
     np.testing.assert_array_equal(held.read(0, 1)[0], np.asarray(made))
     with pytest.raises(InputError, match="row 1 cannot be read as a picture"):
         held.read(0, 2)

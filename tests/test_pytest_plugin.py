@@ -38,7 +38,17 @@ def test_refused(calib_check):
 
 def test_the_fixture(tmp_path: Path) -> None:
     (tmp_path / "test_model.py").write_text(TESTS)
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "calibcli.pytest_plugin", "-rA", "-q"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "calibcli.api.pytest_plugin",
+        "-rA",
+        "-q",
+    ]
     env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     ran = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     said = {line.split("::")[1].split(" ")[0]: line.split(" ")[0] for line in ran.stdout.splitlines() if "py::" in line}
@@ -56,8 +66,10 @@ def test_the_fixture(tmp_path: Path) -> None:
 
 def test_the_entry_point_is_light() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert project["entry-points"]["pytest11"] == {"calib": "calibcli.pytest_plugin"}
-    code = "import sys, pytest; old = set(sys.modules); import calibcli.pytest_plugin; print(*set(sys.modules) - old)"
+    assert project["entry-points"]["pytest11"] == {"calib": "calibcli.api.pytest_plugin"}
+    code = (
+        "import sys, pytest; old = set(sys.modules); import calibcli.api.pytest_plugin; print(*set(sys.modules) - old)"
+    )
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     loaded = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True).stdout
     assert not {"numpy", "scipy", "torch", "matplotlib", "rich"} & {name.split(".")[0] for name in loaded.split()}

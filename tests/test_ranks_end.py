@@ -15,10 +15,10 @@ import torch
 from curvature_models import setup
 from forks import ended, ranks
 
-from calibcli import device
-from calibcli.errors import CalibError
-from calibcli.hessian import measure
-from calibcli.hessian.engine import Shared
+from calibcli.core.errors import CalibError
+from calibcli.networks import device
+from calibcli.networks.curvature import measure
+from calibcli.networks.curvature.engine import Shared
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 

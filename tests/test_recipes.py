@@ -96,8 +96,8 @@ METRIC = """
 import json
 import numpy as np
 import calibcli
-from calibcli.columns import columns
-from calibcli.study import redraws
+from calibcli.scores.columns import columns
+from calibcli.lab.study import redraws
 
 name = "sharpness"
 with np.load("sample_data/test.npz") as file:

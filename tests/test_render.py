@@ -15,12 +15,13 @@ import pytest
 import render_cases as cases
 import render_odd
 
-from calibcli import numbers, render
-from calibcli.plots import Curve, Plot
-from calibcli.render import stream
+from calibcli import render
+from calibcli.core import number_format
+from calibcli.core.figure_data import Curve, Plot
+from calibcli.core.result import Estimate, Result, Table
+from calibcli.render import terminal
 from calibcli.render.formats import csv, markdown, table
-from calibcli.render.sheet import Detail
-from calibcli.result import Estimate, Result, Table
+from calibcli.render.table_contents import Detail
 
 GOLDEN = Path(__file__).parent / "golden"
 TEXTS = {
@@ -133,7 +134,7 @@ def test_columns_align_for_wide_letters() -> None:
     sheet = table.render(
         Result(command="x", estimates=[Estimate(name=n, value=0.5) for n in ("中文", "abcd", "e\u0301bcd")])
     )
-    assert len({stream.width(line) for line in sheet.splitlines()[3:]}) == 1
+    assert len({terminal.width(line) for line in sheet.splitlines()[3:]}) == 1
 
 
 def test_facts_take_a_line_or_a_line_each() -> None:
@@ -151,7 +152,7 @@ def test_diagrams_keep_to_the_width(width: int) -> None:
     for plot in cases.everything().plots:
         if not plot.under and width >= 60:
             for line in table.diagram(plot, None, width)[1:]:
-                assert stream.width(line) <= width, plot.name
+                assert terminal.width(line) <= width, plot.name
 
 
 def test_reliability_rows() -> None:
@@ -294,7 +295,7 @@ def test_pictures_of_odd_results(case: str) -> None:
 
 
 def test_gaps_within_the_band_are_drawn_faintly() -> None:
-    from calibcli.render.figure import marks
+    from calibcli.render.figure import panel as marks
 
     plot = cases.reliability()
     gap = next(c for c in plot.curves if c.role == "gap")
@@ -361,8 +362,8 @@ def test_everything_can_be_drawn() -> None:
 
 def test_json_escapes_are_the_same_text() -> None:
     text = '{"a": "é 中 🎯"}'
-    assert stream.escape(text).isascii()
-    assert json.loads(stream.escape(text)) == json.loads(text)
+    assert terminal.escape(text).isascii()
+    assert json.loads(terminal.escape(text)) == json.loads(text)
 
 
 class Terminal(io.StringIO):
@@ -408,7 +409,7 @@ def test_a_pipe_has_colour_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("columns", [64, 80, 100, 132, 200])
 def test_terminal_keeps_to_its_width(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
     text = shown(monkeypatch, cases.metrics(), columns, detail="all", NO_COLOR="1")
-    assert max(map(stream.width, text.splitlines())) <= columns
+    assert max(map(terminal.width, text.splitlines())) <= columns
     assert ("not shown at this width" in text) == (columns <= 80)
 
 
@@ -418,7 +419,7 @@ def test_no_width_cuts_a_number_or_a_reason(monkeypatch: pytest.MonkeyPatch, col
         words = " ".join(shown(monkeypatch, result, columns, detail="all", NO_COLOR="1").split())
         judged = [(c.estimate, c.limit) for c in result.checks if c.estimate]
         for estimate, limit in judged or [(e, None) for e in result.estimates]:
-            found = numbers.shown(estimate, limit)
+            found = number_format.shown(estimate, limit)
             assert f" {found.value} " in words
             assert found.interval in words
     words = " ".join(shown(monkeypatch, cases.metrics(), columns, detail="all", NO_COLOR="1").split())
@@ -445,8 +446,8 @@ def test_the_diagram_of_one_class_does_not_speak_of_accuracy() -> None:
 
 
 def test_rules_wrap_between_words() -> None:
-    assert stream.wrap("accuracy >= 0.99", 13) == ["accuracy >=", "0.99"]
-    assert stream.wrap("|gap| <= 0.001", 13) == ["|gap| <=", "0.001"]
-    assert stream.wrap("ece:of=positive <= 0.02", 12) == ["ece:", "of=positive", "<= 0.02"]
-    assert stream.wrap("if calibrated (95 %)", 14) == ["if calibrated", "(95 %)"]
-    assert stream.wrap("abcdefghij", 4) == ["abcd", "efgh", "ij"]
+    assert terminal.wrap("accuracy >= 0.99", 13) == ["accuracy >=", "0.99"]
+    assert terminal.wrap("|gap| <= 0.001", 13) == ["|gap| <=", "0.001"]
+    assert terminal.wrap("ece:of=positive <= 0.02", 12) == ["ece:", "of=positive", "<= 0.02"]
+    assert terminal.wrap("if calibrated (95 %)", 14) == ["if calibrated", "(95 %)"]
+    assert terminal.wrap("abcdefghij", 4) == ["abcd", "efgh", "ij"]

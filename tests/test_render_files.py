@@ -19,11 +19,12 @@ import render_cases as cases
 import render_odd
 from PIL import Image
 
-from calibcli import catalogue, render
-from calibcli.cli.run import Run
-from calibcli.errors import UsageError
+from calibcli import render
+from calibcli.api import catalogue
+from calibcli.cli.run import CommandRun
+from calibcli.core.errors import UsageError
+from calibcli.core.result import Estimate, Result, Table
 from calibcli.render.formats import latex
-from calibcli.result import Estimate, Result, Table
 
 HERE = Path(__file__).parent
 SUFFIXES = (".txt", ".json", ".md", ".csv", ".tex", ".png", ".svg", ".pdf", ".html")
@@ -134,7 +135,7 @@ def test_two_runs_differ_in_their_time_alone(tmp_path: Path, capsys: pytest.Capt
     shown = []
     for folder in folders:
         folder.mkdir()
-        run = Run(format="table", json=False, output=[folder / f"a{s}" for s in SUFFIXES], quiet=True)
+        run = CommandRun(format="table", json=False, output=[folder / f"a{s}" for s in SUFFIXES], quiet=True)
         run.started -= 1000.0 * folders.index(folder)
         assert run.finish(cases.metrics()) == 0
         shown.append(capsys.readouterr().out)
@@ -164,9 +165,9 @@ def test_a_result_drawn_from_its_json_is_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize("format", ["table", "json", "markdown", "csv"])
 def test_every_format_is_another_text(format: str, capsys: pytest.CaptureFixture[str]) -> None:
     starts = {"table": "calib metrics", "json": "{\n", "markdown": "## calib metrics", "csv": "name,scope,value"}
-    Run(format=format, json=False, output=(), quiet=True).finish(cases.metrics())
+    CommandRun(format=format, json=False, output=(), quiet=True).finish(cases.metrics())
     assert capsys.readouterr().out.startswith(starts[format])
-    Run(format=format, json=True, output=(), quiet=True).finish(cases.metrics())
+    CommandRun(format=format, json=True, output=(), quiet=True).finish(cases.metrics())
     assert capsys.readouterr().out.startswith("{\n")
 
 

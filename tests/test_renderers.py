@@ -12,10 +12,10 @@ import pytest
 
 from calibcli import render
 from calibcli.cli.app import COMMANDS
+from calibcli.core.figure_data import Curve, Plot, first_alone
+from calibcli.core.result import CHANGE, Estimate, Result, Screen, Table
 from calibcli.metrics import METRICS
-from calibcli.plots import Curve, Plot, first_alone
 from calibcli.render.formats import table
-from calibcli.result import CHANGE, Estimate, Result, Screen, Table
 
 FOLDER = Path(render.__file__).parent
 ALLOWED = {

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import calibcli
-from calibcli import wellformed
 from calibcli.cli.app import main
-from calibcli.errors import InputError
-from calibcli.plots import Curve, Plot
-from calibcli.result import SCHEMA, Check, Estimate, Result, Table
+from calibcli.core import validation
+from calibcli.core.errors import InputError
+from calibcli.core.figure_data import Curve, Plot
+from calibcli.core.result import SCHEMA, Check, Estimate, Result, Table
 
 
 def full() -> Result:
@@ -67,13 +67,13 @@ def test_get_names_what_is_missing() -> None:
 def test_a_whole_number_of_a_file_is_a_whole_number(found: object) -> None:
     """Python takes true for 1: a file that has it there was not written by calib."""
     with pytest.raises(InputError, match=r"the file is .*, not a whole number"):
-        wellformed.read(found, int, "a.json", "write it again")
-    assert wellformed.read(1, int, "a.json", "write it again") == 1
+        validation.read(found, int, "a.json", "write it again")
+    assert validation.read(1, int, "a.json", "write it again") == 1
     with pytest.raises(InputError):
-        wellformed.read(found, Literal[1, 2], "a.json", "write it again")
-    assert wellformed.read(2, Literal[1, 2], "a.json", "write it again") == 2
+        validation.read(found, Literal[1, 2], "a.json", "write it again")
+    assert validation.read(2, Literal[1, 2], "a.json", "write it again") == 2
     with pytest.raises(InputError, match="the file is 1, not true or false"):
-        wellformed.read(1, bool, "a.json", "write it again")
+        validation.read(1, bool, "a.json", "write it again")
 
 
 def test_an_edited_result_is_noticed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

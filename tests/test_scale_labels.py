@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import calibcli
+from calibcli.calibrators.per_label import fit_labels
+from calibcli.calibrators.report import RankingOptions
 from calibcli.cli.app import main
-from calibcli.predictions import Predictions
-from calibcli.scalers.per_label import fit_labels
-from calibcli.scalers.ranking import Options
+from calibcli.scores.predictions import Predictions
 
 NAMES = ["cat", "dog/\nowl", "rare"]
 
@@ -80,7 +80,7 @@ def test_a_shared_map_is_cross_fitted_by_whole_rows() -> None:
     """Rows of the pool that are one row of the file share a fold, and each is mapped without itself."""
     z, y = scores(300, 0.01)
     rows = {n: Predictions.of(np.column_stack([0 * z[:, i], z[:, i]]), y[:, i]) for i, n in enumerate(NAMES)}
-    made = fit_labels(rows, Options(methods=("platt",), folds=3))
+    made = fit_labels(rows, RankingOptions(methods=("platt",), folds=3))
     assert [one.shared for one in made.values()] == [False, False, True]
     assert not np.allclose(made["rare"].after.logits, made["rare"].scaler.map(rows["rare"].logits), atol=1e-4)
     assert made["rare"].after.n == 300
@@ -93,7 +93,7 @@ def test_one_map_for_labels_with_few_rows_is_better_than_one_each() -> None:
         z, y = scores(200, 0.03, seed, labels=2)
         new, truth = scores(4000, 0.03, seed + 100, labels=2)
         rows = {n: Predictions.of(np.column_stack([0 * z[:, i], z[:, i]]), y[:, i]) for i, n in enumerate("ab")}
-        made = fit_labels(rows, Options(methods=("platt",), folds=2))
+        made = fit_labels(rows, RankingOptions(methods=("platt",), folds=2))
         assert made["b"].shared
         alone = calibcli.fit_scaler(rows["b"], spec="platt").scaler
         column = np.column_stack([0 * new[:, 1], new[:, 1]])
@@ -129,9 +129,9 @@ def test_refusals(
 
 
 def test_names_of_two_labels_are_not_those_of_yes_and_no(folder: Path) -> None:
-    from calibcli.inputs.scores import multilabel
+    from calibcli.scores import from_arrays
 
     with np.load("all.npz") as data:
         np.savez("two.npz", logits=data["logits"][:, :2], labels=data["labels"][:, :2], classes=["cat", "dog"])
-    found = multilabel.read("two.npz")
+    found = from_arrays.read("two.npz")
     assert {name: rows.classes for name, rows in found.items()} == {"cat": None, "dog": None}

@@ -15,14 +15,14 @@ from focal_inverse import log_phi_inverse
 from scipy.optimize import minimize, minimize_scalar
 
 import calibcli
-from calibcli import metrics, scalers
-from calibcli.errors import InputError, UsageError
-from calibcli.links import log_phi, log_softmax, nll_rows
-from calibcli.links.focal_nll import Shifted, focal_rows
-from calibcli.predictions import Predictions
-from calibcli.scalers import search
-from calibcli.scalers.ridge import GRID, Surface, acceptable
-from calibcli.scalers.temperature import GRIDS
+from calibcli import calibrators, metrics
+from calibcli.calibrators import temperature as search
+from calibcli.calibrators.focal_likelihood import GRID, Surface, acceptable
+from calibcli.calibrators.temperature import GRIDS
+from calibcli.core.errors import InputError, UsageError
+from calibcli.scores.likelihood import log_phi, log_softmax, nll_rows
+from calibcli.scores.likelihood.focal_map import Shifted, focal_rows
+from calibcli.scores.predictions import Predictions
 
 VECTORS = json.loads((Path(__file__).parent / "vectors.json").read_text())
 
@@ -43,7 +43,7 @@ def focal_trained(n: int = 4000, k: int = 4, gamma: float = 2.0, temperature: fl
     return Predictions.of(z, y)
 
 
-def value(fit: scalers.Fit, name: str) -> float:
+def value(fit: calibrators.Fit, name: str) -> float:
     found = next(e for e in fit.estimates if e.name == name).value
     assert found is not None
     return found
@@ -87,7 +87,7 @@ def test_best_temperature_for_a_fixed_gamma(entry: dict[str, float]) -> None:
 
 def test_temperature_is_the_exact_fit_with_its_interval() -> None:
     p = predictions()
-    fit = scalers.fit("temperature", p)
+    fit = calibrators.fit("temperature", p)
     best = minimize_scalar(lambda u: nll_rows(p.logits, p.labels, math.exp(-u)).mean(), tol=1e-12).x
     assert value(fit, "temperature") == pytest.approx(math.exp(best), rel=1e-6)
     estimate = fit.estimates[0]
@@ -101,7 +101,7 @@ def test_temperature_is_the_exact_fit_with_its_interval() -> None:
 def test_interval_of_the_temperature_covers() -> None:
     inside = 0
     for seed in range(200):
-        e = scalers.fit("temperature", predictions(200, 3, 1.6, seed), report=False).estimates[0]
+        e = calibrators.fit("temperature", predictions(200, 3, 1.6, seed), report=False).estimates[0]
         assert e.low is not None
         assert e.high is not None
         inside += e.low < 1.6 < e.high
@@ -110,9 +110,9 @@ def test_interval_of_the_temperature_covers() -> None:
 
 def test_an_interval_of_many_orders_of_magnitude_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few rows, nearly all certain, once gave a spread of ln T whose exponential is no number."""
-    monkeypatch.setattr("calibcli.scalers.temperature.jackknife", lambda *a, **k: (1e4, 5.0))
+    monkeypatch.setattr("calibcli.calibrators.temperature.jackknife", lambda *a, **k: (1e4, 5.0))
     rows = Predictions.of(np.eye(3)[[0, 1, 2, 0, 1]] * 2, [0, 1, 2, 1, 1])
-    [estimate] = [e for e in scalers.fit("temperature", rows).estimates if e.name == "temperature"]
+    [estimate] = [e for e in calibrators.fit("temperature", rows).estimates if e.name == "temperature"]
     assert estimate.low is None
     assert estimate.reason is not None
     assert "next to nothing of T" in estimate.reason
@@ -136,7 +136,7 @@ def test_pruned_grid_equals_the_whole_grid(objective: str, grid: str, weighted: 
         assert found.evaluated < 60
 
 
-def found_slack(p: Predictions, found: search.Found) -> float:
+def found_slack(p: Predictions, found: search.GridMinimum) -> float:
     confidence = np.exp(log_softmax(p.logits / found.temperature)).max(1)
     return search.null_deviation(confidence, p.weights)
 
@@ -161,17 +161,17 @@ def test_other_objectives(objective: str) -> None:
         return float(((q - np.eye(4)[p.labels]) ** 2).sum(1).mean())
 
     best = minimize_scalar(lambda u: loss(math.exp(u)), bounds=(-1, 2), method="bounded", options={"xatol": 1e-9})
-    assert value(scalers.fit(f"temperature:objective={objective}", p), "temperature") == pytest.approx(
+    assert value(calibrators.fit(f"temperature:objective={objective}", p), "temperature") == pytest.approx(
         math.exp(best.x), rel=1e-6
     )
     whole = [loss(t) for t in GRIDS["mukhoti"]]
-    on_grid = scalers.fit(f"temperature:objective={objective},grid=mukhoti", p)
+    on_grid = calibrators.fit(f"temperature:objective={objective},grid=mukhoti", p)
     assert value(on_grid, "temperature") == GRIDS["mukhoti"][int(np.argmin(whole))]
 
 
 def test_bins_have_an_effect() -> None:
     p = predictions(300, 3)
-    few, many = (scalers.fit(f"temperature:objective=ece,bins={b}", p).estimates[0].detail for b in (3, 60))
+    few, many = (calibrators.fit(f"temperature:objective=ece,bins={b}", p).estimates[0].detail for b in (3, 60))
     assert few["objective"] != many["objective"]
 
 
@@ -182,12 +182,12 @@ def test_degenerate_cases_are_named_not_returned(spec: str) -> None:
     backwards = Predictions.of(p.logits, p.logits.argmin(1))
     constant = Predictions.of(np.ones((50, 3)), np.arange(50) % 3)
     for data, name in ((perfect, "separable"), (backwards, "anti_informative"), (constant, "constant")):
-        fit = scalers.fit(spec, data)
+        fit = calibrators.fit(spec, data)
         assert all(e.value is None and e.reason.startswith(name) for e in fit.estimates)
         assert fit.notes
         assert np.isfinite(fit.scaler(data.logits)).all()
-    np.testing.assert_allclose(scalers.fit(spec, perfect).scaler(p.logits), log_softmax(p.logits))
-    np.testing.assert_allclose(scalers.fit(spec, backwards).scaler(p.logits), -math.log(5))
+    np.testing.assert_allclose(calibrators.fit(spec, perfect).scaler(p.logits), log_softmax(p.logits))
+    np.testing.assert_allclose(calibrators.fit(spec, backwards).scaler(p.logits), -math.log(5))
 
 
 # --- focal temperature
@@ -195,7 +195,7 @@ def test_degenerate_cases_are_named_not_returned(spec: str) -> None:
 
 def test_focal_temperature_finds_the_optimum() -> None:
     p = focal_trained(1500)
-    fit = scalers.fit("focal-temperature", p)
+    fit = calibrators.fit("focal-temperature", p)
 
     def loss(x: np.ndarray) -> float:
         return float(-log_phi(p.logits * math.exp(x[0]), x[1])[np.arange(p.n), p.labels].mean())
@@ -207,13 +207,13 @@ def test_focal_temperature_finds_the_optimum() -> None:
     assert gamma.low is not None
     assert gamma.high is not None
     assert gamma.low < 2.0 < gamma.high
-    quick = scalers.fit("focal-temperature", p, report=False)
+    quick = calibrators.fit("focal-temperature", p, report=False)
     assert float(quick.scaler.parameters["gamma"]) == pytest.approx(value(fit, "gamma"), rel=1e-6)
 
 
 def test_ridge_profile_and_acceptable_set() -> None:
     p = predictions(500, 4)
-    fit = scalers.fit("focal_temperature", p)
+    fit = calibrators.fit("focal_temperature", p)
     profile = next(plot for plot in fit.plots if plot.name == "gamma_profile")
     curve, limit, best = profile.curves
     for gamma, nll in zip(curve.x, curve.y, strict=True):
@@ -233,16 +233,16 @@ def test_a_temperature_that_the_range_of_gamma_alone_confines_has_no_interval_ov
     z = 2 * rng.standard_normal((200, 3))
     y = (z + rng.gumbel(size=z.shape)).argmax(axis=1)
     for groups, none in ((None, False), (np.arange(200) // 5, True)):
-        t, gamma = scalers.fit("focal_temperature", Predictions.of(1.6 * z, y, groups=groups)).estimates[:2]
+        t, gamma = calibrators.fit("focal_temperature", Predictions.of(1.6 * z, y, groups=groups)).estimates[:2]
         assert (t.low is None and "gamma's range" in t.reason) == none
         assert (gamma.low, gamma.high) == (-0.5, 5.0)
 
 
 def test_held_out_gain_is_that_of_cross_fitting() -> None:
     p = focal_trained(1500)
-    fit = scalers.fit("focal_temperature", p)
+    fit = calibrators.fit("focal_temperature", p)
     gain = next(e for e in fit.estimates if e.name == "focal_gain")
-    plain, focal = (scalers.cross_fit(s, p, 5, 0) for s in ("temperature", "focal_temperature"))
+    plain, focal = (calibrators.cross_fit(s, p, 5, 0) for s in ("temperature", "focal_temperature"))
     rows = np.arange(p.n)
     difference = (focal.logits - plain.logits)[rows, p.labels]
     assert gain.value == pytest.approx(difference.mean(), rel=1e-4)
@@ -254,7 +254,7 @@ def test_a_real_gain_is_recommended() -> None:
     truth = rng.standard_normal((3000, 3)) * 3
     y = (truth + rng.gumbel(size=truth.shape)).argmax(1)
     told = log_phi_inverse(truth, 3.0)  # what a focal-trained model says of it
-    fit = scalers.fit("focal_temperature", Predictions.of(told, y))
+    fit = calibrators.fit("focal_temperature", Predictions.of(told, y))
     assert fit.facts["recommended"] == "focal_temperature"
     assert not any("recommended" in note for note in fit.notes)
     assert value(fit, "gamma") == pytest.approx(3, abs=1.2)
@@ -289,23 +289,23 @@ def test_komisarenko_grid_equals_brute_force() -> None:
                     "brier": lambda q=q: ((q - np.eye(3)[p.labels]) ** 2).sum(1).mean(),
                 }[objective]()
         i, j = divmod(int(table.argmin()), 11)
-        fit = scalers.fit(f"focal_temperature:objective={objective},grid=komisarenko", p)
+        fit = calibrators.fit(f"focal_temperature:objective={objective},grid=komisarenko", p)
         assert (value(fit, "temperature"), value(fit, "gamma")) == (temperatures[i], gammas[j])
 
 
 def test_phi_before_temperature_is_another_family() -> None:
     p = focal_trained(800)
-    fit = scalers.fit("focal_temperature:order=phi-T", p)
+    fit = calibrators.fit("focal_temperature:order=phi-T", p)
     t, gamma = value(fit, "temperature"), value(fit, "gamma")
     np.testing.assert_allclose(fit.scaler(p.logits), log_softmax(log_phi(p.logits, gamma) / t), rtol=1e-12)
     with pytest.raises(UsageError, match="NLL only"):
-        scalers.fit("focal_temperature:order=phi-T,objective=ece", p)
+        calibrators.fit("focal_temperature:order=phi-T,objective=ece", p)
 
 
 @pytest.mark.parametrize("gamma", [-1, -0.5, 0.5, 3.0, 5.0])
 def test_the_temperature_of_a_given_gamma(gamma: float) -> None:
     p = focal_trained(900)
-    fit = scalers.fit(f"focal_temperature:gamma={gamma:g}", p)
+    fit = calibrators.fit(f"focal_temperature:gamma={gamma:g}", p)
     rows = np.arange(p.n)
     found = minimize_scalar(
         lambda u: -log_phi(p.logits * np.exp(u), gamma)[rows, p.labels].mean(), bounds=(-4, 4), options={"xatol": 1e-10}
@@ -318,8 +318,8 @@ def test_the_temperature_of_a_given_gamma(gamma: float) -> None:
     assert value(fit, "gamma") == gamma
     np.testing.assert_allclose(fit.scaler(p.logits), log_phi(p.logits / t.value, gamma), rtol=1e-10, atol=1e-12)
     assert np.array_equal(fit.scaler(p.logits).argmax(1), p.logits.argmax(1))
-    phi = scalers.fit(f"focal_temperature:gamma={gamma:g},order=phi-T", p)
-    plain = scalers.fit("temperature", Predictions.of(log_phi(p.logits, gamma), p.labels))
+    phi = calibrators.fit(f"focal_temperature:gamma={gamma:g},order=phi-T", p)
+    plain = calibrators.fit("temperature", Predictions.of(log_phi(p.logits, gamma), p.labels))
     assert value(phi, "temperature") == pytest.approx(value(plain, "temperature"), rel=1e-6)
 
 
@@ -328,7 +328,7 @@ def test_of_gamma_zero_it_is_temperature_scaling(more: str) -> None:
     p = focal_trained(800)
     fields = {"weights": np.random.default_rng(1).uniform(0.2, 2, 800), "groups": np.arange(800) // 4}
     p = replace(p, **({more: fields[more]} if more in fields else {}))
-    given, plain = (scalers.fit(spec, p).estimates[0] for spec in ("focal_temperature:gamma=0", "temperature"))
+    given, plain = (calibrators.fit(spec, p).estimates[0] for spec in ("focal_temperature:gamma=0", "temperature"))
     assert given.value == pytest.approx(plain.value, rel=1e-6)
     for name in ("low", "high", "se"):
         assert getattr(given, name) == pytest.approx(getattr(plain, name), rel=0.02), name
@@ -336,34 +336,34 @@ def test_of_gamma_zero_it_is_temperature_scaling(more: str) -> None:
 
 def test_the_grid_of_a_given_gamma() -> None:
     p = predictions(150, 3)
-    fit = scalers.fit("focal_temperature:gamma=0.5,grid=komisarenko", p)
+    fit = calibrators.fit("focal_temperature:gamma=0.5,grid=komisarenko", p)
     rows, grid = np.arange(p.n), GRIDS["komisarenko"]
     nll = [-log_phi(p.logits / t, 0.5)[rows, p.labels].mean() for t in grid]
     assert (value(fit, "temperature"), value(fit, "gamma")) == (grid[int(np.argmin(nll))], 0.5)
     with pytest.raises(UsageError, match="gamma"):
-        scalers.fit("focal_temperature:gamma=-2", p)
+        calibrators.fit("focal_temperature:gamma=-2", p)
 
 
 @pytest.mark.parametrize("entry", VECTORS["fts"])
 def test_focal_temperature_vectors(entry: dict[str, Any]) -> None:
     z = np.array([entry["logits"]])
     parameters = {"beta": np.array(1 / entry["T"]), "gamma": np.array(entry["gamma"])}
-    first = scalers.Scaler("focal_temperature", z.shape[1], parameters)
+    first = calibrators.Scaler("focal_temperature", z.shape[1], parameters)
     np.testing.assert_allclose(np.exp(first(z)[0]), entry["T_then_phi"], rtol=1e-12)
-    second = scalers.Scaler("focal_temperature", z.shape[1], {**parameters, "phi_first": np.array(1.0)})
+    second = calibrators.Scaler("focal_temperature", z.shape[1], {**parameters, "phi_first": np.array(1.0)})
     np.testing.assert_allclose(np.exp(second(z)[0]), entry["phi_then_T"], rtol=1e-12)
 
 
 def test_gamma_zero_is_temperature_scaling() -> None:
     p = predictions()
-    focal = scalers.Scaler("focal_temperature", 5, {"beta": np.array(0.7), "gamma": np.array(0.0)})
-    plain = scalers.Scaler("temperature", 5, {"beta": np.array(0.7)})
+    focal = calibrators.Scaler("focal_temperature", 5, {"beta": np.array(0.7), "gamma": np.array(0.0)})
+    plain = calibrators.Scaler("temperature", 5, {"beta": np.array(0.7)})
     np.testing.assert_array_equal(focal(p.logits), plain(p.logits))
 
 
 def test_focal_alone_is_one_dimensional() -> None:
     p = focal_trained(3000, 4, 1.5, 1.0)
-    fit = scalers.fit("focal", p)
+    fit = calibrators.fit("focal", p)
     best = minimize_scalar(
         lambda g: -log_phi(p.logits, g)[np.arange(p.n), p.labels].mean(),
         bounds=(-0.5, 5),
@@ -371,7 +371,7 @@ def test_focal_alone_is_one_dimensional() -> None:
         options={"xatol": 1e-9},
     )
     assert value(fit, "gamma") == pytest.approx(best.x, rel=1e-5)
-    bound = scalers.fit("focal", Predictions.of(p.logits * 30, p.labels))
+    bound = calibrators.fit("focal", Predictions.of(p.logits * 30, p.labels))
     assert bound.estimates[0].reason.startswith("bound")
 
 
@@ -385,28 +385,28 @@ def test_weights_repeat_rows(spec: str, weights: np.ndarray) -> None:
     w = np.resize(weights, 400)
     weighted = Predictions.of(p.logits, p.labels, weights=w)
     repeated = Predictions.of(p.logits.repeat(w.astype(int), 0), p.labels.repeat(w.astype(int)))
-    a, b = (scalers.fit(spec, q, report=False).scaler for q in (weighted, repeated))
+    a, b = (calibrators.fit(spec, q, report=False).scaler for q in (weighted, repeated))
     for name, parameter in a.parameters.items():
         np.testing.assert_allclose(parameter, b.parameters[name], rtol=1e-6, atol=1e-6)
 
 
 def test_cross_fit_never_sees_its_own_rows() -> None:
     p = predictions(500, 3, ids=np.arange(500).astype(str))
-    out = scalers.cross_fit("temperature", p, folds=5, seed=1)
-    folds = scalers.fold_of_rows(p, 5, 1)
+    out = calibrators.cross_fit("temperature", p, folds=5, seed=1)
+    folds = calibrators.fold_of_rows(p, 5, 1)
     assert np.array_equal(np.bincount(folds), [100] * 5)
     for fold in range(5):
         rows = folds == fold
-        scaler = scalers.fit("temperature", p.take(~rows)).scaler
+        scaler = calibrators.fit("temperature", p.take(~rows)).scaler
         np.testing.assert_allclose(out.logits[rows], scaler(p.logits[rows]), rtol=1e-12)
     assert np.array_equal(out.predicted, p.logits.argmax(1))
     grouped = predictions(300, 3, groups=np.arange(300) // 10)
-    folds = scalers.fold_of_rows(grouped, 5, 0)
+    folds = calibrators.fold_of_rows(grouped, 5, 0)
     assert all(len(set(folds[i * 10 : i * 10 + 10])) == 1 for i in range(30))
     with pytest.raises(UsageError, match="1 fold"):
-        scalers.cross_fit("temperature", p, folds=1)
+        calibrators.cross_fit("temperature", p, folds=1)
     with pytest.raises(InputError, match="cannot be split"):
-        scalers.cross_fit("temperature", predictions(3, 3), folds=5)
+        calibrators.cross_fit("temperature", predictions(3, 3), folds=5)
 
 
 class Streamed:
@@ -424,30 +424,30 @@ def test_streams_are_never_read_whole() -> None:
     p = predictions(60_000, 40)
     streamed = Streamed(p.logits.astype(np.float32))
     stream = Predictions(scores=streamed, labels=p.labels)
-    fit = scalers.fit("temperature", stream)
-    out = scalers.cross_fit("temperature", stream)
-    mapped = scalers.apply(fit.scaler, stream)
+    fit = calibrators.fit("temperature", stream)
+    out = calibrators.cross_fit("temperature", stream)
+    mapped = calibrators.apply(fit.scaler, stream)
     assert metrics.measure(out, ["nll"])[0].value == pytest.approx(metrics.measure(mapped, ["nll"])[0].value, rel=1e-3)
     assert streamed.longest < 60_000
     assert value(fit, "temperature") == pytest.approx(
-        value(scalers.fit("temperature", Predictions.of(p.logits.astype(np.float32), p.labels)), "temperature"),
+        value(calibrators.fit("temperature", Predictions.of(p.logits.astype(np.float32), p.labels)), "temperature"),
         rel=2e-8,
     )
 
 
-SPECS = [entry.name for entry in scalers.SCALERS]
+SPECS = [entry.name for entry in calibrators.SCALERS]
 
 
 def data_for(spec: str) -> Predictions:
-    return predictions(300, 2 if scalers.SCALERS.choose(spec).traits.get("binary") else 3, classes=None)
+    return predictions(300, 2 if calibrators.SCALERS.choose(spec).traits.get("binary") else 3, classes=None)
 
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_saved_and_loaded_scaler_is_the_same(spec: str, tmp_path: Path) -> None:
     p = data_for(spec)
-    scaler = scalers.fit(spec, p, report=False).scaler
-    scalers.save(scaler, tmp_path / "cal.safetensors")
-    loaded = scalers.load(tmp_path / "cal.safetensors")
+    scaler = calibrators.fit(spec, p, report=False).scaler
+    calibrators.save(scaler, tmp_path / "cal.safetensors")
+    loaded = calibrators.load(tmp_path / "cal.safetensors")
     np.testing.assert_array_equal(loaded(p.logits), scaler(p.logits))
     assert (loaded.spec, loaded.k, loaded.metadata["n"]) == (scaler.spec, scaler.k, 300)
 
@@ -455,13 +455,13 @@ def test_saved_and_loaded_scaler_is_the_same(spec: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("spec", SPECS)
 def test_output_is_a_distribution_and_keeps_classes_if_it_says_so(spec: str) -> None:
     p = data_for(spec)
-    scaler = scalers.fit(spec, p, report=False).scaler
+    scaler = calibrators.fit(spec, p, report=False).scaler
     extreme = np.concatenate([p.logits, p.logits * 1e3, np.zeros((1, p.k))])
     log_p = scaler(extreme)
     assert log_p.dtype == np.float64
     np.testing.assert_allclose(np.exp(log_p).sum(1), 1, rtol=1e-9)
     if scaler.preserves_accuracy:
-        applied = scalers.apply(scaler, p)
+        applied = calibrators.apply(scaler, p)
         assert np.array_equal(applied.predicted, p.logits.argmax(1))
 
 
@@ -478,7 +478,7 @@ def test_the_predicted_class_is_kept_where_rounding_makes_two_equal(spec: str, d
     rng = np.random.default_rng(0)
     z = rng.standard_normal((4000, 12)) * 3
     labels = (z + rng.gumbel(size=z.shape)).argmax(axis=1)
-    scaler = scalers.fit(spec, Predictions.of(4 * z, labels), report=False).scaler
+    scaler = calibrators.fit(spec, Predictions.of(4 * z, labels), report=False).scaler
     z[:2000, 7] = z[:2000].max(axis=1) + rng.choice([1e-7, 1e-3, 1.0], 2000)
     given: Any = z if dtype == "float64" else torch.from_numpy(z.astype(np.float32))
     raw = np.asarray(given).argmax(axis=1)
@@ -491,31 +491,31 @@ def test_the_predicted_class_is_kept_where_rounding_makes_two_equal(spec: str, d
 def test_shift_of_logits_changes_nothing(spec: str) -> None:
     p = data_for(spec)
     shifted = Predictions.of(p.logits + np.arange(p.n)[:, None] % 7, p.labels)
-    a, b = (scalers.fit(spec, q, report=False).scaler for q in (p, shifted))
+    a, b = (calibrators.fit(spec, q, report=False).scaler for q in (p, shifted))
     np.testing.assert_allclose(a(p.logits), b(shifted.logits), rtol=1e-4, atol=1e-6)
 
 
 def test_refusals(tmp_path: Path) -> None:
     p = predictions(100, 3, classes=["cat", "dog", "eel"])
-    scaler = scalers.fit("temperature", p).scaler
+    scaler = calibrators.fit("temperature", p).scaler
     with pytest.raises(UsageError, match="unknown scaler"):
-        scalers.fit("temprature", p)
+        calibrators.fit("temprature", p)
     with pytest.raises(InputError, match="no rows"):
-        scalers.fit("temperature", p.take(np.zeros(100, bool)))
+        calibrators.fit("temperature", p.take(np.zeros(100, bool)))
     with pytest.raises(InputError, match="fitted on 3"):
-        scalers.apply(scaler, predictions(10, 4))
+        calibrators.apply(scaler, predictions(10, 4))
     with pytest.raises(InputError, match="another order"):
-        scalers.apply(scaler, predictions(10, 3, classes=["dog", "cat", "eel"]))
+        calibrators.apply(scaler, predictions(10, 3, classes=["dog", "cat", "eel"]))
     with pytest.raises(InputError, match="'fox' is only in the data"):
-        scalers.apply(scaler, predictions(10, 3, classes=["cat", "dog", "fox"]))
+        calibrators.apply(scaler, predictions(10, 3, classes=["cat", "dog", "fox"]))
     with pytest.raises(InputError, match="calibrator of 3 classes"):
         scaler(np.zeros((2, 4)))
     for content in (b"", b"hello", b"\x08\0\0\0\0\0\0\0{}      ", bytes(100)):
         (tmp_path / "bad.safetensors").write_bytes(content)
         with pytest.raises(InputError):
-            scalers.load(tmp_path / "bad.safetensors")
+            calibrators.load(tmp_path / "bad.safetensors")
     with pytest.raises(InputError, match="cannot read"):
-        scalers.load(tmp_path / "none.safetensors")
+        calibrators.load(tmp_path / "none.safetensors")
 
 
 @pytest.mark.parametrize(
@@ -530,10 +530,10 @@ def test_refusals(tmp_path: Path) -> None:
     ],
 )
 def test_what_a_calibrator_says_of_its_fit_is_checked(tmp_path: Path, changed: dict[str, Any], words: str) -> None:
-    scaler = scalers.fit("temperature", predictions(100, 3)).scaler
-    scalers.save(replace(scaler, metadata={**scaler.metadata, **changed}), tmp_path / "cal.safetensors")
+    scaler = calibrators.fit("temperature", predictions(100, 3)).scaler
+    calibrators.save(replace(scaler, metadata={**scaler.metadata, **changed}), tmp_path / "cal.safetensors")
     with pytest.raises(InputError, match=re.escape(words)):
-        scalers.load(tmp_path / "cal.safetensors")
+        calibrators.load(tmp_path / "cal.safetensors")
 
 
 @pytest.mark.parametrize("spec", ["vector", "bcts", "matrix:lam=0.01,mu=0.01", "dirichlet:lam=0.01,mu=0.01", "platt"])
@@ -544,7 +544,7 @@ def test_classes_of_probability_zero_are_mapped(spec: str) -> None:
     absent = (np.arange(200) % 3 == 0) & (p.labels != 3)
     z[absent, 3] = -np.inf
     masked = Predictions.of(z, p.labels)
-    out = scalers.fit(spec, masked, report=False).scaler(z)
+    out = calibrators.fit(spec, masked, report=False).scaler(z)
     np.testing.assert_allclose(np.exp(out).sum(axis=1), 1, rtol=1e-12)
 
 
@@ -552,7 +552,7 @@ def test_folds_of_groups_are_refused_by_their_number() -> None:
     p = predictions(100, 3)
     grouped = Predictions.of(p.logits, p.labels, groups=np.arange(100) % 2)
     with pytest.raises(InputError, match="100 rows in 2 groups cannot be split into 5 folds"):
-        scalers.cross_fit("temperature", grouped)
+        calibrators.cross_fit("temperature", grouped)
 
 
 @pytest.mark.parametrize("method", ["matrix", "dirichlet:lam=1,mu=1"])

@@ -17,13 +17,13 @@ from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 
 import calibcli
-from calibcli import scalers
-from calibcli.errors import UsageError
-from calibcli.links import log_phi, log_softmax
-from calibcli.metrics.isotonic import pool
-from calibcli.predictions import Predictions
-from calibcli.scalers.monotone import isotonic_curve
-from calibcli.scalers.program import NumPy
+from calibcli import calibrators
+from calibcli.calibrators.monotone import isotonic_curve
+from calibcli.calibrators.program import NumPy
+from calibcli.core.errors import UsageError
+from calibcli.metrics.corp import pool
+from calibcli.scores.likelihood import log_phi, log_softmax
+from calibcli.scores.predictions import Predictions
 
 
 def predictions(n: int = 500, k: int = 3, seed: int = 0, **fields: Any) -> Predictions:
@@ -64,7 +64,7 @@ def test_matrix_and_dirichlet_minimise_the_penalised_nll(name: str, lam: float, 
         w, b = theta[:9].reshape(3, 3), theta[9:]
         return loss(p, log_softmax(x @ w.T + b)) + odir(w, b, lam, mu)
 
-    scaler = scalers.fit(f"{name}:lam={lam},mu={mu}", p).scaler
+    scaler = calibrators.fit(f"{name}:lam={lam},mu={mu}", p).scaler
     w, b = scaler.parameters["weight"], scaler.parameters["bias"]
     got = objective(np.append(w.ravel(), b))
     assert got == pytest.approx(lowest(objective, np.append(np.eye(3).ravel(), np.zeros(3))), abs=2e-7)
@@ -76,9 +76,9 @@ def test_unpenalised_matrix_is_multinomial_logistic_regression() -> None:
     p = predictions(2000)
     x = p.logits - p.logits.mean(1, keepdims=True)
     model = LogisticRegression(C=np.inf, tol=1e-10, max_iter=10_000).fit(x, p.labels)
-    scaler = scalers.fit("matrix:lam=0,mu=0", p).scaler
+    scaler = calibrators.fit("matrix:lam=0,mu=0", p).scaler
     np.testing.assert_allclose(np.exp(scaler(p.logits)), model.predict_proba(x), atol=1e-5)
-    dirichlet = scalers.fit("dirichlet:lam=0,mu=0", p).scaler
+    dirichlet = calibrators.fit("dirichlet:lam=0,mu=0", p).scaler
     log_p = log_softmax(p.logits)
     other = LogisticRegression(C=np.inf, tol=1e-10, max_iter=10_000).fit(log_p, p.labels)
     np.testing.assert_allclose(np.exp(dirichlet(p.logits)), other.predict_proba(log_p), atol=1e-5)
@@ -96,7 +96,7 @@ def test_vector_and_bcts_minimise_the_penalised_nll(name: str, mu: float) -> Non
         b = theta[size:]
         return loss(p, log_softmax(x * theta[:size] + b)) + mu / 4 * float((b**2).sum())
 
-    scaler = scalers.fit(f"{name}:mu={mu}", p).scaler
+    scaler = calibrators.fit(f"{name}:mu={mu}", p).scaler
     v, b = np.atleast_1d(scaler.parameters["weight"]), scaler.parameters["bias"]
     assert objective(np.append(v, b)) == pytest.approx(
         lowest(objective, np.append(np.ones(size), np.zeros(4))), abs=2e-7
@@ -109,37 +109,37 @@ def test_bcts_without_bias_needed_is_temperature() -> None:
     rng = np.random.default_rng(0)
     z = rng.standard_normal((20_000, 3)) * 2
     p = Predictions.of(z * 1.7, (z + rng.gumbel(size=z.shape)).argmax(1))
-    estimate = scalers.fit("bcts", p).estimates[0]
+    estimate = calibrators.fit("bcts", p).estimates[0]
     assert estimate.value == pytest.approx(1.7, rel=0.03)
-    assert estimate.value == pytest.approx(scalers.fit("temperature", p).estimates[0].value, rel=2e-3)
+    assert estimate.value == pytest.approx(calibrators.fit("temperature", p).estimates[0].value, rel=2e-3)
 
 
 def test_penalties_are_chosen_by_cross_validation() -> None:
-    strong = scalers.fit("matrix", predictions(120, 5))
+    strong = calibrators.fit("matrix", predictions(120, 5))
     assert strong.facts["lambda"] is not None
     rng = np.random.default_rng(0)
     z = rng.standard_normal((4000, 3))
     mixed = z @ np.array([[1, 0.8, 0], [0, 1, 0.8], [0.8, 0, 1]])
-    weak = scalers.fit("matrix", Predictions.of(mixed, (2 * z + rng.gumbel(size=z.shape)).argmax(1)))
+    weak = calibrators.fit("matrix", Predictions.of(mixed, (2 * z + rng.gumbel(size=z.shape)).argmax(1)))
     assert float(weak.facts["lambda"] or 0) < float(strong.facts["lambda"] or 0)
-    only = scalers.fit("matrix:lam=0.3", predictions(120, 3))
+    only = calibrators.fit("matrix:lam=0.3", predictions(120, 3))
     assert only.facts["lambda"] == 0.3
-    assert scalers.fit("dirichlet:mu=0.3", predictions(120, 3)).facts["mu"] == 0.3
-    assert "parameters from" in scalers.fit("matrix:lam=1,mu=1", predictions(20, 6)).notes[0]
+    assert calibrators.fit("dirichlet:mu=0.3", predictions(120, 3)).facts["mu"] == 0.3
+    assert "parameters from" in calibrators.fit("matrix:lam=1,mu=1", predictions(20, 6)).notes[0]
     with pytest.raises(UsageError, match="out of range"):
-        scalers.fit("matrix:lam=-1,mu=0", predictions(50))
+        calibrators.fit("matrix:lam=-1,mu=0", predictions(50))
 
 
 def test_platt_is_that_of_scikit_learn() -> None:
     p = predictions(400, 2)
     m = p.logits[:, 1] - p.logits[:, 0]
     theirs = _SigmoidCalibration().fit(m, p.labels)
-    ours = scalers.fit("platt", p).scaler
+    ours = calibrators.fit("platt", p).scaler
     assert float(ours.parameters["slope"][0]) == pytest.approx(-theirs.a_, rel=1e-4)
     assert float(ours.parameters["bias"][0]) == pytest.approx(-theirs.b_, rel=1e-3, abs=1e-5)
     np.testing.assert_allclose(np.exp(ours(p.logits))[:, 1], theirs.predict(m), rtol=1e-4)
     plain = LogisticRegression(C=np.inf, tol=1e-12).fit(m[:, None], p.labels)
-    exact = scalers.fit("platt:smooth=false", p).scaler
+    exact = calibrators.fit("platt:smooth=false", p).scaler
     assert float(exact.parameters["slope"][0]) == pytest.approx(plain.coef_[0, 0], rel=1e-5)
     assert float(exact.parameters["slope"][0]) != pytest.approx(float(ours.parameters["slope"][0]), rel=1e-4)
 
@@ -152,9 +152,9 @@ def test_platt_and_beta_of_many_classes_are_one_against_the_rest() -> None:
         model = LogisticRegression(C=np.inf, tol=1e-12, max_iter=1000).fit(m[:, [c]], p.labels == c)
         columns.append(model.predict_proba(m[:, [c]])[:, 1])
     expected = np.stack(columns, 1) / np.sum(columns, axis=0)[:, None]
-    got = np.exp(scalers.fit("platt:smooth=false", p).scaler(p.logits))
+    got = np.exp(calibrators.fit("platt:smooth=false", p).scaler(p.logits))
     np.testing.assert_allclose(got, expected, rtol=1e-4)
-    scaler = scalers.fit("beta", p).scaler
+    scaler = calibrators.fit("beta", p).scaler
     columns = []
     for c in range(4):
         x = np.stack([np.log(q[:, c]), -np.log1p(-q[:, c])], 1)
@@ -178,7 +178,7 @@ def test_beta_never_has_a_negative_slope() -> None:
     p = predictions(300, 2)
     backwards = Predictions.of(-p.logits, p.labels)
     for data in (p, backwards):
-        scaler = scalers.fit("beta", data).scaler
+        scaler = calibrators.fit("beta", data).scaler
         assert (scaler.parameters["a"] >= 0).all()
         assert (scaler.parameters["b"] >= 0).all()
     np.testing.assert_allclose(np.exp(scaler(p.logits))[:, 1], p.labels.mean(), rtol=1e-6)
@@ -212,9 +212,9 @@ def test_isotonic_of_classes_and_of_the_top_label() -> None:
         model = IsotonicRegression(out_of_bounds="clip").fit(q[:, c], p.labels == c)
         columns.append(np.clip(model.predict(q[:, c]), least, 1 - least))
     expected = np.stack(columns, 1) / np.sum(columns, axis=0)[:, None]
-    np.testing.assert_allclose(np.exp(scalers.fit("isotonic", p).scaler(p.logits)), expected, rtol=1e-10)
+    np.testing.assert_allclose(np.exp(calibrators.fit("isotonic", p).scaler(p.logits)), expected, rtol=1e-10)
     top = IsotonicRegression(out_of_bounds="clip").fit(q.max(1), q.argmax(1) == p.labels)
-    scaler = scalers.fit("isotonic-top", p).scaler
+    scaler = calibrators.fit("isotonic-top", p).scaler
     got = np.exp(scaler(p.logits))
     rows = np.arange(p.n)
     expected = np.maximum(np.clip(top.predict(q.max(1)), least, 1 - least), stays_on_top(q))
@@ -236,7 +236,7 @@ def stays_on_top(q: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("bins", [4, 15])
 def test_histogram_counts(of: str, bins: int) -> None:
     p = predictions(640, 3)
-    scaler = scalers.fit(f"histogram:bins={bins},of={of}", p).scaler
+    scaler = calibrators.fit(f"histogram:bins={bins},of={of}", p).scaler
     q, got = probabilities(p), np.exp(scaler(p.logits))
     rows = np.arange(p.n)
 
@@ -300,13 +300,13 @@ def test_ensemble_temperature_is_the_best_mixture() -> None:
     found = minimize(
         lambda s: -np.log(s @ own).mean(), [0.4, 0.3, 0.3], bounds=[(0, 1)] * 3, constraints=rule, options=options
     )
-    given = scalers.fit("ensemble_temperature", p).scaler.parameters
+    given = calibrators.fit("ensemble_temperature", p).scaler.parameters
     shares = np.array([given[name] for name in ("tempered", "plain", "uniform")])
     assert shares.sum() == pytest.approx(1, abs=1e-14)
     assert (shares[1:] > 0.02).all(), "a case in which T alone is best shows nothing"
     assert shares == pytest.approx(found.x, abs=2e-4)
     assert -np.log(shares @ own).mean() <= found.fun + 1e-12
-    got = np.exp(scalers.fit("ensemble_temperature", p).scaler(p.logits))
+    got = np.exp(calibrators.fit("ensemble_temperature", p).scaler(p.logits))
     np.testing.assert_allclose(got, np.tensordot(shares, parts, 1), rtol=1e-6)
 
 
@@ -318,7 +318,7 @@ def test_top_label_has_a_map_for_each_predicted_class(by: str, k: int) -> None:
     q = probabilities(skewed)
     top = q.argmax(1)
     assert 0 < (top == 0).sum() < 50 <= np.bincount(top)[1:].min()
-    done = scalers.fit(f"top_label:by={by}", skewed)
+    done = calibrators.fit(f"top_label:by={by}", skewed)
     expected = np.empty(p.n)
     for c in range(k):
         rows = np.flatnonzero(top == c)
@@ -346,7 +346,7 @@ def test_counts_are_repeated_rows(spec: str) -> None:
     w = np.resize([1, 2, 0, 3], 400)
     counted = Predictions.of(p.logits, p.labels, weights=w.astype(float), weight_kind="count")
     repeated = Predictions.of(p.logits.repeat(w, 0), p.labels.repeat(w))
-    a, b = (scalers.fit(spec, q).scaler for q in (counted, repeated))
+    a, b = (calibrators.fit(spec, q).scaler for q in (counted, repeated))
     rows = p.logits[w > 0]
     np.testing.assert_allclose(np.exp(a(rows)), np.exp(b(rows)), rtol=1e-5)
 
@@ -355,7 +355,7 @@ def test_binary_maps_are_of_the_positive_class() -> None:
     p = predictions(500, 2)
     q = probabilities(p)[:, 1]
     model = IsotonicRegression(out_of_bounds="clip").fit(q, p.labels)
-    got = np.exp(scalers.fit("isotonic", p).scaler(p.logits))
+    got = np.exp(calibrators.fit("isotonic", p).scaler(p.logits))
     np.testing.assert_allclose(got[:, 1], np.clip(model.predict(q), 1 / 502, 1 - 1 / 502), rtol=1e-12)
     np.testing.assert_allclose(got.sum(1), 1)
 
@@ -368,25 +368,25 @@ def test_weights_repeat_rows(spec: str) -> None:
     w = np.resize([1, 2, 0, 3], 300)
     weighted = Predictions.of(p.logits, p.labels, weights=w.astype(float))
     repeated = Predictions.of(p.logits.repeat(w, 0), p.labels.repeat(w))
-    a, b = (scalers.fit(spec, q).scaler for q in (weighted, repeated))
+    a, b = (calibrators.fit(spec, q).scaler for q in (weighted, repeated))
     keep = np.exp(b(p.logits)).min(1) > 0.01  # isotonic floors depend on the number of rows
     np.testing.assert_allclose(np.exp(a(p.logits))[keep], np.exp(b(p.logits))[keep], rtol=2e-3)
 
 
 def test_every_method_is_ranked() -> None:
-    from calibcli.scalers.fitting import applicable
-    from calibcli.scalers.ranking import Options, rank
+    from calibcli.calibrators.fitting import applicable
+    from calibcli.calibrators.report import RankingOptions, rank
 
     p = predictions(250, 2)
-    ranking = rank(applicable(2), p, Options(folds=3))
+    ranking = rank(applicable(2), p, RankingOptions(folds=3))
     assert {row[1] for row in ranking.table.rows} == {"none", *applicable(2)}
-    assert set(applicable(2)) == {e.name for e in scalers.SCALERS}
+    assert set(applicable(2)) == {e.name for e in calibrators.SCALERS}
 
 
 def test_penalties_of_a_fold_do_not_look_at_its_own_losses() -> None:
     p = predictions(240, 4, weights=np.random.default_rng(2).uniform(0.1, 3, 240))
     memory: dict[str, Any] = {}
-    whole = scalers.fit("matrix", p, memory=memory)
+    whole = calibrators.fit("matrix", p, memory=memory)
     tried = memory["tried"]
     assert len(tried) > 3
     assert whole.facts["lambda"] in {t.pair[0] for t in tried}
@@ -394,9 +394,9 @@ def test_penalties_of_a_fold_do_not_look_at_its_own_losses() -> None:
     for t in tried:
         t.nll[1::2] = np.random.default_rng(0).uniform(0, 100, 120)  # of the rows left out
     best = min(tried, key=lambda t: float(p.weights[rows] @ t.nll[rows]))  # type: ignore[index]
-    part = scalers.fit("matrix", p.take(rows), memory=memory, rows=rows)
+    part = calibrators.fit("matrix", p.take(rows), memory=memory, rows=rows)
     assert (part.facts["lambda"], part.facts["mu"]) == best.pair
-    alone = scalers.fit(f"matrix:lam={best.pair[0]},mu={best.pair[1]}", p.take(rows)).scaler
+    alone = calibrators.fit(f"matrix:lam={best.pair[0]},mu={best.pair[1]}", p.take(rows)).scaler
     np.testing.assert_allclose(part.scaler.map(p.logits), alone.map(p.logits), rtol=1e-4, atol=1e-6)
 
 
@@ -445,13 +445,13 @@ ABOVE = {
 def test_method_equals_its_oracle(spec: str) -> None:
     p = predictions()
     p = Predictions.of(0.3 * p.logits, p.labels)  # less confident than right, so that γ > 0 is best
-    wanted, got = PROBABILITIES[spec](p), np.exp(scalers.fit(spec, p).scaler(p.logits))
+    wanted, got = PROBABILITIES[spec](p), np.exp(calibrators.fit(spec, p).scaler(p.logits))
     np.testing.assert_allclose(got, wanted, rtol=1e-4)
     assert not np.allclose(1.01 * got, wanted, rtol=1e-4), "a 1 % error would pass"
 
 
 def test_every_method_has_an_oracle() -> None:
-    assert {spec.partition(":")[0] for spec in PROBABILITIES} | set(ABOVE) == {e.name for e in scalers.SCALERS}
+    assert {spec.partition(":")[0] for spec in PROBABILITIES} | set(ABOVE) == {e.name for e in calibrators.SCALERS}
 
 
 @pytest.mark.parametrize("right", [0.5, 0.75, 1.0])

@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 import schema
 
-from calibcli.result import Estimate, Result
+from calibcli.core.result import Estimate, Result
 
 
 def test_the_file_is_that_of_the_dataclasses() -> None:

@@ -20,13 +20,14 @@ import numpy as np
 import pytest
 import render_cases
 
-from calibcli import headline, metrics, numbers, render
+from calibcli import headlines, metrics, render
 from calibcli.cli.app import main
-from calibcli.render import sheet, stream
+from calibcli.core import number_format
+from calibcli.core.result import CHANGE, Check, Estimate, Result, Table
+from calibcli.lab.study.experiment import SCREEN
+from calibcli.render import table_contents, terminal
 from calibcli.render.formats import table
-from calibcli.render.sheet import Column, Detail, Sheet
-from calibcli.result import CHANGE, Check, Estimate, Result, Table
-from calibcli.study.experiment import SCREEN
+from calibcli.render.table_contents import Detail, Sheet, SheetColumn
 
 ROOT = Path(__file__).parent.parent
 SAMPLE = ROOT / "sample_data"
@@ -140,7 +141,7 @@ def words(lines: list[str]) -> list[str]:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_screen_fits(monkeypatch: pytest.MonkeyPatch, command: str, width: int) -> None:
     lines = shown(monkeypatch, result(command), width)
-    assert max(map(stream.width, lines)) <= width
+    assert max(map(terminal.width, lines)) <= width
     assert len(lines) <= 40
     assert " ".join(str(result(command).facts["headline"]).split()) in " ".join(" ".join(lines).split())
 
@@ -150,7 +151,7 @@ def unbroken(monkeypatch: pytest.MonkeyPatch, found: Result, width: int, detail:
     only what is longer than a line is cut."""
     found = dataclasses.replace(found, plots=())
     lines = shown(monkeypatch, found, width, detail)
-    assert max(map(stream.width, lines), default=0) <= width
+    assert max(map(terminal.width, lines), default=0) <= width
     whole = set(words(table.plain(found, detail).splitlines()))
     named = {w for line in lines if "not shown at" in line or line.endswith(")") for w in line.split()}
     for word in {*words(lines)} - whole - named:
@@ -168,13 +169,13 @@ def test_no_word_and_no_number_is_broken(monkeypatch: pytest.MonkeyPatch, comman
 def test_situations_by_hand_are_not_broken(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     for found in headline_cases.situations().values():
         for detail in DETAILS:
-            unbroken(monkeypatch, headline.headed(found), width, detail)
+            unbroken(monkeypatch, headlines.headed(found), width, detail)
 
 
 @pytest.mark.parametrize("command", [*OTHERS, *STUDIES])
 def test_diagrams_fit(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     for width in WIDTHS:
-        assert max(map(stream.width, shown(monkeypatch, result(command), width)), default=0) <= width
+        assert max(map(terminal.width, shown(monkeypatch, result(command), width)), default=0) <= width
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -221,7 +222,7 @@ def test_scale_shows_the_paired_change_of_every_metric_that_has_one(monkeypatch:
     for e in result("scale").estimates:
         if e.scope == CHANGE and e.name in ("nll", "ece"):
             row = next(line for line in text.splitlines() if line.startswith(e.name))
-            assert {*" ".join(numbers.shown(e)).split()} <= {*row.split()}
+            assert {*" ".join(number_format.shown(e)).split()} <= {*row.split()}
 
 
 def test_notes_are_on_stderr_alone_and_silent_when_quiet() -> None:
@@ -250,21 +251,21 @@ def test_notes_are_on_stderr_alone_and_silent_when_quiet() -> None:
 def test_notes_and_errors_on_a_terminal_end_their_lines_between_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     text = "note: 80 rows over 15 bins: chance raises binned errors [0.0000, 0.0312] and a/" + "long/" * 20 + "name"
-    lines = stream.fitted(text + "\n  fix: none", Terminal()).splitlines()
+    lines = terminal.fitted(text + "\n  fix: none", Terminal()).splitlines()
     assert " ".join(lines).split() == [*text.split(), "fix:", "none"]
     assert [line for line in lines if len(line) > 60 and " " in line] == []
-    assert stream.fitted(text, io.StringIO()) == text
+    assert terminal.fitted(text, io.StringIO()) == text
 
 
 def test_a_bar_that_was_not_finished_is_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    from calibcli.render import progress
+    from calibcli.render import terminal
 
     out = Terminal()
     monkeypatch.setattr(sys, "stderr", out)
     monkeypatch.setenv("TERM", "xterm")
-    progress.bar("curvature")(0.5, "40 products")
+    terminal.bar("curvature")(0.5, "40 products")
     assert "\x1b[?25l" in out.getvalue()
-    progress.close()
+    terminal.close()
     assert out.getvalue().endswith(("\x1b[?25h\r\x1b[1A\x1b[2K", "\x1b[1A\x1b[2K"))
     assert out.getvalue().count("\x1b[?25h") == 1
 
@@ -290,8 +291,8 @@ def test_what_only_warns_is_not_red() -> None:
         ("pass", False, "PASS: 1 pass", "good"),
     ):
         found = Result(command="check", checks=[Check(rule="x", outcome=outcome, fatal=fatal)])  # type: ignore[arg-type]
-        assert sheet.verdict(found) == (words, tone)
-    assert sheet.banner([("fail", False), ("fail", True)])[1] == "bad"
+        assert table_contents.verdict(found) == (words, tone)
+    assert table_contents.banner([("fail", False), ("fail", True)])[1] == "bad"
 
 
 def test_colours_are_read_on_a_light_and_on_a_dark_ground() -> None:
@@ -301,15 +302,15 @@ def test_colours_are_read_on_a_light_and_on_a_dark_ground() -> None:
 
 
 def test_a_table_has_no_empty_column() -> None:
-    made = sheet.of_table(Table(name="t", columns=["a", "b", "c"], rows=[["x", "", None], ["y", "", 1.0]]))
+    made = table_contents.of_table(Table(name="t", columns=["a", "b", "c"], rows=[["x", "", None], ["y", "", 1.0]]))
     assert [c.head for c in made.columns] == ["a", "c"]
-    assert [c.head for c in sheet.of_table(Table(name="t", columns=["a", "b"], rows=[])).columns] == ["a", "b"]
+    assert [c.head for c in table_contents.of_table(Table(name="t", columns=["a", "b"], rows=[])).columns] == ["a", "b"]
 
 
 def test_what_is_too_wide_becomes_several_tables() -> None:
     cells = [["row", *[f"{i}.{i}{i}{i}{i}{i}{i}" for i in range(1, 10)]]]
-    columns = [Column(f"c{i}", right=i > 0) for i in range(10)]
-    lines = stream.text(Sheet("", columns, cells), room=40)
+    columns = [SheetColumn(f"c{i}", right=i > 0) for i in range(10)]
+    lines = terminal.text(Sheet("", columns, cells), room=40)
     assert max(map(len, lines)) <= 40
     assert [w for w in " ".join(lines).split() if w == "row"] == ["row"] * 3
     assert set(cells[0]) <= set(" ".join(lines).split())

@@ -16,10 +16,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import calibcli
+from calibcli.calibrators import Scaler, save
 from calibcli.cli.app import main
-from calibcli.errors import CalibError, InputError, UsageError
-from calibcli.inputs import checkpoint
-from calibcli.scalers import Scaler, save
+from calibcli.core.errors import CalibError, InputError, UsageError
+from calibcli.networks import checkpoint
 from calibcli.ship.target import TARGETS
 
 INPUTS = 12
@@ -399,7 +399,7 @@ def test_a_disk_that_is_full_leaves_nothing(tmp_path: Path, monkeypatch: pytest.
     def full(*args: Any, **named: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("calibcli.ship.checkpoint_files.save_file", full)
+    monkeypatch.setattr("calibcli.networks.deploy.checkpoint_export.save_file", full)
     before = set(tmp_path.iterdir())
     with pytest.raises(CalibError, match="no space left on device"):
         calibcli.export(scaler("temperature", 3), "checkpoint", model=model, data=rows, save=tmp_path / "m.safetensors")

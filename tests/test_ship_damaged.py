@@ -13,7 +13,7 @@ import pytest
 
 import calibcli
 from calibcli.cli.app import main
-from calibcli.errors import Exit
+from calibcli.core.errors import Exit
 
 RNG = np.random.default_rng(0)
 Z, Y = RNG.normal(size=(120, 3)), RNG.integers(0, 3, 120)

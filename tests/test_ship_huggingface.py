@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 import calibcli
+from calibcli.calibrators import Scaler
 from calibcli.cli.app import main
-from calibcli.errors import InputError, UsageError
-from calibcli.inputs import checkpoint
-from calibcli.links import log_softmax
-from calibcli.scalers import Scaler
-from calibcli.ship import verifying
-from calibcli.ship.target import Job
+from calibcli.core.errors import InputError, UsageError
+from calibcli.networks import checkpoint
+from calibcli.networks.deploy import verify
+from calibcli.scores.likelihood import log_softmax
+from calibcli.ship.target import ExportRequest
 
 pytestmark = pytest.mark.extra
 K = 6
@@ -138,7 +138,7 @@ def test_verify_prepares_pictures_as_logits_does(tmp_path: Path) -> None:
     argv = ["export", cal, "--to", "checkpoint", "--model", str(model), "--data", pictures, "-o", made, "-q"]
     assert main(argv) == 0
     fit = calibcli.load_scaler(cal)
-    rows, deployed, _ = verifying._networks(Job(scaler=fit, path=Path(made), data=pictures), model)
+    rows, deployed, _ = verify._networks(ExportRequest(scaler=fit, path=Path(made), data=pictures), model)
     recorded = calibcli.read(raw)
     assert rows.labels.tolist() == recorded.labels.tolist()
     np.testing.assert_allclose(rows.logits, log_softmax(recorded.logits.astype(float)), atol=1e-4)
@@ -178,8 +178,8 @@ def test_an_onnx_graph_beside_an_image_processor(tmp_path: Path) -> None:
     x = np.asarray(processor(images=shown, return_tensors="pt")["pixel_values"])
     before, after = (runtime.InferenceSession(str(p)).run(None, {"pixel_values": x})[0] for p in (given["model"], made))
     np.testing.assert_allclose(after, before / 2, rtol=1e-6)
-    job = Job(scaler=one, path=made, data=given["data"])
-    rows, deployed, _ = verifying._networks(job, given["model"])
+    job = ExportRequest(scaler=one, path=made, data=given["data"])
+    rows, deployed, _ = verify._networks(job, given["model"])
     np.testing.assert_allclose(rows.logits, log_softmax(before.astype(float)), atol=1e-4)
     np.testing.assert_allclose(np.log(deployed), log_softmax(before.astype(float) / 2), atol=1e-4)
     assert rows.labels.tolist() == [1] * 4 + [2] * 4 + [0] * 4

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import calibcli
+from calibcli.calibrators.per_label import load_labels
 from calibcli.cli.app import main
-from calibcli.errors import InputError, UsageError
-from calibcli.scalers.per_label import load_labels
+from calibcli.core.errors import InputError, UsageError
 
 SUFFIX = {"onnx": ".onnx", "pt2": ".pt2", "torchscript": ".pt", "json": ".json", "sklearn": ".pkl"}
 

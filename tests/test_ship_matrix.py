@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 import calibcli
-from calibcli.errors import InputError, UsageError
-from calibcli.predictions import Predictions
-from calibcli.scalers import SCALERS, Scaler
+from calibcli.calibrators import SCALERS, Scaler
+from calibcli.core.errors import InputError, UsageError
+from calibcli.scores.predictions import Predictions
 from calibcli.ship.target import TARGETS
 
 OPTIONS = {"matrix": ":lam=0.1,mu=0.1", "dirichlet": ":lam=0.1,mu=0.1"}
@@ -122,13 +122,13 @@ def test_programs_in_float64_are_the_maps(spec: str, k: int) -> None:
     """The limit of float64 runtimes, and ten times less: nothing is lost at the vertices."""
     import torch
 
-    from calibcli.ship.torch_module import Calibrator
+    from calibcli.networks.deploy.torch_program import CalibratorModule
 
     z = rows(k)[0].astype(np.float64)
     scaler = fitted(spec, k)
     with torch.no_grad():
-        found = Calibrator(scaler, True, torch.float64)(torch.from_numpy(z)).numpy()
-        one = Calibrator(scaler, True, torch.float64)(torch.from_numpy(z[:1])).numpy()
+        found = CalibratorModule(scaler, True, torch.float64)(torch.from_numpy(z)).numpy()
+        one = CalibratorModule(scaler, True, torch.float64)(torch.from_numpy(z[:1])).numpy()
         assert np.abs(one - found[:1]).max() < 1e-13
     assert np.abs(found - np.exp(scaler.map(z))).max() <= 1e-10
 
@@ -139,14 +139,14 @@ def test_maps_of_saturated_rows_do_not_hang_on_rounding(spec: str, times: int, t
     """Probabilities one unit in the last place apart are told apart by no curve, so every runtime gives the same."""
     import torch
 
-    from calibcli.ship.torch_module import Calibrator
+    from calibcli.networks.deploy.torch_program import CalibratorModule
 
     z, y = rows(10)
     z = (z[:300] * times).astype(np.float32)
     scaler = calibcli.fit_scaler(z, y[:300], spec, kind="logits").scaler
     wide = z.astype(np.float64)
     with torch.no_grad():
-        found = Calibrator(scaler, True, torch.float64)(torch.from_numpy(wide)).numpy()
+        found = CalibratorModule(scaler, True, torch.float64)(torch.from_numpy(wide)).numpy()
     assert np.abs(found - np.exp(scaler.map(wide))).max() <= 1e-10
     moved = np.exp(scaler.map(wide * (1 + 2e-16)))
     assert np.abs(moved - np.exp(scaler.map(wide))).max() <= 1e-9
@@ -234,17 +234,17 @@ assert not heavy, heavy
 @pytest.mark.parametrize("spec", SPECS)
 def test_a_fold_is_the_map_or_is_refused(spec: str, k: int) -> None:
     """Of beta the map that is linear has a = b, as Platt's is."""
-    from calibcli.ship import fold
+    from calibcli.networks.deploy import checkpoint_export
 
     scaler = fitted(spec, k)
     if spec not in ("temperature", "vector", "bcts", "matrix:lam=0.1,mu=0.1") and (spec, k) != ("platt", 2):
         with pytest.raises(UsageError, match="is not linear in the logits"):
-            fold.linear(scaler)
+            checkpoint_export.linear(scaler)
         if (spec, k) != ("beta", 2):
             return
         given = {**scaler.parameters, "b": scaler.parameters["a"]}
         scaler = Scaler(spec, k, given)
-    a, c = fold.linear(scaler)
+    a, c = checkpoint_export.linear(scaler)
     z = rows(k)[0][100:].astype(np.float64)
     y = z @ a.T + c
     wanted = y - np.log(np.exp(y).sum(axis=1, keepdims=True))

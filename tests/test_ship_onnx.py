@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import calibcli
+from calibcli.calibrators import Scaler
 from calibcli.cli.app import main
-from calibcli.errors import CalibError, InputError, UsageError
-from calibcli.scalers import Scaler
+from calibcli.core.errors import CalibError, InputError, UsageError
 
 pytestmark = pytest.mark.extra
 if not (importlib.util.find_spec("onnx") and importlib.util.find_spec("onnxruntime")):

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import calibcli
+from calibcli.calibrators import Scaler
 from calibcli.cli.app import main
-from calibcli.errors import InputError, UsageError
-from calibcli.scalers import Scaler
+from calibcli.core.errors import InputError, UsageError
 
 pytest.importorskip("sklearn")
 

@@ -11,7 +11,7 @@ import pytest
 
 import calibcli
 from calibcli.cli.app import main
-from calibcli.errors import InputError, UsageError
+from calibcli.core.errors import InputError, UsageError
 
 SAMPLES = Path(__file__).parent.parent / "sample_data"
 TEST, VALIDATION, MODEL = (str(SAMPLES / n) for n in ("test.npz", "validation.npz", "model.safetensors"))

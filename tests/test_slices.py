@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 
 import calibcli
-from calibcli.columns import Columns, columns
-from calibcli.columns.condense import LEAN, NAMES
-from calibcli.columns.parts import Gathered, columns_by, rows_by
 from calibcli.gate.config import Config, Gate
-from calibcli.gate.limits import resolved
-from calibcli.gate.sources import Scores
-from calibcli.metrics.report import Options, report
-from calibcli.predictions import ArrayScores, PickedScores, Predictions
+from calibcli.gate.sources import RecordedOutputs
+from calibcli.gate.verdicts import resolved
+from calibcli.metrics.report import ReportOptions, report
+from calibcli.scores.columns import Columns, Gathered, columns, columns_by, rows_by
+from calibcli.scores.histogram import LEAN, NAMES
+from calibcli.scores.predictions import ArrayScores, PickedScores, Predictions
 
 RNG = np.random.default_rng(5)
 N, K = 900, 6
@@ -50,7 +49,7 @@ def test_rows_by_is_unique_with_its_rows() -> None:
 
 @pytest.mark.parametrize("held", [1, 200 * K * 4, 1 << 27])
 def test_parts_are_gathered_whatever_fits(held: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("calibcli.columns.parts.HELD", held)
+    monkeypatch.setattr("calibcli.scores.columns.HELD", held)
     parts = [*rows_by(SITE).values()]
     gathered = Gathered(lazy(weights=np.arange(N) + 1.0), parts)
     for i, rows in enumerate(parts):
@@ -66,9 +65,9 @@ def test_parts_are_gathered_whatever_fits(held: int, monkeypatch: pytest.MonkeyP
 def test_few_rows_are_measured_in_double_precision(
     most: int, names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("calibcli.columns.SMALL", N * K - 1)
-    monkeypatch.setattr("calibcli.columns.parts.SMALL", 190 * K)
-    monkeypatch.setattr("calibcli.columns.parts.ROWS", most)
+    monkeypatch.setattr("calibcli.scores.columns.SMALL", N * K - 1)
+    monkeypatch.setattr("calibcli.scores.columns.SMALL", 190 * K)
+    monkeypatch.setattr("calibcli.scores.columns.ROWS", most)
     whole, parts = lazy(), [*rows_by(SITE).values()]
     measured = columns(whole, class_bins=(), names=names)
     sizes = {len(rows) <= 190 for rows in parts}
@@ -86,17 +85,17 @@ def test_few_rows_are_measured_in_double_precision(
 
 
 def test_scores_are_read_twice_whatever_the_number_of_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("calibcli.columns.SMALL", N * K - 1)
+    monkeypatch.setattr("calibcli.scores.columns.SMALL", N * K - 1)
     for count in (2, 90):
         for specs, passes in ((("ece", "nll"), 2), (("classwise_ece",), 2)):
             Stored.seen = 0
-            report(lazy(slices={"site": (np.arange(N) % count).astype(str)}), Options(specs=specs, diagram=False))
+            report(lazy(slices={"site": (np.arange(N) % count).astype(str)}), ReportOptions(specs=specs, diagram=False))
             assert Stored.seen <= passes * N, (count, specs)
 
 
 @pytest.mark.parametrize("metric", ["smece", "classwise_ece", "ece", "accuracy"])
 def test_a_judged_slice_keeps_its_estimates_only(metric: str) -> None:
-    source = Scores(lazy(slices={"site": SITE}), Config())
+    source = RecordedOutputs(lazy(slices={"site": SITE}), Config())
     side = "min" if metric == "accuracy" else "max"
     gate = Gate(metric=metric, by="site", **{side: 0.3})  # type: ignore[arg-type]
     rule, parts = resolved(gate, source.better(gate), K), source.slices(gate)

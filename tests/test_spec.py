@@ -10,9 +10,9 @@ from typing import Annotated, Literal
 
 import pytest
 
-from calibcli.errors import UsageError
-from calibcli.shelves import Shelf
-from calibcli.spec import Range
+from calibcli.core.errors import UsageError
+from calibcli.core.options import Range
+from calibcli.core.shelves import Shelf
 
 shelf = Shelf("thing")
 
@@ -109,7 +109,7 @@ def test_a_shelf_finds_the_files_of_its_package(tmp_path: Path, monkeypatch: pyt
     folder = tmp_path / "things_of_a_shelf"
     folder.mkdir()
     (folder / "__init__.py").write_text(
-        "from calibcli.shelves import Shelf\nTHINGS = Shelf('thing', package=__name__)\n"
+        "from calibcli.core.shelves import Shelf\nTHINGS = Shelf('thing', package=__name__)\n"
     )
     for name in ("one", "two"):
         (folder / f"{name}.py").write_text(

@@ -10,19 +10,17 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import numpy as np
 import pytest
 
-from calibcli import from_arrays, metrics, scalers
-from calibcli.architectures import ARCHITECTURES
-from calibcli.errors import Exit, UsageError
-from calibcli.hessian.quantities import QUANTITIES
-from calibcli.losses import LOSSES, PENALTIES
+from calibcli import calibrators, from_arrays, metrics
+from calibcli.calibrators import SCALERS
+from calibcli.core.errors import Exit, UsageError
+from calibcli.core.options import Range, within
+from calibcli.core.shelves import Choice, Entry, Shelf
+from calibcli.lab.training.recipes import AUGMENTATIONS, OPTIMIZERS, SCHEDULES
 from calibcli.metrics import METRICS
-from calibcli.scalers import SCALERS
-from calibcli.shelves import Choice, Entry, Shelf
+from calibcli.networks.architectures import ARCHITECTURES
+from calibcli.networks.curvature.quantities import QUANTITIES
+from calibcli.networks.losses import LOSSES, PENALTIES
 from calibcli.ship import TARGETS
-from calibcli.spec import Range, within
-from calibcli.training.augment import AUGMENTATIONS
-from calibcli.training.optimizers import OPTIMIZERS
-from calibcli.training.recipe import SCHEDULES
 
 SHELVES = (
     METRICS,
@@ -186,7 +184,7 @@ def test_a_metric_works_at_the_ends_of_its_ranges(spec: str, three_classes: Any)
 
 @pytest.mark.parametrize("spec", ends(SCALERS))
 def test_a_scaler_works_at_the_ends_of_its_ranges(spec: str, three_classes: Any) -> None:
-    fit = scalers.fit(spec, three_classes)
+    fit = calibrators.fit(spec, three_classes)
     p = np.exp(fit.scaler(three_classes.logits))
     assert np.allclose(p.sum(1), 1) or fit.scaler.choice.options.get("of") == "top"
 

@@ -23,19 +23,21 @@ import torch
 from scipy import stats
 
 import calibcli
-from calibcli import render, scalers
+from calibcli import calibrators, render
 from calibcli.cli import study as command
 from calibcli.cli.app import main
-from calibcli.columns import columns
-from calibcli.errors import InputError, UsageError, WriteError
-from calibcli.inputs.dataset import made
-from calibcli.inputs.dataset.load import load
-from calibcli.links import log_softmax
-from calibcli.result import Check, Result
-from calibcli.study import claims, experiment, judgement, panels, parsing, readings, redraws, shapes, work
-from calibcli.study.claims import Mean, Measured, Verdict
-from calibcli.study.judgement import report
-from calibcli.study.redraws import draws, means, sums
+from calibcli.core.errors import InputError, UsageError, WriteError
+from calibcli.core.result import Check, Result
+from calibcli.lab.study import analytic, claims, experiment, parsing, readings
+from calibcli.lab.study import report as judgement
+from calibcli.lab.study import runs as work
+from calibcli.lab.study.claims import ClaimVerdict, MeasuredArm, SeedMean
+from calibcli.lab.study.readings import draws, means, sums
+from calibcli.lab.study.report import report
+from calibcli.networks.dataset import synthetic
+from calibcli.networks.dataset.loading import load
+from calibcli.scores.columns import columns
+from calibcli.scores.likelihood import log_softmax
 
 ROOT = Path(__file__).parent.parent
 SIZES = experiment.SIZES
@@ -74,8 +76,8 @@ decreasing = { metric = "lambda_max of ce", along = "gamma" }
 """
 
 
-def arm(*values: float) -> Measured:
-    return Measured(np.array(values))
+def arm(*values: float) -> MeasuredArm:
+    return MeasuredArm(np.array(values))
 
 
 # verdicts -------------------------------------------------------------------------------------------------------------
@@ -84,7 +86,7 @@ def arm(*values: float) -> Measured:
 def test_without_rows_it_is_the_paired_t_test() -> None:
     rng = np.random.default_rng(0)
     a, b = rng.normal(0, 1, 7), rng.normal(0.7, 1, 7)
-    found = Mean.of(arm(*a) - arm(*b))
+    found = SeedMean.of(arm(*a) - arm(*b))
     wanted = stats.ttest_rel(a, b)
     assert found.p() == pytest.approx(wanted.pvalue, rel=1e-9)
     low, high = wanted.confidence_interval(0.9)
@@ -105,23 +107,23 @@ def test_two_one_sided_tests() -> None:
 def test_rows_widen_and_decide_what_is_needed() -> None:
     rows = np.random.default_rng(1).normal(0, 0.5, 400)
     same = np.tile(rows, (3, 1))  # what the rows do is the same for every seed
-    one, two = Measured(np.array([1.0, 1.1, 0.9]), same), Measured(np.zeros(3), np.zeros((3, 400)))
-    found = Mean.of(one - two)
+    one, two = MeasuredArm(np.array([1.0, 1.1, 0.9]), same), MeasuredArm(np.zeros(3), np.zeros((3, 400)))
+    found = SeedMean.of(one - two)
     assert found.rows == pytest.approx(rows.var())
     student, normal = stats.t.ppf(0.975, 2), stats.norm.ppf(0.975)
     assert found.half(0.95) ** 2 == pytest.approx(student**2 * found.seeds + normal**2 * found.rows, rel=1e-9)
-    assert found.half(0.95, rows=False) == pytest.approx(Mean.of(Measured(one.values)).half(0.95))
+    assert found.half(0.95, rows=False) == pytest.approx(SeedMean.of(MeasuredArm(one.values)).half(0.95))
     for level in (0.5, 0.9, 0.999):  # p is that of the interval that just reaches
         assert found.p(found.value + found.half(level)) == pytest.approx(1 - level, rel=1e-6)
-    assert claims.less(two, Measured(one.values + 1, same)).word == "holds"
-    loud = Measured(np.array([1.0, 1.1, 0.9]), 4 * same)
+    assert claims.less(two, MeasuredArm(one.values + 1, same)).word == "holds"
+    loud = MeasuredArm(np.array([1.0, 1.1, 0.9]), 4 * same)
     undecided = claims.less(two, loud)
     assert (undecided.word, undecided.seeds_needed) == ("undecided", None)
     assert undecided.rows_times == pytest.approx(16 * rows.var() * 1.959964**2, rel=0.01)
     own = np.random.default_rng(2).normal(
         0, 0.5, (3, 4000)
     )  # what the rows do to each seed by itself is in the seeds' part
-    assert Mean.of(Measured(one.values, own)).rows < 0.1 * own.var() / 3
+    assert SeedMean.of(MeasuredArm(one.values, own)).rows < 0.1 * own.var() / 3
     few = claims.less(arm(0.0, 0.9, -0.4), arm(1.0, 0.8, 0.4))
     assert few.word == "undecided"
     assert few.seeds_needed is not None
@@ -189,16 +191,16 @@ def test_a_mean_of_seeds_that_lie_askew_is_rarely_on_a_wrong_side() -> None:
 
 
 def test_holm_and_two_estimators() -> None:
-    found = {"a": Verdict("holds", 0.01), "b": Verdict("reversed", 0.02), "c": Verdict("undecided", 0.5)}
+    found = {"a": ClaimVerdict("holds", 0.01), "b": ClaimVerdict("reversed", 0.02), "c": ClaimVerdict("undecided", 0.5)}
     kept = claims.holm(found)
     assert {k: (v.word, v.p) for k, v in kept.items()} == {
         "a": ("holds", 0.03),
         "b": ("reversed", 0.04),
         "c": ("undecided", 0.5),
     }
-    assert claims.holm({**found, "d": Verdict("holds", 0.04)})["d"].word == "undecided"
-    assert claims.both(Verdict("holds", 0.01), Verdict("undecided", 0.3)).word == "undecided"
-    assert claims.both(Verdict("holds", 0.01), Verdict("holds", 0.03)).p == 0.03
+    assert claims.holm({**found, "d": ClaimVerdict("holds", 0.04)})["d"].word == "undecided"
+    assert claims.both(ClaimVerdict("holds", 0.01), ClaimVerdict("undecided", 0.3)).word == "undecided"
+    assert claims.both(ClaimVerdict("holds", 0.01), ClaimVerdict("holds", 0.03)).p == 0.03
 
 
 @pytest.mark.parametrize(("seeds", "share"), [(3, 1.5), (5, 2.0)])
@@ -215,10 +217,10 @@ def test_intervals_cover_and_few_arms_that_are_alike_are_told_apart(seeds: int, 
         times = many[number % 20]
         rows = rng.standard_normal(n)  # what they add to one arm and not to the other, in every run of it
         a, b = (
-            Measured(np.array([one.value for one in runs]), np.stack([one.drawn(times) for one in runs]))
+            MeasuredArm(np.array([one.value for one in runs]), np.stack([one.drawn(times) for one in runs]))
             for runs in ([means(rows * side + one) for one in ones] for side, ones in enumerate(own[number] / 2**0.5))
         )
-        found = Mean.of(a - b)
+        found = SeedMean.of(a - b)
         total = found.seeds + found.rows
         half = {
             "interval": found.half(0.95),
@@ -246,7 +248,7 @@ def test_sums_are_the_metrics_and_draws_are_weights(k: int) -> None:
     specs = {"error": "accuracy", "ece2_debiased": "ece2_debiased"}
     made = columns(calibcli.from_arrays(logits, labels), class_bins=())
     times = draws(300, 3)
-    for name in redraws.names():
+    for name in readings.names():
         spec = specs.get(name, name)
         flip = (lambda v: 1 - v) if name == "error" else (lambda v: v)
         value = calibcli.measure(logits, labels, spec)[spec].value
@@ -271,7 +273,7 @@ def test_the_studies_that_come_along_are_well_formed() -> None:
         assert all(one.paper and one.bibtex and one.cost and one.differs for one in (small, medium, paper))
         assert vars(parsing.parse(parsing.written(small), "kept")) == vars(small)
         if small.computes:
-            assert small.computes in shapes.COMPUTED
+            assert small.computes in analytic.COMPUTED
             continue
         assert small.claims
         assert small.seeds >= 5
@@ -411,17 +413,17 @@ def test_logs_maps_and_printed_numbers(tmp_path: Path) -> None:
     work.work(study, tmp_path, lambda fraction, text: None)
     found = report(study, tmp_path)
     for seed, line in ((seed, line) for seed in (0, 1) for line in (0, 3)):
-        log = work.logged(tmp_path, work.Run(study.arms[0], study.arch[0], seed))
+        log = work.logged(tmp_path, work.StudyRun(study.arms[0], study.arch[0], seed))
         assert len(log) == 4
         assert log[line]["epoch"] == line + 1
-    logs = [work.logged(tmp_path, work.Run(study.arms[0], study.arch[0], seed)) for seed in (0, 1)]
+    logs = [work.logged(tmp_path, work.StudyRun(study.arms[0], study.arch[0], seed)) for seed in (0, 1)]
     assert found["nll at 25%", "CE"].value == pytest.approx(np.mean([log[0]["nll"] for log in logs]))
     assert found["nll at 100%", "CE"].value == pytest.approx(np.mean([log[3]["nll"] for log in logs]))
     after = []
     for seed in (0, 1):
-        folder = tmp_path / work.Run(study.arms[0], study.arch[0], seed).folder
-        fit = scalers.fit("focal", calibcli.read(folder / "validation.npz"))
-        mapped = scalers.apply(fit.scaler, calibcli.read(folder / "test.npz"))
+        folder = tmp_path / work.StudyRun(study.arms[0], study.arch[0], seed).folder
+        fit = calibrators.fit("focal", calibcli.read(folder / "validation.npz"))
+        mapped = calibrators.apply(fit.scaler, calibcli.read(folder / "test.npz"))
         after.append(-np.mean(log_softmax(mapped.logits)[np.arange(mapped.n), mapped.labels]))
     assert found["nll after focal", "CE"].value == pytest.approx(np.mean(after), rel=1e-6)
     gaps = {check.scope: check.estimate for check in found.checks}
@@ -433,7 +435,7 @@ def test_logs_maps_and_printed_numbers(tmp_path: Path) -> None:
     assert "no rows" in nobody.reason
     assert Result.from_json(found.to_json().encode()).facts == found.facts
     assert found["mce", "CE"].how.endswith("these rows alone")
-    assert panels.printed(study, study.claims[0]) == pytest.approx(0.1 - 0.4)
+    assert claims.printed(study, study.claims[0]) == pytest.approx(0.1 - 0.4)
     diamond = next(c for plot in found.plots for c in plot.curves if c.role == "printed")
     assert diamond.y[0] == pytest.approx(-0.3)
     tables = {table.name: table for table in found.tables}
@@ -445,13 +447,13 @@ def test_logs_maps_and_printed_numbers(tmp_path: Path) -> None:
     assert "CE, printed" in text
     assert text.count("<svg") == 5  # claims, a metric along an axis and against another, two numbers of the log
     points = {c.label: c for p in found.plots if p.name == "nll against train_confidence_gap" for c in p.curves}
-    model = tmp_path / work.Run(study.arms[0], study.arch[0], 0).folder / "model.safetensors"
+    model = tmp_path / work.StudyRun(study.arms[0], study.arch[0], 0).folder / "model.safetensors"
     assert (
         main(["logits", str(model), "--data", f"{work.sample('digits')}#train", "--save", str(tmp_path / "t.npz")]) == 0
     )
     rows = calibcli.read(tmp_path / "t.npz")
     sure = np.exp(log_softmax(rows.logits)).max(axis=1).mean() - (rows.logits.argmax(axis=1) == rows.labels).mean()
-    first = work.record(tmp_path, work.Run(study.arms[0], study.arch[0], 0))["train_confidence_gap"]
+    first = work.record(tmp_path, work.StudyRun(study.arms[0], study.arch[0], 0))["train_confidence_gap"]
     assert first == pytest.approx(sure, abs=1e-6)
     assert points["CE"].x[0] == pytest.approx(found["train_confidence_gap", "CE"].value)
 
@@ -460,7 +462,7 @@ def test_shapes_are_those_of_the_loss_itself() -> None:
     """The curvature of the focal loss by automatic differentiation, and the numbers that follow."""
     import torch
 
-    from calibcli import losses
+    from calibcli.networks import losses
 
     for gamma in (0.5, 1.0, 3.0):
         for p in (0.01, 0.3, 0.6, 0.9):
@@ -469,14 +471,16 @@ def test_shapes_are_those_of_the_loss_itself() -> None:
             value = losses.final(f"focal:gamma={gamma}")(logits, torch.tensor([0])).sum()
             (first,) = torch.autograd.grad(value, margin, create_graph=True)
             (second,) = torch.autograd.grad(first, margin)
-            ratio = shapes.curvature_ratio(np.array([p]), gamma)[0]
+            ratio = analytic.curvature_ratio(np.array([p]), gamma)[0]
             assert ratio == pytest.approx(float(second) / (p * (1 - p)), rel=1e-9)
     study = parsing.parse(*experiment.text_of("focal-map"), size="small")
-    found = shapes.computed(study)
+    found = analytic.computed(study)
     assert [check.outcome for check in found.checks] == ["pass", "fail"]
     assert found.exit_code == 0
     assert found.tables[0].rows[1][1] == "0.7744"  # what the map of gamma = 1 takes to .9
-    assert "2 hold, 2 reversed" in shapes.computed(dataclasses.replace(study, computes="focal-shape")).facts["headline"]
+    assert (
+        "2 hold, 2 reversed" in analytic.computed(dataclasses.replace(study, computes="focal-shape")).facts["headline"]
+    )
 
 
 def test_what_is_asked_on_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -520,7 +524,7 @@ def test_the_plans_of_the_documents(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_digits_are_those_that_travel_with_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a clone beside the package, in a wheel inside it."""
-    from calibcli import files
+    from calibcli.core import files
 
     assert work.sample("digits") == ROOT / "sample_data" / "digits.npz"
     (tmp_path / "sample_data").mkdir()
@@ -587,7 +591,7 @@ def test_killed_and_shared_runs_end_as_one(tmp_path: Path) -> None:
 
 def test_texts_are_drawn_into_the_folder_of_a_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The small size of `text`, made smaller still; of the paper's the words have vectors of their own."""
-    monkeypatch.setitem(work.DRAWN, "drawn-posts", functools.partial(made.newsgroups, posts=150))
+    monkeypatch.setitem(work.DRAWN, "drawn-posts", functools.partial(synthetic.newsgroups, posts=150))
     whole = parsing.parse(*experiment.text_of("text"), "small", seeds=2)
     named = {"CE", "FLA-53"}
     study = dataclasses.replace(
@@ -603,7 +607,7 @@ def test_texts_are_drawn_into_the_folder_of_a_study(tmp_path: Path, monkeypatch:
     assert found.facts["runs"] == "4 of 4"
     assert [check.scope for check in found.checks] == ["T1-CE", "T1-after", "T3", "T10"]
     drawn = {path.name: path.read_bytes() for path in (tmp_path / "a" / "drawn-posts").glob("*/*")}
-    again = made.newsgroups(tmp_path / "again", posts=150)
+    again = synthetic.newsgroups(tmp_path / "again", posts=150)
     assert drawn == {path.name: path.read_bytes() for path in again.glob("*/*")}
     assert not list((tmp_path / "a").glob("tmp*"))
     for part, count in (("train", 453), ("validation", 27), ("test", 120)):
@@ -710,7 +714,7 @@ class Broken(torch.nn.Module):
 def test_a_loss_of_ones_own_is_named_by_whoever_runs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    from calibcli import losses
+    from calibcli.networks import losses
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -759,7 +763,7 @@ def test_the_reports_show_their_numbers() -> None:
         assert studies.written(page) == text, "run `python docs/studies.py`"
         assert page.stem.removesuffix("-medium") in experiment.built_in()
         assert f"{page.stem}.svg" in text
-    now = shapes.computed(parsing.parse(*experiment.text_of("focal-shape"), size="small"))
+    now = analytic.computed(parsing.parse(*experiment.text_of("focal-shape"), size="small"))
     then = Result.from_json((ROOT / "docs" / "studies" / "focal-shape.json").read_bytes())
     assert (then.tables, then.checks) == (now.tables, now.checks)
 
@@ -920,10 +924,10 @@ def test_a_folder_of_other_files_is_refused_before_anything_runs(
 
 def test_numbers_of_a_study_have_four_digits_and_no_p_without_other_rows() -> None:
     study = parsing.parse(LITTLE, "little.toml")
-    value = Mean(0.33792684073, 1e-20, 0.0, 5)
-    judged = {"nll": Verdict("reversed", 2.5e-27, value), "own": Verdict("holds", 0.03, value)}
-    measured = Measured(np.array([0.1, 0.2, 0.3]))
-    drawn = Measured(measured.values, np.ones((3, 4)))
+    value = SeedMean(0.33792684073, 1e-20, 0.0, 5)
+    judged = {"nll": ClaimVerdict("reversed", 2.5e-27, value), "own": ClaimVerdict("holds", 0.03, value)}
+    measured = MeasuredArm(np.array([0.1, 0.2, 0.3]))
+    drawn = MeasuredArm(measured.values, np.ones((3, 4)))
     arms = {arm.name: {"nll": drawn, "lambda_max of ce": measured} for arm in study.arms}
     table = judgement._verdicts(study, {study.arch[0]: arms}, judged)
     assert [row[table.columns.index("p (Holm)")] for row in table.rows] == [2.5e-27, ""]

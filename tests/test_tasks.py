@@ -14,7 +14,7 @@ from scipy.optimize import minimize_scalar
 
 import calibcli
 from calibcli.cli.app import main
-from calibcli.errors import InputError
+from calibcli.core.errors import InputError
 
 TASKS = {"arc": (True, 120), "bool": (False, 90), "mmlu": (False, 100)}
 COMMON = ["-q", "--json"]

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from two_readers import same, told
 
-from calibcli.inputs.files import text
-from calibcli.inputs.files.source import Source
+from calibcli.scores.files import text_tables
+from calibcli.scores.files.source import Source
 
-N = 3 * text.ROWS
-LATE = 2 * text.ROWS + 7  # a row that is read at once, where it is
+N = 3 * text_tables.ROWS
+LATE = 2 * text_tables.ROWS + 7  # a row that is read at once, where it is
 RNG = np.random.default_rng(0)
 SCORES = [[f"{x:.6g}" for x in row] for row in RNG.standard_normal((N, 3))]
 LABELS = [str(y) for y in RNG.integers(0, 3, N)]
@@ -88,7 +88,7 @@ ODD = {
 
 
 def read(path: Path) -> Any:
-    return told(lambda: text.table(Source(path), text.delimiter(path.read_bytes()[:4096]) or ","))
+    return told(lambda: text_tables.table(Source(path), text_tables.delimiter(path.read_bytes()[:4096]) or ","))
 
 
 @pytest.mark.parametrize("name", [*PLAIN, *ODD])

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from calibcli.architectures import build
 from calibcli.cli.app import main
-from calibcli.errors import InputError
-from calibcli.inputs import checkpoint
-from calibcli.inputs.dataset import load, made, splits
-from calibcli.inputs.dataset.downloads.newsgroups import shuffled
-from calibcli.inputs.dataset.vocabulary import numbers, vectors, vocabulary, words_of
+from calibcli.core.errors import InputError
+from calibcli.networks import checkpoint
+from calibcli.networks.architectures import build
+from calibcli.networks.dataset import loading, splits, synthetic
+from calibcli.networks.dataset.downloads.texts import shuffled
+from calibcli.networks.dataset.vocabulary import numbers, vectors, vocabulary, words_of
 
 torch.set_num_threads(1)
 
@@ -59,12 +59,12 @@ def test_the_split_has_the_sizes_of_the_paper() -> None:
 
 
 def test_posts_in_an_archive_and_in_a_folder_are_the_same(tmp_path: Path) -> None:
-    root = made.newsgroups(tmp_path / "20_newsgroups", groups=3, posts=20)
+    root = synthetic.newsgroups(tmp_path / "20_newsgroups", groups=3, posts=20)
     files = {f"20_newsgroups/{p.relative_to(root).as_posix()}": p.read_bytes() for p in root.glob("*/*")}
     packed = archive(tmp_path / "20_newsgroups.tar.gz", dict(reversed(files.items())))
     assert splits(root) == splits(packed) == ["train", "validation", "test"]
     for role in splits(root):
-        a, b = load(f"{root}#{role}"), load(f"{packed}#{role}")
+        a, b = loading(f"{root}#{role}"), loading(f"{packed}#{role}")
         assert a.ids is not None
         assert b.ids is not None
         assert a.ids.tolist() == b.ids.tolist()
@@ -85,11 +85,11 @@ def test_posts_by_date_have_their_own_split(tmp_path: Path) -> None:
     }
     packed = archive(tmp_path / "20news-bydate.tar.gz", files)
     assert splits(packed) == ["train", "test"]
-    train, test = load(f"{packed}#train"), load(f"{packed}#test")
+    train, test = loading(f"{packed}#train"), loading(f"{packed}#test")
     assert (len(train), len(test), train.classes) == (4, 2, ["alt.x", "sci.med"])
     assert train.words == test.words  # of all posts
     with pytest.raises(InputError, match="no split 'validation'"):
-        load(f"{packed}#validation")
+        loading(f"{packed}#validation")
 
 
 def test_what_is_no_newsgroups_is_not_taken_for_it(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_what_is_no_newsgroups_is_not_taken_for_it(tmp_path: Path) -> None:
     broken = archive(tmp_path / "20_newsgroups.tar.gz", {"g/a/1": b"x" * 3000, "g/b/2": b"y" * 3000})
     broken.write_bytes(broken.read_bytes()[:60])
     with pytest.raises(InputError, match="damaged"):
-        load(f"{broken}#train")
+        loading(f"{broken}#train")
 
 
 def test_vectors_of_words(tmp_path: Path) -> None:
@@ -143,8 +143,8 @@ def test_the_network_is_its_formula() -> None:
 
 
 def test_fit_with_vectors_and_what_is_refused(tmp_path: Path, capsys: Any) -> None:
-    root = made.newsgroups(tmp_path / "20_newsgroups", groups=2, posts=150)
-    words = load(f"{root}#train").words
+    root = synthetic.newsgroups(tmp_path / "20_newsgroups", groups=2, posts=150)
+    words = loading(f"{root}#train").words
     glove = tmp_path / "glove.txt"
     rng = np.random.default_rng(0)
     glove.write_text("".join(f"{word} {' '.join(f'{v:.3f}' for v in rng.normal(size=6))}\n" for word in words[1:50]))

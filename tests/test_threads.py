@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import calibcli
-from calibcli import numerics as module
-from calibcli.columns import ClassBins, columns
-from calibcli.inputs.scores import recorded
-from calibcli.numerics import one_thread
-from calibcli.predictions import Predictions
+from calibcli.core import statistics as module
+from calibcli.core.statistics import one_thread
+from calibcli.scores import recorded_outputs
+from calibcli.scores.columns import ClassBins, columns
+from calibcli.scores.predictions import Predictions
 
 
 @pytest.fixture
@@ -83,13 +83,13 @@ def test_the_library_is_found_where_numpy_has_it() -> None:
 def test_files_give_what_arrays_give_however_many_threads(
     k: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("calibcli.inputs.scores.keys.HOLD", 0)  # read again, not kept
-    monkeypatch.setattr("calibcli.predictions.CHUNK_BYTES", 1 << 18)
+    monkeypatch.setattr("calibcli.scores.array_names.HOLD", 0)  # read again, not kept
+    monkeypatch.setattr("calibcli.scores.predictions.CHUNK_BYTES", 1 << 18)
     z = np.random.default_rng(k).standard_normal((6_000, k)).astype(np.float32)
     y = np.where(np.arange(6_000) % 3 > 0, z.argmax(axis=1), 0)
     path = tmp_path / "scores.npz"
     np.savez(path, logits=z, labels=y)
-    held, read = Predictions.of(z, y), recorded.read([path])
+    held, read = Predictions.of(z, y), recorded_outputs.read([path])
     assert hasattr(read.scores, "reusing")
     wanted = columns(held, double=True)
     for rows in (held, read):
@@ -104,7 +104,7 @@ def test_files_give_what_arrays_give_however_many_threads(
 
 def test_a_screen_takes_no_digest_but_checks_the_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from calibcli.cli.app import main
-    from calibcli.inputs.files.source import Source
+    from calibcli.scores.files.source import Source
 
     z = np.random.default_rng(0).standard_normal((300, 4)).astype(np.float32)
     path = tmp_path / "scores.npz"

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from calibcli.cli.app import main
-from calibcli.errors import UsageError
-from calibcli.wellformed import DEEPEST, toml
+from calibcli.core.errors import UsageError
+from calibcli.core.validation import DEEPEST, toml
 
 RECIPE = """schema = 1
 [study]

@@ -15,15 +15,14 @@ from crashing import Crash, Crashing
 from torch import Tensor, nn
 
 import calibcli
-from calibcli import losses
-from calibcli.errors import InputError, UsageError
-from calibcli.inputs import dataset
-from calibcli.training import augment as augmentations
-from calibcli.training import head, state
-from calibcli.training.batches import Batches, Loader
-from calibcli.training.data import Split, open_parts, standardised
-from calibcli.training.loop import Trainer
-from calibcli.training.recipe import Recipe
+from calibcli.core.errors import InputError, UsageError
+from calibcli.lab.training import batches as head
+from calibcli.lab.training import recipes as augmentations
+from calibcli.lab.training import state
+from calibcli.lab.training.batches import Batches, Loader, Split, open_parts, standardised
+from calibcli.lab.training.loop import Trainer
+from calibcli.lab.training.recipes import Recipe
+from calibcli.networks import dataset, losses
 
 torch.set_num_threads(1)
 

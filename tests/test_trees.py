@@ -13,16 +13,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from calibcli import scalers
-from calibcli.architectures import build
-from calibcli.columns import columns
-from calibcli.errors import InputError, UsageError
-from calibcli.inputs.dataset import load, made, splits
-from calibcli.inputs.dataset.downloads import sst
-from calibcli.predictions import Predictions
-from calibcli.study import experiment, parsing, work
-from calibcli.study.judgement import report
-from calibcli.study.readings import answers, unrenormalised
+from calibcli import calibrators
+from calibcli.core.errors import InputError, UsageError
+from calibcli.lab.study import experiment, parsing, runs
+from calibcli.lab.study.readings import answers, unrenormalised
+from calibcli.lab.study.report import report
+from calibcli.networks.architectures import build
+from calibcli.networks.dataset import loading, splits, synthetic
+from calibcli.networks.dataset.downloads import texts
+from calibcli.scores.columns import columns
+from calibcli.scores.predictions import Predictions
 
 torch.set_num_threads(1)
 Written = Any  # a word, or two trees
@@ -94,7 +94,7 @@ def test_rows_that_are_no_trees(row: list[int]) -> None:
 
 
 def test_lines_are_read_as_they_are_nested() -> None:
-    words, nodes = sst.parsed("(3 (2 It) (4 (2 's) (3 (3 so) (1 -LRB-))))")
+    words, nodes = texts.parsed("(3 (2 It) (4 (2 's) (3 (3 so) (1 -LRB-))))")
     assert words == ["It", "'s", "so", "-LRB-", "", "", ""]
     phrases = [(label, words[a:b]) for label, a, b in nodes]
     assert phrases[-1] == (3, words)
@@ -118,24 +118,24 @@ def test_lines_are_read_as_they_are_nested() -> None:
 )
 def test_lines_that_are_no_trees(line: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"node|bracket"):
-        sst.parsed(line)
+        texts.parsed(line)
     (tmp_path / "train.txt").write_text(f"(4 good)\n{line}\n")
     with pytest.raises(InputError, match=r"train.txt of .*line 2 is no binary tree"):
-        load(f"{tmp_path}#train")
+        loading(f"{tmp_path}#train")
 
 
 def test_trees_in_an_archive_and_in_a_folder_are_the_same(tmp_path: Path) -> None:
-    root = made.sentiment(tmp_path / "trees", train=40, dev=20, test=30)
+    root = synthetic.sentiment(tmp_path / "trees", train=40, dev=20, test=30)
     packed = tmp_path / "trainDevTestTrees_PTB.zip"
     with zipfile.ZipFile(packed, "w") as archive:
         for path in root.iterdir():
             archive.write(path, f"trees/{path.name}")
     assert splits(root) == splits(packed) == ["train", "validation", "test"]
-    for part, file in sst.FILES.items():
-        one, other = load(f"{root}#{part}"), load(f"{packed}#{part}")
+    for part, file in texts.FILES.items():
+        one, other = loading(f"{root}#{part}"), loading(f"{packed}#{part}")
         assert torch.equal(one.batch(slice(None))[0], other.batch(slice(None))[0])  # type: ignore[arg-type]
         assert one.labels.tolist() == other.labels.tolist()
-        trees = [sst.parsed(line) for line in (root / file).read_text().splitlines()]
+        trees = [texts.parsed(line) for line in (root / file).read_text().splitlines()]
         told = [tree for tree in trees if tree[1][-1][0] != 2]  # sentences that are neutral are left out
         nodes = [(words, node) for words, found in told for node in (found if part == "train" else found[-1:])]
         assert 0 < len(told) < len(trees)
@@ -156,9 +156,9 @@ def test_two_readings_of_a_confidence() -> None:
     three = Predictions.of(logits, labels, classes=["negative", "neutral", "positive"])
     two = Predictions.of(logits[:, [0, 2]], labels // 2)
     one = answers(three, "neutral")
-    fit, wanted = scalers.fit("temperature", one), scalers.fit("temperature", two)
+    fit, wanted = calibrators.fit("temperature", one), calibrators.fit("temperature", two)
     assert fit["temperature"].value == pytest.approx(wanted["temperature"].value, rel=1e-9)
-    mine, theirs = columns(scalers.apply(fit.scaler, one)), columns(scalers.apply(wanted.scaler, two))
+    mine, theirs = columns(calibrators.apply(fit.scaler, one)), columns(calibrators.apply(wanted.scaler, two))
     assert np.allclose(mine.nll, theirs.nll, rtol=1e-9)
     assert np.allclose(mine.confidence, theirs.confidence, rtol=1e-9)
     read = unrenormalised(three, "neutral")
@@ -176,7 +176,9 @@ def test_two_readings_of_a_confidence() -> None:
 
 def test_a_study_of_trees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The small size, made smaller still: both readings stand side by side, and the paper's numbers at its own."""
-    monkeypatch.setitem(work.DRAWN, "drawn-trees", lambda folder: made.sentiment(folder, train=60, dev=40, test=60))
+    monkeypatch.setitem(
+        runs.DRAWN, "drawn-trees", lambda folder: synthetic.sentiment(folder, train=60, dev=40, test=60)
+    )
     whole = parsing.parse(*experiment.text_of("sentiment"), "small", seeds=2)
     study = dataclasses.replace(
         whole,
@@ -184,7 +186,7 @@ def test_a_study_of_trees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         arms=tuple(one for one in whole.arms if one.name in ("CE", "FLA-53")),
     )
     parsing.keep(study, tmp_path)
-    work.work(study, tmp_path, lambda fraction, text: None)
+    runs.work(study, tmp_path, lambda fraction, text: None)
     found = report(study, tmp_path)
     assert found.facts["runs"] == "4 of 4"
     assert [check.scope for check in found.checks] == [claim.id for claim in whole.claims]

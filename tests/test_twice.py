@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from calibcli import losses
-from calibcli.derivatives.twice import Twice, batch_norm, conv2d
-from calibcli.inputs import checkpoint
+from calibcli.networks import checkpoint, losses
+from calibcli.networks.derivatives.double_backward import Twice, batch_norm, conv2d
 
 torch.set_num_threads(1)
 

@@ -11,12 +11,12 @@ import pytest
 
 from calibcli.gate import baseline
 from calibcli.metrics import METRICS, Sample, choose, columns_of
-from calibcli.metrics.bounds import EVENTS, _surely, table_bounds
-from calibcli.metrics.intervals import Rows
-from calibcli.metrics.lossy import Placed
-from calibcli.metrics.sample import BinaryOutcomes
-from calibcli.metrics.smooth import BEND, BEND_SLOPE
-from calibcli.predictions import Predictions
+from calibcli.metrics.binned_bounds import EVENTS, _surely, table_bounds
+from calibcli.metrics.histogram_error import PlacedRows
+from calibcli.metrics.intervals import WeightedMean
+from calibcli.metrics.shelf import BinaryOutcomes
+from calibcli.metrics.smooth_ece import BEND, BEND_SLOPE
+from calibcli.scores.predictions import Predictions
 
 AT_ONCE = -math.log(0.05)
 TWO_SIDED = ("nll", "nll_wrong", "temperature_gain", "cox_slope", "aurc")
@@ -141,15 +141,15 @@ def test_a_row_of_the_largest_weight_may_not_have_been_drawn(spec: str) -> None:
 def test_the_dearest_of_rows_groups_and_some_rows() -> None:
     x, w, g = np.arange(4.0), np.array([1.0, 2.0, 3.0, 2.0]), np.array([0, 0, 1, 1])
     cost = np.array([5.0, 4.0, 1.0, 2.0])
-    assert Rows(x, None, False, None).dearest(cost) == 5 / 4
-    assert Rows(x, w, False, None).dearest(cost) == 2 * 4 / 8
-    assert Rows(x, w, True, None).dearest(cost) == 5 / 8  # weights are numbers of rows
-    assert Rows(x, w, False, g).dearest(cost) == (5 + 8) / 8
-    assert Rows(x, w, False, None).dearest(2.0) == 2 * 3 / 8
-    assert Rows(x, w, False, g).dearest(2.0) == 2 * 5 / 8
-    every = Rows(x, w, False, None)
+    assert WeightedMean(x, None, False, None).dearest(cost) == 5 / 4
+    assert WeightedMean(x, w, False, None).dearest(cost) == 2 * 4 / 8
+    assert WeightedMean(x, w, True, None).dearest(cost) == 5 / 8  # weights are numbers of rows
+    assert WeightedMean(x, w, False, g).dearest(cost) == (5 + 8) / 8
+    assert WeightedMean(x, w, False, None).dearest(2.0) == 2 * 3 / 8
+    assert WeightedMean(x, w, False, g).dearest(2.0) == 2 * 5 / 8
+    every = WeightedMean(x, w, False, None)
     assert every.at(np.array([False, True, True, False])).dearest(cost, every) == 2 * 4 / 5
-    skewed = Rows(np.array([0.0, 0.0, 0.0, 4.0]), None, False, None)
+    skewed = WeightedMean(np.array([0.0, 0.0, 0.0, 4.0]), None, False, None)
     assert skewed.skew == pytest.approx((27 - 3) / (9 + 3) / 4)
 
 
@@ -175,7 +175,7 @@ def test_a_bin_is_known_from_ten_effective_rows() -> None:
 def test_what_condensing_may_do_to_ece_and_smece() -> None:
     ece, smece = (METRICS.entries[name].traits["condensed"] for name in ("ece", "smece"))
     cut = SimpleNamespace(cut_by_width=lambda bins: (np.array([0.01, 0.02]), np.array([0.1, 0.1])))
-    assert ece(cast(Placed, cut), {"bins": 3}, 0.1) == pytest.approx(2 * 0.03)
+    assert ece(cast(PlacedRows, cut), {"bins": 3}, 0.1) == pytest.approx(2 * 0.03)
     spread = SimpleNamespace(variance=1e-6, sample=SimpleNamespace(n=100), view=SimpleNamespace(n=100))
-    found = smece(cast(Placed, spread), {"variant": "exact", "sigma": 0.1}, 0.3)
+    found = smece(cast(PlacedRows, spread), {"variant": "exact", "sigma": 0.1}, 0.3)
     assert found == pytest.approx(1e-6 * (2 * BEND_SLOPE / 0.1 + BEND / 0.01))

@@ -19,9 +19,9 @@ import pytest
 
 import calibcli
 from calibcli.cli.app import main
-from calibcli.errors import CalibError, InputError, UsageError
+from calibcli.core.errors import CalibError, InputError, UsageError
 from calibcli.render import figure
-from calibcli.watch import ledger, nightly
+from calibcli.watch import session, state_file
 
 ROOT = Path(__file__).parent.parent
 RULES = ("--max", "ece=0.1", "--min", "accuracy=0.85")
@@ -49,15 +49,15 @@ def watch(state: Path, *argv: str | Path) -> int:
     return main(["watch", str(state), *map(str, argv), "-q"])
 
 
-def read(state: Path) -> ledger.State:
-    return ledger.load(state)
+def read(state: Path) -> state_file.WatchState:
+    return state_file.load(state)
 
 
-def arrays(state: ledger.State) -> dict[str, Any]:
+def arrays(state: state_file.WatchState) -> dict[str, Any]:
     return {f"{key}.{name}": a for key, s in state.streams.items() for name, a in s.arrays().items()}
 
 
-def same(one: ledger.State, other: ledger.State) -> None:
+def same(one: state_file.WatchState, other: state_file.WatchState) -> None:
     assert (one.night, one.nights, one.rows) == (other.night, other.nights, other.rows)
     there = arrays(other)
     assert [s.night for s in one.streams.values()] == [s.night for s in other.streams.values()]
@@ -206,7 +206,7 @@ def test_repeated_rows_are_noticed_by_the_ids_that_are_kept_of_many() -> None:
     for i in range(6):
         rows = slice(1000 * i, 1000 * (i + 1))
         watch.update(calibcli.from_confidence(c[rows], hit[rows], ids=ids[rows]), night=night(i))
-    assert len(watch._keeper.state.ids) == ledger.IDS
+    assert len(watch._keeper.state.ids) == state_file.IDS
     mixed = np.r_[2000:2100, 10_000:10_500]
     with pytest.raises(InputError, match="are in the state already, of the ids that a state keeps"):
         watch.update(calibcli.from_confidence(c[:600], hit[:600], ids=mixed), night=night(6))
@@ -316,9 +316,9 @@ def test_a_damaged_state_with_a_right_checksum_is_refused_all_the_same(
     watch(state, nights[0], *RULES, "--night", night(0))
     data = json.loads(state.read_text())
     change(data)
-    state.write_text(json.dumps({**data, "checksum": ledger.checksum(data)}, indent=0))
+    state.write_text(json.dumps({**data, "checksum": state_file.checksum(data)}, indent=0))
     with pytest.raises(InputError):
-        ledger.load(state)
+        state_file.load(state)
 
 
 def test_a_state_from_the_future_and_a_night_that_is_over(
@@ -326,7 +326,7 @@ def test_a_state_from_the_future_and_a_night_that_is_over(
 ) -> None:
     state, other = tmp_path / "state.json", tmp_path / "other.json"
     with monkeypatch.context() as clock:
-        clock.setattr(nightly, "today", lambda: "2999-01-01")
+        clock.setattr(session, "today", lambda: "2999-01-01")
         assert watch(state, nights[0], *RULES) == 0
     assert watch(state, nights[1]) == 4
     assert "has not come yet" in capsys.readouterr().err
@@ -345,12 +345,12 @@ def test_a_state_from_the_future_and_a_night_that_is_over(
 def test_a_night_after_tomorrow_is_refused(nights: list[Path], tmp_path: Path, capsys: Any) -> None:
     """It would close the state to every night before it; tomorrow has come where the clock is ahead of UTC."""
     state = tmp_path / "state.json"
-    after = datetime.date.fromisoformat(nightly.tomorrow()) + datetime.timedelta(days=1)
+    after = datetime.date.fromisoformat(session.tomorrow()) + datetime.timedelta(days=1)
     for date in ("2999-01-01", after.isoformat()):
         assert watch(state, nights[0], *RULES, "--night", date) == 2
         assert "has not come yet" in capsys.readouterr().err
         assert not state.exists()
-    assert watch(state, nights[0], *RULES, "--night", nightly.tomorrow()) == 0
+    assert watch(state, nights[0], *RULES, "--night", session.tomorrow()) == 0
 
 
 def test_files_that_come_on_one_day_are_one_night_and_a_note_says_so(
@@ -592,11 +592,11 @@ def test_a_state_is_no_output_and_no_input(nights: list[Path], tmp_path: Path) -
 
 
 def test_many_rows_are_counted_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    from calibcli.watch import keeper
+    from calibcli.watch import session
 
     whole = calibcli.Watch(max={"ece": 0.1})
     whole.update(Z, Y, ids=IDS, night=night(0))
-    monkeypatch.setattr(keeper, "BLOCK", 100)
+    monkeypatch.setattr(session, "BLOCK", 100)
     blocks = calibcli.Watch(max={"ece": 0.1})
     blocks.update(Z, Y, ids=IDS, night=night(0))
     same(blocks._keeper.state, whole._keeper.state)
@@ -616,7 +616,7 @@ def test_two_processes_wait_for_each_other(nights: list[Path], tmp_path: Path) -
 def test_an_update_that_is_refused_changes_nothing() -> None:
     watch = calibcli.Watch(max={"ece": 0.1})
     watch.update(Z[:500], Y[:500], ids=IDS[:500], night=night(0))
-    before = nightly.copied(watch._keeper.state)
+    before = session.copied(watch._keeper.state)
     with pytest.raises(CalibError):
         watch.update(Z[400:600], Y[400:600], ids=IDS[400:600], night=night(1))
     same(watch._keeper.state, before)

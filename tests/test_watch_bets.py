@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from calibcli.watch import bets
-from calibcli.watch.streams import L, Stream, Watched, joined, tables, thresholds
+from calibcli.watch.bets import L, Stream, Watched, joined, tables, thresholds
 
 RNG = np.random.default_rng(0)
 BINS = 4
@@ -86,7 +86,7 @@ def test_fail_of_a_calibration_error_mixes_signs_that_were_chosen_before() -> No
     expected = np.dot(bets.SHARES, [one, turning, seen])
     assert math.exp(bets.against(fail, bets.on_seen(fail, gaps))) == pytest.approx(expected, rel=1e-9)
     tonight = bets.anew(fail, gaps)
-    assert math.exp(bets.mixed(tonight, bets.shares(BINS, L))) == pytest.approx(expected, rel=1e-9)
+    assert math.exp(bets.mixed(tonight, bets.strategy_shares(BINS, L))) == pytest.approx(expected, rel=1e-9)
 
 
 def test_drift_sums_over_the_nights_that_it_may_have_begun_at() -> None:

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from calibcli.errors import InputError
-from calibcli.inputs.files import at_once
-from calibcli.inputs.files.arrays import Contents
+from calibcli.core.errors import InputError
+from calibcli.scores.files import text_tables
+from calibcli.scores.files.arrays import FileContents
 
 
-def told(read: Callable[[], Contents]) -> Any:
+def told(read: Callable[[], FileContents]) -> Any:
     """Everything that a reader says of a file, with types; or its refusal."""
     try:
         found = read()
@@ -31,15 +31,15 @@ def told(read: Callable[[], Contents]) -> Any:
 def same(quick: str, plain: bool, read: Callable[[Path], Any], path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reader `quick` of `at_once` reads what is plain and leaves all else; the other says the same of either."""
     answers: list[bool] = []
-    reader = getattr(at_once, quick)
+    reader = getattr(text_tables, quick)
 
     def noted(*given: Any) -> Any:
         found = reader(*given)
         answers.append(found is not None)
         return found
 
-    monkeypatch.setattr(at_once, quick, noted)
+    monkeypatch.setattr(text_tables, quick, noted)
     first = read(path)
     assert any(answers) == plain
-    monkeypatch.setattr(at_once, quick, lambda *_: None)
+    monkeypatch.setattr(text_tables, quick, lambda *_: None)
     assert first == read(path)

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from calibcli import spoken
 from calibcli.api import fixing, measuring
-from calibcli.errors import InputError, UsageError
+from calibcli.calibrators import Fit, Scaler, same_order
+from calibcli.core import python_errors
+from calibcli.core.errors import InputError, UsageError
+from calibcli.core.result import Estimate
 from calibcli.metrics import METRICS
-from calibcli.result import Estimate
-from calibcli.scalers import Fit, Scaler, same_order
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
@@ -23,7 +23,7 @@ except ModuleNotFoundError:  # scores need none of it
 
 __all__ = ["Calibrator", "scorer"]
 
-fit_scaler, measure = spoken.in_python(fixing.fit_scaler), spoken.in_python(measuring.measure)
+fit_scaler, measure = python_errors.in_python(fixing.fit_scaler), python_errors.in_python(measuring.measure)
 LEAST = 1e-15  # a probability, as `clip` has it; of fits that saw no smaller one
 
 

@@ -13,20 +13,20 @@ from typing import Any, Literal, Unpack, cast
 import numpy as np
 import numpy.typing as npt
 
-from calibcli import headline, scalers
+from calibcli import calibrators, headlines
 from calibcli.api.measuring import Scores, given, is_path, of_each_label, spread
-from calibcli.errors import InputError, UsageError
-from calibcli.files import atomic, claim, guarding, known_suffix, reading, sha256, unchanged
-from calibcli.inputs.scores import fingerprints, multilabel, recorded
-from calibcli.inputs.scores.from_arrays import How
-from calibcli.predictions import Predictions, Progress
-from calibcli.result import Result, Screen
-from calibcli.scalers import Fit, Scaler, before_after, check_classes, per_label, ranking
-from calibcli.scalers import load as load_scaler
-from calibcli.scalers import save as save_scaler
-from calibcli.scalers.output import SUFFIXES, array_file, put
-from calibcli.scalers.per_label import check_labels, load_labels
-from calibcli.spec import convert
+from calibcli.calibrators import Fit, Scaler, check_classes, per_label, report
+from calibcli.calibrators import load as load_scaler
+from calibcli.calibrators import save as save_scaler
+from calibcli.calibrators.fitting import SUFFIXES, array_file, put
+from calibcli.calibrators.per_label import check_labels, load_labels
+from calibcli.core.errors import InputError, UsageError
+from calibcli.core.files import atomic, claim, guarding, known_suffix, reading, sha256, unchanged
+from calibcli.core.options import convert
+from calibcli.core.result import Result, Screen
+from calibcli.scores import from_arrays, input_mistakes, recorded_outputs
+from calibcli.scores.from_arrays import How
+from calibcli.scores.predictions import Predictions, Progress
 
 __all__ = ["apply", "fit_scaler", "load_scaler", "save_scaler", "scale"]
 APPLIED = Screen(hidden=("written", "n", "classes"))  # the sentence says it
@@ -67,7 +67,7 @@ def fit_scaler(
     if not isinstance(spec, str):
         raise TypeError(f"a method is a text, not {type(spec).__name__}: fit_scaler(scores, labels, 'temperature')")
     rows = given(fit_scaler, scores, labels, how, progress, whole=True)
-    fitted = scalers.fit(spec, rows, level=level, seed=seed, progress=progress)
+    fitted = calibrators.fit(spec, rows, level=level, seed=seed, progress=progress)
     return replace(fitted, notes=[*rows.notes, *fitted.notes])
 
 
@@ -126,7 +126,7 @@ def scale(
         if not how.get("multilabel") and target.suffix != ".safetensors":
             raise UsageError(f"a calibrator is not written as '{target.name}'", "use the suffix .safetensors")
         claim(target, folder=not target.suffix)
-    options = ranking.Options(
+    options = report.RankingOptions(
         methods=methods,
         specs=metrics or None,
         folds=5 if folds is None else folds,
@@ -142,15 +142,15 @@ def scale(
     held_out = None
     if test is not None:
         held_out = test if isinstance(test, Predictions) else given(scale, test, named, how, progress)
-    result, scaler = before_after.report(rows, options, held_out, progress)
-    remarks = [] if held_out is None else [fingerprints.refuse_overlap(rows, held_out)]
+    result, scaler = report.report(rows, options, held_out, progress)
+    remarks = [] if held_out is None else [input_mistakes.refuse_overlap(rows, held_out)]
     if target is not None:
         save_scaler(scaler, target)
-    read = [file for p in (rows, held_out) if p is not None for file in recorded.provenance(p)]
+    read = [file for p in (rows, held_out) if p is not None for file in recorded_outputs.provenance(p)]
     split = {"split": {"folds": options.folds, "seed": options.split_seed}} if folded else {}
     return replace(
-        headline.headed(result),
-        notes=[*result.notes, *filter(None, remarks), *before_after.on_top(rows)],
+        headlines.headed(result),
+        notes=[*result.notes, *filter(None, remarks), *report.on_top(rows)],
         artefacts={} if target is None else {"calibrator": str(target)},
         provenance={"inputs": read, "seed": seed, **split},
     )
@@ -171,7 +171,7 @@ def _scale_labels(
     test: Any,
     named: Any,
     how: How,
-    options: ranking.Options,
+    options: report.RankingOptions,
     save: Path | None,
     progress: Progress | None,
 ) -> Result:
@@ -190,9 +190,9 @@ def _scale_labels(
     result = per_label.report(fits, options, where)
     if save is not None:
         per_label.save_labels(fits, save)
-    files = [f for p in (parts, held_out) if p for f in recorded.provenance(next(iter(p.values())))]
+    files = [f for p in (parts, held_out) if p for f in recorded_outputs.provenance(next(iter(p.values())))]
     return replace(
-        headline.headed(result),
+        headlines.headed(result),
         artefacts={} if save is None else {"calibrators": str(save)},
         provenance={"inputs": files, "seed": options.seed},
     )
@@ -243,7 +243,7 @@ def apply(
     scaler, files = opened(calibrator)
     rows = _rows(scaler, scores, labels, how, progress)
     reading(*(file["path"] for file in rows.facts.get("files", ())))
-    written = scalers.stream(
+    written = calibrators.stream(
         scaler, rows, target, probabilities=kind_out == "probabilities", dtype=dtype, progress=progress
     )
     facts = {
@@ -259,10 +259,10 @@ def apply(
         notes=[*rows.notes, *_remarks(scaler, rows, written.raised, dtype)],
         facts=facts,
         artefacts={"scores": str(target)},
-        provenance={"inputs": [*files, *recorded.provenance(rows)]},
+        provenance={"inputs": [*files, *recorded_outputs.provenance(rows)]},
         screen=APPLIED,
     )
-    return headline.headed(result)
+    return headlines.headed(result)
 
 
 def _rows(scaler: Scaler, scores: Scores, labels: Any, how: How, progress: Progress | None) -> Predictions:
@@ -281,7 +281,7 @@ def _rows(scaler: Scaler, scores: Scores, labels: Any, how: How, progress: Progr
 def opened(calibrator: str | Path | Scaler | Fit, labels: bool = False) -> tuple[Scaler, list[dict[str, str]]]:
     """A calibrator, and the file that it is in, where it is in one; with `labels` a folder is those of labels."""
     if labels and isinstance(calibrator, str | Path) and os.path.isdir(calibrator):
-        return scalers.Labels.of(load_labels(Path(calibrator))), [{"path": os.fspath(calibrator)}]
+        return calibrators.LabelCalibrators.of(load_labels(Path(calibrator))), [{"path": os.fspath(calibrator)}]
     if isinstance(calibrator, str | Path):
         with unchanged(calibrator):
             return load_scaler(calibrator), [{"path": os.fspath(calibrator), "sha256": sha256(calibrator)}]
@@ -315,7 +315,7 @@ def _apply_labels(
     claim(path)
     reading(folder)
     made = load_labels(Path(folder))
-    parts = multilabel.read(scores, progress=progress, **{**how, "need_labels": False})
+    parts = from_arrays.read(scores, progress=progress, **{**how, "need_labels": False})
     check_labels([*parts], [*made])
     rows = list(parts.values())
     first = rows[0]
@@ -333,7 +333,7 @@ def _apply_labels(
     spec = next(iter(made.values())).spec
     files = [{"path": str(one), "sha256": sha256(one)} for one in sorted(Path(folder).glob("*.safetensors"))]
     said = f"{first.n:,} rows of {len(made)} labels, {kind_out}, {dtype}"
-    return headline.headed(
+    return headlines.headed(
         Result(
             command="apply",
             notes=first.notes,
@@ -344,7 +344,7 @@ def _apply_labels(
                 "n": first.n,
             },
             artefacts={"scores": str(path)},
-            provenance={"inputs": [*files, *recorded.provenance(first)]},
+            provenance={"inputs": [*files, *recorded_outputs.provenance(first)]},
             screen=APPLIED,
         )
     )

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+import datetime
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Unpack, cast
 
 import numpy.typing as npt
 
-from calibcli import headline
+from calibcli import headlines
 from calibcli.api.measuring import Scores, given, is_path, spread
-from calibcli.errors import UsageError
+from calibcli.core.errors import InputError, UsageError
+from calibcli.core.python_errors import in_python
+from calibcli.core.result import CHANGE, WORST_FIRST, Cell, Result, Table, by_report, results_of
+from calibcli.gate import check as session
+from calibcli.gate import compare as comparing
 from calibcli.gate import config as config_file
-from calibcli.gate import session
-from calibcli.gate.input_files import read_result
-from calibcli.gate.request import Assumptions, Request
-from calibcli.inputs.scores import recorded
-from calibcli.inputs.scores.from_arrays import How
-from calibcli.predictions import Predictions, Progress
-from calibcli.result import Result
+from calibcli.gate.check import read_result
+from calibcli.gate.config import load as rules_of
+from calibcli.gate.options import Assumptions, Request
+from calibcli.headlines import FACT, headed, listed
+from calibcli.scores import recorded_outputs
+from calibcli.scores.from_arrays import How
+from calibcli.scores.predictions import Predictions, Progress
+from calibcli.watch.session import Keeper, Terms
+from calibcli.watch.state_file import load, locked
 
 __all__ = ["Limits", "check", "compare", "plan", "rules"]
 
@@ -103,7 +113,7 @@ def check(
     if not judge:
         settings = dataclasses.replace(settings, gates=())
     result = session.run(request, progress, settings, diagram)
-    return headline.headed(result if judge else dataclasses.replace(result, checks=[]))
+    return headlines.headed(result if judge else dataclasses.replace(result, checks=[]))
 
 
 @spread
@@ -118,7 +128,7 @@ def compare(
     """Differences of every metric to the first model, with intervals, and which of them are real.
 
     >>> a = [[2.0, 0.0], [0.0, 1.0], [3.0, 0.0], [0.0, 1.0]]
-    >>> from calibcli.inputs.scores.from_arrays import of_arrays
+    >>> from calibcli.scores.from_arrays import of_arrays
     >>> one, two = (of_arrays([[f * v for v in row] for row in a], [0, 1, 1, 1]) for f in (1, 2))
     >>> found = compare(one, two, metrics=["accuracy"], names=["small", "large"])
     >>> found["accuracy", "large - small"].value
@@ -152,7 +162,7 @@ def compare(
         read = [(i, {}) if isinstance(i, Result) else read_result(i) for i in inputs]  # type: ignore[arg-type]
         files = [entry for _, entry in read if entry]
         result = comparing.results([one for one, _ in read], named, alpha)
-        return dataclasses.replace(headline.headed(result), provenance={"inputs": files, "seed": 0})
+        return dataclasses.replace(headlines.headed(result), provenance={"inputs": files, "seed": 0})
     if len(kinds) > 1:
         raise UsageError("scores and results cannot be compared with each other", "pass all scores, or all results")
     if not all(isinstance(one, Predictions) or is_path(one) for one in inputs):
@@ -160,10 +170,10 @@ def compare(
     if all(isinstance(one, Predictions) for one in inputs):
         given(compare, cast(Predictions, first), None, how)  # refuses what is said of files where there are none
     found = [one if isinstance(one, Predictions) else given(compare, one, None, how, whole=True) for one in inputs]  # type: ignore[arg-type]
-    files = [entry for predictions in found for entry in recorded.provenance(predictions)]
+    files = [entry for predictions in found for entry in recorded_outputs.provenance(predictions)]
     chosen = [metrics] if isinstance(metrics, str) else list(metrics or ())
     result = comparing.scores(found, named, chosen or None, alpha)
-    return dataclasses.replace(headline.headed(result), provenance={"inputs": files, "seed": 0})
+    return dataclasses.replace(headlines.headed(result), provenance={"inputs": files, "seed": 0})
 
 
 @spread
@@ -208,7 +218,7 @@ def plan(
         InputError: a pilot that is refused.
         UsageError: a rule that cannot be planned, or a truth that is the limit itself.
     """
-    from calibcli.gate import planning  # here, as a check starts without it
+    from calibcli.gate import plan as planning  # here, as a check starts without it
 
     assumed = Assumptions(
         truth=truth,
@@ -237,8 +247,8 @@ def plan(
     if slices == 1 and settings and any(gate.by for gate in settings.gates):
         note = "rules with `by` are planned as if of all rows: --slices N plans the rows of each of N slices"
         planned = dataclasses.replace(planned, notes=[*planned.notes, note])
-    inputs = [*([] if rows is None else recorded.provenance(rows)), *(settings.files if settings else ())]
-    return dataclasses.replace(headline.headed(planned), provenance={"inputs": inputs, "seed": seed})
+    inputs = [*([] if rows is None else recorded_outputs.provenance(rows)), *(settings.files if settings else ())]
+    return dataclasses.replace(headlines.headed(planned), provenance={"inputs": inputs, "seed": seed})
 
 
 def rules(limits: Any) -> tuple[str, ...]:
@@ -257,3 +267,254 @@ def file_of(baseline: Any) -> str:
             f"a baseline is {type(baseline).__name__}: pass the file of its scores, or of an earlier result"
         )
     return str(baseline or "")
+
+
+# Watch a model night by night, from Python.
+
+
+__all__ = ["Watch"]
+
+
+class Watch:
+    """A gate that may be looked at every night: all looks together are wrong with probability alpha at the most.
+
+    Each claim is a bet whose wealth is an e-process (Ville 1939; Waudby-Smith and Ramdas 2024).
+
+    >>> watch = calibcli.Watch(min={"accuracy": 0.85})
+    >>> watch.update(logits, labels, night="2026-11-22").verdict
+    'pass'
+
+    Args:
+        path: of the state, a .json file; None keeps it in memory. It need not be there yet.
+        max, min, margin: limits by metric, `max={"ece": 0.03}`, fixed when the state is made; `margin` is what may be
+            lost against a baseline. Of a state that is there they may be left out.
+        alpha: error probability of each claim, over all looks [0.05].  per_year: of a drift alarm, in a year
+            and in all years together [0.05].
+        nll_cap: nats that a row counts for at the most [10].  bins: of ece [15].
+        config: a calib.toml with the rules.  name: of the model; rows of another one are refused.
+        restart: begin anew, and keep the state that is there beside it.
+
+    Raises:
+        InputError: a file that is no state, or that something else has changed.
+    """
+
+    @in_python
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        max: Limits | None = None,
+        min: Limits | None = None,
+        margin: Limits | None = None,
+        alpha: float | None = None,
+        per_year: float | None = None,
+        nll_cap: float | None = None,
+        bins: int | None = None,
+        config: str | Path | None = None,
+        name: str = "",
+        restart: bool = False,
+    ) -> None:
+        request = Request(
+            max=rules(max),
+            min=rules(min),
+            margin=rules(margin),
+            alpha=alpha,
+            bins=bins,
+            config=None if config is None else Path(config),
+        )
+        rules_of(request.config)  # what it names is no place for an output, also where these rules go before its own
+        terms = Terms(rules=request, per_year=per_year, nll_cap=nll_cap, model=name)
+        self._keeper = Keeper(path, terms, restart)
+        self._path = path
+
+    def __repr__(self) -> str:
+        return f"Watch({'in memory' if self._path is None else repr(os.fspath(self._path))})"
+
+    @in_python
+    @spread
+    def update(
+        self,
+        scores: Scores,
+        /,
+        labels: npt.ArrayLike | None = None,
+        *,
+        night: str | datetime.date = "",
+        baseline: str | Path | None = None,
+        **how: Unpack[How],
+    ) -> Result:
+        """Count the rows of a night, write the state, and say what it knows now.
+
+        >>> watch = calibcli.Watch(max={"ece": 0.2})
+        >>> watch.update(logits, labels, night="2026-11-22").facts["n"]
+        997
+
+        Args:
+            scores, labels, how: (N, K) and (N,), as for `measure`. With `by`, every slice is watched too.
+            night: date of the rows, `2026-11-22`, as text or a date; today, in UTC.
+            baseline: scores of another model on the same rows, with `margin`.
+
+        Raises:
+            InputError: rows that are refused, of another model, or in the state already: none of them is counted.
+            UsageError: a rule without a meaning, or others than those of the state.
+        """
+        more: dict[str, Any] = {**how, **({} if labels is None else {"labels": labels})}
+        more |= {"by": (how["by"],)} if isinstance(how.get("by"), str) else {}
+        if is_path(scores):
+            parts: list[Any] = [Path(scores)] if isinstance(scores, str | Path) else list(cast(Any, scores))
+        else:
+            parts = [given(Watch.update, scores, labels, how)]
+            more = {"by": tuple(parts[0].slices)} if parts[0].slices else {}
+
+        def count(keeper: Keeper) -> None:
+            for part in parts:
+                keeper.update(part, night if isinstance(night, str) else str(night)[:10], file_of(baseline))
+
+        return self._kept(count, more)
+
+    def merge(self, other: Watch | str | os.PathLike[str]) -> Result:
+        """Add the rows of another part, or machine, that was begun with the same rules; write the state.
+
+        >>> one, two = (calibcli.Watch(min={"accuracy": 0.85}) for _ in range(2))
+        >>> a, b = one.update(logits[:500], labels[:500]), two.update(logits[500:], labels[500:])
+        >>> one.merge(two).facts["n"]
+        997
+
+        Args:
+            other: a watch, or the file of its state.
+
+        Raises:
+            InputError: it has other rules, or rows that are in this one too.
+        """
+        state = other._keeper.state if isinstance(other, Watch) else load(other)
+        if state is None:
+            return self.result()
+        name = other._keeper.name if isinstance(other, Watch) else str(other)
+        return self._kept(lambda keeper: keeper.merge(state, name), {})
+
+    def result(self) -> Result:
+        """What the state knows: a check for each rule and slice, its evidence, the nights, and their picture.
+
+        >>> watch = calibcli.Watch(min={"accuracy": 0.85})
+        >>> watch.update(logits, labels).verdict == watch.result().verdict
+        True
+
+        Raises:
+            UsageError: there is no state yet.
+        """
+        return self._keeper.result()
+
+    def _kept(self, change: Callable[[Keeper], None], reading: dict[str, Any]) -> Result:
+        """After a change of the state that its file holds now, and writing it."""
+        path = self._keeper.path
+        with contextlib.nullcontext() if path is None else locked(path):
+            if path is not None and os.path.exists(path) and not self._keeper.aside:
+                self._keeper.state = load(path, own=True)
+            self._keeper.notes, self._keeper.files = [], []
+            self._keeper.terms = dataclasses.replace(self._keeper.terms, reading=reading)
+            change(self._keeper)
+            self._keeper.keep()
+        return self.result()
+
+
+# Several results as one, from Python.
+
+
+__all__ = ["report"]
+
+COMPARED = ("metrics", "scale", "curvature", "fit")
+"""Commands whose results are set side by side."""
+
+
+def report(*results: Result | str | Path, names: Sequence[str] | None = None) -> Result:
+    """Results of any commands as one: `report(a, b).write("report.html")` is a page of all of them.
+
+    Those of the same command are compared too, as independent, each number in its unit. Ours: what is compared.
+
+    >>> found = [calibcli.measure(logits, labels, "ece"), calibcli.check(logits, labels, max={"ece": 0.1})]
+    >>> [row[:3] for row in report(*found, names=["test", "gate"]).tables[0].rows]
+    [['test', 'metrics', ''], ['gate', 'check', 'pass']]
+
+    Args:
+        results: results, or .json files of them; of a report, those that it holds.
+        names: one for each; by default that of the file.
+
+    Returns:
+        A table of the results, with each of them whole in `facts["results"]`.
+
+    Raises:
+        InputError: a file that is not a result.  UsageError: none, or another number of names.
+    """
+    if not results:
+        raise UsageError("no result to report", "name one or more .json files that calib wrote")
+    read = [(one, {}) if isinstance(one, Result) else read_result(one) for one in results]
+    named = list(names or _names(results))
+    if len(named) != len(results):
+        raise UsageError(f"{len(results)} results, {len(named)} names", "name each result")
+    found = [
+        pair
+        for name, (one, _) in zip(named, read, strict=True)
+        for pair in results_of(one, name)  # but for what a report found by comparing
+        if pair[1] is one or not by_report(pair[1])
+    ]
+    compared, notes = _compared(found)
+    verdicts = [one.verdict for _, one in found if one.verdict]
+    rows: list[list[Cell]] = [
+        [name, one.command, one.verdict or "", str(one.facts.get(FACT) or "")] for name, one in found
+    ]
+    return Result(
+        command="report",
+        tables=[
+            Table(name="results", title="Results", columns=["result", "command", "verdict", "in short"], rows=rows)
+        ],
+        notes=notes,
+        facts={
+            FACT: _headline(found),
+            **({"verdict": next(o for o in WORST_FIRST if o in verdicts)} if verdicts else {}),
+            "results": [{"name": name, "result": json.loads(one.to_json())} for name, one in [*found, *compared]],
+        },
+        provenance={"inputs": [entry for _, entry in read if entry]},
+    )
+
+
+def _headline(held: Sequence[tuple[str, Result]]) -> str:
+    judged = [(name, one.verdict) for name, one in held if one.verdict]
+    count = f"{len(held)} result{'s' * (len(held) != 1)}"
+    if not judged:
+        names = listed((f"{one.command} of {name}" for name, one in held), 5)
+        return f"{count}: {names}. No gate is among them, so there is no verdict."
+    failed = [f"{name} ({str(verdict).replace('_', ' ')})" for name, verdict in judged if verdict != "pass"]
+    some = ", ".join(failed[:5]) + (f" and {len(failed) - 5} more" if len(failed) > 5 else "")
+    passed = "every one passes" if len(judged) > 1 else "it passes"
+    return f"{count}, {len(judged)} with a verdict: {f'not passed: {some}' if failed else passed}."
+
+
+def _names(results: Sequence[Any]) -> list[str]:
+    """File names without what they share; the command and a number of what has none."""
+    texts = [str(r) if not isinstance(r, Result) else f"{r.command} {i}" for i, r in enumerate(results, 1)]
+    stems = [text.rsplit("/", 1)[-1].removesuffix(".json") for text in texts]
+    if len(set(stems)) == len(stems):
+        return stems
+    shared = os.path.commonpath(list(map(os.path.dirname, texts))) if len({t[:1] == "/" for t in texts}) == 1 else ""
+    return [text.removeprefix(f"{shared}/").removesuffix(".json") for text in texts]
+
+
+def _compared(held: Sequence[tuple[str, Result]]) -> tuple[list[tuple[str, Result]], list[str]]:
+    """The differences between the results of each command, and why some have none."""
+    found, notes = [], []
+    for command in COMPARED:
+        same = [(name, _fixed(one)) for name, one in held if one.command == command]
+        if len(same) < 2:
+            continue
+        try:
+            made = comparing.results([one for _, one in same], [name for name, _ in same])
+        except InputError as error:
+            notes.append(f"results of {command} are not compared: {error.problem}")
+            continue
+        found.append((f"Comparison of {command}", headed(made)))
+    return found, notes
+
+
+def _fixed(result: Result) -> Result:
+    """Of a fit what it fitted, and what came after: before is what `metrics` compares."""
+    left = [e for e in result.estimates if e.scope not in ("before", CHANGE)]
+    return dataclasses.replace(result, estimates=left) if result.command == "scale" else result

@@ -4,26 +4,38 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Collection, Sequence
+import io
+import os
+import zipfile
+import zlib
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, cast
 
+import numpy as np
 import numpy.typing as npt
 
-from calibcli import headline
-from calibcli.errors import check_keywords
-from calibcli.inputs.opening import Reading
-from calibcli.inputs.scores import recorded
-from calibcli.inputs.scores.from_arrays import OF_FILES, How, checked, of_labels
-from calibcli.inputs.scores.from_arrays import of_arrays as from_arrays
-from calibcli.inputs.scores.from_arrays import of_confidence as from_confidence
-from calibcli.inputs.scores.recorded import read
-from calibcli.predictions import Predictions, Progress
-from calibcli.result import Result
-from calibcli.spec import Drawn
+from calibcli import headlines
+from calibcli.core.errors import UsageError, check_keywords
+from calibcli.core.files import atomic, guarding, known_suffix, reading
+from calibcli.core.options import Drawn
+from calibcli.core.python_errors import in_python
+from calibcli.core.result import Result
+from calibcli.metrics import report as reports
+from calibcli.metrics.partial_states import MetricState, arrays_of, state_of
+from calibcli.metrics.shelf import METRICS, choose, needed_class_bins
+from calibcli.scores import recorded_outputs, tasks
+from calibcli.scores.files.arrays import whole
+from calibcli.scores.files.source import Source, load_any
+from calibcli.scores.from_arrays import OF_FILES, How, checked, of_labels
+from calibcli.scores.from_arrays import of_arrays as from_arrays
+from calibcli.scores.from_arrays import of_confidence as from_confidence
+from calibcli.scores.predictions import Predictions, Progress
+from calibcli.scores.reading_options import Reading
+from calibcli.scores.recorded_outputs import read
 
 if TYPE_CHECKING:
-    from calibcli.metrics.report import Options
+    from calibcli.metrics.report import ReportOptions
 
 __all__ = ["from_arrays", "from_confidence", "measure", "read"]
 
@@ -98,7 +110,7 @@ def of_each_label(
     Raises:
         InputError: as `multilabel.read` and `of_labels`.
     """
-    from calibcli.inputs.scores import multilabel  # here, as most rows have one label
+    from calibcli.scores import from_arrays as multilabel  # here, as most rows have one label
 
     named: dict[str, Any] = {**how, "labels": labels}
     if is_path(scores):
@@ -156,7 +168,7 @@ def measure(
     for spec in specs:
         if not isinstance(spec, str):
             raise TypeError(f"a metric is a text, not {type(spec).__name__}: measure(scores, labels, 'ece', 'nll')")
-    options = reports.Options(
+    options = reports.ReportOptions(
         specs=specs or None,
         bins=bins,
         edges=edges,
@@ -174,7 +186,7 @@ def measure(
 def measured(
     scores: Scores,
     labels: npt.ArrayLike | None,
-    options: Options,
+    options: ReportOptions,
     progress: Progress | None,
     how: How,
     hashed: bool = True,
@@ -188,5 +200,295 @@ def measured(
     else:
         first = given(measure, scores, labels, how, progress, hashed=hashed)
         result = reports.report(first, options, progress)
-    said = headline.headed(result)
-    return dataclasses.replace(said, provenance={"inputs": recorded.provenance(first), "seed": options.seed})
+    said = headlines.headed(result)
+    return dataclasses.replace(said, provenance={"inputs": recorded_outputs.provenance(first), "seed": options.seed})
+
+
+# Metrics of rows that are never together: parts are added where they are, and what they leave behind is merged.
+
+
+__all__ = ["Accumulator"]
+SUFFIXES = (".npz",)
+SOME, WORTH = 1 << 16, 0.85  # bytes of an array that tell whether it is compressed, and to what share of them
+READING = ("kind", "classes", "event", "label_base", "ignore_label", "drop_nonfinite", "clip")
+
+
+class Accumulator:
+    """Metrics of any number of rows, added part by part in any number of processes.
+
+    Its size does not grow with the rows. Means, proper scores and binned errors are those of all rows together,
+    however these are split; other numbers come with the most that they may be off by (`detail["cell_error"]`).
+    Accumulators are pickled to be sent, and merged in any order; groups and weights cannot be merged. Ours: rows are
+    kept as sums over cells of confidence.
+
+    >>> parts = [calibcli.Accumulator().update(logits[i::3], labels[i::3]) for i in range(3)]
+    >>> found = parts[0].merge(*parts[1:]).result()
+    >>> round(found["ece"].value, 12) == round(calibcli.measure(logits, labels)["ece"].value, 12)
+    True
+
+    Args:
+        specs: metric specs such as `ece:bins=30`; none: the default set.
+        threads: workers of the pass over the scores; 0 uses every core.
+        how: `kind`, `classes`, `event`, `label_base`, `ignore_label`, `drop_nonfinite`, `clip` as in `from_arrays`.
+            What small parts would leave open, such as what they hold, is better said here.
+
+    Raises:
+        TypeError: an unknown keyword.
+    """
+
+    def __init__(self, *specs: str, threads: int = 1, **how: Any) -> None:
+        check_keywords(how, READING, "Accumulator")
+        self.specs, self.threads = specs, threads
+        self._how: dict[str, Any] = how
+        self._state: MetricState | None = None
+        self._tasks: set[str] = set()
+        self._kind = ""
+
+    def __repr__(self) -> str:
+        return f"Accumulator({', '.join(map(repr, self.specs))}): {self.rows:,} rows"
+
+    @property
+    def rows(self) -> int:
+        """How many were added."""
+        return self._state.rows if self._state else 0
+
+    @in_python
+    @spread
+    def update(
+        self,
+        scores: Scores,
+        labels: npt.ArrayLike | None = None,
+        *,
+        part: str = "",
+        progress: Progress | None = None,
+        **how: Any,
+    ) -> Self:
+        """Add rows.
+
+        >>> calibcli.Accumulator().update(logits[:500], labels[:500]).update(logits[500:], labels[500:]).rows
+        997
+
+        Args:
+            scores: (n, K) logits or probabilities with `labels` (n,), arrays or torch tensors on any device; or
+                `Predictions`, or a file; a folder or a pattern stands for its files.
+            part: a name by which the same rows are known again. Without one, 100 or more rows are known by what is in
+                them: rows that were added before, here or in what is merged, are refused.
+            progress: called with (fraction, text).
+            how: of a file, as `read`.
+
+        Raises:
+            InputError: arrays or a file that are refused; rows that were added before, or of another problem; groups
+                or weights. Nothing is added then.
+            TypeError: labels that are missing or too many, or a list of files.
+        """
+        if isinstance(scores, list | tuple) and is_path(scores):
+            raise TypeError("update takes one file: one after the other is how several are added")
+        if is_path(scores) and len(files := recorded_outputs.files_of(str(scores), Reading())) > 1:
+            made = Accumulator(*self.specs, threads=self.threads, **self._how)
+            for file in files:
+                made.update(file, labels, part=f"{part} {file}" if part else "", progress=progress, **how)
+            return self.merge(made)
+        held = (
+            {"kind": "logits"} if self._kind == "logits" and not is_path(scores) else {}
+        )  # few rows may lie in [0, 1]
+        rows = _rows(scores, labels, {**held, **self._how, **how}, progress)
+        found = {*self._tasks, rows.facts.get("task", "")}
+        if not how.get("shards"):
+            tasks.refuse_several(found)
+        state = self._state
+        if state is None:
+            asked = choose([*(self.specs or ["default"])], rows.k, rows.top_only)
+            usual = [] if rows.top_only else choose([e.name for e in METRICS if "class_bins" in e.traits], rows.k)
+            state = MetricState(needed_class_bins([*usual, *asked], rows.k))
+        state.update(rows, part, self.threads or None, progress)
+        self._state, self._tasks, self._kind = state, found, rows.kind
+        return self
+
+    def merge(self, *others: Accumulator) -> Self:
+        """Add the rows of others, which are left as they are.
+
+        >>> a, b = (calibcli.Accumulator().update(logits[i::2], labels[i::2]) for i in range(2))
+        >>> a.merge(b).rows
+        997
+
+        Raises:
+            InputError: a part that is there already, another problem, or other class tables. What came before it in
+                `others` has been added.
+        """
+        for other in others:
+            if other._state is not None:
+                if self._state is None:
+                    self._state = MetricState(other._state.class_bins)
+                    self.specs, self._how = self.specs or other.specs, self._how or other._how
+                self._state.merge(other._state)
+        return self
+
+    def result(
+        self,
+        *specs: str,
+        bins: int | None = None,
+        edges: Literal["right", "left", "torchmetrics"] | None = None,
+        level: float = 0.95,
+        per_class: bool = False,
+        diagram: bool = False,
+        seed: int = 0,
+    ) -> Result:
+        """The metrics of all rows that were added; arguments as of `measure`.
+
+        >>> calibcli.Accumulator("accuracy").update(logits, labels).result()["accuracy"].n
+        997
+
+        Raises:
+            UsageError: nothing was added; an unknown metric, or one whose sums by class were not kept: those of the
+                specs that the accumulator was made with are.
+        """
+        options = reports.ReportOptions(
+            specs=specs or self.specs or None,
+            bins=bins,
+            edges=edges,
+            level=level,
+            per_class=per_class,
+            diagram=diagram,
+            seed=seed,
+        )
+        state = self._begun()
+        columns, rows = state.measured()
+        found = reports.of_columns(rows, columns, options)
+        inputs = [dataclasses.asdict(file) for file in state.files]
+        return dataclasses.replace(found, provenance={"inputs": inputs, "seed": seed})
+
+    def save(self, path: str | Path) -> None:
+        """Write it to a .npz, whole or not at all.
+
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     calibcli.Accumulator().update(logits, labels).save(f"{folder}/state.npz")
+        ...     calibcli.Accumulator.load(f"{folder}/state.npz").rows
+        997
+
+        Raises:
+            UsageError: nothing was added, or the file cannot be written.
+        """
+        state = self._begun()
+        arrays: dict[str, Any] = arrays_of(state)
+        with guarding():
+            reading(*(file.path for file in state.files if file.sha256 and os.path.isfile(file.path)))
+            with atomic(known_suffix(Path(path), SUFFIXES, "a state")) as temporary:
+                _write(temporary, arrays)
+
+    def _begun(self) -> MetricState:
+        if self._state is None:
+            raise UsageError("no rows were added", "update it with scores and labels first")
+        return self._state
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read what `save`, or `calib metrics --partial`, wrote.
+
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     calibcli.Accumulator().update(logits, labels).save(f"{folder}/state.npz")
+        ...     round(calibcli.Accumulator.load(f"{folder}/state.npz").result("ece")["ece"].value, 4)
+        0.0646
+
+        Raises:
+            InputError: the file is missing, or is not one that this version wrote.
+        """
+        source = Source(path)
+        arrays = {name: whole(array) for name, array in load_any(source).arrays.items() if array.shape}
+        made = cls()
+        made._state = state_of(arrays, source.name)
+        return made
+
+
+def _write(path: Any, arrays: Mapping[str, Any]) -> None:
+    """A .npz in which arrays are compressed where that makes them clearly smaller: scores of many digits are not."""
+    with zipfile.ZipFile(path, "w") as file:
+        for name, array in arrays.items():
+            data = io.BytesIO()
+            np.lib.format.write_array(data, np.asanyarray(array), allow_pickle=False)
+            middle = data.getbuffer()[data.tell() // 2 :][:SOME]
+            worth = len(zlib.compress(middle)) < WORTH * len(middle)
+            member = zipfile.ZipInfo(f"{name}.npy")
+            member.compress_type = zipfile.ZIP_DEFLATED if worth else zipfile.ZIP_STORED
+            with file.open(member, "w", force_zip64=True) as out:
+                out.write(data.getbuffer())
+
+
+def partly(
+    paths: Sequence[str | Path],
+    *specs: str,
+    save: Path,
+    reading: Mapping[str, Any],
+    threads: int = 1,
+    progress: Progress | None = None,
+    **how: Any,
+) -> Result:
+    """Measure files one after the other, each a part, and write what is left behind; of `calib metrics --partial`.
+
+    Raises:
+        InputError, UsageError: as `Accumulator`.
+    """
+    known_suffix(save, SUFFIXES, "a state")
+    found = Accumulator(*specs, threads=threads)
+    asked = {key: value for key, value in reading.items() if key != "tasks"}
+    if reading.get("tasks"):
+        raise UsageError("--partial adds up all rows, --tasks measures each task", "pass one of them")
+    for path in paths:
+        found.update(str(path), progress=progress, **asked)
+    result = found.result(*specs, diagram=True, **how)
+    found.save(save)
+    said = f"{headlines.of(result)} {save.name} keeps what calib merge needs of {found.rows:,} rows.".strip()
+    return dataclasses.replace(result, facts={**result.facts, "headline": said})
+
+
+def merged(
+    paths: Sequence[str | Path],
+    *specs: str,
+    save: Path | None = None,
+    progress: Progress | None = None,
+    **how: Any,
+) -> Result:
+    """What states say together; of `calib merge`.
+
+    Raises:
+        InputError, UsageError: as `Accumulator`.
+    """
+    if save is not None:
+        known_suffix(save, SUFFIXES, "a state")
+    found = Accumulator()
+    files = [file for path in paths for file in recorded_outputs.files_of(path, Reading())]
+    for done, path in enumerate(files, 1):
+        other = Accumulator.load(path)
+        assert other._state is not None
+        if found._state is None:
+            found.merge(other)
+        else:
+            found._state.merge(other._state, str(path))
+        if progress is not None:
+            progress(done / len(files), str(path))
+    result = found.result(*specs, diagram=True, **how)
+    if save is not None:
+        found.save(save)
+    inputs = [Source(path).entry() for path in files]
+    count = f"{len(files)} state file{'s' * (len(files) != 1)}, {found.rows:,} rows"
+    said = f"{headlines.of(result)} Merged from {count}.".strip()
+    return dataclasses.replace(
+        result,
+        command="merge",
+        screen=dataclasses.replace(result.screen, badge=""),
+        facts={**result.facts, "headline": said},
+        provenance={**result.provenance, "inputs": inputs, "parts": result.provenance["inputs"]},
+    )
+
+
+def _rows(scores: Scores, labels: Any, how: dict[str, Any], progress: Progress | None) -> Predictions:
+    if isinstance(scores, Predictions):
+        if labels is not None:
+            raise TypeError("update(predictions) takes no labels: they are there already")
+        return scores
+    if is_path(scores):
+        return read(scores, labels=labels, progress=progress, **how)  # type: ignore[arg-type]
+    if labels is None:
+        raise TypeError("labels are missing: update(scores, labels)")
+    return from_arrays(scores, labels, **how)  # type: ignore[arg-type]

@@ -11,18 +11,18 @@ import numpy.typing as npt
 from calibcli.api.fixing import opened
 from calibcli.api.gating import Limits, rules
 from calibcli.api.measuring import Scores, given, is_path, spread
-from calibcli.errors import UsageError
-from calibcli.files import claim, guarding
+from calibcli.calibrators import Fit, LabelCalibrators, Scaler
+from calibcli.core.errors import UsageError
+from calibcli.core.files import claim, guarding
+from calibcli.core.result import Result
 from calibcli.gate.config import load
-from calibcli.gate.request import Request
-from calibcli.inputs.scores import recorded
-from calibcli.inputs.scores.from_arrays import How
-from calibcli.predictions import Predictions, Progress
-from calibcli.result import Result
-from calibcli.scalers import Fit, Labels, Scaler
-from calibcli.ship import Job
+from calibcli.gate.options import Request
+from calibcli.networks.deploy.verify import verify as prove
+from calibcli.scores import recorded_outputs
+from calibcli.scores.from_arrays import How
+from calibcli.scores.predictions import Predictions, Progress
+from calibcli.ship import ExportRequest
 from calibcli.ship import export as ship
-from calibcli.ship import verify as prove
 
 __all__ = ["export", "verify"]
 
@@ -79,12 +79,12 @@ def export(
     reading: dict[str, Any] = {**how, **({} if labels is None else {"labels": labels})}
     if model is not None:
         reading["trust"] = trust
-    elif isinstance(scaler, Labels):
+    elif isinstance(scaler, LabelCalibrators):
         _path_of_labels(data)
     elif data is not None and not is_path(data):
         data, reading = given(export, data, labels, how, progress, need_labels=False), {}
     into = None if model is None else Path(model)
-    return ship(to, Job(scaler, Path(save), path, into, data, network, reading, tolerance, as_estimator))
+    return ship(to, ExportRequest(scaler, Path(save), path, into, data, network, reading, tolerance, as_estimator))
 
 
 def _path_of_labels(data: Any) -> None:
@@ -149,15 +149,17 @@ def verify(
     scaler, files = opened(calibrator, labels=True)
     path, network = "".join(file["path"] for file in files), {"arch": arch, "arch_file": arch_file, "trust": trust}
     reading: dict[str, Any] = {**how, **({} if labels is None else {"labels": labels}), "trust": trust}
-    if isinstance(scaler, Labels):
+    if isinstance(scaler, LabelCalibrators):
         _path_of_labels(data)
         reading.pop("trust")
     elif before is None:
         data, reading = given(verify, data, labels, how, progress, need_labels=False), {}
-    job = Job(scaler, Path(deployed), path, None, data, network, reading, tolerance)
+    job = ExportRequest(scaler, Path(deployed), path, None, data, network, reading, tolerance)
     result = prove(job, None if before is None else Path(before), request)
     inputs = list(result.provenance["inputs"])
     inputs += (
-        [file for file in recorded.provenance(data) if file not in inputs] if isinstance(data, Predictions) else []
+        [file for file in recorded_outputs.provenance(data) if file not in inputs]
+        if isinstance(data, Predictions)
+        else []
     )
     return dataclasses.replace(result, provenance={**result.provenance, "inputs": inputs})

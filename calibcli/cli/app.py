@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from calibcli import __version__, cli
-from calibcli.errors import CalibError, Exit, UsageError, printable
+from calibcli.core.errors import CalibError, Exit, UsageError, printable
 
 OTHERS = ("app", "run", "typed")  # beside the files of commands
 COMMANDS = sorted(m.name for m in pkgutil.iter_modules(cli.__path__) if m.name not in OTHERS)
@@ -50,9 +50,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _outcome(args: list[str]) -> int:
-    from calibcli.cli.run import Run
+    from calibcli.cli.run import CommandRun
 
-    Run.argv = args
+    CommandRun.argv = args
     try:
         if any("\0" in word for word in args):
             raise UsageError("a word of the command line has a NUL character", "leave it out")
@@ -62,10 +62,10 @@ def _outcome(args: list[str]) -> int:
         sys.stdout.flush()
         return code
     except SystemExit:  # what Typer's Click makes of a reader that went away while it wrote
-        return Run.latest_code
+        return CommandRun.latest_code
     except BrokenPipeError:  # the reader went away (`calib ... | head`): not an error
         _forget_stdout()
-        return Run.latest_code
+        return CommandRun.latest_code
     except (KeyboardInterrupt, Terminated) as end:
         said, code = ENDS[type(end)]
         return _say(said, "", code)
@@ -79,7 +79,7 @@ def _outcome(args: list[str]) -> int:
             return _bug(error)
         return _say(f"this needs {missing}, which is not installed", f"pip install {missing}", Exit.USAGE)
     except OSError as error:
-        from calibcli.files import no_room
+        from calibcli.core.files import no_room
 
         if error.errno == errno.ENAMETOOLONG:
             return _say(f"the name '{printable(str(error.filename), 80)}' is too long", "shorten it", Exit.USAGE)
@@ -103,7 +103,7 @@ def _usage_fix(said: str, path: str, args: list[str]) -> str:
     import re
     import shlex
 
-    from calibcli.errors import nearest
+    from calibcli.core.errors import nearest
 
     if said.startswith("No such command") and args:
         near = nearest(args[0], COMMANDS)
@@ -148,14 +148,14 @@ def _bug(error: Exception) -> int:
 def _say(problem: str, fix: str, code: Exit) -> int:
     text = f"error: {problem}" + (f"\n  fix: {fix}" if fix else "")
     if sys.stderr.isatty():
-        from calibcli.render import stream
+        from calibcli.render import terminal
 
-        if "calibcli.render.progress" in sys.modules:
-            from calibcli.render import progress
+        if "calibcli.render.terminal" in sys.modules:
+            from calibcli.render import terminal
 
-            progress.close()
+            terminal.close()
 
-        text = stream.fitted(text, sys.stderr)
+        text = terminal.fitted(text, sys.stderr)
     print(text, file=sys.stderr)
     return int(code)
 

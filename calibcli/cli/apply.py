@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from calibcli.cli.run import Run, asked, takes
-from calibcli.inputs.opening import Reading
-from calibcli.spec import argument, option
+from calibcli.cli.run import CommandRun, asked, takes
+from calibcli.core.options import argument, option
+from calibcli.scores.reading_options import Reading
 
 PANEL = "Fix"
 
@@ -22,7 +22,7 @@ def command(
         "probabilities", "Write probabilities, or logits (log-probabilities).", "--as"
     ),
     dtype: Literal["float32", "float64"] = option("float32", "Precision of what is written."),
-    run: Run,
+    run: CommandRun,
     reading: Reading,
 ) -> int:
     """Apply a saved calibrator to a file of any size and write calibrated probabilities or logits.

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from calibcli.cli.run import Run, asked, takes
-from calibcli.errors import UsageError
-from calibcli.gate.request import Request
-from calibcli.inputs.opening import Reading
-from calibcli.spec import option
+from calibcli.cli.run import CommandRun, asked, takes
+from calibcli.core.errors import UsageError
+from calibcli.core.options import option
+from calibcli.gate.options import Request
+from calibcli.scores.reading_options import Reading
 
 PANEL = "Gate"
 
@@ -21,7 +21,7 @@ def command(
     save_baseline: Path | None = option(
         None, "Write the rows here, as a baseline for later.", metavar="FILE", writes="file"
     ),
-    run: Run,
+    run: CommandRun,
     reading: Reading,
 ) -> int:
     """Judge limits on metrics: PASS, FAIL, INCONCLUSIVE or NOT RUN.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from calibcli.cli.run import Run, asked, takes
-from calibcli.inputs.opening import Reading
-from calibcli.spec import Alpha, argument, option
+from calibcli.cli.run import CommandRun, asked, takes
+from calibcli.core.options import Alpha, argument, option
+from calibcli.scores.reading_options import Reading
 
 PANEL = "Gate"
 
@@ -22,7 +22,7 @@ def command(
         "-m",
     ),
     alpha: Alpha = option(0.05, "Family-wise error probability of the differences that are called real."),
-    run: Run,
+    run: CommandRun,
     reading: Reading,
 ) -> int:
     """Compare models: differences of every metric to the first input, with intervals.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from calibcli import device as devices
 from calibcli.cli.app import ENDS
-from calibcli.cli.run import Run, speaks, takes
-from calibcli.inputs import opening
-from calibcli.spec import OrNone, argument, option
+from calibcli.cli.run import CommandRun, speaks, takes
+from calibcli.core.options import OrNone, argument, option
+from calibcli.networks import device as devices
+from calibcli.scores import reading_options
 
 PANEL = "Measure"
 
@@ -16,8 +16,8 @@ PANEL = "Measure"
 @takes
 def command(
     *,
-    model: Path = argument(opening.MODEL),
-    data: str | None = option(None, opening.DATA),
+    model: Path = argument(reading_options.MODEL),
+    data: str | None = option(None, reading_options.DATA),
     quantity: tuple[str, ...] = option(
         (),
         "Quantity, such as lambda_max, top:k=10, trace:precision=0.01 (calib list quantities). Repeatable.",
@@ -33,9 +33,9 @@ def command(
     batch_size: OrNone = option(0, "Rows per micro-batch, up to 256 on a CPU; 0 lets memory decide."),
     tf32: bool = option(False, "Krylov products in TF32, on a CUDA device; certificates stay in float32."),
     machine: devices.Machine,
-    run: Run,
-    network: opening.Network,
-    rows: opening.Rows,
+    run: CommandRun,
+    network: reading_options.NetworkOptions,
+    rows: reading_options.DatasetOptions,
 ) -> int:
     """Largest and smallest eigenvalues, trace, spectral density and gradient norm of the loss around a checkpoint.
 

@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 from calibcli.cli.run import takes
-from calibcli.errors import Exit, UsageError
-from calibcli.files import samples
-from calibcli.spec import option
+from calibcli.core.errors import Exit, UsageError
+from calibcli.core.files import samples
+from calibcli.core.options import option
 
 PANEL = "Inspect"
 SAMPLES = ("digits.npz", "model.safetensors", "model.pt", "validation.npz", "test.npz", "calib.toml")

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from calibcli.cli.run import Run, takes
-from calibcli.inputs import opening
-from calibcli.spec import NotNegative, argument, option
+from calibcli.cli.run import CommandRun, takes
+from calibcli.core.options import NotNegative, argument, option
+from calibcli.scores import reading_options
 
 PANEL = "Fix"
 
 
 @dataclass
-class Reported(Run):
+class Reported(CommandRun):
     """A run whose -o is the file that it is about."""
 
     output: Sequence[Path] = option(
@@ -42,8 +42,8 @@ def command(
     tolerance: NotNegative | None = option(None, "Largest difference of a probability; default: 1e-6 in float32."),
     kind: str | None = option(None, "Of recorded scores: logits, probabilities or log_probabilities."),
     run: Reported,
-    network: opening.Network,
-    rows: opening.Rows,
+    network: reading_options.NetworkOptions,
+    rows: reading_options.DatasetOptions,
 ) -> int:
     """Write a calibrator where the model runs: nothing is written before it was compared on real rows.
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from calibcli.cli.run import Run, takes
-from calibcli.training.setup import Setup
+from calibcli.cli.run import CommandRun, takes
+from calibcli.lab.training.options import Setup
 
 PANEL = "Train"
 
 
 @takes
-def command(setup: Setup, run: Run) -> int:
+def command(setup: Setup, run: CommandRun) -> int:
     """Train with losses that calibrate, and measure the calibration before and after temperature.
 
     Example: calib fit mlp:hidden=64/64 --data digits.npz --loss ce --loss focal:gamma=3 --epochs 20 --save out/fit

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from calibcli.cli.run import Run, asked, takes
-from calibcli.inputs.opening import Reading
-from calibcli.spec import argument
+from calibcli.cli.run import CommandRun, asked, takes
+from calibcli.core.options import argument
+from calibcli.scores.reading_options import Reading
 
 PANEL = "Inspect"
 
@@ -15,7 +15,7 @@ PANEL = "Inspect"
 def command(
     *,
     files: tuple[Path, ...] = argument("A file with scores and labels, or any other input; - is stdin."),
-    run: Run,
+    run: CommandRun,
     reading: Reading,
 ) -> int:
     """Say what a file would be read as, and why.

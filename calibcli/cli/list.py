@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from calibcli.cli.run import Run, takes
-from calibcli.spec import argument
+from calibcli.cli.run import CommandRun, takes
+from calibcli.core.options import argument
 
 PANEL = "Inspect"
 
 
 @takes
 def command(
-    *, name: str = argument("A list (metrics, methods, losses, ...), or one entry of any: ece.", ""), run: Run
+    *, name: str = argument("A list (metrics, methods, losses, ...), or one entry of any: ece.", ""), run: CommandRun
 ) -> int:
     """List what can be chosen by name: metrics, methods, losses, quantities, architectures, formats.
 
@@ -18,6 +18,6 @@ def command(
 
     Example: calib list ece
     """
-    from calibcli import catalogue
+    from calibcli.api import catalogue
 
     return run.finish(catalogue.listing(name) if name else catalogue.overview())

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from calibcli.cli.run import Run, takes
-from calibcli.device import Machine
-from calibcli.inputs import opening
-from calibcli.spec import Rows, argument, option
+from calibcli.cli.run import CommandRun, takes
+from calibcli.core.options import Rows, argument, option
+from calibcli.networks.device import Machine
+from calibcli.scores import reading_options
 
 PANEL = "Measure"
 
@@ -15,14 +15,14 @@ PANEL = "Measure"
 @takes
 def command(
     *,
-    model: Path = argument(opening.MODEL),
+    model: Path = argument(reading_options.MODEL),
     save: Path = option(..., "File to write: .npz, .safetensors or .npy.", writes="file"),
-    data: str | None = option(None, opening.DATA),
+    data: str | None = option(None, reading_options.DATA),
     batch_size: Rows = option(256, "Rows per forward pass."),
     machine: Machine,
-    run: Run,
-    network: opening.Network,
-    rows: opening.Rows,
+    run: CommandRun,
+    network: reading_options.NetworkOptions,
+    rows: reading_options.DatasetOptions,
 ) -> int:
     """Run a model over a data set and save its logits and labels for the other commands.
 

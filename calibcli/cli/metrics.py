@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, cast
 
-from calibcli.cli.run import Measured, Run, asked, takes
-from calibcli.device import Work
-from calibcli.errors import UsageError
-from calibcli.inputs.opening import Reading
-from calibcli.spec import Drawn, OrNone, argument, option
+from calibcli.cli.run import CommandRun, MetricOptions, asked, takes
+from calibcli.core.errors import UsageError
+from calibcli.core.options import Drawn, OrNone, argument, option
+from calibcli.networks.device import Work
+from calibcli.scores.reading_options import Reading
 
 PANEL = "Measure"
 
@@ -18,7 +18,7 @@ PANEL = "Measure"
 def command(
     *,
     files: tuple[Path, ...] = argument("Scores and labels: .npz, .npy, .csv, ...; - is stdin."),
-    what: Measured,
+    what: MetricOptions,
     top_k: OrNone = option(0, "Also for the top 2, ..., k classes together."),
     partial: Path | None = option(
         None,
@@ -28,7 +28,7 @@ def command(
     ),
     curve: Drawn = option("corp", "What the picture draws: isotonic regression, accuracy per bin, or a smooth curve."),
     work: Work,
-    run: Run,
+    run: CommandRun,
     reading: Reading,
 ) -> int:
     """Measure calibration: every number with its uncertainty, and a reliability diagram.
@@ -40,7 +40,7 @@ def command(
     how: dict[str, Any] = what.how | {"seed": work.seed}
     progress = run.progress("measuring")
     if partial is not None:
-        from calibcli.api.accumulating import partly
+        from calibcli.api.measuring import partly
 
         if top_k:
             raise UsageError("--top-k needs the scores of all rows together", "leave it out, or --partial")
@@ -56,11 +56,11 @@ def command(
             )
         )
     from calibcli.api.measuring import measured
-    from calibcli.inputs.scores.from_arrays import How
-    from calibcli.metrics.report import Options
+    from calibcli.metrics.report import ReportOptions
+    from calibcli.scores.from_arrays import How
 
     shown = run.screen_alone  # which has few numbers, bins for a picture and no digest: no more is worked out
-    options = Options(
+    options = ReportOptions(
         specs=what.metric or None,
         few=shown,
         top_k=top_k,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from calibcli.cli.run import Run, asked, takes
-from calibcli.device import Work
-from calibcli.errors import UsageError
-from calibcli.inputs.opening import Reading
-from calibcli.spec import Alpha, Level, Positive, argument, option
+from calibcli.cli.run import CommandRun, asked, takes
+from calibcli.core.errors import UsageError
+from calibcli.core.options import Alpha, Level, Positive, argument, option
+from calibcli.networks.device import Work
+from calibcli.scores.reading_options import Reading
 
 PANEL = "Measure"
 
@@ -32,7 +32,7 @@ def command(
     level: Level = option(0.95, "Confidence level of the intervals."),
     alpha: Alpha = option(0.05, "Family-wise error probability of the differences that are called real."),
     work: Work,
-    run: Run,
+    run: CommandRun,
     reading: Reading,
 ) -> int:
     """Tell rows of the distribution from others by confidence, entropy and energy: AUROC, AUPR, FPR at 95 % TPR.
@@ -41,7 +41,7 @@ def command(
 
     Example: calib ood test.npz svhn.npz -o ood.png
     """
-    from calibcli.api.detecting import ood
+    from calibcli.api.finding import ood
 
     if len(against) not in (0, 2):
         problem = f"{len(against)} files to compare with" if against[1:] else "one file to compare with"

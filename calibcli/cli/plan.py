@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from calibcli.cli.run import Run, asked, takes
-from calibcli.device import Seeded
-from calibcli.gate.request import LIMIT, MAX, MIN, Assumptions
-from calibcli.inputs.opening import Reading
-from calibcli.spec import option
+from calibcli.cli.run import CommandRun, asked, takes
+from calibcli.core.options import option
+from calibcli.gate.options import LIMIT, MAX, MIN, Assumptions
+from calibcli.networks.device import Seeded
+from calibcli.scores.reading_options import Reading
 
 PANEL = "Gate"
 
@@ -24,7 +24,7 @@ def command(
     pilot: Path | None = option(None, "Scores of a pilot; without it, a synthetic model.", "--from", metavar="FILE"),
     assumed: Assumptions,
     seeded: Seeded,
-    run: Run,
+    run: CommandRun,
     reading: Reading,
 ) -> int:
     """Say how many rows a gate needs to PASS a good model, or to FAIL a bad one, with a stated chance.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from calibcli.cli.run import Run, takes
-from calibcli.spec import argument
+from calibcli.cli.run import CommandRun, takes
+from calibcli.core.options import argument
 
 PANEL = "Gate"
 
@@ -14,7 +14,7 @@ PANEL = "Gate"
 def command(
     *,
     results: tuple[Path, ...] = argument("Results that calib wrote with -o FILE.json, of any commands."),
-    run: Run,
+    run: CommandRun,
 ) -> int:
     """Put results together: verdicts and sentences of each; with -o report.html as a page with figures and tables.
 
@@ -23,6 +23,6 @@ def command(
 
     Example: calib report metrics.json check.json -o report.html
     """
-    from calibcli.api.reporting import report
+    from calibcli.api.gating import report
 
     return run.finish(report(*results))

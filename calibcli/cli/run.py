@@ -19,12 +19,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
-from calibcli import __version__, files, headline, render, spec
-from calibcli.errors import CalibError, Exit, UsageError, as_options
-from calibcli.inputs.opening import Reading
-from calibcli.render import sheet, stream
-from calibcli.result import Result
-from calibcli.spec import Count, Edges, Level, Style, option
+from calibcli import __version__, headlines, render
+from calibcli.core import files
+from calibcli.core import options as spec
+from calibcli.core.errors import CalibError, Exit, UsageError, as_options
+from calibcli.core.options import Count, Edges, Level, Style, option
+from calibcli.core.result import Result
+from calibcli.render import table_contents, terminal
+from calibcli.scores.reading_options import Reading
 
 COMPLETION = "_CALIB_COMPLETE"  # in the environment: a shell asks what a line may go on with
 
@@ -35,7 +37,7 @@ def asked(reading: Reading) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MetricOptions:
     """What is measured, of rows as of the states that their parts left behind."""
 
     metric: Sequence[str] = option(
@@ -62,7 +64,7 @@ def speaks() -> bool:
 
 
 @dataclass
-class Run:
+class CommandRun:
     """What every command opens first and finishes last.
 
     Raises:
@@ -101,13 +103,13 @@ class Run:
     def note(self, text: str) -> None:
         """A remark on stderr."""
         if not self.quiet:
-            print(stream.fitted(f"note: {text}", sys.stderr), file=sys.stderr)
+            print(terminal.fitted(f"note: {text}", sys.stderr), file=sys.stderr)
 
     def progress(self, title: str) -> Callable[[float, str], None]:
         """A progress callback drawn on stderr (nothing when quiet or not a terminal)."""
         if self.quiet or not sys.stderr.isatty():
             return lambda *_: None
-        from calibcli.render.progress import bar
+        from calibcli.render.terminal import bar
 
         return bar(title)
 
@@ -131,7 +133,7 @@ class Run:
             "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.started)),
             "seconds": round(time.time() - self.started, 3),
         }
-        return dataclasses.replace(headline.headed(result), provenance=provenance)
+        return dataclasses.replace(headlines.headed(result), provenance=provenance)
 
     def finish(self, result: Result, asked: bool = False) -> int:
         """Stamp provenance, write `-o` files, print to stdout; the exit code that the checks ask for.
@@ -150,12 +152,12 @@ class Run:
                 render.write(stamped, path, self.style)
             except CalibError as error:  # the other places still get the result
                 failed = failed or error
-        Run.latest_code = code if failed is None else int(failed.code)
-        detail: sheet.Detail = "all" if self.verbose else "asked" if asked else "few"
-        if "calibcli.render.progress" in sys.modules:
-            from calibcli.render import progress
+        CommandRun.latest_code = code if failed is None else int(failed.code)
+        detail: table_contents.Detail = "all" if self.verbose else "asked" if asked else "few"
+        if "calibcli.render.terminal" in sys.modules:
+            from calibcli.render import terminal
 
-            progress.close()
+            terminal.close()
         for note in render.notes(result, self.format, detail):
             self.note(note)
         render.show(stamped, self.format, detail)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from calibcli.cli.run import Run, asked, takes
-from calibcli.device import Work
-from calibcli.inputs.opening import Reading
-from calibcli.spec import Folds, Level, Seed, argument, option
+from calibcli.cli.run import CommandRun, asked, takes
+from calibcli.core.options import Folds, Level, Seed, argument, option
+from calibcli.networks.device import Work
+from calibcli.scores.reading_options import Reading
 
 PANEL = "Fix"
 
@@ -34,7 +34,7 @@ def command(
     ),
     level: Level = option(0.95, "Confidence level of intervals."),
     work: Work,
-    run: Run,
+    run: CommandRun,
     reading: Reading,
 ) -> int:
     """Fit a calibration map such as a temperature, and measure before and after on rows it was not fitted on.

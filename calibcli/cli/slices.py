@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from calibcli.cli.run import Run, asked, takes
-from calibcli.inputs.opening import Reading
+from calibcli.cli.run import CommandRun, asked, takes
+from calibcli.core.options import argument
+from calibcli.scores.reading_options import Reading
 from calibcli.slices import Search
-from calibcli.spec import argument
 
 PANEL = "Inspect"
 
@@ -17,7 +17,7 @@ def command(
     *,
     files: tuple[Path, ...] = argument("Scores with labels and columns; - is stdin."),
     search: Search,
-    run: Run,
+    run: CommandRun,
     reading: Reading,
 ) -> int:
     """Find the rules on the columns, of one or two conditions, whose rows show more than chance: where a model fails.

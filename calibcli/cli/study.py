@@ -12,20 +12,20 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from calibcli.cli.run import Run, takes
-from calibcli.errors import UsageError
-from calibcli.files import atomic
-from calibcli.result import Cell, Result, Table
-from calibcli.spec import Jobs, Rows, Seeds, argument, option
+from calibcli.cli.run import CommandRun, takes
+from calibcli.core.errors import UsageError
+from calibcli.core.files import atomic
+from calibcli.core.options import Jobs, Rows, Seeds, argument, option
+from calibcli.core.result import Cell, Result, Table
 
 if TYPE_CHECKING:
-    from calibcli.study.experiment import Study
+    from calibcli.lab.study.experiment import Study
 
 PANEL = "Train"
 READY = """
 import json, signal, sys
 signal.signal(signal.SIGINT, signal.SIG_DFL)
-import calibcli.study.work
+import calibcli.lab.study.runs
 from calibcli.cli.app import main
 line = sys.stdin.read()
 sys.exit(main(json.loads(line)) if line else 0)
@@ -51,7 +51,7 @@ def command(
     show: bool = option(False, "Print the recipe, to edit and run.", "--print"),
     trust: bool = option(False, "Run code that the recipe names: module:factory of a network, a loss or rows."),
     expect: bool = option(False, "Exit with 1 or 3 where a claim is reversed or undecided."),
-    run: Run,
+    run: CommandRun,
 ) -> int:
     """Run an experiment: every arm with every seed, measured on the same rows, and a verdict on each claim.
 
@@ -63,8 +63,8 @@ def command(
     if not what:
         return run.finish(_overview())
     others = [_ready() for _ in range(1, 1 if report_only or dry_run or show else jobs)]
-    from calibcli.study import experiment, parsing, work
-    from calibcli.study.judgement import report
+    from calibcli.lab.study import experiment, parsing, runs
+    from calibcli.lab.study.report import report
 
     if (Path(what) / parsing.FILE).is_file():
         save = Path(what)
@@ -79,23 +79,23 @@ def command(
         print(text, end="")
         return 0
     if study.computes:
-        from calibcli.study import shapes
+        from calibcli.lab.study import analytic
 
-        return run.finish(shapes.computed(study))
+        return run.finish(analytic.computed(study))
     if dry_run:
         return run.finish(_plan(study))
     if save is None:
         raise UsageError("a study keeps its runs", f"pass --save out/{study.name}")
     if report_only and work_only:
         raise UsageError("nothing is left to do", "pass --report-only or --work-only")
-    places = [] if report_only else work.places(device or study.device, jobs)
+    places = [] if report_only else runs.places(device or study.device, jobs)
     parsing.keep(study, save)
     if places:
         more = [*["--seeds", str(seeds)] * bool(seeds), *["--until", str(until)] * bool(until), *["--trust"] * trust]
         end = None if until is None else time.monotonic() + 60 * until
         with _at_work(others, places[1:], [str(save), *more]):
             here = dataclasses.replace(study, device=places[0])
-            work.work(here, save, run.progress(study.name), end, wait=not work_only)
+            runs.work(here, save, run.progress(study.name), end, wait=not work_only)
     if work_only:
         return run.finish(_so_far(study, save))
     found = report(study, save, expect)
@@ -128,7 +128,7 @@ def _at_work(others: Sequence[subprocess.Popen[str]], places: Sequence[str], arg
         other.wait()
 
 
-def _write(found: Result, save: Path, run: Run) -> None:
+def _write(found: Result, save: Path, run: CommandRun) -> None:
     """The report as data, and as a page where there is what draws it."""
     with atomic(save / "result.json") as temporary:
         temporary.write_text(found.to_json() + "\n", "utf-8")
@@ -140,18 +140,18 @@ def _write(found: Result, save: Path, run: Run) -> None:
 
 
 def _so_far(study: Study, save: Path) -> Result:
-    from calibcli.study import work
-    from calibcli.study.experiment import SCREEN
+    from calibcli.lab.study import runs
+    from calibcli.lab.study.experiment import SCREEN
 
-    every = work.runs(study)
-    told = f"{sum(bool(work.record(save, one)) for one in every)} of {len(every)}"
+    every = runs.runs(study)
+    told = f"{sum(bool(runs.record(save, one)) for one in every)} of {len(every)}"
     return Result(
         command="study", facts={"headline": f"{told} runs are done.", "study": study.name, "runs": told}, screen=SCREEN
     )
 
 
 def _overview() -> Result:
-    from calibcli.study import experiment, parsing
+    from calibcli.lab.study import experiment, parsing
 
     rows: list[list[Cell]] = []
     for name in experiment.built_in():
@@ -162,9 +162,9 @@ def _overview() -> Result:
 
 
 def _plan(study: Study) -> Result:
-    from calibcli.study import experiment, work
+    from calibcli.lab.study import experiment, runs
 
-    rows: list[list[Cell]] = [[one.arm.name, one.arch, one.seed, one.arm.loss] for one in work.runs(study)]
+    rows: list[list[Cell]] = [[one.arm.name, one.arch, one.seed, one.arm.loss] for one in runs.runs(study)]
     return Result(
         command="study",
         tables=[Table(name="runs", columns=["arm", "network", "seed", "loss"], rows=rows)],

@@ -17,7 +17,7 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from calibcli import __version__
 from calibcli.cli.run import COMPLETION, Command, Option
-from calibcli.errors import Exit, UsageError
+from calibcli.core.errors import Exit, UsageError
 
 ABOUT = "Measure, fix and gate the calibration of a classifier, and the curvature of its loss."
 TAKES = {int: "INTEGER", float: "NUMBER", str: "TEXT", Path: "PATH", bool: ""}
@@ -199,7 +199,7 @@ def _entries(shelf: str, ending: str) -> Callable[[str], list[str]]:
     """What a spec may begin with, for a shell that completes it."""
 
     def complete(incomplete: str) -> list[str]:
-        from calibcli import catalogue
+        from calibcli.api import catalogue
 
         one = catalogue.SHELVES.get(shelf)
         names = (

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from calibcli.cli.run import Run, takes
-from calibcli.gate.request import LIMIT, MAX, MIN
-from calibcli.inputs import opening
-from calibcli.spec import NotNegative, argument, option
+from calibcli.cli.run import CommandRun, takes
+from calibcli.core.options import NotNegative, argument, option
+from calibcli.gate.options import LIMIT, MAX, MIN
+from calibcli.scores import reading_options
 
 PANEL = "Gate"
 
@@ -24,9 +24,9 @@ def command(
     config: Path | None = option(None, "Configuration to read instead of calib.toml or tool.calib in pyproject.toml."),
     tolerance: NotNegative | None = option(None, "Largest difference of a probability; default: 1e-6."),
     kind: str | None = option(None, "Of recorded scores: logits, probabilities or log_probabilities."),
-    run: Run,
-    network: opening.Network,
-    rows: opening.Rows,
+    run: CommandRun,
+    network: reading_options.NetworkOptions,
+    rows: reading_options.DatasetOptions,
 ) -> int:
     """Hold what is deployed against its calibrator: the largest difference, changed predictions, the gate's verdicts.
 

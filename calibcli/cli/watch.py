@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from calibcli.cli.run import Run, asked, takes
-from calibcli.gate.request import LIMIT, MAX, MIN
-from calibcli.inputs.opening import Reading
-from calibcli.spec import Alpha, Count, Nats, PerYear, argument, option
+from calibcli.cli.run import CommandRun, asked, takes
+from calibcli.core.options import Alpha, Count, Nats, PerYear, argument, option
+from calibcli.gate.options import LIMIT, MAX, MIN
+from calibcli.scores.reading_options import Reading
 
 PANEL = "Gate"
 
@@ -33,7 +33,7 @@ def command(
     name: str = option("", "Name of the model; rows of another one are refused."),
     config: Path | None = option(None, "Configuration to read instead of calib.toml or tool.calib in pyproject.toml."),
     restart: bool = option(False, "Start a new state; the one that is there is kept beside it."),
-    run: Run,
+    run: CommandRun,
     reading: Reading,
 ) -> int:
     """Watch a model: add the rows of a night to a state, and say whether a rule is broken, or was from some night on.
@@ -46,7 +46,7 @@ def command(
 
     Example: calib watch state.json tonight.npz --max ece=0.05 --min accuracy=0.88
     """
-    from calibcli.api.watching import Watch
+    from calibcli.api.gating import Watch
 
     watch = Watch(
         state,

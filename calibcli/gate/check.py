@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
-from calibcli.errors import UsageError
-from calibcli.gate import baseline, words
-from calibcli.gate.baseline import Missing, Rows
-from calibcli.gate.config import Config, Gate
-from calibcli.gate.limits import Rule, resolved
-from calibcli.gate.pairing import Unpaired, pair
-from calibcli.gate.sources import Scores, ece_estimate
-from calibcli.gate.stored import Source
-from calibcli.gate.verdict import Claim, judge
+from calibcli.core.errors import CalibError, InputError, UsageError
+from calibcli.core.figure_data import RULES, Plot
+from calibcli.core.files import reading as note_inputs
+from calibcli.core.result import WORST_FIRST, Check, Estimate, Result, Screen, Table
+from calibcli.core.statistics import effective_rows
+from calibcli.gate import baseline, config, verdicts
+from calibcli.gate.baseline import BaselineRows, Missing, Unpaired, hashes, pair
+from calibcli.gate.config import Config, Gate, parsed
+from calibcli.gate.options import Request
+from calibcli.gate.sources import BY_CLASS, RecordedOutputs, Results, Source, ece_estimate
+from calibcli.gate.verdicts import LimitRule, SupportedClaim, judge, resolved
 from calibcli.metrics.intervals import BOUNDLESS, average
-from calibcli.metrics.sample import traits
-from calibcli.plots import RULES, Plot
-from calibcli.predictions import Progress
-from calibcli.result import WORST_FIRST, Check, Estimate, Result, Screen, Table
+from calibcli.metrics.shelf import traits
+from calibcli.scores import array_names, recorded_outputs
+from calibcli.scores.columns import columns
+from calibcli.scores.files.source import Source as InputFile
+from calibcli.scores.predictions import Predictions, Progress
+from calibcli.scores.reading_options import Reading
 
 MOST_SLICES = 1000
-Judged = Callable[[str], tuple[Rows, Rows] | str]
+Judged = Callable[[str], tuple[BaselineRows, BaselineRows] | str]
 """Baseline path -> (rows of this input hashed like the baseline's, rows of the baseline), or why not."""
 
 
@@ -52,9 +61,9 @@ def check(source: Source, config: Config, rows: Judged | None = None, progress: 
             checks.append(_against_baseline(rule, config.alpha, source, rows))
             continue
         choice = source.judged(rule.gate)
-        kind = words.kind(choice)
+        kind = verdicts.kind(choice)
         checks += [dataclasses.replace(one, kind=kind) for one in _within_limit(rule, config.alpha, source)]
-        notes |= {words.unseen(rule.gate.name, kind): None} if kind else {}
+        notes |= {verdicts.unseen(rule.gate.name, kind): None} if kind else {}
     tell(1.0, "")
     if not checks:
         none = "no gate is configured: write --max ece=0.05, or gates in calib.toml"
@@ -64,7 +73,7 @@ def check(source: Source, config: Config, rows: Judged | None = None, progress: 
     return dataclasses.replace(result, screen=Screen(one_page=True, badge="calibration"))
 
 
-def _within_limit(rule: Rule, alpha: float, source: Source) -> list[Check]:
+def _within_limit(rule: LimitRule, alpha: float, source: Source) -> list[Check]:
     gate = rule.gate
     parts = source.slices(gate)
     if isinstance(parts, str):
@@ -84,7 +93,7 @@ def _within_limit(rule: Rule, alpha: float, source: Source) -> list[Check]:
     return checks
 
 
-def _judged(rule: Rule, claim: Claim | str, scope: str, *said: str) -> Check:
+def _judged(rule: LimitRule, claim: SupportedClaim | str, scope: str, *said: str) -> Check:
     """The verdict on a claim, or NOT RUN where none can be made."""
     excused = rule.gate.on_not_run == "warn"
     if isinstance(claim, str):
@@ -96,7 +105,7 @@ def _judged(rule: Rule, claim: Claim | str, scope: str, *said: str) -> Check:
     return rule.check(verdict.outcome, message, excused, scope=scope, estimate=estimate, n_needed=verdict.n_needed)
 
 
-def _against_baseline(rule: Rule, alpha: float, source: Source, rows: Judged | None) -> Check:
+def _against_baseline(rule: LimitRule, alpha: float, source: Source, rows: Judged | None) -> Check:
     """The mean difference to the baseline on the same rows, against the margin."""
     gate = rule.gate
     found = rows(gate.baseline) if rows is not None else "this input has no rows"
@@ -129,13 +138,13 @@ def _against_baseline(rule: Rule, alpha: float, source: Source, rows: Judged | N
         se=delta.mean.se,
     )
     same = "the same predictions on all of them" if baseline.identical(new, base, pairing) else ""
-    claim = Claim(estimate=estimate, low=estimate.low, high=estimate.high)
+    claim = SupportedClaim(estimate=estimate, low=estimate.low, high=estimate.high)
     return _judged(rule, claim, "minus baseline", pairing.how, same)
 
 
 def rules_plot(checks: Sequence[Check]) -> list[Plot]:
     """Draw value, bounds and limit of every rule that has them, the worst verdict first where they are many."""
-    from calibcli.gate.forest import MOST, Row, forest  # here, as few checks are drawn
+    from calibcli.gate.compare import MOST, Row, forest  # here, as few checks are drawn
 
     drawn = [c for c in checks if c.estimate is not None and c.limit is not None]
     if len(drawn) > MOST:
@@ -161,7 +170,7 @@ def rules_plot(checks: Sequence[Check]) -> list[Plot]:
 def _tables(source: Source, config: Config) -> list[Table]:
     """ECE and accuracy of every slice of the columns in [data] slices that no gate judges, for the reader."""
     judged = {gate.by for gate in config.gates if traits(gate.name).get("table_bounds")}
-    if not isinstance(source, Scores):
+    if not isinstance(source, RecordedOutputs):
         return []
     tables = []
     for name in config.slices:
@@ -177,3 +186,238 @@ def _tables(source: Source, config: Config) -> list[Table]:
         columns = [name, "n", "accuracy", "ece", "lower", "upper", "if calibrated"]
         tables.append(Table(name=f"by_{name}", title=f"By {name}", columns=columns, rows=rows))
     return tables
+
+
+# The inputs of a gate: scores or an earlier result, and the baseline to compare with.
+
+
+def open_source(given: Any, config: Config, reading: Mapping[str, Any]) -> Source:
+    """What the gates are asked about: what Python has, or `eval`, a scores file or the JSON of any command.
+
+    Args:
+        given: predictions, a result, several files, or the name of a file, which `config` has too.
+        reading: options of `inputs.scores.recorded.read`.
+
+    Raises:
+        InputError: refused.
+    """
+    if isinstance(given, Predictions):
+        return RecordedOutputs(given, config)
+    if isinstance(given, Result):
+        return Results(given, "result")
+    if not isinstance(given, list) and Path(config.eval).suffix == ".json":
+        result, entry = read_result(config.eval)
+        return Results(result, config.eval, files=[entry])
+    named = given if isinstance(given, list) else config.eval
+    return RecordedOutputs(read_scores(named, reading, [*config.slices, *columns_wanted(config)]), config)
+
+
+def columns_wanted(config: Config) -> list[str]:
+    """Columns that gates judge by, or whose values are conditions of theirs."""
+    named = [gate.by for gate in config.gates if gate.by]
+    named += [condition.column for text in named for condition in parsed(text)]
+    return [name for name in named if name != BY_CLASS]
+
+
+def read_result(path: str | Path) -> tuple[Result, dict[str, str]]:
+    """The result in a JSON file, and path and sha256 of the bytes that it was read from.
+
+    Raises:
+        InputError: it cannot be read, or is no result.
+    """
+    source = InputFile(path)
+    return Result.from_json(source.read(), str(path)), source.entry()
+
+
+def read_scores(path: recorded_outputs.Paths, reading: Mapping[str, Any], by: Sequence[str] = ()) -> Predictions:
+    """Recorded outputs with those of the columns `by` that the file has."""
+    how = Reading(**{**reading, "by": ()})
+    sources = recorded_outputs.open_all(path, how)
+    contents = [recorded_outputs.load(source) for source in sources]
+
+    there = []
+    for name in dict.fromkeys(by):
+        with contextlib.suppress(CalibError):
+            array_names.column(contents[0], name, "by", "")
+            there.append(name)
+    return recorded_outputs.predictions(contents, sources, dataclasses.replace(how, by=tuple(there)))
+
+
+def check_overlap(fit: str, found: Predictions, reading: Mapping[str, Any]) -> tuple[str, list[dict[str, Any]]]:
+    """A note on rows that are in `fit` too, or ""; and path and sha256 of what was read.
+
+    Raises:
+        InputError: more than 1 % are; or it has other classes.
+    """
+    from calibcli.scores.input_mistakes import refuse_overlap  # here, as few checks say what was fitted on
+
+    fitted = read_scores(fit, {**reading, "weights": None, "group": None, "ids": None})
+    if fitted.k != found.k:
+        problem = f"{fitted.source}, which was fitted on, has {fitted.k} classes, {found.source} {found.k}"
+        raise InputError(problem, "pass outputs of the same model (--fitted-on)")
+    return refuse_overlap(fitted, found, way_out=""), recorded_outputs.provenance(fitted)
+
+
+@dataclass(eq=False)
+class Baselines:
+    """Rows of the input beside those of a baseline; each is worked out once."""
+
+    source: Source
+    reading: Mapping[str, Any]
+    files: list[dict[str, Any]] = field(default_factory=list)
+    used: dict[str, BaselineRows | str] = field(default_factory=dict)
+
+    def __call__(self, path: str) -> tuple[BaselineRows, BaselineRows] | str:
+        """(rows of the input, hashed with the baseline's salt; rows of the baseline), or why there are none."""
+        if path not in self.used:
+            self.used[path] = self._read(path)
+        base = self.used[path]
+        if isinstance(base, str):
+            return base
+        if self.own is None:
+            return "the input is a result without rows; pass the scores, or write it with --keep-rows"
+        if isinstance(self.source, RecordedOutputs) and self.source.predictions.ids is not None:
+            ids = hashes(self.source.predictions.ids, base.salt)
+            return dataclasses.replace(self.own, salt=base.salt, ids=ids), base
+        return self.own, base
+
+    @cached_property
+    def own(self) -> BaselineRows | None:
+        """Rows of the input; None of a result that was written without them."""
+        if isinstance(self.source, RecordedOutputs):
+            found, table = self.source.predictions, self.source.whole.columns
+            return baseline.rows(found, table if len(table.nll) else columns(found, class_bins=()))
+        return kept_rows(self.source.result, self.source.source)
+
+    def _read(self, path: str) -> BaselineRows | str:
+        if not os.path.exists(path):
+            return Missing(f"no baseline at {path}")
+        if Path(path).suffix == ".json":
+            result, entry = read_result(path)
+            self.files.append(entry)
+            kept = kept_rows(result, path)
+            return kept if kept is not None else f"{path} holds no rows; write it with --keep-rows"
+        found = read_scores(path, {**self.reading, "weights": None, "group": None})
+        self.files += recorded_outputs.provenance(found)
+        return baseline.rows(found, columns(found, class_bins=()))
+
+
+def kept_rows(result: Result, source: str) -> BaselineRows | None:
+    """The rows that a result was written with, or None."""
+    packed = result.facts.get("rows")
+    return BaselineRows.unpack(packed, source) if isinstance(packed, dict) else None
+
+
+# One run of `calib check`: what was asked for, merged with the configuration, read and judged.
+
+
+FROM_FILE = ("group", "weights", "ids", "scores", "labels", "kind", "classes")
+"""What the configuration may say of how files are read, where the request is silent."""
+
+
+def asked(request: Request) -> Config:
+    """The configuration with the request over it.
+
+    Raises:
+        UsageError: either of them is wrong, or no input is named.
+    """
+    by = request.reading.get("by")
+    found = config.load(request.config, rules=False).over(
+        eval=str(request.input) if isinstance(request.input, str | Path) else None,
+        slices=tuple(by) if by else None,
+        **{name: getattr(request, name) for name in ("fitted_on", "alpha", "bins", "bounds", "seed")},
+    )
+    if not found.eval and request.input is None:
+        raise UsageError("no input", 'name a file with scores, or set eval = "FILE" under [data] of calib.toml')
+    return dataclasses.replace(found, gates=tuple(_gates(request, found)))
+
+
+def _gates(request: Request, found: Config) -> list[Gate]:
+    """Gates of the command line; those of the file when it has none."""
+    rules = [("max", text) for text in request.max] + [("min", text) for text in request.min]
+    gates = [config.limit_rule(text, side, scope=request.scope) for side, text in rules]
+    by = tuple(request.reading.get("by") or ())
+    gates += [dataclasses.replace(gate, by=name) for name in by for gate in gates]
+    if by and not gates:
+        raise UsageError("--by without --max or --min", 'name a rule, or write by = "..." in the gates of the file')
+    if request.margin and not request.baseline:
+        raise UsageError("--margin without --baseline", "add --baseline result.json")
+    gates += [config.limit_rule(text, "margin", baseline=request.baseline) for text in request.margin]
+    if not gates and request.baseline and any(g.baseline for g in found.gates):
+        gates = [dataclasses.replace(g, baseline=request.baseline) if g.baseline else g for g in found.gates]
+    elif request.baseline and not request.margin:
+        gates.append(Gate(metric="temperature_gain", baseline=request.baseline, margin=0.0))
+    asked_for = {"min_n": request.min_n, "on_inconclusive": request.on_inconclusive}
+    changed: dict[str, Any] = {key: value for key, value in asked_for.items() if value is not None}
+    return [dataclasses.replace(gate, **changed) for gate in (gates or found.gates)]
+
+
+def run(
+    request: Request, progress: Progress | None = None, settings: Config | None = None, diagram: bool = False
+) -> Result:
+    """Read the input and judge every gate. The provenance holds path and sha256 of each file, as it was read.
+
+    Args:
+        settings: of `asked(request)`, where the caller has them already.  diagram: of scores, with the reliability
+            diagram in `plots`.
+    """
+    settings = settings or asked(request)
+    note_inputs(*settings.named())
+    how = reading(request.reading, settings)
+    source = open_source(request.input, settings, how)
+    if not isinstance(source, RecordedOutputs):
+        _refuse_settings_of_scores(request)
+    baselines = Baselines(source, how)
+    result = check(source, settings, baselines, progress)
+    if diagram:
+        result = dataclasses.replace(result, plots=rules_plot(result.checks))
+    facts: dict[str, Any] = {"config": ", ".join(settings.sources), "alpha": settings.alpha}
+    notes, files = list[str](), [*source.files]
+    if isinstance(source, RecordedOutputs):
+        if diagram:
+            result = dataclasses.replace(result, plots=[*result.plots, *source.diagram()])
+        p = source.predictions
+        notes += p.notes
+        facts |= {"n": p.n, **p.problem}
+        if p.weights is not None and p.weight_kind == "sampling":
+            facts["n_eff"] = round(effective_rows(p.weights), 1)
+        if p.groups is not None:
+            facts["groups"] = len(set(p.groups.tolist()))
+        if settings.fitted_on:
+            overlap, read = check_overlap(settings.fitted_on, p, how)
+            notes += [overlap] if overlap else []
+            files += read
+    if request.keep_rows:
+        if baselines.own is None:
+            raise UsageError("--keep-rows needs scores, this input is a result", "pass the scores file")
+        facts["rows"] = baselines.own.pack()
+    provenance = {"inputs": [*files, *baselines.files, *settings.files], "seed": settings.seed}
+    return dataclasses.replace(result, notes=[*result.notes, *notes], facts=facts, provenance=provenance)
+
+
+def _refuse_settings_of_scores(request: Request) -> None:
+    """A stored result is as it was computed: what would compute or read it otherwise is refused, not ignored.
+
+    Raises:
+        UsageError: such an option was given.
+    """
+    given = {"bins": request.bins, "bounds": request.bounds, "fitted_on": request.fitted_on}
+    given |= {key: value for key, value in request.reading.items() if key != "by"}
+    for key, value in given.items():
+        if value is not None and not (isinstance(value, bool | tuple | str) and not value):
+            problem = f"--{key.replace('_', '-')} has no effect on a stored result"
+            raise UsageError(problem, "leave it out, or pass the scores")
+
+
+def reading(options: Mapping[str, Any], settings: Config) -> dict[str, Any]:
+    """Options of `inputs.scores.recorded.read`: the command line's, else the configuration's."""
+    found = {key: value for key, value in options.items() if key not in ("by", "multilabel")}
+    if options.get("multilabel"):
+        raise UsageError("a gate takes one label per row", "check every label of a multi-label problem on its own")
+    for key in FROM_FILE:
+        value = getattr(settings, key)
+        if value and not found.get(key):
+            found[key] = list(value) if isinstance(value, tuple) else value
+    if settings.weight_kind and found.get("weight_kind", "sampling") == "sampling":
+        found["weight_kind"] = settings.weight_kind
+    return found

@@ -1,27 +1,186 @@
-"""Differences between models, on the same rows or between results, and which of them are real after multiplicity."""
+"""Draw numbers of different units on one axis: a row each, in units of half its interval, from a reference."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from calibcli.errors import InputError, UsageError
+from calibcli.core import number_format
+from calibcli.core.errors import InputError, UsageError
+from calibcli.core.figure_data import Curve, Plot, first_alone
+from calibcli.core.result import Estimate, Result, Screen, Table
+from calibcli.core.shelves import Choice
+from calibcli.core.statistics import SMALLEST_P, normal_quantile, two_sided
 from calibcli.gate import baseline
-from calibcli.gate.differences import LEVEL, Difference, Model, combined, difference
-from calibcli.gate.forest import Row, forest
-from calibcli.gate.pairing import Unpaired, pair
-from calibcli.gate.pairing import keys as keys_of
-from calibcli.metrics import DEFAULT, METRICS, Sample, choose, columns_of, estimates, first_screen, known
-from calibcli.metrics.paired import outside, shown
-from calibcli.metrics.sample import traits
-from calibcli.plots import Plot, first_alone
-from calibcli.predictions import Array, Predictions, notes_of
-from calibcli.result import Estimate, Result, Screen, Table
-from calibcli.shelves import Choice
+from calibcli.gate.baseline import Pairing, Unpaired, pair
+from calibcli.gate.baseline import keys as keys_of
+from calibcli.gate.verdicts import at_level
+from calibcli.metrics import DEFAULT, METRICS, Sample, choose, columns_of, estimates, known, paired, shelf
+from calibcli.metrics.paired import Paired, outside, shown
+from calibcli.metrics.shelf import traits
+from calibcli.scores.columns import Columns
+from calibcli.scores.predictions import Array, Predictions, notes_of
+
+MOST = 40  # rows that a reader can still tell apart on a page
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One row of a forest plot.
+
+    Attributes:
+        label: the name of the row; its number and interval are written behind it.
+        estimate: the number; without a value or bounds it is not drawn.
+        reference: where the axis has its 0: a limit, or 0 for a difference.
+        verdict: the legend's text of its colour.  role: `good`, `bad` or `undecided`.
+        flipped: whether larger numbers lie to the left.
+    """
+
+    label: str
+    estimate: Estimate
+    reference: float = 0.0
+    verdict: str
+    role: str
+    flipped: bool = False
+
+
+def forest(rows: Sequence[Row], *, name: str, title: str, axis: str, line: str, group: str = "") -> list[Plot]:
+    """One panel with a row for every estimate that has a bound; none where no estimate has.
+
+    The position of a number x is (x - reference) / h, with h half the width of its interval, or the distance to its
+    only bound. All intervals so have a width of 2, whatever their unit, and those that hold the reference cross 0.
+
+    Args:
+        axis: the label of the axis.  line: what the line at 0 is.  group: of small multiples.
+    """
+    drawn = [row for row in rows if row.estimate.value is not None and number_format.has_interval(row.estimate)]
+    if not drawn:
+        return []
+    if len(drawn) > MOST:
+        title = f"{title} (first {MOST} of {len(drawn)})"
+        drawn = drawn[:MOST]
+    curves = [Curve(label=line, kind="hline", role="ideal", y=[0.0])]
+    for verdict, role in dict.fromkeys((row.verdict, row.role) for row in drawn):
+        positions = [(i, *_position(row)) for i, row in enumerate(drawn) if (row.verdict, row.role) == (verdict, role)]
+        x, y, low, high = zip(*positions)
+        curves.append(Curve(label=verdict, kind="points", role=role, x=list(map(float, x)), y=y, low=low, high=high))
+    texts = []
+    for e, reference in ((row.estimate, row.reference) for row in drawn):
+        shown, unit = (
+            number_format.shown(e, reference),
+            "" if e.unit in ("", "probability", *number_format.UNITS) else f" {e.unit}",
+        )
+        texts.append(f"{shown.value}{unit} {shown.interval}")
+    labels = [row.label for row in drawn]
+    return [
+        Plot(name=name, title=title, ylabel=axis, curves=curves, labels=labels, texts=texts, flip=True, group=group)
+    ]
+
+
+def _position(row: Row) -> tuple[float, float | None, float | None]:
+    """Number and bounds in units of half the interval, from the reference."""
+    e = row.estimate
+    value = float(e)
+    ends = [end for end in (e.low, e.high) if end is not None]
+    half = (ends[1] - ends[0]) / 2 if len(ends) == 2 else abs(value - ends[0])
+    half = half or abs(value - row.reference) or 1.0  # a number that is known without error
+    sign = -1.0 if row.flipped else 1.0
+    low, high = (None if end is None else sign * (end - row.reference) / half for end in (e.low, e.high))
+    return sign * (value - row.reference) / half, *((high, low) if row.flipped else (low, high))
+
+
+# The difference of two models in one metric, by the method for what the metric is.
+
+
+LEVEL = 0.95
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ComparedModel:
+    """One model's predictions of the shared rows."""
+
+    name: str
+    predictions: Predictions
+    columns: Columns
+    rows: baseline.BaselineRows
+    sample: Sample
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A later model (`against`) minus the first in the metric of the estimate."""
+
+    against: str
+    estimate: Estimate
+    p: float | None = None
+
+
+def difference(first: ComparedModel, second: ComparedModel, choice: Choice, own: Sequence[Estimate]) -> Difference:
+    """Of one metric on the rows that both models have, by the method for what it is."""
+    name = f"{second.name} - {first.name}"
+    common: dict[str, Any] = {"name": choice.spec, "scope": name, "unit": own[1].unit, "better": own[1].better}
+    if any(e.value is None for e in own) and not choice.traits.get("refitted"):
+        return combined(own[0], own[1], name, second.name)
+    change = _paired(first, second, choice)
+    if change is None:
+        return combined(own[0], own[1], name, second.name)
+    if isinstance(change, str):
+        value = float(own[1].value or 0) - float(own[0].value or 0)
+        known = value if math.isfinite(value) and change != paired.SAME else None
+        return Difference(second.name, Estimate(**common, value=known, reason=change, n=first.predictions.n))
+    estimate = change.estimate(LEVEL, **common, se=change.se, n=first.predictions.n)
+    return Difference(second.name, estimate, change.p if change.bounded else None)
+
+
+def _paired(first: ComparedModel, second: ComparedModel, choice: Choice) -> Paired | str | None:
+    """By the kept rows where a baseline would be compared by them, so that both say the same."""
+    p = first.predictions
+    every = np.arange(p.n)
+    pairing = Pairing(new=every, base=every, how="")
+    counts = p.weight_kind == "count"
+    if choice.traits.get("refitted"):
+        gain = baseline.difference(second.rows, first.rows, pairing, choice.name, p.weights, counts, p.groups)
+        return gain if isinstance(gain, str) else gain.paired(LEVEL)
+    kept = "kept" in choice.traits
+    ends = baseline.reach(second.rows, first.rows, pairing, choice.name) if kept else None
+    return paired.difference(first.sample, second.sample, choice, LEVEL, ends)
+
+
+def combined(a: Estimate, b: Estimate, scope: str, against: str) -> Difference:
+    """b - a from their two intervals: each end takes the distances of its two parts in quadrature."""
+    common: dict[str, Any] = {"name": b.name, "unit": b.unit, "better": b.better, "n": b.n if a.n == b.n else None}
+    common["scope"] = scope if not b.scope else f"{b.scope}, {scope}"
+    if a.value is None or b.value is None:
+        return Difference(against, Estimate(**common, value=None, reason=a.reason or b.reason or "no value"))
+    value = b.value - a.value
+    ends = [_ends(e) for e in (a, b)]
+    if None in ends:
+        reason = a.reason or b.reason or "one of them has no interval"
+        return Difference(against, Estimate(**common, value=value, reason=reason))
+    (low_a, high_a), (low_b, high_b) = ends  # type: ignore[misc]
+    down, up = math.hypot(b.value - low_b, high_a - a.value), math.hypot(high_b - b.value, a.value - low_a)
+    estimate = Estimate(
+        **common, value=value, low=value - down, high=value + up, level=LEVEL, how="from the intervals of both (MOVER)"
+    )
+    reach = down if value > 0 else up
+    z = normal_quantile((1 + LEVEL) / 2)
+    p = 1.0 if value == 0 else SMALLEST_P if reach == 0 else two_sided(abs(value) / reach * z)
+    return Difference(against, estimate, p)
+
+
+def _ends(e: Estimate) -> tuple[float, float] | None:
+    """The interval of an estimate with two sides at LEVEL."""
+    low, high = at_level(e, (1 - LEVEL) / 2, widen=True)
+    return None if low is None or high is None else (low, high)
+
+
+# Differences between models, on the same rows or between results, and which of them are real after multiplicity.
 
 
 def scores(
@@ -82,7 +241,9 @@ def results(inputs: Sequence[Result], names: Sequence[str], alpha: float = 0.05)
     return _result(differences, values, names, alpha, notes, {"pairing": "unpaired"})
 
 
-def _aligned(inputs: Sequence[Predictions], names: Sequence[str], choices: Sequence[Choice]) -> tuple[list[Model], str]:
+def _aligned(
+    inputs: Sequence[Predictions], names: Sequence[str], choices: Sequence[Choice]
+) -> tuple[list[ComparedModel], str]:
     """The models on their shared rows, in the order of the first."""
     first = inputs[0]
     for p, name in zip(inputs, names, strict=True):
@@ -112,7 +273,7 @@ def _aligned(inputs: Sequence[Predictions], names: Sequence[str], choices: Seque
         columns = columns_of(part, choices)
         sample = Sample.of(columns, part)
         kept_rows = baseline.rows(part, columns, "compare", sample)
-        models.append(Model(name=name, predictions=part, columns=columns, rows=kept_rows, sample=sample))
+        models.append(ComparedModel(name=name, predictions=part, columns=columns, rows=kept_rows, sample=sample))
     return models, how
 
 
@@ -147,10 +308,10 @@ def _result(
         return result
 
     def few(e: Estimate) -> bool:
-        shown = first_screen.trait(e.name, "on_compare_screen", "=" not in e.scope)
-        return first_screen.decides(e.name, result.facts) and shown
+        shown = shelf.trait(e.name, "on_compare_screen", "=" not in e.scope)
+        return shelf.decides(e.name, result.facts) and shown
 
-    return dataclasses.replace(result, estimates=first_screen.tiered(changes, few))
+    return dataclasses.replace(result, estimates=shelf.tiered(changes, few))
 
 
 def _forest(differences: Sequence[Difference], verdicts: Sequence[str]) -> list[Plot]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from calibcli.metrics.sample import DEFAULT, METRICS, Sample, choose, columns_of, estimates, known
-from calibcli.predictions import Predictions, Progress
-from calibcli.result import Estimate
+from calibcli.core.result import Estimate
+from calibcli.metrics.shelf import DEFAULT, METRICS, Sample, choose, columns_of, estimates, known
+from calibcli.scores.predictions import Predictions, Progress
 
 __all__ = ["DEFAULT", "METRICS", "Sample", "choose", "columns_of", "estimates", "known", "measure"]
 

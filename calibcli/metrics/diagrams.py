@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from calibcli.columns import ClassTable
+from calibcli.core.figure_data import Curve, Plot
+from calibcli.core.number_format import number
+from calibcli.core.options import Drawn
+from calibcli.core.statistics import counted, quantiles
 from calibcli.metrics.intervals import percent
 from calibcli.metrics.reliability import DRAWS, Bins
-from calibcli.metrics.sample import BinaryOutcomes
-from calibcli.numbers import number
-from calibcli.numerics import counted, quantiles
-from calibcli.plots import Curve, Plot
-from calibcli.predictions import Floats
-from calibcli.spec import Drawn
+from calibcli.metrics.shelf import BinaryOutcomes
+from calibcli.scores.columns import ClassTable
+from calibcli.scores.predictions import Floats
 
 BAND = 0.90  # of the consistency and smooth bands, pointwise
 Z_BAND = 1.6448536269514722
@@ -75,7 +75,7 @@ def reliability(
 def drawn(view: BinaryOutcomes, curve: Drawn) -> list[Curve]:
     """What a picture draws in place of the bins."""
     if curve == "smooth":
-        from calibcli.metrics.smooth import Smoothed
+        from calibcli.metrics.smooth_ece import Smoothed
 
         return [smooth_curve(view, view.once(Smoothed.of).fixed_point[0])]
     return corp_curves(view) if curve == "corp" else []
@@ -88,7 +88,7 @@ def with_curve(plot: Plot, view: BinaryOutcomes, curve: Drawn) -> Plot:
 
 def corp_curves(view: BinaryOutcomes) -> list[Curve]:
     """The isotonic regression, and where that of a calibrated model lies (Dimitriadis et al. 2021)."""
-    from calibcli.metrics.isotonic import Isotonic
+    from calibcli.metrics.corp import Isotonic
 
     fit = view.once(Isotonic.of)
     knots: Any = fit.knots

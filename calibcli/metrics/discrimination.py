@@ -15,16 +15,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibcli.metrics.intervals import Interval, Rows, Statistic
-from calibcli.metrics.lossy import Placed
-from calibcli.metrics.sample import METRICS, UNIT, BinaryOutcomes, Sample
-from calibcli.numerics import bisect, skewed_reach, student_quantile, tie_ends, unseen_reach
-from calibcli.predictions import Floats, Ints
+from calibcli.core.statistics import bisect, skewed_reach, student_quantile, tie_ends, unseen_reach
+from calibcli.metrics.histogram_error import PlacedRows
+from calibcli.metrics.intervals import Interval, Statistic, WeightedMean
+from calibcli.metrics.shelf import METRICS, UNIT, BinaryOutcomes, Sample
+from calibcli.scores.predictions import Floats, Ints
 
 FEWEST = 10  # effective rows (or groups) of either outcome, from where the interval covers, by simulation
 
 
-def _pairs(at: Placed, options: Mapping[str, Any], value: float) -> float:
+def _pairs(at: PlacedRows, options: Mapping[str, Any], value: float) -> float:
     """A hit and a miss of one cell may be ordered either way."""
     view = at.view
     hit, all_ = (np.bincount(at.cell, view.shares * values) for values in (view.hit, np.ones(view.n)))
@@ -32,7 +32,7 @@ def _pairs(at: Placed, options: Mapping[str, Any], value: float) -> float:
     return min(float(hit @ (all_ - hit)) / both, 1.0) if both > 0 else 1.0
 
 
-def _risk(at: Placed, options: Mapping[str, Any], value: float) -> float:
+def _risk(at: PlacedRows, options: Mapping[str, Any], value: float) -> float:
     """The area is least where the hits of every cell are surer than its misses, and largest where they are less sure.
 
     A miss of rank k by falling confidence adds (H_n - H_{k-1}) / n, with H the harmonic numbers.
@@ -60,7 +60,7 @@ def _risk(at: Placed, options: Mapping[str, Any], value: float) -> float:
     named=6,
     first_screen="two classes",
 )
-def auc(sample: Sample) -> Ranking:
+def auc(sample: Sample) -> RankFunctional:
     """Area under the ROC curve of two classes: the chance that P(event) is larger where the event happened.
 
     Ties count one half (Mann and Whitney 1947; Hanley and McNeil 1982). Of more classes it is not defined: see
@@ -74,7 +74,7 @@ def auc(sample: Sample) -> Ranking:
 
 
 @METRICS.add(values=UNIT, better="higher", unit="", view="top", condensed=_pairs)
-def failure_auroc(sample: Sample) -> Ranking:
+def failure_auroc(sample: Sample) -> RankFunctional:
     """AUROC of errors: the chance that the confidence of a correct row is larger than that of a wrong one.
 
     Ties count one half (Hendrycks and Gimpel 2017); 1/2 where confidence does not tell errors.
@@ -86,7 +86,7 @@ def failure_auroc(sample: Sample) -> Ranking:
 
 
 @METRICS.add(values=UNIT, better="lower", unit="probability", view="top", condensed=_risk)
-def aurc(sample: Sample) -> Ranking:
+def aurc(sample: Sample) -> RankFunctional:
     """Area under the risk-coverage curve: error rate of the most confident share of the rows, over all shares.
 
     The mean of Σ_{i<=k} error_i / k over k, rows by falling confidence, in which ties share their errors (Geifman and
@@ -98,7 +98,7 @@ def aurc(sample: Sample) -> Ranking:
     return RiskCoverage(sample.top)
 
 
-class Ties(NamedTuple):
+class TieGroups(NamedTuple):
     """Rows by rising odds, and (T,) what the rows of equal odds hold.
 
     Attributes:
@@ -112,7 +112,7 @@ class Ties(NamedTuple):
     misses: Floats
 
 
-def ties(view: BinaryOutcomes) -> Ties:
+def ties(view: BinaryOutcomes) -> TieGroups:
     """By `numerics.tie_ends`."""
     order = view.order
     size = np.diff(tie_ends(view.p[order], view.complement[order]))
@@ -120,17 +120,17 @@ def ties(view: BinaryOutcomes) -> Ties:
     w = np.ones(view.n) if view.weights is None else view.weights[order]
     hit = view.hit[order]
     hits, misses = (np.bincount(tie, w * at).astype(np.float64) for at in (hit, ~hit))
-    return Ties(order, tie, hits, misses)
+    return TieGroups(order, tie, hits, misses)
 
 
 @dataclass(frozen=True, eq=False)
-class Ranking(Statistic):
+class RankFunctional(Statistic):
     """A functional of ranks that is near the sum of the influences of its rows."""
 
     view: BinaryOutcomes
 
     @cached_property
-    def ties(self) -> Ties:
+    def ties(self) -> TieGroups:
         return self.view.once(ties)
 
     @property
@@ -143,8 +143,8 @@ class Ranking(Statistic):
         raise NotImplementedError
 
     @property
-    def rows(self) -> Rows:
-        return Rows(self.view.hit, self.view.weights, self.view.counts, self.view.groups)
+    def rows(self) -> WeightedMean:
+        return WeightedMean(self.view.hit, self.view.weights, self.view.counts, self.view.groups)
 
     @property
     def lacking(self) -> str:
@@ -192,7 +192,7 @@ def few(n: float) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class TwoSamples(Ranking):
+class TwoSamples(RankFunctional):
     """A functional of how the hits and the misses are ranked among each other, each a sample by itself."""
 
     @cached_property
@@ -216,10 +216,10 @@ class TwoSamples(Ranking):
         return self.row_order(found if view.weights is None else found * view.weights[t.order])
 
     @cached_property
-    def sides(self) -> tuple[Rows, Rows]:
+    def sides(self) -> tuple[WeightedMean, WeightedMean]:
         """The hits and the misses."""
         v = self.view
-        rows = Rows(v.p, v.weights, v.counts, v.groups)
+        rows = WeightedMean(v.p, v.weights, v.counts, v.groups)
         return rows.at(v.hit), rows.at(~v.hit)
 
     @property
@@ -302,7 +302,7 @@ def binormal(theta: float, m: float, n: float) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class RiskCoverage(Ranking):
+class RiskCoverage(RankFunctional):
     """AURC; the k-th row of n by falling confidence enters with Σ_{j>=k} 1/j / n, about -log(k / n) / n.
 
     The upper bound counts errors that were not seen (`numerics.unseen_reach`). The dearest are the surest rows, a share

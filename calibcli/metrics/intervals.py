@@ -11,8 +11,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from calibcli.metrics.sample import Sample
-from calibcli.numerics import (
+from calibcli.core.result import Cell
+from calibcli.core.statistics import (
     clopper_pearson,
     effective_groups,
     effective_rows,
@@ -21,8 +21,8 @@ from calibcli.numerics import (
     two_sided,
     unseen_reach,
 )
-from calibcli.predictions import Floats, Ints
-from calibcli.result import Cell
+from calibcli.metrics.shelf import Sample
+from calibcli.scores.predictions import Floats, Ints
 
 IMPOSSIBLE = "a label has probability 0 (--clip bounds it)"
 BOUNDLESS = "no upper bound: classes have probability 0, where a label would cost infinitely much (--clip bounds it)"
@@ -98,7 +98,7 @@ class Statistic:
 
 
 @dataclass(frozen=True, eq=False)
-class Bare(Statistic):
+class Constant(Statistic):
     """A number whose interval, or why it has none, depends on no level."""
 
     number: float
@@ -118,7 +118,7 @@ def one_sided(level: float, low: float, high: float, how: str, **more: Any) -> I
 
 
 @dataclass(frozen=True)
-class Rows:
+class WeightedMean:
     """The rows a mean is over: values (n,), weights or None, groups or None."""
 
     values: npt.NDArray[Any]
@@ -128,13 +128,13 @@ class Rows:
     condensed: bool = False  # weights are numbers of rows
 
     @classmethod
-    def of(cls, sample: Sample, values: npt.NDArray[Any], mask: Mask | None = None) -> Rows:
+    def of(cls, sample: Sample, values: npt.NDArray[Any], mask: Mask | None = None) -> WeightedMean:
         w = sample.weights
         values = values if w is None else counted(values, w)
         every = cls(values, w, sample.counts, sample.columns.groups, sample.columns.condensed > 0)
         return every if mask is None else every.at(mask)
 
-    def at(self, rows: Mask | Ints) -> Rows:
+    def at(self, rows: Mask | Ints) -> WeightedMean:
         """Some of them."""
         weights = None if self.weights is None else self.weights[rows]
         groups = None if self.groups is None else self.groups[rows]
@@ -177,7 +177,7 @@ class Rows:
         """The largest share of the total weight that one row (or group) has."""
         return self.dearest(1.0)
 
-    def dearest(self, cost: float | Floats, every: Rows | None = None) -> float:
+    def dearest(self, cost: float | Floats, every: WeightedMean | None = None) -> float:
         """The most that one row may add to the mean: its share times what it costs, of groups the sum over its rows.
 
         Args:
@@ -197,7 +197,7 @@ class Rows:
         cost = cost[every.weights > 0]
         return float((cost if self.counts else cost * every.weights[every.weights > 0]).max()) / self.total
 
-    def _dearest_group(self, cost: Floats, every: Rows) -> float:
+    def _dearest_group(self, cost: Floats, every: WeightedMean) -> float:
         """The largest share of a group among these rows times the mean cost of its rows in the file."""
         assert self.groups is not None
         assert every.groups is not None
@@ -276,7 +276,7 @@ class Rows:
         """How groups entered, for the reader."""
         return "" if self.groups is None else f", jackknife over groups ({self.units:.1f} effective)"
 
-    def bounds(self, alpha: float, low: End, high: End, every: Rows | None = None) -> tuple[float, float]:
+    def bounds(self, alpha: float, low: End, high: End, every: WeightedMean | None = None) -> tuple[float, float]:
         """One-sided bounds of the mean, each at 1 - alpha: see `numerics.unseen_reach`, with Student's t.
 
         Args:
@@ -340,8 +340,8 @@ class MeanOf(Statistic):
     empty: str = "no rows"
 
     @cached_property
-    def rows(self) -> Rows:
-        return Rows.of(self.sample, self.values, self.mask)
+    def rows(self) -> WeightedMean:
+        return WeightedMean.of(self.sample, self.values, self.mask)
 
     @property
     def value(self) -> float:
@@ -367,14 +367,16 @@ class MeanOf(Statistic):
         if not math.isfinite(self.value) or rows.lacking:
             return Interval(reason=rows.lacking if math.isfinite(self.value) else IMPOSSIBLE, n=rows.n)
         least, most = self.range
-        low, up = rows.bounds(tail, least, most, None if self.mask is None else Rows.of(self.sample, self.values))
+        low, up = rows.bounds(
+            tail, least, most, None if self.mask is None else WeightedMean.of(self.sample, self.values)
+        )
         detail: dict[str, Cell] = {} if rows.groups is None else {"effective_groups": round(rows.units, 1)}
         how = f"score form, t, unseen rows up to {np.max(most):.3g}{rows.clustered}"
         ends = {"low": low, "reason": BOUNDLESS} if math.isinf(up) else {"low": low, "high": up}
         return Interval(**ends, level=level, how=how, n=rows.n, se=rows.se, detail=detail)
 
 
-def share_bounds(rows: Rows, alpha: float) -> Ends | None:
+def share_bounds(rows: WeightedMean, alpha: float) -> Ends | None:
     """One-sided bounds of a share, each at 1 - alpha: exact for independent rows of equal weight, else as of any mean
     (weights may go with the outcome, which a binomial at the effective rows does not see); None where there are none.
     """

@@ -9,12 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibcli.metrics import paired_bins
-from calibcli.metrics.discrimination import Ranking, skew, variance
-from calibcli.metrics.gap_norms import GapNorm, l1
-from calibcli.metrics.intervals import BOUNDLESS, IMPOSSIBLE, End, Ends, MeanOf, Rows, Statistic
-from calibcli.metrics.sample import METRICS, Sample, known
-from calibcli.numerics import (
+from calibcli.core.result import CHANGE, Cell, Estimate, Table
+from calibcli.core.shelves import Choice
+from calibcli.core.statistics import (
     SMALLEST_P,
     binomial_tail,
     clopper_pearson,
@@ -23,9 +20,12 @@ from calibcli.numerics import (
     student_quantile,
     unseen_reach,
 )
-from calibcli.predictions import Floats
-from calibcli.result import CHANGE, Cell, Estimate, Table
-from calibcli.shelves import Choice
+from calibcli.metrics import paired_bins
+from calibcli.metrics.binned import GapNorm, l1
+from calibcli.metrics.discrimination import RankFunctional, skew, variance
+from calibcli.metrics.intervals import BOUNDLESS, IMPOSSIBLE, End, Ends, MeanOf, Statistic, WeightedMean
+from calibcli.metrics.shelf import METRICS, Sample, known
+from calibcli.scores.predictions import Floats
 
 NAMES = ("nll", "ece", "brier", "accuracy")
 SAME = "no row changes"
@@ -67,7 +67,7 @@ class MeanDifference:
         lost: by how much it may be too high, and too low, as each model's temperature was fitted.
     """
 
-    mean: Rows
+    mean: WeightedMean
     low: End
     high: End
     lost: Ends = (0.0, 0.0)
@@ -136,12 +136,12 @@ def difference(
     statistics = choice(before), choice(after)
     if all(isinstance(one, GapNorm) and one.norm is l1 for one in statistics):
         return _binned(*statistics, level)
-    if all(isinstance(one, Ranking) for one in statistics):
+    if all(isinstance(one, RankFunctional) for one in statistics):
         return ranked(*statistics, level)
     change = _change(*statistics)
     if change is None:
         return None
-    rows = Rows.of(before, change)
+    rows = WeightedMean.of(before, change)
     if choice.traits.get("binary") and rows.groups is None and (rows.weights is None or rows.counts):
         w = np.ones(rows.n) if rows.weights is None else rows.weights
         gained, lost = round(float(w @ (change > 0))), round(float(w @ (change < 0)))
@@ -194,7 +194,7 @@ def _ends(before: Sample, after: Sample, choice: Choice) -> tuple[End, End]:
 
 def _binned(before: GapNorm, after: GapNorm, level: float) -> Paired | str | None:
     view = before.view
-    lacking = Rows(view.p, view.weights, view.counts, view.groups).lacking
+    lacking = WeightedMean(view.p, view.weights, view.counts, view.groups).lacking
     if lacking:
         return lacking
     if len(before.table.weight) + len(after.table.weight) > paired_bins.WIDEST:
@@ -208,7 +208,7 @@ def _binned(before: GapNorm, after: GapNorm, level: float) -> Paired | str | Non
     return Paired(*values, "joint spread of the gaps, centred whatever their signs", plain=outside)
 
 
-def ranked(before: Ranking, after: Ranking, level: float) -> Paired | str:
+def ranked(before: RankFunctional, after: RankFunctional, level: float) -> Paired | str:
     """From the differences of the influences of rows (or of sums over groups), which are DeLong's components (1988).
 
     Each side is as long as `numerics.unseen_reach` says: skewed differences are few rows that weigh much, and either

@@ -7,11 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from calibcli.metrics.discrimination import ties
-from calibcli.metrics.intervals import FEWEST_GROUPS, Rows
-from calibcli.metrics.reliability import Bins
-from calibcli.metrics.sample import BinaryOutcomes
-from calibcli.numerics import (
+from calibcli.core.statistics import (
     TIE,
     bisect,
     effective_groups,
@@ -21,7 +17,11 @@ from calibcli.numerics import (
     student_quantile,
     two_sided,
 )
-from calibcli.predictions import Floats, Ints
+from calibcli.metrics.discrimination import ties
+from calibcli.metrics.intervals import FEWEST_GROUPS, WeightedMean
+from calibcli.metrics.reliability import Bins
+from calibcli.metrics.shelf import BinaryOutcomes
+from calibcli.scores.predictions import Floats, Ints
 
 SIZES = np.array([-1.35, -0.76, 0.65, 2.15, 2.93, 2.96, 2.85, 2.8, 4.0])
 """g(x) at x = 0, 1/2, ..., 4, linear between and x beyond: |E g(μ + Z) - |μ|| <= .17 and Var g <= 2.4 for every μ."""
@@ -149,7 +149,7 @@ class Gaps(NamedTuple):
         return float(np.abs(change @ self.d).sum()) + math.hypot(normal_quantile(1 - alpha) * math.sqrt(spread), unseen)
 
 
-class Known(NamedTuple):
+class BoundedEstimate(NamedTuple):
     """An estimate with a standard error, Student's degrees of freedom, and a bound of its bias.
 
     `unseen`: the share of the rows that one of them (or of their groups) has, see `Rows.unseen`.
@@ -223,9 +223,11 @@ def difference(
             "fewer bins hold more of them"
         )
     base = views[0]
-    rows = Rows(base.p, base.weights, base.counts, base.groups)
+    rows = WeightedMean(base.p, base.weights, base.counts, base.groups)
     variance, times = gaps.spread
-    known = Known(float(gaps.difference(gaps.d)), math.sqrt(variance), (rows.units - 1) * times, gaps.bias, rows.unseen)
+    known = BoundedEstimate(
+        float(gaps.difference(gaps.d)), math.sqrt(variance), (rows.units - 1) * times, gaps.bias, rows.unseen
+    )
     half = known.half(1 - level)
     low, high = known.centre - half, known.centre + half
     tail = (1 - level) / 10
@@ -264,14 +266,14 @@ def _expected(d: Floats, covariance: Floats, weight: Floats, floor: float) -> Fl
     return found
 
 
-class Members(NamedTuple):
+class BinMembership(NamedTuple):
     """(N,) cell of each row, and (cells, B) share of each cell that is in each bin: of most all of it, in one bin."""
 
     cell: Ints
     share: Floats
 
     @classmethod
-    def of(cls, view: BinaryOutcomes, table: Bins) -> Members:
+    def of(cls, view: BinaryOutcomes, table: Bins) -> BinMembership:
         """Rows of bins of equal width; of bins of equal mass tied rows share what they have of each bin."""
         bins = len(table.weight)
         if table.index is not None:
@@ -305,13 +307,13 @@ class Members(NamedTuple):
         """(G, B) sums over the rows of each group."""
         return _summed(member, self.cell, values, groups, len(self.share)) @ self.share
 
-    def crossed(self, other: Members, values: Floats) -> Floats:
+    def crossed(self, other: BinMembership, values: Floats) -> Floats:
         """(B, B') sums over rows of each pair of bins."""
         sums = _summed(self.cell, other.cell, values, len(self.share), len(other.share))
         return np.asarray(self.share.T @ sums @ other.share)
 
 
-def _matched(members: tuple[Members, Members], weights: Floats) -> Ints:
+def _matched(members: tuple[BinMembership, BinMembership], weights: Floats) -> Ints:
     """(B,) bin of the second model that shares the most rows with each of the first, every bin once.
 
     Of models that differ by little all rows of one confidence may lie on different sides of an edge.
@@ -331,7 +333,7 @@ def _matched(members: tuple[Members, Members], weights: Floats) -> Ints:
 def _gaps(views: tuple[BinaryOutcomes, BinaryOutcomes], tables: tuple[Bins, Bins]) -> Gaps:
     """Gaps with the covariance that rows, or groups by jackknife, give them."""
     base = views[0]
-    one, two = (Members.of(v, t) for v, t in zip(views, tables, strict=True))
+    one, two = (BinMembership.of(v, t) for v, t in zip(views, tables, strict=True))
     w = np.ones(base.n) if base.weights is None else base.weights
     both = one, two
     d, weight = (np.concatenate([getattr(t, name) for t in tables]) for name in ("weighted_gap", "weight"))
@@ -340,7 +342,7 @@ def _gaps(views: tuple[BinaryOutcomes, BinaryOutcomes], tables: tuple[Bins, Bins
     parts = [w * v.residual for v in views]
     units = None
     if base.groups is not None:
-        rows = Rows(base.p, base.weights, base.counts, base.groups)
+        rows = WeightedMean(base.p, base.weights, base.counts, base.groups)
         member = np.unique(base.groups, return_inverse=True)[1]
         count = len(rows.shares)
         u = np.hstack([m.by_group(member, part, count) for m, part in zip(both, parts, strict=True)])

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from calibcli.metrics.intervals import NO_GATE, Interval, Rows, Statistic
-from calibcli.metrics.lossy import Bound, Placed
-from calibcli.metrics.sample import ANY, METRICS, BinaryOutcomes, Of, Sample
-from calibcli.numerics import root, rows_at_once, student_quantile, unseen_reach
-from calibcli.predictions import Floats
-from calibcli.result import Cell
+from calibcli.core.result import Cell
+from calibcli.core.statistics import root, rows_at_once, student_quantile, unseen_reach
+from calibcli.metrics.histogram_error import Bound, PlacedRows
+from calibcli.metrics.intervals import NO_GATE, Interval, Statistic, WeightedMean
+from calibcli.metrics.shelf import ANY, METRICS, BinaryOutcomes, Of, Sample
+from calibcli.scores.predictions import Floats
 
 DECIDING = 15  # rows from where the intercept's Wald interval covers, and a gate on the slope holds, by simulation
 
@@ -44,7 +44,7 @@ def _condensed(coefficient: int) -> Bound:
     through the Hessian; three times, for rows that stand neither there nor where they are put.
     """
 
-    def bound(at: Placed, options: Mapping[str, Any], value: float) -> float:
+    def bound(at: PlacedRows, options: Mapping[str, Any], value: float) -> float:
         view, fit = at.view, at.view.once(cox)
         assert fit is not None
         own = np.maximum(np.bincount(at.outcome, view.shares), 1e-300)
@@ -101,7 +101,7 @@ class Coefficient(Statistic):
         if fit is None:
             reason = "no maximum likelihood: every row is right, or wrong, or the confidences separate them"
             return Interval(reason=reason)
-        rows = Rows(view.p, view.weights, view.counts, view.groups)
+        rows = WeightedMean(view.p, view.weights, view.counts, view.groups)
         if rows.lacking:
             return Interval(reason=rows.lacking)
         if rows.units <= 2:
@@ -130,7 +130,7 @@ class Coefficient(Statistic):
         )
 
 
-def _variance(fit: Cox, rows: Rows, at: int) -> float:
+def _variance(fit: Cox, rows: WeightedMean, at: int) -> float:
     """HC3's variance, or the model's where that is larger: few wrong rows at nearly one confidence hide it from HC3."""
     return max(float(fit.covariance[at, at]), float(fit.model[at, at]) / rows.effective)
 
@@ -144,7 +144,7 @@ def _few(view: BinaryOutcomes, fit: Cox, at: int) -> str:
     return f"{few}; it takes {DECIDING}"
 
 
-def _slope_interval(view: BinaryOutcomes, fit: Cox, rows: Rows, level: float) -> Interval:
+def _slope_interval(view: BinaryOutcomes, fit: Cox, rows: WeightedMean, level: float) -> Interval:
     """Profile likelihood, its cut-off times HC3's variance over the model's where that is larger; outcomes not seen.
 
     The profile follows the skewness that few wrong rows give the slope, where a Wald interval does not cover; the
@@ -165,7 +165,7 @@ def _slope_interval(view: BinaryOutcomes, fit: Cox, rows: Rows, level: float) ->
     return Interval(low=low, high=high, level=level, se=math.sqrt(variance), how=how, detail=detail)
 
 
-def _undrawn(view: BinaryOutcomes, fit: Cox, rows: Rows, end: int, count: float) -> float:
+def _undrawn(view: BinaryOutcomes, fit: Cox, rows: WeightedMean, end: int, count: float) -> float:
     """How far down (end 0) or up (1) `count` rows that were not drawn would move the slope, where each is the row of
     the file that draws most, with the outcome that draws so: the regression fitted again with them.
     """

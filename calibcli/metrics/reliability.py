@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from calibcli.errors import UsageError
-from calibcli.numerics import bin_index, counted, odds, parts, tie_ends
-from calibcli.predictions import Floats, Ints
-from calibcli.spec import Edges
+from calibcli.core.errors import UsageError
+from calibcli.core.options import Edges
+from calibcli.core.statistics import bin_index, counted, odds, parts, tie_ends
+from calibcli.scores.predictions import Floats, Ints
 
 if TYPE_CHECKING:
-    from calibcli.metrics.sample import BinaryOutcomes
+    from calibcli.metrics.shelf import BinaryOutcomes
 
 Equal = Literal["split-merge", "split", "mukhoti", "whole"]
 Hits = npt.NDArray[np.bool_]

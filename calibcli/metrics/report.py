@@ -1,30 +1,192 @@
-"""What `calib metrics` says: estimates, slices, tables per class and for the top k, diagrams, and warnings."""
+"""Beside the estimates: the top k, and every class."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from calibcli import metrics
-from calibcli.columns import ClassBins, ClassTable, Columns, Edges, columns
-from calibcli.columns.parts import Gathered, columns_by, rows_by
-from calibcli.errors import UsageError
-from calibcli.metrics import first_screen
+from calibcli.core.errors import UsageError
+from calibcli.core.figure_data import Plot, first_alone
+from calibcli.core.options import Drawn, check_options
+from calibcli.core.result import Cell, Estimate, Result, Screen, Table
+from calibcli.core.shelves import Choice
+from calibcli.core.statistics import normal_quantile, one_thread
+from calibcli.metrics import shelf
+from calibcli.metrics.binned import calibrated_cells
+from calibcli.metrics.binned_bounds import table_bounds
+from calibcli.metrics.corp import Decomposed, Part
 from calibcli.metrics.diagrams import class_panels, reliability, with_curve
-from calibcli.metrics.proper import brier_parts
+from calibcli.metrics.intervals import WeightedMean, percent, share_bounds
+from calibcli.metrics.means import brier_parts
 from calibcli.metrics.reliability import Bins
-from calibcli.metrics.sample import METRICS, BinaryOutcomes, Sample, names_read, needed_class_bins, reads_scores, traits
-from calibcli.metrics.tasks_mean import MACRO, TASK, macro
-from calibcli.numerics import one_thread
-from calibcli.plots import Plot, first_alone
-from calibcli.predictions import Ints, Predictions, Progress
-from calibcli.result import Cell, Estimate, Result, Screen, Table
-from calibcli.shelves import Choice
-from calibcli.spec import Drawn, check_options
+from calibcli.metrics.shelf import METRICS, BinaryOutcomes, Sample, names_read, needed_class_bins, reads_scores, traits
+from calibcli.scores.columns import ClassBins, ClassTable, Columns, Edges, Gathered, columns, columns_by, rows_by
+from calibcli.scores.likelihood import log_softmax
+from calibcli.scores.predictions import Ints, Predictions, Progress
+
+
+def top_k(sample: Sample, most: int, *, bins: int, edges: Edges, level: float) -> Table:
+    """Accuracy, confidence and ECE of the top 1, ..., `most` classes taken together."""
+    ks = list(range(1, most + 1)) if most <= 10 else [1, 2, 3, 5, 10, most]
+    rows: list[list[Cell]] = []
+    for k, view in top_views(sample, sorted(set(ks))).items():
+        accuracy = float(np.sum(view.hit * view.shares))
+        hits = WeightedMean(view.hit, view.weights, view.counts, view.groups)
+        low, high = share_bounds(hits, (1 - level) / 2) or (None, None)
+        b = table_bounds(view, view.width_bins(bins, edges), alpha=1 - level)
+        mean = float(np.sum(view.p * view.shares))
+        bounds = [None, None] if b.reason else [b.lower, b.upper]
+        rows.append([k, accuracy, low, high, mean, b.value, *bounds, b.floor])
+    return Table(
+        name="top_k",
+        title=f"Is the label among the k most probable classes ({percent(level)} interval), and as likely as said",
+        columns=["k", "accuracy", "low", "high", "confidence", "ece", "ece low", "ece high", "if calibrated"],
+        rows=rows,
+    )
+
+
+def top_views(sample: Sample, ks: Sequence[int]) -> dict[int, BinaryOutcomes]:
+    """For each k, the probability mass of the top k classes and whether the label is among them.
+
+    Ahead of the label are classes of a larger score; of equal scores the lower class.
+    """
+    predictions = sample.predictions
+    assert predictions is not None
+    rank = np.empty(predictions.n, dtype=np.int64)
+    mass = {k: np.empty(predictions.n) for k in ks}
+    for start, block in predictions.blocks():
+        here = slice(start, start + len(block))
+        labels = predictions.labels[here]
+        own = block[np.arange(len(block)), labels][:, None]
+        tied = (block == own) & (np.arange(block.shape[1]) < labels[:, None])
+        rank[here] = (block > own).sum(axis=1) + tied.sum(axis=1)
+        p = np.exp(log_softmax(block.astype(np.float64)))
+        p.partition(sorted({p.shape[1] - k for k in ks if k < p.shape[1]}), axis=1)
+        for k in ks:
+            mass[k][here] = np.minimum(p[:, -k:].sum(axis=1), 1.0)
+    return {k: sample.outcomes(mass[k], 1 - mass[k], rank < k) for k in ks}
+
+
+def class_names(predictions: Predictions) -> list[str]:
+    return [str(c) for c in predictions.classes] if predictions.classes else [str(i) for i in range(predictions.k)]
+
+
+def whole(count: float) -> float | int:
+    """A count as a whole number, where it is one."""
+    return int(count) if float(count).is_integer() else float(count)
+
+
+def class_views(sample: Sample, predictions: Predictions) -> Iterator[BinaryOutcomes]:
+    """The probability of each class, one after the other; none of rows that are condensed."""
+    n, k = predictions.n, predictions.k
+    if sample.columns.condensed:
+        return
+    step = max(1, HELD // n)
+    for first in range(0, k, step):
+        held = np.empty((min(step, k - first), n))
+        for start, block in predictions.blocks():
+            p = np.exp(log_softmax(block.astype(np.float64)))
+            held[:, start : start + len(block)] = p[:, first : first + step].T
+        for label, p in enumerate(held, first):
+            yield sample.outcomes(p, 1 - p, predictions.labels == label)
+
+
+def per_class(
+    sample: Sample,
+    shown: ClassBins,
+    predictions: Predictions,
+    seen: Callable[[int, BinaryOutcomes], None] | None = None,
+) -> Table:
+    """Each class: its probability against its frequency, and the rows that are predicted as it.
+
+    Args:
+        seen: called with each class and its outcomes, which are not kept.
+    """
+    table = sample.columns.classes[shown]
+    total, columns = sample.top.total, sample.columns
+    w = sample.weights
+    each = np.abs(table.sum_p - table.sum_y).sum(axis=1) / total
+    null = calibrated_cells(table, sample.top)[2].sum(axis=1) / sample.top.effective
+    said, right, confidence = (
+        columns.by_predicted
+        if columns.by_predicted is not None
+        else (
+            np.bincount(columns.predicted, values if w is None else w * values, columns.k)
+            for values in (np.ones(columns.n), columns.correct, columns.confidence)
+        )
+    )
+    corp: list[list[float | None]] = []
+    for label, view in enumerate(class_views(sample, predictions)):
+        corp.append([Decomposed(view, "brier", part).value for part in PARTS])
+        if seen is not None:
+            seen(label, view)
+    corp = corp or [[None, None]] * columns.k
+    labels = table.sum_y.sum(axis=1) if shown.threshold <= 0 else np.bincount(columns.labels, w, columns.k)
+    rows: list[list[Cell]] = []
+    for i, name in enumerate(class_names(predictions)):
+        precision = [right[i] / said[i], confidence[i] / said[i]] if said[i] > 0 else [None, None]
+        recall = right[i] / labels[i] if labels[i] > 0 else None
+        share = [table.sum_p[i].sum() / total, labels[i] / total]
+        rows.append([name, whole(labels[i]), *share, each[i], null[i], *corp[i], whole(said[i]), *precision, recall])
+    columns_ = ["class", "rows", "mean p", "frequency", "ece", "if calibrated", "mcb", "dsc"]
+    return Table(
+        name="per_class",
+        title="Per class: its probability over all rows, and the rows predicted as it",
+        columns=[*columns_, "predicted", "precision", "confidence", "recall"],
+        rows=rows,
+    )
+
+
+HELD = 1 << 25  # probabilities of classes that are held at once
+PARTS: tuple[Part, Part] = ("mcb", "dsc")
+
+
+# Several tasks of one evaluation: the mean of their estimates, in which each counts the same.
+
+
+TASK = "task"
+MACRO = "mean of tasks"
+
+
+def macro(found: Sequence[Estimate], tasks: int, level: float) -> list[Estimate]:
+    """The mean over tasks of each metric, with the interval that independent tasks give it.
+
+    The standard error is sqrt(Σ s²) / T of the errors s of T tasks: their rows are draws, the tasks themselves are not.
+
+    Args:
+        found: estimates of every task, metric by metric the same.  tasks: how many there are.
+    """
+    out = []
+    for name in dict.fromkeys(e.name for e in found):
+        own = [e for e in found if e.name == name]
+        values = [e.value for e in own if e.value is not None]
+        plain = dataclasses.replace(own[0], low=None, high=None, se=None, null=None, null_high=None, detail={}, how="")
+        if len(values) < tasks:
+            out.append(dataclasses.replace(plain, value=None, scope=MACRO, reason="a task has no value"))
+            continue
+        mean = math.fsum(values) / tasks
+        errors = [e.se for e in own if e.se is not None]
+        how = f"mean over {tasks} tasks, each counted once"
+        if len(errors) < tasks or own[0].sided != "two":
+            reason = "no interval of a mean follows from bounds of its parts"
+            out.append(dataclasses.replace(plain, value=mean, scope=MACRO, n=None, how=how, reason=reason, sided="two"))
+            continue
+        se = math.sqrt(math.fsum(s * s for s in errors)) / tasks
+        half = normal_quantile((1 + level) / 2) * se
+        how += f"; normal {percent(level)} interval from the standard errors of the tasks"
+        ends = dataclasses.replace(plain, low=mean - half, high=mean + half, level=level, se=se, reason="")
+        out.append(dataclasses.replace(ends, value=mean, scope=MACRO, n=None, how=how))
+    return out
+
+
+# What `calib metrics` says: estimates, slices, tables per class and for the top k, diagrams, and warnings.
+
 
 BRIEF = ("accuracy", "nll", "confidence_gap", "ece")
 """What is measured for each value of `--by` and each label of `--multilabel` when nothing is asked for."""
@@ -36,7 +198,7 @@ PER_BIN, PER_MCE_BIN = 50, 30  # rows below which a warning is due
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class ReportOptions:
     """How to report.
 
     Attributes:
@@ -67,17 +229,17 @@ class Options:
 
 
 @one_thread()
-def report(predictions: Predictions, options: Options | None = None, progress: Progress | None = None) -> Result:
+def report(predictions: Predictions, options: ReportOptions | None = None, progress: Progress | None = None) -> Result:
     """Everything about recorded outputs, as a Result.
 
     Raises:
         UsageError: unknown metric or option, `top_k` outside 1..K, too many slices.
     """
-    options = options or Options()
+    options = options or ReportOptions()
     return of_columns(predictions, read(predictions, options, progress), options)
 
 
-def read(predictions: Predictions, options: Options, progress: Progress | None = None) -> Columns:
+def read(predictions: Predictions, options: ReportOptions, progress: Progress | None = None) -> Columns:
     """The blocked pass, with what these options need of it.
 
     Raises:
@@ -96,7 +258,7 @@ def read(predictions: Predictions, options: Options, progress: Progress | None =
 
 
 @one_thread()
-def of_columns(predictions: Predictions, measured: Columns, options: Options) -> Result:
+def of_columns(predictions: Predictions, measured: Columns, options: ReportOptions) -> Result:
     """As `report`, of columns that are there already.
 
     Args:
@@ -118,7 +280,7 @@ def of_columns(predictions: Predictions, measured: Columns, options: Options) ->
     sample = Sample.of(measured, predictions, options.seed)
     estimates = metrics.estimates(sample, choices, level=options.level)
     if measured.condensed:
-        from calibcli.metrics.lossy import stated
+        from calibcli.metrics.histogram_error import stated
 
         estimates = stated(sample, choices, estimates)
     tables: list[Table] = []
@@ -133,13 +295,9 @@ def of_columns(predictions: Predictions, measured: Columns, options: Options) ->
             view, bins, seed=options.seed, event=event, curve=options.curve if options.diagram else "bars"
         )
     if options.top_k:
-        from calibcli.metrics.tables import top_k
-
         edges = options.edges or "right"
         tables.append(top_k(sample, options.top_k, bins=shown.bins, edges=edges, level=options.level))
     if options.per_class:
-        from calibcli.metrics.tables import per_class
-
         drawn = _class_plots(sample, shown, predictions, options.seed) if options.diagram else {}
 
         def seen(label: int, view: BinaryOutcomes) -> None:
@@ -158,23 +316,23 @@ def of_columns(predictions: Predictions, measured: Columns, options: Options) ->
         facts=_facts(predictions, sample, options),
         screen=SCREEN,
     )
-    return first_screen.measured(result)
+    return shelf.measured(result)
 
 
-def _shown(options: Options) -> ClassBins:
+def _shown(options: ReportOptions) -> ClassBins:
     """How the tables and diagrams of classes are binned."""
     return ClassBins(options.bins or 15, "right" if options.edges in (None, "torchmetrics") else options.edges)
 
 
 def report_multilabel(
-    labels: Mapping[str, Predictions], options: Options | None = None, progress: Progress | None = None
+    labels: Mapping[str, Predictions], options: ReportOptions | None = None, progress: Progress | None = None
 ) -> Result:
     """Each label of a multi-label problem as a binary one, and a diagram each.
 
     Raises:
         UsageError: as `report`.
     """
-    options = options or Options()
+    options = options or ReportOptions()
     found: list[Estimate] = []
     plots: list[Plot] = []
     rows: list[list[Cell]] = []
@@ -203,7 +361,7 @@ def report_multilabel(
         facts={"labels": len(labels), "n": first.n, "kind": first.kind, "level": options.level},
         screen=SCREEN,
     )
-    return first_screen.measured(result)
+    return shelf.measured(result)
 
 
 def warnings(sample: Sample, estimates: Sequence[Estimate], bins: Bins) -> list[str]:
@@ -229,7 +387,7 @@ def warnings(sample: Sample, estimates: Sequence[Estimate], bins: Bins) -> list[
     if sample.n > 1 and float(np.ptp(sample.columns.confidence)) < 1e-6:
         notes.append("every confidence is the same: a calibration error near 0 then says nothing about ranking")
     if sample.columns.condensed:
-        from calibcli.metrics.lossy import ERROR
+        from calibcli.metrics.histogram_error import ERROR
 
         notes.append(
             f"{sample.columns.condensed} rows are kept as sums over cells of confidence: exact for means and usual "
@@ -241,7 +399,7 @@ def warnings(sample: Sample, estimates: Sequence[Estimate], bins: Bins) -> list[
     return notes
 
 
-def _choices(predictions: Predictions, options: Options, usual: Sequence[str] = ()) -> list[Choice]:
+def _choices(predictions: Predictions, options: ReportOptions, usual: Sequence[str] = ()) -> list[Choice]:
     """The metrics that are asked for, else the usual ones, with the bins of the options."""
     found, top_only = [], predictions.top_only
     usual = usual or (("few",) if options.few else ("default",))
@@ -254,14 +412,14 @@ def _choices(predictions: Predictions, options: Options, usual: Sequence[str] = 
     return list({choice.spec: choice for choice in found}.values())
 
 
-def _measured(predictions: Predictions, options: Options, scope: str) -> tuple[Sample, list[Estimate]]:
+def _measured(predictions: Predictions, options: ReportOptions, scope: str) -> tuple[Sample, list[Estimate]]:
     choices = _choices(predictions, options, BRIEF)
     measured = metrics.columns_of(predictions, choices, options.threads)
     sample = Sample.of(measured, predictions, options.seed)
     return sample, metrics.estimates(sample, choices, level=options.level, scope=scope)
 
 
-def _small(title: str, group: str, view: BinaryOutcomes, options: Options, **how: Any) -> list[Plot]:
+def _small(title: str, group: str, view: BinaryOutcomes, options: ReportOptions, **how: Any) -> list[Plot]:
     """A reliability diagram and its strip, as one of small multiples."""
     bins = view.width_bins(options.bins or 15, options.edges or "right")
     panel, strip = reliability(view, bins, seed=options.seed, curve=options.curve, **how)
@@ -270,7 +428,7 @@ def _small(title: str, group: str, view: BinaryOutcomes, options: Options, **how
 
 
 def _slices(
-    predictions: Predictions, measured: Columns, options: Options
+    predictions: Predictions, measured: Columns, options: ReportOptions
 ) -> tuple[list[Estimate], list[Table], list[Plot]]:
     """Each value of each column, as if its rows were a file of their own; diagrams of those with the most rows."""
     found: list[Estimate] = []
@@ -307,7 +465,11 @@ def _slices(
 
 
 def _samples(
-    predictions: Predictions, measured: Columns, parts: Sequence[Ints], choices: Sequence[Choice], options: Options
+    predictions: Predictions,
+    measured: Columns,
+    parts: Sequence[Ints],
+    choices: Sequence[Choice],
+    options: ReportOptions,
 ) -> Iterator[Sample]:
     """A sample of each part, one after the other; with scores where a metric reads them."""
     if any(map(reads_scores, choices)):
@@ -320,7 +482,6 @@ def _samples(
 
 
 def _class_plots(sample: Sample, shown: ClassBins, predictions: Predictions, seed: int) -> dict[int, Plot]:
-    from calibcli.metrics.tables import class_names
 
     table, names = sample.columns.classes[shown], class_names(predictions)
     each = np.abs(table.sum_p - table.sum_y).sum(axis=1)
@@ -330,7 +491,7 @@ def _class_plots(sample: Sample, shown: ClassBins, predictions: Predictions, see
     return dict(zip(kept.tolist(), panels, strict=True))
 
 
-def _facts(predictions: Predictions, sample: Sample, options: Options) -> dict[str, Any]:
+def _facts(predictions: Predictions, sample: Sample, options: ReportOptions) -> dict[str, Any]:
     facts: dict[str, Any] = {"n": sample.n, **predictions.problem, "level": options.level}
     if predictions.weights is not None:
         facts |= {"weights": predictions.weight_kind, "n_eff": sample.top.effective}

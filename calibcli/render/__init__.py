@@ -27,12 +27,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import cast
 
-from calibcli.errors import UsageError, did_you_mean
-from calibcli.files import atomic, target
-from calibcli.render import formats, sheet, stream
-from calibcli.render.sheet import Detail
-from calibcli.result import Result
-from calibcli.spec import Style
+from calibcli.core.errors import UsageError, did_you_mean
+from calibcli.core.files import atomic, target
+from calibcli.core.options import Style
+from calibcli.core.result import Result
+from calibcli.render import formats, table_contents, terminal
+from calibcli.render.table_contents import Detail
 
 NAMES = sorted(m.name for m in pkgutil.iter_modules(formats.__path__))
 
@@ -108,7 +108,7 @@ def show(result: Result, name: str, detail: Detail = "few") -> None:
     if hasattr(module(name), "show"):
         module(name).show(result, detail)
     else:
-        stream.put(text(result, name), json=name == "json")
+        terminal.put(text(result, name), json=name == "json")
 
 
 def notes(result: Result, name: str, detail: Detail = "few") -> Sequence[str]:
@@ -142,8 +142,8 @@ def write(result: Result, path: Path, style: Style = "screen") -> None:
         if hasattr(one, "FIGURES") and result.plots and not _lacks(one):
             for name, content in one.figures(result, style).items():
                 _save(content, path / f"{name}{one.SUFFIXES[0]}")
-    for table in filter(None, [sheet.bins_table(result), *result.tables]):
-        _save(module("csv").table(table), path / f"{stream.file_name(table.name, 'table')}.csv")
+    for table in filter(None, [table_contents.bins_table(result), *result.tables]):
+        _save(module("csv").table(table), path / f"{terminal.file_name(table.name, 'table')}.csv")
 
 
 def _holds(result: Result, name: str) -> str:

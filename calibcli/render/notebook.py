@@ -7,12 +7,13 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-from calibcli import numbers, render
-from calibcli.errors import UsageError, did_you_mean
-from calibcli.files import guarding, reading
-from calibcli.plots import Curve, Plot
-from calibcli.render import sheet
-from calibcli.result import Estimate, Result
+from calibcli import render
+from calibcli.core import number_format
+from calibcli.core.errors import UsageError, did_you_mean
+from calibcli.core.figure_data import Curve, Plot
+from calibcli.core.files import guarding, reading
+from calibcli.core.result import Estimate, Result
+from calibcli.render import table_contents
 
 FRAME = ("name", "scope", "value", "low", "high", "level", "sided", "unit", "better", "n", "se", "null", "null_high")
 MOST = 40  # estimates in a figure
@@ -32,9 +33,9 @@ def text(value: Any) -> str:
     """A table; of an estimate its value and interval on a line."""
     if not isinstance(value, Estimate):
         return render.text(dataclasses.replace(result(value), plots=[]), "table").rstrip("\n")
-    shown = numbers.shown(value)
-    level = f" ({numbers.level([value])})" if shown.interval and numbers.level([value]) else ""
-    unit = f" {value.unit}" if value.unit not in ("", "probability", *numbers.UNITS) else ""
+    shown = number_format.shown(value)
+    level = f" ({number_format.level([value])})" if shown.interval and number_format.level([value]) else ""
+    unit = f" {value.unit}" if value.unit not in ("", "probability", *number_format.UNITS) else ""
     said = " ".join(filter(None, (value.name, value.scope, shown.value + unit, shown.interval + level)))
     return f"{said}: {value.reason}" if value.value is None and value.reason else said
 
@@ -76,7 +77,7 @@ def plot(value: Any, ax: Any = None) -> Any:
 
     shown = result(value)
     panels = [p for p in shown.plots if not p.under]
-    first = next((p for p in panels if sheet.bins(p)), panels[0] if panels else forest(shown))
+    first = next((p for p in panels if table_contents.bins(p)), panels[0] if panels else forest(shown))
     return panel.alone(first, ax)
 
 
@@ -92,7 +93,7 @@ def forest(shown: Result) -> Plot:
     units = {e.unit for e in found}
     one = units.pop() if len(units) == 1 else ""
     points = Curve(
-        label=" ".join(filter(None, ("value,", numbers.level(found), "interval"))),
+        label=" ".join(filter(None, ("value,", number_format.level(found), "interval"))),
         kind="points",
         role="model",
         x=[float(i) for i in range(len(found))],

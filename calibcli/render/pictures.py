@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from calibcli.result import Result
-from calibcli.spec import Style
+from calibcli.core.options import Style
+from calibcli.core.result import Result
 
 
 def drawer(kind: str) -> tuple[Callable[..., bytes], Callable[..., dict[str, bytes]]]:

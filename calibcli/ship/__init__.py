@@ -1,7 +1,5 @@
-"""Calibrators where models run: targets, each compared before it is written, and the proof of what runs there."""
+"""Calibrators where models run: targets, each compared with the calibrator before it is written."""
 
-from calibcli.ship.exporting import export
-from calibcli.ship.target import TARGETS, Job
-from calibcli.ship.verifying import verify
+from calibcli.ship.target import TARGETS, ExportRequest, export
 
-__all__ = ["TARGETS", "Job", "export", "verify"]
+__all__ = ["TARGETS", "ExportRequest", "export"]

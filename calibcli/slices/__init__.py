@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from calibcli.spec import Alpha, Depth, Rows, Seed, check_options, option
+from calibcli.core.options import Alpha, Depth, Rows, Seed, check_options, option
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,22 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from calibcli import numbers
-from calibcli.columns import columns
-from calibcli.columns.condense import LEAN
-from calibcli.errors import InputError, UsageError
-from calibcli.gate.conditions import text_of
+from calibcli.core import number_format
+from calibcli.core.errors import InputError, UsageError
+from calibcli.core.figure_data import Curve, Plot
+from calibcli.core.result import Estimate, Result, Screen, Table
+from calibcli.gate.config import text_of
 from calibcli.gate.sources import BY_CLASS
 from calibcli.metrics import Sample
-from calibcli.metrics.intervals import Rows
+from calibcli.metrics.intervals import WeightedMean
 from calibcli.metrics.paired import holm
-from calibcli.plots import Curve, Plot
-from calibcli.predictions import Floats, Ints, Predictions, Progress
-from calibcli.result import Estimate, Result, Screen, Table
+from calibcli.scores.columns import columns
+from calibcli.scores.histogram import LEAN
+from calibcli.scores.predictions import Floats, Ints, Predictions, Progress
 from calibcli.slices import Search
-from calibcli.slices.confirmed import Found, Measured, detectable, halves
-from calibcli.slices.literals import Column, columns_of
-from calibcli.slices.tried import Evidence, Rule, distinct, ranked
+from calibcli.slices.candidates import CandidateRule, CodedColumn, Evidence, columns_of, distinct, ranked
+from calibcli.slices.confirmation import ConfirmedRule, MeasuredRows, detectable, halves
 
 TESTS = 10
 WRONG, TOLD = 20, 0.8  # wrong rows, and the share of them whose label a column tells, from where it is suspect
@@ -60,7 +59,7 @@ def find(predictions: Predictions, search: Search, progress: Progress | None = N
     tell(0.2, "searching")
     rules, count = ranked(found, evidence, at, least, min(search.depth, 2))
     if search.depth == 3:
-        from calibcli.slices.deep import deeper
+        from calibcli.slices.candidates import deeper
 
         more = deeper(found, evidence, at, least)
         rules, count = sorted({*rules, *more}, key=lambda rule: -rule.z), count + len(more)
@@ -95,7 +94,7 @@ def find(predictions: Predictions, search: Search, progress: Progress | None = N
     return dataclasses.replace(told, facts=facts, notes=[*predictions.notes, *notes])
 
 
-def _asked(sample: Sample, search: Search) -> tuple[Measured, Evidence]:
+def _asked(sample: Sample, search: Search) -> tuple[MeasuredRows, Evidence]:
     """What is measured of each row, and how it ranks rules."""
     design = sample.weights, sample.counts, sample.columns.groups
     w = np.ones(sample.columns.n) if sample.weights is None else sample.weights
@@ -103,14 +102,16 @@ def _asked(sample: Sample, search: Search) -> tuple[Measured, Evidence]:
     if search.find == "gap":
         view = sample.view()
         values, variance = view.residual, view.p * view.complement
-        return Measured(Rows(values, *design), view.p), Evidence(w * values, power * variance, weight=sample.weights)
+        return MeasuredRows(WeightedMean(values, *design), view.p), Evidence(
+            w * values, power * variance, weight=sample.weights
+        )
     wrong: Floats = (~sample.columns.correct).astype(np.float64)
     mean = float(np.average(wrong, weights=w))
     spread = np.full(len(wrong), mean * (1 - mean))
-    return Measured(Rows(wrong, *design), None), Evidence(w * (wrong - mean), power * spread, signed=False)
+    return MeasuredRows(WeightedMean(wrong, *design), None), Evidence(w * (wrong - mean), power * spread, signed=False)
 
 
-def _of_labels(column: Column, labels: Ints, predicted: Ints) -> str:
+def _of_labels(column: CodedColumn, labels: Ints, predicted: Ints) -> str:
     """A remark where a column tells the labels, also of the rows that the model gets wrong, as no feature does."""
     wrong = predicted != labels
     if wrong.sum() < WRONG:
@@ -130,7 +131,7 @@ def _of_labels(column: Column, labels: Ints, predicted: Ints) -> str:
     )
 
 
-def _leak(rule: Rule, text: str, columns: Sequence[Column], measured: Measured) -> str:
+def _leak(rule: CandidateRule, text: str, columns: Sequence[CodedColumn], measured: MeasuredRows) -> str:
     """A remark where all rows of a rule came out alike: a column that was made from the labels explains everything."""
     outcomes = measured.outcomes[rule.holds(columns, slice(None))]
     if float(np.ptp(outcomes)) > 0.5:
@@ -143,8 +144,8 @@ def _leak(rule: Rule, text: str, columns: Sequence[Column], measured: Measured) 
 
 
 def _tests(
-    rules: Sequence[Rule], columns: Sequence[Column], measured: Measured, rows: Any, alpha: float
-) -> list[Found]:
+    rules: Sequence[CandidateRule], columns: Sequence[CodedColumn], measured: MeasuredRows, rows: Any, alpha: float
+) -> list[ConfirmedRule]:
     """Each on the rows that no rule before it holds: what those explain is not found again."""
     found, free = [], np.ones(len(rows), bool)
     for rule in rules:
@@ -159,7 +160,7 @@ def _result(
     search: Search,
     texts: Sequence[str],
     gaps: Sequence[float],
-    tests: Sequence[Found],
+    tests: Sequence[ConfirmedRule],
     total: float,
     sides: tuple[int, float, int, float],
     everywhere: bool,
@@ -249,11 +250,11 @@ def _rows(e: Estimate) -> str:
 
 def _told(e: Estimate) -> str:
     """The number with its interval: of a gap with its side, of an error beside what it is compared with, and p."""
-    shown = " ".join(numbers.shown(e)[:2]).strip()
+    shown = " ".join(number_format.shown(e)[:2]).strip()
     if e.better == "zero":
         return f"{shown}, too {'high' if (e.value or 0.0) > 0 else 'low'}"
     rest = e.detail.get("other_rows")
-    against = f" against {numbers.number(rest, 3)}" if isinstance(rest, float) else ""
+    against = f" against {number_format.number(rest, 3)}" if isinstance(rest, float) else ""
     return f"{shown}{against}, p = {e.detail['p_adjusted']:.2g}"
 
 

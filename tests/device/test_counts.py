@@ -11,15 +11,15 @@ import torch
 from both import CUDA
 from torch.nn import functional as F
 
-from calibcli.architectures import build
-from calibcli.hessian import Tensors
-from calibcli.hessian.engine import Engine, Shared
-from calibcli.hessian.operator import mean_gradient
-from calibcli.hessian.outputs import independent
-from calibcli.hessian.problem import Problem
-from calibcli.hessian.selftest import check
-from calibcli.hessian.settings import second_order
-from calibcli.losses import CrossEntropy
+from calibcli.networks.architectures import build
+from calibcli.networks.curvature import Tensors
+from calibcli.networks.curvature.engine import Engine, Shared
+from calibcli.networks.curvature.loss import independent
+from calibcli.networks.curvature.operator import mean_gradient
+from calibcli.networks.curvature.problem import CurvatureProblem
+from calibcli.networks.curvature.selftest import check
+from calibcli.networks.curvature.settings import second_order
+from calibcli.networks.losses import CrossEntropy
 
 pytestmark = pytest.mark.pretended
 N = 256
@@ -42,7 +42,7 @@ def plain(spec: str) -> int:
 
 def engine(spec: str = RESNET, n: int = N, **options: Any) -> Engine:
     torch.manual_seed(0)
-    problem = Problem(build(spec), Tensors(*rows(n)), device=CUDA, dtype=torch.float32, **options)
+    problem = CurvatureProblem(build(spec), Tensors(*rows(n)), device=CUDA, dtype=torch.float32, **options)
     with second_order(CUDA):
         check(problem, CrossEntropy())
     return Engine(Shared(problem, 0, 0.95, None), CrossEntropy())
@@ -128,7 +128,7 @@ def test_which_tensors_bend(unit: int, found: Engine) -> None:
 
 def test_the_self_test(unit: int) -> None:
     """And whether rows depend on each other."""
-    problem = Problem(build(RESNET), Tensors(*rows()), device=CUDA, dtype=torch.float32)
+    problem = CurvatureProblem(build(RESNET), Tensors(*rows()), device=CUDA, dtype=torch.float32)
     with second_order(CUDA):
         assert kernels(lambda: check(problem, CrossEntropy())) <= 3 * unit
         assert pretend.syncs() <= 13

@@ -13,12 +13,12 @@ from both import CUDA, K, command, images, network, spec
 from torch import nn
 from torch.nn import functional as F
 
-from calibcli.errors import UsageError
-from calibcli.hessian import QUANTITIES, groups, measure
-from calibcli.hessian.per_row_gradients import RowNorms
-from calibcli.hessian.problem import Problem
-from calibcli.losses import LOSSES
-from calibcli.result import Result
+from calibcli.core.errors import UsageError
+from calibcli.core.result import Result
+from calibcli.networks.curvature import QUANTITIES, measure, operator
+from calibcli.networks.curvature.per_row_gradients import RowNorms
+from calibcli.networks.curvature.problem import CurvatureProblem
+from calibcli.networks.losses import LOSSES
 
 SAMPLE = Path(__file__).parents[2] / "sample_data"
 Given = str | Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None
@@ -137,8 +137,8 @@ def test_tf32_is_on_for_krylov_products_alone(monkeypatch: pytest.MonkeyPatch) -
 
         monkeypatch.setattr(owner, name, call)
 
-    watched(Problem, "product", "matvec")
-    watched(groups, "mapped", "mapped")
+    watched(CurvatureProblem, "product", "matvec")
+    watched(operator, "mapped", "mapped")
     watched(RowNorms, "__call__", "norms")
     what = ("lambda_max", "trace", "grad_norm")
     before = flags()

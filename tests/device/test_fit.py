@@ -11,12 +11,12 @@ import pytest
 import torch
 from both import CUDA, K, command, spec
 
-from calibcli.architectures import build
 from calibcli.cli.app import main
-from calibcli.losses import LOSSES, PENALTIES
-from calibcli.training.batches import Loader
-from calibcli.training.loop import Trainer
-from calibcli.training.recipe import Recipe
+from calibcli.lab.training.batches import Loader
+from calibcli.lab.training.loop import Trainer
+from calibcli.lab.training.recipes import Recipe
+from calibcli.networks.architectures import build
+from calibcli.networks.losses import LOSSES, PENALTIES
 
 SPECS = [spec(entry.name) for entry in LOSSES]
 SPECS += [f"ce+{spec(entry.name)}" for entry in PENALTIES] + ["ce+trace:weight=0.01,kind=ggn"]

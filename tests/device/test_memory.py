@@ -9,9 +9,9 @@ import pytest
 import torch
 from both import CUDA, images, network
 
-from calibcli.errors import InputError
-from calibcli.hessian import measure
-from calibcli.result import Result
+from calibcli.core.errors import InputError
+from calibcli.core.result import Result
+from calibcli.networks.curvature import measure
 
 pytestmark = pytest.mark.pretended
 MIB = 1 << 20

@@ -10,9 +10,9 @@ import torch
 from both import CUDA
 
 import calibcli
-from calibcli import device_scores
-from calibcli.columns import columns
-from calibcli.numerics import SINGLE
+from calibcli.core.statistics import SINGLE
+from calibcli.networks import device_scores
+from calibcli.scores.columns import columns
 
 
 def rows() -> tuple[torch.Tensor, torch.Tensor]:
@@ -102,7 +102,7 @@ def test_pieces_of_a_device_are_put_together(monkeypatch: pytest.MonkeyPatch) ->
 def test_float32_rows_of_the_device_are_right_to_what_a_pass_says(monkeypatch: pytest.MonkeyPatch) -> None:
     z, y = 8 * torch.randn(3000, 10, generator=torch.Generator().manual_seed(3)), torch.arange(3000) % 10
     exact = columns(calibcli.from_arrays(z.double(), y))
-    monkeypatch.setattr("calibcli.columns.SMALL", 0)
+    monkeypatch.setattr("calibcli.scores.columns.SMALL", 0)
     found = columns(calibcli.from_arrays(z.to(CUDA), y.to(CUDA)))
     assert found.precision == SINGLE
     for name in ("confidence", "rest", "nll", "most", "brier", "entropy"):

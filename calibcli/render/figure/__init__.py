@@ -18,14 +18,13 @@ import matplotlib
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from calibcli.plots import Plot
-from calibcli.render import sheet, stream
-from calibcli.render.figure import inside, panel, style
-from calibcli.render.figure.marks import Axes
-from calibcli.render.figure.panel import Handles
+from calibcli.core.figure_data import Plot
+from calibcli.core.options import Style
+from calibcli.core.result import Result
+from calibcli.render import table_contents, terminal
+from calibcli.render.figure import panel, style
+from calibcli.render.figure.panel import Axes, Handles
 from calibcli.render.formats import table
-from calibcli.result import Result
-from calibcli.spec import Style
 
 LEGEND_GAP, HEADING, BELOW = 0.25, 0.3, 0.42  # inches
 MOST = 36  # panels of a group
@@ -50,7 +49,7 @@ def render(result: Result, format: str, look: Style = "screen", images: bool = T
         for artist in [] if images else figure.findobj(lambda one: one.get_rasterized()):
             artist.set_rasterized(False)
         file = io.BytesIO()
-        said = stream.clean(sheet.headline(result))
+        said = terminal.clean(table_contents.headline(result))
         about = {**DATES[format], **({SENTENCE[format]: said} if said else {})}  # in words, for who cannot see it
         how: dict[str, Any] = {"bbox_inches": "tight", "pad_inches": chosen.pad, "metadata": about}
         figure.savefig(file, format=format, dpi=chosen.dpi, **how)
@@ -69,7 +68,7 @@ def parts(result: Result) -> dict[str, Result]:
             )
     named: dict[str, Result] = {}
     for key, plots in found.items():
-        name = stream.file_name(key.lower(), "figure")
+        name = terminal.file_name(key.lower(), "figure")
         name = name if name not in named else f"{name}_{len(named)}"
         named[name] = dataclasses.replace(result, plots=plots)
     return named
@@ -81,7 +80,7 @@ def main(result: Result) -> Result:
     if len(every) < 2:
         return result
     first = 2 if every[0][0].texts else 1
-    kept = [plots for i, plots in enumerate(every) if i < first or inside.diagrams(plots)]
+    kept = [plots for i, plots in enumerate(every) if i < first or panel.diagrams(plots)]
     return dataclasses.replace(result, plots=[plot for plots in kept for plot in plots])
 
 
@@ -151,14 +150,14 @@ class _Page:
             bar = self._axes((left - 0.05, self.top - height, 0.16, height))
             panel.colour_bar(axes, bar, plot)
             left += 1.0
-        lines = inside.said(plot, self.estimates)
+        lines = panel.said(plot, self.estimates)
         if first:
-            inside.legend(axes, {}, lines, must=True)
+            panel.legend(axes, {}, lines, must=True)
             return width, height + below, False, handles
-        if (lines or not look.aside) and inside.legend(axes, handles, lines):
+        if (lines or not look.aside) and panel.legend(axes, handles, lines):
             handles, lines = {}, []
         elif not look.aside:
-            said = "" if inside.legend(axes, {}, lines) else "\n".join(lines)
+            said = "" if panel.legend(axes, {}, lines) else "\n".join(lines)
             start = look.left - _hang(plot, look)
             self._legend(handles, start, self.top - height - below - BELOW, columns=2, title=said)
             return width, height + below + BELOW, False, {}
@@ -204,7 +203,7 @@ class _Page:
             if plot.ylabel == plot.title and not plot.flip:
                 axes.set_ylabel("")
             self._strip(plot, axes, box, counts=False, share=0.6)
-            inside.legend(axes, {}, inside.said(plot, self.estimates, short=True), must=True)
+            panel.legend(axes, {}, panel.said(plot, self.estimates, short=True), must=True)
             if own:
                 self._legend(handles, box[0] + wide + LEGEND_GAP / 2, box[1] + high)
             shared = {**shared, **handles}

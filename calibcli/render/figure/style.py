@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from calibcli.plots import Curve
-from calibcli.render import stream
+from calibcli.core.figure_data import Curve
+from calibcli.render import terminal
 
 INK = "#26303a"
 FAINT = "#d5dae0"
@@ -144,4 +144,4 @@ class Colours:
 
 def plain(text: str) -> str:
     """Text drawn as it is: no line breaks of its own, no mathematics between dollar signs."""
-    return stream.clean(text).replace("$", r"\$")
+    return terminal.clean(text).replace("$", r"\$")

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import json
 
-from calibcli import numbers
-from calibcli.render import sheet, stream
-from calibcli.result import Result
+from calibcli.core import number_format
+from calibcli.core.result import Result
+from calibcli.render import table_contents, terminal
 
 NUMBERS = True
 REPORT = "badge.json"
@@ -24,15 +24,15 @@ COLORS = {"good": "brightgreen", "warn": "yellow", "bad": "red", "": "blue"}
 
 def render(result: Result) -> str:
     """The verdict; of a result without one, its first number."""
-    said, tone = sheet.verdict(result)
+    said, tone = table_contents.verdict(result)
     message = said.partition(":")[0].lower()
     if not said:
         e = next((e for e in result.estimates if e.value is not None), None)
-        message = "done" if e is None else f"{e.name} {numbers.shown(e)[0]}"
+        message = "done" if e is None else f"{e.name} {number_format.shown(e)[0]}"
     badge = {
         "schemaVersion": 1,
         "label": result.screen.badge or result.command,
-        "message": stream.clean(message),
+        "message": terminal.clean(message),
         "color": COLORS[tone],
     }
     return json.dumps(badge) + "\n"

@@ -16,7 +16,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from calibcli.result import Cell, Check, Estimate, Result, Table
+from calibcli.core.result import Cell, Check, Estimate, Result, Table
 
 SUFFIXES = (".csv",)
 REPORT = "estimates.csv"

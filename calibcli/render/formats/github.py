@@ -13,10 +13,10 @@ import os
 import sys
 from collections.abc import Mapping
 
-from calibcli import numbers
-from calibcli.render import sheet, stream, verdicts
+from calibcli.core import number_format
+from calibcli.core.result import Check, Outcome, Result
+from calibcli.render import table_contents, terminal
 from calibcli.render.formats import markdown
-from calibcli.result import Check, Outcome, Result
 
 NUMBERS = True
 MOST = 9
@@ -24,9 +24,9 @@ MOST = 9
 
 def render(result: Result) -> str:
     """Workflow commands `::error file=...,line=...,title=...::message`, then the verdict in plain words."""
-    checks = verdicts.troubled(result.checks)
-    said = stream.clean(sheet.headline(result))
-    lines = [f"calib {stream.clean(result.command)}: {said}"] if said else []
+    checks = terminal.troubled(result.checks)
+    said = terminal.clean(table_contents.headline(result))
+    lines = [f"calib {terminal.clean(result.command)}: {said}"] if said else []
     lines += [_command(check, result.words) for check in checks[:MOST]]
     if left := checks[MOST:]:
         level = "error" if any(c.fatal for c in left) else "warning"
@@ -36,7 +36,7 @@ def render(result: Result) -> str:
         more = f"; {len(passed) - MOST} more" if len(passed) > MOST else ""
         lines.append("passed: " + "; ".join(passed[:MOST]) + more)
     if result.checks or not said:
-        lines.append(sheet.verdict(result)[0] or f"calib {result.command}: done")
+        lines.append(table_contents.verdict(result)[0] or f"calib {result.command}: done")
     return "\n".join(lines) + "\n"
 
 
@@ -49,22 +49,22 @@ def show(result: Result, detail: str = "") -> None:
                 file.write(markdown.render(result))
         except OSError as error:
             print(f"note: no step summary ({error.strerror})", file=sys.stderr)
-    stream.put(render(result))
+    terminal.put(render(result))
 
 
 def _command(check: Check, words: Mapping[Outcome, str]) -> str:
     level = "error" if check.fatal else "warning"
     line = str(check.line) if check.file and check.line else ""
-    where = {"file": check.file and _in_repository(check.file), "line": line, "title": verdicts.title(check, words)}
+    where = {"file": check.file and _in_repository(check.file), "line": line, "title": terminal.title(check, words)}
     properties = ",".join(f"{key}={_property(value)}" for key, value in where.items() if value)
-    return f"::{level} {properties}::{_data(verdicts.sentence(check))}"
+    return f"::{level} {properties}::{_data(terminal.sentence(check))}"
 
 
 def _passed(check: Check) -> str:
     """`ece <= 0.05 (site=A): 0.031 [0.020, 0.041]`; the line begins with a word, so that it is no workflow command."""
     e, scope = check.estimate, f" ({check.scope})" if check.scope else ""
-    value, interval, _ = ("", "", "") if e is None else numbers.shown(e, check.limit)
-    return stream.clean(f"{check.rule_shown}{scope}: {value} {interval}").strip(" :")
+    value, interval, _ = ("", "", "") if e is None else number_format.shown(e, check.limit)
+    return terminal.clean(f"{check.rule_shown}{scope}: {value} {interval}").strip(" :")
 
 
 def _in_repository(path: str) -> str:

@@ -8,7 +8,7 @@ True
 
 from __future__ import annotations
 
-from calibcli.result import Result
+from calibcli.core.result import Result
 
 SUFFIXES = (".html", ".htm")
 NEEDS = ("jinja2", "matplotlib")

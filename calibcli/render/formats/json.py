@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from calibcli.result import Result
+from calibcli.core.result import Result
 
 SUFFIXES = (".json",)
 REPORT = "result.json"

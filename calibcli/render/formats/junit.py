@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from xml.etree import ElementTree as ET
 
-from calibcli.render import stream, verdicts
-from calibcli.render.sheet import heading
-from calibcli.render.sheet import headline as sheet_headline
-from calibcli.result import Check, Outcome, Result
+from calibcli.core.result import Check, Outcome, Result
+from calibcli.render import terminal
+from calibcli.render.table_contents import heading
+from calibcli.render.table_contents import headline as sheet_headline
 
 NUMBERS = True
 SUFFIXES = (".xml",)
@@ -36,15 +36,15 @@ def render(result: Result) -> str:
     own |= {"hostname": "localhost", "time": seconds, "skipped": skipped}
     suite = ET.SubElement(suites, "testsuite", {**own, **counts})
     properties = ET.SubElement(suite, "properties")
-    ET.SubElement(properties, "property", name="input", value=stream.clean(heading(result)))
+    ET.SubElement(properties, "property", name="input", value=terminal.clean(heading(result)))
     if said := sheet_headline(result):
-        ET.SubElement(properties, "property", name="headline", value=stream.clean(said))
+        ET.SubElement(properties, "property", name="headline", value=terminal.clean(said))
     for check, kind in zip(checks, kinds, strict=True):
         suite.append(_case(check, kind, result.words))
     ET.SubElement(suite, "system-out").text = "".join(
-        f"{verdicts.title(c, result.words)}: {verdicts.sentence(c)}\n" for c in checks if c.outcome == "pass"
+        f"{terminal.title(c, result.words)}: {terminal.sentence(c)}\n" for c in checks if c.outcome == "pass"
     )
-    ET.SubElement(suite, "system-err").text = "".join(f"note: {stream.clean(note)}\n" for note in result.notes)
+    ET.SubElement(suite, "system-err").text = "".join(f"note: {terminal.clean(note)}\n" for note in result.notes)
     ET.indent(suites)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(suites, encoding="unicode") + "\n"
 
@@ -58,13 +58,13 @@ def _kind(check: Check) -> str:
 
 
 def _case(check: Check, kind: str, words: Mapping[Outcome, str]) -> ET.Element:
-    name = stream.clean(check.rule) + (f" ({stream.clean(check.scope)})" if check.scope else "")
+    name = terminal.clean(check.rule) + (f" ({terminal.clean(check.scope)})" if check.scope else "")
     case = ET.Element("testcase", name=name, classname="calib.gate", time="0.000")
     if kind:
-        said = verdicts.sentence(check)
+        said = terminal.sentence(check)
         inside = ET.SubElement(case, kind, message=said)
         if kind != "skipped":
             inside.set("type", words[check.outcome])
         where = f"{check.file}:{check.line}: " if check.line else f"{check.file}: " if check.file else ""
-        inside.text = stream.clean(f"{where}{verdicts.title(check, words)}: {said}")
+        inside.text = terminal.clean(f"{where}{terminal.title(check, words)}: {said}")
     return case

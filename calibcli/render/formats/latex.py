@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import re
 
-from calibcli.render import sheet
-from calibcli.render.sheet import Sheet
-from calibcli.render.stream import clean
-from calibcli.result import Result
+from calibcli.core.result import Result
+from calibcli.render import table_contents
+from calibcli.render.table_contents import Sheet
+from calibcli.render.terminal import clean
 
 SUFFIXES = (".tex",)
 GREEK = ("alpha", "beta", "gamma", "lambda", "mu", "sigma", "Delta", "Sigma")
@@ -44,12 +44,12 @@ OF_TEXT = re.compile("|".join(map(re.escape, SPECIAL)))
 
 def render(result: Result) -> str:
     """Every table as a `tabular`; titles and notes as comments, as a paper has its own captions."""
-    head = [f"% {clean(sheet.heading(result))}", r"% needs \usepackage{booktabs}"]
-    head += [f"% {clean(said)}" for said in filter(None, [sheet.headline(result)])]
-    head += [f"% {clean(sheet.verdict(result)[0])}"] * bool(result.checks)
+    head = [f"% {clean(table_contents.heading(result))}", r"% needs \usepackage{booktabs}"]
+    head += [f"% {clean(said)}" for said in filter(None, [table_contents.headline(result)])]
+    head += [f"% {clean(table_contents.verdict(result)[0])}"] * bool(result.checks)
     head += [f"% note: {clean(note)}" for note in result.notes]
-    tables = sheet.sheets(result)
-    head += [f"% {clean(key)}: {clean(value)}" for key, value in sheet.facts(result)] if not tables else []
+    tables = table_contents.sheets(result)
+    head += [f"% {clean(key)}: {clean(value)}" for key, value in table_contents.facts(result)] if not tables else []
     return "\n".join(head) + "\n" + "".join(f"\n{_tabular(one)}" for one in tables)
 
 

@@ -12,11 +12,11 @@ import dataclasses
 import re
 from collections.abc import Sequence
 
-from calibcli.plots import RULES
-from calibcli.render import sheet, stream
+from calibcli.core.figure_data import RULES
+from calibcli.core.result import Result
+from calibcli.render import table_contents, terminal
 from calibcli.render.formats import table
-from calibcli.render.sheet import Column, Sheet
-from calibcli.result import Result
+from calibcli.render.table_contents import Sheet, SheetColumn
 
 SUFFIXES = (".md",)
 REPORT = "summary.md"
@@ -27,14 +27,14 @@ TITLES = {"good": "✅ ", "bad": "❌ ", "warn": "⚠️ ", "": ""}
 
 def render(result: Result, limit: int = LIMIT) -> str:
     """Heading, verdict, notes, tables and the first diagram; rows are dropped from the end of the longest table."""
-    said, tone = sheet.verdict(result)
-    head = [f"## {_prose(sheet.heading(result))}"]
-    head += [_prose(said_first)] if (said_first := sheet.headline(result)) else []
+    said, tone = table_contents.verdict(result)
+    head = [f"## {_prose(table_contents.heading(result))}"]
+    head += [_prose(said_first)] if (said_first := table_contents.headline(result)) else []
     head += [f"**{TITLES[tone]}{said}**"] if said else []
-    if facts := sheet.facts(result):
+    if facts := table_contents.facts(result):
         head.append(" · ".join(f"{key}: {_prose(value)}" for key, value in facts))
     tail = ["\n".join(f"> **note:** {_prose(note)}" + "  " for note in result.notes)] if result.notes else []
-    tables = sheet.sheets(result)
+    tables = table_contents.sheets(result)
     drawn = dataclasses.replace(result, plots=[p for p in result.plots if p.name != RULES])
     figures = [
         "```text\n" + "\n".join(line.replace("```", "'''") for line in block) + "\n```"
@@ -74,7 +74,7 @@ def _table(table: Sheet, rows: int) -> str:
     return "\n".join([heads, rule, *(_line(row, table.columns) for row in table.rows[:rows])])
 
 
-def _line(row: Sequence[str], columns: Sequence[Column]) -> str:
+def _line(row: Sequence[str], columns: Sequence[SheetColumn]) -> str:
     return (
         "| "
         + " | ".join((_code if c.code and text else _prose)(text) for text, c in zip(row, columns, strict=True))
@@ -84,14 +84,14 @@ def _line(row: Sequence[str], columns: Sequence[Column]) -> str:
 
 def _prose(text: str) -> str:
     """Text that Markdown shows as it is: no markup, no HTML, no link, no mention of a person."""
-    text = re.sub(r"([\\`*_|<~]|\[(?=[^\]]*\]\s*[(\[:]))", r"\\\1", stream.clean(text))
+    text = re.sub(r"([\\`*_|<~]|\[(?=[^\]]*\]\s*[(\[:]))", r"\\\1", terminal.clean(text))
     text = re.sub(r"(?<=\w)\\_(?=\w)", "_", text)  # within a word it means nothing
     return re.sub(r"@(?=\w)", "@\u200b", text)
 
 
 def _code(text: str) -> str:
     """A code span; a pipe would end the cell even here."""
-    text = stream.clean(text).replace("|", r"\|")
+    text = terminal.clean(text).replace("|", r"\|")
     fence = "``" if "`" in text else "`"
     return f"{fence} {text} {fence}" if "`" in text else f"{fence}{text}{fence}"
 

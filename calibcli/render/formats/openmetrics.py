@@ -12,8 +12,8 @@ import calendar
 import time
 from collections.abc import Mapping
 
-from calibcli.render import stream
-from calibcli.result import Check, Result
+from calibcli.core.result import Check, Result
+from calibcli.render import terminal
 
 NUMBERS = True
 SUFFIXES = (".prom",)
@@ -92,7 +92,7 @@ def _names(i: int, check: Check) -> dict[str, str]:
 
 def _labels(labels: Mapping[str, str]) -> str:
     def escaped(text: str) -> str:
-        return stream.clean(text).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+        return terminal.clean(text).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
     return "{" + ",".join(f'{key}="{escaped(value)}"' for key, value in labels.items()) + "}"
 

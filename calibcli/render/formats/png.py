@@ -3,7 +3,7 @@
 Drawn by Matplotlib (Hunter 2007). The file format is that of Boutell (1997).
 
 >>> render(result)[:4]
-b'\\x89PNG'
+b'\x89PNG'
 """
 
 from __future__ import annotations

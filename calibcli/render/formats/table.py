@@ -18,10 +18,10 @@ import sys
 from collections.abc import Sequence
 from typing import Literal
 
-from calibcli.plots import Plot
-from calibcli.render import beside, canvas, sheet, stream
-from calibcli.render.sheet import Detail, Sheet
-from calibcli.result import Result, Table
+from calibcli.core.figure_data import Plot
+from calibcli.core.result import Result, Table
+from calibcli.render import side_by_side, table_contents, terminal, text_plots
+from calibcli.render.table_contents import Detail, Sheet
 
 SUFFIXES = (".txt",)
 MOST = 3  # diagrams in one table
@@ -38,20 +38,20 @@ FEW_BINS = 10  # where few numbers are shown, of two diagrams or in little room
 
 def render(result: Result, encoding: str = "utf-8") -> str:
     """Plain text of everything; every line as long as it needs to be."""
-    blocks = [*_opening(result, _facts(sheet.facts(result)))]
-    blocks += [stream.text(s, encoding) for s in sheet.sheets(result)]
+    blocks = [*_opening(result, _facts(table_contents.facts(result)))]
+    blocks += [terminal.text(s, encoding) for s in table_contents.sheets(result)]
     blocks += diagrams(result, WIDTH, encoding)
     if result.notes:
-        blocks.append([f"note: {stream.clean(note)}" for note in result.notes])
+        blocks.append([f"note: {terminal.clean(note)}" for note in result.notes])
     return _joined([*blocks, *_closing(result)], encoding)
 
 
 def show(result: Result, detail: Detail = "few") -> None:
     """Print to stdout: with rich on a terminal, or anywhere with FORCE_COLOR, plain elsewhere."""
-    encoding = stream.encoding()
+    encoding = terminal.encoding()
     forced = bool(os.environ.get("FORCE_COLOR"))
     if not forced and (not sys.stdout.isatty() or os.environ.get("TERM") == "dumb"):
-        stream.put(plain(result, detail, encoding))
+        terminal.put(plain(result, detail, encoding))
         return
     _rich(result, detail, encoding)
 
@@ -59,7 +59,7 @@ def show(result: Result, detail: Detail = "few") -> None:
 def plain(result: Result, detail: Detail = "few", encoding: str = "utf-8") -> str:
     """What a screen shows, without colour and as wide as it needs."""
     blocks = _opening(result, _flowing(facts(result, detail), WIDTH, detail))
-    blocks += [stream.text(s, encoding) for s in tables(result, detail)]
+    blocks += [terminal.text(s, encoding) for s in tables(result, detail)]
     drawn = dataclasses.replace(result, plots=plots(result, detail))
     blocks += diagrams(drawn, WIDTH, encoding, _bins(result, detail, WIDTH))
     return _joined([*blocks, *_closing(result)], encoding)
@@ -72,43 +72,43 @@ def _opening(result: Result, facts: list[str]) -> list[list[str]]:
 
 def _closing(result: Result) -> list[list[str]]:
     saved = [_saved(role, path) for role, path in result.artefacts.items()]
-    return [saved, [sheet.verdict(result)[0]] if result.checks else []]
+    return [saved, [table_contents.verdict(result)[0]] if result.checks else []]
 
 
 def _joined(blocks: list[list[str]], encoding: str) -> str:
-    kept = ["\n".join(stream.fold(line, encoding).rstrip() for line in block) for block in blocks if block]
+    kept = ["\n".join(terminal.fold(line, encoding).rstrip() for line in block) for block in blocks if block]
     return "\n\n".join(kept) + "\n"
 
 
 def heading(result: Result) -> str:
-    return stream.clean(sheet.heading(result))
+    return terminal.clean(table_contents.heading(result))
 
 
 def wrapped_sentence(result: Result, width: int) -> list[str]:
     """What the result opens with, in lines that end between words."""
-    return stream.prose(stream.clean(sheet.headline(result)), width)
+    return terminal.prose(terminal.clean(table_contents.headline(result)), width)
 
 
 def _facts(facts: Sequence[tuple[str, str]]) -> list[str]:
     """On one line where they fit, else one on each."""
-    facts = [(stream.clean(key), stream.clean(value)) for key, value in facts]
+    facts = [(terminal.clean(key), terminal.clean(value)) for key, value in facts]
     line = " · ".join(f"{key}: {value}" for key, value in facts)
-    if stream.width(line) <= WIDTH:
+    if terminal.width(line) <= WIDTH:
         return [line] if facts else []
-    longest = max(stream.width(key) for key, _ in facts)
-    return [f"  {key}{' ' * (longest - stream.width(key))}  {value}" for key, value in facts]
+    longest = max(terminal.width(key) for key, _ in facts)
+    return [f"  {key}{' ' * (longest - terminal.width(key))}  {value}" for key, value in facts]
 
 
 def _flowing(facts: Sequence[tuple[str, str]], width: int, detail: Detail) -> list[str]:
     """Several to a line, broken between them; one on each where all are asked for."""
     if detail == "all":
         return _facts(facts)
-    said = [f"{stream.clean(key)}: {stream.clean(value)}" for key, value in facts]
-    return stream.wrapped(said, width, " · ")
+    said = [f"{terminal.clean(key)}: {terminal.clean(value)}" for key, value in facts]
+    return terminal.wrapped(said, width, " · ")
 
 
 def _saved(role: str, path: str) -> str:
-    return stream.clean(f"saved: {path} ({role})")
+    return terminal.clean(f"saved: {path} ({role})")
 
 
 def _rich(result: Result, detail: Detail, encoding: str) -> None:
@@ -117,25 +117,25 @@ def _rich(result: Result, detail: Detail, encoding: str) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from calibcli.render import room
+    from calibcli.render import side_by_side
 
     width = max(40, shutil.get_terminal_size().columns)
     colour: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
     console = Console(highlight=False, emoji=False, markup=False, width=width, color_system=colour)
 
     def say(line: str, style: str = "") -> None:
-        console.print(Text(stream.fold(line, encoding), style=style))
+        console.print(Text(terminal.fold(line, encoding), style=style))
 
     say(heading(result), "dim")
     for opening in (said_first := wrapped_sentence(result, width)):
         say(opening, "bold")
     if said_first:
         console.print()
-    known = [line for one in _flowing(facts(result, detail), width, detail) for line in stream.prose(one, width)]
+    known = [line for one in _flowing(facts(result, detail), width, detail) for line in terminal.prose(one, width)]
     for fact in known:
         say(fact, "dim")
     drawn = dataclasses.replace(result, plots=plots(result, detail))
-    made, blocks = room.fitted(
+    made, blocks = side_by_side.fitted(
         tables(result, detail),
         lambda most: diagrams(drawn, min(100, width), encoding, most),
         _bins(result, detail, width),
@@ -145,7 +145,7 @@ def _rich(result: Result, detail: Detail, encoding: str) -> None:
     )
     for s, more in made:
         console.print()
-        for line in stream.lines(s, encoding, width):
+        for line in terminal.lines(s, encoding, width):
             pieces = Text.assemble(*((piece, STYLES[style]) for piece, style in line))
             pieces.rstrip()
             console.print(pieces, soft_wrap=True)
@@ -157,7 +157,7 @@ def _rich(result: Result, detail: Detail, encoding: str) -> None:
             console.print(Text(diagram.rstrip()), soft_wrap=True)
     for i, (role, path) in enumerate(result.artefacts.items()):
         say("\n" * (i == 0) + _saved(role, path), "dim")
-    said, tone = sheet.verdict(result)
+    said, tone = table_contents.verdict(result)
     if said:
         console.print()
         say(said, STYLES[tone])
@@ -166,7 +166,7 @@ def _rich(result: Result, detail: Detail, encoding: str) -> None:
 def _taken(result: Result, known: list[str], said: list[str], width: int) -> int:
     """Lines above and below the tables and pictures."""
     closing = len(result.artefacts)
-    above = len(stream.prose(heading(result), width)) + len(said) + bool(said) + len(known)
+    above = len(terminal.prose(heading(result), width)) + len(said) + bool(said) + len(known)
     return above + closing + bool(closing) + 2 * bool(result.checks)
 
 
@@ -177,21 +177,23 @@ def _bins(result: Result, detail: Detail, width: int) -> int:
 def tables(result: Result, detail: Detail) -> list[Sheet]:
     """The tables of a screen."""
     if detail == "all":
-        return [dataclasses.replace(s, musts=frozenset(range(len(s.rows)))) for s in sheet.sheets(result, "full")]
+        return [
+            dataclasses.replace(s, musts=frozenset(range(len(s.rows)))) for s in table_contents.sheets(result, "full")
+        ]
     few = _few(result) if detail == "few" else _asked(result)
     sizes = {f"n = {result.facts.get(key)}" for key in ("n", "rows")}  # which the facts say
     return [
         dataclasses.replace(one, title="") if one.title in sizes else one
-        for one in beside.LAYOUTS[few.screen.pairs](few)
+        for one in side_by_side.LAYOUTS[few.screen.pairs](few)
     ]
 
 
 def facts(result: Result, detail: Detail) -> list[tuple[str, str]]:
     """The settings that a reader of the few numbers wants to see."""
     if detail == "all":
-        return sheet.facts(result)
+        return table_contents.facts(result)
     shown = {key: value for key, value in result.facts.items() if key not in result.screen.hidden}
-    return sheet.facts(dataclasses.replace(result, facts=shown))
+    return table_contents.facts(dataclasses.replace(result, facts=shown))
 
 
 def notes(result: Result, detail: Detail) -> Sequence[str]:
@@ -244,27 +246,27 @@ def diagrams(result: Result, width: int, encoding: str = "utf-8", most: int = BI
     if len(panels) > len(blocks):
         more = len(panels) - len(blocks)
         blocks.append([f"{more} more figure{'s' * (more > 1)} with -o FILE.png (or .svg, .pdf)"])
-    return [[stream.fold(line, encoding) for line in block] for block in blocks]
+    return [[terminal.fold(line, encoding) for line in block] for block in blocks]
 
 
 def diagram(plot: Plot, strip: Plot | None, width: int, most: int = BINS) -> list[str]:
     """One panel; nothing when it has nothing to draw."""
     if plot.kind == "heat":
-        body = canvas.heat(plot, width)
-    elif sheet.bins(plot):
+        body = text_plots.heat(plot, width)
+    elif table_contents.bins(plot):
         body = reliability(plot, strip, width, most)
     elif plot.labels:
-        body = canvas.rows(plot, width)
+        body = text_plots.rows(plot, width)
     else:
-        body = canvas.xy(plot, width, canvas.HEIGHT if most >= BINS else FEW_LINES)
-    return [stream.clean(plot.title or plot.name), *body] if body else []
+        body = text_plots.xy(plot, width, text_plots.HEIGHT if most >= BINS else FEW_LINES)
+    return [terminal.clean(plot.title or plot.name), *body] if body else []
 
 
 def reliability(plot: Plot, strip: Plot | None, width: int, most_bins: int = BINS) -> list[str]:
     """A row per bin: edges, count, accuracy, mean confidence, gap, and a bar for accuracy with the gap beside it."""
-    bins = sheet.fewer(sheet.bins(plot, strip), most_bins)
+    bins = table_contents.fewer(table_contents.bins(plot, strip), most_bins)
     across = max(10, width - 42)
-    title = stream.clean(plot.ylabel or "accuracy")
+    title = terminal.clean(plot.ylabel or "accuracy")
     axis = "0" + title.center(across - 2) + "1" if len(title) <= across - 4 else "0" + " " * (across - 2) + "1"
     most = max((b.count or 0 for b in bins), default=0)
     top = title == "accuracy"  # else the probability of one class, and how often it was the label
@@ -284,15 +286,15 @@ def reliability(plot: Plot, strip: Plot | None, width: int, most_bins: int = BIN
         count = "" if b.count is None else f"{b.count:.0f}" if b.count < 1e7 else f"{b.count:.1e}"
         flag = "*" if b.low is not None and b.high is not None and not b.low <= b.accuracy <= b.high else " "
         outside = outside or flag == "*"
-        size = stream.eighth(b.count / most) if b.count and most else " "
+        size = terminal.eighth(b.count / most) if b.count and most else " "
         sign = "+" if gap >= 0 else "−"
         head = f"{b.left:.2f}–{b.right:.2f} {count:>7} {size} {b.accuracy:6.3f} {b.confidence:6.3f}"
         lines.append(f"{head} {sign}{abs(gap):.3f}{flag} {_bar(b.accuracy, b.confidence, across)}")
-    lines += stream.wrapped(LEGEND if top else LEGEND_OF_CLASS, width)
+    lines += terminal.wrapped(LEGEND if top else LEGEND_OF_CLASS, width)
     if outside:
         band = next((c.label for c in plot.curves if c.kind == "band" and c.role == "null"), "")
         what = heads[0] if not top else title
-        lines.append(f"* {what} outside the band: {stream.clean(band) or 'what a calibrated model shows'}")
+        lines.append(f"* {what} outside the band: {terminal.clean(band) or 'what a calibrated model shows'}")
     return lines
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from calibcli.result import Result
+from calibcli.core.result import Result
 
 NUMBERS = True
 SUFFIXES = (".toml",)

@@ -11,11 +11,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from calibcli.api.reporting import by_report, held
-from calibcli.render import sheet, stream
-from calibcli.render.page import portions
-from calibcli.render.page.portions import Caps, Picture
-from calibcli.result import Result
+from calibcli.core.result import Result, by_report, results_of
+from calibcli.render import table_contents, terminal
+from calibcli.render.page import sections
+from calibcli.render.page.sections import Caps, Picture
 
 MOST = 1_000_000  # bytes of a page
 MANY = 400000
@@ -36,7 +35,7 @@ LEFT = "the fields that are not shown, longer tables and more figures"
 
 def page(result: Result) -> str:
     """The page of a result; of `calib report`, that of the results that it holds."""
-    named = held(result)
+    named = results_of(result)
     return _page(named, result.notes if len(named) > 1 else [])
 
 
@@ -64,9 +63,9 @@ def _text(
 ) -> tuple[str, int]:
     """The page and how many figures it has; they are left out without `drawn`, where their drawings are kept."""
     several = len(named) > 1
-    shown = [portions.portion(r, f"r{i}", name if several else "", caps) for i, (name, r) in enumerate(named, 1)]
+    shown = [sections.portion(r, f"r{i}", name if several else "", caps) for i, (name, r) in enumerate(named, 1)]
     judged = [(r.verdict, any(c.fatal for c in r.checks if c.outcome == r.verdict)) for _, r in named if r.verdict]
-    verdict, tone = sheet.banner(judged)
+    verdict, tone = table_contents.banner(judged)
     count = sum(not by_report(r) for _, r in named)
     heading = f"Report of {count} results" if several else shown[0].heading
     pictures = [p for one in shown for p in (*one.first, *one.later)]
@@ -87,7 +86,7 @@ def _text(
 
 def cell(result: Result) -> str:
     """What a notebook shows of a result: a page's head and tables, without figures and how each number was got."""
-    one = portions.portion(dataclasses.replace(result, plots=[]), "", "", Caps(rows=60, fields=False))
+    one = sections.portion(dataclasses.replace(result, plots=[]), "", "", Caps(rows=60, fields=False))
     return rendered("cell.html", one=one, style=stylesheet())
 
 
@@ -96,15 +95,15 @@ def drawings(pictures: Sequence[Picture], drawn: dict[str, bytes]) -> str:
     if not pictures:
         return ""
     from calibcli.render import figure
-    from calibcli.render.page import inline
+    from calibcli.render.page import inline_figures
 
-    styles = inline.Styles()
+    styles = inline_figures.Styles()
     for p in pictures:
         key = repr((p.plots, p.estimates))
         if key not in drawn:
             drawn[key] = figure.render(Result(command="", plots=p.plots, estimates=p.estimates), "svg", images=False)
-        p.svg = _safe(inline.small(drawn[key], p.id, p.title, f"{p.id}-w", styles))
-    return inline.palette() + styles.sheet()
+        p.svg = _safe(inline_figures.small(drawn[key], p.id, p.title, f"{p.id}-w", styles))
+    return inline_figures.palette() + styles.sheet()
 
 
 def stylesheet() -> str:
@@ -121,7 +120,7 @@ def _environment() -> Any:
     import jinja2
 
     def finalize(value: Any) -> Any:
-        return stream.clean(value) if type(value) is str else value
+        return terminal.clean(value) if type(value) is str else value
 
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     return jinja2.Environment(loader=loader, autoescape=True, finalize=finalize, undefined=jinja2.StrictUndefined)

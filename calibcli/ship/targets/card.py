@@ -8,19 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from calibcli.errors import UsageError
-from calibcli.files import atomic
+from calibcli.calibrators import apply
+from calibcli.core.errors import UsageError
+from calibcli.core.files import atomic
+from calibcli.core.result import Estimate
 from calibcli.metrics import report
-from calibcli.result import Estimate
-from calibcli.scalers import apply
-from calibcli.ship.stamp import about
-from calibcli.ship.target import TARGETS, Job, Shipped
+from calibcli.ship.target import TARGETS, ExportRequest, Shipped, about
 
 METRICS = ("ece", "nll", "brier", "accuracy")
 
 
 @TARGETS.add(suffixes=(".md",), data="scores")
-def card(job: Job, *, name: str = "", task: str = "image-classification", dataset: str = "") -> Shipped:
+def card(job: ExportRequest, *, name: str = "", task: str = "image-classification", dataset: str = "") -> Shipped:
     """A `model-index` block and a "Calibration" section for a Hugging Face model card, from labelled rows.
 
     Every number has its interval and n, ECE the level that a calibrated model of as many rows stays below, and T is
@@ -35,8 +34,8 @@ def card(job: Job, *, name: str = "", task: str = "image-classification", datase
     - name: "digits"
     """
     rows = job.labelled
-    after = report.report(apply(job.scaler, rows), report.Options(specs=METRICS, diagram=False))
-    before = report.report(rows, report.Options(specs=METRICS, diagram=False))
+    after = report.report(apply(job.scaler, rows), report.ReportOptions(specs=METRICS, diagram=False))
+    before = report.report(rows, report.ReportOptions(specs=METRICS, diagram=False))
     said, of = about(job), dataset or _plain(Path(rows.source).name)
     results = [_entry(e, said) for e in after.estimates]
     index = [

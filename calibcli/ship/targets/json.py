@@ -6,19 +6,18 @@ import contextlib
 import json as texts
 from pathlib import Path
 
-from calibcli.errors import UsageError
-from calibcli.files import atomic
-from calibcli.ship import snippets
-from calibcli.ship.as_json import described, scaler_of
-from calibcli.ship.comparison import of_scores
-from calibcli.ship.languages import LANGUAGES
-from calibcli.ship.target import TARGETS, Job, Shipped
+from calibcli.core.errors import UsageError
+from calibcli.core.files import atomic
+from calibcli.ship import source_code
+from calibcli.ship.json_calibrator import described, scaler_of
+from calibcli.ship.source_code import LANGUAGES
+from calibcli.ship.target import TARGETS, ExportRequest, Shipped, of_scores
 
 NEEDED = {".js": "node", ".c": "a C compiler (cc)"}
 
 
 @TARGETS.add(suffixes=(".json",), data="scores")
-def json(job: Job) -> Shipped:
+def json(job: ExportRequest) -> Shipped:
     """Its parameters as JSON, and beside it a function without dependencies in Python, JavaScript and C.
 
     The function takes the scores of one row and gives its K probabilities, in float64. JavaScript is written where
@@ -34,14 +33,14 @@ def json(job: Job) -> Shipped:
     Raises:
         UsageError: a file beside it that calib did not write would be replaced.
     """
-    programs = {suffix: snippets.lines(job.scaler, suffix) for suffix in LANGUAGES}
+    programs = {suffix: source_code.lines(job.scaler, suffix) for suffix in LANGUAGES}
     fed = job.fed("float64")
     made = {job.path: texts.dumps(described(job.scaler), indent=1, allow_nan=False) + "\n"}
     again = scaler_of(made[job.path], job.path.name)
     worst, notes = of_scores(job.scaler, fed, again.predict_proba(fed), "float64", job.tolerance), list[str]()
     for suffix, text in programs.items():
         path = job.path.with_suffix(suffix)
-        found = snippets.run(text, suffix, fed, job.scaler.k)
+        found = source_code.run(text, suffix, fed, job.scaler.k)
         if found is None:
             notes.append(f"{path.name} is not written: {NEEDED[suffix]} is not installed, so nothing compared it")
             continue
@@ -62,5 +61,5 @@ def json(job: Job) -> Shipped:
 def _ours(path: Path) -> bool:
     """Whether a program was written by an earlier export: its first line says so."""
     with contextlib.suppress(OSError), path.open("rb") as file:
-        return snippets.MARK.encode() in file.readline(1000)
+        return source_code.MARK.encode() in file.readline(1000)
     return False

@@ -1,0 +1,204 @@
+"""What can be chosen by name: every shelf and every file format, read from the code that defines them."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import ModuleType
+
+from calibcli.core.errors import UsageError, did_you_mean
+from calibcli.core.options import normal, spelled, values
+from calibcli.core.result import Cell, Result, Table
+from calibcli.core.shelves import Entry, Shelf
+
+FORMATS = "formats"
+
+
+@dataclass(frozen=True)
+class Catalogued:
+    """A shelf by the name that users know it by: where it is, which option takes its specs, what goes in and out."""
+
+    module: str
+    attribute: str
+    option: str
+    takes: str
+    gives: str
+
+    @property
+    def shelf(self) -> Shelf:
+        found: Shelf = getattr(importlib.import_module(self.module), self.attribute)
+        return found
+
+
+SCORES = "scores (N, K) of float16 to float64, labels (N,) of integers"
+LOGITS = "logits (N, K) of floats, labels (N,) of int64"
+NETWORK = "a network; inputs (N, ...), labels (N,) of integers"
+SHELVES = {
+    "metrics": Catalogued("calibcli.metrics", "METRICS", "calib metrics -m, calib check --max", SCORES, "an estimate"),
+    "methods": Catalogued(
+        "calibcli.calibrators", "SCALERS", "calib scale --method", SCORES, "probabilities (n, K) of float64"
+    ),
+    "targets": Catalogued(
+        "calibcli.ship",
+        "TARGETS",
+        "calib export --to",
+        "a calibrator; scores (n, K) of float16 to float64 to compare on, or a model and its inputs (n, ...)",
+        "a file, and how far it is from the calibrator",
+    ),
+    "quantities": Catalogued(
+        "calibcli.networks.curvature", "QUANTITIES", "calib curvature --quantity", NETWORK, "an estimate"
+    ),
+    "losses": Catalogued(
+        "calibcli.networks.losses", "LOSSES", "calib fit --loss", LOGITS, "(N,) of float32 or float64"
+    ),
+    "penalties": Catalogued(
+        "calibcli.networks.losses",
+        "PENALTIES",
+        "calib fit --loss LOSS+PENALTY",
+        f"the network; {LOGITS}",
+        "a scalar, nats",
+    ),
+    "architectures": Catalogued(
+        "calibcli.networks.architectures",
+        "ARCHITECTURES",
+        "--arch",
+        "images (n, channels, height, width) or rows (n, inputs) of floats",
+        "logits (n, classes) of their dtype",
+    ),
+    "optimizers": Catalogued(
+        "calibcli.lab.training.recipes", "OPTIMIZERS", "calib fit --optimizer", "gradients of the parameters", "steps"
+    ),
+    "schedules": Catalogued(
+        "calibcli.lab.training.recipes", "SCHEDULES", "calib fit --schedule", "the step of the run", "a factor of --lr"
+    ),
+    "augmentations": Catalogued(
+        "calibcli.lab.training.recipes",
+        "AUGMENTATIONS",
+        "calib fit --augment",
+        "images (n, channels, height, width) of floats",
+        "as many of the same shape and dtype",
+    ),
+}
+"""The order is that of the list."""
+NAMED = "in Python; logits, labels: those of sample_data/test.npz; model: sample_data/model.pt"
+RESULT = 'in Python; result: calibcli.measure(logits, labels, "accuracy")'
+WAYS = {
+    "read": ("a file", f"arrays by name, such as {SCORES}", f"{NAMED.partition('; model')[0]}; folder: an empty one"),
+    "written": ("a result", "text", RESULT),
+    "written to a file": ("a result", "bytes", RESULT),
+}
+"""What goes in and out of a format, and what the names in its example stand for."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """A file format: the module that reads or writes it."""
+
+    name: str
+    suffixes: tuple[str, ...]
+    way: str
+    module: ModuleType
+
+    @property
+    def about(self) -> str:
+        """The docstring of its module."""
+        return inspect.cleandoc(self.module.__doc__ or "")
+
+
+def formats() -> list[Format]:
+    """What is read, then what is written."""
+    from calibcli import render
+    from calibcli.scores.files import source
+
+    found = [Format(name, source.suffixes(name), "read", source.module(name)) for name in source.FORMATS]
+    for name in render.NAMES:
+        way = "written" if render.to_stdout(name) else "written to a file"
+        found.append(Format(name, render.suffixes(name), way, render.module(name)))
+    return found
+
+
+def overview() -> Result:
+    """One line for each kind of thing that has names."""
+    rows: list[list[Cell]] = [[name, len(one.shelf.entries), one.option] for name, one in SHELVES.items()]
+    rows.append([FORMATS, len(formats()), "input files, --format, -o"])
+    return Result(command="list", tables=[Table(name="shelves", columns=["name", "entries", "used by"], rows=rows)])
+
+
+def listing(name: str) -> Result:
+    """The entries of the shelf `name`, one line each; or everything about the entry `name`.
+
+    Raises:
+        UsageError: neither a shelf nor an entry.
+    """
+    if name == FORMATS:
+        return Result(command="list", tables=[_formats()])
+    if name in SHELVES:
+        return Result(command="list", tables=[table(name)], facts={"used by": SHELVES[name].option})
+    if f"{name}s" in (*SHELVES, FORMATS):
+        raise UsageError(f"nothing is called '{name}'", did_you_mean(name, [f"{name}s"]))
+    if normal(name) in ("study", "studies", "recipe", "recipes"):  # which people write, and no list has
+        fix = "calib list has all lists; a study is a file of yours: calib study --help"
+        raise UsageError(f"nothing is called '{name}'", fix)
+    found = [
+        part
+        for where, one in SHELVES.items()
+        if name in one.shelf
+        for part in _about(where, one.shelf.entries[normal(name)])
+    ]
+    found += [part for one in formats() if one.name == normal(name) for part in _about_format(one)]
+    if not found:
+        known = [*SHELVES, FORMATS, *(e.name.replace("_", "-") for one in SHELVES.values() for e in one.shelf)]
+        raise UsageError(f"nothing is called '{name}'", did_you_mean(name, [*known, *(one.name for one in formats())]))
+    return Result(command="list", tables=found)
+
+
+def table(name: str) -> Table:
+    """A shelf as a table: spec, what it is, options."""
+    rows = [[entry.name, entry.summary.rstrip("."), entry.signature] for entry in SHELVES[name].shelf]
+    return Table(name=name, columns=["name", "definition", "options"], rows=rows)
+
+
+def example(about: str) -> list[str]:
+    """The lines of a docstring from the first `>>>` to the blank line after it."""
+    lines = about.splitlines()
+    start = next((i for i, line in enumerate(lines) if line.startswith(">>>")), len(lines))
+    stop = next((i for i in range(start, len(lines)) if not lines[i].strip()), len(lines))
+    return lines[start:stop]
+
+
+def _about(where: str, entry: Entry) -> Iterator[Table]:
+    """The docstring, what goes in and out, the options with what they take, and the example."""
+    one, name = SHELVES[where], f"{where}_{entry.name}"
+    yield _definition(name, f"{entry.name} ({where}; {one.option})", entry.about)
+    unit, among = entry.traits.get("unit"), entry.traits.get("values")
+    gives = ", ".join(filter(None, [one.gives, unit, f"{among}" if among else ""]))
+    yield Table(name=f"{name}_use", columns=["takes", "gives"], rows=[[one.takes, gives]])
+    if entry.options:
+        rows = [
+            [option, "" if p.default is p.empty else spelled(p.default), values(p.annotation)]
+            for option, p in entry.options.items()
+        ]
+        yield Table(name=f"{name}_options", columns=["option", "default", "takes"], rows=rows)
+    yield Table(name=f"{name}_example", columns=[NAMED], rows=[[line] for line in example(entry.about)])
+
+
+def _about_format(one: Format) -> Iterator[Table]:
+    """The same of a format."""
+    name, (takes, gives, named) = f"{FORMATS}_{one.way}_{one.name}".replace(" ", "_"), WAYS[one.way]
+    yield _definition(name, f"{one.name} ({FORMATS}; {' '.join([one.way, *one.suffixes])})", one.about)
+    yield Table(name=f"{name}_use", columns=["takes", "gives"], rows=[[takes, gives]])
+    yield Table(name=f"{name}_example", columns=[named], rows=[[line] for line in example(one.about)])
+
+
+def _definition(name: str, title: str, about: str) -> Table:
+    shown = example(about)
+    lines: list[list[str]] = [[line] for line in about.splitlines() if line.strip() and line not in shown]
+    return Table(name=name, title=title, columns=["definition"], rows=lines)
+
+
+def _formats() -> Table:
+    """What is read and what is written, by format."""
+    rows = [[one.name, " ".join(one.suffixes), one.way, one.about.partition("\n")[0].rstrip(".")] for one in formats()]
+    return Table(name=FORMATS, columns=["name", "suffix", "is", "definition"], rows=rows)

@@ -1,0 +1,534 @@
+"""Penalised softmax regression: the convex problem behind vector, matrix, Dirichlet and bias-corrected scaling."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibcli.calibrators.calibrator import SCALERS, Array, FitContext, FittedParameters, Parameters
+from calibcli.calibrators.fitting import fold_of_rows
+from calibcli.calibrators.program import NumPy, Operations
+from calibcli.calibrators.store import Form
+from calibcli.calibrators.store import affine as form
+from calibcli.core.errors import InputError
+from calibcli.core.options import NotNegative
+from calibcli.core.result import Estimate
+from calibcli.core.statistics import log_sigmoid
+from calibcli.scores.likelihood import log_softmax
+from calibcli.scores.predictions import Predictions
+
+SETTLED = 1e-8  # gradient of the mean loss at which the optimiser stops
+BOUND = 1e-6  # ε: of the penalty on a class's own slope
+STEPS, PRODUCTS = 200, 250  # Newton steps at most, and products with the Hessian within one
+SLOW = 25  # products in one step from which the preconditioner is worth renewing
+CERTAIN = 1e-3  # rows whose 1 - max p is below this share of the mean bend nothing: products leave them out
+FEWER = 1e-3  # of that share where a step was far too long; ten times as much after each that was not
+CLOSE = 0.1  # share of a class's mean p (1 - p) below which a row is left out of the preconditioner
+FLAT_DIRECTION = 3e-7  # curvature beside that of the preconditioner below which float32 does not know it
+ROUNDING = 1e-13  # expected decrease below which values cannot tell whether a step is good
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How parameters θ become W and b: `full` (K²), `diagonal` (K) or `scalar` (1) W, then K biases."""
+
+    kind: str
+    k: int
+
+    @property
+    def weights(self) -> int:
+        return {"full": self.k * self.k, "diagonal": self.k, "scalar": 1}[self.kind]
+
+    def start(self) -> Array:
+        one = np.eye(self.k).ravel() if self.kind == "full" else np.ones(self.weights)
+        return np.append(one, np.zeros(self.k))
+
+    def scores(self, theta: NDArray[Any], x: NDArray[Any]) -> NDArray[Any]:
+        """W x + b, (n, K)."""
+        w, b = theta[: self.weights], theta[self.weights :]
+        result: NDArray[Any] = x @ w.reshape(self.k, self.k).T if self.kind == "full" else x * w
+        result += b
+        return result
+
+    def pull(self, residual: NDArray[Any], x: NDArray[Any]) -> Array:
+        """Gradient in θ from that in the scores, (n, K)."""
+        bias = residual.sum(axis=0)
+        if self.kind == "full":
+            return np.append((residual.T @ x).ravel(), bias).astype(np.float64)
+        product = (residual * x).sum(axis=0)
+        return np.append(product if self.kind == "diagonal" else product.sum(), bias).astype(np.float64)
+
+    def penalty(self, lam: float, mu: float, own: float = BOUND) -> Array:
+        """Diagonal Hessian of the ODIR penalty (Kull et al. 2019), λ / (K (K - 1)) Σ_{i≠j} W_ij² + μ / K Σ b_j², and of
+        ε / K Σ (W_ii - 1)², without which classes that are separable have no optimum.
+        """
+        diagonal = np.append(np.full(self.weights, 2 * own / self.k), np.full(self.k, 2 * mu / self.k))
+        if self.kind == "full":
+            off = 2 * lam / (self.k * (self.k - 1)) * (1 - np.eye(self.k))
+            diagonal[: self.weights] = (off + 2 * own / self.k * np.eye(self.k)).ravel()
+        return diagonal
+
+
+class Regression:
+    """Mean NLL of softmax(W x + b) with a ridge: a truncated Newton iteration (Dembo & Steihaug 1983).
+
+    Each step solves H d = g by conjugate gradients on products H v, in float32 and without the rows that are certain:
+    they only choose the direction, and values and gradients are float64 over every row. The blocks of H within a class
+    precondition them (the diagonal, unless `full`) and are kept along a path of penalties.
+
+    Attributes:
+        gradient: largest entry of the gradient where the last minimisation stopped.
+
+    Args:
+        x: (n, K).  labels: (n,).  weights: (n,) or None.
+        like: a regression on other rows of the same data, whose preconditioner serves to begin with.
+    """
+
+    def __init__(
+        self, shape: Shape, x: Array, labels: Any, weights: Array | None, like: Regression | None = None
+    ) -> None:
+        self.shape, self.x, self.labels = shape, x, labels
+        self.w = np.full(len(x), 1 / len(x)) if weights is None else weights / weights.sum()
+        self.rows = np.arange(len(x))
+        self.narrow = x.astype(np.float32)
+        self.blocks: NDArray[Any] | None = like.blocks if like else None
+        self.gradient, self.certain = np.inf, CERTAIN
+
+    def minimise(
+        self, lam: float, mu: float, start: Array | None = None, gain: float = 0.0, own: float = BOUND
+    ) -> Array:
+        """θ of the smallest mean NLL plus penalty.
+
+        Args:
+            lam, mu, own: of the penalty: on other weights, biases, and ε.
+            start: where to begin; without it the scores as they are.
+            gain: expected decrease, in nats, that is not worth another step.
+        """
+        theta = self.shape.start() if start is None else start
+        ridge = self.shape.penalty(lam, mu, own)
+        value, p = self._value(theta, ridge)
+        if self.blocks is None:
+            self._renew(p)
+        solve = self._preconditioner(ridge)
+        smallest = np.inf
+        for _ in range(STEPS):
+            g = self._gradient(p) + ridge * (theta - self.shape.start())
+            self.gradient = size = float(np.abs(g).max())
+            if size <= SETTLED:
+                break
+            step, products = self._direction(p, ridge, g, solve)
+            slope = float(g @ step)
+            if slope <= 2 * gain or (slope <= ROUNDING and size > smallest / 2):
+                break
+            smallest = min(smallest, size)
+            following, q = self._value(theta - step, ridge)
+            scale = 1.0
+            while following > value - 1e-4 * scale * slope and slope > ROUNDING and scale > 1e-12:
+                scale /= 2
+                following, q = self._value(theta - scale * step, ridge)
+            # a step that goes too far does so where rows that are certain were left out
+            self.certain = self.certain * FEWER if scale < 0.3 else min(CERTAIN, self.certain * 10)
+            value, p, theta = following, q, theta - scale * step
+            if products > SLOW:
+                self._renew(p)
+                solve = self._preconditioner(ridge)
+        return theta
+
+    def _value(self, theta: Array, ridge: Array) -> tuple[float, Array]:
+        """The loss, and the probabilities (n, K)."""
+        s = self.shape.scores(theta, self.x)
+        s -= s.max(axis=1, keepdims=True)
+        own = s[self.rows, self.labels]
+        np.exp(s, out=s)
+        total = s.sum(axis=1)
+        s /= total[:, None]
+        return float(ridge @ (theta - self.shape.start()) ** 2) / 2 + float(self.w @ (np.log(total) - own)), s
+
+    def _gradient(self, p: Array) -> Array:
+        residual = p * self.w[:, None]
+        residual[self.rows, self.labels] -= self.w
+        return self.shape.pull(residual, self.x)
+
+    def _direction(self, p: Array, ridge: Array, g: Array, solve: Callable[[Array], Array]) -> tuple[Array, int]:
+        """H⁻¹ g to 3 √|g| of its size, 1 to 30 %, by preconditioned conjugate gradients, and the products that took."""
+        rows = self._uncertain(p)
+        q, x = p[rows].astype(np.float32), self.narrow[rows]
+        mass = q * self.w[rows].astype(np.float32)[:, None]
+        step, rest = np.zeros_like(g), g.copy()
+        z = solve(rest)
+        along, left = z, float(rest @ z)
+        norm = left  # of `along`, as the preconditioner measures
+        enough = left * min(0.3, max(0.01, 3 * float(np.abs(g).max()) ** 0.5)) ** 2
+        done = 0
+        while done < PRODUCTS:
+            done += 1
+            s = self.shape.scores(along.astype(np.float32), x)
+            s -= np.einsum("ij,ij->i", q, s)[:, None]
+            s *= mass
+            h = self.shape.pull(s, x) + ridge * along
+            bend = float(along @ h)
+            if bend <= FLAT_DIRECTION * norm:  # float32 cannot tell how long a step along it should be
+                break
+            a = left / bend
+            step += a * along
+            rest -= a * h
+            z = solve(rest)
+            before, left = left, float(rest @ z)
+            if left <= enough:
+                break
+            along = z + left / before * along
+            norm = left + (left / before) ** 2 * norm
+        return (step if step.any() else z), done
+
+    def _uncertain(self, p: Array) -> NDArray[Any]:
+        """Rows that bend the loss."""
+        left = 1 - p.max(axis=1)
+        return np.flatnonzero(left > self.certain * float(self.w @ left))
+
+    def _renew(self, p: Array) -> None:
+        """Blocks of the Hessian within each class: (K, K + 1, K + 1) for `full`, else the diagonal, (parameters,)."""
+        rows, k = self._uncertain(p), self.shape.k
+        x, spread = self.narrow[rows], p[rows] * (1 - p[rows])
+        mass = (spread * self.w[rows, None]).astype(np.float32)
+        if self.shape.kind != "full":
+            self.blocks = self.shape.pull(mass * x, x)
+            self.blocks[self.shape.weights :] = mass.sum(axis=0)
+            return
+        x = np.column_stack([x, np.ones(len(x), np.float32)])
+        self.blocks = np.empty((k, k + 1, k + 1), np.float32)
+        for c in range(k):
+            some = np.flatnonzero(spread[:, c] > CLOSE * spread[:, c].sum() / max(len(rows), 1))
+            part = x[some]
+            self.blocks[c] = part.T @ (part * mass[some, c][:, None])
+
+    def _preconditioner(self, ridge: Array) -> Callable[[Array], Array]:
+        assert self.blocks is not None
+        k, n = self.shape.k, self.shape.weights
+        if self.shape.kind != "full":
+            scale = self.blocks + ridge
+            inverse = 1 / (scale + 1e-6 * scale.mean() + 1e-12)
+            return lambda g: np.asarray(g * inverse)
+        blocks, at = self.blocks.copy(), np.arange(k + 1)
+        mean = np.einsum("cii->c", blocks)[:, None] / (k + 1)
+        blocks[:, at, at] += np.column_stack([ridge[:n].reshape(k, k), ridge[n:]]) + 1e-5 * mean + 1e-9
+        from scipy.linalg.lapack import spotrf, spotri
+
+        inverses = np.empty_like(blocks)
+        for c, block in enumerate(blocks):
+            factor, _ = spotrf(block)
+            half, _ = spotri(factor)  # the upper triangle
+            inverses[c] = np.triu(half) + np.triu(half, 1).T
+
+        def solve(g: Array) -> Array:
+            v = np.column_stack([g[:n].reshape(k, k), g[n:]]).astype(np.float32)
+            u = np.matmul(inverses, v[:, :, None])[:, :, 0].astype(np.float64)
+            return np.append(u[:, :k].ravel(), u[:, k])
+
+        return solve
+
+
+# Maps that are linear in the logits: vector, matrix, Dirichlet and bias-corrected temperature scaling, and Platt's.
+#
+# All minimise a convex penalised NLL of softmax(W x + b); they differ in x, in the shape of W, and in the penalty.
+
+
+PENALTIES = tuple(10.0**e for e in range(3, -6, -1))  # 1e3 to 1e-5, strongest first
+CV_FOLDS = 3
+LARGEST = 1e12  # score
+ROUGH = 1e-5  # nats that another step of the optimiser would gain, below which penalties are compared
+CLEAR = 3.0  # standard errors by which a penalty that is worse ends the search along its line
+
+
+def affine(o: Operations, given: Parameters, z: Any) -> Any:
+    """softmax(W x + b) with W of shape (K, K), (K,) or ()."""
+    x = log_p(o, z) if "log_probabilities" in given else centred(o, z)
+    return o.normalised(o.linear(given["weight"], x) + o.const(given["bias"]))
+
+
+def centred(o: Operations, z: Any) -> Any:
+    """Logits with mean zero in each row: the same model, and one whose fit does not depend on a row's offset."""
+    finite = o.most(z, o.max(z) - 1e3)  # probability 0 stays finite here
+    return finite - o.sum(finite) / float(o.classes)
+
+
+def log_p(o: Operations, z: Any) -> Any:
+    """Log-probabilities; those of zero as of e^-1000."""
+    return o.most(o.log_softmax(z), -1e3)
+
+
+def _searches(options: Mapping[str, Any]) -> bool:
+    return options["lam"] is None or options["mu"] is None
+
+
+@SCALERS.add(preserves_accuracy=False, map=affine, form=form("k"))
+def vector(predictions: Predictions, job: FitContext, *, mu: NotNegative = 0.0) -> FittedParameters:
+    """Vector scaling: softmax(v ∘ z + b), a slope and a bias for each class (Guo et al. 2017).
+
+    Logits are centred in each row. `mu`: ridge on the biases, μ / K Σ b².
+
+    >>> calibcli.fit_scaler(logits, labels, "vector:mu=0.01").predict_proba(logits)[0].round(2)
+    array([0.  , 0.  , 0.  , 0.02, 0.  , 0.12, 0.  , 0.  , 0.  , 0.86])
+    """
+    x = centred(NumPy(predictions.k), _scores(predictions))
+    return _fit(Shape("diagonal", predictions.k), predictions, x, 0.0, mu)
+
+
+@SCALERS.add(preserves_accuracy=False, map=affine, form=form(""))
+def bcts(predictions: Predictions, job: FitContext, *, mu: NotNegative = 1e-6) -> FittedParameters:
+    """Bias-corrected temperature scaling: softmax(z / T + b) with a small ridge on b (Alexandari et al. 2020).
+
+    >>> calibcli.fit_scaler(logits, labels, "bcts").predict_proba(logits)[0].round(2)
+    array([0.  , 0.  , 0.  , 0.02, 0.  , 0.07, 0.  , 0.  , 0.  , 0.91])
+    """
+    shape = Shape("scalar", predictions.k)
+    done = _fit(shape, predictions, centred(NumPy(predictions.k), _scores(predictions)), 0.0, mu)
+    slope = float(done.parameters["weight"])
+    temperature = Estimate(
+        name="temperature",
+        value=1 / slope if slope > 0 else None,
+        n=predictions.n,
+        how="minimises NLL together with a bias for each class",
+        reason="no interval is computed beside biases" if slope > 0 else "anti_informative: the best slope is negative",
+    )
+    return replace(done, estimates=[temperature])
+
+
+@SCALERS.add(preserves_accuracy=False, map=affine, form=form("kk"), search=_searches)
+def matrix(
+    predictions: Predictions, job: FitContext, *, lam: NotNegative | None = None, mu: NotNegative | None = None
+) -> FittedParameters:
+    """Matrix scaling: softmax(W z + b) with the ODIR penalty (Guo et al. 2017; Kull et al. 2019).
+
+    `lam` on off-diagonal weights and `mu` on biases, by 3-fold cross-validation over 1e-5..1e3 where not given.
+
+    >>> calibcli.fit_scaler(logits, labels, "matrix:lam=0.1,mu=0.1").predict_proba(logits)[0].round(2)
+    array([0.  , 0.  , 0.  , 0.07, 0.  , 0.82, 0.  , 0.  , 0.  , 0.11])
+    """
+    return _odir(predictions, job, centred(NumPy(predictions.k), _scores(predictions)), lam, mu)
+
+
+@SCALERS.add(preserves_accuracy=False, map=affine, form=form("kk", log_probabilities=True), search=_searches)
+def dirichlet(
+    predictions: Predictions, job: FitContext, *, lam: NotNegative | None = None, mu: NotNegative | None = None
+) -> FittedParameters:
+    """Dirichlet calibration: softmax(W ln p + b) with the ODIR penalty (Kull et al. 2019).
+
+    `lam` on off-diagonal weights and `mu` on biases, by 3-fold cross-validation over 1e-5..1e3 where not given.
+
+    >>> calibcli.fit_scaler(logits, labels, "dirichlet:lam=0.1,mu=0.1").predict_proba(logits)[0].round(2)
+    array([0.  , 0.  , 0.  , 0.03, 0.  , 0.85, 0.  , 0.  , 0.  , 0.12])
+    """
+    done = _odir(predictions, job, log_p(NumPy(predictions.k), _scores(predictions)), lam, mu)
+    return replace(done, parameters={**done.parameters, "log_probabilities": np.array(1.0)})
+
+
+def curved(k: int) -> list[int]:
+    """The classes that have a curve of their own, one against the rest: of two, the second says all."""
+    return [1] if k == 2 else list(range(k))
+
+
+def joined(o: Operations, score: Any) -> Any:
+    """Log-probabilities (n, K) of log-odds: of the second of two classes, or of each against the rest."""
+    return o.of_two(score) if o.classes == 2 else o.normalised(o.log_sigmoid(score))
+
+
+PLATT = {"slope": Form("c"), "bias": Form("c")}
+
+
+def one_vs_rest(o: Operations, given: Parameters, z: Any) -> Any:
+    """Slope and bias on the log-odds of each class that has a curve."""
+    m = o.log_odds(z)
+    return joined(o, (o.column(m, 1) if o.classes == 2 else m) * o.const(given["slope"]) + o.const(given["bias"]))
+
+
+@SCALERS.add(preserves_accuracy=False, map=one_vs_rest, form=PLATT, of_confidence=True)
+def platt(predictions: Predictions, job: FitContext, *, smooth: bool = True) -> FittedParameters:
+    """Platt scaling: sigmoid(a m + b) of the log-odds m; beyond 2 classes one against the rest, renormalised.
+
+    `smooth`: targets (n₊ + 1) / (n₊ + 2) and 1 / (n₋ + 2), which keep a separable fit finite (Platt 1999).
+
+    >>> calibcli.fit_scaler(logits, labels, "platt").predict_proba(logits)[0].round(2)
+    array([0.  , 0.  , 0.  , 0.02, 0.  , 0.09, 0.  , 0.  , 0.  , 0.89])
+    """
+    m = NumPy(predictions.k).log_odds(np.asarray(predictions.logits, np.float64))
+    found = [logistic(m[:, [c]], predictions.labels == c, predictions.weights, smooth) for c in curved(predictions.k)]
+    slope, bias = np.transpose(found)
+    return FittedParameters({"slope": slope, "bias": bias})
+
+
+FLAT = 1e-6  # curvature at slopes of one, below which Newton would step anywhere: all rows are sure there
+
+
+def logistic(x: Array, positive: Any, weights: Array | None, smooth: bool) -> Array:
+    """Slopes and bias of a logistic regression on the columns of x, by Newton with halved steps."""
+    w = np.ones(len(x)) if weights is None else weights
+    target = positive.astype(np.float64)
+    if smooth:
+        up, down = float(w @ target), float(w @ (1 - target))
+        target = np.where(positive, (up + 1) / (up + 2), 1 / (down + 2))
+    design = np.column_stack([x, np.ones(len(x))])
+    w = w / w.sum()
+
+    def loss(theta: Array) -> float:
+        s = design @ theta
+        return float(w @ (np.logaddexp(0, s) - target * s))
+
+    theta = np.append(np.ones(x.shape[1]), 0.0)
+    p = np.exp(log_sigmoid(design @ theta))
+    if w @ (p * (1 - p)) < FLAT:
+        theta[:-1] = 4 / np.abs(x).max(initial=4.0)
+    value = loss(theta)
+    for _ in range(100):
+        p = np.exp(log_sigmoid(design @ theta))
+        gradient = design.T @ (w * (p - target))
+        hessian = (design * (w * p * (1 - p))[:, None]).T @ design
+        step = np.linalg.lstsq(hessian + 1e-14 * np.eye(len(theta)), gradient, rcond=None)[0]
+        for _ in range(40):
+            following = loss(theta - step)
+            if following <= value:
+                break
+            step = step / 2
+        theta, change, value = theta - step, value - following, following
+        if change <= 1e-16 * max(1.0, abs(value)) or np.abs(theta).max() > 1e6:
+            break
+    return theta
+
+
+def _scores(predictions: Predictions) -> Array:
+    """(N, K) logits that a linear map can take.
+
+    Raises:
+        InputError: a label has probability 0, or scores are too large for their products to be numbers.
+    """
+    z = np.asarray(predictions.logits, np.float64)
+    if np.isneginf(z[np.arange(len(z)), predictions.labels]).any():
+        problem = "a true label has probability zero, so no calibration map makes the NLL finite"
+        raise InputError(problem, "pass --clip, or drop those rows")
+    if np.abs(z, where=np.isfinite(z), out=np.zeros_like(z)).max() > LARGEST:
+        raise InputError(f"scores beyond {LARGEST:g} are too large for a linear map", "divide them by a constant")
+    return z
+
+
+def _fit(
+    shape: Shape,
+    predictions: Predictions,
+    x: Array,
+    lam: float,
+    mu: float,
+    start: Array | None = None,
+    like: Regression | None = None,
+) -> FittedParameters:
+    regression = Regression(shape, x, predictions.labels, predictions.weights, like)
+    theta = regression.minimise(lam, mu, start)
+    w, b = theta[: shape.weights], theta[shape.weights :]
+    weight = w.reshape(shape.k, shape.k) if shape.kind == "full" else w[0] if shape.kind == "scalar" else w
+    notes = []
+    if shape.kind == "full" and predictions.n < shape.weights:
+        notes.append(f"{shape.weights + shape.k:,} parameters from {predictions.n:,} rows: temperature may do better")
+    if regression.gradient > 100 * SETTLED:
+        notes.append(
+            f"the NLL has no minimum in reach (a gradient of {regression.gradient:.1g} is left): "
+            "some classes are separable; a penalty (matrix, dirichlet) or temperature bounds the fit"
+        )
+    return FittedParameters({"weight": np.asarray(weight), "bias": b - b.mean()}, notes=notes)
+
+
+def _odir(predictions: Predictions, job: FitContext, x: Array, lam: float | None, mu: float | None) -> FittedParameters:
+    """Matrix fit with λ and μ given, or chosen by cross-validation: first λ = μ, then μ around the λ that won.
+
+    Raises:
+        InputError: fewer rows than classes: K² weights would be those of the penalty, after a long time.
+    """
+    if predictions.n < predictions.k:
+        problem = f"{predictions.n:,} rows for a weight from each to each of {predictions.k:,} classes"
+        raise InputError(problem, "pass more rows than classes, or use temperature or vector")
+    shape = Shape("full", predictions.k)
+    chosen: dict[str, float | int | str | None] = {}
+    start: Array | None = None
+    like: Regression | None = None
+    if lam is None or mu is None:
+        if job.rows is None or "tried" not in job.memory:
+            search = _Search(shape, predictions, job, x)
+            found = search.best(lam, mu)
+            job.memory["tried"], job.memory["like"] = search.tried, search.fits[0]
+        else:
+            w = np.ones(predictions.n) if predictions.weights is None else predictions.weights
+            found = min(job.memory["tried"], key=lambda tried: float(w @ tried.nll[job.rows]))
+        (lam, mu), start, like = found.pair, found.start, job.memory["like"]
+        chosen = {"lambda": lam, "mu": mu}
+    return replace(_fit(shape, predictions, x, lam, mu, start, like), facts=chosen)
+
+
+@dataclass(frozen=True)
+class _Tried:
+    """A pair of penalties: its held-out NLL, row by row, and the fit of each fold.
+
+    Attributes:
+        start: the mean of the fits, where a fit to other rows may start.
+    """
+
+    pair: tuple[float, float]
+    nll: Array
+    thetas: Sequence[Array]
+
+    @property
+    def start(self) -> Array:
+        return np.asarray(np.mean(self.thetas, axis=0))
+
+
+class _Search:
+    """Penalties by cross-validation: held-out NLL along lines of pairs, every fit started from the one before it."""
+
+    def __init__(self, shape: Shape, predictions: Predictions, job: FitContext, x: Array) -> None:
+        folds = fold_of_rows(predictions, min(CV_FOLDS, predictions.n), job.seed)
+        self.shape, self.x, self.labels, self.job = shape, x, predictions.labels, job
+        self.w = np.ones(len(x)) if predictions.weights is None else predictions.weights
+        self.out = [np.flatnonzero(folds == fold) for fold in range(int(folds.max()) + 1)]
+        inside = [np.flatnonzero(folds != fold) for fold in range(len(self.out))]
+        self.fits = [Regression(shape, x[rows], self.labels[rows], self.w[rows]) for rows in inside]
+        self.tried: list[_Tried] = []
+
+    def best(self, lam: float | None, mu: float | None) -> _Tried:
+        """The best λ and μ; a given one stays."""
+        found = self._along([(p if lam is None else lam, p if mu is None else mu) for p in PENALTIES])
+        if lam is None and mu is None:
+            lam = found.pair[0]
+            found = self._along([(lam, min(lam * 10, PENALTIES[0]))], found)
+            found = self._along([(lam, lam / 10), (lam, lam / 100)], found)
+        return found
+
+    def _along(self, pairs: Sequence[tuple[float, float]], best: _Tried | None = None) -> _Tried:
+        """The best pair; stops at one that is clearly worse than the best, or the second in a row that is worse."""
+        best = last = best or self._try(pairs[0], None)
+        worse = 0
+        for pair in pairs:
+            if pair == best.pair:
+                continue
+            last = self._try(pair, last)
+            more = self.w * (last.nll - best.nll)
+            if more.sum() < 0:
+                best, worse = last, 0
+                continue
+            worse += 1
+            if worse == 2 or more.sum() > CLEAR * math.sqrt(float(more @ more)):
+                break
+        return best
+
+    def _try(self, pair: tuple[float, float], before: _Tried | None) -> _Tried:
+        nll, thetas = np.zeros(len(self.x)), list[Array]()
+        for fold, (regression, out) in enumerate(zip(self.fits, self.out, strict=True)):
+            if regression.blocks is None:
+                regression.blocks = self.fits[0].blocks
+            start = before.thetas[fold] if before else None
+            theta = regression.minimise(*pair, start, gain=ROUGH)
+            nll[out] = -log_softmax(self.shape.scores(theta, self.x[out]))[np.arange(len(out)), self.labels[out]]
+            thetas.append(theta)
+            done = len(self.tried) * len(self.out) + fold + 1
+            self.job.step(1 - 0.97**done, f"penalty {pair[0]:g}, {pair[1]:g}")
+        self.tried.append(_Tried(pair, nll, thetas))
+        return self.tried[-1]

@@ -1,0 +1,290 @@
+"""What a scaler is called with: arrays of the kind it was fitted on, checked and made into logits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calibcli.calibrators.program import apply
+from calibcli.core.array_likes import array, like, precision
+from calibcli.core.errors import InputError
+from calibcli.core.figure_data import Plot
+from calibcli.core.result import Cell, Estimate, Numbers, Table
+from calibcli.core.shelves import Choice, Shelf
+from calibcli.scores.predictions import SHARE_OFF, UNIT_HIGH, UNIT_LOW, Floats, Kind, two_columns, words
+
+FEW = 10  # log-odds that all lie in [0, 1] are believed up to here
+
+
+def as_logits(scores: ArrayLike, kind: Kind, k: int, columns: int) -> Floats:
+    """(n, K) float64 logits or log-probabilities from scores of `kind`.
+
+    Args:
+        scores: (n, K); (n,), (n, 1) or (n, 2) where the fit was on one column. Any array-like, torch tensors too.
+        kind: what the fit was on.
+        k: number of classes.
+        columns: columns of the scores that the fit was on.
+
+    Raises:
+        InputError: another shape, or what cannot be of this kind.
+    """
+    raw = array(scores)
+    z = np.asarray(raw, np.float64)
+    if columns == 1 and (z.ndim == 1 or (z.ndim == 2 and z.shape[1] == 1)):
+        column = z.reshape(-1)
+        _refuse(_column_fault(column, kind), kind, "(n,)")
+        return two_columns(column, kind)
+    if z.ndim != 2 or z.shape[1] != k:
+        shape = "(n,) or (n, 2)" if columns == 1 else f"(n, {k})"
+        raise InputError(f"scores of shape {z.shape} for a calibrator of {k} classes", f"pass an array {shape}")
+    _refuse(_fault(z, kind, _tolerance(raw.dtype)), kind, f"(n, {k})")
+    if kind == "probabilities":
+        with np.errstate(divide="ignore"):
+            z = np.log(np.maximum(z, 0.0))
+    return z
+
+
+def _refuse(fault: str, kind: Kind, shape: str) -> None:
+    if fault:
+        fix = f"pass {words(kind)} {shape} as in the fit" + ("; log p of a probability is one" * (kind == "logits"))
+        raise InputError(f"{fault}, and the calibrator was fitted on {words(kind)}", fix)
+
+
+def _tolerance(dtype: np.dtype[Any]) -> float:
+    """How far a row of probabilities may sum from one."""
+    return 1e-4 if dtype.itemsize > 2 or dtype.kind != "f" else 1e-2
+
+
+def _probabilities(z: Array, tolerance: float) -> NDArray[np.bool_]:
+    """(n,) whether each row is a distribution."""
+    inside = (z.min(axis=1) >= UNIT_LOW) & (z.max(axis=1) <= UNIT_HIGH)
+    return np.asarray(inside & (np.abs(z.sum(axis=1) - 1) <= tolerance))
+
+
+def _fault(z: Floats, kind: Kind, tolerance: float) -> str:
+    """Why rows cannot be of this kind, or nothing."""
+    if not len(z):
+        return ""
+    bad = np.isnan(z).any(axis=1) | (z == np.inf).any(axis=1) | (z == -np.inf).all(axis=1)
+    if bad.any():
+        return f"row {int(bad.argmax())} holds NaN, infinity, or nothing but -infinity"
+    if kind == "logits":
+        return "every row is a distribution of probabilities" if _probabilities(z, tolerance).all() else ""
+    if kind == "probabilities":
+        odd = ~_probabilities(z, tolerance)
+    else:
+        with np.errstate(divide="ignore"):
+            odd = ~((z.max(axis=1) <= 1e-6) & (np.abs(np.log(np.exp(np.minimum(z, 1)).sum(axis=1))) <= 10 * tolerance))
+    if odd.sum() <= SHARE_OFF * len(z):
+        return ""
+    row = int(odd.argmax())
+    total = np.exp(np.minimum(z[row], 700)).sum() if kind == "log_probabilities" else z[row].sum()
+    return f"row {row} lies in {z[row].min():.4g} to {z[row].max():.4g} and its probabilities would sum to {total:.4g}"
+
+
+def _column_fault(z: Floats, kind: Kind) -> str:
+    """The same for one column: of the probability of class 1, its logarithm, or its log-odds."""
+    bad = np.isnan(z) | (np.isinf(z) & ~((z < 0) & (kind == "log_probabilities")))
+    if bad.any():
+        return f"row {int(bad.argmax())} is NaN or infinite"
+    inside = (z >= UNIT_LOW) & (z <= UNIT_HIGH)
+    if kind == "logits":
+        return "every value lies in [0, 1] as a probability does" if inside.all() and len(z) >= FEW else ""
+    odd = ~inside if kind == "probabilities" else z > 1e-6
+    return f"row {int(odd.argmax())} is {z[int(odd.argmax())]:.4g}" if odd.any() else ""
+
+
+# The shelf of scalers, what a fitted one is, and how one is put on the shelf.
+
+
+Array = NDArray[np.float64]
+Parameters = dict[str, NDArray[Any]]
+Progress = Callable[[float, str], None]
+
+SCALERS = Shelf(
+    "scaler",
+    joint="-",
+    package="calibcli.calibrators",
+    first=("temperature", "focal_temperature", "vector"),
+    flag="--method",
+)
+"""An entry is a function `(predictions, job, *, options) -> Fitted`, put here with the traits
+
+map: the program `(o, parameters, logits (n, K)) -> log-probabilities (n, K)`, in the operations of `program`.
+steep: whether it has jumps, steep knots or 1 - p, so that float32 is off (by up to .07): runtimes work in float64
+    (optional).
+form: its parameters by name, as `parameters.Form`.
+search: a function of the options, whether settings are chosen by cross-validation (optional).
+preserves_accuracy: True where the predicted class of raw logits is kept; or a function of the options (optional).
+"""
+
+
+TIED = 2  # units in the last place that rounding can make of one
+
+
+def keep_first(out: NDArray[Any], first: NDArray[Any]) -> NDArray[Any]:
+    """In each row raise the class `first` just above others that rounding made equal to it, in place.
+
+    Returns:
+        Rows in which another class is higher by more.
+    """
+    best = out.argmax(axis=1)
+    rows = np.flatnonzero(best != first)
+    highest = out[rows, best[rows]]
+    tied = highest - out[rows, first[rows]] <= TIED * np.spacing(np.abs(highest))
+    out[rows[tied], first[rows[tied]]] = np.nextafter(highest[tied], np.asarray(np.inf, out.dtype))
+    return np.asarray(rows[~tied])
+
+
+@dataclass(frozen=True)
+class FitContext:
+    """How a method is run: seed of everything random, whether anybody reads more than the parameters, and progress.
+
+    Attributes:
+        step: called with (fraction of this fit, text) by methods that take seconds.
+        memory: what a fit to all rows found out about its own settings, for fits to parts of these rows.
+        rows: indices of this fit's rows among all rows, where it is a fit to a part.
+    """
+
+    seed: int = 0
+    report: bool = True
+    level: float = 0.95
+    step: Progress = lambda fraction, text: None
+    memory: dict[str, Any] = field(default_factory=dict)
+    rows: NDArray[Any] | None = None
+
+
+@dataclass(frozen=True)
+class FittedParameters:
+    """What a method returns: parameters, and what there is to say about them."""
+
+    parameters: Parameters
+    estimates: Sequence[Estimate] = ()
+    notes: Sequence[str] = ()
+    plots: Sequence[Plot] = ()
+    tables: Sequence[Table] = ()
+    facts: Mapping[str, Cell] = field(default_factory=dict)
+
+
+def keeps_classes(choice: Choice) -> bool:
+    """Whether a method with its options keeps the predicted class of raw logits."""
+    trait = choice.traits.get("preserves_accuracy")
+    return bool(trait(choice.options)) if callable(trait) else bool(trait)
+
+
+@dataclass(frozen=True)
+class Scaler:
+    """A fitted calibration map.
+
+    >>> scaler = calibcli.fit_scaler(logits, labels).scaler
+    >>> scaler.spec, scaler.k, scaler.kind, scaler.preserves_accuracy
+    ('temperature', 10, 'logits', True)
+
+    Attributes:
+        spec: canonical spec of the method.
+        k: number of classes.
+        classes: their names, or None.
+        parameters: arrays by name.
+        metadata: how it was fitted (kind of scores and their columns, data, number of rows, version).
+    """
+
+    spec: str
+    k: int
+    parameters: Parameters
+    classes: tuple[str, ...] | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def choice(self) -> Choice:
+        return SCALERS.choose(self.spec)
+
+    @property
+    def preserves_accuracy(self) -> bool:
+        """Whether the predicted class is, by definition, that of the raw logits."""
+        return keeps_classes(self.choice)
+
+    @property
+    def kind(self) -> Kind:
+        """What the scores were that it was fitted on, and are that it is called with."""
+        found: Kind = self.metadata.get("kind", "logits")
+        return found
+
+    @property
+    def columns(self) -> int:
+        """Columns of the scores that it was fitted on: 1 where two classes came as one column."""
+        return int(self.metadata.get("columns", self.k))
+
+    def __call__(self, scores: ArrayLike) -> Array:
+        """Calibrated log-probabilities of scores of the kind that the fit was on.
+
+        >>> calibcli.fit_scaler(logits, labels).scaler(logits[:5]).shape
+        (5, 10)
+
+        Args:
+            scores: (n, K) of `kind`; (n,) where the fit was on one column. Array-like, torch tensors too.
+
+        Returns:
+            (n, K) float64; of a tensor a tensor on its device, float32 unless it is float64, without a graph.
+
+        Raises:
+            InputError: another number of classes, or scores that cannot be of this kind.
+        """
+        return self._as_given(scores, np.asarray)
+
+    def predict_proba(self, scores: ArrayLike) -> Array:
+        """Calibrated probabilities (n, K) of what `__call__` takes, in the form that it returns.
+
+        >>> calibcli.fit_scaler(logits, labels).scaler.predict_proba(logits[:1]).sum().round(6).item()
+        1.0
+
+        Raises:
+            InputError: as `__call__`.
+        """
+        return self._as_given(scores, np.exp)
+
+    def _as_given(self, scores: ArrayLike, form: Callable[[Array], Array]) -> Array:
+        mapped, logits = self._mapped(scores)
+        out = form(mapped).astype(precision(scores), copy=False)
+        if self.preserves_accuracy:
+            keep_first(out, logits.argmax(axis=1))
+        return cast(Array, like(out, scores))
+
+    def _mapped(self, scores: ArrayLike) -> tuple[Array, Array]:
+        """What is returned, in float64, and the logits that it is of."""
+        logits = as_logits(scores, self.kind, self.k, self.columns)
+        return self.map(logits), logits
+
+    def map(self, logits: NDArray[Any]) -> Array:
+        """Calibrated log-probabilities (n, K) of scores as `Predictions` hold them: logits or log-probabilities.
+
+        >>> calibcli.fit_scaler(logits, labels).scaler.map(logits[:5]).shape
+        (5, 10)
+        """
+        return apply(self.choice.traits["map"], self.parameters, np.asarray(logits, np.float64))
+
+
+@dataclass(frozen=True, repr=False)
+class Fit(Numbers, FittedParameters):
+    """A scaler with the numbers, notes and figures of its fit; a mapping of its estimates: `fit["temperature"]`.
+
+    >>> fit = calibcli.fit_scaler(logits, labels)
+    >>> round(fit["temperature"].value, 2), fit.scaler.spec
+    (2.81, 'temperature')
+    """
+
+    scaler: Scaler = field(kw_only=True)
+
+    def predict_proba(self, scores: ArrayLike) -> Array:
+        """Calibrated probabilities (n, K) of scores of the kind and shape that the fit was on.
+
+        >>> calibcli.fit_scaler(logits, labels).predict_proba(logits).shape
+        (997, 10)
+
+        Raises:
+            InputError: another number of classes, or scores that cannot be of this kind.
+        """
+        return self.scaler.predict_proba(scores)

@@ -1,0 +1,444 @@
+"""Subsets and folds of rows that stay on disk where the scores do."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibcli import __version__
+from calibcli.calibrators.calibrator import SCALERS, Array, Fit, FitContext, Progress, Scaler, keep_first, keeps_classes
+from calibcli.calibrators.store import shown
+from calibcli.core.errors import InputError, UsageError
+from calibcli.core.files import atomic, known_suffix
+from calibcli.core.shelves import Choice
+from calibcli.scores.predictions import VERDICTS, ArrayScores, DerivedScores, Kind, PickedScores, Predictions, read
+
+Ints = NDArray[np.int64]
+
+
+def fold_of_rows(predictions: Predictions, folds: int, seed: int) -> Ints:
+    """(N,) fold of each row, balanced and random; rows of one group share a fold."""
+    rng = np.random.default_rng(seed)
+    if predictions.groups is not None:
+        names, group = np.unique(predictions.groups, return_inverse=True)
+        return np.asarray((rng.permutation(len(names)) % folds)[group])
+    return rng.permutation(predictions.n) % folds
+
+
+def subset(predictions: Predictions, rows: Ints) -> Predictions:
+    """The given rows (increasing indices): copied where the scores lie in memory, read on demand where they do not."""
+    if isinstance(predictions.scores, ArrayScores):
+        return predictions.take(rows)
+    return predictions.with_rows(rows, PickedScores(predictions.scores, rows))
+
+
+def sample(predictions: Predictions, rows: int, seed: int = 0) -> Predictions:
+    """At most `rows` random rows, in memory."""
+    if predictions.n <= rows:
+        return predictions
+    chosen = np.sort(np.random.default_rng(seed).choice(predictions.n, rows, replace=False))
+    return predictions.take(chosen)
+
+
+@dataclass(frozen=True, eq=False)
+class FoldedScores(DerivedScores):
+    """Scores where each row goes through the scaler that was fitted without it."""
+
+    scalers: Sequence[Scaler]
+    folds: Ints
+
+    def read(self, start: int, stop: int) -> Array:
+        block, folds = read(self.inner, start, stop), self.folds[start:stop]
+        out = np.empty(block.shape)
+        for fold, scaler in enumerate(self.scalers):
+            rows = folds == fold
+            if rows.any():
+                out[rows] = scaler.map(block[rows])
+        return out
+
+
+def raw_argmax(predictions: Predictions) -> Ints:
+    """(N,) predicted classes of the raw scores, the lowest index on ties."""
+    if predictions.predicted is not None:
+        return predictions.predicted
+    return np.concatenate([block.argmax(axis=1) for _, block in predictions.blocks()] or [np.empty(0, np.int64)])
+
+
+# Fit a scaler by its spec, cross-fit it, and apply it to predictions.
+
+
+LEAVES_OUT = {"beta", "gamma", "tempered", "plain", "uniform"}
+"""Parameters of maps that give nothing to a class that was left out (-inf)."""
+KEPT = ("name", "value", "low", "high", "level", "unit", "n", "how", "reason")
+"""What a calibrator's file says of an estimate."""
+
+
+def fit(
+    spec: str,
+    predictions: Predictions,
+    *,
+    seed: int = 0,
+    report: bool = True,
+    level: float = 0.95,
+    progress: Progress | None = None,
+    memory: dict[str, Any] | None = None,
+    rows: NDArray[Any] | None = None,
+) -> Fit:
+    """Fit the scaler that `spec` names.
+
+    Args:
+        spec: e.g. `temperature`, `focal_temperature:grid=komisarenko`, `matrix:lam=0.1`.
+        predictions: labelled scores to fit on.
+        seed: of everything random.
+        report: False leaves out profiles, figures and comparisons that cost time (cross-fitting does).
+        level: confidence level of intervals.
+        progress: called with (fraction done, text).
+        memory, rows: as in `Job`.
+
+    Raises:
+        UsageError: unknown method or option.
+        InputError: data that the method cannot be fitted to.
+    """
+    choice = SCALERS.choose(spec)
+    if predictions.n == 0:
+        raise InputError("no rows to fit on", "pass at least one labelled row")
+    if choice.traits.get("binary") and predictions.k != 2:
+        raise InputError(f"'{choice.name}' is for 2 classes, these are {predictions.k}", "use temperature or vector")
+    _refuse_varying(choice, predictions)
+    if predictions.top_only and choice.name not in (fits := applicable(2, top_only=True)):
+        problem = f"{choice.name} needs the scores of every class, not the confidence alone"
+        raise InputError(problem, f"choose among {', '.join(fits)} (--method)")
+    step = progress or (lambda fraction, text: None)
+    step(0.0, f"fitting {choice.spec}")
+    done = choice(predictions, FitContext(seed, report, level, step, {} if memory is None else memory, rows))
+    classes = None if predictions.classes is None else tuple(map(str, predictions.classes))
+    about = {
+        "n": predictions.n,
+        "kind": predictions.kind,
+        "columns": int(predictions.facts.get("columns", predictions.k)),
+        **({"exchanged": True} if predictions.facts.get("exchanged") else {}),
+        "source": predictions.source,
+        "sha256": predictions.sha256,
+        "version": __version__,
+        "estimates": [{key: getattr(e, key) for key in KEPT} for e in done.estimates if e.value is not None],
+    }
+    scaler = Scaler(choice.spec, predictions.k, done.parameters, classes, about)
+    step(1.0, f"fitted {choice.spec}")
+    if not done.parameters.keys() <= {"beta", "gamma", "phi_first"}:  # T and gamma are estimates
+        facts, tables = shown(done.parameters, scaler.classes, scaler.k)
+        done = dataclasses.replace(done, tables=[*done.tables, *tables], facts={**done.facts, **facts})
+    return Fit(**vars(done), scaler=scaler)
+
+
+def applicable(k: int, top_only: bool = False) -> list[str]:
+    """Names of the methods for k classes, or for confidences alone."""
+    unfit = {"of_confidence"} if top_only else set()
+    return [e.name for e in SCALERS if unfit <= e.traits.keys() and (k == 2 or not e.traits.get("binary"))]
+
+
+def cross_fit(
+    spec: str,
+    predictions: Predictions,
+    folds: int = 5,
+    seed: int = 0,
+    progress: Progress | None = None,
+    memory: dict[str, Any] | None = None,
+    split_seed: int | None = None,
+) -> Predictions:
+    """Out-of-fold predictions: every row mapped by the scaler that was fitted without its fold.
+
+    Settings that a method chooses by cross-validation (penalties) are chosen for each fold by the held-out NLL of the
+    other folds' rows, from one search over all rows: that of `memory`, where `fit` has left it there.
+    Accuracy-preserving methods keep the predicted class of the raw logits. `split_seed` is of the folds (default:
+    `seed`), `seed` of what is random in a fit.
+
+    Raises:
+        UsageError: fewer than 2 folds.
+        InputError: fewer rows than folds.
+    """
+    folds_of = _fold_of_rows(predictions, folds, seed if split_seed is None else split_seed)
+    memory = {} if memory is None else memory
+    choice, first = SCALERS.choose(spec), 0
+    if not memory and choice.traits.get("search", lambda options: False)(choice.options):
+        first = 1
+        fit(spec, predictions, seed=seed, report=False, progress=part(progress, 0, folds + 1, spec), memory=memory)
+    scalers = []
+    for fold in range(folds):
+        rows = np.flatnonzero(folds_of != fold)
+        here = part(progress, first + fold, first + folds, f"{spec}: fold {fold + 1} of {folds}")
+        done = fit(spec, subset(predictions, rows), seed=seed, report=False, progress=here, memory=memory, rows=rows)
+        scalers.append(done.scaler)
+    return dataclasses.replace(
+        predictions,
+        scores=FoldedScores(predictions.scores, scalers, folds_of),
+        predicted=raw_argmax(predictions) if scalers[0].preserves_accuracy else None,
+        kind=_kind(scalers[0], predictions),
+    )
+
+
+def apply(scaler: Scaler, predictions: Predictions) -> Predictions:
+    """The same rows through the scaler, block by block when they are read.
+
+    Raises:
+        InputError: the classes do not match.
+    """
+    check_classes(scaler, predictions)
+    mapped = predictions.mapped(scaler.map, predicted=raw_argmax(predictions) if scaler.preserves_accuracy else None)
+    return dataclasses.replace(mapped, kind=_kind(scaler, predictions))
+
+
+def _refuse_varying(choice: Choice, predictions: Predictions) -> None:
+    """Refuse a map of each class by itself where rows have different numbers of classes.
+
+    Raises:
+        InputError: questions with different numbers of choices: those that one has not would get a probability.
+    """
+    if predictions.facts.get("choices_vary") and not keeps_classes(choice):
+        fits = [e.name for e in SCALERS if keeps_classes(SCALERS.choose(e.name))]
+        problem = (
+            f"{choice.name} maps every choice by itself, and the questions of {predictions.source} differ in theirs"
+        )
+        raise InputError(problem, f"choose among {', '.join(fits)} (--method)")
+
+
+def _kind(scaler: Scaler, predictions: Predictions) -> Kind:
+    """What mapped scores are. T and γ leave out what was left out (-inf); others make a claim of a probability of 0."""
+    left_out = predictions.kind == "logits" and scaler.parameters.keys() <= LEAVES_OUT
+    return "logits" if left_out else "log_probabilities"
+
+
+def check_classes(scaler: Scaler, predictions: Predictions) -> None:
+    """Refuse predictions whose classes are not those of the calibrator.
+
+    Raises:
+        InputError: another number of classes, other names, or the same names in another order.
+    """
+    _refuse_varying(scaler.choice, predictions)
+    fix = "fit a calibrator on outputs of this model"
+    if predictions.top_only != (scaler.classes == VERDICTS):
+        of = ("confidences", "scores of every class")
+        a, b = of if predictions.top_only else of[::-1]
+        raise InputError(f"{predictions.source} holds {a}, the calibrator was fitted on {b}", fix)
+    if predictions.k != scaler.k:
+        problem = f"{predictions.source} has {predictions.k} classes, the calibrator was fitted on {scaler.k}"
+        raise InputError(problem, fix)
+    if predictions.classes is None:
+        same_order(scaler, (), predictions.source)
+    if scaler.classes is None or predictions.classes is None:
+        return
+    names = tuple(map(str, predictions.classes))
+    if names == scaler.classes or (predictions.k == 2 and names[1] == scaler.classes[1]):  # one column names its event
+        return
+    same_order(scaler, names, predictions.source)
+    odd = next(name for name in (*names, *scaler.classes) if (name in names) != (name in scaler.classes))
+    raise InputError(f"the classes differ: '{odd}' is only in {'the data' if odd in names else 'the calibrator'}", fix)
+
+
+def same_order(scaler: Scaler, classes: Sequence[Any], source: str) -> None:
+    """Refuse the names of the calibrator's classes in another order; no names, and others, say nothing, unless --event
+    changed the order of the calibrator's own.
+
+    Raises:
+        InputError: they are.
+    """
+    names = [str(c) for c in classes]
+    if scaler.classes is None or names == [*scaler.classes]:
+        return
+    if sorted(names) != sorted(scaler.classes):
+        if scaler.metadata.get("exchanged"):
+            event = scaler.classes[1]
+            raise InputError(
+                f"the calibrator was fitted with --event {event}, which made it the second of the two classes, and "
+                f"nothing says whether {source} has it second",
+                f"fit it without --event, which a map does not need; or read scores with --event {event}",
+            )
+        return
+    where = next(i for i, (a, b) in enumerate(zip(names, scaler.classes, strict=True)) if a != b)
+    raise InputError(
+        f"the classes are in another order: class {where} is '{names[where]}' in {source} and "
+        f"'{scaler.classes[where]}' in the calibrator",
+        "reorder the columns, or fit a calibrator on outputs of this model",
+    )
+
+
+def part(progress: Progress | None, done: int, of: int, what: str = "") -> Progress | None:
+    """The progress of one of several equal parts, `done` of which are behind."""
+    if progress is None:
+        return None
+    return lambda fraction, text: progress((done + min(fraction, 1.0)) / (of + 1e-9), what or text)
+
+
+def _fold_of_rows(predictions: Predictions, folds: int, seed: int) -> Ints:
+    if folds < 2:
+        raise UsageError(f"{folds} fold{'' if folds == 1 else 's'}", "pass 2 folds or more")
+    result = fold_of_rows(predictions, folds, seed)
+    if len(np.unique(result)) < folds:
+        what = f"{predictions.n} rows"
+        if predictions.groups is not None:
+            what += f" in {len(np.unique(predictions.groups))} groups"
+        raise InputError(f"{what} cannot be split into {folds} folds", "pass more rows or groups, or fewer folds")
+    return result
+
+
+# Calibrated scores written block by block, so that memory does not grow with the file.
+
+
+SUFFIXES = (".npz", ".npy", ".csv")
+
+
+@dataclass(frozen=True)
+class WrittenRows:
+    """What happened to rows on the way to a file.
+
+    Attributes:
+        changed: rows whose predicted class differs from that of the raw scores.
+        raised: rows with a probability below the smallest number of the file's type, which stands in for it: 0 would
+            make the NLL infinite.
+    """
+
+    changed: int
+    raised: int
+
+
+Write = Callable[[NDArray[Any], slice], None]
+
+
+def stream(
+    scaler: Scaler,
+    predictions: Predictions,
+    path: Path,
+    *,
+    probabilities: bool = True,
+    dtype: str = "float32",
+    progress: Progress | None = None,
+) -> WrittenRows:
+    """Write calibrated scores of every row and, in .npz and .csv, its label and what else belongs to it.
+
+    Where the method keeps predicted classes, so does the file: should rounding to `dtype` make two classes equal, the
+    argmax of the raw scores is raised by one unit in the last place.
+
+    Args:
+        probabilities: write probabilities; else log-probabilities, under the name `logits`.
+        dtype: float32 or float64.
+
+    Raises:
+        InputError: the classes do not match.
+        UsageError: the path cannot be written.
+    """
+    check_classes(scaler, predictions)
+    if predictions.top_only and not probabilities:
+        raise UsageError("--as logits is for the scores of classes, this is a confidence alone", "leave it out")
+    changed, raised, name = 0, 0, "probabilities" if probabilities else "logits"
+    least = float(np.finfo(dtype).tiny)
+    with _writing(known_suffix(path, SUFFIXES, "scores"), name, predictions, np.dtype(dtype)) as write:
+        for start, block in predictions.blocks():
+            scores = scaler.map(block)
+            if probabilities:
+                low = (scores < math.log(least)) & (scores > -np.inf)
+                raised += int(low.any(axis=1).sum())
+                scores = np.where(low, least, np.exp(scores))
+            out = scores.astype(dtype)
+            if predictions.top_only:  # both classes are of the one that was predicted
+                write(out[:, 1:], slice(start, start + len(block)))
+                continue
+            raw = block.argmax(axis=1)
+            changed += (
+                len(keep_first(out, raw)) if scaler.preserves_accuracy else int((out.argmax(axis=1) != raw).sum())
+            )
+            write(out, slice(start, start + len(block)))
+            if progress:
+                progress((start + len(block)) / max(predictions.n, 1), "writing")
+    return WrittenRows(changed, raised)
+
+
+def _columns(predictions: Predictions) -> dict[str, NDArray[Any]]:
+    """What belongs to the rows, by name."""
+    arrays: dict[str, NDArray[Any] | None] = {
+        "correct" if predictions.top_only else "labels": predictions.labels
+        if predictions.facts.get("labelled", True)
+        else None,
+        "ids": predictions.ids,
+        "weights": predictions.weights,
+        "group": predictions.groups,
+        **predictions.slices,
+    }
+    return {name: np.asarray(value) for name, value in arrays.items() if value is not None}
+
+
+@contextlib.contextmanager
+def _writing(path: Path, name: str, predictions: Predictions, dtype: np.dtype[Any]) -> Iterator[Write]:
+    shape: tuple[int, ...] = (predictions.n, predictions.k)
+    if predictions.top_only:
+        shape, name = (predictions.n,), "confidence"
+    columns = _columns(predictions)
+    file: IO[Any]
+    with contextlib.ExitStack() as stack:
+        temporary = stack.enter_context(atomic(path))
+        if path.suffix == ".csv":
+            values = predictions.facts.get("label_values")
+            if values is not None and "labels" in columns:  # as they stood in the file
+                columns["labels"] = np.asarray(values)[columns["labels"]]
+            file = stack.enter_context(temporary.open("w", encoding="utf-8", newline=""))
+            prefix = "prob_" if name == "probabilities" else "logit_"
+            heads = [name] if predictions.top_only else [prefix + suffix for suffix in _suffixes(predictions)]
+            yield _csv(file, heads, columns)
+            return
+        if predictions.classes is not None and not predictions.top_only:
+            columns["classes"] = np.asarray(predictions.classes, dtype=str)
+        file = stack.enter_context(array_file(temporary, path.suffix, name, shape, dtype, columns))
+        yield lambda block, rows: put(file, block, dtype)
+
+
+@contextlib.contextmanager
+def array_file(
+    path: Path, suffix: str, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], beside: Mapping[str, NDArray[Any]]
+) -> Iterator[IO[bytes]]:
+    """An `.npz` (with the arrays `beside`) or `.npy` file, open where rows of the array `name` are to be written."""
+    file: IO[bytes]
+    with contextlib.ExitStack() as stack:
+        if suffix == ".npz":
+            archive = stack.enter_context(zipfile.ZipFile(path, "w", allowZip64=True))
+            for key, array in beside.items():
+                array = array.astype(str) if array.dtype.kind == "O" else array
+                with archive.open(f"{key}.npy", "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, array, allow_pickle=False)
+            file = stack.enter_context(archive.open(f"{name}.npy", "w", force_zip64=True))
+        else:
+            file = stack.enter_context(path.open("wb"))
+        header: Mapping[str, Any] = {"descr": dtype.newbyteorder("<").str, "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_2_0(file, dict(header))
+        yield file
+
+
+def put(file: IO[bytes], block: NDArray[Any], dtype: np.dtype[Any]) -> None:
+    """Further rows of an array in a binary file, least byte first."""
+    file.write(np.ascontiguousarray(block, dtype.newbyteorder("<")).tobytes())
+
+
+def _suffixes(predictions: Predictions) -> list[str]:
+    """What the score columns are called after: their classes, or their numbers where names are missing or numbers."""
+    names = [str(name) for name in predictions.classes or ()]
+    return names if names and not any(name.isdigit() for name in names) else [str(i) for i in range(predictions.k)]
+
+
+def _csv(file: IO[str], heads: Sequence[str], columns: Mapping[str, NDArray[Any]]) -> Write:
+    import csv
+
+    rows = csv.writer(file)
+    rows.writerow([*heads, *("label" if c == "labels" else c for c in columns)])
+
+    def write(block: NDArray[Any], where: slice) -> None:
+        text = [[np.format_float_positional(v, trim="-") for v in row] for row in block]
+        others = [array[where].tolist() for array in columns.values()]
+        rows.writerows([*scores, *rest] for scores, *rest in zip(text, *others, strict=True))
+
+    return write

@@ -1,0 +1,400 @@
+"""Focal temperature scaling, φ_γ(softmax(z / T)) (Komisarenko & Kull 2024), and φ_γ alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+import numpy as np
+
+from calibcli.calibrators import focal_likelihood, temperature
+from calibcli.calibrators.calibrator import SCALERS, Array, FitContext, FittedParameters, Parameters
+from calibcli.calibrators.fitting import fold_of_rows, sample, subset
+from calibcli.calibrators.focal_likelihood import HIGH, LOW, Information, Point, Surface
+from calibcli.calibrators.program import FAR, Operations
+from calibcli.calibrators.store import temperature as temperature_form
+from calibcli.calibrators.temperature import GRIDS, block_source, degenerate, facts, scaled, tempered, units_of
+from calibcli.core.errors import UsageError
+from calibcli.core.figure_data import Curve, Plot
+from calibcli.core.options import Count, Range
+from calibcli.core.result import Cell, Estimate
+from calibcli.core.statistics import root, student_quantile
+from calibcli.metrics.intervals import WeightedMean
+from calibcli.scores.likelihood import BetaFit, fit_beta, log_phi, nll_rows
+from calibcli.scores.predictions import Predictions
+
+Order = Literal["T-phi", "phi-T"]
+GAMMAS = (-1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0, 3.0, 5.0)  # Komisarenko & Kull 2024
+PROFILE = 100_000  # logits: the profile, the figures and the comparison use at most this many
+EXACT = 4_000_000  # logits: the optimum itself uses at most this many
+ANY = f"both ends would be those of gamma's range, {LOW:g} to {HIGH:g}, which these groups do not narrow"
+
+
+def focal_tempered(o: Operations, given: Parameters, z: Any) -> Any:
+    """φ_γ(softmax(z / T)), or softmax(ln φ_γ(softmax z) / T)."""
+    gamma = float(given["gamma"])
+    if float(given["beta"]) == 0:
+        return scaled(o, given, z)
+    if given.get("phi_first", np.array(0)):
+        return scaled(o, given, log_h(o, gamma, z))
+    return o.normalised(log_h(o, gamma, tempered(o, given, z)))
+
+
+def log_h(o: Operations, gamma: float, z: Any) -> Any:
+    """ln h = L - γ M - ln(1 + γ s) with L = ln q, M = ln(1 - q), s = -q ln q / (1 - q); γ = 0 changes nothing.
+
+    `links.focal_map` has the formula, its source, and why small 1 - q takes a series.
+    """
+    if gamma == 0:
+        return z
+    log_q, log_rest = o.log_both(z)
+    log_rest = o.most(log_rest, -FAR)
+    x, q = o.exp(log_rest), o.exp(log_q)
+    some = q > 0.0
+    if gamma > 0:
+        near = x * (x * (x * (x * (1 / 5) + 1 / 4) + 1 / 3) + 1 / 2) + 1.0
+        ratio = o.where(x < 1e-3, near, (0.0 - log_q) / o.most(x, 1e-300))
+        slope = o.log1p(o.where(some, q * ratio, 0.0) * gamma)
+    else:
+        series = x * (1 / 72)
+        for n in range(7, 0, -1):
+            series = x * (series + 1 / (n * (n + 1)))
+        direct = o.where(some, q * log_q / o.most(x, 1e-300), 0.0) + 1.0
+        factor = (1 + gamma) - o.where(x < 1e-2, series, direct) * gamma
+        slope = o.where(factor > 0.0, o.log(factor), log_rest - math.log(2.0))  # γ = -1 where 1 - q underflows
+    return log_q - log_rest * gamma - slope
+
+
+@SCALERS.add(preserves_accuracy=True, map=focal_tempered, form=temperature_form(gamma=True), steep=True)
+def focal_temperature(
+    predictions: Predictions,
+    job: FitContext,
+    *,
+    objective: Literal["nll", "ece", "adaece", "brier"] = "nll",
+    grid: Literal["komisarenko"] | None = None,
+    order: Order = "T-phi",
+    gamma: Annotated[float, Range(GAMMAS[0], HIGH)] | None = None,
+    bins: Count = 15,
+) -> FittedParameters:
+    """Focal temperature scaling: φ_γ(softmax(z / T)), keeps every predicted class (Komisarenko & Kull 2024).
+
+    `objective=nll` optimises T and γ in [-0.5, 5] continuously; `grid=komisarenko` takes the first best of their
+    T = 0.05..5 x 11 values of γ, as the other objectives always do. `order=phi-T` is softmax(ln φ_γ(softmax z) / T).
+    With `gamma` T alone is fitted.
+
+    >>> fit = calibcli.fit_scaler(logits, labels, "focal_temperature")
+    >>> round(fit["temperature"].value, 2), round(fit["gamma"].value, 2)
+    (3.32, 0.43)
+    """
+    plain = fit_beta(block_source(predictions))
+    if plain.status != "ok":
+        done = degenerate(plain)
+        reason = f"{plain.status}: not identified" if gamma is None else ""
+        said = Estimate(name="gamma", value=gamma, reason=reason, n=predictions.n)
+        parameters = {**done.parameters, "gamma": np.array(gamma or 0.0)}
+        return replace(done, parameters=parameters, estimates=[*done.estimates, said])
+    if order == "phi-T":
+        return _phi_first(predictions, objective, grid, gamma)
+    if grid is not None or objective != "nll":
+        return _by_grid(predictions, objective, bins, GAMMAS if gamma is None else (gamma,))
+    if gamma is not None:
+        return _of_gamma(predictions, job, plain, gamma)
+    return _continuous(predictions, job, plain)
+
+
+@SCALERS.add(preserves_accuracy=True, map=focal_tempered, form=temperature_form(gamma=True), steep=True)
+def focal(predictions: Predictions, job: FitContext) -> FittedParameters:
+    """The focal calibration map alone, φ_γ(softmax z): γ in [-0.5, 5] by NLL, T = 1 (Komisarenko & Kull 2024).
+
+    >>> calibcli.fit_scaler(logits, labels, "focal")["gamma"].value
+    -0.5
+    """
+    rows = sample(predictions, max(2000, EXACT // predictions.k), job.seed)
+    surface = Surface(rows.logits, rows.labels, rows.weights)
+    values = np.array([surface.values(0.0, [g])[0] for g in focal_likelihood.GRID])
+    at = int(values.argmin())
+    low, high = focal_likelihood.GRID[max(at - 1, 0)], focal_likelihood.GRID[min(at + 1, len(values) - 1)]
+    gamma = root(lambda g: surface.gradient(0.0, g)[2], float(low), float(high), 1e-10)
+    nll = surface.values(0.0, [gamma])[0]
+    se, width, lacking = _sandwich(surface, rows, Point(gamma, 0.0, nll, 0.0, 0.0), 1, job.level)
+    reason = _bound(gamma) or lacking
+    ends: dict[str, float] = {} if reason else {"low": gamma - width, "high": gamma + width, "se": se}
+    how = f"minimises NLL over [{LOW:g}, {HIGH:g}] at T = 1; interval: sandwich variance{_of(rows, predictions)}"
+    estimate = Estimate(name="gamma", value=gamma, **ends, level=job.level, n=rows.n, how=how, reason=reason)  # type: ignore[arg-type]
+    notes = [f"focal: gamma = {gamma:g} is at the end of its range [{LOW:g}, {HIGH:g}]"] if _bound(gamma) else []
+    return FittedParameters({"beta": np.array(1.0), "gamma": np.array(gamma)}, [estimate], notes, facts={"nll": nll})
+
+
+def _of_gamma(predictions: Predictions, job: FitContext, plain: BetaFit, gamma: float) -> FittedParameters:
+    """T by NLL at one γ; interval symmetric in ln T."""
+    rows = sample(predictions, max(2000, EXACT // predictions.k), job.seed)
+    surface = Surface(rows.logits, rows.labels, rows.weights)
+    at = surface.best(gamma, math.log(plain.beta))
+    how = f"minimises NLL over T > 0 at gamma = {gamma:g}; interval: sandwich variance of ln T{_of(rows, predictions)}"
+    t, ends = at.temperature, dict[str, float]()
+    se, width, lacking = _sandwich(surface, rows, at, 0, job.level)
+    if not lacking:
+        ends = {"low": t * math.exp(-width), "high": t * math.exp(width), "se": t * se}
+    estimate = Estimate(name="temperature", value=t, **ends, level=job.level, n=rows.n, how=how, reason=lacking)  # type: ignore[arg-type]
+    parameters: Parameters = {"beta": np.array(math.exp(at.u)), "gamma": np.array(gamma)}
+    given = Estimate(name="gamma", value=gamma, n=rows.n, how="as given", reason="it is given")
+    return FittedParameters(parameters, [estimate, given], facts={**facts(plain), "nll": at.nll})
+
+
+def _sandwich(surface: Surface, rows: Predictions, at: Point, which: int, level: float) -> tuple[float, float, str]:
+    """Standard error of ln β (0) or γ (1) where the other is held, half an interval's width, and why there is none."""
+    h = surface.hessian(at)[which, which]
+    score = _rows(surface.scores(at.u, at.gamma)[1][:, which], rows)
+    se = score.se / h if h > 0 else math.nan
+    width = student_quantile((1 + level) / 2, score.units - 1) * se
+    return se, width, score.lacking or ("" if math.isfinite(width) and width < 100 else "the NLL has no curvature here")
+
+
+def _rows(values: Array, of: Predictions) -> WeightedMean:
+    """(N,) values as a mean over rows of these weights and groups."""
+    return WeightedMean(values, of.weights, of.weight_kind == "count", of.groups)
+
+
+def _bound(gamma: float) -> str:
+    return f"bound: gamma is at the end of the range [{LOW:g}, {HIGH:g}]" if gamma in (LOW, HIGH) else ""
+
+
+def _continuous(predictions: Predictions, job: FitContext, plain: BetaFit) -> FittedParameters:
+    """(T, γ) by NLL, with the ridge around it."""
+    exact = sample(predictions, max(2000, EXACT // predictions.k), job.seed)
+    few = sample(exact, max(1000, PROFILE // predictions.k), job.seed)
+    surface = Surface(few.logits, few.labels, few.weights)
+    start = math.log(plain.beta)
+    points = surface.profile(focal_likelihood.GRID if job.report else focal_likelihood.STARTS, start)
+    best = surface.optimum(points, tie=1e-9)
+    if exact.n > few.n:
+        best = focal_likelihood.polish(Surface(exact.logits, exact.labels, exact.weights), surface, best)
+    parameters: Parameters = {"beta": np.array(math.exp(best.u)), "gamma": np.array(best.gamma)}
+    if not job.report:
+        return FittedParameters(parameters)
+    at = surface.best(best.gamma, best.u)
+    points = sorted([*points, at], key=lambda p: p.gamma)
+    spread = focal_likelihood.spread_at(surface, at, lambda values: units_of(few, values))
+    known = Information.of(few, math.exp(at.u), job.level)
+    rise = known.rise(spread, 1)
+    limit = min(p.nll for p in points) + rise
+    sets = focal_likelihood.acceptable(points, limit)
+    c = spread.covariance
+    correlation = -c[0, 1] / math.sqrt(c[0, 0] * c[1, 1])  # of T, so the sign of ln β turns
+    gain = _gain(few, job.seed, best)
+    margin = math.inf if gain.lacking else student_quantile((1 + job.level) / 2, gain.units - 1) * gain.se
+    notes = _notes(best, sets, gain.value, margin, rise * few.n)
+    of = _of(few, predictions)
+    at_bounds = _ends_at_bounds(surface, few, points, sets, known)
+    how = "NLL of temperature scaling minus NLL of focal temperature scaling, rows of 5 held-out folds, paired"
+    ends = {"low": gain.value - margin, "high": gain.value + margin, "level": job.level, "se": gain.se}
+    shown = {"reason": gain.lacking} if gain.lacking else ends
+    estimates = [
+        _temperature(surface, best, at, spread, known, few.n, correlation, of, at_bounds),
+        _gamma(best, sets, known, rise, few.n, correlation, of),
+        Estimate(name="focal_gain", value=gain.value, **shown, n=few.n, unit="nats", how=how + of),
+    ]
+    plots = [
+        focal_likelihood.profile(points, at, limit, few.n),
+        focal_likelihood.heat(surface, points, at, limit, few.n),
+    ]
+    about = {**facts(plain), "plain T": plain.temperature, "recommended": _choice(gain.value, margin)}
+    return FittedParameters(parameters, estimates, notes, plots, facts=about)
+
+
+def _temperature(
+    surface: Surface,
+    best: Point,
+    at: Point,
+    spread: focal_likelihood.Spread,
+    known: Information,
+    n: int,
+    correlation: float,
+    of: str,
+    at_bounds: Sequence[float],
+) -> Estimate:
+    """T with its interval: profile likelihood over γ, its limit widened to the sandwich variance of ln T.
+
+    Args:
+        at_bounds: ends of ln β where γ is at a bound that its set holds, which the interval then holds, too.
+    """
+    detail: dict[str, Cell] = {"correlation with gamma": correlation, f"effective {known.what}": known.units}
+    low, high, reason = None, None, known.lacking
+    if not reason and not math.isfinite(spread.covariance[0, 0]):
+        reason = "the NLL is flat along the ridge of T and gamma"
+    elif not reason:
+        first, last = focal_likelihood.reach(surface, at, known.rise(spread, 0))
+        first, last = min(first, *at_bounds, first), max(last, *at_bounds, last)
+        shift = best.u - at.u  # the optimum of more rows than the ridge was looked at on
+        low, high = math.exp(-(last + shift)), math.exp(-(first + shift))  # 0, or infinite, where the NLL stays low
+        if known.what == "groups" and focal_likelihood.confined(surface, (first, last)):
+            low, high, reason = None, None, ANY
+        elif not math.isfinite(high):
+            low, high, reason = low or None, None, "the NLL does not rise far enough along the ridge of T and gamma"
+    return Estimate(
+        name="temperature",
+        value=best.temperature,
+        low=low,
+        high=high,
+        level=None if low is None else known.level,
+        n=n,
+        how=f"minimises NLL over T > 0, gamma in [{LOW:g}, {HIGH:g}]; interval: profile likelihood over gamma, "
+        f"widened to the variance of ln T over {known.what}, Student's t"
+        f"{', and T given gamma at the end of its range' * bool(at_bounds)}{of}",
+        reason=reason,
+        detail=detail,
+    )
+
+
+def _ends_at_bounds(
+    surface: Surface,
+    rows: Predictions,
+    points: Sequence[Point],
+    sets: Sequence[tuple[float, float]],
+    known: Information,
+) -> list[float]:
+    """Ends of ln β given γ at a bound of its range, for each bound that the set of γ holds.
+
+    Where the true γ is at a bound and the fitted one is not, twice the rise of the NLL at the true T is partly a χ² of
+    two degrees of freedom (Self & Liang 1987), and the profile's limit of one degree is too low; given γ it is one.
+    """
+    ends = []
+    for bound, point, end in ((LOW, points[0], sets[0][0]), (HIGH, points[-1], sets[-1][1])):
+        if end == bound:
+            _, width, lacking = _sandwich(surface, rows, point, 0, known.level)
+            ends += [] if lacking else [point.u - width, point.u + width]
+    return ends
+
+
+def _gamma(
+    best: Point,
+    sets: Sequence[tuple[float, float]],
+    known: Information,
+    rise: float,
+    n: int,
+    correlation: float,
+    of: str,
+) -> Estimate:
+    over = f"minimises NLL over T > 0, gamma in [{LOW:g}, {HIGH:g}]"
+    ends: dict[str, float] = {"low": min(sets[0][0], best.gamma), "high": max(sets[-1][1], best.gamma)}
+    return Estimate(
+        name="gamma",
+        value=best.gamma,
+        **({} if known.lacking else {**ends, "level": known.level}),  # type: ignore[arg-type]
+        n=n,
+        how=f"{over}; set: profile NLL within {rise * n:.3g}/n of the best, widened to the variance of gamma over "
+        f"{known.what}{of}",
+        reason=known.lacking or _bound(best.gamma),
+        detail={"correlation with T": correlation, "pieces": "; ".join(f"{a:.3g} to {b:.3g}" for a, b in sets)},
+    )
+
+
+def _notes(best: Point, sets: Sequence[tuple[float, float]], gain: float, margin: float, rise: float) -> list[str]:
+    fine = f"gamma from {sets[0][0]:.2f} to {sets[-1][1]:.2f} fits as well as the best"
+    notes = [f"{fine} (NLL within {rise:.3g}/n): T and gamma trade off"]
+    if best.gamma in (LOW, HIGH):
+        notes.append(f"gamma = {best.gamma:g} is at the end of its range [{LOW:g}, {HIGH:g}]")
+    if _choice(gain, margin) == "temperature":
+        about = f" ± {margin:.2g}" if math.isfinite(margin) else ""
+        notes.append(
+            f"plain temperature is recommended: on held-out rows gamma saves {gain:.2g}{about} nats, "
+            "which is not told from nothing"
+        )
+    return notes
+
+
+def _choice(gain: float, margin: float) -> str:
+    return "focal_temperature" if gain > margin else "temperature"
+
+
+def _gain(rows: Predictions, seed: int, best: Point) -> WeightedMean:
+    """Held-out NLL of temperature minus that of focal temperature, 5 folds, paired, row by row."""
+    folds = fold_of_rows(rows, min(5, rows.n), seed)
+    gains = np.zeros(rows.n)
+    for fold in range(int(folds.max()) + 1):
+        out = folds == fold
+        inside, outside = subset(rows, np.flatnonzero(~out)), subset(rows, np.flatnonzero(out))
+        plain = fit_beta(inside.logits, inside.labels, inside.weights)
+        if plain.status != "ok":
+            continue
+        surface = Surface(inside.logits, inside.labels, inside.weights)
+        starts = np.unique(np.clip([0.0, best.gamma - 0.5, best.gamma, best.gamma + 0.5, LOW, HIGH], LOW, HIGH))
+        point = surface.optimum(surface.profile(starts, math.log(plain.beta)))
+        focal_nll = Surface(outside.logits, outside.labels).scores(point.u, point.gamma)[0]
+        gains[out] = nll_rows(outside.logits, outside.labels, plain.beta) - focal_nll
+    return _rows(gains, rows)
+
+
+def _phi_first(predictions: Predictions, objective: str, grid: str | None, one: float | None) -> FittedParameters:
+    """softmax(ln φ_γ(softmax z) / T): for each γ an exact temperature fit, γ on a fine grid."""
+    if objective != "nll" or grid:
+        raise UsageError("order=phi-T is fitted by NLL only", "drop objective= and grid=")
+    gammas = np.arange(-10, 101) / 20 if one is None else np.array([one])
+    rows = sample(predictions, max(2000, PROFILE // predictions.k))
+    fits, values = [], []
+    for gamma in gammas:
+        z = log_phi(rows.logits, float(gamma))
+        fits.append(fit_beta(z, rows.labels, rows.weights))
+        values.append(float(np.average(nll_rows(z, rows.labels, fits[-1].usable), weights=rows.weights)))
+    at = int(np.argmin(values))
+    search_ = "in steps of 0.05" if one is None else "as given"
+    how = f"minimises NLL, gamma {search_}, phi before temperature{_of(rows, predictions)}"
+    reason, gamma = "no interval is computed for this order", float(gammas[at])
+    given = {"beta": fits[at].usable, "gamma": gamma, "phi_first": 1.0}
+    estimates = _without_intervals(fits[at].temperature, gamma, rows.n, how, reason)
+    return FittedParameters({name: np.array(value) for name, value in given.items()}, estimates)
+
+
+def _without_intervals(t: float, gamma: float, n: int, how: str, reason: str) -> list[Estimate]:
+    both = (("temperature", t), ("gamma", gamma))
+    return [Estimate(name=name, value=value, n=n, how=how, reason=reason) for name, value in both]
+
+
+def _by_grid(predictions: Predictions, objective: str, bins: int, gammas: Sequence[float]) -> FittedParameters:
+    """The public grid of T x γ, first minimum in the order T, then γ."""
+    rows = sample(predictions, max(2000, PROFILE // predictions.k))
+    surface = Surface(rows.logits, rows.labels, rows.weights)
+    error = temperature.Error(rows, objective, bins)
+    temperatures = GRIDS["komisarenko"]
+    table = np.empty((len(temperatures), len(gammas)))
+    for row, t in enumerate(temperatures.tolist()):
+        if objective == "nll":
+            table[row] = surface.values(-math.log(t), gammas)
+        elif objective == "brier":
+            table[row] = [_brier(rows, t, gamma) for gamma in gammas]
+        else:
+            table[row] = [error(surface.confidence(-math.log(t), gamma)) for gamma in gammas]
+    i, j = divmod(int(table.argmin()), len(gammas))
+    label = temperature.LABELS[objective]
+    how = f"first smallest {label} of {table.size} points of the komisarenko grid{_of(rows, predictions)}"
+    best = float(temperatures[i])
+    estimates = _without_intervals(best, gammas[j], rows.n, how, "a grid point has no interval")
+    notes = []
+    if i in (0, len(temperatures) - 1) or (len(gammas) > 1 and j in (0, len(gammas) - 1)):
+        notes.append(f"the best point, T = {best:g} and gamma = {gammas[j]:g}, is on the edge of the grid")
+    plot = Plot(
+        name="t_gamma_grid",
+        title=f"{label} over T and gamma, n = {rows.n:,}",
+        kind="heat",
+        xlabel="gamma",
+        ylabel="temperature T",
+        x=list(gammas),
+        y=list(temperatures),
+        z=table.tolist(),
+        zlabel=label,
+        curves=[Curve(label="best", kind="points", role="best", x=[gammas[j]], y=[best])],
+    )
+    parameters: Parameters = {"beta": np.array(1 / temperatures[i]), "gamma": np.array(gammas[j])}
+    return FittedParameters(parameters, estimates, notes, [plot] if len(gammas) > 1 else [])
+
+
+def _brier(rows: Predictions, t: float, gamma: float) -> float:
+    p = np.exp(log_phi(np.asarray(rows.logits, np.float64) / t, gamma))
+    p[np.arange(len(p)), rows.labels] -= 1
+    return float(np.average((p * p).sum(axis=1), weights=rows.weights))
+
+
+def _of(rows: Predictions, whole: Predictions) -> str:
+    return f"; on {rows.n:,} random rows of {whole.n:,}" if rows.n < whole.n else ""

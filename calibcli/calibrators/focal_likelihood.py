@@ -1,0 +1,350 @@
+"""The NLL of focal temperature scaling over (T, γ): best T for a γ, profile over γ, optimum, and its neighbourhood.
+
+T and γ trade off along a ridge, T*(γ) nearly linear in γ, on which the NLL is flat and may have several minima.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibcli.calibrators.calibrator import Array
+from calibcli.calibrators.temperature import FEWEST, effective_units, per_unit
+from calibcli.core.figure_data import Curve, Plot
+from calibcli.core.statistics import bisect, effective_rows, normal_quantile, root, student_quantile
+from calibcli.scores.likelihood.focal_map import Shifted, focal_rows
+from calibcli.scores.predictions import Predictions
+
+LOW, HIGH = -0.5, 5.0  # search range of γ
+GRID = np.arange(-2, 21) / 4  # of the profile: -0.5, -0.25, ..., 5
+STARTS = np.array([-0.5, 0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0])  # of a quick fit
+REACH = math.log(1e6)  # |ln β| beyond the spread of the scores at which T is at a bound
+
+
+@dataclass(frozen=True)
+class Point:
+    """A place on the surface: γ, u = ln β, mean NLL there, its derivative in γ, and its second derivative in u."""
+
+    gamma: float
+    u: float
+    nll: float
+    slope: float
+    curvature: float = 0.0
+
+    @property
+    def temperature(self) -> float:
+        return math.exp(-self.u)
+
+
+class Surface:
+    """Mean NLL of φ_γ(softmax(β z)) with u = ln β.
+
+    Args:
+        logits: (N, K).
+        labels: (N,).
+        weights: (N,) or None.
+    """
+
+    def __init__(self, logits: NDArray[Any], labels: NDArray[Any], weights: NDArray[Any] | None = None) -> None:
+        self.data = Shifted.of(logits, labels)
+        self.weights = weights
+        self.n = len(labels)
+
+    def gradient(self, u: float, gamma: float) -> tuple[float, float, float]:
+        """NLL, dNLL/du, dNLL/dγ."""
+        beta = math.exp(u)
+        rows = focal_rows(self.data, beta, [gamma])[0]
+        return self._mean(rows.nll), beta * self._mean(rows.d_beta), self._mean(rows.d_gamma)
+
+    def hessian(self, at: Point, step: float = 1e-4) -> Array:
+        """Second derivatives in (u, γ), (2, 2), from differences of the gradient."""
+        h = np.empty((2, 2))
+        for column, (du, dg) in enumerate(np.eye(2) * step):
+            above, below = (np.array(self.gradient(at.u + s * du, at.gamma + s * dg)[1:]) for s in (1, -1))
+            h[:, column] = (above - below) / (2 * step)
+        return (h + h.T) / 2
+
+    def values(self, u: float, gammas: Sequence[float]) -> list[float]:
+        """NLL at one u and several γ."""
+        return [self._mean(rows.nll) for rows in focal_rows(self.data, math.exp(u), gammas, gradient=False)]
+
+    def confidence(self, u: float, gamma: float) -> Array:
+        """(N,) top probability."""
+        return focal_rows(self.data, math.exp(u), [gamma], gradient=False)[0].confidence
+
+    def scores(self, u: float, gamma: float) -> tuple[Array, Array]:
+        """Per-row NLL (N,) and gradient in (u, γ) (N, 2)."""
+        beta = math.exp(u)
+        rows = focal_rows(self.data, beta, [gamma])[0]
+        return rows.nll, np.stack([beta * rows.d_beta, rows.d_gamma], axis=1)
+
+    def best(self, gamma: float, start: float, tolerance: float = 1e-12, curvature: float = 0.0) -> Point:
+        """Best u at this γ: secant steps on dNLL/du inside a bracket that grows from `start` (`curvature`: a guess)."""
+        last: dict[float, tuple[float, float]] = {}
+
+        def slope(u: float) -> float:
+            value, d_u, d_gamma = self.gradient(u, gamma)
+            last[u] = (value, d_gamma)
+            return d_u
+
+        u, step = start, 0.05
+        f = slope(u)
+        low, high, f_low, f_high = -math.inf, math.inf, 0.0, 0.0
+        for _ in range(60):
+            if f < 0:
+                low, f_low = u, f
+            else:
+                high, f_high = u, f
+            if low > -math.inf and high < math.inf and curvature <= 0:
+                curvature = (f_high - f_low) / (high - low)
+            move = -f / curvature if curvature > 0 else math.copysign(step, -f)
+            following = u + move
+            if not low < following < high:
+                following = 0.5 * (low + high)
+            if abs(following - start) > REACH:
+                break
+            g = slope(following)
+            moved = following - u
+            secant = (g - f) / moved if moved else 0.0
+            curvature = secant if secant > 0 else 0.0
+            step *= 3
+            u, f = following, g
+            if f == 0 or abs(f) <= tolerance * max(curvature, 1e-3):
+                break
+            if curvature and abs(f / curvature) <= tolerance:
+                break
+        value, d_gamma = last[u]
+        return Point(gamma, u, value, d_gamma, curvature)
+
+    def profile(self, gammas: Array, start: float, tolerance: float = 1e-6) -> list[Point]:
+        """Best T for each γ, each started on the line through the two before it. Starts at the γ nearest to 0."""
+        first = int(np.abs(gammas).argmin())
+        points: dict[int, Point] = {first: self.best(float(gammas[first]), start, tolerance)}
+        for indices in (range(first + 1, len(gammas)), range(first - 1, -1, -1)):
+            back = 1 if indices.step > 0 else -1
+            for i in indices:
+                one = points[i - back]
+                two = points.get(i - 2 * back)
+                guess = one.u
+                if two is not None and one.gamma != two.gamma:
+                    rate = (one.temperature - two.temperature) / (one.gamma - two.gamma)
+                    t = one.temperature + rate * (float(gammas[i]) - one.gamma)
+                    guess = -math.log(t) if t > 0 else one.u
+                points[i] = self.best(float(gammas[i]), guess, tolerance, one.curvature)
+        return [points[i] for i in range(len(gammas))]
+
+    def optimum(self, points: Sequence[Point], tie: float = 0.0) -> Point:
+        """The lowest minimum along the profile, refined in γ; within `tie` nats of it the one nearest γ = 0."""
+        minima = []
+        for i, point in enumerate(points):
+            before, after = points[max(i - 1, 0)], points[min(i + 1, len(points) - 1)]
+            if point.nll <= before.nll and point.nll <= after.nll:
+                minima.append(self._refine(before, point, after))
+        lowest = min(p.nll for p in minima)
+        return min((p for p in minima if p.nll <= lowest + tie), key=lambda p: (abs(p.gamma), p.nll))
+
+    def _refine(self, before: Point, point: Point, after: Point) -> Point:
+        """Root of the profile's derivative (by the envelope theorem that of the NLL in γ) between two neighbours."""
+        low, high = (point, after) if point.slope < 0 else (before, point)
+        if low.slope >= 0 or high.slope <= 0 or low is high:  # the minimum is at an end of the range
+            return self.best(point.gamma, point.u, 1e-11, point.curvature)
+        known = {low.gamma: low, high.gamma: high}
+
+        def slope(gamma: float) -> float:
+            if gamma not in known:
+                left = max((p for p in known.values() if p.gamma < gamma), key=lambda p: p.gamma)
+                right = min((p for p in known.values() if p.gamma > gamma), key=lambda p: p.gamma)
+                share = (gamma - left.gamma) / (right.gamma - left.gamma)
+                known[gamma] = self.best(gamma, left.u + share * (right.u - left.u), 1e-11, point.curvature)
+            return known[gamma].slope
+
+        best = root(slope, low.gamma, high.gamma, 1e-9)
+        slope(best)
+        return known[best]
+
+    def _mean(self, values: Array) -> float:
+        return float(values.mean() if self.weights is None else np.average(values, weights=self.weights))
+
+
+def acceptable(points: Sequence[Point], limit: float) -> list[tuple[float, float]]:
+    """Intervals of γ where the profile lies below `limit`, its edges interpolated linearly."""
+    steps = np.diff([0, *(int(p.nll <= limit) for p in points), 0])
+    sets = []
+    for first, last in zip(np.flatnonzero(steps > 0).tolist(), (np.flatnonzero(steps < 0) - 1).tolist()):
+        low = _crossing(points[first - 1], points[first], limit) if first > 0 else points[0].gamma
+        high = _crossing(points[last + 1], points[last], limit) if last + 1 < len(points) else points[-1].gamma
+        sets.append((low, high))
+    return sets
+
+
+def _crossing(outside: Point, inside: Point, limit: float) -> float:
+    share = (limit - inside.nll) / (outside.nll - inside.nll)
+    return inside.gamma + share * (outside.gamma - inside.gamma)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """What is known about (ln β, γ) at a point.
+
+    Attributes:
+        inverse: H⁻¹ of the mean NLL, (2, 2); NaN where H is not positive definite.
+        covariance: of the estimate, (2, 2): H⁻¹ (Σ ψψ') H⁻¹ over rows or groups, times G / (G - 2).
+    """
+
+    inverse: Array
+    covariance: Array
+
+
+@dataclass(frozen=True)
+class Information:
+    """How much rows tell: of what, effectively how many, and how many rows of equal weight they are."""
+
+    what: str
+    units: float
+    size: float
+    level: float
+
+    @classmethod
+    def of(cls, rows: Predictions, beta: float, level: float) -> Information:
+        _, bend, times = per_unit(rows, beta)
+        grouped = rows.groups is not None
+        w = np.ones(rows.n) if rows.weights is None else rows.weights
+        size = float(w.sum() if rows.weight_kind == "count" else effective_rows(w))
+        return cls("groups" if grouped else "rows", effective_units(bend, times, grouped), size, level)
+
+    @property
+    def lacking(self) -> str:
+        few = f"{self.units:.3g} effective {self.what} tell T, fewer than {FEWEST}: their spread is not known"
+        return few if self.units < FEWEST else ""
+
+    def rise(self, spread: Spread, which: int) -> float:
+        """By how much the NLL may rise along the profile of ln β (0) or γ (1), the other at its best: the limit of the
+        likelihood, or where rows are worth less than one each, that of the sandwich variance.
+        """
+        t = student_quantile((1 + self.level) / 2, self.units - 1) if not self.lacking else math.inf
+        widened = spread.covariance[which, which] / spread.inverse[which, which]
+        if not math.isfinite(t * widened):
+            return normal_quantile((1 + self.level) / 2) ** 2 / 2 / self.size
+        return 0.5 * t * t * max(1 / self.size, float(widened))
+
+
+def spread_at(surface: Surface, at: Point, units: Callable[[Array], tuple[Array, Array]]) -> Spread:
+    """The sandwich at a point; `units` gives weighted sums of (N,) values over rows or groups, and how often."""
+    h = surface.hessian(at)
+    unknown = np.full((2, 2), np.nan)
+    if not np.isfinite(h).all() or np.linalg.eigvalsh(h).min() <= 0:
+        return Spread(unknown, unknown)
+    _, psi = surface.scores(at.u, at.gamma)
+    w = float(surface.n if surface.weights is None else surface.weights.sum())
+    (first, times), (second, _) = units(psi[:, 0]), units(psi[:, 1])
+    sums, count = np.stack([first, second], axis=1) / w, float(times.sum())
+    if count <= 2:
+        return Spread(unknown, unknown)
+    sums = sums - times @ sums / count
+    inverse = np.asarray(np.linalg.inv(h), np.float64)
+    meat = (sums * times[:, None]).T @ sums * (count / (count - 2))
+    covariance = np.asarray(inverse @ meat @ inverse, np.float64)
+    return Spread(inverse, covariance)
+
+
+def reach(surface: Surface, best: Point, rise: float) -> tuple[float, float]:
+    """The ends of ln β up to which the NLL at the best γ rises by no more than `rise`; infinite where there is none."""
+
+    def above(u: float) -> float:
+        lowest = _lowest(np.array(surface.values(u, list(GRID))))
+        return min(lowest, best.nll if u == best.u else math.inf) - best.nll - rise
+
+    ends = []
+    for sign in (-1.0, 1.0):
+        near, step = 0.0, 0.05
+        while step <= REACH and above(best.u + sign * step) < 0:
+            near, step = step, 2 * step
+        if step > REACH:
+            ends.append(sign * math.inf)
+            continue
+        near, far = bisect(lambda s, sign=sign: -above(best.u + sign * s), near, step, 12)  # type: ignore[misc]
+        ends.append(best.u + sign * 0.5 * (near + far))
+    return ends[0], ends[1]
+
+
+def confined(surface: Surface, ends: Sequence[float]) -> bool:
+    """Whether it is γ's range that ends ln β: the best γ is at a bound at each of these, none of which is infinite."""
+    bounds = (0, len(GRID) - 1)
+    return all(math.isfinite(u) and np.argmin(surface.values(u, list(GRID))) in bounds for u in ends)
+
+
+def _lowest(values: Array) -> float:
+    """The least of (G,) NLLs on GRID, or of the parabola through it and both neighbours; never beyond GRID."""
+    i = int(values.argmin())
+    if not 0 < i < len(values) - 1:
+        return float(values[i])
+    left, middle, right = values[i - 1 : i + 2].tolist()
+    bend = left - 2 * middle + right
+    return float(middle - (left - right) ** 2 / (8 * bend)) if bend > 0 else float(middle)
+
+
+def polish(whole: Surface, part: Surface, start: Point) -> Point:
+    """The optimum on many rows from that on few: Newton with the Hessian of the few; γ held where it is at a bound."""
+    if start.gamma in (LOW, HIGH):
+        return whole.best(start.gamma, start.u)
+    h = part.hessian(start)
+    if np.linalg.eigvalsh(h).min() <= 0:
+        return whole.best(start.gamma, start.u)
+    u, gamma = start.u, start.gamma
+    for _ in range(8):
+        _, *g = whole.gradient(u, gamma)
+        step = np.linalg.solve(h, g)
+        u, gamma = u - step[0], float(np.clip(gamma - step[1], LOW, HIGH))
+        if abs(float(step @ np.array(g))) < 1e-13:
+            break
+    return whole.best(gamma, u)
+
+
+# Figures of the NLL over temperature and γ.
+
+
+def profile(points: Sequence[Point], best: Point, limit: float, n: int) -> Plot:
+    """The smallest NLL of each γ, and the limit of the set around the best."""
+    return Plot(
+        name="gamma_profile",
+        title=f"Profile of the NLL over gamma, n = {n:,}",
+        xlabel="gamma",
+        ylabel="NLL at the best T (nats)",
+        curves=[
+            Curve(label="profile", kind="line", role="model", x=[p.gamma for p in points], y=[p.nll for p in points]),
+            Curve(label="edge of the confidence set", kind="hline", role="limit", y=[limit]),
+            Curve(label="best", kind="points", role="best", x=[best.gamma], y=[best.nll]),
+        ],
+    )
+
+
+def heat(surface: Surface, points: Sequence[Point], best: Point, limit: float, n: int) -> Plot:
+    """NLL over T x γ with the ridge, the optimum and the set around it."""
+    ts = [p.temperature for p in points]
+    grid = np.geomspace(min(ts) / 1.5, max(ts) * 1.5, 31)
+    gammas = [float(g) for g in np.arange(-1, 11) / 2]
+    table = [surface.values(-math.log(t), gammas) for t in grid]
+    return Plot(
+        name="t_gamma",
+        title=f"NLL over T and gamma, n = {n:,}",
+        kind="heat",
+        xlabel="gamma",
+        ylabel="temperature T",
+        x=gammas,
+        y=list(grid),
+        yscale="log",
+        z=table,
+        zlabel="NLL (nats)",
+        zscale="log",
+        levels=[limit],
+        levels_label=f"within {(limit - best.nll) * n:.3g}/n of the best",
+        curves=[
+            Curve(label="best T of each gamma", kind="line", role="ridge", x=[p.gamma for p in points], y=ts),
+            Curve(label="best", kind="points", role="best", x=[best.gamma], y=[best.temperature]),
+        ],
+    )

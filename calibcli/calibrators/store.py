@@ -1,0 +1,311 @@
+"""What the parameters of each method look like: checked when a calibrator is read, and shown to people."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibcli.calibrators.calibrator import SCALERS, Fit, Scaler
+from calibcli.core import validation
+from calibcli.core.errors import InputError, UsageError, check_path, refusing
+from calibcli.core.files import atomic, reading
+from calibcli.core.options import Range
+from calibcli.core.result import Cell, Estimate, Table
+from calibcli.scores.predictions import Kind
+
+SHOWN = 20  # numbers of a parameter that are shown one by one
+INF = float("inf")
+
+
+@dataclass(frozen=True)
+class Form:
+    """One parameter.
+
+    Attributes:
+        shape: of letters: `k` classes, `c` curves (classes, but 1 for two), `n` any number; "" is one number.
+        low, high: its values lie in [low, high].
+        optional: whether it may be missing.
+        whole: whether its values are whole numbers.
+    """
+
+    shape: str = ""
+    low: float = -INF
+    high: float = INF
+    optional: bool = False
+    whole: bool = False
+
+    def problem(self, value: NDArray[Any], k: int) -> str:
+        """What is wrong with a value, or nothing."""
+        wanted = tuple({"k": k, "c": 1 if k == 2 else k}.get(letter, -1) for letter in self.shape)
+        if value.ndim != len(wanted) or any(w not in (-1, n) for w, n in zip(wanted, value.shape, strict=True)):
+            text = " x ".join("n" if w < 0 else str(w) for w in wanted) or "one number"
+            return f"has shape {list(value.shape)}, not {text}"
+        if value.dtype.kind not in "fiu" or (value.dtype.kind == "f" and value.dtype.itemsize < 4):
+            return f"is of type {value.dtype}"
+        if value.size == 0 or not np.isfinite(value).all():
+            return "holds what is not a finite number"
+        if value.min() < self.low or value.max() > self.high:
+            return f"lies in {value.min():.4g} to {value.max():.4g}, outside {self.low:g} to {self.high:g}"
+        return "is not whole" if self.whole and (value != np.floor(value)).any() else ""
+
+
+FLAG = Form(low=0, high=1, optional=True)
+"""An option that the map has to know."""
+
+
+def temperature(gamma: bool = False) -> dict[str, Form]:
+    """β = 1/T (0: uniform probabilities), with γ and which of the two maps is first."""
+    more = {"gamma": Form(low=-1, high=1e3), "phi_first": FLAG} if gamma else {}
+    return {"beta": Form(low=0, high=1e12), **more}
+
+
+def affine(weight: str, log_probabilities: bool = False) -> dict[str, Form]:
+    """W of some shape and b."""
+    more = {"log_probabilities": FLAG} if log_probabilities else {}
+    return {"weight": Form(weight), "bias": Form("k"), **more}
+
+
+FLAGS = ("top", "phi_first", "log_probabilities", "linear", "log_odds")
+
+CURVES = {
+    "x": Form("n", -701, 701),
+    "y": Form("n", 0, 1),
+    "knots": Form("n", 1, 1e9, whole=True),
+    "top": FLAG,
+    "log_odds": FLAG,
+}
+"""Knots (x, y) of one curve per class, or of one for the top label, one after another, over p or its log-odds."""
+
+
+CURVES_BY_CLASS = {**CURVES, "knots": Form("k", 1, 1e9, whole=True), "linear": FLAG}
+"""The same for one curve of the top label for each class that it may be; `linear` between knots, or steps."""
+SHARE = Form(low=0, high=1)
+
+
+def problem(forms: Mapping[str, Form], parameters: Mapping[str, NDArray[Any]], k: int) -> str:
+    """What is wrong with the parameters of a method for k classes, or nothing."""
+    for name in parameters:
+        if name not in forms:
+            return f"parameter '{name[:40]}' is not one of {', '.join(forms)}"
+    for name, form in forms.items():
+        if name not in parameters:
+            if form.optional:
+                continue
+            return f"parameter '{name}' is missing"
+        fault = form.problem(parameters[name], k)
+        if fault:
+            return f"parameter '{name}' {fault}"
+    return _curves(forms, parameters, k) if "knots" in forms else ""
+
+
+def _curves(forms: Mapping[str, Form], parameters: Mapping[str, NDArray[Any]], k: int) -> str:
+    x, y, knots = (parameters[name] for name in ("x", "y", "knots"))
+    curves = k if forms is CURVES_BY_CLASS else 1 if "top" in parameters or k == 2 else k
+    if len(knots) != curves:
+        return f"{len(knots)} curves for {k} classes"
+    if not len(x) == len(y) == knots.sum():
+        return f"{len(x)} and {len(y)} knots where {knots.sum():g} are due"
+    falls = np.diff(x) <= 0
+    falls[np.cumsum(knots.astype(np.int64))[:-1] - 1] = False
+    if falls.any():
+        return "knots are not in order"
+    return "" if y.min() > 0 and y.max() < 1 else "a probability is 0 or 1"
+
+
+def shown(
+    parameters: Mapping[str, NDArray[Any]], classes: Sequence[str] | None, k: int
+) -> tuple[dict[str, Cell], list[Table]]:
+    """Parameters for people: single numbers as facts, one number per class as a table, larger ones by their size.
+
+    Of K x K weights the diagonal is in the table, and the largest weight beside it among the facts.
+    """
+    facts: dict[str, Cell] = {}
+    columns: dict[str, NDArray[Any]] = {}
+    for name, value in parameters.items():
+        if name in ("x", "y", *FLAGS):
+            continue
+        if name == "knots":
+            facts["knots"] = ", ".join(f"{n:g}" for n in value[:SHOWN]) + (", ..." if len(value) > SHOWN else "")
+        elif value.ndim == 0 or value.size == 1:
+            number = float(value.reshape(()))
+            facts[name] = number
+            if name == "beta":
+                facts["T"] = 1 / number if number > 0 else None
+        elif value.shape == (k,):
+            columns[name] = value
+        elif value.shape == (k, k):
+            columns[f"{name} of itself"] = np.diag(value)
+            off = value - np.diag(np.diag(value))
+            row, column = np.unravel_index(int(np.abs(off).argmax()), off.shape)
+            facts["largest other weight"] = f"{off[row, column]:.4g} of class {column} for class {row}"
+            facts["norm of other weights"] = float(np.linalg.norm(off))
+    if "knots" in parameters and len(parameters["x"]) <= SHOWN:
+        pairs = [[float(x), float(y)] for x, y in zip(parameters["x"], parameters["y"], strict=True)]
+        table = Table(name="curve", columns=["probability", "becomes"], rows=pairs, title="Knots of the map")
+        return facts, [table]
+    if not columns:
+        return facts, []
+    names = classes or tuple(map(str, range(k)))
+    rows: list[list[Cell]] = [[names[c], *(float(v[c]) for v in columns.values())] for c in range(min(k, SHOWN))]
+    title = "Parameters by class" + (f", the first {SHOWN} of {k}" if k > SHOWN else "")
+    return facts, [Table(name="parameters", columns=["class", *columns], rows=rows, title=title)]
+
+
+# Calibrators on disk: safetensors with the parameters, JSON metadata with everything else. No code is ever loaded.
+
+
+SCHEMA = 1
+KIND = "calibrator"
+LIMIT = 1 << 30  # bytes: the largest honest calibrator, matrix scaling of 10,000 classes, is smaller
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibratorHeader:
+    """What a calibrator's file says about itself, beside its parameters."""
+
+    schema: int
+    what: str
+    spec: str
+    k: Annotated[int, Range(2, 1_000_000)]
+    classes: Sequence[str] | None = None
+    preserves_accuracy: bool
+    fit: Mapping[str, Any] = field(default_factory=dict)
+
+    def problem(self) -> str:
+        """Another file, of a newer calib, or names for another number of classes."""
+        if self.what != KIND:
+            return f"holds a {self.what}, not a calibrator"
+        if self.schema > SCHEMA:
+            return f"has schema {self.schema}, this calib reads up to {SCHEMA}"
+        return (
+            "" if self.classes is None or len(set(self.classes)) == self.k else "classes are not k names, all different"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FittedOn:
+    """What must be right about how it was fitted."""
+
+    kind: Kind = "logits"
+    columns: int = 0
+    estimates: Sequence[Estimate] = ()
+
+
+def save(scaler: Scaler | Fit, path: str | Path) -> None:
+    """Write `scaler` as safetensors (Hugging Face 2022).
+
+    Its metadata hold schema, spec, classes, the data's fingerprint and the version.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     calibcli.save_scaler(calibcli.fit_scaler(logits, labels).scaler, f"{folder}/scaler.safetensors")
+    ...     calibcli.load_scaler(f"{folder}/scaler.safetensors").spec
+    'temperature'
+
+    Args:
+        scaler: of `fit_scaler`: the fit, or its `scaler`.
+        path: of the file to write.
+
+    Raises:
+        UsageError: the folder does not exist or cannot be written.
+    """
+    from safetensors.numpy import save_file
+
+    scaler = scaler.scaler if isinstance(scaler, Fit) else scaler
+    about = CalibratorHeader(
+        schema=SCHEMA,
+        what=KIND,
+        spec=scaler.spec,
+        k=scaler.k,
+        classes=scaler.classes,
+        preserves_accuracy=scaler.preserves_accuracy,
+        fit=dict(scaler.metadata),
+    )
+    tensors = {name: np.asarray(value, order="C") for name, value in scaler.parameters.items()}
+    with atomic(path) as temporary:
+        save_file(tensors, temporary, metadata={"calib": json.dumps(vars(about), allow_nan=False)})
+
+
+def load(path: str | Path) -> Scaler:
+    """Read a calibrator from safetensors (Hugging Face 2022), which hold no code.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     calibcli.save_scaler(calibcli.fit_scaler(logits, labels).scaler, f"{folder}/scaler.safetensors")
+    ...     calibcli.load_scaler(f"{folder}/scaler.safetensors").spec
+    'temperature'
+
+    Args:
+        path: of a file that `save_scaler` or `calib scale --save` wrote.
+
+    Raises:
+        InputError: the file is missing, is not safetensors, or does not hold a calibrator that this version knows.
+    """
+    tensors, header = _read(Path(path))
+    fix = "pass a file written by calib scale --save"
+    if "calib" not in header:
+        raise InputError(f"{path} is not a calibrator", fix)
+    with refusing(UNFIT, lambda error: f"{path} is not a calibrator that this calib can read ({error})", fix):
+        return checked(json.loads(header["calib"]), tensors, str(path), fix)
+
+
+UNFIT = (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError, OverflowError, UsageError)
+"""What a file that is no calibrator, or a damaged one, raises when it is read."""
+
+
+def checked(about: Any, parameters: Mapping[str, Any], source: str, fix: str) -> Scaler:
+    """The calibrator of what its file says about it and of its arrays.
+
+    Args:
+        about: the fields of `About`, as JSON has them.
+        parameters: arrays by name.
+        source: name of the file, for errors.
+        fix: what to do when it is something else.
+
+    Raises:
+        InputError: a field has another type, or does not fit to the arrays.
+        Exception: one of UNFIT; it cannot be a calibrator.
+    """
+    about = validation.read(about, CalibratorHeader, source, fix)
+    validation.read(about.fit, FittedOn, source, fix, "fit")
+    scaler = Scaler(
+        spec=SCALERS.choose(about.spec).spec,
+        k=about.k,
+        parameters=dict(parameters),
+        classes=None if about.classes is None else tuple(about.classes),
+        metadata=dict(about.fit),
+    )
+    fault = problem(scaler.choice.traits["form"], scaler.parameters, scaler.k)
+    if scaler.columns not in ((1, 2) if scaler.k == 2 else (scaler.k,)):
+        fault = f"it was fitted on {scaler.columns} columns for {scaler.k} classes"
+    if fault:
+        raise InputError(f"{source} is a damaged calibrator: {fault}", "fit it again")
+    return scaler
+
+
+NO_CALIBRATOR = "pass a calibrator, which calib scale --save writes; calib apply takes it before the scores"
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    from safetensors import SafetensorError, safe_open
+
+    errors = (SafetensorError, ValueError, TypeError, KeyError)
+    reading(path)
+    with (
+        refusing(OSError, lambda error: f"cannot read {path} ({error.strerror or error})", check_path(path)),
+        refusing(errors, lambda error: f"{path} is not a safetensors file ({error})", NO_CALIBRATOR),
+    ):
+        if path.is_dir():
+            problem = f"{path} is a folder, a calibrator is a file"
+            raise InputError(problem, "pass one of its files; the labels of calib scale --multilabel have one each")
+        if path.stat().st_size > LIMIT:
+            raise InputError(f"{path} is too large for a calibrator", "pass a file written by calib scale --save")
+        with safe_open(str(path), framework="numpy") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+            return tensors, dict(file.metadata() or {})

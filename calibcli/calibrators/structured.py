@@ -1,0 +1,67 @@
+"""Structured matrix and vector scaling: penalties that grow with the number of classes and fall with that of rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from calibcli.calibrators.affine import Regression, Shape
+from calibcli.calibrators.calibrator import SCALERS, FitContext, FittedParameters, Parameters
+from calibcli.calibrators.program import NumPy, Operations
+from calibcli.calibrators.store import Form, affine
+from calibcli.calibrators.temperature import block_source, tempered
+from calibcli.scores.likelihood import fit_beta
+from calibcli.scores.predictions import Predictions
+
+
+def structured(o: Operations, given: Parameters, z: Any) -> Any:
+    """softmax(W x + b), with x = ln of the tempered probabilities and a small share of even ones."""
+    return o.normalised(o.linear(given["weight"], smoothed(o, given, z)) + o.const(given["bias"]))
+
+
+def smoothed(o: Operations, given: Parameters, z: Any) -> Any:
+    even = float(given["even"])
+    return o.log(o.softmax(tempered(o, given, z)) * (1 - even) + even / o.classes)
+
+
+def _form(weight: str) -> dict[str, Form]:
+    return {"beta": Form(low=0, high=1e12), "even": Form(low=1e-15, high=1), **affine(weight)}
+
+
+@SCALERS.add(preserves_accuracy=False, map=structured, form=_form("kk"))
+def sms(predictions: Predictions, job: FitContext) -> FittedParameters:
+    """Structured matrix scaling: softmax(W x + b) of temperature-scaled x, shrunk to it (Berta et al. 2025).
+
+    x = ln((n q + 1/K) / (n + 1)), q = softmax(z / T) by NLL, n rows. W and b minimise the mean NLL + K / n Σ b²
+    + K / n Σ (W_kk - 1)² + K (K - 1) / n Σ_{j≠k} W_jk², so few rows of many classes leave T alone.
+
+    >>> calibcli.fit_scaler(logits, labels, "sms").predict_proba(logits)[0].round(2)
+    array([0.  , 0.  , 0.  , 0.02, 0.  , 0.28, 0.  , 0.  , 0.  , 0.71])
+    """
+    return _fit("full", predictions)
+
+
+@SCALERS.add(preserves_accuracy=False, map=structured, form=_form("k"))
+def svs(predictions: Predictions, job: FitContext) -> FittedParameters:
+    """Structured vector scaling: `sms` with a diagonal W, softmax(v ∘ x + b) (Berta et al. 2025).
+
+    >>> calibcli.fit_scaler(logits, labels, "svs").predict_proba(logits)[0].round(2)
+    array([0.  , 0.  , 0.  , 0.01, 0.  , 0.08, 0.  , 0.  , 0.  , 0.9 ])
+    """
+    return _fit("diagonal", predictions)
+
+
+def _fit(kind: str, predictions: Predictions) -> FittedParameters:
+    w, k = predictions.weights, predictions.k
+    n = float(w.sum()) if w is not None and predictions.weight_kind == "count" else predictions.n
+    beta = fit_beta(block_source(predictions)).usable
+    parameters: Parameters = {"beta": np.array(beta), "even": np.array(1 / (n + 1))}
+    shape = Shape(kind, k)
+    x = smoothed(NumPy(k), parameters, np.asarray(predictions.logits, np.float64))
+    found = Regression(shape, x, predictions.labels, w)
+    theta = found.minimise(lam=(k * (k - 1)) ** 2 / n, mu=k * k / n, own=k * k / n)
+    weight = theta[: shape.weights]
+    return FittedParameters(
+        {**parameters, "weight": weight.reshape(k, k) if kind == "full" else weight, "bias": theta[shape.weights :]}
+    )

@@ -1,0 +1,357 @@
+"""Files on disk: written whole or not at all, never over an input, and fingerprinted."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import time
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from calibcli.core.errors import CalibError, InputError, UsageError, WriteError, check_path, printable, refusing
+
+NO_ROOM = {getattr(errno, n) for n in ("ENOSPC", "EDQUOT", "EFBIG", "EIO", "EROFS") if hasattr(errno, n)}
+PROBE = 1 << 20  # bytes that a medium with room takes
+YOUNG = 60.0  # seconds in which a temporary file may not be locked yet
+
+
+@dataclass
+class Guard:
+    """What a command, or one call from Python, has opened and is going to write: no file is both.
+
+    Attributes:
+        inputs: by resolved path, the name of each file or folder that was opened.
+        files: the same by device and inode, so that a hard link is known too.
+        outputs: paths that will be written, as they were asked for.
+        own: resolved paths that were written meanwhile: to read them, or what lies in such a folder, makes it no input.
+    """
+
+    inputs: dict[str, str] = field(default_factory=dict)
+    files: dict[tuple[int, int], str] = field(default_factory=dict)
+    outputs: list[Path] = field(default_factory=list)
+    own: set[str] = field(default_factory=set)
+
+    def open(self, name: str) -> None:
+        """Note an input.
+
+        Raises:
+            UsageError: it is going to be written.
+        """
+        if "\0" in name:  # no file has a NUL in its name
+            return
+        resolved = os.path.realpath(name)
+        if not self.own.isdisjoint((resolved, *map(str, Path(resolved).parents))):
+            return
+        self.inputs[resolved] = name
+        if (identity := _identity(name)) is not None:
+            self.files[identity] = name
+        for path in self.outputs:
+            self.refuse(path)
+
+    def refuse(self, path: Path) -> None:
+        """Refuse a path that would replace what was opened.
+
+        Raises:
+            UsageError: it is an input under any name, or lies in a folder that is one.
+        """
+        resolved = os.path.realpath(path)
+        if resolved in self.own:
+            return
+        source = self.inputs.get(resolved) or self.files.get(_identity(path) or (0, 0))
+        if source is not None:
+            raise UsageError(f"'{path}' would replace the input '{source}'", "name another file to write")
+        for folder in map(str, Path(resolved).parents):
+            if folder in self.inputs and os.path.isdir(folder):
+                problem = f"'{path}' lies in the input folder '{self.inputs[folder]}'"
+                raise UsageError(problem, "write into another folder")
+
+
+_GUARDS: ContextVar[tuple[Guard, ...]] = ContextVar("guards", default=())
+
+
+@contextlib.contextmanager
+def guarding() -> Iterator[None]:
+    """Refuse, as long as the block runs, to write to a path that it has read from (see `reading` and `claim`)."""
+    token = _GUARDS.set((*_GUARDS.get(), Guard()))
+    try:
+        yield
+    finally:
+        _GUARDS.reset(token)
+
+
+def reading(*names: str | os.PathLike[str]) -> None:
+    """Note files or folders that are read, under the names they were asked for by. Every reader calls this first.
+
+    Raises:
+        UsageError: one of them is going to be written.
+    """
+    for guard in _GUARDS.get():
+        for name in names:
+            guard.open(str(name))
+
+
+def claim(*paths: str | os.PathLike[str], folder: bool = False) -> None:
+    """Refuse, before any work, paths that cannot or must not be written; an input that is opened later is refused too.
+
+    Args:
+        paths: files that will be written.
+        folder: each may also be a folder that is made.
+
+    Raises:
+        UsageError: a path is an input, lies in a folder that is one, is a folder itself or has none, or is written
+            twice; the root is no folder to write into.
+    """
+    for path in map(Path, paths):
+        if not folder:
+            target(path)
+        elif os.path.realpath(path) == os.path.realpath(path.anchor or os.sep):
+            fix = "name a folder; is the variable that the path begins with empty?"
+            raise UsageError(f"'{path}' is the root of the file system", fix)
+        refuse_input(path)
+        guards = _GUARDS.get()
+        if guards and any(_same(path, other) for other in guards[-1].outputs):
+            raise UsageError(f"'{path}' is written twice", "name another file")
+        for guard in guards:
+            guard.outputs.append(path)
+
+
+def refuse_input(path: Path) -> None:
+    """Refuse to write to a path that was read from: the guard at the moment of writing.
+
+    Raises:
+        UsageError: as `Guard.refuse`.
+    """
+    for guard in _GUARDS.get():
+        guard.refuse(path)
+
+
+def written(*paths: Path) -> None:
+    """Note files or folders that the command itself has made: to read them again makes them no inputs."""
+    for guard in _GUARDS.get():
+        guard.own.update(map(os.path.realpath, paths))
+
+
+def _identity(path: str | os.PathLike[str]) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):  # not there (yet)
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _same(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
+    identity = _identity(one)
+    return os.path.realpath(one) == os.path.realpath(other) or (identity is not None and identity == _identity(other))
+
+
+@contextlib.contextmanager
+def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A temporary path beside `path`, renamed to it when the block ends well, so a killed run leaves no half file.
+
+    What a killed run left beside `path` before is removed.
+
+    Raises:
+        UsageError: the path is an input, a folder or no regular file; its folder does not exist or cannot be written.
+        WriteError: no room; what stood at `path` before still does.
+    """
+    path = target(path)
+    refuse_input(path)
+    try:
+        with _room(path):
+            _sweep(path)
+            import tempfile
+
+            handle, name = tempfile.mkstemp(prefix=f".{path.name[:60]}.", suffix=path.suffix, dir=path.parent)
+    except OSError as error:
+        fix = "name a folder that exists and can be written"
+        raise UsageError(f"cannot write {path} ({error.strerror})", fix) from None
+    temporary = Path(name)
+    written(temporary)
+    try:
+        _locked(handle)
+        with _room(path, temporary):
+            yield temporary
+            temporary.chmod(0o666 & ~_umask())
+            refuse_input(path)  # it may have been opened meanwhile
+            os.replace(temporary, path)
+            written(path)
+    finally:
+        os.close(handle)
+        temporary.unlink(missing_ok=True)
+
+
+def _locked(handle: int) -> bool:
+    """Lock an open file as long as it is open, which a killed process does not survive; whether that could be done."""
+    try:
+        import fcntl
+
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (ImportError, OSError):  # Windows; another process has it; a file system without locks
+        return False
+    return True
+
+
+def _sweep(path: Path) -> None:
+    """Remove temporary files of `path` whose process is gone."""
+    of_path = re.compile(rf"\.{re.escape(path.name)}\.[a-z0-9_]{{8}}{re.escape(path.suffix)}")
+    with contextlib.suppress(OSError), os.scandir(path.parent) as entries:
+        old = [entry for entry in entries if of_path.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)]
+        for entry in old:
+            if time.time() - entry.stat().st_mtime > YOUNG:
+                handle = os.open(entry.path, os.O_RDWR)
+                try:
+                    if _locked(handle):
+                        os.unlink(entry.path)
+                finally:
+                    os.close(handle)
+
+
+@contextlib.contextmanager
+def _room(path: Path, written: Path | None = None) -> Iterator[None]:
+    """Errors of the block that mean that `path` has no room, by that name; `written` as in `no_room`."""
+    try:
+        yield
+    except BaseException as error:
+        if (reason := no_room(error, written)) is None:
+            raise
+        kept = "what was there before is kept" if path.exists() else "nothing half-written is left"
+        raise WriteError(f"cannot write {path} ({reason}); {kept}", "free some space, or write elsewhere") from None
+
+
+class Lines(contextlib.AbstractContextManager["Lines"]):
+    """A text file that grows by whole lines; one that finds no room is taken back, a torn last one is cut off.
+
+    Raises:
+        WriteError: no room.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        refuse_input(self.path)
+        written(self.path)
+        with _room(self.path):
+            self._file = open(self.path, "a+b", buffering=0)  # noqa: SIM115 (closed by __exit__)
+        end = self._file.seek(0, os.SEEK_END)
+        self._file.seek(max(0, end - PROBE))
+        whole = self._file.read().rfind(b"\n") + 1 + max(0, end - PROBE)
+        self._file.truncate(whole)
+
+    def write(self, line: str) -> None:
+        """Append a line."""
+        before, rest = self._file.seek(0, os.SEEK_END), memoryview(line.encode() + b"\n")
+        with _room(self.path):
+            try:
+                while rest:
+                    rest = rest[self._file.write(rest) or 0 :]
+            except OSError:
+                self._file.truncate(before)
+                raise
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+
+def target(path: str | os.PathLike[str]) -> Path:
+    """`path`, if a file can stand there.
+
+    Raises:
+        UsageError: it is a folder, a pipe or a device, or its folder does not exist.
+    """
+    path = Path(path)
+    if os.path.isdir(path):
+        raise UsageError(f"cannot write {path} (it is a folder)", f"name a file: {path / 'NAME'}")
+    if os.path.exists(path) and not os.path.isfile(path):
+        fix = "name a file; what goes to stdout can be piped: --format json > PIPE"
+        raise UsageError(f"cannot write {path} (it is a pipe or a device, not a file)", fix)
+    if not os.path.isdir(path.parent):
+        raise UsageError(f"no folder '{path.parent}' to write '{path.name}' into", f"mkdir -p {path.parent}")
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError) as error:  # a name that is too long, or has a NUL character
+        problem = f"cannot write '{printable(path.name, 80)}' ({getattr(error, 'strerror', error)})"
+        raise UsageError(problem, "name another file") from None
+    return path
+
+
+def no_room(error: BaseException, path: Path | None = None) -> str | None:
+    """Why nothing more can be written, where that is what `error` says; None for any other error.
+
+    Args:
+        path: of the file that was being written. Libraries hide the reason (safetensors and torch raise errors of their
+            own, NumPy counts bytes): a megabyte more there tells.
+    """
+    if isinstance(error, OSError) and error.errno in NO_ROOM:
+        return str(error.strerror).lower()
+    if path is None or isinstance(error, CalibError) or not isinstance(error, Exception):
+        return None
+    try:
+        with open(path, "ab") as file:
+            file.write(bytes(PROBE))
+    except OSError as probed:
+        return no_room(probed)
+    return None
+
+
+def known_suffix(path: Path, suffixes: Sequence[str], what: str) -> Path:
+    """`path`, if `what` can be written to a file of its suffix.
+
+    Raises:
+        UsageError: another suffix.
+    """
+    if path.suffix not in suffixes:
+        raise UsageError(f"cannot write {what} as '{path.name}'", "use a suffix of: " + " ".join(suffixes))
+    return path
+
+
+def sha256(path: str | os.PathLike[str]) -> str:
+    """Hex digest of the bytes of an input, read in blocks.
+
+    Raises:
+        InputError: the file cannot be read.
+    """
+    reading(path)
+    with refusing(OSError, lambda e: f"cannot read {path} ({e.strerror})", check_path(path)), open(path, "rb") as file:
+        import hashlib
+
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextlib.contextmanager
+def unchanged(*paths: str | os.PathLike[str]) -> Iterator[None]:
+    """Refuse inputs that are replaced or written to while the block reads them by name, more than once.
+
+    Raises:
+        InputError: one was, or is not there.
+    """
+    reading(*paths)
+    before = [_state(path) for path in paths]
+    yield
+    for path, state in zip(paths, before):
+        if _state(path) != state:
+            raise InputError(f"{path} changed while it was read", "run again when nothing writes to it")
+
+
+def _state(path: str | os.PathLike[str]) -> tuple[int, ...]:
+    fix = check_path(path)
+    with refusing((OSError, ValueError), lambda e: f"cannot read {path} ({getattr(e, 'strerror', e)})", fix):
+        found = os.stat(path)
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def samples() -> Path:
+    """Where the sample data lie: in the package, or beside it in a clone."""
+    here = Path(__file__).parent
+    inside = here / "sample_data"
+    return inside if inside.is_dir() else here.parent / "sample_data"

@@ -1,0 +1,274 @@
+"""What an option may be: its annotation, with the range of a number; and text, numbers and words held against it."""
+
+from __future__ import annotations
+
+import math
+import types
+from dataclasses import MISSING, dataclass, field, fields
+from functools import lru_cache
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from calibcli.core.errors import UsageError, did_you_mean
+
+
+def normal(name: str) -> str:
+    """`-` and `_` are the same in every spec."""
+    return name.strip().lower().replace("-", "_")
+
+
+def whole(text: str) -> int:
+    """A whole number in decimal digits; Python alone also reads `1_0`, as 10.
+
+    Raises:
+        ValueError: it is none, or has more digits than Python converts.
+    """
+    return int(_plain(text))
+
+
+def real(text: str) -> float:
+    """A number in decimal digits, as `whole`; `nan` and `inf` are numbers.
+
+    Raises:
+        ValueError: it is none.
+    """
+    return float(_plain(text))
+
+
+def _plain(text: str) -> str:
+    if "_" in text:
+        raise ValueError(f"'{text[:40]}' has an underscore")
+    return text
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers that an option may be, in its annotation: `bins: Annotated[int, Range(1, 100_000)] = 15`.
+
+    Attributes:
+        low, high: ends, included unless `open_low` or `open_high`; infinities are never included.
+    """
+
+    low: float = -math.inf
+    high: float = math.inf
+    open_low: bool = False
+    open_high: bool = False
+
+    def __contains__(self, value: float) -> bool:
+        if not -math.inf < value < math.inf:  # nan too; a whole number of 401 digits is no float
+            return False
+        above = value > self.low if self.open_low else value >= self.low
+        return above and (value < self.high if self.open_high else value <= self.high)
+
+    def __str__(self) -> str:
+        """In words: `at least 1`, `more than 0`, `from 0 to 1`, `at least 0 and less than 1`."""
+        low, high = (text if len(text := f"{end:.15g}") <= 12 else f"{end:.4g}" for end in (self.low, self.high))
+        ends = [] if math.isinf(self.low) else [f"{'more than' if self.open_low else 'at least'} {low}"]
+        ends += [] if math.isinf(self.high) else [f"{'less than' if self.open_high else 'at most'} {high}"]
+        if len(ends) == 2 and not (self.open_low or self.open_high):
+            return f"from {low} to {high}"
+        return " and ".join(ends) or "finite"
+
+
+Share = Annotated[float, Range(0, 1)]
+NotNegative = Annotated[float, Range(0, 1e9)]
+Positive = Annotated[float, Range(1e-9, 1e9)]
+Edges = Literal["right", "left", "torchmetrics"]  # how bins are closed
+Style = Literal["screen", "paper"]  # of pictures: for a page of its own, or for the column of a paper
+Drawn = Literal["corp", "bars", "smooth"]  # what a reliability diagram draws: isotonic regression, bins, a smooth curve
+Count = Annotated[int, Range(1, 1_000)]  # bins; bounds keep a matrix of bins by bins
+Alpha = Annotated[float, Range(1e-6, 0.25)]  # below, 1 - alpha / claims has no normal quantile in float64
+Level = Annotated[float, Range(0.5, 1 - 1e-12)]
+Seed = Annotated[int, Range(0, 2**32 - 1)]
+Power = Annotated[float, Range(0.5, 0.999)]
+Accuracy = Annotated[float, Range(0.05, 1, open_high=True)]
+Classes = Annotated[int, Range(2, 100_000)]
+Folds = Annotated[int, Range(2, 1_000)]
+Limit = Annotated[float, Range(-1e9, 1e9)]
+Rows = Annotated[int, Range(1, 10**9)]
+Seeds = Annotated[int, Range(1, 10_000)]  # of an experiment: each is a run of its own
+Jobs = Annotated[int, Range(1, 1_000)]  # processes at once
+OrNone = Annotated[int, Range(0, 10**9)]  # 0 stands for none, never or all
+Epochs = Annotated[int, Range(1, 1_000_000)]
+LearningRate = Annotated[float, Range(0, 1e30, open_low=True)]
+Warmup = Annotated[float, Range(0, 1, open_high=True)]
+Depth = Annotated[int, Range(1, 3)]  # conditions of a rule that finds a slice
+PerYear = Annotated[float, Range(1e-6, 1)]
+Nats = Annotated[float, Range(0.7, 100)]
+Label = Annotated[int, Range(-(2**31), 2**31)]
+
+
+def argument(help: str, default: Any = MISSING, **about: Any) -> Any:
+    """As `option`, of what is written without a flag."""
+    return option(default, help, argument=True, **about)
+
+
+def option(default: Any, help: str, *flags: str, **about: Any) -> Any:
+    """A dataclass field, or the default of a parameter, that is an option of a command too.
+
+    Args:
+        help: what the option does.
+        flags: how it is written; `--name-of-the-field` where nothing is said.
+        about: `metavar`; `kind`, the type of what is written where that is narrower than the field's; `writes`, of a
+            path that the command writes to: `file`, `folder`, or `either` by whether it has a suffix.
+    """
+    return field(default=default, metadata={"help": help, "flags": flags, **about})
+
+
+def spelled(value: Any) -> str:
+    """A value as a spec spells it."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return repr(value).removesuffix(".0")
+    if isinstance(value, tuple):
+        return "/".join(spelled(v) for v in value)
+    return str(value)
+
+
+def convert(text: str, kind: Any, where: str, needs: str = "") -> Any:
+    """Text to the annotated type: bool, int, float, str, Literal, tuple[T, ...] (with /), X | None; a number with a
+    `Range` in its `Annotated` lies in it.
+
+    Args:
+        text: what the user wrote.
+        kind: the annotation.
+        where: what it was written behind, `ece:bins=` or `--alpha `.
+        needs: what a number has to be, in words; worked out from `kind`.
+
+    Raises:
+        UsageError: the text is not of that type, or out of range.
+    """
+    origin, args = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        value = convert(text, args[0], where, " ".join(filter(None, (_noun(args[0]), str(_range(kind) or "")))))
+        within(value, kind, where, text)
+        return value
+    if origin in (Union, types.UnionType):
+        return _convert_union(text, args, where)
+    if origin is Literal:
+        for arg in args:
+            if normal(str(arg)) == normal(text):
+                return arg
+        raise UsageError(f"{where}{_short(text)} is not a choice", did_you_mean(normal(text), map(str, args)))
+    if origin is tuple:
+        return tuple(convert(t, args[0], where, needs) for t in text.split("/"))
+    if kind is bool:
+        if text.lower() in ("true", "yes", "1", "false", "no", "0"):
+            return text.lower() in ("true", "yes", "1")
+        raise UsageError(f"{where}{_short(text)} is not true or false", f"write {where}true")
+    try:
+        return {int: whole, float: real}.get(kind, kind)(text)
+    except (ValueError, OverflowError):
+        fix = f"pass {needs or _noun(kind)}"
+        raise UsageError(f"{where}{_short(text)} is not {_noun(kind)}", fix) from None
+
+
+def _convert_union(text: str, kinds: tuple[Any, ...], where: str) -> Any:
+    if type(None) in kinds and text.lower() in ("none", ""):
+        return None
+    problems = []
+    for kind in kinds:
+        if kind is not type(None):
+            try:
+                return convert(text, kind, where)
+            except UsageError as error:
+                problems.append(error)
+    raise next((p for p in problems if isinstance(p, OutOfRange)), problems[-1])
+
+
+class OutOfRange(UsageError):
+    """A number of the right type that its `Range` does not hold."""
+
+
+def within(value: Any, kind: Any, where: str, text: str = "") -> None:
+    """Refuse a number outside the `Range` of its annotation.
+
+    Raises:
+        OutOfRange: it, or one of a tuple, is.
+    """
+    if get_origin(kind) in (Union, types.UnionType):
+        for arg in get_args(kind):
+            within(value, arg, where, text)
+        return
+    bounds = _range(kind)
+    if bounds is None:
+        return
+    for number in value if isinstance(value, tuple | list) else (value,):
+        if isinstance(number, int | float) and number not in bounds:
+            raise OutOfRange(f"{where}{_short(text or spelled(value))} is out of range", f"pass {_noun(kind)} {bounds}")
+
+
+def check_options(given: Any) -> None:
+    """Refuse numbers out of range, and words that are no choice, among the fields of a dataclass.
+
+    Raises:
+        UsageError: there is one; named as its option.
+    """
+    for name, kind, words, default in _fields(given.__class__):
+        value = getattr(given, name)
+        if value is default:
+            continue
+        flag = f"--{name.replace('_', '-')} "
+        within(value, kind, flag)
+        for one in value if isinstance(value, tuple | list) else (value,):
+            if words and one is not None and one not in words:
+                raise UsageError(f"{flag}{_short(str(one))} is not a choice", did_you_mean(str(one), words))
+
+
+def in_tuples(given: Any) -> None:
+    """Put a lone value, and the values of a list, into a tuple where a field of a dataclass holds several.
+
+    A text that was passed for several texts would be read letter by letter.
+    """
+    for name, kind, _, _ in _fields(given.__class__):
+        value = getattr(given, name)
+        plain = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+        if value is None or get_origin(plain) is not tuple or isinstance(value, tuple):
+            continue
+        object.__setattr__(given, name, tuple(value) if isinstance(value, list | range) else (value,))
+
+
+@lru_cache
+def _fields(kind: type) -> list[tuple[str, Any, list[Any], Any]]:
+    """Name, annotation, choices and default of each field of a dataclass."""
+    hints = get_type_hints(kind, include_extras=True)
+    found = []
+    for f in fields(kind):
+        hint = hints[f.name]
+        words = [a for part in (hint, *get_args(hint)) if get_origin(part) is Literal for a in get_args(part)]
+        found.append((f.name, hint, words, f.default))
+    return found
+
+
+def _range(kind: Any) -> Range | None:
+    return next((a for a in get_args(kind) if isinstance(a, Range)), None)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 40 else f"{text[:20]}... ({len(text)} characters)"
+
+
+def values(kind: Any) -> str:
+    """What an option of this annotation takes, in words: `a whole number from 1 to 100000`, `right, left`."""
+    origin, args = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return " ".join([values(args[0]), *(str(bounds) for bounds in args[1:] if isinstance(bounds, Range))])
+    if origin in (Union, types.UnionType):
+        return " or ".join("none" if arg is type(None) else values(arg) for arg in args)
+    if origin is Literal:
+        return ", ".join(map(str, args))
+    if origin is tuple:
+        return f"{_noun(args[0]).removeprefix('a ')}s with / between, each"
+    return "true or false" if kind is bool else _noun(kind)
+
+
+def _noun(kind: Any) -> str:
+    """A type in words."""
+    for part in (kind, *get_args(kind)):
+        if part in (int, float):
+            return "a whole number" if part is int else "a number"
+        if get_args(part) and part is not kind:
+            return _noun(part)
+    return f"a {getattr(kind, '__name__', kind)}"

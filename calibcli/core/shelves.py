@@ -1,0 +1,237 @@
+"""The shelves that the grammar `name:key=value,key=value` picks from.
+
+A shelf holds decorated functions or classes. Their keyword-only parameters are the options of the spec, their
+docstring is the help, and the canonical spec string is the identity of a choice everywhere (table, JSON, rule).
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from calibcli.core import extensions
+from calibcli.core.errors import UsageError, did_you_mean
+from calibcli.core.options import convert, normal, spelled, within
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One definition on a shelf: its target, its options with defaults and types, and its traits."""
+
+    name: str
+    target: Callable[..., Any]
+    traits: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def options(self) -> dict[str, inspect.Parameter]:
+        """Keyword-only parameters by name, with annotations resolved to types."""
+        source = self.target.__init__ if inspect.isclass(self.target) else self.target
+        hints = get_type_hints(source, include_extras=True)
+        return {
+            p.name: p.replace(annotation=hints.get(p.name, str))
+            for p in inspect.signature(self.target).parameters.values()
+            if p.kind is p.KEYWORD_ONLY
+        }
+
+    @property
+    def about(self) -> str:
+        """The docstring."""
+        return inspect.getdoc(self.target) or ""
+
+    @property
+    def summary(self) -> str:
+        """First line of the docstring."""
+        return self.about.split("\n", 1)[0]
+
+    @property
+    def signature(self) -> str:
+        """`bins=15,edges=right|left,tau`: options with their defaults, or their choices, the default first."""
+        return ",".join(_brief(name, p) for name, p in self.options.items())
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An entry with its options filled in. Calling it calls the entry's target with those options."""
+
+    entry: Entry
+    options: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        return self.entry.name
+
+    @property
+    def traits(self) -> Mapping[str, Any]:
+        return self.entry.traits
+
+    @property
+    def spec(self) -> str:
+        """Canonical spec: only options that differ from their defaults, in signature order."""
+        changed = [
+            f"{key}={spelled(self.options[key])}"
+            for key, p in self.entry.options.items()
+            if key in self.options and self.options[key] != p.default
+        ]
+        return self.name + (":" + ",".join(changed) if changed else "")
+
+    def __hash__(self) -> int:
+        return hash(self.spec)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.entry.target(*args, **{**self.options, **kwargs})
+
+
+_SHELVES: list[Shelf] = []
+
+
+def alike(spec: str, classes: int = 0) -> set[str]:
+    """Specs that say the same as this one of so many classes (0: not known): its canonical form on every shelf."""
+    found = {spec}
+    for shelf in _SHELVES:
+        if spec.partition(":")[0] in shelf:
+            try:
+                choice = shelf.choose(spec)
+                found |= {choice.spec, shelf.shortest(choice, classes).spec if classes else choice.spec}
+            except UsageError:
+                continue
+    return found
+
+
+class Shelf:
+    """Named definitions of one kind (`metric`, `scaler`, `loss`, ...), chosen by spec string."""
+
+    def __init__(
+        self,
+        kind: str,
+        joint: str = "_",
+        package: str = "",
+        first: Sequence[str] = (),
+        usual: Sequence[str] = (),
+        flag: str = "",
+    ) -> None:
+        """
+        Args:
+            joint: what stands between the words of a name where names are listed, as the docs spell them.
+            package: its files fill the shelf; they are imported when its entries are first asked for.
+            first: the entries that are used most, in their order; the others follow by name.
+            usual: files that are asked for an entry before all others are imported.
+            flag: the option that takes one, repeatable.
+        """
+        self.kind, self.joint, self._package, self._first = kind, joint, package, list(first)
+        self._flag = flag
+        self._usual = [f"{package}.{file}" for file in usual]
+        self.shortest: Callable[[Choice, int], Choice] = lambda choice, classes: choice
+        """The choice as it is written of so many classes."""
+        _SHELVES.append(self)
+        self._entries: dict[str, Entry] = {}
+
+    @property
+    def entries(self) -> dict[str, Entry]:
+        """By name; those of a package that are used most first, the others by name, whatever was imported first."""
+        if self._package:
+            package, self._package = self._package, ""
+            for file in pkgutil.iter_modules(importlib.import_module(package).__path__, package + "."):
+                importlib.import_module(file.name)
+            extensions.load_entries(self.kind)
+            names = [*self._first, *sorted(self._entries.keys() - self._first)]
+            self._entries = {name: self._entries[name] for name in names}
+        return self._entries
+
+    def entry(self, name: str) -> Entry | None:
+        """By any spelling of its name; imports no more than it has to."""
+        while normal(name) not in self._entries and self._usual:
+            importlib.import_module(self._usual.pop(0))
+        return self._entries.get(normal(name)) or self.entries.get(normal(name))
+
+    def add(self, name: str = "", **traits: Any) -> Callable[[Any], Any]:
+        """Decorator: put a function or class on the shelf under `name` (default: its own name)."""
+
+        def put(target: Any) -> Any:
+            key = normal(name or target.__name__)
+            if key in self._entries:
+                raise ValueError(f"{self.kind} '{key}' is on the shelf twice")
+            self._entries[key] = Entry(key, target, traits)
+            return target
+
+        return put
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self.entries.values())
+
+    def __contains__(self, name: str) -> bool:
+        return self.entry(name) is not None
+
+    def _unknown(self, spec: str) -> UsageError:
+        """What to say where the name of a spec is none of the entries."""
+        name, parts = spec.partition(":")[0], [part.strip() for part in spec.split(",")]
+        problem = f"unknown {self.kind} '{name.strip()}'"
+        if len(parts) > 1 and "=" in parts[1] and parts[0] in self:  # options after a comma
+            return UsageError(problem, f"write {parts[0]}:{','.join(parts[1:])}")
+        if len(parts) > 1 and all(part.partition(":")[0] in self for part in parts):
+            each = " ".join(f"{self._flag} {part}" for part in parts) if self._flag else " or ".join(parts)
+            return UsageError(problem, f"write {'each by itself' if self._flag else 'one of them'}: {each}")
+        return UsageError(problem, self._names_like(name))
+
+    def _names_like(self, name: str) -> str:
+        for entry in self:
+            if normal(name) in entry.traits.get("called", ()):
+                return f"did you mean '{entry.name}'?"
+        spelled = [entry.name.replace("_", self.joint) for entry in self]
+        return did_you_mean(normal(name).replace("_", self.joint), spelled)
+
+    def choose(self, spec: str, **defaults: Any) -> Choice:
+        """Parse `name:key=value,...` into a Choice.
+
+        Args:
+            spec: the spec string.
+            defaults: options to use where the spec is silent and the entry has an option of that name.
+
+        Raises:
+            UsageError: unknown name, unknown option, an option twice, or a value of the wrong type or out of range.
+        """
+        name, _, rest = spec.partition(":")
+        entry = self.entry(name)
+        if entry is None:
+            raise self._unknown(spec)
+        options = {k: p.default for k, p in entry.options.items() if p.default is not p.empty}
+        given = {k: v for k, v in defaults.items() if k in entry.options and v is not None}
+        for key, value in given.items():
+            within(value, entry.options[key].annotation, f"{entry.name}:{key}=")
+        options.update(given)
+        written = set()
+        for part in filter(None, (s.strip() for s in rest.split(","))):
+            key, eq, text = part.partition("=")
+            key = normal(key)
+            if key not in entry.options:
+                fix = did_you_mean(key, entry.options) if entry.options else f"'{entry.name}' takes no options"
+                raise UsageError(f"{self.kind} '{entry.name}' has no option '{key}'", fix)
+            if key in written:
+                raise UsageError(f"option '{key}' of '{entry.name}' is there twice", "write it once")
+            written.add(key)
+            if not eq and entry.options[key].annotation is bool:
+                text = "true"  # `trace:exact` says enough
+            elif not eq:
+                raise UsageError(f"option '{key}' of '{entry.name}' has no value", f"write {entry.name}:{key}=VALUE")
+            options[key] = convert(text.strip(), entry.options[key].annotation, f"{entry.name}:{key}=")
+        missing = [k for k in entry.options if k not in options]
+        if missing:
+            raise UsageError(
+                f"{self.kind} '{entry.name}' needs {', '.join(missing)}",
+                f"write {entry.name}:" + ",".join(f"{k}=..." for k in missing),
+            )
+        return Choice(entry, options)
+
+
+def _brief(name: str, p: inspect.Parameter) -> str:
+    kinds = [p.annotation, *(get_args(p.annotation) if get_origin(p.annotation) in (Union, types.UnionType) else ())]
+    choices = [str(arg) for kind in kinds if get_origin(kind) is Literal for arg in get_args(kind)]
+    if p.default is p.empty:
+        return name
+    first = "" if p.default is None or p.default == () else spelled(p.default)
+    return f"{name}=" + "|".join([first, *(c for c in choices if c != first)])

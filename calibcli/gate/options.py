@@ -1,0 +1,85 @@
+"""What a check, or a plan of one, may be asked for, as options. Light: nothing that computes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from calibcli.core.options import (
+    Accuracy,
+    Alpha,
+    Classes,
+    Count,
+    Limit,
+    Positive,
+    Power,
+    Rows,
+    Seed,
+    argument,
+    check_options,
+    option,
+)
+
+LIMIT = "METRIC=NUMBER"
+MAX = "Largest value allowed of a metric (calib list metrics). Repeatable."
+MIN = "Smallest value allowed of a metric (calib list metrics). Repeatable."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What is asked for over the configuration file; None and "" leave the choice to it.
+
+    Attributes:
+        input: a file or several, or of Python predictions or a result.
+        reading: how files are read, see `recorded.read`; of predictions, `by` names the columns to judge by.
+    """
+
+    input: Any = argument(
+        "Scores with labels, or the result.json of any command; default: eval of calib.toml.",
+        None,
+        kind=tuple[Path, ...],
+    )
+    max: tuple[str, ...] = option((), MAX, metavar=LIMIT)
+    min: tuple[str, ...] = option((), MIN, metavar=LIMIT)
+    baseline: str | None = option(None, "Earlier result (with --keep-rows) or scores to compare with.", metavar="FILE")
+    margin: tuple[str, ...] = option(
+        (), "Loss against the baseline allowed (calib list metrics): temperature_gain=0.", metavar=LIMIT
+    )
+    scope: str = option("", "Of a result.json, judge the numbers with this scope: before, after, ...")
+    min_n: Rows | None = option(None, "Rows below which a gate is NOT RUN; default: 200.")
+    on_inconclusive: Literal["fail", "warn"] | None = option(None, "fail (exit 3) or warn; default: fail.")
+    alpha: Alpha | None = option(None, "Error probability of each bound; default: 0.05.")
+    bins: Count | None = option(None, "Bins of binned metrics; default: 15.")
+    bounds: Literal["score", "sharp"] | None = option(
+        None, "Bounds of ece: sharp (fewer rows decide), or score; default: sharp."
+    )
+    config: Path | None = option(None, "Configuration to read instead of calib.toml or tool.calib in pyproject.toml.")
+    fitted_on: str | None = option(
+        None, "Scores that the calibrator was fitted on, which must not share rows with the input.", metavar="FILE"
+    )
+    keep_rows: bool = option(False, "Keep per-row values in the JSON, as a later baseline (n <= 1,000,000).")
+    seed: Seed | None = option(None, "Seed of everything that is random.")
+    reading: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assumptions:
+    """What the evaluation that is planned is taken to be like; `pilot`: rows of it (`Predictions`), where there are."""
+
+    truth: Limit | None = option(None, "True value of the metric. Default: the pilot's; ece without one: 0.")
+    accuracy: Accuracy = option(0.87, "Accuracy of the synthetic model.")
+    n_classes: Classes = option(10, "Classes of the synthetic model.")
+    logit_factor: Positive = option(1.3, "With --margin: factor on the new model's logits.")
+    slices: Rows = option(1, "Slices judged together (FAIL shares alpha).")
+    power: Power = option(0.8, "Chance that the true verdict is reached.")
+    alpha: Alpha = option(0.05, "Error probability of each bound.")
+    pilot: Any = None
+    seed: Seed = 0
+
+    def __post_init__(self) -> None:
+        check_options(self)

@@ -1,0 +1,112 @@
+"""Of `calib check`: the verdict and why; and where it is undecided, what one can do."""
+
+from __future__ import annotations
+
+from calibcli.core import number_format
+from calibcli.core.number_format import number
+from calibcli.core.result import VERDICTS, WORST_FIRST, Check, Estimate, Result
+from calibcli.headlines import count, counted, listed, sentence, told, traits, upper
+
+NO_RULE = "(none)"
+
+
+@sentence
+def check(result: Result) -> str:
+    verdict = result.verdict
+    if verdict is None:
+        return ""
+    own = [c for c in result.checks if c.outcome == verdict]
+    own.sort(key=lambda c: not c.fatal)
+    rest = [f"{sum(c.outcome == o for c in result.checks)} {VERDICTS[o]}" for o in WORST_FIRST if o != verdict]
+    rest = [text for text in rest if not text.startswith("0 ")]
+    if verdict == "pass":
+        many = {1: "", 2: "both rules hold, "}.get(len(own), f"all {len(own)} rules hold, ")
+        return told(f"PASS: {many}{listed(map(_numbers, own), 2)}{_sure(own)}")
+    fatal = any(c.fatal for c in own)
+    excused = " (fails the run)" * (verdict == "not_run") if fatal else " (a warning, which fails no run)"
+    said = f"{VERDICTS[verdict]}{excused}: {_numbers(own[0])}{_why(own[0])}"
+    others = [f"{len(own) - 1} more {VERDICTS[verdict]}"] if len(own) > 1 else []
+    return told(said, ", ".join(others + rest), _advice(own[0]))
+
+
+def _numbers(check: Check) -> str:
+    """`ece <= 0.06 (binned, 15 bins): 0.0263 [0.0010, 0.0400]`."""
+    scope = f" ({check.scope})" if check.scope else ""
+    rule = check.rule if check.rule != NO_RULE else ""
+    e = check.estimate
+    if e is None or e.value is None:
+        return f"{rule}{scope}"
+    shown = number_format.shown(e, check.limit)
+    return f"{rule}{scope} at {' '.join(filter(None, [shown.value, shown.interval]))}"
+
+
+def _sure(checks: list[Check]) -> str:
+    levels = {(1 + c.estimate.level) / 2 for c in checks if c.estimate is not None and c.estimate.level is not None}
+    return (
+        f" ({'each ' if len(checks) > 1 else ''}with {number_format.percent(min(levels))} confidence)" if levels else ""
+    )
+
+
+def _why(check: Check) -> str:
+    if check.outcome == "fail":
+        level = check.estimate.detail.get("fail_level") if check.estimate is not None else None
+        sure = f" (with {number_format.percent(level)} confidence)" if isinstance(level, float) else _sure([check])
+        return f", {check.message.removeprefix('surely ')}{sure}" if check.message else ""
+    if check.outcome == "inconclusive":
+        level = "" if check.estimate is None else number_format.level([check.estimate])
+        level = f" ({level})" if level else ""
+        return f", with the limit between its bounds{level}" if check.n_needed else f", {check.message}"
+    return f": {check.message}" if check.message and check.rule != NO_RULE else check.message
+
+
+def _advice(check: Check) -> str:
+    """What decides an open rule, or lets it be."""
+    if check.outcome != "inconclusive":
+        return ""
+    e = check.estimate
+    if not check.n_needed:
+        warn = ", or --on-inconclusive warn" if check.fatal else ""
+        return f"What is left: another limit (calib plan --from FILE){warn}"
+    more = check.n_needed - e.n if e is not None and e.n else 0
+    groups = e.groups_of(check.n_needed) if e is not None else 0
+    rows = f"about {check.n_needed:,} rows" + (f" ({more:,} more)" if more > 0 else "")
+    rows += f" in {groups:,} groups" if groups else ""
+    done = [f"{rows} would decide it if the value stays"]
+    if _coarse(e):
+        done.append("sharper bounds may (--bounds sharp)")
+    done.append("see calib plan --from FILE")
+    if check.fatal:
+        done.append("--on-inconclusive warn lets it through")
+    return upper("; ".join(done))
+
+
+def _coarse(e: Estimate | None) -> bool:
+    return e is not None and bool(traits(e.name).get("table_bounds")) and "score" in e.how and "sharp" not in e.how
+
+
+# Of `calib plan`: the rows that every gate together needs, and which of them asks for most.
+
+
+@sentence
+def plan(result: Result) -> str:
+    found = [e for e in result.estimates if e.name == "n"]
+    unknown = [e for e in found if e.value is None]
+    known = [e for e in found if e.value is not None]
+    if unknown:
+        rest = upper(
+            "; ".join(f"for {_what_plan_needs(e)}: {counted(int(e.value or 0), 'row')} in all" for e in known[:2])
+        )
+        return told(f"No number of rows up to 10⁹ is enough for {listed(map(_what_plan_needs, unknown))}", rest)
+    if not known:
+        return ""
+    most = max(known, key=lambda e: e.value or 0.0)
+    needed = max(int(most.value or 0), count(result, "min_n"))
+    others = f", the one of {len(known)} gates that asks for most" if len(known) > 1 else ""
+    return told(f"Plan {counted(needed, 'row')} in all: {_what_plan_needs(most)}{others}")
+
+
+def _what_plan_needs(e: Estimate) -> str:
+    """`ece <= 0.02 (PASS with a chance of 80 % if its truth is 0)`."""
+    truth = e.detail.get("truth")
+    assumed = f" if {e.scope.partition(' ')[0]} truly is {number(truth)}" if isinstance(truth, float) else ""
+    return f"{e.scope} ({e.how.partition(';')[0]}{assumed})"

@@ -1,0 +1,294 @@
+"""Of `calib metrics`: whether miscalibration is shown and which way, what a temperature would save, and the parts."""
+
+from __future__ import annotations
+
+import math
+
+from calibcli.core import number_format
+from calibcli.core.result import Estimate, Result
+from calibcli.headlines import (
+    base,
+    beyond_chance,
+    count,
+    counted,
+    error,
+    first,
+    listed,
+    name,
+    named,
+    numbers_alone,
+    sentence,
+    side,
+    told,
+    traits,
+    upper,
+    value,
+)
+
+MOST_SENTENCES = 3
+FEW = 200  # rows, as of a gate, below which it is said how few they are
+MEAN = "mean of tasks"
+SIGNS = "undecided, with signs of miscalibration"  # where the interval and chance disagree
+
+
+@sentence
+def metrics(result: Result) -> str:
+    said = [_broken(result), _calibration(result), _gain(result) if error(result) else "", _parts(result)]
+    said = [upper(one) for one in said if one]
+    if len(said) > MOST_SENTENCES:
+        said[:2] = ["; ".join(said[:2])]
+    return told(*said) if said else told(numbers_alone(result))
+
+
+def _broken(result: Result) -> str:
+    """What points to labels or scores that are not what they are taken for."""
+    classes = count(result, "classes")
+    if classes < 2:
+        return ""
+    accuracy, nll = first(result, "accuracy"), first(result, "nll")
+    chance = float(result.facts.get("guess_accuracy", 1 / classes))  # of rows with fewer choices than classes
+    if accuracy is not None and side(accuracy, chance) == "below":
+        shown = number_format.number(chance, 3)
+        return f"accuracy {value(accuracy)} is below that of a guess ({shown}): check labels and order of the classes"
+    even = float(result.facts.get("guess_nll", math.log(classes)))
+    if nll is not None and side(nll, even) == "above":
+        return f"NLL {value(nll)} is worse than that of a guess ({number_format.number(even, 3)})"
+    return ""
+
+
+def direction(result: Result, scope: str = "") -> str:
+    """`overconfident`, where the interval of the gap says so; else ""."""
+    gap = first(result, "confidence_gap", scope)
+    where = side(gap)
+    if where == "open":
+        return ""
+    event = result.facts.get("event")
+    if event is None or result.facts.get("kind") == "confidence" or (gap is not None and "of=top" in gap.name):
+        return {"above": "overconfident", "below": "underconfident"}[where]
+    return f"P({event}) too {'high' if where == 'above' else 'low'}"
+
+
+def _calibration(result: Result) -> str:
+    e, gap, way = error(result), first(result, "confidence_gap"), direction(result)
+    ground = "" if gap is None or not way else named(gap)
+    if not way:
+        way, ground = _otherwise(result)
+    if e is None:
+        return ": ".join(filter(None, [way, ground]))
+    null = e.null_high
+    chance = "" if null is None else _chance(e, null)
+    beyond, above = beyond_chance(e), side(e) == "above"
+    if way and chance and not beyond:
+        rest = f"though {named(e)} alone is within chance (up to {chance}, 95 %)"
+        return ", ".join([f"{way} by one measure taken alone: {ground}" if ground else way, rest])
+    if way or (above and (beyond or not chance)):
+        own = f" ({ground})" if ground.startswith("slope") else ""
+        said = f"{way or 'miscalibrated'}{own}: {named(e)}"
+        return f"{said} where a calibrated model would show at most {chance} (95 %)" if chance else said
+    if above:
+        return f"{SIGNS}: {named(e)} leaves out 0, though chance gives a calibrated model up to {chance} (95 %)"
+    if beyond and not number_format.has_interval(e):
+        return f"beyond chance: {named(e)} where a calibrated model would show at most {chance} (95 %); no interval"
+    if beyond:
+        rest = f"is more than a calibrated model would show ({chance}, 95 %), though its interval holds 0"
+        return f"{SIGNS}: {named(e)} {rest}"
+    said = f"no miscalibration shown: {named(e)}"
+    said += f", which chance gives a calibrated model too (up to {chance}, 95 %)" if chance else ""
+    if e.n is not None and e.n < FEW:
+        said += f"; only {counted(e.n, 'row')}"
+    return said
+
+
+def _chance(error: Estimate, null: float) -> str:
+    """The level of a calibrated model as the table has it, with more digits where those would be none."""
+    if not number_format.has_interval(error):
+        return number_format.number(null, 3)
+    shown = number_format.shown(error).null.partition("≤ ")[2].rstrip(")")
+    return shown if shown.strip("0.") or null == 0 else number_format.number(null, 2)
+
+
+def _otherwise(result: Result) -> tuple[str, str]:
+    """What shows miscalibration without a gap: a slope of the log-odds, with its number, or a temperature's gain."""
+    slope = first(result, "cox_slope")
+    where = side(slope, 1.0)
+    if slope is not None and where != "open":
+        word = {"below": "extreme", "above": "moderate"}[where]
+        return f"miscalibrated, probabilities too {word}", f"slope {value(slope)}"
+    if side(first(result, "temperature_gain")) == "above":
+        return "miscalibrated, as a temperature would save something", ""
+    return "", ""
+
+
+def _gain(result: Result) -> str:
+    gain = first(result, "temperature_gain")
+    if gain is None:
+        return ""
+    if side(gain) == "above":
+        return f"a temperature would save {value(gain)} a row"
+    if gain.high is None:
+        return ""
+    return f"no gain from a temperature shown (at most {number_format.number(gain.high, 2)} nats a row, 95 %)"
+
+
+def _parts(result: Result) -> str:
+    """Slices or labels that are shown to be miscalibrated, each by itself: no correction for how many there are."""
+    scopes = list(dict.fromkeys(e.scope for e in result.estimates if e.scope and "=" in e.scope))
+    said = []
+    for column in dict.fromkeys(scope.partition("=")[0] for scope in scopes):
+        own = [s for s in scopes if s.startswith(f"{column}=") and (error(result, s) or direction(result, s))]
+        shown = [s for s in own if _miscalibrated(result, s)]
+        worst = sorted(shown, key=lambda s: _size(result, s), reverse=True)
+        each = listed((f"{s} ({_one(result, s)})" for s in worst), 2)
+        noun, of = ("label", "") if column == "label" else ("value", f" of {column}")
+        if shown:
+            level = number_format.level(e for s in shown[:2] if (e := error(result, s)) is not None)
+            judged = "each judged by itself" + (f", {level} end" if level.endswith("each") else "")
+            said.append(f"{len(shown)} of {counted(len(own), noun)}{of} shown to be miscalibrated, {judged}: {each}")
+        elif own:
+            said.append(f"no {noun}{of} shown to be miscalibrated (of {len(own)})")
+    mean = error(result, MEAN)
+    if mean is not None:
+        bare = "" if number_format.has_interval(mean) else " (no interval)"
+        said.insert(0, f"mean over tasks: {named(mean)}{bare}")
+    return "; ".join(said)
+
+
+def _miscalibrated(result: Result, scope: str) -> bool:
+    e = error(result, scope)
+    beyond = e is not None and (e.null_high is None or beyond_chance(e))
+    return bool(direction(result, scope)) or (side(e) == "above" and beyond)
+
+
+def _size(result: Result, scope: str) -> float:
+    e = error(result, scope)
+    return abs(e.value or 0.0) if e is not None else 0.0
+
+
+def _one(result: Result, scope: str) -> str:
+    e, way = error(result, scope), direction(result, scope)
+    shown = "" if e is None else f"{name(e.name)} {' '.join(number_format.shown(e)[:2])}".rstrip()
+    return ", ".join(filter(None, [way, shown]))
+
+
+# Of `calib ood`: how well the first score tells the rows apart, what passes, and which differences are shown.
+
+
+SCORE = "score="
+KEPT = 0.95  # of the rows inside, where the share of those outside that pass is measured
+
+
+@sentence
+def ood(result: Result) -> str:
+    own = [e for e in result.estimates if e.name == "auroc" and e.scope.startswith(SCORE) and e.value is not None]
+    if not own:
+        return ""
+    first = own[0]  # not the best, whose interval would be that of a winner
+    passed = result.get(("fpr95", first.scope))
+    outside = result.facts.get("outside", "outside")
+    rest = f"; {value(passed)} of {outside} pass where 95 % of the rows inside do" if passed is not None else ""
+    if passed is not None and passed.low is not None and passed.high is not None and passed.low <= KEPT <= passed.high:
+        rest += ", which is not shown to differ"
+    word = {
+        "above": "tells rows inside from rows outside",
+        "below": "is larger outside than inside",
+        "open": "is not shown to tell rows inside from rows outside",
+    }[side(first, 0.5)]
+    said = upper(f"{first.scope.removeprefix(SCORE)} {word}: AUROC {value(first)}{rest}")
+    tested = all(", model=" not in e.scope for e in own)  # one model: each score against the first
+    return told(said, _largest(first, own, tested), _differences(result))
+
+
+def _largest(first: Estimate, own: list[Estimate], tested: bool) -> str:
+    """The score with the largest AUROC, where its interval lies above that of the first and no difference is tested."""
+    best = max(own, key=lambda e: e.value or 0.0)
+    if tested or first.high is None or side(best, first.high) != "above":
+        return ""
+    scope = best.scope.removeprefix(SCORE).replace(", model=", " of ")
+    return upper(f"{scope} has the largest AUROC of {len(own)}, {value(best)}: intervals that do not meet")
+
+
+def _differences(result: Result) -> str:
+    """Those of the AUROC that hold after Holm's correction and whose own interval leaves out zero."""
+    verdicts = {(r[0], r[1]): r[-1] for t in result.tables if t.name == "differences" for r in t.rows}
+    changes = [e for e in result.estimates if e.name == "auroc" and (e.name, e.scope) in verdicts]
+    if not changes:
+        return ""
+    real = [e for e in changes if verdicts[e.name, e.scope] in ("better", "worse") and side(e) != "open"]
+    if not real:
+        return f"No difference shown in AUROC ({listed((f'{e.scope} {value(e)}' for e in changes), 2)})"
+    real.sort(key=lambda e: -abs(e.value or 0.0))
+    return f"Differences in AUROC: {listed((f'{e.scope} {value(e)}' for e in real), 2)}"
+
+
+# Of `calib compare`: who is better in what, by how much, and what is undecided.
+
+
+SHOWN = 2  # differences with their numbers
+OTHERS = ("lambda_max", "trace")  # named before the metrics that say nothing of their place
+LAST = 100
+
+
+@sentence
+def compare(result: Result) -> str:
+    """The differences that hold after Holm's correction and whose own interval leaves out zero."""
+    verdicts = _verdicts(result)
+    scopes = list(dict.fromkeys(e.scope for e in result.estimates))
+    said = [_one_difference(result, scope, verdicts) for scope in scopes]
+    if len(said) > 3:
+        real = [s for s in scopes if any(_holds(e, verdicts) for e in result.estimates if e.scope == s)]
+        rest = f"Differences are shown in {len(real)} of {len(scopes)} comparisons"
+        return told(*said[:2], rest)
+    return told(*said)
+
+
+def _verdicts(result: Result) -> dict[tuple[str, str], str]:
+    tables = [t for t in result.tables if t.name == "differences"]
+    return {(str(row[0]), str(row[1])): str(row[-1]) for t in tables for row in t.rows if len(row) > 2}
+
+
+def _holds(e: Estimate, verdicts: dict[tuple[str, str], str]) -> bool:
+    return verdicts.get((e.name, e.scope), "") not in ("", "not shown", "unknown") and side(e) != "open"
+
+
+def _one_difference(result: Result, scope: str, verdicts: dict[tuple[str, str], str]) -> str:
+    own = [e for e in result.estimates if e.scope == scope]
+    own = [e for e in own if not traits(e.name).get("refitted")] or own  # another loss to be saved is not a better one
+    own.sort(key=_place)
+    real = [e for e in own if _holds(e, verdicts)]
+    better = [e for e in real if (side(e) == "below") == (e.better == "lower") and e.better in ("lower", "higher")]
+    worse = [e for e in real if e not in better and e.better in ("lower", "higher")]
+    alone = [e for e in own if e not in real and side(e) != "open"]
+    many = (
+        f"only taken alone, not as one of {count(result, 'comparisons')} comparisons: {_with_numbers(alone)}"
+        if alone
+        else ""
+    )
+    if not real:
+        near = f" ({listed(map(named, own[:SHOWN]))})" if own and side(own[0]) == "open" else ""
+        return "; ".join(filter(None, [f"{_subject(scope)}: no difference shown{near}", many]))
+    parts = [f"{word} in {_with_numbers(some)}" for word, some in (("better", better), ("worse", worse)) if some]
+    if not parts:
+        parts = [f"another {_with_numbers(real)}"]
+    undecided = [e for e in own if e not in [*real, *alone] and e.low is not None]
+    open_ = [e for e in undecided if e.better in ("lower", "higher")]
+    parts += [many] if many else []
+    parts += [f"no difference shown in {listed((name(e.name) for e in open_), 2)}"] if open_ else []
+    return f"{_subject(scope)}: {'; '.join(parts)}"
+
+
+def _place(e: Estimate) -> int:
+    """Where a difference is named: the metrics' own order, then the curvature, then others as they come."""
+    name = base(e.name)
+    place: int = LAST + OTHERS.index(name) if name in OTHERS else traits(name).get("named", LAST + len(OTHERS))
+    return place
+
+
+def _with_numbers(some: list[Estimate]) -> str:
+    """`NLL -0.494 [-0.585, -0.419] nats, ECE ... and 3 more`."""
+    return listed([*map(named, some[:SHOWN]), *(name(e.name) for e in some[SHOWN:])], SHOWN)
+
+
+def _subject(scope: str) -> str:
+    """`b against a`, of `b - a`."""
+    first, minus, second = scope.partition(" - ")
+    return f"{first} against {second}" if minus and " - " not in second else scope

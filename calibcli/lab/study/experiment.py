@@ -1,0 +1,213 @@
+"""What a study is: arms with the options of `calib fit`, seeds, what is measured, and claims."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_type_hints
+
+from calibcli.core.errors import InputError, UsageError, did_you_mean
+from calibcli.core.files import reading
+from calibcli.core.options import Range, Seeds, values
+from calibcli.core.result import Screen
+from calibcli.core.validation import read
+from calibcli.lab.training.options import Training
+
+SCREEN = Screen(pairs="claims", hidden=("study", "command", "cost", "spent", "cite", "recipe_sha256"))
+"""A screen shows the claims, and what decides each."""
+
+SIZES = ("small", "medium", "paper")
+CURVATURE = ("lambda_max", "trace")
+LOGGED = (
+    *("nll", "nll_correct", "nll_wrong", "entropy", "p_true", "error", "ece", "adaece", "temperature"),
+    *("train_loss", "last_weight_norm"),
+)
+"""What the log of a run has of the validation rows, and of the last layer."""
+TRAIN = ("train_nll", "train_confidence_gap")
+"""What is measured of the training rows, at the end."""
+UNRENORMALISED = " unrenormalised"
+KINDS = {
+    "less": {"metric", "a", "b", "than"},
+    "preserved": {"metric", "a", "b", "margin"},
+    "decreasing": {"metric", "along"},
+    "interior_minimum": {"metric", "along"},
+    "slope": {"metric", "against", "sign", "along"},
+    "crosses": {"metric", "a", "b", "first", "last"},
+    "close_to": {"metric", "a", "low", "high"},
+}
+"""What a claim may be, and the keys of each."""
+OPTIONAL = {"margin", "sign", "than"}
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A loss with options of its own; `at` holds its place on each axis that it was written with.
+
+    `printed` are the paper's own numbers, in the units of the metrics.
+    """
+
+    name: str
+    loss: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    at: Mapping[str, float] = field(default_factory=dict)
+    printed: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class StudyClaim:
+    """A sentence and how it is judged: `kind` is one of `KINDS`, `keys` its settings.
+
+    With the premise `overfit` it is judged only where cross-entropy overfits.
+    """
+
+    id: str
+    text: str
+    kind: str
+    keys: Mapping[str, Any]
+    premise: str = ""
+
+
+@dataclass(frozen=True)
+class Study:
+    """Everything that decides what a study computes.
+
+    Attributes:
+        train, validation, test: rows, as `calib fit` takes them.  split: how validation rows are held out of the
+            training rows where none are named, or "".  embeddings: vectors of words, or "".  masked: a class of the
+            training rows that is never an answer, or "".
+        arch: networks.  seeds: how many.  options: of `calib fit`, for every arm.  device, threads: where it runs.
+        metrics: of test rows, before and `after` a temperature fitted on the validation rows.
+        scalers: further ones than the temperature.
+        curvature: quantities, of validation rows.  losses: of which, `ce` and `train` (each arm's own).
+        log: numbers of the validation rows at `moments`, percent of the epochs.
+        computes: what is computed without any training, in place of arms.
+        bibtex, cost, differs: of the report: the paper, what the size costs, how it differs from the paper.
+    """
+
+    name: str
+    question: str
+    paper: str
+    train: str
+    validation: str
+    test: str
+    arch: tuple[str, ...]
+    seeds: int
+    options: Mapping[str, Any]
+    arms: tuple[Arm, ...]
+    metrics: tuple[str, ...]
+    curvature: tuple[str, ...]
+    losses: tuple[str, ...]
+    claims: tuple[StudyClaim, ...]
+    size: str = ""
+    split: str = ""
+    embeddings: str = ""
+    masked: str = ""
+    device: str = "auto"
+    threads: int = 0
+    scalers: tuple[str, ...] = ()
+    log: tuple[str, ...] = ()
+    moments: tuple[int, ...] = ()
+    computes: str = ""
+    bibtex: str = ""
+    cost: str = ""
+    differs: tuple[str, ...] = ()
+
+    @property
+    def readings(self) -> tuple[str, ...]:
+        """What follows the name of a metric: where a class is never an answer, confidence is read in two ways."""
+        return ("", UNRENORMALISED) if self.masked else ("",)
+
+    @property
+    def measured(self) -> list[str]:
+        """Names of everything that a claim may be about."""
+        maps = ["", " after", *(f" after {scaler}" for scaler in self.scalers)]
+        found = [f"{name}{suffix}{of}" for of in self.readings for suffix in maps for name in self.metrics]
+        found += [*(f"temperature{of}" for of in self.readings), *TRAIN]
+        found += [f"{name} at {moment}%" for name in self.log for moment in self.moments]
+        return found + [f"{what} of {loss}" for what in self.curvature for loss in self.losses]
+
+
+def built_in() -> list[str]:
+    """Names of the studies that come along."""
+    folder = resources.files("calibcli.study").joinpath("builtin")
+    return sorted(file.name.removesuffix(".toml") for file in folder.iterdir() if file.name.endswith(".toml"))
+
+
+def text_of(name: str) -> tuple[str, str]:
+    """The TOML of a built-in study or of a file, and where it is from.
+
+    Raises:
+        UsageError: neither.
+    """
+    if name in built_in():
+        return resources.files("calibcli.study").joinpath("builtin", f"{name}.toml").read_text("utf-8"), name
+    path = Path(name)
+    if path.suffix != ".toml" or not path.is_file():
+        raise UsageError(f"no study is called '{name}'", did_you_mean(name, built_in()) + ", or pass a .toml file")
+    reading(path)
+    try:
+        return path.read_text("utf-8"), str(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}", "pass a TOML file") from None
+
+
+Names = list[str]
+Positive = Annotated[float, Range(0, open_low=True)]
+Percent = Annotated[int, Range(1, 100)]
+Printed = Mapping[str, float | list[float]]
+"""A number for each metric, or one for each arm that braces stand for."""
+FILLED = ("name", "id")  # not blank, as every one of `Names`
+VALUES: dict[str, tuple[Any, str]] = {
+    **dict.fromkeys(("name", "id"), (str, '"a name"')),
+    **dict.fromkeys(("question", "paper", "bibtex", "cost", "computes", "text"), (str, '"words"')),
+    **{key: (str, '"rows.npz#' + key + '"') for key in ("train", "validation", "test")},
+    **dict.fromkeys(("embeddings", "masked", "loss"), (str, '"..."')),
+    "split": (Literal["", "stratified", "mukhoti"], '"stratified" or "mukhoti"'),
+    "differs": (Names, '["what differs from the paper"]'),
+    "arch": (Names, '["resnet:depth=20"]'),
+    "seeds": (Seeds, "5"),
+    "metrics": (Names, '["error", "ece"]'),
+    "scalers": (Names, '["focal-temperature"]'),
+    "curvature": (Names, '["lambda_max", "trace"]'),
+    "losses": (Names, '["ce", "train"]'),
+    "log": (Names, '["nll_wrong"]'),
+    "moments": (list[Percent], "[10, 100], percent of the epochs"),
+    "at": (Mapping[str, float], "{ gamma = 0 }"),
+    "printed": (Printed, "{ ece = 0.0435 }"),
+    **dict.fromkeys(("metric", "than", "against"), (str, '"ece"')),
+    **dict.fromkeys(("a", "b"), (str, '"CE"')),
+    "along": (str, '"gamma"'),
+    "margin": (Positive, "0.005"),
+    **dict.fromkeys(("low", "high"), (float, "1.0")),
+    **dict.fromkeys(("first", "last"), (Percent, "10, percent of the epochs")),
+    "sign": (Literal["+", "-"], '"+" or "-"'),
+}
+EXAMPLES = {"clip_norm": 1.0, "patience": 5, "augment": "flip", "freeze": ["layer1.*"]}
+"""Of the options of training that are left out by default."""
+
+
+def _options() -> dict[str, tuple[Any, str]]:
+    """Kind and example of each option of training, as `VALUES` has them."""
+    kinds, found = get_type_hints(Training, include_extras=True), {}
+    for f in dataclasses.fields(Training):
+        example, words = json.dumps(EXAMPLES.get(f.name, f.default)), values(kinds[f.name]).removesuffix(" or none")
+        found[f.name] = (kinds[f.name], f"{example}, {words}" if words.startswith(("a whole", "a number")) else example)
+    return found
+
+
+VALUES |= _options()
+
+
+def wanted(key: str, value: Any) -> str:
+    """What to write where a value is not what its key may be; else empty."""
+    kind, example = VALUES.get(key, (Any, ""))
+    try:
+        read(value, kind, "", "")
+    except InputError:
+        return f"write {key} = {example}"
+    names = value if kind is Names else [value] if key in FILLED else []
+    return "" if all(map(str.strip, names)) else f"write {key} = {example}"

@@ -1,0 +1,357 @@
+"""A study as it is written: TOML with the names of `calib fit`'s options; mistakes are told with their line."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from calibcli.calibrators.calibrator import SCALERS as METHODS
+from calibcli.core.errors import UsageError, did_you_mean, printable
+from calibcli.core.files import atomic
+from calibcli.core.validation import toml
+from calibcli.lab.study import readings
+from calibcli.lab.study.experiment import CURVATURE, KINDS, LOGGED, OPTIONAL, SIZES, Arm, Study, StudyClaim, wanted
+from calibcli.lab.training.options import Training
+from calibcli.lab.training.recipes import Recipe, own_loss
+from calibcli.networks import losses
+from calibcli.networks.checkpoint import factory
+from calibcli.networks.user_code import NAMES_CODE
+
+SCHEMA = 1
+MOST_ARMS = 1_000  # that one table stands for
+PARTS = ("train", "validation", "test")
+BESIDE = ("split", "embeddings", "masked")  # of [data], apart from the rows
+DEFAULTS = {"metrics": ("error", "nll", "ece"), "losses": ("ce",)}
+FILE = "study.toml"  # in the folder of a study
+OPTIONS = {f.name for f in dataclasses.fields(Training)}
+MACHINE = {"device": str, "threads": int}  # of [train] too, but no part of what a run is
+ABOUT = ("name", "question", "paper", "bibtex", "cost", "differs", "computes", "size")
+MEASURE = ("metrics", "scalers", "curvature", "losses", "log", "moments")
+FREE = (
+    *("seeds", "claims", "size", "device", "threads", "question", "paper", "bibtex", "cost", "differs"),
+    *("metrics", "scalers", "log", "moments", "masked"),  # of the files of a run
+)
+"""What may change in the folder of a study: its runs stay what they are."""
+
+
+def keep(study: Study, save: Path) -> None:
+    """Write the recipe into the folder of the study, so that the folder alone is enough to go on.
+
+    Raises:
+        UsageError: the folder holds another study, or files that are no study's.
+    """
+    path = save / FILE
+    save.mkdir(parents=True, exist_ok=True)
+    # A process that began at the same time may have written only the temporary file of the recipe.
+    others = sorted(entry.name for entry in save.iterdir() if not entry.name.startswith(f".{FILE}."))
+    if others and not path.is_file():
+        problem = f"{printable(str(save))} holds {printable(others[0])}, and no {FILE}: it is not the folder of a study"
+        raise UsageError(problem, "pass another --save folder, a new or an empty one")
+    if path.is_file():
+        held, _ = _read(path.read_text("utf-8"), str(path))  # compared, so that none of its code has to run
+        differing = [
+            f.name
+            for f in dataclasses.fields(Study)
+            if f.name not in FREE and getattr(held, f.name) != getattr(study, f.name)
+        ]
+        if differing:
+            raise UsageError(f"{path} is of another study: {', '.join(differing)} differ", "pass another --save folder")
+    with atomic(path) as temporary:
+        temporary.write_text(written(study), "utf-8")
+
+
+def written(study: Study) -> str:
+    """A study as TOML, every arm by itself."""
+    tables: list[tuple[str, Mapping[str, Any]]] = [
+        ("[study]", {name: getattr(study, name) for name in ABOUT}),
+        ("[data]", {name: getattr(study, name) for name in (*PARTS, *BESIDE)}),
+        ("[axes]", {"arch": study.arch, "seeds": study.seeds}),
+        ("[train]", {**study.options, **{name: getattr(study, name) for name in MACHINE}}),
+        ("[measure]", {name: getattr(study, name) for name in MEASURE}),
+    ]
+    tables += [
+        ("[[arm]]", {"name": a.name, "loss": a.loss, "at": a.at, "printed": a.printed, **a.options}) for a in study.arms
+    ]
+    tables += [("[[claim]]", {"id": c.id, "text": c.text, "premise": c.premise, c.kind: c.keys}) for c in study.claims]
+    return f"schema = {SCHEMA}\n" + "".join(
+        f"\n{head}\n" + "".join(f"{key} = {_toml(value)}\n" for key, value in table.items()) for head, table in tables
+    )
+
+
+def _toml(value: Any) -> str:
+    """A value as TOML; JSON's texts, numbers and lists are TOML's."""
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{json.dumps(key)} = {_toml(v)}" for key, v in value.items()) + " }"
+    return json.dumps(list(value) if isinstance(value, tuple) else value, default=str)  # dates and times as texts
+
+
+def parse(
+    text: str,
+    source: str,
+    size: str = "",
+    data: str = "",
+    seeds: int = 0,
+    trust: bool = False,
+    arch: Sequence[str] = (),
+) -> Study:
+    """A study of its TOML, with the code that it names loaded, and checked.
+
+    Args:
+        size: which of the tables `[size.NAME]` replaces keys.  data: rows in place of those written, `PATH`, whose
+            parts are `PATH#train` and so on.  seeds, arch: in place of those written.  trust: whether code
+            that it names may run.
+
+    Raises:
+        UsageError: not TOML, a key that is not known, an arm or a claim that cannot be.
+    """
+    study, where = _read(text, source, size, data, seeds, arch)
+    _check_code(study, where, trust)
+    _check(study, where)
+    return study
+
+
+def _read(
+    text: str, source: str, size: str = "", data: str = "", seeds: int = 0, arch: Sequence[str] = ()
+) -> tuple[Study, _Where]:
+    """The study that a text describes, as `parse`; nothing that it names is looked up or run."""
+    raw = toml(text, source)
+    where = _Where(source, text)
+    sections = ("schema", "study", "data", "axes", "train", "arm", "measure", "claim", "size")
+    where.known(raw, sections, "the study", values=False)
+    if raw.get("schema", SCHEMA) != SCHEMA:
+        raise UsageError(
+            f"{source} has schema {raw['schema']}, this version reads {SCHEMA}", f"write schema = {SCHEMA}"
+        )
+    sizes = raw.pop("size", {})
+    for name, table in where.known(sizes, SIZES, "[size]", values=False).items():
+        where.known(table, sections, f"[size.{name}]", values=False)
+    if size and size not in sizes:
+        raise UsageError(f"{source} has no size '{size}'", f"pass one of {', '.join(sizes) or 'none'}")
+    raw = _merged(raw, sizes.get(size, {}))
+    about = where.table(raw, "study", ABOUT)
+    rows = where.table(raw, "data", (*PARTS, *BESIDE))
+    axes = where.table(raw, "axes", ("arch", "seeds"))
+    measure = where.table(raw, "measure", MEASURE)
+    beside = {name: str(rows.pop(name, "")) for name in BESIDE}
+    split, train = beside["split"], where.table(raw, "train", {*OPTIONS, *MACHINE})
+    machine = {name: train.pop(name) for name in MACHINE if name in train}
+    for name, value in machine.items():
+        if type(value) is not MACHINE[name]:
+            raise UsageError(f"{where.at(name)}: {name} = {value!r}", 'write device = "cuda" or threads = 1')
+    options = _options(train, where, "[train]")
+    if data:
+        rows = {part: f"{data}#{part}" for part in PARTS if not (split and part == "validation")}
+    missing = [part for part in PARTS if not rows.get(part) and not (split and part == "validation")]
+    if missing and not about.get("computes"):
+        raise UsageError(f"{source} names no {' and no '.join(missing)} rows", "pass --data PATH, or --size small")
+    fields: dict[str, Any] = {part: str(rows.get(part, "")) for part in PARTS}
+    fields |= {name: tuple(measure.get(name, DEFAULTS.get(name, ()))) for name in MEASURE}
+    fields |= beside | {name: str(about.get(name, "")) for name in ("question", "paper", "computes", "bibtex", "cost")}
+    study = Study(
+        name=str(about.get("name", Path(source).stem)),
+        arch=tuple(arch or axes.get("arch", ())),
+        seeds=seeds or int(axes.get("seeds", 5)),
+        options=options,
+        arms=tuple(arm for table in raw.get("arm", ()) for arm in _arms(table, where)),
+        claims=tuple(_claim(table, where) for table in raw.get("claim", ())),
+        size=size or str(about.get("size", "")),
+        **machine,
+        **fields,
+        differs=tuple(about.get("differs", ())),
+    )
+    return study, where
+
+
+def _check_code(study: Study, where: _Where, trust: bool) -> None:
+    """Code of the user's own, `module:factory`, is loaded where whoever runs the study says so; a file alone cannot."""
+    found = named_code(study)
+    if found and not trust:
+        raise UsageError(f"{where.source} names code to run: {', '.join(found)}", "read that code, and pass --trust")
+    for arm in study.arms:
+        if arm.loss in found:
+            own_loss(arm.loss)
+
+
+def named_code(study: Study) -> list[str]:
+    """Every `module:factory` of its networks, rows and losses."""
+    heads = [name.partition(",")[0] for name in (*study.arch, *(getattr(study, part) for part in PARTS))]
+    found = [head.partition("#")[0] for head in heads if NAMES_CODE.fullmatch(head.partition("#")[0])]
+    return found + [arm.loss for arm in study.arms if NAMES_CODE.fullmatch(arm.loss.partition("+")[0].strip())]
+
+
+@dataclass(frozen=True)
+class _Where:
+    """The file and its text, for messages that name the line."""
+
+    source: str
+    text: str
+
+    def known(
+        self, table: Any, keys: Sequence[str] | set[str], place: str, *, values: bool = True
+    ) -> Mapping[str, Any]:
+        if not isinstance(table, Mapping):
+            raise UsageError(f"{self.source}: {place} is not a table", "write it as KEY = VALUE lines")
+        for key, value in table.items():
+            if key not in keys and key.replace("-", "_") not in keys:
+                raise UsageError(f"{self.at(key)}: {place} has no key '{key}'", did_you_mean(key, sorted(keys)))
+            if values:
+                self.value(key, value, place)
+        return {key.replace("-", "_"): value for key, value in table.items()}
+
+    def value(self, key: str, value: Any, place: str) -> None:
+        """Refuse a value that is not what its key may be."""
+        if fix := wanted(key.replace("-", "_"), value):
+            raise UsageError(f"{self.at(key, value)}: {key} = {printable(_toml(value), 40)} in {place}", fix)
+
+    def table(self, raw: Mapping[str, Any], name: str, keys: Sequence[str] | set[str]) -> dict[str, Any]:
+        return dict(self.known(raw.get(name, {}), keys, f"[{name}]"))
+
+    def among(self, name: str, known: Iterable[str], problem: str, place: str = "") -> None:
+        """Refuse a name that is none of those."""
+        if name not in (names := [*known]):
+            raise UsageError(f"{place or self.source}: {problem}", did_you_mean(name, names))
+
+    def at(self, word: str, value: Any = None) -> str:
+        """`FILE:LINE` of the first line that begins with a word, or of that with this value."""
+        lines = enumerate(self.text.splitlines(), 1)
+        found = [(n, line) for n, line in lines if re.match(rf"\s*\[*\"?{re.escape(word)}\b", line)]
+        exact = [n for n, line in found if value is not None and _toml(value) in line]
+        return f"{self.source}:{(exact or [found[0][0]])[0]}" if found else self.source
+
+
+def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` on top of `base`, table by table; a list replaces a list."""
+    both = {k: _merged(base[k], v) if isinstance(v, Mapping) and k in base else v for k, v in over.items()}
+    return {**base, **both}
+
+
+def _options(table: Mapping[str, Any], where: _Where, place: str) -> dict[str, Any]:
+    for key, value in table.items():
+        where.value(key, value, place)
+    found: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
+    refused = _refused(frozenset(found.items()))
+    if refused is not None:
+        raise UsageError(f"{where.source}: {place}: {refused[0]}", refused[1])
+    return found
+
+
+@functools.cache
+def _refused(options: frozenset[tuple[str, Any]]) -> tuple[str, str] | None:
+    """The problem of options and its fix; the arms of a study share most."""
+    try:
+        Recipe(**dict(options))
+    except UsageError as error:
+        return error.problem, error.fix
+    return None
+
+
+def _arms(table: Any, where: _Where) -> list[Arm]:
+    """One arm, or one for each value of the lists that its `{name}`s stand for."""
+    if not isinstance(table, Mapping) or not {"name", "loss"} <= table.keys():
+        raise UsageError(f"{where.at('arm')}: an arm needs a name and a loss", 'write name = "CE" and loss = "ce"')
+    holes = set(re.findall(r"{(\w+)}", f"{table['name']} {table['loss']}"))
+    for hole in sorted(holes):
+        values = table.get(hole)
+        if not isinstance(values, list) or not all(isinstance(v, int | float | str) for v in values) or not values:
+            raise UsageError(
+                f"{where.at('name', table['name'])}: arm '{table['name']}' has no values for {{{hole}}}",
+                f"write {hole} = [1, 2, 3]",
+            )
+    count = math.prod(len(table[hole]) for hole in holes)
+    if count > MOST_ARMS:
+        problem = f"{where.at('name', table['name'])}: '{table['name']}' stands for {count} arms"
+        raise UsageError(problem, f"write fewer values: at most {MOST_ARMS} arms")
+    where.known(
+        {k: v for k, v in table.items() if k not in holes}, {"name", "loss", "at", "printed", *OPTIONS}, "[[arm]]"
+    )
+    options = {k.replace("-", "_"): v for k, v in table.items() if k not in {"name", "loss", "at", "printed", *holes}}
+    arms = []
+    for i, values in enumerate(itertools.product(*(table[hole] for hole in sorted(holes)))):
+        at = dict(zip(sorted(holes), values, strict=True))
+        words = {k: f"{v:g}" if isinstance(v, int | float) else str(v) for k, v in at.items()}
+        filled = {key: re.sub(r"{(\w+)}", lambda m: words[m[1]], table[key]) for key in ("name", "loss")}  # noqa: B023
+        own = _options({**options, **{k: v for k, v in at.items() if k in OPTIONS}}, where, f"arm {filled['name']}")
+        at = {k: v for k, v in at.items() if isinstance(v, int | float)} | table.get("at", {})
+        printed = {}
+        for key, value in table.get("printed", {}).items():
+            if isinstance(value, list) and len(value) != count:
+                raise UsageError(
+                    f"{where.at('printed')}: {key} has {len(value)} numbers for {count} arms", "correct it"
+                )
+            printed[key] = value[i] if isinstance(value, list) else value
+        arms.append(Arm(**filled, options=own, at=at, printed=printed))
+    return arms
+
+
+def _claim(table: Any, where: _Where) -> StudyClaim:
+    kinds = [kind for kind in KINDS if isinstance(table, Mapping) and kind in table]
+    if not isinstance(table, Mapping) or len(kinds) != 1 or not {"id", "text"} <= table.keys():
+        raise UsageError(
+            f"{where.at('claim')}: a claim needs id, text and one of {', '.join(KINDS)}",
+            'write less = { metric = "ece", a = "FL-3", b = "CE" }',
+        )
+    where.known(table, {"id", "text", "premise", *kinds}, f"claim {table['id']}")
+    if table.get("premise", "") not in ("", "overfit"):
+        raise UsageError(f"{where.at('premise')}: no premise '{table['premise']}'", 'write premise = "overfit"')
+    keys = where.known(table[kinds[0]], KINDS[kinds[0]], f"claim {table['id']}")
+    lacking = KINDS[kinds[0]] - keys.keys() - OPTIONAL
+    if lacking:
+        raise UsageError(f"{where.source}: claim {table['id']} lacks {', '.join(sorted(lacking))}", "write it")
+    return StudyClaim(str(table["id"]), str(table["text"]), kinds[0], dict(keys), str(table.get("premise", "")))
+
+
+def _check(study: Study, where: _Where) -> None:
+    """What must hold between the tables; told before anything is trained."""
+    if study.computes:
+        return
+    names = [arm.name for arm in study.arms]
+    for what, called in (("arms", names), ("claims", [claim.id for claim in study.claims])):
+        for twice in sorted({name for name in called if called.count(name) > 1}):
+            raise UsageError(f"{where.source}: two {what} are called '{twice}'", "give each a name of its own")
+    for what, found, known in (
+        ("metric", study.metrics, readings.names()),
+        ("quantity", study.curvature, CURVATURE),
+        ("loss of a curvature", study.losses, ("ce", "train")),
+        ("number of the log", study.log, LOGGED),
+    ):
+        for name in found:
+            where.among(name, known, f"a study has no {what} '{name}'")
+    if not (names and study.arch and study.seeds > 0):
+        lacking = "arms" if not names else "networks" if not study.arch else "seeds"
+        raise UsageError(f"{where.source} has no {lacking}", "write [[arm]], [axes] arch = [...] and seeds = 5")
+    for arm in study.arms:
+        _options({**study.options, **arm.options}, where, f"arm {arm.name}")
+        losses.objective(arm.loss)
+        for name in arm.printed:
+            where.among(name, study.measured, f"'{name}' is printed, and is not measured", where.at("printed"))
+    for arch in study.arch:
+        factory.check(arch)
+    for scaler in study.scalers:
+        METHODS.choose(scaler)
+    for claim in study.claims:
+        told = [str(claim.keys[key]) for key in ("metric", "against", "than") if key in claim.keys]
+        if claim.kind == "crosses":
+            told = [f"{told[0]} at {claim.keys[key]}%" for key in ("first", "last")]
+        for asked in told:
+            where.among(asked, study.measured, f"claim {claim.id}: '{asked}' is not measured")
+        if claim.kind == "close_to" and claim.keys["low"] >= claim.keys["high"]:
+            raise UsageError(f"{where.source}: claim {claim.id}: low is not below high", "correct it")
+        for key in ("a", "b"):
+            if key in claim.keys:
+                where.among(str(claim.keys[key]), names, f"claim {claim.id}: no arm '{claim.keys[key]}'")
+        along = claim.keys.get("along")
+        least = 3 if claim.kind == "interior_minimum" else 2
+        if along is not None and sum(along in arm.at for arm in study.arms) < least:
+            many = "no arms lie" if not any(along in arm.at for arm in study.arms) else f"fewer than {least} arms lie"
+            raise UsageError(
+                f"{where.source}: claim {claim.id}: {many} along '{along}'",
+                f'write an arm as name = "A-{{{along}}}" with {along} = [1, 2, 3]',
+            )

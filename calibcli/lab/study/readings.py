@@ -1,0 +1,215 @@
+"""What a metric would be on other draws of the rows: sums over rows, of which it is a function."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, get_type_hints
+
+import numpy as np
+
+from calibcli import calibrators
+from calibcli.core.errors import InputError, UsageError
+from calibcli.lab.study import claims
+from calibcli.lab.study.claims import MeasuredArm
+from calibcli.lab.study.experiment import TRAIN, Study
+from calibcli.lab.study.runs import StudyRun, logged, record
+from calibcli.metrics.binned import GapNorm
+from calibcli.metrics.intervals import MeanOf
+from calibcli.metrics.shelf import METRICS, Sample, traits
+from calibcli.scores.columns import Columns, columns
+from calibcli.scores.likelihood import log_softmax
+from calibcli.scores.predictions import ArrayScores, Floats, Ints, Predictions
+from calibcli.scores.recorded_outputs import read
+
+ERROR = "error"  # 1 - accuracy, which is on no shelf
+
+
+@dataclass(frozen=True)
+class RowSums:
+    """(n, m) what each row adds, and the metric as a function of (..., m) their means."""
+
+    parts: Floats
+    metric: Callable[[Floats], Floats]
+
+    @property
+    def value(self) -> float:
+        return float(self.metric(self.parts.mean(axis=0)))
+
+    def drawn(self, times: Floats) -> Floats:
+        """(B,) the metric on each draw, (B, n) how often each row is in it."""
+        return self.metric((times @ self.parts.astype(times.dtype)).astype(np.float64) / len(self.parts))
+
+
+def names() -> list[str]:
+    """Metrics that a study can take: the error, means over rows, and norms of the gaps of bins."""
+    kinds = ((entry.name, get_type_hints(entry.target)["return"]) for entry in METRICS)
+    return [ERROR, *(name for name, kind in kinds if issubclass(kind, MeanOf | GapNorm))]
+
+
+def sums(name: str, columns: Columns) -> RowSums:
+    """A metric of a study, one of `names`; bins stay where they are on the rows themselves."""
+    if name == ERROR:
+        return means(np.asarray(~columns.correct, np.float64))
+    choice = METRICS.choose(name)
+    statistic = choice(Sample.of(columns))
+    if isinstance(statistic, GapNorm):
+        return _binned(statistic, choice.options["bins"], equal_width="edges" in choice.options)
+    values = np.asarray(statistic.values, np.float64)
+    if statistic.mask is None:
+        return means(values)
+    return RowSums(np.stack([statistic.mask, np.where(statistic.mask, values, 0.0)], axis=1).astype(np.float64), _ratio)
+
+
+def means(rows: Floats) -> RowSums:
+    """The mean of a number of each row."""
+    return RowSums(np.asarray(rows[:, None], np.float64), lambda mean: np.asarray(mean[..., 0]))
+
+
+def _binned(statistic: GapNorm, bins: int, equal_width: bool) -> RowSums:
+    """The norm of the gaps: of each bin the share of the rows, of their residuals and of their hits.
+
+    Bins of equal mass hold equal numbers of rows; ties stay in row order, as a draw may hold some of them only.
+    """
+    view = statistic.view
+    if equal_width:
+        assert statistic.table.index is not None
+        index: Ints = statistic.table.index.astype(np.int64)
+    else:
+        index = np.empty(view.n, np.int64)
+        index[view.stable_order] = np.arange(view.n) * bins // view.n
+    member = np.eye(bins)[index]
+    parts = np.hstack([member, member * view.residual[:, None], member * view.hit[:, None]])
+
+    def norm(means: Floats) -> Floats:
+        weight, gap, hit = np.split(means, 3, axis=-1)
+        inverse = np.divide(1.0, weight, out=np.zeros_like(weight), where=weight > 0)
+        of_bins = {"weight": weight, "weighted_gap": gap, "inverse": inverse, "effective": weight * view.n}
+        return statistic.norm(SimpleNamespace(**of_bins, confidence=(hit + gap) * inverse))
+
+    return RowSums(parts, norm)
+
+
+def draws(n: int, count: int, seed: int = 0) -> Floats:
+    """(count, n) how often each of n rows is in each of `count` draws with replacement; single precision is enough."""
+    rng = np.random.default_rng(seed)
+    return np.stack([np.bincount(rng.integers(n, size=n), minlength=n).astype(np.float32) for _ in range(count)])
+
+
+def _ratio(means: Floats) -> Floats:
+    held, value = means[..., 0], means[..., 1]
+    return np.asarray(np.where(held > 0, value / np.where(held > 0, held, 1), np.nan))
+
+
+# What the finished runs of an arm measure, in each of the ways that its confidence can be read.
+
+
+def measured(study: Study, save: Path, arch: str) -> tuple[dict[str, dict[str, MeasuredArm]], dict[str, str]]:
+    """Every metric of each arm with all of its runs, and why another has none."""
+    complete: dict[str, dict[str, MeasuredArm]] = {}
+    lost: dict[str, str] = {}
+    times = None
+    for arm in study.arms:
+        records = [record(save, StudyRun(arm, arch, seed)) for seed in range(study.seeds)]
+        diverged = [one for one in records if one.get("status") == "diverged"]
+        absent = sum(not one for one in records)
+        if diverged or absent:
+            parts = [f"{len(diverged)} of {study.seeds} diverged"] * bool(diverged) + [f"{absent} not run"] * bool(
+                absent
+            )
+            lost[arm.name] = ", ".join(parts)
+            continue
+        values: dict[str, list[float]] = {}
+        spread: dict[str, list[Any]] = {}
+        for seed, one in enumerate(records):
+            folder = save / StudyRun(arm, arch, seed).folder
+            pair = [read([folder / f"{part}.npz"], kind="logits") for part in ("validation", "test")]
+            if times is None:
+                times = draws(pair[1].n, claims.DRAWS)
+            for name, value in _alone(study, folder, one, logged(save, StudyRun(arm, arch, seed)) if study.log else []):
+                values.setdefault(name, []).append(value)
+            for reading in study.readings:
+                validation, test = (
+                    answers(rows, study.masked) if study.masked and not reading else rows for rows in pair
+                )
+                fit = calibrators.fit("temperature", validation)
+                values.setdefault(f"temperature{reading}", []).append(float(fit["temperature"].value or np.nan))
+                mapped = [("", test), (" after", calibrators.apply(fit.scaler, test))]
+                for spec in study.scalers:
+                    mapped.append((f" after {spec}", calibrators.apply(calibrators.fit(spec, validation).scaler, test)))
+                for suffix, rows in mapped:
+                    made = unrenormalised(rows, study.masked) if reading else columns(rows, class_bins=())
+                    for name in {**dict.fromkeys(study.metrics), **_second(study)}:
+                        summed = sums(name, made)
+                        values.setdefault(name + suffix + reading, []).append(summed.value)
+                        if not traits(name).get("largest_gap"):  # on draws of the rows it is larger than on the rows
+                            spread.setdefault(name + suffix + reading, []).append(summed.drawn(times))
+        complete[arm.name] = {
+            name: MeasuredArm(np.array(of), np.stack(spread[name]) if name in spread else None)
+            for name, of in values.items()
+        }
+    return complete, lost
+
+
+def answers(rows: Predictions, masked: str) -> Predictions:
+    """The same rows with the softmax over the other classes alone.
+
+    Raises:
+        UsageError: no class is called so, or rows are labelled with it.
+    """
+    out, logits = _masked(rows, masked), rows.logits.copy()
+    logits[:, out] = -np.inf
+    return dataclasses.replace(rows, scores=ArrayScores(logits), predicted=None)
+
+
+def unrenormalised(rows: Predictions, masked: str) -> Columns:
+    """The prediction is one of the other classes, and its confidence the softmax over all of them, as in the code of
+    Mukhoti et al. (2020): no probability of being right, since what the masked class has of it is lost.
+
+    Raises:
+        UsageError: as `answers`.
+    """
+    of_all, answered = columns(rows, class_bins=()), columns(answers(rows, masked), class_bins=())
+    confidence = np.exp(log_softmax(rows.logits))[np.arange(rows.n), answered.predicted]
+    return dataclasses.replace(
+        of_all,
+        confidence=confidence,
+        rest=1 - confidence,
+        predicted=answered.predicted,
+        correct=answered.correct,
+    )
+
+
+def _masked(rows: Predictions, name: str) -> int:
+    out = list(rows.classes or ()).index(name) if name in (rows.classes or ()) else -1
+    if out < 0 or bool((rows.labels == out).any()):
+        problem = f"no class is called '{name}'" if out < 0 else f"rows of class {name} are to be answered"
+        raise UsageError(f"{problem}, which `masked` says is never an answer", "correct `masked` in [data]")
+    return out
+
+
+def _alone(
+    study: Study, folder: Path, run: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]
+) -> Iterator[tuple[str, float]]:
+    """What a run says by itself, of its record and its log.
+
+    Raises:
+        InputError: its record lacks a number, which was not kept when it was trained.
+    """
+    for name in (*TRAIN, *(f"{name} of {loss}" for name in study.curvature for loss in study.losses)):
+        if name not in run:
+            problem = f"{folder / 'run.json'} lacks '{name}': the run is older than this number"
+            raise InputError(problem, "remove that folder, and train it again: calib study without --report-only")
+        yield name, float(run[name])
+    for name in study.log:
+        for moment in study.moments:
+            line = lines[max(0, -(-moment * len(lines) // 100) - 1)]
+            yield f"{name} at {moment}%", claims.number(line.get(name))
+
+
+def _second(study: Study) -> dict[str, None]:
+    """The estimator by which a claim about a binned error is judged again."""
+    return dict.fromkeys(second for name in study.metrics if (second := traits(name).get("debiased")))

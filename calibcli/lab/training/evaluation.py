@@ -1,0 +1,165 @@
+"""The numbers of an epoch's log, from the validation logits."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from calibcli.core.errors import WriteError
+from calibcli.core.figure_data import finite
+from calibcli.lab.training.batches import Loader, fed, last_linear
+from calibcli.metrics import METRICS, Sample
+from calibcli.networks import inference
+from calibcli.networks.losses import Loss
+from calibcli.scores.columns import columns
+from calibcli.scores.likelihood import fit_beta
+from calibcli.scores.predictions import Predictions
+
+LOGGED = ("nll", "nll_correct", "nll_wrong", "entropy", "entropy_wrong", "accuracy", "ece", "adaece")
+
+
+def epoch_numbers(
+    logits: NDArray[np.floating], labels: NDArray[np.int64], *, temperature: bool = True
+) -> dict[str, float | None]:
+    """Point values for the log, without the intervals that the final table has; None where not defined.
+
+    Returns:
+        nll, nll_correct, nll_wrong, entropy, entropy_wrong, accuracy, ece, adaece as the metrics of those names; error
+        = 1 - accuracy; p_true, the mean probability of the label; temperature, that of the smallest NLL, if asked for.
+    """
+    predictions = Predictions.of(logits, labels)
+    table = columns(predictions, class_bins=())
+    sample = Sample.of(table, predictions)
+    found = {name: finite(float(METRICS.choose(name)(sample))) for name in LOGGED}
+    found["error"] = float(1 - table.correct.mean())
+    found["p_true"] = float(table.p_true.mean())
+    if temperature:
+        fit = fit_beta(logits, labels)
+        found["temperature"] = fit.temperature if fit.status == "ok" else None
+    return found
+
+
+def curvature(model: nn.Module, rows: Loader, seed: int, most: int = 256) -> dict[str, float | None]:
+    """λmax and trace of the Hessian of mean cross-entropy in the trainable parameters, on evenly spread rows."""
+    from calibcli.networks import curvature as hessian
+
+    chosen = torch.linspace(0, len(rows) - 1, min(most, len(rows))).long()
+    found = hessian.measure(model, rows(chosen), "lambda_max", "trace", forward=inference.logits, seed=seed)
+    return {name: found[name].value for name in ("lambda_max", "trace")}
+
+
+# What is looked at while a network trains, beside its validation rows: training and test rows, and snapshots.
+
+
+CONFIDENCES = 20  # equal bins of the confidence
+NORMS = (-8.0, 4.0, 48)  # log10 of gradient norms: ends and bins; what lies outside is in the last
+MOST = 10_000  # rows of the gradient norms
+Evaluated = Callable[[Loader], tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Looks:
+    """When to look, and at what.
+
+    Attributes:
+        every: epochs between two looks at any rows; the last epoch is always looked at.
+        rows: further rows by role, `train` and `test`, in eval mode and without augmentation.
+        snapshots: epochs after which `keep` is called, and histograms are noted.
+        train: rows of the gradient norms.
+    """
+
+    every: int = 1
+    rows: Mapping[str, Loader] = field(default_factory=dict)
+    snapshots: tuple[int, ...] = ()
+    train: Loader | None = None
+    keep: Callable[[int], None] = lambda epoch: None
+
+    def due(self, epoch: int, epochs: int) -> bool:
+        """Whether rows are looked at after this epoch, counted from 1."""
+        return epoch % self.every == 0 or epoch == epochs
+
+    def record(
+        self, epoch: int, epochs: int, evaluated: Evaluated, validation: Loader | None, model: nn.Module, loss: Loss
+    ) -> dict[str, Any]:
+        """What the log gets of an epoch: `train_nll`, ..., and at a snapshot `snapshot`, its histograms."""
+        found: dict[str, Any] = {}
+        shown = epoch in self.snapshots
+        wrong = {}
+        rows = {**({} if validation is None else {"validation": validation}), **self.rows}
+        for role, loader in rows.items():
+            if not shown and (role == "validation" or not self.due(epoch, epochs)):
+                continue
+            logits, labels = (part.numpy() for part in evaluated(loader))
+            if role != "validation" and self.due(epoch, epochs):
+                numbers = epoch_numbers(logits, labels, temperature=False)
+                found.update({f"{role}_{name}": value for name, value in numbers.items()})
+            if shown:
+                wrong[role] = confidences_of_wrong(logits, labels)
+        if shown:
+            norms = None if self.train is None else gradient_norms(model, loss, self.train)
+            found["snapshot"] = {"wrong_confidence": wrong, "gradient_norms": None if norms is None else counted(norms)}
+        return found
+
+
+def confidences_of_wrong(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> list[int]:
+    """Wrong rows in each of 20 equal bins of the confidence."""
+    table = columns(Predictions.of(logits, labels), class_bins=())
+    found: list[int] = np.histogram(table.confidence[~table.correct], CONFIDENCES, (0, 1))[0].tolist()
+    return found
+
+
+def counted(norms: NDArray[np.float64]) -> list[int]:
+    """Rows in each bin of log10 of their norms."""
+    low, high, bins = NORMS
+    with np.errstate(divide="ignore"):
+        logs = np.clip(np.log10(norms), low, high)
+    found: list[int] = np.histogram(logs, bins, (low, high))[0].tolist()
+    return found
+
+
+def gradient_norms(model: nn.Module, loss: Loss, rows: Loader) -> NDArray[np.float64] | None:
+    """(n,) norm of each row's gradient of the loss in the weights and biases of the last linear layer.
+
+    That is ‖dℓ/dz‖ (‖f‖² + 1)^½, f what the layer gets (without the 1 where it has no bias); on up to 10,000 evenly
+    spread rows. None where that layer does not make the logits.
+    """
+    layer = last_linear(model)
+    if layer is None:
+        return None
+    norms = []
+    for f, logits, labels, made in fed(
+        model, layer, rows, torch.linspace(0, len(rows) - 1, min(MOST, len(rows))).long()
+    ):
+        if not made:
+            return None
+        z = logits.detach().double().requires_grad_()
+        (slope,) = torch.autograd.grad(loss(z, labels).sum(), z)
+        square = f.double().square().sum(1) + (layer.bias is not None)
+        norms.append((slope.square().sum(1) * square).sqrt().cpu())
+    return torch.cat(norms).numpy()
+
+
+def snapshot_name(epoch: int | str) -> str:
+    """The file of a snapshot."""
+    return f"epoch-{epoch}.safetensors"
+
+
+def room(model: nn.Module, folder: Path, count: int) -> None:
+    """Refuse snapshots that the disk cannot hold.
+
+    Raises:
+        WriteError: it has less room than they take.
+    """
+    needed = count * sum(t.numel() * t.element_size() for t in model.state_dict().values())
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        problem = f"{count} snapshots take {needed / 1e9:.3g} GB, and {folder} has room for {free / 1e9:.3g}"
+        raise WriteError(problem, "keep fewer (--snapshot), or name another --save folder")

@@ -1,0 +1,455 @@
+"""What a `Result` says of finished runs: calibration before and after temperature, the log as figures."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from calibcli import calibrators, metrics
+from calibcli.core.errors import UsageError, WriteError
+from calibcli.core.figure_data import Curve, Plot, first_alone
+from calibcli.core.files import claim, reading, sha256
+from calibcli.core.result import CHANGE, Estimate, Result, Screen, Table
+from calibcli.lab.training import state
+from calibcli.lab.training.batches import Parts, Split, open_parts, standardised
+from calibcli.lab.training.evaluation import CONFIDENCES, NORMS, snapshot_name
+from calibcli.lab.training.one_model import Start, TrainedModel, fit
+from calibcli.lab.training.options import Progress, Setup, Training
+from calibcli.lab.training.recipes import Recipe, own_loss
+from calibcli.metrics import shelf
+from calibcli.metrics.paired import differences
+from calibcli.networks import checkpoint, losses
+from calibcli.networks import device as devices
+from calibcli.networks.architectures import ARCHITECTURES
+from calibcli.networks.architectures.text import TextCNN, TreeLSTM
+from calibcli.networks.checkpoint.factory import is_built_in
+from calibcli.networks.dataset.vocabulary import vectors
+from calibcli.scores import reading_options
+from calibcli.scores.columns import columns
+from calibcli.scores.files.arrays import parted
+from calibcli.scores.predictions import Predictions
+
+METRICS = ("accuracy", "nll", "ece", "adaece")
+
+
+def summarize(runs: Sequence[TrainedModel], *, seed: int = 0, split_seed: int = 0) -> Result:
+    """Estimates of every run, a table that compares them, and the figures of their logs."""
+    several = len(runs) > 1
+    estimates: list[Estimate] = []
+    rows: list[list[Any]] = []
+    for run in runs:
+        prefix = f"{run.recipe.loss} " if several else ""
+        found = calibration(run, prefix, seed, split_seed)
+        estimates += found
+        rows += table_rows(run, found, prefix)
+    columns = ["loss", "", "error", "NLL", "ECE", "AdaECE", "T"]
+    title = "before and after temperature, on " + ("test rows" if runs[0].test is not None else "validation rows")
+    return Result(
+        command="fit",
+        estimates=shelf.tiered(estimates, lambda e: e.scope.endswith(CHANGE) or shelf.decides(e.name, {})),
+        tables=[Table(name="fit", columns=columns, rows=rows, title=title, tier="all")] if several and rows else [],
+        plots=first_alone(plots(runs)),
+        notes=list(dict.fromkeys(note for run in runs for note in run.notes)),
+        facts={"runs": [facts(run) for run in runs]},
+        artefacts={
+            (f"{run.recipe.loss} {role}" if several else role): path for run in runs for role, path in run.files.items()
+        },
+        screen=Screen(pairs="change", hidden=("processes",), one_page=True),
+    )
+
+
+def calibration(run: TrainedModel, prefix: str, seed: int, split_seed: int) -> list[Estimate]:
+    """Error, NLL, ECE and AdaECE before and after a temperature that was fitted on other rows."""
+    judged = run.test or run.validation
+    if judged is None:
+        run.notes.append("nothing is measured: there are no validation and no test rows")
+        return []
+    if run.validation is None:
+        run.notes.append("no temperature is fitted: there are no validation rows")
+        return estimates(judged, f"{prefix}before", seed)
+    fitted = calibrators.fit("temperature", run.validation, seed=seed, report=False)
+    if run.test is not None:
+        after = calibrators.apply(fitted.scaler, run.test)
+    else:
+        after = calibrators.cross_fit("temperature", run.validation, seed=seed, split_seed=split_seed)
+    run.notes += fitted.notes
+    (t,) = (dataclasses.replace(e, scope=prefix.strip()) for e in fitted.estimates if e.name == "temperature")
+    samples = (metrics.Sample.of(columns(rows, class_bins=())) for rows in (judged, after))
+    changed = (e for e in differences(*samples, level=0.95) if e.name in METRICS[1:])
+    moved = [dataclasses.replace(e, scope=f"{prefix}{e.scope}") for e in changed]
+    return [t, *estimates(judged, f"{prefix}before", seed), *estimates(after, f"{prefix}after", seed), *moved]
+
+
+def estimates(predictions: Predictions, scope: str, seed: int) -> list[Estimate]:
+    """Error and calibration of predictions, each with its interval."""
+    accuracy, *others = metrics.measure(predictions, METRICS, seed=seed)
+    return [dataclasses.replace(e, scope=scope) for e in (error_of(accuracy), *others)]
+
+
+def error_of(accuracy: Estimate) -> Estimate:
+    """The share of wrong rows, with the interval of the share of right ones turned round."""
+    value, low, high = (None if v is None else 1 - v for v in (accuracy.value, accuracy.high, accuracy.low))
+    return dataclasses.replace(accuracy, name="error", value=value, low=low, high=high, better="lower")
+
+
+def table_rows(run: TrainedModel, found: Sequence[Estimate], prefix: str) -> list[list[Any]]:
+    """Two rows of the comparison: before and after."""
+    if not found:
+        return []
+    by = {(e.name, e.scope): e for e in found}
+    t = by.get(("temperature", prefix.strip()))
+    rows = []
+    for when in ("before", "after") if t else ("before",):
+        cells = [text(by[name, prefix + when]) for name in ("error", *METRICS[1:])]
+        rows.append([run.recipe.loss, when, *cells, text(t) if t and when == "after" else "1"])
+    return rows
+
+
+def text(estimate: Estimate) -> str:
+    """`0.0412 [0.031, 0.052]`, with as many digits as say something."""
+    if estimate.value is None:
+        return "-"
+    if estimate.low is None or estimate.high is None:
+        return f"{estimate.value:.4f}"
+    return f"{estimate.value:.4f} [{estimate.low:.3f}, {estimate.high:.3f}]"
+
+
+def facts(run: TrainedModel) -> dict[str, Any]:
+    last = dict(run.history[-1]) if run.history else {}
+    last.pop("snapshot", None)
+    snapshots = [{"epoch": r["epoch"], **r["snapshot"]} for r in run.history if "snapshot" in r]
+    return {
+        "loss": run.recipe.loss,
+        "recipe": run.recipe.as_dict(),
+        "epochs": len(run.history),
+        "steps": run.steps,
+        "kept_epoch": run.best_epoch,
+        "continued_at_step": run.continued,
+        "train_seconds": round(run.seconds, 3),
+        "train_nll": run.train["nll"],
+        "train_error": run.train["error"],
+        "train_confidence_gap": run.train["confidence_gap"],
+        "last_epoch": last,
+        **({"snapshots": snapshots} if snapshots else {}),
+    }
+
+
+PANELS = (
+    (
+        "nll",
+        "NLL",
+        {"nll": "validation", "train_loss": "training loss", "train_nll": "training rows", "test_nll": "test rows"},
+    ),
+    ("nll_split", "NLL of right and wrong rows", {"nll_correct": "right", "nll_wrong": "wrong"}),
+    (
+        "calibration",
+        "calibration error",
+        {"ece": "ECE", "adaece": "AdaECE", "train_ece": "ECE, training", "test_ece": "ECE, test"},
+    ),
+    ("temperature", "best temperature", {"temperature": "best temperature"}),
+    ("confidence", "entropy and probability of the label", {"entropy": "entropy", "p_true": "probability"}),
+    ("norms", "norms of the last layer", {"last_weight_norm": "weights", "last_gradient_norm": "gradient"}),
+    ("curvature", "curvature of cross-entropy", {"lambda_max": "λmax", "trace": "trace"}),
+)
+COMPARED = {
+    "nll": "NLL",
+    "train_loss": "training loss",
+    "error": "error",
+    "ece": "ECE",
+    "temperature": "best temperature",
+    "nll_wrong": "NLL of wrong rows",
+    "entropy": "entropy",
+    "train_nll": "NLL of training rows",
+    "train_error": "error of training rows",
+    "test_nll": "NLL of test rows",
+    "test_error": "error of test rows",
+    "test_ece": "ECE of test rows",
+    "last_weight_norm": "weight norm of the last layer",
+    "trace": "trace of the curvature of cross-entropy",
+}
+
+
+def plots(runs: Sequence[TrainedModel]) -> list[Plot]:
+    """The logs over epochs, on validation rows: of one run its quantities in pairs, of several one panel each."""
+    if len(runs) > 1:
+        panels = [
+            _panel(key, title, [(run, key, run.recipe.loss, run.recipe.loss) for run in runs])
+            for key, title in COMPARED.items()
+        ]
+    else:
+        panels = [
+            _panel(name, title, [(runs[0], key, label, key) for key, label in keys.items()])
+            for name, title, keys in PANELS
+        ]
+    return [panel for panel in [*panels, *_snapshots(runs)] if panel.curves]
+
+
+def _snapshots(runs: Sequence[TrainedModel]) -> Iterator[Plot]:
+    """Histograms at each snapshot: confidences of wrong rows, and norms of the rows' gradients of the last layer."""
+    low, high, bins = NORMS
+    found = [(run, r["epoch"], r["snapshot"]) for run in runs for r in run.history if "snapshot" in r]
+    several = len(runs) > 1
+    for epoch in sorted({epoch for _, epoch, _ in found}):
+        wrong, norms = [], []
+        for run, at, shown in found:
+            counts, loss = shown["wrong_confidence"], run.recipe.loss
+            roles = ["test"] if several and "test" in counts else list(counts)[: 1 if several else None]
+            for role in roles if at == epoch else ():
+                edges = [i / CONFIDENCES for i in range(CONFIDENCES + 1)]
+                label = loss if several else role
+                wrong.append(Curve(label=label, kind="steps", x=edges, y=counts[role], role=label))
+            if at == epoch and shown["gradient_norms"]:
+                edges = [low + i * (high - low) / bins for i in range(bins + 1)]
+                norms.append(Curve(label=loss, kind="steps", x=edges, y=shown["gradient_norms"], role=loss))
+        for name, axis, curves in (("wrong", "confidence", wrong), ("gradients", "log10 of the norm", norms)):
+            yield Plot(
+                name=f"{name}_{epoch}",
+                title=f"epoch {epoch}",
+                xlabel=axis,
+                ylabel="rows",
+                curves=curves,
+                group={"wrong": "Wrong rows", "gradients": "Gradients of the last layer, training rows"}[name],
+            )
+
+
+def _panel(name: str, title: str, series: Sequence[tuple[TrainedModel, str, str, str]]) -> Plot:
+    """A panel of (run, key of its log, label, role)."""
+    curves = []
+    for run, key, label, role in series:
+        points = [(r["epoch"], r[key]) for r in run.history if r.get(key) is not None]
+        if points:
+            x, y = zip(*points)
+            curves.append(Curve(label=label, kind="line", x=x, y=y, role=role))
+    return Plot(
+        name=name, title=title, xlabel="epoch", ylabel=title, curves=curves, group="Log of training, on validation rows"
+    )
+
+
+# Everything `calib fit` does between its options and its result: where to start, which folders, one run per loss.
+
+
+MADE = ("model.safetensors", "model.pt", "validation.npz", "test.npz")
+RUN = ("log.jsonl", "steps.jsonl", state.FILE)
+"""What a folder gets at the end of a run, and what says that it holds one."""
+
+
+def run_all(setup: Setup) -> Result:
+    """One run per loss from the same start, and what they came to. A module that was given has the kept weights then.
+
+    Raises:
+        UsageError, InputError: a wrong request, or inputs that were refused.
+    """
+    where = devices.pick(setup.device)
+    devices.set_threads(setup.threads)
+    given = setup.loss if isinstance(setup.loss, tuple | list) else (setup.loss,)
+    asked = [own_loss(loss) for loss in given or ("ce",)]
+    recipes = list({r.loss: r for r in (recipe(setup, spec) for spec in asked)}.values())
+    if len(recipes) > 1 and isinstance(setup.model, nn.Module):
+        raise UsageError(f"{len(recipes)} losses for one module", "train a copy with each, or pass a checkpoint")
+    save = setup.save and Path(setup.save)
+    reading(*(parted(str(name))[0] for name in setup.files if os.path.exists(parted(str(name))[0])))
+    folders = [save / slug(r.loss) if save and len(recipes) > 1 else save for r in recipes]
+    with _emptied(folders), contextlib.ExitStack() as stack:
+        for folder in folders:
+            _prepare(setup, folder)
+        stack.enter_context(devices.process_group(where))
+        start, parts = begin(setup)
+        runs: list[TrainedModel] = []
+        for i, (one, folder) in enumerate(zip(recipes, folders)):
+            progress = _part(setup.progress, i, len(recipes), one.loss)
+            try:
+                dtype = devices.dtype(setup.dtype)
+                runs.append(fit(start, one, parts, setup, folder=folder, device=where, dtype=dtype, progress=progress))
+            except BaseException as error:
+                kept = folder is not None and (folder / state.FILE).exists()
+                resumable = isinstance(error, WriteError) or not isinstance(error, Exception)  # no room, or a signal
+                if kept and resumable and not devices.rank():
+                    setup.note(f"the state is kept in {folder}: the same command with --resume goes on from there")
+                raise
+        setup.progress(1.0, "")
+    if isinstance(setup.model, nn.Module):
+        setup.model.load_state_dict(runs[0].model.state_dict())
+    if devices.rank():
+        return Result(command="fit")
+    return _told(setup, start, parts, runs, str(where))
+
+
+def _told(setup: Setup, start: Start, parts: Parts, runs: Sequence[TrainedModel], where: str) -> Result:
+    result = summarize(runs, seed=setup.seed, split_seed=parts.split.seed or 0)
+    facts = {
+        "model": start.source,
+        "architecture": start.architecture,
+        "parameters": sum(p.numel() for p in start.model.parameters()),
+        "classes": parts.classes,
+        "rows": {role: len(data) for role, data in parts.items()},
+        **({"split": parts.held_out} if parts.held_out else {}),
+        "processes": devices.world(),
+    }
+    extra = [] if setup.save is not None else ["nothing was kept: pass --save DIR for the model, logits and log"]
+    notes = [*parts.notes, *(n for _, d in parts.items() for n in d.notes), *result.notes, *extra]
+    inputs = [{"path": d.source, "sha256": d.sha256} for _, d in parts.items()]
+    if start.sha256:
+        inputs.insert(0, {"path": start.source, "sha256": start.sha256})
+    if start.vectors:
+        inputs.append({"path": str(setup.embeddings), "sha256": start.vectors})
+    return dataclasses.replace(
+        result,
+        facts={**facts, **result.facts},
+        notes=list(dict.fromkeys(notes)),
+        provenance={"inputs": inputs, "seed": setup.seed, "device": where, "dtype": setup.dtype},
+    )
+
+
+def recipe(setup: Setup, loss: str) -> Recipe:
+    """The recipe of a loss.
+
+    Raises:
+        UsageError: an option that is not a choice, or out of range.
+    """
+    spec = losses.objective(loss, list(setup.penalty)).spec
+    return Recipe(loss=spec, seed=setup.seed, **setup.fields_of(Training))
+
+
+def begin(setup: Setup) -> tuple[Start, Parts]:
+    """The model to start from and the rows, which decide each other's shapes."""
+    rows = functools.partial(
+        open_parts,
+        setup.data,
+        setup.validation,
+        setup.test,
+        split=Split(setup.split, setup.split_seed, setup.val_fraction),
+        missing_classes=setup.missing_classes,
+        trust=setup.trust,
+        **{
+            name: value
+            for name, value in setup.fields_of(reading_options.DatasetOptions).items()
+            if name != "split_seed"
+        },
+    )
+    if isinstance(setup.model, nn.Module):
+        if setup.arch or setup.arch_file or setup.init == "fresh":
+            raise UsageError("a module has its architecture and its weights", "leave arch, arch_file and init out")
+        return Start(setup.model, type(setup.model).__name__, False, source=checkpoint.IN_MEMORY), rows(
+            embeds=checkpoint.embeds(setup.model)
+        )
+    model_name = str(setup.model)
+    checkpointed = Path(model_name.rpartition("#")[0] or model_name).exists() and not is_built_in(model_name)
+    if checkpointed and setup.embeddings is not None:
+        raise UsageError("--embeddings with a checkpoint, which has its vectors", "leave it out")
+    if checkpointed:
+        loaded = checkpoint.load(model_name, **setup.fields_of(reading_options.NetworkOptions)).with_gradients()
+        parts = rows(named=loaded.data, classes=loaded.classes, start=loaded.metadata, **loaded.preparing)
+        fresh = setup.init == "fresh"
+        model = _drawn(setup, loaded.architecture) if fresh else loaded.model
+        start = Start(model, loaded.architecture, fresh, loaded.classes, loaded.source, loaded.sha256)
+        parts.notes.extend(loaded.notes)
+        return start, parts
+    if setup.arch is not None:
+        raise UsageError(
+            f"{model_name} is not a file, and --arch is for checkpoints", "name the architecture in place of the model"
+        )
+    parts = rows()
+    train = standardised(parts.train)
+    others: dict[str, Any] = {
+        role: dataclasses.replace(data, preprocess=train.preprocess, notes=[]) for role, data in parts.items()[1:]
+    }
+    parts = dataclasses.replace(parts, train=train, **others)
+    known = {"classes": parts.classes, "inputs": int(np.prod(train.shape)), "channels": train.shape[0]}
+    spec = model_name
+    if is_built_in(spec):
+        spec, known = ARCHITECTURES.choose(spec, **known).spec, {}
+    model = _drawn(setup, spec, **known)
+    digest = "" if setup.embeddings is None else _embedded(model, spec.partition(":")[0], setup.embeddings, parts)
+    return Start(model, setup.arch_file or spec, True, train.classes, model_name, vectors=digest), parts
+
+
+def _embedded(model: nn.Module, name: str, path: str, parts: Parts) -> str:
+    """Put the vectors of a file into a network of words; the file's digest.
+
+    Raises:
+        UsageError: a network or rows without words.  InputError: as `vocabulary.vectors`.
+    """
+    if not isinstance(model, TextCNN | TreeLSTM):
+        raise UsageError("--embeddings is for text_cnn and tree_lstm", "leave it out")
+    if not parts.train.words:
+        problem = f"the words of {parts.train.source} are not known, only their numbers"
+        raise UsageError(problem, "leave --embeddings out, or pass texts such as 20_newsgroups.tar.gz")
+    held, width = model.vectors.shape
+    found, count = vectors(path, parts.train.words, width)
+    if len(found) > held:
+        raise UsageError(f"{len(found):,} words, and {name} has {held:,}", f"pass {name}:vocabulary={len(found)}")
+    with torch.no_grad():
+        model.vectors.zero_()[: len(found)] = torch.from_numpy(found)
+    parts.notes.append(f"{count:,} of {len(found) - 1:,} words have a vector in {path}, the others are 0")
+    return sha256(path)
+
+
+def _drawn(setup: Setup, spec: str, **known: Any) -> nn.Module:
+    """A network of the spec, or of the user's code, with weights drawn from the seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(setup.seed)
+        return checkpoint.build(None if setup.arch_file else spec, setup.arch_file, **known)
+
+
+def _prepare(setup: Setup, folder: Path | None) -> None:
+    """Make the folder of a run's files, and refuse one that holds another run.
+
+    Raises:
+        UsageError: it holds a run and neither --resume nor --overwrite was given, or cannot be made.
+    """
+    if folder is None:
+        if setup.resume:
+            raise UsageError("--resume needs the folder of the run", "pass --save DIR")
+        if setup.snapshot:
+            raise UsageError("--snapshot needs a folder", "pass --save DIR")
+        return
+    if late := [epoch for epoch in setup.snapshot if epoch > setup.epochs]:
+        raise UsageError(f"--snapshot {late[0]} is beyond the {setup.epochs} epochs", "lower it, or raise --epochs")
+    if setup.resume and setup.overwrite:
+        raise UsageError("--resume and --overwrite were both given", "pass one of them")
+    try:  # in every process: one that went on alone would wait for the others in vain
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot make the folder {folder} ({error.strerror})", "name another --save folder") from None
+    claim(*(folder / name for name in (*MADE, *map(snapshot_name, setup.snapshot), *RUN)))
+    made, held = ([folder / name for name in names if (folder / name).exists()] for names in (MADE, RUN))
+    made += folder.glob(snapshot_name("[0-9]*"))
+    if made and not held:
+        raise UsageError(f"{folder} holds a {made[0].name} that is of no run in it", "name another --save folder")
+    if held and setup.overwrite:
+        for path in (*made, *held):  # in this order: another process looks at them too
+            path.unlink(missing_ok=True)
+    elif held and not setup.resume:
+        raise UsageError(f"{folder} holds a run", "pass --resume to go on with it, or --overwrite to start again")
+
+
+@contextlib.contextmanager
+def _emptied(folders: Sequence[Path | None]) -> Iterator[None]:
+    """Leave no empty folder behind that was not there before, where a request is refused."""
+    missing = {path for folder in folders if folder for path in (folder, *folder.parents) if not path.exists()}
+    try:
+        yield
+    except BaseException:
+        for path in sorted(missing, key=lambda p: -len(p.parts)):
+            with contextlib.suppress(OSError):
+                path.rmdir()
+        raise
+
+
+def slug(spec: str) -> str:
+    """A folder name of a loss: `focal-gamma-3`."""
+    return "".join(c if c.isalnum() or c in "._" else "-" for c in spec)
+
+
+def _part(progress: Progress, index: int, count: int, loss: str) -> Progress:
+    text = f"{loss}: " if count > 1 else ""
+    return lambda fraction, what: progress((index + min(fraction, 0.999)) / count, text + what)

@@ -1,0 +1,346 @@
+"""One trained model: from a start and a recipe to weights, logits and a log on disk."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import hashlib
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from calibcli.core.errors import InputError, UsageError
+from calibcli.core.files import atomic
+from calibcli.lab.training import batches, state
+from calibcli.lab.training.batches import Index, Loader, Parts, Split
+from calibcli.lab.training.evaluation import Looks, room, snapshot_name
+from calibcli.lab.training.loop import Trainer
+from calibcli.lab.training.options import Progress, RunOutputs
+from calibcli.lab.training.recipes import Recipe
+from calibcli.networks import checkpoint, inference, losses
+from calibcli.networks import device as devices
+from calibcli.scores.likelihood import log_phi
+from calibcli.scores.predictions import Predictions, same_rows
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where runs start from.
+
+    Attributes:
+        model: the weights to start from; every run trains its own copy.
+        architecture: canonical spec, or a description where the network is not built in.
+        fresh: drawn at random rather than read from a checkpoint.  classes: class names, or None.
+        source: what the user named.  sha256, vectors: of the checkpoint and of a file of word vectors, or "".
+    """
+
+    model: nn.Module
+    architecture: str
+    fresh: bool
+    classes: list[str] | None = None
+    source: str = ""
+    sha256: str = ""
+    vectors: str = ""
+
+
+@dataclass
+class TrainedModel:
+    """A finished run.
+
+    Attributes:
+        recipe: what was run.  folder: where its files are, or None.  model: with the kept weights.
+        history: the log, a record per epoch.
+        train: NLL and error on the training rows, in eval mode and without augmentation.
+        validation, test: predictions, where there are such rows.
+        seconds: of training in this process.  steps: of the whole run.  continued: the step it was continued at.
+        best_epoch: the epoch whose weights were kept.  epochs: that a snapshot has seen.  files: by role.
+    """
+
+    recipe: Recipe
+    folder: Path | None
+    model: nn.Module
+    history: list[dict[str, Any]] = field(default_factory=list)
+    train: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+    steps: int = 0
+    continued: int | None = None
+    best_epoch: int = 0
+    epochs: int = 0
+    validation: Predictions | None = None
+    test: Predictions | None = None
+    files: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def fit(
+    start: Start,
+    recipe: Recipe,
+    parts: Parts,
+    kept: RunOutputs | None = None,
+    *,
+    folder: Path | None = None,
+    device: torch.device | None = None,
+    dtype: torch.dtype = torch.float32,
+    progress: Progress = lambda fraction, text: None,
+) -> TrainedModel:
+    """Train a copy of the start's model and write what came of it.
+
+    `folder` gets `model.safetensors` (and `model.pt` with `kept.pt`), `validation.npz` and `test.npz`, `log.jsonl`
+    (a line per epoch), `steps.jsonl` (a line per step) and `state.pt`, from which `kept.resume` goes on. With
+    `kept.report_link` `phi` the logits and numbers of a focal loss are ln φ_γ(softmax z), the map that undoes its
+    underconfidence.
+
+    Raises:
+        UsageError: a recipe that does not fit the start, or a state of another run.
+        InputError: rows or labels that do not fit the model, a loss that is not finite, no memory.
+    """
+    kept = kept or RunOutputs()
+    where = device or torch.device("cpu")
+    model = copy.deepcopy(start.model).to(where, dtype)
+    gamma, linked = _link(recipe, kept.report_link)
+    misfits = _misfits(recipe, model, parts)
+    batches.freeze(model, recipe.freeze)
+    train = whole = Loader(parts.train, where, dtype)
+    steering, steered = _steering(recipe, parts, where, dtype)
+    trained: nn.Module = model
+    if recipe.head_only:
+        trained = batches.layer(model)
+        train, steering = batches.features(model, train), steering and batches.features(model, steering)
+    fitted = TrainedModel(recipe, folder, model)
+    looks = _looks(kept, fitted, start, parts, train, where, dtype)
+    trainer = Trainer(
+        trained,
+        recipe,
+        train,
+        steering,
+        looks=looks,
+        folder=folder,
+        identity=_identity(start, parts, dtype),
+        save_every=kept.save_every,
+        curvature_every=kept.curvature_every,
+        progress=progress,
+    )
+    continued = None
+    if kept.resume and folder is not None and (folder / state.FILE).exists():
+        trainer.resume()
+        continued = trainer.position.epoch * trainer.batches.steps + trainer.position.step
+    began = time.perf_counter()
+    with devices.deterministic(where):
+        history = fitted.history = trainer.run()
+    model.eval()
+    fitted.train = _train_numbers(model, whole, recipe.batch_size)
+    fitted.seconds = time.perf_counter() - began
+    fitted.steps, fitted.continued = len(history) * trainer.batches.steps, continued
+    best = trainer.position.best
+    fitted.best_epoch = best["epoch"] if best and recipe.keep == "best" else len(history)
+    fitted.notes = [*misfits, *linked, *steered]
+    if devices.rank() == 0:
+        _write(fitted, start, parts, where, dtype, kept.pt, gamma)
+    return fitted
+
+
+def _looks(
+    kept: RunOutputs,
+    fitted: TrainedModel,
+    start: Start,
+    parts: Parts,
+    train: Loader,
+    where: torch.device,
+    dtype: torch.dtype,
+) -> Looks:
+    """Which rows are looked at beside those of the validation, and where snapshots go."""
+    rows = {"train": train} if "train" in kept.log_rows else {}
+    if "test" in kept.log_rows:
+        if parts.test is None:
+            raise UsageError("--log-rows test, and there are no test rows", "pass --test FILE")
+        test = Loader(parts.test, where, dtype)
+        rows["test"] = batches.features(fitted.model, test) if fitted.recipe.head_only else test
+    if fitted.folder is not None and kept.snapshot:
+        room(fitted.model, fitted.folder, len(set(kept.snapshot)))
+    return Looks(
+        every=kept.log_every,
+        rows=rows,
+        snapshots=tuple(kept.snapshot),
+        train=train,
+        keep=lambda epoch: _snapshot(fitted, start, parts, epoch),
+    )
+
+
+def _snapshot(fitted: TrainedModel, start: Start, parts: Parts, epoch: int) -> None:
+    """Keep the weights as they are after an epoch, as a checkpoint that says so."""
+    if fitted.folder is None or devices.rank():
+        return
+    now = dataclasses.replace(fitted, epochs=epoch, best_epoch=epoch, notes=[])
+    path = fitted.folder / snapshot_name(epoch)
+    checkpoint.save(path, fitted.model, metadata(now, start, parts, fitted.folder))
+
+
+def _misfits(recipe: Recipe, model: nn.Module, parts: Parts) -> list[str]:
+    """Notes on what does not quite go together; what does not at all is refused."""
+    for role, data in parts.items():
+        known = inference.check(data, model)
+        if role == "train" and parts.classes > known:
+            raise InputError(f"the labels have {parts.classes} classes, the model {known}", "use a model with more")
+    if recipe.amp != "off" and any(p.dtype == torch.float64 for p in model.parameters()):
+        problem = f"--amp {recipe.amp} with --dtype float64, which autocast leaves as it is"
+        raise UsageError(problem, "leave one of them out")
+    if recipe.head_only and (recipe.augment or recipe.freeze):
+        raise UsageError(
+            "--head-only trains on features computed once", "leave --augment and --freeze out, or use --freeze alone"
+        )
+    notes = []
+    if devices.world() > 1:
+        if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules()):
+            notes.append(f"batch-norm statistics are of each of the {devices.world()} processes' own rows")
+        if any(p.pairs_rows for p in losses.objective(recipe.loss).penalties):
+            notes.append(f"MMCE is of each of the {devices.world()} processes' own rows")
+    return notes
+
+
+def _steering(recipe: Recipe, parts: Parts, where: torch.device, dtype: torch.dtype) -> tuple[Loader | None, list[str]]:
+    """The validation rows that training may look at: half of them for a loss that they steer."""
+    if parts.validation is None:
+        return None, []
+    if not losses.objective(recipe.loss).loss.needs_validation:
+        return Loader(parts.validation, where, dtype), []
+    _, chosen = _halves(parts)
+    note = "adafocal is steered by half of the validation rows, which the temperature is not fitted on"
+    return Loader(parts.validation.select(chosen), where, dtype), [note]
+
+
+def _halves(parts: Parts) -> tuple[Index, Index]:
+    """Validation rows that are judged on, and those that may steer."""
+    assert parts.validation is not None
+    return Split("stratified", parts.split.seed, 0.5)(parts.validation.labels)
+
+
+def _identity(start: Start, parts: Parts, dtype: torch.dtype) -> dict[str, Any]:
+    data = {
+        role: {
+            "file": d.sha256[:16],
+            "rows": len(d),
+            "places": hashlib.sha256(np.ascontiguousarray(d.rows, np.int64).tobytes()).hexdigest()[:16],
+            "labels": hashlib.sha256(np.ascontiguousarray(d.labels, np.int64).tobytes()).hexdigest()[:16],
+            "inputs": sorted(d.inputs),
+            "preprocess": dict(d.prepared) or d.preprocess.as_dict(),
+        }
+        for role, d in parts.items()
+    }
+    found = {"architecture": start.architecture, "start": start.sha256, "data": data, "dtype": str(dtype)}
+    return {**found, "vectors": start.vectors} if start.vectors else found
+
+
+def _train_numbers(model: nn.Module, loader: Loader, batch_size: int) -> dict[str, float]:
+    nll = wrong = sure = 0.0
+    with torch.no_grad(), devices.full_float32():
+        for rows in torch.split(torch.arange(len(loader)), max(256, batch_size)):
+            inputs, labels = loader(rows)
+            logits = inference.logits(model, inputs)
+            nll += float(losses.CrossEntropy()(logits, labels).double().sum())
+            wrong += float((logits.argmax(1) != labels).sum())
+            sure += float(logits.double().softmax(1).amax(1).sum())
+    n = len(loader)
+    return {"nll": nll / n, "error": wrong / n, "confidence_gap": (sure + wrong) / n - 1}
+
+
+def _write(
+    fitted: TrainedModel,
+    start: Start,
+    parts: Parts,
+    where: torch.device,
+    dtype: torch.dtype,
+    also_pt: bool,
+    gamma: float,
+) -> None:
+    """Predict validation and test rows, and write them, the model and the names of the logs."""
+    folder = fitted.folder
+    for role, data in parts.items()[1:]:
+        rows = data
+        if role == "validation" and losses.objective(fitted.recipe.loss).loss.needs_validation:
+            rows = data.select(_halves(parts)[0])
+        made = torch.cat(list(inference.predict(fitted.model, rows, device=where, dtype=dtype))).numpy()
+        if gamma:
+            made = log_phi(made, gamma).astype(made.dtype)
+        setattr(fitted, role, Predictions.of(made, rows.labels, source=role))
+        if len(made) > 1 and (made == made[0]).all():
+            parts.notes.append(f"{role}: {same_rows(len(made), 'logits')}")
+        if folder is not None:
+            fitted.files[role] = str(folder / f"{role}.npz")
+            named = {"ids": rows.ids, "classes": rows.classes and np.array(rows.classes)}
+            arrays: dict[str, Any] = {k: v for k, v in named.items() if v is not None}
+            with atomic(fitted.files[role]) as temporary:
+                np.savez(temporary, logits=made, labels=rows.labels, **arrays)
+    if folder is None:
+        return
+    described = metadata(fitted, start, parts, folder)
+    for name in ("model.safetensors", "model.pt") if also_pt else ("model.safetensors",):
+        checkpoint.save(folder / name, fitted.model, described)
+        fitted.files["model" if name.endswith("s") else "model.pt"] = str(folder / name)
+    for record in fitted.history:
+        if "snapshot" in record and (path := folder / snapshot_name(record["epoch"])).exists():
+            fitted.files[f"epoch {record['epoch']}"] = str(path)
+    fitted.files |= {name: str(folder / f"{name}.jsonl") for name in ("log", "steps")}
+
+
+def _link(recipe: Recipe, report_link: str) -> tuple[float, list[str]]:
+    """The γ of the map from the network's softmax to the probabilities that are reported (0: none), and a note."""
+    if report_link == "none":
+        return 0.0, []
+    if (gamma := losses.final(recipe.loss).link_gamma) is None:
+        return 0.0, [f"{recipe.loss}: no focal map is applied, which is for focal losses of one γ"]
+    note = f"{recipe.loss}: logits and numbers are of the focal map φ of the network's softmax at γ = {gamma:g}"
+    return gamma, [f"{note}; the saved model is the network alone"]
+
+
+def metadata(fitted: TrainedModel, start: Start, parts: Parts, folder: Path) -> dict[str, Any]:
+    """What the checkpoint says of itself, so that other commands need no options."""
+    from calibcli.networks.checkpoint.factory import is_built_in
+
+    train = parts.train
+    found: dict[str, Any] = {
+        **({} if train.prepared else {"preprocess": train.preprocess.as_dict()}),  # a library's is not ours to write
+        "data": {role: _relative(d.source, folder) for role, d in parts.items() if Path(_path(d.source)).exists()},
+        "training": {
+            **fitted.recipe.as_dict(),
+            "rows": len(train),
+            "trained_epochs": fitted.epochs or len(fitted.history),
+            "kept_epoch": fitted.best_epoch,
+            "start": "fresh" if start.fresh else start.source,
+        },
+        "data_sha256": train.sha256,
+    }
+    if parts.validation is not None and parts.validation.source == train.source:
+        found["data"].pop("validation", None)  # rows of the training file that its name cannot tell
+    if parts.held_out:
+        found["split"] = parts.held_out
+    if is_built_in(start.architecture):
+        found["architecture"] = start.architecture
+    else:
+        fitted.notes.append(f"the network is not built in: {_how_to_load(start)}")
+    if names := start.classes or train.classes:
+        found["classes"] = list(names)
+    return found
+
+
+def _how_to_load(start: Start) -> str:
+    """A checkpoint of a network that is not built in."""
+    from calibcli.networks.checkpoint.huggingface import HEADS
+
+    if start.architecture.endswith(HEADS):
+        return f"put the files of {start.source} beside model.safetensors, but for its weights, and pass that folder"
+    return f"load the checkpoint with --arch {start.architecture}"
+
+
+def _path(source: str) -> str:
+    """Without `#SPLIT`, where no file has that in its name."""
+    return source if Path(source).exists() else source.rpartition("#")[0] or source
+
+
+def _relative(source: str, folder: Path) -> str:
+    return os.path.relpath(Path(path := _path(source)).resolve(), folder.resolve()) + source[len(path) :]

@@ -1,0 +1,142 @@
+"""What a training command may be asked for, as options. Light: nothing of torch."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from calibcli.core.options import (
+    Epochs,
+    LearningRate,
+    OrNone,
+    Positive,
+    Range,
+    Rows,
+    Share,
+    Warmup,
+    argument,
+    check_options,
+    in_tuples,
+    option,
+)
+from calibcli.networks.device import Machine
+from calibcli.scores import reading_options
+
+Progress = Callable[[float, str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """Everything that decides what a run computes, given model, data, loss and seed.
+
+    Attributes:
+        epochs: passes over the training rows.  batch_size: rows per step, over all processes.
+        lr: peak learning rate.  optimizer, schedule: specs.  warmup: share of the steps with a linear rise.
+        reduction: `mean`, or `sum` as some published runs have it (the learning rate then counts per row).
+        clip_norm: largest norm of the gradient, or None.
+        augment: `crop:pad=4+flip`, or "".
+        amp: `off`, `bf16` or `fp16` autocast.
+        keep: weights to keep: of the `last` epoch, or of the `best` by `select` on validation rows.
+        select: `nll`, `error`, `ece`, `adaece` or `loss`.  patience: epochs without a better `select` before it
+            stops, or None.
+        freeze: globs of parameters that stay as they are.  head_only: train the last linear layer alone.
+    """
+
+    epochs: Epochs = option(30, "Passes over the training rows.")
+    batch_size: Rows = option(128, "Rows per step, over all processes.")
+    lr: LearningRate = option(0.1, "Peak learning rate.")
+    optimizer: str = option("sgd", "sgd:weight_decay=0.0005, adamw, sgd+sam (calib list optimizers).")
+    schedule: str = option("step", "step:at=0.43/0.71,factor=0.1, cosine or constant (calib list schedules).")
+    warmup: Warmup = option(0.0, "Share of the steps with a linear rise.")
+    reduction: Literal["mean", "sum"] = option("mean", "mean or sum over the rows of a batch.")
+    clip_norm: Positive | None = option(None, "Largest norm of the gradient.")
+    augment: str = option("", "crop:pad=4+flip of images, mixup (calib list augmentations).")
+    amp: Literal["off", "bf16", "fp16"] = option("off", "off, bf16 or fp16: mixed precision.")
+    keep: Literal["last", "best"] = option("last", "Weights of the last epoch, or of the best by --select.")
+    select: Literal["nll", "error", "ece", "adaece", "loss"] = option(
+        "nll", "nll, error, ece, adaece or loss, on validation rows."
+    )
+    patience: Epochs | None = option(None, "Stop after so many epochs in which --select did not improve.")
+    freeze: tuple[str, ...] = option((), "Parameters that are not trained: 'layer1.*'. Repeatable.")
+    head_only: bool = option(False, "Train the last linear layer alone, on features computed once.")
+
+
+@dataclass(frozen=True)
+class Given:
+    """What to start from: model and rows. `model` and `data` are what the command line names, or objects of Python."""
+
+    model: Any = argument("Checkpoint to start from, or an architecture: mlp:hidden=64/64.", kind=str)
+    data: Any = option(None, reading_options.DATA, kind=str)
+    _: KW_ONLY
+    validation: Any = option(None, "Validation rows.", kind=str)
+    test: Any = option(None, "Test rows.", kind=str)
+    embeddings: Any = option(
+        None, "Vectors of words for text_cnn or tree_lstm, as GloVe's text has them.", metavar="FILE", kind=str
+    )
+    split: Literal["stratified", "mukhoti"] | None = option(
+        None,
+        "How rows are held out where there is no validation set: stratified, by class (default), or mukhoti, "
+        "shuffled as in that paper.",
+    )
+    val_fraction: Share | None = option(None, "Share of rows that is held out; default: 0.1. 0 for none.")
+    missing_classes: bool = option(False, "Allow classes without training or validation rows.")
+    loss: str | Callable[..., Any] | tuple[str | Callable[..., Any], ...] = option(
+        ("ce",),
+        "ce, focal:gamma=3, FLA-53, brier, ... (calib list losses), your own module:name, and penalties: ce+mmce. "
+        "Repeat to compare.",
+        kind=tuple[str, ...],
+    )
+    penalty: tuple[str, ...] = option(
+        (), "Added to every loss: trace:weight=0.01,kind=ggn or mmce:weight=2 (calib list penalties)."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOutputs:
+    """What a run leaves behind."""
+
+    init: Literal["keep", "fresh"] = option("keep", "Of a checkpoint: keep its weights, or draw fresh ones.")
+    save: Path | None = option(
+        None, "Folder for the model, logits, log and state; one folder per loss inside it.", writes="folder"
+    )
+    save_every: Rows = option(500, "Steps between saved states.")
+    resume: bool = option(False, "Go on from the state in --save.")
+    overwrite: bool = option(False, "Start again where --save holds a run.")
+    pt: bool = option(False, "Also write model.pt.")
+    report_link: Literal["none", "phi"] = option(
+        "none", "phi: report the focal map of a focal network's softmax, or none."
+    )
+    curvature_every: OrNone = option(0, "Epochs between measurements of λmax and trace; 0 for never.")
+    log_every: Epochs = option(1, "Epochs between looks at the rows whose numbers are logged.")
+    log_rows: tuple[Literal["train", "test"], ...] = option(
+        (), "train, test: log NLL, error and ECE of these rows too, epoch by epoch. Repeatable."
+    )
+    snapshot: Annotated[tuple[int, ...], Range(1, 1_000_000)] = option(
+        (), "Also keep the weights after this epoch, as epoch-N.safetensors. Repeatable.", kind=tuple[Epochs, ...]
+    )
+
+
+@dataclass(frozen=True)
+class Setup(reading_options.DatasetOptions, reading_options.NetworkOptions, Machine, RunOutputs, Training, Given):
+    """What a training command was asked for; of Python also whom to tell: `progress(fraction, text)`, `note(text)`."""
+
+    _: KW_ONLY
+    progress: Progress = lambda fraction, text: None
+    note: Callable[[str], None] = lambda text: None
+
+    def __post_init__(self) -> None:
+        in_tuples(self)
+        check_options(self)
+
+    @property
+    def files(self) -> list[str | Path]:
+        """The files that it names."""
+        asked = (self.model, self.data, self.validation, self.test, self.arch_file, self.embeddings)
+        return [name for name in asked if isinstance(name, str | Path)]
+
+    def fields_of(self, kind: type) -> dict[str, Any]:
+        """Those of a base, by name."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(kind)}

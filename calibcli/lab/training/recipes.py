@@ -1,0 +1,424 @@
+"""Augmentation of whole batches, on the device."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from calibcli.core.errors import CalibError, InputError, UsageError, refusing
+from calibcli.core.options import Range, Seed, check_options
+from calibcli.core.shelves import Choice, Shelf
+from calibcli.lab.training.options import Training
+from calibcli.networks import losses
+from calibcli.networks.losses import shelf
+from calibcli.networks.user_code import FAILURES, NAMES_CODE, from_module
+
+AUGMENTATIONS = Shelf("augmentation")
+Augment = Callable[[Tensor, torch.Generator], Tensor]
+
+
+@AUGMENTATIONS.add()
+def crop(images: Tensor, generator: torch.Generator, *, pad: Annotated[int, Range(0, 10_000)] = 4) -> Tensor:
+    """A crop of the image's own size from the image with `pad` zeros around it, at a place of its own per image.
+
+    Zeros are meant after normalisation, so the border has the mean colour.
+
+    Source: He et al. (2016), section 4.2.
+
+    >>> import torch
+    >>> from calibcli.lab.training.recipes import pipeline
+    >>> pipeline("crop:pad=2", (3, 8, 8))(torch.ones(5, 3, 8, 8), torch.Generator()).shape
+    torch.Size([5, 3, 8, 8])
+    """
+    n, _, height, width = images.shape
+    padded = F.pad(images, (pad, pad, pad, pad))
+    top = torch.randint(2 * pad + 1, (n, 1), generator=generator, device=images.device)
+    left = torch.randint(2 * pad + 1, (n, 1), generator=generator, device=images.device)
+    rows = top + torch.arange(height, device=images.device)
+    columns = left + torch.arange(width, device=images.device)
+    image = torch.arange(n, device=images.device)[:, None, None]
+    # advanced indices around a slice put the channels last
+    return padded[image, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2).contiguous()
+
+
+@AUGMENTATIONS.add()
+def flip(images: Tensor, generator: torch.Generator) -> Tensor:
+    """Mirror each image left to right with probability 1/2.
+
+    Source: Krizhevsky et al. (2012).
+
+    >>> import torch
+    >>> from calibcli.lab.training.recipes import pipeline
+    >>> pipeline("flip", (1, 2, 2))(torch.ones(5, 1, 2, 2), torch.Generator()).shape
+    torch.Size([5, 1, 2, 2])
+    """
+    chosen = torch.rand(len(images), generator=generator, device=images.device) < 0.5
+    return torch.where(chosen[:, None, None, None], images.flip(3), images)
+
+
+class Mixup:
+    """Rows mixed with others of their batch, and the labels of both with the shares that the loss gives them."""
+
+    def __init__(self, alpha: float) -> None:
+        self.alpha = alpha
+
+    def __call__(
+        self, inputs: Any, labels: Tensor, generator: torch.Generator, key: tuple[int, int]
+    ) -> tuple[Any, list[tuple[float, Tensor]]]:
+        """Mixed inputs, and (share, labels) of the rows themselves and of those they are mixed with.
+
+        Args:
+            key: seed and step, which decide the share: the same in every process, and after a run goes on.
+
+        Raises:
+            InputError: the rows are not one array of floats.
+        """
+        if not (isinstance(inputs, Tensor) and inputs.is_floating_point()):
+            raise InputError("--augment mixup needs rows of numbers", "leave mixup out")
+        share = 1.0 if self.alpha == 0 else float(np.random.default_rng(key).beta(self.alpha, self.alpha))
+        order = torch.randperm(len(inputs), generator=generator, device=inputs.device)
+        parts = [(share, labels), (1 - share, labels[order])]
+        return share * inputs + (1 - share) * inputs[order], [part for part in parts if part[0]]
+
+
+@AUGMENTATIONS.add()
+def mixup(*, alpha: Annotated[float, Range(0, 1e6)] = 0.2) -> Mixup:
+    """Rows `λx + (1-λ)x'` with the loss `λL(y) + (1-λ)L(y')`, x' another row of the batch, λ of Beta(α, α) a step.
+
+    Of images or any rows of numbers, after the other augmentations; α = 0 leaves them. Source: Zhang et al. (2018).
+
+    >>> import torch
+    >>> from calibcli.lab.training.recipes import mixing
+    >>> mixed, parts = mixing("mixup:alpha=1")(torch.eye(2), torch.tensor([0, 1]), torch.Generator(), (0, 0))
+    >>> bool(torch.allclose(mixed.sum(1), torch.ones(2))), round(sum(share for share, _ in parts), 6)
+    (True, 1.0)
+    """
+    return Mixup(alpha)
+
+
+def mixing(spec: str) -> Mixup | None:
+    """The mixup of a spec.
+
+    Raises:
+        UsageError: unknown name or option, or two of them.
+    """
+    found: list[Mixup] = [choice() for choice in augmentations(spec) if choice.name == "mixup"]
+    if len(found) > 1:
+        raise UsageError(f"--augment {spec} has mixup twice", "pass it once")
+    return found[0] if found else None
+
+
+def augmentations(spec: str) -> list[Choice]:
+    """The augmentations of `crop:pad=4+flip`, in order; none for "".
+
+    Raises:
+        UsageError: unknown name or option.
+    """
+    return [AUGMENTATIONS.choose(part) for part in spec.split("+")] if spec.strip() else []
+
+
+def pipeline(spec: str, shape: tuple[int, ...]) -> Augment | None:
+    """The function of a spec for rows of this shape, or None for "".
+
+    Raises:
+        InputError: the rows are not images.
+    """
+    chosen = [choice for choice in augmentations(spec) if choice.name != "mixup"]
+    if not chosen:
+        return None
+    if len(shape) != 3:
+        raise InputError(f"--augment {spec} needs images, these rows have shape {shape}", "leave --augment out")
+
+    def run(images: Tensor, generator: torch.Generator) -> Tensor:
+        for choice in chosen:
+            images = choice(images, generator)
+        return images
+
+    return run
+
+
+# Optimizers, and what is put around a step of one: `sgd:momentum=0.9+sam:rho=0.05`.
+
+
+OPTIMIZERS = Shelf("optimizer")
+
+Momentum = Annotated[float, Range(0, 1, open_high=True)]
+Decay = Annotated[float, Range(0, 1e6)]
+Small = Annotated[float, Range(0, 1)]
+
+
+@OPTIMIZERS.add()
+def sgd(
+    parameters: list[nn.Parameter],
+    lr: float,
+    *,
+    momentum: Momentum = 0.9,
+    weight_decay: Decay = 5e-4,
+    nesterov: bool = False,
+) -> torch.optim.Optimizer:
+    """Stochastic gradient descent with momentum; weight decay is added to the gradient.
+
+    Momentum as PyTorch writes it (Sutskever et al. 2013).
+
+    >>> run = calibcli.train(model, None, optimizer="sgd", epochs=1, device="cpu")
+    >>> run.facts["runs"][0]["recipe"]["optimizer"]
+    'sgd'
+    """
+    return torch.optim.SGD(parameters, lr, momentum, weight_decay=weight_decay, nesterov=nesterov)
+
+
+@OPTIMIZERS.add()
+def adamw(
+    parameters: list[nn.Parameter],
+    lr: float,
+    *,
+    beta1: Momentum = 0.9,
+    beta2: Momentum = 0.999,
+    weight_decay: Decay = 0.01,
+    eps: Small = 1e-8,
+) -> torch.optim.Optimizer:
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019).
+
+    >>> run = calibcli.train(model, None, optimizer="adamw", epochs=1, device="cpu")
+    >>> run.facts["runs"][0]["recipe"]["optimizer"]
+    'adamw'
+    """
+    return torch.optim.AdamW(parameters, lr, (beta1, beta2), eps, weight_decay)
+
+
+@OPTIMIZERS.add()
+def adam(
+    parameters: list[nn.Parameter],
+    lr: float,
+    *,
+    beta1: Momentum = 0.9,
+    beta2: Momentum = 0.999,
+    weight_decay: Decay = 0.0,
+    eps: Small = 1e-8,
+) -> torch.optim.Optimizer:
+    """Adam (Kingma and Ba 2015); weight decay is added to the gradient.
+
+    >>> run = calibcli.train(model, None, optimizer="adam", epochs=1, device="cpu")
+    >>> run.facts["runs"][0]["recipe"]["optimizer"]
+    'adam'
+    """
+    return torch.optim.Adam(parameters, lr, (beta1, beta2), eps, weight_decay)
+
+
+@OPTIMIZERS.add()
+def adagrad(
+    parameters: list[nn.Parameter], lr: float, *, weight_decay: Decay = 0.0, eps: Small = 1e-10
+) -> torch.optim.Optimizer:
+    """Steps divided by the root of all squared gradients so far (Duchi et al. 2011); weight decay joins the gradient.
+
+    >>> run = calibcli.train(model, None, optimizer="adagrad", epochs=1, device="cpu")
+    >>> run.facts["runs"][0]["recipe"]["optimizer"]
+    'adagrad'
+    """
+    return torch.optim.Adagrad(parameters, lr, weight_decay=weight_decay, eps=eps)
+
+
+class Ascent:
+    """Weights moved uphill by ρ along the gradient, for a second gradient there."""
+
+    def __init__(self, parameters: list[nn.Parameter], rho: float) -> None:
+        self.parameters, self.rho = parameters, rho
+
+    @contextlib.contextmanager
+    def moved(self, model: nn.Module) -> Iterator[None]:
+        """Within this the parameters are `w + ρ g/|g|`; they are w afterwards, and batch norm's statistics as before.
+
+        Where the gradient is zero or not finite they stay.
+        """
+        held = [(p, p.detach().clone()) for p in self.parameters if p.grad is not None]
+        norms = torch.stack([p.grad.norm() for p, _ in held if p.grad is not None])
+        length = norms.norm()
+        scale = torch.where(torch.isfinite(length) & (length > 0), self.rho / length, 0.0)
+        with torch.no_grad():
+            for p, _ in held:
+                assert p.grad is not None
+                p.add_(torch.nan_to_num(p.grad) * scale.to(p.dtype))
+        statistics = [
+            (buffer, buffer.clone())
+            for module in model.modules()
+            if isinstance(module, _BatchNorm)
+            for buffer in module.buffers(recurse=False)
+        ]
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for tensor, before in [*held, *statistics]:
+                    tensor.copy_(before)
+
+
+@OPTIMIZERS.add()
+def sam(parameters: list[nn.Parameter], lr: float, *, rho: Annotated[float, Range(0, 1e3)] = 0.05) -> Ascent:
+    """Sharpness-aware minimisation (Foret et al. 2021), around another: the gradient is taken at `w + ρ g/|g|`.
+
+    Two passes a step; batch norm's statistics are those of the first. `sam` alone is `sgd+sam`.
+
+    >>> run = calibcli.train(model, None, optimizer="adam+sam:rho=0.1", epochs=1, device="cpu")
+    >>> run.facts["runs"][0]["recipe"]["optimizer"]
+    'adam+sam:rho=0.1'
+    """
+    return Ascent(parameters, rho)
+
+
+def optimizer_choices(spec: str) -> tuple[Choice, ...]:
+    """The optimizer of `sgd:momentum=0.9+sam:rho=0.05`, and what is around its steps.
+
+    Raises:
+        UsageError: unknown name or option, or two of a kind.
+    """
+    chosen = [OPTIMIZERS.choose(part) for part in spec.split("+")]
+    if chosen[0].name == "sam":
+        chosen.insert(0, OPTIMIZERS.choose("sgd"))
+    if [choice.name for choice in chosen[1:]] not in ([], ["sam"]):
+        raise UsageError(f"--optimizer {spec} names several optimizers", "pass one, or one and +sam")
+    return tuple(chosen)
+
+
+def build(spec: str, parameters: Iterable[nn.Parameter], lr: float) -> tuple[torch.optim.Optimizer, Ascent | None]:
+    """The optimizer of a spec, and the ascent before its steps where there is one."""
+    held = list(parameters)
+    optimizer, *around = (choice(held, lr) for choice in optimizer_choices(spec))
+    return optimizer, around[0] if around else None
+
+
+# A training recipe: plain data, and the learning rate it stands for.
+
+
+SCHEDULES = Shelf("schedule")
+
+Factor = Annotated[float, Range(0, 1000)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe(Training):
+    """Everything that decides what a run computes, given the model and the data. Specs are canonical.
+
+    Attributes:
+        loss: objective spec, `focal:gamma=3+trace:weight=0.01`.
+        seed: of batches, augmentation, dropout and probes.
+    """
+
+    loss: str = "ce"
+    seed: Seed = 0
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        try:
+            build(self.optimizer, [nn.Parameter(torch.zeros(1))], self.lr)
+        except CalibError:
+            raise
+        except ValueError as error:
+            raise UsageError(f"--optimizer {self.optimizer}: {str(error).lower()}", "correct its options") from None
+        canonical = {
+            "loss": losses.objective(self.loss).spec,
+            "optimizer": "+".join(choice.spec for choice in optimizer_choices(self.optimizer)),
+            "schedule": SCHEDULES.choose(self.schedule).spec,
+            "augment": "+".join(choice.spec for choice in augmentations(self.augment)),
+        }
+        for name, spec in canonical.items():
+            object.__setattr__(self, name, spec)
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON data."""
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in dataclasses.asdict(self).items()}
+
+    def learning_rate(self, step: int, total: int, epochs: int) -> float:
+        """The learning rate of a step (0-based) among `total`."""
+        warm = round(self.warmup * total)
+        if step < warm:
+            return self.lr * (step + 1) / warm
+        return float(self.lr * _schedule(self.schedule)(step, total, epochs))
+
+
+def own_loss(asked: str | Callable[..., Any]) -> str:
+    """The spec of a loss that the user asked for. One of the user's own, `module:name` or passed in Python, is loaded.
+
+    Raises:
+        UsageError, InputError: no such module, or what it makes is no loss.  TypeError: neither text nor callable.
+    """
+    if not isinstance(asked, str):
+        spec = shelf.spec_of(asked)
+        if not (isinstance(asked, losses.Loss) and asked.spec):
+            _added(spec, asked)
+        return spec
+    head = asked.partition("+")[0].strip()
+    if NAMES_CODE.fullmatch(head) and head not in shelf.OWN:
+        module, _, name = head.partition(":")
+        _added(head, from_module(module, name))
+    return asked
+
+
+def _added(spec: str, given: Callable[..., Any]) -> None:
+    fix = (
+        "let it take logits (N, K) and labels (N,), or be a class or function without arguments that makes such a loss"
+    )
+    with refusing(FAILURES, lambda e: f"loss {spec} fails ({type(e).__name__}: {e})", fix):
+        shelf.add(spec, given)
+
+
+@functools.cache
+def _schedule(spec: str) -> Choice:
+    return SCHEDULES.choose(spec)
+
+
+@SCHEDULES.add()
+def step(
+    number: int,
+    total: int,
+    epochs: int,
+    *,
+    at: Annotated[tuple[float, ...], Range(0, 1)] = (3 / 7, 5 / 7),
+    factor: Factor = 0.1,
+) -> float:
+    """Times `factor` at each fraction of the epochs (rounded to whole epochs); 3/7 and 5/7 are 150 and 250 of 350.
+
+    The schedule of He et al. (2016), at the epochs of Mukhoti et al. (2020).
+
+    >>> run = calibcli.train(model, None, schedule="step:at=0", epochs=1, device="cpu")
+    >>> round(run.facts["runs"][0]["last_epoch"]["lr"], 4)
+    0.01
+    """
+    epoch = number * epochs // total
+    return factor ** sum(epoch >= round(f * epochs) for f in at)
+
+
+@SCHEDULES.add()
+def cosine(number: int, total: int, epochs: int, *, final: Factor = 0.0) -> float:
+    """Half a cosine from 1 to `final`, step by step.
+
+    Source: Loshchilov and Hutter (2017), without restarts.
+
+    >>> run = calibcli.train(model, None, schedule="cosine", epochs=1, device="cpu")
+    >>> round(run.facts["runs"][0]["last_epoch"]["lr"], 4)
+    0.05
+    """
+    return final + (1 - final) * (1 + math.cos(math.pi * number / total)) / 2
+
+
+@SCHEDULES.add()
+def constant(number: int, total: int, epochs: int) -> float:
+    """1 throughout.
+
+    Ours: the learning rate as it is given.
+
+    >>> run = calibcli.train(model, None, schedule="constant", epochs=1, device="cpu")
+    >>> round(run.facts["runs"][0]["last_epoch"]["lr"], 4)
+    0.1
+    """
+    return 1.0

@@ -1,0 +1,345 @@
+"""Data-parallel training: every process takes every world-th row of a batch, and gradients are summed.
+
+The sum runs over gradients already divided by the whole batch, so uneven shares are exact. No wrapper is put around
+the model, so penalties may differentiate twice.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor, nn
+
+from calibcli.core import validation
+from calibcli.core.errors import InputError, UsageError, refusing
+from calibcli.core.files import atomic
+from calibcli.core.options import Range
+from calibcli.networks import device
+
+
+def share(rows: Tensor) -> Tensor:
+    """This process's rows of a batch."""
+    return rows[device.rank() :: device.world()] if device.world() > 1 else rows
+
+
+def sum_gradients(parameters: Sequence[nn.Parameter], value: Tensor, stop: bool) -> tuple[Tensor, bool]:
+    """Sum gradients over processes, in place, in one message with the loss and the wish to stop.
+
+    Returns:
+        the summed loss, and whether any process wishes to stop.
+    """
+    if device.world() == 1:
+        return value, stop
+    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+    extra = torch.stack([value.to(gradients[0].dtype), value.new_tensor(float(stop), dtype=gradients[0].dtype)])
+    flat = device.all_sum(torch.cat([*(g.flatten() for g in gradients), extra]))
+    for p, g in zip(parameters, torch.split(flat[:-2], [g.numel() for g in gradients])):
+        p.grad = g.view_as(p)
+    return flat[-2], bool(flat[-1] > 0)
+
+
+def agree(model: nn.Module, buffers_only: bool = False) -> None:
+    """Give every process rank 0's parameters and buffers."""
+    if device.world() > 1:
+        import torch.distributed as dist
+
+        tensors = [*model.buffers()] if buffers_only else [*model.parameters(), *model.buffers()]
+        with device.together():
+            for tensor in tensors:
+                dist.broadcast(tensor.detach(), 0)
+
+
+def gather(value: Any) -> list[Any]:
+    """The values of all processes, by rank."""
+    if device.world() == 1:
+        return [value]
+    import torch.distributed as dist
+
+    found: list[Any] = [None] * device.world()
+    with device.together():
+        dist.all_gather_object(found, value)
+    return found
+
+
+# What a run needs to go on exactly where it was, in one file that is written whole or not at all.
+
+
+FILE = "state.pt"
+UNFIT = (RuntimeError, ValueError, KeyError, TypeError, AttributeError, IndexError)
+UNREADABLE = (OSError, RuntimeError, ValueError, KeyError, TypeError, EOFError, pickle.UnpicklingError)
+
+
+@dataclass(frozen=True)
+class TrainingState:
+    """A run's state file, and what is kept in it.
+
+    Attributes:
+        identity: recipe and data, which a continued run must share.
+        parts: objects with `state_dict`, by name.
+        model, generator: of the run.
+    """
+
+    path: Path
+    identity: dict[str, Any]
+    parts: dict[str, Any]
+    model: nn.Module
+    generator: torch.Generator
+
+    def save(self, position: Position) -> None:
+        """Write the state at `position`; every process calls it, rank 0 writes.
+
+        Raises:
+            InputError: a weight is not finite; the file is left as it was.
+        """
+        model, generator = self.model, self.generator
+        local = gather(
+            {
+                "torch": torch.get_rng_state(),
+                "cuda": torch.cuda.get_rng_state(generator.device) if generator.device.type == "cuda" else None,
+                "generator": generator.get_state(),
+                "buffers": {k: v.detach().cpu() for k, v in model.named_buffers()},
+            }
+        )
+        if device.rank():
+            return
+        bad = next((name for name, p in model.named_parameters() if not bool(torch.isfinite(p).all())), None)
+        if bad is not None:
+            raise InputError(
+                f"the weights of '{bad}' are no longer finite", "lower --lr, or pass --clip-norm 1 or --warmup 0.1"
+            )
+        content = {
+            "schema": SCHEMA,
+            "identity": json.dumps(self.identity),
+            "position": {k: v for k, v in vars(position).items() if k != "history"},
+            "history": json.dumps(position.history),
+            "model": {k: v.detach() for k, v in model.state_dict().items()},
+            "parts": {name: part.state_dict() for name, part in self.parts.items()},
+            "local": local,
+        }
+        with atomic(self.path) as temporary:
+            torch.save(content, temporary)
+
+    def load(self) -> Position:
+        """Put a saved state into these objects and return where the run was.
+
+        Raises:
+            InputError: not a state of this version, damaged, or of another number of processes.
+            UsageError: of another recipe, model or data.
+        """
+        path, model, parts = self.path, self.model, self.parts
+        fix = "pass --overwrite to start again, or another --save folder"
+        with refusing(UNREADABLE, lambda error: f"{path} is not the state of a run ({_first_line(error)})", fix):
+            content = torch.load(path, map_location="cpu", weights_only=True)
+        held, stored, position = read(content, path, fix)
+        found = differences(stored, json.loads(json.dumps(self.identity)))
+        if found:
+            raise UsageError(f"{path} is of another run ({'; '.join(found)})", f"pass the same options; or {fix[5:]}")
+        if len(held.local) != device.world():
+            raise InputError(f"{path} is of {len(held.local)} processes, this is {device.world()}", fix)
+        local: Local = held.local[device.rank()]
+        check(held, position, stored, model, parts, path, fix)
+        with refusing(UNFIT, lambda error: f"{path} does not fit this run ({_first_line(error)})", fix):
+            model.load_state_dict(held.model)
+            for name, part in parts.items():
+                part.load_state_dict(held.parts[name])
+            for name, buffer in model.named_buffers():
+                buffer.copy_(local.buffers[name])
+            torch.set_rng_state(local.torch)
+            if local.cuda is not None:
+                torch.cuda.set_rng_state(local.cuda, self.generator.device)
+            self.generator.set_state(local.generator)
+        return position
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0][:100]
+
+
+def weights(model: nn.Module) -> dict[str, Tensor]:
+    """A copy of the model's state, on the CPU."""
+    return {k: v.detach().cpu().clone() for k, v in model.state_dict().items()}
+
+
+def differences(stored: Any, given: Any, name: str = "", most: int = 60) -> list[str]:
+    """What differs between two JSON values, leaf by leaf: `recipe lr: 0.1, not 0.2`; long texts from where they do."""
+    if isinstance(stored, dict) and isinstance(given, dict):
+        keys = dict.fromkeys([*stored, *given])
+        return [d for k in keys for d in differences(stored.get(k), given.get(k), f"{name} {k}".strip(), most)]
+    if stored == given:
+        return []
+    texts = ["nothing" if value is None else str(value) for value in (stored, given)]
+    start = next((i for i, (a, b) in enumerate(zip(*texts)) if a != b), min(map(len, texts)))
+    start = start - 12 if max(map(len, texts)) > most and start > 15 else 0
+    cut = [("..." if start else "") + t[start : start + most] + ("..." if len(t) > start + most else "") for t in texts]
+    return [f"{name}: {cut[0]}, not {cut[1]}"]
+
+
+SCHEMA = 1
+MOMENTS = {"step", "exp_avg", "exp_avg_sq"}
+SLOTS = {"SGD": {"momentum_buffer"}, "Adam": MOMENTS, "AdamW": MOMENTS, "Adagrad": {"step", "sum"}}
+"""What each optimizer keeps of a parameter."""
+
+
+@dataclass
+class Position:
+    """How far a run is.
+
+    Attributes:
+        epoch, step: the next step to take.
+        loss_sum: of the losses of this epoch's steps times their rows.  rows: of those steps.
+        gradient_norm: of the last layer at the epoch's last step.
+        penalties: sum and number of each penalty's values in this epoch.
+        history: one record per finished epoch, as in the log.
+        best: value, epoch and weights of the best epoch so far, where asked for.
+        since_best: epochs without a better one.  finished: no step is left.
+    """
+
+    epoch: Annotated[int, Range(0, 1_000_000)] = 0
+    step: Annotated[int, Range(0, 10**12)] = 0
+    loss_sum: float = 0.0
+    rows: Annotated[int, Range(0, 10**12)] = 0
+    gradient_norm: float | None = None
+    penalties: dict[str, list[float]] = field(default_factory=dict)
+    history: list[dict[str, Any]] = field(default_factory=list)
+    best: dict[str, Any] | None = None
+    since_best: Annotated[int, Range(0, 1_000_000)] = 0
+    finished: bool = False
+
+    def problem(self) -> str:
+        """A log of another length than the epochs that are done, or sums without their number."""
+        if len(self.history) != self.epoch:
+            return f"the log has {len(self.history)} epochs, {self.epoch} are done"
+        bad = next((name for name, pair in self.penalties.items() if len(pair) != 2 or pair[1] == 0), None)
+        return "" if bad is None else f"penalties.{bad} is not a sum and a number"
+
+
+@dataclass
+class Best:
+    """The best epoch so far."""
+
+    value: float
+    epoch: Annotated[int, Range(1, 1_000_000)]
+    weights: Mapping[str, Tensor]
+
+
+@dataclass
+class Local:
+    """What each process has of its own: random states and buffers."""
+
+    torch: Tensor
+    generator: Tensor
+    buffers: Mapping[str, Tensor]
+    cuda: Tensor | None = None
+
+
+@dataclass
+class Held:
+    """A state file: `identity` and `history` are JSON, `position` the rest of a `Position`."""
+
+    schema: int
+    identity: str
+    position: Mapping[str, Any]
+    history: str
+    model: Mapping[str, Tensor]
+    parts: Mapping[str, Mapping[str, Any]]
+    local: list[Local]
+
+
+def read(content: Any, path: Path, fix: str) -> tuple[Held, dict[str, Any], Position]:
+    """The parts of a state file, the identity of its run, and where that was.
+
+    Raises:
+        InputError: something is missing, of another type or out of range.
+    """
+    source = str(path)
+    if not isinstance(content, dict) or "schema" not in content:
+        raise InputError(f"{path} is not the state of a run", fix)
+    if content["schema"] != SCHEMA:
+        raise validation.wrong(content["schema"], f"{SCHEMA}, which this version reads", source, fix, "schema")
+    held: Held = validation.read(content, Held, source, fix)
+    with refusing((ValueError, RecursionError), f"{path}: its identity or its log is not JSON", fix):
+        identity, history = json.loads(held.identity), json.loads(held.history)
+    stored: dict[str, Any] = validation.read(identity, dict[str, Any], source, fix, "identity")
+    if not isinstance(stored.get("recipe"), dict):
+        raise InputError(f"{path}: identity.recipe is missing", fix)
+    position: Position = validation.read({**held.position, "history": history}, Position, source, fix, "position")
+    return held, stored, position
+
+
+def check(
+    held: Held,
+    position: Position,
+    identity: Mapping[str, Any],
+    model: nn.Module,
+    parts: Mapping[str, Any],
+    path: Path,
+    fix: str,
+) -> None:
+    """Refuse a state that this run cannot have left: epochs beyond its end, other tensors, numbers that are not finite.
+
+    Raises:
+        InputError: it has one of these.
+    """
+    epochs = identity["recipe"].get("epochs", 0)
+    if position.epoch > epochs:
+        raise InputError(f"{path}: position.epoch is {position.epoch}, and the run has {epochs}", fix)
+    if position.finished and position.epoch < epochs and not identity["recipe"].get("patience"):
+        raise InputError(f"{path}: position.finished is true after {position.epoch} of {epochs} epochs", fix)
+    own = model.state_dict()
+    named: list[tuple[str, Mapping[str, Tensor], Mapping[str, Tensor]]] = [("model", held.model, own)]
+    named += [(f"local[{i}].buffers", one.buffers, dict(model.named_buffers())) for i, one in enumerate(held.local)]
+    if position.best is not None:
+        best: Best = validation.read(position.best, Best, str(path), fix, "position.best")
+        if best.epoch > position.epoch:
+            raise InputError(f"{path}: position.best.epoch is {best.epoch}, {position.epoch} epochs are done", fix)
+        if best.weights or identity["recipe"].get("keep") == "best":
+            named.append(("position.best.weights", best.weights, own))
+    for key, found, wanted in named:
+        if {k: v.shape for k, v in found.items()} != {k: v.shape for k, v in wanted.items()}:
+            raise InputError(f"{path}: {key} is not of this model", fix)
+    for name, part in parts.items():
+        if name not in held.parts:
+            raise InputError(f"{path}: parts.{name} is missing", fix)
+        if isinstance(part, torch.optim.Optimizer):
+            _check_optimizer(held.parts[name], part, path, fix)
+    for key, tensor in _tensors({"model": held.model, "parts": held.parts}, ""):
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise InputError(f"{path}: {key} is not finite", fix)
+
+
+def _check_optimizer(found: Mapping[str, Any], own: torch.optim.Optimizer, path: Path, fix: str) -> None:
+    """Its settings are the recipe's, and what it keeps has the shapes of the parameters."""
+    groups, states = found.get("param_groups"), found.get("state")
+    shapes = dict(enumerate(p.shape for group in own.param_groups for p in group["params"]))
+    slots = SLOTS[type(own).__name__]
+
+    def settings(group: Any) -> Any:
+        return isinstance(group, dict) and {name: value for name, value in group.items() if name != "lr"}
+
+    def fits(name: str, value: Any, shape: torch.Size) -> bool:
+        if value is None:
+            return name == "momentum_buffer"
+        return isinstance(value, Tensor) and value.shape == (torch.Size() if name == "step" else shape)
+
+    if not (
+        isinstance(groups, list)
+        and isinstance(states, dict)
+        and [*map(settings, groups)] == [*map(settings, own.state_dict()["param_groups"])]
+        and all(index in shapes and isinstance(state, dict) and set(state) == slots for index, state in states.items())
+        and all(fits(name, value, shapes[i]) for i, state in states.items() for name, value in state.items())
+    ):
+        raise InputError(f"{path}: parts.optimizer is not of this run", fix)
+
+
+def _tensors(content: Any, key: str) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(content, Tensor):
+        yield key, content
+    elif isinstance(content, dict):
+        for name, value in content.items():
+            yield from _tensors(value, f"{key}.{name}".lstrip("."))

@@ -1,0 +1,309 @@
+"""One-sided bounds for the binned calibration error: what a gate may claim about the population from n rows.
+
+With r = p - y per row, d_b = mean(r in bin b) and s the true signs of d: ECE = s·d. The estimate is E = Σ|d̂_b|.
+
+- Upper: ECE = s·d <= E + s·(d - d̂), and the variance of s·d̂ is at most E[r²]/n: `numerics.unseen_reach`, whose
+  terms counts errors that happened not to be seen, without which a saturated model with no error among its rows gets an
+  interval of length nearly 0.
+- Lower: E - ECE <= ‖d̂ - d‖₁ (triangle inequality), whose quantile is that of normal bins with variance
+  max(mean r² 1_b, mean p(1-p) 1_b)/n.
+
+`method=sharp` has shorter ones for independent rows. The plain bounds take the worst case: above, that every bin's sign
+is known (E then carries no upward bias, although it does wherever a gap is small beside its noise); below, that every
+bin is calibrated (E then carries all of that bias, although it does not where a gap is surely there). The sharp ones
+take, above, the worst case that the data leave open, and below, signs that the rows themselves foretell. With normal
+bins, d̂_b = d_b + σ_b Z_b and x_b = |d_b|/σ_b, a bin adds σ_b |x_b + Z_b| to the estimate E.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from calibcli.core.statistics import (
+    effective_groups,
+    normal_quantile,
+    normals,
+    quantile,
+    student_quantile,
+    unseen_reach,
+)
+from calibcli.metrics.intervals import FEWEST_GROUPS, few_groups
+from calibcli.metrics.reliability import Bins
+from calibcli.metrics.shelf import BinaryOutcomes
+from calibcli.scores.predictions import Floats
+
+EVENTS = 10.0  # effective rows behind a bin's variance, below which its bias is not counted on
+CAUTION = 1.0  # standard errors by which a bin's variance is lowered before its bias is counted on
+WHOLE = 0.2  # of alpha, spent below on the plain bound; the rest on signs
+NEAR = (0.6, 0.7, 0.8, 0.9, 1.0)
+
+
+def sharp_upper(
+    value: float, plain: float, d: Floats, spread: Floats, fourth: Floats, unit: float, alpha: float
+) -> float:
+    """The largest ECE that E does not contradict at level alpha.
+
+    An ECE of τ is contradicted when E is below the α quantile of E for every way to spread τ over the bins. That
+    quantile is at least min_d [μ(d) - z √V(d)], μ = Σ σ f(x), V = Σ σ² v(x), f and v mean and variance of |x + Z|
+    (sums of |x + Z| are skewed to the right, so the normal quantile is too low). The minimum is bounded from below by
+    duality: √V <= V/(2s) + s/2 for every s makes it separable, a multiplier ν takes care of Σ|d_b| = τ.
+
+    Args:
+        value: E.  plain: the plain bound, never exceeded.
+        d: (B,) signed gaps.
+        spread: (B,) Σ (r_i/n)², the variance of d̂_b about 0.  fourth: (B,) Σ (r_i/n)⁴, its sampling error squared.
+        unit: 1 / n_eff.
+    """
+    z = normal_quantile(1 - alpha)
+    least = _surely(d, spread, fourth, unit)
+    # what the plain bound adds to the variance for errors that were not seen, in no bin in particular
+    unseen = max(((plain - value) / z) ** 2 - float(spread.sum()), 0.0)
+    value = max(value, _usual(least))
+    return min(plain, _quantile(least, spread, unseen, z).reaching(value)) if least.any() else plain
+
+
+def sharp_largest(
+    limit: float, length: float, d: Floats, spread: Floats, fourth: Floats, unit: float, alpha: float
+) -> float:
+    """The largest E whose upper bound is at most `limit`; `length`: of the plain bound beyond E, else as `upper`."""
+    z = normal_quantile(1 - alpha)
+    least = _surely(d, spread, fourth, unit)
+    unseen = max((length / z) ** 2 - float(spread.sum()), 0.0)
+    most = _quantile(least, spread, unseen, z).at(limit) if least.any() else 0.0
+    return max(limit - length, most if most >= _usual(least) else -math.inf)
+
+
+def _surely(d: Floats, spread: Floats, fourth: Floats, unit: float) -> Floats:
+    """Standard deviation of each bin's gap about its mean, less its own sampling error; 0 where too little is known."""
+    known = np.divide(spread**2, fourth, out=np.zeros_like(spread), where=fourth > 0) >= EVENTS
+    return np.sqrt(np.where(known, np.maximum(spread - CAUTION * np.sqrt(fourth) - d**2 * unit, 0), 0))
+
+
+def _usual(least: Floats) -> float:
+    """An E lower than nearly any model shows is not taken as evidence of being better than perfect."""
+    return math.sqrt(2 / math.pi) * float(least.sum()) - math.sqrt((1 - 2 / math.pi) * float(least @ least))
+
+
+class _Lines(NamedTuple):
+    """A lower bound on the α quantile of E over all gaps with Σ|d_b| = τ: in τ the largest of some lines."""
+
+    slope: Floats
+    start: Floats
+
+    def at(self, tau: float) -> float:
+        return float((self.start + self.slope * tau).max())
+
+    def reaching(self, value: float) -> float:
+        """The largest τ where the bound is at most `value`; 0 where it never is."""
+        if self.start[self.slope == 0].max(initial=-math.inf) > value:
+            return 0.0
+        rises = self.slope > 0
+        return max(0.0, float(((value - self.start[rises]) / self.slope[rises]).min()))
+
+
+def _quantile(least: Floats, spread: Floats, unseen: float, z: float) -> _Lines:
+    """The duals of NEAR and MULTIPLIERS, and the line of an E that has its bias whatever the gaps."""
+    x, mean, variance = _folded()
+    s = math.sqrt(float(spread.sum()) + unseen)
+    on = least > 0
+    size = least[on, None]
+    rest = float(spread[~on].sum()) + unseen
+    gaps, means = size * x, size * mean
+    ratio = np.sqrt(spread[on, None]) / size
+    variances = spread[on, None] * np.interp(x / ratio, x, variance)
+    slope, start = [np.ones(1)], [np.array([-z * s])]
+    for near in NEAR:
+        base = means - z / (2 * near * s) * variances
+        dual = (base[None] - MULTIPLIERS[:, None, None] * gaps[None]).min(axis=2).sum(axis=1)
+        slope.append(MULTIPLIERS)
+        start.append(dual - z * rest / (2 * near * s) - z * near * s / 2)
+    return _Lines(np.concatenate(slope), np.concatenate(start))
+
+
+MULTIPLIERS = np.linspace(0, 1, 21)
+
+
+@lru_cache(maxsize=1)
+def _folded() -> tuple[Floats, Floats, Floats]:
+    """x, mean and variance of |x + Z|; the last x stands for infinity."""
+    x = np.append(np.linspace(0, 4, 41), 60.0)
+    density = np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
+    mean = 2 * density + x * np.array([math.erf(v / math.sqrt(2)) for v in x])
+    return x, mean, np.maximum(1 + x * x - mean**2, 0)
+
+
+def signed(d: Floats, variance: Floats, alpha: float) -> Floats:
+    """A lower bound from signs that are fixed before a row is looked at: whatever they are, s·d <= ECE.
+
+    Two choices, a third of alpha for each of three claims. The same sign for every row: |Σ d̂_b|, both signs. And the
+    sign of what the earlier rows of the bin add up to: Σ_i s_i r_i is then a sum whose expectation, row by row, is at
+    most the ECE and whose variance at most that of Σ d̂. Averaged over all orders of the rows it is, for a bin of many,
+
+        |d̂| - σ M(|d̂| / σ),   M(x) = Φ(-x) / φ(x) (Mills' ratio):
+
+    the sum W of the rows in order is a Brownian bridge to d̂/σ, ∫ sign(W) dW = |W_1| - L with L its local time at 0
+    (Tanaka), and P(L > l | W_1 = x) = exp(-(l² + 2 l |x|) / 2). No order has to be drawn, and none matters.
+
+    Args:
+        d: (..., B) signed gaps.  variance: (..., B) of d̂.  alpha: error probability.
+    """
+    sigma = np.sqrt(variance)
+    x = np.divide(np.abs(d), sigma, out=np.zeros_like(d), where=sigma > 0)
+    foretold = (np.abs(d) - sigma * _mills(x)).sum(axis=-1)
+    same = np.abs(d.sum(axis=-1))
+    lower = np.maximum(same, foretold) - normal_quantile(1 - alpha / 3) * np.sqrt(variance.sum(axis=-1))
+    return np.asarray(lower)
+
+
+def _mills(x: Floats) -> Floats:
+    """Φ(-x) / φ(x) for x >= 0, to 1e-6: interpolated; beyond 8 its series."""
+    values, far = _mills_grid(), 1 / np.maximum(x, 8)
+    at = np.minimum(x, 8) * 500
+    below = np.minimum(at.astype(np.intp), 3999)
+    near = values[below] + (at - below) * (values[below + 1] - values[below])
+    return np.asarray(np.where(x < 8, near, far * (1 - far**2 * (1 - far**2 * (3 - far**2 * (15 - 105 * far**2))))))
+
+
+@lru_cache(maxsize=1)
+def _mills_grid() -> Floats:
+    """At 0, 1/500, ..., 8."""
+    grid = np.linspace(0, 8, 4001)
+    half = np.array([math.erfc(x / math.sqrt(2)) / 2 for x in grid])
+    return np.asarray(half * np.exp(grid**2 / 2) * math.sqrt(2 * math.pi))
+
+
+DRAWS = 20_000
+FEWEST_BEYOND = 50  # draws beyond a quantile below which the simulated quantile is replaced by its analytic bound
+Method = Literal["score", "sharp"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """The plug-in ECE and its one-sided bounds.
+
+    Attributes:
+        value: E, the binned calibration error of these rows.
+        lower, upper: each holds with probability 1 - alpha (lower: 1 - alpha / family).
+        reason: why there are none (then 0 and 1, which hold for any model), or "".
+        floor: the E to expect of a perfectly calibrated model with these confidences.
+        null_high: 95 % quantile of E under perfect calibration (normal bins).
+        n: rows (the sum of the weights when they are counts).
+        n_eff: (Σw)²/Σw²; equal to n without sampling weights.
+        groups: number of groups that rows were clustered in, or None.  effective: see `numerics.effective_groups`.
+        alpha, family: as passed.  method: the one used.
+    """
+
+    value: float
+    lower: float
+    upper: float
+    reason: str
+    floor: float
+    null_high: float
+    n: int
+    n_eff: float
+    groups: int | None
+    effective: float
+    alpha: float
+    family: int
+    method: Method
+
+
+def table_bounds(
+    view: BinaryOutcomes, table: Bins, *, alpha: float = 0.05, family: int = 1, method: Method = "sharp"
+) -> Bounds:
+    """ECE of a table of equal-width bins of these outcomes, with one-sided bounds for its population value.
+
+    Of rows in groups, variances come from signed group sums per bin, and quantiles from Student's t with G_eff - 1
+    degrees; below 10 effective groups there are no bounds.
+
+    Args:
+        view: probabilities and hits.  table: their equal-width bins.
+        alpha: error probability of each bound.
+        family: number of claims made together; the lower bound holds at 1 - alpha / family.
+        method: `sharp` (see above; without groups), or `score`.
+    """
+    d, null, value = table.weighted_gap, table.null_variance, float(np.abs(table.weighted_gap).sum())
+    level, count, effective = 1 - alpha / family, None, math.inf
+    free = np.diag(null)  # covariance of the gaps of a calibrated model
+    if view.groups is None:
+        covariance, steps = np.diag(table.gap_variance), view.steps
+        z, z_lower = normal_quantile(1 - alpha), normal_quantile(level)
+    else:
+        covariance, sizes = _grouped(view, view.groups, table)
+        count, effective = len(sizes), effective_groups(sizes)
+        steps = float(sizes @ sizes), float(sizes.max())
+        z, z_lower = (student_quantile(at, max(effective - 1, 1e-3)) for at in (1 - alpha, level))
+        method = "score"
+    # the largest variance of s·d̂ over every choice of signs s
+    upper = min(1.0, value + unseen_reach(z, float(np.abs(covariance).sum()), *steps))
+    if method == "sharp":
+        assert table.index is not None
+        residual = view.residual
+        fourth = view.sums(table.index, len(d), lambda part: np.square(np.square(residual[part])), 4)
+        upper = sharp_upper(value, upper, d, table.gap_variance, fourth, float(table.weight_variance.sum()), alpha)
+        variance = np.maximum(table.gap_variance, null)
+        whole = norm_quantile(np.diag(variance), 1 - alpha / family * WHOLE, table.seed)
+        lower = max(value - whole, float(signed(d, variance, alpha / family * (1 - WHOLE))))
+    else:
+        calibrated = covariance + np.diag(np.maximum(null - np.diag(covariance), 0))
+        whole = norm_quantile(calibrated, level, table.seed)
+        lower = value - whole * z_lower / normal_quantile(level)
+        free = calibrated if view.groups is not None else free
+    spread = np.sqrt(np.diag(free))
+    reason = few_groups(count, effective) if count and effective < FEWEST_GROUPS else ""
+    return Bounds(
+        value=value,
+        lower=0.0 if reason else max(0.0, lower),
+        upper=1.0 if reason else upper,
+        reason=reason,
+        floor=math.sqrt(2 / math.pi) * float(spread.sum()),
+        null_high=norm_quantile(free, 0.95, table.seed),
+        n=round(view.total) if view.counts else view.n,
+        n_eff=view.effective,
+        groups=count,
+        effective=effective,
+        alpha=alpha,
+        family=family,
+        method=method,
+    )
+
+
+def _grouped(view: BinaryOutcomes, groups: Any, table: Bins) -> tuple[Floats, Floats]:
+    """Covariance of d̂ from signed group sums (B, B), and the share of each group (G,).
+
+    The rows of a group may all be wrong together: the sum of the squared shares is the mean share of a row's group, the
+    largest share that of a group that was not drawn.
+    """
+    from scipy.sparse import coo_array
+
+    labels, member = np.unique(groups, return_inverse=True)
+    count, bins = len(labels), len(table.weight)
+    sums = coo_array((view.shares * view.residual, (member, table.index)), shape=(count, bins)).tocsr()
+    covariance = (sums.T @ sums).toarray() * (count / max(count - 1, 1))
+    return covariance, np.bincount(member, weights=view.shares).astype(np.float64)
+
+
+def norm_quantile(covariance: Floats, level: float, seed: int) -> float:
+    """Quantile of ‖G‖₁, G ~ N(0, covariance): simulated, or its concentration bound far in the tail."""
+    variance = np.diag(covariance)
+    if not variance.any():
+        return 0.0
+    if np.array_equal(covariance, np.diag(variance)):
+        used = variance > 0
+        if used.sum() == 1:  # |N(0, σ²)|: exact
+            return math.sqrt(variance.sum()) * normal_quantile((1 + level) / 2)
+        norms = np.abs(normals((DRAWS, len(variance)), seed)) @ np.sqrt(variance)
+    else:
+        values, vectors = np.linalg.eigh(covariance)
+        root = vectors * np.sqrt(np.maximum(values, 0))
+        norms = np.abs(normals((DRAWS, len(variance)), seed) @ root.T).sum(axis=1)
+    if (1 - level) * DRAWS >= FEWEST_BEYOND:
+        return quantile(norms, level)
+    # Borell's inequality: the norm is Lipschitz in the draws with constant max_s sd(s·G)
+    steepest = math.sqrt(float(np.abs(covariance).sum()))
+    return quantile(norms, 0.5) + steepest * normal_quantile(level)

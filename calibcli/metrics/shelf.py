@@ -1,0 +1,426 @@
+"""What a metric is a function of (outcomes of a probability, columns), the shelf of metrics, and every estimate."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from calibcli.core.errors import UsageError
+from calibcli.core.figure_data import Tier
+from calibcli.core.options import Edges, Level, Range, within
+from calibcli.core.result import Estimate, Result
+from calibcli.core.shelves import Choice, Shelf
+from calibcli.core.statistics import DOUBLE, effective_rows, odds, one_thread, parts
+from calibcli.metrics.reliability import Bins, Equal, Ranked, mass_table, residual, width_table
+from calibcli.scores.columns import ClassBins, Columns, columns
+from calibcli.scores.histogram import LEAN, NAMES
+from calibcli.scores.predictions import Floats, Ints, Predictions, Progress
+
+if TYPE_CHECKING:
+    from calibcli.metrics.intervals import Statistic
+
+T = TypeVar("T")
+Rowwise = Callable[[slice], npt.NDArray[Any]]
+Of = Literal["auto", "top", "positive"]
+"""What a probability is of: the predicted class, or the event (class 1 of two). `auto` is the event of two classes, and
+the predicted class of more."""
+DEFAULT = (
+    "accuracy",
+    "nll",
+    "brier",
+    "mean_confidence",
+    "confidence_gap",
+    "ece",
+    "adaece",
+    "classwise_ece",
+    "mce",
+    "smece",
+    "ece2_debiased",
+    "temperature_gain",
+    "calibration_p",
+)
+"""What is measured when nothing is asked for."""
+OF_EVENT = ("auc", "cox_slope", "cox_intercept", "observed_expected")
+"""And of two classes beside it."""
+FEW = {"accuracy", "nll", "brier", "confidence_gap", "ece", "temperature_gain", *OF_EVENT}
+"""Of these, what a screen and its first sentence show."""
+METRICS = Shelf(
+    "metric",
+    package="calibcli.metrics",
+    first=DEFAULT,
+    usual=("proper", "binned", "gain", "smooth"),
+    flag="-m",
+)
+SETS = ("default", "few")
+"""Names of sets of metrics."""
+UNIT, SIGNED, NATS, ANY, BRIER = Range(0, 1), Range(-1, 1), Range(0), Range(), Range(0, 2)
+"""What a metric can be: its trait `values`."""
+
+
+class Memoized:
+    """Keeps what was worked out from it."""
+
+    def once(self, function: Callable[..., T], *arguments: Any) -> T:
+        """`function(self, *arguments)`, called the first time only."""
+        kept: dict[Any, T] = self.__dict__.setdefault("_kept", {})
+        key = (function, *arguments)
+        if key not in kept:
+            kept[key] = function(self, *arguments)
+        return kept[key]
+
+
+@dataclass(frozen=True, eq=False)
+class BinaryOutcomes(Memoized):
+    """A probability per row and whether it came true: of the predicted class, or of the event of two classes."""
+
+    p: Floats
+    complement: Floats  # 1 - p with all its digits
+    hit: npt.NDArray[np.bool_]
+    weights: Floats | None
+    counts: bool  # weights are frequencies
+    groups: Ints | None
+    values_only: bool = False  # leave out what only intervals need (the variances of tables are then 0)
+    seed: int = 0  # of what is simulated
+    precision: float = DOUBLE  # of p, relative
+
+    @property
+    def n(self) -> int:
+        return len(self.p)
+
+    @cached_property
+    def total(self) -> float:
+        return float(self.n if self.weights is None else self.weights.sum())
+
+    @property
+    def effective(self) -> float:
+        """(Σw)²/Σw², or the sum of counts."""
+        if self.weights is None or self.counts:
+            return self.total
+        return effective_rows(self.weights)
+
+    @cached_property
+    def steps(self) -> tuple[float, float]:
+        """How far one row that was drawn, and one that was not, may move a sum of gaps: see `numerics.unseen_reach`.
+
+        Of gaps whose signs are not known Σ |c|³ / Σ c², c = w (p - y) / W; at least Σ w² / W², as small gaps say little
+        about large ones. A row that was not drawn may have the largest weight, and the wrong label.
+        """
+        if self.weights is None or self.counts:
+            return 1 / self.total, 1 / self.total
+        c = np.abs(self.residual * self.shares)
+        square = float(c @ c)
+        seen = float(c**2 @ c) / square if square > 0 else 0.0
+        return max(seen, 1 / self.effective), float(self.weights.max()) / self.total
+
+    @cached_property
+    def residual(self) -> Floats:
+        """p - y."""
+        return residual(self.p, self.complement, self.hit)
+
+    @cached_property
+    def ranked(self) -> Ranked:
+        order = None if self.weights is None else self.order
+        return Ranked.of(self.p, self.complement, self.hit, self.weights, order)
+
+    @cached_property
+    def order(self) -> Ints:
+        """Rows by odds, ties in any order."""
+        return np.argsort(odds(self.p, self.complement))
+
+    @cached_property
+    def stable_order(self) -> Ints:
+        """Rows by odds, ties in row order."""
+        return np.argsort(odds(self.p, self.complement), kind="stable")
+
+    @cached_property
+    def shares(self) -> Floats:
+        """(N,) w / W."""
+        return np.broadcast_to(1 / self.total if self.weights is None else self.weights / self.total, (self.n,))
+
+    def sums(
+        self,
+        index: Rowwise | npt.NDArray[Any],
+        bins: int,
+        values: Rowwise | npt.NDArray[Any] | None = None,
+        power: int = 1,
+    ) -> Floats:
+        """Σ share^power · values per bin (None: 1); counts enter once however large the power.
+
+        Functions of a slice of the rows take no memory for all of them.
+        """
+        found = np.zeros(bins)
+        for part in parts(self.n):
+            w = None if self.weights is None else self.weights[part]
+            if w is not None and power > 1 and not self.counts:
+                w = w**power
+            v = values(part) if callable(values) else None if values is None else values[part]
+            both = v if w is None else w if v is None else w * v
+            found += np.bincount(index(part) if callable(index) else index[part], both, bins)
+        return found / self.total**power
+
+    def mean(self, values: Floats, times: Floats) -> float:
+        """Σ share · values · times."""
+        return float(values @ times) / self.n if self.weights is None else float((self.shares * values) @ times)
+
+    def width_bins(self, bins: int, edges: Edges) -> Bins:
+        """Equal-width bins of [0, 1]."""
+        return self.once(width_table, bins, edges)
+
+    def mass_bins(self, bins: int, method: Equal) -> Bins:
+        """Bins of equal weight; see `adaece` for the methods."""
+        return self.once(mass_table, bins, method)
+
+    def cuts(self, bins: int) -> Floats:
+        """(bins + 1,) positions, in weight counted along `stable_order`, where equal-mass bins begin.
+
+        Rows and counts are whole: the first of uneven bins are larger by 1.
+        """
+        return self.cut(np.arange(bins + 1), bins)
+
+    def cut(self, which: Ints, bins: int) -> Floats:
+        """Some of `cuts`, by number."""
+        if self.weights is None or self.counts:
+            size, extra = divmod(round(self.total), bins)
+            return np.asarray(which * size + np.minimum(which, extra), np.float64)
+        return np.asarray(self.total * which / bins)
+
+
+@dataclass(frozen=True, eq=False)
+class Sample(Memoized):
+    """Columns with weights; `top` and `positive` are the outcomes that its metrics are of.
+
+    Attributes:
+        columns: what the blocked pass found.
+        weights: (N,) float64, or None for equal weights.
+        counts: whether weights are frequencies.
+        predictions: the scores, for metrics that need to read them again.
+        seed: of what is simulated.
+    """
+
+    columns: Columns
+    weights: Floats | None = None
+    counts: bool = False
+    predictions: Predictions | None = None
+    seed: int = 0
+
+    @classmethod
+    def of(cls, columns: Columns, predictions: Predictions | None = None, seed: int = 0) -> Sample:
+        """With the columns' own weights."""
+        return cls(columns, columns.weights, columns.weight_kind == "count", predictions, seed)
+
+    @property
+    def n(self) -> int:
+        return self.columns.condensed or self.columns.n
+
+    @cached_property
+    def top(self) -> BinaryOutcomes:
+        return self.outcomes(self.columns.confidence, self.columns.rest, self.columns.correct)
+
+    @cached_property
+    def positive(self) -> BinaryOutcomes:
+        c = self.columns
+        return self.outcomes(c.positive, np.where(c.predicted == 1, c.rest, c.confidence), c.labels == 1)
+
+    def outcomes(self, p: Floats, complement: Floats, hit: npt.NDArray[np.bool_]) -> BinaryOutcomes:
+        """A probability of each row, 1 - p, and whether it came true."""
+        c = self.columns
+        how = False, self.seed, c.precision
+        return BinaryOutcomes(p, complement, hit, self.weights, self.counts, c.groups, *how)
+
+    @cached_property
+    def own(self) -> Sample:
+        """The same, for what is kept here to refer to: a way back to this one would leave all rows to the garbage
+        collector, which may let several measurements pass before it frees their memory.
+        """
+        found = replace(self)
+        vars(found).update({name: getattr(self, name) for name in ("top", "positive")[: 1 + (self.columns.k == 2)]})
+        return found
+
+    def view(self, of: Of = "auto") -> BinaryOutcomes:
+        """What every command measures: the one place where `auto` becomes the event or the top label."""
+        return self.positive if of == "positive" or (of == "auto" and self.columns.k == 2) else self.top
+
+
+def choose(specs: Iterable[str], k: int, top_only: bool = False) -> list[Choice]:
+    """Spec strings as choices, each once; `all` stands for the whole shelf, `default` for the default set and `few` for
+    what a screen shows of it.
+
+    The spec of a choice is the shortest: of two classes `of=positive` goes without saying, of more `of=top`.
+
+    Args:
+        specs: what was asked for.
+        k: number of classes.  top_only: the predicted class alone has a probability, as in `Predictions`.
+
+    Raises:
+        UsageError: unknown metric or option, `of=positive` where there are not two classes, or what needs the
+            probabilities of every class where one alone is known.
+    """
+    chosen: dict[str, Choice] = {}
+    for spec in specs:
+        usual = [*DEFAULT, *(OF_EVENT if k == 2 and not top_only else ())]
+        group = spec.strip().lower()
+        asked = [*METRICS.entries] if group == "all" else usual if group == "default" else None
+        asked = [name for name in usual if name in FEW] if group == "few" else asked
+        for one in [spec] if asked is None else known(asked, top_only, k):
+            choice = _resolved(METRICS.choose(one), k)
+            if top_only and _of_every_class(choice.name):
+                problem = f"{choice.name} needs the probabilities of every class, not the confidence alone"
+                raise UsageError(
+                    problem, f"use {choice.traits.get('of_top', 'ece')}, or save the scores of every class"
+                )
+            chosen.setdefault(choice.spec, choice)
+    return list(chosen.values())
+
+
+def known(names: Iterable[str], top_only: bool, k: int = 2) -> list[str]:
+    """Names of metrics without those that cannot be measured, of confidences alone with what stands for them."""
+    here = [name for name in names if k == 2 or not traits(name).get("two_classes")]
+    if not top_only:
+        return here
+    there = (name if name in SETS else traits(name).get("of_top", name) for name in here)
+    return list(dict.fromkeys(name for name in there if name in SETS or not _of_every_class(name)))
+
+
+def traits(spec: str) -> Mapping[str, Any]:
+    """What the shelf says of a metric, by its name or a spec of it; nothing of what is no metric.
+
+    Of its value: `values`, `unit`, `better` (lower, higher, zero or neither), and `narrowed`, its range for k classes
+    (None: not known) and its options.
+    Of its names: `label` in sentences, `called` by other tools, `of_top` of the metric that stands for it where the
+    probability of the predicted class is all that is known.
+    Of what it reads: `distribution`, `class_bins`, `needs_scores`, `two_classes`, `entropy`, `binned`; `view`, the
+    probability that it is of where that is no option.
+    Of merging: `condensed`, see `lossy`.
+    Of gates and comparisons: `kept`, its column among the rows that a baseline keeps; `binary`, rows are right or
+    wrong; `by_label`, rows are -log of a probability of theirs; `refitted`, rows depend on a fit to others;
+    `table_bounds`, it has the bounds of `metrics.bounds`; `compared=False`, differences of it say nothing; `proper`,
+    no other probabilities than the true ones are better.
+    Of warnings: `raised`, chance makes it too large; `two_sided`, also where the model is calibrated; `largest_gap`,
+    it is that of one bin; `debiased`, what estimates its square without bias.  `parts`: shown with those of the Brier
+    score.
+    Of sentences: `error` and `named`, its place among the calibration errors and differences to speak of.
+    """
+    entry = METRICS.entry(spec.partition(":")[0])
+    return {} if entry is None else entry.traits
+
+
+def _of_every_class(name: str) -> bool:
+    """Whether a metric needs the probabilities of every class."""
+    return bool(traits(name).keys() & {"distribution", "class_bins", "needs_scores", "two_classes"})
+
+
+def _resolved(choice: Choice, k: int) -> Choice:
+    """The choice with `of=auto` where that says as much for k classes."""
+    of = choice.options.get("of")
+    if (of == "positive" or choice.traits.get("two_classes")) and k != 2:
+        fix = f"use {choice.traits.get('of_top', choice.name)}"
+        raise UsageError(f"{choice.spec} is for two classes, these are {k}", fix)
+    if of == ("positive" if k == 2 else "top"):
+        return Choice(choice.entry, {**choice.options, "of": "auto"})
+    return choice
+
+
+METRICS.shortest = _resolved
+
+
+def reads_scores(choice: Choice) -> bool:
+    """Whether columns do not tell the metric of some of the rows: it sums over classes, or reads the scores again."""
+    return "class_bins" in choice.traits or bool(choice.traits.get("needs_scores"))
+
+
+def needed_class_bins(choices: Sequence[Choice], k: int) -> list[ClassBins]:
+    """The class tables that these metrics read."""
+    tables = []
+    for choice in choices:
+        if "class_bins" in choice.traits:
+            options = {o: v for o, v in choice.options.items() if o != "norm"}
+            tables.append(choice.traits["class_bins"](k, **options))
+    return list(dict.fromkeys(tables))
+
+
+@one_thread()
+def estimates(sample: Sample, choices: Sequence[Choice], *, level: float = 0.95, scope: str = "") -> list[Estimate]:
+    """The chosen metrics of a sample; metrics that read scores again are null where there are none."""
+    within(level, Level, "level ")
+    if sample.top.total <= 0:
+        raise UsageError("every weight is 0", "pass weights of which one is positive")
+    return [_estimate(sample, choice, level, scope) for choice in choices]
+
+
+def _estimate(sample: Sample, choice: Choice, level: float, scope: str) -> Estimate:
+    of = choice.traits
+    common = {"name": choice.spec, "scope": scope, "unit": of.get("unit", ""), "better": of.get("better", "")}
+    if of.get("needs_scores") and sample.predictions is None:
+        return Estimate(**common, value=None, n=sample.n, reason="needs the scores, of which only columns were kept")
+    statistic: Statistic = sample.once(_statistic, choice)
+    value, fields = statistic.value, vars(statistic.interval(level)).copy()
+    if not math.isfinite(value) and not fields["reason"]:
+        fields["reason"] = "not defined on these rows" if math.isnan(value) else "a label has probability 0"
+    if fields["n"] is None:
+        fields["n"] = sample.n
+    return Estimate(**common, value=value, **fields)
+
+
+def _statistic(sample: Sample, choice: Choice) -> Statistic:
+    found: Statistic = choice(sample.own)
+    return found
+
+
+def columns_of(
+    predictions: Predictions, choices: Sequence[Choice], threads: int | None = 1, progress: Progress | None = None
+) -> Columns:
+    """The blocked pass with the class tables that these metrics need."""
+    tables = needed_class_bins(choices, predictions.k)
+    return columns(predictions, class_bins=tables, names=names_read(choices), threads=threads, progress=progress)
+
+
+def names_read(choices: Sequence[Choice]) -> Sequence[str]:
+    """The columns that these metrics read: of those of one probability how often it comes true, and nothing else."""
+    if all(choice.traits.get("binned") and "class_bins" not in choice.traits for choice in choices):
+        return LEAN
+    return NAMES if any(choice.traits.get("entropy") for choice in choices) else NAMES[:-1]
+
+
+# Which numbers, tables and figures of a result a screen shows first, by the traits of their metrics.
+
+
+def decides(name: str, facts: Any) -> bool:
+    """Whether a number is among the few that decide: the trait `first_screen` of its metric.
+
+    Args:
+        name: spec of the number; one that is not of a metric (a fitted parameter) is among them.
+        facts: of its result: its number of `classes`, and whether it is of confidences (`kind`).
+    """
+    where = trait(name, "first_screen", "always" if name.partition(":")[0] not in METRICS else "")
+    return bool(
+        where == "always"
+        or (where == "two classes" and facts.get("classes") == 2)
+        or (where == "confidence" and facts.get("kind") == "confidence")
+    )
+
+
+def trait(name: str, key: str, default: Any = None) -> Any:
+    """A trait of the metric of a spec."""
+    entry = METRICS.entry(name.partition(":")[0])
+    return default if entry is None else entry.traits.get(key, default)
+
+
+def tiered(estimates: Sequence[Estimate], few: Callable[[Estimate], bool]) -> list[Estimate]:
+    """Estimates of which a screen shows these first, the others where they are asked for."""
+    tiers: dict[bool, Tier] = {True: "few", False: "asked"}
+    return [dataclasses.replace(e, tier=tiers[few(e)]) for e in estimates]
+
+
+def measured(result: Result) -> Result:
+    """What was measured: of the parts of all rows only what its metric wants shown (the trait `of_parts`)."""
+    few = [e for e in result.estimates if decides(e.name, result.facts)]
+    whole = any(not e.scope for e in few)
+    shown = {id(e) for e in few if not whole or not e.scope or trait(e.name, "of_parts")}
+    return dataclasses.replace(result, estimates=tiered(result.estimates, lambda e: id(e) in shown))

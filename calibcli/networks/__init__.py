@@ -1,0 +1,1 @@
+"""Networks, which need PyTorch: checkpoints, data sets, architectures, losses, and curvature."""

@@ -1,0 +1,84 @@
+"""The shelf of networks, and the small choices that families share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from calibcli.core.errors import InputError
+from calibcli.core.options import Range
+from calibcli.core.shelves import Shelf
+
+ARCHITECTURES = Shelf("architecture", package="calibcli.networks.architectures")
+
+Activation = Literal["relu", "gelu", "silu", "tanh"]
+Norm = Literal["batch", "group", "none"]
+Init = Literal["fan_out", "default"]
+Size = Annotated[int, Range(1, 10_000_000)]
+Sizes = Annotated[tuple[int, ...], Range(1, 10_000_000)]
+Depth = Annotated[int, Range(1, 10_000)]
+Factor = Annotated[float, Range(1 / 64, 1000)]  # of 64 channels: at least one is left
+
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU, "tanh": nn.Tanh}
+
+
+def initialised(model: nn.Module, init: Init) -> None:
+    """Draw its convolutions from N(0, 2 / (k² outputs)) (He et al. 2015), or leave them as PyTorch draws them."""
+    for module in model.modules() if init == "fan_out" else ():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+
+def norm(name: Norm, channels: int) -> nn.Module:
+    """Batch norm, group norm with at most 8 groups that divide the channels, or nothing."""
+    if name == "batch":
+        return nn.BatchNorm2d(channels)
+    if name == "group":
+        return nn.GroupNorm(max(g for g in range(1, 9) if channels % g == 0), channels)
+    return nn.Identity()
+
+
+# The logits of any classifier, whatever its forward pass takes and returns.
+
+
+Inputs = Tensor | Mapping[str, Tensor]
+
+
+def logits(model: Any, inputs: Inputs) -> Tensor:
+    """The model's logits on a batch.
+
+    Args:
+        inputs: a tensor with rows first, or named tensors (tokens, masks) passed as keyword arguments.
+
+    Returns:
+        (n, K) with K >= 2; of an output object or dict, its `logits`. One column is the log-odds of class 1 and
+        becomes (0, z), which has the same probabilities.
+
+    Raises:
+        InputError: the output is not (n, K).
+    """
+    made: Any = model(**inputs) if isinstance(inputs, Mapping) else model(inputs)
+    first = next(iter(inputs.values())) if isinstance(inputs, Mapping) else inputs
+    rows = first.shape[0]  # len() would write the number of rows into an exported program
+    if not isinstance(made, Tensor):
+        if isinstance(made, Mapping) and "logits" in made:
+            made = made["logits"]
+        elif hasattr(made, "logits"):
+            made = made.logits
+        elif isinstance(made, tuple | list) and made:
+            made = made[0]
+    if not isinstance(made, Tensor):
+        raise InputError(f"the model returned {type(made).__name__}, not logits", "return a tensor (rows, classes)")
+    if made.ndim != 2 or made.shape[0] != rows:
+        shape = tuple(made.shape)
+        sequence = "of a sequence, those of one position: logits[:, -1]"
+        other = "of one logit a row: z[:, None]" if made.ndim == 1 else sequence
+        fix = f"return logits (rows, classes); {other}"
+        raise InputError(f"the model's output has shape {shape} for {rows} rows", fix)
+    if made.shape[1] == 1:
+        return torch.cat([torch.zeros_like(made), made], 1)
+    return made

@@ -1,0 +1,146 @@
+"""Convolutions over words, with a global maximum (GP-CNN)."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Annotated, cast
+
+import torch
+from torch import Tensor, nn
+
+from calibcli.core.errors import InputError
+from calibcli.core.options import Range
+from calibcli.networks.architectures.shelf import ARCHITECTURES, Size
+
+
+@ARCHITECTURES.add("text_cnn")
+class TextCNN(nn.Module):
+    """Three convolutions over words of fixed vectors, a global maximum and two linear layers (Mukhoti et al. 2020).
+
+    The global-pooling CNN that they train on 20 Newsgroups, with its maxima over `kernel` words after the first two
+    convolutions; `stride=5` is the network of Keras's example, theirs has 1. The vectors are no parameters: drawn from
+    N(0, 1), or those of `calib fit --embeddings`.
+
+    >>> from calibcli.networks.architectures import build
+    >>> sum(p.numel() for p in build("text_cnn").parameters())
+    247316
+
+    Args:
+        vocabulary: words, 0 for none.  width: of a vector.  filters: of each convolution.  kernel: words that it sees.
+        stride: of the maxima.  dropout: before the last layer.  classes: K.
+    """
+
+    vectors: Tensor
+
+    def __init__(
+        self,
+        *,
+        vocabulary: Size = 20_000,
+        width: Size = 100,
+        filters: Size = 128,
+        kernel: Annotated[int, Range(1, 100)] = 5,
+        stride: Annotated[int, Range(1, 100)] = 1,
+        dropout: Annotated[float, Range(0, 1, open_high=True)] = 0.3,
+        classes: Size = 20,
+    ) -> None:
+        super().__init__()
+        self.register_buffer("vectors", torch.randn(vocabulary, width))
+        with torch.no_grad():
+            self.vectors[0] = 0
+        self.convolutions = nn.Sequential(
+            *(nn.Conv1d(inputs, filters, kernel) for inputs in (width, filters, filters)),
+        )
+        self.pool = nn.MaxPool1d(kernel, stride)
+        self.hidden, self.dropout = nn.Linear(filters, filters), nn.Dropout(dropout)
+        self.linear = nn.Linear(filters, classes)
+
+    def forward(self, words: Tensor) -> Tensor:
+        x = nn.functional.embedding(words.long(), self.vectors).movedim(2, 1)
+        for number, convolution in enumerate(self.convolutions):
+            x = convolution(x).relu()
+            x = self.pool(x) if number < 2 else x.amax(2)
+        return cast(Tensor, self.linear(self.dropout(self.hidden(x).relu())))
+
+
+# LSTMs over binary trees of words (constituency Tree-LSTM).
+
+
+REFUSED = "a row is no binary tree of words", "pass trees as trainDevTestTrees_PTB.zip has them"
+Place = tuple[int, int]  # of a node: its height, its number at that height
+
+
+@ARCHITECTURES.add("tree_lstm")
+class TreeLSTM(nn.Module):
+    """An LSTM over binary trees of words of fixed vectors, and a linear layer on the root (Tai et al. 2015).
+
+    As Mukhoti et al. (2020) train it on the Stanford Sentiment Treebank. A word x has `c = W x`, `h = σ(V x) tanh c`;
+    two trees joined have `c = i u + f c_left + g c_right`, `h = tanh c`, whose gates i, f, g and u are of both h. A row
+    is a tree in postfix order: words by number, -1 where the two trees before it are joined, zeros at the end. The
+    vectors are no parameters: drawn from N(0, 1), or those of `calib fit --embeddings`.
+
+    >>> from calibcli.networks.architectures import build
+    >>> sum(p.numel() for p in build("tree_lstm").parameters())
+    271953
+
+    Args:
+        vocabulary: words, 0 for none.  width: of a vector.  dim: of h and c.  dropout: before the last layer.
+        classes: K.
+    """
+
+    vectors: Tensor
+
+    def __init__(
+        self,
+        *,
+        vocabulary: Size = 25_000,
+        width: Size = 300,
+        dim: Size = 150,
+        dropout: Annotated[float, Range(0, 1, open_high=True)] = 0.5,
+        classes: Size = 3,
+    ) -> None:
+        super().__init__()
+        self.register_buffer("vectors", torch.randn(vocabulary, width))
+        with torch.no_grad():
+            self.vectors[0] = 0
+        self.word = nn.Linear(width, 2 * dim)
+        self.left, self.right = nn.Linear(dim, 4 * dim), nn.Linear(dim, 4 * dim)
+        self.dropout, self.linear = nn.Dropout(dropout), nn.Linear(dim, classes)
+
+    def forward(self, trees: Tensor) -> Tensor:
+        words, joins, roots = _levels(trees.long().tolist())
+        x = nn.functional.embedding(torch.tensor(words, device=trees.device), self.vectors)
+        c, gate = self.word(x).chunk(2, 1)
+        h = gate.sigmoid() * c.tanh()
+        for left, right in joins:
+            i, f, g, u = (self.left(h[left]) + self.right(h[right])).chunk(4, 1)
+            joined = i.sigmoid() * u.tanh() + f.sigmoid() * c[left] + g.sigmoid() * c[right]
+            c, h = torch.cat([c, joined]), torch.cat([h, joined.tanh()])
+        return cast(Tensor, self.linear(self.dropout(h[roots])))
+
+
+def _levels(trees: list[list[int]]) -> tuple[list[int], list[tuple[list[int], list[int]]], list[int]]:
+    """All words; level by level, which nodes are joined, left and right; the roots. Nodes count in this order."""
+    words: list[int] = []
+    levels: list[list[tuple[Place, Place]]] = []
+    roots: list[Place] = []
+    for tree in trees:
+        stack: list[Place] = []
+        for number in tree:
+            if number > 0:
+                stack.append((0, len(words)))
+                words.append(number)
+            elif number < 0:
+                if len(stack) < 2:
+                    raise InputError(*REFUSED)
+                right, left = stack.pop(), stack.pop()
+                height = max(left[0], right[0])
+                if height == len(levels):
+                    levels.append([])
+                stack.append((height + 1, len(levels[height])))
+                levels[height].append((left, right))
+        if len(stack) != 1:
+            raise InputError(*REFUSED)
+        roots += stack
+    first = [0, *itertools.accumulate([len(words), *(len(level) for level in levels)])]
+    joins = [tuple([first[h] + n for h, n in side] for side in zip(*level, strict=True)) for level in levels]
+    return words, cast(list[tuple[list[int], list[int]]], joins), [first[h] + n for h, n in roots]

@@ -1,0 +1,418 @@
+"""ONNX graphs, run by onnxruntime: a network of declared operators, which can compute and nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import pickle
+import sys
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+from torch.fx import GraphModule
+from torch.utils._pytree import tree_map
+
+from calibcli.core.errors import InputError, check_path, refusing
+from calibcli.core.files import reading
+from calibcli.networks.checkpoint import factory as meta
+from calibcli.networks.checkpoint import safe_unpickler, weights
+from calibcli.scores.files import pickles
+from calibcli.scores.files.formats import safetensors
+from calibcli.scores.files.pickles import is_pickle
+from calibcli.scores.files.source import Source
+from calibcli.scores.other_files import UNREADABLE, named, note_checksums, program
+
+KINDS = {"float": np.float32, "float16": np.float16, "double": np.float64, "uint8": np.uint8, "int8": np.int8,
+         "int32": np.int32, "int64": np.int64, "bool": np.bool_}  # fmt: skip
+
+
+class Graph(nn.Module):
+    """An ONNX graph as a module: one input by position or several by name, logits out. It has no parameters.
+
+    Attributes:
+        taken: types and shapes of its inputs by name; a length that varies is a name or None.
+        opset: of its operators, where the file says.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        fix = "pip install 'calibcli[onnx]'"
+        with refusing(ImportError, f"{path} is an ONNX graph, and onnxruntime is not installed", fix):
+            import onnxruntime  # noqa: F401
+
+            from calibcli.networks import onnx_runtime
+        self.path = path
+        self.errors = (*onnx_runtime.FAILURES, RuntimeError, ValueError)
+        with refusing(self.errors, lambda e: f"{path} is not a readable ONNX graph ({_said(e)})", "export it again"):
+            self.session = onnx_runtime.session(path, torch.get_num_threads())
+        self.taken = {one.name: (_kind(one.type), tuple(one.shape)) for one in self.session.get_inputs()}
+        self.output = self._logits()
+
+    def _logits(self) -> str:
+        """The name of the output that holds them: `logits`, else the only one of real numbers by row.
+
+        Raises:
+            InputError: none, or several.
+        """
+        found = [o for o in self.session.get_outputs() if _kind(o.type) in ("float", "float16", "double")]
+        named = [one.name for one in found if one.name.lower() == "logits"]
+        tables = named or [one.name for one in found if len(one.shape) in (0, 2)]
+        if len(tables) == 1:
+            return str(tables[0])
+        held = ", ".join(f"{o.name} {o.type}" for o in self.session.get_outputs())[:200]
+        problem = f"{self.path} has {'no output' if not tables else 'several outputs'} of numbers (rows, classes)"
+        raise InputError(f"{problem}: {held}", "export it with one output named logits")
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Graph:
+        return self  # nothing in it changes
+
+    def forward(self, *args: Tensor, **named: Tensor) -> Tensor:
+        if args and len(self.taken) > 1:
+            problem = f"{self.path} takes {', '.join(self.taken)}, and the rows have one input without a name"
+            raise InputError(problem, f"name them: --inputs {','.join(self.taken)}")
+        given = dict(zip(self.taken, args)) if args else {k: t for k, t in named.items() if k in self.taken}
+        missing = [name for name in self.taken if name not in given]
+        if missing:
+            problem = f"{self.path} takes '{missing[0]}', which the rows do not have"
+            raise InputError(problem, "pass a data set with arrays of the names " + ", ".join(self.taken))
+        rows = {shape[0] for _, shape in self.taken.values() if shape and isinstance(shape[0], int)}
+        most = min(rows) if rows else None
+        made = in_pieces(self._run, [], given, most or 1, most)
+        return made if isinstance(made, Tensor) else torch.as_tensor(made)
+
+    def _run(self, **given: Tensor) -> Tensor:
+        feed: dict[str, Any] = {
+            name: t.detach().cpu().numpy().astype(KINDS[self.taken[name][0]]) for name, t in given.items()
+        }
+        wanted = "; ".join(f"{name} {_shape(shape)}" for name, (_, shape) in self.taken.items())
+        fix = f"it takes {wanted}: pass such rows, of pictures with --resize and --crop"
+        with refusing(self.errors, lambda e: f"{self.path} does not take these rows ({_said(e)})", fix):
+            found = self.session.run([self.output], feed)[0]
+        return torch.from_numpy(found if found.dtype != np.float16 else found.astype(np.float32))
+
+
+def _kind(text: str) -> str:
+    """`float` of `tensor(float)`; "" of what is no tensor of numbers."""
+    kind = text.removeprefix("tensor(").removesuffix(")")
+    return kind if kind in KINDS else ""
+
+
+def _shape(shape: Sequence[Any]) -> str:
+    sizes = ("N" if i == 0 and not isinstance(n, int) else str(n or "?") for i, n in enumerate(shape))
+    return f"({', '.join(sizes)})"
+
+
+def _said(error: BaseException) -> str:
+    """The first line of what onnxruntime says, without its number and place in the source."""
+    text = str(error).strip().partition("\n")[0]
+    return text.rpartition("] : ")[2][:200].rpartition(" : ")[2] or text[:200]
+
+
+def description(path: Path) -> dict[str, Any]:
+    """Inputs and outputs of a graph, for `inspect`."""
+    made = Graph(path)
+    inputs = [f"{name} {kind} {_shape(shape)}" for name, (kind, shape) in made.taken.items()]
+    outputs = [f"{o.name} {_kind(o.type) or o.type} {_shape(o.shape)}" for o in made.session.get_outputs()]
+    return {"inputs": ", ".join(inputs), "outputs": ", ".join(outputs), "logits": made.output}
+
+
+# Containers that hold code: refused unless the user trusts the file. Nothing here runs before that is checked.
+
+
+FAILURES = (*UNREADABLE, ImportError)
+
+
+def untrusted(path: Path, what: str) -> InputError:
+    """The error for a file that holds code."""
+    return InputError(
+        f"{path} holds {what}; nothing was executed",
+        "save its state dict (torch.save(model.state_dict(), ...)) and pass --arch, or pass --trust if you trust it",
+    )
+
+
+def unpickle(path: Path) -> Any:
+    """A trusted pickle.
+
+    Raises:
+        InputError: it cannot be loaded.
+    """
+    fix = "run with PYTHONPATH=FOLDER of the module that it names, or read its weights alone: --arch without --trust"
+    with refusing(FAILURES, lambda e: f"{path} cannot be unpickled ({e})", fix):
+        return torch.load(path, map_location="cpu", weights_only=False)
+
+
+@contextlib.contextmanager
+def _readable(path: Path, what: str, trust: bool, code: str) -> Iterator[None]:
+    """Refuse a file that is damaged or not trusted; warnings, such as that TorchScript is deprecated, are left out."""
+    if not trust:
+        raise untrusted(path, code)
+    said = refusing(FAILURES, lambda error: f"{path} is not a readable {what} file ({error})", "save it again")
+    with said, warnings.catch_warnings(action="ignore"):
+        yield
+
+
+def torchscript(path: Path, trust: bool) -> nn.Module:
+    """A TorchScript module.
+
+    Raises:
+        InputError: not trusted, or damaged.
+    """
+    with _readable(path, "TorchScript", trust, "a TorchScript program, which is code"):
+        module = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
+    object.__setattr__(module, "__class__", Scripted)
+    return cast(nn.Module, module)
+
+
+class Scripted(torch.jit.RecursiveScriptModule):  # type: ignore[name-defined,misc]
+    """A TorchScript module whose deep copies have leaf parameters; torch's own have an autograd history."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Scripted:
+        with torch.no_grad():
+            made = super().__deepcopy__(memo)
+        for mine, copied in zip(self.parameters(), made.parameters()):
+            copied.requires_grad_(mine.requires_grad)
+        object.__setattr__(made, "__class__", Scripted)
+        return cast(Scripted, made)
+
+
+def exported(path: Path, trust: bool) -> nn.Module:
+    """A `torch.export` program as a module that takes any number of rows.
+
+    Raises:
+        InputError: not trusted, or damaged.
+    """
+    with _readable(path, "torch.export", trust, "a torch.export program, inside which torch unpickles"):
+        return Exported(*_plain(torch.export.load(str(path))))
+
+
+def _plain(program: torch.export.ExportedProgram) -> tuple[GraphModule, int, int]:
+    """The program's graph, and the fewest and most rows that it takes.
+
+    Assertions about dtypes, which `Module.to` in the exported code leaves behind, would refuse another precision.
+    """
+    module = program.module()
+    for node in list(module.graph.nodes):
+        if node.target is torch.ops.aten._assert_tensor_metadata.default:
+            module.graph.erase_node(node)
+    module.recompile()
+    fewest, most = 1, sys.maxsize
+    users = set(program.graph_signature.user_inputs)
+    for node in program.graph.nodes:
+        value = node.meta.get("val")
+        if node.op == "placeholder" and node.name in users and isinstance(value, Tensor) and value.ndim:
+            rows = value.shape[0]
+            if isinstance(rows, int):
+                return module, rows, rows
+            limits = program.range_constraints.get(rows.node.expr)
+            if limits is not None:
+                fewest = max(fewest, int(limits.lower))
+                most = min(most, int(limits.upper)) if limits.upper < sys.maxsize else most
+    return module, fewest, most
+
+
+class Exported(nn.Module):
+    """A `torch.export` graph as an ordinary module: any number of rows, train and eval without effect.
+
+    A graph of a fixed or bounded batch size gets the rows in pieces, the last one filled up with copies of its last
+    row; what comes out for the copies is dropped.
+    """
+
+    def __init__(self, graph: GraphModule, fewest: int, most: int) -> None:
+        super().__init__()
+        self.__dict__["graph"] = graph  # not a child: the names of its layers stay as they were
+        self._modules, self._parameters, self._buffers = graph._modules, graph._parameters, graph._buffers
+        self.fewest, self.most = fewest, most
+        for module in self.modules():
+            module.training = False
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Exported:
+        return Exported(copy.deepcopy(self.__dict__["graph"], memo), self.fewest, self.most)
+
+    def train(self, mode: bool = True) -> Exported:
+        return self
+
+    def forward(self, *args: Tensor, **named: Tensor) -> Any:
+        most = None if self.most == sys.maxsize else self.most
+        return in_pieces(self.__dict__["graph"], args, named, self.fewest, most)
+
+
+def in_pieces(
+    call: Callable[..., Any], args: Sequence[Tensor], named: Mapping[str, Tensor], fewest: int, most: int | None
+) -> Any:
+    """`call` on so many rows at a time, the last piece filled up with copies, whose outputs are dropped."""
+    tensors = [*args, *named.values()]
+    rows = len(tensors[0])
+    pieces = []
+    for start in range(0, rows, most or rows):
+        piece = [t[start : start + (most or rows)] for t in tensors]
+        real = len(piece[0])
+        if real < fewest:
+            piece = [torch.cat([t, t[-1:].expand(fewest - real, *t.shape[1:])]) for t in piece]
+        out = call(*piece[: len(args)], **dict(zip(named, piece[len(args) :])))
+        pieces.append(tree_map(lambda t, real=real: t[:real], out))
+    return pieces[0] if len(pieces) == 1 else tree_map(lambda *parts: torch.cat(parts), *pieces)
+
+
+# Containers: from a path to tensors (or, when trusted, to a whole network), recognised by content, not by suffix.
+
+
+@dataclass
+class CheckpointContents:
+    """What a container held.
+
+    Attributes:
+        container: its kind, in words.  tensors: an object tree with the weights.
+        modules: networks that the container holds, by their entries.  metadata: our metadata, checked.
+        refusal: why the network itself is not taken, where a file holds one and is not trusted.
+    """
+
+    container: str
+    tensors: Any = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    modules: dict[str, nn.Module] = field(default_factory=dict)
+    refusal: InputError | None = None
+
+
+def read(path: Path, *, trust: bool) -> CheckpointContents:
+    """The contents of a checkpoint file or folder.
+
+    Raises:
+        InputError: not there, not a checkpoint, damaged, or holding code while `trust` is false (nothing is executed).
+    """
+    reading(path)
+    if path.is_dir():
+        return _folder(path)
+    with refusing(OSError, lambda e: f"cannot read {path} ({e.strerror})", check_path(path)), path.open("rb") as file:
+        head = file.read(16)
+    if path.name.endswith(".index.json"):
+        return _shards(path)
+    if path.suffix == ".safetensors" or safetensors.signature(head, path.stat().st_size):
+        return _safetensors([path], "safetensors")
+    if head[:2] == b"PK":
+        return _zip(path, trust)
+    if is_pickle(head):
+        return _pickle(path, "legacy pt", trust)
+    if path.suffix == ".onnx":
+        return _whole("ONNX graph", Graph(path))
+    if head[:4] == b"\x89HDF" or head[:4] == b"GGUF" or path.suffix in (".h5", ".keras", ".tflite"):
+        raise InputError(f"{path} is not a PyTorch checkpoint", "export its state dict to .safetensors")
+    raise InputError(f"{path} is not a checkpoint in a known format", "pass .safetensors, .pt, .pth or .ckpt")
+
+
+def damaged(path: Path, what: str) -> contextlib.AbstractContextManager[None]:
+    """Refuse a file that cannot be read inside the block as `what`."""
+    errors = (SafetensorError, zipfile.BadZipFile, *UNREADABLE)
+    return refusing(errors, lambda error: f"{path} is {what} ({error})", "save or fetch it again")
+
+
+def _folder(path: Path) -> CheckpointContents:
+    for name in ("model.safetensors.index.json", "pytorch_model.bin.index.json"):
+        if (path / name).is_file():
+            return _shards(path / name)
+    files = sorted(path.glob("*.safetensors")) or sorted(path.glob("pytorch_model.bin"))
+    files = [file for file in files if file.name == "model.safetensors"] or files
+    if len(files) == 1:
+        return read(files[0], trust=False)
+    if len(files) > 1:
+        raise InputError(f"folder {path} holds {len(files)} checkpoints", f"pass one of them, such as {files[0]}")
+    raise InputError(f"folder {path} holds no checkpoint", "pass the checkpoint file itself")
+
+
+def _shards(index: Path) -> CheckpointContents:
+    fix = "pass the .index.json that names the shards"
+    with refusing(UNREADABLE, f"{index} is not an index of shards", fix):
+        names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+    for name in names:
+        if not isinstance(name, str) or Path(name).name != name:
+            raise InputError(f"{index} names the shard '{name}' outside its folder", "keep the shards beside the index")
+        if not (index.parent / name).is_file():
+            raise InputError(f"shard {name} of {index} is missing", "put all shards beside the index")
+    paths = [index.parent / name for name in names]
+    reading(*paths)
+    if all(path.suffix == ".safetensors" for path in paths):
+        return _safetensors(paths, f"sharded safetensors ({len(paths)} files)")
+    tensors: dict[str, Any] = {}
+    for path in paths:
+        tensors.update(_pickle(path, "pt", trust=False).tensors)
+    return CheckpointContents(f"sharded pt ({len(paths)} files)", tensors)
+
+
+def _safetensors(paths: list[Path], container: str) -> CheckpointContents:
+    tensors: dict[str, Tensor] = {}
+    info: dict[str, str] = {}
+    for path in paths:
+        with damaged(path, "not a readable safetensors file"), safe_open(path, framework="pt") as file:
+            info.update(file.metadata() or {})
+            tensors.update({key: file.get_tensor(key) for key in file.keys()})  # noqa: SIM118 (not a mapping)
+    found = meta.parse(info[meta.KEY], str(paths[0])) if meta.KEY in info else {}
+    return CheckpointContents(container, tensors, metadata=found)
+
+
+def _zip(path: Path, trust: bool) -> CheckpointContents:
+    with damaged(path, "a damaged zip file"), zipfile.ZipFile(path) as file:
+        names = file.namelist()
+    if kind := program(names):
+        load = torchscript if kind == "TorchScript" else exported
+        return _whole(kind, load(path, trust))
+    if any(name.partition("/")[2] == "data.pkl" or name == "data.pkl" for name in names):
+        return _pickle(path, "pt", trust)
+    if any(name.endswith(".npy") for name in names):
+        raise InputError(f"{path} holds arrays, not a checkpoint", "pass it with --data, and the model first")
+    raise InputError(f"{path} is a zip file but not a PyTorch checkpoint", "pass .safetensors, .pt, .pth or .ckpt")
+
+
+def _pickle(path: Path, container: str, trust: bool) -> CheckpointContents:
+    source = Source(path)
+    note_checksums(source)
+    source.sha256()
+    names = set() if trust else named(source)
+    if not pickles.plain(names):
+        return _inert(path, container, names)
+    try:
+        with warnings.catch_warnings(action="ignore"):  # about the pickle protocols of damaged files
+            tree = torch.load(path, map_location="cpu", weights_only=True)
+    except UNREADABLE as error:
+        if trust:
+            tree = unpickle(path)
+        elif isinstance(error, pickle.UnpicklingError):
+            return _inert(path, container, names)
+        else:
+            said = str(error).partition("\n")[0][:200]
+            problem = f"{path} is damaged ({type(error).__name__}: {said})"
+            raise InputError(problem, "save or fetch it again") from None
+    kind = "pickled module" if (modules := weights.modules(tree)) else "state dict"
+    return CheckpointContents(f"{container} {kind}", tree, _own(tree, path), modules=modules)
+
+
+def _whole(kind: str, module: nn.Module) -> CheckpointContents:
+    """A container of one network."""
+    return CheckpointContents(kind, module, modules={"": module})
+
+
+def _inert(path: Path, container: str, names: set[str]) -> CheckpointContents:
+    """The tensors of a pickle that holds other objects too; those are not built."""
+    strange = sorted(name.removeprefix(pickles.STACKED) for name in names if not pickles.plain({name}))
+    listed = f" ({', '.join(strange[:3])}{', ...' if len(strange) > 3 else ''})" if strange else ""
+    refusal = untrusted(path, f"pickled Python objects{listed}")
+    try:
+        tree, unknown = safe_unpickler.read(path)
+        weights.tables(tree, str(path))
+    except (safe_unpickler.Hostile, InputError, StopIteration, MemoryError, *UNREADABLE):
+        raise refusal from None
+    shown = ": " * bool(unknown) + ", ".join(unknown[:3]) + (", ..." if len(unknown) > 3 else "")
+    note = f"only tensors were read; other objects in the file were left out, not executed{shown}"
+    return CheckpointContents(f"{container} state dict", tree, _own(tree, path), [note], refusal=refusal)
+
+
+def _own(tree: Any, path: Path) -> dict[str, Any]:
+    return meta.parse(tree[meta.KEY], str(path)) if isinstance(tree, Mapping) and meta.KEY in tree else {}

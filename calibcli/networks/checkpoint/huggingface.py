@@ -1,0 +1,328 @@
+"""Hugging Face model folders: `config.json` beside their weights, read with transformers when it is installed.
+
+Only what transformers itself has is built: code in the folder is never run, and of pickled weights the tensors alone
+are read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import os
+import re
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from calibcli.core.errors import InputError, refusing
+from calibcli.networks.checkpoint import processor
+from calibcli.networks.checkpoint.processor import LibraryModel
+from calibcli.networks.dataset.library_preparation import VOCABULARY, ForPictures, ForTexts, Preparation
+from calibcli.networks.user_code import FAILURES
+from calibcli.scores.files.formats import safetensors
+
+HEADS = ("ForSequenceClassification", "ForImageClassification", "ForAudioClassification", "ForMultipleChoice")
+TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "spiece.model", "tokenizer.model",
+              "sentencepiece.bpe.model")  # fmt: skip
+LAYERS, SIZES = 1000, 10_000_000  # numbers of layers, and sizes, that any configuration may have
+OF_LAYERS = re.compile(r"(^n|num|encoder|decoder)_(\w+_)?(layer|block|group|stage)s?$|layers$|depths?$|group_num$")
+NO_SIZE = re.compile(r"_ids?$|length|theta|position|period|base|timeout|seed")  # numbers that nothing is made of
+LONGEST = 1 << 20  # tokens: what tokenizers without a limit name is far beyond
+
+
+def is_model(path: Path) -> bool:
+    return os.path.isfile(path / "config.json")
+
+
+def model(path: Path) -> LibraryModel:
+    """The classifier of a folder, in float32.
+
+    Raises:
+        InputError: transformers is missing, the folder is not a classifier's of one class per row, it needs code, or
+            its weights are not all there.
+    """
+    fix = "pip install 'calibcli[hf]', or pass --arch to load its weights into a model of yours"
+    with refusing(ImportError, f"{path} is a Hugging Face model, and transformers is not installed", fix):
+        import transformers
+    transformers.utils.logging.disable_progress_bar()
+    with _loading(path, "check its config.json"):
+        return _model(path, transformers)
+
+
+def _model(path: Path, transformers: Any) -> LibraryModel:
+    config = _config(path)
+    name = next(iter(config.architectures or []), "")
+    with _loading(path, "check the installation: torchvision must be made for this torch, or not be there"):
+        made = getattr(transformers, name, None)
+    if made is None or not name.endswith(HEADS):
+        heads = ", ".join(f"...{head}" for head in HEADS)
+        raise InputError(f"{path} is a '{name or 'model without a head'}', not a classifier", f"pass one of {heads}")
+    _refuse_problem(path, config)
+    _refuse_missing(path, made, config)
+    with _loading(path, "check its config.json"):
+        found, stored, about = _weights(path, made, config)
+    missing = [key for key in about["missing_keys"] if not key.endswith("position_ids")]
+    if missing:
+        fix = "save the whole model: model.save_pretrained(folder)"
+        problem_text = f"{path} lacks {len(missing)} weights of {name}, first '{missing[0]}'"
+        raise InputError(f"{problem_text}: transformers would draw them at random", fix)
+    notes = [f"weights stored as {dtype} were converted to float32" for dtype in sorted(stored - {"float32"})]
+    if about["unexpected_keys"]:
+        left = sorted(about["unexpected_keys"])
+        notes.append(f"{len(left)} tensors that {name} does not have were left out, such as '{left[0]}'")
+    taken = inspect.signature(found.forward).parameters
+    return LibraryModel(name, _labels(config), _own(path, config, found, taken), notes, model=found.float())
+
+
+def _config(path: Path) -> Any:
+    """Of the classes that transformers itself has.
+
+    Raises:
+        InputError: it is damaged, needs code of its own, or names code that lies elsewhere.
+    """
+    about = processor.read_json(path / "config.json")
+    processor.refuse_code(path / "config.json", about)
+    _refuse_huge(path, about)
+    fix = "build it in code of yours: --arch-file net.py:make" if "auto_map" in about else "check its config.json"
+    return _made("AutoConfig", path, fix)
+
+
+def _made(kind: str, path: Path, fix: str) -> Any:
+    """What the class of transformers makes of a folder: nothing is fetched, no code in it is run."""
+    import transformers
+
+    with _loading(path, fix):
+        return getattr(transformers, kind).from_pretrained(path, local_files_only=True, trust_remote_code=False)
+
+
+@contextlib.contextmanager
+def _loading(path: Path, fix: str) -> Iterator[None]:
+    """Refuse what transformers cannot load inside the block. Neither warnings nor reports: what they would say is
+    refused or told as a note."""
+    from transformers.utils import logging
+
+    def problem(error: BaseException) -> str:
+        return f"{path} cannot be loaded by transformers ({str(error).strip().partition(chr(10))[0][:200]})"
+
+    before = logging.get_verbosity()
+    logging.set_verbosity(logging.CRITICAL)
+    try:
+        with refusing(_failures(), problem, fix), warnings.catch_warnings(action="ignore"):
+            yield
+    finally:
+        logging.set_verbosity(before)
+
+
+def _failures() -> tuple[type[BaseException], ...]:
+    """What transformers and the libraries below it raise where files are damaged."""
+    from huggingface_hub import errors
+    from safetensors import SafetensorError
+
+    return (*FAILURES, MemoryError, SafetensorError, getattr(errors, "StrictDataclassError", SafetensorError))
+
+
+def _stored_bytes(path: Path) -> int:
+    """Bytes of a folder's weights."""
+    return sum(file.stat().st_size for file in path.iterdir() if file.suffix in (".safetensors", ".bin", ".onnx"))
+
+
+def _refuse_huge(path: Path, about: Any, name: str = "config.json") -> None:
+    """Refuse whole numbers beyond what the weights in the folder can be of, before anything of that size is made.
+
+    Raises:
+        InputError: more layers, or a larger size, than bytes of weights allow.
+    """
+    for key, value in about.items() if isinstance(about, Mapping) else ():
+        within = f"{name}: {key}"
+        _refuse_huge(path, value, within)
+        numbers = value if isinstance(value, list) else [value]
+        whole = [n for n in numbers if isinstance(n, int | float) and not isinstance(n, bool)]
+        if not whole or NO_SIZE.search(str(key)):
+            continue
+        stored = _stored_bytes(path)
+        most = max(LAYERS, stored // 1000) if OF_LAYERS.search(str(key)) else max(SIZES, stored)
+        if not all(abs(n) <= most for n in whole):
+            problem = f"{path / name}: {key} is {str(value)[:40]}, and its weights have {stored:,} bytes"
+            raise InputError(problem, "check its config.json, or fetch all of its weights")
+
+
+def _refuse_missing(path: Path, made: Any, config: Any) -> None:
+    """Refuse a configuration of far more parameters than the folder has bytes of weights.
+
+    Raises:
+        InputError: it is one.
+    """
+    asked, stored = 0, _stored_bytes(path)
+    with contextlib.suppress(*_failures()), torch.device("meta"), torch.random.fork_rng(devices=[]):
+        asked = sum(p.numel() for p in made(config).parameters())
+    if asked > 4 * stored + SIZES:
+        problem = f"{path / 'config.json'} asks for {asked:,} parameters, and its weights have {stored:,} bytes"
+        raise InputError(problem, "check its config.json, or fetch all of its weights")
+
+
+def _weights(path: Path, made: Any, config: Any) -> tuple[nn.Module, set[str], Mapping[str, Any]]:
+    """The model with its weights in float32, the types that they are stored in, and what transformers found."""
+    from calibcli.networks.checkpoint import containers, weights
+
+    how = {"config": config, "torch_dtype": torch.float32, "output_loading_info": True}
+    if any(path.glob("*.safetensors")):
+        found, about = made.from_pretrained(path, local_files_only=True, use_safetensors=True, **how)
+        return found, _stored(path), about
+    contents = containers.read(path, trust=False)
+    tensors = weights.main(weights.tables(contents.tensors, str(path)))
+    stored = {str(t.dtype).removeprefix("torch.") for t in tensors.values() if t.is_floating_point()}
+    found, about = made.from_pretrained(None, state_dict=tensors, **how)
+    return found, stored, about
+
+
+def _stored(path: Path) -> set[str]:
+    """The floating-point types of the tensors in safetensors files."""
+    kinds = {about["dtype"] for part in path.glob("model*.safetensors") for about in safetensors.described(part)}
+    return {safetensors.FLOATS[kind] for kind in kinds & safetensors.FLOATS.keys()}
+
+
+def _refuse_problem(path: Path, config: Any) -> None:
+    """Raises:
+    InputError: a head whose outputs are no logits of classes that exclude each other.
+    """
+    problem = getattr(config, "problem_type", None)
+    if problem == "multi_label_classification":
+        raise InputError(
+            f"{path} has a head of labels that do not exclude each other (problem_type multi_label_classification)",
+            "record sigmoid(logits) with targets (N, L) yourself: calib metrics FILE --multilabel",
+        )
+    if problem == "regression":
+        raise InputError(f"{path} predicts numbers (problem_type regression), not classes", "pass a classifier")
+
+
+def _labels(config: Any) -> list[str] | None:
+    """Names of the classes where they have any; of one logit, which is that of class 1, of both."""
+    labels = [str(config.id2label[i]) for i in sorted(config.id2label)]
+    if all(label == f"LABEL_{i}" for i, label in enumerate(labels)):
+        return None
+    return [f"not {labels[0]}", labels[0]] if len(labels) == 1 else labels
+
+
+def beside(path: Path, model: nn.Module, taken: Collection[str]) -> tuple[Preparation, list[str] | None]:
+    """How the folder of a graph that takes inputs of these names prepares rows, and the names of its classes."""
+    fix = "pip install 'calibcli[hf]', or move the graph out of the folder to go without them"
+    with refusing(ImportError, f"{path} has files of transformers, which is not installed", fix):
+        import transformers  # noqa: F401
+    with _loading(path, "check its config.json"):
+        config = _config(path)
+        _refuse_problem(path, config)
+        return _own(path, config, model, taken), _labels(config)
+
+
+def _own(path: Path, config: Any, model: nn.Module, taken: Collection[str]) -> Preparation:
+    """How the folder says that pictures and texts become inputs, each where it does."""
+    head = next(iter(config.architectures or []), "")
+    pictures: Callable[[], ForPictures] | None = None
+    texts: Callable[[], ForTexts] | None = None
+    if processor.description(path):
+        pictures = functools.partial(_pictures, path, config)
+    elif head.endswith("ForImageClassification"):
+        fix = "put it there (AutoImageProcessor.save_pretrained), or pass --mean, --std, --resize and --crop"
+        pictures = functools.partial(_lacking, path, "preprocessor_config.json, which says how to read pictures", fix)
+    if any((path / name).is_file() for name in TOKENIZERS):
+        texts = functools.partial(_texts, path, config, model, taken)
+    elif head.endswith(("ForSequenceClassification", "ForMultipleChoice")):
+        fix = "put it there (AutoTokenizer.save_pretrained), or pass input_ids and attention_mask as arrays"
+        texts = functools.partial(_lacking, path, "tokenizer", fix)
+    return Preparation(pictures, texts)
+
+
+def _lacking(path: Path, what: str, fix: str) -> NoReturn:
+    raise InputError(f"{path} has no {what}", fix)
+
+
+def _pictures(path: Path, config: Any) -> ForPictures:
+    """The image processor of a folder, after what its pipelines do: turned as EXIF says, and in colour."""
+    fix = "pip install pillow torchvision, or say what it does: --mean, --std, --resize, --crop"
+    made = _made("AutoImageProcessor", path, fix)
+
+    def make(picture: Any) -> NDArray[np.float32]:
+        with warnings.catch_warnings(action="ignore"):
+            rows = made(images=[picture], return_tensors="pt")["pixel_values"]
+        return np.asarray(rows[0], np.float32)
+
+    grey = getattr(config, "num_channels", 3) == 1
+    return ForPictures(
+        name=f"{type(made).__name__} of transformers",
+        make=make,
+        mode="L" if grey else "RGB",
+        upright=True,
+        steps=processor.words(made.to_dict()),
+    )
+
+
+def _texts(path: Path, config: Any, model: nn.Module, taken: Collection[str]) -> ForTexts:
+    """The tokenizer of a folder. Rows are filled up on the right, where a mask hides it, but for models that look back
+    from the last token of a row filled up on the left."""
+    if next(iter(config.architectures or [""])).endswith("ForMultipleChoice"):
+        fix = "pass input_ids (N, choices, tokens) and attention_mask as arrays"
+        raise InputError(f"{path} takes a text for every choice, which calib does not tokenize", fix)
+    made = _made("AutoTokenizer", path, "check its tokenizer files")
+    with _loading(path, "check its config.json and its tokenizer files"):
+        _refuse_empty(path, made)
+        longest = _longest(made, config, model)
+
+    def encode(texts: Sequence[str], second: Sequence[str] | None, cut: bool) -> Mapping[str, list[list[int]]]:
+        limits = {"truncation": True, "max_length": longest} if cut else {"truncation": False}
+        found = made(list(texts), *([] if second is None else [list(second)]), padding=False, verbose=False, **limits)
+        return {name: values for name, values in found.items() if name in taken}
+
+    def settle(used: NDArray[Any], last: NDArray[Any]) -> int:
+        """The model's own filling token, else the tokenizer's, else one that no row has, or that ends none: heads look
+        for the last token before the filling."""
+        held, chosen = set(used.tolist()), getattr(config, "pad_token_id", None)
+        if chosen is None and made.pad_token_id not in held:
+            chosen = made.pad_token_id
+        if chosen is None:
+            ends = set(last.tolist())
+            words = range(int(getattr(config, "vocab_size", len(held))))
+            chosen = next((i for i in words if i not in held), next(i for i in range(len(ends) + 1) if i not in ends))
+        config.pad_token_id = getattr(model, "config", config).pad_token_id = chosen
+        return int(chosen)
+
+    pad = {"token_type_ids": int(getattr(made, "pad_token_type_id", 0) or 0)}
+    left = config.model_type == "xlnet"
+    empty = frozenset(int(i) for i in made.all_special_ids if i is not None)
+    return ForTexts(f"{type(made).__name__} of transformers", encode, longest, pad, settle, left, empty)
+
+
+def _refuse_empty(path: Path, tokenizer: Any) -> None:
+    """Refuse a tokenizer without words.
+
+    Where the file of its vocabulary is missing, the library makes one of its special tokens alone, and every text
+    becomes the same.
+
+    Raises:
+        InputError: it has no words, or none for what is unknown.
+    """
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    words = tokenizer.get_vocab() if backend is None else backend.get_vocab(with_added_tokens=False)
+    unknown = getattr(getattr(backend, "model", None), "unk_token", None)
+    if set(words) <= set(tokenizer.all_special_tokens):
+        raise InputError(f"{path} has a tokenizer without its vocabulary", VOCABULARY)
+    if isinstance(unknown, str) and unknown not in words:
+        problem = f"{path} has a tokenizer whose vocabulary of {len(words):,} entries lacks '{unknown}'"
+        raise InputError(problem, VOCABULARY)
+
+
+def _longest(tokenizer: Any, config: Any, model: nn.Module) -> int | None:
+    """Tokens that a row may have: the least that tokenizer, configuration and learned positions allow."""
+    found = [tokenizer.model_max_length, getattr(config, "max_position_embeddings", None)]
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Embedding) and name.rpartition(".")[2] in ("position_embeddings", "wpe"):
+            skipped = 0 if module.padding_idx is None else module.padding_idx + 1  # RoBERTa counts from there
+            found.append(module.num_embeddings - skipped)
+    limits = [int(n) for n in found if isinstance(n, int | float) and 0 < n < LONGEST]
+    return min(limits) if limits else None

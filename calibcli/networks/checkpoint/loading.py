@@ -1,0 +1,349 @@
+"""A checkpoint from a file: contents, architecture, weights, checks."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from calibcli.core.errors import InputError, UsageError, refusing
+from calibcli.core.files import reading, sha256, unchanged
+from calibcli.networks import dataset
+from calibcli.networks.checkpoint import factory, huggingface, processor, weights
+from calibcli.networks.checkpoint import factory as meta
+from calibcli.networks.checkpoint.containers import CheckpointContents, Graph, read
+from calibcli.networks.checkpoint.factory import build, canonical, is_built_in, sized
+from calibcli.networks.checkpoint.weights import likely
+from calibcli.networks.dataset import Dataset
+from calibcli.networks.dataset.library_preparation import Preparation
+from calibcli.scores.files.arrays import parted
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A loaded model and what is known about it.
+
+    Attributes:
+        model: in eval mode, on the CPU, in float32.
+        architecture: its spec (`--arch` or the file's own), or the container's name where the file holds the network.
+        metadata: the file's calib metadata (see `checkpoint.metadata`), or {}.
+        source: the path as given.  sha256: of the file.  container: `safetensors`, `pt state dict`, ...
+        notes: what was recognised, renamed or left out, one sentence each.
+        classes: class names, or None.
+        data: data paths by role (`train`, `validation`, `test`), resolved against the checkpoint's folder.
+        own: how the model's own library prepares pictures and texts.
+    """
+
+    model: nn.Module
+    architecture: str
+    metadata: dict[str, Any]
+    source: str
+    sha256: str
+    container: str
+    prefix: str = ""
+    notes: list[str] = field(default_factory=list)
+    classes: list[str] | None = None
+    data: dict[str, str] = field(default_factory=dict)
+    own: Preparation = field(default_factory=Preparation)
+
+    def open_data(self, given: Any, *roles: str, **options: Any) -> Dataset:
+        """The data set the user named or has, else the one of the first of `roles` that the checkpoint names.
+
+        The checkpoint's preprocessing applies where the options are silent, and class names are put in its order.
+
+        Args:
+            options: of `dataset.load`.
+
+        Raises:
+            UsageError: none named anywhere.
+            InputError: as in `dataset.load`, or class names that the checkpoint does not know.
+        """
+        source = next((self.data[role] for role in roles if role in self.data), None) if given is None else given
+        if source is None:
+            raise UsageError(f"{self.source} does not say where its data lies", "pass --data FILE")
+        if given is None and not Path(source.rpartition("#")[0] or source).exists():
+            raise InputError(f"{source}, where {self.source} says its data lies, is not there", "pass --data FILE")
+        found = dataset.load(source, **{**self.preparing, **options})
+        if given is None:
+            found.notes.insert(0, f"data: {source}, as the checkpoint says")
+        if self.classes is None and found.classes and self.own.texts is not None:
+            order = ", ".join(found.classes[:8])
+            found.notes.append(f"the model does not name its classes: those of the data set are numbered as {order}")
+        return dataset.in_order(found, self.classes)
+
+    def with_gradients(self) -> Checkpoint:
+        """Itself.
+
+        Raises:
+            InputError: an ONNX graph, which has none.
+        """
+        if isinstance(self.model, Graph):
+            problem = f"{self.source} is an ONNX graph, which has no gradients"
+            raise InputError(problem, "pass the PyTorch checkpoint that it was exported from; calib logits takes it")
+        return self
+
+    @property
+    def preparing(self) -> dict[str, Any]:
+        """Options of `dataset.load` that this checkpoint decides."""
+        stem = next((m for m in self.model.modules() if isinstance(m, nn.Conv2d)), None)
+        channels = stem.in_channels if stem is not None else 0
+        return {
+            "preprocess": self.metadata.get("preprocess"),
+            "own": self.own,
+            "channels": channels,
+            "embeds": embeds(self.model),
+        }
+
+    def facts(self, found: Dataset) -> dict[str, Any]:
+        """What a result says of this checkpoint and its data."""
+        return {
+            "model": self.source,
+            "architecture": self.architecture,
+            "container": self.container,
+            **({"prefix": self.prefix} if self.prefix else {}),
+            "data": found.source,
+            "preprocess": dict(found.prepared) or found.preprocess.as_dict(),
+        }
+
+    def inputs(self, found: Dataset) -> list[dict[str, str]]:
+        """Path and sha256 of what was read, for the provenance of a result."""
+        return [{"path": one.source, "sha256": one.sha256} for one in (self, found) if one.sha256]
+
+
+def embeds(model: nn.Module) -> bool:
+    """Whether a model's first layer is an embedding: it looks its inputs up, so that whole numbers stay whole."""
+    first = next((m for m in model.modules() if m._parameters and not m._modules), None)
+    return isinstance(first, nn.Embedding | nn.EmbeddingBag)
+
+
+def load(path: str | Path, *, arch: str | None = None, arch_file: str | None = None, trust: bool = False) -> Checkpoint:
+    """Read a checkpoint. The global random state is left as it was.
+
+    Args:
+        path: file or folder; `model.pt#ema` takes the entry `ema` of a nested dict, else the names that begin so.
+        arch, arch_file: the architecture (see `build`); needed where the file does not carry a built-in one.
+        trust: allow containers that hold code (pickled modules, TorchScript, `torch.export`).
+
+    Raises:
+        InputError: unreadable, holding code while not trusted, weights that do not fit or are not finite, or several
+            networks that fit.
+        UsageError: an architecture spec that is wrong.
+    """
+    if arch is not None and arch_file is not None:
+        raise UsageError("both --arch and --arch-file were given", "pass one of them")
+    source = str(path)
+    file, key = parted(source)
+    reading(file)
+    with unchanged(*members(file)):  # torch, safetensors and transformers open files by name
+        return _load(source, file, key, arch, arch_file, trust)
+
+
+def _load(source: str, file: Path, key: str, arch: str | None, arch_file: str | None, trust: bool) -> Checkpoint:
+    home = folder_of(file)
+    about: dict[str, Any] = {"preprocess": said} if home and (said := processor.of_folder(home)) else {}
+    timm = processor.timm_config(home) if home else {}
+    given = arch is not None or arch_file is not None
+    if not given and (found_adapter := adapter(home or file)):
+        raise InputError(f"{found_adapter} holds an adapter, a change to a model that lies elsewhere", MERGE)
+    whole = home if home and not given and not timm and huggingface.is_model(home) else None
+    if whole and key:
+        raise UsageError(f"{whole} is a folder of one network", f"leave out #{key}")
+    contents = CheckpointContents("Hugging Face folder") if whole else read(file, trust=trust)
+    own, classes, prefix = Preparation(), contents.metadata.get("classes"), ""
+    if whole:
+        found = huggingface.model(whole)
+        model, architecture, notes = found.model, found.architecture, found.notes
+        own, classes = found.own, found.classes
+        config = getattr(getattr(model, "config", None), meta.KEY, None)  # which fine-tuning hands on
+        if isinstance(config, Mapping) and isinstance(config.get("folded"), Mapping):
+            about["folded"] = dict(config["folded"])
+    elif contents.modules and not given:
+        model, prefix, notes = weights.module(contents.modules, str(file), key)
+        architecture, notes = contents.container, notes + _widened(model)
+        if isinstance(model, Graph):
+            own, classes, about = beside(file, model.taken, model)
+    elif home and timm and not given:
+        made = factory.of_folder(timm)
+        own, classes = made.own, classes or made.classes
+        model, architecture, prefix, notes = _filled(contents, made.architecture, None, file, key, made.make)
+    else:
+        named = arch or arch_file or contents.metadata.get("architecture")
+        if named is None:
+            raise contents.refusal or _unknown(file, contents, key)
+        model, architecture, prefix, notes = _filled(contents, named, arch_file, file, key)
+        if not about and arch_file is None and (known := factory.published(architecture, model, str(file))):
+            about, own, notes = {"preprocess": known.preprocess}, known.own, notes + known.notes
+    weights.finite(model.eval(), source)
+    metadata = {**about, **contents.metadata}
+    return Checkpoint(
+        model=model,
+        architecture=architecture,
+        metadata=metadata,
+        source=source,
+        sha256=fingerprint(file),
+        container=contents.container,
+        prefix=prefix,
+        notes=contents.notes + notes + _folded(metadata),
+        classes=None if classes is None else [str(c) for c in classes],
+        data=meta.resolve(contents.metadata, file.parent),
+        own=Preparation() if "preprocess" in contents.metadata else own,
+    )
+
+
+def beside(
+    file: Path, taken: Collection[str], model: nn.Module | None = None
+) -> tuple[Preparation, list[str] | None, dict[str, Any]]:
+    """How the folder of an ONNX graph, as exporters write it, says that rows are prepared; its classes; `preprocess`.
+
+    Args:
+        taken: names of its inputs.
+    """
+    if not huggingface.is_model(file.parent):
+        return Preparation(), None, {}
+    own, classes = huggingface.beside(file.parent, nn.Module() if model is None else model, taken)
+    return own, classes, {"preprocess": found} if (found := processor.of_folder(file.parent)) else {}
+
+
+def _widened(module: nn.Module) -> list[str]:
+    """Half precision of a whole network to float32, in place, with a note of each."""
+    narrow = {p.dtype for p in module.parameters()} & {torch.float16, torch.bfloat16}
+    if narrow:
+        module.float()
+    return [f"weights stored as {_name(dtype)} were converted to float32" for dtype in sorted(narrow, key=str)]
+
+
+ADAPTER = "adapter_config.json"
+MERGE = "put both together: model.merge_and_unload().save_pretrained(folder)"
+STANDARD = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+
+
+def folder_of(file: Path) -> Path | None:
+    """The folder of a model: itself, or that of a file of its weights under the name that its libraries look for."""
+    if os.path.isdir(file):
+        return file
+    return file.parent if file.name in STANDARD and huggingface.is_model(file.parent) else None
+
+
+def adapter(path: Path) -> Path | None:
+    """The folder of a peft adapter, which changes a model that lies elsewhere: `path`, or where its weights lie."""
+    folder = path.parent if path.name.startswith("adapter_model.") else path
+    return folder if (folder / ADAPTER).is_file() else None
+
+
+def _folded(metadata: Mapping[str, Any]) -> list[str]:
+    found = meta.folded(metadata)
+    return [f"{found}: training takes it away, and another calibrator is fitted on top of it"] if found else []
+
+
+def members(path: Path) -> list[Path]:
+    """The files of a checkpoint: itself; of a folder or an index of shards, the weights and descriptions there.
+
+    Raises:
+        InputError: the folder cannot be read.
+    """
+    folder = folder_of(path) or (path.parent if path.name.endswith(".index.json") else None)
+    if folder is None:
+        outside = [path.with_name(path.name + end) for end in (".data", "_data")]  # weights of an ONNX graph
+        return [path, *(file for file in outside if path.suffix == ".onnx" and file.is_file())]
+    with refusing(OSError, lambda e: f"cannot read {folder} ({e.strerror})", "check the path"):
+        return sorted(p for p in folder.iterdir() if p.suffix in (".safetensors", ".bin", ".json", ".txt", ".model"))
+
+
+def fingerprint(path: Path) -> str:
+    """sha256 of a file; of several, that of their hashes by name."""
+    files = members(path)
+    if files == [path]:
+        return sha256(path)
+    return hashlib.sha256("".join(f"{p.name} {sha256(p)}\n" for p in files).encode()).hexdigest()
+
+
+def _filled(
+    contents: CheckpointContents,
+    architecture: str,
+    arch_file: str | None,
+    file: Path,
+    key: str,
+    make: Callable[[], nn.Module] | None = None,
+) -> tuple[nn.Module, str, str, list[str]]:
+    """The model with the file's weights, its full spec, the prefix of the weights, and remarks. Classes and channels
+    that the spec leaves open are those of the tensors."""
+    source, notes = str(file), list[str]()
+    tables = weights.tables(contents.tensors, source, key)
+    light = make is None and arch_file is None and is_built_in(architecture)
+    errors, fix = (RuntimeError, MemoryError, OverflowError), "check its options"
+
+    def made(**sizes: int) -> nn.Module:
+        # nothing is allocated or drawn until the shapes are known to agree
+        apart: Any = torch.device("meta") if light else torch.random.fork_rng(devices=[])
+        with refusing(errors, lambda e: f"'{architecture}' cannot be built ({str(e) or type(e).__name__})", fix), apart:
+            model = make() if make else build(None if arch_file else architecture, arch_file, **sizes)
+        return weights.fillable(model, architecture, light)
+
+    model = made()
+    found = weights.network(tables, model.state_dict(), source, key)
+    if make is None and (sizes := weights.sizes(found.tensors, model.state_dict())):
+        again = made(**sizes)
+        if not weights.sizes(found.tensors, again.state_dict()):
+            model = again
+            notes += [f"{n} {what}, as the weights have it" for what, n in sizes.items()]
+            architecture = sized(architecture, sizes)
+    architecture = canonical(architecture)
+    expected = model.state_dict()
+    tensors, renamed = weights.matched(found.tensors, expected, source, architecture), list(found.notes)
+    changed = {(v.dtype, expected[k].dtype) for k, v in tensors.items() if expected[k].is_floating_point()}
+    renamed += [
+        f"weights stored as {_name(a)} were converted to {_name(b)}" for a, b in sorted(changed, key=str) if a != b
+    ]
+    if light:  # the file's tensors become the parameters: a large model is in memory once
+        own = {
+            k: _owned(tensors[k], v) if k in tensors else torch.zeros_like(v, device="cpu") for k, v in expected.items()
+        }
+        model.load_state_dict(own, assign=True)
+    else:
+        with torch.no_grad():
+            for name, target in expected.items():
+                if name in tensors:
+                    target.copy_(tensors[name])
+    return model, architecture, found.prefix, notes + renamed
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _owned(found: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """`found` in the dtype of `like`, with memory of its own."""
+    found = found.detach().to(like.dtype).contiguous()
+    return found if found.untyped_storage().nbytes() == found.nbytes else found.clone()
+
+
+def _unknown(file: Path, contents: CheckpointContents, key: str) -> InputError:
+    spec, others = likely(weights.tables(contents.tensors, str(file), key), str(file), key)
+    fix = "pass --arch NAME:key=value, --arch module:factory or --arch-file net.py:factory"
+    if spec:
+        fix = f"its tensors fit --arch {spec}: pass that if it is right" + (f", with {others}" if others else "")
+    return InputError(f"{file} ({contents.container}) does not say which architecture it is", fix)
+
+
+IN_MEMORY = "(module)"  # in the place of the path of a file
+
+
+def of(model: Any, arch: str | None = None, arch_file: str | None = None, trust: bool = False) -> Checkpoint:
+    """The checkpoint of a path, or a module as one.
+
+    Raises:
+        InputError: a file that is refused.  UsageError: an architecture for a module.  TypeError: neither of both.
+    """
+    if not isinstance(model, nn.Module):
+        if not isinstance(model, str | Path):
+            raise TypeError(f"a model is a torch module or a path, not {type(model).__name__}")
+        return load(model, arch=arch, arch_file=arch_file, trust=trust)
+    if arch or arch_file:
+        raise UsageError("a module has its architecture", "leave arch and arch_file out")
+    return Checkpoint(model, type(model).__name__, {}, IN_MEMORY, "", "module")

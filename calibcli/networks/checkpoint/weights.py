@@ -1,0 +1,526 @@
+"""Decide which tensors of a file are the network: the one place that knows what entries and prefixes of names mean.
+
+A file may hold a network more than once: averaged weights beside the plain ones, the query and the key encoder of
+contrastive learning, student and teacher. An entry of a nested dict (`{"ema": {...}}`) and a prefix of names
+(`ema.conv1`) say the same, and `FILE#NAME` takes either. The order of a dict or of a set decides nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from calibcli.core.errors import InputError, UsageError, nearest
+from calibcli.networks.architectures import ARCHITECTURES
+
+USUAL = ("state_dict", "model_state_dict", "model", "net", "network", "params", "weights", "module")
+AVERAGED = re.compile(r"(?:^|[._])(?:ema|swa|averaged)(?:[._]|$)", re.IGNORECASE)  # `model_ema`, `ema_model.module`
+RENAMED = (("fc.", "linear."), ("downsample.", "shortcut."))  # torchvision's names for parts of a ResNet
+WRAPPERS = re.compile(r"(_orig_mod|_checkpoint_wrapped_module|_fsdp_wrapped_module)\.")  # of layers, within names
+AROUND = ("state_dict", "model_state_dict", "module", "_orig_mod")  # entries and wrappers that name no network
+COUNTERS = ("total_ops", "total_params", "num_batches_tracked")  # profilers' leavings; absent from old files
+DEEPEST = 4  # entries within entries that are looked into
+SHOWN = 8  # names in a message
+Tensors = dict[str, Tensor]
+Tables = dict[str, Tensors]
+
+
+@dataclass(frozen=True)
+class NetworkTensors:
+    """One network of a file.
+
+    Attributes:
+        tensors: by the names of the model where it is known.
+        prefix: what `FILE#prefix` calls it; "" where nothing but wrappers stand before the names.
+        notes: what was taken off, renamed or left out, one sentence each.
+    """
+
+    tensors: Tensors
+    prefix: str = ""
+    notes: list[str] = field(default_factory=list)
+
+
+def tables(tree: Any, source: str, key: str = "") -> Tables:
+    """All dicts of tensors in what a file held, by the entries that lead there (`ema.module`, "" for the top).
+
+    Args:
+        source: the file, for messages.
+        key: an entry or a prefix of names: what lies outside is left out, and `key` is taken off.
+
+    Raises:
+        InputError: no tensors by name, or nothing of that name.
+    """
+    found: Tables = {}
+    for name, value in _entries(tree):
+        state = value.state_dict() if isinstance(value, nn.Module) else value
+        tensors = {str(k): v for k, v in state.items() if isinstance(v, Tensor)}
+        if tensors:
+            found[name] = tensors
+    if not found:
+        shown = ", ".join(map(str, list(tree)[:SHOWN])) if isinstance(tree, Mapping) else type(tree).__name__
+        raise InputError(f"{source} holds no state dict (found: {shown})", "save model.state_dict()")
+    return _under(found, source, key) if key else found
+
+
+def modules(tree: Any) -> dict[str, nn.Module]:
+    """All pickled networks in what a file held, by their entries."""
+    return {name: value for name, value in _entries(tree) if isinstance(value, nn.Module)}
+
+
+def _entries(tree: Any) -> Iterator[tuple[str, Any]]:
+    """Dicts and modules of a tree, each once, by the shortest and first of its names."""
+    level = [("", tree)]
+    seen = set()
+    for _ in range(DEEPEST + 1):
+        below = []
+        for name, value in sorted(level, key=lambda entry: entry[0]):
+            if not isinstance(value, Mapping | nn.Module) or id(value) in seen:
+                continue
+            seen.add(id(value))
+            yield name, value
+            if isinstance(value, Mapping):
+                below += [(joined(name, str(k)), v) for k, v in value.items()]
+        level = below
+
+
+def joined(*parts: str) -> str:
+    """The full name of what lies under some entries."""
+    return ".".join(filter(None, parts))
+
+
+def _under(found: Tables, source: str, key: str) -> Tables:
+    """The tables below `key`, by what is left of their names."""
+    fulls = [joined(table, name) for table, held in found.items() for name in held]
+    prefix = _resolved({full[:i] for full in fulls for i in _ends(full)}, source, key)
+    below: Tables = {}
+    for table, held in found.items():
+        full = {joined(table, name): value for name, value in held.items()}
+        inside = {name.removeprefix(f"{prefix}."): v for name, v in full.items() if name.startswith(f"{prefix}.")}
+        if not inside:
+            continue
+        rest = table[len(prefix) + 1 :] if table.startswith(f"{prefix}.") else ""
+        own = {name.removeprefix(f"{rest}.") if rest else name: value for name, value in inside.items()}
+        below.setdefault(rest, {}).update(own)
+    return below
+
+
+def _ends(name: str) -> list[int]:
+    """Where the dots of a name are."""
+    return [i for i, letter in enumerate(name) if letter == "."]
+
+
+def _resolved(names: Collection[str], source: str, key: str) -> str:
+    """The full name that `key` is or ends: `ema` for `state_dict.ema`.
+
+    Raises:
+        InputError: none, or several that lie equally deep.
+    """
+    same = [name for name in names if name == key or name.endswith(f".{key}")]
+    if not same:
+        tops = sorted({called(name).partition(".")[0] for name in names} - {""}) or ["nothing by name"]
+        raise InputError(f"{source} has no entry '{key}'", f"it holds: {', '.join(tops)[:300]}")
+    depth = min(name.count(".") for name in same)
+    first = [name for name in same if name.count(".") == depth]
+    if len(first) > 1:
+        raise InputError(f"{source} holds '{key}' {len(first)} times", f"pass {alternatives(source, first)}")
+    return first[0]
+
+
+def alternatives(source: str, names: Collection[str], key: str = "") -> str:
+    """What to pass to name a network: `FILE#a or FILE#b`."""
+    shown = [f"{source}#{joined(key, name)}" for name in sorted(names, key=lambda name: (len(name), name))]
+    if len(shown) > SHOWN:
+        shown = [*shown[:SHOWN], f"{len(shown) - SHOWN} others"]
+    return " or ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
+
+
+def called(prefix: str) -> str:
+    """A prefix without the entries and wrappers around it that name no network."""
+    parts = prefix.split(".")
+    while parts and parts[0] in AROUND:
+        del parts[0]
+    while parts and parts[-1] in AROUND:
+        del parts[-1]
+    return ".".join(parts)
+
+
+def _bare(name: str) -> str:
+    return WRAPPERS.sub("", name)
+
+
+def _renamed(name: str) -> str:
+    for old, new in RENAMED:
+        name = name.replace(old, new)
+    return name
+
+
+READINGS: tuple[tuple[str, Callable[[str], str]], ...] = (
+    ("", lambda name: name),
+    ("what wrappers of layers leave in names (_orig_mod. and the like) was taken out", _bare),
+    ("fc and downsample were read as linear and shortcut", _renamed),
+    ("wrappers of layers were taken out of names, fc and downsample read as linear and shortcut",
+     lambda name: _renamed(_bare(name))),
+)  # fmt: skip
+"""How names may be read, the plainest first, with the note of each."""
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A place where a network may lie: a table, a prefix of its names, and how they are read."""
+
+    table: str
+    prefix: str
+    reading: int
+    tensors: Tensors
+    total: int
+
+    @property
+    def full(self) -> str:
+        return joined(self.table, self.prefix.removesuffix("."))
+
+    @property
+    def order(self) -> tuple[int, int, str]:
+        return self.reading, len(self.full), self.full
+
+    def notes(self) -> list[str]:
+        notes = []
+        if self.prefix:
+            notes.append(f"prefix '{self.prefix}' taken off the names")
+            if len(self.tensors) < self.total:
+                notes.append(f"{self.total - len(self.tensors)} tensors outside '{self.prefix}' were left out")
+        return [*notes, *filter(None, [READINGS[self.reading][0]])]
+
+
+def network(found: Tables, expected: Mapping[str, Tensor], source: str, key: str = "") -> NetworkTensors:
+    """The network with the names that a model expects.
+
+    Args:
+        found: of `tables`.  source, key: as given there.
+
+    Raises:
+        InputError: several are left of the `networks`, and nothing says which is meant.
+    """
+    chosen = networks_of(found, expected, source, key)
+    if len(chosen) > 1:
+        raise _several([network.prefix for network in chosen], source)
+    return chosen[0]
+
+
+def networks_of(found: Tables, expected: Mapping[str, Tensor], source: str, key: str = "") -> list[NetworkTensors]:
+    """The networks with the most of the names that a model expects, at least one.
+
+    Averaged weights go where others stay, and of networks with equal numbers the first stays.
+    """
+    candidates = sorted(_candidates(found, expected), key=lambda c: c.order)
+    if not candidates:
+        return [NetworkTensors(main(found), called(key))]
+    plain, averaged = _parted([c.full for c in candidates])
+    chosen: list[_Candidate] = []
+    for candidate in candidates:
+        if candidate.full in plain and not any(_equal(candidate.tensors, c.tensors, expected) for c in chosen):
+            chosen.append(candidate)
+    fitting = [c for c in chosen if not missing_tensors(c.tensors, expected)] or chosen[:1]
+    fulls = [c.full for c in fitting]
+    distinct = len({called(full) for full in fulls}) == len(fulls)
+    made = []
+    for best in fitting:
+        tensors = best.tensors
+        if not best.prefix:  # copies in the same dict are none of the network's own tensors
+            copies = tuple(c.prefix for c in candidates if c.table == best.table and c.prefix)
+            tensors = {name: value for name, value in tensors.items() if not name.startswith(copies)}
+        full = joined(key, best.full)
+        notes = best.notes() + _left(best.full, averaged, source, key)
+        made.append(NetworkTensors(tensors, called(full) if distinct else full, notes))
+    return sorted(made, key=lambda network: (len(network.prefix), network.prefix))
+
+
+def _candidates(found: Tables, expected: Mapping[str, Tensor]) -> list[_Candidate]:
+    """Tables and prefixes with the most of the names; each read in the plainest way that finds that many."""
+    wanted = {name for name in expected if not name.endswith(COUNTERS)}
+    places: dict[tuple[str, str], tuple[int, int]] = {}
+    read: dict[tuple[str, int], dict[str, str]] = {}
+    for table, tensors in found.items():
+        for reading, (_, rename) in enumerate(READINGS):
+            names = {rename(name): name for name in tensors}
+            if len(names) < len(tensors):
+                continue  # two tensors would get one name
+            read[table, reading] = names
+            hits = Counter(name[:i] for name in names for i in _starts(name) if name[i:] in wanted)
+            for prefix, count in hits.items():
+                if count > places.get((table, prefix), (0, 0))[0]:
+                    places[table, prefix] = count, reading
+    most = max((count for count, _ in places.values()), default=0)
+    return [
+        _Candidate(
+            table,
+            prefix,
+            reading,
+            {n.removeprefix(prefix): found[table][o] for n, o in read[table, reading].items() if n.startswith(prefix)},
+            len(found[table]),
+        )
+        for (table, prefix), (count, reading) in places.items()
+        if count == most
+    ]
+
+
+def _starts(name: str) -> list[int]:
+    return [0, *(i + 1 for i in _ends(name))]
+
+
+def _equal(one: Tensors, other: Tensors, expected: Mapping[str, Tensor]) -> bool:
+    """Whether two candidates hold the same numbers under the model's names."""
+    names = [name for name in expected if not name.endswith(COUNTERS) and (name in one or name in other)]
+    return all(name in one and name in other and _same(one[name], other[name]) for name in names)
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    if one is other:
+        return True
+    return one.dtype == other.dtype and one.layout == other.layout == torch.strided and torch.equal(one, other)
+
+
+def _parted(names: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The plain ones of some names, and the averaged where those go."""
+    averaged = [name for name in names if AVERAGED.search(name)]
+    plain = [name for name in names if name not in averaged]
+    return (plain, sorted(averaged)) if plain else (averaged, [])
+
+
+def _left(chosen: str, averaged: Sequence[str], source: str, key: str = "") -> list[str]:
+    """The note that averaged weights were left."""
+    if not averaged:
+        return []
+    loaded = f"'{called(chosen)}' was" if called(chosen) else "the plain weights were"
+    shown = called(averaged[0])
+    return [f"{loaded} loaded; averaged weights are in '{shown}' (pass {alternatives(source, [shown], key)})"]
+
+
+def _several(names: Sequence[str], source: str) -> InputError:
+    """The error that lists networks of which none is meant more than the others."""
+    problem = f"{source} holds {len(names)} networks that fit"
+    rest = "" if all(names) else "; the one without a prefix has to be saved by itself"
+    return InputError(problem, f"pass {alternatives(source, [name for name in names if name])}{rest}")
+
+
+def missing_tensors(tensors: Tensors, expected: Mapping[str, Tensor]) -> list[str]:
+    """Names of the model that a file lacks; weights that layers share may be stored under one of their names."""
+    held = {place_tensors(expected[name]) for name in tensors if name in expected}
+    return [
+        name
+        for name, value in expected.items()
+        if name not in tensors and not name.endswith("num_batches_tracked") and place_tensors(value) not in held
+    ]
+
+
+def place_tensors(tensor: Tensor) -> tuple[Any, ...]:
+    """What two names of the same numbers have in common, on the device `meta` too."""
+    return tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape, tensor.stride()
+
+
+def main(found: Tables) -> Tensors:
+    """The dict that most likely holds the network of an unknown model: the top, else one of the usual entries, else the
+    largest."""
+
+    def order(name: str) -> tuple[bool, bool, int, str]:
+        usual = all(part in USUAL for part in name.split("."))
+        return name != "", not usual, -len(found[name]), name
+
+    plain, _ = _parted(list(found))
+    return found[min(plain, key=order)]
+
+
+def module(found: Mapping[str, nn.Module], source: str, key: str = "") -> tuple[nn.Module, str, list[str]]:
+    """The pickled network of a file, the entry that holds it, and notes.
+
+    Raises:
+        InputError: several, and nothing says which is meant.
+    """
+    if key:
+        name = _resolved(list(found), source, key)
+        return found[name], called(name), []
+    usual = [name for name in found if all(part in USUAL for part in name.split("."))]
+    averaged = [name for name in found if AVERAGED.search(name)]
+    if "" in found:
+        usual, averaged = [""], []
+    names = usual or [name for name in found if name not in averaged] or averaged
+    if len(names) > 1:
+        raise _several([called(name) for name in names], source)
+    return found[names[0]], called(names[0]), _left(names[0], averaged if names != averaged else [], source)
+
+
+# Which built-in architecture do these tensors fit? A suggestion for the error message; nothing is loaded by guess.
+
+
+HEAD = "linear.weight"
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def likely(tables: Tables, source: str, key: str = "") -> tuple[str | None, str]:
+    """The spec of a built-in architecture with the same names and shapes, or None; and how to name the network that is
+    meant, where several have them.
+
+    Activations, and the heads of attention, leave no trace in names and shapes, so this is never more than likely.
+    """
+    for spec in _specs(tables):
+        try:
+            choice = ARCHITECTURES.choose(spec)
+            with torch.device("meta"):
+                expected = choice().state_dict()
+        except (UsageError, RuntimeError):
+            continue
+        networks = networks_of(tables, expected, source, key)
+        wanted = _measured(expected)
+        for found in (_measured(network.tensors) for network in networks):
+            same = all(name in found and found[name].shape == value.shape for name, value in wanted.items())
+            if same and len(found) == len(wanted):
+                names = [network.prefix for network in networks if network.prefix]
+                return choice.spec, alternatives(source, names) if len(networks) > 1 else ""
+    return None, ""
+
+
+def _specs(tables: Tables) -> Iterator[str]:
+    """Specs that the shapes speak for, of every prefix that a last layer stands under."""
+    for _, tensors in sorted(tables.items()):
+        names = {key: key.replace("fc.", "linear.").replace("downsample.", "shortcut.") for key in tensors}
+        ends = {name.removesuffix(HEAD) for name in names.values() if name == HEAD or name.endswith(f".{HEAD}")}
+        for prefix in sorted(ends, key=lambda prefix: (len(prefix), prefix)):
+            inside = ((name, tensors[key].shape) for key, name in names.items() if name.startswith(prefix))
+            yield from _candidate_architectures({name.removeprefix(prefix): tuple(shape) for name, shape in inside})
+
+
+def _measured(tensors: Tensors) -> Tensors:
+    """Without batch norm's counters, which checkpoints of old do not have."""
+    return {key: value for key, value in tensors.items() if not key.endswith("num_batches_tracked")}
+
+
+def _candidate_architectures(shapes: Shapes) -> Iterator[str]:
+    head = shapes.get("linear.weight")
+    if head is None or len(head) != 2:
+        return
+    classes = head[0]
+    first = shapes.get("conv1.weight")
+    if first is not None and len(first) == 4:
+        width, channels = first[:2]
+        blocks = [_count(shapes, f"layer{stage}.") for stage in (1, 2, 3, 4)]
+        options = f"classes={classes},channels={channels}"
+        stem = "imagenet" if first[2] == 7 else "cifar"
+        for depth in (18, 34, 50):
+            yield f"resnet{depth}:width={width / 64},stem={stem},{options}"
+        for shortcut in ("A", "B"):
+            yield f"resnet:depth={6 * blocks[0] + 2},width={width},shortcut={shortcut},{options}"
+        inner = shapes.get("layer1.0.conv1.weight", (16,))[0]
+        yield f"wide_resnet:depth={6 * blocks[0] + 4},widen={inner // 16},{options}"
+    for part in ("hidden", "features"):
+        layers = [shapes.get(f"{part}.{i}.0.weight", (0, 0)) for i in range(_count(shapes, f"{part}."))]
+        widths = "/".join(str(shape[0]) for shape in layers)
+        if layers and part == "hidden":
+            yield f"mlp:inputs={layers[0][-1]},hidden={widths},classes={classes}"
+        elif layers:
+            for norm in ("batch", "group", "none"):
+                yield f"cnn:channels={layers[0][1]},widths={widths},classes={classes},norm={norm}"
+
+
+def _count(shapes: Shapes, prefix: str) -> int:
+    return len({key[len(prefix) :].partition(".")[0] for key in shapes if key.startswith(prefix)})
+
+
+# Tensors of a file into a model: every mismatch named.
+
+
+def matched(tensors: Tensors, expected: Mapping[str, Tensor], source: str, architecture: str) -> Tensors:
+    """The tensors in the model's order, after checking that names and shapes agree.
+
+    Raises:
+        InputError: a sparse tensor, missing or unexpected names (each with the nearest), or shapes that differ.
+    """
+    for name, tensor in tensors.items():
+        if tensor.layout != torch.strided:
+            raise InputError(f"{source}: tensor '{name}' is sparse", "save it dense: tensor.to_dense()")
+    tensors = {k: v for k, v in tensors.items() if k in expected or not k.endswith(COUNTERS)}
+    missing = missing_tensors(tensors, expected)
+    held = {place_tensors(expected[k]): v for k, v in tensors.items() if k in expected}
+    tied = {k: held[place] for k, v in expected.items() if k not in tensors and (place := place_tensors(v)) in held}
+    tensors |= tied  # safetensors holds weights that layers share under one name
+    unexpected = [k for k in tensors if k not in expected]
+    fix = "pass the --arch that this checkpoint was trained with"
+    if missing or unexpected:
+        odd = filter(None, (_listed("missing", missing, unexpected), _listed("unexpected", unexpected, missing)))
+        raise InputError(f"{source} does not fit {architecture}: {'; '.join(odd)}", fix)
+    wrong = [k for k in expected if k in tensors and tensors[k].shape != expected[k].shape]
+    if wrong:
+        first = wrong[0]
+        got, want = tuple(tensors[first].shape), tuple(expected[first].shape)
+        raise InputError(
+            f"{source} does not fit {architecture}: {len(wrong)} of {len(expected)} tensors differ in shape, "
+            f"first '{first}': {got} in the file, {want} in the model",
+            fix,
+        )
+    return tensors
+
+
+def fillable(model: nn.Module, architecture: str, light: bool) -> nn.Module:
+    """The model, whose state is tensors that numbers can be copied into (or `light`: that are replaced).
+
+    Raises:
+        InputError: packed integers, or tensors without memory.
+    """
+    for name, value in model.state_dict().items():
+        if not isinstance(value, Tensor) or value.is_quantized:
+            problem = f"'{name}' of {architecture} is packed: its layers are quantised"
+            raise InputError(problem, "pass the network and the weights before quantisation")
+        if value.is_meta and not light:
+            raise InputError(f"'{name}' of {architecture} is on the device meta", "make the network on the CPU")
+    return model
+
+
+def sizes(tensors: Tensors, expected: Mapping[str, Tensor]) -> dict[str, int]:
+    """Classes and channels of a file's tensors where these differ from the model's: the heads are those that differ in
+    their first dimension alone, the stem differs in its second."""
+    heads, stems = set(), set()
+    for name, want in expected.items():
+        have = tensors[name].shape if name in tensors else want.shape
+        if have == want.shape or len(have) != len(want.shape) or not len(have):
+            continue
+        if have[1:] == want.shape[1:]:
+            heads.add((int(want.shape[0]), int(have[0])))
+        elif len(have) == 4 and have[0] == want.shape[0] and have[2:] == want.shape[2:]:
+            stems.add(int(have[1]))
+    made = {"classes": heads.pop()[1]} if len(heads) == 1 else {}
+    return {**made, "channels": stems.pop()} if len(stems) == 1 else made
+
+
+def _listed(what: str, names: list[str], others: list[str], most: int = 4) -> str:
+    if not names:
+        return ""
+    shown = []
+    for name in names[:most]:
+        near = nearest(name, others[:2000])
+        shown.append(f"{name} (nearest: {near})" if near else name)
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{what} {', '.join(shown)}{more}"
+
+
+def finite(model: nn.Module, source: str) -> None:
+    """Refuse NaN and infinite weights. Buffers may be infinite, as masks and best values so far are.
+
+    Raises:
+        InputError: a parameter or running statistic is not finite, or a buffer NaN.
+    """
+    tensors = {k: v for k, v in model.state_dict().items() if isinstance(v, Tensor) and not v.is_quantized}
+    numbers = {k: v.detach() for k, v in tensors.items() if v.is_floating_point() and v.numel()}
+    free = {k for k, _ in model.named_buffers() if not k.endswith(("running_mean", "running_var"))}
+    # smallest and largest: NaN shows in both, and nothing of the tensor's size is made
+    ends = {k: [float(end) for end in torch.aminmax(v)] for k, v in numbers.items()}
+    bad = [
+        k for k, both in ends.items() if not all(map(math.isfinite, both)) and (k not in free or math.isnan(both[0]))
+    ]
+    if bad:
+        problem = f"{source}: {len(bad)} of {len(tensors)} tensors hold NaN or infinity, first '{bad[0]}'"
+        raise InputError(problem, "use an earlier checkpoint: the training diverged or the file is damaged")

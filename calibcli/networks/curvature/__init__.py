@@ -1,0 +1,348 @@
+"""Curvature of a loss around a checkpoint: eigenvalues, trace, density, gradient norm, each with both its errors.
+
+H is the Hessian of the mean loss over a stated data set in the trainable parameters, model in eval mode, without
+weight decay. Every number carries the error of its estimator (for this data) and of the sample (for the population).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from calibcli import headlines
+from calibcli.core.errors import UsageError
+from calibcli.core.figure_data import Plot, first_alone
+from calibcli.core.options import Level, OrNone, Seed, within
+from calibcli.core.result import Cell, Estimate, Result, Screen, Table
+from calibcli.core.shelves import Choice
+from calibcli.networks import checkpoint, inference
+from calibcli.networks import device as devices
+from calibcli.networks.architectures.shelf import logits
+from calibcli.networks.curvature import quantities as figures
+from calibcli.networks.curvature.engine import Engine, Progress, Shared
+from calibcli.networks.curvature.loss import LogitLoss, PlacedLoss, independent, name
+from calibcli.networks.curvature.problem import CurvatureProblem, Forward, IndexedData, Memory, Tensors
+from calibcli.networks.curvature.quantities import DEFAULT, QUANTITIES, QuantityEstimates
+from calibcli.networks.curvature.selftest import SelfTest, check
+from calibcli.networks.curvature.settings import held_together, memory_said, plain_recurrence, second_order
+from calibcli.networks.dataset import Dataset
+from calibcli.networks.losses import final
+
+HIDDEN = ("model", "data", "container", "tensors", "memory_plan", "krylov_basis", "ranks")
+"""Facts that a screen shows with `-v` alone: where the numbers come from, and how they were computed."""
+__all__ = ["DEFAULT", "QUANTITIES", "IndexedData", "LogitLoss", "Tensors", "curvature", "measure"]
+
+
+def measure(
+    model: nn.Module,
+    data: IndexedData | tuple[Any, torch.Tensor],
+    *quantities: str,
+    loss: LogitLoss | str | None = None,
+    train_loss: LogitLoss | str | None = None,
+    params: str = "*",
+    forward: Forward = logits,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+    batch_size: int = 0,
+    memory: Memory = "auto",
+    tf32: bool = False,
+    seed: int = 0,
+    level: float = 0.95,
+    progress: Progress | None = None,
+    interrupts: tuple[type[BaseException], ...] = (KeyboardInterrupt,),
+) -> Result:
+    """Curvature of the mean loss of `model` over `data`. The model and torch's global state are left as they were.
+
+    >>> from calibcli.networks.curvature import measure
+    >>> measure(model, (images, labels), "lambda_max", "trace")["trace"].value  # doctest: +SKIP
+
+    Args:
+        model: any classifier; evaluated in eval mode.
+        data: (inputs, labels) in memory, inputs a tensor or a dict of tensors by argument name; or an indexed data
+            set with `len()`, `labels` and `batch(rows, device=, dtype=)`.
+        quantities: specs from the shelf `QUANTITIES`, `DEFAULT` when none are given.
+        loss: `(logits, labels) -> (N,)`, or the spec of one, `focal:gamma=3`; cross-entropy by default.
+        train_loss: a second loss, measured beside it; its estimates are `scope="loss=NAME"`.
+        params: which trainable parameters count, as globs separated by commas.
+        forward: `(model, inputs) -> logits (n, K)`; by default a tensor, the `logits` of an output object or dict, the
+            first of a tuple; one column is the log-odds of class 1.
+        device, dtype: where and in which precision; those of the model's first parameter by default.
+        batch_size, memory: see `Problem`; they change time and memory, not results.
+        tf32: TF32 for the products of the Krylov run on a CUDA device; certificates, traces and gradients in float32.
+        seed: of start vectors and probes, which depend on it, on the block of 256 rows and on their number alone.
+        level: of the intervals.
+        progress: called with (fraction, text).
+        interrupts: exceptions after which what is known so far is returned (`facts["interrupted"]` names it).
+
+    Raises:
+        UsageError: an unknown quantity or option, `params` that match nothing, or TF32 elsewhere than in float32 on
+            a CUDA device.
+        InputError: data or a model that cannot be measured, or memory that does not suffice.
+    """
+    choices = [QUANTITIES.choose(spec) for spec in quantities or DEFAULT]
+    source = Tensors(*data) if isinstance(data, tuple) else data
+    first = next(iter(model.parameters()), torch.empty(0))
+    where = torch.device(device) if device is not None else first.device
+    plan: dict[str, Any] = {"device": where, "dtype": dtype or first.dtype, "batch_size": batch_size, "memory": memory}
+    if tf32 and (where.type != "cuda" or plan["dtype"] != torch.float32):
+        raise UsageError("TF32 is for float32 on a CUDA device", "leave --tf32 out, or pass --device cuda")
+    problem = CurvatureProblem(model, source, params=params, forward=forward, tf32=tf32, **plan)
+    given = [loss or "ce", *([train_loss] if train_loss is not None else [])]
+    losses: list[LogitLoss] = [PlacedLoss(final(one) if isinstance(one, str) else one, where) for one in given]
+    with second_order(where), plain_recurrence(problem.model), memory_said(problem), held_together() as signals:
+        certified = any(c.traits.get("certifies") and c.options.get("bound") != "estimate" for c in choices)
+        test = check(problem, losses[0], by_group=certified)
+        independent(problem)
+        shared = Shared(problem, seed, level, progress, signals)
+        found: list[tuple[LogitLoss, Choice, QuantityEstimates]] = []
+        for one in losses:
+            engine = Engine(shared, one)
+            found += [(one, choice, f) for choice, f in _run(engine, choices, interrupts)]
+        try:
+            shared.quality()
+        except interrupts as interrupt:
+            shared.stopped = type(interrupt).__name__
+    return _result(problem, shared, test, losses, found)
+
+
+def _run(
+    engine: Engine, choices: Sequence[Choice], interrupts: tuple[type[BaseException], ...]
+) -> list[tuple[Choice, QuantityEstimates]]:
+    """Each choice's finding, in the order asked; worked off in the order that shares most."""
+    shared = engine.shared
+    order = sorted(range(len(choices)), key=lambda i: int(choices[i].traits["order"]))
+    found: dict[int, QuantityEstimates] = {}
+    report = shared.progress
+    for position, i in enumerate(order):
+        shared.progress = _within(report, position, len(order))
+        try:
+            shared.agree()
+            found[i] = choices[i](engine)
+        except interrupts as interrupt:
+            shared.stopped = type(interrupt).__name__
+            found[i] = choices[i](engine)
+    shared.progress = report
+    engine.hessian.drop()
+    return [(choices[i], found[i]) for i in range(len(choices))]
+
+
+def _within(report: Progress, position: int, total: int) -> Callable[[float, str], None]:
+    return lambda fraction, text: report((position + min(max(fraction, 0.0), 1.0)) / total * 0.999, text)
+
+
+def _result(
+    problem: CurvatureProblem,
+    shared: Shared,
+    test: SelfTest,
+    losses: list[LogitLoss],
+    found: list[tuple[LogitLoss, Choice, QuantityEstimates]],
+) -> Result:
+    estimates: list[Estimate] = []
+    plots: list[Plot] = []
+    tables: list[Table] = []
+    notes = [*test.notes, *shared.notes]
+    for number, loss in enumerate(losses):
+        label = f"loss={name(loss)}" if number else ""
+        layers: dict[str, torch.Tensor] = {}
+        for owner, choice, f in found:
+            if owner is not loss:
+                continue
+            for e in f.estimates:
+                scope = ", ".join(filter(None, (label, e.scope)))
+                level = shared.level if e.low is not None and "sampling_se" in e.detail and e.se is not None else None
+                number_of = choice.traits.get("estimate", choice.name) + choice.spec.removeprefix(choice.name)
+                estimates.append(
+                    dataclasses.replace(
+                        e,
+                        name=number_of,
+                        scope=scope,
+                        level=level,
+                        n=problem.layout.n,
+                        tier=choice.traits.get("tier", "few"),
+                    )
+                )
+            plots += [_labelled(p, label) for p in f.plots]
+            notes += f.notes
+            layers.update(f.layers)
+        if layers:
+            names, columns = by_layer(problem, layers)
+            tables.append(_layer_table(names, columns, problem, label))
+            plots += [_labelled(p, label) for p in figures.layers(names, columns)]
+    if problem.tf32:
+        notes.append("the products of the Krylov run are in TF32; residuals, traces and gradients are in float32")
+    if shared.stopped:
+        notes.append("interrupted: what was known by then is reported")
+    return Result(
+        command="curvature",
+        estimates=estimates,
+        tables=[_error_table(estimates), *tables],
+        plots=first_alone(
+            sorted(plots, key=lambda plot: plot.name.startswith("convergence")),  # how a number was got comes last
+            lambda plot: plot.name == figures.DENSITY,
+        ),
+        notes=list(dict.fromkeys(notes)),
+        facts={
+            "rows": problem.layout.n,
+            **shared.known_quality,
+            "parameters": problem.size,
+            "tensors": len(problem.tensors),
+            "losses": [name(one) for one in losses],
+            "memory_plan": problem.plan_text,
+            **({"tf32": True} if problem.tf32 else {}),
+            **({"krylov_basis": shared.basis} if shared.basis else {}),
+            "ranks": problem.layout.world,
+            "interrupted": shared.stopped,
+            "self_test": {"asymmetry": test.asymmetry, "difference": test.difference},
+        },
+        screen=Screen(pairs="errors", hidden=HIDDEN, one_page=True),
+    )
+
+
+def _error_table(estimates: list[Estimate]) -> Table:
+    """Both errors side by side: what the estimator leaves open on this data, and what the sample brings."""
+    errors = ("estimator_low", "estimator_high", "sampling_se")
+    return Table(
+        name="errors",
+        title="Error of the estimator (this data) and of the sample (the population)",
+        columns=["quantity", "scope", "value", *(error.replace("_", " ") for error in errors)],
+        rows=[[e.name, e.scope, e.value, *(e.detail.get(error) for error in errors)] for e in estimates],
+        tier="all",
+    )
+
+
+def by_layer(problem: CurvatureProblem, values: dict[str, torch.Tensor]) -> tuple[list[str], dict[str, torch.Tensor]]:
+    """Columns summed over the tensors of each module; norms and errors add in squares."""
+    owners = [n.rpartition(".")[0] or n for n in problem.names]
+    names = list(dict.fromkeys(owners))
+    index = torch.tensor([names.index(o) for o in owners])
+    columns = {}
+    for column, series in values.items():
+        quadratic = column.startswith("±") or "norm" in column
+        total = torch.zeros(len(names), dtype=torch.float64).index_add_(0, index, series**2 if quadratic else series)
+        columns[column] = total.sqrt() if quadratic else total
+    return names, columns
+
+
+def _layer_table(names: list[str], columns: dict[str, torch.Tensor], problem: CurvatureProblem, label: str) -> Table:
+    counts = dict.fromkeys(names, 0)
+    for tensor, size in zip(problem.names, problem.sizes):
+        counts[tensor.rpartition(".")[0] or tensor] += size
+    rows: list[list[Cell]] = [[n, counts[n], *(float(c[i]) for c in columns.values())] for i, n in enumerate(names)]
+    name, title = (f"layers {label}", f"Per layer, {label}") if label else ("layers", "Per layer")
+    return Table(name=name, columns=["layer", "parameters", *columns], rows=rows, title=title, tier="all")
+
+
+def _labelled(plot: Plot, label: str) -> Plot:
+    return dataclasses.replace(plot, name=f"{plot.name} {label}", title=f"{plot.title} ({label})") if label else plot
+
+
+def curvature(
+    model: nn.Module | str | Path,
+    data: Any = None,
+    *quantities: str,
+    loss: str | Callable[..., Any] = "ce",
+    train_loss: str | Callable[..., Any] | None = None,
+    params: str = "*",
+    memory: Literal["auto", "low", "high"] = "auto",
+    batch_size: int = 0,
+    tf32: bool = False,
+    level: float = 0.95,
+    arch: str | None = None,
+    arch_file: str | None = None,
+    trust: bool = False,
+    mean: str | None = None,
+    std: str | None = None,
+    size: str | None = None,
+    resize: str | None = None,
+    crop: str | None = None,
+    interpolation: str | None = None,
+    layout: str | None = None,
+    inputs: str | None = None,
+    labels: str | None = None,
+    subset: int | None = None,
+    split_seed: int | None = None,
+    device: str = "auto",
+    dtype: str = "float32",
+    seed: int = 0,
+    progress: Progress | None = None,
+    interrupts: tuple[type[BaseException], ...] = (KeyboardInterrupt,),
+) -> Result:
+    """Eigenvalues, trace, density and gradient norm of the mean loss around a network's weights, each with both errors.
+
+    >>> import torch
+    >>> model = torch.nn.Linear(1, 2, bias=False)
+    >>> torch.nn.init.zeros_(model.weight).shape
+    torch.Size([2, 1])
+    >>> found = curvature(model, (torch.ones(40, 1), torch.arange(40) % 2), "trace:exact=true", device="cpu")
+    >>> round(found["trace"].value, 6)  # p (1 - p) of each of two outputs
+    0.5
+
+    Args:
+        model: a module, which is left as it was; or a checkpoint.
+        data: (inputs, labels), a `torch.utils.data.Dataset` of such pairs, or where a data set lies; None: where the
+            checkpoint says. Inputs (N, ...) of any float, whole or byte type, or a dict of them by their names; whole
+            numbers in a dict, or before an embedding, stay whole (tokens, masks); labels (N,) integers.
+        quantities: specs such as `trace:precision=0.01`, in units of the loss (`calib list quantities` has their
+            sources); the default set without.
+        loss: spec of the loss, or a module, class or function of your own, `(logits (N, K), labels (N,)) -> (N,)`.
+        train_loss: a second one beside it; None: that of the checkpoint, or "none".
+        params: parameters that count, as globs separated by commas.
+        memory, batch_size: time and memory, not results.  tf32: TF32 for the products of the Krylov run, on a CUDA
+            device; certificates, traces and gradients stay in float32.  level: confidence level of the intervals.
+        arch, arch_file, trust: of a checkpoint; mean to split_seed: of the data set; see `calib curvature --help`.
+        device: auto, cpu, cuda or cuda:N.  dtype: float32 or float64.  seed: of start vectors and probes.
+        progress: called with (fraction, text).  interrupts: exceptions after which what is known is returned.
+
+    Raises:
+        InputError: a model or data that is refused.  UsageError: a wrong option.  TypeError: a quantity not in text.
+    """
+    _check(quantities, memory, level, batch_size, seed)
+    where, precision = devices.pick(device), devices.dtype(dtype)
+    measured = final(loss)
+    loaded = checkpoint.of(model, arch, arch_file, trust).with_gradients()
+    both = {"loss": measured, "train_loss": _beside(measured, train_loss, loaded)}
+    rows = {"mean": mean, "std": std, "size": size, "resize": resize, "crop": crop, "interpolation": interpolation}
+    rows |= {"layout": layout, "inputs": inputs, "labels": labels}
+    found = loaded.open_data(data, "test", "validation", **rows, subset=subset, split_seed=split_seed, trust=trust)
+    plan = {"params": params, "batch_size": batch_size, "memory": memory, "tf32": tf32, "seed": seed, "level": level}
+    how = {**both, **plan, "device": where, "dtype": precision, "progress": progress, "interrupts": interrupts}
+    return headlines.headed(_of_checkpoint(loaded, found, quantities, how))
+
+
+def _check(quantities: tuple[str, ...], memory: str, level: float, batch_size: int, seed: int) -> None:
+    for option, number, kind in (("level", level, Level), ("batch-size", batch_size, OrNone), ("seed", seed, Seed)):
+        within(number, kind, f"--{option} ")
+    if memory not in ("auto", "low", "high"):
+        raise UsageError(f"unknown memory plan '{memory}'", "choose from: auto, low, high")
+    for quantity in quantities:
+        if not isinstance(quantity, str):
+            raise TypeError(f"a quantity is a text, not {type(quantity).__name__}: curvature(model, data, 'trace')")
+        QUANTITIES.choose(quantity)
+
+
+def _beside(measured: Any, asked: str | Callable[..., Any] | None, loaded: checkpoint.Checkpoint) -> Any:
+    """The second loss: the one asked for, else the checkpoint's own; None where it is the first."""
+    named = asked or str(loaded.metadata.get("training", {}).get("loss") or "none")
+    second = None if named == "none" else final(named)
+    return None if getattr(second, "spec", second) == getattr(measured, "spec", measured) else second
+
+
+def _of_checkpoint(
+    loaded: checkpoint.Checkpoint, rows: Dataset, quantities: tuple[str, ...], how: dict[str, Any]
+) -> Result:
+    """What `measure` finds of a checkpoint, with where model and rows come from."""
+    inference.check(rows, loaded.model)
+    with devices.process_group(how["device"]):
+        found = measure(loaded.model, rows, *quantities, forward=inference.logits, **how)
+    run = {"seed": how["seed"], "device": str(how["device"]), "dtype": str(how["dtype"]).removeprefix("torch.")}
+    return dataclasses.replace(
+        found,
+        facts={**loaded.facts(rows), **found.facts},
+        notes=[*loaded.notes, *rows.notes, *found.notes],
+        provenance={"inputs": loaded.inputs(rows), **run},
+    )

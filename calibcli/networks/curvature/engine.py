@@ -1,0 +1,329 @@
+"""What the quantities of one loss share: logits, one Krylov run, Tr(G), the probes of H - G; each computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
+
+import torch
+from scipy import stats
+
+from calibcli.core.errors import InputError
+from calibcli.core.memory import trim
+from calibcli.networks import device as devices
+from calibcli.networks.curvature import trace as traces
+from calibcli.networks.curvature.ggn import GGNTrace, ggn_trace
+from calibcli.networks.curvature.loss import MOST_CLASSES, LogitLoss, Pairs, known_weights, parts, read
+from calibcli.networks.curvature.operator import (
+    Diagonals,
+    Operator,
+    SecondDerivative,
+    hessian_scalar,
+    rest_scalar,
+    slope,
+)
+from calibcli.networks.curvature.per_row_gradients import RowNorms
+from calibcli.networks.curvature.problem import PAIRS, CurvatureProblem, Scalar, normal
+from calibcli.networks.curvature.settings import ROUND, SHARE
+from calibcli.networks.curvature.spectrum import Certificate, Lanczos, Record, certify, least
+from calibcli.networks.device import Signals, free_bytes
+from calibcli.scores.predictions import same_rows
+
+Progress = Callable[[float, str], None]
+NEAR = 128 << 20  # bytes of other Ritz vectors that a certificate tells apart
+WORKING = 32  # bytes a parameter, at least, of a product and of the vectors around it, beside the basis
+ROUNDING = 8.0  # error of a product in units of the dtype's rounding of ‖H‖: float32 and float64 were found 3 apart
+
+
+class Shared:
+    """Model and data, and what does not depend on the loss."""
+
+    def __init__(
+        self,
+        problem: CurvatureProblem,
+        seed: int,
+        level: float,
+        progress: Progress | None,
+        signals: Signals | None = None,
+    ) -> None:
+        self.problem, self.seed, self.level, self.signals = problem, seed, level, signals
+        self.progress: Progress = progress or (lambda fraction, text: None)
+        self.stopped = ""  # the interrupt that arrived: no new work, only what is known
+        self.notes: list[str] = []
+        self.basis = ""  # the memory plan of the Krylov runs, in words
+        self.known_quality: dict[str, float] = {}
+
+    def agree(self, done: bool = True) -> bool:
+        """Whether every rank says `done`. A signal that came to one of them acts in all of them, here."""
+        if self.signals is None:
+            return done
+        (said, signal) = devices.all_least(self.problem.device, done, -(self.signals.received or 0))
+        if signal and not self.stopped:
+            self.signals.received = -signal
+            self.signals.release()
+        return bool(said)
+
+    def asked(self) -> bool:
+        """Whether this rank was asked to stop, and the others have not heard of it."""
+        return self.signals is not None and self.signals.received is not None
+
+    @cached_property
+    def norms(self) -> RowNorms:
+        found = self.problem.guard(lambda: RowNorms(self.problem))
+        if not found.mapped:
+            self.notes.append("per-row gradients are taken one row at a time: the model does not run under vmap")
+        return found
+
+    @cached_property
+    def logits(self) -> torch.Tensor:
+        """(N, K) of all rows, on the CPU and on every rank, in the model's precision (at least float32)."""
+        return read(self.problem)[0]
+
+    def heaviest(self, loss: LogitLoss) -> torch.Tensor | None:
+        """What `read` says of each row's heaviest pair, if the pass for the logits is still to be made."""
+        if "logits" in vars(self):
+            return None
+        self.logits, found = read(self.problem, (loss, self.labels, self.norms))
+        return found
+
+    @cached_property
+    def labels(self) -> torch.Tensor:
+        return torch.as_tensor(self.problem.source.labels).long().cpu()
+
+    def quality(self) -> None:
+        """Mean NLL in nats and accuracy of the rows: a wrong preprocessing shows in them. Nothing after an interrupt
+        that came before the logits."""
+        if self.stopped and "logits" not in vars(self):
+            return
+        n, k = self.logits.shape
+        if n > 1 and bool((self.logits == self.logits[0]).all()):
+            self.notes.append(same_rows(n, "logits"))
+        nll = sum(
+            float(torch.nn.functional.cross_entropy(self.logits[s].double(), self.labels[s], reduction="sum"))
+            for s in parts(n, k)
+        )
+        self.known_quality = {
+            "nll": nll / n,
+            "accuracy": float((self.logits.argmax(1) == self.labels).double().mean()),
+        }
+
+    def half_width(self, se: float, dof: float) -> float:
+        """Half the two-sided t-interval at the run's level."""
+        return float(stats.t.ppf(0.5 + self.level / 2, max(dof, 1))) * se
+
+
+class Engine:
+    """The work for one loss.
+
+    Args:
+        shared: model and data.
+        loss: the loss whose mean is differentiated.
+    """
+
+    def __init__(self, shared: Shared, loss: LogitLoss) -> None:
+        self.shared, self.problem, self.loss = shared, shared.problem, loss
+        self.named: dict[int, str] = {}  # rows that a note was written of
+        self._certificates: dict[int, Certificate] = {}
+        self._ggn: dict[tuple[float, bool], GGNTrace] = {}
+        self._probes: dict[tuple[int, int, int, bool], traces.Probes] = {}
+
+    @cached_property
+    def hessian(self) -> SecondDerivative:
+        return SecondDerivative(self.problem, hessian_scalar(self.loss))
+
+    @cached_property
+    def record(self) -> Record:
+        """The Hessian, remembering the products of the run that gives the eigenvalues."""
+        return Record(self.hessian, self._storage)
+
+    @cached_property
+    def krylov(self) -> Lanczos:
+        layout = self.problem.layout
+        remember = self._small and layout.micro <= layout.group and not self.problem.tf32  # at next to no cost
+        everywhere = all(devices.all_least(self.problem.device, remember))
+        return self.new_run(0, operator=self.record if everywhere else self.hessian)
+
+    @property
+    def _small(self) -> bool:
+        return self.problem.size * 100 * 8 <= 1 << 30
+
+    @property
+    def _storage(self) -> torch.dtype:
+        """Of Krylov vectors: float32 where products are no more exact than that, or memory would not suffice."""
+        return torch.float64 if self._small and self.problem.dtype == torch.float64 else torch.float32
+
+    def new_run(self, first: int, *, operator: Operator | None = None, capacity: int = 300) -> Lanczos:
+        """A Lanczos run from start vector number `first`.
+
+        Its basis is within a quarter of the free memory, or the smallest that a run can do with.
+
+        Raises:
+            InputError: the fewest vectors take more memory than is free.
+        """
+        problem, storage = self.problem, self._storage
+        size = problem.size
+        free = free_bytes(problem.device)
+        (free,) = devices.all_least(problem.device, free)  # ranks that restart apart would multiply different vectors
+        fits = free // 4 // (size * storage.itemsize)
+        need = size * (min(least(3), size) * storage.itemsize + WORKING)
+        if need > free:
+            raise InputError(
+                f"a Krylov run in {size:,} parameters takes at least {need / 2**30:.2g} GiB, of {free / 2**30:.2g} that"
+                f" are free on {problem.device}",
+                "measure fewer parameters (--params 'last_block.*'), or on a machine with more memory",
+            )
+        run = Lanczos(
+            operator or self.hessian,
+            lambda k: normal(size, self.shared.seed, first + k).to(problem.device),
+            capacity=int(min(capacity, fits)),
+            keep=6 if fits >= 32 else 3,
+            storage=storage,
+        )
+        gigabytes = run.capacity * size * storage.itemsize / 2**30
+        self.shared.basis = f"at most {run.capacity} vectors in {str(storage)[6:]} ({gigabytes:.2g} GiB)"
+        return run
+
+    def lanczos(self, done: Callable[[Lanczos], float], limit: int, text: Callable[[Lanczos], str]) -> bool:
+        """Extend the Krylov run until `done` (a fraction) reaches 1; whether it did within `limit` products."""
+        run = self.krylov
+        while run.products == 0 or not self.shared.agree(done(run) >= 1 or run.exhausted):
+            if self.shared.stopped or run.products >= limit:
+                return False
+            self.extend(run)
+            self.shared.progress(min(done(run), 0.99), text(run))
+        return True
+
+    def extend(self, run: Lanczos) -> None:
+        """One more product of a run."""
+
+        def room() -> None:
+            if not self.problem.keep:
+                self.hessian.drop()
+            run.basis.reserve(self.problem.device)
+
+        self.problem.guard(room)
+        run.extend()
+
+    def certificate(self, index: int) -> Certificate | None:
+        """What true products say of Ritz vector `index` (negative: from the top), or None after an interrupt."""
+        if index not in self._certificates and not self.shared.stopped:
+            ritz = self.krylov.ritz()
+            m = len(ritz.values)
+            known = ritz.values.abs() > 0.02 * float(ritz.values.abs().max())
+            near = [i for i in sorted({*range(max(0, m - 10), m), *range(min(m, 4))}) if i != index % m and known[i]]
+            near = sorted(near, key=lambda i: abs(i - index % m))
+            found = None
+            if self.krylov.operator is not self.hessian and not self.krylov.restarts:
+                chosen = [index % m, *near]
+                found = self.record.certificate(0, ritz.values[chosen], ritz.coordinates[:, chosen])
+            if found is None:
+                if not self._small:
+                    self.hessian.drop()  # memory: products by group have graphs of their own
+                    trim()
+                chosen = [index % m, *near[: max(1, NEAR // (self._storage.itemsize * self.problem.size))]]
+                found = certify(self.hessian, self.krylov.vectors(chosen), ritz.values[chosen])
+            rounding = ROUNDING * torch.finfo(self.problem.dtype).eps * float(ritz.values.abs().max())
+            self._certificates[index] = replace(found, residual=found.residual + rounding)
+        return self._certificates.get(index)
+
+    @cached_property
+    def splits(self) -> bool:
+        """Whether Tr(G) can be had from pairs: the loss knows its split, or K is small enough to compute it."""
+        if self.problem.classes <= MOST_CLASSES:
+            return True
+        row = torch.zeros(1, self.problem.classes, dtype=torch.float64)
+        return known_weights(self.loss, row, self.shared.labels[:1]) is not None
+
+    def ggn(self, target: float, exact: bool = False) -> GGNTrace | None:
+        """Tr(G) to the relative standard error `target`, or None after an interrupt."""
+        done = [g for (t, e), g in self._ggn.items() if t <= target and e >= exact]
+        if done or self.shared.stopped:
+            return done[0] if done else next(iter(self._ggn.values()), None)
+        s = self.shared
+        s.progress(0.0, "Tr(G)")
+        self.hessian.drop()
+        self._ggn[target, exact] = ggn_trace(
+            self.problem, s.norms, *self.pairs, target=target, seed=s.seed, exact=exact
+        )
+        return self._ggn[target, exact]
+
+    @cached_property
+    def pairs(self) -> tuple[Pairs, torch.Tensor | None]:
+        """Of all rows, and what the pass for the logits says of the heaviest ones."""
+        self.problem.room(PAIRS)
+        heaviest = self.shared.heaviest(self.loss)
+        return Pairs(self.loss, self.shared.logits, self.shared.labels), heaviest
+
+    @cached_property
+    def default_precision(self) -> float:
+        """0.3 of Tr(G)'s relative sampling error, taken as if the Jacobians' norms did not vary: known beforehand."""
+        mass = self.pairs[0].rows
+        mean = float(mass.mean())
+        return max(SHARE * float(mass.std(unbiased=False)) / mean / len(mass) ** 0.5, 1e-3) if mean > 0 else 1e-3
+
+    @cached_property
+    def has_curvature(self) -> torch.Tensor:
+        """(tensors,) bool: whose diagonal block of H - G does not vanish."""
+        if not self.splits:
+            return torch.ones(len(self.problem.tensors), dtype=torch.bool)
+        return traces.has_curvature(self.problem, self.shared.seed)
+
+    @cached_property
+    def convex(self) -> bool:
+        """Whether λmax >= 0 is proved: the loss is convex in the logits, and they are linear in the last tensor."""
+        last = len(self.problem.tensors) - 1
+        if self.problem.classes > MOST_CLASSES or bool((self.pairs[0].weights < -1e-12).any()):
+            return False
+        return not bool(traces.has_curvature(self.problem, self.shared.seed, [last])[0])
+
+    @property
+    def rest(self) -> Scalar:
+        """What the probes differentiate: H - G, or H where the loss does not split."""
+        return rest_scalar(self.loss) if self.splits else hessian_scalar(self.loss)
+
+    @cached_property
+    def prober(self) -> traces.Prober:
+        fixed = slope(self.loss) if self.splits else None
+        return traces.Prober(self.problem, self.rest, fixed, tensors=self.has_curvature, seed=self.shared.seed)
+
+    @cached_property
+    def diagonals(self) -> Diagonals:
+        """Of what the probes differentiate."""
+        return Diagonals(self.problem, self.rest, self.has_curvature, asked=self.shared.asked, agree=self.shared.agree)
+
+    @property
+    def steepness(self) -> torch.Tensor:
+        """(N,) squared norm of each row's slope of the loss in its logits, to which its H - G is proportional."""
+        if not self.splits:
+            return torch.ones(self.problem.layout.n, dtype=torch.float64)
+        z, y, of = self.shared.logits, self.shared.labels, slope(self.loss)
+        return torch.cat([of(z[s].double(), y[s]).square().sum(1) for s in parts(*z.shape)])
+
+    def probe(
+        self, first: int, count: torch.Tensor | int, base: float, *, cell: int = 0, layers: bool = False
+    ) -> traces.Probes | None:
+        """`count` (cells,) probes from number `first` on, in rounds; those of the rounds before an interrupt.
+
+        A cell of none is taken exactly. `layers` asks for each tensor's part. `base` is added in what the progress
+        says. `cell` is its number of rows.
+        """
+        cell = cell or traces.coarse(self.problem.layout.n)
+        count = count + torch.zeros(-(-self.problem.layout.n // cell), dtype=torch.long)
+        whole = layers or self.prober.whole(min(float(count.double().mean()), ROUND), cell)
+        key = first, int(count.sum()), cell, whole
+        rounds, n = max(1, -(-int(count.max()) // ROUND)), self.problem.layout.n
+        if key not in self._probes and not self.shared.stopped:
+            if not bool(count.all()):
+                self.shared.progress(0.0, f"Tr(H), the diagonal of {int((count == 0).sum())} cells of rows")
+                chosen = count == 0
+                self._probes[key] = traces.exactly(self.diagonals(cell, chosen), chosen, cell, whole)
+            for r in range(rounds):
+                start, stop = (first + count * i // rounds for i in (r, r + 1))
+                found = self.prober(start, stop, cell, whole=whole)
+                self._probes[key] = self._probes[key] + found if key in self._probes else found
+                mean = traces.summarise(self._probes[key], n)
+                self.shared.progress((r + 1) / rounds, f"Tr(H) {base + mean.value:.4g} ± {mean.se:.2g}")
+                self.shared.agree()
+        done = self._probes.get(key)
+        return done if done is not None and bool((done.forms[:, 0] >= count.clamp(1, 2)).all()) else None

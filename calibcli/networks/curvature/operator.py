@@ -1,0 +1,574 @@
+"""Gradients and products summed over each group of rows: one group after the other, or on a device many at once.
+
+A group is small, and a device would wait for its launches: mapped over groups, an operation is launched once for all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import chain, groupby
+from typing import Protocol
+
+import torch
+from torch.func import grad, vjp, vmap
+from torch.utils._pytree import tree_map
+
+from calibcli.core.errors import InputError
+from calibcli.networks import device as devices
+from calibcli.networks.curvature import settings
+from calibcli.networks.curvature.loss import LogitLoss
+from calibcli.networks.curvature.per_row_gradients import unless_unmapped
+from calibcli.networks.curvature.problem import CurvatureProblem, Inputs, Scalar, signs
+from calibcli.networks.device import free_bytes
+
+SHARE = 16  # part of the free memory for what is mapped at once to hold one vector for each group
+Part = tuple[int, torch.Tensor]
+"""(first group, (g, size) sums over the rows of each of g groups); float64, or the model's dtype."""
+
+
+class Groups:
+    """Sums over the rows of a group of the gradient of `scalar`, and of products with its second derivative."""
+
+    def __init__(self, problem: CurvatureProblem, scalar: Scalar) -> None:
+        self.problem, self.scalar = problem, scalar
+
+    @cached_property
+    def mapped(self) -> bool:
+        """Whether groups are mapped: where vmap runs the model and `scalar`."""
+        return maps(self.problem) and self.problem.guard(self._row_by_row)
+
+    def _row_by_row(self) -> bool:
+        with torch.no_grad():
+            logits, labels = self.problem.logits(range(2))
+
+        def row(z: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return self.scalar(z[None], y[None])
+
+        found = unless_unmapped(lambda: vmap(grad(row))(logits, labels))
+        z = logits.requires_grad_()
+        return found is not None and _agree(found, torch.autograd.grad(self.scalar(z, labels), z)[0])
+
+    @property
+    def at_once(self) -> int:
+        """Groups that are mapped together; 0 where one by itself is too much."""
+        problem = self.problem
+        row = 4 * problem.size * problem.dtype.itemsize  # the sums, and what becomes of them
+        return min(problem.rows // problem.layout.group, free_bytes(problem.device) // SHARE // row)
+
+    def gradients(self) -> Iterator[Part]:
+        """Sums over the rows of this rank's groups, in order; `at_once` is not 0."""
+        return map(self._part, self._runs())
+
+    def products(self, vector: torch.Tensor, plain: Callable[[range], torch.Tensor]) -> Iterator[Part] | None:
+        """Products with a vector (size,), summed over the rows of this rank's groups, in order; None where groups are
+        not mapped.
+
+        Where that is not known yet, the first of them are the trial: their sum must be the `plain` product of these
+        rows.
+        """
+        if not self.at_once or ("mapped" in vars(self) and not self.mapped):
+            return None
+        runs, part = list(self._runs()), partial(self._part, vector=vector)
+        if not runs or self.problem.maps is not None or not _worth(self.problem):
+            return map(part, runs) if self.mapped else None
+        first = unless_unmapped(lambda: part(runs[0]))
+        self.mapped = first is not None and _agree(first[1].sum(0), plain(runs[0]))
+        if first is None or not self.mapped:
+            return None
+        self.problem.maps = True
+        return chain([first], map(part, runs[1:]))
+
+    def _runs(self) -> Iterator[range]:
+        """Rows of as many groups as are mapped together, then those of a last one that is smaller."""
+        group, local = self.problem.layout.group, self.problem.layout.local
+        whole, step = local.stop - len(local) % group, self.at_once * group
+        yield from (range(start, min(start + step, whole)) for start in range(local.start, whole, step))
+        if whole < local.stop:
+            yield range(whole, local.stop)
+
+    def _part(self, rows: range, vector: torch.Tensor | None = None) -> Part:
+        group = self.problem.layout.group
+        inputs, labels = self.problem.batch(rows)
+        parts = max(1, len(rows) // group)
+        return rows.start // group, mapped(self.problem, self.scalar, fold(inputs, parts), fold(labels, parts), vector)
+
+
+def maps(problem: CurvatureProblem) -> bool:
+    """Whether rows are mapped: on a device, a model that vmap runs, where two rows agree with a plain product."""
+    if problem.maps is None:
+        problem.maps = _worth(problem) and problem.guard(lambda: _tried(problem))
+    return problem.maps
+
+
+def _worth(problem: CurvatureProblem) -> bool:
+    return problem.device.type != "cpu" and problem.layout.n > 1 and problem.layout.micro > 1
+
+
+def _tried(problem: CurvatureProblem) -> bool:
+    rows = range(2)
+    inputs, labels = problem.batch(rows)
+    v = signs(problem.size, 0, 0, range((1 << 31) + 1, (1 << 31) + 2))[0].to(problem.device).to(problem.dtype)
+    found = unless_unmapped(lambda: mapped(problem, _squares, fold(inputs, 2), fold(labels, 2), v))
+    if found is None:
+        return False
+    pieces = problem.product(problem.gradients(rows, _squares), problem.split(v))
+    return _agree(found.sum(0), torch.cat([piece.reshape(-1) for piece in pieces]))
+
+
+def _agree(found: torch.Tensor, true: torch.Tensor) -> bool:
+    return bool((found - true).norm() <= 1e-3 * true.norm())
+
+
+def _squares(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return logits.square().sum()
+
+
+def fold(rows: Inputs, parts: int) -> Inputs:
+    """(parts · n, ...) to (parts, n, ...)."""
+    return tree_map(lambda part: part.unflatten(0, (parts, -1)), rows)
+
+
+def mapped(
+    problem: CurvatureProblem, scalar: Scalar, inputs: Inputs, labels: torch.Tensor, vectors: torch.Tensor | None = None
+) -> torch.Tensor:
+    """(parts, size) gradients of `scalar`, summed over each part's rows, or products with its second derivative.
+
+    Args:
+        problem: the model.
+        scalar: of (logits, labels), a sum over rows.
+        inputs, labels: (parts, n, ...) rows.
+        vectors: (size,), or (parts, size) each part's own, to multiply by; gradients without.
+
+    Raises:
+        UNMAPPED: where vmap cannot run the model.
+    """
+    weights = {name: t.detach() for name, t in zip(problem.names, problem.tensors)}
+
+    def gradient(at: dict[str, torch.Tensor], x: Inputs, y: torch.Tensor) -> dict[str, torch.Tensor]:
+        def total(at: dict[str, torch.Tensor]) -> torch.Tensor:
+            return scalar(problem.outputs(x, problem.placed(at)), y)
+
+        found: dict[str, torch.Tensor] = grad(total)(at)
+        return found
+
+    def product(x: Inputs, y: torch.Tensor, v: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        found: dict[str, torch.Tensor] = vjp(lambda at: gradient(at, x, y), weights)[1](v)[0]
+        return found
+
+    if vectors is None:
+        found = vmap(gradient, (None, 0, 0))(weights, inputs, labels)
+    else:
+        v = dict(zip(problem.names, problem.pieces(vectors)))
+        found = vmap(product, (0, 0, None if vectors.ndim == 1 else 0))(inputs, labels, v)
+    return torch.cat([found[name].flatten(1) for name in problem.names], 1).detach()
+
+
+Cell = tuple[range, range]
+"""Its rows, and the numbers of its probes."""
+
+
+class DenseCells:
+    """Quadratic forms of the probes of several cells; the arguments are those of `trace.Prober`."""
+
+    def __init__(self, problem: CurvatureProblem, slope: Scalar | None, tensors: Sequence[bool], seed: int) -> None:
+        self.problem, self.slope, self.tensors, self.seed = problem, slope, tensors, seed
+
+    @property
+    def mapped(self) -> bool:
+        """Whether they are mapped. A loss that does not split is not: vmap might not run it."""
+        return self.slope is not None and maps(self.problem)
+
+    def light(self, wanted: Sequence[Cell]) -> bool:
+        """Whether the launches for a cell by itself, on a device, take longer than its work."""
+        probes = sum(len(rows) * len(numbers) for rows, numbers in wanted) / len(wanted)
+        return probes * self.problem.graph_bytes < settings.LIGHT
+
+    def __call__(self, wanted: Sequence[Cell], whole: bool) -> Iterator[tuple[range, torch.Tensor]]:
+        """(a cell's rows, (1 or 1 + tensors, m) forms of m of its probes), several times for a cell."""
+        problem = self.problem
+        pairs = [(rows, number) for rows, numbers in wanted for number in numbers]
+        room = free_bytes(problem.device) // SHARE // (4 * problem.size * problem.dtype.itemsize)
+        for count, alike in groupby(pairs, lambda pair: len(pair[0])):
+            same = list(alike)
+            step = max(1, min(problem.rows // count, room))
+            for i in range(0, len(same), step):
+                some = same[i : i + step]
+                forms = self._together(some, whole).double().cpu()
+                for (rows, _), form in zip(some, forms):
+                    yield rows, form[:, None]
+
+    def _together(self, pairs: Sequence[tuple[range, int]], whole: bool) -> torch.Tensor:
+        """(pairs, 1 or 1 + tensors) forms vᵀ(H - G)v of cells with as many rows, and of a probe of each."""
+        problem, slope = self.problem, self.slope
+        assert slope is not None
+        cells = {rows.start: rows for rows, _ in pairs}
+        place = {start: i for i, start in enumerate(cells)}
+        index = torch.tensor([place[rows.start] for rows, _ in pairs], device=problem.device)
+        inputs, labels = problem.batch(torch.cat([torch.arange(rows.start, rows.stop) for rows in cells.values()]))
+        with torch.no_grad():
+            logits = problem.outputs(inputs)
+        fixed = slope(logits, labels).view(len(cells), -1, problem.classes)[index]
+        drawn = [signs(problem.size, self.seed, rows.start, range(number, number + 1)) for rows, number in pairs]
+        v = torch.cat(drawn).to(problem.device).to(problem.dtype)
+        for piece, on in zip(torch.split(v, problem.sizes, 1), self.tensors):
+            if not on:
+                piece.zero_()
+        parts = mapped(problem, _along, _chosen(inputs, len(cells), index), fixed, v).mul_(v)
+        if not whole:
+            return parts.sum(1, keepdim=True)
+        sums = torch.stack([piece.sum(1) for piece in torch.split(parts, problem.sizes, 1)], 1)
+        return torch.cat([sums.sum(1, keepdim=True), sums], 1)
+
+
+def bend_at_once(problem: CurvatureProblem, rows: range, seed: int, which: Sequence[int] | None = None) -> torch.Tensor:
+    """`trace.has_curvature` of these rows, of all tensors: a direction in each tensor, mapped over the tensors."""
+    stream = torch.Generator().manual_seed(seed)
+    weights = torch.randn(len(rows), problem.classes, generator=stream).to(problem.device)
+    inputs = problem.batch(rows)[0]
+    drawn = [torch.rand(size, generator=stream).sub_(0.5) for size in problem.sizes]
+    gradient = problem.gradients(rows, lambda z, _: _along(z, weights.to(z.dtype)), graph=False)
+    room = free_bytes(problem.device) // SHARE // (4 * problem.size * problem.dtype.itemsize)
+    step, found = max(1, min(room, problem.rows // len(rows))), []
+    all_of_them = list(range(len(drawn)))
+    for i in range(0, len(drawn), step):
+        some = all_of_them[i : i + step]
+        v = torch.zeros(len(some), problem.size, dtype=problem.dtype)
+        for j, k in enumerate(some):
+            torch.split(v[j], problem.sizes)[k].copy_(drawn[k])
+        v = v.to(problem.device)
+        index = torch.zeros(len(some), dtype=torch.long, device=problem.device)
+        fixed = weights.to(problem.dtype)[None][index]
+        bends = mapped(problem, _along, _chosen(inputs, 1, index), fixed, v).mul_(v).sum(1)
+        sizes = (torch.cat([g.reshape(-1) for g in gradient]) * v).abs().sum(1)
+        found.append(bends.abs() > 1e-9 * sizes)
+    return torch.cat(found).cpu()
+
+
+def _along(logits: torch.Tensor, fixed: torch.Tensor) -> torch.Tensor:
+    return (fixed * logits).sum()
+
+
+def _chosen(inputs: Inputs, cells: int, index: torch.Tensor) -> Inputs:
+    """(pairs, rows, ...) inputs of the cells that pairs are of."""
+    return tree_map(lambda part: part[index], fold(inputs, cells))
+
+
+# Sums over long vectors in float64, block by block: a block stays in a CPU's cache, and no wide copy is made.
+
+
+BLOCK = 1 << 16  # elements
+
+
+def blocks(vector: torch.Tensor) -> Iterator[slice]:
+    """Slices of (..., size) vectors: cache-sized on a CPU, all of it elsewhere."""
+    size = vector.shape[-1]
+    step = BLOCK if vector.device.type == "cpu" else size
+    return (slice(i, i + step) for i in range(0, size, step))
+
+
+def inner(a: torch.Tensor, b: torch.Tensor) -> float:
+    """aᵀb of two (size,) vectors of any precision, in float64."""
+    return math.fsum(float(torch.dot(a[s].double(), b[s].double())) for s in blocks(a))
+
+
+def norm(a: torch.Tensor) -> float:
+    """‖a‖ of a (size,) vector, in float64."""
+    return math.sqrt(inner(a, a))
+
+
+# Second derivatives of a mean over the data as operators: `size` and `matvec`, exact for ragged batches and shards.
+#
+# Reverse over reverse: the gradient of a micro-batch is differentiated once more per vector. Keeping its graph saves
+# the
+# forward and first backward pass (6 instead of 9 units of a forward pass's work). Sums over rows, then one all-reduce
+# and one division by N; sums in float64, but for those of a few micro-batches.
+
+
+FEW = 8
+
+
+class Operator(Protocol):
+    """All that the Lanczos run knows."""
+
+    size: int
+
+    def matvec(self, vector: torch.Tensor) -> torch.Tensor:
+        """(size,) float32 or float64 to a new (size,) vector: float64, or the model's dtype (see `Total`)."""
+        ...
+
+
+def hessian_scalar(loss: LogitLoss) -> Scalar:
+    """Sum of the losses: its second derivative is H."""
+    return lambda logits, labels: loss(logits, labels).sum()
+
+
+def slope(loss: LogitLoss) -> Scalar:
+    """∂loss/∂z (n, K)."""
+
+    def of(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        z = logits.detach().requires_grad_()
+        return torch.autograd.grad(loss(z, labels).sum(), z)[0]
+
+    return of
+
+
+def rest_scalar(loss: LogitLoss) -> Scalar:
+    """Σ ⟨∂loss/∂z, z⟩ with the slope held fixed: its second derivative is H - G."""
+    fixed = slope(loss)
+    return lambda logits, labels: (fixed(logits, labels) * logits).sum()
+
+
+class SecondDerivative:
+    """∂²/∂θ² of (1/N) Σ scalar over the data.
+
+    Args:
+        problem: model, data and memory plan.
+        scalar: sum over a micro-batch of the function to differentiate.
+    """
+
+    def __init__(self, problem: CurvatureProblem, scalar: Scalar) -> None:
+        self.problem, self.scalar = problem, scalar
+        self.size = problem.size
+        self.groups = Groups(problem, scalar)
+        self._kept: dict[range, list[torch.Tensor]] = {}
+
+    def matvec(self, vector: torch.Tensor) -> torch.Tensor:
+        """H v.
+
+        Raises:
+            InputError: the product is not finite.
+        """
+
+        def work() -> torch.Tensor:
+            pieces, total = self.problem.split(vector), Total(self.problem)
+            for _, gradients in self._graphs(self.problem.layout.micro):
+                total.add(self.problem.product(gradients, pieces))
+            return total.value()
+
+        with devices.full_float32(self.problem.tf32):
+            total = self.problem.guard(work)
+        return self.mean(total)
+
+    def by_group(self, vector: torch.Tensor) -> Iterator[Part]:
+        """Sums of H_n v over each group's rows, for the groups of this rank in order."""
+        problem = self.problem
+        if problem.tf32 or not problem.keep:
+            self.drop()  # certificates take float32
+        pieces = problem.split(vector)
+
+        def plain(rows: range) -> torch.Tensor:
+            gradients = self._kept.get(rows) or problem.gradients(rows, self.scalar)
+            return torch.cat([piece.reshape(-1) for piece in problem.product(gradients, pieces)])
+
+        if (found := self.groups.products(vector.to(problem.device, problem.dtype), plain)) is not None:
+            return found
+
+        def products() -> Iterator[tuple[range, Sequence[torch.Tensor]]]:
+            for rows, gradients in self._graphs(min(problem.layout.micro, problem.layout.group)):
+                found = problem.product(gradients, pieces)
+                del gradients  # memory, here and below: the next is made before a loop lets go of the last one
+                yield rows, found
+                del found
+
+        return grouped(problem, products())
+
+    def gradients(self) -> Iterator[Part]:
+        """Sums of the gradients over each group's rows, for the groups of this rank in order."""
+        problem = self.problem
+        if not problem.keep:
+            self.drop()
+        if self.groups.mapped and self.groups.at_once:
+            return self.groups.gradients()
+        batches = problem.layout.batches(min(problem.layout.micro, problem.layout.group))
+        return grouped(problem, ((rows, problem.gradients(rows, self.scalar, graph=False)) for rows in batches))
+
+    def mean(self, total: torch.Tensor) -> torch.Tensor:
+        """A rank's sum over rows to the mean over all of them, in place.
+
+        Raises:
+            InputError: it is not finite.
+        """
+        devices.all_sum(total).div_(self.problem.layout.n)
+        if not math.isfinite(float(total.sum())):
+            raise InputError("a Hessian-vector product is not finite", "look for NaN weights, or use --dtype float64")
+        return total
+
+    def drop(self) -> None:
+        """Free the kept graphs."""
+        self._kept.clear()
+
+    def _graphs(self, micro: int) -> Iterator[tuple[range, list[torch.Tensor]]]:
+        """Micro-batches of `micro` rows and their gradients, whose graphs are kept where the plan says so."""
+        problem = self.problem
+        if not problem.keep:
+            self.drop()
+        for rows in problem.layout.batches(micro):
+            gradients = self._kept.get(rows)
+            if gradients is None:
+                gradients = problem.gradients(rows, self.scalar)
+                if problem.keep and micro == problem.layout.micro:
+                    self._kept[rows] = gradients
+            yield rows, gradients
+            del gradients
+
+
+def grouped(problem: CurvatureProblem, parts: Iterable[tuple[range, Sequence[torch.Tensor]]]) -> Iterator[Part]:
+    """Sums over the rows of one group after the other of what runs of rows give, a piece per tensor; groups in order.
+
+    float64, or the model's dtype where one run of rows is the whole group.
+    """
+    size, total = problem.layout.group, None
+    for rows, pieces in parts:
+        part = torch.cat([piece.reshape(-1) for piece in pieces])
+        del pieces  # memory
+        total = part if total is None else total.double().add_(part)
+        del part
+        if rows.stop % size == 0 or rows.stop == problem.layout.n:
+            done, total = total[None], None
+            yield rows.start // size, done
+            del done
+
+
+class Total:
+    """A sum of vectors in float64, of which every FEW are summed in the model's dtype first.
+
+    Adding float32 to float64 takes ten times longer than to float32, and twice the memory: where there are no more
+    than FEW, and one process, the sum stays in the model's dtype.
+    """
+
+    def __init__(self, problem: CurvatureProblem) -> None:
+        self.problem = problem
+        self.total: torch.Tensor | None = problem.zero() if problem.layout.world > 1 else None
+        self.part: torch.Tensor | None = None
+        self.count = 0
+
+    def add(self, pieces: Sequence[torch.Tensor]) -> None:
+        """One piece per tensor."""
+        if self.count and self.count % FEW == 0:
+            self.total, self.part = self._wide(), None
+        self.count += 1
+        if self.part is None:
+            self.part = torch.cat([piece.reshape(-1) for piece in pieces])
+        else:
+            torch._foreach_add_(self.problem.pieces(self.part), list(pieces))
+
+    def value(self) -> torch.Tensor:
+        """(size,), once: the sum is used up."""
+        return self._wide() if self.total is not None or self.part is None else self.part
+
+    def _wide(self) -> torch.Tensor:
+        total = self.problem.zero() if self.total is None else self.total
+        return total if self.part is None else total.add_(self.part)
+
+
+class Diagonals:
+    """Traces of the parameter tensors' diagonal blocks of ∂²Σ scalar by cell of rows, each computed once.
+
+    Args:
+        problem: model and data.
+        scalar: what is differentiated twice, a sum over rows.
+        tensors: (tensors,) bool, those that are wanted.
+        asked: whether this process was asked to stop: it leaves off before the next element.
+        agree: raises in all processes where one of them was asked to stop.
+    """
+
+    def __init__(
+        self,
+        problem: CurvatureProblem,
+        scalar: Scalar,
+        tensors: torch.Tensor,
+        *,
+        asked: Callable[[], bool],
+        agree: Callable[[], bool],
+    ) -> None:
+        self.problem, self.scalar, self.asked, self.agree = problem, scalar, asked, agree
+        self.tensors: list[bool] = tensors.tolist()
+        self._known: dict[tuple[int, ...], torch.Tensor] = {}
+
+    def __call__(self, cell: int, chosen: torch.Tensor | None = None) -> torch.Tensor:
+        """(cells, tensors), sums over the `cell` rows of one, in one group; of the `chosen` (cells,) ones or of all."""
+        cells = torch.ones(-(-self.problem.layout.n // cell), dtype=torch.bool) if chosen is None else chosen
+        key = cell, *cells.nonzero().flatten().tolist()
+        while key not in self._known:
+            found = self.problem.guard(lambda: self._own(cell, cells))
+            whole = all(devices.all_least(self.problem.device, int(found is not None)))
+            self.agree()
+            if whole and found is not None:
+                self._known[key] = devices.all_sum_of_host(found, self.problem.device)
+        return self._known[key]
+
+    def _own(self, cell: int, cells: torch.Tensor) -> torch.Tensor | None:
+        """Of this rank's rows; None where it was asked to stop."""
+        layout = self.problem.layout
+        found = torch.zeros(len(cells), len(self.tensors), dtype=torch.float64)
+        for rows in layout.batches(min(layout.micro, cell)):
+            if not cells[rows.start // cell]:
+                continue
+            gradients = self.problem.gradients(rows, self.scalar)
+            for k, (gradient, tensor) in enumerate(zip(gradients, self.problem.tensors)):
+                if not self.tensors[k] or not gradient.requires_grad:
+                    continue
+                flat = gradient.reshape(-1)
+                for i in range(len(flat)):
+                    if self.asked():
+                        return None
+                    (row,) = torch.autograd.grad(flat[i], tensor, retain_graph=True, materialize_grads=True)
+                    found[rows.start // cell, k] += float(row.reshape(-1)[i])
+        return found
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """(size,) gradient of the mean loss, the standard error of its norm, and √(tr Σ / N), the noise it stands in."""
+
+    vector: torch.Tensor
+    se: float
+    noise: float
+
+
+def mean_gradient(hessian: SecondDerivative) -> Gradient:
+    """Gradient of the mean loss and its spread between groups: one pass, or two where groups do not fit memory."""
+    problem, layout = hessian.problem, hessian.problem.layout
+    room = free_bytes(problem.device) // 16 // (problem.size * problem.dtype.itemsize)
+    held: list[Part] = []
+
+    def sum_of_all() -> torch.Tensor:
+        held.clear()
+        total = Total(problem)
+        if layout.groups > room:
+            for rows in layout.batches():
+                total.add(problem.gradients(rows, hessian.scalar, graph=False))
+            return total.value()
+        for part in hessian.gradients():
+            held.append(part)
+            total.add(problem.pieces(part[1].sum(0)))
+        return total.value()
+
+    total = devices.all_sum(problem.guard(sum_of_all)).div_(layout.n)
+    length = max(norm(total), 1e-300)
+    weights = layout.weights.to(problem.device)
+    along = torch.zeros(layout.groups, dtype=torch.float64, device=problem.device)
+    squares = torch.zeros(1, dtype=torch.float64, device=problem.device)
+
+    def spread() -> None:
+        squares.zero_()  # after memory ran out it starts again, without what was held
+        along.zero_()
+        found = [*held]
+        held.clear()
+        for first, g in found or hessian.gradients():
+            here = slice(first, first + len(g))
+            for s in blocks(total):
+                mean = total[s].double()
+                share = g[:, s].double().div_(layout.n).sub_(weights[here, None] * mean)
+                along[here] += share @ mean / length
+                squares.add_(share.square().sum())
+
+    problem.guard(spread)
+    devices.all_sum(along)
+    devices.all_sum(squares)
+    correct = layout.groups / max(layout.groups - 1, 1)
+    both = torch.cat([along.square().sum()[None], squares]).mul_(correct).sqrt_().tolist()
+    return Gradient(total, *both)

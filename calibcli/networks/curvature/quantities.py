@@ -1,0 +1,596 @@
+"""Numbers into estimates: the interval over the population, and beside it what the estimator leaves open."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal
+
+import torch
+
+from calibcli.core.figure_data import Curve, Plot
+from calibcli.core.options import Positive, Range
+from calibcli.core.result import Cell, Estimate
+from calibcli.core.shelves import Shelf
+from calibcli.networks.curvature import settings
+from calibcli.networks.curvature import trace as traces
+from calibcli.networks.curvature.engine import Engine
+from calibcli.networks.curvature.ggn import GGNTrace
+from calibcli.networks.curvature.operator import mean_gradient, norm
+from calibcli.networks.curvature.spectrum import Certificate, Density, Lanczos, Ritz, quadrature
+from calibcli.networks.curvature.spectrum import density as smooth
+
+Bound = Literal["residual", "estimate"]
+DOMINATES = 0.5  # share of a number from which one row, or one group, is named
+FEWEST = 6  # products before an eigenvalue may count as found: a start vector may favour its neighbour
+FOUR, STANDS_OUT, SURE = 4, 4.0, 0.05  # so few where it is so many times the others, its residual so small a part of it
+
+
+def interval(value: float, half: float, positive: bool) -> tuple[float, float]:
+    """value ± half; for a quantity that is positive on every row, symmetric in its logarithm.
+
+    Curvature sits in few rows, so its sampling distribution is skewed: on the logarithmic scale the interval covers
+    from the smallest samples on. Half widths beyond twice the value are past that approximation.
+    """
+    if positive and 0 < half <= 2 * value:
+        return value * math.exp(-half / value), value * math.exp(half / value)
+    return value - half, value + half
+
+
+def errors(value: float, half: float, sampling: float | None) -> dict[str, Cell]:
+    """What every estimate says of itself: value ± half for this data, and the standard error over rows."""
+    return {"estimator_low": value - half, "estimator_high": value + half, "sampling_se": sampling}
+
+
+def eigenvalue(engine: Engine, index: int, tol: float, bound: Bound) -> Estimate:
+    run = engine.krylov
+    ritz = run.ritz()
+    theta, error = float(ritz.values[index]), float(ritz.residuals[index])
+    if bound == "estimate":
+        error = ritz.value_error(index)
+    certificate = engine.certificate(index) if bound == "residual" else None
+    converged = closeness(run, index, tol, bound) >= 1 or run.exhausted
+    if certificate is None:
+        return Estimate(
+            name="",
+            value=theta,
+            low=theta - error,
+            high=theta + error,
+            level=None,
+            how=f"{run.products} Lanczos products; "
+            + ("residual²/gap, not a bound" if bound == "estimate" else "Ritz residual"),
+            reason="" if converged else f"not converged to {tol:g} after {run.products} products",
+            detail={"residual": float(ritz.residuals[index]), "products": run.products, **errors(theta, error, None)},
+        )
+    return _certified(engine, certificate, run, converged, tol)
+
+
+def _certified(engine: Engine, c: Certificate, run: Lanczos, converged: bool, tol: float) -> Estimate:
+    half = engine.shared.half_width(c.sampling, c.groups - 1)
+    low, high = interval(c.value, half, c.value > 0)
+    if c.value > 0:  # sampling raises the top, relative to itself
+        low *= max(0.0, 1 - max(c.bias, 0.0) / c.value)
+    else:
+        high += max(-c.bias, 0.0)
+    low -= c.residual
+    if low < 0 < c.value and engine.convex:
+        low = 0.0
+    detail: dict[str, Cell] = {
+        "residual": c.residual,
+        **errors(c.value, c.residual, c.sampling),
+        "sampling_bias": c.bias,
+        "products": run.products + c.products,
+    }
+    reason = "" if converged else f"not converged to {tol:g} after {run.products} products"
+    if engine.problem.tf32 and c.residual > tol * max(abs(c.value), 0.01 * float(run.ritz().values.abs().max())):
+        reason = reason or f"products in TF32 leave more than {tol:g} of it: take them in float32"
+    products = f"{run.products} Lanczos products" + (" and a true one" if c.products else "")
+    return Estimate(
+        name="",
+        value=c.value,
+        low=low,
+        high=high + c.residual,
+        se=c.sampling,
+        how=f"{products}, which bound the error by {c.residual:.2g}",
+        reason=reason,
+        detail=detail,
+    )
+
+
+def dominating(engine: Engine, part: GGNTrace) -> list[str]:
+    """A note where one row holds most of Tr(G), the same for every quantity that says so."""
+    size = part.rows.abs()
+    share = float(size.max() / size.sum().clamp(min=1e-300))
+    if share <= DOMINATES or len(size) < 8:
+        return []
+    row = int(size.argmax())
+    text = f"row {row} (counted from 0) holds {share:.0%} of Tr(G): only more rows make the trace tell of others"
+    return [engine.named.setdefault(row, text)]
+
+
+def dominating_group(engine: Engine, certificate: Certificate | None, name: str) -> list[str]:
+    """A note where one group of rows holds most of an eigenvalue."""
+    layout = engine.problem.layout
+    if certificate is None or certificate.share <= DOMINATES or layout.groups < 8:
+        return []
+    first = certificate.group * layout.group
+    last = min(first + layout.group, layout.n) - 1
+    rows, hold = (f"row {first}", "holds") if first == last else (f"rows {first} to {last}", "hold")
+    share = f"{certificate.share:.0%} of {name}"
+    return [f"{rows} (counted from 0) {hold} {share}: only more rows make it tell of others"]
+
+
+def closeness(run: Lanczos, index: int, tol: float, bound: Bound) -> float:
+    """How far an eigenvalue is from its tolerance, 1 when there (on a logarithmic scale)."""
+    ritz = run.ritz()
+    scale = max(abs(float(ritz.values[index])), 0.01 * float(ritz.values.abs().max()))
+    error = float(ritz.residuals[index])
+    if bound == "estimate":  # the gap is an estimate too: the value must have come to rest as well
+        column = 0 if index else 2
+        to_come = remaining([h[column] for h in run.history[-3:]]) if index in (0, -1) else 0.0
+        error = max(ritz.value_error(index), to_come)
+    if run.products < (FOUR if stands_out(ritz, index) else FEWEST) and not run.exhausted:
+        return 0.0
+    if error <= tol * scale or scale == 0.0:
+        return 1.0
+    return min(0.99, max(0.0, 1.0 - math.log10(error / (tol * scale)) / 4))
+
+
+def stands_out(ritz: Ritz, index: int) -> bool:
+    """Whether an extreme Ritz value is far beyond all others, and nearly an eigenvalue: a larger one, whose part in the
+    vector grows faster, would show in either unless the start vector had next to none of it."""
+    size = ritz.values.abs()
+    others = torch.cat([size[:index], size[index + 1 :]]) if index != -1 else size[:-1]
+    theta = float(size[index])
+    return theta >= STANDS_OUT * max(others.tolist(), default=0.0) and float(ritz.residuals[index]) <= SURE * theta
+
+
+def remaining(values: Sequence[float]) -> float:
+    """How far the last three of a sequence still are from its limit, if what is left shrinks by the same factor at
+    every step; infinite where there are fewer."""
+    if len(values) < 3:
+        return math.inf
+    before, last = abs(values[1] - values[0]), abs(values[2] - values[1])
+    return 0.0 if last == 0 else last * last / (before - last) if last < before else math.inf
+
+
+def progress_text(run: Lanczos) -> str:
+    top, error, bottom, _ = run.history[-1]
+    return f"λmax {top:.4g} ± {error:.1g}, λmin {bottom:.3g}, {run.products} products"
+
+
+def trace_estimate(
+    engine: Engine,
+    value: float,
+    how: str,
+    *,
+    se: float,
+    dof: float,
+    sampling: float,
+    sampling_dof: int,
+    positive: bool,
+) -> Estimate:
+    """A trace with the standard errors of its estimator (`se`, `dof`) and of its rows; `positive` on every row?"""
+    estimator = engine.shared.half_width(se, dof)
+    over_rows = engine.shared.half_width(sampling, sampling_dof)
+    low, high = interval(value, math.hypot(estimator, over_rows), positive)
+    return Estimate(
+        name="",
+        value=value,
+        low=low,
+        high=high,
+        se=math.hypot(se, sampling),
+        how=how,
+        detail={"estimator_se": se, **errors(value, estimator, sampling)},
+    )
+
+
+def trace_of_pairs(engine: Engine, part: GGNTrace, how: str) -> Estimate:
+    """Tr(G), whose rows have traces of their own."""
+    return trace_estimate(
+        engine,
+        part.value,
+        how,
+        se=part.se,
+        dof=part.dof,
+        sampling=part.sampling,
+        sampling_dof=len(part.rows) - 1,
+        positive=bool((part.rows >= 0).all()),
+    )
+
+
+def missed(engine: Engine, found: Estimate, precision: float | None, name: str) -> list[str]:
+    """A note where the interval is wider than the precision that was asked for makes it."""
+    if precision is None or not found.value or engine.shared.stopped:
+        return []
+    half = (float(found.detail["estimator_high"]) - float(found.detail["estimator_low"])) / 2  # type: ignore[arg-type]
+    reached = half / engine.shared.half_width(1.0, 1e9) / abs(found.value)
+    if reached <= settings.MISSED * precision:
+        return []
+    return [f"{name}: its interval is that of a relative standard error of {reached:.2g}, not of {precision:.2g}"]
+
+
+# Curvature as figure data: the density with its band, eigenvalues, convergence of a Ritz value, bars per layer.
+
+
+DENSITY = "density"
+"""Name of the figure that a screen shows rather than another."""
+
+
+def density_figure(d: Density, quantile: float) -> Plot:
+    """Density over λ on a logarithmic scale, with the band of the random start vectors and of the steps."""
+    floor = 1e-8 * float(d.values.max())
+    half = quantile * d.se
+    y, low, high = (v.clamp(min=floor).tolist() for v in (d.values, d.least - half, d.most + half))
+    curve = _curve("density", "line", y, low, high, d.grid.tolist())
+    title = f"Spectral density, smoothed with σ = {d.sigma:.3g}"
+    return Plot(name=DENSITY, title=title, xlabel="eigenvalue λ", ylabel="density", yscale="log", curves=[curve])
+
+
+def eigenvalues(estimates: Sequence[Estimate]) -> Plot:
+    """The largest eigenvalues with their intervals."""
+    y, low, high = ([getattr(e, part) for e in estimates] for part in ("value", "low", "high"))
+    curve = _curve("eigenvalue", "points", y, low, high)
+    return Plot(name="top", title="Largest eigenvalues", xlabel="rank", ylabel="eigenvalue λ", curves=[curve])
+
+
+def convergence(run: Lanczos, index: int, which: str) -> Plot:
+    """Ritz value and its residual bound after every product."""
+    column = 0 if index else 2
+    found = [row[column : column + 2] for row in run.history]
+    curve = _curve("Ritz value ± residual", "line", *zip(*((v, v - e, v + e) for v, e in found)))
+    named: dict[str, Any] = {"name": f"convergence {which}", "title": f"Convergence of {which}", "tier": "all"}
+    return Plot(**named, xlabel="Hessian-vector products", ylabel="Ritz value", curves=[curve])
+
+
+def layers(names: Sequence[str], values: Mapping[str, torch.Tensor]) -> list[Plot]:
+    """One bar chart per column, a bar per layer."""
+    plots = []
+    for column, series in values.items():
+        if column.startswith("±"):
+            continue
+        half = values.get(f"± {column}")
+        low, high = (None if half is None else (series + sign * half).tolist() for sign in (-1.96, 1.96))
+        curve = _curve(column, "bars", series.tolist(), low, high, range(len(names)))
+        named: dict[str, Any] = {
+            "name": f"layers {column}",
+            "title": f"{column} per layer",
+            "ylabel": column,
+            "tier": "all",
+        }
+        plots.append(Plot(**named, labels=list(names), flip=True, group="Layers", curves=[curve]))
+    return plots
+
+
+def _curve(label: str, kind: Any, y: Any, low: Any = None, high: Any = None, x: Any = None) -> Curve:
+    """A curve with its band, over 1, 2, 3, ... where no abscissae are given."""
+    x = [float(i) for i in (range(1, len(y) + 1) if x is None else x)]
+    return Curve(label=label, kind=kind, role="model", x=x, y=y, low=low, high=high)
+
+
+# The shelf: what can be asked of a loss around a checkpoint. Each returns estimates with both errors.
+
+
+DEFAULT = ("lambda_max", "lambda_min", "top", "trace", "trace_ggn", "density", "grad_norm")
+"""What is measured when nothing is asked for."""
+QUANTITIES = Shelf("curvature quantity", package="calibcli.networks.curvature", first=DEFAULT)
+
+Precision = Annotated[float, Range(1e-12, 1)]
+Probes = Annotated[int, Range(1, 1_000_000)]
+Steps = Annotated[int, Range(1, 100_000)]
+EVERY = 400  # products after which an eigenvalue that has not converged is reported as it is
+
+
+@dataclass
+class QuantityEstimates:
+    """What a quantity gives: estimates (named by the caller), figures, values per parameter tensor, remarks."""
+
+    estimates: list[Estimate]
+    plots: list[Plot] = field(default_factory=list)
+    layers: dict[str, torch.Tensor] = field(default_factory=dict)  # column of the layer table -> (tensors,)
+    notes: list[str] = field(default_factory=list)
+
+
+@QUANTITIES.add(order=0)
+def grad_norm(engine: Engine) -> QuantityEstimates:
+    """‖∇‖ of the mean loss.
+
+    The interval is over rows (delta method); `noise` is √(tr Σ / N), the norm to expect of a zero gradient.
+    In units of the loss (nats for `ce`) per unit of weight. Ours: the delta method on the norm of the mean gradient.
+
+    >>> round(calibcli.curvature(model, None, "grad_norm", device="cpu")["grad_norm"].value, 2)
+    0.66
+    """
+    if engine.shared.stopped:
+        return _nothing()
+    g = mean_gradient(engine.hessian)
+    value = norm(g.vector)
+    half = engine.shared.half_width(g.se, engine.problem.layout.groups - 1)
+    estimate = Estimate(
+        name="",
+        value=value,
+        low=max(0.0, value - half),
+        high=value + half,
+        se=g.se,
+        how="one pass; interval over rows by the delta method",
+        detail={"noise": g.noise, "sampling_se": g.se, "estimator_low": value, "estimator_high": value},
+    )
+    pieces = torch.split(g.vector, engine.problem.sizes)
+    return QuantityEstimates(
+        [estimate], layers={"gradient norm": torch.stack([p.norm() for p in pieces]).double().cpu()}
+    )
+
+
+@QUANTITIES.add(order=1, tier="asked")
+def trace_ggn(engine: Engine, *, precision: Precision | None = None, exact: bool = False) -> QuantityEstimates:
+    """Tr(G) of the Gauss-Newton matrix, equal to the Fisher matrix for cross-entropy.
+
+    Pairs (row, class) of weight in the loss's Hessian in the logits: the heavy ones exactly, the rest by importance
+    sampling until the standard error is `precision` of the value (default: 0.3 of the sampling error). `exact` takes
+    every pair. In units of the loss (nats for `ce`) per squared unit of weight (Schraudolph 2002; Martens 2020).
+
+    >>> round(calibcli.curvature(model, None, "trace_ggn:exact=true", device="cpu")["trace_ggn"].value, 1)
+    73.1
+    """
+    if not engine.splits:
+        return _nothing(f"the loss does not split, and {engine.problem.classes} classes are too many to split it")
+    part = engine.ggn(precision or engine.default_precision, exact)
+    if part is None:
+        return _nothing()
+    found = trace_of_pairs(engine, part, part.how)
+    layers = {"Tr(G)": part.layers, "± Tr(G)": part.layer_se}
+    return QuantityEstimates(
+        [found],
+        layers=layers,
+        notes=[*missed(engine, found, precision, "trace_ggn"), *dominating(engine, part)],
+    )
+
+
+@QUANTITIES.add(order=2)
+def trace(
+    engine: Engine,
+    *,
+    precision: Precision | None = None,
+    probes: Probes | None = None,
+    exact: bool = False,
+    most: Probes = 1024,
+) -> QuantityEstimates:
+    """Tr(H), as Tr(G) from weighted pairs plus Tr(H - G) by Hutchinson probes where it does not vanish.
+
+    `precision` is the relative standard error to reach (default: 0.3 of the sampling error, or 0.02 where the loss does
+    not split into pairs); `probes` fixes the number of probes of a row instead; after a pilot that decides it, at most
+    `most` are spent on average. `exact` takes every pair and every diagonal element, as is done unasked where that
+    takes fewer products. In units of the loss (nats for `ce`) per squared unit of weight (Hutchinson 1990).
+
+    >>> round(calibcli.curvature(model, None, "trace:exact=true", device="cpu")["trace"].value, 1)
+    73.1
+    """
+    precision = precision or (None if engine.splits else 0.02)
+    share = settings.PAIRS_SHARE if bool(engine.has_curvature.any()) else 0.8
+    part = engine.ggn(share * (precision or engine.default_precision), exact) if engine.splits else None
+    if engine.splits and part is None:
+        return _nothing()
+    if part and not bool(engine.has_curvature.any()):
+        how = f"{part.how}; H - G has no diagonal (the logits are linear in each parameter tensor)"
+        found = trace_of_pairs(engine, part, how)
+        notes = [*missed(engine, found, precision, "trace"), *dominating(engine, part)]
+        return QuantityEstimates([found], layers={"Tr(H)": part.layers}, notes=notes)
+    base = part.value if part else 0.0
+    layout = engine.problem.layout
+    elements = int(torch.tensor(engine.problem.sizes)[engine.has_curvature].sum())
+    early = traces.pilot(layout.n)
+    if exact or (probes is None and early >= elements):
+        return _nothing() if engine.shared.stopped else _trace_of_diagonal(engine, part)
+    drawn = engine.probe(0, probes or early, base)
+    if drawn is None:
+        return _nothing()
+    if probes is None:
+        count, cell = _probes_needed(engine, part, drawn, precision, most, elements)
+        if not bool(count.any()):
+            return _nothing() if engine.shared.stopped else _trace_of_diagonal(engine, part)
+        drawn = engine.probe(early, count, base, cell=cell) or drawn
+    mean = traces.summarise(drawn, layout.n, engine.steepness)
+    how = f"{drawn.each:.0f} Hutchinson probes of H"
+    if part:
+        on = f"{int(engine.has_curvature.sum())} of {len(engine.problem.tensors)}"
+        how = f"{part.how} + {drawn.each:.0f} probes of H - G on {on} tensors"
+    known = drawn.forms[:, 0] < min(2, probes or 2)  # cells that were taken exactly
+    if bool(known.any()):
+        how += f", and all its diagonal in {int(known.sum())} of {len(known)} cells of rows"
+    variance = mean.se**2 + (part.se**2 if part else 0.0)
+    dof = variance**2 / max(mean.se**4 / mean.dof + (part.se**4 / part.dof if part else 0.0), 1e-300)
+    sums, noise = traces.by_group(drawn, layout)
+    found = _trace_over_groups(engine, part, sums, noise, mean.value, how, variance**0.5, dof)
+    whole: traces.Probes | None = drawn
+    if not drawn.layers.shape[1]:  # the parts of the tensors need whole products, and get a few
+        few = max(early, round(drawn.each) // 16)
+        apart = {"count": few * ~known, "cell": drawn.cell} if bool(known.any()) else {"count": few}
+        whole = engine.probe(0, base=base, layers=True, **apart)
+    notes = [*missed(engine, found, precision, "trace"), *(dominating(engine, part) if part else [])]
+    if whole is None:
+        return QuantityEstimates([found], notes=notes)
+    layers, spread = traces.by_tensor(whole, layout.n)
+    if part:
+        layers, spread = layers + part.layers, (spread.square() + part.layer_se.square()).sqrt()
+    return QuantityEstimates([found], layers={"Tr(H)": layers, "± Tr(H)": spread}, notes=notes)
+
+
+def _probes_needed(
+    engine: Engine, part: GGNTrace | None, pilot: traces.Probes, precision: float | None, most: int, elements: int
+) -> tuple[torch.Tensor, int]:
+    """(cells,) probes to take after a pilot, 0 where the `elements` of the diagonal are fewer, and the rows of a cell.
+
+    The pilot serves for nothing else: a mean that helped to decide how many there are would be biased.
+    """
+    layout = engine.problem.layout
+    base, se = (part.value, part.se) if part else (0.0, 0.0)
+    size = abs(base + traces.summarise(pilot, layout.n).value)
+    rows = part.rows if part else torch.zeros(layout.n, dtype=torch.float64)
+    sampling = traces.sampling_error(rows, *traces.by_group(pilot, layout), layout)
+    wish = precision * size if precision else max(settings.SHARE * sampling, 1e-3 * size)
+    wish = max(wish**2 - se**2, wish**2 / 4) ** 0.5
+    told, limits = (pilot, engine.steepness, wish, most), (engine.shared.level, elements)
+    count = traces.allocate(*told, pilot.cell, *limits)
+    few = bool(count.any()) and float(count.double().mean()) <= settings.FINE
+    if few or engine.prober.whole(settings.FINE, 1):
+        return count, pilot.cell
+    return traces.allocate(*told, 1, *limits), 1
+
+
+def _trace_of_diagonal(engine: Engine, part: GGNTrace | None) -> QuantityEstimates:
+    """Every diagonal element of H - G: exact, and cheaper than probes where there are fewer elements than those."""
+    layout = engine.problem.layout
+    found = engine.diagonals(layout.group)
+    sums, rest = found.sum(1), found.sum(0) / layout.n
+    how = (f"{part.how} and " if part else "") + "every diagonal element" + (" of H - G" if part else "")
+    se, dof = (part.se, part.dof) if part else (0.0, 1)
+    trace = _trace_over_groups(engine, part, sums, torch.zeros_like(sums), float(rest.sum()), how, se, dof)
+    return QuantityEstimates([trace], layers={"Tr(H)": rest + part.layers if part else rest})
+
+
+def _trace_over_groups(
+    engine: Engine,
+    part: GGNTrace | None,
+    sums: torch.Tensor,
+    noise: torch.Tensor,
+    rest: float,
+    how: str,
+    se: float,
+    dof: float,
+) -> Estimate:
+    """Tr(G) + rest, whose sampling error is that between groups of rows."""
+    layout = engine.problem.layout
+    rows = part.rows if part else torch.zeros(layout.n, dtype=torch.float64)
+    return trace_estimate(
+        engine,
+        (part.value if part else 0.0) + rest,
+        how,
+        se=se,
+        dof=dof,
+        sampling=traces.sampling_error(rows, sums, noise, layout),
+        sampling_dof=layout.groups - 1,
+        positive=False,
+    )
+
+
+@QUANTITIES.add(order=3, estimate="negative_fraction")
+def density(
+    engine: Engine, *, steps: Steps = 40, probes: Probes = 1, sigma: Positive | None = None
+) -> QuantityEstimates:
+    """Spectral density of H by Lanczos quadrature; estimates `negative_fraction`, the share of eigenvalues
+    below -sigma.
+
+    `steps` products per probe; `sigma` is the width of the Gaussian (default: √1e-5 of the spectrum's range). The
+    interval holds the error of random start vectors, in closed form, and what so few steps leave open. The first probe
+    is the run that gives the eigenvalues.
+    In units of the loss (nats for `ce`) per squared unit of weight (Lin et al. 2016; Ghorbani et al. 2019).
+
+    >>> round(calibcli.curvature(model, None, "density:steps=10", device="cpu")["negative_fraction"].value, 2)
+    0.1
+    """
+    shared = engine.shared
+    run = engine.krylov
+    engine.lanczos(lambda r: r.products / steps, steps, progress_text)
+    if not run.steps:
+        return _nothing()
+    runs = [quadrature(run, steps)]
+    for number in range(1, probes):
+        other = engine.new_run(1000 * number)
+        while not shared.stopped and other.steps < steps and not other.exhausted and other.restarts == 0:
+            engine.extend(other)
+            shared.agree()
+            shared.progress((number + other.steps / steps) / probes, f"density, probe {number + 1} of {probes}")
+        if other.steps:
+            runs.append(quadrature(other, steps))
+    d = smooth(runs, engine.problem.size, sigma=sigma or 0.0)
+    low, high = d.interval(shared.half_width(1.0, 1e9))
+    estimate = Estimate(
+        name="",
+        value=d.negative,
+        low=low,
+        high=high,
+        se=d.negative_se,
+        unit="share of eigenvalues",
+        how=f"share below -sigma; {len(runs)} × {len(runs[0].nodes)} Lanczos steps",
+        detail={
+            "sigma": d.sigma,
+            "smallest_node": float(d.nodes.min()),
+            "largest_node": float(d.nodes.max()),
+            "quadrature_low": d.negative_least,
+            "quadrature_high": d.negative_most,
+            "estimator_low": low,
+            "estimator_high": high,
+            "sampling_se": None,
+        },
+    )
+    return QuantityEstimates([estimate], plots=[density_figure(d, shared.half_width(1.0, 1e9))])
+
+
+@QUANTITIES.add(order=4, certifies=True)
+def lambda_max(engine: Engine, *, tol: Precision = 1e-3, bound: Bound = "residual") -> QuantityEstimates:
+    """Largest eigenvalue of H by Lanczos, to a relative error `tol`.
+
+    `bound=residual` stops on the Ritz residual and recomputes it from true products, which also give the sampling
+    error; an eigenvalue lies within it (rigorous), that it is the largest is overwhelmingly likely but not proved.
+    `bound=estimate` stops when residual²/gap and the last step are within it: sooner, and without a sampling error.
+    In units of the loss (nats for `ce`) per squared unit of weight (Lanczos 1950; the residual's bound: Parlett 1980).
+
+    >>> round(calibcli.curvature(model, None, "lambda_max", device="cpu")["lambda_max"].value, 1)
+    15.7
+    """
+    return _extreme(engine, -1, tol, bound)
+
+
+@QUANTITIES.add(order=5, certifies=True, tier="asked")
+def top(engine: Engine, *, k: Steps = 5, tol: Precision = 1e-3, bound: Bound = "residual") -> QuantityEstimates:
+    """The k largest eigenvalues of H, each with its own residual (see lambda_max). Equal ones may count once.
+
+    In units of the loss (nats for `ce`) per squared unit of weight (Lanczos 1950; Parlett 1980).
+
+    >>> round(calibcli.curvature(model, None, "top:k=2", device="cpu")["top", "k=2"].value, 1)
+    13.1
+    """
+    k = min(k, engine.problem.size)
+
+    def done(run: Lanczos) -> float:
+        return min((closeness(run, -i, tol, bound) if i <= len(run.basis) else 0.0) for i in range(1, k + 1))
+
+    engine.lanczos(done, EVERY, progress_text)
+    estimates = []
+    for i in range(1, min(k, len(engine.krylov.basis)) + 1):
+        found = eigenvalue(engine, -i, tol, bound)
+        estimates.append(replace(found, scope=f"k={i}"))
+    if not estimates:
+        return _nothing()
+    return QuantityEstimates(estimates, plots=[eigenvalues(estimates)])
+
+
+@QUANTITIES.add(order=6, certifies=True)
+def lambda_min(engine: Engine, *, tol: Precision = 1e-3, bound: Bound = "residual") -> QuantityEstimates:
+    """Smallest (most negative) eigenvalue of H by Lanczos (see lambda_max).
+
+    `tol` is relative to its size, or to a hundredth of the largest eigenvalue's where that is more.
+    In units of the loss (nats for `ce`) per squared unit of weight (Lanczos 1950; Parlett 1980).
+
+    >>> round(calibcli.curvature(model, None, "lambda_min", device="cpu")["lambda_min"].value, 2)
+    -0.19
+    """
+    return _extreme(engine, 0, tol, bound)
+
+
+def _extreme(engine: Engine, index: int, tol: float, bound: Bound) -> QuantityEstimates:
+    engine.lanczos(lambda run: closeness(run, index, tol, bound), EVERY, progress_text)
+    if not engine.krylov.basis:
+        return _nothing()
+    found = eigenvalue(engine, index, tol, bound)
+    vector = engine.krylov.vector(engine.krylov.ritz().coordinates[:, index])
+    shares = torch.stack([p.square().sum() for p in torch.split(vector, engine.problem.sizes)]).double().cpu()
+    which = "λmax" if index else "λmin"
+    notes = dominating_group(engine, engine.certificate(index) if bound == "residual" else None, which)
+    layers = {f"share of {which} vector": shares}
+    return QuantityEstimates([found], plots=[convergence(engine.krylov, index, which)], layers=layers, notes=notes)
+
+
+def _nothing(reason: str = "interrupted before the first result") -> QuantityEstimates:
+    return QuantityEstimates([Estimate(name="", value=None, reason=reason)])

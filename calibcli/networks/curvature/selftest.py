@@ -1,0 +1,354 @@
+"""What is checked on a few rows before any number is trusted."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import nn
+
+from calibcli.core.errors import InputError
+from calibcli.core.memory import trim
+from calibcli.networks import device as devices
+from calibcli.networks.curvature.loss import LogitLoss
+from calibcli.networks.curvature.operator import hessian_scalar
+from calibcli.networks.curvature.per_row_gradients import UNMAPPED
+from calibcli.networks.curvature.problem import CurvatureProblem, has_twin, normal, second, signs, twin
+from calibcli.networks.curvature.settings import AttentionWatch
+
+SYMMETRIC = 1e-3  # relative difference of two forms from which a second derivative is taken to be none
+WRONG = 0.05  # relative difference from which a second derivative is taken to be wrong
+ROUNDED = 0.01  # relative error of products in float32 from which a note says so
+CLOSE = 1e-3  # up to which it is taken to be right at the first try
+ASIDE = (1e-3, 0.1)  # of the root mean square parameter: how far away it is tried again
+FIRST = (1e-7,)  # move of the differences at the first try, which crosses few kinks
+STEPS = (1e-6, 1e-9, 1e-7, 1e-5, 1e-4, 1e-3)  # of the norm of the parameters: moves of the differences
+CUSTOM = "(a custom autograd function may not be)"
+LARGEST = 20_000_000  # elements of the tensors that are moved: the smaller ones of a larger model
+
+
+@dataclass
+class SelfTest:
+    """Relative errors found on the test rows, and remarks for the reader."""
+
+    asymmetry: float = 0.0
+    difference: float | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+def check(problem: CurvatureProblem, loss: LogitLoss, by_group: bool = True) -> SelfTest:
+    """Outputs, labels, determinism, second derivatives; then the memory plan (`Problem.plan`).
+
+    Raises:
+        InputError: any of them is not as it must be.
+    """
+    found = problem.guard(lambda: _check(problem, loss))
+    trim()
+    problem.plan(by_group)
+    return found
+
+
+def _check(problem: CurvatureProblem, loss: LogitLoss) -> SelfTest:
+    found = SelfTest()
+    rows = range(min(4 if problem.size <= LARGEST else 2, problem.layout.n, problem.layout.micro))
+    logits = _outputs(problem, rows, found)
+    _labels(problem, logits.shape[1])
+    moved = _moved(problem)
+    both = _directions(problem, moved)
+    hv, hw = _products(problem, rows, loss, logits, moved, both)
+    v, w = ([p[i] for p in both] for i in range(2))
+    all_four = [v, w, hv, hw]
+    found.asymmetry = _asymmetry(*all_four)
+    if found.asymmetry > SYMMETRIC and (why := _asymmetric(problem, rows, loss, moved, all_four, found.asymmetry)):
+        raise why
+    length = sum(p.numel() for p in v) ** 0.5  # of v and w
+    unit = [*torch._foreach_div(v, length)]
+    del both, v, w, hw, all_four  # memory
+    torch._foreach_div_(hv, length)
+    found.difference, kinks = _difference(problem, rows, loss, moved, unit, hv, found.notes)
+    if kinks:
+        found.notes.append(
+            "units lie exactly at a kink (a ReLU of 0, as behind a dead channel): the gradient jumps there, and"
+            " H is that of PyTorch's choice of a side"
+        )
+    elif found.difference is not None and found.difference > WRONG:
+        what = f"a difference of gradients (relative error {found.difference:.2g} on {len(rows)} rows)"
+        fix = f"use operations whose backward pass is differentiable {CUSTOM}, and leave the weights as they are"
+        raise InputError(f"the second derivative disagrees with {what}", fix)
+    if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in problem.model.modules()):
+        found.notes.append("BatchNorm uses its running statistics (eval mode)")
+    return found
+
+
+def _asymmetry(*pieces: list[torch.Tensor]) -> float:
+    """|wᵀHv - vᵀHw| of signs v, w, Hv and Hw, over the size that either might have."""
+    v, w, hv, hw = pieces
+    scale = (_norm(hv) + _norm(hw)) * sum(p.numel() for p in v) ** 0.5 / 2
+    return abs(_dot(w, hv) - _dot(v, hw)) / scale if scale > 0 else 0.0
+
+
+def _asymmetric(
+    problem: CurvatureProblem,
+    rows: range,
+    loss: LogitLoss,
+    moved: list[int],
+    found: list[list[torch.Tensor]],
+    error: float,
+) -> InputError | None:
+    """Why the products of v, w, Hv, Hw are not symmetric, by those of a float64 copy: a derivative that is wrong, or
+    rounding. None where that is small beside H times a Gaussian vector: H is next to 0 along v and w by chance."""
+    with contextlib.suppress(RuntimeError, KeyError):  # as for `_difference`
+        v, w, *products = ([p.double() for p in pieces] for pieces in found)
+        wide = twin(problem, moved)
+        *exact, scale = (_Along(wide, rows, loss, pieces).product() for pieces in (v, w, _normal(v)))
+        if problem.dtype != torch.float64 and _asymmetry(v, w, *exact) <= SYMMETRIC / 10:
+            off = max(_norm([*torch._foreach_sub(a, b)]) for a, b in zip(products, exact)) / _norm(scale)
+            what = f"products in {str(problem.dtype)[6:]} are rounded to {off:.1g} of their size (on {len(rows)} rows)"
+            return InputError(what, "pass --dtype float64") if off > SYMMETRIC else None
+    what = f"the second derivative is not symmetric (relative error {error:.1g} on {len(rows)} rows)"
+    return InputError(what, f"use operations whose backward pass is differentiable and deterministic {CUSTOM}")
+
+
+def _labels(problem: CurvatureProblem, classes: int) -> None:
+    """Note the number of classes, which the labels must be below."""
+    labels = torch.as_tensor(problem.source.labels)
+    problem.classes = classes
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= classes:
+        what = f"label {low if low < 0 else high} is beyond the model's {classes} outputs"
+        raise InputError(what, f"pass labels from 0 to {classes - 1}, or the model that belongs to this data set")
+
+
+def _moved(problem: CurvatureProblem) -> list[int]:
+    """Parameter tensors that the test moves: all, or of a large model the smaller ones."""
+    found: list[int] = []
+    total = 0
+    for i in sorted(range(len(problem.sizes)), key=problem.sizes.__getitem__):
+        total += problem.sizes[i]
+        if total > LARGEST and found:
+            break
+        found.append(i)
+    return sorted(found)
+
+
+def _directions(problem: CurvatureProblem, moved: list[int]) -> list[torch.Tensor]:
+    """Two of random signs, (2, *shape) for each tensor that is moved."""
+    tensors = [problem.tensors[i] for i in moved]
+    sizes = [t.numel() for t in tensors]
+    drawn = signs(sum(sizes), 0, 0, range((1 << 31) + 1, (1 << 31) + 3)).to(problem.device).to(tensors[0].dtype)
+    found = [p.view(2, *t.shape) for p, t in zip(torch.split(drawn, sizes, 1), tensors)]
+    kinds = nn.Embedding, nn.EmbeddingBag
+    padding = {id(m.weight): m.padding_idx for m in problem.model.modules() if isinstance(m, kinds)}
+    for piece, tensor in zip(found, tensors):
+        if (row := padding.get(id(tensor))) is not None:
+            piece[:, row] = 0  # an embedding's row for padding has no gradient by definition
+    return found
+
+
+def _outputs(problem: CurvatureProblem, rows: range, found: SelfTest) -> torch.Tensor:
+    try:
+        with torch.no_grad(), AttentionWatch() as watch:
+            logits, _ = problem.logits(rows)
+    except RuntimeError as error:
+        raise devices.of_dtype(error, problem.dtype) or error from None
+    if watch.seen or any(isinstance(m, nn.MultiheadAttention) for m in problem.model.modules()):
+        found.notes.append("attention runs in its math form: the fused kernels have no second derivative")
+    if logits.ndim != 2 or len(logits) != len(rows):
+        raise InputError(
+            f"the model gives {tuple(logits.shape)} for {len(rows)} rows",
+            "pass a model with outputs (rows, classes); of a model of sequences a row is one position of each, as of a"
+            " module around it that returns logits[:, -1]",
+        )
+    if not bool(logits.isfinite().all()):
+        named = dict(problem.model.named_parameters())
+        bad = [n for n, p in named.items() if not bool(p.isfinite().all())]
+        where = f"parameter '{bad[0]}' is not finite" if bad else "its weights are finite"
+        raise InputError(f"the model's outputs are not finite ({where})", "check the checkpoint and the inputs' scale")
+    return logits
+
+
+def _products(
+    problem: CurvatureProblem,
+    rows: range,
+    loss: LogitLoss,
+    logits: torch.Tensor,
+    moved: list[int],
+    vectors: list[torch.Tensor],
+) -> list[list[torch.Tensor]]:
+    """H v for each of two, in the tensors that are moved. The pass counts what its graph holds, and its outputs are
+    those (`logits`) of the first call."""
+    again: list[torch.Tensor] = []
+
+    def scalar(z: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        again.append(z.detach())
+        return loss(z, labels).sum()
+
+    try:
+        with problem.counted(rows):
+            gradients = problem.gradients(rows, scalar)
+        if not torch.allclose(logits, again[0], rtol=1e-5, atol=1e-6 * float(logits.abs().max())):
+            what = "the model's outputs change from call to call"
+            raise InputError(what, "switch off dropout and noise in eval mode")
+        _unseen(problem, rows, logits, gradients)
+        some, tensors = [gradients[i] for i in moved], [problem.tensors[i] for i in moved]
+        return _of_each(problem, some, tensors, vectors)
+    except RuntimeError as error:
+        if devices.is_out_of_memory(error):
+            raise
+        if "same device" in str(error):
+            raise InputError(
+                f"the model or its loss holds tensors that did not move to {problem.device}",
+                "register them as buffers (register_buffer), or make them on the device of what they are used with",
+            ) from None
+        raise InputError(
+            f"the model has no second derivative ({str(error).splitlines()[0]})",
+            "use operations whose backward pass is differentiable, or --params to leave out those that lack it",
+        ) from None
+
+
+def _unseen(problem: CurvatureProblem, rows: range, logits: torch.Tensor, gradients: list[torch.Tensor]) -> None:
+    """Refuse parameters that the outputs depend on without a gradient: its second derivatives would be wrong too."""
+    for name, tensor, gradient in zip(problem.names, problem.tensors, gradients):
+        if gradient.grad_fn is not None or bool(gradient.any()):
+            continue
+        with torch.no_grad():
+            before = tensor.clone()
+            tensor.mul_(1.1).add_(0.01)
+            moved = problem.logits(rows)[0]
+            tensor.copy_(before)
+        if not torch.allclose(logits, moved, rtol=1e-5, atol=1e-6 * float(logits.abs().max())):
+            raise InputError(
+                f"the model's outputs depend on parameter '{name}', but have no gradient in it",
+                "leave no_grad(), detach() and reentrant checkpointing (use_reentrant=False does) out of its forward"
+                " pass, or leave the parameter out by --params",
+            )
+
+
+def _of_each(
+    problem: CurvatureProblem, gradients: list[torch.Tensor], tensors: list[torch.Tensor], vectors: list[torch.Tensor]
+) -> list[list[torch.Tensor]]:
+    """Second derivatives times each of two vectors: one after the other, on a device together where `vmap` can."""
+    if problem.device.type != "cpu" and all(g.requires_grad for g in gradients):
+        try:
+            found = torch.autograd.grad(gradients, tensors, vectors, retain_graph=True, is_grads_batched=True)
+            return [[p[i] for p in found] for i in range(2)]
+        except UNMAPPED as error:
+            if devices.is_out_of_memory(error):
+                raise
+    return [second(gradients, tensors, [p[i] for p in vectors]) for i in range(2)]
+
+
+def _difference(
+    problem: CurvatureProblem,
+    rows: range,
+    loss: LogitLoss,
+    moved: list[int],
+    v: list[torch.Tensor],
+    hv: list[torch.Tensor],
+    notes: list[str],
+) -> tuple[float | None, bool]:
+    """Relative error of the double backward along a unit vector v against central differences of gradients in a
+    float64 copy, and whether it is that of a point aside, since units of the model lie at a kink.
+
+    The products that are at hand come first; where they differ, those of the copy decide, free of rounding. At a kink
+    differences grow as 1/step, whatever the derivative. One that is wrong is so at other points too. Points far enough:
+    where batch norm's biases are 0 and signals shrink, all units lie near one. None of a model that does not run in
+    float64.
+    """
+    if not has_twin(problem):
+        return None, False
+    try:
+        along = _Along(twin(problem, moved), rows, loss, v)
+        here = along.disagreement(hv, FIRST)
+        if here <= CLOSE:
+            return here, False
+        exact = along.product()
+        if problem.dtype == torch.float32 and (off := _rounding(along, hv, exact)) > ROUNDED:
+            notes.append(
+                f"products in float32 are rounded to {off:.1g} of their size (on {len(rows)} rows): --dtype float64"
+                " has less rounding"
+            )
+        here = along.disagreement(exact)
+    except (RuntimeError, KeyError):
+        return None, False  # a model that does not run in float64, or not within the memory
+    if here <= WRONG:
+        return here, False
+    tensors, u = along.twin.tensors, _normal(v)
+    size = _norm(tensors) / sum(p.numel() for p in v) ** 0.5
+    for share in ASIDE:
+        with torch.no_grad():
+            torch._foreach_add_(tensors, u, alpha=share * size)
+        aside = along.disagreement(along.product())
+        if aside <= WRONG:
+            return aside, True
+    return here, False
+
+
+def _rounding(along: _Along, found: list[torch.Tensor], exact: list[torch.Tensor]) -> float:
+    """Relative error of a product along a unit vector; as it may be 0 by chance, one along a Gaussian counts too."""
+    u = _normal(along.v)
+    size = max(_norm(exact), _norm(replace(along, v=u).product()) / _norm(u), 1e-300)
+    return _norm([a - b for a, b in zip(found, exact)]) / size
+
+
+def _normal(like: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Standard normal pieces of these shapes, in float64."""
+    sizes = [p.numel() for p in like]
+    pieces = torch.split(normal(sum(sizes), 0, 0), sizes)
+    return [piece.view_as(p).to(p.device) for piece, p in zip(pieces, like)]
+
+
+@dataclass
+class _Along:
+    """Derivatives of a float64 model along a direction, a piece for each of its tensors."""
+
+    twin: CurvatureProblem
+    rows: range
+    loss: LogitLoss
+    v: list[torch.Tensor]
+
+    def product(self) -> list[torch.Tensor]:
+        gradients = self.twin.gradients(self.rows, hessian_scalar(self.loss))
+        return second(gradients, self.twin.tensors, [p.double() for p in self.v])
+
+    def disagreement(self, exact: list[torch.Tensor], steps: tuple[float, ...] = STEPS) -> float:
+        """Relative error at the point where the model is, which is moved by rounding only.
+
+        Kinks crossed by the step make differences wrong, not the derivative: the best of the steps counts. A model
+        that computes in float32 within needs long ones.
+        """
+        tensors, size = self.twin.tensors, _norm(exact)
+        norm, errors, place = _norm(tensors), [], 0.0
+        for step in steps:
+            step *= max(norm, 1e-3)
+            sides: list[list[torch.Tensor]] = []
+            for side in (step, -step):
+                self._move(side - place)
+                place = side
+                sides.append(self.twin.gradients(self.rows, hessian_scalar(self.loss), graph=False))
+            slope, slopes = _norm(sides[0]), sides[0]
+            torch._foreach_sub_(slopes, sides.pop())
+            torch._foreach_div_(slopes, 2 * step)
+            torch._foreach_sub_(slopes, exact)
+            error = _norm(slopes)
+            rounding = 1e-8 * slope / max(step, FIRST[0] * norm)  # a finer step is no excuse
+            errors.append(error / max(size, rounding, 1e-300))
+            if errors[-1] < CLOSE:
+                break
+        self._move(-place)
+        return min(errors)
+
+    def _move(self, by: float) -> None:
+        with torch.no_grad():
+            torch._foreach_add_(self.twin.tensors, self.v, alpha=by)
+
+
+def _dot(a: list[torch.Tensor], b: list[torch.Tensor]) -> float:
+    one, other = (torch.cat([p.reshape(-1) for p in pieces]) for pieces in (a, b))
+    return float(torch.dot(one, other))
+
+
+def _norm(pieces: Sequence[torch.Tensor]) -> float:
+    return float(torch.stack(torch._foreach_norm([p.detach() for p in pieces])).norm())

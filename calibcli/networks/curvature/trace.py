@@ -1,0 +1,342 @@
+"""Tr(H) = Tr(G) + Tr(H - G): the first from pairs, the second by Hutchinson probes where it does not vanish.
+
+Where the logits are linear in each parameter tensor by itself (ReLU, pooling, eval-mode BatchNorm, linear and
+convolution layers, residual sums, no tensor used twice) every tensor's diagonal block of H - G is zero almost
+everywhere, and there is nothing to probe. Elsewhere H - G is probed with signs that are fresh in every cell of a few
+rows, so that what is off the diagonal averages out over rows, and with more of them where it is larger.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from calibcli.core.statistics import bisect, normal_quantile, student_quantile
+from calibcli.networks import device as devices
+from calibcli.networks.curvature import settings
+from calibcli.networks.curvature.operator import DenseCells, bend_at_once, maps
+from calibcli.networks.curvature.per_row_gradients import UNMAPPED
+from calibcli.networks.curvature.problem import CurvatureProblem, Layout, Scalar, power_of_two, signs
+from calibcli.networks.derivatives.jets import Bend
+from calibcli.networks.derivatives.rules import Lost
+
+
+@dataclass(frozen=True)
+class Probes:
+    """Quadratic forms vᵀMv of a second derivative Σ_n M_n, by cell of rows.
+
+    Attributes:
+        forms: (cells, 3) number of probes, sum and sum of squares of their forms. Cells that were taken exactly stand
+            as a single probe among several: without a variance.
+        layers: (cells, tensors, 3) the same of the part of each tensor, the one that the left v is restricted to; of no
+            tensors where whole products were not made.
+        cell: rows of a cell.
+    """
+
+    forms: torch.Tensor
+    layers: torch.Tensor
+    cell: int
+
+    def __add__(self, other: Probes) -> Probes:
+        return Probes(self.forms + other.forms, self.layers + other.layers, self.cell)
+
+    @property
+    def each(self) -> float:
+        """Probes of a cell, on average."""
+        return float(self.forms[:, 0].mean())
+
+
+def moments(forms: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Means (...) of counts, sums and sums of squares (..., 3), and their squared standard errors (0 of a single)."""
+    count, total, square = forms.unbind(-1)
+    mean = total / count.clamp(min=1)
+    return mean, (square / count.clamp(min=1) - mean.square()).clamp(min=0) / (count - 1).clamp(min=1)
+
+
+def coarse(n: int) -> int:
+    """Rows of a cell: 8, more from 131,072 rows, fewer below 128."""
+    return min(power_of_two(n // 16), max(8, power_of_two(n // 8192)))
+
+
+class Prober:
+    """Draws probes.
+
+    Args:
+        problem: model and data.
+        scalar: what is differentiated twice.
+        slope: (logits, labels) -> s (n, K), where the scalar is Σ ⟨s, logits⟩ with s held fixed; else None.
+        tensors: (tensors,) bool, which parameter tensors are probed; the others' signs are 0.
+        seed: of the signs, which are a function of (seed, first row of the cell, probe number).
+    """
+
+    def __init__(
+        self,
+        problem: CurvatureProblem,
+        scalar: Scalar,
+        slope: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None,
+        *,
+        tensors: torch.Tensor,
+        seed: int,
+    ) -> None:
+        self.problem, self.scalar, self.slope, self.seed = problem, scalar, slope, seed
+        self.tensors: list[bool] = tensors.tolist()
+
+    @cached_property
+    def forward(self) -> bool:
+        """Whether first derivatives can be carried forward (`Bend`), where whole products are not needed: decided on
+        one or two rows, where they must agree with reverse over reverse."""
+        return self.slope is not None and self.problem.guard(self._agrees)
+
+    def whole(self, each: float, cell: int) -> bool:
+        """Whether whole products are made for so many probes of a cell: to carry derivatives takes Python longer."""
+        return each * cell * self.problem.graph_bytes < settings.WORTH or not self.forward
+
+    def __call__(self, first: torch.Tensor, last: torch.Tensor, cell: int, *, whole: bool) -> Probes:
+        """Probes numbered from `first` up to `last` (cells,) of each cell of so many rows."""
+        return self.problem.guard(lambda: self._draw(first.tolist(), last.tolist(), cell, whole or not self.forward))
+
+    def _draw(self, first: list[int], last: list[int], cell: int, whole: bool) -> Probes:
+        layout = self.problem.layout
+        found = torch.zeros(len(first), 1 + whole * len(self.tensors), 3, dtype=torch.float64)
+        wanted = [
+            (range(start, min(start + cell, layout.local.stop)), range(first[start // cell], last[start // cell]))
+            for start in range(layout.local.start, layout.local.stop, cell)
+        ]
+        for rows, forms in self._forms([(rows, numbers) for rows, numbers in wanted if numbers], whole):
+            found[rows.start // cell] += torch.stack([torch.ones_like(forms), forms, forms.square()], 2).sum(1)
+        both = devices.all_sum_of_host(found, self.problem.device)
+        return Probes(both[:, 0], both[:, 1:], cell)
+
+    def _forms(self, wanted: list[tuple[range, range]], whole: bool) -> Iterator[tuple[range, torch.Tensor]]:
+        """(a cell's rows, (1 or 1 + tensors, m) forms of m of its probes) of cells and their probes' numbers."""
+        layout = self.problem.layout
+        cells = DenseCells(self.problem, self.slope, self.tensors, self.seed)
+        if wanted and (whole or cells.light(wanted)) and cells.mapped:
+            yield from cells(wanted, whole)
+            return
+        for rows, numbers in wanted:
+            micro = [range(i, min(i + layout.micro, rows.stop)) for i in range(rows.start, rows.stop, layout.micro)]
+            part = self._whole if whole else self._bends
+            yield rows, torch.stack([part(some, rows.start, numbers) for some in micro]).sum(0)
+
+    def _directions(self, row: int, numbers: range) -> list[torch.Tensor]:
+        """(m, *shape) signs for each parameter tensor."""
+        problem = self.problem
+        return problem.pieces(signs(problem.size, self.seed, row, numbers).to(problem.device).to(problem.dtype))
+
+    def _whole(self, rows: range, row: int, numbers: range) -> torch.Tensor:
+        """(1 + tensors, m) forms and each tensor's part, by reverse over reverse."""
+        gradients = self.problem.gradients(rows, self.scalar)
+        forms = []
+        for i in numbers:
+            drawn = zip(self._directions(row, range(i, i + 1)), self.tensors)
+            v = [d[0] if on else torch.zeros_like(d[0]) for d, on in drawn]
+            products = self.problem.product(gradients, v)
+            forms.append(torch.stack([torch.dot(a.reshape(-1), b.reshape(-1)) for a, b in zip(v, products)]))
+        parts = torch.stack(forms, 1).double().cpu()
+        return torch.cat([parts.sum(0)[None], parts])
+
+    def _bends(self, rows: range, row: int, numbers: range) -> torch.Tensor:
+        """(1, m) forms, with first derivatives carried forward."""
+        problem, slope = self.problem, self.slope
+        assert slope is not None
+        inputs, labels = problem.batch(rows)
+        moving = [t for t, on in zip(problem.tensors, self.tensors) if on]
+        bend = Bend(lambda: problem.outputs(inputs), moving, lambda logits: slope(logits, labels))
+        size = problem.size * torch.empty((), dtype=problem.dtype).element_size()
+        most = settings.AT_ONCE if problem.device.type == "cpu" else settings.AT_ONCE_THERE
+        step = max(1, min(most // len(rows), settings.BYTES // size, 4 * problem.layout.micro // len(rows)))
+        found = []
+        for i in range(numbers.start, numbers.stop, step):
+            drawn = self._directions(row, range(i, min(i + step, numbers.stop)))
+            found.append(bend.forms([v for v, on in zip(drawn, self.tensors) if on]))
+        return torch.cat(found).double().cpu()[None]
+
+    def _agrees(self) -> bool:
+        rows, numbers = range(min(2, self.problem.layout.n, self.problem.layout.micro)), range(4)
+        true = self._whole(rows, 0, numbers)[0]
+        try:
+            found = self._bends(rows, 0, numbers)[0]
+        except Lost:
+            return False
+        except UNMAPPED as error:
+            if devices.is_out_of_memory(error):
+                raise
+            return False
+        return bool((found - true).abs().max() <= 1e-3 * true.square().mean().sqrt())
+
+
+def exactly(found: torch.Tensor, chosen: torch.Tensor, cell: int, whole: bool) -> Probes:
+    """What is known of the chosen (cells,) ones: traces (cells, tensors) of their tensors' diagonal blocks."""
+    found = torch.cat([found.sum(1, keepdim=True), found[:, : whole * found.shape[1]]], 1)
+    ones = torch.ones_like(found) * chosen[:, None]
+    forms = torch.stack([ones, found, found.square()], 2)
+    return Probes(forms[:, 0], forms[:, 1:], cell)
+
+
+def has_curvature(problem: CurvatureProblem, seed: int, which: Sequence[int] | None = None) -> torch.Tensor:
+    """(tensors,) bool, or of those asked for: whether the logits bend in that tensor alone.
+
+    It is tested on two rows with random directions.
+
+    A tensor's diagonal block of H - G is a combination of second derivatives of the logits; random combinations and
+    directions that give exactly zero say that all of them are zero there.
+    """
+
+    def work() -> torch.Tensor:
+        two, micro = min(2, problem.layout.n), problem.layout.micro
+        runs = [range(i, min(i + micro, two)) for i in range(0, two, micro)]
+        one = _bend if which is not None or not maps(problem) else bend_at_once
+        return torch.stack([one(problem, rows, seed, which) for rows in runs]).any(0)
+
+    return problem.guard(work)
+
+
+def _bend(problem: CurvatureProblem, rows: range, seed: int, which: Sequence[int] | None) -> torch.Tensor:
+    stream = torch.Generator().manual_seed(seed)
+    weights = torch.randn(len(rows), problem.classes, generator=stream).to(problem.device)
+    gradients = problem.gradients(rows, lambda logits, labels: (weights.to(logits.dtype) * logits).sum())
+    found = []
+    for k in range(len(gradients)) if which is None else which:
+        gradient, tensor = gradients[k], problem.tensors[k]
+        if not gradient.requires_grad:
+            found.append(False)
+            continue
+        v = torch.rand(tensor.shape, generator=stream).sub_(0.5).to(problem.device, problem.dtype)
+        (bend,) = torch.autograd.grad(gradient, tensor, v, retain_graph=True, materialize_grads=True)
+        # tolerance: rounding of a product that should vanish but is a difference of two equal numbers
+        found.append(bool((bend * v).sum().abs() > 1e-9 * (gradient.detach() * v).abs().sum()))
+    return torch.tensor(found)
+
+
+def pilot(n: int) -> int:
+    """Probes from which the number of probes is decided: every cell has its own, so few do when there are many."""
+    cells = -(-n // coarse(n))
+    return max(2, min(8, -(-256 // cells)))
+
+
+def allocate(
+    found: Probes, rows: torch.Tensor, se: float, most: int, cell: int, level: float = 0.95, exact: float = math.inf
+) -> torch.Tensor:
+    """(cells,) numbers of probes that bring the mean over rows to the interval of a standard error, in proportion to a
+    cell's spread; 0 of a cell that `exact` products, fewer than its probes, take exactly.
+
+    At most `most` a cell on average, and at least two; a cell that holds much of the variance gets a few more,
+    for a spread told from two is next to nothing too often. Where few cells hold the variance, few probes of them
+    would do for the standard error, and Student's factor would be large: there are as many as half the interval needs.
+
+    Args:
+        found: probes so far, of cells no smaller.
+        rows: (N,) guess of what a row's variance is proportional to. It shares out the variance of a cell, and counts
+            for a little in it.
+        se: the standard error to reach, were its degrees of freedom known to be many.  most: of the average number.
+        cell: rows of the cells to come.  level: of the interval.
+        exact: products for the diagonal of a cell. Where probes take as many on average, every cell is taken exactly.
+    """
+    n, count = len(rows), found.forms[:, 0]
+    index = torch.arange(n)
+    of = index // found.cell
+    variance, freedom = moments(found.forms)[1] * count, count - 1  # of one probe
+    guess = _of_cells(rows, found)
+    variance = _leaning(variance, freedom, guess)
+    each = variance[of] * torch.where(guess[of] > 0, rows / guess[of].clamp(min=1e-300), 1 / found.cell)
+    spread = torch.zeros(-(-n // cell), dtype=torch.float64).index_add_(0, index // cell, each).sqrt()
+    count = _shared_out(spread, n, se, most, level)
+    known = (count > exact) | (float(count.double().mean()) >= exact)
+    if not bool(known.any()):
+        return count
+    return _shared_out(spread.masked_fill(known, 0), n, se, most, level).masked_fill(known, 0)
+
+
+def _shared_out(spread: torch.Tensor, n: int, se: float, most: int, level: float) -> torch.Tensor:
+    """(cells,) numbers of probes, from the standard deviations of one."""
+    wish = spread * spread.sum() / max(se * n, 1e-300) ** 2
+    if not bool((spread > 0).any()):
+        return wish.clamp(min=2).long()
+    heavy = spread.square() > settings.HOLDS * spread.square().sum()
+    least = torch.where(heavy, max(2, min(settings.HEAVY, most)), 2)
+
+    def counts(factor: float) -> torch.Tensor:
+        more = wish * factor**2
+        return (more * min(1.0, most / max(float(more.mean()), 1e-300))).round().long().maximum(least)
+
+    def short(factor: float) -> float:
+        """By how much half the interval exceeds the one that is wished for, with so many times fewer errors."""
+        each, number = spread.square() / n**2 / counts(factor), counts(factor) - 1
+        total = float(each.sum())
+        dof = max(1.0, total**2 / float((each.square() / number).sum()))
+        return student_quantile(0.5 + level / 2, dof) * math.sqrt(total) - normal_quantile(0.5 + level / 2) * se
+
+    factor = bisect(short, 1.0, 16.0)[1] if short(1.0) > 0 else 1.0
+    return counts(factor)
+
+
+@dataclass(frozen=True)
+class ProbeMean:
+    """An average over probes with its standard error and its degrees of freedom."""
+
+    value: float
+    se: float
+    dof: float
+
+
+def summarise(probes: Probes, n: int, rows: torch.Tensor | None = None) -> ProbeMean:
+    """Mean over rows of vᵀM_n v; cells have probes of their own, so their variances v add.
+
+    With a guess `rows` (N,), as for `allocate`, a cell's variance leans to it: where forms are skewed, few probes give
+    too small a value and too small a spread together. Degrees of freedom after Satterthwaite, (Σv)² / Σ(v²/f), with v²
+    replaced by v² f / (f + 2) and (Σv)² less by twice that sum: the squares of variances from few probes are too large.
+    """
+    mean, variance = moments(probes.forms)
+    count, freedom = probes.forms[:, 0], (probes.forms[:, 0] - 1).clamp(min=1)
+    if rows is not None:
+        variance = _leaning(variance * count, freedom, _of_cells(rows, probes)) / count.clamp(min=1)
+    variance = variance / n**2
+    total, squares = float(variance.sum()), float((variance.square() / (freedom + 2)).sum())
+    dof = max(1.0, total**2 / squares - 2) if squares > 0 else float(freedom.max())
+    return ProbeMean(float(mean.sum()) / n, total**0.5, dof)
+
+
+def _of_cells(rows: torch.Tensor, probes: Probes) -> torch.Tensor:
+    """(cells,) sums over a cell's rows; 0 of cells that were taken exactly."""
+    of = torch.arange(len(rows)) // probes.cell
+    sums = torch.zeros(len(probes.forms), dtype=torch.float64).index_add_(0, of, rows)
+    return sums * (probes.forms[:, 0] > 1)
+
+
+def _leaning(variance: torch.Tensor, freedom: torch.Tensor, guess: torch.Tensor) -> torch.Tensor:
+    """Variances of one probe (cells,), between what was found and what it is proportional to by a guess."""
+    expected = guess * (variance.sum() / guess.sum().clamp(min=1e-300))
+    return (freedom * variance + settings.SIMILAR * expected) / (freedom + settings.SIMILAR)
+
+
+def by_tensor(probes: Probes, n: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """(tensors,) means over rows of each tensor's part, and their standard errors."""
+    mean, variance = moments(probes.layers)
+    return mean.sum(0) / n, variance.sum(0).sqrt() / n
+
+
+def sampling_error(rows: torch.Tensor, sums: torch.Tensor, noise: torch.Tensor, layout: Layout) -> float:
+    """Standard error over rows of the mean of t_n = rows (N,) + vᵀM_n v, from the spread between groups.
+
+    `sums` (groups,) are of vᵀM_n v over a group's rows, `noise` (groups,) the variances that probes leave in them: they
+    are taken out of the spread; where they drown it, a quarter of the raw variance is the floor.
+    """
+    n, count, weights = len(rows), layout.groups, layout.weights
+    x = (sums.index_add(0, torch.arange(n) // layout.group, rows)) / n  # (groups,) shares of the mean
+    x = x - weights * x.sum()  # each group against what its share of the rows would give
+    raw = float(x.square().sum())
+    clean = raw - float((noise * (1 - 2 * weights)).sum() + noise.sum() * weights.square().sum()) / n**2
+    return math.sqrt(max(clean, raw / 4) * count / max(count - 1, 1))
+
+
+def by_group(probes: Probes, layout: Layout) -> tuple[torch.Tensor, torch.Tensor]:
+    """(groups,) sums over a group's rows of vᵀM_n v, and their squared standard errors."""
+    of = torch.arange(len(probes.forms)) * probes.cell // layout.group
+    zero = torch.zeros(layout.groups, dtype=torch.float64)
+    mean, variance = moments(probes.forms)
+    return zero.index_add(0, of, mean), zero.index_add(0, of, variance)

@@ -1,0 +1,235 @@
+"""Which of a file's arrays are the inputs, the labels, the ids and the class names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibcli.core.errors import InputError, did_you_mean
+from calibcli.core.options import normal, real
+from calibcli.scores.files.arrays import EncodedPictures, FileContents, Memory, whole
+from calibcli.scores.files.roles import CLASSES, IDS, INPUTS, LABELS, PAIRS, SPLITS, TABLE_LABELS, TEXTS, TOKENS
+from calibcli.scores.files.text_tables import floats_of_text
+from calibcli.scores.predictions import Named
+
+
+@dataclass
+class ArraysOfDataset:
+    """What a reader found: inputs by name ("" by position), raw labels, and what else the source says.
+
+    `integral`: the inputs are numbers of things (tokens), which stay integers; `words`: what they stand for, if known.
+    """
+
+    inputs: Mapping[str, Named]
+    labels: NDArray[Any]
+    sha256: str
+    ids: NDArray[Any] | None = None
+    classes: list[str] | None = None
+    notes: list[str] = field(default_factory=list)
+    integral: bool = False
+    words: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class ArrayRequest:
+    """What is asked of a source: its name, split, names of inputs and labels; and the digest of its file."""
+
+    source: str
+    split: str = ""
+    inputs: str | None = None
+    labels: str | None = None
+    sha256: str = ""
+
+
+def pick(arrays: Mapping[str, Named], asked: ArrayRequest) -> ArraysOfDataset:
+    """Inputs by name, labels, ids and class names among a file's arrays.
+
+    Raises:
+        InputError: none, or several candidates.
+    """
+    inputs, integral = _inputs(arrays, asked)
+    labels = asked.labels or _one(arrays, LABELS.names, asked, "labels")
+    ids = _candidates(arrays, IDS.all, asked.split)
+    classes = _candidates(arrays, CLASSES.names, asked.split) or _candidates(arrays, CLASSES.names, "")
+    names = _all(arrays[classes[0]]) if classes else None
+    return ArraysOfDataset(
+        inputs=inputs,
+        labels=_all(_named(arrays, labels, asked)),
+        sha256=asked.sha256,
+        ids=_all(arrays[ids[0]]) if ids else None,
+        classes=[str(n) for n in names] if names is not None and names.ndim == 1 else None,
+        integral=integral,
+    )
+
+
+def _beside(contents: FileContents, asked: ArrayRequest, ids: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+    """Names of the columns with the labels and the ids of a table, and the fields of `Found` that they are."""
+    label = asked.labels or _one(contents.arrays, TABLE_LABELS, asked, "labels")
+    known = [label, *[name for name in _candidates(contents.arrays, ids, "") if name != label][:1]]
+    about: dict[str, Any] = {"labels": _all(_named(contents.arrays, label, asked)), "sha256": asked.sha256}
+    about["ids"] = _all(contents.arrays[known[1]]).astype(str) if known[1:] else None
+    about["classes"] = list(contents.classes[label]) if label in contents.classes else None
+    return known, about
+
+
+def pick_columns(contents: FileContents, asked: ArrayRequest) -> ArraysOfDataset:
+    """Features (N, D) float64 in the order of the columns of a table, or its column of pictures; labels with the names
+    of their classes where the table tells them, and ids where a column has that name.
+
+    Raises:
+        InputError: no label column, or a cell that is not a finite number.
+    """
+    columns, (known, about) = contents.arrays, _beside(contents, asked, IDS.all)
+    features = asked.inputs.split(",") if asked.inputs else [name for name in columns if name not in known]
+    pictures = [name for name in features if isinstance(_named(columns, name, asked), EncodedPictures)]
+    if len(pictures) > 1:
+        problem = f"{asked.source}: {' and '.join(pictures)} are pictures"
+        raise InputError(problem, f"choose one: --inputs {pictures[0]}")
+    if pictures:
+        notes = [f"pictures in '{pictures[0]}', labels in '{known[0]}'"]
+        return ArraysOfDataset(inputs={"": columns[pictures[0]]}, notes=notes, **about)
+    values = np.empty((len(about["labels"]), len(features)))
+    for i, name in enumerate(features):
+        column = _all(columns[name])
+        values[:, i] = floats_of_text(column, name, asked.source) if column.dtype.kind == "O" else column
+        odd = np.flatnonzero(~np.isfinite(values[:, i]))
+        if len(odd):
+            problem = f"row {odd[0]} of column '{name}' in {asked.source} is not finite"
+            raise InputError(problem, "fill or drop such rows")
+    notes = [f"{len(features)} feature columns, labels in '{known[0]}'"]
+    return ArraysOfDataset(inputs={"": Memory(values)}, notes=notes, **about)
+
+
+def pick_texts(contents: FileContents, asked: ArrayRequest) -> ArraysOfDataset | None:
+    """A column of texts, or a first and a second one, of a model that has a tokenizer; None where there is none.
+
+    Raises:
+        InputError: several columns that could be it, or no labels.
+    """
+    arrays = contents.arrays
+    texts = [
+        name for name, array in arrays.items() if array.dtype.kind in "OU" and not isinstance(array, EncodedPictures)
+    ]
+    if not texts or (_candidates(arrays, ("input_ids",), asked.split) and not asked.inputs):
+        return None
+    known, about = _beside(contents, asked, (*IDS.all, "idx"))  # GLUE; beside numbers it may be a feature
+    texts = [name for name in texts if name not in known]
+    chosen = asked.inputs.split(",") if asked.inputs else _texts(arrays, texts, asked.split)
+    if not chosen:
+        return None
+    fix = f"name the text with --inputs, or a first and a second one with a comma: --inputs {','.join(texts[:2])}"
+    for name in chosen:
+        if name not in texts:
+            fix = fix if name in arrays else did_you_mean(name, texts)
+            raise InputError(f"'{name}' of {asked.source} is no text", fix)
+    if len(chosen) > 2:
+        raise InputError(f"{asked.source}: {', '.join(chosen[:6])} are texts", fix)
+    columns = {name: Memory(_all(arrays[name]).astype(object)) for name in chosen}
+    notes = [f"text in {' and '.join(map(repr, chosen))}, labels in '{known[0]}'"]
+    empty = sum(not str(text).strip() for text in columns[chosen[0]].array)
+    notes += [f"{empty:,} of the texts are empty"] * bool(empty)
+    return ArraysOfDataset(inputs=columns, notes=notes, **about)
+
+
+def _texts(arrays: Mapping[str, Named], texts: list[str], split: str) -> list[str]:
+    """The columns of texts that a model reads: a known pair, one known by its name, else all."""
+    for pair in PAIRS:
+        found = [_candidates(arrays, (name,), split) for name in pair]
+        if all(found) and all(one[0] in texts for one in found):
+            return [one[0] for one in found]
+    known = [name for name in _candidates(arrays, TEXTS.names, split) if name in texts]
+    return known[:1] or texts
+
+
+def to_labels(found: ArraysOfDataset, source: str) -> tuple[NDArray[np.int64], list[str] | None, list[str]]:
+    """Labels as (N,) int64, names of the classes, and notes. (N, 1) is squeezed, one-hot rows, whole floats converted.
+
+    Text that is not numbers is numbered in the order of the classes, or where none are named of the alphabet.
+
+    Raises:
+        InputError: not whole numbers, negative, or of another shape.
+    """
+    notes: list[str] = []
+    labels, classes = found.labels, found.classes
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.ndim == 2 and bool((((labels == 0) | (labels == 1)).all(1) & (labels.sum(1) == 1)).all()):
+        labels = labels.argmax(1)
+        notes.append("one-hot labels were converted to class numbers")
+    if labels.ndim != 1:
+        raise InputError(f"{source}: labels have shape {labels.shape}", "pass one class number per row")
+    if labels.dtype.kind == "O":
+        texts = [str(text).strip() for text in labels]
+        try:
+            labels = np.array([real(text) for text in texts])
+        except ValueError:
+            if not set(texts) <= set(classes or ()):
+                classes = sorted(set(texts))
+            order = {name: code for code, name in enumerate(classes or ())}
+            labels = np.array([order[text] for text in texts])
+    if labels.dtype.kind not in "iubf":
+        raise InputError(f"{source}: labels are {labels.dtype}, not numbers", "number the classes 0 to K-1")
+    if not len(labels):
+        raise InputError(f"{source} has no rows", "pass at least one row")
+    with np.errstate(invalid="ignore"):  # NaN becomes some number, and is found below
+        numbers = labels.astype(np.int64)
+    wrong = np.flatnonzero((numbers != labels) | (numbers < 0))
+    if len(wrong):
+        problem = f"{source}: label {labels[wrong[0]]} in row {wrong[0]} is not a class number ({len(wrong)} such rows)"
+        raise InputError(problem, "number the classes 0 to K-1, and leave out rows without a class")
+    return numbers, classes, notes
+
+
+def _inputs(arrays: Mapping[str, Named], asked: ArrayRequest) -> tuple[dict[str, Named], bool]:
+    key = asked.inputs
+    if key and "," in key:
+        return {k: _named(arrays, k, asked) for k in key.split(",")}, True
+    if key:
+        return {"": _named(arrays, key, asked)}, "token" in key or key in TOKENS
+    tokens = {name: found[0] for name in TOKENS if (found := _candidates(arrays, (name,), asked.split))}
+    if "input_ids" in tokens:
+        return {name: arrays[k] for name, k in tokens.items()}, True
+    name = _one(arrays, INPUTS.names, asked, "inputs")
+    return {"": arrays[name]}, "tokens" in name
+
+
+def _all(array: Named) -> NDArray[Any]:
+    return whole(array) if array.shape else np.asarray([])
+
+
+def _named(arrays: Mapping[str, Named], key: str, asked: ArrayRequest) -> Named:
+    if key not in arrays:
+        raise InputError(f"{asked.source} has no array '{key}'", did_you_mean(key, arrays))
+    return arrays[key]
+
+
+def splits_of(arrays: Mapping[str, Named]) -> list[str]:
+    """Which of train, validation and test have inputs and labels of their own."""
+    both = LABELS.names, INPUTS.names
+    return [split for split in SPLITS if all(_candidates(arrays, names, split) for names in both)]
+
+
+def _candidates(arrays: Mapping[str, Named], names: Sequence[str], split: str) -> list[str]:
+    if split:
+        words = next((w for w in SPLITS.values() if split in w), (split,))
+        names = [form for n in names for w in words for form in (f"{w}_{n}", f"{n}_{w}")]
+    spelled = {normal(name): name for name in reversed(list(arrays))}
+    return list(dict.fromkeys(name if name in arrays else spelled[name] for name in names if name in spelled))
+
+
+def _one(arrays: Mapping[str, Named], names: Sequence[str], asked: ArrayRequest, what: str) -> str:
+    source, split = asked.source, asked.split
+    found = _candidates(arrays, names, split)
+    if len(found) == 1:
+        return found[0]
+    fix = f"it holds: {', '.join(arrays)}; name one with --{what}"
+    if found:
+        raise InputError(f"{source}: {' and '.join(found)} could both be the {what}", fix)
+    splits = [s for s in SPLITS if _candidates(arrays, names, s)]
+    if splits and not split:
+        raise InputError(f"{source} holds the splits {', '.join(splits)}", f"choose one: {source}#{splits[-1]}")
+    raise InputError(f"{source} has no {what}" + (f" of the split '{split}'" if split else ""), fix)

@@ -1,0 +1,226 @@
+"""20 Newsgroups (Lang 1995): posts named by numbers, in a folder for each group, as numbers of their words.
+
+`20_newsgroups.tar.gz` (19,997 posts) has the splits of Mukhoti et al. (2020): all posts in the order of NumPy's shuffle
+with seed 1, the last fifth for testing and the 900 before it for validation. `20news-bydate.tar.gz` (18,846) has its
+own, `train` and `test`. Bodies alone are read, from the first empty line on; the vocabulary is that of all posts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibcli.core.errors import CalibError, InputError, refusing
+from calibcli.networks.dataset.array_names import ArraysOfDataset
+from calibcli.networks.dataset.downloads.members import DAMAGED, MembersByName, contents
+from calibcli.networks.dataset.vocabulary import numbers, vocabulary, words_of
+from calibcli.scores.files.arrays import Memory
+from calibcli.scores.files.source import Source
+from calibcli.scores.predictions import Ints
+
+POST = re.compile(r"(?:(?P<part>.*)/)?(?P<group>[^/]+)/\d+")
+BY_DATE = re.compile(r"(?:.*/)?[^/]*-(train|test)")
+VALIDATION = 900 / 19_997
+
+
+def newsgroups_splits(there: MembersByName) -> list[str]:
+    """Of a folder or archive of groups of posts; none of any other."""
+    names = _some(there.path) if there.kind == "folder" else there.every
+    found = [match for name in names if (match := POST.fullmatch(name))]
+    if there.kind not in ("folder", "tar") or len({m["group"] for m in found}) < 2 or len(found) < 0.9 * len(names):
+        return []
+    parts = {_part(match) for match in found}
+    return [name for name in ("train", "test") if name in parts] or ["train", "validation", "test"]
+
+
+def read_newsgroups(there: MembersByName, split: str) -> ArraysOfDataset:
+    """The posts of a split, (N, 1000) numbers of words.
+
+    Raises:
+        InputError: no such split, or files that cannot be read.
+    """
+    name, stat = there.split(split, newsgroups_splits(there)), there.path.stat()
+    posts, tokens, names, parts = _all(there.path, there.kind, stat.st_mtime_ns, stat.st_size)
+    rows = np.flatnonzero(np.array(parts) == name) if any(parts) else shuffled(len(parts))[name]
+    words = f"the {len(posts.words) - 1:,} most frequent words"
+    notes = [f"20 Newsgroups, {name}: {len(rows):,} posts of {len(posts.classes or ())} groups; {words}"]
+    ids = np.array([names[i] for i in rows])
+    return replace(posts, inputs={"": Memory(tokens[rows])}, labels=posts.labels[rows], ids=ids, notes=notes)
+
+
+def shuffled(n: int) -> dict[str, Ints]:
+    """Rows of each split, as the code of Mukhoti et al. (2020) makes them: 15,098, 900 and 3,999 of 19,997."""
+    order = np.arange(n)
+    np.random.RandomState(1).shuffle(order)
+    test, validation = int(0.2 * n), round(VALIDATION * n)
+    first, second = n - test - validation, n - test
+    return {"train": order[:first], "validation": order[first:second], "test": order[second:]}
+
+
+def _some(root: Path) -> list[str]:
+    """The first entry of each folder, and of each folder in it: enough to know a layout by."""
+    found = []
+    for folder in sorted(p for p in root.iterdir() if p.is_dir()):
+        first = next(os.scandir(folder), None)
+        if first is not None and first.is_dir():
+            found += [f"{folder.name}/{one}" for one in _some(folder)]
+        elif first is not None:
+            found.append(f"{folder.name}/{first.name}")
+    return found
+
+
+def _part(match: re.Match[str]) -> str:
+    """`train` of `20news-bydate-train/sci.med/1`."""
+    by_date = BY_DATE.fullmatch(match["part"] or "")
+    return by_date[1] if by_date else ""
+
+
+@functools.lru_cache(maxsize=1)  # its splits are read one after the other
+def _all(
+    path: Path, kind: str, modified: int, size: int
+) -> tuple[ArraysOfDataset, NDArray[np.int32], list[str], list[str]]:
+    """All posts, their words as numbers (N, 1000), names, and the split of each ("" where they have none)."""
+    held = contents(path) if kind == "tar" else _folder(path)
+    found = {name: match for name in sorted(held) if (match := POST.fullmatch(name))}
+    classes = sorted({match["group"] for match in found.values()})
+    number = {group: i for i, group in enumerate(classes)}
+    order = sorted(found, key=lambda name: (number[found[name]["group"]], name))
+    bodies = [words_of(_body(held[name].decode("latin-1"))) for name in order]
+    words = vocabulary(bodies)
+    digest = hashlib.sha256()
+    for name in order if kind == "folder" else ():
+        digest.update(f"{name}\0{len(held[name])}\0".encode() + held[name])
+    labels = np.array([number[found[name]["group"]] for name in order], np.int64)
+    sha256 = Source(path).sha256() if kind == "tar" else digest.hexdigest()
+    posts = ArraysOfDataset({}, labels, sha256, classes=classes, integral=True, words=words)
+    names = ["/".join(name.split("/")[-2:]) for name in order]
+    return posts, numbers(bodies, words), names, [_part(found[name]) for name in order]
+
+
+def _body(text: str) -> str:
+    start = text.find("\n\n")
+    return text[start:] if start > 0 else text
+
+
+def _folder(root: Path) -> dict[str, bytes]:
+    with refusing(DAMAGED, lambda error: f"{root} cannot be read ({str(error)[:80]})", "check its files"):
+        files = sorted(p for p in root.rglob("*") if p.name.isdigit() and p.is_file())
+        if sum(p.stat().st_size for p in files) > 1 << 30:
+            raise InputError(f"the posts of {root} take more than 1 GB", "pass a folder of 20 Newsgroups")
+        return {p.relative_to(root).as_posix(): p.read_bytes() for p in files}
+
+
+# The Stanford Sentiment Treebank (Socher et al. 2013): a labelled binary tree per line, `(3 (2 It) (4 works))`.
+#
+# `trainDevTestTrees_PTB.zip`, or its folder `trees`, with the classes and rows of Mukhoti et al. (2020): 0 and 1 are
+# negative, 2 neutral, 3 and 4 positive; sentences that are neutral as a whole are left out (6,920, 872 and 1,821
+# remain).
+# Their network is told the class of every phrase, so that the training rows are the phrases; the others are
+# sentences.
+
+
+FILES = {"train": "train.txt", "validation": "dev.txt", "test": "test.txt"}
+CLASSES = ["negative", "neutral", "positive"]
+NEUTRAL, JOIN = 2, ""  # a label; in place of a word, that the two trees before it are one
+TOKEN = re.compile(r"\(([0-4]) |([^\s()]+)|(\))")
+Tree = tuple[list[str], list[tuple[int, int, int]]]
+
+
+def sst_splits(there: MembersByName) -> list[str]:
+    """Those whose trees lie there; none of any other folder or archive."""
+    found = [name for name, file in FILES.items() if file in there.paths]
+    return found if "train" in found and re.match(rb"\([0-4] [^\n]*\)", _head(there, FILES["train"])) else []
+
+
+def read_sst(there: MembersByName, split: str) -> ArraysOfDataset:
+    """Trees in postfix order, (N, longest): the numbers of words, -1 for a join, then zeros.
+
+    Raises:
+        InputError: no such split, or a line that is no binary tree.
+    """
+    held = sst_splits(there)
+    name, files = there.split(split, held), [FILES[one] for one in held]
+    data = there.read(files)
+    trees = {one: _trees(data[FILES[one]], f"{FILES[one]} of {there.path}") for one in held}
+    known = vocabulary([[w for w in words if w] for one in held for words, _ in trees[one]], most=1 << 31)
+    number = {word: i for i, word in enumerate(known)} | {JOIN: -1}
+    told = [(i, tree) for i, tree in enumerate(trees[name]) if tree[1][-1][0] != NEUTRAL]
+    rows = [(i, words, node) for i, (words, nodes) in told for node in (nodes if name == "train" else nodes[-1:])]
+    out = np.zeros((len(rows), max((len(words) for _, (words, _) in told), default=1)), np.int32)
+    for row, (_, words, (_, start, stop)) in zip(out, rows, strict=True):
+        row[: stop - start] = [number[word] for word in words[start:stop]]
+    labels = np.array([1 + (node[0] > NEUTRAL) - (node[0] < NEUTRAL) for *_, node in rows], np.int64)
+    phrases = f"{len(rows):,} phrases of " if name == "train" else ""
+    return ArraysOfDataset(
+        inputs={"": Memory(out)},
+        labels=labels,
+        sha256=there.sha256(files, data),
+        ids=np.array([f"{name} {i + 1}:{start}-{stop}" for i, _, (_, start, stop) in rows]),
+        classes=CLASSES,
+        notes=[f"trees of words, {name}: {phrases}{len(told):,} sentences, without those that are neutral as a whole"],
+        integral=True,
+        words=known,
+    )
+
+
+def parsed(line: str) -> Tree:
+    """Its words in postfix order, and the label, first and last place of every phrase; that of the sentence is last.
+
+    >>> parsed("(3 (2 It) (4 works))")
+    (['It', 'works', ''], [(2, 0, 1), (4, 1, 2), (3, 0, 3)])
+
+    Raises:
+        ValueError: no binary tree.
+    """
+    words: list[str] = []
+    nodes: list[tuple[int, int, int]] = []
+    above: list[tuple[int, int, list[str]]] = [(0, 0, [])]  # label, first place, of what it is made
+    for label, word, closing in TOKEN.findall(line):
+        if label:
+            above.append((int(label), len(words), []))
+        elif word:
+            words.append(word)
+            above[-1][2].append("word")
+        elif closing and len(above) > 1:
+            own, start, parts = above.pop()
+            if parts == ["tree", "tree"]:
+                words.append(JOIN)
+            elif parts != ["word"]:
+                raise ValueError(f"a node has {len(parts)} parts")
+            nodes.append((own, start, len(words)))
+            above[-1][2].append("tree")
+        else:
+            raise ValueError("a bracket too many")
+    if len(above) > 1 or above[0][2] != ["tree"] or TOKEN.sub("", line).strip():
+        raise ValueError("brackets do not match")
+    return words, nodes
+
+
+def _trees(data: bytes, where: str) -> list[Tree]:
+    found = []
+    for number, line in enumerate(data.splitlines(), 1):
+        try:
+            if line.strip():
+                found.append(parsed(line.decode()))
+        except CalibError:
+            raise
+        except ValueError as error:
+            problem = f"{where}: line {number} is no binary tree ({str(error)[:80]})"
+            raise InputError(problem, "write it as (3 (2 It) (4 works)), or download it again") from None
+    return found
+
+
+def _head(there: MembersByName, name: str) -> bytes:
+    """Its first bytes; none of what cannot be read."""
+    if there.kind in ("zip", "folder"):
+        with contextlib.suppress(*DAMAGED), there.open(name) as file:
+            return file.read(4096)
+    return b""

@@ -1,0 +1,390 @@
+"""A calibrator folded into the last linear layer: W' = A W, b' = A b + c."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from calibcli.calibrators import Scaler
+from calibcli.calibrators.program import NumPy, Operations
+from calibcli.core.errors import InputError, UsageError, refusing
+from calibcli.core.files import atomic, no_room, written
+from calibcli.networks import checkpoint, inference
+from calibcli.networks.checkpoint import containers, factory, weights
+from calibcli.networks.dataset import Dataset
+from calibcli.networks.deploy.torch_program import logits_of, opened
+from calibcli.scores.likelihood import log_softmax
+from calibcli.ship.target import DRAWS, LIMITS, Compared, ExportRequest, Shipped, about, compare, softmax
+
+Array = NDArray[Any]
+PROBES, SPREAD = 200, 3.0  # rows that tell whether a map is linear: of sure and of unsure predictions
+INSTEAD = "use --to onnx, --to pt2 or --to torchscript"
+FEW = 1000  # weights, of which a few draws miss the worst
+HALF = (torch.float16, torch.bfloat16)
+
+
+class HeadScores(NumPy):
+    """NumPy's operations without normalisation, which softmax(A z + c) does anyway."""
+
+    def log_softmax(self, z: Any) -> Any:
+        return z
+
+    normalised, of_two = log_softmax, Operations.of_two
+
+
+def linear(scaler: Scaler) -> tuple[Array, Array]:
+    """A (K, K) and c (K,) of softmax(A z + c), float64: the map at 0 and at each unit vector, if other rows agree.
+
+    A row is centred before `vector`, `matrix` and `bcts`, which is linear too: A = V (I - 11'/K).
+
+    Raises:
+        UsageError: the map is not linear in the logits.
+    """
+    k, name = scaler.k, scaler.choice.name
+    with np.errstate(all="ignore"):
+        out = scaler.choice.traits["map"](HeadScores(k), scaler.parameters, np.eye(k + 1, k, -1))
+    a, c = (out[1:] - out[0]).T, out[0]
+    rows = np.random.default_rng(0).standard_normal((PROBES, k)) * SPREAD
+    limit = LIMITS["float64"]
+    if not np.allclose(log_softmax(rows @ a.T + c), scaler.map(rows), rtol=limit, atol=limit):
+        raise UsageError(f"'{name}' is not linear in the logits and cannot be folded into a layer", INSTEAD)
+    return a, c
+
+
+def last_linear(model: nn.Module, rows: Dataset, source: str) -> tuple[str, nn.Linear]:
+    """Name and module of the linear layer whose output is the model's logits, found by running two rows.
+
+    Raises:
+        InputError: none is, several are, it is quantised, used twice, or shares its weights.
+    """
+    linear = {name: m for name, m in model.named_modules(remove_duplicate=False) if isinstance(m, nn.Linear)}
+    made: dict[int, list[Tensor]] = {}
+    hooks = [
+        m.register_forward_hook(lambda m, _, out: made.setdefault(id(m), []).append(out.detach()))
+        for m in {id(m): m for m in linear.values()}.values()
+    ]
+    try:
+        inputs, _ = rows.batch(slice(0, min(2, len(rows))))
+        with torch.no_grad():
+            out = inference.logits(model, inputs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    names = [name for name, m in linear.items() if any(_same(o, out) for o in made.get(id(m), ()))]
+    if not names:
+        raise _no_head(model, linear, out.shape[1], source)
+    if len(names) > 1:
+        raise InputError(f"{source}: the logits come from several heads: {', '.join(names[:6])}", INSTEAD)
+    found = linear[names[0]]
+    if len(made[id(found)]) > 1:
+        raise InputError(f"{source}: the head '{names[0]}' is used {len(made[id(found)])} times in one pass", INSTEAD)
+    shared = found.weight.untyped_storage().data_ptr()
+    for name, other in model.named_parameters(remove_duplicate=False):
+        if name != f"{names[0]}.weight" and other.untyped_storage().data_ptr() == shared:
+            problem = f"{source}: the head '{names[0]}' shares its weights with '{name}', which a fold would change too"
+            raise InputError(problem, f"untie them, or {INSTEAD}")
+    if "parametrizations" in dict(found.named_children()) or "weight" not in found._parameters:
+        raise InputError(f"{source}: the weights of the head '{names[0]}' are worked out by code", INSTEAD)
+    return names[0], found
+
+
+def _same(made: Any, logits: Tensor) -> bool:
+    if not isinstance(made, Tensor) or made.ndim != 2:
+        return False
+    return torch.equal(_columns(made), logits)
+
+
+def _columns(z: Tensor) -> Tensor:
+    """Logits of K >= 2 classes; of one column (0, z), as `classify.logits` has it."""
+    return torch.cat([torch.zeros_like(z), z], 1) if z.shape[1] == 1 else z
+
+
+def _no_head(model: nn.Module, linear: dict[str, nn.Linear], k: int, source: str) -> InputError:
+    """Why no linear layer's output is the logits."""
+    packed = [f"{n} ({type(m).__name__})" for n, m in model.named_modules() if "quant" in type(m).__module__]
+    packed += [f"{n} ({type(m).__name__})" for n, m in model.named_modules() if "bnb" in type(m).__module__.split(".")]
+    if packed:
+        return InputError(f"{source} has quantised layers ({', '.join(packed[:3])}); a head cannot be folded", INSTEAD)
+    near = [f"{name} ({m.in_features} to {m.out_features})" for name, m in linear.items() if m.out_features == k]
+    if near:
+        last = near[-1].partition(" ")[0]
+        problem = f"{source}: the logits are not what a linear layer gives; candidates: {', '.join(near[:6])}"
+        return InputError(problem, f"something comes after '{last}' (a norm, a scale, several heads): {INSTEAD}")
+    shown = ", ".join(f"{n} ({m.in_features} to {m.out_features})" for n, m in list(linear.items())[-6:]) or "none"
+    problem = f"{source}: no linear layer gives {k} logits; linear layers: {shown}"
+    return InputError(problem, INSTEAD)
+
+
+def folded(found: nn.Linear, a: Array, c: Array) -> tuple[Tensor, Tensor | None]:
+    """The new weight and bias in float64; no bias where there was none and none is needed. Of a head of one logit, that
+    of class 1, softmax(A (0, z) + c) is the sigmoid of (A11 - A01) z + c1 - c0.
+    """
+    if found.out_features == 1:
+        a, c = a[1:, 1:] - a[:1, 1:], c[1:] - c[:1]
+    weight = torch.from_numpy(a) @ found.weight.detach().double()
+    bias = torch.from_numpy(c.copy())
+    if found.bias is not None:
+        bias = bias + torch.from_numpy(a) @ found.bias.detach().double()
+    elif not c.any():
+        return weight, None
+    return weight, bias
+
+
+def rounding(features: Tensor, found: nn.Linear, stored: torch.dtype, scaler: Scaler, raw: Array) -> float:
+    """What storing a head and working in float32 cost before anything is folded: the largest change of a probability
+    when weights and bias are multiplied by a number at random, cast to their type, and the logits divided by it.
+    """
+    generator, expected, worst = np.random.default_rng(0), np.exp(scaler.map(raw)), 0.0
+
+    def cast(tensor: Tensor | None, factor: float) -> Tensor | float:
+        return 0.0 if tensor is None else (tensor.detach().double() * factor).to(stored).to(features.dtype)
+
+    for factor in generator.uniform(0.5, 1, DRAWS if found.weight.numel() > FEW else FEW // DRAWS).tolist():
+        weight = cast(found.weight, factor)
+        assert isinstance(weight, Tensor)
+        z = _columns(features @ weight.T + cast(found.bias, factor)).double().numpy() / factor
+        worst = max(worst, float(np.abs(np.exp(scaler.map(z)) - expected).max()))
+    return worst
+
+
+# `--to checkpoint`: one layer of a checkpoint replaced, everything else as it was; read back and compared.
+
+
+NAMES = {torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float64: "float64"}
+CONFIG = "config.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """Tensors of a file that are replaced, by their names there, and what is said about it."""
+
+    tensors: dict[str, Tensor]
+    stamp: dict[str, Any]
+
+
+def ship(job: ExportRequest) -> Shipped:
+    """Fold, write, read back, compare.
+
+    Raises:
+        UsageError: a map that is not linear, or no model.
+        InputError: a model without a head that can be folded into, or what was written differs.
+    """
+    a, c = linear(job.scaler)
+    assert job.model is not None
+    if not job.model.exists():
+        raise UsageError(f"'{job.model}' is no file or folder", "pass the checkpoint itself, with one state dict in it")
+    loaded, rows, scaler = opened(job)
+    name, head = last_linear(loaded.model, rows, str(job.model))
+    raw, features = _run(loaded.model, head, rows)
+    expected = scaler.map(raw)
+    stored = _stored(job.model, head.weight, name)
+    weight, bias = folded(head, a, c)
+    if bias is not None and head.bias is None:
+        problem = f"{job.model}: the head '{name}' has no bias, and {scaler.choice.name} needs one"
+        raise InputError(problem, "use --method temperature, or --to onnx")
+    tensors = {stored.weight: weight.to(stored.dtype)}
+    if bias is not None:
+        tensors[stored.bias] = bias.to(stored.dtype)
+    for key, tensor in tensors.items():
+        if not torch.isfinite(tensor).all():
+            raise InputError(
+                f"'{key}' does not fit {stored.dtype} after the fold", "save the checkpoint in float32 first"
+            )
+    keeps = raw if scaler.preserves_accuracy else None
+    change = Change(tensors, about(job))
+
+    def compared(path: Path) -> Compared:
+        after = logits_of(checkpoint.load(path, **job.network).model, rows)
+        dtype = NAMES.get(stored.dtype, "float32") if stored.dtype in HALF else "float32"
+        found = compare(
+            expected,
+            softmax(after),
+            dtype,
+            job.tolerance,
+            keeps,
+            lambda: rounding(features, head, stored.dtype, scaler, raw),
+        )
+        found.require(job.path.name, "use --to onnx or --to pt2, or pass --tolerance")
+        return found
+
+    found, more = _folder(job, change, compared) if job.model.is_dir() else _file(job, change, compared)
+    facts = {"head": name, "stored as": str(stored.dtype).removeprefix("torch."), "takes": "inputs"}
+    return Shipped(
+        files=[job.path],
+        compared=found,
+        facts=facts,
+        notes=[*loaded.notes, *rows.notes, *more],
+        inputs=[e for e in loaded.inputs(rows) if e["path"] != str(job.model) or job.model.is_dir()],
+    )
+
+
+def stored_rounding(
+    before: checkpoint.Checkpoint, path: Path, rows: Dataset, scaler: Scaler, **network: Any
+) -> float | None:
+    """`fold.rounding` of a network's head in the type that `path` stores it in; None where nothing can be folded in."""
+    with contextlib.suppress(InputError, AttributeError):
+        name, head = last_linear(before.model, rows, before.source)
+        raw, features = _run(before.model, head, rows)
+        after = checkpoint.load(path, **network).model.get_submodule(name)
+        stored = _stored(path, after.get_parameter("weight"), name).dtype
+        return rounding(features, head, stored, scaler, raw)
+    return None
+
+
+def _run(model: Any, head: torch.nn.Linear, rows: Dataset) -> tuple[Any, Tensor]:
+    """Logits of the rows, and what the head was given for them."""
+    features = list[Tensor]()
+    hook = head.register_forward_pre_hook(lambda _, inputs: features.append(inputs[0].detach()))
+    raw = logits_of(model, rows)
+    hook.remove()
+    return raw, torch.cat(features)
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredHead:
+    """Names of a head's tensors in the file, and their type there."""
+
+    weight: str
+    bias: str
+    dtype: torch.dtype
+
+
+def _stored(path: Path, weight: Tensor, name: str) -> StoredHead:
+    """The one tensor of the file with the values of the head.
+
+    Raises:
+        InputError: none or several have them.
+    """
+    contents = containers.read(path, trust=False)
+    if contents.refusal is not None or contents.modules:
+        raise InputError(f"{path} holds more than tensors", "save its state dict, or use --to pt2")
+    tables = weights.tables(contents.tensors, str(path))
+    tensors = {weights.joined(table, name): value for table, held in tables.items() for name, value in held.items()}
+    same = [
+        key
+        for key, t in tensors.items()
+        if t.shape == weight.shape and t.is_floating_point() and torch.equal(t.to(weight.dtype), weight.detach())
+    ]
+    if len(same) > 1:
+        problem = f"{path}: the weights of the head '{name}' are there {len(same)} times ({', '.join(same[:4])})"
+        raise InputError(problem, "tied or copied weights cannot be folded: untie them, or use --to onnx or --to pt2")
+    if not same:
+        near = [f"{key} {tuple(t.shape)}" for key, t in tensors.items() if t.shape == weight.shape]
+        problem = f"{path}: no tensor has the weights of the head '{name}'; candidates: {', '.join(near[:6]) or 'none'}"
+        raise InputError(problem, "quantised or derived weights cannot be folded: use --to onnx or --to pt2")
+    stem = same[0].removesuffix("weight")
+    return StoredHead(same[0], f"{stem}bias", tensors[same[0]].dtype)
+
+
+def _file(job: ExportRequest, change: Change, compared: Any) -> tuple[Compared, list[str]]:
+    """One file, or an index whose shards lie beside it."""
+    assert job.model is not None
+    if job.model.name.endswith(".index.json"):
+        raise UsageError(f"{job.model} is the index of a folder", f"pass the folder: --model {job.model.parent}")
+    if job.path.suffix != job.model.suffix:
+        raise UsageError(f"'{job.path.name}' is not of the type of {job.model.name}", f"name a {job.model.suffix} file")
+    with atomic(job.path) as temporary:
+        notes = []
+        if job.model.suffix == ".safetensors":
+            _safetensors(job.model, temporary, change)
+        else:
+            notes = _pickle(job.model, temporary, change)
+        found: Compared = compared(temporary)
+    return found, notes
+
+
+def _safetensors(source: Path, to: Path, change: Change) -> None:
+    with safe_open(source, framework="pt") as file:
+        info = dict(file.metadata() or {})
+        tensors = {key: change.tensors.get(key, file.get_tensor(key)) for key in file.keys()}  # noqa: SIM118
+    info[factory.KEY] = json.dumps(_said(json.loads(info.get(factory.KEY, "{}")), source, to, change))
+    save_file({k: v.contiguous() for k, v in tensors.items()}, to, info)
+
+
+def _pickle(source: Path, to: Path, change: Change) -> list[str]:
+    tree = torch.load(source, map_location="cpu", weights_only=True)
+    plain = any(isinstance(value, Tensor) for value in tree.values())
+    said = {factory.KEY: _said(tree.get(factory.KEY) or {}, source, to, change)}
+    with to.open("wb") as file:  # a plain state dict stays one: another key would not load
+        torch.save({**_changed(tree, change.tensors), **({} if plain else said)}, file)
+    return ["a plain state dict has no place to say what is folded into it; .safetensors has"] if plain else []
+
+
+def _changed(tree: Mapping[Any, Any], tensors: Mapping[str, Tensor], at: str = "") -> dict[Any, Any]:
+    """The tree with other tensors under these full names."""
+    made = dict[Any, Any]()
+    for key, value in tree.items():
+        name = weights.joined(at, str(key))
+        if isinstance(value, Tensor):
+            made[key] = tensors.get(name, value)
+        elif isinstance(value, Mapping) and any(full.startswith(f"{name}.") for full in tensors):
+            made[key] = _changed(value, tensors, name)
+        else:
+            made[key] = value
+    return made
+
+
+def _said(before: Mapping[str, Any], source: Path, to: Path, change: Change) -> dict[str, Any]:
+    """What the checkpoint says of itself, with the fold; paths of data from where it is now."""
+    data = {
+        role: os.path.relpath(source.parent.resolve() / path, to.parent.resolve())
+        for role, path in before.get("data", {}).items()
+    }
+    return {"schema": factory.SCHEMA, **before, **({"data": data} if data else {}), "folded": change.stamp}
+
+
+def _folder(job: ExportRequest, change: Change, compared: Any) -> tuple[Compared, list[str]]:
+    """A Hugging Face folder, sharded or not, into a new one: only the shard with the head is written anew.
+
+    Raises:
+        UsageError: there is something at the path.
+    """
+    assert job.model is not None
+    if job.path.exists():
+        raise UsageError(f"'{job.path}' is there already", "name a folder that is not")
+    if not job.path.resolve().parent.is_dir():
+        raise UsageError(
+            f"no folder '{job.path.parent}' to write '{job.path.name}' into", f"mkdir -p {job.path.parent}"
+        )
+    with contextlib.ExitStack() as stack:
+        name = stack.enter_context(tempfile.TemporaryDirectory(prefix=f".{job.path.name}.", dir=job.path.parent))
+        made = Path(name) / "made"
+        made.mkdir()
+        written(made, job.path)
+        full = (OSError, RuntimeError) if job.path.parent.is_dir() else OSError
+        with refusing(full, lambda e: f"cannot write {job.path} ({no_room(e, made / 'x') or e})", "free some space"):
+            for file in sorted(p for p in job.model.iterdir() if p.is_file()):
+                _member(file, made, change)
+        found: Compared = compared(made)
+        made.chmod(0o755)
+        made.rename(job.path)
+    return found, []
+
+
+def _member(file: Path, made: Path, change: Change) -> None:
+    to = made / file.name
+    if file.suffix == ".safetensors":
+        with safe_open(file, framework="pt") as held:
+            ours = set(held.keys()) & change.tensors.keys()
+        if ours:
+            _safetensors(file, to, change)
+            return
+    if file.name == CONFIG:
+        config = json.loads(file.read_text(encoding="utf-8"))
+        to.write_text(json.dumps({**config, "calib": {"folded": change.stamp}}, indent=2) + "\n", encoding="utf-8")
+        return
+    shutil.copyfile(file, to)

@@ -1,0 +1,148 @@
+"""`--to sklearn`: an estimator written, read back and compared; pickles are read where they are trusted alone."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibcli.core.errors import InputError, UsageError, check_path, refusing
+from calibcli.core.files import atomic
+from calibcli.networks.user_code import FAILURES
+from calibcli.scores.files.formats.numpy import DAMAGED
+from calibcli.scores.predictions import two_columns
+from calibcli.ship.target import Compared, ExportRequest, Shipped, compare, of_scores, softmax
+
+Array = NDArray[Any]
+PICKLES = (".pkl", ".pickle", ".joblib")
+SUFFIXES = (*PICKLES, ".skops")
+ONE_ROW = 1e-5  # of a probability, what float32 makes of the scores of one row and of the same among many
+OURS = {"calibcli.api.estimator.Calibrator", "calibcli.core.result.Estimate", "calibcli.calibrators.calibrator.Fit",
+        "calibcli.calibrators.calibrator.Scaler"}  # types of a .skops file that hold numbers and texts  # fmt: skip
+
+
+def ship(job: ExportRequest) -> Shipped:
+    """Write the calibrator as an estimator, or the classifier of a file with it.
+
+    Raises:
+        UsageError: skops is not installed.
+        InputError: a file that is refused, or what was written differs.
+    """
+    assert job.estimator is not None
+    notes = [] if job.path.suffix == ".skops" else ["a pickle is code: it is read with the versions that wrote it"]
+    if job.model is None:
+        fed = job.fed("float64")
+        compared = _written(job, job.estimator(job.scaler, None), fed, job.scaler(fed), "")
+        return Shipped(files=[job.path], compared=compared, facts={"takes": "scores"}, notes=notes)
+    if job.data is None:
+        raise UsageError("a classifier is compared on rows of inputs, and none were named", "pass --data ROWS.npz")
+    classifier = read(job.model, bool(job.network.get("trust")))
+    if not hasattr(classifier, "classes_"):
+        problem = f"{job.model} holds a {type(classifier).__name__}, which is not a fitted classifier"
+        raise InputError(problem, "dump the fitted classifier or Pipeline")
+    made, (x, source) = job.estimator(job.scaler, classifier), inputs(job)
+    way = "decision_function" if made.fit_.scaler.kind == "logits" else "predict_proba"
+    scores = _called(classifier, way, x, job.model)
+    expected = np.asarray(made.fit_.scaler(scores.astype(np.float64)))
+    compared = _written(job, made, x, expected, "float64" if scores.dtype == np.float64 else "float32")
+    facts = {"takes": "inputs", "classifier": type(classifier).__name__, "scores": way}
+    return Shipped(files=[job.path], compared=compared, facts=facts, notes=notes, inputs=[source] if source else [])
+
+
+def _written(job: ExportRequest, made: Any, x: Array, expected: Array, dtype: str) -> Compared:
+    """The file, if what is read from it is within its limit, of many rows and of one.
+
+    Args:
+        dtype: of the scores that a classifier gives for the rows x; "" where x are scores.
+    """
+    with atomic(job.path) as temporary:
+        fix = "use a .pkl file" if job.path.suffix == ".skops" else "use a .skops file"
+        with refusing((*FAILURES, pickle.PicklingError), lambda e: f"it cannot be dumped ({str(e)[:200]})", fix):
+            data = _skops().dumps(made) if job.path.suffix == ".skops" else pickle.dumps(made)
+        temporary.write_bytes(data)
+        again = read(temporary, trust=True)
+        found, one = (_called(again, "predict_proba", rows, job.path) for rows in (x, x[:1]))
+        if not dtype:
+            compared = of_scores(job.scaler, x, found, "float64", job.tolerance)
+        else:
+            compared = compare(expected, found, dtype, job.tolerance)
+        compared.require(job.path.name)
+        if not np.allclose(one, found[:1], rtol=0, atol=compared.limit if dtype != "float32" else ONE_ROW):
+            raise InputError(f"{job.path.name} gives one row something else than many", "report it with the classifier")
+    return compared
+
+
+def _called(model: Any, way: str, x: Array, path: Path) -> Array:
+    fix = "check --data: rows as the classifier was fitted on"
+    with refusing(FAILURES, lambda e: f"{path} does not take these rows ({str(e)[:200]})", fix):
+        return np.asarray(getattr(model, way)(x))
+
+
+def inputs(job: ExportRequest) -> tuple[Array, dict[str, str]]:
+    """The rows of --data, and where they lie.
+
+    Raises:
+        InputError: they cannot be read, or have several inputs.
+    """
+    from calibcli.networks import dataset
+
+    rows = dataset.load(job.data, **job.reading)
+    x, _ = rows.batch(slice(0, len(rows)))
+    if isinstance(x, dict):
+        raise InputError(f"{rows.source} has several inputs ({', '.join(x)})", "name one: --inputs NAME")
+    return np.asarray(x), {"path": rows.source, "sha256": rows.sha256} if rows.sha256 else {}
+
+
+def _skops() -> ModuleType:
+    try:
+        import skops.io
+    except ModuleNotFoundError:
+        raise UsageError(
+            "a .skops file needs skops, which is not installed", "pip install skops, or use .pkl"
+        ) from None
+    return skops.io  # type: ignore[no-any-return]
+
+
+def read(path: Path, trust: bool) -> Any:
+    """What a `.pkl`, `.joblib` or `.skops` file holds.
+
+    Raises:
+        InputError: it holds code and is not trusted, or cannot be read.
+        UsageError: skops is not installed.
+    """
+    fix, failures = "write it again, with the versions that read it", (*FAILURES, *DAMAGED, pickle.UnpicklingError)
+    with (
+        refusing(OSError, lambda e: f"cannot read {path} ({e.strerror or e})", check_path(path)),
+        refusing(failures, lambda e: f"{path} cannot be read ({type(e).__name__}: {str(e)[:200]})", fix),
+    ):
+        if path.suffix != ".skops":
+            if not trust:
+                problem = f"{path} is a pickle, which is code; nothing was executed"
+                raise InputError(problem, "pass --trust if you trust it, or write it as .skops")
+            import joblib
+
+            return joblib.load(path)
+        skops = _skops()
+        unknown = skops.get_untrusted_types(file=path)
+        if not trust and (foreign := sorted({*unknown} - OURS)):
+            problem = f"{path} holds {', '.join(foreign[:4])}, which skops does not know; nothing was executed"
+            raise InputError(problem, "pass --trust if you trust it")
+        return skops.load(path, trusted=unknown)
+
+
+def probabilities(path: Path, rows: Array, kind: str, trust: bool) -> Array:
+    """Probabilities (n, K) that an estimator gives for what it takes; of a classifier without a calibrator those of its
+    `decision_function` where `kind` is logits.
+
+    Raises:
+        InputError: as `read`, or it takes something else.
+    """
+    model = read(path, trust)
+    if kind == "logits" and hasattr(model, "decision_function"):
+        z = _called(model, "decision_function", rows, path)
+        return softmax(z if z.ndim > 1 else two_columns(z, "logits"))
+    return _called(model, "predict_proba", rows, path).astype(np.float64)

@@ -1,0 +1,333 @@
+"""`--to onnx`: the calibrator alone, or put into a network; compared in ONNX Runtime."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import TensorProto, helper
+
+from calibcli.calibrators import Scaler, same_order
+from calibcli.core.errors import InputError, UsageError
+from calibcli.core.files import atomic
+from calibcli.networks import checkpoint, dataset
+from calibcli.networks.dataset import Dataset
+from calibcli.networks.deploy import onnx_run
+from calibcli.networks.deploy.onnx_graph import (
+    ENDS,
+    KINDS,
+    OLDEST,
+    PREFIX,
+    GraphOps,
+    Place,
+    Value,
+    find,
+    leads,
+    standalone,
+)
+from calibcli.networks.deploy.onnx_run import weights_beside
+from calibcli.scores.likelihood import log_softmax
+from calibcli.scores.predictions import two_columns
+from calibcli.ship.target import (
+    DRAWS,
+    ExportRequest,
+    Shipped,
+    classes,
+    compare,
+    exact_enough,
+    log_probabilities,
+    mapped,
+    of_scores,
+    softmax,
+    stamp,
+)
+
+Array = NDArray[Any]
+OPSET = 17
+BATCH = 256
+HALF = "end the network with a Cast to float32, export the calibrator alone (leave --model out), or pass --tolerance"
+
+
+def ship(job: ExportRequest, output: str) -> Shipped:
+    """Write it.
+
+    Raises:
+        UsageError: no such output, or several.
+        InputError: a model that cannot take a calibrator, or what was written differs.
+    """
+    if job.model is None:
+        return exact_enough(job.scaler, lambda wide: _alone(job, wide))
+    with contextlib.ExitStack() as stack:
+        beside = stack.enter_context(weights_beside(job.model, job.path))
+        return exact_enough(job.scaler, lambda wide: _inside(job, output, wide, beside))
+
+
+def _alone(job: ExportRequest, wide: bool) -> Shipped:
+    fed, scaler = job.fed("float32"), job.scaler
+    o = GraphOps(classes(scaler), np.float64 if wide else np.float32, float(np.finfo(np.float32).eps), OPSET)
+    x = Value(o, "scores")
+    found = o.exp(log_probabilities(o, scaler, o.cast(x, TensorProto.DOUBLE) if wide else x))
+    out = o.cast(found, TensorProto.FLOAT, "probabilities")
+    about = {**stamp(job), onnx_run.TAKES: "scores"}
+    model = standalone(o, (scaler.columns, scaler.k), TensorProto.FLOAT, out, list(about.items()))
+    with atomic(job.path) as temporary:
+        temporary.write_bytes(model.SerializeToString())
+        running = onnx_run.session(temporary)
+        [p] = onnx_run.run(running, iter([({"scores": fed}, len(fed))]), ["probabilities"])
+        [one] = onnx_run.run(running, iter([({"scores": fed[:1]}, 1)]), ["probabilities"])
+        if len(one) != 1:
+            raise InputError("the model does not take one row", "report it with the calibrator")
+        compared = of_scores(scaler, fed, p, "float32", job.tolerance)
+        compared.require(job.path.name)
+    facts = {"takes": "scores", "arithmetic": "float64" if wide else "float32", "nodes": len(o.nodes)}
+    return Shipped(files=[job.path], compared=compared, facts=facts)
+
+
+def _inside(job: ExportRequest, output: str, wide: bool, beside: list[str]) -> Shipped:
+    assert job.model is not None
+    path, model = job.model, onnx_run.read(job.model)
+    name, place = find(model, output, path.name)
+    rows, opset = _rows(job), next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 0)
+    if 0 < opset < OLDEST:
+        fix = "convert it with onnx.version_converter.convert_version(model, 17)"
+        raise InputError(f"{path.name} is of opset {opset}, a calibrator needs {OLDEST}", fix)
+    if not opset:  # a model of ai.onnx.ml alone
+        model.opset_import.append(helper.make_opsetid("", OPSET))
+    if any(p.key == "calib.calibrator" for p in model.metadata_props):
+        raise InputError(f"{path.name} holds a calibrator already", "export the network again, without it")
+    with atomic(job.path) as temporary:  # beside its weights
+        raw = _raw(model, place, temporary, rows, job.scaler)
+        scaler = _given(job.scaler, raw.shape[1], place.held)
+        expected = scaler.map(_as_logits(raw, place, scaler))
+        _put(model, place, scaler, wide, opset or OPSET, name)
+        known = {p.key: p.value for p in model.metadata_props}
+        helper.set_model_props(model, {**known, **stamp(job), onnx_run.OUTPUT: name, onnx_run.GIVES: _gives(place)})
+        temporary.write_bytes(model.SerializeToString())
+        running = onnx_run.session(temporary)
+        [out] = onnx_run.run(running, _feeds(running, rows), [name])
+        dtype = KINDS[place.kind]
+        keeps = raw if scaler.preserves_accuracy and scaler.columns > 1 else None
+        compared = compare(
+            expected,
+            _probabilities(out, place, scaler),
+            dtype,
+            job.tolerance,
+            keeps,
+            lambda: _rounding(raw, expected, place, scaler) if dtype == "float16" else None,
+        )
+        compared.require(job.path.name, HALF if dtype == "float16" else "")
+    facts = {
+        "takes": "inputs",
+        "output": name,
+        "placed": f"before {place.before}" if place.before else f"behind {place.held}",
+        "arithmetic": "float64" if wide else "float32",
+    }
+    notes = [f"weights lie beside the model: {', '.join(beside)}"] if beside else []
+    inputs = [{"path": rows.source, "sha256": rows.sha256}] if rows.sha256 else []
+    return Shipped(files=[job.path], compared=compared, facts=facts, notes=[*rows.notes, *notes], inputs=inputs)
+
+
+def _rows(job: ExportRequest) -> Dataset:
+    if job.data is None:
+        raise UsageError("a network is compared on rows of inputs, and none were named", "pass --data digits.npz#test")
+    assert job.model is not None
+    return opened(job.model, job)
+
+
+def opened(network: Path, job: ExportRequest) -> Dataset:
+    """The rows of --data, prepared as the folder of the network says where it says so."""
+    graph = onnx_run.read(network).graph
+    taken = {i.name for i in graph.input} - {i.name for i in graph.initializer}
+    own, classes, about = checkpoint.beside(network, taken)
+    same_order(job.scaler, classes or (), str(network))
+    return dataset.in_order(dataset.load(job.data, **{"own": own, **about, **job.reading}), classes)
+
+
+def _feeds(running: Any, rows: Dataset) -> Iterator[tuple[Any, int]]:
+    """Inputs in batches, and how many rows count; the first row by itself, so that a batch size that is nowhere written
+    shows. Where one is, batches of that size, the last filled up with its last row.
+    """
+    fixed = onnx_run.batch(running)
+    starts = range(0, len(rows), fixed) if fixed else (0, *range(1, len(rows), BATCH))
+    for start in starts:
+        stop = min(start + (fixed or (BATCH if start else 1)), len(rows))
+        given = onnx_run.named_inputs(running, rows.batch(slice(start, stop))[0])
+        missing = (fixed or 0) - (stop - start)
+        if missing > 0:
+            given = {name: np.concatenate([x, *[x[-1:]] * missing]) for name, x in given.items()}
+        yield given, stop - start
+
+
+def _raw(model: Any, place: Place, temporary: Path, rows: Dataset, scaler: Scaler) -> Array:
+    """What the network gives at the place, as `_scores` has it, by a copy that gives it out."""
+    graph = type(model)()
+    graph.CopyFrom(model)
+    if place.at not in {o.name for o in graph.graph.output}:
+        graph.graph.output.append(helper.make_empty_tensor_value_info(place.at))
+    temporary.write_bytes(graph.SerializeToString())
+    return _scores(onnx_run.session(temporary), place, rows, scaler)
+
+
+def _scores(running: Any, place: Place, rows: Dataset, scaler: Scaler) -> Array:
+    """The output `place.at`, (n, columns) float64; its type and what it holds are noted at the place."""
+    [raw] = onnx_run.run(running, _feeds(running, rows), [place.at])
+    if raw.ndim == 1:
+        place.flat, raw = True, raw[:, None]
+    if raw.ndim != 2:
+        raise InputError(
+            f"'{place.at}' has shape {raw.shape}, not (rows, classes)", "choose one: --to onnx:output=NAME"
+        )
+    place.kind = next((kind for kind, name in KINDS.items() if np.dtype(name) == raw.dtype), 0)
+    if not place.kind:
+        raise InputError(f"'{place.at}' holds {raw.dtype}, not floats", "choose one: --to onnx:output=NAME")
+    if not place.held:
+        place.held = _held(raw)
+        if place.held == "probabilities" and raw.shape[1] == 1 and scaler.kind == "logits":  # or narrow logits
+            problem = f"every value of '{place.at}' lies in [0, 1] as a probability does, and no Sigmoid gives them"
+            fix = "fit the calibrator on what this network gives, not on logits, or end it with a Sigmoid"
+            raise InputError(f"{problem}; the calibrator was fitted on logits", fix)
+    return raw.astype(np.float64)
+
+
+def _gives(place: Place) -> str:
+    """What the output holds whose calibrator is at the place."""
+    return "probabilities" if place.before == "Softmax" else place.held
+
+
+def _held(raw: Array) -> str:
+    inside = bool((raw >= 0).all() and (raw <= 1 + 1e-4).all())
+    return "probabilities" if inside and (raw.shape[1] == 1 or np.allclose(raw.sum(axis=1), 1, atol=1e-3)) else "logits"
+
+
+def _given(scaler: Scaler, columns: int, held: str) -> Scaler:
+    """The scaler as it is called with what the network gives.
+
+    Raises:
+        InputError: another number of classes.
+    """
+    if columns not in (scaler.k, 1 if scaler.k == 2 else scaler.k):
+        problem = f"the network gives {columns} columns, the calibrator was fitted on {scaler.k} classes"
+        raise InputError(problem, "fit a calibrator on outputs of this network")
+    if columns == 2 and scaler.columns == 1 and held == "logits":
+        problem = "the calibrator was fitted on one column, the network gives two"
+        raise InputError(problem, "fit it on both columns")
+    return dataclasses.replace(scaler, metadata={**scaler.metadata, "kind": held, "columns": columns})
+
+
+def _as_logits(raw: Array, place: Place, scaler: Scaler) -> Array:
+    """What the network gives at the place as logits or log-probabilities (n, K)."""
+    if scaler.columns == 1:
+        return two_columns(raw[:, 0], scaler.kind)
+    if place.held == "logits":
+        return raw
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log(np.maximum(raw, 0)))
+
+
+def _put(model: Any, place: Place, scaler: Scaler, wide: bool, opset: int, name: str) -> None:
+    """Splice the calibrator into the graph: what was at the place goes through it under its old name."""
+    graph = model.graph
+    fresh = f"{PREFIX}before"
+    own = place.kind
+    stays = scaler.choice.name == "temperature" and place.held == "logits"  # z / T, as a fold would give it
+    o = GraphOps(scaler.k, np.float64 if wide else np.float32, float(np.finfo(KINDS[own]).eps), opset, stays)
+    working = TensorProto.DOUBLE if wide else TensorProto.FLOAT
+    x = Value(o, fresh if not place.before else place.at)
+    x = o.along("Unsqueeze", 1, 13, x) if place.flat else x
+    z = o.cast(x, working) if own != working else x
+    z = mapped(o, scaler, z)
+    z = o.exp(z) if place.held == "probabilities" else z
+    if scaler.columns == 1:
+        z = o.column(z, 1) if place.held == "probabilities" else o.column(z, 1) - o.column(z, 0)
+    z = o.along("Squeeze", 1, 13, z) if place.flat else z
+    out = o.cast(z, own, place.at if not place.before else f"{PREFIX}after")
+    nodes = list(graph.node)
+    if place.before:
+        at = next(
+            i
+            for i, node in enumerate(nodes)
+            if node.op_type in ENDS and place.at in node.input and leads(nodes, node, name)
+        )
+        nodes[at].input[0] = out.name
+        nodes[at:at] = o.nodes
+    else:
+        for node in nodes:
+            for held in (node.input, node.output):
+                for i, one in enumerate(held):
+                    if one == place.at:
+                        held[i] = fresh
+        nodes += o.nodes
+    del graph.node[:]
+    graph.node.extend(nodes)
+    graph.initializer.extend(o.constants)
+
+
+def _probabilities(out: Array, place: Place, scaler: Scaler) -> Array:
+    out = np.asarray(out, np.float64)
+    out = out[:, None] if out.ndim == 1 else out
+    if scaler.columns == 1:
+        p = out if place.held == "probabilities" else 1 / (1 + np.exp(-out))
+        return np.concatenate([1 - p, p], axis=1)
+    return out if _gives(place) == "probabilities" else softmax(out)
+
+
+def _rounding(raw: Array, expected: Array, place: Place, scaler: Scaler) -> float:
+    """What half precision costs: of the scores before, which a runtime may keep wider, and of those after."""
+    exact, generator = np.exp(expected), np.random.default_rng(0)
+    unit = np.spacing(np.abs(raw).astype(np.float16)).astype(np.float64)
+    before = 0.0
+    for _ in range(DRAWS):
+        z = raw + unit * (generator.random(raw.shape) - 0.5)
+        moved = scaler.map(_as_logits(np.clip(z, 0, 1) if place.held == "probabilities" else z, place, scaler))
+        before = max(before, float(np.abs(np.exp(moved) - exact).max()))
+
+    def half(x: Array) -> Array:
+        with np.errstate(over="ignore"):
+            return x.astype(np.float16).astype(np.float64)
+
+    if place.held == "probabilities":
+        return before + float(np.abs(half(exact) - exact).max())
+    plain = scaler.choice.name == "temperature" and scaler.columns > 1
+    p = softmax(half(raw * float(scaler.parameters["beta"]) if plain else expected))
+    return before + float(np.abs((half(p) if place.before == "Softmax" else p) - exact).max())
+
+
+def before(network: Path, rows: Dataset, scaler: Scaler, output: str) -> tuple[Array, Callable[[], float | None]]:
+    """Log-probabilities (n, K) of a network where `ship` puts a calibrator, and what half precision costs it there.
+
+    Raises:
+        InputError: as `ship`.
+    """
+    model = onnx_run.read(network)
+    place = find(model, output, network.name)[1]
+    if place.before:  # a copy of the graph gives it out
+        with tempfile.TemporaryDirectory() as name, weights_beside(network, Path(name) / network.name):
+            raw = _raw(model, place, Path(name) / network.name, rows, scaler)
+    else:
+        raw = _scores(onnx_run.session(network), place, rows, scaler)
+    given = _given(scaler, raw.shape[1], place.held)
+    logits = _as_logits(raw, place, given)
+
+    def cost() -> float | None:
+        return _rounding(raw, given.map(logits), place, given) if KINDS[place.kind] == "float16" else None
+
+    return log_softmax(logits), cost
+
+
+def outputs(path: Path, rows: Dataset, output: str = "") -> Array:
+    """Probabilities (n, K) that a network gives."""
+    model = onnx_run.read(path)
+    name, place = find(model, output, path.name)
+    running = onnx_run.session(path)
+    [out] = onnx_run.run(running, _feeds(running, rows), [name])
+    out = np.asarray(out if out.ndim > 1 else out[:, None], np.float64)
+    held = onnx_run.said(path).get(onnx_run.GIVES) or _gives(place) or _held(out)
+    if out.shape[1] == 1:
+        return np.exp(log_softmax(two_columns(out[:, 0], "probabilities" if held == "probabilities" else "logits")))
+    return out if held == "probabilities" else softmax(out)

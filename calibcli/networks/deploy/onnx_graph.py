@@ -1,0 +1,208 @@
+"""A calibrator as nodes of an ONNX graph, made with `onnx.helper` alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partialmethod
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from calibcli.calibrators.program import Operations
+from calibcli.core.errors import InputError, UsageError
+
+PREFIX = "calib/"
+OLDEST = 11  # opset: earlier ones have other Clip, Gather and ReduceSum
+
+
+def _operator(kind: str, swapped: bool = False) -> Callable[[Value, Value | float], Value]:
+    return lambda a, b: a.o.node(kind, b, a) if swapped else a.o.node(kind, a, b)
+
+
+@dataclass(frozen=True)
+class Value:
+    """A named value of the graph."""
+
+    o: GraphOps
+    name: str
+
+    __add__, __sub__, __mul__ = _operator("Add"), _operator("Sub"), _operator("Mul")
+    __radd__, __rsub__, __rmul__ = _operator("Add"), _operator("Sub", True), _operator("Mul")
+    __truediv__, __rtruediv__, __matmul__ = _operator("Div"), _operator("Div", True), _operator("MatMul")
+    __lt__, __gt__ = _operator("Less"), _operator("Greater")
+
+    def __le__(self, other: Value | float) -> Value:
+        return self.o.node("Not", self > other)
+
+
+class GraphOps(Operations):
+    """The operations as nodes of a graph.
+
+    Args:
+        classes: K.
+        dtype: that the program works in, float32 or float64.
+        eps: rounding of what comes out.
+        opset: of the model.
+        logits: whether scores known up to a constant may come out.
+    """
+
+    def __init__(self, classes: int, dtype: Any, eps: float, opset: int, logits: bool = False) -> None:
+        self.classes, self.dtype, self.eps, self.opset = classes, np.dtype(dtype), eps, opset
+        self.logits = logits
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
+        self._known: dict[tuple[Any, ...], Value] = {}
+
+    def node(self, kind: str, *inputs: Value | float, name: str = "", **attributes: Any) -> Value:
+        out = Value(self, name or f"{PREFIX}{kind}_{len(self.nodes)}")
+        values = [v if isinstance(v, Value) else self.const(v) for v in inputs]
+        made = helper.make_node(kind, [v.name for v in values], [out.name], name=f"{PREFIX}{kind}_{len(self.nodes)}n")
+        made.attribute.extend(helper.make_attribute(key, value) for key, value in attributes.items())
+        self.nodes.append(made)
+        return out
+
+    def const(self, array: Any, whole: bool = False) -> Value:
+        held: NDArray[Any] = np.asarray(array, np.int64 if whole else self.dtype)
+        key = (held.dtype.str, held.shape, held.tobytes())
+        if key not in self._known:
+            self._known[key] = Value(self, f"{PREFIX}c{len(self.constants)}")
+            self.constants.append(numpy_helper.from_array(held, self._known[key].name))
+        return self._known[key]
+
+    exp, log, abs = partialmethod(node, "Exp"), partialmethod(node, "Log"), partialmethod(node, "Abs")
+    least, most = partialmethod(node, "Min"), partialmethod(node, "Max")
+    where, same = partialmethod(node, "Where"), partialmethod(node, "Equal")
+    argmax = partialmethod(node, "ArgMax", axis=-1, keepdims=1)
+    take = partialmethod(node, "Gather", axis=0)
+    join = partialmethod(node, "Concat", axis=-1)
+
+    def along(self, kind: str, axis: int, since: int, x: Value, **more: Any) -> Value:
+        """An operation whose axes became an input with opset `since`."""
+        if self.opset >= since:
+            return self.node(kind, x, self.const([axis], whole=True), **more)
+        return self.node(kind, x, axes=[axis], **more)
+
+    max = partialmethod(along, "ReduceMax", -1, 18, keepdims=1)
+    min = partialmethod(along, "ReduceMin", -1, 18, keepdims=1)
+    sum = partialmethod(along, "ReduceSum", -1, 13, keepdims=1)
+    deep, flat = partialmethod(along, "Unsqueeze", 2, 13), partialmethod(along, "Squeeze", 2, 13)
+
+    def log1p(self, x: Value) -> Any:
+        """ln(1 + x), with what rounding took from 1 + x put back (Kahan)."""
+        u = x + 1.0
+        return self.log(u) - ((u - 1.0) - x) / self.most(u, 1e-30)
+
+    def normalised(self, z: Value) -> Any:
+        return z if self.logits else self.log_softmax(z)
+
+    def number(self, condition: Value) -> Value:
+        return self.cast(condition, helper.np_dtype_to_tensor_dtype(self.dtype))
+
+    def index(self, x: Value) -> Value:
+        return self.cast(x, TensorProto.INT64)
+
+    def column(self, x: Value, k: int) -> Value:
+        return self.node("Gather", x, self.const([k], whole=True), axis=-1)
+
+    def cast(self, x: Value, kind: int, name: str = "") -> Value:
+        return self.node("Cast", x, name=name, to=kind)
+
+
+def standalone(o: GraphOps, columns: tuple[int, int], kind: int, out: Value, about: Sequence[tuple[str, str]]) -> Any:
+    """The model `scores (rows, columns) -> probabilities (rows, K)` of these nodes."""
+    graph = helper.make_graph(
+        o.nodes,
+        "calib",
+        [helper.make_tensor_value_info("scores", kind, ["rows", columns[0]])],
+        [helper.make_tensor_value_info(out.name, kind, ["rows", columns[1]])],
+        o.constants,
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", o.opset)], producer_name="calibcli")
+    made.ir_version = 8  # what runtimes of 2022 read
+    helper.set_model_props(made, dict(about))
+    onnx.checker.check_model(made)
+    return made
+
+
+# Where in an ONNX graph a calibrator goes.
+
+
+ENDS = ("Softmax", "LogSoftmax")
+THROUGH = ("Identity", "Cast")
+NOT_SCORES = {
+    "ZipMap": "convert the model with options={'zipmap': False}",
+    "ArgMax": "export the model without the ArgMax that it ends in",
+    "TopK": "export the model without the TopK that it ends in",
+}
+KINDS: dict[int, str] = {TensorProto.FLOAT: "float32", TensorProto.DOUBLE: "float64", TensorProto.FLOAT16: "float16"}
+
+
+@dataclass
+class Place:
+    """Where a calibrator goes: on the tensor `at` of type `kind`.
+
+    Attributes:
+        held: what the tensor holds, logits or probabilities.  before: the Softmax that follows, "" for none.
+        flat: whether it is (n,), one score for each row.
+    """
+
+    at: str
+    kind: int
+    held: str
+    before: str
+    flat: bool = False
+
+
+def find(model: Any, output: str, path: str) -> tuple[str, Place]:
+    """The output, and the place for a calibrator.
+
+    Raises:
+        UsageError: no such output, or several that may be meant.
+        InputError: it is no scores, or what it ends in loses them.
+    """
+    graph = model.graph
+    made = {name: node for node in graph.node for name in node.output}
+    kinds = {o.name: o.type.tensor_type.elem_type for o in graph.output if o.type.WhichOneof("value") == "tensor_type"}
+    floats = {name: kind for name, kind in kinds.items() if kind in KINDS}
+    brief = [name for name, kind in kinds.items() if kind == TensorProto.BFLOAT16 and name == (output or name)]
+    if brief and not (floats.keys() & {output} or (floats and not output)):
+        problem = f"output '{brief[0]}' of {path} is bfloat16, which ONNX Runtime does not hand out on a CPU"
+        raise InputError(problem, "end the model with a Cast to float32")
+    for o in graph.output:
+        kind = made[o.name].op_type if o.name in made else ""
+        if kind in NOT_SCORES and (o.name == output or not output) and (o.name == output or not floats):
+            raise InputError(f"output '{o.name}' of {path} comes from {kind}, which leaves no scores", NOT_SCORES[kind])
+    if output and output not in floats:
+        raise UsageError(f"{path} has no output '{output}' of floats", f"it has: {', '.join(floats) or 'none'}")
+    if not floats:
+        held = ", ".join(kinds) or "none"
+        raise InputError(f"{path} has no output of floats (outputs: {held})", "end it with a Cast or DequantizeLinear")
+    if len(floats) != 1 and not output:
+        names = ", ".join(floats)
+        raise UsageError(f"{path} has {len(floats)} outputs of floats ({names})", "choose one: --to onnx:output=NAME")
+    name = output or next(iter(floats))
+    at, kind = name, floats[name]
+    while at in made and made[at].op_type in THROUGH:
+        at = made[at].input[0]
+    end = made[at].op_type if at in made else ""
+    if end in NOT_SCORES:
+        raise InputError(f"output '{name}' of {path} comes from {end}, which leaves no scores", NOT_SCORES[end])
+    if end not in ENDS:
+        return name, Place(name, kind, "probabilities" if end == "Sigmoid" else "", "")
+    node = made[at]
+    axis = next((a.i for a in node.attribute if a.name == "axis"), -1)
+    if axis not in (-1, 1):
+        raise InputError(f"{end} of {path} is over axis {axis}, not over classes", "export the model with logits")
+    return name, Place(node.input[0], 0, "logits", end)
+
+
+def leads(nodes: list[Any], end: Any, name: str) -> bool:
+    """Whether the output comes from this Softmax."""
+    made = {out: node for node in nodes for out in node.output}
+    while name in made and made[name].op_type in THROUGH:
+        name = made[name].input[0]
+    return name in end.output

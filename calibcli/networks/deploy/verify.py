@@ -1,0 +1,233 @@
+"""What is deployed against the calibrator that should be in it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibcli.calibrators import LabelCalibrators, check_classes
+from calibcli.core.errors import InputError, UsageError, check_path, refusing
+from calibcli.core.files import reading, sha256
+from calibcli.core.result import Cell, Check, Result, Table
+from calibcli.gate import check
+from calibcli.gate.options import Request
+from calibcli.networks.deploy import estimator
+from calibcli.scores import recorded_outputs
+from calibcli.scores.predictions import ArrayScores, Predictions
+from calibcli.ship.json_calibrator import scaler_of
+from calibcli.ship.target import Compared, ExportRequest, compare, estimate, facts_of, fed, of_scores, softmax
+
+Array = NDArray[Any]
+TORCH = (".pt2", ".pt", ".pth", ".ckpt")
+
+
+def verify(job: ExportRequest, before: Path | None, rules: Request) -> Result:
+    """Run, or read, what is at `job.path`, and hold it against the calibrator.
+
+    Args:
+        job: the calibrator, the rows, and as its path what is deployed.
+        before: the network before calibration, where the rows are its inputs; else they are recorded scores.
+        rules: limits to judge the rows by, before and after.
+
+    Raises:
+        InputError: files that are refused, or that hold other rows.
+        UsageError: rows that are missing.
+    """
+    if job.data is None:
+        raise UsageError("no rows were named", "pass --data ROWS")
+    if isinstance(job.scaler, LabelCalibrators):
+        return _labels(job, before, rules)
+    cost: Callable[[], float | None] = _none
+    given = None
+    if before is None:
+        rows, found, given = _scores(job)
+    else:
+        rows, found, cost = _networks(job, before)
+    check_classes(job.scaler, rows)
+    if len(found) != rows.n:
+        problem = f"{job.path} has {len(found):,} rows, {rows.source} has {rows.n:,}"
+        raise InputError(problem, "pass the same rows, in the same order")
+    expected = job.scaler.map(rows.logits) if given is None else np.asarray(job.scaler(given.astype(np.float64)))
+    raw = np.asarray(rows.logits) if job.scaler.preserves_accuracy and not rows.top_only else None
+    compared = compare(expected, found, "float32", job.tolerance, raw, cost)
+    with np.errstate(divide="ignore"):
+        after = dataclasses.replace(
+            rows, scores=ArrayScores(np.log(found)), kind="log_probabilities", predicted=None, source=str(job.path)
+        )
+    verdicts, table = _verdicts(rules, rows, after)
+    return _result(job, compared, rows.notes, verdicts, table, before)
+
+
+def _labels(job: ExportRequest, before: Path | None, rules: Request) -> Result:
+    """The calibrators of labels in one program, each label of each row compared."""
+    if before is not None or rules.max or rules.min or job.path.suffix not in (".onnx", *TORCH):
+        problem = "calibrators of labels are compared on scores, in a file of calib export, without limits"
+        raise UsageError(problem, "leave --before, --max and --min out, or pass the calibrator of one label")
+    given = job.fed("float32")
+    return _result(job, of_scores(job.scaler, given, _program(job, given), "float32", job.tolerance))
+
+
+def _program(job: ExportRequest, given: Array) -> Array:
+    """What a program of scores gives for them."""
+    if job.path.suffix == ".onnx":
+        from calibcli.networks.deploy import onnx_run
+
+        return onnx_run.probabilities(job.path, given)
+    from calibcli.networks.deploy import torch_program
+
+    return np.asarray(torch_program.probabilities(job.path, given, bool(job.network.get("trust"))))
+
+
+def _result(
+    job: ExportRequest,
+    compared: Compared,
+    notes: Sequence[str] = (),
+    verdicts: Mapping[str, Cell] = MappingProxyType({}),
+    table: Sequence[Table] = (),
+    before: Path | None = None,
+) -> Result:
+    facts: dict[str, Cell] = {"deployed": str(job.path), "calibrator": job.scaler.spec}
+    facts |= {**facts_of(compared), **verdicts}
+    facts["headline"] = _headline(job, compared, verdicts)
+    files = [p for p in (str(job.path), job.calibrator, str(before or "")) if p and os.path.isfile(p)]
+    files += [p for p in job.read if os.path.isfile(p)]
+    return Result(
+        command="verify",
+        estimates=[estimate(compared)],
+        checks=[_check(compared)],
+        tables=table,
+        notes=notes,
+        facts=facts,
+        provenance={"inputs": [{"path": path, "sha256": sha256(path)} for path in dict.fromkeys(files)]},
+    )
+
+
+def _check(compared: Compared) -> Check:
+    return Check(
+        rule=f"max_dp <= {compared.limit:g}",
+        outcome="pass" if compared.within else "fail",
+        message=compared.text,
+        estimate=estimate(compared),
+        limit=compared.limit,
+    )
+
+
+def _headline(job: ExportRequest, compared: Compared, verdicts: Mapping[str, Cell]) -> str:
+    does = "gives" if compared.within else "does not give"
+    said = f"{job.path.name} {does} what {job.scaler.choice.name.replace('_', ' ')} gives: {compared.text}."
+    return said + (f" The gate says {verdicts['verdict before']} before it and {verdicts['verdict after']} after."
+                   if verdicts else "")  # fmt: skip
+
+
+def _verdicts(rules: Request, rows: Predictions, after: Predictions) -> tuple[dict[str, Cell], list[Table]]:
+    """What the gate says of the rows before and after, where there is one."""
+    if not check.asked(dataclasses.replace(rules, input=rows)).gates:
+        return {}, []
+    if not rows.facts.get("labelled", True):
+        raise UsageError(f"{rows.source} has no labels, which a gate needs", "pass labelled rows")
+    first, second = (check.run(dataclasses.replace(rules, input=one)) for one in (rows, after))
+    lines: list[list[Cell]] = [
+        [a.rule_shown, a.scope, a.outcome, b.outcome, b.message]
+        for a, b in zip(first.checks, second.checks, strict=True)
+    ]
+    table = Table(name="verdicts", columns=["rule", "scope", "before", "after", "after, in words"], rows=lines)
+    return {"verdict before": first.verdict, "verdict after": second.verdict}, [table]
+
+
+def _scores(job: ExportRequest) -> tuple[Predictions, Array, Array | None]:
+    """Recorded scores, the probabilities of what is deployed for them, and what a program of float32 was given."""
+    rows = job.data
+    if not isinstance(rows, Predictions):
+        rows = recorded_outputs.read(rows, **{**job.reading, "need_labels": False})
+    check_classes(job.scaler, rows)
+    path = job.path
+    if path.suffix in (".onnx", *TORCH):
+        given = fed(job.scaler, rows, "float32")
+        return rows, _program(job, given), given
+    if path.suffix in estimator.SUFFIXES:
+        given = fed(job.scaler, rows, "float64")
+        return rows, estimator.probabilities(path, given, "", bool(job.network.get("trust"))), given
+    if path.suffix == ".json":
+        reading(path)
+        with refusing(OSError, lambda e: f"cannot read {path} ({e.strerror})", check_path(path)):
+            text = path.read_bytes()
+        return rows, np.asarray(scaler_of(text, str(path)).predict_proba(fed(job.scaler, rows, "float64"))), None
+    other = recorded_outputs.read(path, need_labels=False)
+    if other.k != rows.k:
+        raise InputError(f"{path} has {other.k} classes, {rows.source} has {rows.k}", "pass outputs for the same rows")
+    for name, a, b in (("ids", rows.ids, other.ids), ("labels", rows.labels, other.labels)):
+        known = name == "ids" or (rows.facts.get("labelled") and other.facts.get("labelled"))
+        if known and a is not None and b is not None and len(a) == len(b) and not np.array_equal(a, b):
+            raise InputError(f"{path} has other {name} than {rows.source}", "pass the same rows, in the same order")
+    return rows, softmax(other.logits), None
+
+
+def _none() -> None:
+    """Nothing is known of what rounding costs."""
+
+
+def _networks(job: ExportRequest, before: Path) -> tuple[Predictions, Array, Callable[[], float | None]]:
+    """The logits of the network before, with labels, the probabilities of the one that is deployed, and what arithmetic
+    and storage of its head cost."""
+    from calibcli.networks import checkpoint, dataset
+
+    cost: Callable[[], float | None] = _none
+    if before.suffix == ".onnx":
+        from calibcli.networks.deploy import onnx_export
+
+        rows = onnx_export.opened(before, job)
+        z, cost = onnx_export.before(before, rows, job.scaler, _output(job))
+    else:
+        if before.suffix in estimator.SUFFIXES:
+            rows = dataset.load(job.data, **job.reading)
+        else:  # prepared as the model asks
+            loaded = checkpoint.load(before, **job.network)
+            rows = loaded.open_data(job.data, **job.reading)
+            if job.path.suffix not in (".onnx", *estimator.SUFFIXES):
+                from calibcli.networks.deploy import checkpoint_export
+
+                cost = functools.partial(
+                    checkpoint_export.stored_rounding, loaded, job.path, rows, job.scaler, **job.network
+                )
+        with np.errstate(divide="ignore"):
+            z = np.log(_outputs(before, rows, job))
+    found, facts = _outputs(job.path, rows, job), {"files": [], "labelled": True}
+    return Predictions.of(z, rows.labels, source=str(before), classes=rows.classes, facts=facts), found, cost
+
+
+def _output(job: ExportRequest) -> str:
+    """The output of an ONNX network that its calibrator is on; "" where it does not say."""
+    if job.path.suffix != ".onnx":
+        return ""
+    from calibcli.networks.deploy import onnx_run
+
+    return onnx_run.said(job.path).get(onnx_run.OUTPUT, "")
+
+
+def _outputs(path: Path, rows: Any, job: ExportRequest) -> Array:
+    """Probabilities (n, K) that a network gives."""
+    if path.suffix == ".onnx":
+        from calibcli.networks.deploy import onnx_export
+
+        return onnx_export.outputs(path, rows, _output(job))
+    if path.suffix in estimator.SUFFIXES:
+        x, _ = rows.batch(slice(0, len(rows)))
+        return estimator.probabilities(path, np.asarray(x), job.scaler.kind, bool(job.network.get("trust")))
+    from calibcli.networks import checkpoint, inference
+    from calibcli.networks.checkpoint import containers
+    from calibcli.networks.deploy.torch_program import logits_of
+
+    network = job.network
+    if path.suffix in TORCH and containers.read(path, trust=bool(network.get("trust"))).modules:
+        network = {**network, "arch": None, "arch_file": None}  # a program, which has its own
+    model = checkpoint.load(path, **network).model
+    inference.check(rows, model)
+    return softmax(logits_of(model, rows))

@@ -1,0 +1,386 @@
+"""A function call whose arguments move along a curve, and sums and products of their derivatives."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from calibcli.networks.derivatives import normalisation
+from calibcli.networks.derivatives.normalisation import JetNorm, upcast
+
+Jet = tuple[Tensor | None, Tensor | None]
+"""First and second derivative; None is zero."""
+
+
+class Lost(Exception):
+    """An operation that jets do not go through; with its value, where there is one already."""
+
+
+@cache
+def signature(func: Callable[..., Any]) -> inspect.Signature:
+    return inspect.signature(func)
+
+
+@dataclass
+class Call:
+    """A function call with a moving argument.
+
+    Attributes:
+        lookup: the jets of a value, None where it does not move.
+        directions: their number.
+        strict: whether any real number without a rule is lost, or only what PyTorch's autograd follows.
+    """
+
+    func: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    lookup: Callable[[Any], list[Jet] | None]
+    directions: int
+    strict: bool = False
+
+    def value(self) -> Any:
+        return self.func(*self.args, **self.kwargs)
+
+    def bound(self) -> dict[str, Any]:
+        """Arguments by name, defaults included, of a function written in Python."""
+        found = signature(self.func).bind(*self.args, **self.kwargs)
+        found.apply_defaults()
+        return found.arguments
+
+    def jets(self, value: Any) -> list[Jet]:
+        """Of an argument, one for each direction; zero for what does not move."""
+        found = self.lookup(value) if isinstance(value, Tensor) else None
+        return [(None, None)] * self.directions if found is None else found
+
+
+def total(*terms: Tensor | None) -> Tensor | None:
+    out: Tensor | None = None
+    for t in terms:
+        out = t if out is None else out if t is None else out + t
+    return out
+
+
+def each(f: Callable[[Tensor], Any], jet: Jet) -> Jet:
+    """The jet through a linear function."""
+    first, second = (None if d is None else f(d) for d in jet)
+    return first, second
+
+
+def plus(a: Jet, b: Jet) -> Jet:
+    return total(a[0], b[0]), total(a[1], b[1])
+
+
+def times(a: Tensor | None, d: Tensor | None) -> Tensor | None:
+    """a d, of a factor that is 1 where it is None and a derivative that is zero where it is None."""
+    return d if a is None or d is None else a * d
+
+
+def derivatives(f: Callable[[Tensor], Tensor], t: Tensor) -> tuple[Tensor, Tensor]:
+    """f'(t) and f''(t) in forward mode, of a curve in one number or a function of each number of t."""
+
+    def slope(t: Tensor) -> Any:
+        return torch.func.jvp(f, (t,), (torch.ones_like(t),))[1]
+
+    with torch.enable_grad():  # without it some functions have no second derivative in forward mode
+        first, second, *_ = torch.func.jvp(slope, (t,), (torch.ones_like(t),))
+    return first, second
+
+
+# How jets go through functions: a rule gives the value and, for each direction, its first and second derivative.
+#
+# Smooth functions without a rule go through forward-mode differentiation twice.
+
+
+def named(names: str) -> tuple[Any, ...]:
+    """Methods of tensors, and torch's functions of the same names."""
+    found = [getattr(where, name, None) for name in names.split() for where in (torch.Tensor, torch)]
+    return tuple(f for f in found if callable(f))
+
+
+Rule = Callable[[Call], tuple[Any, Any]]
+
+
+def added(call: Call) -> tuple[Any, Any]:
+    """a + b."""
+    if len(call.args) != 2 or call.kwargs:
+        return generic(call)
+    a, b = call.args
+    jets = [*map(plus, call.jets(a), call.jets(b))]  # before a is written into
+    return call.value(), jets
+
+
+def linear_in_first(call: Call) -> tuple[Any, Any]:
+    """Functions of one moving argument that commute with sums and factors: layout, selection, averages."""
+    x, *rest = call.args or (None,)
+    if call.lookup(x) is None or any(isinstance(r, Tensor) and call.lookup(r) is not None for r in rest):
+        return generic(call)
+    y = call.value()
+    if y is x:
+        return y, None
+
+    jets = [each(lambda d: call.func(d, *rest, **call.kwargs), jet) for jet in call.jets(x)]
+    if not isinstance(y, tuple | list):
+        return y, jets
+    return y, [[tuple(None if d is None else d[i] for d in jet) for jet in jets] for i in range(len(y))]
+
+
+def product(call: Call) -> tuple[Any, Any]:
+    """Bilinear functions, some with a bias: f(a, b)'' = f(a'', b) + 2 f(a', b') + f(a, b'')."""
+    if len(call.args) < 2 or {"bias", "input", "weight", "out"} & set(call.kwargs):
+        return generic(call)
+    (a, b), rest = call.args[:2], call.args[2:]
+    c, rest = (rest[0], rest[1:]) if call.func in BIASED and rest else (None, rest)
+
+    def f(a: Any, b: Any, c: Any = None) -> Any:
+        if a is None or b is None:
+            return None
+        return call.func(a, b, *((c, *rest) if call.func in BIASED else rest), **call.kwargs)
+
+    jets = []
+    for (a1, a2), (b1, b2), (c1, c2) in zip(*map(call.jets, (a, b, c))):
+        if c2 is not None or (c1 is not None and b1 is None):
+            return generic(call)
+        mixed = None if b1 is None or a1 is None else f(a1, 2 * b1)
+        jets.append((total(f(a1, b), f(a, b1, c1)), total(f(a2, b), mixed, f(a, b2))))
+    return call.value(), jets
+
+
+def rectified(call: Call) -> tuple[Any, Any]:
+    """max(x, 0), in place or not."""
+    jets = call.jets(call.args[0])
+    y = call.value()
+    return y, [each(lambda d: torch.ops.aten.threshold_backward(d, y.detach(), 0), jet) for jet in jets]
+
+
+def dropped(call: Call) -> tuple[Any, Any]:
+    """Dropout: a product with a mask."""
+    x = call.args[0]
+    mask = call.func(torch.ones_like(x, requires_grad=False), *call.args[1:], **call.kwargs)
+    return product(replace(call, func=torch.mul, args=(x, mask), kwargs={}))
+
+
+def normed(call: Call) -> tuple[Any, Any]:
+    """Batch norm; in train mode it has a function of its own."""
+    got = call.bound()
+    if not got.pop("training"):
+        return generic(call)
+    x, w, b = got.pop("input"), got["weight"], got["bias"]
+    if any(second is not None for _, second in (*call.jets(w), *call.jets(b))):
+        raise Lost("its weight moves in another way than a parameter does")
+    y, centre, rate = normalisation.train_norm(x, **got)
+    zero = torch.zeros_like(rate)
+    jets = []
+    for jet, (w1, _), (b1, _) in zip(*map(call.jets, (x, w, b))):
+        d1, d2 = (torch.zeros_like(x) if d is None else d for d in jet)
+        w1, b1 = (zero if d is None else d for d in (w1, b1))
+        scale = zero + 1 if w is None else w
+        jets.append(JetNorm.apply(*(upcast(v) for v in (x, d1, d2, scale, w1, b1)), centre, rate))  # type: ignore[no-untyped-call]
+    return y, jets
+
+
+def instance_normed(call: Call) -> tuple[Any, Any]:
+    """Instance norm without running statistics: group norm with a channel to a group."""
+    got = call.bound()
+    if got["running_mean"] is not None or not got["use_input_stats"]:
+        raise Lost("it keeps running statistics")
+    args = (got["input"], got["input"].shape[1], got["weight"], got["bias"], got["eps"])
+    return generic(replace(call, func=normalisation.group_norm, args=args, kwargs={}))
+
+
+def elementwise(call: Call) -> tuple[Any, Any]:
+    """Smooth functions of one number each: f(x)' = f_x x', f(x)'' = f_xx x'² + f_x x''."""
+    x, *rest = call.args or (None,)
+    if call.lookup(x) is None:
+        return generic(call)
+
+    y = call.value()
+    if y is x:
+        raise Lost("it writes into its argument", y)
+    f1, f2 = derivatives(lambda t: call.func(t, *rest, **call.kwargs), x)
+    jets = []
+    for x1, x2 in call.jets(x):
+        jets.append((times(f1, x1), total(None if x1 is None else f2 * x1.square(), times(f1, x2))))
+    return y, jets
+
+
+def softmax(call: Call) -> tuple[Any, Any]:
+    """p of x: with c = x' - Σ p x', p' = p c and p'' = p (c² - Σ p c²) + p (x'' - Σ p x'')."""
+    x, *rest = call.args or (None,)
+    dim = rest[0] if rest else call.kwargs.get("dim")
+    if call.lookup(x) is None or dim is None or len(rest) > 1 or call.kwargs.get("dtype") is not None:
+        return generic(call)
+    p = call.value()
+
+    def centred(v: Tensor) -> Any:
+        return v - (p * v).sum(dim, keepdim=True)
+
+    jets = []
+    for jet in call.jets(x):
+        c, c2 = each(centred, jet)
+        jets.append((times(p, c), times(p, total(None if c is None else centred(c.square()), c2))))
+    return p, jets
+
+
+def layer_normed(call: Call) -> tuple[Any, Any]:
+    """y = w u + b, u = (x - mean x) rate; the formulas are those of `JetNorm`, over the last dimensions."""
+    got = call.bound()
+    x, w, b = upcast(got["input"]), got["weight"], got["bias"]
+    if any(second is not None for _, second in (*call.jets(w), *call.jets(b))):
+        return generic(call)
+    dims = tuple(range(x.ndim - len(got["normalized_shape"]), x.ndim))
+    u, rate = normalisation.standardised(x, dims, got["eps"])
+
+    def mean(v: Tensor) -> Tensor:
+        return v.mean(dims, keepdim=True)
+
+    jets = []
+    for (x1, x2), (w1, _), (b1, _) in zip(*map(call.jets, (got["input"], w, b))):
+        u1 = u2 = None
+        if x1 is not None:
+            c, s = x1 - mean(x1), mean(u * x1)
+            u1 = rate * (c - s * u)
+            u2 = -rate * (rate * (mean(c.square()) - s.square()) * u + 2 * s * u1)
+        if x2 is not None:
+            u2 = total(u2, rate * (x2 - mean(x2) - mean(u * x2) * u))
+        mixed = None if u1 is None or w1 is None else 2 * u1 * w1
+        jets.append((total(times(w, u1), times(u, w1), b1), total(times(w, u2), mixed)))
+    return call.value(), jets
+
+
+def added_product(call: Call) -> tuple[Any, Any]:
+    """a + b c."""
+    if len(call.args) != 3 or call.kwargs:
+        return generic(call)
+    a, b, c = call.args
+    _, jets = product(replace(call, func=torch.mul, args=(b, c)))
+    return call.value(), [*map(plus, call.jets(a), jets)]
+
+
+def joined(call: Call) -> tuple[Any, Any]:
+    """Values side by side."""
+    if not call.args:
+        return generic(call)
+    values, *rest = call.args
+
+    def through(moved: Sequence[Tensor | None]) -> Any:
+        if all(d is None for d in moved):
+            return None
+        zeros = (torch.zeros_like(x) if d is None else d for x, d in zip(values, moved))
+        return call.func(list(zeros), *rest, **call.kwargs)
+
+    return call.value(), [tuple(map(through, zip(*jets))) for jets in zip(*map(call.jets, values))]
+
+
+def embedded(call: Call) -> tuple[Any, Any]:
+    """Rows of a table."""
+    got = call.bound()
+    if got["max_norm"] is not None:
+        return generic(call)
+    jets = call.jets(got["weight"])
+    return call.value(), [each(lambda d: F.embedding(got["input"], d), jet) for jet in jets]
+
+
+def generic(call: Call) -> tuple[Any, Any]:
+    """A smooth function of tensors: t -> f(x + t x' + t² x''/2) is differentiated twice at 0 in forward mode.
+
+    Raises:
+        Lost: f is not among those known to allow that.
+    """
+    if call.func not in SMOOTH:
+        y = call.value()
+        found = [t for t in tree_flatten(y)[0] if isinstance(t, Tensor)]
+        written = call.strict and y is None
+        if written or any(t.requires_grad or (call.strict and t.is_floating_point()) for t in found):
+            raise Lost("it has no rule", y)
+        return y, None
+    leaves, tree = tree_flatten((call.args, call.kwargs))
+    y = call.value()
+    if any(y is t for t in leaves):
+        raise Lost("it writes into its argument", y)
+    zero = torch.zeros((), dtype=y.dtype, device=y.device)
+
+    def along(jets: Sequence[Jet]) -> Callable[[Tensor], Tensor]:
+        def curve(t: Tensor) -> Any:
+            moved = []
+            for x, (first, second) in zip(leaves, jets):
+                x = x if first is None else x + t * first
+                moved.append(x if second is None else x + t * t / 2 * second)
+            args, kwargs = tree_unflatten(moved, tree)
+            return call.func(*args, **kwargs)
+
+        return curve
+
+    return y, [derivatives(along(jets), zero) for jets in zip(*map(call.jets, leaves))]
+
+
+BIASED = {torch.conv1d, torch.conv2d, torch.conv3d, F.linear}
+CONSTANT = {torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__}  # type: ignore[attr-defined]
+SUM, SOFTMAX = named("add __add__ __radd__"), named("softmax")
+LINEAR = (
+    *named("flatten view reshape mean sum contiguous float to double transpose permute neg squeeze unsqueeze expand t"),
+    *named("chunk unbind split repeat repeat_interleave unflatten select narrow index_select movedim swapaxes roll"),
+    *(torch.Tensor.__getitem__, torch.flip, F.pad, F.avg_pool2d, F.adaptive_avg_pool2d),
+)
+ELEMENTWISE = (
+    *(F.gelu, F.silu, F.elu, F.selu, F.softplus, F.leaky_relu, F.mish, F.hardtanh, F.relu6, F.tanh, F.sigmoid),
+    *named("tanh sigmoid exp square sqrt rsqrt"),
+)
+SMOOTH = {
+    *(normalisation.layer_norm, normalisation.group_norm, normalisation.rms_norm, normalisation.batch_norm),
+    *(*ELEMENTWISE, *SUM, *SOFTMAX, F.softmax, F.log_softmax, *named("log_softmax addcmul div __truediv__")),
+    *(*named("sub __sub__ __rsub__ __neg__ __pow__"), torch.Tensor.pow, torch.cat, torch.stack),
+    *(F.max_pool2d, F.max_pool1d, torch.einsum, *BIASED),
+}
+"""Functions that are right when differentiated twice in forward mode, and once more in reverse."""
+RULES: dict[Any, Rule] = {
+    **dict.fromkeys(LINEAR, linear_in_first),
+    **dict.fromkeys((*SUM, torch.Tensor.__iadd__, torch.Tensor.add_), added),
+    **dict.fromkeys(named("mul __mul__ __rmul__ matmul __matmul__"), product),
+    **dict.fromkeys((torch.bmm, *BIASED), product),
+    **dict.fromkeys((F.relu, *named("relu relu_")), rectified),
+    **dict.fromkeys(ELEMENTWISE, elementwise),
+    **dict.fromkeys((F.softmax, *SOFTMAX), softmax),
+    **dict.fromkeys((torch.cat, torch.stack), joined),
+    torch.addcmul: added_product,
+    F.embedding: embedded,
+    F.dropout: dropped,
+    normalisation.layer_norm: layer_normed,
+    normalisation.batch_norm: normed,
+    normalisation.instance_norm: instance_normed,
+}
+
+
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """`F.scaled_dot_product_attention`, written out."""
+    if enable_gqa:
+        times = query.shape[-3] // key.shape[-3]
+        key, value = key.repeat_interleave(times, -3), value.repeat_interleave(times, -3)
+    scores = torch.matmul(query, key.transpose(-2, -1)) * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if is_causal:
+        attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+    if attn_mask is not None:
+        if attn_mask.dtype == torch.bool:
+            attn_mask = torch.zeros_like(attn_mask, dtype=scores.dtype).masked_fill(~attn_mask, -torch.inf)
+        scores = torch.add(scores, attn_mask)
+    return torch.matmul(F.dropout(torch.softmax(scores, -1), dropout_p), value)
+
+
+COMPOSED: dict[Any, Any] = {F.scaled_dot_product_attention: attention}
+"""What to call in place of PyTorch's function."""

@@ -1,0 +1,132 @@
+"""Losses that calibrate, penalties, and how a run's objective is spelled: `focal:gamma=3+trace:weight=0.01`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from calibcli.core.errors import UsageError
+from calibcli.core.options import normal
+from calibcli.networks.losses import shelf
+from calibcli.networks.losses.focal import critical_p, gamma_star
+from calibcli.networks.losses.proper import CrossEntropy
+from calibcli.networks.losses.shelf import LOSSES, PENALTIES, Batch, Loss, Penalty
+
+__all__ = [
+    "LOSSES",
+    "PENALTIES",
+    "Batch",
+    "CrossEntropy",
+    "Loss",
+    "Penalty",
+    "critical_p",
+    "final",
+    "gamma_star",
+    "objective",
+]
+
+PAPER_NAMES = {
+    "fls_531": "focal_scheduled",
+    "fls_532": "focal_scheduled:gammas=5/3/2",
+    "fla_53": "focal_sample",
+    "flsd_53": "focal_sample",
+    "fla_532": "focal_sample:gammas=5/3/2,thresholds=0.2/0.5",
+    "fla_53_iclr": "focal_sample:thresholds=0.19",
+    "fla_532_iclr": "focal_sample:gammas=5/3/2,thresholds=0.19/0.5",
+    "cross_entropy": "ce",
+    "ls": "label_smoothing",
+    "logitnorm": "logit_norm",
+    "mmce": "ce+mmce",
+}
+"""Names that papers use, and what they are here."""
+
+
+@dataclass
+class Objective:
+    """What a run minimises: a loss per sample and penalties on the batch.
+
+    Attributes:
+        spec: canonical spec, its identity in logs and tables.
+    """
+
+    loss: Loss
+    penalties: list[Penalty]
+    spec: str
+
+    def reduce(
+        self, losses: Tensor, logits: Tensor, labels: Tensor, reduction: Literal["mean", "sum"] = "mean"
+    ) -> Tensor:
+        """Sum of losses, or their mean: divided by the sum of the class weights of the rows, as PyTorch does."""
+        if reduction == "sum":
+            return losses.sum()
+        if self.loss.alpha is None:
+            return losses.mean()
+        return losses.sum() / self.loss.weights(logits, labels).sum()
+
+    def __call__(self, batch: Batch, reduction: Literal["mean", "sum"] = "mean") -> Tensor:
+        """The scalar to minimise on a batch. With `sum`, penalties count once per row, so that λ means the same."""
+        value = self.reduce(self.loss(batch.logits, batch.labels), batch.logits, batch.labels, reduction)
+        scale = len(batch.labels) if reduction == "sum" else 1
+        for penalty in self.penalties:
+            if penalty.due(batch.step):
+                value = value + scale * penalty(batch)
+        return value
+
+    def around(self, model: nn.Module, step: int, generator: torch.Generator) -> contextlib.ExitStack:
+        """Run the model's forward pass for a batch within this, so that what penalties differentiate is cheap to.
+
+        It changes values by rounding only, and nothing at a step where no penalty asks for it. The generator is that of
+        the batch.
+        """
+        stack = contextlib.ExitStack()
+        due = [p for p in self.penalties if p.due(step)]
+        most = max((p.order for p in due), default=1)
+        for penalty in due:
+            if penalty.order == most:  # what makes few derivatives cheap may not give more
+                stack.enter_context(penalty.around(model, generator))
+        return stack
+
+    def to(self, device: torch.device) -> Objective:
+        """Move losses and penalties to a device."""
+        nn.ModuleList([self.loss, *self.penalties]).to(device)
+        return self
+
+
+def objective(spec: str, penalties: list[str] | tuple[str, ...] = ()) -> Objective:
+    """The objective of `LOSS[+PENALTY...]` and further penalty specs.
+
+    Paper names (`FLA-53`, `FLS-531`, `mmce`, ...) stand for what `PAPER_NAMES` says.
+
+    Raises:
+        UsageError: unknown name or option.
+    """
+    head, *rest = (part.strip() for part in spec.split("+"))
+    head, *more = PAPER_NAMES.get(normal(head), head).split("+")
+    if not more and normal(head.partition(":")[0]) in PENALTIES:
+        raise UsageError(f"'{head}' is a penalty, not a loss", f"write ce+{head}")
+    extra = [PENALTIES.choose(p) for p in (*more, *rest, *penalties)]
+    if head in shelf.OWN:
+        loss = shelf.build(head)
+    else:
+        choice = LOSSES.choose(head)
+        loss = choice()
+        loss.spec = choice.spec
+    return Objective(loss, [p() for p in extra], "+".join([loss.spec, *(p.spec for p in extra)]))
+
+
+def final(asked: str | Callable[..., Any] = "ce") -> Any:
+    """The loss of a spec as it is in the last epochs of a run, penalties left out; one of the user's own as it is.
+
+    Raises:
+        UsageError: unknown name or option.  TypeError: neither text nor callable.
+    """
+    if not isinstance(asked, str):
+        return shelf.one(asked)
+    found = objective(asked)
+    found.loss.finish()
+    return found.loss

@@ -1,0 +1,326 @@
+"""Probabilities of a softmax in log space, exact at saturation and twice differentiable there.
+
+With the margin `m_k = z_k - logsumexp_{j != k} z_j` of a class, `log p_k = -softplus(-m_k)` and
+`log(1 - p_k) = -softplus(m_k)`. Nothing here forms `1 - p` by subtraction. `softplus` keeps its accuracy under double
+backward where `logsigmoid` loses all of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from calibcli.core.errors import CalibError, InputError, UsageError
+from calibcli.core.options import Range
+from calibcli.core.shelves import Shelf
+from calibcli.networks.derivatives.normalisation import upcast
+
+THRESHOLD = 40.0  # above it softplus(x) = x to the last bit in float64, and exp(x) is still finite in float32
+
+
+def margin(logits: Tensor, labels: Tensor) -> Tensor:
+    """Log-odds `(N,)` of the labelled class: `z_y - logsumexp_{j != y} z_j`."""
+    index = labels.unsqueeze(1)
+    others = logits.scatter(1, index, -torch.inf).logsumexp(1)
+    return logits.gather(1, index).squeeze(1) - others
+
+
+def log_p(m: Tensor) -> Tensor:
+    """`log p` of a class with margin m."""
+    return -F.softplus(-m, threshold=THRESHOLD)
+
+
+def log_not_p(m: Tensor) -> Tensor:
+    """`log(1 - p)` of a class with margin m."""
+    return -F.softplus(m, threshold=THRESHOLD)
+
+
+def log_both(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """`log p` and `log(1 - p)` of every class, each `(N, K)`.
+
+    Only the top class can have p > 1/2; it goes through its margin, for the others `log1p(-p)` is safe.
+    """
+    top = logits.argmax(1)
+    is_top = torch.zeros_like(logits, dtype=torch.bool).scatter(1, top.unsqueeze(1), True)
+    m = margin(logits, top).unsqueeze(1)
+    log_probability = logits.log_softmax(1)
+    others = log_probability.masked_fill(is_top, -torch.inf).exp()
+    return torch.where(is_top, log_p(m), log_probability), torch.where(is_top, log_not_p(m), torch.log1p(-others))
+
+
+def surprise_ratio(m: Tensor) -> Tensor:
+    """`u = -log p / (1 - p)` of a class with margin m: 1 at p = 1, growing like -log p at p = 0."""
+    x = torch.sigmoid(-m)
+    small = x < 1e-3
+    series = 1 + x * (1 / 2 + x * (1 / 3 + x * (1 / 4 + x / 5)))
+    return torch.where(small, series, -log_p(m) / torch.where(small, 1.0, x))
+
+
+# The shelves of losses and penalties, and what one of each looks like.
+
+
+LOSSES = Shelf("loss", package="calibcli.networks.losses", first=("ce", "label_smoothing", "focal", "brier"))
+PENALTIES = Shelf("penalty", package="calibcli.networks.losses")
+
+Gamma = Annotated[float, Range(0, 1000)]
+Weights = Annotated[tuple[float, ...], Range(0, 1e9)]
+
+
+class Loss(nn.Module):
+    """A loss per sample: `(logits (N, K), labels (N,) int64) -> (N,)`, in float32 or wider; the caller reduces.
+
+    Half-precision logits are widened and autocast is off inside. Labels must lie in [0, K); this is not checked at
+    every step.
+
+    Attributes:
+        alpha: class weights (K,), or None.
+        gamma_text: what the log says of the current γ, or "".
+        spec: canonical spec, where it was made from one.
+        needs_validation: whether `start_epoch` takes the validation logits.
+    """
+
+    alpha: Tensor | None
+    gamma_text = ""
+    spec = ""
+    needs_validation = False
+
+    def __init__(self, *, alpha: Weights = ()) -> None:
+        super().__init__()
+        self.register_buffer("alpha", torch.tensor(alpha, dtype=torch.float64) if alpha else None, persistent=False)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}('{self.spec}')" if self.spec else super().__repr__()
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        if logits.ndim != 2:  # dense inputs (N, K, d1, ...): K last, then flat
+            logits, labels = logits.movedim(1, -1).flatten(0, -2), labels.flatten()
+        z = upcast(logits)
+        if torch.is_autocast_enabled(z.device.type):
+            with torch.autocast(z.device.type, enabled=False):
+                return self._weighted(z, labels)
+        return self._weighted(z, labels)
+
+    def _weighted(self, z: Tensor, labels: Tensor) -> Tensor:
+        losses = self.values(z, labels)
+        return losses if self.alpha is None else losses * self.weights(z, labels)
+
+    def values(self, z: Tensor, labels: Tensor) -> Tensor:
+        """The loss per sample, before class weights."""
+        raise NotImplementedError
+
+    def weights(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The class weight `(N,)` of each sample; ones without `alpha`."""
+        if self.alpha is None:
+            return torch.ones(len(labels), dtype=upcast(logits).dtype, device=logits.device)
+        if len(self.alpha) != logits.shape[1]:
+            raise UsageError(
+                f"alpha has {len(self.alpha)} weights and the logits have {logits.shape[1]} classes",
+                "pass one weight per class, in class order",
+            )
+        return self.alpha.to(upcast(logits))[labels]
+
+    def gammas(self, logits: Tensor, labels: Tensor) -> Tensor | None:
+        """The focusing parameter γ `(N,)` that applies to each sample now, or None where the loss has none."""
+        return None
+
+    def pair_terms(self, m: Tensor) -> tuple[Tensor, Tensor] | None:
+        """`-F'` and `F''`, each `(N,)`, of a loss `F(log p_y)` at margins m of the labels; None for any other loss."""
+        return None
+
+    def pair_weights(self, logits: Tensor, labels: Tensor) -> Tensor | None:
+        """Signed weights l `(N, K)` with `Hess_z = Σ_c l_c (e_c - p)(e_c - p)'`, or None where no closed form is known.
+
+        For a loss `F(log p_y)`: `l_c = -F' p_c + 1[c=y] F''`, so `l_c = p_c` for cross-entropy.
+        """
+        z = upcast(logits)
+        terms = self.pair_terms(margin(z, labels))
+        if terms is None:
+            return None
+        first, second = terms
+        weights = first.unsqueeze(1) * z.softmax(1)
+        weights = weights.scatter_add(1, labels.unsqueeze(1), second.unsqueeze(1))
+        return weights * self.weights(z, labels).unsqueeze(1)
+
+    @property
+    def link_gamma(self) -> float | None:
+        """The γ of the focal map from the network's softmax to probabilities; None where no one γ applies."""
+        return None
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """What `start_epoch` set apart from buffers, so that a saved loss goes on within an epoch."""
+        return {"gamma": getattr(self, "gamma", None), "gamma_text": self.gamma_text}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        if type(state["gamma"]) not in (float, int, type(None)) or type(state["gamma_text"]) is not str:
+            raise TypeError("the state of the loss is of another kind")
+        self.gamma, self.gamma_text = state["gamma"], state["gamma_text"]
+
+    def start_epoch(self, epoch: int, epochs: int, validation: tuple[Tensor, Tensor] | None = None) -> None:
+        """Set what depends on the epoch (0-based) or on the validation logits and labels after the previous one."""
+
+    def finish(self) -> None:
+        """Go to how it is in the last epochs of a run."""
+
+
+@dataclass
+class Batch:
+    """What a penalty sees of a training step.
+
+    Attributes:
+        model: the model, in train mode; its trainable parameters are what a curvature penalty differentiates.
+        logits, labels: of this batch; the logits' graph is kept.
+        step: global step, 0-based.
+        generator: source of random probes, on the logits' device.
+    """
+
+    model: nn.Module
+    logits: Tensor
+    labels: Tensor
+    step: int
+    generator: torch.Generator
+
+
+class Penalty(nn.Module):
+    """A scalar of the model and a batch, added to the mean loss with its weight.
+
+    Attributes:
+        weight: its factor λ; 0 leaves the loss exactly as it is.
+        every: apply it at every n-th step, n times as strong.
+        realised: its last value, without the weight (detached).
+        order: derivatives of the model's output that training on it takes (1: as every loss).
+        pairs_rows: whether it compares rows of a batch, and so depends on how many there are.
+    """
+
+    order = 1
+    pairs_rows = False
+
+    def __init__(self, weight: float, every: int = 1) -> None:
+        super().__init__()
+        self.weight, self.every = weight, every
+        self.realised: Tensor | None = None
+
+    def due(self, step: int) -> bool:
+        """Whether it applies at this step."""
+        return self.weight > 0 and step % self.every == 0
+
+    def forward(self, batch: Batch) -> Tensor:
+        """`every · weight · value`, a scalar; call it only when `due`."""
+        value = self.value(batch)
+        self.realised = value.detach()
+        return self.every * self.weight * value
+
+    def around(self, model: nn.Module, generator: torch.Generator) -> contextlib.AbstractContextManager[object]:
+        """What the model's forward pass runs in at a step where the penalty is due; see `Objective.around`."""
+        return contextlib.nullcontext()
+
+    def value(self, batch: Batch) -> Tensor:
+        raise NotImplementedError
+
+
+# Losses of the user's own: a module, a class, a function of logits and labels, or what makes one of these.
+#
+# On the command line they are named `module:name`, in Python they are passed as they are; a file alone loads nothing.
+
+
+CLASSES = (3, 2, *range(4, 21), 100, 200, 1000)  # some losses take only their own number, as with a weight for each
+OWN: dict[str, Callable[[], Any]] = {}  # by how they are spelled
+
+
+class Own(Loss):
+    """A callable `(logits (N, K), labels (N,)) -> (N,)` as a loss; a module keeps its state and its parameters."""
+
+    def __init__(self, made: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.made = made
+
+    def values(self, z: Tensor, labels: Tensor) -> Tensor:
+        return self.made(z, labels)
+
+
+def spec_of(given: Callable[..., Any]) -> str:
+    """How a loss of Python is spelled: `module:name`, or the spec that it was made from.
+
+    Raises:
+        TypeError: it is nothing that can be called.
+    """
+    if not callable(given):
+        raise TypeError(f"a loss is a text, a module, a class or a function, not {type(given).__name__}")
+    if isinstance(given, Loss) and given.spec:
+        return given.spec
+    named = given if hasattr(given, "__qualname__") else type(given)
+    return f"{named.__module__}:{named.__qualname__.rpartition('.')[2]}"
+
+
+def factory_of(given: Callable[..., Any]) -> Callable[[], Any]:
+    """What makes the loss that is meant.
+
+    A module gives copies of itself, a class an instance; a function that can be called without arguments makes the
+    loss, any other is the loss.
+    """
+    if isinstance(given, nn.Module):
+        return functools.partial(copy.deepcopy, given)
+    if isinstance(given, type):
+        return given
+    try:
+        inspect.signature(given).bind()
+    except (TypeError, ValueError):  # it takes logits and labels; or is built in
+        return lambda: given
+    return given
+
+
+def one(given: Callable[..., Any]) -> Callable[..., Any]:
+    """The loss itself of what was passed in Python.
+
+    Raises:
+        TypeError: it is nothing that can be called.
+    """
+    spec_of(given)
+    return given if isinstance(given, nn.Module) else factory_of(given)()
+
+
+def build(spec: str) -> Loss:
+    """A loss that was added."""
+    made = OWN[spec]()
+    loss = made if isinstance(made, Loss) else Own(made)
+    loss.spec = spec
+    return loss
+
+
+def add(spec: str, given: Callable[..., Any]) -> None:
+    """Make `spec` known. The loss is tried on three rows, of as many classes as it takes.
+
+    Args:
+        given: as `factory_of` takes it.
+
+    Raises:
+        InputError: it is no loss per row.  Whatever it raises on rows of three classes, if it does so on all others.
+    """
+    OWN[spec] = factory_of(given)
+    found, first = None, None
+    for k in CLASSES:
+        logits = torch.zeros(3, k).scatter(1, torch.tensor([[1], [0], [0]]), 2.0).requires_grad_()
+        try:
+            found = build(spec)(logits, torch.arange(3) % k)
+            break
+        except CalibError:
+            raise
+        except (RuntimeError, IndexError, ValueError, AssertionError) as error:
+            first = first or error
+    else:
+        del OWN[spec]
+        assert first is not None
+        raise first
+    if not isinstance(found, Tensor) or found.shape != (3,) or not found.requires_grad:
+        shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        del OWN[spec]
+        fix = "let it return a number for each row, as torch's losses do with reduction='none'"
+        raise InputError(f"loss {spec} gives {shape} for 3 rows", fix)

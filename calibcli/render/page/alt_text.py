@@ -1,0 +1,178 @@
+"""What a figure shows, in words with its numbers, and as a table: for who cannot see it, or wants to copy it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from calibcli.core.figure_data import Curve, Plot, date
+from calibcli.core.number_format import number
+from calibcli.core.result import Cell, Table
+from calibcli.render import table_contents
+
+NAMED = 12  # points of a curve that are told one by one
+KINDS = {"vline": "at", "hline": "at"}
+
+
+def panels(plots: Sequence[Plot]) -> list[Plot]:
+    """Plots that are not a strip under another."""
+    names = {p.name for p in plots}
+    return [p for p in plots if p.under not in names - {p.name}]
+
+
+def groups(plots: Sequence[Plot]) -> list[list[Plot]]:
+    """The panels that one figure shows: small multiples, or a panel with the strip under it."""
+    found: dict[object, list[Plot]] = {}
+    for plot in panels(plots):
+        below = [p for p in plots if p.under == plot.name and p is not plot]
+        found.setdefault(plot.group or id(plot), []).extend([plot, *below])
+    return list(found.values())
+
+
+def title(plots: Sequence[Plot]) -> str:
+    """What the figure is called."""
+    return plots[0].group or plots[0].title or plots[0].name
+
+
+def words(plots: Sequence[Plot]) -> str:
+    """The figure in sentences: what is drawn over what, with the numbers."""
+    strips = {p.under: p for p in plots if p.under}
+    told = panels(plots)
+    few = 3 if len(told) > 1 else NAMED
+    said = []
+    for plot in told:
+        bins = table_contents.bins(plot, strips.get(plot.name))
+        body = _reliability(plot, bins) if bins else _curves(plot, few)
+        head = f"{plot.title or plot.name}: " if plot.title != title(plots) else ""
+        said.append(head + body)
+    return " ".join(said)
+
+
+def tables(plots: Sequence[Plot], most: int) -> list[tuple[Table, int]]:
+    """The numbers of a figure, at most as many rows a table, each with how many there are; bins where it has bins."""
+    strips = {p.under: p for p in plots if p.under}
+    binned = {p.name: table_contents.bins(p, strips.get(p.name)) for p in plots}
+    found = []
+    for plot in plots:
+        curves = list(plot.curves)
+        if bins := binned[plot.name]:
+            found.append(_bins(plot, bins, most))
+            curves = [c for c in curves if not (c.kind in ("bars", "band") and c.width)]
+        elif binned.get(plot.under):
+            continue
+        elif plot.kind == "heat" and plot.z:
+            cells: list[list[Cell]] = [[x, y, v] for y, row in zip(plot.y, plot.z) for x, v in zip(plot.x, row)]
+            found.append(_cut(_name(plot), [plot.xlabel or "x", plot.ylabel or "y", plot.zlabel or "z"], cells, most))
+        found += [_points(plot, curve, most) for curve in curves if curve.role != "ideal" or curve.kind == "hline"]
+    return [(table, rows) for table, rows in found if rows and len(table.columns) > 1]  # one column is in the words
+
+
+def _bins(plot: Plot, bins: Sequence[table_contents.Bin], most: int) -> tuple[Table, int]:
+    rows: list[list[Cell]] = [
+        [b.left, b.right, b.count, b.accuracy, b.confidence, b.low, b.high] for b in bins if b.accuracy is not None
+    ]
+    band = next((c.label for c in plot.curves if c.role == "null" and c.label), "if calibrated")
+    heads = ["from", "to", "rows", plot.ylabel or "accuracy", plot.xlabel or "confidence", f"{band}, low", "high"]
+    return _filled(_name(plot), heads, rows, most)
+
+
+def _points(plot: Plot, curve: Curve, most: int) -> tuple[Table, int]:
+    rows: list[list[Cell]] = []
+    if plot.texts:
+        rows = [[_category(plot, x), _category(plot, x, plot.texts)] for x in curve.x]
+        return _filled(_name(plot) + f": {curve.label}", [plot.xlabel or "name", "value"], rows, most)
+    for i in range(max(map(len, (curve.x, curve.y, curve.low or ())))):
+        x = table_contents.at(curve.x, i)
+        name: Cell = x
+        if x is not None and (plot.labels or plot.xscale == "date"):
+            name = _category(plot, x) if plot.labels else date(x)
+        rows.append(
+            [name, *(table_contents.at(s, i) for s in (curve.y, curve.low, curve.high, curve.base, curve.width))]
+        )
+    heads = [plot.xlabel or "x", plot.ylabel or "y", "low", "high", "base", "width"]
+    label = curve.label or curve.role or curve.kind
+    return _filled(_name(plot) + ("" if label in (plot.title, plot.name) else f": {label}"), heads, rows, most)
+
+
+def _name(plot: Plot) -> str:
+    return plot.title or plot.name
+
+
+def _filled(name: str, heads: list[str], rows: list[list[Cell]], most: int) -> tuple[Table, int]:
+    """Without columns that hold nothing."""
+    kept = [j for j in range(len(heads)) if any(row[j] is not None for row in rows)]
+    return _cut(name, [heads[j] for j in kept], [[row[j] for j in kept] for row in rows], most)
+
+
+def _cut(name: str, columns: list[str], rows: list[list[Cell]], most: int) -> tuple[Table, int]:
+    """Every so many rows, and the last."""
+    step = max(1, -(-len(rows) // max(1, most)))
+    kept = rows[::step] + (rows[-1:] if step > 1 and (len(rows) - 1) % step else [])
+    return Table(name=name, title=name, columns=columns, rows=kept if most else []), len(rows)
+
+
+def _reliability(plot: Plot, bins: Sequence[table_contents.Bin]) -> str:
+    filled = [b for b in bins if b.accuracy is not None and b.confidence is not None]
+    outside = [
+        b for b in filled if b.low is not None and b.high is not None and not b.low <= (b.accuracy or 0) <= b.high
+    ]
+    up, across = plot.ylabel or "accuracy", plot.xlabel or "confidence"
+    said = []
+    for b in filled[-NAMED:]:
+        count = f" of {b.count:.0f} rows" if b.count is not None else ""
+        said.append(f"{b.left:.2f} to {b.right:.2f}{count}: {up} {b.accuracy:.3f}, {across} {b.confidence:.3f}")
+    more = f" (the last {NAMED})" if len(filled) > NAMED else ""
+    band = f" In {len(outside)} of them the {up} is outside the band of a calibrated model." if filled else ""
+    return f"{len(filled)} bins of {across} hold rows{more}: " + "; ".join(said) + "." + band
+
+
+def _curves(plot: Plot, few: int) -> str:
+    if plot.kind == "heat":
+        values = [(v, x, y) for y, row in zip(plot.y, plot.z) for x, v in zip(plot.x, row) if v is not None]
+        if values:
+            (low, x, y), (high, *_) = min(values), max(values)
+            where = f"{plot.xlabel or 'x'} {number(x)}, {plot.ylabel or 'y'} {number(y)}"
+            return f"{plot.zlabel or 'z'} from {number(low)} (at {where}) to {number(high)}, on {len(values)} points."
+    said = [text for curve in plot.curves if (text := _curve(plot, curve, few))]
+    axes = (
+        f"{plot.ylabel or 'values'} over {plot.xlabel}: " if plot.xlabel else f"{plot.ylabel}: " if plot.ylabel else ""
+    )
+    return axes + ("; ".join(said) if said else "nothing to draw") + "."
+
+
+def _curve(plot: Plot, curve: Curve, few: int) -> str:
+    label = curve.label or curve.role or curve.kind
+    if curve.kind in KINDS:
+        name_of = _text_of_x(plot) if curve.x else number
+        return f"{label} at " + ", ".join(name_of(v) for v in (curve.x or curve.y)[:few] if v is not None)
+    if curve.role == "ideal":
+        return ""
+    points = [(x, i, y) for i, (x, y) in enumerate(zip(curve.x, curve.y)) if y is not None]
+    if not points:
+        return ""
+    if plot.texts:
+        return f"{label}: " + ", ".join(
+            f"{_category(plot, x)} {_category(plot, x, plot.texts)}" for x, *_ in points[:few]
+        )
+    if plot.labels or len(points) <= few:
+        told = []
+        for x, i, y in points[:few]:
+            low, high = table_contents.at(curve.low, i), table_contents.at(curve.high, i)
+            name = _category(plot, x) if plot.labels else f"at {_text_of_x(plot)(x)}"
+            told.append(
+                f"{name} {number(y)}"
+                + (f" [{number(low)}, {number(high)}]" if low is not None and high is not None else "")
+            )
+        more = f", and {len(points) - few} more" if len(points) > few else ""
+        return f"{label}: " + ", ".join(told) + more
+    ends = (points[0], points[-1], min(points, key=lambda p: p[2]), max(points, key=lambda p: p[2]))
+    first, last, lowest, highest = (f"{number(y)} at {_text_of_x(plot)(x)}" for x, _, y in ends)
+    return f"{label}: {first}, {last}, lowest {lowest}, highest {highest}"
+
+
+def _text_of_x(plot: Plot) -> Callable[[float], str]:
+    return date if plot.xscale == "date" else number
+
+
+def _category(plot: Plot, x: float, names: Sequence[str] | None = None) -> str:
+    i, names = round(x), plot.labels if names is None else names
+    return str(names[i]) if 0 <= i < len(names) else number(x)

@@ -1,0 +1,273 @@
+"""The room of a first screen: pictures get fewer bins, then none is drawn, then tables lose rows."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+
+from calibcli.core import number_format
+from calibcli.core.result import CHANGE, Cell, Estimate, Result, Table
+from calibcli.render import table_contents, terminal
+from calibcli.render.table_contents import DIFFERENCE, OF, UNIT, VALUE, WHY, Sheet, SheetColumn, changes, intervals
+
+LINES, LEAST_ROWS = 40, 3  # of a first screen; of a table of it
+FEWER_BINS = (8, 5)
+ROWS = 60  # of a table beside the estimates on a terminal
+Clipped = tuple[Sheet, int]
+
+
+def fitted(
+    tables: Sequence[Sheet],
+    pictures: Callable[[int], list[list[str]]],
+    bins: int,
+    taken: int | None,
+    width: int,
+    encoding: str,
+) -> tuple[list[Clipped], list[list[str]]]:
+    """The tables, each with the number of rows that are left out, and the pictures.
+
+    Args:
+        pictures: the lines of each with at most so many bins.  bins: where there is room.
+        taken: lines of the screen that other things take; None where it may be as long as it gets.
+    """
+    made = [_clipped(s) for s in tables]
+    if taken is None:
+        return made, pictures(bins)
+    left = LINES - taken
+    lengths = [_length(*one, encoding, width) for one in made]
+    for most in (bins, *(m for m in FEWER_BINS if m < bins)):
+        blocks = pictures(most)
+        if sum(lengths) + sum(1 + len(block) for block in blocks) <= left:
+            return made, blocks
+    blocks = [["(the picture with -v or -o FILE.png)"]] * bool(blocks)
+    left -= sum(1 + len(block) for block in blocks)
+    while sum(lengths) > left and max((len(s.rows) for s, _ in made), default=0) > LEAST_ROWS:
+        i = max(range(len(made)), key=lambda i: len(made[i][0].rows))
+        made[i] = _without_one(*made[i])
+        lengths[i] = _length(*made[i], encoding, width)
+    return made, blocks
+
+
+def _clipped(s: Sheet) -> Clipped:
+    more = 0 if s.tones or any(c.code for c in s.columns) else max(0, len(s.rows) - ROWS)
+    return dataclasses.replace(s, rows=s.rows[: len(s.rows) - more]), more
+
+
+def _length(s: Sheet, more: int, encoding: str, width: int) -> int:
+    """Lines, with the empty one before."""
+    return 1 + len(terminal.lines(s, encoding, width)) + bool(more)
+
+
+def _without_one(s: Sheet, more: int) -> Clipped:
+    """Without the row that says least: the last that passes, else that did not run, else that is undecided."""
+    tones = s.tones or [""] * len(s.rows)
+    order = {"good": 0, "": 1, "warn": 3, "bad": 4}
+    at = min(reversed(range(len(s.rows))), key=lambda i: 2 if s.rows[i][0].startswith("NOT RUN") else order[tones[i]])
+    kept = [i for i in range(len(s.rows)) if i != at]
+
+    def moved(marks: frozenset[int]) -> frozenset[int]:
+        return frozenset(new for new, old in enumerate(kept) if old in marks)
+
+    rows, left = [s.rows[i] for i in kept], [s.tones[i] for i in kept] if s.tones else ()
+    return dataclasses.replace(s, rows=rows, tones=left, breaks=moved(s.breaks), musts=moved(s.musts)), more + 1
+
+
+# Numbers beside each other on a screen, where a reader compares two: before and after, models, errors.
+
+
+def _change(result: Result) -> list[Sheet]:
+    """The other numbers, then before, after and their paired difference side by side, of each loss by itself."""
+    by = {(e.name, *_when(e.scope)): e for e in result.estimates}
+    moved = [e for e in result.estimates if _when(e.scope)[1] == CHANGE]
+    keys = list(dict.fromkeys((name, of) for name, of, when in by if when in ("before", "after")))
+    other = [e for e in result.estimates if not _when(e.scope)[1]]
+    rows = []
+    for name, of in keys:
+        before, after, change = (by.get((name, of, when)) for when in ("before", "after", CHANGE))
+        rows.append(_moved(before, after, change, of))
+    columns = [
+        *OF,
+        SheetColumn("before", right=True, spare=3),
+        SheetColumn("after", right=True),
+        DIFFERENCE,
+        intervals(moved),
+        UNIT,
+    ]
+    columns += [SheetColumn("if calibrated", spare=2), WHY]
+    breaks = changes([of for _, of in keys])
+    made = [table_contents.estimates(other, "why")] if other else []
+    size = table_contents.size([e for (_, _, when), e in by.items() if when == "after"])
+    made += [table_contents.without_empty(Sheet(size, columns, rows, breaks))] if rows else []
+    return made + [_with_interval(t) for t in result.tables]
+
+
+def _when(scope: str) -> tuple[str, str]:
+    """What a number is of, and whether it is from before, after, or their difference: `ce`, `after` of `ce after`."""
+    when = next((one for one in (CHANGE, "before", "after") if scope == one or scope.endswith(f" {one}")), "")
+    return scope.removesuffix(when).rstrip(), when
+
+
+def _with_interval(table: Table) -> Sheet:
+    """A ranking in its order, without the ranks, its columns `low` and `high` as one; any other table as it is."""
+    heads = [str(name) for name in table.columns]
+    if not {"rank", "low", "high"} <= {*heads}:
+        return table_contents.of_table(table)
+    cells = {name: [row[i] for row in table.rows] for i, name in enumerate(heads)}
+    low, high = (number_format.column(cells.pop(name)) for name in ("low", "high"))
+    numeric = [name for name in cells if any(isinstance(cell, int | float) for cell in cells[name]) and name != "rank"]
+    texts = [name for name in cells if name not in numeric and name != "rank"]
+    columns: list[SheetColumn] = []
+    series: list[list[str]] = []
+    for at, name in enumerate(heads):
+        if name == "low":
+            columns.append(SheetColumn("interval"))
+            series.append(["" if a == number_format.NONE else f"[{a}, {b}]" for a, b in zip(low, high, strict=True)])
+        elif name in numeric:  # those after the interval are left out where the width is short, the last first
+            spare = len(numeric) - numeric.index(name) if at > heads.index("low") else 0
+            columns.append(SheetColumn(name, right=True, spare=spare))
+            series.append(number_format.column(cells[name]))
+        elif name in texts:
+            columns.append(SheetColumn(name, code=True) if name == texts[0] else SheetColumn(name, free=True))
+            series.append([str(cell) for cell in cells[name]])
+    return table_contents.without_empty(Sheet(table.title, columns, [list(row) for row in zip(*series, strict=True)]))
+
+
+def _moved(before: Estimate | None, after: Estimate | None, change: Estimate | None, of: str) -> list[str]:
+    shown = [
+        number_format.shown(e) if e is not None else number_format.EstimateText(number_format.NONE, "", "")
+        for e in (before, after)
+    ]
+    moved = number_format.shown(change) if change is not None else number_format.EstimateText("", "", "")
+    unit = next((e.unit for e in (change, before) if e is not None and e.unit == "nats"), "")
+    why = next((e.reason for e in (change, after) if e is not None and e.reason), "")
+    name = next((e.name for e in (after, before) if e is not None), "")
+    return [name, of, shown[0].value, shown[1].value, moved.value, moved.interval, unit, shown[1].null, why]
+
+
+def _models(result: Result) -> list[Sheet]:
+    """Each difference beside the numbers of both models, with what is shown of it."""
+    models = next((t for t in result.tables if t.name == "models"), None)
+    verdicts = next((t for t in result.tables if t.name == "differences"), None)
+    if models is None or verdicts is None or len(models.columns) < 4:
+        return table_contents.sheets(result, "why")
+    names = [str(name) for name in models.columns[2:]]
+    own = {(str(row[0]), str(row[1])): row[2:] for row in models.rows}
+    said = {(str(row[0]), str(row[1])): str(row[-1]) for row in verdicts.rows}
+    rows = []
+    for e in result.estimates:
+        at, of = _model(e.scope, names)
+        values = own.get((e.name, of))
+        pair = [None, None] if values is None else [values[0], values[at]]
+        pair_shown = number_format.column(pair)
+        shown = number_format.shown(e)
+        verdict = said.get((e.name, e.scope), "").removeprefix(f"{names[at]} is ")
+        unit = e.unit if e.unit == "nats" else ""
+        rows.append([e.name, of, names[at], *pair_shown, shown.value, shown.interval, unit, verdict])
+    columns = [*OF, SheetColumn("model", code=True), SheetColumn(names[0], right=True, spare=2)]
+    columns.append(SheetColumn("model's" if len(names) > 2 else names[1], right=True, spare=3))
+    columns += [DIFFERENCE, intervals(result.estimates), UNIT, SheetColumn("shown")]
+    breaks = changes([row[2] for row in rows])
+    if len(names) == 2:
+        columns[2] = dataclasses.replace(columns[2], spare=1)
+        columns, rows = [c for i, c in enumerate(columns) if i != 2], [row[:2] + row[3:] for row in rows]
+    table = table_contents.without_empty(Sheet(table_contents.size(result.estimates), columns, rows, breaks))
+    return [table, *(table_contents.of_table(t) for t in result.tables if t not in (models, verdicts))]
+
+
+def _model(scope: str, names: Sequence[str]) -> tuple[int, str]:
+    """Which model a difference is of, and the scope of the number that differs: `site=A, b - a`."""
+    for at, name in enumerate(names[1:], 1):
+        difference = f"{name} - {names[0]}"
+        if scope == difference or scope.endswith(f", {difference}"):
+            return at, scope.removesuffix(difference).removesuffix(", ")
+    return 0, scope
+
+
+def _errors(result: Result) -> list[Sheet]:
+    """Every number with both its errors beside it."""
+    losses = [str(one) for one in result.facts.get("losses") or ()]
+    rows, owners = [], []
+    for e in result.estimates:
+        shown = number_format.shown(e)
+        low, high, se = (e.detail.get(key) for key in ("estimator_low", "estimator_high", "sampling_se"))
+        half = number_format.number((high - low) / 2, 2) if isinstance(low, float) and isinstance(high, float) else ""
+        spread = number_format.number(se, 2) if isinstance(se, float) else ""
+        beside, _, rest = e.scope.partition(", ") if e.scope.startswith("loss=") else ("", "", e.scope)
+        owners.append(beside.removeprefix("loss=") or (losses[0] if len(losses) > 1 else ""))
+        rows.append([e.name, owners[-1], rest, shown.value, shown.interval, half, spread, e.reason])
+    columns = [SheetColumn(head, code=True) for head in ("quantity", "loss", "scope")]
+    columns += [VALUE, intervals(result.estimates), SheetColumn("± estimator", right=True, spare=2)]
+    columns += [SheetColumn("± rows (se)", right=True, spare=1), WHY]
+    breaks = changes(owners)
+    musts = frozenset(i for i, e in enumerate(result.estimates) if e.reason)
+    made = table_contents.without_empty(
+        Sheet(table_contents.size(result.estimates), columns, rows, breaks, musts=musts)
+    )
+    return [made, *(table_contents.of_table(t) for t in result.tables if t.tier != "all")]
+
+
+def _scores(result: Result) -> list[Sheet]:
+    """A row for each score with its metrics, then the paired differences between scores."""
+    table = next((t for t in result.tables if t.name == "differences"), None)
+    verdicts = {} if table is None else {(row[0], row[1]): str(row[-1]) for row in table.rows}
+    own = [e for e in result.estimates if (e.name, e.scope) not in verdicts]
+    changed = [e for e in result.estimates if (e.name, e.scope) in verdicts]
+    by = {(e.name, e.scope): number_format.shown(e)[:2] for e in result.estimates}
+    names = list(dict.fromkeys(e.name for e in own))
+    level = intervals(result.estimates)
+    rows = []
+    for scope in dict.fromkeys(e.scope for e in own):
+        cells = [text for name in names for text in by.get((name, scope), ("", ""))]
+        threshold = next((e.detail["threshold"] for e in own if e.scope == scope and "threshold" in e.detail), None)
+        rows.append([scope.removeprefix("score="), *cells, number_format.cell(threshold)])
+    columns = [SheetColumn("score", code=True)]
+    for name in names:
+        columns += [SheetColumn(name, right=True), level]
+    columns.append(SheetColumn("threshold", right=True, spare=1))
+    made = [Sheet(table_contents.size(result.estimates), columns, rows)]
+    for name in dict.fromkeys(e.name for e in changed):
+        heads = [SheetColumn(f"{name} of", code=True), DIFFERENCE, level, SheetColumn("shown")]
+        of_name = [e for e in changed if e.name == name]
+        made.append(Sheet("", heads, [[e.scope, *by[name, e.scope], verdicts[name, e.scope]] for e in of_name]))
+    return [table_contents.without_empty(one) for one in made if one.rows]
+
+
+def _claims(result: Result) -> list[Sheet]:
+    """The verdict on each claim, in its own word, with what decides it."""
+    claims = next((t for t in result.tables if t.name == "claims"), None)
+    if claims is None:
+        return table_contents.sheets(result, "why")
+    tones: dict[Cell, table_contents.Tone] = {"holds": "good", "reversed": "warn"}
+    rows: list[list[str]] = []
+    found = []
+    for row in claims.rows:
+        name, text, word, value, both, alone, p, more = (str(cell or "") for cell in row)
+        counted = both.startswith("[")
+        rows.append([word, name, value, both if counted else alone, p, "; ".join(filter(None, [text, more]))])
+        found.append(tones.get(word, ""))
+    columns = [
+        SheetColumn("verdict"),
+        SheetColumn("claim", code=True),
+        SheetColumn("value", right=True),
+        SheetColumn("interval"),
+    ]
+    columns += [SheetColumn("p (Holm)", right=True, spare=1), SheetColumn("in words", free=True)]
+    title = f"{claims.title} (arms, what differs from the paper and figures with -v or -o)"
+    return [Sheet(title, columns, rows, tones=found, musts=frozenset(range(len(rows))))]
+
+
+def _tables(result: Result) -> list[Sheet]:
+    """The tables alone, which have the numbers too."""
+    return [table_contents.of_table(t) for t in result.tables]
+
+
+LAYOUTS: Mapping[str, Callable[[Result], list[Sheet]]] = {
+    "": lambda result: table_contents.sheets(result, "why"),
+    "change": _change,
+    "models": _models,
+    "errors": _errors,
+    "scores": _scores,
+    "claims": _claims,
+    "tables": _tables,
+}
+"""What stands beside what, by `Screen.pairs`."""

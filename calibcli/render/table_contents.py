@@ -1,0 +1,348 @@
+"""What the tables of a Result say, before a format lays them out as text; and the bins of its diagrams."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from calibcli.core import number_format
+from calibcli.core.figure_data import Curve, Plot
+from calibcli.core.result import VERDICTS, WORST_FIRST, Cell, Check, Estimate, Outcome, Result, Table
+from calibcli.headlines import FACT as HEADLINE
+
+
+@dataclass(frozen=True)
+class Bin:
+    """Edges, rows, accuracy and mean confidence; `low` and `high` are the band of a calibrated model."""
+
+    left: float
+    right: float
+    count: float | None = None
+    accuracy: float | None = None
+    confidence: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+def bins(plot: Plot, strip: Plot | None = None) -> list[Bin]:
+    """The bins of a reliability diagram with the counts of the strip under it; none of any other plot."""
+    model, gap = curve(plot, "bars", "model"), curve(plot, "bars", "gap")
+    if model is None or gap is None:
+        return []
+    counts = curve(strip, "bars", "count") if strip else None
+    band = curve(plot, "band", "null")
+    found = []
+    for i, x in enumerate(model.x):
+        low = high = None
+        if band and band.width and len(band.x) == len(model.x):
+            low, high = at(band.low, i), at(band.high, i)
+        count = at(counts.y, i) if counts else None
+        right = x + (at(model.width, i) or 0.0)
+        found.append(Bin(x, right, count, at(model.y, i), at(gap.y, i), low, high))
+    return found
+
+
+def fewer(bins: list[Bin], most: int) -> list[Bin]:
+    """At most so many bins, neighbours joined."""
+    step = -(-len(bins) // most)
+    return bins if step <= 1 else [merged(bins[i : i + step]) for i in range(0, len(bins), step)]
+
+
+def merged(some: Sequence[Bin]) -> Bin:
+    """Neighbours as one bin, weighted by their rows; it has no band."""
+    filled = [(b.count if b.count is not None else 1.0, b.accuracy, b.confidence) for b in some]
+    rows = [(n, a, c) for n, a, c in filled if a is not None and c is not None and n > 0]
+    total = sum(n for n, _, _ in rows)
+    count = total if any(b.count is not None for b in some) else None
+    if total <= 0:
+        return Bin(some[0].left, some[-1].right, count)
+    accuracy = sum(n * a for n, a, _ in rows) / total
+    return Bin(some[0].left, some[-1].right, count, accuracy, sum(n * c for n, _, c in rows) / total)
+
+
+def bins_table(result: Result) -> Table | None:
+    """The bins of every reliability diagram of a result."""
+    strips = {p.under: p for p in result.plots if p.under}
+    rows: list[list[Cell]] = [
+        [plot.name, b.left, b.right, b.count, b.accuracy, b.confidence, b.low, b.high]
+        for plot in result.plots
+        for b in bins(plot, strips.get(plot.name))
+    ]
+    columns = ["diagram", "left", "right", "rows", "accuracy", "confidence", "calibrated_low", "calibrated_high"]
+    return Table(name="bins", columns=columns, rows=rows) if rows else None
+
+
+def curve(plot: Plot, kind: str, role: str) -> Curve | None:
+    """The first curve of that kind and role."""
+    return next((c for c in plot.curves if c.kind == kind and c.role == role), None)
+
+
+def at(series: Sequence[float | None] | None, i: int) -> float | None:
+    """The value there, or None where the series is none or too short."""
+    return series[i] if series is not None and i < len(series) else None
+
+
+Detail = Literal["few", "asked", "all"]
+"""The few numbers that decide; every number, as they were asked for by name; everything that is known."""
+How = Literal["short", "full", "why"]
+"""What is said of how a number was found: in short, all of it, or only why there is none."""
+NO_LIMIT = 10**6
+HOW = 60  # characters of "how" that a table shows; JSON has all of it
+Tone = Literal["", "good", "bad", "warn"]
+TONE: dict[str, Tone] = {"pass": "good", "fail": "bad", "inconclusive": "warn", "not_run": "bad"}
+
+
+@dataclass(frozen=True)
+class SheetColumn:
+    head: str
+    right: bool = False
+    code: bool = False  # an identifier: metric, rule, slice
+    free: bool = False  # prose, which may be wrapped where the width is short
+    spare: int = 0  # > 0: may be left out where the width is short, the lowest first
+
+
+OF = (SheetColumn("metric", code=True), SheetColumn("scope", code=True))
+VALUE, DIFFERENCE = SheetColumn("value", right=True), SheetColumn("change", right=True)
+UNIT, LEVEL = SheetColumn("unit", spare=1), SheetColumn("level", right=True, spare=2)
+ROWS, WHY = SheetColumn("n", right=True, spare=3), SheetColumn("why", free=True)
+"""Columns that several tables have."""
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table of text.
+
+    Attributes:
+        breaks: rows before which a group begins.
+        tones: one per row, or none.
+        musts: rows whose prose must be seen, however short the width (why there is no number, why no PASS).
+    """
+
+    title: str
+    columns: Sequence[SheetColumn]
+    rows: Sequence[Sequence[str]]
+    breaks: frozenset[int] = frozenset()
+    tones: Sequence[Tone] = ()
+    musts: frozenset[int] = frozenset()
+
+
+def sheets(result: Result, how: How = "short") -> list[Sheet]:
+    """Verdicts with the numbers they judged, the other estimates (before and after side by side), then the tables."""
+    judged = [c.estimate for c in result.checks]
+    found = [e for e in result.estimates if e not in judged]
+    pairs = _pairs(found)
+    paired = {id(e) for pair in pairs for e in pair}
+    rest = [e for e in found if id(e) not in paired]
+    verdicts = [_checks(result.checks, result.words)] if result.checks else []
+    measured = [_before_after(pairs, how)] if pairs else []
+    measured += [estimates(rest, how)] if rest else []
+    if pairs and rest and found[0] in rest:  # what was fitted comes before what it changed
+        measured.reverse()
+    return verdicts + measured + [of_table(t) for t in result.tables]
+
+
+def heading(result: Result) -> str:
+    """`calib metrics test.npz`, from the command and its inputs."""
+    inputs = result.provenance.get("inputs") or ()
+    return " ".join(["calib", result.command, *(str(i.get("path", "")) for i in inputs if isinstance(i, dict))])
+
+
+def headline(result: Result) -> str:
+    """The sentence that a result opens with, or ""."""
+    return " ".join(str(result.facts.get(HEADLINE) or "").split())
+
+
+def facts(result: Result) -> list[tuple[str, str]]:
+    """Facts that fit on a line; what is nested is in the JSON alone."""
+    return [
+        (str(key).replace("_", " "), number_format.setting(value))
+        for key, value in result.facts.items()
+        if key != HEADLINE and value is not None and isinstance(value, str | int | float) and value != ""
+    ]
+
+
+def verdict(result: Result) -> tuple[str, Tone]:
+    """The sentence that a gate ends with; "" without checks."""
+    return banner([(c.outcome, c.fatal) for c in result.checks], result.words)
+
+
+def banner(outcomes: Sequence[tuple[Outcome, bool]], words: Mapping[Outcome, str] = VERDICTS) -> tuple[str, Tone]:
+    """The worst of these and how many there are of each, red only where one of the worst is fatal (the second)."""
+    counts = Counter(outcome for outcome, _ in outcomes)
+    found = [name for name in WORST_FIRST if name in counts]
+    if not found:
+        return "", ""
+    warns = TONE[found[0]] == "bad" and (found[0], True) not in outcomes
+    said = ", ".join(f"{counts[name]} {words[name].lower()}" for name in found)
+    worst = words[found[0]] + " (only warns)" * (warns and words is VERDICTS)
+    return f"{worst}: {said}", "warn" if warns else TONE[found[0]]
+
+
+def estimates(found: Sequence[Estimate], how: How = "short") -> Sheet:
+    """One row per estimate, those of a scope together."""
+    order = list(dict.fromkeys(e.scope for e in found))
+    found = sorted(found, key=lambda e: order.index(e.scope)) if len(order) > 1 else found
+    level = number_format.level(found)
+    sizes = {e.n for e in found if e.n is not None}
+    quantile = any(e.null_high is not None for e in found)
+    columns = [
+        *OF,
+        VALUE,
+        UNIT,
+        intervals(found),
+        LEVEL,
+        SheetColumn(f"if calibrated{' (95 %)' * quantile}", spare=4),
+        ROWS,
+    ]
+    columns.append(WHY if how == "why" else SheetColumn("how", free=True))
+    rows = []
+    for e in found:
+        value, interval, null = number_format.shown(e)
+        own = "" if level else number_format.level([e])
+        own_size = "" if len(sizes) <= 1 or e.n is None else str(e.n)
+        rows.append(
+            [e.name, e.scope, value, _unit(e), interval or number_format.NONE, own, null, own_size, _how(e, how)]
+        )
+    many = {scope for scope, rows_of in Counter(e.scope for e in found).items() if rows_of > 1}
+    ends = ((found[i - 1].scope, found[i].scope) for i in range(1, len(found)))
+    breaks = {i for i, (a, b) in enumerate(ends, 1) if a != b and {a, b} & many}
+    musts = frozenset(i for i, e in enumerate(found) if e.reason)
+    return without_empty(Sheet(size(found), columns, rows, frozenset(breaks), musts=musts))
+
+
+def size(found: Sequence[Estimate]) -> str:
+    """`n = 997`, where all of them have that."""
+    sizes = {e.n for e in found if e.n is not None}
+    return f"n = {sizes.pop()}" if len(sizes) == 1 else ""
+
+
+def _unit(e: Estimate) -> str:
+    return "" if e.unit in ("probability", "percent", "ratio") else e.unit
+
+
+def intervals(found: Sequence[Estimate], word: str = "interval") -> SheetColumn:
+    """The column of intervals, headed by the level that they share: `95 % interval`, `bounds, 95 % each`."""
+    level = number_format.level(found)
+    if level.endswith(("each", "FAIL", "lower", "upper")):
+        return SheetColumn(f"bounds, {level}")
+    return SheetColumn(f"{level} {word}".strip())
+
+
+def changes(values: Sequence[object]) -> frozenset[int]:
+    """Where one is not as that before it."""
+    return frozenset(i for i, (a, b) in enumerate(itertools.pairwise(values), 1) if a != b)
+
+
+def _how(e: Estimate, how: How) -> str:
+    if how == "full":
+        return "; ".join(filter(None, [e.reason, e.how])) or ("" if e.value is not None else "not defined here")
+    most = HOW if how == "short" else NO_LIMIT
+    if e.value is None:
+        return number_format.short(e.reason or "not defined here", most)
+    if not number_format.has_interval(e) and e.reason:
+        return number_format.short(e.reason, most)
+    return "" if how == "why" else number_format.short(e.how, most)
+
+
+def _pairs(estimates: Sequence[Estimate]) -> list[tuple[Estimate, Estimate]]:
+    """Numbers that are there once `before` and once `after`, or once `X before` and once `X after`; by X."""
+    seen: dict[tuple[str, str], dict[str, list[Estimate]]] = {}
+    for e in estimates:
+        subject, phase = _phase(e.scope)
+        if phase:
+            seen.setdefault((subject, e.name), {"before": [], "after": []})[phase].append(e)
+    pairs = [(p["before"][0], p["after"][0]) for p in seen.values() if len(p["before"]) == len(p["after"]) == 1]
+    order = list(dict.fromkeys(subject for subject, _ in seen))
+    return sorted(pairs, key=lambda pair: order.index(_phase(pair[0].scope)[0]))
+
+
+def _phase(scope: str) -> tuple[str, str]:
+    subject, _, last = scope.rpartition(" ")
+    return (subject, last) if last in ("before", "after") else (scope, "")
+
+
+def _before_after(pairs: Sequence[tuple[Estimate, Estimate]], how: How) -> Sheet:
+    both = [e for pair in pairs for e in pair]
+    level = number_format.level(both)
+    columns = [
+        *OF,
+        SheetColumn("before", right=True),
+        intervals(both),
+        SheetColumn("after", right=True),
+        intervals(both),
+        LEVEL,
+    ]
+    columns += [SheetColumn("if calibrated", spare=4), UNIT, SheetColumn("better", spare=3)]
+    columns.append(WHY if how == "why" else SheetColumn("how", free=True))
+    rows = []
+    for pair in pairs:
+        row = [pair[1].name, _phase(pair[1].scope)[0]]
+        same = number_format.level(pair)
+        for e in pair:
+            value, interval, null = number_format.shown(e)
+            own = "" if same else f" {number_format.level([e])}".rstrip()
+            row += [value, (interval or number_format.NONE) + own]
+        rows.append([*row, "" if level else same, null, _unit(pair[1]), pair[1].better, _how(pair[1], how)])
+    breaks = changes([row[1] for row in rows])
+    musts = frozenset(i for i, pair in enumerate(pairs) if pair[1].reason)
+    return without_empty(Sheet(size(both), columns, rows, breaks, musts=musts))
+
+
+def _checks(checks: Sequence[Check], words: Mapping[Outcome, str]) -> Sheet:
+    judged = [c.estimate for c in checks if c.estimate is not None]
+    level = number_format.level(judged)
+    columns = [SheetColumn("verdict"), SheetColumn("rule", code=True), OF[1], VALUE, intervals(judged, "bounds"), LEVEL]
+    columns.append(SheetColumn("limit", right=True, spare=1))  # which the rule says
+    columns += [SheetColumn("if calibrated", spare=5), ROWS, SheetColumn("n to decide", right=True, spare=4), WHY]
+    rows = []
+    for c in checks:
+        e = c.estimate
+        value, interval, null = number_format.shown(e, c.limit) if e else (number_format.NONE, "", "")
+        own = "" if level or e is None else number_format.level([e])
+        word = words[c.outcome] + " (warns)" * (words is VERDICTS and not c.fatal and c.outcome != "pass")
+        size = str(e.n) if e and e.n is not None else ""
+        limit = "" if c.limit is None else number_format.exact(c.limit)
+        needed = "" if c.n_needed is None else str(c.n_needed)
+        row = [
+            word,
+            c.rule_shown,
+            c.scope,
+            value,
+            interval or number_format.NONE,
+            own,
+            limit,
+            null,
+            size,
+            needed,
+            c.message,
+        ]
+        rows.append([" ".join(text.split()) for text in row])
+    tones: list[Tone] = [TONE[c.outcome] if c.fatal or c.outcome == "pass" else "warn" for c in checks]
+    musts = frozenset(i for i, c in enumerate(checks) if c.outcome != "pass")
+    return without_empty(Sheet("", columns, rows, tones=tones, musts=musts))
+
+
+def of_table(table: Table) -> Sheet:
+    width = len(table.columns)
+    full = [[*row, *[None] * (width - len(row))][:width] for row in table.rows]
+    cells = [number_format.of_table(str(name), [row[i] for row in full]) for i, name in enumerate(table.columns)]
+    right = [any(isinstance(row[i], int | float) for row in full) for i in range(width)]
+    columns = [SheetColumn(str(name), right=r) for name, r in zip(table.columns, right, strict=True)]
+    return without_empty(Sheet(table.title or table.name, columns, [list(row) for row in zip(*cells, strict=True)]))
+
+
+def without_empty(sheet: Sheet) -> Sheet:
+    """Columns that say nothing are left out, but for those of a table without rows."""
+    if not sheet.rows:
+        return sheet
+    kept = [
+        i
+        for i, _ in enumerate(sheet.columns)
+        if any(row[i] not in ("", number_format.NONE) for row in sheet.rows) or sheet.columns[i].head == "value"
+    ]
+    rows = [[row[i] for i in kept] for row in sheet.rows]
+    return dataclasses.replace(sheet, columns=[sheet.columns[i] for i in kept], rows=rows)

@@ -1,0 +1,349 @@
+"""Text for whatever stands behind stdout: any encoding, any width.
+
+A table in lines is as wide as it needs, or fitted to a width, with no word and no number ever broken. Where the width
+is short, in this order: prose goes below the rows that need it, heads are wrapped between words, columns that can be
+spared are left out by name, identifiers are wrapped after a comma, a colon or a space, other texts between words, and
+what is still too wide becomes several tables, each with the column that names the rows.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import shutil
+import sys
+import textwrap
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from typing import TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from calibcli.core import number_format
+from calibcli.core.result import VERDICTS, WORST_FIRST, Check, Outcome
+from calibcli.render.table_contents import Sheet, SheetColumn
+
+PLAIN = str.maketrans(
+    {
+        "—": "-", "–": "-", "−": "-", "…": "~", "≥": ">=", "≤": "<=", "×": "x", "·": "|", "±": "+-", "→": "->",
+        "█": "#", "▉": "#", "▊": "#", "▋": "#", "▌": "=", "▍": "=", "▎": "-", "▏": "-", "░": ":", "▒": "%", "▓": "&",
+        "▁": ".", "▂": ".", "▃": "-", "▄": "-", "▅": "=", "▆": "=", "▇": "#", "◆": "|", "┃": "|", "│": "|", "─": "-",
+        "┊": ":", "╎": "!",
+        "├": "+", "┤": "+", "└": "+", "┬": "+", "┼": "+", "●": "*", "○": "o", "▲": "^", "■": "#", "⋅": ".", "★": "*",
+        "λ": "lambda", "γ": "gamma", "²": "2", "α": "alpha", "Δ": "d", "’": "'", "“": '"', "”": '"',
+    }
+)  # fmt: skip
+GAP = 2
+HELD = "\N{NO-BREAK SPACE}"
+PROSE = 24  # columns below which wrapped prose is unreadable
+Line = list[tuple[str, str]]  # pieces of a line with their styles: "", title, head, code, faint, good, bad, warn
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def fits(text: str, encoding: str) -> bool:
+    """Whether `encoding` can say `text`."""
+    try:
+        text.encode(encoding)
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def fold(text: str, encoding: str = "ascii") -> str:
+    """`text` in the characters of `encoding`: symbols by look-alikes, what is left by `?`."""
+    if fits(text, encoding):
+        return text
+    folded = "".join(c if fits(c, encoding) else c.translate(PLAIN) for c in text)
+    return folded.encode(encoding, "replace").decode(encoding)
+
+
+def clean(text: str) -> str:
+    """`text` on one line without control characters or lone surrogates: no name can draw on a terminal."""
+    return " ".join(CONTROL.sub("\ufffd", text).split())
+
+
+def file_name(text: str, otherwise: str) -> str:
+    """`text` as a name of a file that stays in its folder."""
+    return re.sub(r"[^\w.-]+", "_", text).strip("._")[:100] or otherwise
+
+
+def width(text: str) -> int:
+    """Columns that `text` takes on a terminal."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def eighth(share: float) -> str:
+    """A bar of one character."""
+    return "▁▂▃▄▅▆▇█"[min(7, max(0, math.ceil(share * 8) - 1))]
+
+
+def wrapped(items: Sequence[str], room: int, between: str = "   ") -> list[str]:
+    """A legend's items in as few lines as fit."""
+    lines: list[str] = []
+    for item in items:
+        if lines and width(lines[-1] + between + item) <= room:
+            lines[-1] += between + item
+        else:
+            lines.append(item)
+    return lines
+
+
+def encoding() -> str:
+    return getattr(sys.stdout, "encoding", None) or "utf-8"
+
+
+def put(text: str, json: bool = False) -> None:
+    """Write `text` to stdout, with what its encoding lacks escaped (`json`) or folded."""
+    if not fits(text, encoding()):
+        text = escape(text) if json else fold(text, encoding())
+    raw = getattr(getattr(sys.stdout, "buffer", None), "raw", getattr(sys.stdout, "buffer", None))
+    if not isinstance(raw, io.FileIO):  # a test's or a notebook's stdout
+        sys.stdout.write(text)
+        return
+    sys.stdout.flush()
+    rest = memoryview(text.encode(sys.stdout.encoding, sys.stdout.errors or "strict"))
+    while rest:  # unbuffered (`python -u`), a write that a signal cut short would lose the rest
+        rest = rest[raw.write(rest) or 0 :]
+
+
+def escape(text: str) -> str:
+    """JSON text in ASCII: everything else only occurs inside strings, where \\u escapes say the same."""
+    from json import dumps
+
+    return re.sub(r"[^\x00-\x7f]+", lambda m: dumps(m.group())[1:-1], text)
+
+
+def lines(table: Sheet, encoding: str = "utf-8", room: int | None = None) -> list[Line]:
+    """The title, the heads, a rule, and the rows with an empty line between groups."""
+    heads = [fold(clean(c.head), encoding) for c in table.columns]
+    rows = [[fold(clean(text), encoding) for text in row] for row in table.rows]
+    sizes = [max(map(width, column)) for column in zip(heads, *rows, strict=True)]
+    parts, below = [list(range(len(heads)))], False
+    if room is not None:
+        parts, below = _fitted(table.columns, heads, rows, sizes, room)
+    found: list[Line] = []
+    if table.title:
+        title = fold(clean(table.title), encoding)
+        found += [[(line, "title")] for line in (prose(title, room) if room else [title])]
+    for number, kept in enumerate(parts):
+        found += [[]] if number else []
+        found += _cells([heads[i] for i in kept], kept, sizes, table, "head")
+        found.append([(fold((" " * GAP).join("─" * sizes[i] for i in kept), encoding), "faint")])
+        for r, row in enumerate(rows):
+            if r in table.breaks:
+                found.append([])
+            tone = table.tones[r] if table.tones else ""
+            found += _cells([row[i] for i in kept], kept, sizes, table, "", tone)
+            if below and not number and r in table.musts:
+                found += _below(row, table.columns, room or 80)
+    shown = {i for kept in parts for i in kept}
+    missing = [head for i, head in enumerate(heads) if i not in shown and not (table.columns[i].free and below)]
+    if missing:
+        said = f"(not shown at this width: {', '.join(missing)})"
+        found += [[(line, "faint")] for line in prose(said, room or len(said))]
+    return found
+
+
+def prose(text: str, room: int) -> list[str]:
+    """Lines that end between words; an interval and a per cent are one word each."""
+    lines = textwrap.wrap(_held(text), room, break_long_words=False, break_on_hyphens=False)
+    return [line.replace(HELD, " ") for line in lines]
+
+
+def fitted(text: str, to: TextIO) -> str:
+    """Lines that end between words where `to` is a terminal, else `text`."""
+    if not to.isatty():
+        return text
+    room = max(40, shutil.get_terminal_size().columns)
+    return "\n".join(line for one in text.splitlines() for line in prose(one, room) or [""])
+
+
+def _held(text: str) -> str:
+    return re.sub(r"\[[^\[\],\s]+, [^\[\],\s]+\]|\S+ %", lambda m: m.group().replace(" ", HELD), text)
+
+
+def text(table: Sheet, encoding: str = "utf-8", room: int | None = None) -> list[str]:
+    """Plain lines."""
+    return ["".join(piece for piece, _ in line).rstrip() for line in lines(table, encoding, room)]
+
+
+def _below(row: Sequence[str], columns: Sequence[SheetColumn], room: int) -> list[Line]:
+    said = "; ".join(row[i] for i, c in enumerate(columns) if c.free and row[i])
+    return [[(f"    {line}", "")] for line in prose(said, room - 4)]
+
+
+def _fitted(
+    columns: Sequence[SheetColumn], heads: Sequence[str], rows: Sequence[Sequence[str]], sizes: list[int], room: int
+) -> tuple[list[list[int]], bool]:
+    """The columns of each part (their `sizes` narrowed in place), and whether prose went below the rows."""
+    kept = list(range(len(columns)))
+
+    def excess() -> int:
+        return sum(sizes[i] for i in kept) + GAP * (len(kept) - 1) - room
+
+    below = False
+    free = [i for i in kept if columns[i].free]
+    if excess() > 0 and free:
+        left = sum(sizes[i] for i in free) - excess()
+        if left >= PROSE * len(free):
+            for i in free:
+                sizes[i] = left // len(free)
+        else:
+            kept, below = [i for i in kept if i not in free], True
+    if excess() > 0:
+        for i in kept:
+            least = max((width(word) for word in _held(heads[i]).split(" ")), default=0)
+            cells = max((width(row[i]) for row in rows), default=0)
+            sizes[i] = max(cells, min(sizes[i], max(least, sizes[i] - excess())))
+    dropped = []
+    for i in sorted((i for i in kept if columns[i].spare), key=lambda i: columns[i].spare):
+        if excess() > 0:
+            kept.remove(i)
+            dropped.append(i)
+    for i in reversed(dropped):  # the last one dropped may have made room for another
+        if excess() + sizes[i] + GAP <= 0:
+            kept = sorted([*kept, i])
+    for i in sorted((i for i in kept if columns[i].code), key=lambda i: -sizes[i]):
+        least = max((width(part) for row in [heads, *rows] for part in _pieces(row[i])), default=1)
+        sizes[i] = min(sizes[i], max(least, sizes[i] - max(0, excess())))
+    texts = [i for i in kept if not columns[i].right and not columns[i].code]
+    for i in sorted(texts, key=lambda i: -sizes[i]):  # texts of a result's tables
+        sizes[i] = min(sizes[i], max(PROSE, sizes[i] - max(0, excess())))
+    for i in kept:  # what is longer than a line has to be cut
+        sizes[i] = min(sizes[i], room)
+    return _parts(kept, sizes, room), below
+
+
+def _parts(kept: list[int], sizes: Sequence[int], room: int) -> list[list[int]]:
+    """The columns in as many tables as the width asks for, the first of them in each, which names the rows."""
+    found: list[list[int]] = [[]]
+    name = kept[:1]
+    for i in kept:
+        used = sum(sizes[j] + GAP for j in found[-1])
+        if found[-1] not in ([], name) and used + sizes[i] > room:
+            found.append([*name] if sizes[name[0]] + GAP + sizes[i] <= room else [])
+        found[-1].append(i)
+    return found
+
+
+def _cells(
+    cells: Sequence[str], kept: Sequence[int], sizes: Sequence[int], table: Sheet, style: str, tone: str = ""
+) -> list[Line]:
+    """One row; several lines where a cell is wrapped. The tone colours the first cell."""
+    wrapped = [wrap(text, sizes[i]) for text, i in zip(cells, kept, strict=True)]
+    found = []
+    for k in range(max(map(len, wrapped), default=1)):
+        line: Line = []
+        for position, (parts, i) in enumerate(zip(wrapped, kept, strict=True)):
+            column = table.columns[i]
+            part = parts[k] if k < len(parts) else ""
+            space = " " * (sizes[i] - width(part))
+            own = style or (tone if position == 0 and part else "code" if column.code else "")
+            line += [(" " * GAP, "")] if position else []
+            line.append((space + part if column.right else part + space, own))
+        found.append(line)
+    return found
+
+
+def _pieces(text: str) -> list[str]:
+    """What is not broken: words, and parts of an identifier that end in a comma, a colon, a slash or a bar."""
+    return [piece.rstrip() for piece in re.findall(r"[^\s,:/|]*[,:/|]+\s*|[^\s,:/|]+\s*|\s+", text)]
+
+
+def wrap(text: str, size: int) -> list[str]:
+    """`text` in lines of that size, broken between words, then after the `_pieces` of one that is longer;
+    only a piece that is longer than a line is cut."""
+    if width(text) <= size:
+        return [text]
+    found: list[str] = []
+    part = ""
+    for word in _held(text).split(" "):
+        joined = f"{part} {word}" if part else word
+        if width(joined) <= size:
+            part = joined
+            continue
+        found += [part] if part else []
+        part = ""
+        for piece in [word] if width(word) <= size else _pieces(word):
+            for some in [piece] if width(piece) <= size else piece:
+                if part and width(part + some) > size:
+                    found.append(part)
+                    part = some
+                else:
+                    part += some
+    return [line.replace(HELD, " ") for line in [*found, part]]
+
+
+# A progress bar on stderr, with the time left.
+
+
+_open: list[Progress] = []
+
+
+def close() -> None:
+    """Take away what is still drawn, and show the cursor again: before a result or an error is printed."""
+    while _open:
+        _open.pop().stop()
+
+
+def bar(title: str) -> Callable[[float, str], None]:
+    """A callback `(fraction, text)` that draws a bar and closes it at fraction 1."""
+    progress = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeRemainingColumn(compact=True),
+        TextColumn("left  {task.fields[text]}"),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    _open.append(progress)
+    task = progress.add_task(title, total=1.0, text="")
+
+    def update(fraction: float, text: str = "") -> None:
+        if not progress.live.is_started:
+            progress.start()
+        progress.update(task, completed=fraction, text=text)
+        if fraction >= 1:
+            progress.stop()
+
+    return update
+
+
+# The verdict of a check as one sentence, for formats that have no columns.
+
+
+def title(check: Check, words: Mapping[Outcome, str] = VERDICTS) -> str:
+    """`ece <= 0.03 (site=A): FAIL`."""
+    scope = f" ({check.scope})" if check.scope else ""
+    return clean(f"{check.rule_shown}{scope}: {words[check.outcome]}")
+
+
+def sentence(check: Check) -> str:
+    """Value, bounds, limit, null level, n and reason; digits are kept until no number contradicts the verdict."""
+    parts = []
+    e = check.estimate
+    if e is not None and e.value is not None:
+        value, interval, null = number_format.shown(e, check.limit)
+        level = "" if e.level is None else f" (each {number_format.percent((1 + e.level) / 2)})"
+        level = f" ({number_format.level([e])})" if "fail_level" in e.detail else level
+        parts.append(f"{e.name} {value}" + (f", bounds {interval}{level}" if interval else ""))
+        if check.limit is not None:
+            parts.append(f"limit {number_format.exact(check.limit)}")
+        if null:
+            parts.append(f"{null} if calibrated")
+        if e.n is not None:
+            parts.append(f"n = {e.n}")
+    text = ", ".join(parts)
+    if check.message:
+        text += (": " if text else "") + check.message
+    return clean(text or VERDICTS[check.outcome].lower())
+
+
+def troubled(checks: Sequence[Check]) -> list[Check]:
+    """Checks that did not pass, the worst first: those that fail the run, then FAIL, NOT RUN, INCONCLUSIVE."""
+    found = [c for c in checks if c.outcome != "pass"]
+    return sorted(found, key=lambda c: (not c.fatal, WORST_FIRST.index(c.outcome)))

@@ -1,0 +1,586 @@
+"""What to say where nothing in a file has a known name: the options that would read it, and none of its values."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from calibcli.core.errors import InputError, NoRows, UsageError, did_you_mean, printable
+from calibcli.core.options import normal
+from calibcli.scores.columns import SMALL
+from calibcli.scores.files.arrays import Converted, FileContents, Lazy, Memory, blocks, column_of, texts_of, whole
+from calibcli.scores.files.roles import (
+    ABOUT_SCORES,
+    CLASS_CALLS,
+    CONFIDENCE,
+    CORRECT,
+    FOLDED,
+    IDS,
+    LABELS,
+    NO_CLASS,
+    OF_CLASS,
+    ONE_SCORE,
+    OUTCOMES,
+    PREDICTED,
+    PREFIXES,
+    ROW_NUMBERS,
+    SCORE_KINDS,
+    SCORES,
+)
+from calibcli.scores.files.text_tables import MISSING, decimals_of, floats_of_text, is_number
+from calibcli.scores.predictions import Array, ArrayScores, Ints, Kind, Named, Scores, rows_of, two_columns
+from calibcli.scores.softmax import DeviceScores
+
+ROWS, SHOWN = 1000, 6
+TWO = ({"0", "1"}, *map(set, OUTCOMES))
+PERCENT = ("conf", "confidence", "percent", "%", "certainty", "sure")
+"""Words of which a column's name has one where it is a confidence out of a hundred."""
+
+
+def way(contents: FileContents, no_probability: str) -> str:
+    """Return how the file can be read.
+
+    Args:
+        no_probability: what to do where no array holds scores.
+    """
+    cells = {name: _cells(array) for name, array in contents.arrays.items() if _is_column(array)}
+    wide = [name for name, a in contents.arrays.items() if len(a.shape) == 2 and a.shape[1] > 1 and a.dtype.kind == "f"]
+    fractions = [name for name, column in cells.items() if _are_shares(column)]
+    label = _label(cells, contents.arrays[wide[0]].shape[1] if wide else len(fractions))
+    said = f" --labels {shlex.quote(label)}" if label else ""
+    by_label = [name for name in cells if label and name in set(cells[label])]
+    predicted = next((n for n in cells if n in PREDICTED and n not in (label, *fractions)), "")
+    shares = [name for name in fractions if name != label]
+    if wide:
+        return f"choose them: --scores {shlex.quote(wide[0])}{said}; or name them logits or probs"
+    if len(by_label) > 1:
+        return f"choose them: --scores {shlex.quote(','.join(by_label))}{said}; or name them logits or probs"
+    percent = [name for name, column in cells.items() if name not in (label, predicted) and _are_percents(name, column)]
+    if predicted and label and (shares or percent):
+        one, scale = (shares[0], "") if shares else (percent[0], " --confidence-scale percent")
+        way = f"--confidence {shlex.quote(one)}{scale}{said}"
+        return f"a confidence beside the predicted class '{predicted}': {way}"
+    if shares:
+        way = f"--scores {shlex.quote(','.join(shares[:SHOWN]))}{said}"
+        return f"choose them: {way}; or name them logits or probs"
+    return f"if one of these holds scores: --scores KEY; else {no_probability}"
+
+
+def is_numeric(array: Named) -> bool:
+    """Whether it holds numbers, or texts that are."""
+    if array.dtype.kind not in "USO":
+        return True
+    cells = array.read(0, ROWS).reshape(-1).tolist() if array.shape[0] else []
+    return bool(cells) and all(is_number(str(cell).strip()) for cell in cells)
+
+
+def _is_column(array: Named) -> bool:
+    return len(array.shape) in (1, 2) and array.shape[0] > 0 and array.shape[1:] in ((), (1,))
+
+
+def _cells(array: Named) -> list[str]:
+    """The first rows of a column, as texts; whole numbers without a point."""
+    values: Array = array.read(0, ROWS).reshape(-1)
+    texts = [str(cell).strip() for cell in values.tolist()]
+    return [text.removesuffix(".0") for text in texts]
+
+
+def _label(cells: dict[str, list[str]], k: int) -> str:
+    """Return the column of labels, "" where none looks like it: one with a label's name, else one that holds names of
+    columns, else numbers of the k classes, else one of two outcomes, else the last of two whole numbers or names.
+    """
+    for known in (LABELS.names, LABELS.weak):
+        if named := [name for name in cells if normal(name) in known]:
+            return named[0]
+    for name, column in cells.items():
+        if len(set(column) & set(cells)) > 1:  # the names of columns
+            return name
+    if k > 1 and (numbers := _classes(cells, k)):
+        return numbers
+    free = {name: set(column) for name, column in cells.items() if name not in PREDICTED}
+    outcomes = [name for name, values in free.items() if {v.lower() for v in values} in TWO]
+    two = [name for name, values in free.items() if len(values) == 2 and not _fractions(values)]
+    return (outcomes or two or [""])[-1]
+
+
+def _classes(cells: dict[str, list[str]], k: int) -> str:
+    """Return the last column that holds numbers of k classes alone, "" where none does."""
+    numbers = {str(i) for i in range(k)}
+    return next((name for name in reversed(cells) if set(cells[name]) <= numbers), "")
+
+
+def _fractions(values: Sequence[str] | set[str]) -> bool:
+    """Whether any of these is a number that is not whole."""
+    return any(is_number(v) and float(v) != np.floor(float(v)) for v in values)
+
+
+def _are_shares(column: Sequence[str]) -> bool:
+    """Whether these are numbers in [0, 1], not all of them whole; `63.4%` is one."""
+    bare = [cell.removesuffix("%") for cell in column]
+    if not all(map(is_number, bare)):
+        return False
+    values = np.array([float(b) / (100 if b != c else 1) for b, c in zip(bare, column, strict=True)])
+    return bool(((values >= 0) & (values <= 1)).all()) and not np.array_equal(values, np.floor(values))
+
+
+def _are_percents(name: str, column: Sequence[str]) -> bool:
+    """Whether these are numbers in [0, 100] under a name that says that they are a confidence."""
+    if not (any(word in name.lower() for word in PERCENT) and all(map(is_number, column))):
+        return False
+    values = np.array([float(cell) for cell in column])
+    return bool(((values >= 0) & (values <= 100)).all())
+
+
+# How recorded outputs are to be read: which arrays are scores and labels, by known names, and scores as (N, K).
+
+
+NO_PROBABILITY = (
+    "there is no probability to be measured: save the logits or probabilities of every class (predict_proba, softmax), "
+    "not the class that was predicted"
+)
+EVERY_CLASS = "save the scores of every class as an array (N, K): logits or probabilities"
+WITH_VERDICT = f"{EVERY_CLASS}; or name the column that says which predictions were right: --correct KEY"
+CLIP = 1e-15
+FEWEST = 20  # rows that tell predicted classes from probabilities that happen to be 0 and 1
+HOLD = 128 << 20  # bytes of scores that are read at once and kept; larger ones stay in the file
+KINDS: tuple[Kind, ...] = ("logits", "probabilities", "log_probabilities")
+
+
+def kind_option(kind: str | None) -> Kind | None:
+    """The kind that `--kind` names; None: recognise it.
+
+    Raises:
+        UsageError: no such kind.
+    """
+    if kind is None or normal(kind) == "auto":
+        return None
+    for known in KINDS:
+        if normal(kind) in (known, {"probabilities": "probs", "log_probabilities": "log_probs"}.get(known)):
+            return known
+    raise UsageError(f"--kind {kind} is not a kind of scores", did_you_mean(normal(kind), KINDS))
+
+
+def pick_scores(contents: FileContents, wanted: str | None, where: str) -> str:
+    """Name of the array with the scores.
+
+    Raises:
+        InputError: none, more than one, or no array of the wanted name.
+    """
+    if wanted:
+        return named(contents, wanted, "--scores", where)
+    if contents.scores:
+        return contents.scores
+    found = candidates(contents)
+    if len(found) > 1:
+        raise InputError(f"{_list(found)} in {where} could each be the scores", f"choose one, e.g. --scores {found[0]}")
+    if found:
+        return found[0]
+    if contents.lacking:
+        raise InputError(*contents.lacking)
+    top = [name for name in contents.arrays if name in CONFIDENCE]
+    if top:
+        raise InputError(f"{where} holds only the score of the top class ('{top[0]}')", WITH_VERDICT)
+
+    raise InputError(f"no scores in {where}: it holds {describe(contents)}", way(contents, NO_PROBABILITY))
+
+
+def refuse_verdicts(scores: str, labels: str, where: str, width: int) -> None:
+    """Refuse one score per row whose name says that it is the top class's, or labels that say whether that was right.
+
+    Read as P(class 1) and its label they would give other numbers: where the top class is wrong, accuracy and
+    confidence are those of the other event.
+
+    Raises:
+        InputError: the names say so.
+    """
+    name = Path(labels).stem if labels else ""
+    if width > 1:
+        return
+    if scores in CONFIDENCE:
+        problem = f"'{scores}' in {where} is the confidence in the predicted class, not the probability of class 1"
+    elif name in CORRECT:
+        problem = f"labels '{labels}' say whether a prediction was right, not which class was observed"
+    else:
+        return
+    fix = f"{WITH_VERDICT}, with --confidence {scores}"
+    raise InputError(problem, f"{fix}; if it is P(class 1) with labels 0 and 1: call them prob and label")
+
+
+def candidates(contents: FileContents) -> list[str]:
+    """Names of the arrays that could be the scores; if there are none, columns named after a class: `p_malignant`."""
+    if contents.scores or contents.lacking:
+        return [contents.scores] if contents.scores else []
+    arrays = contents.arrays
+    return (
+        [name for name, array in arrays.items() if name in contents.kinds or _may_score(name, array)]
+        or [name for name, a in arrays.items() if normal(name) in SCORES.weak and (len(a.shape) == 2 or _scalars(a))]
+        or [name for name, a in arrays.items() if carried(name) and a.shape[1:] == () and _scalars(a)]
+    )
+
+
+def carried(name: str) -> str:
+    """The class that the name of a column of scores carries: `malignant` of `p_malignant`, `1` of `prob_1`; else ""."""
+    found = OF_CLASS.match(name)
+    return "" if found is None or normal(found[2]) in NO_CLASS else found[2]
+
+
+def pick_labels(contents: FileContents, wanted: str | None, scores: str, where: str) -> str | None:
+    """Name of the array with the labels, or None when there is none.
+
+    Raises:
+        InputError: more than one, or no array of the wanted name.
+    """
+    if wanted:
+        return named(contents, wanted, "--labels", where)
+    if contents.labels:
+        return contents.labels
+    event = normal(carried(scores))  # `malignant` beside `p_malignant`
+    there = [name for name, array in contents.arrays.items() if array.shape and name != scores]
+    found = labelling(there, (event,) if event and not event.isdecimal() else ())
+    if len(found) > 1:
+        raise InputError(f"{_list(found)} in {where} could each be the labels", f"choose one, e.g. --labels {found[0]}")
+    return found[0] if found else None
+
+
+def named(contents: FileContents, name: str, option: str, where: str) -> str:
+    """`name` as it is spelled in the file.
+
+    Raises:
+        InputError: the file has no such array.
+    """
+    if name in contents.arrays:
+        return name
+    for known in contents.arrays:
+        if normal(known) == normal(name):
+            return known
+    known_names = list(contents.arrays)
+    problem = f"{option} {name}: no such array in {where}, it holds {describe(contents)}"
+    raise InputError(problem, did_you_mean(name, known_names[:20]))
+
+
+def column(contents: FileContents, name: str, option: str, where: str) -> Named:
+    """The array of that name; of `meta.subject`, the value `subject` of the JSON objects that a column `meta` holds.
+
+    Raises:
+        InputError: there is none.
+    """
+    head, _, path = name.partition(".")
+    objects = contents.arrays.get(head)
+    if name in contents.arrays or not path or objects is None or objects.dtype.kind != "O":
+        return contents.arrays[named(contents, name, option, where)]
+    return Memory(column_of([_inner(text, path, i, name, where) for i, text in enumerate(whole(objects).tolist())]))
+
+
+def _inner(text: Any, path: str, row: int, name: str, where: str) -> str:
+    try:
+        found = json.loads(text)
+        for key in path.split("."):
+            found = found[key]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise InputError(f"row {row} of {where} has no '{name}'", "name a value that every row has") from None
+    return found if isinstance(found, str) else json.dumps(found)[:200]
+
+
+def declared_kind(contents: FileContents, name: str) -> str:
+    """The kind of scores that the name itself claims, or ''."""
+    if name in contents.kinds:
+        return contents.kinds[name]
+    key = normal(name)
+    if key not in SCORES and key not in ONE_SCORE and carried(name):
+        key = str(OF_CLASS.match(name)[1]).lower()  # type: ignore[index]
+    return SCORE_KINDS.get(key, "")
+
+
+def describe(contents: FileContents, limit: int = 8) -> str:
+    """`logits (1000, 10) float32, labels (1000,) int64`: names and shapes, as a value may be a secret.
+
+    A text table without a number may have none of the names either: its first line is then no header.
+    """
+
+    if contents.table and not any(map(is_numeric, contents.arrays.values())):
+        rows = max((array.shape[0] for array in contents.arrays.values()), default=0)
+        count = len(contents.arrays)
+        return f"{count} column{'s' * (count != 1)} of text, {rows} row{'s' * (rows != 1)} and a header"
+    shown = [f"{name} {shape_text(array)}" for name, array in contents.arrays.items()]
+    more = f" and {len(shown) - limit} more" if len(shown) > limit else ""
+    return ", ".join(shown[:limit]) + more if shown else "nothing"
+
+
+def shape_text(array: Named) -> str:
+    kind = {"O": "text", "U": "text", "S": "text"}.get(array.dtype.kind, str(array.dtype))
+    return f"{tuple(array.shape)} {kind}"
+
+
+def _may_score(name: str, array: Named) -> bool:
+    key = normal(name)
+    dims = len(array.shape)
+    if dims == 0 or (key not in SCORES and not (key in ONE_SCORE and dims == 1)):
+        return False
+    if dims == 1 and key in CLASS_CALLS:
+        return False
+    return _scalars(array) if dims == 1 else array.dtype.kind in SCORES.dtypes
+
+
+def _scalars(array: Named) -> bool:
+    """Whether a column may be scores: fractions, or text that is to be read as such."""
+    return bool(array.shape) and array.dtype.kind in ONE_SCORE.dtypes
+
+
+def _list(names: list[str]) -> str:
+    quoted = [f"'{n}'" for n in names[:4]]
+    return ", ".join(quoted[:-1]) + " and " + quoted[-1]
+
+
+def labelling(names: Iterable[str], last: Sequence[str] = ()) -> list[str]:
+    """Those that say that they hold the labels: of the words for them the likeliest that there are, or else `last`."""
+    spelled = {name: normal(name) for name in names}
+    found = ([name for name, key in spelled.items() if key in known] for known in (LABELS.names, LABELS.weak, last))
+    return next(filter(None, found), [])
+
+
+def two_dimensional(raw: Named, name: str, where: str, labels: int | None, told: bool) -> Named:
+    """`raw` as (N, K) real numbers; (N,) becomes (N, 1).
+
+    Args:
+        labels: how many labels there are, to recognise transposed scores.
+        told: the user said what kind of scores they are.
+
+    Raises:
+        InputError: transposed, of another shape, text, or class numbers instead of scores.
+    """
+    if raw.dtype.kind in "USO":
+        if len(raw.shape) != 1:
+            raise InputError(f"'{name}' in {where} is text", "save the scores as float32")
+        raw = Memory(_numbers_of(whole(raw), name, where))
+    dims = len(raw.shape)
+    if dims == 3 and raw.shape[1] == 1:
+        middle = raw
+        raw = Converted(middle, lambda block: block[:, 0], (middle.shape[2],), middle.dtype)
+        dims = 2
+    if dims not in (1, 2):
+        problem = f"scores '{name}' in {where} have shape {shape_text(raw)}"
+        raise InputError(problem, "pass one row per sample: shape (N, K); tokens or pixels: reshape to (N * T, K)")
+    if raw.shape[0] == 0 or (dims == 2 and raw.shape[1] == 0):
+        kind = InputError if raw.shape[0] else NoRows
+        raise kind(f"scores '{name}' in {where} are empty: {shape_text(raw)}", "was the file written to the end?")
+    if dims == 2 and labels is not None and raw.shape[0] != labels and raw.shape[1] == labels:
+        raise InputError(f"scores '{name}' are {tuple(raw.shape)} with {labels:,} labels: transposed", f"save {name}.T")
+    if dims == 2 and labels is not None and raw.shape[0] != labels:
+        problem = f"{raw.shape[0]:,} rows of scores ('{name}') but {labels:,} labels"
+        raise InputError(problem, "pass the labels of exactly these rows, in the same order")
+    if raw.dtype.kind == "b":
+        raise InputError(f"scores '{name}' in {where} are true or false", "save the logits or probabilities")
+    if raw.dtype.kind in "iu" and _hard(raw):
+        problem = f"scores '{name}' in {where} are predicted classes, not scores ({shape_text(raw)})"
+        raise InputError(problem, NO_PROBABILITY)
+    if not told and (dims == 1 or raw.shape[1] == 1) and raw.dtype.kind == "f" and _zeros_and_ones(raw):
+        problem = f"scores '{name}' in {where} are 0 and 1 alone: predicted classes, not probabilities?"
+        raise InputError(problem, f"{NO_PROBABILITY}; if they are probabilities: --kind probabilities")
+    if raw.dtype.kind in "iu" or raw.dtype.itemsize > 8:
+        raw = Converted(raw, lambda block: block.astype(np.float64), raw.shape[1:], np.dtype(np.float64))
+    if dims == 1:
+        one = raw
+        return Converted(one, lambda block: block[:, None], (1,), one.dtype)
+    return raw
+
+
+def as_scores(scores: Named, kind: Kind, clip: bool = False, ends: tuple[Ints, Array] | None = None) -> Scores:
+    """Logits or log-probabilities, read in blocks: (N, K) with K >= 2; `ends`: as in `ArrayScores`."""
+    n, k = scores.shape
+    wide = scores.dtype.itemsize > 4 or (n * k <= SMALL and (k == 1 or kind != "logits"))
+    dtype = np.dtype(np.float64 if wide else np.float32)
+    if isinstance(scores, DeviceScores):
+        return scores.measured(kind, dtype, CLIP if clip else 0.0)
+    if kind != "logits":  # of which some that differ have equal logarithms
+        ends = None
+    elif isinstance(scores, Memory | Lazy) and k > 1:
+        return ArrayScores(np.ascontiguousarray(whole(scores), dtype=dtype), ends)
+    streamed = Converted(scores, lambda block: _measured(block, kind, dtype, clip), (max(k, 2),), dtype, ends)
+    if n * max(k, 2) * dtype.itemsize <= HOLD:
+        return ArrayScores(streamed.read(0, n), ends)
+    return cast(Scores, streamed)
+
+
+def held(array: Named) -> Named:
+    """`array` in memory when it is small."""
+    small = math.prod(array.shape) * array.dtype.itemsize <= HOLD
+    return Memory(whole(array)) if small and not isinstance(array, Memory | DeviceScores) else array
+
+
+def _measured(block: Array, kind: Kind, dtype: np.dtype[Any], clip: bool) -> Array:
+    """Scores of a file as they are measured. Probabilities become logarithms, one column becomes two."""
+    block = np.ascontiguousarray(block, dtype=dtype)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        if block.shape[1] == 1:
+            pair = two_columns(block[:, 0].astype(np.float64), kind)
+            return np.maximum(pair, np.log(CLIP) if clip and kind != "logits" else -np.inf)
+        if kind == "probabilities":
+            return np.log(np.maximum(block, CLIP if clip else 0))
+        return np.maximum(block, np.asarray(np.log(CLIP), dtype)) if clip and kind != "logits" else block
+
+
+def _numbers_of(column: Array, name: str, where: str) -> Array:
+    """Return a column of text as (N,) float64.
+
+    Raises:
+        InputError: it holds names of classes, or a cell that is not a number.
+    """
+    texts = [str(cell).strip() for cell in column[:1000].tolist()]
+    if texts and all(
+        any(map(str.isalpha, text)) and not is_number(text) for text in texts if text.lower() not in MISSING
+    ):
+        problem = f"scores '{name}' in {where} are names, not numbers"
+        raise InputError(problem, NO_PROBABILITY)
+    return floats_of_text(column, name, where)
+
+
+def _zeros_and_ones(column: Named) -> bool:
+    """Whether a column holds zeros and ones, both of them and nothing else, in enough rows to tell."""
+    seen = [np.unique(block) for _, block in blocks(column) if ((block == 0) | (block == 1)).all()]
+    rows = column.shape[0]
+    return rows >= FEWEST and len(seen) == -(-rows // rows_of(column)) and len(np.unique(np.concatenate(seen))) == 2
+
+
+def _hard(raw: Named) -> bool:
+    """Whether integers are class numbers or one-hot rather than scores."""
+    head = raw.read(0, min(raw.shape[0], 1000))
+    if len(raw.shape) == 1 or raw.shape[1] == 1:
+        return True
+    return bool(((head == 0) | (head == 1)).all() and (head.sum(axis=1) == 1).all())
+
+
+def folded(contents: FileContents) -> str:
+    """What `calib logits` wrote of a calibrator that is in the model already."""
+    array, said = contents.arrays.get(FOLDED), contents.metadata.get(FOLDED, "").strip('[]"')
+    if array is not None and array.shape == (1,) and array.dtype.kind == "U":
+        said = str(array.read(0, 1)[0])
+    return said and printable(said, 200)
+
+
+# Tables whose score columns are named after classes: `cat_prob, dog_prob`, `class_0, class_1`, `benign, malignant`.
+
+
+NUMBERED = re.compile(r"^(.*?)(\d{1,7})(.*)$")
+Group = tuple[Sequence[str], Sequence[str], str]
+"""Columns, the classes that they are of, and what their names have in common."""
+
+
+def grouped(contents: FileContents, wanted: str | None, where: str) -> FileContents:
+    """The table with its score columns as one array, where they can be told; else as it was.
+
+    Args:
+        wanted: `--scores`: several columns by comma are the scores in this order.
+
+    Raises:
+        InputError: a column that was asked for is not there, or holds no numbers.
+    """
+    if wanted and "," in wanted and wanted not in contents.arrays:
+        columns = [named(contents, name.strip(), "--scores", where) for name in wanted.split(",")]
+        if len(set(columns)) < len(columns):
+            raise InputError(f"--scores {wanted} names a column twice", "name every class once, in order")
+        return _joined(contents, (columns, _stripped(columns), ""), where, wanted)
+    if wanted or not contents.table:
+        return contents
+    label = one[0] if len(one := labelling(contents.arrays)) == 1 else ""
+    known = (label, *(name for name in contents.arrays if name in IDS or name in ROW_NUMBERS))
+    own = [name for name, array in contents.arrays.items() if name not in known and array.shape[1:] == ()]
+    of_labels = _label_names(contents, label)
+    group = _by_labels(own, of_labels, contents) or _numbered(own) or _named(own, of_labels)
+    return contents if group is None else _joined(contents, group, where)
+
+
+def _label_names(contents: FileContents, label: str) -> list[str]:
+    """The labels that are names, each once."""
+    if not label or contents.arrays[label].dtype.kind not in "USO":
+        return []
+    found = sorted({str(text).strip() for text in texts_of(whole(contents.arrays[label]))} - {""})
+    return [] if len(found) > 10_000 or all(is_number(text) for text in found) else found
+
+
+def _by_labels(own: Sequence[str], labels: Sequence[str], contents: FileContents) -> Group | None:
+    """Columns named as the labels, alone or all with the same words before or behind.
+
+    Where they have the names alone, no other column may hold numbers: a class that no label names would be lost.
+    """
+    if len(labels) < 2:
+        return None
+    around = {(m[0], m[2]) for column in own if (m := column.partition(labels[0]))[1]}
+    for before, after in sorted(around, key=lambda words: (len(words[0] + words[1]), words)):
+        if not {f"{before}{label}{after}" for label in labels} <= set(own):
+            continue
+        found = [c for c in own if c.startswith(before) and c.endswith(after) and len(c) > len(before + after)]
+        names = [c[len(before) : len(c) - len(after)] for c in found]
+        if not before + after:
+            found = names = [c for c in own if c in labels]
+        if before + after or not _numeric(contents, set(own) - set(found)):
+            return found, names, before + after
+    return None
+
+
+def _numeric(contents: FileContents, columns: set[str]) -> bool:
+    """Whether any of these columns begins with a number."""
+    return any(is_number(str(contents.arrays[c].read(0, 1)[0])) for c in columns if contents.arrays[c].shape[0])
+
+
+def _numbered(own: Sequence[str]) -> Group | None:
+    """Columns numbered 0 .. K-1 or 1 .. K, with a word for scores beside the number, or with the numbers alone."""
+    found: dict[tuple[str, str], dict[int, str]] = {}
+    for column in own:
+        if parts := NUMBERED.match(column):
+            found.setdefault((parts[1], parts[3]), {})[int(parts[2])] = column
+    for (before, after), columns in found.items():
+        words = set(re.split(r"[^a-z]+", f"{before} {after}".lower())) - {""}
+        numbers = sorted(columns)
+        from_zero = numbers == list(range(len(numbers)))
+        if len(numbers) > 1 and from_zero and (words & ABOUT_SCORES if words else len(columns) == len(own)):
+            return [columns[k] for k in numbers], [str(k) for k in numbers], before + after
+    return None
+
+
+def _named(own: Sequence[str], labels: Sequence[str]) -> Group | None:
+    """Columns `p_benign, p_malignant` beside labels that are numbers."""
+    pairs = [(m[1].lower(), m[2], c) for c in own if carried(c) and (m := OF_CLASS.match(c))]
+    if labels or len(pairs) < 2 or len({prefix for prefix, *_ in pairs}) > 1:
+        return None
+    return [c for *_, c in pairs], [name for _, name, _ in pairs], pairs[0][0]
+
+
+def _joined(contents: FileContents, group: Group, where: str, name: str = "") -> FileContents:
+    columns, names, common = group
+    cells = [whole(contents.arrays[name]) for name in columns]
+    block = np.column_stack([_numbers(column, name, where) for name, column in zip(columns, cells)])
+    name = name or ", ".join(columns)
+    prefix = normal(common).strip("_").replace("__", "_")
+    texts = [str(cell) for column in cells if column.dtype.kind in "USO" for cell in column[:1000].tolist()]
+    return replace(
+        contents,
+        arrays={name: Memory(block), **{n: a for n, a in contents.arrays.items() if n not in columns}},
+        kinds={**contents.kinds, name: PREFIXES.get(prefix, "")},
+        decimals={**contents.decimals, name: max(map(decimals_of, texts))} if texts else contents.decimals,
+        classes={**contents.classes, **({} if all(map(is_number, names)) else {name: list(names)})},
+        scores=name,
+    )
+
+
+def _numbers(column: Array, name: str, where: str) -> Array:
+    if column.ndim != 1:
+        raise InputError(f"'{name}' in {where} is not one column", "name columns of one number each")
+    return floats_of_text(column, name, where) if column.dtype.kind in "USO" else column
+
+
+def _stripped(columns: Sequence[str]) -> list[str]:
+    """What the names do not have in common, at word boundaries: `cat`, `dog` of `cat_prob`, `dog_prob`."""
+    words = [re.split(r"(?<=[_.\- ])|(?=[_.\- ])", column) for column in columns]
+    while len({w[0] for w in words}) == 1 and min(map(len, words)) > 1:
+        words = [w[1:] for w in words]
+    while len({w[-1] for w in words}) == 1 and min(map(len, words)) > 1:
+        words = [w[:-1] for w in words]
+    return ["".join(w).strip("_.- ") or column for w, column in zip(words, columns)]

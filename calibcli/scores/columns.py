@@ -1,0 +1,401 @@
+"""One pass over the scores: everything that a metric needs to know about a row, and about a class.
+
+Scores are read in blocks, in threads, in an order that does not depend on them; class sums are gathered sparsely.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from calibcli.core.errors import InputError
+from calibcli.core.options import Edges
+from calibcli.core.statistics import CHUNK, DOUBLE, SINGLE, bin_index, one_thread
+from calibcli.scores.histogram import NAMES, ClassBins, ClassSums, ClassTable, HistogramCells, least
+from calibcli.scores.predictions import (
+    NEAR,
+    Array,
+    ArrayScores,
+    Floats,
+    Ints,
+    PickedScores,
+    Predictions,
+    Progress,
+    chunk_rows,
+    gather,
+    read,
+    reusing,
+)
+from calibcli.scores.softmax import Buffer, DeviceScores, SoftmaxBlock
+
+__all__ = ["MANY", "SMALL", "ClassBins", "ClassTable", "Columns", "Edges", "bin_index", "columns", "into_cells"]
+SMALL = 1 << 22  # up to here float32 scores are widened: full accuracy where time does not matter
+MANY = 5_000_000  # rows, whose columns take less than 1 GB; beyond, they are condensed to a fine histogram
+FEW = (
+    64  # rows at least that sums by class are taken of at once: K x bins numbers cost as much as some rows of K scores
+)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Columns:
+    """Per-row numbers, each (N,).
+
+    Attributes:
+        confidence: probability of the top class.  rest: 1 - confidence, with all its digits.
+        correct: bool, whether the predicted class is the label.  predicted: int64.
+        nll: -log p_y in nats, inf where p_y = 0.  most: -log of the smallest probability of the row, what its worst
+            label would cost; -inf logits, which mask a class, are left out.
+        brier: sum over classes of (p_k - 1[k=y])^2, halved for two: (P(y = 1) - y)^2.
+        entropy: of p, in nats.
+        labels, weights, groups: as in `Predictions`.
+        classes: class tables by how they are binned.  k: number of classes.  top_only: as in `Predictions`.
+        condensed: 0, or the number of rows that these weighted rows stand for (see `condense`).
+        place, by_predicted: their cell, and sums by class (see `Cells`).  precision: relative, of probabilities.
+    """
+
+    confidence: Floats
+    rest: Floats
+    correct: npt.NDArray[np.bool_]
+    predicted: Ints
+    nll: Floats
+    most: Floats
+    brier: Floats
+    entropy: Floats
+    labels: Ints
+    k: int
+    top_only: bool = False
+    weights: Floats | None = None
+    weight_kind: str = "sampling"
+    groups: Ints | None = None
+    classes: Mapping[ClassBins, ClassTable] = field(default_factory=dict)
+    condensed: int = 0
+    place: Ints | None = None
+    by_predicted: Floats | None = None
+    precision: float = DOUBLE
+
+    @property
+    def n(self) -> int:
+        return len(self.confidence)
+
+    @property
+    def floor(self) -> float:
+        """What a confidence is at least: 1/k where it is the largest of k."""
+        return 0.0 if self.top_only else 1 / self.k
+
+    @cached_property
+    def p_true(self) -> Floats:
+        """Probability of the label."""
+        return np.exp(-self.nll)
+
+    @cached_property
+    def positive(self) -> Floats:
+        """P(y = 1); binary problems only."""
+        if self.k != 2:
+            raise ValueError(f"positive is defined for 2 classes, these are {self.k}")
+        return np.where(self.predicted == 1, self.confidence, self.rest)
+
+    def take(self, rows: Array) -> Columns:
+        """The given rows (indices or mask); without class tables, which are sums over all rows."""
+        picked: dict[str, Any] = {
+            name: value[rows] if len(value) else value
+            for name, value in vars(self).items()
+            if isinstance(value, np.ndarray) and name in self.__dataclass_fields__
+        }
+        rest: dict[str, Any] = {"k": self.k, "top_only": self.top_only, "precision": self.precision}
+        return Columns(**picked, **rest, weight_kind=self.weight_kind)
+
+
+def columns(
+    predictions: Predictions,
+    *,
+    class_bins: Sequence[ClassBins] = (ClassBins(),),
+    names: Sequence[str] = NAMES,
+    threads: int | None = 1,
+    progress: Progress | None = None,
+    double: bool = False,
+) -> Columns:
+    """The blocked pass: every per-row number and every class table in one reading of the scores.
+
+    Args:
+        predictions: what to measure.
+        class_bins: class tables to fill on the way (none: leave them out).
+        names: columns to fill, the first 2, 5 or all of `NAMES`; the others are left empty.
+        threads: worker threads; None for one per processor. The result does not depend on it.
+        progress: called with (fraction done, text).
+        double: in double precision however many the scores are.
+    """
+    n, k = (predictions := predictions.plain).scores.shape
+    cells = HistogramCells(k, predictions.top_only) if n > MANY else None
+    if cells and (predictions.weights is not None or predictions.groups is not None or predictions.slices):
+        problem = f"weights, groups and slices need their rows in memory, and {n} are more than {MANY}"
+        raise InputError(problem, "measure the shards or slices one by one")
+    rows = 0 if cells else n
+    out: dict[str, Any] = {name: np.empty(rows) for name in names}
+    predicted = np.empty(rows, dtype=np.int64)
+    work = _SpanWork(predictions, class_bins, double or n * k <= SMALL, None if cells else (out, predicted))
+    classes = _read(work, cells, threads, progress)
+    if cells:
+        return Columns(**cells.columns(), classes=classes, precision=work.precision)
+    return Columns(
+        **{name: out.get(name, np.empty(0)) for name in NAMES},
+        precision=work.precision,
+        predicted=predicted,
+        correct=predicted == predictions.labels,
+        labels=predictions.labels,
+        k=k,
+        top_only=predictions.top_only,
+        weights=predictions.weights,
+        weight_kind=predictions.weight_kind,
+        groups=predictions.groups,
+        classes=classes,
+    )
+
+
+class Taking(Protocol):
+    """Such as `Cells`."""
+
+    def add(self, out: Mapping[str, Floats], predicted: Ints, labels: Ints) -> None: ...
+
+
+def into_cells(
+    predictions: Predictions,
+    cells: Taking,
+    class_bins: Sequence[ClassBins],
+    threads: int | None,
+    progress: Progress | None,
+) -> dict[ClassBins, ClassTable]:
+    """The blocked pass in double precision, whose rows go into `cells` however few they are; its class tables."""
+    return _read(_SpanWork(predictions, class_bins, True, None), cells, threads, progress)
+
+
+def _read(
+    work: _SpanWork, cells: Taking | None, threads: int | None, progress: Progress | None
+) -> dict[ClassBins, ClassTable]:
+    n, k, step = work.predictions.n, work.predictions.k, work.step
+    size = (
+        -(-max(step, FEW, min(8 * k, n // 16)) // step) * step
+    )  # rows beside which the sums by class take little time
+    spans = [(start, min(start + size, n)) for start in range(0, n, size)]
+    totals = [np.zeros((3, k, b.bins + (b.edges == "torchmetrics"))) for b in work.class_bins]
+    with one_thread():
+        for done, part in enumerate(_in_order(work, spans, threads), 1):
+            if cells:
+                cells.add(part.out, part.predicted, part.labels)
+            for total, table in zip(totals, part.tables, strict=True):
+                total += table
+            if progress:
+                progress(done / len(spans), "reading scores")
+    return {b: ClassTable(*total) for b, total in zip(work.class_bins, totals, strict=True)}
+
+
+def _in_order(work: _SpanWork, spans: Sequence[tuple[int, int]], threads: int | None) -> Iterable[_Part]:
+    """Parts in the order of the spans whatever the number of threads: totals are reproducible."""
+    count = min(threads or os.cpu_count() or 1, len(spans))
+    if count <= 1:
+        yield from map(work, spans)
+        return
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(count) as pool:
+        under_way = [pool.submit(work, span) for span in spans[: 4 * count]]  # bounded, as a part may be large
+        for i in range(len(spans)):
+            yield under_way.pop(0).result()
+            under_way += [pool.submit(work, span) for span in spans[i + 4 * count :][:1]]
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """What one span of rows gave."""
+
+    out: Mapping[str, Floats]
+    predicted: Ints
+    labels: Ints
+    tables: Sequence[Floats]
+
+
+@dataclass(frozen=True, eq=False)
+class _SpanWork:
+    """Works on one span of rows; its columns are written to `into`, or else kept in the part."""
+
+    predictions: Predictions
+    class_bins: Sequence[ClassBins]
+    wide: bool
+    into: tuple[Mapping[str, Floats], Ints] | None
+    thread: threading.local = field(default_factory=threading.local)
+
+    @property
+    def precision(self) -> float:
+        return DOUBLE if self.wide or self.predictions.scores.dtype.itemsize > 4 else SINGLE
+
+    @property
+    def step(self) -> int:
+        """Rows that are read at once."""
+        scores = self.predictions.scores
+        return scores.height if isinstance(scores, DeviceScores) else chunk_rows(scores)
+
+    @property
+    def memory(self) -> tuple[Any, Buffer]:
+        """Of this thread, as new memory would take longer than what is done in it: scores to read, and for blocks."""
+        if not hasattr(self.thread, "memory"):
+            held, n, k = self.predictions.scores, self.predictions.n, self.predictions.k
+            rows = 0 if isinstance(held, DeviceScores) else min(n, self.step)
+            dtype = np.dtype(np.float64 if self.precision == DOUBLE else np.float32)
+            listed = min(map(least, self.class_bins), default=0.0)
+            self.thread.memory = reusing(held), Buffer(rows, k, dtype, listed)
+        return cast(tuple[Any, Buffer], self.thread.memory)
+
+    def _scores(self, start: int, stop: int) -> Iterator[tuple[slice, Any]]:
+        """Rows of a span that are worked on together: where they lie in it, and their scores."""
+        held, buffer = self.memory
+        for at in range(start, stop, self.step):
+            end = min(at + self.step, stop)
+            if isinstance(held, DeviceScores):
+                yield slice(at - start, end - start), held.part(slice(at, end), self.wide)
+                continue
+            scores = read(held, at, end).astype(buffer.dtype, copy=False)
+            for first in range(0, end - at, buffer.height):
+                block = scores[first : first + buffer.height]
+                yield slice(at - start + first, at - start + first + len(block)), block
+
+    def __call__(self, span: tuple[int, int]) -> _Part:
+        here, held, k, n = slice(*span), self.predictions.scores, self.predictions.k, span[1] - span[0]
+        kind, buffer = held.block if isinstance(held, DeviceScores) else SoftmaxBlock, self.memory[1]
+        labels = np.asarray(self.predictions.labels[here], dtype=np.int64)
+        weights, ends = self.predictions.weights, getattr(held, "ends", None) or ()
+        weights, ends = None if weights is None else weights[here], [one[here] for one in ends]
+        sums = [ClassSums(b, k, self.precision) for b in self.class_bins]
+        if self.into is None:
+            out, predicted = {name: np.empty(n) for name in NAMES}, np.empty(n, dtype=np.int64)
+        else:
+            out, predicted = {name: column[here] for name, column in self.into[0].items()}, self.into[1][here]
+        masked = self.predictions.kind == "logits"  # a probability of 0 is a claim, a logit of -inf a class left out
+        for part, scores in self._scores(*span):
+            w, known = None if weights is None else weights[part], [one[part] for one in ends]
+            columns_here = {name: column[part] for name, column in out.items()}
+            block = kind(scores, labels[part], buffer, columns_here, w, masked, known)
+            predicted[part] = block.top
+            for table in sums:
+                table.add(block, w)
+        if k == 2 and "brier" in out:
+            out["brier"] *= 0.5
+        tables = []
+        if sums:
+            hit = predicted == labels
+            tables = [table.total(predicted, out["confidence"], hit, weights) for table in sums]
+        if self.predictions.top_only:
+            low = predicted == 0
+            out["confidence"][low], out["rest"][low] = out["rest"][low], out["confidence"][low]
+            predicted[:] = 1
+        elif self.predictions.predicted is not None:
+            predicted[:] = self.predictions.predicted[here]
+        return _Part(out, predicted, labels, tables)
+
+
+# Parts of the rows, such as the values of a column: which rows they are, and what is read of them together.
+
+
+ROWS = 1_000_000  # whose columns are worked out together
+HELD = 1 << 27  # bytes of scores of parts that are in memory at once
+
+
+def rows_by(values: Array) -> dict[Any, Ints]:
+    """The rows of each value, ascending; the values in their order.
+
+    >>> rows_by(np.array(["b", "a", "b"]))
+    {'a': array([1]), 'b': array([0, 2])}
+    """
+    known, codes = coded(values)
+    order = np.argsort(codes.astype(np.min_scalar_type(len(known))), kind="stable")
+    rows = np.split(order, np.cumsum(np.bincount(codes))[:-1])
+    return {value: rows[code] for value, code in sorted(zip(known, range(len(known))))}
+
+
+def coded(values: Array) -> tuple[list[Any], Ints]:
+    """The values as they first come, and (N,) which of them each row has; in a tenth of the time of `np.unique`.
+
+    >>> coded(np.array(["b", "a", "b"]))
+    (['b', 'a'], array([0, 1, 0]))
+    """
+    codes, known = np.empty(len(values), np.int64), dict[Any, int]()
+    for start in range(0, len(values), CHUNK):
+        part = values[start : start + CHUNK].tolist()
+        codes[start : start + CHUNK] = [known.setdefault(value, len(known)) for value in part]
+    return [*known], codes
+
+
+def columns_by(
+    whole: Predictions, measured: Columns, parts: Sequence[Ints], threads: int | None = 1
+) -> Iterator[Columns]:
+    """Columns of each part, without class tables: as precise as if it were all there is.
+
+    Args:
+        whole, measured: all rows, and their columns. Where these are in single precision, parts of few scores are
+            read again, many parts at a time.
+    """
+    few = [measured.precision > DOUBLE and len(rows) * whole.k <= SMALL for rows in parts]
+    end = 0
+    for i, rows in enumerate(parts):
+        if not few[i]:
+            yield measured.take(rows)
+            continue
+        if i >= end:
+            end = i + _fit(parts[i:], ROWS)
+            again = np.sort(np.concatenate([parts[j] for j in range(i, end) if few[j]]))
+            some = whole if len(again) == whole.n else whole.with_rows(again, PickedScores(whole.scores, again))
+            names = [name for name in NAMES if len(getattr(measured, name))]
+            fine = columns(some, class_bins=(), names=names, threads=threads, double=True)
+        yield fine.take(np.searchsorted(again, rows))
+
+
+class Gathered:
+    """Predictions of parts of the rows, with their scores in memory.
+
+    As many parts as fit are read in one go, since each reading may take as long as one of all rows. A part that alone
+    is too large stays where it is, and is read piece by piece.
+    """
+
+    def __init__(self, whole: Predictions, parts: Sequence[Ints]) -> None:
+        self.whole, self.parts = whole, parts
+        self.ready: dict[int, Predictions] = {}
+        self.most = HELD // (whole.k * whole.scores.dtype.itemsize)
+
+    def take(self, i: int) -> Predictions:
+        """Those of a part, to be used before others are asked for: their scores come to lie in the same memory."""
+        if i not in self.ready:
+            self._read(i)
+        return self.ready[i]
+
+    def _read(self, first: int) -> None:
+        whole, scores, rows = self.whole, self.whole.scores, self.parts[first]
+        if isinstance(scores, ArrayScores):
+            self.ready = {first: whole.take(rows)}
+        elif len(rows) > self.most:
+            self.ready = {first: whole.with_rows(rows, PickedScores(scores, rows))}
+        else:
+            together = self.parts[first : first + _fit(self.parts[first:], self.most)]
+            index = np.concatenate(together)
+            blocks = np.split(
+                gather(scores, index, NEAR, self.memory), np.cumsum([len(part) for part in together])[:-1]
+            )
+            self.ready = {
+                first + i: whole.with_rows(part, ArrayScores(block))
+                for i, (part, block) in enumerate(zip(together, blocks, strict=True))
+            }
+
+    @cached_property
+    def memory(self) -> Array:
+        """Written to by each reading: what was worked out from a part may keep it longer than it is needed."""
+        rows = min(self.most, sum(len(part) for part in self.parts))
+        return np.empty((rows, self.whole.k), self.whole.scores.dtype)
+
+
+def _fit(parts: Sequence[Ints], most: int) -> int:
+    """How many of the first parts have no more than `most` rows together; at least one."""
+    return max(1, int(np.searchsorted(np.cumsum([len(rows) for rows in parts]), most, side="right")))

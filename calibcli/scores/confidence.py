@@ -1,0 +1,239 @@
+"""Confidence files: how sure every prediction was, and whether it was right. No scores of other classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from calibcli.core.errors import InputError, UsageError
+from calibcli.core.options import normal, real
+from calibcli.scores import array_names, per_row
+from calibcli.scores.files.arrays import FileContents, Joined, Memory, Role, texts_of, whole
+from calibcli.scores.files.roles import CONFIDENCE, CORRECT, LABELS, PREDICTED
+from calibcli.scores.files.source import Digests, Source, fingerprint
+from calibcli.scores.files.text_tables import MISSING, is_number
+from calibcli.scores.predictions import VERDICTS, Array, ArrayScores, Floats, Ints, Named, Predictions, two_columns
+from calibcli.scores.reading_options import Reading
+
+RIGHT = ("1", "1.0", "true", "t", "yes", "y", "correct", "right", "c", "pass", "passed")
+WRONG = ("0", "0.0", "false", "f", "no", "n", "incorrect", "wrong", "i", "fail", "failed")
+ABSENT = {*MISSING, "nan", "-"}
+SCALES = {"1": 1.0, "10": 10.0, "100": 100.0, "percent": 100.0}
+ROUNDING = 1e-6  # a confidence may be so far above 1
+ELSEWHERE = ("scores", "classes", "event", "kind", "label_base", "ignore_label", "multilabel", "clip")
+"""Options of reading that are for scores of classes."""
+
+
+AS_IS = Reading()
+
+
+@dataclass(frozen=True)
+class ConfidenceNames:
+    """Names of the columns: of the confidence, and of the verdict, or of prediction and label whose equality it is."""
+
+    confidence: str
+    correct: str = ""
+    predicted: str = ""
+    label: str = ""
+
+
+def columns(contents: FileContents, reading: Reading = AS_IS, where: str = "") -> ConfidenceNames | None:
+    """The columns of a file without scores of classes, as asked for or by their names; None where they are not there.
+
+    Raises:
+        InputError: a column that was asked for is not there.
+    """
+    one = {name: normal(name) for name, array in contents.arrays.items() if array.shape[1:] in ((), (1,))}
+
+    def first(role: Role, wanted: str | None = None, option: str = "") -> str:
+        if wanted:
+            array_names.column(contents, wanted, option, where)
+            return wanted
+        return next((name for name, key in one.items() if key in role), "")
+
+    confidence = first(CONFIDENCE, reading.confidence, "--confidence")
+    correct = first(CORRECT, reading.correct, "--correct")
+    predicted, label = ("", "") if correct else (first(PREDICTED), first(LABELS, reading.labels, "--labels"))
+    if confidence and (correct or (predicted and label)):
+        return ConfidenceNames(confidence, correct, predicted, label)
+    if not (reading.confidence or reading.correct):
+        return None
+    if confidence and not reading.need_labels:
+        return ConfidenceNames(confidence)
+    held = array_names.describe(contents)
+    if not confidence:
+        raise InputError(f"no confidence in {where}: it holds {held}", "choose it with --confidence KEY")
+    fix = "choose it with --correct KEY, or name two columns predicted and label"
+    raise InputError(f"{where} does not say which predictions were right: it holds {held}", fix)
+
+
+@np.errstate(invalid="ignore")
+def predictions(
+    contents: Sequence[FileContents], sources: Sequence[Source], reading: Reading, named: ConfidenceNames
+) -> Predictions:
+    """(confidence, correct) of every row as predictions of two classes, `wrong` and `right`, with `top_only`.
+
+    Rows without a confidence are left out, counted, and told with their accuracy.
+
+    Raises:
+        InputError: a confidence that is no number in [0, 1] (of the scale), or a verdict that is neither yes nor no.
+        UsageError: an option that is for the scores of classes.
+    """
+    for name in ELSEWHERE:
+        if getattr(reading, name) not in (None, False):
+            problem = f"--{name.replace('_', '-')} is for scores of classes, not for a confidence alone"
+            raise UsageError(problem, "leave it out")
+    where = sources[0].name if len(sources) == 1 else f"{len(sources)} shards"
+    labelled = bool(named.correct or named.label)
+    notes = [remark for c in contents for remark in c.about]
+
+    def column(name: str) -> Array:
+        parts: list[Named] = [array_names.column(c, name, "column", s.name) for c, s in zip(contents, sources)]
+        values = whole(parts[0] if len(parts) == 1 else Joined(parts))
+        return values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
+
+    with Digests(sources, reading.hashed) as digests:
+        c = _shares(column(named.confidence), named.confidence, where, reading.confidence_scale, notes)
+        y = _right(named, column, len(c), where, notes)
+        there = ~np.isnan(c)
+        n, missing = len(c), int((~there).sum())
+        if missing == n:
+            raise InputError(f"no row of {where} holds a confidence ('{named.confidence}')", "is it another column?")
+        keep: Ints | None = np.flatnonzero(there) if missing else None
+        if missing:
+            shares = f": {y[~there].mean():.1%} of them are right, of the others {y[there].mean():.1%}"
+            notes.append(f"{missing:,} of {n:,} rows hold no confidence and are left out" + shares * labelled)
+            c, y = c[there], y[there]
+        values = len(np.unique(c[: 1 << 20]))
+        if values <= 21 < len(c):
+            notes.append(f"the confidence takes {values} values only: bins and curves see no more than these")
+        verdict = named.correct or named.label
+        further = per_row.columns(contents, sources, reading, n, keep, named.confidence, verdict, notes)
+        files = digests.files()
+    counts = {str(k): int(rows) for k, rows in enumerate(np.bincount(y)) if rows and labelled}
+    return Predictions(
+        scores=ArrayScores(two_columns(c, "probabilities")),
+        labels=y,
+        kind="probabilities",
+        source=where,
+        classes=VERDICTS,
+        top_only=True,
+        notes=notes,
+        sha256=fingerprint(files[: None if len(sources) > 1 else 1]),
+        facts={
+            "format": contents[0].format,
+            "scores": named.confidence,
+            "labels": verdict,
+            "labelled": labelled,
+            "label_values": None,
+            "dtype": "float64",
+            "kind": "confidence in the predicted class",
+            "why": "asked for" if reading.confidence or reading.correct else "by the names of the columns",
+            "columns": 1,
+            "class_rows": counts,
+            "repeated_rows": 0,
+            "evaluation": dict(contents[0].facts),
+            "missing_confidences": missing,
+            "files": files,
+        },
+        **further,
+    )
+
+
+def _right(named: ConfidenceNames, column: Callable[[str], Array], n: int, where: str, notes: list[str]) -> Ints:
+    """1 where the prediction was right; 0 throughout where nothing says so."""
+    if named.correct:
+        y = _verdicts(column(named.correct), named.correct, where)
+    elif not named.label:
+        return np.zeros(n, np.int64)
+    else:
+        predicted, label = (_same_form(column(name)) for name in (named.predicted, named.label))
+        y = np.array([a == b for a, b in zip(predicted, label)], np.int64)
+        known = {*label}
+        for row, (a, b) in enumerate(zip(predicted, label)):
+            if a != b and a not in known and a.casefold() == b.casefold():
+                problem = f"row {row} of {where} predicts {a[:40]!r} of {b[:40]!r}, which differ in case alone"
+                raise InputError(problem, f"write the classes in '{named.predicted}' and '{named.label}' alike")
+        notes.append(f"right is where '{named.predicted}' equals '{named.label}'")
+    if len(y) != n:
+        raise InputError(f"{n:,} confidences but {len(y):,} verdicts in {where}", "pass one of each for every row")
+    return y
+
+
+def _shares(values: Array, name: str, where: str, scale: str | None, notes: list[str]) -> Floats:
+    """Confidences in [0, 1], NaN where there is none."""
+    most = None if scale is None else SCALES[scale]
+    if values.dtype.kind in "USO":
+        cells = [str(cell).strip() for cell in values.tolist()]
+        told = [cell for cell in cells if cell.lower() not in ABSENT]
+        percent = sum(cell.endswith("%") for cell in told)
+        if percent and percent < len(told) and most is None:
+            problem = f"{percent:,} of {len(told):,} confidences ('{name}') in {where} are percentages, the others not"
+            raise InputError(problem, "pass --confidence-scale percent if all of them are")
+        if percent and most is None:
+            most = 100.0
+            notes.append(f"confidences '{name}' are percentages: divided by 100")
+        values = np.array([_number(cell, row, name, where) for row, cell in enumerate(cells)], np.float64)
+    elif values.dtype.kind not in "biuf" or values.ndim != 1:
+        raise InputError(
+            f"confidences '{name}' in {where} are {array_names.shape_text(Memory(values))}",
+            "pass one number for each row",
+        )
+    c = values.astype(np.float64)
+    highest = float(np.nanmax(c, initial=0.0))
+    if most is None and highest > 1 + ROUNDING:
+        guess = "10" if highest <= 10 else "100"
+        problem = f"confidences '{name}' in {where} run to {highest:g}, a probability to 1"
+        raise InputError(problem, f"pass --confidence-scale {guess} if they are out of {guess}")
+    if most is not None and most > 1 and highest <= 1:
+        problem = f"no confidence ('{name}') in {where} is above 1: they are not out of {most:g}"
+        raise InputError(problem, "leave --confidence-scale out")
+    if most == 100 and (small := int(((c > 0) & (c < 1)).sum())):
+        notes.append(f"{small:,} of {len(c):,} confidences ('{name}') are below 1 %: are they out of 1?")
+    c /= most or 1.0
+    outside = np.flatnonzero((c < 0) | (c > 1 + ROUNDING))
+    if len(outside):
+        row = int(outside[0])
+        problem = f"the confidence in row {row} ('{name}') is {values[row]:g}, outside [0, {most or 1:g}]"
+        raise InputError(problem, "correct it, or leave it empty")
+    return np.minimum(c, 1.0)
+
+
+def _number(cell: str, row: int, name: str, where: str) -> float:
+    if cell.lower() in ABSENT:
+        return np.nan
+    try:
+        return real(cell.removesuffix("%").strip())
+    except ValueError:
+        problem = f"the confidence in row {row} ('{name}') of {where} is {cell[:40]!r}, not a number"
+        raise InputError(problem, "write a number, or leave it empty") from None
+
+
+def _verdicts(values: Array, name: str, where: str) -> Ints:
+    """1 where the prediction was right."""
+    codes: Ints
+    table = {**dict.fromkeys(RIGHT, 1), **dict.fromkeys(WRONG, 0)}
+    if values.ndim != 1:
+        raise InputError(
+            f"verdicts '{name}' in {where} are {array_names.shape_text(Memory(values))}", "pass one for each row"
+        )
+    if values.dtype.kind in "biuf":
+        odd = np.flatnonzero((values != 0) & (values != 1))
+        codes = (values == 1).astype(np.int64)
+    else:
+        cells = [str(cell).strip().lower() for cell in values.tolist()]
+        codes = np.array([table.get(cell, -1) for cell in cells], np.int64)
+        odd = np.flatnonzero(codes < 0)
+    if len(odd):
+        shown = str(values[odd[0]])[:40]
+        problem = f"row {odd[0]} of '{name}' in {where} is {shown!r}: neither right nor wrong"
+        raise InputError(problem, "write 1 or 0, true or false, yes or no, correct or incorrect")
+    return codes
+
+
+def _same_form(values: Array) -> list[str]:
+    """Class names or numbers as text that can be compared: 1, 1.0 and '1' are the same."""
+    cells = map(str.strip, map(str, (texts_of(values) if values.dtype.kind in "USO" else values).tolist()))
+    return [f"{real(cell):.15g}" if is_number(cell) else cell for cell in cells]

@@ -1,0 +1,346 @@
+"""Named arrays of a file, read piece by piece: what every reader returns."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calibcli.core.errors import InputError, refusing
+from calibcli.core.files import reading
+from calibcli.core.options import normal
+from calibcli.scores.files.source import Source
+from calibcli.scores.predictions import NEAR, Array, ArrayScores, Named, gather, reusing, rows_of
+
+DIMENSIONS = 32  # most that every NumPy holds
+LONGEST = 1 << 48
+
+
+@dataclass(frozen=True, eq=False)
+class FileContents:
+    """What a reader found.
+
+    Attributes:
+        format: name of the format, with what matters for memory (`npz, uncompressed`).
+        arrays: by name, in the file's order.
+        kinds: kind of scores that a name stands for by its convention (a column group `logit_0..`).
+        decimals: digits after the point of text, by name.
+        ragged: names of scores whose rows are padded with -inf because they differ in length.
+        classes: names of the score columns where the file tells them.
+        scores, labels, ids, groups: names that this format's convention fixes.
+        table: every array is a column of a table.
+        about: remarks.  metadata: of the file.
+        facts: how an evaluation was read, for the result.  task: its name.
+        lacking: why there are no scores, and what would work, where the format tells.
+        used: fields of `Asked` that took effect.
+    """
+
+    format: str
+    arrays: Mapping[str, Named]
+    kinds: Mapping[str, str] = field(default_factory=dict)
+    decimals: Mapping[str, int] = field(default_factory=dict)
+    ragged: frozenset[str] = frozenset()
+    classes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    scores: str = ""
+    labels: str = ""
+    ids: str = ""
+    groups: str = ""
+    table: bool = False
+    about: Sequence[str] = ()
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, str] = field(default_factory=dict)
+    task: str = ""
+    lacking: tuple[str, str] | None = None
+    used: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Role:
+    """What an array or column is for; `name in role` asks whether a name says so.
+
+    Attributes:
+        names: that say so.
+        weak: that say so where no array has one of `names`.
+        dtypes: kinds of NumPy dtypes that it may hold ("biufUSO": anything).
+    """
+
+    names: tuple[str, ...]
+    weak: tuple[str, ...] = ()
+    dtypes: str = "biufUSO"
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """Names of both kinds."""
+        return (*self.names, *self.weak)
+
+    def __contains__(self, name: str) -> bool:
+        return normal(name) in self.names
+
+    def first(self, arrays: Mapping[str, Named], shape: tuple[int, ...]) -> str | None:
+        """The first array with one of `names`, of this shape and a dtype that the role may hold."""
+        fitting = (name for name, a in arrays.items() if a.shape == shape and a.dtype.kind in self.dtypes)
+        return next((name for name in fitting if name in self), None)
+
+
+class Memory(ArrayScores):
+    """An array of any shape in memory."""
+
+
+class EncodedPictures(Memory):
+    """A column of pictures, each in the bytes of its own format (PNG, JPEG, ...)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Lazy:
+    """An array whose header is known and whose bytes are decoded when it is first read (compressed members)."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    load: Callable[[], Array]
+    held: list[Array] = field(default_factory=list)
+
+    def read(self, start: int, stop: int) -> Array:
+        if not self.held:
+            self.held.append(self.load())
+        return self.held[0][start:stop]
+
+
+@dataclass(frozen=True, eq=False)
+class InFile:
+    """An uncompressed array inside a file, read at its offset. `bfloat16` is stored as uint16 and widened by hand.
+
+    `memory`: that all readings share, or none.
+    """
+
+    source: Source
+    offset: int
+    shape: tuple[int, ...]
+    stored: np.dtype[Any]
+    fortran: bool = False
+    bfloat16: bool = False
+    memory: list[Array] | None = None
+
+    def reusing(self) -> InFile:
+        """The same for a reader that is done with what it read before it reads on: new memory takes half the time."""
+        return replace(self, memory=[])
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(np.float32) if self.bfloat16 else self.stored.newbyteorder("=")
+
+    def read(self, start: int, stop: int) -> Array:
+        stop = min(stop, self.shape[0])
+        start = min(start, stop)
+        tail = self.shape[1:]
+        row, size = math.prod(tail), self.stored.itemsize
+        if self.fortran and row > 1:
+            return self._columns(start, stop, row)
+        raw = self._memory((stop - start) * row * size)
+        self.source.pread_into(raw.data, self.offset + start * row * size)
+        return self._native(raw.view(self.stored).reshape(stop - start, *tail))
+
+    def _memory(self, size: int) -> Array:
+        """(size,) uint8."""
+        held = [] if self.memory is None else self.memory
+        if not held or len(held[0]) < size:
+            held[:] = [np.empty(size, np.uint8)]
+        return held[0][:size]
+
+    def _columns(self, start: int, stop: int, row: int) -> Array:
+        """Rows of an array stored column after column: one piece of each column."""
+        out = np.empty((stop - start, row), self.stored)
+        size = self.stored.itemsize
+        for k in range(row):
+            raw = self.source.pread((stop - start) * size, self.offset + (k * self.shape[0] + start) * size)
+            out[:, k] = np.frombuffer(raw, self.stored)
+        return self._native(out.reshape((stop - start, *self.shape[1:]), order="F"))
+
+    def _native(self, block: Array) -> Array:
+        if self.bfloat16:
+            return (block.astype(np.uint32) << 16).view(np.float32)
+        return block.astype(self.dtype, copy=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Joined:
+    """Several arrays one after the other (shards). Narrower ones are padded with `fill` on the right."""
+
+    parts: Sequence[Named]
+    fill: float | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        tails = [p.shape[1:] for p in self.parts]
+        return (sum(p.shape[0] for p in self.parts), *max(tails))
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.result_type(*(p.dtype for p in self.parts))
+
+    def read(self, start: int, stop: int) -> Array:
+        found, first = [], 0
+        for part in self.parts:
+            last = first + part.shape[0]
+            if first < stop and start < last:
+                found.append(self._wide(part.read(max(start, first) - first, min(stop, last) - first)))
+            first = last
+        return found[0] if len(found) == 1 else np.concatenate(found)
+
+    def _wide(self, block: Array) -> Array:
+        block = block.astype(self.dtype, copy=False)
+        width = self.shape[1] if len(self.shape) == 2 else 0
+        if self.fill is not None and block.ndim == 2 and block.shape[1] < width:
+            return np.pad(block, ((0, 0), (0, width - block.shape[1])), constant_values=self.fill)
+        return block
+
+
+@dataclass(frozen=True, eq=False)
+class Converted:
+    """Another array passed through a function block by block; the result may have another width and dtype.
+
+    `ends`: as in `ArrayScores`, of scores.
+    """
+
+    inner: Named
+    function: Callable[[Array], Array]
+    tail: tuple[int, ...]
+    dtype: np.dtype[Any]
+    ends: tuple[Array, Array] | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.inner.shape[0], *self.tail)
+
+    def reusing(self) -> Converted:
+        """As that of `InFile`."""
+        return replace(self, inner=reusing(self.inner))
+
+    def read(self, start: int, stop: int) -> Array:
+        return self.function(self.inner.read(start, stop)).astype(self.dtype, copy=False)
+
+
+class FileColumn:
+    """A (N,) array too long to hold: sliced like an array, each slice read from the file."""
+
+    def __init__(self, inner: Named) -> None:
+        self.inner = inner
+        self.shape, self.dtype, self.ndim = inner.shape, inner.dtype, 1
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, index: Any) -> Array:
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            if step > 0:
+                return self.inner.read(start, max(start, stop))[::step]
+        rows = np.asarray(index)
+        rows = np.flatnonzero(rows) if rows.dtype == bool else rows % len(self)
+        return gather(self.inner, rows.reshape(-1), NEAR).reshape(rows.shape)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return whole(self.inner).astype(dtype or self.dtype, copy=False)
+
+
+def blocks(array: Named) -> Iterator[tuple[int, Array]]:
+    """(first row, next rows) in order, piece by piece."""
+    step = rows_of(array)
+    for start in range(0, array.shape[0], step):
+        yield start, array.read(start, start + step)
+
+
+def texts_of(values: Array) -> Array:
+    """(N,) array of str; bytes are decoded."""
+    if values.dtype.kind == "S":
+        return np.char.decode(values, "utf-8", "replace")
+    if values.dtype.kind == "f":
+        return np.array([f"{v:.12g}" for v in values.tolist()])
+    return values.astype(str)
+
+
+def distinct(values: Array) -> int:
+    """Number of different values (numbers by sorting: several times faster than a hash table here)."""
+    if values.dtype.kind == "O":
+        return len(set(values.tolist()))
+    ordered = np.sort(values)
+    return int(np.count_nonzero(ordered[1:] != ordered[:-1])) + 1 if len(ordered) else 0
+
+
+def column_of(texts: Sequence[Any]) -> Array:
+    """(N,) array of the objects in a list."""
+    out = np.empty(len(texts), dtype=object)
+    out[:] = texts
+    return out
+
+
+def whole(array: Named) -> Array:
+    """All of it in memory."""
+    return np.ascontiguousarray(array.read(0, array.shape[0]))
+
+
+def known_shape(shape: Sequence[int], name: str, where: str) -> tuple[int, ...]:
+    """`shape`, unless NumPy has no such arrays.
+
+    Raises:
+        InputError: too many dimensions, or too long.
+    """
+    if len(shape) > DIMENSIONS or any(size > LONGEST for size in shape):
+        text = f"{len(shape)} dimensions" if len(shape) > DIMENSIONS else f"a dimension of {max(shape):.3g} numbers"
+        raise InputError(f"array '{name[:40]}' in {where} has {text}", "save scores as (N, K), labels as (N,)")
+    return tuple(shape)
+
+
+def known_dtype(dtype: np.dtype[Any], name: str, where: str) -> np.dtype[Any]:
+    """`dtype`, unless it is one that needs a pickle or has no order of numbers.
+
+    Raises:
+        InputError: object and structured arrays.
+    """
+    if dtype.hasobject:
+        raise InputError(
+            f"array '{name}' in {where} holds Python objects, which only a pickle could restore",
+            "save plain arrays: np.savez(path, logits=np.stack(rows).astype('float32'), labels=labels)",
+        )
+    if dtype.kind not in "biufUSO":
+        raise InputError(f"array '{name}' in {where} has dtype {dtype}", "save numbers, e.g. as float32")
+    return dtype
+
+
+# How users name classes, parts of files, and archives of published data sets.
+
+
+TARS = (".tar.gz", ".tgz", ".tar", ".tar.bz2", ".tar.xz")
+DOWNLOADED = (*TARS, ".zip", ".mat", "-ubyte", "-ubyte.gz")
+"""How files end that may be a published data set: archives, and files that are one, or half of one, alone."""
+
+
+def class_names(given: str | Sequence[str]) -> list[str]:
+    """Class names from a list, from `a,b,c`, or from a file with one per line (or a JSON list).
+
+    Raises:
+        InputError: the file cannot be read.
+    """
+    if not isinstance(given, str):
+        return [str(name) for name in given]
+    if "," in given or not os.path.isfile(given):
+        return [name.strip() for name in given.split(",")]
+    reading(given)
+    errors = (OSError, ValueError, RecursionError)
+    with refusing(errors, lambda e: f"cannot read class names from {given} ({str(e)[:80]})", "write one name per line"):
+        text = Path(given).read_text(encoding="utf-8-sig")
+        if text.lstrip().startswith("["):
+            import json
+
+            return [str(name) for name in json.loads(text)]
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def parted(name: str) -> tuple[Path, str]:
+    """A file and what stands after `#`, "" where that belongs to the file's own name."""
+    file, _, part = name.rpartition("#")
+    return (Path(file), part) if file and not os.path.exists(name) else (Path(name), "")

@@ -1,0 +1,185 @@
+"""What every evaluation has: scores of the choices, the right one, the harness's own verdict, and further columns."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from calibcli.core.errors import InputError
+from calibcli.scores.files.arrays import FileContents, Memory, column_of
+from calibcli.scores.files.source import Source
+from calibcli.scores.predictions import Array, Ints, Named
+
+CHOICES = 100_000  # most of a question
+NEAR = 1e-6  # scores that differ by less may be in either order
+DEPTH, COLUMNS, LETTERS = 4, 200, 100  # of further columns: levels, how many, longest text
+SPARSE = 64  # numbers of a padded table for each that is there, at most
+LETTERED = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+VERBALISED = "confidence"
+
+
+class NestedColumns:
+    """Short values of nested objects as columns of text, named by their path: `doc.subject`.
+
+    What is long in one row, or a list, is no slice and no group, and is left out.
+    """
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.texts: dict[str, list[str]] = {}
+        self.left_out: set[str] = set()
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        for name, value in _leaves(row, "", DEPTH):
+            if name in self.left_out:
+                continue
+            text = value if isinstance(value, str) else _text(value)
+            known = self.texts.get(name)
+            if len(text) > LETTERS or len(name) > LETTERS or (known is None and len(self.texts) == COLUMNS):
+                self.texts.pop(name, None)
+                if len(self.left_out) < 10 * COLUMNS:
+                    self.left_out.add(name)
+                continue
+            if known is None:
+                known = self.texts[name] = [""] * self.rows
+            if len(known) == self.rows:
+                known.append(sys.intern(text))
+        self.rows += 1
+        for column in self.texts.values():
+            if len(column) < self.rows:
+                column.append("")
+
+    def arrays(self) -> dict[str, Named]:
+        """(N,) texts by path; "" where a row has none."""
+        return {name: Memory(column_of(column)) for name, column in self.texts.items()}
+
+    def confidences(self) -> list[str]:
+        """Paths whose last part is a confidence."""
+        return [name for name in self.texts if VERBALISED in name.rpartition(".")[2].lower()]
+
+
+def _text(value: float) -> str:
+    """As JSON writes it."""
+    return ("false", "true")[value] if isinstance(value, bool) else repr(value)
+
+
+def _leaves(row: Mapping[str, Any], path: str, depth: int) -> Iterator[tuple[str, Any]]:
+    for key, value in row.items():
+        if isinstance(value, Mapping):
+            if depth > 1:
+                yield from _leaves(value, f"{path}{key}.", depth - 1)
+        elif value is None or isinstance(value, str | int | float):
+            yield f"{path}{key}", "" if value is None else value
+
+
+def padded(rows: Sequence[Sequence[float]], where: str) -> Array:
+    """(N, K) float64 from rows of scores that may differ in length; what is not there is -inf, probability 0.
+
+    Raises:
+        InputError: a few long rows among many short ones.
+    """
+    width = width_of(rows)
+    if width is None:
+        sizes = [*map(len, rows)]
+        problem = f"has {max(sizes):,} choices, the mean is {sum(sizes) / len(rows):.3g}"
+        raise InputError(f"row {sizes.index(max(sizes))} of {where} {problem}", "leave it out")
+    return filled(rows, width, -np.inf)
+
+
+def width_of(rows: Sequence[Sequence[Any]]) -> int | None:
+    """Of a table of these rows; None where it would hold next to nothing but padding."""
+    width = max(map(len, rows))
+    return width if len(rows) * width <= SPARSE * sum(map(len, rows)) + 1_000_000 else None
+
+
+def filled(rows: Sequence[Sequence[Any]], width: int, fill: float) -> Array:
+    """(N, width) float64 from rows that may be shorter."""
+    out = np.full((len(rows), width), fill)
+    for i, row in enumerate(rows):
+        out[i, : len(row)] = row
+    return out
+
+
+def ragged(rows: Sequence[Sequence[float]]) -> list[str]:
+    """A remark on questions that differ in their number of choices, if they do."""
+    least, most = min(map(len, rows)), max(map(len, rows))
+    return [f"{least} to {most} choices per question: the others have probability 0"] if least < most else []
+
+
+def agree(table: Array, labels: Ints, verdicts: Sequence[Any], metric: str, where: str) -> None:
+    """Hold scores and labels against the harness's own verdict: whether the best choice is the right one.
+
+    Args:
+        table: (N, K) scores as the harness compared them.  labels: (N,) as they were read.
+        verdicts: 1, 0, or None where it has none.  metric: what it calls them.
+
+    Raises:
+        InputError: a verdict is a share, or one contradicts a row whose two best scores differ by more than 1e-6.
+    """
+    share = next((i for i, v in enumerate(verdicts) if _number(v) and v not in (0, 1)), None)
+    if share is not None:
+        raise InputError(
+            f"row {share} of {where} has {metric} {verdicts[share]:.4g}, a share: several choices are right "
+            "(as in truthfulqa_mc2)",
+            "calibration needs one right choice: use a task that has one (truthfulqa_mc1)",
+        )
+    said = np.array([float(v) if _number(v) else np.nan for v in verdicts])
+    top = np.where(np.isnan(table), -np.inf, table)
+    best = top.argmax(axis=1)
+    two = np.partition(top, top.shape[1] - 2, axis=1)[:, -2:]
+    with np.errstate(invalid="ignore"):
+        clear = two[:, 1] - two[:, 0] > NEAR
+    wrong = np.flatnonzero(clear & ~np.isnan(said) & ((best == labels) != (said == 1)) & ~np.isnan(table).any(axis=1))
+    if len(wrong):
+        i = int(wrong[0])
+        own = f"{table[i, labels[i]]:.6g}" if 0 <= labels[i] < table.shape[1] else "none"
+        raise InputError(
+            f"row {i} of {where} has {metric} {said[i]:g}, but its target reads as choice {labels[i]} "
+            f"(score {own}) and its best is choice {best[i]} (score {table[i, best[i]]:.6g}): {len(wrong):,} of "
+            f"{len(labels):,} rows disagree",
+            "was the file changed? Else save the scores as logits and the index of the right choice as label",
+        )
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and value == value
+
+
+def scored(
+    form: str,
+    source: Source,
+    columns: NestedColumns,
+    scores: tuple[str, Array],
+    labels: tuple[str, Array],
+    ids: tuple[str, Sequence[str]],
+    **said: Any,
+) -> FileContents:
+    """Contents with the scores of the choices as logits, labels, names of rows, each under its name, and columns.
+
+    Args:
+        labels: "" where there are none.  said: further fields of `Contents`.
+    """
+    own = {scores[0]: Memory(scores[1]), labels[0]: Memory(labels[1]), ids[0]: Memory(column_of(ids[1]))}
+    own.pop("", None)
+    arrays = {**own, **{name: array for name, array in columns.arrays().items() if name not in own}}
+    told = {"task": source.stem, **said, "kinds": {scores[0]: "logits"}}
+    return FileContents(form, arrays, scores=scores[0], labels=labels[0], ids=ids[0], **told)
+
+
+def no_scores(
+    form: str, columns: NestedColumns, why: str, fix: str, about: Sequence[str] = (), correct: Sequence[str] = ()
+) -> FileContents:
+    """Contents without scores, of which whoever asks for them says why.
+
+    Args:
+        why: with the name of the file.  correct: columns that may say whether an answer was right.
+    """
+    found = columns.confidences()
+    if found:
+        right = next((name for name in correct if name in columns.texts), "KEY")
+        why += f", only a confidence that the model stated ('{found[0]}')"
+        fix = f"--confidence {found[0]} --correct {right}"
+    return FileContents(form, columns.arrays(), about=about, lacking=(why, fix))

@@ -1,0 +1,310 @@
+"""What a model chose from, read off the log-probabilities of the tokens it generated and of their alternatives.
+
+`" A"` and `"A"` are one choice, whose probabilities add up. An alternative that is not listed is less probable than
+every one that is: it gets the smallest listed log-probability as its upper bound, or its row is left out, and its row
+counts as censored. Where these are more than 1 % of the rows, the user says which of the two (`--unlisted`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from calibcli.core.errors import CalibError, InputError
+from calibcli.core.options import real
+from calibcli.scores.files.arrays import FileContents, column_of
+from calibcli.scores.files.evals.answers import NestedColumns, no_scores, scored
+from calibcli.scores.files.roles import LABELS
+from calibcli.scores.files.source import Source
+
+MOST = 0.01  # share of rows with a choice that is not listed, or without an answer
+MASS = 0.9  # mean probability of the choices below which a remark is due
+NEAR = 1e-3  # the same number written twice
+BLANK = " \t\r\n\u0120\u2581"  # the last two begin words in the vocabularies of byte-pair and sentence-piece tokenisers
+FLOOR = -9999.0  # servers write it for minus infinity
+
+
+@dataclass(frozen=True)
+class Token:
+    """A generated token, and log-probabilities of what could have stood there, by text, itself included."""
+
+    text: str
+    among: Mapping[str, float]
+
+
+@dataclass
+class Letters:
+    """The scores of the choices in each row, and what was noticed on the way.
+
+    Attributes:
+        unlisted: what becomes of rows with a choice that is not listed, `bound` or `drop`; "" where nothing was said.
+        silent: rows in which the model named no choice.  censored: rows with a choice that is not listed.
+        mass: of all choices, one number per row.
+        unlike: rows whose answer is not the most probable choice, with its score and the best; `unlikely` the number
+            that is expected of draws, `spread` its variance.
+    """
+
+    unlisted: str = ""
+    rows: int = 0
+    silent: int = 0
+    censored: list[int] = field(default_factory=list)
+    mass: list[float] = field(default_factory=list)
+    unlike: list[tuple[int, str, float, float]] = field(default_factory=list)
+    unlikely: float = 0.0
+    spread: float = 0.0
+
+    def add(self, tokens: Sequence[Token], choices: Sequence[str], answer: str = "") -> tuple[list[float], str] | None:
+        """Log-probabilities of the choices where the model answered, and the choice that it generated ("": none there).
+
+        Args:
+            tokens: all that were generated.  answer: the choice that the harness read, where it tells.
+
+        Returns:
+            None where the model named no choice, and where the row is to be left out.
+        """
+        row, self.rows = self.rows, self.rows + 1
+        wanted = [answer] if answer else choices
+        at = [i for i, token in enumerate(tokens) if token.text.strip(BLANK) in wanted]
+        if not at and tokens and any(text.strip(BLANK) in choices for text in tokens[0].among) and not answer:
+            at = [0]
+        if not at:
+            self.silent += 1
+            return None
+        token = tokens[at[-1]]
+        parts: dict[str, list[float]] = {choice: [] for choice in choices}
+        for text, value in token.among.items():
+            if text.strip(BLANK) in parts:
+                parts[text.strip(BLANK)].append(value)
+        bound = min(token.among.values())
+        scores = [_sum(found) if found else bound for found in parts.values()]
+        if not all(parts.values()):
+            self.censored.append(row)
+            if self.unlisted == "drop":
+                return None
+        mass = min(1.0, sum(math.exp(_sum(found)) for found in parts.values() if found))
+        self.mass.append(mass)
+        given = token.text.strip(BLANK)
+        best = max(scores)
+        if mass > 0:
+            other = 1 - min(1.0, math.exp(best) / mass)
+            self.unlikely += other
+            self.spread += other * (1 - other)
+        if given in parts and (own := scores[list(parts).index(given)]) < best - NEAR:
+            self.unlike.append((row, given, own, best))
+        return scores, given if given in parts else ""
+
+    def remarks(self, where: str, drawn: bool = True) -> list[str]:
+        """Notes on all rows.
+
+        Args:
+            drawn: answers may have been drawn.
+
+        Raises:
+            InputError: more than 1 % of the rows are silent, or censored and nothing was said of these; all rows are
+                left out; or answers are less probable than draws are.
+        """
+        rows, silent, notes = self.rows, self.silent, list[str]()
+        if silent > MOST * rows:
+            problem = f"in {silent:,} of {rows:,} rows of {where} the model named none of the choices"
+            raise InputError(
+                f"{problem}, or no log-probability of one is there", "are --choices what it answered with?"
+            )
+        if len(self.censored) > MOST * rows and not self.unlisted:
+            raise InputError(
+                f"in {len(self.censored):,} of {rows:,} rows of {where} ({len(self.censored) / rows:.1%}) a choice is "
+                f"not among the alternatives listed (first: row {self.censored[0]}): its probability is not known",
+                "--unlisted bound gives it the least log-probability listed; --unlisted drop leaves out these rows, in "
+                "which the model was sure; better, ask for more alternatives (top_logprobs=20)",
+            )
+        if self.unlisted == "drop" and len(self.censored) + silent == rows:
+            problem = f"every row of {where} lacks a choice among the alternatives: --unlisted drop leaves none"
+            raise InputError(problem, "--unlisted bound, or ask for more alternatives (top_logprobs=20)")
+        if silent:
+            notes.append(f"{silent:,} of {rows:,} rows left out: the model named none of the choices")
+        if self.censored:
+            fate = "the smallest log-probability listed stands for it, an upper bound"
+            fate = "these rows are left out" if self.unlisted == "drop" else fate
+            notes.append(f"in {len(self.censored):,} of {rows:,} rows a choice is not among the alternatives: {fate}")
+        mean = self.mean_mass
+        notes.append(f"probability of the choices together, before they are made to sum to one: {mean:.3f} on average")
+        if mean < MASS:
+            notes.append("the model often gave its probability to something else than the choices")
+        count, most = len(self.unlike), self.unlikely + 5 * math.sqrt(self.spread) + 1
+        if count and (not drawn or count > most):
+            row, given, own, best = self.unlike[0]
+            why = f"{self.unlikely:.1f} would be if answers were drawn" if drawn else "although the temperature is 0"
+            raise InputError(
+                f"row {row} of {where} was answered {given!r} (log-probability {own:.6g}), another has {best:.6g}: "
+                f"so in {count:,} of {rows:,} rows, {why}",
+                "were the log-probabilities changed?",
+            )
+        if count:
+            notes.append(f"answers were drawn: {count:,} of {rows:,} are not the most probable choice, which is judged")
+        return notes
+
+    @property
+    def mean_mass(self) -> float:
+        return sum(self.mass) / max(len(self.mass), 1)
+
+    @property
+    def facts(self) -> dict[str, str]:
+        share = len(self.censored) / max(self.rows, 1)
+        return {
+            "scores are": "log-probabilities of the tokens that name a choice, with and without a space added up",
+            "mass on the choices": f"{self.mean_mass:.4f}",
+            "rows with a censored choice": f"{share:.4f}",
+        }
+
+
+def _sum(values: Sequence[float]) -> float:
+    best = max(values)
+    return best if best == -math.inf else best + math.log(sum(math.exp(v - best) for v in values))
+
+
+def tokens_of(logprobs: Any, here: str) -> list[Token]:
+    """The tokens of a `logprobs` object: of chats (`content` with `top_logprobs`), or of completions (`tokens`,
+    `token_logprobs`, `top_logprobs`). [] where there are none.
+
+    Raises:
+        InputError: numbers that are none, above 0, or different for one token.
+    """
+    if not isinstance(logprobs, Mapping):
+        return []
+    try:
+        if isinstance(logprobs.get("content"), list):
+            return [_chat(token) for token in logprobs["content"]]
+        if isinstance(logprobs.get("tokens"), list):
+            tops = logprobs.get("top_logprobs") or [{}] * len(logprobs["tokens"])
+            triples = zip(logprobs["tokens"], logprobs["token_logprobs"], tops, strict=True)
+            return [_token(text, value, dict(top or {}).items()) for text, value, top in triples]
+    except CalibError:
+        raise
+    except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
+        problem = f"{here}: its log-probabilities cannot be read ({str(error)[:60]})"
+        raise InputError(problem, "was the file changed?") from None
+    return []
+
+
+def _chat(token: Any) -> Token:
+    pairs = [(one["token"], one["logprob"]) for one in token.get("top_logprobs") or []]
+    return _token(token["token"], token["logprob"], pairs)
+
+
+def _token(text: Any, value: Any, pairs: Any) -> Token:
+    """Raises:
+    ValueError: a number that is none, above 0, or different for one token.
+    """
+    among: dict[str, float] = {}
+    for name, number in [*pairs, (text, value)]:
+        if isinstance(number, str):
+            number = real(number)
+        if number is None:  # of the first token of an echoed prompt
+            continue
+        found = -math.inf if number <= FLOOR else float(number)
+        if not isinstance(name, str) or found != found or found > NEAR:
+            raise ValueError(f"{str(name)[:20]!r}: {number}")
+        if name == text and abs(among.get(name, found) - found) > NEAR:
+            raise ValueError(f"{name[:20]!r} has {among[name]:.6g} and {found:.6g}")
+        among.setdefault(name, min(found, 0.0))
+    return Token(str(text), among or {str(text): -math.inf})
+
+
+# Answers of a server with log-probabilities: chats, completions and batches, as OpenAI's API and vLLM's write them.
+#
+# Each line is a response, with `choices[0].logprobs`, or holds one: `response.body` of a batch, beside `custom_id`.
+# The
+# label is a further key of the line (`target`), or in a file of its own.
+
+
+EXPANSION = 3  # bytes in memory for a byte of text, at worst about
+FORMAT = "jsonl, chat log-probabilities"
+HOLDERS = ("response", "body", "completion", "output", "result")
+FAILED = 400  # HTTP statuses from here on
+
+
+def matches(row: Mapping[str, Any]) -> bool:
+    """Whether a row is a response of a server, or holds one."""
+    return bool(_response(row)) or ("custom_id" in row and "response" in row)
+
+
+def read(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, Any]]) -> FileContents:
+    """Log-probabilities of `--choices` where the model named one, as logits.
+
+    Raises:
+        InputError: without --choices; too many rows lack a choice; several answers in a row.
+    """
+    choices, letters = source.asked.choices, Letters(source.asked.unlisted)
+    columns, every = NestedColumns(), NestedColumns()
+    scores: list[list[float]] = []
+    ids: list[str] = []
+    label = next((k for k in first if k in LABELS and isinstance(first[k], str | int)), "")
+    labels: list[str] = []
+    failed, seen = 0, False
+    for number, row in enumerate(itertools.chain([first], rows)):
+        here = f"row {number} of {source.name}"
+        answer = _response(row)
+        if not answer:
+            if not _failed(row):
+                raise InputError(f"{here} holds no response with choices", "write one response per line")
+            failed += 1
+            continue
+        if len(answer["choices"]) != 1:
+            raise InputError(f"{here} holds {len(answer['choices'])} answers", "ask for one (n=1)")
+        tokens = tokens_of(answer["choices"][0].get("logprobs"), here)
+        seen |= bool(tokens)
+        if not choices and tokens:
+            problem = f"{source.name} holds log-probabilities of tokens, and does not say which of them are the choices"
+            raise InputError(problem, "pass --choices A,B,C,D: what the model answered with")
+        further = {k: v for k, v in row.items() if k not in (*HOLDERS, "choices", "usage", label)}
+        if not seen:
+            every.add(further)
+        found = letters.add(tokens, choices)
+        if found is None:
+            continue
+        columns.add(further)
+        scores.append(found[0])
+        ids.append(str(row.get("custom_id", row.get("id", number)))[:1000])
+        if label:
+            if label not in row:
+                raise InputError(f"{here} has no '{label}'", "write the same keys in every row")
+            labels.append(str(row[label]).strip())
+    if not seen:
+        why = f"the responses in {source.name} hold no log-probabilities"
+        return no_scores(FORMAT, every, why, "ask for them: logprobs=true, top_logprobs=20")
+    about = [f"{failed:,} requests failed: left out"] if failed else []
+    about += letters.remarks(source.name)
+    said = {
+        "classes": {"logprobs": choices},
+        "about": about,
+        "facts": letters.facts,
+        "used": frozenset({"choices", "unlisted"}),
+    }
+    return scored(
+        FORMAT, source, columns, ("logprobs", np.array(scores)), (label, column_of(labels)), ("ids", ids), **said
+    )
+
+
+def _response(row: Any, depth: int = 3) -> Mapping[str, Any]:
+    """What has `choices` that hold a message or a text; {} where nothing has."""
+    if not isinstance(row, Mapping) or depth == 0:
+        return {}
+    found = row.get("choices")
+    if isinstance(found, list) and found and isinstance(found[0], Mapping) and {"message", "text"} & set(found[0]):
+        return row
+    return next((inner for key in HOLDERS if (inner := _response(row.get(key), depth - 1))), {})
+
+
+def _failed(row: Mapping[str, Any]) -> bool:
+    """Whether a request of a batch got no answer."""
+    response = row.get("response")
+    status = response.get("status_code") if isinstance(response, Mapping) else None
+    return (
+        bool(row.get("error"))
+        or (isinstance(status, int) and status >= FAILED)
+        or ("custom_id" in row and not response)
+    )

@@ -1,0 +1,110 @@
+"""Details of LightEval (Fourrier et al. 2023), a parquet file of a task: rows of `doc`, `metric` and `model_response`.
+
+`doc.choices` are the continuations, `doc.gold_index` the right one, `model_response.logprobs` the log-likelihoods, and
+`metric.acc` says whether the largest is the right one's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from calibcli.core.errors import InputError
+from calibcli.scores.files.arrays import FileContents
+from calibcli.scores.files.evals.answers import CHOICES, NestedColumns, agree, no_scores, padded, ragged, scored
+from calibcli.scores.files.evals.lm_eval import NORMS
+from calibcli.scores.files.source import Source
+
+FORMAT = "parquet, LightEval details"
+COLUMNS = frozenset({"doc", "metric", "model_response"})
+
+
+def contents(rows: Iterable[Mapping[str, Any]], source: Source) -> FileContents:
+    """The log-likelihoods of the choices as logits, by `--lm-norm`, held against `metric.acc`.
+
+    Raises:
+        InputError: several right choices, rows without scores of every choice, a verdict that contradicts.
+    """
+    norm, columns = source.asked.lm_norm or "sum", NestedColumns()
+    plain: list[list[float]] = []
+    scores: list[list[float]] = []
+    labels: list[int] = []
+    verdicts: list[Any] = []
+    ids: list[str] = []
+    task = source.stem
+    for number, row in enumerate(rows):
+        here = f"row {number} of {source.name}"
+        doc, metric, answer = (row.get(key) for key in ("doc", "metric", "model_response"))
+        if not (isinstance(doc, Mapping) and isinstance(answer, Mapping)):
+            raise InputError(f"{here} has no doc or model_response", "write the details again")
+        metric = metric if isinstance(metric, Mapping) else {}
+        columns.add({"doc": doc, "metric": metric})
+        choices, found = doc.get("choices"), answer.get("logprobs")
+        if not isinstance(found, list) or not isinstance(choices, list) or not 2 <= len(found) <= CHOICES:
+            if number:
+                raise InputError(f"{here} holds no log-probability per choice", "pass a task that scores every choice")
+            why = f"the rows of {source.name} (LightEval) hold no log-probability per choice: a generative task?"
+            for other in rows:
+                columns.add({key: other.get(key) for key in ("doc", "metric")})
+            right = [name for name in columns.texts if name.startswith("metric.")]
+            return no_scores(FORMAT, columns, why, "only tasks that score every choice have them", correct=right)
+        plain.append(_numbers(found, len(choices), here))
+        scores.append(_normalised(plain[-1], [str(c) for c in choices], answer, norm, here))
+        labels.append(_gold(doc.get("gold_index"), len(choices), here))
+        verdicts.append(metric.get("acc"))
+        ids.append(str(doc.get("id", number)))
+        task = str(doc.get("task_name") or task)
+    if not scores:
+        raise InputError(f"{source.name} has no rows", "was it written to the end?")
+    agree(padded(plain, source.name), np.array(labels), verdicts, "metric.acc", source.name)
+    return scored(
+        FORMAT,
+        source,
+        columns,
+        ("logprobs", padded(scores, source.name)),
+        ("gold_index", np.array(labels)),
+        ("id", ids),
+        ragged=frozenset({"logprobs"}),
+        about=[f"details of LightEval: {len(scores):,} questions, as logits the {NORMS[norm]}", *ragged(scores)],
+        facts={"scores are": NORMS[norm]},
+        task=task,
+        used=frozenset({"lm_norm"}),
+    )
+
+
+def _numbers(found: list[Any], choices: int, here: str) -> list[float]:
+    if len(found) != choices or not all(isinstance(v, int | float) for v in found):
+        problem = f"{here} has {choices} choices and {len(found)} log-probabilities, or one that is no number"
+        raise InputError(problem, "write the details again")
+    return [float(v) for v in found]
+
+
+def _normalised(plain: list[float], choices: list[str], answer: Mapping[str, Any], norm: str, here: str) -> list[float]:
+    if norm == "sum":
+        return plain
+    if norm == "pmi":
+        free = answer.get("unconditioned_logprobs")
+        if not isinstance(free, list):
+            raise InputError(f"{here} has no unconditioned_logprobs, which --lm-norm pmi needs", "pass --lm-norm sum")
+        return [a - b for a, b in zip(plain, _numbers(free, len(plain), here))]
+    lengths = [len(c) if norm == "char" else len(c.encode("utf-8", "replace")) for c in choices]
+    if not all(lengths):
+        raise InputError(f"{here} has a choice without letters, which --lm-norm {norm} divides by", "--lm-norm sum")
+    return [value / length for value, length in zip(plain, lengths)]
+
+
+def _gold(gold: Any, choices: int, here: str) -> int:
+    """Raises:
+    InputError: none, several, or one that there is not.
+    """
+    if isinstance(gold, list):
+        if len(gold) != 1:
+            raise InputError(f"{here} has {len(gold)} right choices", "calibration needs one: use a task that has one")
+        gold = gold[0]
+    if isinstance(gold, bool) or not isinstance(gold, int) or not 0 <= gold < choices:
+        raise InputError(
+            f"{here}: gold_index {str(gold)[:20]} is not one of {choices} choices", "write the details again"
+        )
+    return gold

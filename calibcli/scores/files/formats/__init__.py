@@ -1,0 +1,1 @@
+"""Input formats: each is one file, found by its name; see `calibcli.scores.files.source`."""

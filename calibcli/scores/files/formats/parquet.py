@@ -1,0 +1,195 @@
+"""Parquet: score columns as in text tables, or one column of lists; details of LightEval. Needs pyarrow.
+
+The format is that of Apache Parquet (2013), after the column store of Melnik et al. (2010). pyarrow is the extra
+`parquet`.
+
+>>> import pyarrow.parquet
+>>> table = pyarrow.table({"label": [1, 0], "prob_0": [0.25, 0.5], "prob_1": [0.75, 0.5]})
+>>> pyarrow.parquet.write_table(table, folder / "scores.parquet")
+>>> calibcli.read(folder / "scores.parquet").labels.tolist()
+[1, 0]
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from calibcli.core.errors import InputError, refusing
+from calibcli.scores.files.arrays import EncodedPictures, FileContents, Lazy, Memory, column_of
+from calibcli.scores.files.evals import lighteval
+from calibcli.scores.files.roles import LABELS
+from calibcli.scores.files.source import Source, refuse_large
+from calibcli.scores.files.text_tables import score_groups
+from calibcli.scores.predictions import Array, Named
+
+SUFFIXES = (".parquet",)
+
+
+def signature(head: bytes, size: int) -> bool:
+    """The magic number."""
+    return head.startswith(b"PAR1")
+
+
+def read(source: Source, grouped: bool = True) -> FileContents:
+    """Columns by name; those of a score group as one (N, K) array, a column of lists likewise.
+
+    Raises:
+        InputError: pyarrow is not installed, the file is damaged, or larger than memory when decoded.
+    """
+    fix = "pip install 'calibcli[parquet]', or save it as .npz"
+    with refusing(ImportError, f"{source.name} is parquet, which needs pyarrow", fix):
+        import pyarrow as pa
+        from pyarrow import parquet
+    errors = (pa.ArrowException, OSError, ValueError)
+    with refusing(errors, lambda e: f"{source.name} is not readable parquet ({str(e)[:80]})", "write it again"):
+        file = parquet.ParquetFile(source.reader())
+        names = [str(name) for name in file.schema_arrow.names]
+        if set(names) >= lighteval.COLUMNS and grouped:
+            return lighteval.contents(_rows(_read(file, names, source)), source)
+        later = _texts(file.schema_arrow, names, source) if grouped else []
+        table = _read(file, [name for name in names if name not in later] if later else None, source)
+    found = of_table(table, "parquet", source, grouped)
+    texts = {
+        name: Lazy((file.metadata.num_rows,), np.dtype(object), partial(_text, file, name, source)) for name in later
+    }
+    order = [*(name for name in found.arrays if name not in names), *names]
+    arrays = {**found.arrays, **texts}
+    return replace(found, arrays={name: arrays[name] for name in order if name in arrays})
+
+
+def _texts(schema: Any, names: Sequence[str], source: Source) -> list[str]:
+    """Names of the columns of text that are no scores, to be read when they are asked for."""
+    import pyarrow as pa
+
+    if len(set(names)) < len(names):
+        return []
+    _, others, _ = score_groups(names, source.name, True)
+    kinds = [schema.field(i).type for i in others]
+    return [
+        names[i]
+        for i, kind in zip(others, kinds, strict=True)
+        if pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    ]
+
+
+def _text(file: Any, name: str, source: Source) -> Array:
+    """(N,) a column of text.
+
+    Raises:
+        InputError: it is damaged, or larger than memory.
+    """
+    import pyarrow as pa
+
+    errors = (pa.ArrowException, OSError, ValueError)
+    with refusing(errors, lambda e: f"'{name}' in {source.name} is not readable ({str(e)[:80]})", "write it again"):
+        return _column(_read(file, [name], source).column(0), name, source)
+
+
+def _read(file: Any, names: Sequence[str] | None, source: Source) -> Any:
+    """The table of these columns of a file (None: of all).
+
+    Raises:
+        InputError: they are larger than memory when decoded.
+    """
+    about = file.metadata
+    leaves = [about.row_group(i).column(j) for i in range(about.num_row_groups) for j in range(about.num_columns)]
+    size = sum(
+        leaf.total_uncompressed_size
+        for leaf in leaves
+        if names is None
+        or any(leaf.path_in_schema == name or leaf.path_in_schema.startswith(f"{name}.") for name in names)
+    )
+    refuse_large(size, f"{source.name} takes {size / 1e9:.3g} GB when decoded")
+    return file.read(columns=names)
+
+
+def of_table(table: Any, form: str, source: Source, grouped: bool = True) -> FileContents:
+    """The columns of an Arrow table, with the class names that Hugging Face's data sets keep beside them.
+
+    Raises:
+        InputError: two columns of one name, lists that differ in length.
+    """
+    import pyarrow as pa
+
+    errors = (pa.ArrowException, ValueError, OverflowError)  # names and texts that are no UTF-8, dates of no calendar
+    with refusing(errors, lambda e: f"{source.name} is not readable {form} ({str(e)[:80]})", "write it again"):
+        names = [str(name) for name in table.column_names]
+        groups, others, said = score_groups(names, source.name, grouped)
+        arrays: dict[str, Named] = {}
+        for name, columns in groups.items():
+            parts = [_column(table.column(i), names[i], source) for i in columns]
+            arrays[name] = Memory(np.column_stack(parts).astype(np.result_type(np.float32, *parts)))
+        for i in others:
+            pictures = _pictures(table.column(i), names[i], source)
+            arrays[names[i]] = pictures or Memory(_column(table.column(i), names[i], source))
+    known, classes = label_names(table.schema.metadata), said["classes"]
+    classes |= {n: known for n, a in arrays.items() if known and n not in classes and a.shape[1:] == (len(known),)}
+    if not grouped:
+        classes |= {n: of for n, of in _class_labels(table.schema.metadata).items() if n in arrays}
+    return FileContents(form, arrays, **said)
+
+
+def label_names(metadata: Mapping[bytes, bytes] | None) -> list[str]:
+    """Class names of the one column of labels, from what Hugging Face's data sets write into a schema; else []."""
+    found = [names for name, names in _class_labels(metadata).items() if name in LABELS]
+    return found[0] if len(found) == 1 else []
+
+
+def _class_labels(metadata: Mapping[bytes, bytes] | None) -> dict[str, list[str]]:
+    """Class names by column, likewise."""
+    try:
+        features = json.loads((metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
+        found = {n: f["names"] for n, f in features.items() if isinstance(f, dict) and f.get("_type") == "ClassLabel"}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return {}
+    return {name: list(map(str, names)) for name, names in found.items() if isinstance(names, list)}
+
+
+def _rows(table: Any) -> Iterator[dict[str, Any]]:
+    for batch in table.select(sorted(lighteval.COLUMNS)).to_batches(1000):
+        yield from batch.to_pylist()
+
+
+def _pictures(column: Any, name: str, source: Source) -> EncodedPictures | None:
+    """A column of bytes, or of Hugging Face's pictures: bytes with the path that they come from.
+
+    Raises:
+        InputError: pictures that lie elsewhere.
+    """
+    import pyarrow as pa
+
+    kind = column.type
+    if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
+        place = kind.get_field_index("path")
+        column = pa.chunked_array([chunk.field(kind.get_field_index("bytes")) for chunk in column.chunks])
+        kind = column.type
+        if place >= 0 and column.null_count:
+            row = next(i for i, value in enumerate(column) if not value.is_valid)
+            problem = f"row {row} of '{name}' in {source.name} names a picture outside the file"
+            raise InputError(problem, "save the data set with the pictures in it")
+    if not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
+        return None
+    return EncodedPictures(column_of([value or b"" for value in column.to_pylist()]))
+
+
+def _column(column: Any, name: str, source: Source) -> Array:
+    import pyarrow as pa
+
+    kind = column.type
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        flat = column.combine_chunks()
+        lengths = np.diff(flat.offsets.to_numpy()) if hasattr(flat, "offsets") else np.array([kind.list_size])
+        if len(np.unique(lengths)) > 1 or flat.null_count:
+            raise InputError(f"lists in column '{name}' of {source.name} differ in length", "write one score per class")
+        values: Array = flat.flatten().to_numpy(zero_copy_only=False)
+        return values.reshape(len(column), -1)
+    if pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+        numbers: Array = column.to_numpy()
+        return numbers if numbers.dtype != object else numbers.astype(np.float64)
+    return column_of(["" if v is None else str(v) for v in column.to_pylist()])

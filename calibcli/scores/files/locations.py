@@ -1,0 +1,324 @@
+"""Compressed bytes (gzip, bzip2, xz, Zstandard), unpacked piece by piece and never beyond a limit."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import re
+import sys
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+
+from calibcli.core.errors import InputError, refusing
+from calibcli.core.files import reading
+
+PIECE = 1 << 20  # most that comes out at once
+FEED = 1 << 16  # what goes in at once
+SMALL = 1 << 10  # the same where nothing bounds what comes out: at most 32 MB of it, a block of 128 kB for 4 bytes
+WINDOW = 27  # largest window of Zstandard, as a power of two; also what its own programs allow
+MAGIC = {
+    b"\x1f\x8b\x08": "gzip",
+    b"BZh": "bzip2",
+    b"\xfd7zXZ\x00": "xz",
+    b"\x28\xb5\x2f\xfd": "zstd",
+}
+STARTS = tuple(MAGIC)
+BLOCK = bytes.fromhex("314159265359")  # follows `BZh9`, which text may begin with
+SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
+
+
+def kind_of(head: bytes) -> str:
+    """How bytes are compressed, by the first ten; "" if they are not."""
+    kind = next((kind for magic, kind in MAGIC.items() if head.startswith(magic)), "")
+    return "" if kind == "bzip2" and head[4:10] != BLOCK else kind
+
+
+def copied(stream: IO[bytes]) -> IO[bytes]:
+    """A pipe as an unnamed temporary file, which can be read twice."""
+    import shutil
+    import tempfile
+
+    copy = tempfile.TemporaryFile()  # noqa: SIM115
+    shutil.copyfileobj(stream, copy, PIECE)
+    copy.flush()
+    return copy
+
+
+def spooled(file: IO[bytes], kind: str, most: int, name: str) -> tuple[IO[bytes], str]:
+    """An unnamed temporary file with what a compressed one holds, and the sha256 of the compressed bytes.
+
+    Raises:
+        InputError: damaged, cut off, or more than `most` bytes.
+    """
+    import tempfile
+
+    out = tempfile.TemporaryFile()  # noqa: SIM115
+    digest, at = hashlib.sha256(), 0
+
+    def feed() -> Iterator[bytes]:
+        nonlocal at
+        while block := os.pread(file.fileno(), FEED, at):
+            at += len(block)
+            digest.update(block)
+            yield block
+
+    for piece in pieces(feed(), kind, most, name):
+        out.write(piece)
+    out.flush()
+    return out, digest.hexdigest()
+
+
+def pieces(feed: Iterator[bytes], kind: str, most: int, name: str) -> Iterator[bytes]:
+    """What compressed bytes hold. Several streams one after the other are one, as for every unpacker.
+
+    Raises:
+        InputError: damaged, cut off, or more than `most` bytes.
+    """
+    make, errors = _unpacker(kind, name)
+    total, unpacker, rest = 0, None, b""
+    with refusing(
+        (*errors, EOFError, OSError, ValueError, MemoryError),
+        lambda e: f"{name} is damaged or cut off: it cannot be unpacked ({kind}: {str(e)[:80]})",
+        "copy or write it again",
+    ):
+        for block in feed:
+            rest += block
+            while rest or not (unpacker is None or unpacker.needs_input):
+                if unpacker is None:
+                    rest = rest.lstrip(b"\0") if total else rest  # padding between and after streams
+                    if not rest:
+                        break
+                    unpacker = make()
+                piece, rest = unpacker.decompress(rest, PIECE), b""
+                total += len(piece)
+                if total > most:
+                    problem = f"{name} unpacks to more than {most / 1e9:.3g} GB"
+                    raise InputError(problem, "unpack it, and save the scores as .npy")
+                if piece:
+                    yield piece
+                if unpacker.eof:
+                    rest, unpacker = unpacker.unused_data, None
+        if unpacker is not None:
+            raise EOFError("it ends too early")
+
+
+class _Deflate:
+    """zlib with the interface of the other unpackers."""
+
+    def __init__(self, wbits: int) -> None:
+        self.inner, self.eof, self.needs_input, self.unused_data = zlib.decompressobj(wbits), False, True, b""
+
+    def decompress(self, data: bytes, most: int) -> bytes:
+        piece = self.inner.decompress(self.inner.unconsumed_tail + data, most)
+        self.eof, self.unused_data = self.inner.eof, self.inner.unused_data
+        self.needs_input = not self.inner.unconsumed_tail and len(piece) < most
+        return piece
+
+
+class _Zstandard:
+    """The package `zstandard` with the interface of the other unpackers; it bounds no output, so little goes in."""
+
+    def __init__(self, module: Any) -> None:
+        self.inner = module.ZstdDecompressor(max_window_size=1 << WINDOW).decompressobj()
+        self.eof, self.needs_input, self.unused_data, self.tail = False, True, b"", b""
+
+    def decompress(self, data: bytes, most: int) -> bytes:
+        data = self.tail + data
+        piece: bytes = self.inner.decompress(data[:SMALL])
+        self.eof, self.tail = self.inner.eof, data[SMALL:]
+        if self.eof:
+            self.unused_data = self.inner.unused_data + self.tail
+        self.needs_input = not self.tail
+        return piece
+
+
+def _unpacker(kind: str, name: str) -> tuple[Callable[[], Any], tuple[type[Exception], ...]]:
+    """What makes an unpacker, and what it may raise.
+
+    Raises:
+        InputError: Zstandard, and nothing installed reads it.
+    """
+    if kind == "bzip2":
+        import bz2
+
+        return bz2.BZ2Decompressor, ()
+    if kind == "xz":
+        import lzma
+
+        return lambda: lzma.LZMADecompressor(memlimit=1 << 28), (lzma.LZMAError,)
+    if kind != "zstd":
+        return lambda: _Deflate(31 if kind == "gzip" else -15), (zlib.error,)
+    for module in ("compression.zstd", "backports.zstd"):  # the first is Python's own from 3.14 on
+        try:
+            zstd = __import__(module, fromlist=["zstd"])
+        except ImportError:
+            continue
+        options = {zstd.DecompressionParameter.window_log_max: WINDOW}
+        return functools.partial(zstd.ZstdDecompressor, options=options), (zstd.ZstdError,)
+    with refusing(
+        ImportError,
+        f"{name} is compressed with Zstandard, which nothing installed here reads",
+        "pip install 'calibcli[evals]' (the package zstandard), or unpack it",
+    ):
+        import zstandard
+    return lambda: _Zstandard(zstandard), (zstandard.ZstdError,)
+
+
+# Where files are: patterns, folders of parts, and addresses (`file://`, `s3://`, `gs://`), by pyarrow's file systems.
+#
+# What lies elsewhere is copied to an unnamed temporary file when it is opened, so that every format can be read from
+# it.
+
+
+SCHEMES = ("file", "s3", "gs", "gcs", "hdfs", "abfs", "abfss")
+ADDRESS = re.compile(rf"({'|'.join(SCHEMES)}):/+(.*)", re.DOTALL)  # a `Path` keeps one slash of two
+RETRIES = 1  # seconds for which an address of Google's that does not answer is tried again
+STATE, PARTS = "state.json", "dataset_dict.json"  # in folders that `save_to_disk` writes: of one data set, of several
+PATTERN = re.compile(r"[*?\[]")
+
+
+def remote(path: str | Path) -> bool:
+    """Whether this is an address that the file system of this machine does not know."""
+    found = ADDRESS.fullmatch(str(path))
+    return found is not None and found[1] != "file"
+
+
+def found(path: str | Path, suffixes: Sequence[str]) -> list[str | Path]:
+    """The files that a path stands for: itself, the matches of a pattern, the parts in a folder.
+
+    Args:
+        suffixes: of files that may be parts. Names that begin with `_` or `.` are none, as for other engines.
+
+    Raises:
+        InputError: there are none, or parts of several formats; the address cannot be reached.
+    """
+    if remote(path):
+        return [*_remote(path, suffixes)]
+    address = ADDRESS.fullmatch(str(path))
+    if address is not None:
+        from urllib.parse import unquote
+
+        path = "/" + unquote(address[2])
+    if os.path.isdir(path):
+        reading(path)
+        names = [os.path.join(folder, name) for folder, _, files in os.walk(path) for name in files]
+        return [*_parts(str(path), names, suffixes)]
+    if PATTERN.search(str(path)) and not os.path.lexists(path):
+        import glob
+
+        with refusing((OSError, ValueError), lambda e: f"cannot read {path} ({e})", "check the pattern"):
+            matches = [name for name in sorted(glob.glob(str(path), recursive=True)) if os.path.isfile(name)]
+        if not matches:
+            raise InputError(f"no file matches {path}", "check the pattern")
+        return [*matches]
+    return [path]
+
+
+def saved(folder: Path) -> list[Path]:
+    """The files that the folder of one data set names, as Hugging Face's `save_to_disk` writes it.
+
+    Raises:
+        InputError: none in the folder, a part that is named twice, or rows that are kept as indices.
+    """
+    fix = "save the data set again: save_to_disk"
+    with refusing((OSError, ValueError, RecursionError), f"{folder / STATE} is not JSON", fix):
+        state = json.loads((folder / STATE).read_text(encoding="utf-8"))
+    found = state.get("_data_files") if isinstance(state, dict) else None
+    names = [part.get("filename") for part in found if isinstance(part, dict)] if isinstance(found, list) else []
+    plain = [name for name in names if isinstance(name, str) and name == Path(name).name]
+    if not names or len(plain) < len(names):
+        raise InputError(f"{folder / STATE} names no parts in its folder", fix)
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise InputError(f"{folder / STATE} names the part '{twice}' twice, whose rows would count twice", fix)
+    if state.get("_indices_data_files"):
+        raise InputError(f"{folder} is a selection of rows kept as indices", "save it again after flatten_indices()")
+    return [folder / name for name in plain]
+
+
+def opened(path: str) -> IO[bytes]:
+    """A file, stdin (`-`) or what lies at an address, to be read.
+
+    Raises:
+        OSError: as `open`.
+    """
+    if path == "-":
+        return copied(sys.stdin.buffer)
+    if not remote(path):
+        return open(path, "rb")
+    system, name, _ = _system(path)
+    with system.open_input_stream(name, compression=None) as stream:
+        return copied(stream)
+
+
+def _parts(folder: str, names: Iterable[str], suffixes: Sequence[str]) -> list[str]:
+    inside = {name: PurePosixPath(name[len(folder) :].lstrip("/")) for name in names}
+    seen = sorted(name for name, part in inside.items() if not any(piece[:1] in "._" for piece in part.parts))
+    kinds = {name: suffix(name) for name in seen}
+    kept = [name for name in seen if kinds[name] in suffixes]
+    if not kept:
+        fix = f"name a file, or a folder of parts: {', '.join(suffixes[:4])}, ..."
+        raise InputError(f"{folder} is a folder without recorded outputs", fix)
+    found = [kinds[name] for name in kept]
+    if len(set(found)) > 1:
+        fix = f"choose with a pattern: '{folder.rstrip('/')}/*{max(sorted(set(found)), key=found.count)}'"
+        raise InputError(f"{folder} holds files of several formats: {', '.join(sorted(set(found)))}", fix)
+    return kept
+
+
+def suffix(name: str) -> str:
+    """Of a name, in small letters; of a compressed file, the one before."""
+    path = PurePosixPath(name.lower())
+    return path.with_suffix("").suffix if path.suffix in SUFFIXES else path.suffix
+
+
+def _system(path: str | Path) -> tuple[Any, str, str]:
+    """The file system of an address, the name there, and what makes a name there an address again."""
+    address = ADDRESS.fullmatch(str(path))
+    assert address is not None
+    name, _, options = address[2].partition("?")
+    where, more = f"{address[1]}://", f"?{options}" if options else ""
+    # the place of the bucket alone is parsed: names may hold what an address must not
+    bucket, _, rest = name.partition("/")
+    if address[1] in ("gs", "gcs") and "retry_limit_seconds" not in options:  # else it tries for minutes, silently
+        more = f"{more}{'&' if more else '?'}retry_limit_seconds={RETRIES}"
+    system, base = _from_uri(f"{where}{bucket}/{more}")
+    return system, f"{base.rstrip('/')}/{rest}".rstrip("/"), f"{where}{{}}{more}"
+
+
+def _expression(pattern: str) -> str:
+    """A pattern as `glob` has them, as a regular expression: `*` stays in its folder, `**/` is any folders, or none."""
+    parts = re.split(r"(\*\*/|\*|\[[^]]+\])", pattern)
+    known = {"**/": "(?:.*/)?", "*": "[^/]*"}
+    return "".join(known.get(part, part if part.startswith("[") else re.escape(part)) for part in parts)
+
+
+def _from_uri(address: str) -> tuple[Any, str]:
+    with refusing(ImportError, f"{address} needs pyarrow", "pip install 'calibcli[parquet]', or copy the files here"):
+        from pyarrow import fs
+    found: tuple[Any, str] = fs.FileSystem.from_uri(address)
+    return found
+
+
+def _remote(path: str | Path, suffixes: Sequence[str]) -> list[str]:
+    fix = "check the address, and the credentials that pyarrow finds (AWS_..., GOOGLE_...)"
+    with refusing((OSError, ValueError), lambda e: f"cannot reach {path} ({str(e)[:200]})", fix):
+        system, name, address = _system(path)
+        from pyarrow import fs
+
+        plain = PATTERN.search(name) is None
+        if plain and system.get_file_info(name).type == fs.FileType.File:
+            return [address.format(name)]
+        folder = name if plain else name[: PATTERN.search(name).start()].rpartition("/")[0]  # type: ignore[union-attr]
+        listed = system.get_file_info(fs.FileSelector(folder, recursive=True, allow_not_found=True))
+        names = sorted(info.path for info in listed if info.type == fs.FileType.File)
+    if plain:
+        return [address.format(part) for part in _parts(folder, names, suffixes)]
+    alike = re.compile(_expression(name), re.DOTALL)
+    matches = [address.format(one) for one in names if alike.fullmatch(one)]
+    if not matches:
+        raise InputError(f"no file matches {path}", "check the pattern")
+    return matches

@@ -1,0 +1,193 @@
+"""How much work a pickle asks for, told from its opcodes before anything interprets them.
+
+An object that stands in a tuple twice is written once, so that a few hundred bytes describe a tuple of 2^100 numbers;
+hashing or printing it takes for ever. Here the opcodes are followed without making an object: what each container would
+hold if nothing were shared is added up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+import pickletools
+from collections.abc import Iterator
+from typing import IO
+
+from calibcli.core.errors import InputError
+
+MOST = 64 << 20  # longest pickle, in bytes
+OPCODES = 5_000_000
+OTHER = 8  # opcodes that one that is not a text, a number or a memo entry counts for, as it takes longer
+SPREAD = 10_000_000  # most values in a container when nothing is shared
+PICKLES = 5  # of a file in the format before torch 1.6: magic number, version, system, objects, keys of the storages
+LEAF = 0
+TORCH_OWN = ("collections.OrderedDict", "collections.Counter", "__builtin__.set", "builtins.set", "builtins.complex")
+STACKED = "STACK_GLOBAL "  # before a name put together from texts, which torch does not write
+MEMOIZE = 0x94
+PUTS = (0x71, 0x72)
+# bytes after an opcode; below 0: of the length of the text that follows
+LEAVES = {0x58: -4, 0x8C: -1, 0x4A: 4, 0x4B: 1, 0x4D: 2, 0x47: 8, 0x4E: 0, 0x88: 0, 0x89: 0, MEMOIZE: 0,
+          0x71: 1, 0x72: 4}  # fmt: skip
+ADDING = {"APPEND": 1, "SETITEM": 2, "BUILD": 1}
+TO_MARK = {"APPENDS", "SETITEMS", "ADDITEMS"}
+MADE_OF_MARK = {"TUPLE", "LIST", "DICT", "FROZENSET", "INST", "OBJ"}
+
+
+def is_pickle(head: bytes) -> bool:
+    """Whether a file starts as pickles do: the opcode PROTO, a protocol from 2 to 5, and another opcode."""
+    if len(head) < 3 or head[0] != 0x80 or head[1] not in range(2, 6):
+        return False
+    return chr(head[2]) in {opcode.code for opcode in pickletools.opcodes}
+
+
+def names(stream: IO[bytes], where: str, most: int = MOST) -> set[str]:
+    """The globals that the pickles in a stream name, after a look at how much work they ask for.
+
+    At most `most` bytes are followed.
+
+    Raises:
+        InputError: more opcodes than `OPCODES`, or a container of more than `SPREAD` values.
+    """
+    found: set[str] = set()
+    data, at, total = stream.read(most), 0, 0
+    for _ in range(PICKLES):
+        walk = PickleScanner(data, at, total, most)
+        walk.follow(where)
+        at, total = walk.at, walk.total
+        found |= walk.globals
+        if not walk.ended:
+            break
+    return found
+
+
+def plain(found: set[str]) -> bool:
+    """Whether a pickle names only what torch makes tensors of."""
+    return all(name.startswith("torch.") or name in TORCH_OWN for name in found)
+
+
+class PickleScanner:
+    """The stack, the memo and the containers of one pickle; containers by number, 0 is anything else."""
+
+    def __init__(self, data: bytes, at: int, total: int, most: int = MOST) -> None:
+        self.data, self.stream, self.most = data, io.BytesIO(data), most
+        self.at, self.total, self.ended = at, total, False
+        self.globals: set[str] = set()
+        self.stack: list[int] = []
+        self.marks: list[int] = []
+        self.memo: dict[int, int] = {}
+        self.texts = ("", "")
+        self.leaves: list[int] = [0]
+        self.inner: list[list[int]] = [[]]
+
+    def follow(self, where: str) -> None:
+        """Take every opcode up to STOP, or to the first that is none."""
+        with contextlib.suppress(ValueError, IndexError, KeyError, OverflowError, MemoryError):  # reading it ends there
+            while not self.ended and self.total <= OPCODES:
+                self.total += 1
+                if not self._leaf():
+                    self.total += OTHER - 1
+                    self.stream.seek(self.at)
+                    code, argument, _ = next(pickletools.genops(self.stream))
+                    self.at = self.stream.tell()
+                    self.ended = code.name == "STOP"
+                    self._take(code, argument)
+        if self.total > OPCODES or self.at >= self.most or self._spread() > SPREAD:
+            problem = f"{where} would be unpickled into too many objects"
+            raise InputError(problem, "save tensors alone, and names as short lists")
+
+    def _leaf(self) -> bool:
+        """Take a text, a number or a memo entry, which most opcodes are, in little time."""
+        data, at = self.data, self.at
+        size = LEAVES.get(data[at])
+        if size is None:
+            return False
+        if size < 0:  # a text after its length in -size bytes
+            long = int.from_bytes(data[at + 1 : at + 1 - size], "little")
+            start, size = at + 1 - size, long - size
+            self.texts = (self.texts[1], data[start : start + long].decode(errors="replace"))
+        self.at = at + 1 + size
+        if self.at > len(data):
+            raise IndexError
+        if data[at] in PUTS:
+            self.memo[int.from_bytes(data[at + 1 : self.at], "little")] = self.stack[-1]
+        elif data[at] == MEMOIZE:
+            self.memo[len(self.memo)] = self.stack[-1]
+        else:
+            self.stack.append(LEAF)
+        return True
+
+    def _take(self, code: pickletools.OpcodeInfo, argument: object) -> None:
+        name, stack = code.name, self.stack
+        if name == "MARK":
+            self.marks.append(len(stack))
+        elif name in TO_MARK or name in MADE_OF_MARK or name == "POP_MARK":
+            items = self._to_mark()
+            if name in TO_MARK:
+                self._add(stack[-1], items)
+            elif name != "POP_MARK":
+                self._push(items)
+        elif name in ADDING:
+            items = [stack.pop() for _ in range(ADDING[name])]
+            self._add(stack[-1], items)
+        elif name == "PUT":
+            self.memo[argument if isinstance(argument, int) else 0] = stack[-1]
+        elif "GET" in name:
+            stack.append(self.memo[argument] if isinstance(argument, int) else LEAF)
+        elif name == "DUP":
+            stack.append(stack[-1])
+        elif name == "POP" and self.marks and self.marks[-1] == len(stack):
+            self.marks.pop()
+        else:
+            self._other(code, argument)
+
+    def _other(self, code: pickletools.OpcodeInfo, argument: object) -> None:
+        items = [self.stack.pop() for _ in code.stack_before]
+        if items and code.stack_after:
+            self._push(items)
+        else:
+            self.stack.extend([LEAF] * len(code.stack_after) if code.name[0:5] != "EMPTY" else [self._new()])
+        if code.name == "GLOBAL":
+            self.globals.add(str(argument).replace(" ", "."))
+        elif code.name == "STACK_GLOBAL":
+            self.globals.add(STACKED + ".".join(self.texts))
+
+    def _to_mark(self) -> list[int]:
+        at = self.marks.pop()
+        items = self.stack[at:]
+        del self.stack[at:]
+        return items
+
+    def _new(self) -> int:
+        self.leaves.append(0)
+        self.inner.append([])
+        return len(self.leaves) - 1
+
+    def _push(self, items: list[int]) -> None:
+        made = self._new()
+        self._add(made, items)
+        self.stack.append(made)
+
+    def _add(self, target: int, items: list[int]) -> None:
+        inside = [item for item in items if item != LEAF]
+        self.leaves[target] += len(items) - len(inside) + 1
+        self.inner[target] += inside
+
+    def _spread(self) -> float:
+        """Values in the largest container, nothing shared; what holds itself is not followed again."""
+        size: list[float] = [-1.0] * len(self.inner)
+        size[LEAF] = 0.0
+        open_now = 2.0 * SPREAD  # stands for a container that is being added up
+        for first in range(1, len(self.inner)):
+            waiting: list[tuple[int, Iterator[int]]] = [(first, iter(self.inner[first]))] if size[first] < 0 else []
+            while waiting:
+                node, rest = waiting[-1]
+                size[node] = open_now
+                child = next((c for c in rest if size[c] < 0), LEAF)
+                if child != LEAF:
+                    waiting.append((child, iter(self.inner[child])))
+                    continue
+                held = math.fsum(0.0 if size[c] == open_now else size[c] for c in self.inner[node])
+                size[node] = min(self.leaves[node] + held, SPREAD + 1.0)
+                waiting.pop()
+        return max(size)

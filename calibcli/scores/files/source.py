@@ -1,0 +1,357 @@
+"""A file to read from: opened once, read at offsets (never mapped), so that all formats can be read piece by piece.
+
+Each format is one file of `formats/`, or of a package that `extensions` has, found by its name, which is its suffix. It
+has
+
+    SUFFIXES = (".npz",)                          of its files
+    read(source) -> Contents                      its arrays by name, none of them read before it must be
+
+and may have
+
+    read(source, grouped=True)                    of a table: else every column by itself, as a data set has them
+    signature(head, size) -> bool                 whether a file of `size` bytes with these first ones is one of its own
+    guess(head) -> bool                           the same where any text may be meant: asked last
+    BY_SUFFIX = True                              where its files have its suffix, whatever their bytes
+
+and imports what is heavy inside `read`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+import inspect
+import io
+import itertools
+import os
+import pkgutil
+import stat
+import threading
+import warnings
+import weakref
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from types import ModuleType
+from typing import IO, TYPE_CHECKING, cast
+
+from calibcli.core import extensions
+from calibcli.core.errors import CalibError, InputError, check_path, printable
+from calibcli.core.files import reading
+from calibcli.core.memory import memory_limit
+from calibcli.scores.files import formats, locations
+from calibcli.scores.reading_options import ReaderOptions
+
+if TYPE_CHECKING:
+    from calibcli.scores.files.arrays import FileContents
+
+TEXT = 6  # bytes in memory for a byte of text, at least: what a compressed file may unpack to
+COPY = 1 << 20
+NAME = 100  # longest name of an array that is shown whole
+FORMATS = dict(  # by name, the module that reads it
+    sorted(
+        (file.name, f"{package.__name__}.{file.name}")
+        for package in (formats, *extensions.format_packages())
+        for file in pkgutil.iter_modules(package.__path__)
+    )
+)
+OTHERS = {
+    b"\x1f\x8b": ("compressed with gzip, twice or more", "unpack it first"),
+    b"\x89HDF": ("an HDF5 file", "save the arrays with np.savez"),
+}
+TAR = ("a tar archive of no data set that calib knows", "unpack it, and name the folder or the file in it")
+PIECEWISE = "save the scores as .npy or uncompressed .npz: these are read piece by piece"
+PICKLE = ("a pickle, which is code; it was not opened", "save arrays: np.savez(path, logits=..., labels=...)")
+
+
+def refuse_large(size: int, what: str, fix: str = PIECEWISE) -> None:
+    """Refuse what takes more memory than there is; `what` names it, with its size.
+
+    Raises:
+        InputError: `size` bytes are more than `memory_limit`.
+    """
+    limit = memory_limit()
+    if size > limit:
+        raise InputError(f"{what}, more than the {limit / 1e9:.3g} GB allowed here", fix)
+
+
+@dataclass(frozen=True)
+class StoredBytes:
+    """Bytes start..stop of a file, whose CRC-32 the file itself tells."""
+
+    start: int
+    stop: int
+    crc: int
+    name: str
+
+
+class Source:
+    """An open file. Pipes and stdin (`-`) are first copied to an unnamed temporary file, so that all can be read twice.
+
+    So is what a compressed file (.gz, .bz2, .xz, .zst) holds: names and digests are those of the compressed one.
+
+    Args:
+        path: file name, or `-` for stdin.
+        trust: whether code in the file may run; None where no option allows it.
+        asked: for the readers of evaluations.
+        own: a file that is read to be brought up to date, which is no input.
+
+    Raises:
+        InputError: missing, a folder, not readable, or empty.
+    """
+
+    def __init__(
+        self, path: str | Path, trust: bool | None = None, asked: ReaderOptions | None = None, own: bool = False
+    ) -> None:
+        self.path, self.trust, self.asked = str(path), trust, asked or ReaderOptions()
+        self.digest = self.digest_packed = self.folder = ""  # the folder that it is a part of, of one data set
+        self.stored: list[StoredBytes] = []
+        self.name = "stdin" if self.path == "-" else self.path
+        opened = contextlib.ExitStack()
+        weakref.finalize(self, opened.close)  # without a ResourceWarning, also out of a reference cycle
+        try:
+            if not own and self.path != "-":
+                reading(self.path)
+            if os.path.isfile(self.path):
+                self.file: IO[bytes] = opened.enter_context(open(self.path, "rb"))  # noqa: SIM115
+            else:
+                from calibcli.scores.files import locations
+
+                self.file = opened.enter_context(locations.opened(self.path))
+            if stat.S_ISCHR(mode := os.fstat(self.file.fileno()).st_mode):  # a terminal, /dev/zero: without an end
+                raise OSError("it is a device")
+            if not stat.S_ISREG(mode):
+                self.file = opened.enter_context(locations.copied(self.file))
+        except CalibError:
+            raise
+        except (OSError, ValueError, AttributeError) as error:  # a NUL in the name; a closed stdin
+            problem = f"cannot read {self.name} ({getattr(error, 'strerror', None) or error})"
+            raise InputError(problem, check_path(self.path)) from None
+        self.size = os.fstat(self.file.fileno()).st_size
+        if self.size == 0:
+            raise InputError(f"{self.name} is empty", "was it written to the end?")
+        head = os.pread(self.file.fileno(), 10, 0)
+        if head.startswith(locations.STARTS) and (kind := locations.kind_of(head)):
+            most = memory_limit() // TEXT
+            self.file, self.digest_packed = locations.spooled(self.file, kind, most, self.name)
+            opened.enter_context(self.file)
+            self.size = os.fstat(self.file.fileno()).st_size
+            if self.size == 0:
+                raise InputError(f"{self.name} holds nothing", "was it written to the end?")
+
+    @property
+    def plain(self) -> Path:
+        """The path without the suffix of a compressed file."""
+        path = Path(self.path)
+        return path.with_suffix("") if self.digest_packed and path.suffix.lower() in locations.SUFFIXES else path
+
+    @property
+    def stem(self) -> str:
+        return self.plain.stem
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """Exactly `size` bytes at `offset`.
+
+        Raises:
+            InputError: the file ends before.
+        """
+        found = bytearray(size)
+        self.pread_into(memoryview(found), offset)
+        return bytes(found)
+
+    def pread_into(self, memory: memoryview, offset: int) -> None:
+        """As `pread`, of as many bytes as there is memory."""
+        while len(memory):
+            size = os.preadv(self.file.fileno(), [memory[: 1 << 30]], offset)
+            if not size:
+                raise InputError(f"{self.name} ends too early", "it is truncated: write or copy it again")
+            memory, offset = memory[size:], offset + size
+
+    def reader(self) -> io.BufferedReader:
+        """A file object of its own from the start."""
+        return io.BufferedReader(_At(self))
+
+    def sha256(self, stop: threading.Event | None = None, hashed: bool = True) -> str:
+        """Hex digest of all bytes, taken once, while the parts `stored` are checked; "" when stopped, or not `hashed`.
+
+        Raises:
+            InputError: a part has another CRC-32 than the file says, or two parts overlap.
+        """
+        if not self.digest:
+            digest, crc, memory = hashlib.sha256(), 0, memoryview(bytearray(min(COPY, self.size)))
+            waiting = sorted(self.stored, key=lambda part: (part.start, part.stop), reverse=True)
+            for later, part in itertools.pairwise(waiting):
+                if part.stop > later.start:
+                    raise self._damaged(part)
+            for offset in range(0, self.size if hashed or waiting else 0, COPY):
+                if stop is not None and stop.is_set():
+                    return ""
+                self.pread_into(block := memory[: self.size - offset], offset)
+                digest.update(block if hashed else b"")
+                end = offset + len(block)
+                while waiting and waiting[-1].start < end:
+                    part = waiting[-1]
+                    crc = zlib.crc32(block[max(part.start - offset, 0) : part.stop - offset], crc)
+                    if part.stop > end:
+                        break
+                    if crc != part.crc:
+                        raise self._damaged(part)
+                    waiting.pop()
+                    crc = 0
+            self.digest = self.digest_packed or (digest.hexdigest() if hashed else "")
+        return self.digest
+
+    def entry(self) -> dict[str, str]:
+        """Path and digest, for the provenance of a result."""
+        return {"path": self.path, "sha256": self.sha256()}
+
+    def read(self) -> bytes:
+        """All bytes of a small file (a result, a configuration), once; its digest is that of these very bytes.
+
+        Raises:
+            InputError: more than memory takes.
+        """
+        if self.size > memory_limit() // 4:
+            raise InputError(f"{self.name} has {self.size / 1e9:.3g} GB", "is it the right file?")
+        data = self.pread(self.size, 0)
+        self.digest = self.digest_packed or hashlib.sha256(data).hexdigest()
+        self.file.close()
+        return data
+
+    def _damaged(self, part: StoredBytes) -> InputError:
+        problem = f"'{part.name}' in {self.name} is damaged: its bytes do not have the checksum that the file gives"
+        return InputError(problem, "copy or save the file again")
+
+
+class Digests(contextlib.AbstractContextManager["Digests"]):
+    """Fingerprints of files, taken by a thread while other work goes on; given up when that work fails.
+
+    What is no file, or not `hashed`, has a path alone.
+    """
+
+    def __init__(self, sources: Sequence[Source], hashed: bool = True) -> None:
+        self.sources, self.hashed, self.stop = sources, hashed, threading.Event()
+        self.found: list[dict[str, str]] = []
+        self.failed: BaseException | None = None
+        self.thread = threading.Thread(target=self._work)
+        begin = self.thread.start if any(isinstance(source, Source) for source in sources) else self._work
+        begin()
+
+    def __exit__(self, *error: object) -> None:
+        self.stop.set()
+        self._wait()
+
+    def _wait(self) -> None:
+        if self.thread.is_alive():
+            self.thread.join()
+
+    def _work(self) -> None:
+        try:
+            for source in self.sources:
+                digest = source.sha256(self.stop, self.hashed) if isinstance(source, Source) else ""
+                self.found.append({"path": source.path, **({"sha256": digest} if digest else {})})
+        except BaseException as error:  # raised where the digests are asked for
+            self.failed = error
+
+    def files(self) -> list[dict[str, str]]:
+        """Path and digest of each file, when all are done."""
+        self._wait()
+        if self.failed is not None:
+            raise self.failed
+        return self.found
+
+
+def fingerprint(files: Sequence[Mapping[str, str]]) -> str:
+    """One of several files; "" of what is none."""
+    joined = "".join(file.get("sha256", "") for file in files)
+    return joined if len(joined) <= 64 else hashlib.sha256(joined.encode()).hexdigest()
+
+
+class _At(io.RawIOBase):
+    """A raw file object over a Source with a position of its own."""
+
+    def __init__(self, source: Source) -> None:
+        self.source, self.at = source, 0
+
+    def readable(self) -> bool:
+        return True
+
+    seekable = readable
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self.at = max(0, offset + (0, self.at, self.source.size)[whence])
+        return self.at
+
+    def tell(self) -> int:
+        return self.at
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        size = os.preadv(self.source.file.fileno(), [buffer], self.at)
+        self.at += size
+        return size
+
+
+@cache
+def module(name: str) -> ModuleType:
+    """The file of the format `name`."""
+    return importlib.import_module(FORMATS[name])
+
+
+def suffixes(name: str) -> tuple[str, ...]:
+    """Of the files of the format `name`."""
+    return cast(tuple[str, ...], module(name).SUFFIXES)
+
+
+def by_suffix(suffix: str) -> str:
+    """The format whose files end in `suffix`, or ""; the one of that name is asked first, and that of most files."""
+    likely = [*(name for name in FORMATS if f".{name}" == suffix), "numpy"]
+    return next((name for name in (*likely, *FORMATS) if suffix in suffixes(name)), "")
+
+
+def format_of(source: Source) -> str:
+    """The format of a file: by the first bytes where they tell, else by suffix.
+
+    Raises:
+        InputError: none that is known.
+    """
+    head = source.pread(min(source.size, 512), 0)
+    own = by_suffix(source.plain.suffix.lower())
+    if own and _is(own, head, source.size):
+        return own
+    alone = {name for name in FORMATS if getattr(module(name), "BY_SUFFIX", False)}
+    found = next((name for name in FORMATS if name not in alone and _is(name, head, source.size)), "")
+    if found or own in alone:
+        return found or own
+    other = next((about for magic, about in OTHERS.items() if head.startswith(magic)), None)
+    other = TAR if head[257:262] == b"ustar" else other
+    from calibcli.scores.files.pickles import is_pickle
+
+    if other or is_pickle(head):
+        what, fix = other or PICKLE
+        raise InputError(f"{source.name} is {what}", fix)
+    found = own or next((name for name in FORMATS if hasattr(module(name), "guess") and module(name).guess(head)), "")
+    if not found:
+        *most, last = (suffixes(name)[0] for name in FORMATS)
+        raise InputError(f"cannot tell what {source.name} is", f"pass {', '.join(most)} or {last}")
+    return found
+
+
+def load_any(source: Source, columns: bool = False) -> FileContents:
+    """The arrays of a file by the reader of its format; of tables every column, or those of scores as one array."""
+    read = module(format_of(source)).read
+    read = partial(read, grouped=False) if columns and "grouped" in inspect.signature(read).parameters else read
+    with warnings.catch_warnings(action="ignore"):  # what NumPy and torch say about odd headers is no result
+        contents: FileContents = read(source)
+    if all(name.isprintable() and len(name) <= NAME for name in contents.arrays):
+        return contents
+    arrays = {printable(name.replace("\n", "?"), NAME): array for name, array in contents.arrays.items()}
+    if len(arrays) < len(contents.arrays):
+        raise InputError(f"{source.name} holds arrays whose names begin alike", f"give them names below {NAME} letters")
+    return replace(contents, arrays=arrays)
+
+
+def _is(name: str, head: bytes, size: int) -> bool:
+    return hasattr(module(name), "signature") and module(name).signature(head, size)

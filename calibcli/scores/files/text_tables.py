@@ -1,0 +1,345 @@
+"""What is plain, read many rows at a time: text tables of numbers, JSON lines of numbers. Of all else `text`, and the
+reader of JSON lines, have the words."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import itertools
+import json
+import re
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+
+from calibcli.core.errors import CalibError, InputError, NoRows, refusing
+from calibcli.core.options import real
+from calibcli.scores.files.arrays import FileContents, Memory, column_of
+from calibcli.scores.files.roles import PREFIXED, PREFIXES
+from calibcli.scores.files.source import Source, refuse_large
+from calibcli.scores.predictions import Array, Named
+
+LONGEST = 24  # letters of a cell that is no score
+BLOCK = 1 << 16  # bytes; what they are as objects stays in the cache
+OF_NUMBERS = b"0123456789+-.eE, \t\r"
+
+
+def fast_table(source: Source, delimiter: str, width: int, groups: Sequence[Sequence[int]]) -> dict[int, Array] | None:
+    """Columns of all rows after the header; None where a cell is quoted, missing, long or no number, or a row is odd.
+
+    Args:
+        width: number of columns.
+        groups: those that are numbers, side by side; the others are text.
+
+    Returns:
+        By first column: each group, (N, columns) float64, and each column of text, (N,) objects.
+    """
+    numbers = {columns[0]: len(columns) for columns in groups}
+    if any(list(columns) != list(range(columns[0], columns[0] + len(columns))) for columns in groups):
+        return None
+    inside = set(chain.from_iterable(groups)) - set(numbers)
+    fields = [
+        (str(i), "f8", (numbers[i],)) if i in numbers else (str(i), f"S{LONGEST}")
+        for i in range(width)
+        if i not in inside
+    ]
+    stream = io.TextIOWrapper(source.reader(), encoding="utf-8-sig", newline="")
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of a table without rows
+            table = np.loadtxt(stream, np.dtype(fields), comments=None, delimiter=delimiter, skiprows=1, ndmin=1)
+    except CalibError:
+        raise
+    except (ValueError, OSError):
+        return None
+    found: dict[int, Array] = {}
+    for name, kind, *_ in fields:
+        column = np.ascontiguousarray(table[name])
+        found[int(name)] = column
+        if kind != "f8":
+            letters = column.view(np.uint8).reshape(-1, LONGEST)
+            if letters[:, -1].any() or (letters == ord('"')).any():
+                return None
+            cells = column.tolist()
+            texts = {cell: cell.decode("latin-1") for cell in set(cells)}
+            found[int(name)] = column_of([texts[cell] for cell in cells])
+    return found
+
+
+def lines(source: Source, first: Mapping[str, Any]) -> dict[str, Array] | None:
+    """Lists as (N, K) float64, whole numbers as (N,) texts; None unless every line is an object like the first row.
+
+    Each has the same keys in the same order, with as many numbers, or one whole number, behind them. Without what
+    numbers are made of, all lines are then the same: no text, no `true` and no second member of one name fits in.
+    """
+    lists = {key: len(value) for key, value in first.items() if isinstance(value, list) and value}
+    found: dict[str, list[Any]] = {key: [] for key in first}
+    texts: dict[int, str] = {}
+    skeleton = None
+    try:
+        for block in _blocks(source):
+            bones = block.translate(None, OF_NUMBERS)
+            skeleton = skeleton or bones[: bones.index(b"\n") + 1]
+            rows = json.loads("[" + block[:-1].replace(b"\n", b",").decode() + "]")
+            if bones != skeleton * len(rows) or {*map(tuple, rows)} != {tuple(first)}:
+                return None
+            for key, values in found.items():
+                cells = [*map(itemgetter(key), rows)]
+                if key in lists and set(map(len, cells)) == {lists[key]}:
+                    flat = np.fromiter(chain.from_iterable(cells), np.float64, len(cells) * lists[key])
+                    values.append(flat.reshape(len(cells), lists[key]))
+                elif set(map(type, cells)) == {int}:
+                    texts |= {cell: str(cell) for cell in set(cells) - texts.keys()}
+                    values += [texts[cell] for cell in cells]
+                else:
+                    return None
+    except CalibError:
+        raise
+    except (ValueError, OverflowError, TypeError, AttributeError):  # not JSON, or other values
+        return None
+    return {key: np.concatenate(values) if key in lists else column_of(values) for key, values in found.items()}
+
+
+def _blocks(source: Source) -> Iterator[bytes]:
+    """The file in pieces of whole lines, each with its end."""
+    rest = b""
+    with source.reader() as file:
+        while block := file.read(BLOCK):
+            whole, end, rest = (rest + block).rpartition(b"\n")
+            if end:
+                yield whole + end
+    if rest:
+        yield rest + b"\n"
+
+
+# Tables in text: a header row, score columns `logit_0 ..` or `prob_0 ..` (or `prob_cat ..`), and a label column.
+
+
+ROWS, CELLS = 1024, 1 << 16  # parsed at once
+EXPANSION = 6  # bytes in memory for a byte of text, at worst about
+NUMBERED = re.compile(r"^([a-z_]+?)[_.\-\[]?(\d{1,7})\]?$")
+MISSING = {"", "na", "null", "none", "n/a"}
+
+
+def delimiter(head: bytes) -> str:
+    """Comma or tab, by the first line of a text table; "" of what is none."""
+    if b"\0" in head or b"\n" not in head or head.lstrip()[:1] in (b"{", b"["):
+        return ""
+    first = head.split(b"\n")[0]
+    return "\t" if first.count(b"\t") > first.count(b",") else ","
+
+
+def table(source: Source, delimiter: str, grouped: bool = True) -> FileContents:
+    """Columns by name; where `grouped`, those of a score group as one (N, K) array.
+
+    Raises:
+        InputError: larger than memory, no header or rows, ragged rows, or score cells that are not numbers.
+    """
+    refuse_large(source.size * EXPANSION, f"{source.name} takes {source.size * EXPANSION / 1e9:.3g} GB when decoded")
+    form, first = "tsv" if delimiter == "\t" else "csv", source.reader().readline().partition(b"\r")[0]
+    if delimiter.encode() not in first:
+        delimiter = next((d for d in ("\t", ";", ",", "|") if d.encode() in first), delimiter)
+    rows = _rows(source, delimiter)
+    header = [cell.strip() for cell in next(rows)]
+    if source.asked.no_header:
+        header = _names(_rows(source, delimiter), len(header))
+        rows = _rows(source, delimiter)
+    if len(header) == 1 and is_number(header[0]):  # one column of labels may do without a name
+        rows, header = _rows(source, delimiter), [source.stem]
+    if len(header) > 1 and all(is_number(cell) for cell in header) and not source.asked.no_header:
+        problem = f"{source.name} has no header row: its first row holds numbers alone"
+        raise InputError(problem, "pass --no-header, or name the columns in the first row: logit_0,logit_1,...,label")
+    groups, others, said = score_groups(header, source.name, grouped)
+    numbers: dict[str, list[Array]] = {name: [] for name in groups}
+    texts: dict[int, list[str]] = {i: [] for i in others}
+    seen: dict[str, str] = {}
+    decimals = dict.fromkeys(groups, 0)
+    done, quick = 0, None
+    for chunk in _chunks(rows, len(header), source.name):
+        for name, columns in groups.items():
+            cells = [[row[i] for i in columns] for row in chunk]
+            numbers[name].append(_floats(cells, [header[i] for i in columns], done, source.name))
+            if done == 0:
+                decimals[name] = max(decimals_of(cell) for row in cells[:1000] for cell in row)
+        for i in others:
+            texts[i].extend(seen.setdefault(row[i], row[i]) for row in chunk)
+        done += len(chunk)
+        if done == len(chunk) and _full(chunk) and groups and first.strip() and b'"' not in first:
+            quick = fast_table(source, delimiter, len(header), [*groups.values()])
+            if quick is not None:
+                break
+    if done == 0:
+        fix = "was it written to the end? calib list formats has what can be read"
+        raise NoRows(f"{source.name} has a header but no rows", fix)
+    arrays: dict[str, Named] = {}
+    for name, columns in groups.items():
+        arrays[name] = Memory(np.concatenate(numbers[name]) if quick is None else quick[columns[0]])
+    for i in others:
+        arrays[header[i]] = Memory(column_of(texts[i]) if quick is None else quick[i])
+    return FileContents(form, arrays, decimals=decimals, **said)
+
+
+def _names(rows: Iterator[list[str]], width: int) -> list[str]:
+    """Names of the columns of a table without a header: `label` is the first or the last, where it alone of the two
+    holds whole numbers or names, and the others are then scores; else 0, 1, ...
+    """
+    head = [row for row in itertools.islice(rows, 1000) if len(row) == width]
+    plain = [i for i in {0, width - 1} if not any("." in row[i] and is_number(row[i]) for row in head)]
+    if len(plain) != 1 or width == 1:
+        return [str(i) for i in range(width)]
+    others = [f"score_{i}" for i in range(width - 1)] if width > 2 else ["score"]
+    return ["label", *others] if plain == [0] else [*others, "label"]
+
+
+def score_groups(
+    header: Sequence[str], where: str, grouped: bool
+) -> tuple[dict[str, list[int]], list[int], dict[str, Any]]:
+    """Columns that together are the scores where they are to be `grouped` (prefix -> columns in class order), the other
+    columns, and the fields of `Contents` that say so.
+
+    Raises:
+        InputError: columns of a group are missing, or two columns have one name.
+    """
+    found: dict[str, dict[int, int]] = {}
+    named: dict[str, list[tuple[str, int]]] = {}
+    for i, name in enumerate(header if grouped else ()):
+        numbered = NUMBERED.match(name.lower())
+        prefixed = PREFIXED.match(name)
+        if numbered and numbered[1].rstrip("_") in PREFIXES:
+            found.setdefault(numbered[1].rstrip("_"), {})[int(numbered[2])] = i
+        elif prefixed:
+            named.setdefault(prefixed[1], []).append((prefixed[2], i))
+    groups: dict[str, list[int]] = {}
+    for prefix, columns in found.items():
+        first = min(columns)
+        wanted = range(first, first + len(columns))
+        missing = [k for k in wanted if k not in columns]
+        if missing or first > 1:
+            absent = missing[0] if missing else 0
+            problem = f"{where} has score columns {prefix}_{first} .. {prefix}_{max(columns)} but not {prefix}_{absent}"
+            raise InputError(problem, "write one column per class, numbered from 0")
+        if len(columns) > 1:
+            groups[prefix] = [columns[k] for k in wanted]
+    classes = {}
+    for prefix, pairs in named.items():
+        if len(pairs) > 1 and prefix not in groups:
+            groups[prefix] = [i for _, i in pairs]
+            classes[prefix] = [name for name, _ in pairs]
+    twice = [name for name, count in Counter(header).items() if count > 1 and name]
+    if twice:
+        raise InputError(f"{where} has two columns '{twice[0][:40]}'", "give every column its own name")
+    used = {i for columns in groups.values() for i in columns}
+    kinds = {name: PREFIXES.get(name, "") for name in groups}
+    others = [i for i in range(len(header)) if i not in used]
+    return groups, others, {"kinds": kinds, "classes": classes, "table": True}
+
+
+def floats_of_text(column: Array, name: str, where: str) -> Array:
+    """A (N,) column of text as float64; empty cells are NaN.
+
+    Raises:
+        InputError: a cell is not a number; its row is named.
+    """
+    return _floats([[str(cell)] for cell in column], [name], 0, where)[:, 0]
+
+
+def _rows(source: Source, delimiter: str) -> Iterator[list[str]]:
+    """Rows of cells, the header first; blank lines are passed over."""
+    text = io.TextIOWrapper(source.reader(), encoding="utf-8-sig", newline="")
+    count = 0
+    errors = (UnicodeDecodeError, csv.Error, OSError)
+    with refusing(errors, lambda e: f"{source.name} is not a text table ({str(e)[:80]})", "save it as UTF-8 CSV"):
+        for row in csv.reader(text, delimiter=delimiter, strict=True):
+            if row:
+                count += 1
+                yield row
+    if count == 0:
+        raise InputError(f"{source.name} has no rows", "was it written to the end?")
+
+
+def _chunks(rows: Iterator[list[str]], width: int, where: str) -> Iterator[list[list[str]]]:
+    chunk: list[list[str]] = []
+    for number, row in enumerate(rows):
+        if len(row) != width:
+            problem = f"row {number} of {where} has {len(row)} cells, the header {width}"
+            raise InputError(problem, "is the file truncated, or a cell with the delimiter not quoted?")
+        chunk.append(row)
+        if _full(chunk):
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+def _full(chunk: list[list[str]]) -> bool:
+    return len(chunk) == ROWS or len(chunk) * len(chunk[0]) >= CELLS
+
+
+def _floats(cells: list[list[str]], names: Sequence[str], first: int, where: str) -> Array:
+    if not any("_" in cell for row in cells for cell in row):  # NumPy reads 1_0 as 10
+        with contextlib.suppress(ValueError):
+            return np.array(cells, dtype=np.float64)
+    out = np.empty((len(cells), len(names)))
+    for r, row in enumerate(cells):
+        for c, cell in enumerate(row):
+            try:
+                out[r, c] = np.nan if cell.strip().lower() in MISSING else _share(cell)
+            except ValueError:
+                problem = f"row {first + r} of column '{names[c]}' in {where} is {cell[:40]!r}, not a number"
+                comma = " with a decimal point and no other separator" * ("," in cell)
+                raise InputError(problem, f"write it as a number{comma}, or leave the column out") from None
+    return out
+
+
+def _share(cell: str) -> float:
+    """A number; of `63.4%` the share."""
+    percent = cell.strip().endswith("%")
+    return real(cell.strip()[:-1]) / 100 if percent else real(cell)
+
+
+def json_of(data: bytes, where: str) -> Any:
+    """What JSON holds; `json.loads` alone keeps the last of two members of one name.
+
+    Raises:
+        InputError: an object has two members of one name.  ValueError, RecursionError: it is not JSON.
+    """
+
+    def once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+            raise InputError(f"{where} has two '{twice[:40]}'", "write every key once")
+        return found
+
+    return json.loads(data, object_pairs_hook=once)
+
+
+def parsed(text: str | bytes) -> Any:
+    """What JSON holds; None of what is none."""
+    with contextlib.suppress(ValueError, RecursionError):
+        return json.loads(text)
+    return None
+
+
+def decimals_of(cell: str) -> int:
+    """Digits after the point: 3 for 0.125, 7 for 1.25e-5."""
+    mantissa, _, exponent = cell.strip().lower().partition("e")
+    digits = len(mantissa.partition(".")[2])
+    try:
+        return max(0, digits - int(exponent)) if exponent else digits
+    except ValueError:
+        return digits
+
+
+def is_number(cell: str) -> bool:
+    """Whether text is a number."""
+    try:
+        real(cell)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,282 @@
+"""What rows come down to: sums by class and bin of probability, gathered sparsely, and columns of more rows than memory
+holds, two weighted rows for each cell of a fine confidence histogram.
+
+A cell holds the rows of one outcome whose confidence lies in one of CELLS equal intervals or on an edge between two;
+where the rest, 1 - confidence, is below 2**-FIRST, also in one of STEPS parts of an octave of it, so that rows of a
+saturated model lie apart. Its two rows stand so that sums and sums of squares of every column over any union of cells
+are those of all its rows. CELLS is a multiple of every usual number of bins, so that no bin edge cuts a cell; what is
+lost is the place of a row within its cell, less than 1 / CELLS in confidence. Cells are sums, so those of parts of the
+rows add up to those of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from calibcli.core.options import Edges
+from calibcli.core.statistics import bin_index
+from calibcli.scores.predictions import Array, Floats, Ints
+from calibcli.scores.softmax import SoftmaxBlock
+
+CELLS = 25_200
+FIRST, STEPS, OCTAVES = 9, 32, 512  # from where the octaves of the rest are divided, into how many parts, up to where
+PLACES = 2 * (CELLS + STEPS * (OCTAVES - FIRST) + 1)  # inside an interval, and on an edge
+NAMES = ("confidence", "rest", "nll", "most", "brier", "entropy")
+LEAN = NAMES[:2]  # what binned metrics of one probability read
+FOLD = 1 << 16  # rows whose sums are taken at once
+ROUNDING = 1e-11  # relative variance that is none
+SKEW = 1e3  # the most that one of two rows stands for more than the other, as a ratio of their distances
+
+
+@dataclass(frozen=True)
+class ClassBins:
+    """How class probabilities are binned; see `bin_index` for `edges`. Only p > `threshold` count."""
+
+    bins: int = 15
+    edges: Edges = "right"
+    threshold: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class ClassTable:
+    """Sums over rows per class and bin: (K, bins) weights, weighted probabilities and weighted hits.
+
+    `edges=torchmetrics` has one bin more than `bins`.
+    """
+
+    count: Floats
+    sum_p: Floats
+    sum_y: Floats
+
+
+def least(how: ClassBins) -> float:
+    """Probabilities below are in the first bin, or count for nothing."""
+    return 1 / how.bins if how.threshold <= 0 else min(how.threshold, 1 / how.bins)
+
+
+class ClassSums:
+    """Class table of one span: sparse, as at most M of a row's probabilities lie beyond the first of M bins."""
+
+    def __init__(self, how: ClassBins, k: int, precision: float) -> None:
+        self.how, self.k, self.precision = how, k, precision
+        self.width = how.bins + (how.edges == "torchmetrics")
+        self.mass = np.zeros(k)
+        self.found: list[tuple[Ints, Floats, Floats | None]] = []
+        self.missed: list[tuple[Ints, Floats, Floats | None]] = []
+
+    def add(self, block: SoftmaxBlock, weights: Floats | None) -> None:
+        """What the block lists, and its labels that are not the top class."""
+        for row, col, p in block.found:
+            self.found.append((col, p, None if weights is None else weights[row]))
+        miss = block.miss
+        self.missed.append((block.labels[miss], block.p_label, None if weights is None else weights[miss]))
+        self.mass += block.mass
+
+    def total(self, top: Ints, confidence: Floats, hit: Array, weights: Floats | None) -> Floats:
+        """(3, K, bins) sums of weights, probabilities and hits. Without a threshold the first bin holds what the others
+        leave.
+
+        Args:
+            top, confidence, hit, weights: (n,) of the span; the top class, its probability, whether it is the label.
+        """
+        col, p, w = _joined([(top, confidence, weights), *self.found])
+        flat = self._flat(col, p)
+        weighted = p if w is None else w * p
+        count, sum_p = self._sums(flat, w), self._sums(flat, weighted)
+        sum_y = self._sums(flat[: len(top)], hit if weights is None else weights * hit)
+        col, p, w = _joined(self.missed)
+        sum_y += self._sums(self._flat(col, p), w)
+        if self.how.threshold <= 0:
+            rows = len(top) if weights is None else weights.sum()
+            mass = self.mass + np.bincount(top, weighted[: len(top)], self.k)
+            count[:, 0] = rows - count[:, 1:].sum(axis=1)
+            sum_p[:, 0] = np.maximum(mass - sum_p[:, 1:].sum(axis=1), 0.0)
+        return np.stack([count, sum_p, sum_y])
+
+    def _flat(self, col: Ints, p: Floats) -> Ints:
+        """Cell of each probability; those that count for nothing are in one beyond the last."""
+        flat = col * self.width
+        flat += bin_index(p, self.how.bins, self.how.edges, self.precision)
+        if self.how.threshold > 0:
+            flat[p <= self.how.threshold] = self.k * self.width
+        return flat
+
+    def _sums(self, flat: Ints, values: Floats | None) -> Floats:
+        return self._shaped(np.bincount(flat, values, self.k * self.width + 1))
+
+    def _shaped(self, sums: Array) -> Floats:
+        return np.asarray(sums[:-1], np.float64).reshape(self.k, self.width)
+
+
+def _joined(parts: list[tuple[Ints, Floats, Floats | None]]) -> tuple[Ints, Floats, Floats | None]:
+    col, p = np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
+    given = [part[2] for part in parts if part[2] is not None]
+    return col, p, np.concatenate(given) if given else None
+
+
+def interval(confidence: Floats) -> Ints:
+    """(n,) in [0, CELLS): the interval of confidence that a row lies in."""
+    return bin_index(confidence, CELLS)
+
+
+def place(confidence: Floats, rest: Floats) -> Ints:
+    """(n,) in [0, PLACES): which interval of confidence a row lies in, or on which edge, and which part of an octave.
+
+    Both rise with the confidence, so that their sum tells them apart.
+    """
+    below, above = interval(confidence), bin_index(confidence, CELLS, "torchmetrics")
+    with np.errstate(divide="ignore"):
+        fine = np.clip(-STEPS * np.log2(rest), STEPS * FIRST, STEPS * OCTAVES).astype(np.int64) - STEPS * FIRST
+    found: Ints = fine + np.where(below == above, below, PLACES // 2 + above - 1)
+    return found
+
+
+Held = tuple[Ints, Floats, Floats]
+"""Occupied cells, their rows, and (2, columns, cells) sums and sums of squares: of the confidence, of what it is beyond
+where its interval begins.
+"""
+
+
+def places(k: int) -> int:
+    """Cells of k classes: of two, the event is told by the label and the prediction."""
+    return PLACES * (4 if k == 2 else 2)
+
+
+@cache
+def _starts() -> Ints:
+    """(CELLS,) first place of each interval of confidence: those of its octaves follow."""
+    rest = 1 - np.arange(CELLS) / CELLS
+    octave = np.floor(-STEPS * np.log2(rest)).astype(np.int64) - STEPS * FIRST
+    found: Ints = np.arange(CELLS) + np.maximum(octave, 0)
+    return found
+
+
+class HistogramCells:
+    """Counts, sums and sums of squares per cell, filled span by span; those of parts of the rows can be added.
+
+    Attributes:
+        predicted: (3, K) rows predicted as each class, how many of them are right, and their summed confidence.
+    """
+
+    def __init__(self, k: int, top_only: bool = False, predicted: Floats | None = None, held: Held | None = None):
+        self.k, self.top_only = k, top_only
+        self.predicted = np.zeros((3, k)) if predicted is None else predicted
+        self._held = [held] if held else []
+        self._waiting: list[tuple[Ints, list[Floats]]] = []
+        self._dense: tuple[Floats, Floats] | None = None
+
+    @property
+    def size(self) -> int:
+        """Cells that there are."""
+        return places(self.k)
+
+    def add(self, out: Mapping[str, Floats], predicted: Ints, labels: Ints) -> None:
+        """Rows of one span."""
+        hit = predicted == labels
+        side = 2 * labels + predicted if self.k == 2 else hit.astype(np.int64)
+        for i, values in enumerate((None, hit, out["confidence"])):
+            self.predicted[i] += np.bincount(predicted, values, self.k)
+        beyond = out["confidence"] - interval(out["confidence"]) / CELLS  # keeps the digits of a variance
+        cell = place(out["confidence"], out["rest"]) + PLACES * side
+        self._waiting.append((cell, [beyond, *(out[name] for name in NAMES[1:])]))
+        if sum(len(cell) for cell, _ in self._waiting) >= FOLD:
+            self._fold()
+
+    def merge(self, other: HistogramCells) -> None:
+        """Add the rows of others, which are left as they are."""
+        self.predicted += other.predicted
+        self._waiting += other._waiting
+        self._held += other._held
+        if other._dense is not None:
+            self._held.append(_occupied(*other._dense))
+        if sum(len(cell) for cell, _ in self._waiting) >= FOLD or len(self._held) > 1:
+            self._fold()
+
+    def _fold(self) -> tuple[Floats, Floats]:
+        """Bring in the rows, and the cells of others, that wait."""
+        count, sums = self._dense or (np.zeros(self.size), np.zeros((2, len(NAMES), self.size)))
+        for used, more, values in self._held:
+            count[used] += more
+            sums[:, :, used] += values
+        if self._waiting:
+            cell = np.concatenate([cell for cell, _ in self._waiting])
+            count += np.bincount(cell, minlength=self.size)
+            for i, parts in enumerate(zip(*(columns for _, columns in self._waiting), strict=True)):
+                column = np.concatenate(parts)
+                sums[0, i] += np.bincount(cell, column, self.size)
+                sums[1, i] += np.bincount(cell, column * column, self.size)
+        self._held, self._waiting, self._dense = [], [], (count, sums)
+        return self._dense
+
+    def arrays(self) -> Held:
+        """The occupied cells with their sums."""
+        if len(self._held) == 1 and self._dense is None and not self._waiting:
+            return self._held[0]
+        return _occupied(*self._fold())
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the cells that are empty."""
+        return {**vars(self), "_held": [self.arrays()], "_waiting": [], "_dense": None}
+
+    def columns(self) -> dict[str, Any]:
+        """One or two rows per occupied cell, weights their counts: the fields of `Columns` without class tables."""
+        used, count, (sums, squares) = self.arrays()
+        means, squares = sums / count, squares / count
+        with np.errstate(invalid="ignore"):  # inf - inf where the NLL is infinite
+            variance = squares - means * means
+            spread = np.sqrt(np.where(variance > ROUNDING * squares, variance, 0.0))
+        at = used % PLACES
+        lower = (np.searchsorted(_starts(), at % (PLACES // 2), side="right") - 1) / CELLS
+        means[0] += lower
+        spread[:, count == 1] = 0.0
+        spread[:2, at >= PLACES // 2] = 0.0
+        tilt, single = _tilt(lower, means[1], spread[1]), ~spread.any(axis=0)
+        upper = count / (1 + tilt * tilt)
+        rows = np.concatenate([np.arange(len(used)), np.flatnonzero(~single)])
+        first = np.arange(len(rows)) < len(used)
+        spread[1] *= -1  # the rest falls as the confidence rises
+        values = means[:, rows] + spread[:, rows] * np.where(first, -1 / tilt[rows], tilt[rows])
+        values[:2] = np.clip(values[:2], 0.0, 1.0)
+        side = used[rows] // PLACES
+        if self.k == 2:
+            predicted_rows, labels = side % 2, side // 2
+        else:
+            predicted_rows, labels = np.zeros_like(side), 1 - side
+        return {
+            **dict(zip(NAMES, values, strict=True)),
+            "predicted": predicted_rows,
+            "labels": labels,
+            "correct": predicted_rows == labels,
+            "k": self.k,
+            "top_only": self.top_only,
+            "weights": np.where(first, np.where(single, count, count - upper)[rows], upper[rows]),
+            "weight_kind": "count",
+            "condensed": round(float(count.sum())),
+            "place": used[rows] % PLACES,
+            "by_predicted": self.predicted,
+        }
+
+
+def _occupied(count: Floats, sums: Floats) -> Held:
+    used = np.flatnonzero(count)
+    return used, count[used], sums[:, :, used]
+
+
+def _tilt(lower: Floats, rest: Floats, spread: Floats) -> Floats:
+    """How far the upper of two rows stands from the mean, in standard deviations, the lower at the inverse: one, or as
+    far as the cell, whose interval begins at `lower`, reaches, so that both lie in it.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        octave = np.floor(-STEPS * np.log2(rest))
+        fine = octave >= STEPS * FIRST
+        least = np.maximum(1 - lower - 1 / CELLS, np.where(fine, 2 ** (-(octave + 1) / STEPS), 0.0))
+        most = np.minimum(1 - lower, np.where(fine, 2 ** (-octave / STEPS), 1.0))
+        above, below = (rest - least) / spread, (most - rest) / spread
+    tilt = np.where(above < 1, above, np.where(below < 1, 1 / below, 1.0))
+    found: Floats = np.clip(np.nan_to_num(tilt, nan=1.0, posinf=1.0), 1 / SKEW, SKEW)
+    return found

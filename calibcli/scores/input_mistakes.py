@@ -1,0 +1,678 @@
+"""The mistakes that people make with scores and labels, each found in one pass over the rows.
+
+Each is a `Mistake`, and an entry of `MISTAKES`: it sees all rows, block by block, and gives its verdict at the end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from calibcli.core.errors import InputError
+from calibcli.core.statistics import binomial_tail, counted
+from calibcli.scores.predictions import UNIT_HIGH, UNIT_LOW, Array, Floats, Ints, Kind, Predictions, same_rows
+from calibcli.scores.softmax import Piece
+
+if TYPE_CHECKING:
+    from calibcli.scores.score_kind import Scan
+
+Hashes = npt.NDArray[np.uint64]
+MARKS = 4  # score columns that mark a row, beside its largest score and that of its label
+ORDER_P = 1e-6
+MOST_COPIES = 0.2  # share of the rows above which a gate does not judge
+TOGETHER = 10  # copies of one row, at most: scores that occur more often are a matter of few values
+HASHED = 4_000_000  # duplicates are looked for in files of at most this many rows
+PERFECT = 100  # rows from which not one mistake is worth a note
+LARGE = 6e4  # float16 ends at 65504
+BACKWARDS_Z = 3.09  # one in a thousand
+DIFFER = 20  # neighbours that differ, at least, before the agreement of rows of the same scores shows copies
+
+
+@dataclass
+class Spot:
+    """Rows of one sort: how many, and the first, or -1."""
+
+    count: int = 0
+    first: int = -1
+
+    def add(self, rows: Ints, row: Callable[[int], int]) -> None:
+        """Further ones, by their place in a block; `row` gives that in the file."""
+        if len(rows) and self.first < 0:
+            self.first = row(int(rows[0]))
+        self.count += len(rows)
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreBlock:
+    """Rows that are looked at together; those with NaN or infinite scores are left out.
+
+    Attributes:
+        rows: their scores.  low, high: range of the finite ones.
+        row: from the place of a row in the block to its index in the file.
+        n: rows of the whole file.
+        labels, at_label: (n,) labels, and the scores of these; None where there are no labels.
+        sampled: whether the block is one of those that are enough for what needs no more than a sample.
+    """
+
+    rows: Piece
+    low: float
+    high: float
+    row: Callable[[int], int]
+    n: int
+    labels: Array | None = None
+    at_label: Array | None = None
+    sampled: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What verdicts depend on, once all rows were seen.
+
+    Attributes:
+        scan: of all rows.  kind: what the scores are.  classes: their names, if known.
+        weighted: whether rows have weights.  clip: whether probabilities of 0 are raised.
+        confirmed: the user said in which order the classes are.
+    """
+
+    scan: Scan
+    kind: Kind
+    classes: Sequence[str] | None = None
+    weighted: bool = False
+    clip: bool = False
+    confirmed: bool = False
+
+
+class Mistake:
+    """Something that may be wrong with the rows."""
+
+    def begin(self, head: Array, n: int) -> None:
+        """Before all rows: the first of `n`, as they are in the file."""
+
+    def see(self, block: ScoreBlock) -> None:
+        """Look at a block of rows."""
+
+    def verdict(self, outcome: Outcome) -> list[str]:
+        """Notes for the user.
+
+        Raises:
+            InputError: the rows cannot be measured.
+        """
+        raise NotImplementedError
+
+
+@dataclass
+class Nonfinite:
+    """Rows with NaN, with +inf (or nothing but -inf), and with -inf beside finite scores (`masked`).
+
+    Attributes:
+        n: of all rows.  collect: whether to keep the indices of those with NaN or infinite scores, in `bad`.
+        choices: rows with -inf beside finite scores, by the number of these.
+    """
+
+    n: int
+    collect: bool = False
+    nan: Spot = field(default_factory=Spot)
+    infinite: Spot = field(default_factory=Spot)
+    masked: Spot = field(default_factory=Spot)
+    bad: list[Ints] = field(default_factory=list)
+    choices: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def count(self) -> int:
+        """Rows that cannot be used."""
+        return self.nan.count + self.infinite.count
+
+    def usable(self, block: Array, start: int) -> Array:
+        """Mask of the rows that can be used; counts the others."""
+        nan = np.isnan(block).any(axis=1)
+        below = block == -np.inf
+        endless = ~nan & ((block == np.inf).any(axis=1) | below.all(axis=1))
+        masked = ~nan & ~endless & below.any(axis=1)
+        for spot, rows in ((self.nan, nan), (self.infinite, endless), (self.masked, masked)):
+            spot.add(np.flatnonzero(rows), lambda i: start + i)
+        self.choices.update((~below[masked]).sum(axis=1).tolist())
+        if self.collect:
+            self.bad.append(np.flatnonzero(nan | endless) + start)
+        return np.asarray(~(nan | endless))
+
+    def guess(self, k: int) -> dict[str, float]:
+        """Return what a guess scores on the rows that can be used, of k classes of which those at -inf are no choice.
+
+        The NLL is the mean of ln K_i in nats, the accuracy that of 1 / K_i, for K_i finite scores in row i.
+        """
+        usable = self.n - self.count
+        rows = Counter({k: usable - self.choices.total()}) + self.choices
+        nll = sum(count * math.log(offered) for offered, count in rows.items()) / usable
+        return {"guess_nll": nll, "guess_accuracy": sum(count / offered for offered, count in rows.items()) / usable}
+
+    def refuse(self, masks: bool, half: bool) -> None:
+        """Where `masks`, -inf is probability 0; `half`: the scores are in half precision.
+
+        Raises:
+            InputError: there are rows that cannot be used.
+        """
+        if self.nan.count:
+            problem = f"{self.nan.count:,} of {self.n:,} rows hold NaN, first row {self.nan.first}"
+            raise InputError(problem, "--drop-nonfinite drops and counts them; better find where they come from")
+        spots = [spot for spot in (self.infinite, self.masked)[: 1 if masks else 2] if spot.count]
+        if spots:
+            first = min(spot.first for spot in (self.infinite, self.masked) if spot.count)
+            why = "float16 overflows at 65504: save float32" if half else "did float16 overflow at 65504? save float32"
+            problem = f"{sum(s.count for s in spots):,} of {self.n:,} rows hold infinite scores, first row {first}"
+            fix = f"{why}; --drop-nonfinite drops the rows"
+            raise InputError(problem, fix if masks else f"{fix}; classes masked by -inf: --kind logits")
+
+
+class OneColumn(Mistake):
+    """One score per row, of which class is a matter of convention."""
+
+    def verdict(self, outcome: Outcome) -> list[str]:
+        if outcome.scan.k > 1:
+            return []
+        what = {"logits": "log-odds", "log_probabilities": "log P"}.get(outcome.kind, "P")
+        return [f"one score per row: read as {what} of {outcome.classes[1] if outcome.classes else 'class 1'}"]
+
+
+class UnnormalisedRows(Mistake):
+    """Rows of probabilities that have another sum than one, which is then divided out."""
+
+    def verdict(self, outcome: Outcome) -> list[str]:
+        scan, probabilities = outcome.scan, outcome.kind == "probabilities"
+        worst, tolerance = scan.off(outcome.kind), scan.unit.tolerance if probabilities else scan.tolerance
+        if worst <= tolerance:
+            return []
+        rows = f"{scan.unit.off.count:,} of {scan.finite:,} rows do" if probabilities else "rows do"
+        return [f"{rows} not sum to 1 (largest deviation {worst:.2g}): each is divided by its sum"]
+
+
+@dataclass
+class SoftmaxTwice(Mistake):
+    """Every probability lies where softmax of probabilities puts it.
+
+    Attributes:
+        low, high: smallest and largest score.  spread: largest range of scores within a block.
+    """
+
+    low: float = math.inf
+    high: float = -math.inf
+    spread: float = 0.0
+
+    def see(self, block: ScoreBlock) -> None:
+        self.low, self.high = min(self.low, block.low), max(self.high, block.high)
+        self.spread = max(self.spread, block.high - block.low)
+
+    def verdict(self, outcome: Outcome) -> list[str]:
+        """A note, or for 10 classes and more an error, unless the kind was given."""
+        k, slack = outcome.scan.k, 1e-6 + outcome.scan.unit.tolerance * 0.01
+        low, high = 1 / (math.e + k - 1), math.e / (math.e + k - 1)  # of e^a / sum e^b for a, b in [0, 1]
+        if outcome.kind != "probabilities" or k < 2 or self.spread < 1e-6:
+            return []
+        if self.low < low - slack or self.high > high + slack:
+            return []
+        text = f"every probability lies in [{low:.3g}, {high:.3g}], where softmax of probabilities puts it"
+        if k < 10 or outcome.scan.forced:
+            return [f"{text}: was softmax applied twice?"]
+        problem = f"{text} (here {self.low:.3g} to {self.high:.3g}): softmax was applied twice"
+        raise InputError(problem, "save the logits; if the model really is this unsure: --kind probabilities")
+
+
+class HalfPrecision(Mistake):
+    """Logits close to the largest number of float16."""
+
+    def verdict(self, outcome: Outcome) -> list[str]:
+        low, high = outcome.scan.low, outcome.scan.high
+        if outcome.kind != "logits" or max(abs(low), abs(high)) < LARGE:
+            return []
+        return [f"scores reach {max(low, high, key=abs):.4g}, close to the end of float16 (65504)"]
+
+
+class Masked(Mistake):
+    """Classes that -inf leaves out."""
+
+    def verdict(self, outcome: Outcome) -> list[str]:
+        count = outcome.scan.nonfinite.masked.count
+        return [f"-inf in {count:,} row{'s' * (count != 1)}: probability 0 of those classes"] if count else []
+
+
+class Impossible(Spot, Mistake):
+    """Rows whose label has probability 0."""
+
+    def see(self, block: ScoreBlock) -> None:
+        if block.at_label is None or (block.low >= 0 and block.high > UNIT_HIGH):
+            return
+        none = (block.at_label == -np.inf) | ((block.at_label <= 0) & (block.low >= UNIT_LOW))
+        self.add(np.flatnonzero(none), block.row)
+
+    def verdict(self, outcome: Outcome) -> list[str]:
+        if not self.count or not (outcome.scan.nonfinite.masked.count or outcome.kind == "probabilities"):
+            return []
+        cure = "clipped to 1e-15" if outcome.clip else "their NLL is infinite; --clip makes it finite"
+        rows = "1 row gives its" if self.count == 1 else f"{self.count:,} rows give their"
+        return [f"{rows} label probability 0 (first row {self.first}): {cure}"]
+
+
+@dataclass
+class Same(Mistake):
+    """All rows have the same scores: `first` are those of the first row, as long as all have them."""
+
+    first: Array | None = None
+
+    def begin(self, head: Array, n: int) -> None:
+        self.first = head[0].copy() if n > 1 and bool((head == head[0]).all()) else None
+
+    def see(self, block: ScoreBlock) -> None:
+        if self.first is not None and not np.array_equal(z := block.rows.z, np.broadcast_to(self.first, z.shape)):
+            self.first = None
+
+    def verdict(self, outcome: Outcome) -> list[str]:
+        return [] if self.first is None else [same_rows(outcome.scan.n, "scores")]
+
+
+@dataclass
+class TiedScores(Mistake):
+    """Rows with several largest scores: which accuracy they have is a matter of the rule, here the first.
+
+    Attributes:
+        tied: such rows.  tied_right: those where the label's is among them.
+        right: rows whose label alone has the largest score.
+    """
+
+    tied: int = 0
+    tied_right: int = 0
+    right: int = 0
+
+    def see(self, block: ScoreBlock) -> None:
+        if block.at_label is None or block.rows.k == 1:
+            return
+        right, largest = block.at_label == block.rows.top, block.rows.largest
+        if largest is None:
+            self.right += int(np.count_nonzero(right))
+            return
+        several = largest > 1
+        self.tied += int(several.sum())
+        self.tied_right += int((several & right).sum())
+        self.right += int((right & ~several).sum())
+
+    def verdict(self, outcome: Outcome) -> list[str]:
+        """Notes on ties, and on labels that all are the predicted class."""
+        ties, n, order = self, outcome.scan.finite, outcome.scan[Order]
+        if outcome.scan.k == 1 and order.margins:
+            ties, n = order.one_column(outcome.kind)
+        notes = []
+        if ties.tied:
+            low, high = ties.right / n, (ties.right + ties.tied_right) / n
+            notes.append(
+                f"{ties.tied:,} of {n:,} rows have several largest scores: the first class counts as predicted, by "
+                f"other rules accuracy is {low:.4g} to {high:.4g}" + (" (unweighted)" if outcome.weighted else "")
+            )
+        if ties.right == n >= PERFECT:
+            fault = "every label is the class with the largest score"
+            notes.append(f"{fault}, in all {n:,} rows: were the labels made from the predictions?")
+        return notes
+
+
+@lru_cache(maxsize=4)
+def marked(k: int) -> tuple[int, ...]:
+    """Classes whose scores mark a row."""
+    return tuple(sorted(set(np.linspace(0, k - 1, MARKS).astype(np.int64).tolist())))
+
+
+@dataclass
+class Repeated(Mistake):
+    """Rows that repeat an earlier one (scores and label); rows that are certain or constant do not count.
+
+    Attributes:
+        marks: of scores and label.  of_scores: of the scores alone.  of_near: of the scores rounded to about 4 digits.
+        margins: largest score; of two classes, the score of the second less that of the first.
+        wrong: whether the label is another class than the predicted one.
+    """
+
+    marks: list[Hashes] = field(default_factory=list)
+    of_scores: list[Hashes] = field(default_factory=list)
+    of_near: list[Hashes] = field(default_factory=list)
+    margins: list[npt.NDArray[np.float32]] = field(default_factory=list)
+    wrong: list[npt.NDArray[np.bool_]] = field(default_factory=list)
+
+    def see(self, block: ScoreBlock) -> None:
+        rows, at_label, labels = block.rows, block.at_label, block.labels
+        if at_label is None or labels is None or block.n > HASHED:
+            return
+        seen = rows.columns(marked(rows.k))
+        differ = np.full(len(rows), rows.k == 1)
+        for column in seen[1:]:
+            differ |= column != seen[0]
+        differ &= at_label != 1
+        predicted = rows.best if rows.k > 1 else rows.columns([0])[0] > 0.5
+        keep = np.flatnonzero(differ)
+        self.marks.append(mix([*seen, rows.top, at_label, labels])[keep])
+        self.of_scores.append(mix([*seen, rows.top])[keep])
+        self.of_near.append(mix([rounded(column) for column in (*seen, rows.top)])[keep])
+        margin = seen[-1] - seen[0] if rows.k == 2 else rows.top
+        self.margins.append(margin[keep].astype(np.float32))
+        self.wrong.append(np.asarray(predicted != labels)[keep])
+
+    @cached_property
+    def count(self) -> int:
+        if not self.marks:
+            return 0
+        marks = np.concatenate(self.marks)
+        marks.sort()
+        return int(np.count_nonzero(marks[1:] == marks[:-1]))
+
+    @property
+    def by_chance(self) -> bool:
+        """Whether rows of the same scores have labels of their own, as other samples of a model of few values do.
+
+        Copies of a sample are right or wrong together. Two other samples of which a share e is wrong differ in that
+        with a probability of about 2 e (1 - e): half of that is enough here.
+        """
+        order = np.argsort(marks := np.concatenate(self.of_scores))
+        begins = np.append(True, np.diff(marks[order]) != 0)
+        wrong = np.add.reduceat(np.concatenate(self.wrong)[order].astype(np.float64), np.flatnonzero(begins))
+        rows = np.diff(np.append(np.flatnonzero(begins), len(marks)))
+        wrong, rows = wrong[rows > 1], rows[rows > 1]
+        share = wrong.sum() / rows.sum()
+        differ = float((2 * wrong * (rows - wrong) / rows).sum()) / float((rows - 1).sum())
+        return differ > 0 and differ >= share * (1 - share)
+
+    def copies(self, n: int) -> int:
+        """Count the rows that are copies of others, to about 4 digits, or 0 where at most a fifth of `n` are.
+
+        A model of few values, or one that is certain of many rows, repeats some scores very often: where any scores
+        occur more than `TOGETHER` times, nothing is counted. Else rows of the same scores are copies only if they are
+        right or wrong together where rows of other scores, with a margin next to theirs, are not; where almost all
+        rows are right, the labels show nothing. Chance explains pairs that differ half as often as those of
+        neighbours; and the labels show nothing where fewer than `DIFFER` neighbours differ.
+        """
+        if not self.of_near:
+            return 0
+        marks = np.concatenate(self.of_near)
+        increasing = np.sort(marks)
+        if np.count_nonzero(increasing[1:] == increasing[:-1]) <= MOST_COPIES * n:
+            return 0
+        order = np.argsort(marks)
+        begins = np.flatnonzero(np.append(True, np.diff(marks[order]) != 0))
+        rows = np.diff(np.append(begins, len(marks)))
+        if rows.max() > TOGETHER:
+            return 0
+        share = np.add.reduceat(np.concatenate(self.wrong)[order].astype(np.float64), begins) / rows
+        margins, several = np.concatenate(self.margins)[order][begins], rows > 1
+        share, rows, margins = share[several], rows[several], margins[several]
+        by_margin = np.argsort(margins, kind="stable")
+        share, rows = share[by_margin], rows[by_margin]
+        within = float((2 * share * (1 - share) * rows).sum())
+        beside = share[:-1] * (1 - share[1:]) + share[1:] * (1 - share[:-1])
+        expected = float((beside * (rows[1:] + rows[:-1] - 2) / 2).sum())
+        if beside.sum() < DIFFER or within > expected / 2:
+            return 0
+        copies = int((rows[(share == 0) | (share == 1)] - 1).sum())
+        return copies if copies > MOST_COPIES * n else 0
+
+    def verdict(self, outcome: Outcome) -> list[str]:
+        count, n = self.count, outcome.scan.n
+        if outcome.scan[Same].first is not None or count <= 0.01 * n or self.by_chance:
+            return []
+        text = (
+            f"{count:,} of {n:,} rows repeat an earlier row (scores and label): if they are the same samples, the "
+            "intervals are too narrow"
+        )
+        return [text]
+
+
+@dataclass
+class Order(Mistake):
+    """Predicted class and label of a subset of the rows (every one when there are few): is the order the same?
+
+    Attributes:
+        margins: of two classes, score of the second less that of the first (one column: that alone).
+    """
+
+    predicted: list[Ints] = field(default_factory=list)
+    labels: list[Ints] = field(default_factory=list)
+    margins: list[Floats] = field(default_factory=list)
+
+    def see(self, block: ScoreBlock) -> None:
+        rows, labels, k = block.rows, block.labels, block.rows.k
+        if labels is None or not block.sampled:
+            return
+        top = rows.best if k > 1 else rows.columns([0])[0] > 0.5
+        self.predicted.append(top.astype(np.int64))
+        self.labels.append(labels.astype(np.int64))
+        if k <= 2:
+            first, last = rows.columns([0, k - 1])
+            self.margins.append(np.asarray(last - (first if k == 2 else 0), np.float64))
+
+    def one_column(self, kind: Kind) -> tuple[TiedScores, int]:
+        """TiedScores of one column, and the rows looked at."""
+        score, label = np.concatenate(self.margins), np.concatenate(self.labels)
+        half = {"logits": 0.0, "log_probabilities": math.log(0.5)}.get(kind, 0.5)
+        tied = int((score == half).sum())
+        right = int(((score > half) == (label == 1)).sum()) - int((label[score == half] == 0).sum())
+        return TiedScores(tied, tied, right), len(score)
+
+    def verdict(self, outcome: Outcome) -> list[str]:
+        """A note when the order was confirmed by `--classes`, else an error, when `class_order` finds one."""
+        k, classes = max(outcome.scan.k, 2), outcome.classes
+        if not self.predicted:
+            return []
+        if k == 2:
+            return self.backwards(classes or ("y = 0", "y = 1"))
+        labels = np.concatenate(self.labels)
+        found = class_order(np.concatenate(self.predicted), labels, k)
+        if found is None:
+            return []
+        moved, plain, renamed = found
+        name = (lambda i: str(classes[i])) if classes else str
+        shown = ", ".join(f"{name(r)} -> {name(c)}" for r, c in sorted(moved.items())[:4])
+        text = (
+            f"scores and labels seem to order the classes differently: score column -> label {shown}"
+            f"{', ...' if len(moved) > 4 else ''} would raise accuracy from {plain:.3f} to {renamed:.3f} "
+            f"on rows that were not used to find it (p < 1e-6)"
+        )
+        if outcome.confirmed:
+            return [text]
+        if all(c == (r + 1) % k for r, c in moved.items()) and not (labels == 0).any():
+            raise InputError(text, "no label is 0: --label-base 1, if the first class is called 1")
+        raise InputError(
+            text, "give scores and labels the same order; if it is right with labels as numbers: --classes NAMES"
+        )
+
+    def backwards(self, names: Sequence[str]) -> list[str]:
+        """A note where two classes make sense the other way round: AUC < 1/2 beyond chance."""
+        auc, z = ranked(np.concatenate(self.margins), np.concatenate(self.labels))
+        if not -z >= BACKWARDS_Z:
+            return []
+        return [
+            f"scores of {names[1]} are lower where the label is {names[1]} (AUC {auc:.3f}, below 0.5 beyond chance): "
+            f"the classes may be in the wrong order (--classes in the order of the scores, or --event); reversed: "
+            f"{1 - auc:.3f}"
+        ]
+
+
+MISTAKES: tuple[type[Mistake], ...] = (
+    OneColumn, UnnormalisedRows, TiedScores, SoftmaxTwice, HalfPrecision, Masked, Impossible, Same, Repeated, Order,
+)  # fmt: skip
+"""In the order of their notes."""
+
+
+def ranked(score: Floats, label: Array) -> tuple[float, float]:
+    """AUC of two classes, and by how many standard errors it is above 1/2 (Mann & Whitney 1947); NaN for one class."""
+    n, ones = len(label), int(label.sum())
+    if ones in (0, n):
+        return math.nan, math.nan
+    _, place, count = np.unique(score, return_inverse=True, return_counts=True)
+    rank = np.cumsum(count) - (count - 1) / 2
+    auc = (float(rank[place][label == 1].sum()) - ones * (ones + 1) / 2) / (ones * (n - ones))
+    spread = n + 1 - float((count.astype(np.float64) ** 3 - count).sum()) / (n * (n - 1))
+    return auc, (auc - 0.5) / math.sqrt(spread / (12 * ones * (n - ones))) if spread > 0 else math.nan
+
+
+def class_order(predicted: Ints, labels: Ints, k: int) -> tuple[dict[int, int], float, float] | None:
+    """A renaming of the classes, found on the even rows, that raises accuracy on the odd rows at p < 1e-6.
+
+    Args:
+        predicted, labels: (N,) int64 in [0, k).
+
+    Returns:
+        (moved classes: predicted -> label, accuracy as it is, accuracy after) on the odd rows, or None. Only whole
+        cycles count in which most classes are each other's most frequent partner, so that a model that merely
+        prefers a class is not taken for a mislabelled one. The test is exact (sign test on the rows that differ).
+    """
+    if k < 3 or len(predicted) < 20:
+        return None
+    p, y = predicted[::2], labels[::2]
+    pairs, counts = counted(p * k + y)
+    rows, columns = np.divmod(pairs, k)
+    best_row, best_column = np.zeros(k, np.int64), np.zeros(k, np.int64)
+    np.maximum.at(best_row, rows, counts)
+    np.maximum.at(best_column, columns, counts)
+    most = (counts == best_row[rows]) & (counts == best_column[columns])
+    if bool((rows[most] == columns[most]).all()):
+        return None
+    mutual = set(zip(rows[most].tolist(), columns[most].tolist(), strict=True))
+    order = np.argsort(-counts, kind="stable")
+    image = matched(rows[order].tolist(), columns[order].tolist(), k)
+    moved = _sound_cycles(image, mutual)
+    if not moved:
+        return None
+    table = np.arange(k)
+    table[list(moved)] = list(moved.values())
+    p, y = predicted[1::2], labels[1::2]
+    plain, renamed = p == y, table[p] == y
+    gained, lost = int((renamed & ~plain).sum()), int((plain & ~renamed).sum())
+    if gained <= lost:
+        return None
+    if binomial_tail(gained, gained + lost, 0.5) >= ORDER_P:
+        return None
+    return moved, float(plain.mean()), float(renamed.mean())
+
+
+def matched(rows: list[int], columns: list[int], k: int) -> Ints:
+    """Match every class with a label of its own, (k,) int64, the pairs (row, column) that come first before the others.
+
+    A class that no pair gives a label keeps its own where that is free, and else takes the least label that is free.
+    """
+    image, taken = np.full(k, -1, np.int64), np.zeros(k, bool)
+    for r, c in zip(rows, columns, strict=True):
+        if image[r] < 0 and not taken[c]:
+            image[r], taken[c] = c, True
+    least = 0  # no smaller label is free
+    for r in np.flatnonzero(image < 0).tolist():
+        if taken[r]:
+            while taken[least]:
+                least += 1
+            image[r] = least
+        else:
+            image[r] = r
+        taken[image[r]] = True
+    return image
+
+
+def _sound_cycles(image: Ints, mutual: set[tuple[int, int]]) -> dict[int, int]:
+    """Cycles of classes that move, where most of the moves are among the `mutual` pairs."""
+    moved: dict[int, int] = {}
+    seen: set[int] = set()
+    for first in sorted(r for r, c in mutual if r != c):  # a cycle without such a pair does not count
+        cycle: dict[int, int] = {}
+        at = first
+        while at not in seen:
+            seen.add(at)
+            cycle[at] = at = int(image[at])
+        if sum(move in mutual for move in cycle.items()) > len(cycle) / 2:
+            moved |= cycle
+    return {r: c for r, c in moved.items() if r != c}
+
+
+@lru_cache(maxsize=4)
+def multipliers(k: int) -> Hashes:
+    return np.random.Generator(np.random.PCG64(k)).integers(0, 2**63, k, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+
+
+def rounded(column: Array) -> npt.NDArray[np.float32]:
+    """Round (n,) numbers to about 4 digits: large ones relative to their size, those below 1 to steps of 1e-4.
+
+    So noise of 1e-6 in a small probability is rounded away too. 13 bits after the leading one are kept of 1 + |x|.
+    """
+    bits = (np.abs(column).astype(np.float32, copy=False) + np.float32(1)).view(np.uint32)
+    return np.copysign(((bits + np.uint32(1 << 9)) & np.uint32(0xFFFFFC00)).view(np.float32), column)
+
+
+def mix(columns: Sequence[Array] | Array) -> Hashes:
+    """(n,) a number for each row of some columns (n,), to float32: the same for the same row."""
+    mixed, part = np.zeros((2, len(columns[0])), np.uint64)
+    for column, odd in zip(columns, multipliers(len(columns)), strict=True):
+        part[:] = (column.astype(np.float32, copy=False) + np.float32(0)).view(np.uint32)  # -0 is 0
+        part *= odd
+        mixed += part
+    mixed ^= mixed >> np.uint64(29)
+    mixed *= np.uint64(0xBF58476D1CE4E5B9)
+    mixed ^= mixed >> np.uint64(32)
+    return mixed
+
+
+# Fingerprints of rows: the same sample twice, or in the fitted and the evaluated file.
+
+
+OVERLAP = 0.01
+
+
+def row_hashes(predictions: Predictions) -> Hashes:
+    """(N,) fingerprints of the score rows, in one streaming pass: equal rows have equal fingerprints.
+
+    A multilinear hash of the bits of the scores as float32 (modulo 2^64, odd multipliers), so that float64 and
+    float32 copies of a row agree. Unequal rows collide with a probability of about 1e-19 a pair.
+    """
+    out = np.empty(predictions.n, np.uint64)
+    with np.errstate(all="ignore"):
+        for start, block in predictions.blocks():
+            out[start : start + len(block)] = mix(np.ascontiguousarray(block.T))
+    return out
+
+
+def _telling(predictions: Predictions) -> npt.NDArray[np.bool_]:
+    """(N,) mask of the rows that are neither certain (one class has all probability) nor the same for every class."""
+    out = np.empty(predictions.n, bool)
+    for start, block in predictions.blocks():
+        second = np.partition(block, block.shape[1] - 2, axis=1)[:, -2]
+        out[start : start + len(block)] = (second > -np.inf) & (block.max(axis=1) > block.min(axis=1))
+    return out
+
+
+def refuse_overlap(fit: Predictions, test: Predictions, way_out: str = "leave --test out and use --folds 5") -> str:
+    """A note when few rows of `test` are also in `fit`, "" when none are, or no more than by chance; `way_out` is what
+    else the error advises.
+
+    By chance a row of `test` has a twin in `fit` as often as a row of `fit` has one among the others of `fit`: of
+    samples from one population, the share of twins among n - 1 others estimates that among n. Twins come in pairs,
+    which about doubles the variance q (1 - q) / n of either share; what a split puts on both sides it takes from
+    within one, so that their errors add up. Rows that give one class all probability tell nothing and are left out.
+
+    Raises:
+        InputError: more are than ties by chance explain, by over 1 % and three standard errors.
+    """
+    a, b = (row_hashes(data)[_telling(data)] for data in (fit, test))
+    if not (len(a) and len(b)):
+        return ""
+    a.sort()
+    at = np.minimum(np.searchsorted(a, b), len(a) - 1)
+    rows = int((a[at] == b).sum())
+    same = a[1:] == a[:-1]
+    twins = np.append(same, False) | np.append(False, same)
+    share, chance = rows / len(b), float(twins.mean())
+    error = math.sqrt(2 * share * (1 - share) / len(b)) + math.sqrt(2 * chance * (1 - chance) / len(a))
+    text = (
+        f"{rows:,} of {len(b):,} {'rows' if len(b) == test.n else 'uncertain rows'} of {test.source} "
+        f"({share:.1%}) are also in {fit.source}; {chance:.1%} would be by chance, as rows tie"
+    )
+    if share > chance + OVERLAP + 3 * error:
+        problem = f"{text}: numbers on rows that were fitted on look better than they are"
+        raise InputError(problem, "pass rows that were not fitted on" + (f", or {way_out}" if way_out else ""))
+    spread = math.sqrt(2 * chance * (1 - chance) * (1 / len(a) + 1 / len(b)))
+    return text if share > chance + 3 * spread else ""

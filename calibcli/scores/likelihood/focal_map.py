@@ -1,0 +1,252 @@
+"""The focal calibration map φ_γ in logarithms, stable at every margin.
+
+A model trained with the focal loss -(1 - q)^γ ln q reports probabilities q that are not the truth; the truth they stand
+for is p = φ_γ(q), φ_γ(q)_k = h(q_k) / Σ_j h(q_j), h(q) = q / ((1 - q)^γ - γ q (1 - q)^(γ - 1) ln q).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calibcli.core.errors import InputError, UsageError
+
+Array = NDArray[np.float64]
+
+
+def log_softmax(logits: ArrayLike) -> Array:
+    """ln softmax over the last axis.
+
+    Args:
+        logits: (..., K); -inf is probability 0. float16 is widened before anything else.
+
+    Returns:
+        (..., K) float64.
+    """
+    return _log_softmax_and_rest(logits)[0]
+
+
+def _log_softmax_and_rest(logits: ArrayLike) -> tuple[Array, Array, NDArray[np.intp]]:
+    """log-softmax; ln Σ_others exp(z - z_top), shape (..., 1); and the index of the top class, shape (..., 1)."""
+    z = np.asarray(logits, dtype=np.float64)
+    top = z.argmax(axis=-1, keepdims=True)
+    z = z - np.take_along_axis(z, top, axis=-1)
+    others = z.copy()
+    np.put_along_axis(others, top, -np.inf, axis=-1)
+    second = np.maximum(others.max(axis=-1, keepdims=True), -1e300)
+    with np.errstate(divide="ignore"):
+        log_rest = second + np.log(np.exp(others - second).sum(axis=-1, keepdims=True))
+    result: Array = z - np.log1p(np.exp(log_rest))  # keeps the digits of ln q_top where q_top rounds to 1
+    return result, log_rest, top
+
+
+def log_both(logits: ArrayLike) -> tuple[Array, Array]:
+    """ln p and ln(1 - p) of every class, p = softmax(z); neither loses digits where p is near 0 or 1.
+
+    Args:
+        logits: (..., K); -inf is probability 0.
+
+    Returns:
+        (..., K) float64 each.
+    """
+    log_p, others, top = _log_softmax_and_rest(logits)
+    log_rest = np.log1p(-np.minimum(np.exp(log_p), 0.75))  # only the top class can exceed 1/2
+    np.put_along_axis(log_rest, top, others - np.log1p(np.exp(others)), axis=-1)
+    return log_p, log_rest
+
+
+def log_phi(logits: ArrayLike, gamma: float) -> Array:
+    """ln φ_γ(softmax(z)) over the last axis. γ = 0 is log-softmax.
+
+    With L = ln q, M = ln(1 - q) and s = -q ln q / (1 - q): ln h = L - γ M - ln(1 + γ s), then log-softmax of ln h.
+    For γ < 0 (a formal extension that softens; order is preserved down to -1), 1 + γ s = (1 + γ) - γ (1 - s).
+
+    Args:
+        logits: (..., K) logits or log-probabilities; -inf is probability 0.
+        gamma: >= -1.
+
+    Returns:
+        (..., K) float64.
+
+    Raises:
+        UsageError: gamma < -1, where the map is not monotone.
+    """
+    if not gamma >= -1:
+        raise UsageError(f"gamma = {gamma:g} is below -1, where the focal map reverses classes", "pass gamma >= -1")
+    if gamma == 0:
+        return log_softmax(logits)
+    return log_softmax(_log_h(*log_both(logits), gamma))
+
+
+def _log_h(log_q: Array, log_rest: Array, gamma: float) -> Array:
+    """ln h = L - γ M - ln(1 + γ s) from L = ln q, M = ln(1 - q), finite also at a vertex (M = -inf)."""
+    log_rest = np.maximum(log_rest, -1e150)
+    return np.asarray(log_q - gamma * log_rest - _log_slope(log_q, log_rest, gamma))
+
+
+def _log_slope(log_q: Array, log_x: Array, gamma: float) -> Array:
+    """ln(1 + γ s), s = -q ln q / (1 - q), x = 1 - q, without cancellation at either end."""
+    x = np.exp(log_x)
+    if gamma < 0:
+        return log_factor((1 + gamma) - gamma * _one_minus_s(log_q, x), log_x)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        ratio = np.where(x < 1e-3, 1 + x * (1 / 2 + x * (1 / 3 + x * (1 / 4 + x / 5))), -log_q / x)
+        q = np.exp(log_q)
+        s = np.where(q > 0, q * ratio, 0.0)
+    return np.asarray(np.log1p(gamma * s))
+
+
+def log_factor(factor: Array, log_x: Array) -> Array:
+    """ln(1 + γ s); at γ = -1 it is ln(x / 2) where x = 1 - q underflows."""
+    with np.errstate(divide="ignore"):
+        return np.where(factor > 0, np.log(factor), log_x - np.log(2.0))
+
+
+def _one_minus_s(log_q: Array, x: Array) -> Array:
+    """1 - s = Σ_n x^n / (n (n + 1)); the series where x < 0.01."""
+    series = np.zeros_like(x)
+    for n in range(8, 0, -1):
+        series = x * (1 / (n * (n + 1)) + series)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        q = np.exp(log_q)
+        direct = 1 + np.where(q > 0, q * log_q / x, 0.0)
+    return np.where(x < 1e-2, series, direct)
+
+
+# NLL of φ_γ(softmax(β z)) row by row with its derivatives in β and γ, and the confidence of its top class.
+#
+# φ_γ(q)_k is proportional to q_k w(q_k), w(q) = (1 - q)^-γ / (1 + γ s(q)), s(q) = -q ln q / (1 - q). Only the top
+# class
+# can have q > 1/2, so it alone is kept as a logarithm; the others are summed as they are.
+
+
+ROWS = 1 << 14  # logits per block
+
+
+@dataclass(frozen=True)
+class FocalRows:
+    """Per row, at one (β, γ): NLL, its derivatives in β and γ (both zero-length if not asked for), top confidence."""
+
+    nll: Array
+    d_beta: Array
+    d_gamma: Array
+    confidence: Array
+
+
+@dataclass(frozen=True)
+class Shifted:
+    """Logits prepared once: z - z_top as (K, n) with the top class at 0, where it is, and the labels."""
+
+    z: Array
+    top: NDArray[np.intp]
+    labels: NDArray[Any]
+
+    @classmethod
+    def of(cls, logits: NDArray[Any], labels: NDArray[Any]) -> Shifted:
+        z = np.array(logits, np.float64).T.copy()
+        top = z.argmax(axis=0)
+        z -= z[top, np.arange(z.shape[1])]
+        labels = np.asarray(labels)
+        if not np.all(np.isfinite(z[labels, np.arange(z.shape[1])])):
+            problem = "a true label has probability zero, so no calibration map makes the NLL finite"
+            raise InputError(problem, "drop those rows or pass --clip")
+        return cls(np.maximum(z, -1e9), top, labels)
+
+    def blocks(self) -> Iterator[tuple[slice, Shifted]]:
+        k, n = self.z.shape
+        step = max(1, ROWS // k)
+        for start in range(0, n, step):
+            rows = slice(start, start + step)
+            yield rows, Shifted(np.ascontiguousarray(self.z[:, rows]), self.top[rows], self.labels[rows])
+
+
+def focal_rows(data: Shifted, beta: float, gammas: Sequence[float], gradient: bool = True) -> list[FocalRows]:
+    """One result per γ; what depends on β alone is computed once.
+
+    Args:
+        data: prepared logits and labels.
+        beta: 1/T > 0.
+        gammas: each >= -1.
+        gradient: whether to compute the derivatives.
+    """
+    n = data.z.shape[1]
+    size = n if gradient else 0
+    out = [FocalRows(np.empty(n), np.empty(size), np.empty(size), np.empty(n)) for _ in gammas]
+    for rows, block in data.blocks():
+        at_beta = _AtBeta(block, beta)
+        for result, gamma in zip(out, gammas, strict=True):
+            at_beta.fill(result, rows, gamma, gradient)
+    return out
+
+
+class _AtBeta:
+    """A block at one β: probabilities q and what every γ needs of them."""
+
+    def __init__(self, block: Shifted, beta: float) -> None:
+        self.block = block
+        self.here = np.arange(block.z.shape[1])
+        self.own = (block.labels, self.here)
+        self.hit = block.labels == block.top
+        u = beta * block.z
+        u[block.top, self.here] = -np.inf
+        self.second = u.max(axis=0)
+        self.e = np.exp(u - self.second)  # of the others relative to the largest of them: their sum never underflows
+        u[block.top, self.here] = 0.0
+        sum_others = self.e.sum(axis=0)
+        rest = np.exp(self.second) * sum_others
+        self.log_total = log_total = np.log1p(rest)
+        self.q = self.e * (np.exp(self.second) / (1 + rest))  # 0 at the top class
+        self.x = 1 - self.q
+        self.log_x = np.log1p(-self.q)
+        self.minus_log_q = log_total - u
+        self.s = self.q * self.minus_log_q / self.x
+        self.log_q_top, self.log_x_top = -log_total, self.second + np.log(sum_others) - log_total
+        self.x_top = rest / (1 + rest)
+        self.q_top = 1 / (1 + rest)
+        self.s_top, self.one_minus_s_top, self.slope_top = _top_factors(self.q_top, self.x_top, log_total)
+        self.mean = (self.q * block.z).sum(axis=0)  # E z - z_top
+        self.mean_others = (self.e * block.z).sum(axis=0) / sum_others
+
+    def fill(self, out: FocalRows, rows: slice, gamma: float, gradient: bool) -> None:
+        factor = 1 + gamma * self.s
+        factor_top = 1 + gamma * self.s_top if gamma >= 0 else (1 + gamma) - gamma * self.one_minus_s_top
+        w = np.exp(-gamma * self.log_x) / factor
+        t = self.e * w
+        sum_others = t.sum(axis=0)
+        log_others = self.second + np.log(sum_others) - self.log_total
+        log_top = self.log_q_top - gamma * self.log_x_top - log_factor(factor_top, self.log_x_top)
+        # φ_top = 1 / (1 + e^gap); everything below is relative to the top class
+        gap = log_others - log_top
+        log_sum = np.logaddexp(0.0, gap)
+        own = self.minus_log_q[self.own] + gamma * self.log_x[self.own] + np.log(factor[self.own])
+        out.nll[rows] = np.where(self.hit, log_sum, own + log_top + log_sum)
+        out.confidence[rows] = np.exp(-log_sum)
+        if not gradient:
+            return
+        share = np.exp(gap - log_sum)  # 1 - φ_top
+        phi = t * (share / sum_others)
+        d = self.block.z - self.mean
+        rate = d * (1 + gamma * (self.q - (self.s - self.q) / factor) / self.x)  # d ln(q w) / dβ
+        rate_top = -self.mean - gamma * (self.q_top * self.mean_others - self.slope_top * self.mean / factor_top)
+        own_rate = np.where(self.hit, rate_top, rate[self.own])
+        out.d_beta[rows] = (phi * rate).sum(axis=0) + (1 - share) * rate_top - own_rate
+        grow = -self.log_x - self.s / factor  # d ln w / dγ
+        grow_top = -self.log_x_top - self.s_top / factor_top
+        own_grow = np.where(self.hit, grow_top, grow[self.own])
+        out.d_gamma[rows] = (phi * grow).sum(axis=0) + (1 - share) * grow_top - own_grow
+
+
+def _top_factors(q: Array, x: Array, minus_log_q: Array) -> tuple[Array, Array, Array]:
+    """s, 1 - s and (s - q) / x of the top class, by series where x = 1 - q is small."""
+    s = q * np.where(x > 1e-300, minus_log_q / np.maximum(x, 1e-300), 1.0)
+    one_minus_s, slope = np.zeros_like(x), np.zeros_like(x)
+    for n in range(8, 0, -1):
+        one_minus_s = x * (1 / (n * (n + 1)) + one_minus_s)
+        slope = x * (1 / (n + 1) + slope)  # -ln q / x - 1
+    near = x < 1e-2
+    direct = (s - q) / np.where(near, 1.0, x)
+    return s, np.where(near, one_minus_s, 1 - s), np.where(near, q * slope / np.maximum(x, 1e-300), direct)

@@ -1,0 +1,276 @@
+"""One blocked pass over logits: cumulants of z under softmax(β z), row by row: derivatives of the NLL in β."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibcli.core.errors import InputError
+from calibcli.core.statistics import one_thread, top_of
+
+Block = tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]
+Source = Callable[[], Iterable[Block]]
+Array = NDArray[np.float64]
+
+BLOCK = 1 << 15  # elements per block: a handful of temporaries stay in the second-level cache
+FAST = 1 << 17  # the same where three arrays are all there is
+SPAN, ROWS = 1 << 21, 1 << 13  # elements and rows whose sums are turned into cumulants at once
+TINY = 1e-30  # of a sum of exponentials: below, digits are lost
+VECDOT = getattr(np, "vecdot", None)  # NumPy 2: one BLAS dot per row
+WIDE = 48  # classes from which rows are reduced along memory; narrower blocks are transposed first
+
+
+def chunks(block: Block, elements: int = BLOCK) -> Iterator[Block]:
+    """A block cut into row ranges of about `elements` logits (views, not copies)."""
+    logits, labels, weights = block
+    step = max(1, elements // logits.shape[1])
+    for start in range(0, len(logits), step):
+        rows = slice(start, start + step)
+        yield logits[rows], labels[rows], None if weights is None else weights[rows]
+
+
+def weighted(source: Source) -> Iterator[tuple[NDArray[Any], NDArray[Any], Array]]:
+    """The rows of a source in such blocks, each with weights: ones where there are none."""
+    for whole in source():
+        for z, y, w in chunks(whole):
+            yield z, y, np.ones(len(y)) if w is None else w
+
+
+@dataclass
+class SumsAtBeta:
+    """Weighted sums over rows at one β.
+
+    Attributes:
+        rows, weight: number of rows and Σ w.
+        excess: Σ w (max z - z_y); zero when no row is wrong; NaN where it was not needed.
+        derivatives: Σ w (E z - z_y), Σ w κ2, Σ w κ3, Σ w κ4, cumulants of z under softmax(β z): F' to F''''.
+        psi2: Σ w² (E z - z_y)².
+    """
+
+    rows: int = 0
+    weight: float = 0.0
+    excess: float = 0.0
+    derivatives: Array = field(default_factory=lambda: np.zeros(4))
+    psi2: float = 0.0
+
+    def means(self) -> Array:
+        return self.derivatives / self.weight
+
+
+@one_thread()
+def evaluate(source: Source, beta: float, dtype: Any) -> SumsAtBeta:
+    """One pass at this β with the exponentials in `dtype`."""
+    total = SumsAtBeta()
+    for whole in source():
+        for weights, found in _found(whole, beta, dtype):
+            add(total, weights, found)
+    return total
+
+
+@one_thread()
+def each_row(block: Block, beta: float, dtype: Any) -> list[Array]:
+    """What a pass finds of each row, (n,) each: sums over some of the rows then need no pass."""
+    return [np.concatenate(parts) for parts in zip(*(found for _, found in _found(block, beta, dtype)), strict=True)]
+
+
+def _found(whole: Block, beta: float, dtype: Any) -> Iterator[tuple[NDArray[Any] | None, list[Array]]]:
+    """Weights and `cumulants` of each part of the rows; max z - z_y is NaN where it was not needed."""
+    z = whole[0]
+    quick = dtype is np.float32 and z.dtype == np.float32 and z.flags.c_contiguous
+    power = _Powers(z.shape[1], beta) if quick else None
+    for block in chunks(whole, min(SPAN, ROWS * z.shape[1]) if quick else BLOCK):
+        yield block[2], (power and power(*block[:2])) or cumulants(*block[:2], beta, dtype)
+
+
+def add(total: SumsAtBeta, weights: NDArray[Any] | None, found: list[Array]) -> None:
+    """Adds rows, of which `each_row` found these numbers."""
+    excess, psi, *kappa = found
+    sum_of: Callable[[Array], Any] = np.sum if weights is None else weights.__matmul__
+    wide = psi if weights is None else weights * psi
+    total.rows += len(psi)
+    total.weight += len(psi) if weights is None else float(weights.sum())
+    total.excess += float(sum_of(excess))
+    total.derivatives += [*map(sum_of, (psi, *kappa))]
+    total.psi2 += float(wide @ wide)
+
+
+class _Powers:
+    """Cumulants of contiguous float32 rows without the row maximum taken out, in memory that blocks reuse.
+
+    Where exponentials overflow or vanish it returns None, and the shifted form has to do.
+    """
+
+    def __init__(self, k: int, beta: float) -> None:
+        self.k, self.beta = k, np.float32(beta)
+        self.rows = max(1, FAST // k)
+        self.e, self.q = np.empty((2, self.rows * k), np.float32)
+        self.ones = np.ones(k, np.float32)
+        self.sums = np.empty((5, 0), np.float32)
+
+    def __call__(self, z: NDArray[Any], labels: NDArray[Any]) -> list[Array] | None:
+        n = len(z)
+        if self.sums.shape[1] != n:
+            self.sums = np.empty((5, n), np.float32)
+        with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+            for start in range(0, n, self.rows):
+                rows = slice(start, start + self.rows)
+                (self._narrow if self.k < WIDE else self._wide)(z[rows], self.sums[:, rows])
+            s0, s1, s2, s3, s4 = self.sums.astype(np.float64)
+            if not (np.isfinite(s4.sum()) and s0.min() > TINY):
+                return None
+        own = z.reshape(-1)[np.arange(n) * self.k + labels].astype(np.float64)
+        return [np.full(n, np.nan), *_from_powers(s0, s1, s2, s3, s4, own)]
+
+    def _wide(self, z: NDArray[Any], out: NDArray[Any]) -> None:
+        e, q = (buffer[: z.size].reshape(z.shape) for buffer in (self.e, self.q))
+        np.multiply(z, self.beta, out=e)
+        np.exp(e, out=e)
+        np.dot(e, self.ones, out=out[0])
+        out[1] = _dot(e, z)
+        np.multiply(z, z, out=q)
+        e *= q
+        np.dot(e, self.ones, out=out[2])
+        out[3] = _dot(e, z)
+        out[4] = _dot(e, q)
+
+    def _narrow(self, z: NDArray[Any], out: NDArray[Any]) -> None:
+        d, e = (buffer[: z.size].reshape(z.shape[::-1]) for buffer in (self.q, self.e))
+        np.copyto(d, z.T)
+        np.multiply(d, self.beta, out=e)
+        np.exp(e, out=e)
+        np.dot(self.ones, e, out=out[0])
+        for power in range(1, 5):
+            e *= d
+            np.dot(self.ones, e, out=out[power])
+
+
+def cumulants(logits: NDArray[Any], labels: NDArray[Any], beta: float, dtype: Any) -> list[Array]:
+    """Per row: max z - z_y, E z - z_y, κ2, κ3, κ4 of z under softmax(β z), each (n,) float64.
+
+    Args:
+        logits: (n, K).
+        labels: (n,) integers.
+        beta: 1/T > 0.
+        dtype: of the exponentials and of the sums over classes.
+
+    Raises:
+        InputError: a true label has logit -inf.
+    """
+    return by_rows(lambda z, y: _cumulants(z, y, beta, dtype), logits, labels)
+
+
+@one_thread()
+def by_rows(
+    function: Callable[[NDArray[Any], NDArray[Any]], list[Array]],
+    logits: NDArray[Any],
+    labels: NDArray[Any],
+    elements: int = BLOCK,
+) -> list[Array]:
+    """Numbers per row, worked out on rows that stay in the cache."""
+    parts = [function(z, y) for z, y, _ in chunks((logits, labels, None), elements)]
+    return parts[0] if len(parts) == 1 else [np.concatenate(each) for each in zip(*parts, strict=True)]
+
+
+def _cumulants(logits: NDArray[Any], labels: NDArray[Any], beta: float, dtype: Any) -> list[Array]:
+    shifted, own, axis = shift(logits, labels, dtype)
+    powers = _powers(shifted, beta, axis)
+    if not np.isfinite(powers[-1].sum()):  # -inf logits (or squares that overflow): they have probability zero
+        if not np.all(np.isfinite(own)):
+            problem = "a true label has probability zero, so no temperature makes the NLL finite"
+            raise InputError(problem, "drop those rows or pass --clip")
+        gone = np.exp(shifted * dtype(beta)) == 0
+        powers = _powers(np.where(gone, dtype(0), shifted), beta, axis, keep=~gone)
+    s0, s1, s2, s3, s4 = (p.astype(np.float64) for p in powers)
+    return [-own, *_from_powers(s0, s1, s2, s3, s4, own)]
+
+
+def _from_powers(s0: Array, s1: Array, s2: Array, s3: Array, s4: Array, own: Array) -> list[Array]:
+    """E z - z_y and the cumulants 2 to 4 from Σ e^{βz} z^k."""
+    inverse = 1 / s0
+    m1, m2, m3, m4 = s1 * inverse, s2 * inverse, s3 * inverse, s4 * inverse
+    square = m1 * m1
+    k2 = m2 - square
+    k3 = m3 - m1 * (3 * m2 - 2 * square)
+    k4 = m4 - 4 * m3 * m1 - 3 * m2 * m2 + square * (12 * m2 - 6 * square)
+    return [m1 - own, k2, k3, k4]
+
+
+def expectation(logits: NDArray[Any], labels: NDArray[Any], beta: float) -> Array:
+    """E z - z_y of each row under softmax(β z), in float64."""
+
+    def some(z: NDArray[Any], y: NDArray[Any]) -> list[Array]:
+        d, own, axis = shift(z, y, np.float64)
+        e = np.exp(d * beta)
+        if np.isneginf(d).any():
+            d = np.where(e > 0, d, 0.0)
+        return [np.einsum("ij,ij->j" if axis == 0 else "ij,ij->i", e, d) / e.sum(axis=axis) - own]
+
+    return by_rows(some, logits, labels)[0]
+
+
+def series(logits: NDArray[Any], labels: NDArray[Any], beta: float) -> list[Array]:
+    """E z - z_y, κ2, κ3, κ4 and the NLL of each row as a float32 pass over a file of such rows computes them.
+
+    The NLL is NaN where exponentials need a shift.
+    """
+    powers = _Powers(logits.shape[1], beta) if logits.dtype == np.float32 else None
+
+    def some(z: NDArray[Any], y: NDArray[Any]) -> list[Array]:
+        found = powers and powers(np.ascontiguousarray(z), y)
+        if not (powers and found):
+            return [*_cumulants(z, y, beta, np.float32)[1:], np.full(len(z), np.nan)]
+        return [*found[1:], np.log(powers.sums[0], dtype=np.float64) - beta * z[np.arange(len(z)), y]]
+
+    return by_rows(some, logits, labels, min(SPAN, ROWS * logits.shape[1]))
+
+
+def shift(logits: NDArray[Any], labels: NDArray[Any], dtype: Any) -> tuple[NDArray[Any], Array, int]:
+    """Logits minus their row maximum as `dtype`, that of the label as float64, and the axis that holds the classes.
+
+    The maximum is subtracted in the logits' own precision (at least `dtype`), so a common offset costs no digits.
+    """
+    wide = np.promote_types(logits.dtype if logits.dtype.kind == "f" else np.float64, dtype)
+    z = np.asarray(logits, wide)
+    rows = np.arange(len(z))
+    if z.shape[1] < WIDE:
+        z = z.T.copy()
+        z -= z.max(axis=0)
+        return z.astype(dtype, copy=False), z[labels, rows].astype(np.float64), 0
+    z = z - top_of(z)[:, None]
+    return z.astype(dtype, copy=False), z[rows, labels].astype(np.float64), 1
+
+
+def _powers(d: NDArray[Any], beta: float, axis: int, keep: NDArray[np.bool_] | None = None) -> list[NDArray[Any]]:
+    """Σ e^{βd} d^k for k = 0..4 over the classes."""
+    if d.shape[axis] > BLOCK:  # a row that the cache does not hold is summed in parts, at twice the speed
+        halves = np.array_split(d, 2, axis), [None, None] if keep is None else np.array_split(keep, 2, axis)
+        parts = (_powers(part, beta, axis, kept) for part, kept in zip(*halves, strict=True))
+        return [left + right for left, right in zip(*parts, strict=True)]
+    e = d * d.dtype.type(beta)
+    np.exp(e, out=e)
+    if keep is not None:
+        e *= keep
+    with np.errstate(invalid="ignore", over="ignore"):  # the caller looks at what comes out
+        return _sums_of_powers(e, d, axis)
+
+
+def _sums_of_powers(e: NDArray[Any], d: NDArray[Any], axis: int) -> list[NDArray[Any]]:
+    squares = d * d
+    if axis == 0:
+        u = e * d
+        s = [e.sum(axis=0), u.sum(axis=0)]
+        e *= squares
+        u *= squares
+        squares *= e
+        return [*s, e.sum(axis=0), u.sum(axis=0), squares.sum(axis=0)]
+    s = [e.sum(axis=1), _dot(e, d)]
+    e *= squares
+    return [*s, e.sum(axis=1), _dot(e, d), _dot(e, squares)]
+
+
+def _dot(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
+    return np.asarray(VECDOT(a, b) if VECDOT else np.einsum("ij,ij->i", a, b))

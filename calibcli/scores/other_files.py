@@ -1,0 +1,204 @@
+"""PyTorch files as far as they are read without PyTorch: which program one is, checksums, what its pickle names."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import pickle
+import struct
+import zipfile
+import zlib
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from calibcli.core.errors import InputError, refusing
+from calibcli.core.options import normal
+from calibcli.scores.files import pickles
+from calibcli.scores.files.arrays import EncodedPictures, FileContents
+from calibcli.scores.files.formats.numpy import distinct_members, stored_part
+from calibcli.scores.files.roles import PAIRS, TABLE_LABELS, TEXTS
+from calibcli.scores.files.source import Source
+from calibcli.scores.files.text_tables import parsed
+
+SUFFIXES = (".pt", ".pth")
+UNREADABLE = (
+    *(pickle.UnpicklingError, RuntimeError, EOFError, ValueError, LookupError, AttributeError, TypeError, OSError),
+    *(AssertionError, NotImplementedError, RecursionError, ArithmeticError, MemoryError, struct.error),
+)
+
+
+def program(names: Collection[str]) -> str:
+    """The program of torch that a zip archive of files of these names is: TorchScript, torch.export, or ""."""
+    tails = {name.partition("/")[2] for name in names} | set(names)
+    if "constants.pkl" in tails or any(tail.startswith("code/") for tail in tails):
+        return "TorchScript"
+    exported = tails & {"archive_format", "serialized_exported_program.json"}
+    return "torch.export" if exported or any(t.startswith("models/") and not t.endswith(".npy") for t in tails) else ""
+
+
+def note_checksums(source: Source) -> int:
+    """Note what `source.sha256()` is to check, which torch does not; the bytes that the file takes when unpacked.
+
+    Raises:
+        InputError: damaged, or two members have one name.
+    """
+    if source.pread(min(2, source.size), 0) != b"PK":
+        return source.size
+    with _zip(source) as archive:
+        members = archive.infolist()
+        distinct_members(members, source)
+        for member in members:
+            if member.compress_type == zipfile.ZIP_STORED and member.CRC:  # torch can be told to write none
+                stored_part(source, member, member.filename)
+        return sum(member.file_size for member in members)
+
+
+def named(source: Source) -> set[str]:
+    """What the pickle in a .pt file names, after a look at how much work it asks for.
+
+    Raises:
+        InputError: too much, or the file is damaged.
+    """
+    if source.pread(min(2, source.size), 0) != b"PK":
+        return pickles.names(source.reader(), source.name)
+    with _zip(source) as archive:
+        found: set[str] = set()
+        for member in archive.infolist():
+            if member.filename.endswith(".pkl"):
+                with archive.open(member) as file:
+                    if not member.CRC:
+                        file._expected_crc = None  # type: ignore[attr-defined]
+                    found |= pickles.names(file, source.name)
+        return found
+
+
+@contextlib.contextmanager
+def _zip(source: Source) -> Iterator[zipfile.ZipFile]:
+    errors = (*UNREADABLE, zipfile.BadZipFile, zlib.error)
+    damaged = refusing(errors, lambda error: f"{source.name} is damaged ({str(error)[:80]})", "save it again")
+    with damaged, zipfile.ZipFile(source.reader()) as archive:
+        yield archive
+
+
+# Files that are something else than recorded outputs: named, with the commands that take them.
+
+
+CALIBRATOR = "a calibrator of calib scale"
+STATE = "calib_state"  # array of a state
+RESULT = 64 << 20  # longest result that is looked into
+WEIGHTS = (".weight", ".bias", ".running_mean")
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """What a file is, which commands take it, and what it says about itself."""
+
+    what: str
+    commands: str
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+PARTIAL = Foreign("a state of calib metrics --partial", "merge")
+"""What parts of the rows left behind, which holds scores as well."""
+
+
+def refuse(found: Foreign | None, source: Source) -> None:
+    """Raises:
+    InputError: the file is something else than recorded outputs.
+    """
+    if found is not None:
+        raise InputError(f"{source.name} is {found.what}, not recorded outputs", f"it goes to: {found.commands}")
+
+
+def before_reading(source: Source) -> Foreign | None:
+    """What the bytes tell without a reader: results of calib, programs of PyTorch, configuration."""
+    from calibcli.scores.files import pickles
+
+    head = source.pread(min(source.size, 512), 0)
+    pickled = pickles.is_pickle(head)
+    if head.lstrip()[:1] == b"{" and source.size <= RESULT:
+        return _result(source.pread(source.size, 0))
+    if head.startswith(b"PK\x03\x04"):
+        import zipfile
+
+        from calibcli.scores.files.formats.numpy import DAMAGED
+
+        try:
+            with zipfile.ZipFile(source.reader()) as archive:
+                names = archive.namelist()
+        except DAMAGED:
+            return None
+        if kind := program(names):
+            return Foreign(f"a {kind} program", "curvature, logits (with --trust: it is code)")
+        pickled = any(name.endswith("data.pkl") for name in names)
+    if pickled and (found := _pickled(source)) is not None:
+        return found
+    if Path(source.path).suffix == ".toml":
+        return Foreign("a configuration", "check (as --config)")
+    return None
+
+
+def _pickled(source: Source) -> Foreign | None:
+    """A network, or weights under a name that recorded outputs do not have, by what the pickle names."""
+    from calibcli.scores.files import pickles
+
+    try:
+        names = {name.removeprefix(pickles.STACKED) for name in named(source)}
+    except InputError:  # damaged: whoever reads it says so
+        return None
+    if any(name.startswith("torch.nn.modules.") for name in names):
+        return Foreign(
+            "a pickled network", "curvature, logits, fit (its weights with --arch; with --trust its code too)"
+        )
+    if Path(source.path).suffix not in SUFFIXES and any(name.endswith("Storage") for name in names):
+        return Foreign("a checkpoint", "curvature, logits, fit")
+    return None
+
+
+def after_reading(contents: FileContents, source: Source) -> Foreign | None:
+    """What the names and metadata of the arrays tell: calibrators, checkpoints, data sets."""
+    about = _object(contents.metadata.get("calib", ""))
+    if about.get("what") == "calibrator":
+        return Foreign(CALIBRATOR, "apply (first argument)")
+    weights = [name for name in contents.arrays if name.endswith(WEIGHTS)]
+    if "architecture" in about or weights:
+        count = sum(math.prod(array.shape) for array in contents.arrays.values())
+        facts = {"tensors": len(contents.arrays), "parameters": count}
+        facts |= {key: about[key] for key in ("architecture", "preprocess", "classes", "data") if key in about}
+        return Foreign("a checkpoint", "curvature, logits, fit", facts)
+    rows, shapes = _rows(contents), {name: list(array.shape) for name, array in contents.arrays.items()}
+    if not contents.scores and (rows or any(len(shape) >= 3 for shape in shapes.values())):
+        used_by = f"curvature, logits, fit (as --data {Path(source.path).name})"
+        return Foreign("a data set", used_by, rows or {"arrays": shapes})
+    return None
+
+
+def _rows(contents: FileContents) -> dict[str, Any]:
+    """Columns of pictures, or of texts beside labels, of a table; {} where it has neither."""
+    shape = next((array.shape for array in contents.arrays.values()), ())
+    size = {"rows": shape[0]} if shape else {}
+    pictures = [name for name, array in contents.arrays.items() if isinstance(array, EncodedPictures)]
+    if pictures:
+        return {**size, "pictures": ", ".join(pictures)}
+    labels = [name for name in contents.arrays if normal(name) in TABLE_LABELS]
+    known = {*TEXTS.names, *(name for pair in PAIRS for name in pair)}
+    texts = [name for name, array in contents.arrays.items() if normal(name) in known and array.dtype.kind == "O"]
+    return {**size, "texts": ", ".join(texts), "labels": ", ".join(labels)} if labels and texts else {}
+
+
+def _result(text: bytes) -> Foreign | None:
+    about = _object(text)
+    if "command" not in about or "schema" not in about:
+        return None
+    command = str(about["command"])
+    facts = {"command": command, "schema": about["schema"]}
+    if isinstance(about.get("estimates"), list):
+        facts["estimates"] = len(about["estimates"])
+    return Foreign(f"a result of calib {command}", "check, compare", facts)
+
+
+def _object(text: str | bytes) -> dict[str, Any]:
+    found = parsed(text)
+    return found if isinstance(found, dict) else {}

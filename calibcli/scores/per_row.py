@@ -1,0 +1,446 @@
+"""Weights of rows."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from calibcli.core.errors import InputError, UsageError, nearest
+from calibcli.scores import array_names
+from calibcli.scores.array_names import shape_text
+from calibcli.scores.files.arrays import Converted, FileColumn, FileContents, Memory, blocks, distinct, texts_of, whole
+from calibcli.scores.files.roles import IDS
+from calibcli.scores.files.source import Source, load_any
+from calibcli.scores.files.text_tables import MISSING, floats_of_text, is_number
+from calibcli.scores.predictions import Array, ArrayScores, Floats, Ints, Named, PickedScores, Predictions
+from calibcli.scores.reading_options import Reading
+
+
+def weights(values: Array, name: str, kind: str) -> Floats:
+    """Finite weights >= 0 as float64.
+
+    Raises:
+        InputError: otherwise, or `count` weights that are not whole.
+    """
+    if values.dtype.kind in "USO":
+        values = floats_of_text(values, name, "the weights")
+    w = values.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        bad = np.flatnonzero(~(np.isfinite(w) & (w >= 0)))
+    if len(bad):
+        raise InputError(f"weight {w[bad[0]]:g} in row {bad[0]} ('{name}')", "weights are finite and not negative")
+    if not w.any():
+        raise InputError(f"weights '{name}' are all 0", "pass weights that are not all 0")
+    with np.errstate(over="ignore"):
+        total = float(w.sum())
+    if kind == "count" and total > 2**53:
+        raise InputError(f"weights '{name}' count {total:.3g} rows", "use --weight-kind sampling")
+    used = w[w > 0]
+    if used.min() < 1e-100 or used.max() > 1e100:  # their squares are summed
+        problem = f"weights '{name}' run from {used.min():.3g} to {used.max():.3g}"
+        raise InputError(problem, "divide them by the largest of them")
+    odd = np.flatnonzero(w != np.floor(w))
+    if kind == "count" and len(odd):
+        problem = f"weight {w[odd[0]]:g} in row {odd[0]} ('{name}') is not a count"
+        raise InputError(problem, "use --weight-kind sampling")
+    return w
+
+
+def counted(found: Predictions) -> Predictions:
+    """Without rows of weight 0, which no number may depend on, nor a bound or a fold."""
+    if found.weights is None or found.weights.all():
+        return found
+    index = np.flatnonzero(found.weights)
+    memory = isinstance(found.scores, ArrayScores)
+    kept = found.take(index) if memory else found.with_rows(index, PickedScores(found.scores, index))
+    note = f"weight 0: {found.n - kept.n:,} of {found.n:,} rows left out"
+    return dataclasses.replace(kept, notes=[*kept.notes, note])
+
+
+# Labels in a file of their own, whose rows belong to those of the scores by their ids where both have them.
+
+
+def labels_of(source: Source, contents: Sequence[FileContents], reading: Reading, about: list[str]) -> Named:
+    """The labels of the rows of the scores; where they were put in the order of these, `about` says so.
+
+    They are the file's only array, or the one with a label's name.
+
+    Raises:
+        InputError: there are none; or a row of the scores has an id that none of theirs has, or several have.
+    """
+    held = load_any(source)
+    names = list(held.arrays)
+    name = names[0] if len(names) == 1 else array_names.pick_labels(held, None, "", source.name)
+    if name is None:
+        raise InputError(
+            f"no labels in {source.name}: it holds {array_names.describe(held)}", "name the array 'labels'"
+        )
+    labels = held.arrays[name]
+    for column, array in held.arrays.items():
+        own = None if column == name or array.shape != labels.shape[:1] else _ids(contents, column, reading)
+        if own is None or (theirs := texts_of(whole(array)).tolist()) == own:
+            continue
+        at = {id: row for row, id in enumerate(theirs)}
+        lost = next((row for row, id in enumerate(own) if id not in at), None)
+        if lost is None and len(at) == len(theirs):
+            rows = np.array([at[id] for id in own], np.int64)
+            about.append(f"labels of {source.name} belong to the rows by their '{column}'")
+            return Memory(whole(labels)[rows])
+        if column in IDS or column in (reading.ids, contents[0].ids):
+            has = (
+                f"'{column}' names rows twice" if lost is None else f"no '{column}' is {own[lost][:40]!r} (row {lost})"
+            )
+            raise InputError(f"in {source.name} {has}", "give every row of the scores its label, once")
+    return labels
+
+
+def _ids(contents: Sequence[FileContents], column: str, reading: Reading) -> list[str] | None:
+    """What names the rows of the scores, as a column of the labels' file does: of its name, or both known for ids."""
+    first, asked = contents[0].arrays, reading.ids or contents[0].ids
+    known = asked or next((n for n in first if n in IDS), "")
+    here = column if column in first else known if column in IDS else ""
+    parts = [c.arrays.get(here) for c in contents]
+    found = [part for part in parts if part is not None and len(part.shape) == 1 and part.dtype.kind in IDS.dtypes]
+    return [id for part in found for id in texts_of(whole(part)).tolist()] if len(found) == len(parts) else None
+
+
+# What belongs to a row: its label as a code 0..K-1, id, group and slices; what is wrong is said by row.
+
+
+HELD = 20_000_000  # labels beyond this many stay in the file
+OBSERVED = "pass the class that was observed, one integer per row"
+NO_LABEL = {"", "nan", "<na>", "nat"}
+MOST_NAMED = 12  # classes that an error names all of
+ABSENT = {*MISSING, *NO_LABEL}  # `none` and `na` may be classes
+WHOLE = re.compile(r"^\s*[+-]?\d{1,18}(\.0*)?\s*$")
+
+
+@dataclass(frozen=True, eq=False)
+class LabelCodes:
+    """Codes of all rows. `dropped`: mask of the rows to leave out, or None. `names`: they were names of classes."""
+
+    codes: Any
+    dropped: Array | None = None
+    notes: Sequence[str] = ()
+    counts: Mapping[int, int] = field(default_factory=dict)
+    names: bool = False
+
+
+def read_labels(labels: Named, name: str, scores: Named, classes: Sequence[str] | None, how: Reading) -> LabelCodes:
+    """Check labels against (N, C) scores and convert them to int64 codes in [0, K), where K = max(C, 2).
+
+    Args:
+        classes: names of the classes, to translate labels that are names.
+        how: what the first class is called (`label_base`, 0 or 1), and which label drops its row (`ignore_label`).
+
+    Raises:
+        InputError: any of the mistakes that labels can have.
+    """
+    (n, columns), label_base, ignore_label = scores.shape, how.label_base, how.ignore_label
+    k = max(columns, 2)
+    notes: list[str] = []
+    labels = _one_dimension(labels, name, n, notes)
+    if labels.shape[0] != n:
+        problem = f"{n:,} rows of scores but {labels.shape[0]:,} labels ('{name}')"
+        raise InputError(problem, "pass the labels of exactly these rows, in the same order")
+    if labels.dtype.kind == "b" and k > 2:
+        problem = f"labels '{name}' are true or false, there are {k} classes: do they say whether the model was right?"
+        raise InputError(problem, OBSERVED)
+    convert = _translator(labels, name, k, classes or _letters(labels, k, notes))
+    base = label_base or 0
+    ignored = None if ignore_label is None else ignore_label - base
+    codes: Named = Converted(labels, lambda block: convert(block) - base, (), np.dtype(np.int64))
+    seen = _survey(codes, ignored, k)
+    if not seen.counts and seen.negative is None and seen.beyond is None:
+        raise InputError(f"all {n:,} labels are {ignore_label}", "pass rows that have labels")
+    if seen.beyond and label_base is None:
+        _counted_from_one(codes, ignored, seen, k, scores)
+    _refuse_outside(seen, name, k, columns, base)
+    dropped = None
+    if ignored is not None:
+        dropped = np.concatenate([block == ignored for _, block in blocks(codes)])
+        total = int(dropped.sum())
+        notes.append(f"{total:,} row{'s' * (total != 1)} with label {ignore_label} dropped")
+        dropped = dropped if total else None
+    held = whole(codes) if n <= HELD else FileColumn(codes)
+    return LabelCodes(held, dropped, notes, seen.counts, labels.dtype.kind in "USO" and bool(classes))
+
+
+def as_names(labels: Named | None, name: str, classes: Sequence[str] | None) -> Named | None:
+    """Labels that are numbers as the texts that they would be in a table, where all names of the classes are numbers
+    (and not 0 .. K-1): so that they are looked up among the names, of arrays too.
+    """
+    if labels is None or classes is None or labels.dtype.kind not in "iuf" or labels.shape[1:] not in ((), (1,)):
+        return labels
+    if list(classes) == [str(i) for i in range(len(classes))] or not all(map(WHOLE.match, classes)):
+        return labels
+    if labels.dtype.kind == "f":
+        _whole_numbers(labels, name)
+    return Converted(labels, lambda block: block.astype(np.int64).astype(str), labels.shape[1:], np.dtype("U20"))
+
+
+def _refuse_outside(seen: _LabelRange, name: str, k: int, columns: int, base: int) -> None:
+    """Raises:
+    InputError: a label that is none of the classes.
+    """
+    if columns == 1 and max(seen.largest, max(seen.counts, default=0)) > 1:
+        raise InputError(
+            f"one score per row but labels up to {seen.largest + base}: is it only the score of the top class?",
+            "save the scores of every class as an array (N, K)"
+            + ("; labels 1 and 2: --label-base 1" if not base else ""),
+        )
+    if seen.negative:
+        value = seen.negative[1] + base
+        drop = "two classes called -1 and 1: --classes=-1,1; " if (value, k) == (-1, 2) else ""
+        problem = f"label {value} in row {seen.negative[0]} ('{name}') is negative"
+        raise InputError(problem, "check --label-base" if base else f"{drop}--ignore-label {value} drops such rows")
+    if seen.beyond:
+        raise InputError(
+            f"label {seen.beyond[1] + base} in row {seen.beyond[0]} ('{name}') is outside {base}..{k - 1 + base}, "
+            f"as there are {k} score columns",
+            "do the scores and labels belong together? if the first class is called 1: --label-base 1",
+        )
+
+
+def _one_dimension(labels: Named, name: str, n: int, notes: list[str]) -> Named:
+    shape = labels.shape
+    if len(shape) == 1:
+        return labels
+    if len(shape) == 2 and shape[1] == 1:
+        notes.append(f"labels '{name}' have shape {tuple(shape)}: read as ({shape[0]},)")
+        return Converted(labels, lambda block: block[:, 0], (), labels.dtype)
+    if len(shape) == 2 and shape[0] == 1 and shape[1] == n:
+        notes.append(f"labels '{name}' have shape {tuple(shape)}: read as ({n},)")
+        return Memory(whole(labels)[0])
+    if len(shape) != 2 or labels.dtype.kind not in "biuf":
+        problem = f"labels '{name}' have shape {shape_text(labels)}"
+        raise InputError(problem, "pass one label per row: shape (N,), integers")
+    ones, hard, simplex, first_soft = True, True, True, -1
+    for start, stored in blocks(labels):
+        block = stored.astype(np.float64)
+        zero_one = ((block == 0) | (block == 1)).all(axis=1)
+        hard &= bool(zero_one.all())
+        ones &= bool((zero_one & (block.sum(axis=1) == 1)).all())
+        inside = (block >= -1e-6).all(axis=1) & (np.abs(block.sum(axis=1) - 1) < 1e-2)
+        simplex &= bool(inside.all())
+        if first_soft < 0 and not zero_one.all():
+            first_soft = start + int(np.flatnonzero(~zero_one)[0])
+    if ones:
+        notes.append(f"labels '{name}' are one-hot {tuple(shape)}: converted to class numbers")
+        return Converted(labels, lambda block: block.argmax(axis=1), (), np.dtype(np.int64))
+    if hard:
+        problem = f"labels '{name}' {tuple(shape)} have rows with several classes or none: multi-label targets"
+        raise InputError(problem, "add --multilabel to measure every label as a binary problem of its own")
+    if simplex:
+        raise InputError(f"labels '{name}' {tuple(shape)} are soft targets (row {first_soft} is not one-hot)", OBSERVED)
+    problem = f"labels '{name}' have shape {shape_text(labels)} and are neither one-hot nor 0/1"
+    raise InputError(problem, "pass one integer label per row")
+
+
+def _translator(labels: Named, name: str, k: int, classes: Sequence[str] | None) -> Callable[[Array], Ints]:
+    """A function from a block of labels as they are to int64."""
+    kind = labels.dtype.kind
+    if labels.dtype == np.uint64:
+        return lambda block: np.minimum(block, np.uint64(2**62)).astype(np.int64)
+    if kind in "biuf":
+        if kind == "f":
+            _whole_numbers(labels, name)
+        return lambda block: block.astype(np.int64)
+    texts: set[str] = set()
+    for _, block in blocks(labels):
+        texts.update(_texts(block))
+        if len(texts) > 1_000_000:
+            break
+    known = {name: i for i, text in enumerate(classes or ()) for name in (_plain(text), text)}
+    if known and all(t in known or _plain(t) in known for t in texts):
+        return _lookup({t: known.get(t, known.get(_plain(t), 0)) for t in texts})
+    if all(WHOLE.match(t) for t in texts):
+        return _lookup({t: int(float(t)) for t in texts})
+    strange = sorted(t for t in texts if not WHOLE.match(t) and t.strip() not in known)
+    refuse_missing(labels, name, strange)
+    odd = strange[0]
+    if classes:
+        near = nearest(odd, classes)
+        raise InputError(
+            f"label {odd[:40]!r} ('{name}') is not one of the {len(classes)} classes",
+            f"did you mean {near!r}?" if near else "give --classes every name, in the order of the score columns",
+        )
+    if all(is_number(t) for t in texts):
+        raise InputError(f"labels '{name}' are not whole numbers ({odd[:20]}): soft targets?", OBSERVED)
+    shown = ", ".join(sorted(texts)[:4])[:80]
+    problem = f"labels '{name}' are names ({shown}{', ...' if len(texts) > 4 else ''})"
+    import shlex
+
+    every = sorted({text.strip() for text in texts})
+    fix = "pass --classes A,B,C: all class names in the order of the score columns"
+    if len(every) == k <= MOST_NAMED and not any("," in one for one in every):
+        fix = f"pass --classes {shlex.quote(','.join(every))} if that is the order of the score columns, else in theirs"
+    raise InputError(problem, fix)
+
+
+def refuse_missing(labels: Named, name: str, texts: Sequence[str]) -> None:
+    """Refuse rows without a label, where one of the texts that are no class says so.
+
+    Raises:
+        InputError: there are such rows.
+    """
+    absent = {text.strip() for text in texts if text.strip().lower() in ABSENT}
+    every = ((start + i, text) for start, block in blocks(labels) for i, text in enumerate(_texts(block)))
+    rows = [(row, text) for row, text in every if text.strip() in absent] if absent else []
+    if not rows:
+        return
+    (row, text), several = rows[0], "1 row has" if len(rows) == 1 else f"{len(rows):,} rows have"
+    problem = f"{several} no label ('{name}' is {text.strip()!r} in row {row})"
+    raise InputError(problem, "give every row a label, or leave those rows out")
+
+
+def _letters(labels: Named, k: int, notes: list[str]) -> list[str] | None:
+    """A, B, C, ... where the labels of classes without names are such letters."""
+    alphabet = [chr(ord("A") + i) for i in range(min(k, 26))]
+    if labels.dtype.kind not in "USO" or len(labels.shape) != 1 or k > 26:
+        return None
+    if any(text.strip() not in alphabet for _, block in blocks(labels) for text in set(_texts(block))):
+        return None
+    notes.append(f"labels are letters: {alphabet[0]} is the first class, {alphabet[-1]} the last")
+    return alphabet
+
+
+def _counted_from_one(labels: Named, ignored: int | None, seen: _LabelRange, k: int, scores: Named) -> None:
+    if seen.largest != k or 0 in seen.counts:
+        return
+    block = scores.read(0, min(labels.shape[0], 20_000))
+    best = block.argmax(axis=1) if block.shape[1] > 1 else (block[:, 0] > 0.5).astype(np.int64)
+    codes = labels.read(0, len(best))
+    usable = np.ones(len(codes), bool) if ignored is None else codes != ignored
+    if not usable.any():
+        return
+    shifted, plain = np.mean((codes - 1 == best)[usable]), np.mean((codes == best)[usable])
+    if shifted > plain:
+        raise InputError(
+            f"labels run from 1 to {k} for {k} classes; reduced by one they match the top class in {shifted:.0%} of "
+            f"the rows, unchanged in {plain:.0%}",
+            "pass --label-base 1",
+        )
+
+
+@dataclass
+class _LabelRange:
+    """Rows per class, and (row, code) of the first label below 0 and of the first above k - 1."""
+
+    counts: dict[int, int]
+    negative: tuple[int, int] | None = None
+    beyond: tuple[int, int] | None = None
+    largest: int = -1
+
+
+def _survey(labels: Named, ignored: int | None, k: int) -> _LabelRange:
+    total = np.zeros(k, np.int64)
+    seen = _LabelRange({})
+    for start, codes in blocks(labels):
+        if ignored is None and len(codes) and codes.min() >= 0 and codes.max() < k:
+            total += np.bincount(codes, minlength=k)
+            seen.largest = max(seen.largest, int(codes.max()))
+            continue
+        usable = np.ones(len(codes), bool) if ignored is None else codes != ignored
+        low = np.flatnonzero(usable & (codes < 0))
+        high = np.flatnonzero(usable & (codes >= k))
+        if len(low) and seen.negative is None:
+            seen.negative = (start + int(low[0]), int(codes[low[0]]))
+        if len(high) and seen.beyond is None:
+            seen.beyond = (start + int(high[0]), int(codes[high[0]]))
+        if usable.any():
+            seen.largest = max(seen.largest, int(codes[usable].max()))
+        total += np.bincount(codes[usable & (codes >= 0) & (codes < k)], minlength=k)
+    seen.counts = {i: int(c) for i, c in enumerate(total) if c}
+    return seen
+
+
+def _whole_numbers(labels: Named, name: str) -> None:
+    for start, block in blocks(labels):
+        with np.errstate(invalid="ignore"):
+            odd = np.flatnonzero(~(np.floor(block) == block) | (np.abs(block) > 2**53))
+        if len(odd):
+            value = float(block[odd[0]])
+            row = start + int(odd[0])
+            if np.isnan(value):
+                raise InputError(f"label in row {row} ('{name}') is NaN", "give every row a label, or drop the row")
+            problem = f"labels '{name}' are not whole numbers (row {row} has {value:g}): soft targets?"
+            raise InputError(problem, OBSERVED)
+
+
+def _plain(text: str) -> str:
+    """A name without blanks around it; of 3.0, 3."""
+    return str(int(float(text))) if WHOLE.match(text) else text.strip()
+
+
+def _lookup(table: Mapping[str, int]) -> Callable[[Array], Ints]:
+    def convert(block: Array) -> Ints:
+        return np.fromiter((table[text] for text in _texts(block)), np.int64, len(block))
+
+    return convert
+
+
+def _texts(block: Array) -> list[str]:
+    """Objects one by one: an array of the longest text would be large."""
+    return [str(text) for text in block.tolist()] if block.dtype.kind == "O" else texts_of(block).tolist()
+
+
+def columns(
+    contents: Sequence[FileContents],
+    sources: Sequence[Source],
+    reading: Reading,
+    n: int,
+    keep: Ints | None,
+    score_name: str,
+    label_name: str,
+    notes: list[str],
+) -> dict[str, Any]:
+    """The fields of `Predictions` that are asked for, or found (ids), of the rows that are kept."""
+
+    def column(name: str, option: str) -> Array:
+        parts: list[Named] = [array_names.column(c, name, option, s.name) for c, s in zip(contents, sources)]
+        array = parts[0] if len(parts) == 1 else Memory(np.concatenate([texts_of(whole(p)) for p in parts]))
+        return _per_row(array, name, option, n, keep)
+
+    out: dict[str, Any] = {}
+    ids = reading.ids
+    if ids is None and len(contents) == 1 and n <= HELD:
+        ids = contents[0].ids or IDS.first(contents[0].arrays, (n,))
+        ids = None if ids in (score_name, label_name) else ids
+    if ids:
+        out["ids"] = column(ids, "--ids")
+        unique = distinct(out["ids"])
+        if unique < len(out["ids"]):
+            notes.append(f"ids '{ids}': {len(out['ids']) - unique:,} rows repeat an earlier id")
+    if reading.weights:
+        if reading.weight_kind not in ("sampling", "count"):
+            raise UsageError(f"--weight-kind {reading.weight_kind} is unknown", "choose sampling or count")
+        out["weights"] = weights(column(reading.weights, "--weights"), reading.weights, reading.weight_kind)
+        out["weight_kind"] = reading.weight_kind
+    if group := reading.group or contents[0].groups:
+        out["group_names"], codes = np.unique(column(group, "--group"), return_inverse=True)
+        out["groups"] = codes.astype(np.int64)
+    if reading.by:
+        found = {name: column(name, "--by") for name in reading.by}
+        kept = "fiu" if reading.numbers else ""
+        out["slices"] = {name: a if a.dtype.kind in kept else texts_of(a) for name, a in found.items()}
+    return out
+
+
+def _per_row(array: Named, name: str, option: str, n: int, keep: Ints | None) -> Array:
+    """One value per row, of the rows that are kept.
+
+    Raises:
+        InputError: another shape.
+    """
+    if len(array.shape) == 2 and array.shape[1] == 1:
+        array = Memory(whole(array)[:, 0])
+    if array.shape != (n,):
+        raise InputError(f"{option} {name} has shape {shape_text(array)} for {n:,} rows", "pass one value per row")
+    values = whole(array)
+    return values if keep is None else values[keep]

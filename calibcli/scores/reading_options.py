@@ -1,0 +1,132 @@
+"""How recorded outputs, a checkpoint and its data set are read, as options. Light: no NumPy, no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from calibcli.core.errors import UsageError
+from calibcli.core.options import Label, Seed, option
+from calibcli.core.options import Rows as Count
+
+DATA = "Data set: arrays (file.npz#test), image folder, CSV, parquet, or module:function."
+MODEL = "Checkpoint: .safetensors, .pt, .pth, .ckpt, .onnx, a Hugging Face or timm folder, shards, ..."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """How to read; each field but the last three is an option of commands: `numbers` keeps columns of numbers as they
+    are, where `by` has them as texts; without `hashed` no digest of a file is taken. See `recorded.read`."""
+
+    PANEL: ClassVar[str] = "How the file is read"
+    OFTEN: ClassVar[tuple[str, ...]] = ("scores", "labels", "classes", "event", "kind", "by")  # what --help shows of it
+
+    scores: str | None = option(None, "Array or column group with the scores.", metavar="KEY")
+    labels: str | None = option(None, "Array with the labels, or a file of them.", metavar="KEY|FILE")
+    classes: str | Sequence[str] | None = option(
+        None, "Class names, in the order of the scores.", metavar="A,B,..|FILE", kind=str
+    )
+    event: str | None = option(None, "Of two classes, the one that is measured; default: the second.", metavar="NAME")
+    kind: str | None = option(None, "logits, probabilities or log_probabilities; recognised if left out.")
+    confidence: str | None = option(None, "Column with the confidence, where no other score is known.", metavar="KEY")
+    correct: str | None = option(
+        None, "Column that says whether the prediction was right: 1 or 0, yes or no.", metavar="KEY"
+    )
+    confidence_scale: Literal["1", "10", "100", "percent"] | None = option(
+        None, "What a confidence is out of: 1, 10, 100 or percent."
+    )
+    label_base: Label | None = option(None, "What the first class is called (1: labels 1..K).")
+    ignore_label: Label | None = option(None, "Drop rows with this label, e.g. -100.")
+    drop_nonfinite: bool = option(False, "Drop (and count) rows with NaN or infinite scores.")
+    clip: bool = option(False, "Raise probabilities below 1e-15 to it, so that the NLL is finite.")
+    multilabel: bool = option(False, "Targets (N, L) of 0 and 1: every label is binary.")
+    weights: str | None = option(None, "Array with sample weights.", metavar="KEY")
+    weight_kind: str = option("sampling", "sampling (inverse probability) or count (frequency).")
+    ids: str | None = option(None, "Array with the names of the rows.", metavar="KEY")
+    group: str | None = option(None, "Array that says which rows belong together.", metavar="KEY")
+    by: Sequence[str] = option(
+        (), "Also measure the rows of each value of this array. Repeatable.", metavar="KEY", kind=tuple[str, ...]
+    )
+    no_header: bool = option(False, "A text table without a header row: columns are called 0, 1, ...")
+    shards: bool = option(False, "Several files are parts of one data set.")
+    tasks: bool = option(False, "Several files are tasks of one evaluation: each beside all, and their mean.")
+    lm_norm: Literal["sum", "char", "byte", "pmi"] | None = option(
+        None,
+        "Log-likelihoods of lm-eval: summed (default), per character, per byte, or less those without the question.",
+    )
+    choices: str | Sequence[str] | None = option(
+        None, "What a model answered with, whose tokens' log-probabilities are read.", metavar="A,B,..|FILE", kind=str
+    )
+    unlisted: Literal["bound", "drop"] | None = option(
+        None,
+        "A choice that is not among a token's alternatives: bound gives it the least log-probability listed, drop "
+        "leaves its row out; both where more than 1 % of the rows lack one.",
+    )
+    numbers: bool = False
+    need_labels: bool = True
+    hashed: bool = True
+
+    def whole(self, command: str) -> Reading:
+        """This reading, of a command that takes the rows of one problem as a whole.
+
+        Raises:
+            UsageError: `by` or `multilabel`, which split them.
+        """
+        if self.multilabel:
+            raise UsageError(f"{command} takes one label per row", "pass one label at a time as a binary problem")
+        if self.by:
+            raise UsageError(f"{command} takes all rows together, --by splits them", "write a file for each slice")
+        return self
+
+
+@dataclass(frozen=True)
+class ReaderOptions:
+    """What the user said that readers are to know.
+
+    Attributes:
+        no_header: the first row of a text table is one of its rows.
+        lm_norm: how log-likelihoods are made comparable, "" for the default.  choices: what the model chose from.
+        unlisted: what becomes of rows with a choice that is not listed, `bound` or `drop`; "" where nothing was said.
+    """
+
+    lm_norm: str = ""
+    choices: tuple[str, ...] = ()
+    unlisted: str = ""
+    no_header: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkOptions:
+    """Of `checkpoint.load`."""
+
+    arch: str | None = option(
+        None, "Architecture: resnet:depth=20 (calib list architectures), timm:NAME, torchvision:NAME or module:factory."
+    )
+    arch_file: str | None = option(None, "Architecture from your own file: net.py:factory.")
+    trust: bool = option(False, "Allow files that hold code (pickles, TorchScript, .pt2).")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetOptions:
+    """Of `dataset.load`."""
+
+    mean: str | None = option(None, "Per-channel mean of the inputs scaled to [0, 1], such as 0.49,0.48,0.45.")
+    std: str | None = option(None, "Per-channel standard deviation, such as 0.2,0.2,0.2.")
+    size: str | None = option(
+        None, "Size that pictures are brought to: 224 (shorter side, then the middle), 256/224, 224x192, none."
+    )
+    resize: str | None = option(
+        None, "What pictures are resized to: 256 (shorter side), 224x192 or none; before the model's own."
+    )
+    crop: str | None = option(None, "The middle that is then kept: 224, 224x192 or none.")
+    interpolation: str | None = option(None, "Of resizing: bilinear, bicubic, nearest, lanczos, box or hamming.")
+    layout: str | None = option(None, "NHWC, NCHW or flat.")
+    inputs: str | None = option(
+        None, "Array with the inputs; several, by comma, go to the model by name.", metavar="KEY"
+    )
+    labels: str | None = option(None, "Array or column with the labels; of a .npy, a file of them.", metavar="KEY|FILE")
+    subset: Count | None = option(None, "Use so many rows, drawn at random with --split-seed.")
+    split_seed: Seed | None = option(
+        None, "Seed of which rows are used and held out, apart from --seed; default: 0, or the split's own."
+    )

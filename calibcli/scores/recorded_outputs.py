@@ -1,0 +1,455 @@
+"""What was asked of evaluations, and the files of a folder: seldom needed when files are opened."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calibcli.core.errors import InputError, UsageError, did_you_mean
+from calibcli.core.files import reading as reading_from
+from calibcli.core.options import check_options
+from calibcli.scores import array_names, confidence, other_files, per_row, positive_class, tasks
+from calibcli.scores.array_names import kind_option
+from calibcli.scores.files import locations
+from calibcli.scores.files.arrays import FileContents, Joined, blocks, class_names, texts_of, whole
+from calibcli.scores.files.roles import CLASSES
+from calibcli.scores.files.source import FORMATS, Digests, Source, by_suffix, fingerprint, load_any, suffixes
+from calibcli.scores.input_mistakes import Nonfinite, Outcome, Repeated
+from calibcli.scores.per_row import LabelCodes, as_names, counted, read_labels
+from calibcli.scores.positive_class import BinaryReading, swapped, two
+from calibcli.scores.predictions import Ints, Kind, Named, Predictions, Progress
+from calibcli.scores.reading_options import ReaderOptions, Reading
+from calibcli.scores.score_kind import KeptRows, Scan, decide_kind, evidence, scan
+
+MEANS_MORE = frozenset("*?[:")  # in a path that may be a pattern or an address
+
+
+def asked_of(reading: Reading) -> ReaderOptions:
+    """What readers of evaluations are to know.
+
+    Raises:
+        UsageError: choices that are too few or the same.
+    """
+    choices = tuple(class_names(reading.choices)) if reading.choices else ()
+    if choices and (len(set(choices)) < max(len(choices), 2) or not all(choices)):
+        raise UsageError(f"--choices {','.join(choices)[:40]}", "name two or more different ones: --choices A,B,C,D")
+    return ReaderOptions(reading.lm_norm or "", choices, reading.unlisted or "", reading.no_header)
+
+
+def unused(contents: FileContents, source: Source) -> None:
+    """Refuse what was asked of an evaluation where the file is none, or one of another kind.
+
+    Raises:
+        InputError: --lm-norm, --choices or --unlisted would have no effect.
+    """
+    if source.asked.no_header and contents.format not in ("csv", "tsv"):
+        raise InputError(f"--no-header is for text tables; {source.name} is read as {contents.format}", "leave it out")
+    for name in ("lm_norm", "choices", "unlisted"):
+        if getattr(source.asked, name) and name not in contents.used and not contents.lacking:
+            flag = f"--{name.replace('_', '-')}"
+            of = "log-likelihoods of lm-eval or LightEval" if name == "lm_norm" else "log-probabilities of tokens"
+            raise InputError(f"{flag} is for {of}; {source.name} is read as {contents.format}", "leave it out")
+
+
+def sources(paths: Sequence[str | Path], reading: Reading) -> list[Source]:
+    """The files, opened, those in a folder too; the parts of one data set know their folder.
+
+    Raises:
+        InputError: as `parts` and `tasks_in`.
+    """
+    asked, found = asked_of(reading), []
+    for path in paths:
+        for file in files_of(path, reading):
+            found.append(Source(file, asked=asked))
+            found[-1].folder = str(path) if saved(path) else ""
+    return found
+
+
+def files_of(path: str | Path, reading: Reading) -> list[str | Path]:
+    """The files that a path stands for: itself, those of a pattern, or what is in a folder or at an address.
+
+    Raises:
+        InputError: there are none; else as `parts` and `tasks_in`.
+    """
+    if os.path.isfile(path):
+        return [path]
+    if os.path.isdir(path):
+        reading_from(path)
+    if saved(path):
+        return [*parts(Path(path))]
+    if os.path.isdir(path) and reading.tasks:
+        return [*tasks_in(Path(path))]
+    if os.path.isdir(path) or MEANS_MORE & set(str(path)):
+        return locations.found(path, [suffix for name in FORMATS for suffix in suffixes(name)])
+    return [path]
+
+
+def saved(path: str | Path) -> bool:
+    """Whether this is a folder that `save_to_disk` made."""
+    return any(os.path.isfile(os.path.join(path, name)) for name in (locations.STATE, locations.PARTS))
+
+
+def tasks_in(folder: Path) -> list[Path]:
+    """The files of a folder that a harness wrote, one for each task.
+
+    Raises:
+        InputError: none, or two runs of one task.
+    """
+    from calibcli.scores.files.evals.lm_eval import task_of
+
+    found = sorted(p for p in folder.iterdir() if known(p) and not p.name.startswith((".", "results")))
+    if not found:
+        raise InputError(f"no evaluations in {folder}", "name the files, or the folder that they lie in")
+    runs = Counter(task_of(p.name) for p in found)
+    twice = next((task for task, count in runs.items() if count > 1), None)
+    if twice is not None:
+        problem = f"{folder} holds {runs[twice]} runs of the task {twice}"
+        raise InputError(problem, "name the files, one of each task")
+    return found
+
+
+def known(path: Path) -> bool:
+    """Whether its suffix is of a format, compressed or not."""
+    return path.is_file() and bool(by_suffix(locations.suffix(path.name)))
+
+
+def parts(folder: Path) -> list[Path]:
+    """The files of a folder that `save_to_disk` made.
+
+    Raises:
+        InputError: a folder with several splits, or of another kind.
+    """
+    if (folder / locations.PARTS).is_file():
+        splits = sorted(p.parent.name for p in folder.glob(f"*/{locations.STATE}"))
+        fix = f"choose one: {folder / (splits or ['test'])[0]}"
+        raise InputError(f"{folder} holds several splits: {', '.join(splits)}", fix)
+    return locations.saved(folder)
+
+
+# Recorded outputs: a file with scores and labels, recognised, checked in one pass, and read in blocks ever after.
+
+
+Paths = str | Path | Sequence[str | Path]
+LARGEST = 1e75  # of a score: its fourth power is a number
+
+
+def read(path: Paths, *, progress: Progress | None = None, **how: Any) -> Predictions:
+    """Read recorded outputs.
+
+    >>> rows = calibcli.read("sample_data/test.npz", by=["ink"])
+    >>> rows.n, rows.k, sorted(set(rows.slices["ink"].tolist()))
+    (997, 10, ['heavy', 'light'])
+
+    Args:
+        path: a file (`calib list formats`; `-` is stdin), several that are parts of one data set (`shards=True`) or
+            tasks of one evaluation (`tasks=True`), or what stands for parts: a pattern, a folder, an address (`s3://`).
+        how: what follows.  scores, labels: names of the arrays; `labels` may be a file of its own.
+        classes: names of the classes in the order of the score columns, as a list, `a,b,c`, or a file.
+        event: of two classes, the one that is measured; of one column, the class that it is the probability of.
+        kind: `logits`, `probabilities` or `log_probabilities`, where recognition would be wrong.
+        confidence, correct: names of two arrays, how sure each prediction was and whether it was right, where that is
+            all there is.  confidence_scale: what a confidence is out of, `1`, `10`, `100` or `percent`.
+        label_base: what the first class is called.  ignore_label: rows with this label are dropped.
+        drop_nonfinite: drop rows with NaN or infinite scores.  clip: raise probabilities to 1e-15, for a finite NLL.
+        weights, ids, group, by: names of further arrays (N,).  weight_kind: `sampling` or `count`.
+        lm_norm: of log-likelihoods: `sum`, `char`, `byte` or `pmi`.  choices: what a chat chose from, as for `classes`.
+        unlisted: `bound` or `drop`, what becomes of rows of a chat in which a choice is not among the alternatives.
+        need_labels: whether labels must be there and right; else, where they are not, a note says so, all labels are 0
+            and `facts["labelled"]` is False.
+        progress: called with (fraction, text).
+
+    Returns:
+        Predictions whose scores are read from the file in blocks. Probabilities become their logarithms there.
+
+    Raises:
+        InputError: the file, or what is in it, is refused (exit 4).
+        UsageError: an option has a value that cannot be.
+    """
+    reading = reading_of(how)
+    if reading.multilabel:
+        raise UsageError("--multilabel gives one data set per label", "call multilabel.read")
+    sources = open_all(path, reading)
+    return predictions([load(source) for source in sources], sources, reading, progress)
+
+
+def provenance(found: Predictions) -> list[dict[str, Any]]:
+    """Path and sha256 of each file that was read, for the provenance of a result."""
+    return [dict(file) for file in found.facts["files"]]
+
+
+def reading_of(how: Mapping[str, Any]) -> Reading:
+    """The options as a `Reading`.
+
+    Raises:
+        UsageError: there is no such option.
+    """
+    known = {f.name for f in dataclasses.fields(Reading)}
+    for name in how:
+        if name not in known:
+            raise UsageError(f"unknown option '{name}' of reading", did_you_mean(name, known))
+    return Reading(**({**how, "by": (how["by"],)} if isinstance(how.get("by"), str) else how))
+
+
+def open_all(path: Paths, reading: Reading) -> list[Source]:
+    """The files, opened; of a folder that `save_to_disk` made, those that it consists of; of tasks, those in a folder.
+
+    Raises:
+        InputError: several files without `shards` or `tasks`.
+    """
+    check_options(reading)
+    paths = [path] if isinstance(path, str | Path) else list(path)
+    if not paths:
+        raise UsageError("no input file", "name a file with scores and labels, or - for stdin")
+    if reading.shards and reading.tasks:
+        raise UsageError("--shards and --tasks", "pass one: parts of one data set, or tasks of one evaluation")
+    if len(paths) > 1 and not (reading.shards or reading.tasks):
+        problem = f"{len(paths)} files: parts of one data set, several models, or tasks of one evaluation?"
+        shown = " ".join(str(p) for p in paths[:3])
+        raise InputError(problem, f"parts: --shards; tasks: --tasks; models: calib compare {shown}")
+    if not (reading.choices or reading.unlisted or reading.lm_norm or reading.no_header) and all(
+        os.path.isfile(p) for p in paths
+    ):
+        return [Source(p) for p in paths]
+
+    return sources(paths, reading)
+
+
+def load(source: Source) -> FileContents:
+    """As `load_any`, for files of recorded outputs.
+
+    Raises:
+        InputError: it is something else of calib's or of a model's; or it has no use for what was asked.
+    """
+    try:
+        contents = load_any(source)
+        if source.asked != ReaderOptions():
+            unused(contents, source)
+        if other_files.STATE in contents.arrays:
+            other_files.refuse(other_files.PARTIAL, source)
+        if array_names.candidates(contents) or contents.lacking or confidence.columns(contents):
+            return contents
+        contents = array_names.grouped(contents, None, source.name)
+        if contents.scores:
+            return contents
+    except InputError:
+        other_files.refuse(other_files.before_reading(source), source)
+        raise
+    other_files.refuse(other_files.before_reading(source) or other_files.after_reading(contents, source), source)
+    return contents
+
+
+def _task(contents: FileContents, source: Source) -> str:
+    """The task that a file says it is of; "" where that is the name of the file alone."""
+    return "" if contents.task == source.stem else contents.task
+
+
+def predictions(
+    contents: Sequence[FileContents], sources: Sequence[Source], reading: Reading, progress: Progress | None = None
+) -> Predictions:
+    """Mistake the arrays of all files as one data set; of tasks, each by itself."""
+    check_options(reading)
+    if contents[0].table and not contents[0].scores:
+        contents = [array_names.grouped(c, reading.scores, s.name) for c, s in zip(contents, sources)]
+    if reading.tasks:
+        one = dataclasses.replace(reading, tasks=False, by=tuple(name for name in reading.by if name != tasks.TASK))
+        files = tasks.files_of(contents, sources)
+        parts = [predictions(*each, one, progress) for each in files]
+        return tasks.joined(parts, tasks.names_of([c[0].task or Path(s[0].folder or s[0].stem).name for c, s in files]))
+    if len(contents) > 1 and not reading.shards:
+        tasks.refuse_several(_task(c, s) for c, s in zip(contents, sources))
+    first = contents[0]
+    alone = reading.confidence or reading.correct or not (reading.scores or array_names.candidates(first))
+    if alone and (columns := confidence.columns(first, reading, sources[0].name)):
+        found = confidence.predictions(contents, sources, reading, columns)
+    else:
+        found = _one(contents, sources, reading, progress)
+    return counted(found) if reading.weights and reading.need_labels else found
+
+
+@np.errstate(all="ignore")  # what is not finite is counted and told
+def _one(
+    contents: Sequence[FileContents], sources: Sequence[Source], reading: Reading, progress: Progress | None
+) -> Predictions:
+    """One data set, of one file or of its parts."""
+    first, where = contents[0], sources[0].name if len(sources) == 1 else f"{len(sources)} shards"
+    name = array_names.pick_scores(first, reading.scores, sources[0].name)
+    raw, ragged = _joined_scores(contents, sources, reading)
+    notes = [remark for c in contents for remark in c.about]
+    label_name, raw_labels, label_file = label_array(contents, sources, reading, name, notes)
+    if raw_labels is None and reading.need_labels:
+        problem = f"no labels in {where}: it holds {array_names.describe(first)}"
+        raise InputError(problem, "choose them with --labels KEY, or --labels FILE for a file of their own")
+    count = raw_labels.shape[0] if raw_labels is not None and reading.need_labels else None
+    scores = array_names.held(array_names.two_dimensional(raw, name, where, count, bool(kind_option(reading.kind))))
+    n, width, k = *scores.shape, max(scores.shape[1], 2)
+    array_names.refuse_verdicts(name, label_name, where, width)
+    classes, confirmed = classes_of(first, reading, name, k)
+    of: BinaryReading | None = None
+    labels: LabelCodes | None = None
+    with Digests([*sources, *label_file], reading.hashed) as digests:
+        try:
+            if width > 2 and not reading.event:
+                of = BinaryReading(classes, as_names(raw_labels, label_name, classes))
+            else:
+                of = two(reading, name, width, classes, raw_labels, label_name)
+                if width == 2 and classes is None and of.classes and not reading.event:
+                    notes.append(f"the score columns are read as of {of.classes[0]} and {of.classes[1]}, in this order")
+            if of.labels is not None:
+                labels = read_labels(of.labels, label_name, scores, of.classes, reading)
+        except InputError as error:
+            if reading.need_labels:
+                raise
+            notes.append(f"labels are not used: {error.problem}")
+            of = of or two(reading, name, width, classes, None, "")
+        rows, found, kind = _checked(scores, labels, first, name, reading, ragged, notes, progress)
+        if found.forced is None and width == 1:
+            positive_class.refuse_top(found, rows, kind, first, name, label_name, of.classes[1] if of.classes else "")
+        sure = (confirmed and not (labels and labels.names)) or not reading.need_labels
+        notes += found.verdicts(Outcome(found, kind, of.classes, bool(reading.weights), reading.clip, sure))
+        further = per_row.columns(contents, sources, reading, n, rows.keep, name, label_name, notes)
+        files = digests.files()
+    read = Predictions(
+        scores=array_names.as_scores(rows.scores, kind, clip=reading.clip, ends=found.ends),
+        labels=np.zeros(rows.scores.shape[0], np.int64) if rows.codes is None else rows.codes,
+        kind=kind,
+        source=where,
+        classes=of.classes,
+        notes=notes,
+        sha256=fingerprint(files[: None if len(sources) > 1 else 1]),
+        facts={
+            "format": first.format,
+            "scores": name,
+            "labels": label_name,
+            "labelled": labels is not None,
+            "label_values": None if labels is None else _label_values(labels, of, k, reading.label_base or 0),
+            "dtype": str(scores.dtype),
+            "kind": kind,
+            "why": "given by --kind" if found.forced else evidence(found, kind),
+            "columns": width,
+            "class_rows": {} if labels is None else {str(c): count for c, count in labels.counts.items()},
+            "repeated_rows": found[Repeated].count,
+            "copies": found[Repeated].copies(found.n),
+            "files": files,
+            "evaluation": dict(first.facts),
+            "task": _task(first, sources[0]),
+            "choices_vary": (varied := ragged and found.nonfinite.masked.count > 0),
+            **(found.nonfinite.guess(k) if varied else {}),
+            "folded": array_names.folded(first),
+        },
+        **further,
+    )
+    return swapped(read) if of.first else read
+
+
+def _checked(
+    scores: Named,
+    labels: LabelCodes | None,
+    contents: FileContents,
+    name: str,
+    reading: Reading,
+    ragged: bool,
+    notes: list[str],
+    progress: Progress | None,
+) -> tuple[KeptRows, Scan, Kind]:
+    """The rows that are kept after one look at all of them, what was seen, and the kind of scores."""
+    rows = KeptRows(scores, None if labels is None else labels.codes)
+    if labels is not None:
+        notes += labels.notes
+        rows = rows if labels.dropped is None else rows.without(np.flatnonzero(labels.dropped))
+    decimals, drop = contents.decimals.get(name), reading.drop_nonfinite
+    forced, declared = kind_option(reading.kind), array_names.declared_kind(contents, name)
+    found = scan(rows.scores, rows.codes, decimals=decimals, collect=drop, forced=forced, progress=progress)
+    half, bad = scores.dtype.itemsize <= 2, found.nonfinite
+    masks = ragged or forced is not None
+    if drop and not found.finite:
+        raise InputError(f"all {found.n:,} rows hold NaN or infinite scores", "save the scores again, as float32")
+    if bad.count and not drop:
+        bad.refuse(masks, half)
+    kind = decide_kind(found, declared, name)
+    masks = masks or kind == "log_probabilities"
+    if drop:
+        index: Ints = np.concatenate([*bad.bad, np.empty(0, np.int64)])
+        if bad.masked.count and not masks:
+            masked = [np.isneginf(block).any(axis=1) for _, block in blocks(rows.scores)]
+            index = np.union1d(index, np.flatnonzero(np.concatenate(masked)))
+        if 0 < len(index) < found.n:
+            rows = rows.without(index)
+            notes.append(f"{len(index):,} of {found.n:,} rows with NaN or infinite scores dropped")
+            bad = Nonfinite(found.n)
+    bad.refuse(masks, half)
+    if found.finite and max(-found.low, found.high) > LARGEST:
+        problem = f"scores from {found.low:.3g} to {found.high:.3g} are no logits: powers of them overflow"
+        raise InputError(problem, "find where they come from: an array never filled, or bytes of another type?")
+    empty = found.unit.empty
+    if kind == "probabilities" and empty.count:
+        problem = f"{empty.count:,} rows give every class probability 0, first row {empty.first}"
+        raise InputError(problem, "leave these rows out, or save the logits")
+    return rows, found, kind
+
+
+def _joined_scores(contents: Sequence[FileContents], sources: Sequence[Source], reading: Reading) -> tuple[Named, bool]:
+    parts, ragged = [], False
+    for c, source in zip(contents, sources):
+        here = array_names.pick_scores(c, reading.scores, source.name)
+        parts.append(c.arrays[here])
+        ragged |= here in c.ragged
+    shapes = {p.shape[1:] for p in parts}
+    if len(shapes) > 1 and not ragged:
+        odd = next(i for i, p in enumerate(parts) if p.shape[1:] != parts[0].shape[1:])
+        problem = f"{sources[odd].name} has scores {tuple(parts[odd].shape)}, {sources[0].name} {tuple(parts[0].shape)}"
+        raise InputError(problem, "shards must have the same classes")
+    return (parts[0] if len(parts) == 1 else Joined(parts, fill=-np.inf if ragged else None)), ragged
+
+
+def label_array(
+    contents: Sequence[FileContents], sources: Sequence[Source], reading: Reading, score_name: str, about: list[str]
+) -> tuple[str, Named | None, list[Source]]:
+    """Name and array of all labels (None when there are none), and the file they have of their own; adds to `about`."""
+    wanted = reading.labels
+    beside = Path(sources[0].path).with_suffix(".labels.npy")
+    alone = len(sources) == 1 and contents[0].format == "npy"
+    own = (wanted not in contents[0].arrays and wanted) if wanted else alone and beside
+    if own and os.path.isfile(own):
+        source = Source(own)
+        from calibcli.scores.per_row import labels_of
+
+        return wanted or beside.name, labels_of(source, contents, reading, about), [source]
+    found = [(array_names.pick_labels(c, wanted, score_name, s.name), c, s) for c, s in zip(contents, sources)]
+    absent = [s.name for name, _, s in found if name is None]
+    if absent and len(absent) < len(found):
+        raise InputError(f"{absent[0]} has no labels, other shards have", "give every shard its labels")
+    parts = [c.arrays[name] for name, c, _ in found if name is not None]
+    if not parts:
+        return "", None, []
+    return str(found[0][0]), parts[0] if len(parts) == 1 else Joined(parts), []
+
+
+def classes_of(contents: FileContents, reading: Reading, scores: str, k: int) -> tuple[list[str] | None, bool]:
+    """Names of the classes and whether the user gave them."""
+    given = reading.classes
+    names: list[str] | None = None
+    if given is not None:
+        names = class_names(given)
+    elif scores in contents.classes:
+        names = list(contents.classes[scores])
+    else:
+        key = CLASSES.first(contents.arrays, (k,))
+        if key:
+            names = [str(t) for t in texts_of(whole(contents.arrays[key]))]
+    if names is not None and len(names) != k:
+        raise InputError(f"{len(names)} class names for {k} score columns", "name every column once, in order")
+    if names is not None and len(set(names)) < k:
+        raise InputError("two classes have the same name", "name every class differently")
+    return names, given is not None
+
+
+def _label_values(labels: LabelCodes, of: BinaryReading, k: int, base: int) -> list[Any]:
+    """What the labels were in the file, by their codes."""
+    numbers = list(range(base, base + k))
+    return list(of.classes or ()) if labels.names else numbers[::-1] if of.turned else numbers

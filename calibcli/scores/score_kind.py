@@ -1,0 +1,406 @@
+"""What scores are, logits, probabilities or log-probabilities, told from all rows in one pass of small memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast
+
+import numpy as np
+
+from calibcli.core.errors import InputError
+from calibcli.scores.columns import MANY
+from calibcli.scores.input_mistakes import HASHED, MISTAKES, Mistake, Nonfinite, Outcome, ScoreBlock, Spot, marked
+from calibcli.scores.predictions import (
+    SHARE_OFF,
+    UNIT_HIGH,
+    UNIT_LOW,
+    Array,
+    Ints,
+    Kind,
+    Named,
+    PickedScores,
+    Progress,
+    reusing,
+    rows_of,
+    words,
+)
+from calibcli.scores.softmax import CACHED, NARROW, DeviceScores, Piece
+
+OFF, OFF_A_CLASS, MOST_OFF = 0.02, 0.005, 0.2  # what rounding to two decimals may leave of a sum of one
+FEWEST = 10  # rows that show shares of another whole than one
+PERCENT = 20.0  # log-odds none of which is negative, and which are wrong once in 1e8, end below
+PAIRS = 200_000  # rows that the comparison of predicted class and label looks at, at most about
+WIDE = 1 << 21  # scores of many classes whose rows are looked at together
+C = TypeVar("C", bound=Mistake)
+
+
+@dataclass(frozen=True)
+class KeptRows:
+    """Scores and codes of the rows that are kept, and their indices in the file (None: all)."""
+
+    scores: Named
+    codes: Any
+    keep: Ints | None = None
+
+    def without(self, bad: Ints) -> KeptRows:
+        left = np.ones(self.scores.shape[0], bool)
+        left[bad] = False
+        index = np.flatnonzero(left)
+        codes = None if self.codes is None else self.codes[index]
+        return KeptRows(PickedScores(self.scores, index), codes, index if self.keep is None else self.keep[index])
+
+
+@dataclass
+class Unit:
+    """Rows as probabilities.
+
+    Attributes:
+        tolerance: of their sums.  outside: rows with a value outside [0, 1].
+        off: rows in [0, 1] whose sum is not one, `off_sum` that of the first.  empty: rows of zeros.
+        worst: largest |sum - 1| seen in a row within [0, 1].
+    """
+
+    k: int
+    tolerance: float
+    outside: int = 0
+    off: Spot = field(default_factory=Spot)
+    off_sum: float = math.nan
+    empty: Spot = field(default_factory=Spot)
+    worst: float = 0.0
+
+    @property
+    def others(self) -> int:
+        return self.outside + self.off.count
+
+    def add(self, block: ScoreBlock) -> None:
+        rows, row = block.rows, block.row
+        inside = np.ones(len(rows), bool)
+        if block.low < UNIT_LOW or block.high > UNIT_HIGH:
+            inside = (rows.least >= UNIT_LOW) & (rows.top <= UNIT_HIGH)
+            self.outside += int((~inside).sum())
+        sums = rows.sums
+        gap = np.abs(sums - 1)
+        off = np.flatnonzero(inside & (gap > self.tolerance))
+        if len(off) and not self.off.count:
+            self.off_sum = float(sums[off[0]])
+        self.off.add(off, row)
+        self.empty.add(np.flatnonzero(inside & (sums <= 0)), row)
+        if inside.any():
+            self.worst = max(self.worst, float(gap[inside].max()))
+
+
+@dataclass
+class Whole:
+    """Rows that share out another whole than one: not negative, and of one sum, as percents and votes are.
+
+    Attributes:
+        rounding: of a sum.  low, high: smallest and largest sum.  lost: whether there is no such whole.
+        varied: whether there are scores between the smallest and the largest, unlike those of two fixed logits.
+    """
+
+    rounding: float
+    low: float = math.inf
+    high: float = -math.inf
+
+    lost: bool = False
+    total: float = 0.0
+    rows: int = 0
+    varied: bool = False
+
+    def add(self, rows: Piece) -> None:
+        """Rows of which none is negative."""
+        sums, z = rows.sums, rows.z
+        self.varied = self.varied or bool(((z > z.min()) & (z < z.max())).any())
+        self.total, self.rows = self.total + float(sums.sum()), self.rows + len(sums)
+        self.low, self.high = min(self.low, float(sums.min())), max(self.high, float(sums.max()))
+        self.lost = not self.high - self.low <= 2 * max(min(self.rounding, 0.05 * self.high), 0.005 * self.high)
+
+    @property
+    def found(self) -> float:
+        """The whole, 0 where there is none."""
+        mean = self.total / self.rows if self.high > 1.5 and self.varied and not self.lost else 0.0
+        return float(round(mean)) if abs(mean - round(mean)) <= 0.005 * mean else mean
+
+
+@dataclass
+class Scan:
+    """What the rows look like. Rows that are not finite are counted apart and leave the other numbers alone.
+
+    Attributes:
+        n, k: shape.  low, high: range of the finite scores.
+        unit: as probabilities.
+        tolerance, logs: of |logsumexp|, and whether all rows may be log-probabilities by it, none above 0.
+        forced: what `--kind` says they are.
+        log_low, log_high: smallest and largest logsumexp seen, of all rows where `forced` says log-probabilities.
+        ends: (n,) class of the largest score, and (n,) smallest score, of many classes, where all rows can be used.
+        nonfinite: rows that cannot be used.
+        mistakes: what else may be wrong, by class: `scan[Repeated]`.
+    """
+
+    n: int
+    k: int
+    unit: Unit
+    tolerance: float
+    nonfinite: Nonfinite
+    whole: Whole
+    forced: Kind | None = None
+    logs: bool = True
+    log_low: float = 0.0
+    log_high: float = 0.0
+    low: float = math.inf
+    high: float = -math.inf
+    ends: tuple[Ints, Array] | None = None
+    mistakes: dict[type[Mistake], Mistake] = field(default_factory=lambda: {kind: kind() for kind in MISTAKES})
+
+    def __getitem__(self, kind: type[C]) -> C:
+        return cast(C, self.mistakes[kind])
+
+    @property
+    def finite(self) -> int:
+        return self.n - self.nonfinite.count
+
+    @property
+    def in_unit(self) -> bool:
+        """Every score lies in [0, 1]."""
+        return self.low >= UNIT_LOW and self.high <= UNIT_HIGH and not self.nonfinite.masked.count
+
+    @property
+    def kind(self) -> Kind | None:
+        """What the rows are, or None: in [0, 1] but not summing to one."""
+        if self.k > 1 and self.unit.others <= SHARE_OFF * self.finite:
+            return "probabilities"
+        if self.k == 1:
+            return "probabilities" if self.in_unit else "logits"
+        if self.logs:
+            return "log_probabilities"
+        return None if self.in_unit else "logits"
+
+    @property
+    def most_off(self) -> float:
+        """How far from one the sum of a row may be where the user says that these are probabilities.
+
+        Numbers rounded to two decimals miss it by up to K / 200; those of independent labels miss it by more.
+        """
+        return max(OFF, min(OFF_A_CLASS * self.k, MOST_OFF), self.unit.tolerance)
+
+    def off(self, kind: Kind) -> float:
+        """Return how far from one the sum of a row is at most, as rows of this kind; 0 for what has no such sum."""
+        if self.k == 1 or kind == "logits":
+            return 0.0
+        if kind == "probabilities":
+            return self.unit.worst
+        return max(math.expm1(min(self.log_high, 700.0)), -math.expm1(self.log_low))
+
+    def add(self, rows: Piece, labels: Array | None, start: int, sampled: bool) -> None:
+        """Look at the rows from `start` on."""
+        places = np.empty(0, np.int64)
+        low, high = rows.range
+        if not (math.isfinite(low) and math.isfinite(high)):
+            scores = rows.z
+            keep = self.nonfinite.usable(scores, start)
+            scores = scores[keep]
+            labels = None if labels is None else labels[keep]
+            rows, places = Piece(scores), np.flatnonzero(keep) + start
+            if len(scores) == 0:
+                return
+            finite = scores[np.isfinite(scores)]
+            low, high = float(finite.min()), float(finite.max())
+
+        def row(i: int) -> int:
+            return int(places[i]) if len(places) else start + i
+
+        at_label = None if labels is None else rows.at(labels)
+        block = ScoreBlock(rows, low, high, row, self.n, labels, at_label, sampled)
+        self.low, self.high = min(self.low, low), max(self.high, high)
+        if self.k > 1:
+            self._kinds(block)
+        for mistake in self.mistakes.values():
+            mistake.see(block)
+
+    def _kinds(self, block: ScoreBlock) -> None:
+        """What the rows may be; each kind is given up once it is lost."""
+        if self.unit.others <= SHARE_OFF * self.n or self.in_unit:
+            self.unit.add(block)
+        self.logs &= block.high <= 0
+        if self.logs or self.forced == "log_probabilities":
+            sums = block.rows.log_sums
+            self.log_low = min(self.log_low, float(sums.min()))
+            self.log_high = max(self.log_high, float(sums.max()))
+            self.logs &= max(-self.log_low, self.log_high) <= self.tolerance
+        self.whole.lost |= block.low < 0
+        if block.high > UNIT_HIGH and not self.whole.lost:
+            self.whole.add(block.rows)
+
+    def verdicts(self, outcome: Outcome) -> list[str]:
+        """The notes of all mistakes.
+
+        Raises:
+            InputError: the rows cannot be measured.
+        """
+        return [note for mistake in self.mistakes.values() for note in mistake.verdict(outcome)]
+
+
+def scan(
+    scores: Named,
+    labels: Array | None,
+    *,
+    decimals: int | None = None,
+    collect: bool = False,
+    forced: Kind | None = None,
+    progress: Progress | None = None,
+) -> Scan:
+    """Look at every row of (N, K) scores once.
+
+    Args:
+        scores: (N, K) real numbers.
+        labels: (N,) int64 in [0, K), or None.
+        decimals: digits after the point when the scores were text.
+        collect: keep the indices of rows that are not finite, to drop them.
+        forced: the kind that the user says they are.
+        progress: called with (fraction, text).
+    """
+    n, k = scores.shape
+    step = min(scores.height, PAIRS) if isinstance(scores, DeviceScores) else rows_of(scores)
+    head = scores.read(0, min(n, 1000))
+    coarse = _coarse(head, scores.dtype)
+    tolerance = max(1e-4, coarse, 0.0 if not decimals else k * 0.5 * 10.0 ** -min(decimals, 300))
+    digits = 0 if np.array_equal(head, np.floor(head)) else decimals
+    rounding = 0.0 if digits is None else k * 0.5 * 10.0 ** -min(digits, 300)
+    slack, nonfinite = 1e-2 if coarse else 1e-3, Nonfinite(n, collect)
+    found = Scan(n, k, Unit(k, tolerance), slack, nonfinite, Whole(rounding), forced)
+    for mistake in found.mistakes.values():
+        mistake.begin(head, n)
+    every, height = max(1, math.ceil(n / PAIRS)), min(step, max(1, (CACHED if k <= NARROW else WIDE) // k))
+    which = marked(k) if labels is not None and n <= HASHED else ()
+    ends = None
+    if k > NARROW and n <= MANY and not isinstance(scores, DeviceScores):
+        ends = np.empty(n, np.int64), np.empty(n, np.float64 if scores.dtype.itemsize > 4 else np.float32)
+    scores = reusing(scores)
+    with np.errstate(all="ignore"):
+        for start in range(0, n, step):
+            for at, part in _pieces(scores, start, min(start + step, n), height, which, ends):
+                known = None if labels is None else np.asarray(labels[at : at + len(part)])
+                found.add(part, known, at, sampled=at // height % every == 0)
+            if progress:
+                progress(min(1.0, (start + step) / n), "checking scores")
+    found.ends = None if found.nonfinite.count else ends
+    return found
+
+
+def _pieces(
+    scores: Named, start: int, stop: int, height: int, which: Sequence[int], ends: tuple[Ints, Array] | None
+) -> Iterator[tuple[int, Piece]]:
+    """Rows that are read at once as pieces: (first row, its piece). Of scores on a device, one there."""
+    if isinstance(scores, DeviceScores):
+        yield start, scores.piece(start, stop)
+        return
+    block = scores.read(start, stop)
+    if block.dtype not in (np.float32, np.float64):
+        block = block.astype(np.float32 if block.dtype.itemsize <= 2 else np.float64)
+    for at in range(0, len(block), height):
+        here = slice(start + at, start + min(at + height, len(block)))
+        yield here.start, Piece(block[at : at + height], which, ends and (ends[0][here], ends[1][here]))
+
+
+def decide_kind(found: Scan, declared: str, name: str) -> Kind:
+    """Return the kind of scores, from all rows. A name that says otherwise is an error; what `--kind` says goes, where
+    the rows can be of that kind.
+
+    Raises:
+        InputError: the rows fit no kind, or not the one that the name or `--kind` claims.
+    """
+    if found.forced:
+        _refuse_forced(found, found.forced, name)
+        return found.forced
+    kind = found.kind
+    if found.k == 1 and declared == "logits":
+        return "logits"
+    if kind is None:
+        off = found.unit.off
+        near = "rounded probabilities: --kind probabilities; " if found.unit.worst <= found.most_off else ""
+        raise InputError(
+            f"'{name}' lies in [0, 1] but rows do not sum to 1: row {off.first} sums to "
+            f"{found.unit.off_sum:.4g} ({off.count:,} of {found.finite:,} rows)",
+            f"{near}probabilities of independent labels: --multilabel; logits that happen to lie there: --kind logits",
+        )
+    if kind == "logits" and declared != "logits":
+        _refuse_shares(found.whole, found.k, found.finite, found.low, found.high, name)
+    if declared and declared != kind and (declared, kind) != ("logits", "log_probabilities"):
+        problem = f"the name '{name}' says {words(declared)} but the rows are {words(kind)} ({evidence(found, kind)})"
+        raise InputError(problem, f"pass --kind {kind} if that is what they are, or save what the name says")
+    return kind
+
+
+def _refuse_shares(whole: Whole, k: int, n: int, low: float, high: float, name: str) -> None:
+    """Refuse n rows of k scores from `low` to `high` that look like shares.
+
+    Raises:
+        InputError: of rows that differ, none is negative, their sums are one number, and some score is below half of
+            an equal share, as those of logits with a large offset are not; of one column, the largest is more than any
+            log-odds would be where none is negative.
+    """
+    one = whole.found if k > 1 else 100.0 * (PERCENT < high <= 100 and low >= 0)
+    if not one or n < FEWEST or low == high or (k > 1 and low >= one / (2 * k)):
+        return
+    rows = f"its rows sum to {one:.3g}" if k > 1 else f"goes to {high:.4g}"
+    problem = f"'{name}' is nowhere negative and {rows}: shares of {one:.3g}, not logits?"
+    raise InputError(problem, f"divide by {one:.3g}; if these are logits: --kind logits")
+
+
+def _refuse_forced(found: Scan, forced: Kind, name: str) -> None:
+    """Refuse a `--kind` that the rows cannot be of.
+
+    Raises:
+        InputError: scores beyond the range of that kind; or rows whose sum is further from one than `found.most_off`.
+    """
+    if forced == "logits":
+        return
+    logs = forced == "log_probabilities"
+    high, low = (1e-3, -math.inf) if logs else (UNIT_HIGH, UNIT_LOW)
+    if found.high > high or found.low < low:
+        problem = f"--kind {forced}, but scores of '{name}' run from {found.low:.4g} to {found.high:.4g}"
+        raise InputError(problem, "leave --kind out, or pass --kind logits")
+    worst, most = found.off(forced), found.most_off
+    if worst <= most:
+        return
+    first = "" if logs else f": row {found.unit.off.first} sums to {found.unit.off_sum:.4g}"
+    raise InputError(
+        f"--kind {forced}, but {'exponentials of ' * logs}rows of '{name}' do not sum to 1{first} (the sum furthest "
+        f"off misses it by {worst:.2g}, rounding by no more than {most:.2g})",
+        "probabilities of independent labels: --multilabel; shares of another whole: divide each row by its sum"
+        if not logs
+        else "--kind logits divides each row by its sum",
+    )
+
+
+def evidence(found: Scan, kind: Kind) -> str:
+    """The numbers behind the decision."""
+    if found.k == 1:
+        return f"one column in [{found.low:.4g}, {found.high:.4g}]"
+    if kind == "probabilities":
+        others = found.unit.others
+        rows = "all rows" if others == 0 else f"all but {others:,} of {found.finite:,} rows"
+        return (
+            f"{rows} lie in [0, 1] and sum to 1 within {found.unit.tolerance:.2g} (largest deviation "
+            f"{found.unit.worst:.2g})"
+        )
+    if kind == "log_probabilities":
+        return f"no score above 0 and |logsumexp| <= {found.tolerance:.0e} in every row"
+    inside = found.low >= UNIT_LOW and found.high <= UNIT_HIGH
+    return f"scores run from {found.low:.4g} to {found.high:.4g}" + ("" if inside else ", beyond [0, 1]")
+
+
+def _coarse(block: Array, dtype: np.dtype[np.generic]) -> float:
+    """Tolerance of a sum of probabilities stored in half precision (also when widened since), else 0."""
+    if dtype.itemsize <= 2 and dtype.kind == "f":
+        return 5e-3
+    if dtype != np.float32 or block.size == 0:
+        return 0.0
+    with np.errstate(over="ignore", invalid="ignore"):
+        if bool((block.astype(np.float16).astype(np.float32) == block).all()):
+            return 5e-3
+    if bool((np.ascontiguousarray(block).view(np.uint32) & 0xFFFF == 0).all()):  # bfloat16
+        return 1e-2
+    return 0.0

@@ -1,0 +1,158 @@
+"""Several tasks of one evaluation as one data set: rows of all, each with its task, whatever its number of choices."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from calibcli.core.errors import InputError
+from calibcli.scores.array_names import HOLD
+from calibcli.scores.files.arrays import FileContents, Joined, column_of, whole
+from calibcli.scores.files.source import Source, fingerprint
+from calibcli.scores.predictions import Array, ArrayScores, Predictions
+
+TASK = "task"
+
+
+def names_of(found: Sequence[str]) -> list[str]:
+    """Names of tasks, numbered where two are the same."""
+    count = Counter(found)
+    return [name if count[name] == 1 else f"{name} ({i})" for i, name in enumerate(found)]
+
+
+def files_of(
+    contents: Sequence[FileContents], sources: Sequence[Source]
+) -> list[tuple[list[FileContents], list[Source]]]:
+    """The files of each task: one, or the parts that lie in one folder."""
+    places = [source.folder or str(i) for i, source in enumerate(sources)]
+    return [
+        ([contents[i] for i in rows], [sources[i] for i in rows])
+        for place in dict.fromkeys(places)
+        for rows in [[i for i, other in enumerate(places) if other == place]]
+    ]
+
+
+def refuse_several(found: Iterable[str]) -> None:
+    """Of files that a folder or a pattern stands for.
+
+    Args:
+        found: the task of each, or "".
+
+    Raises:
+        InputError: they are evaluations of several tasks.
+    """
+    names = sorted({*found} - {""})
+    if len(names) > 1:
+        problem = f"files of {len(names)} tasks: {', '.join(names[:4])}{', ...' * (len(names) > 4)}"
+        raise InputError(problem, "tasks of one evaluation: --tasks; parts of one data set: --shards")
+
+
+def joined(parts: Sequence[Predictions], names: Sequence[str]) -> Predictions:
+    """The rows of all tasks, with the slice `task`; choices that a task has not have probability 0.
+
+    Args:
+        parts: each read and checked by itself.  names: of the tasks.
+
+    Raises:
+        InputError: some hold a confidence alone.
+    """
+    if len({p.top_only for p in parts}) > 1:
+        odd = next(name for p, name in zip(parts, names) if p.top_only)
+        raise InputError(
+            f"task {odd} holds a confidence alone, others the scores of every choice", "measure it by itself"
+        )
+    k = max(p.k for p in parts)
+    rows = Joined([p.scores for p in parts], fill=-np.inf)
+    files = [file for p in parts for file in p.facts["files"]]
+    widest = next(p for p in parts if p.k == k)
+    common = widest.classes and all(p.classes and list(p.classes) == list(widest.classes)[: p.k] for p in parts)
+    first, counts = parts[0], Counter[str]()
+    for p in parts:
+        counts.update(p.facts["class_rows"])
+    slices = {key: np.concatenate([p.slices[key] for p in parts]) for key in first.slices}
+    slices[TASK] = np.concatenate([np.full(p.n, name, dtype=object) for p, name in zip(parts, names)]).astype(str)
+    small = math.prod(rows.shape) * rows.dtype.itemsize <= HOLD
+    return Predictions(
+        scores=ArrayScores(whole(rows)) if small else rows,  # type: ignore[arg-type]
+        labels=np.concatenate([np.asarray(p.labels[:]) for p in parts]),
+        kind=first.kind if len({p.kind for p in parts}) == 1 else "logits",
+        source=f"{len(parts)} tasks" if len(parts) > 1 else first.source,
+        classes=widest.classes if common else None,
+        top_only=first.top_only,
+        ids=_ids(parts, names),
+        weights=np.concatenate([np.ones(p.n) if p.weights is None else p.weights for p in parts])
+        if any(p.weights is not None for p in parts)
+        else None,
+        weight_kind=first.weight_kind,
+        **_groups(parts, names),
+        slices=slices,
+        notes=_notes(parts, names, k),
+        sha256=fingerprint(files),
+        facts={
+            **first.facts,
+            "tasks": list(names),
+            "columns": k,
+            "choices_vary": (varied := any(p.k < k or p.facts.get("choices_vary") for p in parts)),
+            **(_guess(parts) if varied else {}),
+            "label_values": list(range(k)),
+            "class_rows": dict(sorted(counts.items(), key=lambda pair: int(pair[0]))),
+            "repeated_rows": sum(p.facts["repeated_rows"] for p in parts),
+            "copies": sum(p.facts.get("copies", 0) for p in parts),
+            "labelled": all(p.facts["labelled"] for p in parts),
+            "files": files,
+        },
+    )
+
+
+def _guess(parts: Sequence[Predictions]) -> dict[str, float]:
+    """Return the NLL and the accuracy of a guess over the rows of all tasks."""
+    plain = [{"guess_nll": math.log(p.k), "guess_accuracy": 1 / p.k} for p in parts]
+    rows = [p.n for p in parts]
+    return {
+        name: float(np.average([p.facts.get(name, one[name]) for p, one in zip(parts, plain)], weights=rows))
+        for name in ("guess_nll", "guess_accuracy")
+    }
+
+
+def _ids(parts: Sequence[Predictions], names: Sequence[str]) -> Array | None:
+    """`task/id` of every row, None where a task has no ids."""
+    if len(parts) == 1:
+        return parts[0].ids
+    found = [[f"{name}/{i}" for i in np.asarray(p.ids).tolist()] for p, name in zip(parts, names) if p.ids is not None]
+    return column_of([one for ids in found for one in ids]) if len(found) == len(parts) else None
+
+
+def _groups(parts: Sequence[Predictions], names: Sequence[str]) -> dict[str, Array]:
+    """Groups of every task apart, `task/group`; where a task has none, each row is one."""
+    if all(p.groups is None for p in parts):
+        return {}
+    codes, found, first = [], list[str](), 0
+    for p, name in zip(parts, names):
+        own = np.arange(p.n) if p.groups is None else p.groups
+        called = np.arange(p.n) if p.group_names is None else p.group_names
+        codes.append(own + first)
+        found += [f"{name}/{one}" for one in called.tolist()]
+        first += len(called)
+    return {"groups": np.concatenate(codes).astype(np.int64), "group_names": column_of(found)}
+
+
+def _notes(parts: Sequence[Predictions], names: Sequence[str], k: int) -> list[str]:
+    """Remarks of all tasks, those that differ in their numbers alone once."""
+    seen: dict[str, list[tuple[str, str]]] = {}
+    for p, name in zip(parts, names):
+        for note in p.notes:
+            seen.setdefault(re.sub(r"[\d.,%]+|'[^']*'", "#", note), []).append((name, note))
+    notes = []
+    for found in seen.values():
+        name, note = found[0]
+        others = "1 more task says" if len(found) == 2 else f"{len(found) - 1} more tasks say"
+        more = f"; {others} so too" if len(found) > 1 else ""
+        notes.append(f"{name}: {note}{more}")
+    least = min(p.k for p in parts)
+    if least < k:
+        notes.append(f"tasks of {least} to {k} choices: the others have probability 0")
+    return notes

@@ -1,0 +1,372 @@
+"""Columns as codes, and the conditions that a rule may be made of."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from calibcli.core.errors import UsageError
+from calibcli.core.number_format import exact
+from calibcli.core.options import normal
+from calibcli.gate.config import Condition, numbers
+from calibcli.scores import recorded_outputs
+from calibcli.scores.columns import coded
+from calibcli.scores.files.roles import IDS, OF_CLASS, RECORDED
+from calibcli.scores.predictions import Floats, Ints
+from calibcli.scores.reading_options import Reading
+from calibcli.scores.recorded_outputs import Paths
+
+PARTS = 5  # of a column of numbers
+VALUES = 50  # of a column of texts, the most frequent
+SAMPLE = 10_000  # rows that show whether a number is one of few
+DISTINCT = 12  # numbers of which each is a value of its own, up to here
+
+
+@dataclass(frozen=True, eq=False)
+class CodedColumn:
+    """One column.
+
+    Attributes:
+        codes: (N,) of its cells.
+        literals: conditions, each of one or two parts (a number in a range has two).
+        cells: (literals, cells) 1 where the cell is in the literal.
+    """
+
+    name: str
+    codes: Ints
+    literals: Sequence[tuple[Condition, ...]]
+    cells: Floats
+
+    def holds(self, literal: int, rows: Any) -> npt.NDArray[np.bool_]:
+        """Whether it does, of some rows."""
+        return np.asarray(self.cells[literal][self.codes[rows]] > 0)
+
+
+def columns_of(
+    columns: Mapping[str, npt.NDArray[Any]], search: npt.NDArray[np.bool_], least: int
+) -> tuple[list[CodedColumn], list[str]]:
+    """Columns that can be searched, and remarks on what was left out.
+
+    Args:
+        search: (N,) the half that is searched: cuts and frequent values are chosen there.
+        least: rows of the half that a literal needs.
+    """
+    found, notes = [], []
+    for name, values in columns.items():
+        one = _column(name, np.asarray(values), search, least)
+        if isinstance(one, str):
+            notes.append(one)
+        else:
+            found.append(one)
+    return found, notes
+
+
+def _column(name: str, values: npt.NDArray[Any], search: npt.NDArray[np.bool_], least: int) -> CodedColumn | str:
+    if values.dtype.kind in "fiu" and len(np.unique(values[:SAMPLE])) > DISTINCT:
+        return _cut(name, values.astype(np.float64), search, least)
+    known, codes = coded(values if values.dtype.kind in "fiu" else values.astype(str, copy=False))
+    given = numbers(values) if len(known) > DISTINCT else None
+    if given is not None:
+        return _cut(name, given, search, least)
+    known = [str(value) for value in known]
+    sizes = np.bincount(codes[search], minlength=len(known))
+    frequent = np.argsort(-sizes, kind="stable")[:VALUES]
+    frequent = frequent[(sizes[frequent] >= least) & (sizes[frequent] < search.sum())]
+    if not len(frequent):
+        return f"'{name}' has {len(known):,} values, and none is of {least} rows or more but not of all: left out"
+    place = np.full(len(known), len(frequent))
+    place[frequent] = np.arange(len(frequent))
+    literals = [(Condition(name, "=", known[i]),) for i in frequent]
+    return CodedColumn(name, place[codes], literals, np.eye(len(frequent), len(frequent) + 1))
+
+
+def _cut(name: str, values: Floats, search: npt.NDArray[np.bool_], least: int) -> CodedColumn | str:
+    """Ranges between quantiles of the half that is searched, and everything below or above one."""
+    there = values[search & np.isfinite(values)]
+    cuts = np.unique(np.quantile(there, np.arange(1, PARTS) / PARTS, method="lower")) if len(there) else np.empty(0)
+    short = np.unique([float(f"{cut:.6g}") for cut in cuts])  # as it is written, and read again
+    cuts = short if len(short) == len(cuts) else cuts
+    cuts = cuts[cuts < there.max()] if len(there) else cuts
+    if not len(cuts):
+        return f"'{name}' is a number that hardly differs between rows: left out"
+    cells = len(cuts) + 1
+    codes = np.where(np.isnan(values), cells, np.searchsorted(cuts, values, side="left"))
+    rows = np.bincount(codes[search], minlength=cells + 1)
+    literals, masks = list[tuple[Condition, ...]](), []
+    for low in range(cells):
+        for high in range(low, cells):
+            if (low > 0 and high < cells - 1 and high > low) or (low == 0 and high == cells - 1):
+                continue  # a range in the middle is one part; all of it is no condition
+            above = (Condition(name, ">", exact(cuts[low - 1])),) if low else ()
+            below = (Condition(name, "<=", exact(cuts[high])),) if high < cells - 1 else ()
+            mask = (np.arange(cells + 1) >= low) & (np.arange(cells + 1) <= high)
+            if rows[mask].sum() >= least:
+                literals.append((*above, *below))
+                masks.append(mask.astype(float))
+    if not literals:
+        return f"'{name}' has no range of {least} rows: left out"
+    return CodedColumn(name, codes, literals, np.array(masks))
+
+
+# Columns of a file that are about its rows: neither scores, labels, verdicts, names of rows, nor weights.
+
+
+KNOWN = {*IDS.names, *(name for role in RECORDED for name in role.all)}
+
+
+def others(path: Paths, reading: Reading) -> list[str]:
+    """Their names, in the file's order; texts and numbers, one for each row.
+
+    Raises:
+        InputError: the file is refused.
+    """
+    paths = [Path(path)] if isinstance(path, str | Path) else list(path)
+    contents = recorded_outputs.load(recorded_outputs.open_all(paths, reading)[0])
+    options = (reading.scores, reading.labels, reading.ids, reading.weights, reading.group, reading.confidence)
+    fixed = (reading.correct, contents.scores, contents.labels, contents.ids, contents.groups)
+    named = {*filter(None, (*options, *fixed)), *contents.kinds}
+    rows = max((array.shape[0] for array in contents.arrays.values() if array.shape), default=0)
+    return [
+        name
+        for name, array in contents.arrays.items()
+        if name not in named
+        and normal(name) not in KNOWN
+        and not OF_CLASS.match(name)
+        and array.shape == (rows,)
+        and np.dtype(array.dtype).kind in "USOiufbT"
+    ]
+
+
+# Every rule of one or two conditions, ranked on the half that is searched.
+
+
+MOST = 2_000  # of the ranking, that are looked at for what is not explained by others
+SAME = 2.0  # standard errors within which the gap of a pair is that of one of its conditions
+OWN = 2.0  # standard errors that the rows of a rule outside those before it must show, and half of its gap
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class CandidateRule:
+    """(column, literal) of each of its conditions, with its rank statistic on the searched half."""
+
+    parts: tuple[tuple[int, int], ...]
+    z: float = field(compare=False, default=0.0)
+
+    def conditions(self, columns: Sequence[CodedColumn]) -> list[Condition]:
+        """In the order of the columns."""
+        return [one for column, literal in self.parts for one in columns[column].literals[literal]]
+
+    def holds(self, columns: Sequence[CodedColumn], rows: Any) -> Mask:
+        """Which of some rows it is of."""
+        return np.asarray(np.logical_and.reduce([columns[c].holds(literal, rows) for c, literal in self.parts]))
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """What rows show.
+
+    Attributes:
+        value: (N,) times its weight, whose mean is 0 where nothing is wrong.  variance: (N,) of it there.
+        signed: whether both directions are wrong, and rules are compared with the other rows, too.
+        weight: (N,).  total: the sums of weight, value and variance over the rows that are searched.
+    """
+
+    value: Floats
+    variance: Floats
+    signed: bool = True
+    weight: Floats | None = None
+    total: tuple[float, float, float] | None = None
+
+    def over(self, rows: npt.NDArray[np.int64]) -> Evidence:
+        """With the totals of the rows that are searched."""
+        return replace(self, total=self._sums(rows))
+
+    def _sums(self, rows: Any) -> tuple[float, float, float]:
+        weight = np.ones(len(self.value))[rows] if self.weight is None else self.weight[rows]
+        return float(weight.sum()), float(self.value[rows].sum()), float(self.variance[rows].sum())
+
+    def z(self, rows: Any) -> float:
+        """The strength of some rows."""
+        return float(self.strength(*(np.float64(part) for part in self._sums(rows))))
+
+    def strength(self, weight: Any, value: Any, variance: Any) -> Any:
+        """The mean over its standard error, from sums over the rows of rules; of a gap the smaller of this and that of
+        the difference from the other rows, 0 where the two have different signs: what all rows share is no slice.
+        """
+        z = np.divide(value, np.sqrt(variance), out=np.zeros_like(value), where=variance > 1e-12)
+        if not self.signed:
+            return z
+        if self.total is None:
+            return np.abs(z)
+        others = [all_rows - here for all_rows, here in zip(self.total, (weight, value, variance), strict=True)]
+        here, there = (np.where(mass > 0, mass, np.inf) for mass in (weight, others[0]))
+        apart, spread = value / here - others[1] / there, variance / here**2 + others[2] / there**2
+        against = np.divide(apart, np.sqrt(np.abs(spread)), out=np.zeros_like(apart), where=spread > 1e-300)
+        return np.where(z * against > 0, np.minimum(np.abs(z), np.abs(against)), 0.0)
+
+
+def ranked(
+    columns: Sequence[CodedColumn], evidence: Evidence, rows: npt.NDArray[np.int64], least: int, depth: int
+) -> tuple[list[CandidateRule], int]:
+    """Rules with `least` rows or more by what they show, the strongest first; and how many there are.
+
+    A table of each pair of columns has the sums of all its cells, and with the 0/1 matrices of their literals on both
+    sides those of every rule of the pair.
+    """
+    value, variance = evidence.value[rows], evidence.variance[rows]
+    weight = None if evidence.weight is None else evidence.weight[rows]
+    codes = [column.codes[rows] for column in columns]
+    found: list[tuple[Floats, npt.NDArray[np.int64], tuple[int, ...]]] = []
+    sets = [c for size in range(1, depth + 1) for c in itertools.combinations(range(len(columns)), size)]
+    count = 0
+    for chosen in sets:
+        n, total, spread = (_sums(columns, codes, chosen, weights) for weights in (None, value, variance))
+        mass = n if weight is None else _sums(columns, codes, chosen, weight)
+        z = evidence.strength(mass, total, spread)
+        enough = (n >= least) & (n <= len(rows) - least)
+        count += int(enough.sum())
+        z = np.where(enough, z, -1.0)
+        best = np.argsort(-z, kind="stable", axis=None)[:MOST]
+        found.append((z.ravel()[best], best, chosen))
+    flat = [
+        (float(z), chosen, int(at))
+        for strengths, places, chosen in found
+        for z, at in zip(strengths, places, strict=True)
+        if z > 0
+    ]
+    flat.sort(key=lambda entry: -entry[0])
+    return [CandidateRule(_parts(columns, chosen, at), z) for z, chosen, at in flat[:MOST]], count
+
+
+def _sums(
+    columns: Sequence[CodedColumn], codes: Sequence[Any], chosen: tuple[int, ...], weights: Floats | None
+) -> Floats:
+    """(literals, literals of the second) sums over rows; (literals,) of one column."""
+    sizes = [columns[i].cells.shape[1] for i in chosen]
+    cell = codes[chosen[0]] if len(chosen) == 1 else codes[chosen[0]] * sizes[1] + codes[chosen[1]]
+    table = np.bincount(cell, weights, int(np.prod(sizes))).reshape(sizes)
+    for axis, i in enumerate(chosen):
+        table = np.moveaxis(np.tensordot(columns[i].cells, table, axes=(1, axis)), 0, axis)
+    return np.asarray(table, dtype=np.float64)
+
+
+def _parts(columns: Sequence[CodedColumn], chosen: tuple[int, ...], at: int) -> tuple[tuple[int, int], ...]:
+    places = np.unravel_index(at, [len(columns[i].literals) for i in chosen])
+    return tuple((i, int(place)) for i, place in zip(chosen, places, strict=True))
+
+
+def distinct(
+    rules: Sequence[CandidateRule],
+    columns: Sequence[CodedColumn],
+    evidence: Evidence,
+    rows: npt.NDArray[np.int64],
+    most: int,
+) -> list[CandidateRule]:
+    """The strongest rules that say something of their own, each as short as it can be.
+
+    Of a pair of conditions one alone is taken where the rows that the other leaves out have the same gap. A rule whose
+    rows outside those before it show little is one of them in other words.
+    """
+    kept: list[CandidateRule] = []
+    covered = np.zeros(len(rows), bool)
+    for rule in rules:
+        held = rule.holds(columns, rows)
+        left = evidence.over(rows[~covered]) if evidence.signed else evidence
+        if kept and not _own(evidence, left, rows[held], rows[held & ~covered]):
+            continue
+        rule = _shortest(rule, columns, evidence, rows, held)
+        if rule in kept:
+            continue
+        kept.append(rule)
+        covered |= rule.holds(columns, rows)
+        if len(kept) == most:
+            break
+    return kept
+
+
+def _own(evidence: Evidence, left: Evidence, whole: npt.NDArray[np.int64], rest: npt.NDArray[np.int64]) -> bool:
+    """Whether the rows that no rule before it has show what all of them do, among the rows that are left, too."""
+    if not len(rest) or left.z(rest) < OWN:
+        return False
+    beyond = _gap(evidence, rest)[0] - _shared(left)
+    return bool(beyond / (_gap(evidence, whole)[0] - _shared(evidence)) >= 0.5)
+
+
+def _shared(evidence: Evidence) -> float:
+    """The gap that all rows have."""
+    return evidence.total[1] / evidence.total[0] if evidence.signed and evidence.total is not None else 0.0
+
+
+def _shortest(
+    rule: CandidateRule, columns: Sequence[CodedColumn], evidence: Evidence, rows: npt.NDArray[np.int64], held: Mask
+) -> CandidateRule:
+    for part in rule.parts if len(rule.parts) > 1 else ():
+        one = CandidateRule((part,), rule.z)
+        rest = one.holds(columns, rows) & ~held
+        if not rest.any():
+            return one
+        gaps, spreads = zip(*(_gap(evidence, rows[some]) for some in (held, rest)), strict=True)
+        if abs(gaps[0] - gaps[1]) < SAME * np.sqrt(sum(spreads)):
+            return one
+    return rule
+
+
+def _gap(evidence: Evidence, rows: npt.NDArray[np.int64]) -> tuple[float, float]:
+    """Mean and its variance."""
+    return float(evidence.value[rows].mean()), float(evidence.variance[rows].sum()) / len(rows) ** 2
+
+
+# Rules of three conditions, and columns by the hundred: the pruned search of sliceline.
+
+
+KEPT = 50  # rules that it returns, in each direction
+SIZE = 0.99  # of its score; at .9 a rule of one row in 27 has none unless its error is four times that of all
+
+
+def deeper(
+    columns: Sequence[CodedColumn], evidence: Evidence, rows: npt.NDArray[np.int64], least: int
+) -> list[CandidateRule]:
+    """Its best rules of up to three conditions, in each direction (Sagadeeva & Boehm 2021), of cells alone.
+
+    Raises:
+        UsageError: sliceline is not installed.
+    """
+    try:
+        from sliceline.slicefinder import Slicefinder
+    except ImportError:
+        problem = "rules of three conditions are searched by sliceline, which is not installed"
+        raise UsageError(problem, "pip install 'calibcli[slices]', or leave --depth out") from None
+    codes = np.column_stack([column.codes[rows] for column in columns])
+    found: dict[CandidateRule, None] = {}
+    for sign in (1.0, -1.0) if evidence.signed else (1.0,):
+        errors = np.maximum(sign * evidence.value[rows], 0.0)
+        finder = Slicefinder(alpha=SIZE, k=KEPT, max_l=3, min_sup=least, verbose=False)
+        finder.fit(codes, errors)
+        for one in finder.top_slices_:
+            rule = _rule(columns, one)
+            if rule is not None:
+                held = rule.holds(columns, rows)
+                found[CandidateRule(rule.parts, evidence.z(rows[held]))] = None
+    return list(found)
+
+
+def _rule(columns: Sequence[CodedColumn], cells: Any) -> CandidateRule | None:
+    """Of its cell per column (None: any); none where a cell is no condition of ours."""
+    parts = []
+    for i, (column, cell) in enumerate(zip(columns, cells, strict=True)):
+        if cell is None:
+            continue
+        alone = np.zeros(column.cells.shape[1])
+        alone[int(cell)] = 1
+        literal = np.flatnonzero((column.cells == alone).all(axis=1))
+        if not len(literal):
+            return None
+        parts.append((i, int(literal[0])))
+    return CandidateRule(tuple(parts)) if parts else None

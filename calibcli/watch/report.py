@@ -1,0 +1,216 @@
+"""What a watch says: a verdict per rule and slice, its evidence, the nights, and a picture of them."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from calibcli.core import number_format
+from calibcli.core.figure_data import Curve, Plot
+from calibcli.core.result import Check, Estimate, Outcome, Result, Table
+from calibcli.gate import verdicts
+from calibcli.headlines import listed
+from calibcli.metrics import METRICS
+from calibcli.watch.bets import Stream
+from calibcli.watch.state_file import WatchState
+
+SHOWN = 10  # nights in the table; the picture and the JSON have all that are kept
+PANELS = 6
+LARGEST = 300.0  # powers of ten that a float has
+BROKEN, DRIFT, KEPT = "rule broken", "drift", "rule kept"
+LINES = (("fail", BROKEN), ("drift", DRIFT), ("pass", KEPT))
+REASON = "watched against its limit: the evidence is E, which may be looked at every night, not an interval"
+
+
+def result(state: WatchState) -> Result:
+    """Verdicts: FAIL where a rule is surely broken or an alarm was raised, PASS where it is surely kept, else
+    INCONCLUSIVE, which fails no run: nothing was found yet.
+    """
+    checks, notes = [], dict[str, None]()
+    for key, stream in state.streams.items():
+        checks.append(_check(state, key[1], stream))
+        if stream.watched.bins:
+            notes[verdicts.unseen(METRICS.choose(stream.watched.metric).name, stream.watched.kind)] = None
+    estimates = list({(e.name, e.scope): e for c in checks if (e := c.estimate) is not None}.values())
+    settings = state.settings
+    facts: dict[str, Any] = {
+        "headline": headline(state, checks),
+        "nights": state.nights,
+        "last_night": state.night,
+        "n": state.rows,
+        "alpha": settings.alpha,
+        "per_year": settings.per_year,
+        "model": settings.model,
+        "history": history(state),
+    }
+    return Result(
+        command="watch",
+        estimates=estimates,
+        checks=checks,
+        tables=[_evidence(state, checks), *_nights(state)],
+        plots=night_plots(state),
+        notes=[*notes],
+        facts=facts,
+    )
+
+
+def headline(state: WatchState, checks: Sequence[Check]) -> str:
+    """One to three sentences."""
+    if not state.nights:
+        return "No rows yet."
+    seen = f"{state.nights} night{'s' * (state.nights != 1)} and {state.rows:,} rows"
+    failed = [c for c in checks if c.outcome == "fail"]
+    if failed:
+        told = "; ".join(f"{_named(c)}: {c.message}" for c in failed[:3])
+        return f"Alarm after {seen}. {told}{f'; and {len(failed) - 3} more' if len(failed) > 3 else ''}."
+    groups = {
+        "Surely kept": [_named(c) for c in checks if c.outcome == "pass"],
+        "Undecided so far": [
+            _named(c)
+            + (f" (at {number_format.number(c.estimate.value, 3)})" if c.estimate and c.estimate.value else "")
+            for c in checks
+            if c.outcome == "inconclusive"
+        ],
+    }
+    return " ".join([f"No alarm in {seen}.", *(f"{word}: {listed(some)}." for word, some in groups.items() if some)])
+
+
+def _named(check: Check) -> str:
+    return check.rule + (f" of {check.scope}" if check.scope else "")
+
+
+def _scope(stream: Stream, name: str) -> str:
+    if stream.watched.baseline:
+        return "minus baseline"
+    return f"{stream.watched.by}={name}" if name else stream.watched.by
+
+
+def _check(state: WatchState, name: str, stream: Stream) -> Check:
+    watched, limits = stream.watched, state.limits(stream)
+    scope, rows = _scope(stream, name), stream.rows
+    common: dict[str, Any] = {"rule": watched.rule, "scope": scope, "limit": watched.limit, "kind": watched.kind}
+    if rows == 0:
+        return Check(**common, outcome="not_run", message="no rows yet", fatal=False)
+    logs = {key: float(value) for key, value in stream.evidence().items()}
+    estimate = Estimate(
+        name=watched.metric,
+        value=stream.value(),
+        scope=scope,
+        unit=watched.unit,
+        better=watched.better,
+        how="mean over all nights" if not watched.bins else "of all nights",
+        reason=REASON,
+        n=round(rows),
+        detail={**{f"e_{key}": _power(logs[key]) for key, _ in LINES}, "tonight": stream.value(tonight=True)},
+    )
+    outcome, message = _verdict(stream, logs, limits)
+    return Check(**common, outcome=outcome, message=message, estimate=estimate, fatal=outcome == "fail")
+
+
+def _verdict(stream: Stream, logs: dict[str, float], limits: dict[str, float]) -> tuple[Outcome, str]:
+    """The outcome, and why, with the night of the first look that showed it."""
+    crossed = stream.crossed
+    said = {
+        "fail": "surely beyond the limit",
+        "drift": "drifted beyond the limit",
+        "pass": "surely within the limit, all nights together",
+    }
+    outcomes: dict[str, Outcome] = {"fail": "fail", "drift": "fail", "pass": "pass"}
+    for key, outcome in outcomes.items():
+        if key in crossed:
+            now = f"evidence E {_shown(logs[key])} now, decides from {_shown(limits[key])}"
+            return outcome, f"{said[key]}, known on {crossed[key]} ({now})"
+    parts = [f"{word} {_shown(logs[key])} of {_shown(limits[key])}" for key, word in LINES]
+    return "inconclusive", "no alarm; E: " + ", ".join(parts)
+
+
+def _evidence(state: WatchState, checks: Sequence[Check]) -> Table:
+    """E of each claim, and from which on it is decided."""
+    rows: list[Sequence[Any]] = []
+    for stream, check in zip(state.streams.values(), checks, strict=True):
+        limits, logs = state.limits(stream), stream.evidence()
+        for key, word in LINES:
+            rows.append([check.rule, check.scope, word, _shown(float(logs[key])), _shown(limits[key])])
+    columns = ["rule", "scope", "claim", "E", "decides from"]
+    return Table(name="evidence", title="Evidence for each claim, and what decides", columns=columns, rows=rows)
+
+
+def _nights(state: WatchState) -> list[Table]:
+    """The last nights of the first rules."""
+    if len(state.history) < 2:
+        return []
+    names = [s.watched.rule + (f" {scope}" if (scope := _scope(s, key[1])) else "") for key, s in state.streams.items()]
+    rows: list[Sequence[Any]] = []
+    for entry in state.history[-SHOWN:]:
+        numbers = [numbers[0] for numbers in entry["streams"][:PANELS]]
+        rows.append([entry["night"], entry["rows"], *numbers])
+    columns = ["night", "rows", *names[:PANELS]]
+    return [Table(name="nights", title="The last nights, each by itself", columns=columns, rows=rows)]
+
+
+def history(state: WatchState) -> list[dict[str, Any]]:
+    """By night and stream: what was seen that night, and log10 of E at its end."""
+    found = []
+    for i, (key, stream) in enumerate(state.streams.items()):
+        for entry in state.history:
+            value, *logs = entry["streams"][i]
+            named = dict(zip(("log10_e_fail", "log10_e_pass", "log10_e_drift"), logs, strict=True))
+            about = {"rule": stream.watched.rule, "scope": _scope(stream, key[1])}
+            found.append({"night": entry["night"], **about, "rows": entry["rows"], "value": value, **named})
+    return found
+
+
+def night_plots(state: WatchState) -> list[Plot]:
+    """Per stream the number of each night beside its limit, and below it E as a share of what decides, in powers."""
+    if len(state.history) < 2:
+        return []
+    days = [_day(entry["night"]) for entry in state.history]
+    plots = []
+    for i, (key, stream) in enumerate(list(state.streams.items())[:PANELS]):
+        watched, limits = stream.watched, state.limits(stream)
+        rule = watched.rule + (f", {scope}" if (scope := _scope(stream, key[1])) else "")
+        nights = [entry["streams"][i] for entry in state.history]
+        alarm = [_day(stream.crossed[key]) for key in ("fail", "drift") if key in stream.crossed]
+        marks = [Curve(label="alarm", kind="vline", x=[min(alarm)], role="best")] if alarm else []
+        nightly = Curve(label="of the night", kind="points", x=days, y=[n[0] for n in nights], role="model")
+        limit = [watched.limit, -watched.limit] if watched.side == "zero" else [watched.limit]
+        bound = Curve(label="limit", kind="hline", y=limit, role="limit")
+        shared: dict[str, Any] = {"xlabel": "night", "xscale": "date", "group": rule}
+        curves = [nightly, bound, *marks]
+        plots.append(
+            Plot(name=f"nights{i}", title=f"{rule}, each night", ylabel=watched.metric, curves=curves, **shared)
+        )
+        powers = [
+            Curve(label=word, kind="line", x=days, y=[_below(n[at], limits[key]) for n in nights], role=word)
+            for at, key, word in ((1, "fail", BROKEN), (3, "drift", DRIFT), (2, "pass", KEPT))
+        ]
+        decides = Curve(label="decides", kind="hline", y=[0.0], role="limit")
+        curves, label = [*powers, decides, *marks], "log10 of E / what decides"
+        top = max((y for curve in powers for y in curve.y if y is not None), default=0.0)
+        ylim = (-6.0, min(max(1.0, top + 0.5), 6.0))
+        about: dict[str, Any] = {"name": f"evidence{i}", "title": f"{rule}, evidence so far"}
+        plots.append(Plot(**about, ylabel=label, ylim=ylim, curves=curves, **shared))
+    return plots
+
+
+def _day(night: str) -> int:
+    return datetime.date.fromisoformat(night).toordinal()
+
+
+def _below(log10: float | None, limit: float) -> float | None:
+    return None if log10 is None else max(log10 - limit / math.log(10), -6.0)
+
+
+def _power(log: float) -> float:
+    """E itself, where a float has it."""
+    return float(f"{math.exp(min(log, LARGEST * math.log(10))):.4g}")
+
+
+def _shown(log: float) -> str:
+    """`0.41`, `23`, `7,300`, `3e12`."""
+    number = _power(log)
+    if number >= 1e6:
+        return f"{number:.0e}".replace("e+", "e")
+    return f"{number:,.0f}" if number >= 10 else f"{number:.2g}"

@@ -1,0 +1,185 @@
+"""Which rules of a gate can be watched row by row, and what a row, or a group of rows, is to each of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from calibcli.core.errors import InputError, UsageError
+from calibcli.core.shelves import Choice
+from calibcli.gate import verdicts
+from calibcli.gate.baseline import Unpaired, pair
+from calibcli.gate.config import Gate
+from calibcli.gate.sources import Part, RecordedOutputs
+from calibcli.gate.verdicts import possible, resolved
+from calibcli.metrics.intervals import MeanOf
+from calibcli.scores.predictions import Floats, Ints
+from calibcli.watch.bets import Watched, tables
+
+MOST_SLICES = 100  # each keeps a stream of its own
+
+
+def watched(gate: Gate, source: RecordedOutputs, cap: float) -> Watched:
+    """The rule of a gate as it is watched.
+
+    Raises:
+        UsageError: its metric is no mean over rows with known ends, and no binned calibration error of equal widths.
+    """
+    choice = source.judged(gate)
+    rule = resolved(gate, source.better(gate), source.k)
+    low, high, bins = _ends(gate, choice, source, cap)
+    values: Sequence[str] = ()
+    if gate.by:
+        parts = source.slices(gate)
+        if isinstance(parts, str) and not gate.values:
+            raise InputError(parts, "name a column of the rows, or write values = [...] beside by")
+        values = gate.values or sorted(parts)
+        if len(values) > MOST_SLICES:
+            problem = f"{gate.at}'{gate.by}' has {len(values)} values, and a state watches {MOST_SLICES}"
+            raise UsageError(problem, "choose a coarser column, or name the values to watch: values = [...]")
+    kind = verdicts.kind(choice)
+    if _costly(choice, source):
+        kind = f"each row at most {cap:g} nats"
+    traits = choice.traits
+    return Watched(
+        rule=rule.text,
+        metric=choice.spec,
+        side=rule.side,
+        limit=rule.limit,
+        low=low,
+        high=high,
+        bins=bins,
+        by=gate.by,
+        values=list(values),
+        baseline=bool(gate.baseline),
+        kind=kind,
+        unit=traits.get("unit", ""),
+        better=traits.get("better", ""),
+    )
+
+
+def _ends(gate: Gate, choice: Choice, source: RecordedOutputs, cap: float) -> tuple[float, float, int]:
+    """What a row may be, and the bins of a calibration error (0 of a mean)."""
+    if gate.baseline:
+        if "kept" not in choice.traits or choice.traits.get("refitted"):
+            problem = f"{gate.at}{choice.name} is no mean over rows, and cannot be watched against a baseline"
+            raise UsageError(problem, "choose from: accuracy, brier, nll (--margin nll=0.01)")
+        most = cap if _costly(choice, source) else possible(choice.spec, source.k).high
+        return -most, most, 0
+    if choice.traits.get("table_bounds"):
+        return -1.0, 1.0, choice.options["bins"] + (choice.options["edges"] == "torchmetrics")
+    statistic = None
+    if not (choice.traits.get("needs_scores") or "class_bins" in choice.traits or choice.traits.get("binned")):
+        statistic = choice(source.whole.sample(choice))
+    if not isinstance(statistic, MeanOf):
+        known = "ece, accuracy, nll, brier, brier_top, confidence_gap and other means over rows"
+        raise UsageError(f"{gate.at}{choice.name} cannot be watched: it is no sum over rows", f"choose from: {known}")
+    low, high = (0.0, cap) if _costly(choice, source) else statistic.range
+    return float(low), float(high), 0
+
+
+def _costly(choice: Choice, source: RecordedOutputs) -> bool:
+    """Whether a metric has no largest value, so that a row counts for `cap` nats at the most."""
+    values = possible(choice.spec, source.k)
+    return values.low >= 0 and math.isinf(values.high)
+
+
+def gate_of(watched: Watched, path: str = "") -> Gate:
+    """The gate that a rule of a state was; `path` is tonight's baseline."""
+    if watched.baseline:
+        return Gate(metric=watched.metric, baseline=path, margin=abs(watched.limit))
+    side = "limit" if watched.side == "zero" else watched.side
+    keys: dict[str, Any] = {side: watched.limit, "by": watched.by, "values": tuple(watched.values)}
+    return Gate(metric=watched.metric, **keys)
+
+
+def evidence(watched: Watched, source: RecordedOutputs, baselines: Any, path: str, cap: float) -> dict[str, Any] | str:
+    """By slice: (B, A, L) wealth twice and (B, 2) sums of the rows; or why they say nothing about this rule."""
+    gate = gate_of(watched, path)
+    if watched.baseline:
+        found = _differences(watched, source, baselines, gate, cap)
+        return found if isinstance(found, str) else {"": _summed(watched, *found)}
+    parts = source.slices(gate)
+    if isinstance(parts, str):
+        return parts
+    return {
+        name: _summed(watched, *_rows(watched, source, gate, part, cap))
+        for name, part in parts.items()
+        if not watched.by or name in watched.values
+    }
+
+
+def _rows(watched: Watched, source: RecordedOutputs, gate: Gate, part: Part, cap: float) -> tuple[Any, ...]:
+    """(cell, value, weight, group) of the rows of a part."""
+    choice = source.judged(gate)
+    sample = part.sample(choice)
+    weights = sample.weights if sample.counts else None
+    statistic = choice(sample)
+    if watched.bins:
+        return statistic.table.index.astype(np.int64), statistic.view.residual, weights, sample.columns.groups
+    rows = statistic.rows
+    values = rows.values.astype(np.float64)
+    if _costly(choice, source):
+        values = np.minimum(values, cap)
+    return np.zeros(len(values), np.int64), values, rows.weights if sample.counts else None, rows.groups
+
+
+def _differences(
+    watched: Watched, source: RecordedOutputs, baselines: Any, gate: Gate, cap: float
+) -> tuple[Any, ...] | str:
+    both = baselines(gate.baseline)
+    if isinstance(both, str):
+        return both
+    new, base = both
+    pairing = pair(new, base)
+    if isinstance(pairing, Unpaired):
+        return str(pairing)
+    i, j = pairing.new, pairing.base
+    values = [one.column(watched.metric)[at] for one, at in ((new, i), (base, j))]
+    if watched.high == cap:
+        values = [np.minimum(column, cap) for column in values]
+    weights, counts, groups = source.design
+    weights, groups = (None if c is None else c[i] for c in (weights if counts else None, groups))
+    return np.zeros(len(i), np.int64), values[0] - values[1], weights, groups
+
+
+def _summed(
+    watched: Watched, cell: Ints, value: Floats, weight: Floats | None, groups: Ints | None
+) -> tuple[Floats, Floats, Floats]:
+    if groups is not None:
+        cell, value, weight = _grouped(watched, cell, value, weight, groups)
+    value = np.clip(value, watched.low, watched.high)
+    size = watched.size
+    both = [None, value] if weight is None else [weight, weight * value]
+    sums = np.stack([np.bincount(cell, w, size) for w in both], axis=-1).astype(np.float64)
+    return (*tables(watched, cell, value, weight, size), sums)
+
+
+def _grouped(watched: Watched, cell: Ints, value: Floats, weight: Floats | None, groups: Ints) -> tuple[Any, ...]:
+    """One row for each group: its rows' mean in every cell, weighing as much as their share of the group.
+
+    The wealth of a group is then a geometric mean of what its cells would bring, which is below the arithmetic mean,
+    the wealth of the group's own mean; so its expectation is no more than that.
+    """
+    w = np.ones(len(value)) if weight is None else weight
+    names, member = np.unique(groups, return_inverse=True)
+    at, inverse = np.unique(member * watched.size + cell, return_inverse=True)
+    mass = np.bincount(inverse, w)
+    mean = np.bincount(inverse, w * value) / np.maximum(mass, 1e-300)
+    whole = np.bincount(member, w, len(names))
+    return at % watched.size, mean, mass / np.maximum(whole[at // watched.size], 1e-300)
+
+
+def independent(source: RecordedOutputs) -> None:
+    """Refuse weights that say how likely a row was to be drawn.
+
+    Raises:
+        InputError: there are such.
+    """
+    weights, counts, _ = source.design
+    if weights is not None and not counts and float(np.ptp(weights)) > 0:
+        problem = "a watch takes rows that were drawn with equal chances, and these have sampling weights"
+        raise InputError(problem, "draw them evenly, leave --weights out, or write --weight-kind count")

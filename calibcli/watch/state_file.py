@@ -1,0 +1,276 @@
+"""The state of a watch: its rules, what their streams have seen, and which nights and rows those were. One JSON file.
+
+It holds no rows: of their ids, or groups, a sample of the hashes, and of each batch a digest. It is written whole or
+not at all, its checksum notices what anything else has changed, and another process that updates it waits.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import dataclasses
+import hashlib
+import json
+import math
+import os
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from calibcli.core import validation
+from calibcli.core.errors import CalibError, InputError, UsageError, printable
+from calibcli.core.files import atomic
+from calibcli.core.options import Alpha, Nats, PerYear, Range
+from calibcli.gate.baseline import squeezed, unsqueezed
+from calibcli.scores.files.source import Source
+from calibcli.watch.bets import Stream, Watched, thresholds
+
+FORMAT, SCHEMA = "calib-watch", 1
+NIGHTS = 400  # of the history that is kept
+BATCHES = 1024  # digests that are kept, two of a batch
+MOST = 1 << 26  # bytes of the history
+IDS = 1024  # hashes that are kept: the smallest
+COUNTS = ("night", "nights", "rows", "rows_tonight")  # of a state, as they are in its file
+Hashes = npt.NDArray[np.uint64]
+AGAIN = "--restart starts a new state and keeps this one beside it"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What a state was begun with: rules and error probabilities, and which model it is of.
+
+    Attributes:
+        alpha: of each claim, over all looks.  per_year: of a drift alarm, in a year and in all years together.
+        cap: nats that a row counts for at the most.
+        classes, names, event: of the model's scores.  model: its name, where one was given.
+    """
+
+    rules: Sequence[Watched]
+    alpha: Alpha = 0.05
+    per_year: PerYear = 0.05
+    cap: Nats = 10.0
+    classes: int = 0
+    names: Sequence[str] = ()
+    event: str = ""
+    model: str = ""
+
+    @property
+    def digest(self) -> str:
+        """What ids are hashed with, so that states of the same rules and model can be merged."""
+        return hashlib.sha256(json.dumps(dataclasses.asdict(self), sort_keys=True).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredState:
+    """A state as it lies in its file."""
+
+    format: str
+    schema: int
+    version: str
+    settings: Settings
+    night: str
+    nights: Annotated[int, Range(0, 10**7)]
+    rows: Annotated[int, Range(0, 10**15)]
+    rows_tonight: Annotated[int, Range(0, 10**15)]
+    streams: Sequence[Mapping[str, Any]]
+    history: str
+    batches: Sequence[str]
+    ids: str
+    ids_cut: str
+
+
+@dataclass(eq=False)
+class WatchState:
+    """What a watch knows.
+
+    Attributes:
+        night: the one that rows are added to, `2026-11-22`; "" before the first.  nights: how many there were.
+        rows: that were counted, of all nights.  rows_tonight: of this one.
+        streams: by rule (a position in `settings.rules`) and slice.
+        history: one entry per night: `night`, `rows`, and per stream its numbers.
+        batches: digests of what was added.  ids: the smallest hashes of the ids, or groups, all up to `ids_cut`.
+    """
+
+    settings: Settings
+    night: str = ""
+    nights: int = 0
+    rows: int = 0
+    rows_tonight: int = 0
+    streams: dict[tuple[int, str], Stream] = field(default_factory=dict)
+    history: list[dict[str, Any]] = field(default_factory=list)
+    batches: list[str] = field(default_factory=list)
+    ids: Hashes = field(default_factory=lambda: np.empty(0, np.uint64))
+    ids_cut: int = 2**64 - 1
+
+    @classmethod
+    def begin(cls, settings: Settings) -> WatchState:
+        """Without rows."""
+        streams = {
+            (i, value): Stream.begin(rule)
+            for i, rule in enumerate(settings.rules)
+            for value in (rule.values if rule.by else ("",))
+        }
+        return cls(settings, streams=streams)
+
+    @property
+    def closed(self) -> int:
+        """Nights that are over."""
+        return max(self.nights - 1, 0)
+
+    def limits(self, stream: Stream) -> dict[str, float]:
+        """log E at which each claim is made."""
+        return thresholds(stream.watched, self.settings.alpha, self.settings.per_year)
+
+    def pack(self, version: str) -> dict[str, Any]:
+        """Plain data, with a checksum."""
+        packed = StoredState(
+            format=FORMAT,
+            schema=SCHEMA,
+            version=version,
+            **{name: getattr(self, name) for name in ("settings", *COUNTS)},
+            streams=[
+                {"rule": i, "slice": name, "crossed": s.crossed, "arrays": _text(s)}
+                for (i, name), s in self.streams.items()
+            ],
+            history=squeezed(json.dumps(self.history[-NIGHTS:], separators=(",", ":")).encode()),
+            batches=self.batches[-BATCHES:],
+            ids=base64.b64encode(self.ids.astype("<u8").tobytes()).decode(),
+            ids_cut=f"{self.ids_cut:x}",
+        )
+        data = dataclasses.asdict(packed)
+        return {**data, "checksum": checksum(data)}
+
+
+def checksum(data: Mapping[str, Any]) -> str:
+    """Of all but itself, in one spelling."""
+    rest = {key: value for key, value in data.items() if key != "checksum"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
+def is_state(path: str | os.PathLike[str]) -> bool:
+    """Whether a file is one of these, by its first bytes."""
+    if Path(path).suffix != ".json" or not os.path.isfile(path):
+        return False
+    with open(path, "rb") as file:
+        return f'"format": "{FORMAT}"'.encode() in file.read(64)
+
+
+def load(path: str | os.PathLike[str], own: bool = False) -> WatchState:
+    """What `save` wrote; `own`: to be brought up to date.
+
+    Raises:
+        InputError: it cannot be read, is no state, was changed by something else, or is of a later version.
+    """
+    source, name = Source(Path(path), own=own), str(path)
+    try:
+        data = json.loads(source.read())
+    except (ValueError, RecursionError):
+        data = None
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise InputError(f"{name} is not the state of a watch", "name a new file, or one that calib watch wrote")
+    if data.get("schema") != SCHEMA:
+        said = f"{name} has schema {printable(str(data.get('schema')), 40)}, this version reads {SCHEMA}"
+        raise InputError(said, "upgrade calibcli, or start a new state")
+    if data.get("checksum") != checksum(data):
+        problem = f"{name} was changed by something else than calib: its checksum does not fit"
+        raise InputError(problem, "take it from a backup, or start a new state")
+    fix = "take it from a backup, or start a new state"
+    packed: StoredState = validation.read(data, StoredState, name, fix)
+    state = WatchState.begin(packed.settings)
+    vars(state).update({name: getattr(packed, name) for name in COUNTS}, batches=list(packed.batches))
+    try:
+        state.ids = np.frombuffer(base64.b64decode(packed.ids, validate=True), "<u8").astype(np.uint64)
+        state.ids_cut = int(packed.ids_cut, 16)
+        state.history = json.loads(unsqueezed(packed.history, MOST))
+        for one in packed.streams:
+            key = one["rule"], one["slice"]
+            _fill(state.streams[key], one["arrays"])
+            state.streams[key].crossed, state.streams[key].night = dict(one["crossed"]), max(state.nights, 1)
+    except CalibError:
+        raise
+    except (KeyError, ValueError, TypeError, zlib.error) as error:
+        raise InputError(f"{name}: what its streams hold is damaged ({error})", fix) from None
+    return state
+
+
+def save(state: WatchState, path: str | os.PathLike[str], version: str) -> None:
+    """Write it whole, and on the disk, before the old one goes."""
+    with atomic(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
+        json.dump(state.pack(version), file, indent=0, allow_nan=False)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextlib.contextmanager
+def locked(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Other updates in this folder wait until the block ends, and none is lost; the lock goes with the process."""
+    folder = Path(path).parent
+    if not folder.is_dir():
+        raise UsageError(f"no folder '{folder}' to write '{Path(path).name}' into", f"mkdir -p {folder}")
+    try:
+        import fcntl
+    except ImportError:  # not on Windows
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def same(state: WatchState, asked: Settings, path: str) -> None:
+    """Refuse another model or other rules than those of the state.
+
+    Raises:
+        InputError: the rows are of another model.  UsageError: the rules, or an error probability, are others.
+    """
+    old = state.settings
+    for what, there, here in (
+        ("model", old.model, asked.model or old.model),
+        ("classes", old.classes, asked.classes),
+        ("event", old.event, asked.event),
+        ("classes", list(old.names), list(asked.names)),
+    ):
+        if there != here and (what != "model" or there):
+            said = f"{path} is of another model: {what} {_short(there)} there, {_short(here)} here"
+            raise InputError(said, f"name the state of this model, or begin one; {AGAIN}")
+    rules = [[(r.rule, r.by, r.kind, tuple(r.values)) for r in one.rules] for one in (old, asked)]
+    texts = [", ".join(r.rule + (f" by {r.by}" if r.by else "") for r in one.rules) for one in (old, asked)]
+    if rules[0] != rules[1]:
+        detail = f"{texts[0]}; now asked for: {texts[1]}" if texts[0] != texts[1] else f"other slices of {texts[0]}"
+        raise UsageError(f"{path} watches {detail}", f"a rule is fixed before its rows are seen; {AGAIN}")
+    for key in ("alpha", "per_year", "cap"):
+        if getattr(old, key) != getattr(asked, key):
+            said = f"{path} has {key.replace('_', '-')} {getattr(old, key):g}, now asked for: {getattr(asked, key):g}"
+            raise UsageError(said, f"leave it out; {AGAIN}")
+
+
+def _short(value: Any) -> str:
+    text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return (text if len(text) <= 60 else f"{text[:57]}...") or "none"
+
+
+def _text(stream: Stream) -> str:
+    """Arrays one after another, compressed, in base64; their shapes follow from the rule."""
+    return squeezed(b"".join(a.astype("<f8").tobytes() for a in stream.arrays().values()))
+
+
+def _fill(stream: Stream, text: str) -> None:
+    shapes = {name: a.shape for name, a in stream.arrays().items()}
+    sizes = [math.prod(shape) for shape in shapes.values()]
+    data = unsqueezed(text, 8 * sum(sizes))
+    if len(data) != 8 * sum(sizes):
+        raise ValueError(f"{sum(sizes)} numbers expected")
+    parts = np.split(np.frombuffer(data, "<f8").astype(np.float64), np.cumsum(sizes)[:-1])
+    for (name, shape), part in zip(shapes.items(), parts, strict=True):
+        if np.isnan(part).any() or (np.isinf(part).any() and name != "drift"):
+            raise ValueError(f"{name} is not finite")
+        setattr(stream, name, part.reshape(shape))
