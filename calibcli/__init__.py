@@ -88,6 +88,7 @@ extensions.register_device_scores(
     lambda tensor: importlib.import_module("calibcli.networks.device_scores").of_tensor(tensor)
 )
 extensions.register_formats(lambda: importlib.import_module("calibcli.networks.formats"))
+extensions.register_display(lambda: importlib.import_module("calibcli.render.notebook"))
 extensions.register_entries("target", lambda: importlib.import_module("calibcli.networks.deploy.targets"))
 
 

@@ -105,7 +105,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         '[data]\neval = "test.npz"\nfitted_on = "validation.npz"\n[[gate]]\nmetric = "nll"\nbaseline = "base.json"\n'
     )
     files["recipe"] = folder / "recipe.toml"
-    files["recipe"].write_text((SAMPLES.parent / "calibcli" / "study" / "builtin" / "step-size.toml").read_text())
+    recipes = SAMPLES.parent / "calibcli" / "lab" / "study" / "builtin"
+    files["recipe"].write_text((recipes / "step-size.toml").read_text())
     files["folder"] = folder
     return files
 

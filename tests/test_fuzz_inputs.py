@@ -98,7 +98,7 @@ def test_memory_is_seen(here: Path) -> None:
     """The measurement itself: a file that takes 300 MB shows."""
     code = (
         f"import sys; sys.path.insert(0, {str(PROGRAM.parent)!r}); import fuzz_inputs, numpy as np;"
-        "fuzz_inputs.recognise.inspect = lambda *a: np.ones(300 << 20, np.uint8);"
+        "fuzz_inputs.inspecting.inspect_outputs = lambda *a: np.ones(300 << 20, np.uint8);"
         "print(fuzz_inputs.run('arrays', 2).grown)"
     )
     assert program(code) > 250_000

@@ -63,7 +63,7 @@ def test_safetensors_need_no_torch(tmp_path: Path) -> None:
 
     save_file({"logits": Z, "labels": Y}, tmp_path / "a.safetensors")
     code = (
-        "import sys; from calibcli.scores import recorded; recorded.read(sys.argv[1]);"
+        "import sys; from calibcli.scores import recorded_outputs; recorded_outputs.read(sys.argv[1]);"
         "heavy = {'torch', 'scipy.stats', 'scipy.optimize', 'matplotlib', 'pandas'} & set(sys.modules);"
         "assert not heavy, heavy"
     )
@@ -262,13 +262,13 @@ def test_broken_safetensors(tmp_path: Path, header: bytes, words: str) -> None:
 RAW = """
 'Raw doubles.'
 import numpy as np
-from calibcli.scores.files.arrays import Contents, Memory
+from calibcli.scores.files.arrays import FileContents, Memory
 SUFFIXES = (".raw",)
 def signature(head, size):
     return head.startswith(b"RAW ")
 def read(source):
     table = np.frombuffer(source.pread(source.size - 4, 4)).reshape(-1, 3)
-    return Contents("raw", {"logits": Memory(table[:, :2]), "labels": Memory(table[:, 2].astype(int))})
+    return FileContents("raw", {"logits": Memory(table[:, :2]), "labels": Memory(table[:, 2].astype(int))})
 """
 
 

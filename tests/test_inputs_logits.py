@@ -257,9 +257,9 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
             np.lib.format.write_array(file, y)
     code = (
         "import resource, sys\n"
-        "from calibcli.scores import recorded\n"
+        "from calibcli.scores import recorded_outputs\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-        "p = recorded.read(sys.argv[1])\n"
+        "p = recorded_outputs.read(sys.argv[1])\n"
         "total = sum(float(block[:, 1].sum()) for _, block in p.blocks())\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, p.n, total)\n"
     )

@@ -18,42 +18,38 @@ ALLOWED = {
     "metrics/paired.py": "accuracy brier ece nll",
     "metrics/report.py": "accuracy confidence_gap ece nll",
     "ship/targets/card.py": "accuracy brier ece nll",
-    "study/parsing.py": "ece nll",
-    "training/measure.py": "accuracy adaece ece entropy entropy_wrong nll nll_correct nll_wrong",
+    "lab/study/parsing.py": "ece nll",
+    "lab/training/evaluation.py": "accuracy adaece ece entropy entropy_wrong nll nll_correct nll_wrong",
     # columns of numbers by row, which metrics are the means of
-    "columns/__init__.py": "brier",
-    "columns/condense.py": "brier entropy nll",
-    "columns/softmax.py": "entropy nll",
+    "scores/columns.py": "brier",
+    "scores/histogram.py": "brier entropy nll",
+    "scores/softmax.py": "entropy nll",
     "gate/baseline.py": "brier nll",
-    "hessian/engine.py": "accuracy nll",
-    "metrics/partial_file.py": "nll",
+    "networks/curvature/engine.py": "accuracy nll",
+    "metrics/partial_states.py": "nll",
     # numbers of a training log, of which some are metrics; and what `fit` measures by default
-    "study/experiment.py": "adaece ece entropy nll nll_correct nll_wrong",
-    "study/judgement.py": "nll",
-    "training/one_model.py": "confidence_gap nll",
-    "training/summary.py": "accuracy adaece ece entropy nll nll_correct nll_wrong",
+    "lab/study/experiment.py": "adaece ece entropy nll nll_correct nll_wrong",
+    "lab/study/report.py": "nll",
+    "lab/training/one_model.py": "confidence_gap nll",
+    "lab/training/fit.py": "accuracy adaece ece entropy nll nll_correct nll_wrong",
     # heads of tables, labels of axes
     "gate/check.py": "accuracy ece",
     "metrics/diagrams.py": "accuracy",
-    "metrics/tables.py": "accuracy ece",
-    "scalers/ranking.py": "accuracy ece nll",
+    "calibrators/report.py": "accuracy ece nll",
     # objectives of a fit, each implemented there, and what a fit says of itself
-    "scalers/focal.py": "brier nll",
-    "scalers/search.py": "adaece brier ece nll",
-    "scalers/temperature.py": "adaece brier ece",
+    "calibrators/focal.py": "brier nll",
+    "calibrators/temperature.py": "adaece brier ece nll",
     # options of these metrics: the score that CORP takes apart, the statistic that is tested
     "metrics/corp.py": "brier",
-    "metrics/isotonic.py": "brier",
-    "metrics/proper.py": "ece ece2_debiased mmce",
+    "metrics/means.py": "ece ece2_debiased mmce",
     # other things of the same name: scores of out-of-distribution rows, losses, penalties, fields of files
     "metrics/ood.py": "entropy",
-    "losses/__init__.py": "mmce",
-    "losses/shelf.py": "brier",
-    "inputs/scores/keys.py": "accuracy",
-    "inputs/scores/metadata.py": "nll",
+    "networks/losses/__init__.py": "mmce",
+    "networks/losses/shelf.py": "brier",
+    "scores/files/roles.py": "accuracy nll",
 }
 """Names that another file than the metric's own may have, and why."""
-FREE = ("metrics/sample.py", "render/")
+FREE = ("metrics/shelf.py", "render/")
 """The default sets; and renderers, which are to know no metric."""
 
 
@@ -99,7 +95,7 @@ def test_a_metric_is_known_in_its_own_file(path: Path) -> None:
     allowed = set(ALLOWED.get(path.relative_to(ROOT).as_posix(), "").split())
     found = known_elsewhere(path)
     more = [f"line {line}: '{text}'" for line, text in found if text not in allowed]
-    assert not more, f"{path}: ask the metric's entry (metrics.sample.traits): {', '.join(more)}"
+    assert not more, f"{path}: ask the metric's entry (metrics.shelf.traits): {', '.join(more)}"
     assert allowed == {text for _, text in found}, f"{path} may know more than it does"
 
 

@@ -21,7 +21,7 @@ from calibcli.lab.training.evaluation import Looks, confidences_of_wrong, counte
 from calibcli.lab.training.loop import Trainer
 from calibcli.lab.training.recipes import Recipe
 from calibcli.networks import checkpoint, losses
-from calibcli.networks.dataset import loading
+from calibcli.networks.dataset import load
 
 torch.set_num_threads(1)
 DIGITS = str(Path(__file__).parent.parent / "sample_data" / "digits.npz")
@@ -184,7 +184,7 @@ def test_a_snapshot_is_the_checkpoint_of_a_shorter_run(tmp_path: Path, capsys: A
     ],
 )
 def test_what_is_refused(argv: list[str], code: int, said: str, tmp_path: Path, capsys: Any) -> None:
-    data = loading(f"{DIGITS}#train")
+    data = load(f"{DIGITS}#train")
     np.savez(tmp_path / "bare.npz", x=data.batch(np.arange(200))[0].numpy(), labels=data.labels)
     folder = tmp_path / "run"
     argv = [a.format(folder=folder, bare=tmp_path / "bare.npz") for a in argv]

@@ -19,10 +19,10 @@ import pytest
 pytestmark = pytest.mark.docs
 ROOT = Path(__file__).parent.parent
 SHELVES = {
-    "metric": ("metrics", "sharpness", "metrics/sample.py"),
-    "scaler": ("methods", "shares", "scalers/scaler.py"),
-    "loss": ("losses", "spherical", "losses/shelf.py"),
-    "architecture": ("architectures", "logistic", "architectures/shelf.py"),
+    "metric": ("metrics", "sharpness", "metrics/shelf.py"),
+    "scaler": ("methods", "shares", "calibrators/calibrator.py"),
+    "loss": ("losses", "spherical", "networks/losses/shelf.py"),
+    "architecture": ("architectures", "logistic", "networks/architectures/shelf.py"),
 }
 """Kind: what `calib list` calls it, the entry of the recipe, and the file that defines the shelf."""
 

@@ -19,7 +19,7 @@ from calibcli.render.formats import table
 
 FOLDER = Path(render.__file__).parent
 ALLOWED = {
-    ("sheet.py", "accuracy"): "a column of bins.csv, whose names are a format",
+    ("table_contents.py", "accuracy"): "a column of bins.csv, whose names are a format",
     ("formats/table.py", "accuracy"): "the axis of a diagram of the predicted class, whose columns have shorter heads",
 }
 """(file, word): why a renderer may compare with the name of a command or of a metric."""

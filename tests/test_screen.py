@@ -258,8 +258,6 @@ def test_notes_and_errors_on_a_terminal_end_their_lines_between_words(monkeypatc
 
 
 def test_a_bar_that_was_not_finished_is_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    from calibcli.render import terminal
-
     out = Terminal()
     monkeypatch.setattr(sys, "stderr", out)
     monkeypatch.setenv("TERM", "xterm")

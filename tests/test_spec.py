@@ -132,7 +132,7 @@ def test_a_shelf_lists_what_is_used_most_first_and_the_rest_by_name() -> None:
     assert [choice.name for choice in choose(["all"], 10)] == [name for name in names if name != "auc"]
 
 
-@pytest.mark.parametrize("room", ["metrics", "scalers", "losses", "architectures"])
+@pytest.mark.parametrize("room", ["metrics", "calibrators", "networks.losses", "networks.architectures"])
 def test_every_entry_of_a_room_is_found(room: str) -> None:
     """As many entries as the files of the room put on its shelves."""
     module = importlib.import_module(f"calibcli.{room}")

@@ -95,7 +95,7 @@ def read(path: Path) -> Any:
 def test_the_same_by_both_readers(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "t.csv"
     path.write_bytes({**PLAIN, **ODD}[name])
-    same("table", name in PLAIN, read, path, monkeypatch)
+    same("fast_table", name in PLAIN, read, path, monkeypatch)
 
 
 def test_an_error_names_the_row_and_the_column(tmp_path: Path) -> None:

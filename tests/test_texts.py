@@ -15,7 +15,7 @@ from calibcli.cli.app import main
 from calibcli.core.errors import InputError
 from calibcli.networks import checkpoint
 from calibcli.networks.architectures import build
-from calibcli.networks.dataset import loading, splits, synthetic
+from calibcli.networks.dataset import load, splits, synthetic
 from calibcli.networks.dataset.downloads.texts import shuffled
 from calibcli.networks.dataset.vocabulary import numbers, vectors, vocabulary, words_of
 
@@ -64,7 +64,7 @@ def test_posts_in_an_archive_and_in_a_folder_are_the_same(tmp_path: Path) -> Non
     packed = archive(tmp_path / "20_newsgroups.tar.gz", dict(reversed(files.items())))
     assert splits(root) == splits(packed) == ["train", "validation", "test"]
     for role in splits(root):
-        a, b = loading(f"{root}#{role}"), loading(f"{packed}#{role}")
+        a, b = load(f"{root}#{role}"), load(f"{packed}#{role}")
         assert a.ids is not None
         assert b.ids is not None
         assert a.ids.tolist() == b.ids.tolist()
@@ -85,11 +85,11 @@ def test_posts_by_date_have_their_own_split(tmp_path: Path) -> None:
     }
     packed = archive(tmp_path / "20news-bydate.tar.gz", files)
     assert splits(packed) == ["train", "test"]
-    train, test = loading(f"{packed}#train"), loading(f"{packed}#test")
+    train, test = load(f"{packed}#train"), load(f"{packed}#test")
     assert (len(train), len(test), train.classes) == (4, 2, ["alt.x", "sci.med"])
     assert train.words == test.words  # of all posts
     with pytest.raises(InputError, match="no split 'validation'"):
-        loading(f"{packed}#validation")
+        load(f"{packed}#validation")
 
 
 def test_what_is_no_newsgroups_is_not_taken_for_it(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_what_is_no_newsgroups_is_not_taken_for_it(tmp_path: Path) -> None:
     broken = archive(tmp_path / "20_newsgroups.tar.gz", {"g/a/1": b"x" * 3000, "g/b/2": b"y" * 3000})
     broken.write_bytes(broken.read_bytes()[:60])
     with pytest.raises(InputError, match="damaged"):
-        loading(f"{broken}#train")
+        load(f"{broken}#train")
 
 
 def test_vectors_of_words(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_the_network_is_its_formula() -> None:
 
 def test_fit_with_vectors_and_what_is_refused(tmp_path: Path, capsys: Any) -> None:
     root = synthetic.newsgroups(tmp_path / "20_newsgroups", groups=2, posts=150)
-    words = loading(f"{root}#train").words
+    words = load(f"{root}#train").words
     glove = tmp_path / "glove.txt"
     rng = np.random.default_rng(0)
     glove.write_text("".join(f"{word} {' '.join(f'{v:.3f}' for v in rng.normal(size=6))}\n" for word in words[1:50]))

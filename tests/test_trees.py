@@ -19,7 +19,7 @@ from calibcli.lab.study import experiment, parsing, runs
 from calibcli.lab.study.readings import answers, unrenormalised
 from calibcli.lab.study.report import report
 from calibcli.networks.architectures import build
-from calibcli.networks.dataset import loading, splits, synthetic
+from calibcli.networks.dataset import load, splits, synthetic
 from calibcli.networks.dataset.downloads import texts
 from calibcli.scores.columns import columns
 from calibcli.scores.predictions import Predictions
@@ -121,7 +121,7 @@ def test_lines_that_are_no_trees(line: str, tmp_path: Path) -> None:
         texts.parsed(line)
     (tmp_path / "train.txt").write_text(f"(4 good)\n{line}\n")
     with pytest.raises(InputError, match=r"train.txt of .*line 2 is no binary tree"):
-        loading(f"{tmp_path}#train")
+        load(f"{tmp_path}#train")
 
 
 def test_trees_in_an_archive_and_in_a_folder_are_the_same(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_trees_in_an_archive_and_in_a_folder_are_the_same(tmp_path: Path) -> Non
             archive.write(path, f"trees/{path.name}")
     assert splits(root) == splits(packed) == ["train", "validation", "test"]
     for part, file in texts.FILES.items():
-        one, other = loading(f"{root}#{part}"), loading(f"{packed}#{part}")
+        one, other = load(f"{root}#{part}"), load(f"{packed}#{part}")
         assert torch.equal(one.batch(slice(None))[0], other.batch(slice(None))[0])  # type: ignore[arg-type]
         assert one.labels.tolist() == other.labels.tolist()
         trees = [texts.parsed(line) for line in (root / file).read_text().splitlines()]

@@ -592,8 +592,6 @@ def test_a_state_is_no_output_and_no_input(nights: list[Path], tmp_path: Path) -
 
 
 def test_many_rows_are_counted_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    from calibcli.watch import session
-
     whole = calibcli.Watch(max={"ece": 0.1})
     whole.update(Z, Y, ids=IDS, night=night(0))
     monkeypatch.setattr(session, "BLOCK", 100)

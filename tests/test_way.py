@@ -43,7 +43,7 @@ def test_metrics_of_a_file_run_code_of_few_files() -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(argv, env=environment, capture_output=True, encoding="utf-8", check=True)
     entered = [line.removeprefix(package) for line in done.stderr.splitlines() if line.startswith(package)]
-    assert "inputs/files/source.py" in entered
+    assert "scores/files/source.py" in entered
     inputs = [name for name in entered if name.startswith("inputs/")]
     assert len(inputs) <= INPUTS, chr(10).join(entered)
     assert len(entered) <= ALL, chr(10).join(entered)

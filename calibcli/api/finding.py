@@ -1,4 +1,4 @@
-"""Find where a model fails, from Python."""
+"""Find where a model fails, and rows of another distribution, from Python."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ from calibcli.scores.reading_options import Reading
 from calibcli.slices import Search
 from calibcli.slices.candidates import others
 from calibcli.slices.find import find as search_in
+
+# Find where a model fails, from Python.
 
 __all__ = ["find_slices"]
 

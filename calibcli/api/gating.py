@@ -1,4 +1,4 @@
-"""Judge and compare, from Python."""
+"""Judge, compare, watch and report, from Python."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from calibcli.core.errors import InputError, UsageError
 from calibcli.core.python_errors import in_python
 from calibcli.core.result import CHANGE, WORST_FIRST, Cell, Result, Table, by_report, results_of
 from calibcli.gate import check as session
-from calibcli.gate import compare as comparing
 from calibcli.gate import config as config_file
 from calibcli.gate.check import read_result
 from calibcli.gate.config import load as rules_of
@@ -30,6 +29,8 @@ from calibcli.scores.from_arrays import How
 from calibcli.scores.predictions import Predictions, Progress
 from calibcli.watch.session import Keeper, Terms
 from calibcli.watch.state_file import load, locked
+
+# Judge and compare, from Python.
 
 __all__ = ["Limits", "check", "compare", "plan", "rules"]
 
@@ -500,6 +501,8 @@ def _names(results: Sequence[Any]) -> list[str]:
 
 def _compared(held: Sequence[tuple[str, Result]]) -> tuple[list[tuple[str, Result]], list[str]]:
     """The differences between the results of each command, and why some have none."""
+    from calibcli.gate import compare as comparing
+
     found, notes = [], []
     for command in COMPARED:
         same = [(name, _fixed(one)) for name, one in held if one.command == command]

@@ -1,4 +1,4 @@
-"""What a file would be read as, and why, as a Result: recorded outputs in full, anything else by name."""
+"""Inspect a file, from Python: what it would be read as, and why."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ from calibcli.scores.files.source import Source, load_any
 from calibcli.scores.from_arrays import How
 from calibcli.scores.predictions import Predictions, Progress, words
 from calibcli.scores.reading_options import Reading
+
+# What a file would be read as, and why, as a Result: recorded outputs in full, anything else by name.
 
 SHOWN = 20  # classes listed in the table
 USED = "metrics, scale, apply, check, compare, plan, slices, watch, ood"  # commands that take labelled rows

@@ -1,4 +1,4 @@
-"""Read and measure, from Python; and what every function of this room may be given for scores."""
+"""Read and measure, from Python, at once or by parts that are merged; what functions take for scores."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from calibcli.core.files import atomic, guarding, known_suffix, reading
 from calibcli.core.options import Drawn
 from calibcli.core.python_errors import in_python
 from calibcli.core.result import Result
-from calibcli.metrics import report as reports
 from calibcli.metrics.partial_states import MetricState, arrays_of, state_of
 from calibcli.metrics.shelf import METRICS, choose, needed_class_bins
 from calibcli.scores import recorded_outputs, tasks
@@ -36,6 +35,8 @@ from calibcli.scores.recorded_outputs import read
 
 if TYPE_CHECKING:
     from calibcli.metrics.report import ReportOptions
+
+# Read and measure, from Python; and what every function of this room may be given for scores.
 
 __all__ = ["from_arrays", "from_confidence", "measure", "read"]
 
@@ -342,6 +343,8 @@ class Accumulator:
             UsageError: nothing was added; an unknown metric, or one whose sums by class were not kept: those of the
                 specs that the accumulator was made with are.
         """
+        from calibcli.metrics import report as reports
+
         options = reports.ReportOptions(
             specs=specs or self.specs or None,
             bins=bins,

@@ -1,4 +1,6 @@
-"""Penalised softmax regression: the convex problem behind vector, matrix, Dirichlet and bias-corrected scaling."""
+"""Maps that are affine in the logits: vector, matrix, Dirichlet, bias-corrected and Platt scaling, by penalised
+softmax regression.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +23,8 @@ from calibcli.core.result import Estimate
 from calibcli.core.statistics import log_sigmoid
 from calibcli.scores.likelihood import log_softmax
 from calibcli.scores.predictions import Predictions
+
+# Penalised softmax regression: the convex problem behind vector, matrix, Dirichlet and bias-corrected scaling.
 
 SETTLED = 1e-8  # gradient of the mean loss at which the optimiser stops
 BOUND = 1e-6  # ε: of the penalty on a class's own slope

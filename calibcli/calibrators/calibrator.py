@@ -1,4 +1,6 @@
-"""What a scaler is called with: arrays of the kind it was fitted on, checked and made into logits."""
+"""The shelf of calibration maps: what a fit and a fitted scaler are, and how scores become the logits that a map
+takes.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +18,8 @@ from calibcli.core.figure_data import Plot
 from calibcli.core.result import Cell, Estimate, Numbers, Table
 from calibcli.core.shelves import Choice, Shelf
 from calibcli.scores.predictions import SHARE_OFF, UNIT_HIGH, UNIT_LOW, Floats, Kind, two_columns, words
+
+# What a scaler is called with: arrays of the kind it was fitted on, checked and made into logits.
 
 FEW = 10  # log-odds that all lie in [0, 1] are believed up to here
 

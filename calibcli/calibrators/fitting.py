@@ -1,4 +1,6 @@
-"""Subsets and folds of rows that stay on disk where the scores do."""
+"""Fit a scaler by its spec, cross-fit it over folds of the rows, apply it, and write calibrated scores block by
+block.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +23,8 @@ from calibcli.core.errors import InputError, UsageError
 from calibcli.core.files import atomic, known_suffix
 from calibcli.core.shelves import Choice
 from calibcli.scores.predictions import VERDICTS, ArrayScores, DerivedScores, Kind, PickedScores, Predictions, read
+
+# Subsets and folds of rows that stay on disk where the scores do.
 
 Ints = NDArray[np.int64]
 

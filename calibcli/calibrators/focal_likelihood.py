@@ -1,6 +1,5 @@
-"""The NLL of focal temperature scaling over (T, γ): best T for a γ, profile over γ, optimum, and its neighbourhood.
-
-T and γ trade off along a ridge, T*(γ) nearly linear in γ, on which the NLL is flat and may have several minima.
+"""The likelihood of focal temperature scaling over (T, γ): its profile, its maximum and the set around it, with
+figures.
 """
 
 from __future__ import annotations
@@ -19,6 +18,10 @@ from calibcli.core.figure_data import Curve, Plot
 from calibcli.core.statistics import bisect, effective_rows, normal_quantile, root, student_quantile
 from calibcli.scores.likelihood.focal_map import Shifted, focal_rows
 from calibcli.scores.predictions import Predictions
+
+# The NLL of focal temperature scaling over (T, γ): best T for a γ, profile over γ, optimum, and its neighbourhood.
+#
+# T and γ trade off along a ridge, T*(γ) nearly linear in γ, on which the NLL is flat and may have several minima.
 
 LOW, HIGH = -0.5, 5.0  # search range of γ
 GRID = np.arange(-2, 21) / 4  # of the profile: -0.5, -0.25, ..., 5

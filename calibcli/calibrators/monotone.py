@@ -1,7 +1,5 @@
-"""Maps of one probability at a time: isotonic regression, histogram binning and beta calibration.
-
-With more than 2 classes each is fitted one class against the rest and rows are renormalised; `of=top` variants map the
-confidence of the predicted class alone and share what is left among the others in proportion.
+"""Maps of one probability at a time: isotonic regression, histogram binning, beta calibration, and maps of the top
+label.
 """
 
 from __future__ import annotations
@@ -22,6 +20,12 @@ from calibcli.core.statistics import TIE
 from calibcli.metrics.corp import pool
 from calibcli.scores.likelihood import log_softmax
 from calibcli.scores.predictions import Predictions
+
+# Maps of one probability at a time: isotonic regression, histogram binning and beta calibration.
+#
+# With more than 2 classes each is fitted one class against the rest and rows are renormalised; `of=top` variants map
+# the
+# confidence of the predicted class alone and share what is left among the others in proportion.
 
 Of = Literal["classes", "top"]
 TIE_ODDS = 1e-6

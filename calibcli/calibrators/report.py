@@ -1,4 +1,6 @@
-"""Methods side by side on rows that none of them was fitted on, with the uncertainty of their differences."""
+"""Make the result of `calib scale`: methods compared, and every metric before and after on rows that were not fitted
+on.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +22,8 @@ from calibcli.metrics import report as measuring
 from calibcli.metrics.paired import differences, outside, worse
 from calibcli.scores.columns import Columns, columns
 from calibcli.scores.predictions import Predictions, notes_of
+
+# Methods side by side on rows that none of them was fitted on, with the uncertainty of their differences.
 
 NONE = "none"  # the scores as they are
 BEST = 3  # methods that a screen shows at first, beside those that every reader looks for

@@ -1,4 +1,4 @@
-"""What the parameters of each method look like: checked when a calibrator is read, and shown to people."""
+"""Calibrators on disk: safetensors with the parameters, JSON metadata with everything else. No code is ever loaded."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from calibcli.core.files import atomic, reading
 from calibcli.core.options import Range
 from calibcli.core.result import Cell, Estimate, Table
 from calibcli.scores.predictions import Kind
+
+# What the parameters of each method look like: checked when a calibrator is read, and shown to people.
 
 SHOWN = 20  # numbers of a parameter that are shown one by one
 INF = float("inf")

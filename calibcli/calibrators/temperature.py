@@ -1,4 +1,6 @@
-"""The NLL and the Brier score of softmax(β z) as functions of β, over blocks of rows."""
+"""Temperature scaling, softmax(z / T) (Guo et al. 2017), by NLL, Brier score or a calibration error; ensemble
+temperature scaling.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +26,8 @@ from calibcli.metrics.shelf import BinaryOutcomes
 from calibcli.scores.likelihood import BetaFit, fit_beta, nll_rows
 from calibcli.scores.likelihood.moments import Source, chunks, cumulants, shift, weighted
 from calibcli.scores.predictions import Array, ArrayScores, Predictions
+
+# The NLL and the Brier score of softmax(β z) as functions of β, over blocks of rows.
 
 
 def block_source(predictions: Predictions) -> Source:

@@ -155,8 +155,6 @@ class CommandRun:
         CommandRun.latest_code = code if failed is None else int(failed.code)
         detail: table_contents.Detail = "all" if self.verbose else "asked" if asked else "few"
         if "calibcli.render.terminal" in sys.modules:
-            from calibcli.render import terminal
-
             terminal.close()
         for note in render.notes(result, self.format, detail):
             self.note(note)

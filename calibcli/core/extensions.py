@@ -12,6 +12,7 @@ from typing import Any
 
 _DEVICE_SCORES: list[Callable[[Any], Any]] = []
 _FORMAT_PACKAGES: list[Callable[[], ModuleType]] = []
+_DISPLAY: list[Callable[[], ModuleType]] = []
 _SHELF_FILES: dict[str, list[Callable[[], ModuleType]]] = {}
 
 
@@ -23,6 +24,11 @@ def register_device_scores(make: Callable[[Any], Any]) -> None:
 def register_formats(package: Callable[[], ModuleType]) -> None:
     """`package()` is a package whose files are input formats, beside those of `inputs/files/formats`."""
     _FORMAT_PACKAGES.append(package)
+
+
+def register_display(module: Callable[[], ModuleType]) -> None:
+    """`module()` shows values as text, HTML, Markdown, data frame or picture, and writes them to files."""
+    _DISPLAY.append(module)
 
 
 def register_entries(kind: str, file: Callable[[], ModuleType]) -> None:
@@ -44,3 +50,8 @@ def load_entries(kind: str) -> None:
     """Import what is registered for the shelf of this kind."""
     for file in _SHELF_FILES.get(kind, ()):
         file()
+
+
+def display() -> Any:
+    """The module that shows values."""
+    return _DISPLAY[-1]()

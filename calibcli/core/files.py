@@ -352,6 +352,6 @@ def _umask() -> int:
 
 def samples() -> Path:
     """Where the sample data lie: in the package, or beside it in a clone."""
-    here = Path(__file__).parent
+    here = Path(__file__).parent.parent
     inside = here / "sample_data"
     return inside if inside.is_dir() else here.parent / "sample_data"

@@ -1,37 +1,39 @@
-"""Values that readers look at: in a notebook, at a prompt, as a data frame, drawn, or written to a file.
-
-How they look is `render`'s, above this room; it is asked by its name when somebody looks, and costs nothing before.
+"""The `Result` that every command returns and every renderer reads, its estimates, tables and checks. Its JSON is the
+file format.
 """
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from calibcli.core import validation
+from calibcli.core import extensions, validation
 from calibcli.core.errors import Exit, GateFailed, InputError, printable
 from calibcli.core.figure_data import SCREEN, Plot, Tier, become, finite, saved
 from calibcli.core.options import Range, normal
 from calibcli.core.shelves import alike
+
+# Values that readers look at: in a notebook, at a prompt, as a data frame, drawn, or written to a file.
+#
+# How they look is `render`'s, above this room; it is asked by its name when somebody looks, and costs nothing before.
 
 
 class Display:
     """A result, a fit or an estimate as its reader wants it."""
 
     def __str__(self) -> str:
-        return str(_renderer().text(self))
+        return str(extensions.display().text(self))
 
     def _repr_html_(self) -> str:
         """For a notebook: verdict, sentences and tables."""
-        return str(_renderer().html(self))
+        return str(extensions.display().html(self))
 
     def _repr_markdown_(self) -> str:
         """For a notebook or a document that takes Markdown."""
-        return str(_renderer().markdown(self))
+        return str(extensions.display().markdown(self))
 
     def to_frame(self, table: str = "") -> Any:
         """The estimates as a pandas `DataFrame`, one row each; or a table by its name.
@@ -43,7 +45,7 @@ class Display:
         Raises:
             UsageError: pandas is not installed, or there is no such table.
         """
-        return _renderer().frame(self, table)
+        return extensions.display().frame(self, table)
 
     def plot(self, ax: Any = None) -> Any:
         """Draw the main figure, or the estimates with their intervals where there is none; the Matplotlib axes.
@@ -54,7 +56,7 @@ class Display:
         Args:
             ax: axes to draw on; None makes a figure.
         """
-        return _renderer().plot(self, ax)
+        return extensions.display().plot(self, ax)
 
     def write(self, path: str | Path) -> None:
         """Write a file, whole or not at all, in the format of its suffix: .html, .json, .png, .csv, .md, ...
@@ -66,11 +68,7 @@ class Display:
         Raises:
             UsageError: a suffix that is no format, or a path that cannot be written.
         """
-        _renderer().write(self, Path(path))
-
-
-def _renderer() -> Any:
-    return importlib.import_module("calibcli.render.notebook")
+        extensions.display().write(self, Path(path))
 
 
 # The one value every command returns and every renderer reads: a `Result`. Its JSON is the file format.

@@ -1,4 +1,6 @@
-"""Which row of one evaluation is which row of another: by id, or by position, and only where their labels agree."""
+"""Pair the rows of two evaluations by id or position, where their labels agree, and keep the values of rows for a
+later comparison.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +29,8 @@ from calibcli.metrics.temperature_gain import FOLDS, crossed
 from calibcli.scores.columns import Columns
 from calibcli.scores.likelihood import nll_rows
 from calibcli.scores.predictions import Ints, Predictions
+
+# Which row of one evaluation is which row of another: by id, or by position, and only where their labels agree.
 
 Array = npt.NDArray[Any]
 TOGETHER = 4

@@ -1,4 +1,4 @@
-"""Every gate of a configuration, judged on one input."""
+"""Run `calib check`: read the inputs, merge options with the configuration, and judge every gate on them."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ from calibcli.scores.columns import columns
 from calibcli.scores.files.source import Source as InputFile
 from calibcli.scores.predictions import Predictions, Progress
 from calibcli.scores.reading_options import Reading
+
+# Every gate of a configuration, judged on one input.
 
 MOST_SLICES = 1000
 Judged = Callable[[str], tuple[BaselineRows, BaselineRows] | str]

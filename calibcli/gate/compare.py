@@ -1,4 +1,4 @@
-"""Draw numbers of different units on one axis: a row each, in units of half its interval, from a reference."""
+"""Compare models in every metric: paired differences with intervals, which of them are real, and a forest plot."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ from calibcli.metrics.paired import Paired, outside, shown
 from calibcli.metrics.shelf import traits
 from calibcli.scores.columns import Columns
 from calibcli.scores.predictions import Array, Predictions, notes_of
+
+# Draw numbers of different units on one axis: a row each, in units of half its interval, from a reference.
 
 MOST = 40  # rows that a reader can still tell apart on a page
 

@@ -1,4 +1,6 @@
-"""`site=A & age<=30`: rows by conditions on their columns, where a gate's `by` names no column of that name."""
+"""Rules of a gate and where they come from: command line, calib.toml, pyproject.toml; conditions on columns that
+choose rows.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +24,8 @@ from calibcli.metrics.shelf import METRICS
 from calibcli.scores.columns import Edges, coded
 from calibcli.scores.files.source import Source
 from calibcli.scores.files.text_tables import is_number
+
+# `site=A & age<=30`: rows by conditions on their columns, where a gate's `by` names no column of that name.
 
 Op = Literal["=", "<=", ">"]
 TEXT = r'"(?:[^"\\]|\\.)*"'

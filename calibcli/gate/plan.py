@@ -1,4 +1,4 @@
-"""How many rows a gate needs: the chance that its verdict is reached, as a function of n."""
+"""Plan a gate: the chance of each verdict as a function of n, and the rows that reach it."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ from calibcli.metrics.shelf import BinaryOutcomes
 from calibcli.scores.columns import Edges, bin_index, columns
 from calibcli.scores.likelihood import fit_beta, log_softmax, nll_rows
 from calibcli.scores.predictions import Predictions
+
+# How many rows a gate needs: the chance that its verdict is reached, as a function of n.
 
 Floats = npt.NDArray[np.float64]
 FEWEST, LARGEST = 10, 10**9

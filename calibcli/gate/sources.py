@@ -1,4 +1,4 @@
-"""Gates on recorded outputs, and what may be claimed of their metrics."""
+"""What gates judge: metrics of recorded outputs with their bounds, or the numbers of an earlier result."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ from calibcli.scores import recorded_outputs
 from calibcli.scores.columns import Columns, Gathered, columns, rows_by
 from calibcli.scores.histogram import NAMES
 from calibcli.scores.predictions import Ints, Predictions
+
+# Gates on recorded outputs, and what may be claimed of their metrics.
 
 CURVATURE = ("lambda_max", "lambda_min", "top", "trace", "trace_ggn", "density", "grad_norm")
 FITTED = ("temperature", "gamma")

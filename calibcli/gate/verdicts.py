@@ -1,4 +1,4 @@
-"""Which calibration error a gate judges, and what its PASS does not see."""
+"""Verdicts: what a rule's limit means for its metric, and what the bounds of a number allow to be said about it."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from calibcli.gate import baseline
 from calibcli.gate.config import Gate
 from calibcli.metrics import METRICS
 from calibcli.metrics.intervals import NO_GATE
+
+# Which calibration error a gate judges, and what its PASS does not see.
 
 
 def kind(choice: Choice | None) -> str:

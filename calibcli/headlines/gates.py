@@ -1,4 +1,4 @@
-"""Of `calib check`: the verdict and why; and where it is undecided, what one can do."""
+"""The sentences of `calib check` and `calib plan`: the verdict and why, and what one can do where it is undecided."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from calibcli.core import number_format
 from calibcli.core.number_format import number
 from calibcli.core.result import VERDICTS, WORST_FIRST, Check, Estimate, Result
 from calibcli.headlines import count, counted, listed, sentence, told, traits, upper
+
+# Of `calib check`: the verdict and why; and where it is undecided, what one can do.
 
 NO_RULE = "(none)"
 

@@ -1,4 +1,4 @@
-"""Of `calib scale`: the parameters, what they change on rows they were not fitted on, and what is recommended."""
+"""The sentences of `calib scale`, `apply` and `fit`: the parameters, what they change, and what is recommended."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from calibcli.headlines import (
     upper,
     value,
 )
+
+# Of `calib scale`: the parameters, what they change on rows they were not fitted on, and what is recommended.
 
 
 @sentence

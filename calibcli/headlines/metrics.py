@@ -1,4 +1,6 @@
-"""Of `calib metrics`: whether miscalibration is shown and which way, what a temperature would save, and the parts."""
+"""The sentences of `calib metrics`, `ood` and `compare`: miscalibration and its direction, and which differences are
+shown.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +26,8 @@ from calibcli.headlines import (
     upper,
     value,
 )
+
+# Of `calib metrics`: whether miscalibration is shown and which way, what a temperature would save, and the parts.
 
 MOST_SENTENCES = 3
 FEW = 200  # rows, as of a gate, below which it is said how few they are

@@ -1,10 +1,12 @@
-"""Of `calib curvature`: the value with both its errors, and how it compares with that of the other loss."""
+"""The sentences of `calib curvature`, `logits` and `inspect`."""
 
 from __future__ import annotations
 
 from calibcli.core import number_format
 from calibcli.core.result import Estimate, Result
 from calibcli.headlines import base, count, counted, first, items, name, named, sentence, side, told, upper, value
+
+# Of `calib curvature`: the value with both its errors, and how it compares with that of the other loss.
 
 FIRST = ("lambda_max", "top", "trace", "trace_ggn", "lambda_min", "negative_fraction", "grad_norm")
 

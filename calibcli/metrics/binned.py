@@ -1,11 +1,4 @@
-"""Norms of the signed gaps of a reliability table, and the statistics that they are.
-
-A norm takes the table and, optionally, other weighted gaps d in place of its own: (..., B), one row per simulation.
-
-A norm of gaps is biased upwards, most where the model is calibrated, and its distribution there is not that of its
-resamples: a percentile bootstrap interval misses the truth every time. What holds: one-sided bounds from the true signs
-(above) and from the triangle inequality (below).
-"""
+"""Binned calibration errors: norms of the signed gaps of a reliability table."""
 
 from __future__ import annotations
 
@@ -26,6 +19,15 @@ from calibcli.metrics.reliability import DRAWS, Bins, Equal, Hits
 from calibcli.metrics.shelf import METRICS, SIGNED, UNIT, BinaryOutcomes, Of, Sample
 from calibcli.scores.columns import ClassBins, ClassTable, Edges
 from calibcli.scores.predictions import Floats, Ints
+
+# Norms of the signed gaps of a reliability table, and the statistics that they are.
+#
+# A norm takes the table and, optionally, other weighted gaps d in place of its own: (..., B), one row per simulation.
+#
+# A norm of gaps is biased upwards, most where the model is calibrated, and its distribution there is not that of its
+# resamples: a percentile bootstrap interval misses the truth every time. What holds: one-sided bounds from the true
+# signs
+# (above) and from the triangle inequality (below).
 
 Norm = Callable[..., Floats]
 

@@ -1,4 +1,6 @@
-"""Isotonic regression of what came true on its probability, and what chance makes of it for a calibrated model."""
+"""CORP: isotonic recalibration divides a proper score into miscalibration, discrimination and uncertainty (Dimitriadis
+et al. 2021).
+"""
 
 from __future__ import annotations
 
@@ -37,6 +39,8 @@ from calibcli.metrics.intervals import (
 )
 from calibcli.metrics.shelf import METRICS, NATS, UNIT, BinaryOutcomes, Of, Sample
 from calibcli.scores.predictions import Floats, Ints
+
+# Isotonic regression of what came true on its probability, and what chance makes of it for a calibrated model.
 
 Score = Literal["brier", "log"]
 DRAWS, CELLS = 400, 1000  # of a calibrated model; runs of rows of which it is drawn

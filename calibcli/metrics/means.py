@@ -1,4 +1,4 @@
-"""How often something happened against how often it was said to: calibration in the large."""
+"""Metrics that are means over rows: accuracy, proper scores, confidence, entropy, and calibration in the large."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from calibcli.metrics.shelf import ANY, BRIER, METRICS, NATS, SIGNED, UNIT, Bina
 from calibcli.scores.columns import ClassBins
 from calibcli.scores.histogram import CELLS, interval
 from calibcli.scores.predictions import Floats
+
+# How often something happened against how often it was said to: calibration in the large.
 
 FARTHEST = 1e6  # a ratio beyond which there is no upper bound
 

@@ -1,6 +1,5 @@
-"""How well a score tells the rows of one sample from those of another: precision and recall, and false positives.
-
-Beside the AUROC (`discrimination.Concordance`), for rows of the distribution (hits) against others (misses).
+"""Measure how well a model's scores tell rows of its distribution from others: AUROC, AUPR, false positives, and
+differences of two scores.
 """
 
 from __future__ import annotations
@@ -26,6 +25,10 @@ from calibcli.metrics.paired import Paired, ranked, shown
 from calibcli.metrics.shelf import BinaryOutcomes
 from calibcli.scores.columns import MANY, columns
 from calibcli.scores.predictions import Floats, Ints, Predictions, Progress, notes_of, words
+
+# How well a score tells the rows of one sample from those of another: precision and recall, and false positives.
+#
+# Beside the AUROC (`discrimination.Concordance`), for rows of the distribution (hits) against others (misses).
 
 KEPT = 0.95  # share of hits that the threshold keeps
 SLACK = 1e-12  # of sums of weights

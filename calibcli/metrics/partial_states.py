@@ -1,10 +1,4 @@
-"""What parts of the rows leave behind, so that metrics of all of them can be told from it: sums, and a sample.
-
-Sums of cells of confidence (`columns.condense`) and class tables are those of all rows however these are split, in
-whatever order the parts come together. What needs the scores gets a sample of the rows: those whose hash is smallest
-(the bottom-k sketch of Cohen and Kaplan 2007), where a row's hash is that of its part and its place there. It is the
-same sample in whatever order the parts come together.
-"""
+"""States of metrics on a part of the rows, which are merged into the metrics of all rows; their file format."""
 
 from __future__ import annotations
 
@@ -24,6 +18,15 @@ from calibcli.metrics.temperature_gain import FEWEST, SCORES
 from calibcli.scores.columns import ClassBins, ClassTable, Columns, into_cells
 from calibcli.scores.histogram import NAMES, HistogramCells, places
 from calibcli.scores.predictions import NEAR, Array, ArrayScores, Floats, Ints, Kind, Predictions, Progress, gather
+
+# What parts of the rows leave behind, so that metrics of all of them can be told from it: sums, and a sample.
+#
+# Sums of cells of confidence (`columns.condense`) and class tables are those of all rows however these are split, in
+# whatever order the parts come together. What needs the scores gets a sample of the rows: those whose hash is
+# smallest
+# (the bottom-k sketch of Cohen and Kaplan 2007), where a row's hash is that of its part and its place there. It is
+# the
+# same sample in whatever order the parts come together.
 
 TELLING = 100  # rows from which two parts that are alike are the same: fewer may be so by chance
 

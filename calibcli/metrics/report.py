@@ -1,4 +1,4 @@
-"""Beside the estimates: the top k, and every class."""
+"""Make the result of `calib metrics`: estimates, slices, tables by class and for the top k, diagrams and warnings."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ from calibcli.metrics.shelf import METRICS, BinaryOutcomes, Sample, names_read, 
 from calibcli.scores.columns import ClassBins, ClassTable, Columns, Edges, Gathered, columns, columns_by, rows_by
 from calibcli.scores.likelihood import log_softmax
 from calibcli.scores.predictions import Ints, Predictions, Progress
+
+# Beside the estimates: the top k, and every class.
 
 
 def top_k(sample: Sample, most: int, *, bins: int, edges: Edges, level: float) -> Table:

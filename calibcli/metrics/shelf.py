@@ -1,4 +1,6 @@
-"""What a metric is a function of (outcomes of a probability, columns), the shelf of metrics, and every estimate."""
+"""The shelf of metrics: what a metric is a function of, how it is chosen and evaluated, and what a screen shows
+first.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +27,8 @@ from calibcli.scores.predictions import Floats, Ints, Predictions, Progress
 
 if TYPE_CHECKING:
     from calibcli.metrics.intervals import Statistic
+
+# What a metric is a function of (outcomes of a probability, columns), the shelf of metrics, and every estimate.
 
 T = TypeVar("T")
 Rowwise = Callable[[slice], npt.NDArray[Any]]
@@ -55,7 +59,7 @@ METRICS = Shelf(
     "metric",
     package="calibcli.metrics",
     first=DEFAULT,
-    usual=("proper", "binned", "gain", "smooth"),
+    usual=("means", "binned", "temperature_gain", "smooth_ece"),
     flag="-m",
 )
 SETS = ("default", "few")

@@ -1,8 +1,5 @@
-"""SmoothECE as the package `relplot` 1.0 computes it, whose numbers are those that papers print: on a mesh.
-
-The values at 200 equally spaced t (10/σ of them if that is more) of the smoothed residuals r_σ and of the smoothed
-density f_σ, both convolved on a grid, give Σ_t |r_σ(t)| / Σ_t (f_σ(t) + 1e-4). Both ends of the mesh count in full,
-which moves the number where many confidences are near 1; σ* is found to 2^-10 by bisection.
+"""Calibration errors without bins: SmoothECE (Błasiok & Nakkiran 2024), kernel calibration error and kernel-density
+ECE.
 """
 
 from __future__ import annotations
@@ -21,6 +18,12 @@ from calibcli.metrics.histogram_error import PlacedRows, of_root
 from calibcli.metrics.intervals import NO_GROUPS, Constant, Interval, Statistic, one_sided, percent
 from calibcli.metrics.shelf import METRICS, UNIT, BinaryOutcomes, Memoized, Of, Sample
 from calibcli.scores.predictions import Floats
+
+# SmoothECE as the package `relplot` 1.0 computes it, whose numbers are those that papers print: on a mesh.
+#
+# The values at 200 equally spaced t (10/σ of them if that is more) of the smoothed residuals r_σ and of the smoothed
+# density f_σ, both convolved on a grid, give Σ_t |r_σ(t)| / Σ_t (f_σ(t) + 1e-4). Both ends of the mesh count in full,
+# which moves the number where many confidences are near 1; σ* is found to 2^-10 by bisection.
 
 MESH_LEAST = 1e-3  # bandwidth
 HALVINGS = 10

@@ -1,4 +1,6 @@
-"""Signals wait until a step is whole: what is saved can be continued, and ranks stop together."""
+"""Where code runs: device, dtype and seed, free memory, the ranks of a `torchrun` launch, and signals that wait until
+a step is whole.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,12 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from calibcli.core.errors import InputError, UsageError, did_you_mean
-from calibcli.core.memory import free_memory
 from calibcli.core.options import OrNone, Seed, option
 
 if TYPE_CHECKING:
     import torch
+
+# Signals wait until a step is whole: what is saved can be continued, and ranks stop together.
 
 HELD = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
@@ -159,6 +162,8 @@ def pick(name: str = "auto") -> torch.device:
 def free_bytes(device: torch.device | None = None) -> int:
     """Bytes that can still be allocated on a CUDA device, what torch keeps for itself included; else `free_memory`."""
     if device is None or device.type != "cuda":
+        from calibcli.core.memory import free_memory
+
         return free_memory()
     import torch
 

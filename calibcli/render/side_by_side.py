@@ -1,4 +1,6 @@
-"""The room of a first screen: pictures get fewer bins, then none is drawn, then tables lose rows."""
+"""Lay out a screen: numbers that are compared stand side by side, and pictures and tables shrink to the lines there
+are.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,8 @@ from calibcli.core import number_format
 from calibcli.core.result import CHANGE, Cell, Estimate, Result, Table
 from calibcli.render import table_contents, terminal
 from calibcli.render.table_contents import DIFFERENCE, OF, UNIT, VALUE, WHY, Sheet, SheetColumn, changes, intervals
+
+# The room of a first screen: pictures get fewer bins, then none is drawn, then tables lose rows.
 
 LINES, LEAST_ROWS = 40, 3  # of a first screen; of a table of it
 FEWER_BINS = (8, 5)

@@ -1,9 +1,5 @@
-"""Text for whatever stands behind stdout: any encoding, any width.
-
-A table in lines is as wide as it needs, or fitted to a width, with no word and no number ever broken. Where the width
-is short, in this order: prose goes below the rows that need it, heads are wrapped between words, columns that can be
-spared are left out by name, identifiers are wrapped after a comma, a colon or a space, other texts between words, and
-what is still too wide becomes several tables, each with the column that names the rows.
+"""Text for the terminal or pipe behind stdout, in any encoding and width; the progress bar; a verdict as one
+sentence.
 """
 
 from __future__ import annotations
@@ -16,14 +12,24 @@ import sys
 import textwrap
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
-from typing import TextIO
-
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from typing import TYPE_CHECKING, TextIO
 
 from calibcli.core import number_format
 from calibcli.core.result import VERDICTS, WORST_FIRST, Check, Outcome
 from calibcli.render.table_contents import Sheet, SheetColumn
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+# Text for whatever stands behind stdout: any encoding, any width.
+#
+# A table in lines is as wide as it needs, or fitted to a width, with no word and no number ever broken. Where the
+# width
+# is short, in this order: prose goes below the rows that need it, heads are wrapped between words, columns that can
+# be
+# spared are left out by name, identifiers are wrapped after a comma, a colon or a space, other texts between words,
+# and
+# what is still too wide becomes several tables, each with the column that names the rows.
 
 PLAIN = str.maketrans(
     {
@@ -292,6 +298,9 @@ def close() -> None:
 
 def bar(title: str) -> Callable[[float, str], None]:
     """A callback `(fraction, text)` that draws a bar and closes it at fraction 1."""
+    from rich.console import Console  # here, as text alone needs none of rich
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
     progress = Progress(
         TextColumn("{task.description}"),
         BarColumn(),

@@ -1,4 +1,4 @@
-"""What to say where nothing in a file has a known name: the options that would read it, and none of its values."""
+"""Decide which arrays of a file are scores and labels, by their names, and suggest the option that would read them."""
 
 from __future__ import annotations
 
@@ -38,6 +38,8 @@ from calibcli.scores.files.roles import (
 from calibcli.scores.files.text_tables import MISSING, decimals_of, floats_of_text, is_number
 from calibcli.scores.predictions import Array, ArrayScores, Ints, Kind, Named, Scores, rows_of, two_columns
 from calibcli.scores.softmax import DeviceScores
+
+# What to say where nothing in a file has a known name: the options that would read it, and none of its values.
 
 ROWS, SHOWN = 1000, 6
 TWO = ({"0", "1"}, *map(set, OUTCOMES))

@@ -1,6 +1,5 @@
-"""One pass over the scores: everything that a metric needs to know about a row, and about a class.
-
-Scores are read in blocks, in threads, in an order that does not depend on them; class sums are gathered sparsely.
+"""One blocked pass over the scores gives every number per row that metrics need; subsets of the rows are read
+together.
 """
 
 from __future__ import annotations
@@ -34,6 +33,10 @@ from calibcli.scores.predictions import (
     reusing,
 )
 from calibcli.scores.softmax import Buffer, DeviceScores, SoftmaxBlock
+
+# One pass over the scores: everything that a metric needs to know about a row, and about a class.
+#
+# Scores are read in blocks, in threads, in an order that does not depend on them; class sums are gathered sparsely.
 
 __all__ = ["MANY", "SMALL", "ClassBins", "ClassTable", "Columns", "Edges", "bin_index", "columns", "into_cells"]
 SMALL = 1 << 22  # up to here float32 scores are widened: full accuracy where time does not matter

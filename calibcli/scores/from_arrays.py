@@ -1,4 +1,4 @@
-"""Multi-label targets: (N, L) scores of independent labels and (N, L) targets of 0 and 1, as L binary data sets."""
+"""Check recorded outputs that are arrays already as files are checked; multi-label targets are L binary data sets."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from calibcli.scores.predictions import Named, Predictions, Progress
 from calibcli.scores.reading_options import Reading
 from calibcli.scores.recorded_outputs import Paths, classes_of, label_array, load, open_all, predictions, reading_of
 from calibcli.scores.softmax import DeviceScores, on_device
+
+# Multi-label targets: (N, L) scores of independent labels and (N, L) targets of 0 and 1, as L binary data sets.
 
 
 def read(path: Paths, *, progress: Progress | None = None, **how: Any) -> dict[str, Predictions]:

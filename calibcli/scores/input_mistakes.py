@@ -1,6 +1,5 @@
-"""The mistakes that people make with scores and labels, each found in one pass over the rows.
-
-Each is a `Mistake`, and an entry of `MISTAKES`: it sees all rows, block by block, and gives its verdict at the end.
+"""Detect mistakes that people make with scores and labels, each by a check that sees the rows once; fingerprints of
+rows.
 """
 
 from __future__ import annotations
@@ -22,6 +21,10 @@ from calibcli.scores.softmax import Piece
 
 if TYPE_CHECKING:
     from calibcli.scores.score_kind import Scan
+
+# The mistakes that people make with scores and labels, each found in one pass over the rows.
+#
+# Each is a `Mistake`, and an entry of `MISTAKES`: it sees all rows, block by block, and gives its verdict at the end.
 
 Hashes = npt.NDArray[np.uint64]
 MARKS = 4  # score columns that mark a row, beside its largest score and that of its label

@@ -1,4 +1,4 @@
-"""PyTorch files as far as they are read without PyTorch: which program one is, checksums, what its pickle names."""
+"""Recognise files that hold something other than recorded outputs, and name the commands that take them."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from calibcli.scores.files.formats.numpy import distinct_members, stored_part
 from calibcli.scores.files.roles import PAIRS, TABLE_LABELS, TEXTS
 from calibcli.scores.files.source import Source
 from calibcli.scores.files.text_tables import parsed
+
+# PyTorch files as far as they are read without PyTorch: which program one is, checksums, what its pickle names.
 
 SUFFIXES = (".pt", ".pth")
 UNREADABLE = (
@@ -114,8 +116,6 @@ def refuse(found: Foreign | None, source: Source) -> None:
 
 def before_reading(source: Source) -> Foreign | None:
     """What the bytes tell without a reader: results of calib, programs of PyTorch, configuration."""
-    from calibcli.scores.files import pickles
-
     head = source.pread(min(source.size, 512), 0)
     pickled = pickles.is_pickle(head)
     if head.lstrip()[:1] == b"{" and source.size <= RESULT:
@@ -142,8 +142,6 @@ def before_reading(source: Source) -> Foreign | None:
 
 def _pickled(source: Source) -> Foreign | None:
     """A network, or weights under a name that recorded outputs do not have, by what the pickle names."""
-    from calibcli.scores.files import pickles
-
     try:
         names = {name.removeprefix(pickles.STACKED) for name in named(source)}
     except InputError:  # damaged: whoever reads it says so

@@ -1,4 +1,4 @@
-"""Weights of rows."""
+"""What belongs to a row: its label as a code 0..K-1, its weight, id, group and slices; mistakes are reported by row."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from calibcli.scores.files.source import Source, load_any
 from calibcli.scores.files.text_tables import MISSING, floats_of_text, is_number
 from calibcli.scores.predictions import Array, ArrayScores, Floats, Ints, Named, PickedScores, Predictions
 from calibcli.scores.reading_options import Reading
+
+# Weights of rows.
 
 
 def weights(values: Array, name: str, kind: str) -> Floats:

@@ -1,4 +1,4 @@
-"""One score for each row: of a class, or of whichever class was predicted, as pipelines write it?"""
+"""Two classes: which one is the event, and what a single column of scores is the probability of."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from calibcli.scores.per_row import NO_LABEL, WHOLE, as_names, refuse_missing
 from calibcli.scores.predictions import Array, ArrayScores, Kind, MappedScores, Named, Predictions
 from calibcli.scores.reading_options import Reading
 from calibcli.scores.score_kind import KeptRows, Scan
+
+# One score for each row: of a class, or of whichever class was predicted, as pipelines write it?
 
 FEWEST, MOST_LEVELS = 20, 100_000  # rows that are looked at
 SAME_RANKS = 0.9  # AUC of a score for its own prediction is 1, of a confidence about 1/2

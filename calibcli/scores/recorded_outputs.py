@@ -1,4 +1,6 @@
-"""What was asked of evaluations, and the files of a folder: seldom needed when files are opened."""
+"""Read recorded outputs: open the files, recognise scores and labels, check them in one pass, and give
+`Predictions`.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +28,8 @@ from calibcli.scores.positive_class import BinaryReading, swapped, two
 from calibcli.scores.predictions import Ints, Kind, Named, Predictions, Progress
 from calibcli.scores.reading_options import ReaderOptions, Reading
 from calibcli.scores.score_kind import KeptRows, Scan, decide_kind, evidence, scan
+
+# What was asked of evaluations, and the files of a folder: seldom needed when files are opened.
 
 MEANS_MORE = frozenset("*?[:")  # in a path that may be a pattern or an address
 

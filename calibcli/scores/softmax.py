@@ -1,4 +1,6 @@
-"""Rows of scores: extremes, ties and the listed ones, taken without what makes NumPy slow on short rows."""
+"""Blocks of rows of scores: their largest and smallest, their softmax with the top class taken out, on the host or on
+a device.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +18,8 @@ import numpy.typing as npt
 from calibcli.core import extensions
 from calibcli.core.array_likes import tensor_of
 from calibcli.scores.predictions import Array, Floats, Ints, Kind
+
+# Rows of scores: extremes, ties and the listed ones, taken without what makes NumPy slow on short rows.
 
 LONG = 512  # classes from which rows are long
 SHORT = 128  # classes up to which `argmax` of float32 waits more often than it works

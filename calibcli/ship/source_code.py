@@ -1,7 +1,4 @@
-"""A map as functions of one row in Python, JavaScript and C: its program is run once on symbols, and written down.
-
-The result of an operation is a `Node`. One that is used once is written where it is used; others get a name and a line.
-"""
+"""Write a calibration map as a function of one row in Python, JavaScript and C, by running its program on symbols."""
 
 from __future__ import annotations
 
@@ -26,6 +23,11 @@ from calibcli.calibrators.program import Operations, Parameters, unpacked
 from calibcli.core.errors import InputError, refusing
 from calibcli.scores.predictions import words
 from calibcli.ship.target import mapped
+
+# A map as functions of one row in Python, JavaScript and C: its program is run once on symbols, and written down.
+#
+# The result of an operation is a `Node`. One that is used once is written where it is used; others get a name and a
+# line.
 
 Array = NDArray[Any]
 LEAVES = ("scores", "literal", "const", "-inf", "output")  # never need a line

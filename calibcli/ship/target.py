@@ -1,4 +1,6 @@
-"""What was written against the calibrator in float64, on real rows. Nothing is kept that is further off."""
+"""The shelf of export targets: what one is asked to write, how it is compared with the calibrator, and the result of
+an export.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +26,8 @@ from calibcli.core.result import Cell, Estimate, Result
 from calibcli.core.shelves import Shelf
 from calibcli.scores import from_arrays, recorded_outputs
 from calibcli.scores.predictions import Predictions, words
+
+# What was written against the calibrator in float64, on real rows. Nothing is kept that is further off.
 
 Array = NDArray[Any]
 LIMITS = {"float64": 1e-9, "float32": 1e-6, "float16": 1e-6, "bfloat16": 1e-6}

@@ -1,4 +1,6 @@
-"""Columns as codes, and the conditions that a rule may be made of."""
+"""Candidate rules: columns as codes, conditions on them, and every rule of up to three conditions ranked on one
+half.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +23,8 @@ from calibcli.scores.files.roles import IDS, OF_CLASS, RECORDED
 from calibcli.scores.predictions import Floats, Ints
 from calibcli.scores.reading_options import Reading
 from calibcli.scores.recorded_outputs import Paths
+
+# Columns as codes, and the conditions that a rule may be made of.
 
 PARTS = 5  # of a column of numbers
 VALUES = 50  # of a column of texts, the most frequent

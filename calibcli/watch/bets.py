@@ -1,18 +1,4 @@
-"""E-processes: the wealth of bets against a rule, of which a look at any time, and as often as one likes, is honest.
-
-Who claims that a mean is at most m may be bet against with 1 + λ(x - m) per row, which grows in no mean if that is
-true. The product over rows is an e-process: that it ever reaches 1/α has probability α at the most (Ville 1939), so it
-may be looked at after every row, for ever (Waudby-Smith & Ramdas 2024). λ lies on a fixed grid whose products are mixed
-equally: a mean of e-processes is one. All arrays are logarithms of wealth, with any dimensions in front.
-
-- A mean: one product per λ.
-- The calibration error Σ_b |d_b|: for fixed signs s the mean of x = s(b) r, r = p - y, is at most the error. A table
-  (..., B, 2, L) has the wealth of each bin, sign and λ; a set of signs takes one of the two of every bin.
-- Drift: products that begin anew each night, those of night k with a share of the first wealth, `begun(k)`. The shares
-  of all nights add up to 1, so the sum is an e-process of its own: in all nights together it reaches 1/α with
-  probability α at the most. With equal shares it would be the sum of Shiryaev and Roberts, whose bound grows with the
-  nights (Shin, Ramdas & Rinaldo 2024); here the shares of a year are equal, and those of later years fall.
-"""
+"""Bets against a rule (e-processes), and what is kept of the rows that each rule was watched on."""
 
 from __future__ import annotations
 
@@ -25,6 +11,26 @@ import numpy as np
 
 from calibcli.core.options import Range
 from calibcli.scores.predictions import Floats, Ints
+
+# E-processes: the wealth of bets against a rule, of which a look at any time, and as often as one likes, is honest.
+#
+# Who claims that a mean is at most m may be bet against with 1 + λ(x - m) per row, which grows in no mean if that is
+# true. The product over rows is an e-process: that it ever reaches 1/α has probability α at the most (Ville 1939), so
+# it
+# may be looked at after every row, for ever (Waudby-Smith & Ramdas 2024). λ lies on a fixed grid whose products are
+# mixed
+# equally: a mean of e-processes is one. All arrays are logarithms of wealth, with any dimensions in front.
+#
+# - A mean: one product per λ.
+# - The calibration error Σ_b |d_b|: for fixed signs s the mean of x = s(b) r, r = p - y, is at most the error. A
+# table
+#   (..., B, 2, L) has the wealth of each bin, sign and λ; a set of signs takes one of the two of every bin.
+# - Drift: products that begin anew each night, those of night k with a share of the first wealth, `begun(k)`. The
+# shares
+#   of all nights add up to 1, so the sum is an e-process of its own: in all nights together it reaches 1/α with
+#   probability α at the most. With equal shares it would be the sum of Shiryaev and Roberts, whose bound grows with
+# the
+#   nights (Shin, Ramdas & Rinaldo 2024); here the shares of a year are equal, and those of later years fall.
 
 FRACTIONS = 0.95 * 0.5 ** np.arange(8)
 """Bets, as shares of the largest that cannot lose everything."""

@@ -1,4 +1,4 @@
-"""Adding to a state: the rows of a night, and the states of other parts or machines."""
+"""One session with a watch: open its state, add nights and other states, and look at the evidence."""
 
 from __future__ import annotations
 
@@ -30,6 +30,8 @@ from calibcli.watch import report, state_file
 from calibcli.watch import rules as watching
 from calibcli.watch.bets import Watched, joined
 from calibcli.watch.state_file import IDS, NIGHTS, Hashes, Settings, WatchState
+
+# Adding to a state: the rows of a night, and the states of other parts or machines.
 
 NIGHT = re.compile(r"\d{4}-\d\d-\d\d")
 DISTINCT = 20  # confidences by which a batch without ids is known again

@@ -1,9 +1,5 @@
-"""Verdicts on claims about arms that were trained with several seeds and measured on the same rows.
-
-Seeds and rows are crossed: every arm has every seed, and all runs are measured on the same rows. A mean over seeds errs
-by the seeds that were drawn (variance of the paired differences over S) and by the rows: the mean covariance of two
-seeds in a bootstrap of the rows, as what is a seed's own is in the first part already. Both count: a verdict is about
-the recipe and the population, not about these rows.
+"""Verdicts on claims about arms that were trained with several seeds and measured on the same rows, with their
+figures.
 """
 
 from __future__ import annotations
@@ -21,6 +17,15 @@ from calibcli.core.statistics import student_quantile, two_sided
 from calibcli.lab.study.experiment import Arm, Study, StudyClaim
 from calibcli.metrics import paired
 from calibcli.scores.predictions import Floats
+
+# Verdicts on claims about arms that were trained with several seeds and measured on the same rows.
+#
+# Seeds and rows are crossed: every arm has every seed, and all runs are measured on the same rows. A mean over seeds
+# errs
+# by the seeds that were drawn (variance of the paired differences over S) and by the rows: the mean covariance of two
+# seeds in a bootstrap of the rows, as what is a seed's own is in the first part already. Both count: a verdict is
+# about
+# the recipe and the population, not about these rows.
 
 Word = Literal["holds", "reversed", "undecided", "not comparable", "no verdict"]
 DRAWS = 200

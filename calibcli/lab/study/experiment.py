@@ -133,7 +133,7 @@ class Study:
 
 def built_in() -> list[str]:
     """Names of the studies that come along."""
-    folder = resources.files("calibcli.study").joinpath("builtin")
+    folder = resources.files("calibcli.lab.study").joinpath("builtin")
     return sorted(file.name.removesuffix(".toml") for file in folder.iterdir() if file.name.endswith(".toml"))
 
 
@@ -144,7 +144,7 @@ def text_of(name: str) -> tuple[str, str]:
         UsageError: neither.
     """
     if name in built_in():
-        return resources.files("calibcli.study").joinpath("builtin", f"{name}.toml").read_text("utf-8"), name
+        return resources.files("calibcli.lab.study").joinpath("builtin", f"{name}.toml").read_text("utf-8"), name
     path = Path(name)
     if path.suffix != ".toml" or not path.is_file():
         raise UsageError(f"no study is called '{name}'", did_you_mean(name, built_in()) + ", or pass a .toml file")

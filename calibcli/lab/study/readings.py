@@ -1,4 +1,4 @@
-"""What a metric would be on other draws of the rows: sums over rows, of which it is a function."""
+"""What the finished runs of an arm measure, also on other draws of the rows."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ from calibcli.scores.columns import Columns, columns
 from calibcli.scores.likelihood import log_softmax
 from calibcli.scores.predictions import ArrayScores, Floats, Ints, Predictions
 from calibcli.scores.recorded_outputs import read
+
+# What a metric would be on other draws of the rows: sums over rows, of which it is a function.
 
 ERROR = "error"  # 1 - accuracy, which is on no shelf
 

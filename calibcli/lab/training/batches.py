@@ -1,4 +1,6 @@
-"""Which rows a step sees, and where they wait: batches, and data kept on the device."""
+"""The rows of a run: which are trained on, validated on and tested on, and the batches that a step sees; training the
+head alone.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +20,8 @@ from torch.utils._pytree import tree_map
 from calibcli.core.errors import InputError, UsageError
 from calibcli.networks import dataset, device, inference
 from calibcli.networks.dataset import Dataset
+
+# Which rows a step sees, and where they wait: batches, and data kept on the device.
 
 Inputs = Tensor | Mapping[str, Tensor]
 Index = NDArray[np.int64]

@@ -1,4 +1,4 @@
-"""The numbers of an epoch's log, from the validation logits."""
+"""Evaluate a network while it trains: the numbers of the log, and further rows and snapshots."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from calibcli.networks.losses import Loss
 from calibcli.scores.columns import columns
 from calibcli.scores.likelihood import fit_beta
 from calibcli.scores.predictions import Predictions
+
+# The numbers of an epoch's log, from the validation logits.
 
 LOGGED = ("nll", "nll_correct", "nll_wrong", "entropy", "entropy_wrong", "accuracy", "ece", "adaece")
 

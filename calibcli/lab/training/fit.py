@@ -1,4 +1,4 @@
-"""What a `Result` says of finished runs: calibration before and after temperature, the log as figures."""
+"""Run `calib fit`: where to start, which folders, one run for each loss, and the result over all of them."""
 
 from __future__ import annotations
 
@@ -37,6 +37,8 @@ from calibcli.scores import reading_options
 from calibcli.scores.columns import columns
 from calibcli.scores.files.arrays import parted
 from calibcli.scores.predictions import Predictions
+
+# What a `Result` says of finished runs: calibration before and after temperature, the log as figures.
 
 METRICS = ("accuracy", "nll", "ece", "adaece")
 

@@ -1,4 +1,4 @@
-"""What a run says of itself on the way: the loss so far in this epoch, and how fast rows go by."""
+"""The training loop: deterministic given the seed, and continued bit for bit after any interruption."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ from calibcli.lab.training.options import Progress
 from calibcli.lab.training.recipes import Recipe
 from calibcli.networks import device, inference, losses
 from calibcli.networks.device import Signals, Stopping, held_signals
+
+# What a run says of itself on the way: the loss so far in this epoch, and how fast rows go by.
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Augmentation of whole batches, on the device."""
+"""A training recipe as plain data: its learning rate, optimizer and augmentation, each from a shelf."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ from calibcli.lab.training.options import Training
 from calibcli.networks import losses
 from calibcli.networks.losses import shelf
 from calibcli.networks.user_code import FAILURES, NAMES_CODE, from_module
+
+# Augmentation of whole batches, on the device.
 
 AUGMENTATIONS = Shelf("augmentation")
 Augment = Callable[[Tensor, torch.Generator], Tensor]

@@ -1,8 +1,4 @@
-"""Data-parallel training: every process takes every world-th row of a batch, and gradients are summed.
-
-The sum runs over gradients already divided by the whole batch, so uneven shares are exact. No wrapper is put around
-the model, so penalties may differentiate twice.
-"""
+"""The state file with which a run goes on exactly where it was, and data-parallel training over ranks."""
 
 from __future__ import annotations
 
@@ -21,6 +17,11 @@ from calibcli.core.errors import InputError, UsageError, refusing
 from calibcli.core.files import atomic
 from calibcli.core.options import Range
 from calibcli.networks import device
+
+# Data-parallel training: every process takes every world-th row of a batch, and gradients are summed.
+#
+# The sum runs over gradients already divided by the whole batch, so uneven shares are exact. No wrapper is put around
+# the model, so penalties may differentiate twice.
 
 
 def share(rows: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Small convolutional network."""
+"""Convolutional networks without residual blocks: a small one, VGG and DenseNet."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from calibcli.networks.architectures.shelf import (
     initialised,
     norm,
 )
+
+# Small convolutional network.
 
 
 @ARCHITECTURES.add("cnn")

@@ -1,4 +1,4 @@
-"""One linear layer."""
+"""Linear classifier and multi-layer perceptron."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 from calibcli.core.options import Share
 from calibcli.networks.architectures.shelf import ACTIVATIONS, ARCHITECTURES, Activation, Size, Sizes
+
+# One linear layer.
 
 
 @ARCHITECTURES.add("linear")

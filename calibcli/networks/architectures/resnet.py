@@ -1,4 +1,4 @@
-"""Residual networks (He, Zhang, Ren & Sun 2016): the 6n+2 family for CIFAR, and ResNet-18/34/50 with three stems."""
+"""Residual networks: the 6n+2 family for CIFAR, ResNet-18/34/50, wide residual networks, and MobileNetV2."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from torch.nn import functional as F
 from calibcli.core.errors import UsageError
 from calibcli.core.options import Range, Share
 from calibcli.networks.architectures.shelf import ARCHITECTURES, Depth, Factor, Init, Size, initialised
+
+# Residual networks (He, Zhang, Ren & Sun 2016): the 6n+2 family for CIFAR, and ResNet-18/34/50 with three stems.
 
 Blocks = Annotated[tuple[int, ...], Range(1, 1000)]
 Stem = Literal["cifar", "tiny", "imagenet"]

@@ -1,4 +1,4 @@
-"""The shelf of networks, and the small choices that families share."""
+"""The shelf of network architectures, and the logits of any classifier whatever its forward pass returns."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from calibcli.core.errors import InputError
 from calibcli.core.options import Range
 from calibcli.core.shelves import Shelf
+
+# The shelf of networks, and the small choices that families share.
 
 ARCHITECTURES = Shelf("architecture", package="calibcli.networks.architectures")
 

@@ -1,4 +1,4 @@
-"""Convolutions over words, with a global maximum (GP-CNN)."""
+"""Networks for text: convolutions over words, and LSTMs over binary trees."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from calibcli.core.errors import InputError
 from calibcli.core.options import Range
 from calibcli.networks.architectures.shelf import ARCHITECTURES, Size
+
+# Convolutions over words, with a global maximum (GP-CNN).
 
 
 @ARCHITECTURES.add("text_cnn")

@@ -1,4 +1,4 @@
-"""ONNX graphs, run by onnxruntime: a network of declared operators, which can compute and nothing else."""
+"""Containers of weights: from a path to tensors, an ONNX graph or, when trusted, a network; recognised by content."""
 
 from __future__ import annotations
 
@@ -30,6 +30,8 @@ from calibcli.scores.files.formats import safetensors
 from calibcli.scores.files.pickles import is_pickle
 from calibcli.scores.files.source import Source
 from calibcli.scores.other_files import UNREADABLE, named, note_checksums, program
+
+# ONNX graphs, run by onnxruntime: a network of declared operators, which can compute and nothing else.
 
 KINDS = {"float": np.float32, "float16": np.float16, "double": np.float64, "uint8": np.uint8, "int8": np.int8,
          "int32": np.int32, "int64": np.int64, "bool": np.bool_}  # fmt: skip

@@ -1,4 +1,6 @@
-"""Models of torchvision and timm, by name, and the preprocessing that they publish with their weights."""
+"""Fresh models from an architecture spec (built in, torchvision, timm or the user's own), and the metadata of our
+checkpoints.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +32,8 @@ from calibcli.networks.checkpoint import processor
 from calibcli.networks.checkpoint.processor import LibraryModel
 from calibcli.networks.dataset.library_preparation import ForPictures, Preparation
 from calibcli.networks.user_code import FAILURES, NAMES_CODE, from_file, from_module
+
+# Models of torchvision and timm, by name, and the preprocessing that they publish with their weights.
 
 ZOOS = ("torchvision", "timm")
 WEIGHTS = "weights"  # an option of torchvision's names: whose preprocessing, nothing is fetched

@@ -1,9 +1,4 @@
-"""Decide which tensors of a file are the network: the one place that knows what entries and prefixes of names mean.
-
-A file may hold a network more than once: averaged weights beside the plain ones, the query and the key encoder of
-contrastive learning, student and teacher. An entry of a nested dict (`{"ema": {...}}`) and a prefix of names
-(`ema.conv1`) say the same, and `FILE#NAME` takes either. The order of a dict or of a set decides nothing.
-"""
+"""Decide which tensors of a file are the network and load them into a model; every mismatch is named."""
 
 from __future__ import annotations
 
@@ -19,6 +14,12 @@ from torch import Tensor, nn
 
 from calibcli.core.errors import InputError, UsageError, nearest
 from calibcli.networks.architectures import ARCHITECTURES
+
+# Decide which tensors of a file are the network: the one place that knows what entries and prefixes of names mean.
+#
+# A file may hold a network more than once: averaged weights beside the plain ones, the query and the key encoder of
+# contrastive learning, student and teacher. An entry of a nested dict (`{"ema": {...}}`) and a prefix of names
+# (`ema.conv1`) say the same, and `FILE#NAME` takes either. The order of a dict or of a set decides nothing.
 
 USUAL = ("state_dict", "model_state_dict", "model", "net", "network", "params", "weights", "module")
 AVERAGED = re.compile(r"(?:^|[._])(?:ema|swa|averaged)(?:[._]|$)", re.IGNORECASE)  # `model_ema`, `ema_model.module`

@@ -1,7 +1,5 @@
-"""Losses as the engine sees them: values in the logits, and the K×K Hessian of a row split into signed pairs.
-
-Tr(G) needs, for every row, A = Σ_c l_c u_c u_cᵀ = ∂²loss/∂z². A loss may know this split (`pair_weights`, with
-u_c = e_c - p); otherwise it is the eigendecomposition of A by automatic differentiation.
+"""Losses as the curvature engine sees them: values in the logits, Hessians of rows as signed pairs, and one pass over
+all rows.
 """
 
 from __future__ import annotations
@@ -20,6 +18,11 @@ from calibcli.networks import device as devices
 from calibcli.networks.curvature.per_row_gradients import RowNorms
 from calibcli.networks.curvature.problem import CurvatureProblem, twin
 from calibcli.networks.curvature.settings import FAINT
+
+# Losses as the engine sees them: values in the logits, and the K×K Hessian of a row split into signed pairs.
+#
+# Tr(G) needs, for every row, A = Σ_c l_c u_c u_cᵀ = ∂²loss/∂z². A loss may know this split (`pair_weights`, with
+# u_c = e_c - p); otherwise it is the eigendecomposition of A by automatic differentiation.
 
 PART = 1 << 22  # numbers of an (N, K) array that are worked on at once, 32 MiB in float64
 MOST_CLASSES = 256  # of a loss that does not know its split: an eigendecomposition per row beyond this is too dear

@@ -1,6 +1,5 @@
-"""Gradients and products summed over each group of rows: one group after the other, or on a device many at once.
-
-A group is small, and a device would wait for its launches: mapped over groups, an operation is launched once for all.
+"""Second derivatives of a mean loss as linear operators (`size`, `matvec`), by groups of rows, summed in float64
+blocks.
 """
 
 from __future__ import annotations
@@ -23,6 +22,11 @@ from calibcli.networks.curvature.loss import LogitLoss
 from calibcli.networks.curvature.per_row_gradients import unless_unmapped
 from calibcli.networks.curvature.problem import CurvatureProblem, Inputs, Scalar, signs
 from calibcli.networks.device import free_bytes
+
+# Gradients and products summed over each group of rows: one group after the other, or on a device many at once.
+#
+# A group is small, and a device would wait for its launches: mapped over groups, an operation is launched once for
+# all.
 
 SHARE = 16  # part of the free memory for what is mapped at once to hold one vector for each group
 Part = tuple[int, torch.Tensor]

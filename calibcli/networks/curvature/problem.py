@@ -1,7 +1,5 @@
-"""The data set as the engine sees it: rows by index, cut into groups that carry the sampling error and micro-batches.
-
-Everything random or grouped is a function of the row's index alone, so that results do not depend on the micro-batch
-size, the number of ranks or the device.
+"""The problem that estimators read: a copy of the model that can be differentiated twice, the rows, and the plan for
+memory.
 """
 
 from __future__ import annotations
@@ -28,6 +26,12 @@ from calibcli.core.errors import InputError, UsageError, nearest
 from calibcli.networks import device as devices
 from calibcli.networks.architectures.shelf import logits
 from calibcli.networks.device import free_bytes
+
+# The data set as the engine sees it: rows by index, cut into groups that carry the sampling error and micro-batches.
+#
+# Everything random or grouped is a function of the row's index alone, so that results do not depend on the
+# micro-batch
+# size, the number of ranks or the device.
 
 BLOCK = 256  # rows that a group, and on a CPU a micro-batch, stays within
 MOST = {"cpu": BLOCK}  # rows of a micro-batch, by sort of device

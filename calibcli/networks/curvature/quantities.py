@@ -1,4 +1,4 @@
-"""Numbers into estimates: the interval over the population, and beside it what the estimator leaves open."""
+"""The shelf of curvature quantities: each returns estimates with both errors, and its figures."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from calibcli.networks.curvature.ggn import GGNTrace
 from calibcli.networks.curvature.operator import mean_gradient, norm
 from calibcli.networks.curvature.spectrum import Certificate, Density, Lanczos, Ritz, quadrature
 from calibcli.networks.curvature.spectrum import density as smooth
+
+# Numbers into estimates: the interval over the population, and beside it what the estimator leaves open.
 
 Bound = Literal["residual", "estimate"]
 DOMINATES = 0.5  # share of a number from which one row, or one group, is named

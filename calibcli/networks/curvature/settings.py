@@ -1,4 +1,6 @@
-"""The state the engine needs of torch while it runs, given back afterwards, also after an exception."""
+"""The state that the engine needs of torch while it runs, and settings that change its time and spread but never the
+estimand.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,8 @@ from torch.overrides import TorchFunctionMode
 
 from calibcli.networks import device as devices
 from calibcli.networks.device import Signals, held_signals
+
+# The state the engine needs of torch while it runs, given back afterwards, also after an exception.
 
 
 @contextlib.contextmanager

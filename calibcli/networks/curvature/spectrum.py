@@ -1,8 +1,4 @@
-"""One Krylov run for λmax, the top k, λmin and the density: Lanczos, fully reorthogonalised, restarted when full.
-
-The projected matrix T = VᵀHV is kept dense, which makes a thick restart (Wu and Simon 2000) one line: the basis becomes
-the wanted Ritz vectors and the residual, T their Ritz values; the coupling comes back with the next product.
-"""
+"""Eigenvalues and spectral density by one Krylov run (Lanczos), and the certificates that bound their error."""
 
 from __future__ import annotations
 
@@ -15,6 +11,12 @@ import torch
 from calibcli.networks import device as devices
 from calibcli.networks.curvature.operator import Operator, SecondDerivative, Total, blocks, inner, norm
 from calibcli.networks.curvature.problem import signs
+
+# One Krylov run for λmax, the top k, λmin and the density: Lanczos, fully reorthogonalised, restarted when full.
+#
+# The projected matrix T = VᵀHV is kept dense, which makes a thick restart (Wu and Simon 2000) one line: the basis
+# becomes
+# the wanted Ritz vectors and the residual, T their Ritz values; the coupling comes back with the next product.
 
 
 @dataclass(frozen=True)

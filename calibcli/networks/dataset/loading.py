@@ -1,4 +1,4 @@
-"""Folders of tables: what Hugging Face's `save_to_disk` writes, and the parquet files of a data set of its hub."""
+"""Load a data set from where it lies: a file, a folder, a download, a hub's tables or the user's own code."""
 
 from __future__ import annotations
 
@@ -46,6 +46,8 @@ from calibcli.scores.files.roles import SPLITS
 from calibcli.scores.files.source import Source, fingerprint, load_any
 from calibcli.scores.predictions import Named
 from calibcli.scores.reading_options import DatasetOptions
+
+# Folders of tables: what Hugging Face's `save_to_disk` writes, and the parquet files of a data set of its hub.
 
 PART = re.compile(r"(?P<split>[A-Za-z_]+)(-\d+-of-\d+|-\d+)?(-[0-9a-f]{16})?\.parquet")  # train-00000-of-00002.parquet
 

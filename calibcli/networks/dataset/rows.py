@@ -1,4 +1,4 @@
-"""Pictures brought to the size that a model takes, as image processors do it: resized by Pillow, then cropped."""
+"""The rows of a data set, read and preprocessed batch by batch as the model takes them."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from calibcli.core.options import real
 from calibcli.scores.files.arrays import Converted
 from calibcli.scores.predictions import Named, gather
 from calibcli.scores.reading_options import DatasetOptions
+
+# Pictures brought to the size that a model takes, as image processors do it: resized by Pillow, then cropped.
 
 RESAMPLE = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")  # in Pillow's order
 LARGEST = 10_000

@@ -1,4 +1,4 @@
-"""A calibrator folded into the last linear layer: W' = A W, b' = A b + c."""
+"""`--to checkpoint`: fold a calibrator into the last linear layer of a checkpoint, W' = A W and b' = A b + c."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ from calibcli.networks.dataset import Dataset
 from calibcli.networks.deploy.torch_program import logits_of, opened
 from calibcli.scores.likelihood import log_softmax
 from calibcli.ship.target import DRAWS, LIMITS, Compared, ExportRequest, Shipped, about, compare, softmax
+
+# A calibrator folded into the last linear layer: W' = A W, b' = A b + c.
 
 Array = NDArray[Any]
 PROBES, SPREAD = 200, 3.0  # rows that tell whether a map is linear: of sure and of unsure predictions

@@ -1,4 +1,4 @@
-"""A calibrator as nodes of an ONNX graph, made with `onnx.helper` alone."""
+"""A calibrator as nodes of an ONNX graph, and where in a network's graph it goes."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from calibcli.calibrators.program import Operations
 from calibcli.core.errors import InputError, UsageError
+
+# A calibrator as nodes of an ONNX graph, made with `onnx.helper` alone.
 
 PREFIX = "calib/"
 OLDEST = 11  # opset: earlier ones have other Clip, Gather and ReduceSum

@@ -1,4 +1,4 @@
-"""ONNX files read, run and described. `onnx` reads the graph alone: weights beside the file stay where they are."""
+"""Read, run and describe ONNX files, and bring the weights that lie beside a graph along."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from calibcli.core.errors import InputError, UsageError, WriteError, check_path,
 from calibcli.core.files import claim, no_room, reading, written
 from calibcli.networks import onnx_runtime
 from calibcli.networks.onnx_runtime import FAILURES
+
+# ONNX files read, run and described. `onnx` reads the graph alone: weights beside the file stay where they are.
 
 Array = NDArray[Any]
 TAKES, OUTPUT, GIVES = "calib.takes", "calib.output", "calib.gives"  # what an exported file says of itself

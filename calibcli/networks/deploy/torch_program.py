@@ -1,4 +1,4 @@
-"""A calibrator as a torch module: for `torch.export`, TorchScript, or a model's own code."""
+"""`--to pt2` and `--to torchscript`: a calibrator, or a model with it, as a program that torch loads."""
 
 from __future__ import annotations
 
@@ -35,6 +35,8 @@ from calibcli.ship.target import (
     of_scores,
     softmax,
 )
+
+# A calibrator as a torch module: for `torch.export`, TorchScript, or a model's own code.
 
 
 class TorchOps(Operations):

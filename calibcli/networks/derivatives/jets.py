@@ -1,9 +1,5 @@
-"""Second derivatives along directions in parameter space, carried forward through a network with its values.
-
-At parameters θ + t v every intermediate value is a curve y(t); with it go y'(0) and y''(0), its jet. Forward, a layer
-that is bilinear in input and weight costs five products in place of one, and v'Hv is one number at the end, which a
-single backward pass differentiates: about 13 products where three reverse passes on top of each other take 24 (Griewank
-and Walther 2008, chapter 13; Bettencourt, Johnson and Duvenaud 2019).
+"""Second derivatives along directions in parameter space, carried forward with the values, and quadratic forms of many
+directions.
 """
 
 from __future__ import annotations
@@ -18,6 +14,15 @@ from torch.utils._pytree import tree_flatten
 
 from calibcli.networks.derivatives import normalisation
 from calibcli.networks.derivatives.rules import COMPOSED, CONSTANT, LINEAR, RULES, Call, Jet, Lost, generic
+
+# Second derivatives along directions in parameter space, carried forward through a network with its values.
+#
+# At parameters θ + t v every intermediate value is a curve y(t); with it go y'(0) and y''(0), its jet. Forward, a
+# layer
+# that is bilinear in input and weight costs five products in place of one, and v'Hv is one number at the end, which a
+# single backward pass differentiates: about 13 products where three reverse passes on top of each other take 24
+# (Griewank
+# and Walther 2008, chapter 13; Bettencourt, Johnson and Duvenaud 2019).
 
 
 class Followed(TorchFunctionMode):

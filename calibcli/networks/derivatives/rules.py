@@ -1,4 +1,6 @@
-"""A function call whose arguments move along a curve, and sums and products of their derivatives."""
+"""Rules by which second-order jets go through functions: the value, and the first and second derivative along each
+direction.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +17,8 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from calibcli.networks.derivatives import normalisation
 from calibcli.networks.derivatives.normalisation import JetNorm, upcast
+
+# A function call whose arguments move along a curve, and sums and products of their derivatives.
 
 Jet = tuple[Tensor | None, Tensor | None]
 """First and second derivative; None is zero."""

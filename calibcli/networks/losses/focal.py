@@ -1,7 +1,4 @@
-"""How strong a focal loss is: its gradient against cross-entropy's, and the γ that a probability calls for.
-
-`grad FL = g(p, γ) grad CE` per sample, with `g = (1-p)^γ - γ p (1-p)^(γ-1) log p` (Mukhoti et al. 2020).
-"""
+"""Focal losses: fixed, scheduled and per-sample γ, dual and inverse forms, proper focal loss, and AdaFocal."""
 
 from __future__ import annotations
 
@@ -28,6 +25,10 @@ from calibcli.networks.losses.shelf import (
     margin,
     surprise_ratio,
 )
+
+# How strong a focal loss is: its gradient against cross-entropy's, and the γ that a probability calls for.
+#
+# `grad FL = g(p, γ) grad CE` per sample, with `g = (1-p)^γ - γ p (1-p)^(γ-1) log p` (Mukhoti et al. 2020).
 
 EXACT = 1100  # halvings after which the ends of any bracket are neighbours in float64
 

@@ -1,4 +1,4 @@
-"""Penalties, which see the batch: MMCE on the confidences, and the trace of the loss curvature."""
+"""Penalties that are added to a loss: MMCE, the trace of the curvature, and penalties on the logits of a batch."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from calibcli.networks.derivatives.double_backward import Twice
 from calibcli.networks.derivatives.jets import Jets
 from calibcli.networks.derivatives.normalisation import upcast, wrong_thrice
 from calibcli.networks.losses.shelf import PENALTIES, Batch, Penalty, log_p, margin
+
+# Penalties, which see the batch: MMCE on the confidences, and the trace of the loss curvature.
 
 
 @PENALTIES.add("mmce")

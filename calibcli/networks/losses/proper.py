@@ -1,4 +1,4 @@
-"""Proper losses: cross-entropy, its smoothed form, and the Brier score."""
+"""Cross-entropy, label smoothing, the Brier score, and cross-entropy of normalised logits."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from torch.nn import functional as F
 
 from calibcli.core.options import Range, Share
 from calibcli.networks.losses.shelf import LOSSES, THRESHOLD, Loss, log_not_p, margin
+
+# Proper losses: cross-entropy, its smoothed form, and the Brier score.
 
 
 @LOSSES.add("ce")

@@ -1,9 +1,4 @@
-"""Probabilities of a softmax in log space, exact at saturation and twice differentiable there.
-
-With the margin `m_k = z_k - logsumexp_{j != k} z_j` of a class, `log p_k = -softplus(-m_k)` and
-`log(1 - p_k) = -softplus(m_k)`. Nothing here forms `1 - p` by subtraction. `softplus` keeps its accuracy under double
-backward where `logsigmoid` loses all of it.
-"""
+"""The shelves of losses and penalties, the interface of a loss, losses of the user's own, and a stable log-softmax."""
 
 from __future__ import annotations
 
@@ -23,6 +18,13 @@ from calibcli.core.errors import CalibError, InputError, UsageError
 from calibcli.core.options import Range
 from calibcli.core.shelves import Shelf
 from calibcli.networks.derivatives.normalisation import upcast
+
+# Probabilities of a softmax in log space, exact at saturation and twice differentiable there.
+#
+# With the margin `m_k = z_k - logsumexp_{j != k} z_j` of a class, `log p_k = -softplus(-m_k)` and
+# `log(1 - p_k) = -softplus(m_k)`. Nothing here forms `1 - p` by subtraction. `softplus` keeps its accuracy under
+# double
+# backward where `logsigmoid` loses all of it.
 
 THRESHOLD = 40.0  # above it softplus(x) = x to the last bit in float64, and exp(x) is still finite in float32
 

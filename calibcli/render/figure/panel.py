@@ -1,4 +1,4 @@
-"""The marks of a curve on axes: bars, points, lines, bands; each also with its axes swapped."""
+"""Draw one panel: the curves of a Plot with their marks on axes, and the text inside a reliability diagram."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from calibcli.core import number_format
 from calibcli.core.figure_data import METRIC_INSIDE, Curve, Plot, date
 from calibcli.core.result import Estimate
 from calibcli.render.figure import style
+
+# The marks of a curve on axes: bars, points, lines, bands; each also with its axes swapped.
 
 Axes = Any  # matplotlib's own types differ between the versions we support
 ORDER = {"bars": 2.0, "band": 3.0, "vline": 3.5, "hline": 3.5, "steps": 4.0, "line": 5.0, "points": 6.0}

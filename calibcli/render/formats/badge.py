@@ -31,7 +31,7 @@ def render(result: Result) -> str:
         message = "done" if e is None else f"{e.name} {number_format.shown(e)[0]}"
     badge = {
         "schemaVersion": 1,
-        "label": result.screen.badge or result.command,
+        "label": result.screen.badge or ("calibration" if result.checks else result.command),
         "message": terminal.clean(message),
         "color": COLORS[tone],
     }

@@ -117,8 +117,6 @@ def _rich(result: Result, detail: Detail, encoding: str) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from calibcli.render import side_by_side
-
     width = max(40, shutil.get_terminal_size().columns)
     colour: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
     console = Console(highlight=False, emoji=False, markup=False, width=width, color_system=colour)

@@ -1,4 +1,4 @@
-"""Paths with the digits that can be seen: tenths of a point, as steps, without points on a straight line."""
+"""Figures inside a page of HTML: Matplotlib's SVG made small, with the colours of the page and ids of its own."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from itertools import groupby
 from xml.etree import ElementTree
 
 from calibcli.render.figure import style
+
+# Paths with the digits that can be seen: tenths of a point, as steps, without points on a straight line.
 
 TOKEN = re.compile(r"[A-Za-z](?![a-z])|-?\d*\.?\d+(?:e[-+]?\d+)?")
 POINTS = {"M": 2, "L": 2, "Q": 4, "C": 6}  # numbers of a command that Matplotlib writes

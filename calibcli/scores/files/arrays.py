@@ -1,4 +1,4 @@
-"""Named arrays of a file, read piece by piece: what every reader returns."""
+"""Named arrays of a file, read piece by piece: what every reader returns, and what arrays are called."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from calibcli.core.files import reading
 from calibcli.core.options import normal
 from calibcli.scores.files.source import Source
 from calibcli.scores.predictions import NEAR, Array, ArrayScores, Named, gather, reusing, rows_of
+
+# Named arrays of a file, read piece by piece: what every reader returns.
 
 DIMENSIONS = 32  # most that every NumPy holds
 LONGEST = 1 << 48

@@ -1,4 +1,6 @@
-"""Compressed bytes (gzip, bzip2, xz, Zstandard), unpacked piece by piece and never beyond a limit."""
+"""Where files lie (patterns, folders, addresses) and how compressed ones are unpacked, piece by piece within a
+limit.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +17,8 @@ from typing import IO, Any
 
 from calibcli.core.errors import InputError, refusing
 from calibcli.core.files import reading
+
+# Compressed bytes (gzip, bzip2, xz, Zstandard), unpacked piece by piece and never beyond a limit.
 
 PIECE = 1 << 20  # most that comes out at once
 FEED = 1 << 16  # what goes in at once

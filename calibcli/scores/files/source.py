@@ -118,8 +118,6 @@ class Source:
             if os.path.isfile(self.path):
                 self.file: IO[bytes] = opened.enter_context(open(self.path, "rb"))  # noqa: SIM115
             else:
-                from calibcli.scores.files import locations
-
                 self.file = opened.enter_context(locations.opened(self.path))
             if stat.S_ISCHR(mode := os.fstat(self.file.fileno()).st_mode):  # a terminal, /dev/zero: without an end
                 raise OSError("it is a device")

@@ -1,5 +1,4 @@
-"""What is plain, read many rows at a time: text tables of numbers, JSON lines of numbers. Of all else `text`, and the
-reader of JSON lines, have the words."""
+"""Tables in text and lines of JSON: a fast reader for plain numbers, and a slow one that names the row of a mistake."""
 
 from __future__ import annotations
 
@@ -24,6 +23,9 @@ from calibcli.scores.files.arrays import FileContents, Memory, column_of
 from calibcli.scores.files.roles import PREFIXED, PREFIXES
 from calibcli.scores.files.source import Source, refuse_large
 from calibcli.scores.predictions import Array, Named
+
+# What is plain, read many rows at a time: text tables of numbers, JSON lines of numbers. Of all else `text`, and the
+# reader of JSON lines, have the words.
 
 LONGEST = 24  # letters of a cell that is no score
 BLOCK = 1 << 16  # bytes; what they are as objects stays in the cache

@@ -1,8 +1,4 @@
-"""The focal calibration map φ_γ in logarithms, stable at every margin.
-
-A model trained with the focal loss -(1 - q)^γ ln q reports probabilities q that are not the truth; the truth they stand
-for is p = φ_γ(q), φ_γ(q)_k = h(q_k) / Σ_j h(q_j), h(q) = q / ((1 - q)^γ - γ q (1 - q)^(γ - 1) ln q).
-"""
+"""The focal calibration map φ_γ in logarithms, and the NLL of φ_γ(softmax(β z)) with its derivatives in β and γ."""
 
 from __future__ import annotations
 
@@ -14,6 +10,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibcli.core.errors import InputError, UsageError
+
+# The focal calibration map φ_γ in logarithms, stable at every margin.
+#
+# A model trained with the focal loss -(1 - q)^γ ln q reports probabilities q that are not the truth; the truth they
+# stand
+# for is p = φ_γ(q), φ_γ(q)_k = h(q_k) / Σ_j h(q_j), h(q) = q / ((1 - q)^γ - γ q (1 - q)^(γ - 1) ln q).
 
 Array = NDArray[np.float64]
 

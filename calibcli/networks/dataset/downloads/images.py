@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009), the python and the binary version."""
+"""Image data sets as they are downloaded: CIFAR-10 and -100, MNIST and its like, SVHN, Tiny ImageNet."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from calibcli.networks.dataset.folder import Pictures, decode, fingerprint
 from calibcli.scores.files import pickles
 from calibcli.scores.files.source import Source, refuse_large
 from calibcli.scores.other_files import UNREADABLE
+
+# CIFAR-10 and CIFAR-100 (Krizhevsky 2009), the python and the binary version.
 
 PIXELS = 3 * 32 * 32  # planes of red, green and blue, row by row
 BATCHES = [f"data_batch_{i}" for i in range(1, 6)]

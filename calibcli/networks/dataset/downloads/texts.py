@@ -1,9 +1,4 @@
-"""20 Newsgroups (Lang 1995): posts named by numbers, in a folder for each group, as numbers of their words.
-
-`20_newsgroups.tar.gz` (19,997 posts) has the splits of Mukhoti et al. (2020): all posts in the order of NumPy's shuffle
-with seed 1, the last fifth for testing and the 900 before it for validation. `20news-bydate.tar.gz` (18,846) has its
-own, `train` and `test`. Bodies alone are read, from the first empty line on; the vocabulary is that of all posts.
-"""
+"""Text data sets as they are downloaded: 20 Newsgroups and the Stanford Sentiment Treebank."""
 
 from __future__ import annotations
 
@@ -25,6 +20,14 @@ from calibcli.networks.dataset.vocabulary import numbers, vocabulary, words_of
 from calibcli.scores.files.arrays import Memory
 from calibcli.scores.files.source import Source
 from calibcli.scores.predictions import Ints
+
+# 20 Newsgroups (Lang 1995): posts named by numbers, in a folder for each group, as numbers of their words.
+#
+# `20_newsgroups.tar.gz` (19,997 posts) has the splits of Mukhoti et al. (2020): all posts in the order of NumPy's
+# shuffle
+# with seed 1, the last fifth for testing and the 900 before it for validation. `20news-bydate.tar.gz` (18,846) has
+# its
+# own, `train` and `test`. Bodies alone are read, from the first empty line on; the vocabulary is that of all posts.
 
 POST = re.compile(r"(?:(?P<part>.*)/)?(?P<group>[^/]+)/\d+")
 BY_DATE = re.compile(r"(?:.*/)?[^/]*-(train|test)")

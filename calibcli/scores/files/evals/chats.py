@@ -1,9 +1,4 @@
-"""What a model chose from, read off the log-probabilities of the tokens it generated and of their alternatives.
-
-`" A"` and `"A"` are one choice, whose probabilities add up. An alternative that is not listed is less probable than
-every one that is: it gets the smallest listed log-probability as its upper bound, or its row is left out, and its row
-counts as censored. Where these are more than 1 % of the rows, the user says which of the two (`--unlisted`).
-"""
+"""Evaluations from the answers of a server with log-probabilities, as the OpenAI API and vLLM write them."""
 
 from __future__ import annotations
 
@@ -21,6 +16,13 @@ from calibcli.scores.files.arrays import FileContents, column_of
 from calibcli.scores.files.evals.answers import NestedColumns, no_scores, scored
 from calibcli.scores.files.roles import LABELS
 from calibcli.scores.files.source import Source
+
+# What a model chose from, read off the log-probabilities of the tokens it generated and of their alternatives.
+#
+# `" A"` and `"A"` are one choice, whose probabilities add up. An alternative that is not listed is less probable than
+# every one that is: it gets the smallest listed log-probability as its upper bound, or its row is left out, and its
+# row
+# counts as censored. Where these are more than 1 % of the rows, the user says which of the two (`--unlisted`).
 
 MOST = 0.01  # share of rows with a choice that is not listed, or without an answer
 MASS = 0.9  # mean probability of the choices below which a remark is due
