@@ -97,7 +97,7 @@ import json
 import numpy as np
 import calibcli
 from calibcli.scores.columns import columns
-from calibcli.lab.study import redraws
+from calibcli.lab.study import readings
 
 name = "sharpness"
 with np.load("sample_data/test.npz") as file:
@@ -115,8 +115,8 @@ found = {
     "interval": [whole.low, whole.high],
     "gate": str(gate.verdict),
     "difference": [difference.value, difference.how, difference.low < difference.value < difference.high],
-    "study": name in redraws.names(),
-    "redrawn": redraws.sums(name, rows).value,
+    "study": name in readings.names(),
+    "redrawn": readings.sums(name, rows).value,
 }
 print(json.dumps(found))
 """

@@ -146,8 +146,8 @@ def test_states_with_nights_of_their_own_multiply(tmp_path: Path) -> None:
 
 KILL = """
 import os, sys
-from calibcli import files
-from calibcli.watch import ledger
+from calibcli.core import files
+from calibcli.watch import state_file
 real, where = os.replace, sys.argv.pop(1)
 def replace(a, b):
     if where == "before": os.kill(os.getpid(), 9)
