@@ -127,6 +127,18 @@ def test_errors_may_be_among_the_surest_rows() -> None:
     assert interval(tied, y, "aurc")[2] - interval(tied, y, "aurc")[0] < 0.8 * (high - value)
 
 
+def test_hits_may_be_among_the_surest_rows() -> None:
+    """Where nearly every row is wrong, right rows that were not drawn matter most: 8 % of gates failed falsely there."""
+    rng = np.random.default_rng(0)
+    margin = rng.uniform(0.5, 6, 300)
+    z = np.stack([np.zeros(300), margin], axis=1)
+    y = (rng.random(300) < 0.02).astype(np.int64)
+    value, low, _ = interval(z, y, "aurc")
+    surer = round(AT_ONCE)  # rows that are right, and surer than all others
+    more = np.concatenate([z, np.tile([0.0, 9.0], (surer, 1))]), np.concatenate([y, np.ones(surer, np.int64)])
+    assert low < interval(*more, "aurc")[0] < value - 3 * surer / 300
+
+
 @pytest.mark.parametrize("spec", ["ece", "oce", "smece", "adaece", "ece_l2", "mmce", "classwise_ece"])
 def test_a_row_of_the_largest_weight_may_not_have_been_drawn(spec: str) -> None:
     rng = np.random.default_rng(0)

@@ -311,7 +311,11 @@ class RiskCoverage(RankFunctional):
 
     @cached_property
     def _walk(self) -> tuple[Floats, Floats, Floats]:
-        """(T,) cost of an error in each tie, times n; what a row there moves in the costs of others; rows of each tie.
+        """(T,) cost of an error in each tie, times n; what a row there moves in the costs of others; rows of each tie."""
+        return self._walk_below(0.0)
+
+    def _walk_below(self, surer: float) -> tuple[Floats, Floats, Floats]:
+        """As `_walk`, with so many further rows that are surer than all others.
 
         Weights are scaled to add up to the rows that have some.
         """
@@ -320,14 +324,23 @@ class RiskCoverage(RankFunctional):
         if view.weights is not None and not view.counts:
             rows = rows * (np.count_nonzero(view.weights) / view.total)
         after = np.cumsum(rows[::-1])[::-1]  # rank of the last row of a tie, by falling confidence
-        ends = np.append(after, 0.0)
-        log = harmonic(ends[0]) - harmonic(ends)
+        ends = np.append(after, 0.0) + surer
+        log = harmonic(ends[:1]) - harmonic(ends)
         mass = rows > 0
         step = np.diff(log)  # Σ 1/j over the tie's ranks
         # Σ_{a<k<=b} (H_n - H_{k-1}) = Σ_{a<k<=b} (H_n - H_b) + Σ_{a<j<=b} (j - a)/j
         total = rows * log[:-1] + rows - ends[1:] * step
         cost = np.divide(total, rows, out=np.zeros_like(rows), where=mass)
         return cost, step, rows
+
+    def _with_surer_hits(self, share: float) -> float:
+        """The value if this share of the population were right and surer than every row that was drawn."""
+        if share >= 1:
+            return 0.0
+        drawn = float(self._walk[2].sum())
+        surer = drawn * share / (1 - share)
+        cost, _, rows = self._walk_below(surer)
+        return float((rows * self._error) @ cost) / (drawn + surer)
 
     def _cost_of_surest(self, share: float) -> float:
         """Mean cost of errors in the surest `share` of the rows."""
@@ -361,9 +374,12 @@ class RiskCoverage(RankFunctional):
         return self.row_order(own * share * scale)
 
     def missing(self, tail: float) -> tuple[float, float]:
-        """Errors less, and errors among the surest rows, a share h of which costs -∫ log u du = h (1 - log h)."""
+        """Hits, and errors, among the surest rows; a share h of errors there costs -∫ log u du = h (1 - log h).
+
+        Hits there matter as much where nearly every row is wrong, as of logits that are worse than chance.
+        """
         share = min(1.0, -math.log(tail) * self.rows.unseen)
-        return self.value * share, share * self._cost_of_surest(share)
+        return self.value - self._with_surer_hits(share), share * self._cost_of_surest(share)
 
     def interval(self, level: float) -> Interval:
         rows = self.rows
