@@ -1,4 +1,4 @@
-"""A Result round-trips through JSON, which never holds inf or nan; what it says of itself, and how its numbers are found."""
+"""Results as values: JSON and back without inf or nan, what a result says of itself, how its numbers are found."""
 
 from __future__ import annotations
 
