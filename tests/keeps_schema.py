@@ -31,7 +31,7 @@ def every_result_keeps_to_the_schema() -> Iterator[None]:
 
 
 def _short(value: Any) -> Any:
-    """The value with one item for each shape in a list: the schema asks nothing of the items of a list but their types."""
+    """One item for each shape in a list: the schema asks nothing of the items of a list but their types."""
     if isinstance(value, dict):
         return {key: _short(item) for key, item in value.items()}
     if isinstance(value, list):
