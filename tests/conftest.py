@@ -15,7 +15,7 @@ import pytest
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 
-pytest_plugins = ["keeps_schema"]
+pytest_plugins = ["schema"]
 MISSING = re.compile(r"could not import|is not installed|no C\+\+ compiler")
 NO_TORCH = importlib.util.find_spec("torch") is None
 NEEDS_TORCH = re.compile(r"needs torch, which is not installed|No module named 'torch'")

@@ -16,7 +16,6 @@ from xml.etree import ElementTree as ET
 import headline_cases
 import pytest
 import render_cases as cases
-import render_odd
 from PIL import Image
 
 from calibcli import render
@@ -50,15 +49,15 @@ def test_files_by_suffix_and_folder(tmp_path: Path) -> None:
     assert bins[0] == "diagram,left,right,rows,accuracy,confidence,calibrated_low,calibrated_high"
     assert [int(row.split(",")[3]) for row in bins[1:]] == cases.COUNTS
     assert bins[1].endswith(",0,,,,")  # an empty bin
-    render.write(render_odd.odd()["names"], tmp_path / "odd")  # names that are no file names stay in the folder
+    render.write(cases.odd()["names"], tmp_path / "odd")  # names that are no file names stay in the folder
     assert all(p.parent == tmp_path / "odd" for p in (tmp_path / "odd").iterdir())
-    render.write(render_odd.odd()["names"], tmp_path / "odd.json")
-    assert Result.from_json((tmp_path / "odd.json").read_bytes()) == render_odd.odd()["names"]
+    render.write(cases.odd()["names"], tmp_path / "odd.json")
+    assert Result.from_json((tmp_path / "odd.json").read_bytes()) == cases.odd()["names"]
 
 
 SHOW = (
-    "import sys; sys.path.insert(0, 'tests'); import render_cases as c, render_odd as o; from calibcli import render\n"
-    "for r in (c.metrics(), *o.odd().values()): render.show(r, sys.argv[1])\n"
+    "import sys; sys.path.insert(0, 'tests'); import render_cases as c; from calibcli import render\n"
+    "for r in (c.metrics(), *c.odd().values()): render.show(r, sys.argv[1])\n"
     "heavy = {'matplotlib', 'torch', 'rich'} & set(sys.modules)\n"
     "assert not heavy, heavy"
 )
@@ -156,7 +155,7 @@ def test_two_runs_differ_in_their_time_alone(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_a_result_drawn_from_its_json_is_the_same(tmp_path: Path) -> None:
-    for result in (cases.everything(), cases.gate(), cases.scale(), *render_odd.odd().values()):
+    for result in (cases.everything(), cases.gate(), cases.scale(), *cases.odd().values()):
         again = Result.from_json(result.to_json().encode("utf-8", "backslashreplace"))
         for name in ("table", "markdown", "csv"):
             assert render.text(again, name) == render.text(result, name)
