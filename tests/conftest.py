@@ -3,6 +3,7 @@
 With CI=true a test that a missing package or tool would skip fails. Without torch, tests that need it are skipped.
 """
 
+import gc
 import importlib.util
 import os
 import random
@@ -14,7 +15,7 @@ import pytest
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 
-pytest_plugins = ["keeps_schema"]
+pytest_plugins = ["schema"]
 MISSING = re.compile(r"could not import|is not installed|no C\+\+ compiler")
 NO_TORCH = importlib.util.find_spec("torch") is None
 NEEDS_TORCH = re.compile(r"needs torch, which is not installed|No module named 'torch'")
@@ -59,3 +60,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for group in groups:
         rng.shuffle(group)
     items[:] = [item for group in groups for item in group]
+
+
+def pytest_collection_finish() -> None:
+    """Tests and what they import stay until the end: the garbage collector need not look through them each time."""
+    gc.collect()
+    gc.freeze()

@@ -8,9 +8,11 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 HERE = Path(__file__).parent
+MARKER = "pytest.mark.finding"
 NUMBERED = [
     *(f"1.{n}" for n in range(1, 23)),
     *(f"2.{n}" for n in range(1, 14)),
@@ -78,11 +80,13 @@ def lines() -> list[str]:
     return [*NUMBERED, *(f"{section} {word}" for section, words in NAMED.items() for word in words)]
 
 
+@cache
 def marked(folder: Path = HERE) -> dict[str, list[str]]:
     """Tests, as `file::name`, by what their markers say."""
     found: dict[str, list[str]] = {}
     for path in sorted(folder.rglob("test_*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+        text = path.read_text()
+        for node in ast.walk(ast.parse(text if MARKER in text else "")):
             if isinstance(node, ast.FunctionDef | ast.ClassDef):
                 decorators: list[ast.AST] = [*node.decorator_list]
                 name = f"{path.relative_to(folder)}::{node.name}"
@@ -120,7 +124,7 @@ def unknown(folder: Path = HERE) -> list[str]:
 
 def _findings(node: ast.AST) -> Iterator[str]:
     for call in ast.walk(node):
-        if isinstance(call, ast.Call) and ast.unparse(call.func) == "pytest.mark.finding":
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == MARKER:
             yield from (str(a.value) for a in call.args if isinstance(a, ast.Constant))
 
 

@@ -42,7 +42,7 @@ def imports(path: Path) -> frozenset[str]:
     skipped = {
         id(inner)
         for node in ast.walk(tree(path))
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        if isinstance(node, ast.If) and any(getattr(part, "id", "") == "TYPE_CHECKING" for part in ast.walk(node.test))
         for inner in ast.walk(node)
     }
     for node in ast.walk(tree(path)):

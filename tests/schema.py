@@ -1,6 +1,7 @@
 """The JSON schema of a result, from the dataclasses that it is made of.
 
 `python tests/schema.py` writes `calibcli/schema/result-N.json`; a test compares, so that the two cannot part.
+As a plugin of pytest it holds whatever a test writes as JSON against the schema.
 """
 
 from __future__ import annotations
@@ -10,9 +11,12 @@ import inspect
 import json
 import re
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import jsonschema
+import pytest
 
 from calibcli.core.figure_data import Curve, Plot
 from calibcli.core.result import SCHEMA, Check, Estimate, Result, Table
@@ -89,6 +93,37 @@ def _about(cls: Any) -> dict[str, str]:
             if name in names:
                 found[name] = " ".join(rest.split())
     return found
+
+
+@pytest.fixture(autouse=True, scope="session")
+def every_result_keeps_to_the_schema() -> Iterator[None]:
+    """Whatever a test writes as JSON is held against the schema file."""
+    to_json, valid = Result.to_json, jsonschema.Draft202012Validator(schema())
+
+    def checked(self: Result) -> str:
+        text = to_json(self)
+        valid.validate(_short(json.loads(text)))
+        return text
+
+    Result.to_json = checked  # type: ignore[method-assign]
+    yield
+    Result.to_json = to_json  # type: ignore[method-assign]
+
+
+def _short(value: Any) -> Any:
+    """One item for each shape in a list: the schema asks nothing of the items of a list but their types."""
+    if isinstance(value, dict):
+        return {key: _short(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return list({_shape(item): item for item in map(_short, value)}.values())
+    return value
+
+
+def _shape(value: Any) -> Any:
+    """The types of a scalar or a list; an object is like no other."""
+    if isinstance(value, list):
+        return tuple(map(_shape, value))
+    return id(value) if isinstance(value, dict) else type(value)
 
 
 if __name__ == "__main__":

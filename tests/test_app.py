@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ TEST, VALIDATION = (str(ROOT / "sample_data" / f"{name}.npz") for name in ("test
 HEAVY = ("torch", "scipy.stats", "scipy.optimize", "matplotlib", "pandas", "sklearn", "rich", "jinja2")
 
 
+@cache
 def imports(*argv: str) -> list[str]:
     """The modules that a command loads, in a process of its own."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

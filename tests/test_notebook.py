@@ -13,7 +13,6 @@ import matplotlib
 import numpy as np
 import pytest
 import render_cases as cases
-import render_odd
 from pages import Page
 
 import calibcli
@@ -61,7 +60,7 @@ def test_an_estimate_is_a_number(found: Result) -> None:
 
 def test_a_notebook_shows_tables_and_runs_nothing(found: Result) -> None:
     check = calibcli.check(Z, Y, max={"ece": 0.05})
-    for shown in (found, check, calibcli.fit_scaler(Z, Y), found["ece"], *render_odd.odd().values()):
+    for shown in (found, check, calibcli.fit_scaler(Z, Y), found["ece"], *cases.odd().values()):
         tree = Page(shown._repr_html_())
         assert not {node.tag for node in tree.all()} & {"script", "img", "link", "iframe"}
         assert shown._repr_markdown_()

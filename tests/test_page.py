@@ -13,7 +13,6 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 import render_cases as cases
-import render_odd
 from pages import Page
 
 import calibcli
@@ -32,7 +31,7 @@ CASES = {
     "scale": cases.scale,
     "gate": cases.gate,
     "everything": cases.everything,
-    **{f"odd {name}": lambda name=name: render_odd.odd()[name] for name in render_odd.odd()},
+    **{f"odd {name}": lambda name=name: cases.odd()[name] for name in cases.odd()},
 }
 TAGS = """html head meta title style body main section h1 h2 h3 p b small a div figure figcaption details summary
     table caption thead tbody tr th td dl dt dd ul li svg defs path use text tspan g rect clippath pattern"""
@@ -127,7 +126,7 @@ def test_a_figure_in_words_has_its_numbers() -> None:
 
 
 def test_the_same_result_is_the_same_page(tmp_path: Path) -> None:
-    for result in (cases.gate(), *[*render_odd.odd().values()][::4]):
+    for result in (cases.gate(), *[*cases.odd().values()][::4]):
         text = result.to_json().encode("utf-8", "backslashreplace")
         assert page(Result.from_json(text)) == page(Result.from_json(text))
     result = cases.gate()

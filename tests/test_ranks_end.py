@@ -42,7 +42,7 @@ def two(folder: Path, name: str, what: tuple[str, ...] = LONG, element: int = 0)
         return before(shared)
 
     def work() -> None:
-        device.WAIT = timedelta(seconds=8)
+        device.WAIT = timedelta(seconds=4 if name == "SIGSTOP" else 8)
         if element:
             Shared.asked = asked  # type: ignore[method-assign]
         said, failed = (folder / f"{kind}{device.rank()}" for kind in ("said", "failed"))
@@ -92,7 +92,7 @@ def test_an_interrupt_ends_a_diagonal_between_two_elements(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGSTOP"])
 def test_one_that_is_gone_ends_the_other_with_one_error(tmp_path: Path, name: str) -> None:
-    """At once, or after the time that is waited for an answer (30 minutes, here 8 seconds)."""
+    """At once, or after the time that is waited for an answer (30 minutes, here 4 seconds)."""
     began = time.monotonic()
     (code, out, err), _ = two(tmp_path, name)
     assert (code, out) == (1, "")

@@ -35,7 +35,7 @@ TESTS = {
     "input format": ["test_formats.py::test_every_input_format_has_another_program"],
     "output format": ["test_formats.py::test_every_output_format_has_another_program"],
     "command": [
-        "test_findings_fooling_writes.py::test_every_command_and_every_path_is_in_the_table",
+        "test_outputs_never_replace_inputs.py::test_every_command_and_every_path_is_in_the_table",
         "test_app.py::test_every_command_is_in_the_table_of_the_readme[labels]",
     ],
 }
@@ -48,7 +48,7 @@ VALUES = {
     "output format": ["test_formats.py::test_what_is_written_others_read[org]"],
     "command": [
         "test_app.py::test_every_command_has_help_with_an_example[labels]",
-        "test_findings_fooling_writes.py::test_every_command_takes_sets_of_files_or_networks",
+        "test_outputs_never_replace_inputs.py::test_every_command_takes_sets_of_files_or_networks",
     ],
 }
 SAID = {

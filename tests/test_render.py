@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 import render_cases as cases
-import render_odd
 
 from calibcli import render
 from calibcli.core import number_format
@@ -51,9 +50,9 @@ def test_golden(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["table", "json", "markdown", "csv"])
-@pytest.mark.parametrize("case", [*render_odd.odd(), "metrics", "scale", "gate", "everything"])
+@pytest.mark.parametrize("case", [*cases.odd(), "metrics", "scale", "gate", "everything"])
 def test_every_text_format_takes_every_result(case: str, name: str) -> None:
-    result = render_odd.odd()[case] if case in render_odd.odd() else getattr(cases, case)()
+    result = cases.odd()[case] if case in cases.odd() else getattr(cases, case)()
     text = render.text(result, name)
     assert text == render.text(result, name)
     assert text.endswith("\n")
@@ -85,7 +84,7 @@ def test_off_a_terminal_nothing_is_wrapped_or_cut() -> None:
     lines = table.render(wide).splitlines()
     assert any(line.startswith(name + " ") for line in lines)
     assert "b" * 500 in lines
-    many = render_odd.odd()["many"]
+    many = cases.odd()["many"]
     assert sum(" class=" in line for line in table.render(many).splitlines()) == len(many.estimates)
 
 
@@ -123,7 +122,7 @@ def test_before_and_after_of_several_things() -> None:
 
 
 def test_names_cannot_draw_on_a_terminal() -> None:
-    result = render_odd.odd()["names"]
+    result = cases.odd()["names"]
     for name in ("table", "markdown"):
         text = render.text(result, name)
         assert "\x1b" not in text
@@ -194,7 +193,7 @@ def test_csv_is_rfc_4180_and_exact() -> None:
     rows = list(csv_module.DictReader(io.StringIO(text)))
     assert [float(r["value"]) if r["value"] else None for r in rows] == [e.value for e in result.estimates]
     assert [r["how"] for r in rows] == [e.how for e in result.estimates]
-    odd = list(csv_module.DictReader(io.StringIO(csv.render(render_odd.odd()["names"]), newline="")))
+    odd = list(csv_module.DictReader(io.StringIO(csv.render(cases.odd()["names"]), newline="")))
     assert [r["name"] for r in odd if not r["rule"]][2] == "\x1b[31mred\x1b[0m\nline"
 
 
@@ -222,7 +221,7 @@ def _cells(line: str) -> list[str]:
 
 @pytest.mark.parametrize("case", ["names", "sizes", "many"])
 def test_markdown_tables_are_rectangular(case: str) -> None:
-    text = markdown.render(render_odd.odd()[case])
+    text = markdown.render(cases.odd()[case])
     width = 0
     for line in text.splitlines():
         if line.startswith("|"):
@@ -233,10 +232,10 @@ def test_markdown_tables_are_rectangular(case: str) -> None:
 
 
 def test_markdown_fits_and_says_what_it_cut() -> None:
-    full = markdown.render(render_odd.odd()["many"], limit=10**9)
+    full = markdown.render(cases.odd()["many"], limit=10**9)
     assert len(full.encode()) > 30_000
     for limit in (60_000, 20_000, 3_000, 600):
-        cut = markdown.render(render_odd.odd()["many"], limit)
+        cut = markdown.render(cases.odd()["many"], limit)
         assert len(cut.encode()) <= limit
         assert ("cut" in cut) == (limit < len(full.encode()))
     assert len(markdown.render(cases.gate(2000)).encode()) <= 60_000
@@ -291,7 +290,7 @@ def test_settings_of_the_user_change_nothing(tmp_path: Path) -> None:
 def test_pictures_of_odd_results(case: str) -> None:
     from calibcli.render import figure
 
-    assert len(figure.render(render_odd.odd()[case], "png")) > 500
+    assert len(figure.render(cases.odd()[case], "png")) > 500
 
 
 def test_gaps_within_the_band_are_drawn_faintly() -> None:
@@ -433,9 +432,9 @@ def test_terminal_of_ascii_only(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "# accuracy" in text
 
 
-@pytest.mark.parametrize("case", list(render_odd.odd()))
+@pytest.mark.parametrize("case", list(cases.odd()))
 def test_terminal_takes_every_result(monkeypatch: pytest.MonkeyPatch, case: str) -> None:
-    assert shown(monkeypatch, render_odd.odd()[case])
+    assert shown(monkeypatch, cases.odd()[case])
 
 
 def test_the_diagram_of_one_class_does_not_speak_of_accuracy() -> None:

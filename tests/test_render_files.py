@@ -16,7 +16,6 @@ from xml.etree import ElementTree as ET
 import headline_cases
 import pytest
 import render_cases as cases
-import render_odd
 from PIL import Image
 
 from calibcli import render
@@ -50,15 +49,17 @@ def test_files_by_suffix_and_folder(tmp_path: Path) -> None:
     assert bins[0] == "diagram,left,right,rows,accuracy,confidence,calibrated_low,calibrated_high"
     assert [int(row.split(",")[3]) for row in bins[1:]] == cases.COUNTS
     assert bins[1].endswith(",0,,,,")  # an empty bin
-    render.write(render_odd.odd()["names"], tmp_path / "odd")  # names that are no file names stay in the folder
+    render.write(cases.odd()["names"], tmp_path / "odd")  # names that are no file names stay in the folder
     assert all(p.parent == tmp_path / "odd" for p in (tmp_path / "odd").iterdir())
-    render.write(render_odd.odd()["names"], tmp_path / "odd.json")
-    assert Result.from_json((tmp_path / "odd.json").read_bytes()) == render_odd.odd()["names"]
+    render.write(cases.odd()["names"], tmp_path / "odd.json")
+    assert Result.from_json((tmp_path / "odd.json").read_bytes()) == cases.odd()["names"]
 
 
 SHOW = (
-    "import sys; sys.path.insert(0, 'tests'); import render_cases as c, render_odd as o; from calibcli import render\n"
-    "for r in (c.metrics(), *o.odd().values()): render.show(r, sys.argv[1])\n"
+    "import sys; sys.path.insert(0, 'tests'); import render_cases as c; from calibcli import render\n"
+    "for name in sys.argv[1:]:\n"
+    "    print('----', name, flush=True)\n"
+    "    for r in (c.metrics(), *c.odd().values()): render.show(r, name)\n"
     "heavy = {'matplotlib', 'torch', 'rich'} & set(sys.modules)\n"
     "assert not heavy, heavy"
 )
@@ -113,20 +114,22 @@ def test_pictures_hold_the_sentence_in_their_metadata(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
-@pytest.mark.parametrize("name", ["table", "json", "markdown", "csv"])
-def test_any_encoding_of_stdout(name: str, encoding: str) -> None:
+def test_any_encoding_of_stdout(encoding: str) -> None:
+    names = ["table", "json", "markdown", "csv"]
     run = subprocess.run(
-        [sys.executable, "-c", SHOW, name],
+        [sys.executable, "-c", SHOW, *names],
         env={**os.environ, "PYTHONIOENCODING": encoding, "PYTHONPATH": "."},
         capture_output=True,
         cwd=HERE.parent,
     )
     assert run.returncode == 0, run.stderr.decode()
-    text = run.stdout.decode(encoding)
-    assert "\x1b" not in text or name == "csv"
-    if name == "json":
-        end = text.index("\n}\n") + 3
-        assert Result.from_json(text[:end]) == cases.metrics()
+    _, *parts = re.split(r"(?m)^---- (\w+)\n", run.stdout.decode(encoding))
+    texts = dict(zip(parts[::2], parts[1::2]))
+    assert list(texts) == names
+    assert all(texts.values())
+    assert all("\x1b" not in text for name, text in texts.items() if name != "csv")
+    end = texts["json"].index("\n}\n") + 3
+    assert Result.from_json(texts["json"][:end]) == cases.metrics()
 
 
 @pytest.mark.finding("5 seconds")
@@ -156,7 +159,7 @@ def test_two_runs_differ_in_their_time_alone(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_a_result_drawn_from_its_json_is_the_same(tmp_path: Path) -> None:
-    for result in (cases.everything(), cases.gate(), cases.scale(), *render_odd.odd().values()):
+    for result in (cases.everything(), cases.gate(), cases.scale(), *cases.odd().values()):
         again = Result.from_json(result.to_json().encode("utf-8", "backslashreplace"))
         for name in ("table", "markdown", "csv"):
             assert render.text(again, name) == render.text(result, name)

@@ -1,4 +1,4 @@
-"""The schema file of results says what the code does; `keeps_schema.py` holds every result of a test against it."""
+"""The schema file of results says what the code does; `schema.py` holds every result of a test against it."""
 
 from __future__ import annotations
 

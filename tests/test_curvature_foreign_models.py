@@ -1,4 +1,4 @@
-"""The engine on models and losses of other people's making, and what it must not leave behind."""
+"""The curvature engine on models and losses that users write, and what it must not leave behind."""
 
 from __future__ import annotations
 

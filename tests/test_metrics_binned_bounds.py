@@ -1,4 +1,4 @@
-"""Bounds of binned and smooth calibration errors: what was wrong with them once."""
+"""Bounds of binned and smooth calibration errors: level, ties, few rows, and what a gate says of them."""
 
 from __future__ import annotations
 

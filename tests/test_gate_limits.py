@@ -1,4 +1,4 @@
-"""What once fooled the gate: differences as metrics, limits that cannot fail, stored numbers that cannot be."""
+"""Limits of a gate: which number a rule judges, limits that cannot fail, stored numbers that are impossible."""
 
 from __future__ import annotations
 

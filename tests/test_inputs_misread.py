@@ -1,4 +1,4 @@
-"""Files and arrays that were read as something else, each with the number that is right."""
+"""Files and arrays that are easily read as something else, each with the number that is right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers, notes and lookups that were once wrong or silent."""
+"""Numbers and notes of `metrics`: ties, objectives, orders of classes, lookups by name."""
 
 from __future__ import annotations
 
