@@ -146,8 +146,6 @@ def test_states_with_nights_of_their_own_multiply(tmp_path: Path) -> None:
 
 KILL = """
 import os, sys
-from calibcli import files
-from calibcli.watch import ledger
 real, where = os.replace, sys.argv.pop(1)
 def replace(a, b):
     if where == "before": os.kill(os.getpid(), 9)
@@ -390,7 +388,7 @@ def test_another_model_is_refused(nights: list[Path], tmp_path: Path, capsys: An
     state = tmp_path / "state.json"
     watch(state, nights[0], *RULES, "--night", night(0), "--name", "mlp")
     assert watch(state, nights[1], "--night", night(1), "--name", "vit") == 4
-    assert "is of another model: model mlp there, vit here" in capsys.readouterr().err
+    assert "belongs to another model: model mlp there, vit here" in capsys.readouterr().err
     np.savez(tmp_path / "three.npz", logits=Z[:200, :3], labels=Y[:200] % 3)
     assert watch(state, tmp_path / "three.npz", "--night", night(1)) == 4
     assert "classes 10 there, 3 here" in capsys.readouterr().err

@@ -12,20 +12,20 @@ import numpy as np
 import pytest
 
 from calibcli.watch import bets
-from calibcli.watch.bets import L, Stream, Watched, joined, tables, thresholds
+from calibcli.watch.bets import L, Stream, WatchedRule, joined, tables, thresholds
 
 RNG = np.random.default_rng(0)
 BINS = 4
-ERROR = Watched(rule="ece <= 0.1", metric="ece", side="max", limit=0.1, low=-1.0, high=1.0, bins=BINS)
-MEAN = Watched(rule="accuracy >= 0.8", metric="accuracy", side="min", limit=0.8, low=0.0, high=1.0)
-ZERO = Watched(rule="|gap| <= 0.1", metric="confidence_gap", side="zero", limit=0.1, low=-0.9, high=1.0)
+ERROR = WatchedRule(rule="ece <= 0.1", metric="ece", side="max", limit=0.1, low=-1.0, high=1.0, bins=BINS)
+MEAN = WatchedRule(rule="accuracy >= 0.8", metric="accuracy", side="min", limit=0.8, low=0.0, high=1.0)
+ZERO = WatchedRule(rule="|gap| <= 0.1", metric="confidence_gap", side="zero", limit=0.1, low=-0.9, high=1.0)
 
 
 def rows(n: int = 60) -> tuple[np.ndarray, np.ndarray]:
     return RNG.integers(0, BINS, n), RNG.uniform(-1, 1, n)
 
 
-def table_of(watched: Watched, cell: np.ndarray, value: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def table_of(watched: WatchedRule, cell: np.ndarray, value: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return tables(watched, cell, value, None, watched.size)
 
 
@@ -119,14 +119,14 @@ def test_a_night_counts_on_after_it_was_written_and_in_what_was_joined() -> None
 
 def test_every_gain_leaves_something_whatever_the_row() -> None:
     """At both ends of what a row may be, and where the limit is at an end."""
-    for watched in (MEAN, ZERO, ERROR, Watched(**{**vars(MEAN), "limit": 1e-9, "side": "max"})):
+    for watched in (MEAN, ZERO, ERROR, WatchedRule(**{**vars(MEAN), "limit": 1e-9, "side": "max"})):
         ends = np.array([watched.low, watched.high])
         for table in table_of(watched, np.zeros(2, np.int64), ends):
             assert np.isfinite(table).all()
 
 
 @pytest.mark.parametrize("watched", [ERROR, MEAN, ZERO], ids=lambda w: w.metric)
-def test_wealth_does_not_grow_in_the_mean_where_the_claim_is_true(watched: Watched) -> None:
+def test_wealth_does_not_grow_in_the_mean_where_the_claim_is_true(watched: WatchedRule) -> None:
     """Exactly: over the two outcomes of a row at the limit, for each stake and side."""
     m = watched.limit
     for claims in watched.claims:
@@ -162,7 +162,7 @@ def test_parts_of_a_night_in_any_order_are_one_stream() -> None:
 
 
 def test_thresholds_share_alpha_among_slices_where_something_is_called_wrong() -> None:
-    sliced = Watched(**{**vars(MEAN), "by": "site", "values": ["a", "b", "c", "d"]})
+    sliced = WatchedRule(**{**vars(MEAN), "by": "site", "values": ["a", "b", "c", "d"]})
     found = thresholds(sliced, 0.05, 0.05)
     assert {k: round(math.exp(v)) for k, v in found.items()} == {"fail": 80, "pass": 20, "drift": 80}
 
@@ -199,7 +199,7 @@ def test_the_benchmark_sees_a_threshold_that_is_too_low(bench: ModuleType, monke
 
 def test_it_is_right_about_as_soon_as_it_says(bench: ModuleType) -> None:
     """PASS of a calibrated model, limit .05, by about 1,100 rows; a drift to an ECE of .066 in a few nights."""
-    rule = Watched(**{**vars(ERROR), "limit": 0.05, "bins": 15})
+    rule = WatchedRule(**{**vars(ERROR), "limit": 0.05, "bins": 15})
     c, hit = bench.told(0, False)(np.random.default_rng(0), 40, 2000)
     first = bench.nights(rule, bench.recorded(rule, c, hit, 100), 40, 20)
     assert 7 <= np.median(first["pass"]) <= 15
@@ -208,6 +208,6 @@ def test_it_is_right_about_as_soon_as_it_says(bench: ModuleType) -> None:
     hit = rng.random(at.shape) < bench.C[at]
     sharp = bench.softmax(2 * bench.Z).max(axis=1)
     c = np.where(np.arange(at.shape[1]) >= 15 * 500, sharp[at], bench.C[at])
-    rule = Watched(**{**vars(ERROR), "limit": 0.03, "bins": 15})
+    rule = WatchedRule(**{**vars(ERROR), "limit": 0.03, "bins": 15})
     first = bench.nights(rule, bench.recorded(rule, c, hit, 500), 20, 30)
     assert np.median(first["drift"]) - 15 <= 6

@@ -1,4 +1,4 @@
-"""Whether what was found on one half holds on the other: p-values of the score form, and Holm's correction."""
+"""Confirm on one half of the rows the rules that were found on the other: p-values, and what can be detected."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from calibcli.core.statistics import log_sigmoid, normal_quantile, normal_share,
 from calibcli.metrics.intervals import WeightedMean, average
 from calibcli.scores.predictions import Floats, Ints
 
-SMALLEST = 30  # rows (or groups) of the other half below which nothing is confirmed
+SMALLEST = 30  # rows, or groups, of the confirming half below which nothing is confirmed
 Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
 class ConfirmedRule:
-    """A rule on the rows that confirm it.
+    """A rule measured on the rows that confirm it.
 
     Attributes:
-        n: rows.  value: mean gap, or error.  low, high: 1 - alpha interval.  p: that chance shows as much.
-        rest: gap, or error, of the rows that it is compared with.  of: its rows, with those that stronger rules hold.
-        adjusted: p for all rules together.  reason: why there is no p.
+        n: number of rows.  value: mean gap, or error.  low, high: 1 - alpha interval.  p: p-value.
+        rest: gap, or error, of the rows that it is compared with.  of: n with the rows of stronger rules.
+        adjusted: p-value adjusted for all rules.  reason: why there is no p-value.
     """
 
     n: int
@@ -40,18 +40,18 @@ class ConfirmedRule:
 
 @dataclass(frozen=True, eq=False)
 class MeasuredRows:
-    """Rows with what is asked of them: p - y with p, (N,); or, with p None, whether the prediction is wrong."""
+    """Rows with the value that is tested: p - y, with p (N,); or with p None whether the prediction is wrong."""
 
     rows: WeightedMean
     p: Floats | None
 
     @property
     def outcomes(self) -> Floats:
-        """(N,) 0 or 1, but for rounding."""
+        """Outcomes (N,), 0 or 1 but for rounding."""
         return self.rows.values if self.p is None else self.p - self.rows.values
 
     def test(self, inside: Ints, outside: Ints, alpha: float) -> ConfirmedRule:
-        """A gap against 0, and against that of the other rows; an error against that of the other rows."""
+        """Test a gap against 0 and against that of the other rows, or an error against that of the other rows."""
         here = self.rows.at(inside)
         if len(inside) < SMALLEST or here.lacking or here.units < SMALLEST:
             reason = here.lacking or f"fewer than {SMALLEST} rows or groups on this half"
@@ -59,13 +59,19 @@ class MeasuredRows:
         low, high = here.bounds(alpha / 2, 0.0 if self.p is None else -1.0, 1.0)
         rest = self.rows.at(outside)
         if self.p is not None:
-            p = max(self._gap(here, self.p[inside]), self._further(here, rest, self.p[inside], self.p[outside]))
+            p = max(
+                self._gap(here, self.p[inside]), self._p_further_from_zero(here, rest, self.p[inside], self.p[outside])
+            )
             return ConfirmedRule(len(inside), here.value, low, high, p, rest=rest.value)
-        return ConfirmedRule(len(inside), here.value, low, high, self._more_wrong(here, rest), rest=rest.value)
+        return ConfirmedRule(len(inside), here.value, low, high, self._p_more_errors(here, rest), rest=rest.value)
 
     @staticmethod
     def _gap(here: WeightedMean, p: Floats) -> float:
-        """That calibrated rows have this gap, and, as they need not be calibrated one by one, that their mean is 0."""
+        """Return the p-value of the gap.
+
+        It is the larger one of two tests: that each row is calibrated, and that the mean gap is 0, as rows may be
+        calibrated together without each being so.
+        """
         if not here.binomial:
             return here.p_value(-1.0, 1.0)
         hits = float(p.sum() - here.values.sum()) if here.weights is None else float(here.weights @ (p - here.values))
@@ -73,11 +79,11 @@ class MeasuredRows:
         return max(chance(p, round(hits), here.weights if here.counts else None), of_spread)
 
     @staticmethod
-    def _further(here: WeightedMean, rest: WeightedMean, p: Floats, other: Floats) -> float:
-        """Two-sided: that the gap lies no further from 0 than that of the other rows; 1 where it does not.
+    def _p_further_from_zero(here: WeightedMean, rest: WeightedMean, p: Floats, other: Floats) -> float:
+        """Return the two-sided p-value that the gap is no further from 0 than that of the other rows; 1 if it is not.
 
-        Of independent rows the larger p-value of two tests: by the spread that the rows show, and by that of outcomes
-        that come true with p less the common gap, which rows without an error have, too. Else the score form.
+        For independent rows it uses the larger of two variances: that of the rows, and that of outcomes with
+        probability p minus the common gap, which is not 0 for rows without an error. Else it uses the score form.
         """
         if not len(other):
             return 0.0
@@ -93,14 +99,14 @@ class MeasuredRows:
         sizes = here.effective, rest.effective
         common = (here.value * sizes[0] + rest.value * sizes[1]) / sum(sizes)
         expected = 0.0
-        for rows, said, size in ((here, p, sizes[0]), (rest, other, sizes[1])):
-            q = np.clip(said - common, 0.0, 1.0)
+        for rows, stated, size in ((here, p, sizes[0]), (rest, other, sizes[1])):
+            q = np.clip(stated - common, 0.0, 1.0)
             expected += average(q * (1 - q), rows.weights) / size
         return two_sided(abs(apart) / math.sqrt(max(spread, expected, 1e-300)), degrees)
 
     @staticmethod
-    def _more_wrong(here: WeightedMean, rest: WeightedMean) -> float:
-        """One-sided: Fisher's exact test of independent rows, else the score form of the difference."""
+    def _p_more_errors(here: WeightedMean, rest: WeightedMean) -> float:
+        """Return the one-sided p-value: Fisher's exact test for independent rows, else the score form."""
         if here.binomial and rest.binomial and not here.counts:
             hits = round(here.value * here.n)
             return fisher(hits, here.n, hits + round(rest.value * rest.n), here.n + rest.n)
@@ -113,7 +119,7 @@ class MeasuredRows:
 
 
 def fisher(hits: int, n: int, marked: int, total: int) -> float:
-    """P(X >= hits), X marked rows among n that are drawn of `total`, `marked` of which are (Fisher 1935)."""
+    """Return P(X >= hits), with X the marked rows among n drawn from `total`, of which `marked` are (Fisher 1935)."""
     most = min(n, marked)
     log_p = _log_choose(marked, hits) + _log_choose(total - marked, n - hits) - _log_choose(total, n)
     term, tail = 1.0, 0.0
@@ -130,17 +136,17 @@ def _log_choose(n: int, k: int) -> float:
 
 
 def chance(p: Floats, hits: float, weights: Floats | None = None) -> float:
-    """Two-sided: that rows which come true with their own probabilities p (n,) have so many hits, or so few.
+    """Return the two-sided p-value of `hits` successes, where row i succeeds with probability p_i (n,).
 
-    The sum's tail by its saddlepoint, with the correction of whole numbers (Lugannani & Rice 1980; Daniels 1987), which
-    stays right where nearly every p is 0 or 1.
+    The tail of the sum is a saddlepoint approximation with the correction for integers (Lugannani & Rice 1980; Daniels
+    1987), which stays accurate where nearly every p is 0 or 1.
     """
     w = np.ones(len(p)) if weights is None else weights
     return min(1.0, 2 * min(_tail(p, hits, w), _tail(1 - p, float(w.sum()) - hits, w)))
 
 
 def _tail(p: Floats, hits: float, w: Floats) -> float:
-    """P(X >= hits)."""
+    """Return P(X >= hits)."""
     hits -= float(w[p >= 1].sum())
     free = (p > 0) & (p < 1)
     p, w = p[free], w[free]
@@ -161,7 +167,7 @@ def _tail(p: Floats, hits: float, w: Floats) -> float:
 
 
 def halves(n: int, groups: Any, seed: int) -> Mask:
-    """(N,) whether a row is searched: half of them at random; groups stay together."""
+    """Choose the half that is searched, (N,), at random; groups stay together."""
     rng = np.random.default_rng([seed, 20])
     names, member = (range(n), slice(None)) if groups is None else np.unique(groups, return_inverse=True)
     chosen = np.zeros(len(names), bool)
@@ -170,11 +176,12 @@ def halves(n: int, groups: Any, seed: int) -> Mask:
 
 
 def detectable(variance: float, rows: float, candidates: int, tests: int, alpha: float) -> float:
-    """The gap that would have been found with a chance of about 80 %: among the strongest on the searched half, and
-    confirmed on the other, each with 90 %.
+    """Return the gap that would have been found with a probability of about 80 %.
+
+    It is among the strongest on the searched half, and is confirmed on the other, with a probability of 90 % each.
     """
     spare = normal_quantile(0.9)
     among = math.sqrt(2 * math.log(max(candidates, 2))) + spare
     z = max(among, normal_quantile(1 - alpha / (2 * tests)) + spare)
-    unseen = z * z / rows  # as `numerics.score_bound` adds
+    unseen = z * z / rows  # the same term as in `core.statistics.score_bound`
     return (unseen + math.sqrt(unseen * unseen + 4 * z * z * variance / rows)) / 2
