@@ -298,7 +298,7 @@ def test_rows_that_stronger_rules_hold_are_counted() -> None:
     left = [(row[table.columns.index("n")], row[table.columns.index("of")]) for row in table.rows]
     assert left[0][0] == left[0][1]
     assert any(n < every for n, every in left)
-    assert any("no rule above it holds" in note for note in found.notes)
+    assert any("no rule above it selects" in note for note in found.notes)
 
 
 def test_groups_that_fail_together_are_no_slice() -> None:

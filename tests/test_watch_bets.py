@@ -68,7 +68,7 @@ def test_pass_of_a_calibration_error_is_the_least_wealth_over_all_signs() -> Non
             for signs in itertools.product((1, -1), repeat=BINS)
         ]
         least.append(min(every))
-    assert math.exp(bets.within(passed)) == pytest.approx(np.mean(least), rel=1e-9)
+    assert math.exp(bets.evidence_below(passed)) == pytest.approx(np.mean(least), rel=1e-9)
 
 
 def test_fail_of_a_calibration_error_mixes_signs_that_were_chosen_before() -> None:
@@ -84,27 +84,29 @@ def test_fail_of_a_calibration_error_mixes_signs_that_were_chosen_before() -> No
     turning = np.mean([wealth((s,) * t + (-s,) * (BINS - t)) for s in (1, -1) for t in range(1, BINS)])
     seen = np.mean(wealth((1, -1, 1, -1)))
     expected = np.dot(bets.SHARES, [one, turning, seen])
-    assert math.exp(bets.against(fail, bets.on_seen(fail, gaps))) == pytest.approx(expected, rel=1e-9)
-    tonight = bets.anew(fail, gaps)
-    assert math.exp(bets.mixed(tonight, bets.strategy_shares(BINS, L))) == pytest.approx(expected, rel=1e-9)
+    assert math.exp(bets.evidence_above(fail, bets.wealth_on_seen_signs(fail, gaps))) == pytest.approx(
+        expected, rel=1e-9
+    )
+    tonight = bets.strategy_wealth(fail, gaps)
+    assert math.exp(bets.log_mean(tonight, bets.strategy_shares(BINS, L))) == pytest.approx(expected, rel=1e-9)
 
 
 def test_drift_sums_over_the_nights_that_it_may_have_begun_at() -> None:
     nights = RNG.standard_normal((6, 3))
     level = np.full(3, -np.inf)
     for number, night in enumerate(nights, start=364):  # over the end of a year
-        level = bets.restarted(level, number, night)
+        level = bets.add_start(level, number, night)
     shares = [1 / 730, 1 / 730, *[1 / (365 * 6)] * 4]
     by_hand = [sum(shares[start] * math.exp(nights[start:, s].sum()) for start in range(6)) for s in range(3)]
     assert np.exp(level) == pytest.approx(by_hand)
 
 
 def test_what_is_bet_on_drift_in_all_nights_is_the_first_wealth() -> None:
-    shares = np.exp([bets.begun(night) for night in range(1, 365 * 200 + 1)])
+    shares = np.exp([bets.log_share_starting(night) for night in range(1, 365 * 200 + 1)])
     assert shares[:365].sum() == pytest.approx(0.5)
     assert 0.99 < shares.sum() < 1
     for night in (1, 364, 365, 366, 730, 10_000):
-        assert math.exp(bets.unbegun(night)) == pytest.approx(1 - shares[:night].sum())
+        assert math.exp(bets.log_share_unstarted(night)) == pytest.approx(1 - shares[:night].sum())
 
 
 def test_a_night_counts_on_after_it_was_written_and_in_what_was_joined() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibcli.calibrators.calibrator import Array
-from calibcli.calibrators.temperature import FEWEST, effective_units, per_unit
+from calibcli.calibrators.temperature import FEWEST, effective_units, per_unit, too_few
 from calibcli.core.figure_data import Curve, Plot
 from calibcli.core.statistics import bisect, effective_rows, normal_quantile, root, student_quantile
 from calibcli.scores.likelihood.focal_map import Shifted, focal_rows
@@ -227,8 +227,8 @@ class Information:
 
     @property
     def lacking(self) -> str:
-        few = f"{self.units:.3g} effective {self.what} determine T, fewer than {FEWEST}: its variance is unknown"
-        return few if self.units < FEWEST else ""
+        """Why there is no interval, or ""."""
+        return too_few(self.units, self.what) if self.units < FEWEST else ""
 
     def rise(self, spread: Spread, which: int) -> float:
         """Return by how much the NLL may rise along the profile of ln β (0) or γ (1) inside the confidence set.

@@ -303,8 +303,7 @@ def interval(fit: BetaFit, predictions: Predictions, level: float = 0.95) -> Est
     units_name = "groups" if predictions.groups is not None else "rows"
     detail: dict[str, Cell] = {f"effective {units_name}": units}
     if units < FEWEST or not math.isfinite(se):
-        reason = f"{units:.3g} effective {units_name} determine T, fewer than {FEWEST}: its variance is unknown"
-        return dataclasses.replace(common, reason=reason, detail=detail)
+        return dataclasses.replace(common, reason=too_few(units, units_name), detail=detail)
     width = student_quantile((1 + level) / 2, units - 1) * se
     if width > WIDEST:
         reason = f"{units:.3g} effective {units_name} hardly determine T: ln T is known only to ± {width:.3g}"
@@ -312,6 +311,11 @@ def interval(fit: BetaFit, predictions: Predictions, level: float = 0.95) -> Est
     ends = {"low": t * math.exp(-width), "high": t * math.exp(width), "level": level, "se": t * se}
     how = f"{common.how}; interval: jackknife of ln T over {units_name}, Student's t"
     return dataclasses.replace(common, **ends, how=how, detail=detail)  # type: ignore[arg-type]
+
+
+def too_few(units: float, name: str) -> str:
+    """Return why so few effective rows, or groups, give no interval of T."""
+    return f"{units:.3g} effective {name} determine T, fewer than {FEWEST}: its variance is unknown"
 
 
 def per_unit(predictions: Predictions, beta: float) -> tuple[Array, Array, Array]:

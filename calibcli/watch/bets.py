@@ -23,10 +23,10 @@ from calibcli.scores.predictions import Floats, Ints
 # - A mean has one product per λ.
 # - The calibration error Σ_b |d_b|: for fixed signs s, the mean of x = s(b) r, r = p - y, is at most the error. A table
 #   (..., B, 2, L) has the wealth of each bin, sign and λ; a set of signs takes one of the two of every bin.
-# - Drift: products start anew each night, those of night k with a share of the initial wealth, `begun(k)`. The shares
-#   of all nights add up to 1, so the sum is an e-process, and its false alarms over all nights have probability at most
-#   α. With equal shares it would be the sum of Shiryaev and Roberts, whose bound grows with the nights (Shin, Ramdas &
-#   Rinaldo 2024); here the shares within a year are equal, and those of later years fall.
+# - Drift: new products start each night, those of night k with a share of the initial wealth, `log_share_starting(k)`.
+#   The shares of all nights add up to 1, so the sum is an e-process, and its false alarms over all nights have
+#   probability at most α. With equal shares it would be the sum of Shiryaev and Roberts, whose bound grows with the
+#   nights (Shin, Ramdas & Rinaldo 2024); here the shares within a year are equal, and those of later years fall.
 
 FRACTIONS = 0.95 * 0.5 ** np.arange(8)
 """Bets λ, as shares of the largest one that cannot lose all wealth."""
@@ -42,7 +42,7 @@ def stakes(room: float, width: float) -> Floats:
     return np.asarray(FRACTIONS / max(room, LEAST * width))
 
 
-def mixed(wealth: Floats, shares: Floats | None = None) -> Floats:
+def log_mean(wealth: Floats, shares: Floats | None = None) -> Floats:
     """Return the logarithm of the mean wealth over the last axis, or of the sum with given shares: (...)."""
     if shares is None:
         shares = np.full(wealth.shape[-1], 1 / wealth.shape[-1])
@@ -51,33 +51,33 @@ def mixed(wealth: Floats, shares: Floats | None = None) -> Floats:
     return np.asarray(top + np.log(np.exp(parts - top[..., None]).sum(axis=-1)))
 
 
-def against(table: Floats, seen: Floats) -> Floats:
+def evidence_above(table: Floats, seen: Floats) -> Floats:
     """Return log E (...) against "the error is at most τ", from the wealth (..., B, 2, L) of gains s r - τ.
 
     Args:
-        seen: (..., L) wealth of bets on the signs that earlier nights showed, see `on_seen`. The other sets of signs
-            are fixed in advance, and their wealth does not depend on the order of rows.
+        seen: (..., L) wealth of bets on the signs that earlier nights showed, see `wealth_on_seen_signs`. The other
+            sets of signs are fixed in advance, and their wealth does not depend on the order of rows.
     """
-    return mixed(_strategies(table, seen), strategy_shares(table.shape[-3], table.shape[-1]))
+    return log_mean(_wealth_by_strategy(table, seen), strategy_shares(table.shape[-3], table.shape[-1]))
 
 
-def on_seen(tonight: Floats, gaps: Floats) -> Floats:
+def wealth_on_seen_signs(tonight: Floats, gaps: Floats) -> Floats:
     """Return tonight's wealth (..., L) of bets on the signs of the gaps (..., B) of earlier nights."""
     return np.asarray(np.where(gaps[..., None] >= 0, tonight[..., 0, :], tonight[..., 1, :]).sum(axis=-2))
 
 
-def anew(tonight: Floats, gaps: Floats) -> Floats:
-    """Return tonight's wealth (..., S) of each strategy, for `restarted`."""
-    return _strategies(tonight, on_seen(tonight, gaps))
+def strategy_wealth(tonight: Floats, gaps: Floats) -> Floats:
+    """Return tonight's wealth (..., S) of each strategy, for `add_start`."""
+    return _wealth_by_strategy(tonight, wealth_on_seen_signs(tonight, gaps))
 
 
 def strategy_shares(bins: int, count: int) -> Floats:
-    """Return the share of the wealth (S,) of each strategy of `anew`, for B bins."""
+    """Return the share of the wealth (S,) of each strategy of `strategy_wealth`, for B bins."""
     parts = zip(SHARES, (2, 2 * max(bins - 1, 1), 1), strict=True)
     return np.concatenate([np.full(n * count, share / (n * count)) for share, n in parts])
 
 
-def _strategies(table: Floats, seen: Floats) -> Floats:
+def _wealth_by_strategy(table: Floats, seen: Floats) -> Floats:
     """Return the wealth (..., S) of each set of signs: all equal, those that change once, and those seen before."""
     sums = np.cumsum(table, axis=-3)
     total = sums[..., -1, :, :]
@@ -90,16 +90,16 @@ def _strategies(table: Floats, seen: Floats) -> Floats:
     return np.concatenate([p.reshape(*front, -1) for p in parts], axis=-1)
 
 
-def within(table: Floats) -> Floats:
+def evidence_below(table: Floats) -> Floats:
     """Return log E (...) against "the error is at least τ", from the wealth (..., B, 2, L) of gains τ - s r.
 
     Under the claim some signs s have mean s r >= τ. The least wealth over all 2^B sets of signs is at most theirs, and
     is found bin by bin.
     """
-    return mixed(table.min(axis=-2).sum(axis=-2))
+    return log_mean(table.min(axis=-2).sum(axis=-2))
 
 
-def begun(night: int) -> float:
+def log_share_starting(night: int) -> float:
     """Return the logarithm of the share of wealth on a drift from this night on.
 
     Year y has 1 / (y (y + 1)), the first a half, in equal parts for its nights.
@@ -108,18 +108,18 @@ def begun(night: int) -> float:
     return -math.log(YEAR * year * (year + 1))
 
 
-def unbegun(night: int) -> float:
+def log_share_unstarted(night: int) -> float:
     """Return the logarithm of the wealth kept for drifts from later nights on, of this year and all later ones."""
     year, day = divmod(night - 1, YEAR)
-    return math.log(1 / (year + 1) - (day + 1) * math.exp(begun(night)))
+    return math.log(1 / (year + 1) - (day + 1) * math.exp(log_share_starting(night)))
 
 
-def restarted(level: Floats, night: int, tonight: Floats) -> Floats:
+def add_start(level: Floats, night: int, tonight: Floats) -> Floats:
     """Return the wealth (..., S) summed over starts, after a night.
 
     It is the sum over earlier starts (-inf before the first) plus this night's share, times tonight's wealth.
     """
-    return np.logaddexp(level, begun(night)) + tonight
+    return np.logaddexp(level, log_share_starting(night)) + tonight
 
 
 # A stream keeps wealth and sums of the rows of one rule and slice, and no rows.
@@ -240,9 +240,9 @@ class Stream:
 
     def close(self) -> None:
         """End the night."""
-        self.drift, self.night = restarted(self.drift, self.night, self._strategy_wealth()), self.night + 1
+        self.drift, self.night = add_start(self.drift, self.night, self._strategy_wealth()), self.night + 1
         if self.watched.bins:
-            self.seen = self.seen + on_seen(self.tonight, self.gaps)
+            self.seen = self.seen + wealth_on_seen_signs(self.tonight, self.gaps)
             self.gaps = MEMORY * self.gaps + self.sums_tonight[..., 1]
         self.fail, self.sums = self.fail + self.tonight, self.sums + self.sums_tonight
         self.tonight, self.sums_tonight = np.zeros_like(self.tonight), np.zeros_like(self.sums_tonight)
@@ -255,18 +255,18 @@ class Stream:
         """
         table = self.fail + self.tonight
         if self.watched.bins:
-            seen = self.seen + on_seen(self.tonight, self.gaps)
-            fail, passing = against(table, seen), within(self.passed)
+            seen = self.seen + wealth_on_seen_signs(self.tonight, self.gaps)
+            fail, passing = evidence_above(table, seen), evidence_below(self.passed)
             shares: Floats | None = strategy_shares(self.watched.size, L)
         else:
-            fail, shares = mixed(_alternatives_together(table)), None
-            passing = mixed(self.passed[..., 0, :, :]).min(axis=-1)
-        began = mixed(restarted(self.drift, self.night, self._strategy_wealth()), shares)
-        drift = np.logaddexp(began, unbegun(self.night))
+            fail, shares = log_mean(_alternatives_together(table)), None
+            passing = log_mean(self.passed[..., 0, :, :]).min(axis=-1)
+        began = log_mean(add_start(self.drift, self.night, self._strategy_wealth()), shares)
+        drift = np.logaddexp(began, log_share_unstarted(self.night))
         return {"fail": fail, "pass": passing, "drift": drift}
 
     def _strategy_wealth(self) -> Floats:
-        return anew(self.tonight, self.gaps) if self.watched.bins else _alternatives_together(self.tonight)
+        return strategy_wealth(self.tonight, self.gaps) if self.watched.bins else _alternatives_together(self.tonight)
 
     @property
     def rows(self) -> float:

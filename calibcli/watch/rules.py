@@ -179,7 +179,7 @@ def _one_row_per_group(
     return at % watched.size, mean, mass / np.maximum(whole[at // watched.size], 1e-300)
 
 
-def independent(source: RecordedOutputs) -> None:
+def refuse_sampling_weights(source: RecordedOutputs) -> None:
     """Refuse sampling weights.
 
     Raises:

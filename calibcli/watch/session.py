@@ -106,7 +106,7 @@ def add(state: WatchState, source: RecordedOutputs, baselines: Any, path: str, n
         InputError: some of the rows are in the state, they have sampling weights, or a column is missing.
     """
     name = source.predictions.source
-    rules.independent(source)
+    rules.refuse_sampling_weights(source)
     evidence_by_rule = {}
     for i, rule in enumerate(state.settings.rules):
         by_slice = rules.evidence(rule, source, baselines, path, state.settings.cap)
@@ -347,7 +347,7 @@ class WatchSession:
         settings = self._settings(source, config)
         state = WatchState.begin(settings) if self.state is None else copied(self.state)
         if self.state is not None:
-            state_file.same(self.state, settings, self.name)
+            state_file.refuse_other_settings(self.state, settings, self.name)
         asked_night, night = night, resolved_night(night, state, self.name)
         if not asked_night and state.night == night and state.rows_tonight and not self.files:
             self.notes.append(

@@ -228,7 +228,7 @@ def locked(path: str | os.PathLike[str]) -> Iterator[None]:
         os.close(handle)
 
 
-def same(state: WatchState, asked: Settings, path: str) -> None:
+def refuse_other_settings(state: WatchState, asked: Settings, path: str) -> None:
     """Refuse another model or other rules than those of the state.
 
     Raises:
