@@ -535,7 +535,7 @@ def test_history_is_drawn_and_goes_into_openmetrics(nights: list[Path], tmp_path
     assert [int(at) for _, at in samples] == sorted(int(at) for _, at in samples)
     assert (tmp_path / "o.png").stat().st_size > 1000
     result = calibcli.Watch(state).result()
-    assert [(p.ylabel, len(p.curves[0].x)) for p in result.plots[:2]] == [("ece", 4), ("log10 of E / what decides", 4)]
+    assert [(p.ylabel, len(p.curves[0].x)) for p in result.plots[:2]] == [("ece", 4), ("log10 of E / E needed", 4)]
     assert [(p.title, p.group, p.xscale) for p in result.plots[:2]] == [
         ("ece <= 0.1, each night", "ece <= 0.1", "date"),
         ("ece <= 0.1, evidence so far", "ece <= 0.1", "date"),

@@ -47,8 +47,8 @@ class Shape:
         return {"full": self.k * self.k, "diagonal": self.k, "scalar": 1}[self.kind]
 
     def start(self) -> Array:
-        one = np.eye(self.k).ravel() if self.kind == "full" else np.ones(self.weights)
-        return np.append(one, np.zeros(self.k))
+        identity = np.eye(self.k).ravel() if self.kind == "full" else np.ones(self.weights)
+        return np.append(identity, np.zeros(self.k))
 
     def scores(self, theta: NDArray[Any], x: NDArray[Any]) -> NDArray[Any]:
         """Return W x + b, (n, K)."""
@@ -147,11 +147,11 @@ class Regression:
         """Return the loss, and the probabilities (n, K)."""
         s = self.shape.scores(theta, self.x)
         s -= s.max(axis=1, keepdims=True)
-        own = s[self.rows, self.labels]
+        label_scores = s[self.rows, self.labels]
         np.exp(s, out=s)
         total = s.sum(axis=1)
         s /= total[:, None]
-        return float(ridge @ (theta - self.shape.start()) ** 2) / 2 + float(self.w @ (np.log(total) - own)), s
+        return float(ridge @ (theta - self.shape.start()) ** 2) / 2 + float(self.w @ (np.log(total) - label_scores)), s
 
     def _gradient(self, p: Array) -> Array:
         residual = p * self.w[:, None]
@@ -195,8 +195,8 @@ class Regression:
 
     def _uncertain(self, p: Array) -> NDArray[Any]:
         """Return the indices of the rows that matter to the Hessian."""
-        left = 1 - p.max(axis=1)
-        return np.flatnonzero(left > self.certain * float(self.w @ left))
+        uncertainty = 1 - p.max(axis=1)
+        return np.flatnonzero(uncertainty > self.certain * float(self.w @ uncertainty))
 
     def _renew(self, p: Array) -> None:
         """Compute the blocks of the Hessian within each class: (K, K + 1, K + 1) for `full`, else its diagonal."""
@@ -210,9 +210,9 @@ class Regression:
         x = np.column_stack([x, np.ones(len(x), np.float32)])
         self.blocks = np.empty((k, k + 1, k + 1), np.float32)
         for c in range(k):
-            some = np.flatnonzero(spread[:, c] > CLOSE * spread[:, c].sum() / max(len(rows), 1))
-            part = x[some]
-            self.blocks[c] = part.T @ (part * mass[some, c][:, None])
+            uncertain = np.flatnonzero(spread[:, c] > CLOSE * spread[:, c].sum() / max(len(rows), 1))
+            part = x[uncertain]
+            self.blocks[c] = part.T @ (part * mass[uncertain, c][:, None])
 
     def _preconditioner(self, ridge: Array) -> Callable[[Array], Array]:
         assert self.blocks is not None
@@ -521,25 +521,26 @@ class _PenaltySearch:
             if pair == best.pair:
                 continue
             last = self._try(pair, last)
-            more = self.w * (last.nll - best.nll)
-            if more.sum() < 0:
+            increase = self.w * (last.nll - best.nll)
+            if increase.sum() < 0:
                 best, worse = last, 0
                 continue
             worse += 1
-            if worse == 2 or more.sum() > CLEAR * math.sqrt(float(more @ more)):
+            if worse == 2 or increase.sum() > CLEAR * math.sqrt(float(increase @ increase)):
                 break
         return best
 
     def _try(self, pair: tuple[float, float], before: _PenaltyTrial | None) -> _PenaltyTrial:
         nll, thetas = np.zeros(len(self.x)), list[Array]()
-        for fold, (regression, out) in enumerate(zip(self.fits, self.out, strict=True)):
+        for fold, (regression, held_out) in enumerate(zip(self.fits, self.out, strict=True)):
             if regression.blocks is None:
                 regression.blocks = self.fits[0].blocks
             start = before.thetas[fold] if before else None
             theta = regression.minimise(*pair, start, gain=ROUGH)
-            nll[out] = -log_softmax(self.shape.scores(theta, self.x[out]))[np.arange(len(out)), self.labels[out]]
+            held_out_log_p = log_softmax(self.shape.scores(theta, self.x[held_out]))
+            nll[held_out] = -held_out_log_p[np.arange(len(held_out)), self.labels[held_out]]
             thetas.append(theta)
-            done = len(self.tried) * len(self.out) + fold + 1
-            self.context.step(1 - 0.97**done, f"penalty {pair[0]:g}, {pair[1]:g}")
+            fits = len(self.tried) * len(self.out) + fold + 1
+            self.context.step(1 - 0.97**fits, f"penalty {pair[0]:g}, {pair[1]:g}")
         self.tried.append(_PenaltyTrial(pair, nll, thetas))
         return self.tried[-1]

@@ -53,16 +53,16 @@ def log_h(o: Operations, gamma: float, z: Any) -> Any:
     log_q, log_rest = o.log_both(z)
     log_rest = o.most(log_rest, -FAR)
     x, q = o.exp(log_rest), o.exp(log_q)
-    some = q > 0.0
+    positive = q > 0.0
     if gamma > 0:
-        near = x * (x * (x * (x * (1 / 5) + 1 / 4) + 1 / 3) + 1 / 2) + 1.0
-        ratio = o.where(x < 1e-3, near, (0.0 - log_q) / o.most(x, 1e-300))
-        slope = o.log1p(o.where(some, q * ratio, 0.0) * gamma)
+        near_one = x * (x * (x * (x * (1 / 5) + 1 / 4) + 1 / 3) + 1 / 2) + 1.0
+        ratio = o.where(x < 1e-3, near_one, (0.0 - log_q) / o.most(x, 1e-300))
+        slope = o.log1p(o.where(positive, q * ratio, 0.0) * gamma)
     else:
         series = x * (1 / 72)
         for n in range(7, 0, -1):
             series = x * (series + 1 / (n * (n + 1)))
-        direct = o.where(some, q * log_q / o.most(x, 1e-300), 0.0) + 1.0
+        direct = o.where(positive, q * log_q / o.most(x, 1e-300), 0.0) + 1.0
         factor = (1 + gamma) - o.where(x < 1e-2, series, direct) * gamma
         slope = o.where(factor > 0.0, o.log(factor), log_rest - math.log(2.0))  # γ = -1 where 1 - q underflows
     return log_q - log_rest * gamma - slope

@@ -129,16 +129,16 @@ class Surface:
         first = int(np.abs(gammas).argmin())
         points: dict[int, Point] = {first: self.best(float(gammas[first]), start, tolerance)}
         for indices in (range(first + 1, len(gammas)), range(first - 1, -1, -1)):
-            back = 1 if indices.step > 0 else -1
+            step = 1 if indices.step > 0 else -1
             for i in indices:
-                one = points[i - back]
-                two = points.get(i - 2 * back)
-                guess = one.u
-                if two is not None and one.gamma != two.gamma:
-                    rate = (one.temperature - two.temperature) / (one.gamma - two.gamma)
-                    t = one.temperature + rate * (float(gammas[i]) - one.gamma)
-                    guess = -math.log(t) if t > 0 else one.u
-                points[i] = self.best(float(gammas[i]), guess, tolerance, one.curvature)
+                last = points[i - step]
+                before_last = points.get(i - 2 * step)
+                guess = last.u
+                if before_last is not None and last.gamma != before_last.gamma:
+                    rate = (last.temperature - before_last.temperature) / (last.gamma - before_last.gamma)
+                    t = last.temperature + rate * (float(gammas[i]) - last.gamma)
+                    guess = -math.log(t) if t > 0 else last.u
+                points[i] = self.best(float(gammas[i]), guess, tolerance, last.curvature)
         return [points[i] for i in range(len(gammas))]
 
     def optimum(self, points: Sequence[Point], tie: float = 0.0) -> Point:

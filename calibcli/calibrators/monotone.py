@@ -61,8 +61,8 @@ def curves(o: Operations, given: Parameters, z: Any, steps: bool = False) -> Any
     if "top" in given:
         return share(o, z, log_p, log_rest, o.read(given, o.max(p), steps))
     if o.classes == 2:
-        one = o.read(given, o.column(p, 1), steps)
-        return o.log(o.join(1.0 - one, one))
+        second = o.read(given, o.column(p, 1), steps)
+        return o.log(o.join(1.0 - second, second))
     q = o.read(given, p, steps)
     return o.log(q / o.sum(q))
 

@@ -63,10 +63,10 @@ def fit_labels(
     few = {name for name, p in parts.items() if min(int(p.labels.sum()), int((1 - p.labels).sum())) < FEWEST}
     shared, crossed = None, dict[str, Predictions]()
     if few:
-        whole = stacked(list(parts.values()))
-        shared = fit(spec, whole, seed=options.seed, report=False).scaler
+        all_labels = stacked(list(parts.values()))
+        shared = fit(spec, all_labels, seed=options.seed, report=False).scaler
         if test is None:
-            rows = cross_fit(spec, whole, options.folds, options.seed, split_seed=options.split_seed)
+            rows = cross_fit(spec, all_labels, options.folds, options.seed, split_seed=options.split_seed)
             cuts = np.cumsum([p.n for p in parts.values()])[:-1]
             mapped = np.split(rows.logits, cuts)
             crossed = {
@@ -76,12 +76,11 @@ def fit_labels(
     fitted = {}
     for index, (name, p) in enumerate(parts.items()):
         label_progress = part(progress, index, len(parts), str(name))
-        one = (
-            shared
-            if name in few and shared
-            else fit(spec, p, seed=options.seed, report=False, progress=label_progress).scaler
-        )
-        scaler = dataclasses.replace(one, metadata={**one.metadata, "label": str(name)})
+        if shared is not None and name in few:
+            scaler = shared
+        else:
+            scaler = fit(spec, p, seed=options.seed, report=False, progress=label_progress).scaler
+        scaler = dataclasses.replace(scaler, metadata={**scaler.metadata, "label": str(name)})
         before = p if test is None else test[name]
         if test is not None:
             after = apply(scaler, before)
@@ -172,9 +171,9 @@ def _mean(per_row: Sequence[Any], fitted: Mapping[str, FittedLabel], level: floa
 
 
 def _headline(spec: str, mean: Estimate, labels: int, few: int) -> str:
-    shared = f", {few} of them by one map of all labels" if few else ""
+    shared = f", {few} of them with a shared map" if few else ""
     interval = "" if mean.low is None else f" [{mean.low:+.3g}, {mean.high:+.3g}]"
-    return f"{spec} of {labels} labels{shared}: NLL changed by {mean.value:+.3g}{interval} nats in the mean of labels."
+    return f"{spec} on {labels} labels{shared}: mean NLL over labels changed by {mean.value:+.3g}{interval} nats."
 
 
 def save_labels(fitted: Mapping[str, FittedLabel], folder: Path) -> None:

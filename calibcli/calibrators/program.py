@@ -145,8 +145,8 @@ class Operations:
         if steps:
             return y
         slopes = [np.append(np.diff(b) / np.diff(a), 0.0) for a, b in curves]
-        left = self.take(self.const(table(xs, 0.0).ravel()), knot)
-        return y + self.take(self.const(table(slopes, 0.0).ravel()), knot) * self.most(x - left, 0.0)
+        knot_x = self.take(self.const(table(xs, 0.0).ravel()), knot)
+        return y + self.take(self.const(table(slopes, 0.0).ravel()), knot) * self.most(x - knot_x, 0.0)
 
 
 class NumPy(Operations):
@@ -192,12 +192,12 @@ class NumPy(Operations):
 
     def read(self, given: Parameters, x: Array, steps: bool, at: NDArray[Any] | None = None) -> Array:
         """Find each row's knot by bisection; the general definition compares every row with every knot."""
-        curves, one = unpacked(given), in_bins if steps else np.interp
+        curves, evaluate = unpacked(given), in_bins if steps else np.interp
         if at is None:
-            return np.stack([one(x[:, c], *curve) for c, curve in enumerate(curves)], axis=1)
+            return np.stack([evaluate(x[:, c], *curve) for c, curve in enumerate(curves)], axis=1)
         out = np.empty_like(x)
         for c in np.unique(at):
-            out[at == c] = one(x[at == c], *curves[c])
+            out[at == c] = evaluate(x[at == c], *curves[c])
         return out
 
 

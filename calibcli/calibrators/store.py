@@ -63,14 +63,14 @@ FLAG = Form(low=0, high=1, optional=True)
 
 def temperature(gamma: bool = False) -> dict[str, Form]:
     """Return the forms of β = 1/T (0: uniform probabilities), and of γ and the order of the two maps."""
-    more = {"gamma": Form(low=-1, high=1e3), "phi_first": FLAG} if gamma else {}
-    return {"beta": Form(low=0, high=1e12), **more}
+    further = {"gamma": Form(low=-1, high=1e3), "phi_first": FLAG} if gamma else {}
+    return {"beta": Form(low=0, high=1e12), **further}
 
 
 def affine(weight: str, log_probabilities: bool = False) -> dict[str, Form]:
     """Return the forms of W, of a given shape, and b."""
-    more = {"log_probabilities": FLAG} if log_probabilities else {}
-    return {"weight": Form(weight), "bias": Form("k"), **more}
+    further = {"log_probabilities": FLAG} if log_probabilities else {}
+    return {"weight": Form(weight), "bias": Form("k"), **further}
 
 
 FLAGS = ("top", "phi_first", "log_probabilities", "linear", "log_odds")

@@ -32,8 +32,8 @@ def block_source(predictions: Predictions) -> Source:
     """Return the rows in the form that `fit_beta` reads."""
     y, w = predictions.labels, predictions.weights
     if isinstance(predictions.scores, ArrayScores):
-        whole = (predictions.logits, y, w)
-        return lambda: (whole,)
+        block = (predictions.logits, y, w)
+        return lambda: (block,)
     return lambda: (
         (z, y[start : start + len(z)], None if w is None else w[start : start + len(z)])
         for start, z in predictions.blocks()
@@ -145,10 +145,11 @@ def _best_ece(predictions: Predictions, grid: Array, objective: str, bins: int) 
         best = min(values, key=lambda i: (values[i], i))
         limit = values[best] + spread[best] + SLACK  # points of the plateau are evaluated, too
         low = np.zeros(len(grid)) if predictions.k == 2 else _lower_bounds(means, len(grid), accuracy)
-        left = [i for i in range(len(grid)) if i not in values and low[i] <= limit]
-        following = min(left, key=lambda i: (abs(i - best), i), default=None)
-    near = [i for i in values if values[i] <= values[best] + spread[best]]
-    return GridMinimum(float(grid[best]), values[best], (float(grid[min(near)]), float(grid[max(near)])), len(values))
+        candidates = [i for i in range(len(grid)) if i not in values and low[i] <= limit]
+        following = min(candidates, key=lambda i: (abs(i - best), i), default=None)
+    plateau = [i for i in values if values[i] <= values[best] + spread[best]]
+    ends = float(grid[min(plateau)]), float(grid[max(plateau)])
+    return GridMinimum(float(grid[best]), values[best], ends, len(values))
 
 
 def _guess(predictions: Predictions, grid: Array, accuracy: float) -> int:
@@ -205,8 +206,9 @@ class BinnedObjective:
         if self.flip is not None:
             p, rest = np.where(self.flip, rest, p), np.where(self.flip, p, rest)
         view = BinaryOutcomes(p, rest, self.hit, self.weights, self.counts, None, values_only=True)
-        wide = self.objective == "ece"
-        return float(l1(view.width_bins(self.bins, "right") if wide else view.mass_bins(self.bins, "split-merge")))
+        if self.objective == "ece":
+            return float(l1(view.width_bins(self.bins, "right")))
+        return float(l1(view.mass_bins(self.bins, "split-merge")))
 
 
 def null_deviation(c: Array, w: Array | None) -> float:
@@ -454,8 +456,8 @@ NEGLIGIBLE = 1e-9  # nats; small shares become exactly 0 where that costs no mor
 
 def components(o: Operations, given: Parameters, z: Any) -> list[Any]:
     """Return softmax(z / T), softmax(z), and uniform probabilities that leave classes of probability 0 out: (n, K)."""
-    left = o.number(z > -FAR)
-    return [o.softmax(tempered(o, given, z)), o.softmax(z), left / o.sum(left)]
+    present = o.number(z > -FAR)
+    return [o.softmax(tempered(o, given, z)), o.softmax(z), present / o.sum(present)]
 
 
 def mixed(o: Operations, given: Parameters, z: Any) -> Any:
@@ -477,8 +479,8 @@ def ensemble_temperature(predictions: Predictions, context: FitContext) -> Fitte
     rows = np.arange(predictions.n)
     z = np.asarray(predictions.logits, np.float64)
     parts = components(NumPy(predictions.k), {"beta": np.array(beta)}, z)
-    own = np.stack([part[rows, predictions.labels] for part in parts], axis=1)
-    shares = mixture(own, np.ones(len(own)) if predictions.weights is None else predictions.weights)
+    p_label = np.stack([part[rows, predictions.labels] for part in parts], axis=1)
+    shares = mixture(p_label, np.ones(predictions.n) if predictions.weights is None else predictions.weights)
     return FittedParameters({"beta": np.array(beta), **dict(zip(PARTS, map(np.array, shares), strict=True))})
 
 

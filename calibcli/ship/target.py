@@ -104,8 +104,8 @@ def compare(
     if p.shape != expected.shape:
         shapes = f"{tuple(p.shape)} for {tuple(expected.shape)}"
         raise InputError(f"the export gives outputs of shape {shapes}; nothing was written", "check --model")
-    far = np.abs(np.exp(expected) - p)
-    worst = np.nan_to_num(far.max(axis=1, initial=0.0), nan=np.inf)
+    difference = np.abs(np.exp(expected) - p)
+    worst = np.nan_to_num(difference.max(axis=1, initial=0.0), nan=np.inf)
     classes = (expected if raw is None else raw).argmax(axis=1)
     limit, cost = LIMITS[dtype] if tolerance is None else tolerance, None
     if tolerance is None and worst.max(initial=0.0) > limit and (cost := rounding()) is not None:
@@ -116,13 +116,13 @@ def compare(
 
 def of_scores(scaler: Scaler, fed: Array, found: Array, dtype: str, tolerance: float | None = None) -> Compared:
     """Compare an output that takes scores (n, columns), given the scores `fed`, with its calibrator."""
-    wide = fed.astype(np.float64)
-    expected = np.asarray(scaler(wide))
+    scores = fed.astype(np.float64)
+    expected = np.asarray(scaler(scores))
     if isinstance(scaler, LabelCalibrators):  # each label of each row is a binary problem
         p, q = np.exp(expected).ravel(), np.asarray(found, np.float64).ravel()
         with np.errstate(divide="ignore"):
             return compare(np.log(np.stack([1 - p, p], axis=1)), np.stack([1 - q, q], axis=1), dtype, tolerance)
-    raw = wide if scaler.preserves_accuracy and scaler.columns > 1 else None
+    raw = scores if scaler.preserves_accuracy and scaler.columns > 1 else None
     return compare(expected, found, dtype, tolerance, raw)
 
 
@@ -354,9 +354,9 @@ def export(spec: str, request: ExportRequest) -> Result:
         raise UsageError(f"--to {choice.name} writes the calibrator alone", "leave --model out")
     if isinstance(request.scaler, LabelCalibrators) and (choice.name not in OF_LABELS or request.model is not None):
         option = f"--to {choice.name}" + (" --model" if choice.name in OF_LABELS else "")
-        one = sorted(Path(request.calibrator).glob("*.safetensors"))[0]
+        example = sorted(Path(request.calibrator).glob("*.safetensors"))[0]
         fix = "use --to onnx, --to pt2 or --to torchscript, without --model"
-        raise UsageError(f"{option} takes the calibrator of one label, such as {one}", fix)
+        raise UsageError(f"{option} takes the calibrator of one label, such as {example}", fix)
     if suffixes:
         known_suffix(request.path, suffixes, f"the target {choice.name}")
     shipped = choice(request)

@@ -62,11 +62,11 @@ def columns_of(
     """
     coded_columns, notes = [], []
     for name, values in columns.items():
-        one = _column(name, np.asarray(values), search, least)
-        if isinstance(one, str):
-            notes.append(one)
+        coded_or_note = _column(name, np.asarray(values), search, least)
+        if isinstance(coded_or_note, str):
+            notes.append(coded_or_note)
         else:
-            coded_columns.append(one)
+            coded_columns.append(coded_or_note)
     return coded_columns, notes
 
 
@@ -319,13 +319,13 @@ def _shortest(
     rule: CandidateRule, columns: Sequence[CodedColumn], evidence: Evidence, rows: npt.NDArray[np.int64], inside: Mask
 ) -> CandidateRule:
     for part in rule.parts if len(rule.parts) > 1 else ():
-        one = CandidateRule((part,), rule.z)
-        outside = one.holds(columns, rows) & ~inside
+        shorter = CandidateRule((part,), rule.z)
+        outside = shorter.holds(columns, rows) & ~inside
         if not outside.any():
-            return one
+            return shorter
         gaps, spreads = zip(*(_gap(evidence, rows[some]) for some in (inside, outside)), strict=True)
         if abs(gaps[0] - gaps[1]) < SAME * np.sqrt(sum(spreads)):
-            return one
+            return shorter
     return rule
 
 

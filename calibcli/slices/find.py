@@ -69,8 +69,8 @@ def find(predictions: Predictions, search: Search, progress: Progress | None = N
     report_progress(0.2, "searching")
     rules, count = ranked(coded, evidence, searched_rows, least, min(search.depth, 2))
     if search.depth == 3:
-        more = search_with_sliceline(coded, evidence, searched_rows, least)
-        rules, count = sorted({*rules, *more}, key=lambda rule: -rule.z), count + len(more)
+        deeper = search_with_sliceline(coded, evidence, searched_rows, least)
+        rules, count = sorted({*rules, *deeper}, key=lambda rule: -rule.z), count + len(deeper)
     best = distinct(rules, coded, evidence, searched_rows, TESTS)
     report_progress(0.8, "confirming")
     tests = _tests(best, coded, measured, confirming_rows, search.alpha)
@@ -166,8 +166,8 @@ def _tests(
     tests, unclaimed = [], np.ones(len(rows), bool)
     for rule in rules:
         inside = rule.holds(columns, rows)
-        one = measured.test(rows[inside & unclaimed], rows[~inside & unclaimed], alpha)
-        tests.append(dataclasses.replace(one, of=int(inside.sum())))
+        test = measured.test(rows[inside & unclaimed], rows[~inside & unclaimed], alpha)
+        tests.append(dataclasses.replace(test, of=int(inside.sum())))
         unclaimed &= ~inside
     return tests
 
@@ -195,32 +195,32 @@ def _result(
     metric = "confidence_gap" if search.find == "gap" else "error"
     how = "score form; other half, rows of no rule above" if split else "score form, on all rows"
     estimates, lines, rules = [], list[list[Any]](), []
-    for text, gap, one in zip(texts, gaps, tests, strict=True):
-        real = one.adjusted <= search.alpha
-        bounded = not one.reason
-        detail: dict[str, Any] = {"p_value": one.p, "p_adjusted": one.adjusted, "confirmed": real}
+    for text, gap, test in zip(texts, gaps, tests, strict=True):
+        confirmed = test.adjusted <= search.alpha
+        bounded = not test.reason
+        detail: dict[str, Any] = {"p_value": test.p, "p_adjusted": test.adjusted, "confirmed": confirmed}
         estimates.append(
             Estimate(
                 name=metric,
                 scope=text,
-                value=one.value,
-                low=one.low if bounded else None,
-                high=one.high if bounded else None,
+                value=test.value,
+                low=test.low if bounded else None,
+                high=test.high if bounded else None,
                 level=1 - search.alpha if bounded else None,
                 unit="probability",
                 better="zero" if search.find == "gap" else "lower",
                 how=how,
-                reason=one.reason,
-                n=one.n,
+                reason=test.reason,
+                n=test.n,
                 detail=detail
-                | {"searched": gap, "of": one.of}
-                | ({} if one.rest is None else {"other_rows": one.rest}),
+                | {"searched": gap, "of": test.of}
+                | ({} if test.rest is None else {"other_rows": test.rest}),
             )
         )
-        size: list[Any] = [one.n, one.of, one.n / rows]
-        lines.append([text, "yes" if real else "no", *size, one.value, one.low, one.high, one.adjusted])
-        if real:
-            rules.append({"by": text, "metric": metric, "value": one.value, "n": one.n})
+        size: list[Any] = [test.n, test.of, test.n / rows]
+        lines.append([text, "yes" if confirmed else "no", *size, test.value, test.low, test.high, test.adjusted])
+        if confirmed:
+            rules.append({"by": text, "metric": metric, "value": test.value, "n": test.n})
     adjusted = f"p ({'Holm' if split else 'Bonferroni'})"
     heads = ["rule", "confirmed", "n", "of", "share", metric, "lower", "upper", adjusted]
     title = f"Where it fails: the {len(lines)} strongest of {count:,} rules"

@@ -122,21 +122,21 @@ def _verdict(stream: Stream, logs: dict[str, float], limits: dict[str, float]) -
     outcomes: dict[str, Outcome] = {"fail": "fail", "drift": "fail", "pass": "pass"}
     for key, outcome in outcomes.items():
         if key in crossed:
-            now = f"evidence E {_power_text(logs[key])} now, decides from {_power_text(limits[key])}"
+            now = f"evidence E {_power_text(logs[key])} now, {_power_text(limits[key])} needed"
             return outcome, f"{messages[key]}, known on {crossed[key]} ({now})"
     parts = [f"{word} {_power_text(logs[key])} of {_power_text(limits[key])}" for key, word in LINES]
     return "inconclusive", "no alarm; E: " + ", ".join(parts)
 
 
 def _evidence(state: WatchState, checks: Sequence[Check]) -> Table:
-    """Tabulate E of each claim, and from which E on it is decided."""
+    """Tabulate E of each claim, and the E that decides it."""
     rows: list[Sequence[Any]] = []
     for stream, check in zip(state.streams.values(), checks, strict=True):
         limits, logs = state.limits(stream), stream.evidence()
         for key, word in LINES:
             rows.append([check.rule, check.scope, word, _power_text(float(logs[key])), _power_text(limits[key])])
-    columns = ["rule", "scope", "claim", "E", "decides from"]
-    return Table(name="evidence", title="Evidence for each claim, and what decides", columns=columns, rows=rows)
+    columns = ["rule", "scope", "claim", "E", "E needed"]
+    return Table(name="evidence", title="Evidence for each claim, and what is needed", columns=columns, rows=rows)
 
 
 def _nights(state: WatchState) -> list[Table]:
@@ -165,7 +165,7 @@ def history(state: WatchState) -> list[dict[str, Any]]:
 
 
 def night_plots(state: WatchState) -> list[Plot]:
-    """Plot, per stream, the metric of each night with its limit, and log10 of E relative to what decides."""
+    """Plot, per stream, the metric of each night with its limit, and log10 of E over the E needed."""
     if len(state.history) < 2:
         return []
     days = [_day(entry["night"]) for entry in state.history]
@@ -176,7 +176,7 @@ def night_plots(state: WatchState) -> list[Plot]:
         nights = [entry["streams"][i] for entry in state.history]
         alarm = [_day(stream.crossed[key]) for key in ("fail", "drift") if key in stream.crossed]
         marks = [Curve(label="alarm", kind="vline", x=[min(alarm)], role="best")] if alarm else []
-        nightly = Curve(label="of the night", kind="points", x=days, y=[n[0] for n in nights], role="model")
+        nightly = Curve(label="each night", kind="points", x=days, y=[n[0] for n in nights], role="model")
         limit = [watched.limit, -watched.limit] if watched.side == "zero" else [watched.limit]
         bound = Curve(label="limit", kind="hline", y=limit, role="limit")
         shared: dict[str, Any] = {"xlabel": "night", "xscale": "date", "group": rule}
@@ -188,8 +188,8 @@ def night_plots(state: WatchState) -> list[Plot]:
             Curve(label=word, kind="line", x=days, y=[_above_threshold(n[at], limits[key]) for n in nights], role=word)
             for at, key, word in ((1, "fail", BROKEN), (3, "drift", DRIFT), (2, "pass", KEPT))
         ]
-        decides = Curve(label="decides", kind="hline", y=[0.0], role="limit")
-        curves, label = [*powers, decides, *marks], "log10 of E / what decides"
+        decides = Curve(label="needed", kind="hline", y=[0.0], role="limit")
+        curves, label = [*powers, decides, *marks], "log10 of E / E needed"
         top = max((y for curve in powers for y in curve.y if y is not None), default=0.0)
         ylim = (-6.0, min(max(1.0, top + 0.5), 6.0))
         names: dict[str, Any] = {"name": f"evidence{i}", "title": f"{rule}, evidence so far"}

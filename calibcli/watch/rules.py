@@ -175,8 +175,8 @@ def _one_row_per_group(
     at, inverse = np.unique(member * watched.size + cell, return_inverse=True)
     mass = np.bincount(inverse, w)
     mean = np.bincount(inverse, w * value) / np.maximum(mass, 1e-300)
-    whole = np.bincount(member, w, len(names))
-    return at % watched.size, mean, mass / np.maximum(whole[at // watched.size], 1e-300)
+    group_mass = np.bincount(member, w, len(names))
+    return at % watched.size, mean, mass / np.maximum(group_mass[at // watched.size], 1e-300)
 
 
 def refuse_sampling_weights(source: RecordedOutputs) -> None:
