@@ -286,7 +286,7 @@ def test_a_column_that_is_mostly_the_label_is_named(k: int) -> None:
     notes = find(calibcli.from_arrays(z, y, by=about), Search()).notes
     named = [note for note in notes if "made from the labels" in note]
     assert len(named) == 1
-    assert named[0].startswith("'copied' alone tells the label of 9")
+    assert named[0].startswith("'copied' alone predicts the label of 9")
 
 
 def test_rows_that_stronger_rules_hold_are_counted() -> None:

@@ -59,6 +59,7 @@ class FoldedScores(DerivedScores):
     folds: Ints
 
     def read(self, start: int, stop: int) -> Array:
+        """Return the mapped rows from `start` to `stop`."""
         block, folds = read(self.inner, start, stop), self.folds[start:stop]
         out = np.empty(block.shape)
         for fold, scaler in enumerate(self.scalers):

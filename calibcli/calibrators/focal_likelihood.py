@@ -205,7 +205,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Information:
-    """How much information the rows hold.
+    """The amount of information on T that the rows hold.
 
     Attributes:
         what: the independent units, "rows" or "groups".  units: effective number of them for T.
@@ -219,6 +219,7 @@ class Information:
 
     @classmethod
     def of(cls, rows: Predictions, beta: float, level: float) -> Information:
+        """Measure it at a given β."""
         _, curvature, times = per_unit(rows, beta)
         grouped = rows.groups is not None
         w = np.ones(rows.n) if rows.weights is None else rows.weights

@@ -30,7 +30,7 @@ USUAL = ("temperature", NONE)  # every reader looks for them
 
 @dataclass(frozen=True, kw_only=True)
 class RankingOptions:
-    """How to fit and what to report.
+    """Options of a fit and of its report.
 
     Attributes:
         methods: specs; several, or `all`, are ranked and the best is reported.

@@ -92,6 +92,7 @@ class RowOps(Operations):
     join = partialmethod(node, "join", wide=True)
 
     def const(self, array: Any, whole: bool = False) -> Node:
+        """Return a literal, or a named constant: named like the parameter that it is, else C."""
         name = next((name.upper() for name, value in self.given.items() if value is array), "")
         values = np.asarray(array, np.float64)
         if not name and values.size == 1:
@@ -261,6 +262,7 @@ class Language:
         return self._imports(text) + self.head.format(k=o.classes) + constants + text + self.after
 
     def function(self, name: str, lines: Sequence[str], results: dict[str, dict[str, str]]) -> str:
+        """Write a function of its lines and of the expressions of its results."""
         vectors = [result["vector"] for result in results.values()]
         whole = vectors[0] if len(vectors) == 1 else f"[{', '.join(vectors)}]"
         ends = [self.last.format(whole=whole, result=result, **value) for result, value in results.items()]

@@ -147,7 +147,7 @@ ROWS = 10_000  # most rows that are compared, evenly spaced over the file
 
 @dataclass(frozen=True)
 class ExportRequest:
-    """What to write, and the rows to compare it on.
+    """The file to write, and the rows to compare it on.
 
     Attributes:
         scaler: the calibrator.  calibrator: its file, "" for one in memory.  path: file to write.

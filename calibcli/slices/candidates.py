@@ -82,7 +82,7 @@ def _column(name: str, values: npt.NDArray[Any], search: npt.NDArray[np.bool_], 
     frequent = np.argsort(-sizes, kind="stable")[:VALUES]
     frequent = frequent[(sizes[frequent] >= least) & (sizes[frequent] < search.sum())]
     if not len(frequent):
-        return f"'{name}' has {len(known):,} values, and none is of {least} rows or more but not of all: left out"
+        return f"'{name}' is left out: none of its {len(known):,} values has {least} rows or more without having all"
     place = np.full(len(known), len(frequent))
     place[frequent] = np.arange(len(frequent))
     literals = [(Condition(name, "=", known[i]),) for i in frequent]
@@ -101,7 +101,7 @@ def _numeric_column(name: str, values: Floats, search: npt.NDArray[np.bool_], le
     cuts = short if len(short) == len(cuts) else cuts
     cuts = cuts[cuts < searched.max()] if len(searched) else cuts
     if not len(cuts):
-        return f"'{name}' is a number that hardly differs between rows: left out"
+        return f"'{name}' is left out: its numbers hardly differ between rows"
     cells = len(cuts) + 1
     codes = np.where(np.isnan(values), cells, np.searchsorted(cuts, values, side="left"))
     rows = np.bincount(codes[search], minlength=cells + 1)
@@ -117,7 +117,7 @@ def _numeric_column(name: str, values: Floats, search: npt.NDArray[np.bool_], le
                 literals.append((*above, *below))
                 masks.append(mask.astype(float))
     if not literals:
-        return f"'{name}' has no range of {least} rows: left out"
+        return f"'{name}' is left out: it has no range of {least} rows"
     return CodedColumn(name, codes, literals, np.array(masks))
 
 
@@ -214,11 +214,12 @@ class Evidence:
             return z
         if self.total is None:
             return np.abs(z)
-        others = [all_rows - here for all_rows, here in zip(self.total, (weight, value, variance), strict=True)]
-        here, there = (np.where(mass > 0, mass, np.inf) for mass in (weight, others[0]))
-        apart, spread = value / here - others[1] / there, variance / here**2 + others[2] / there**2
-        against = np.divide(apart, np.sqrt(np.abs(spread)), out=np.zeros_like(apart), where=spread > 1e-300)
-        return np.where(z * against > 0, np.minimum(np.abs(z), np.abs(against)), 0.0)
+        others = [total - own for total, own in zip(self.total, (weight, value, variance), strict=True)]
+        mass, other_mass = (np.where(m > 0, m, np.inf) for m in (weight, others[0]))  # empty: the mean is 0
+        difference = value / mass - others[1] / other_mass
+        spread = variance / mass**2 + others[2] / other_mass**2
+        z_others = np.divide(difference, np.sqrt(np.abs(spread)), out=np.zeros_like(difference), where=spread > 1e-300)
+        return np.where(z * z_others > 0, np.minimum(np.abs(z), np.abs(z_others)), 0.0)
 
 
 def ranked(

@@ -156,19 +156,19 @@ def _tail(p: Floats, hits: float, w: Floats) -> float:
         return math.exp(float(w @ np.log(p)))
     at, odds = hits - 0.5, np.log(p / (1 - p))
     t = root(lambda t: float(w @ np.exp(log_sigmoid(odds + t))) - at, -800.0, 800.0)
-    if abs(t) < 1e-5:
+    if abs(t) < 1e-5:  # at the mean the formula below is 0 / 0
         return 0.5
     log_mgf = float(w @ np.logaddexp(np.log1p(-p), np.log(p) + t))
-    size = math.copysign(math.sqrt(max(2 * (t * at - log_mgf), 0.0)), t)
-    power = float(w @ np.exp(log_sigmoid(odds + t) + log_sigmoid(-odds - t)))
-    slope = 2 * math.sinh(t / 2) * math.sqrt(power) if abs(t) < 700 else math.inf
-    density = math.exp(-size * size / 2) / math.sqrt(2 * math.pi)
-    return min(max(normal_share(-size) + density * (1 / slope - 1 / size), 0.0), 1.0)
+    signed_root = math.copysign(math.sqrt(max(2 * (t * at - log_mgf), 0.0)), t)
+    variance = float(w @ np.exp(log_sigmoid(odds + t) + log_sigmoid(-odds - t)))
+    slope = 2 * math.sinh(t / 2) * math.sqrt(variance) if abs(t) < 700 else math.inf
+    density = math.exp(-signed_root * signed_root / 2) / math.sqrt(2 * math.pi)
+    return min(max(normal_share(-signed_root) + density * (1 / slope - 1 / signed_root), 0.0), 1.0)
 
 
 def halves(n: int, groups: Any, seed: int) -> Mask:
     """Choose the half that is searched, (N,), at random; groups stay together."""
-    rng = np.random.default_rng([seed, 20])
+    rng = np.random.default_rng([seed, 20])  # 20 keeps these numbers apart from other uses of the seed
     names, member = (range(n), slice(None)) if groups is None else np.unique(groups, return_inverse=True)
     chosen = np.zeros(len(names), bool)
     chosen[rng.permutation(len(names))[: len(names) // 2]] = True
@@ -181,7 +181,9 @@ def detectable(variance: float, rows: float, candidates: int, tests: int, alpha:
     It is among the strongest on the searched half, and is confirmed on the other, with a probability of 90 % each.
     """
     spare = normal_quantile(0.9)
-    among = math.sqrt(2 * math.log(max(candidates, 2))) + spare
-    z = max(among, normal_quantile(1 - alpha / (2 * tests)) + spare)
+    to_be_searched = (
+        math.sqrt(2 * math.log(max(candidates, 2))) + spare
+    )  # the largest z of so many true rules, and more
+    z = max(to_be_searched, normal_quantile(1 - alpha / (2 * tests)) + spare)
     unseen = z * z / rows  # the same term as in `core.statistics.score_bound`
     return (unseen + math.sqrt(unseen * unseen + 4 * z * z * variance / rows)) / 2

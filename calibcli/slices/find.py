@@ -140,8 +140,8 @@ def _label_leak_note(column: CodedColumn, labels: Ints, predicted: Ints) -> str:
         return ""
     shares = [f"{100 * share:.1f} %" for share in (right.mean(), right[wrong].mean())]
     return (
-        f"'{column.name}' alone tells the label of {shares[0]} of rows, and of {shares[1]} of those that the model "
-        "gets wrong: if it was made from the labels, it hides what else there is; name the other columns with --by"
+        f"'{column.name}' alone predicts the label of {shares[0]} of rows, and of {shares[1]} of those that the model "
+        "gets wrong: if it was made from the labels, it hides all other slices; name the other columns with --by"
     )
 
 
@@ -155,7 +155,7 @@ def _constant_outcome_note(
     names = " and ".join(f"'{columns[at].name}'" for at, _ in rule.parts)
     return (
         f"all {len(outcomes):,} rows of {text} have the same outcome: if {names} was made from the labels, it hides "
-        "what else there is; name the other columns with --by"
+        "all other slices; name the other columns with --by"
     )
 
 
