@@ -129,8 +129,8 @@ def test_columns_that_cannot_be_searched_are_said() -> None:
     given = {"id": np.arange(n).astype(str), "one": np.full(n, "a"), "code": np.array([f"u{i}" for i in range(n)])}
     columns, notes = columns_of({**given, "empty": np.full(n, np.nan)}, np.ones(n, bool), 100)
     assert [column.name for column in columns] == ["id"]  # which are numbers
-    assert any("'code' has 2,000 values" in note for note in notes)
-    assert any("'one' has 1 values" in note for note in notes)
+    assert any("'code' is left out: it has 2,000 values" in note for note in notes)
+    assert any("'one' is left out: it has 1 value," in note for note in notes)
     with pytest.raises(InputError, match="no column can be searched"):
         find(_rows(n, {"one": given["one"]}), Search())
 

@@ -15,6 +15,7 @@ from calibcli.core.errors import UsageError
 from calibcli.core.number_format import exact
 from calibcli.core.options import normal
 from calibcli.gate.config import Condition, numbers
+from calibcli.headlines import counted
 from calibcli.scores import recorded_outputs
 from calibcli.scores.columns import coded
 from calibcli.scores.files.roles import IDS, OF_CLASS, RECORDED
@@ -82,7 +83,9 @@ def _column(name: str, values: npt.NDArray[Any], search: npt.NDArray[np.bool_], 
     frequent = np.argsort(-sizes, kind="stable")[:VALUES]
     frequent = frequent[(sizes[frequent] >= least) & (sizes[frequent] < search.sum())]
     if not len(frequent):
-        return f"'{name}' is left out: none of its {len(known):,} values has {least} rows or more without having all"
+        return (
+            f"'{name}' is left out: it has {counted(len(known), 'value')}, none with {least} rows or more but not all"
+        )
     place = np.full(len(known), len(frequent))
     place[frequent] = np.arange(len(frequent))
     literals = [(Condition(name, "=", known[i]),) for i in frequent]

@@ -23,7 +23,7 @@ class ConfirmedRule:
 
     Attributes:
         n: number of rows.  value: mean gap, or error.  low, high: 1 - alpha interval.  p: p-value.
-        rest: gap, or error, of the rows that it is compared with.  of: n with the rows of stronger rules.
+        others: gap, or error, of the other rows.  all_rows: n with the rows that stronger rules select.
         adjusted: p-value adjusted for all rules.  reason: why there is no p-value.
     """
 
@@ -34,8 +34,8 @@ class ConfirmedRule:
     p: float
     adjusted: float = 1.0
     reason: str = ""
-    rest: float | None = None
-    of: int = 0
+    others: float | None = None
+    all_rows: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,70 +52,71 @@ class MeasuredRows:
 
     def test(self, inside: Ints, outside: Ints, alpha: float) -> ConfirmedRule:
         """Test a gap against 0 and against that of the other rows, or an error against that of the other rows."""
-        here = self.rows.at(inside)
-        if len(inside) < SMALLEST or here.lacking or here.units < SMALLEST:
-            reason = here.lacking or f"fewer than {SMALLEST} rows or groups on this half"
-            return ConfirmedRule(len(inside), here.value if len(inside) else math.nan, -1.0, 1.0, 1.0, reason=reason)
-        low, high = here.bounds(alpha / 2, 0.0 if self.p is None else -1.0, 1.0)
-        rest = self.rows.at(outside)
+        own = self.rows.at(inside)
+        if len(inside) < SMALLEST or own.lacking or own.units < SMALLEST:
+            reason = own.lacking or f"fewer than {SMALLEST} rows or groups on this half"
+            return ConfirmedRule(len(inside), own.value if len(inside) else math.nan, -1.0, 1.0, 1.0, reason=reason)
+        low, high = own.bounds(alpha / 2, 0.0 if self.p is None else -1.0, 1.0)
+        others = self.rows.at(outside)
         if self.p is not None:
             p = max(
-                self._gap(here, self.p[inside]), self._p_further_from_zero(here, rest, self.p[inside], self.p[outside])
+                self._p_gap(own, self.p[inside]),
+                self._p_further_from_zero(own, others, self.p[inside], self.p[outside]),
             )
-            return ConfirmedRule(len(inside), here.value, low, high, p, rest=rest.value)
-        return ConfirmedRule(len(inside), here.value, low, high, self._p_more_errors(here, rest), rest=rest.value)
+            return ConfirmedRule(len(inside), own.value, low, high, p, others=others.value)
+        return ConfirmedRule(len(inside), own.value, low, high, self._p_more_errors(own, others), others=others.value)
 
     @staticmethod
-    def _gap(here: WeightedMean, p: Floats) -> float:
+    def _p_gap(own: WeightedMean, p: Floats) -> float:
         """Return the p-value of the gap.
 
         It is the larger one of two tests: that each row is calibrated, and that the mean gap is 0, as rows may be
         calibrated together without each being so.
         """
-        if not here.binomial:
-            return here.p_value(-1.0, 1.0)
-        hits = float(p.sum() - here.values.sum()) if here.weights is None else float(here.weights @ (p - here.values))
-        of_spread = two_sided(abs(here.value) / here.se, here.units - 1) if here.se > 0 else 0.0
-        return max(chance(p, round(hits), here.weights if here.counts else None), of_spread)
+        if not own.binomial:
+            return own.p_value(-1.0, 1.0)
+        hits = float(p.sum() - own.values.sum()) if own.weights is None else float(own.weights @ (p - own.values))
+        of_spread = two_sided(abs(own.value) / own.se, own.units - 1) if own.se > 0 else 0.0
+        return max(chance(p, round(hits), own.weights if own.counts else None), of_spread)
 
     @staticmethod
-    def _p_further_from_zero(here: WeightedMean, rest: WeightedMean, p: Floats, other: Floats) -> float:
+    def _p_further_from_zero(own: WeightedMean, others: WeightedMean, p_own: Floats, p_others: Floats) -> float:
         """Return the two-sided p-value that the gap is no further from 0 than that of the other rows; 1 if it is not.
 
         For independent rows it uses the larger of two variances: that of the rows, and that of outcomes with
         probability p minus the common gap, which is not 0 for rows without an error. Else it uses the score form.
         """
-        if not len(other):
+        if not len(p_others):
             return 0.0
-        apart = here.value - rest.value
-        if apart * here.value <= 0 or rest.lacking:
+        difference = own.value - others.value
+        if difference * own.value <= 0 or others.lacking:
             return 1.0
-        degrees = min(here.units, rest.units) - 1
-        spread = here.se**2 + rest.se**2
-        if not (here.binomial and rest.binomial):
-            up, down = (here.value + 1, 1 - rest.value) if apart > 0 else (1 - here.value, rest.value + 1)
-            spread += (here.unseen * up + rest.unseen * down) * abs(apart)
-            return two_sided(abs(apart) / math.sqrt(spread), degrees)
-        sizes = here.effective, rest.effective
-        common = (here.value * sizes[0] + rest.value * sizes[1]) / sum(sizes)
+        degrees = min(own.units, others.units) - 1
+        variance = own.se**2 + others.se**2
+        if not (own.binomial and others.binomial):
+            up, down = (own.value + 1, 1 - others.value) if difference > 0 else (1 - own.value, others.value + 1)
+            variance += (own.unseen * up + others.unseen * down) * abs(difference)
+            return two_sided(abs(difference) / math.sqrt(variance), degrees)
+        sizes = own.effective, others.effective
+        common = (own.value * sizes[0] + others.value * sizes[1]) / sum(sizes)
         expected = 0.0
-        for rows, stated, size in ((here, p, sizes[0]), (rest, other, sizes[1])):
+        for rows, stated, size in ((own, p_own, sizes[0]), (others, p_others, sizes[1])):
             q = np.clip(stated - common, 0.0, 1.0)
             expected += average(q * (1 - q), rows.weights) / size
-        return two_sided(abs(apart) / math.sqrt(max(spread, expected, 1e-300)), degrees)
+        return two_sided(abs(difference) / math.sqrt(max(variance, expected, 1e-300)), degrees)
 
     @staticmethod
-    def _p_more_errors(here: WeightedMean, rest: WeightedMean) -> float:
+    def _p_more_errors(own: WeightedMean, others: WeightedMean) -> float:
         """Return the one-sided p-value: Fisher's exact test for independent rows, else the score form."""
-        if here.binomial and rest.binomial and not here.counts:
-            hits = round(here.value * here.n)
-            return fisher(hits, here.n, hits + round(rest.value * rest.n), here.n + rest.n)
-        difference = here.value - rest.value
+        if own.binomial and others.binomial and not own.counts:
+            hits = round(own.value * own.n)
+            return fisher(hits, own.n, hits + round(others.value * others.n), own.n + others.n)
+        difference = own.value - others.value
         if difference <= 0:
             return 1.0
-        reach = here.unseen * here.value + rest.unseen * (1 - rest.value)
-        variance = here.se**2 + rest.se**2 + reach * difference
-        return two_sided(difference / math.sqrt(variance), min(here.units, rest.units) - 1) / 2
+        reach = own.unseen * own.value + others.unseen * (1 - others.value)
+        variance = own.se**2 + others.se**2 + reach * difference
+        return two_sided(difference / math.sqrt(variance), min(own.units, others.units) - 1) / 2
 
 
 def fisher(hits: int, n: int, marked: int, total: int) -> float:

@@ -91,7 +91,7 @@ def find(predictions: Predictions, search: Search, progress: Progress | None = N
         notes.append(
             f"all rows together have a gap of {total:+.3f}, which slices share: reduce it first with calib scale"
         )
-    if any(test.n < test.of for test in tests):
+    if any(test.n < test.all_rows for test in tests):
         notes.append("n: rows of a rule that no rule above it selects, on which it is measured; of: all of its rows")
     labels = predictions.labels
     leaks = {
@@ -167,7 +167,7 @@ def _tests(
     for rule in rules:
         inside = rule.holds(columns, rows)
         test = measured.test(rows[inside & unclaimed], rows[~inside & unclaimed], alpha)
-        tests.append(dataclasses.replace(test, of=int(inside.sum())))
+        tests.append(dataclasses.replace(test, all_rows=int(inside.sum())))
         unclaimed &= ~inside
     return tests
 
@@ -213,11 +213,11 @@ def _result(
                 reason=test.reason,
                 n=test.n,
                 detail=detail
-                | {"searched": gap, "of": test.of}
-                | ({} if test.rest is None else {"other_rows": test.rest}),
+                | {"searched": gap, "of": test.all_rows}
+                | ({} if test.others is None else {"other_rows": test.others}),
             )
         )
-        size: list[Any] = [test.n, test.of, test.n / rows]
+        size: list[Any] = [test.n, test.all_rows, test.n / rows]
         lines.append([text, "yes" if confirmed else "no", *size, test.value, test.low, test.high, test.adjusted])
         if confirmed:
             rules.append({"by": text, "metric": metric, "value": test.value, "n": test.n})
