@@ -88,11 +88,11 @@ class Surface:
         Args:
             curvature: a guess of the second derivative in u; 0 is none.
         """
-        last: dict[float, tuple[float, float]] = {}
+        known: dict[float, tuple[float, float]] = {}
 
         def slope(u: float) -> float:
             value, d_u, d_gamma = self.gradient(u, gamma)
-            last[u] = (value, d_gamma)
+            known[u] = (value, d_gamma)
             return d_u
 
         u, step = start, 0.05
@@ -106,22 +106,22 @@ class Surface:
             if low > -math.inf and high < math.inf and curvature <= 0:
                 curvature = (f_high - f_low) / (high - low)
             move = -f / curvature if curvature > 0 else math.copysign(step, -f)
-            following = u + move
-            if not low < following < high:
-                following = 0.5 * (low + high)
-            if abs(following - start) > REACH:
+            next_u = u + move
+            if not low < next_u < high:
+                next_u = 0.5 * (low + high)
+            if abs(next_u - start) > REACH:
                 break
-            g = slope(following)
-            moved = following - u
+            g = slope(next_u)
+            moved = next_u - u
             secant = (g - f) / moved if moved else 0.0
             curvature = secant if secant > 0 else 0.0
             step *= 3
-            u, f = following, g
+            u, f = next_u, g
             if f == 0 or abs(f) <= tolerance * max(curvature, 1e-3):
                 break
             if curvature and abs(f / curvature) <= tolerance:
                 break
-        value, d_gamma = last[u]
+        value, d_gamma = known[u]
         return Point(gamma, u, value, d_gamma, curvature)
 
     def profile(self, gammas: Array, start: float, tolerance: float = 1e-6) -> list[Point]:

@@ -119,11 +119,6 @@ class WatchState:
         }
         return cls(settings, streams=streams)
 
-    @property
-    def closed(self) -> int:
-        """Nights that are over."""
-        return max(self.nights - 1, 0)
-
     def limits(self, stream: Stream) -> dict[str, float]:
         """Return the log E at which each claim on a stream is made."""
         return thresholds(stream.watched, self.settings.alpha, self.settings.per_year)
