@@ -30,7 +30,7 @@ from calibcli.metrics.binned_bounds import table_bounds
 from calibcli.metrics.shelf import BinaryOutcomes
 from calibcli.scores.predictions import Predictions
 from calibcli.watch import rules as watching
-from calibcli.watch.bets import L, Stream, Watched, tables, thresholds
+from calibcli.watch.bets import L, Stream, WatchedRule, tables, thresholds
 
 RUNS, NIGHTS, ROWS = 400, 150, 100
 AGAIN, MOST = 2000, 0.06  # runs of a second look, where a bound of the first is above
@@ -46,7 +46,7 @@ NEVER = 10**9
 class Pool:
     """Rows of a population as a rule sees them: where each counts and what it is; `starts` of groups, or None."""
 
-    watched: Watched
+    watched: WatchedRule
     cell: Any
     value: Any
     weight: Any = None
@@ -66,7 +66,7 @@ def pool(p: Population, metric: str, limit: float | None = None) -> Pool:
     starts = None
     if groups is not None:
         count = rule.size
-        cell, value, weight = watching._grouped(rule, cell, value, weight, groups)
+        cell, value, weight = watching._one_row_per_group(rule, cell, value, weight, groups)
         starts = np.searchsorted(np.cumsum(weight), np.arange(len(p.starts)) - 0.5)  # each group weighs 1
         assert count == 1 or len(starts) == len(p.starts)
     w = np.ones(len(value)) if weight is None else weight
@@ -87,7 +87,7 @@ def add(stream: Stream, cell: Any, value: Any, weight: Any, runs: int) -> None:
 
 
 def nights(
-    watched: Watched, night: Callable[[int], tuple[Any, Any, Any]], runs: int, count: int
+    watched: WatchedRule, night: Callable[[int], tuple[Any, Any, Any]], runs: int, count: int
 ) -> dict[str, np.ndarray[Any, Any]]:
     """The night, from 1, at whose end each claim was first made, by run; NEVER where it was not."""
     stream = Stream.begin(watched, runs)
@@ -186,8 +186,8 @@ def sure(n: int = 60_000, accuracy: float = 0.87) -> Any:
 
 Z = sure()
 C = softmax(Z).max(axis=1)
-ECE = Watched(rule="", metric="ece", side="max", limit=0.0, low=-1.0, high=1.0, bins=15)
-ACCURACY = Watched(rule="", metric="accuracy", side="min", limit=0.0, low=0.0, high=1.0)
+ECE = WatchedRule(rule="", metric="ece", side="max", limit=0.0, low=-1.0, high=1.0, bins=15)
+ACCURACY = WatchedRule(rule="", metric="accuracy", side="min", limit=0.0, low=0.0, high=1.0)
 
 
 def told(gap: float, alternating: bool) -> Callable[..., tuple[Any, Any]]:
@@ -218,7 +218,7 @@ def rows_to(name: str, draw: Callable[..., tuple[Any, Any]], limit: float, runs:
     return f"| {name}, limit {limit:g}: {key.upper()} | {mine} | {cells[0]} | {cells[1]} |"
 
 
-def recorded(rule: Watched, c: Any, hit: Any, rows: int) -> Callable[[int], tuple[Any, Any, Any]]:
+def recorded(rule: WatchedRule, c: Any, hit: Any, rows: int) -> Callable[[int], tuple[Any, Any, Any]]:
     """Nights of (runs, rows) that were drawn already."""
     runs = len(c)
     bins = bin_index(c.ravel(), 15).reshape(c.shape) if rule.bins else np.zeros(c.shape, np.int64)

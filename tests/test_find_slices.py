@@ -129,8 +129,8 @@ def test_columns_that_cannot_be_searched_are_said() -> None:
     given = {"id": np.arange(n).astype(str), "one": np.full(n, "a"), "code": np.array([f"u{i}" for i in range(n)])}
     columns, notes = columns_of({**given, "empty": np.full(n, np.nan)}, np.ones(n, bool), 100)
     assert [column.name for column in columns] == ["id"]  # which are numbers
-    assert any("'code' has 2,000 values" in note for note in notes)
-    assert any("'one' has 1 values" in note for note in notes)
+    assert any("'code' is left out: it has 2,000 values" in note for note in notes)
+    assert any("'one' is left out: it has 1 value," in note for note in notes)
     with pytest.raises(InputError, match="no column can be searched"):
         find(_rows(n, {"one": given["one"]}), Search())
 
@@ -286,7 +286,7 @@ def test_a_column_that_is_mostly_the_label_is_named(k: int) -> None:
     notes = find(calibcli.from_arrays(z, y, by=about), Search()).notes
     named = [note for note in notes if "made from the labels" in note]
     assert len(named) == 1
-    assert named[0].startswith("'copied' alone tells the label of 9")
+    assert named[0].startswith("'copied' alone predicts the label of 9")
 
 
 def test_rows_that_stronger_rules_hold_are_counted() -> None:
@@ -298,7 +298,7 @@ def test_rows_that_stronger_rules_hold_are_counted() -> None:
     left = [(row[table.columns.index("n")], row[table.columns.index("of")]) for row in table.rows]
     assert left[0][0] == left[0][1]
     assert any(n < every for n, every in left)
-    assert any("no rule above it holds" in note for note in found.notes)
+    assert any("no rule above it selects" in note for note in found.notes)
 
 
 def test_groups_that_fail_together_are_no_slice() -> None:

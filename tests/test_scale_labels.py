@@ -55,7 +55,7 @@ def test_labels_are_fitted_saved_applied_and_exported(folder: Path, capsys: pyte
     assert all(row[5] < row[4] for row in table["rows"][:2])
     assert "1 of 3 labels have fewer than 20 rows" in fit["notes"][-1]
     assert fit["facts"]["headline"].startswith(
-        "platt of 3 labels, 1 of them by one map of all labels: NLL changed by -"
+        "platt on 3 labels, 1 of them with a shared map: mean NLL over labels changed by -"
     )
     files = sorted(p.name for p in Path("maps").iterdir())
     assert files == ["000-cat.safetensors", "001-dog_owl.safetensors", "002-rare.safetensors"]

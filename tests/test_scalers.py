@@ -115,7 +115,7 @@ def test_an_interval_of_many_orders_of_magnitude_is_a_reason(monkeypatch: pytest
     [estimate] = [e for e in calibrators.fit("temperature", rows).estimates if e.name == "temperature"]
     assert estimate.low is None
     assert estimate.reason is not None
-    assert "next to nothing of T" in estimate.reason
+    assert "hardly determine T" in estimate.reason
 
 
 @pytest.mark.parametrize("objective", ["ece", "adaece"])
@@ -126,7 +126,7 @@ def test_pruned_grid_equals_the_whole_grid(objective: str, grid: str, weighted: 
         p = predictions(400, 4, 1.5 + 0.4 * seed, seed)
         if weighted:
             p = Predictions.of(p.logits, p.labels, weights=np.random.default_rng(seed).uniform(0.5, 2, p.n))
-        error = search.Error(p, objective, 15)
+        error = search.BinnedObjective(p, objective, 15)
         whole = [error(np.exp(log_softmax(p.logits / t)).max(1)) for t in GRIDS[grid]]
         found = search.best_temperature(p, GRIDS[grid], objective)
         assert found.temperature == GRIDS[grid][int(np.argmin(np.round(whole, 13)))]
@@ -146,7 +146,7 @@ def test_objectives_are_the_metrics(name: str, spec: str) -> None:
     p = predictions(407, 4)
     p = Predictions.of(np.round(p.logits, 1), p.labels)  # ties
     confidence = np.exp(log_softmax(p.logits)).max(1)
-    got = search.Error(p, name, 15)(confidence)
+    got = search.BinnedObjective(p, name, 15)(confidence)
     assert got == pytest.approx(metrics.measure(p, [spec])[0].value, rel=1e-12)
 
 
@@ -284,8 +284,8 @@ def test_komisarenko_grid_equals_brute_force() -> None:
                 q = np.exp(log_p)
                 table[i, j] = {
                     "nll": lambda log_p=log_p: -log_p[rows, p.labels].mean(),
-                    "ece": lambda q=q: search.Error(p, "ece", 15)(q.max(1)),
-                    "adaece": lambda q=q: search.Error(p, "adaece", 15)(q.max(1)),
+                    "ece": lambda q=q: search.BinnedObjective(p, "ece", 15)(q.max(1)),
+                    "adaece": lambda q=q: search.BinnedObjective(p, "adaece", 15)(q.max(1)),
                     "brier": lambda q=q: ((q - np.eye(3)[p.labels]) ** 2).sum(1).mean(),
                 }[objective]()
         i, j = divmod(int(table.argmin()), 11)

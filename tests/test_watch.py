@@ -146,8 +146,6 @@ def test_states_with_nights_of_their_own_multiply(tmp_path: Path) -> None:
 
 KILL = """
 import os, sys
-from calibcli.core import files
-from calibcli.watch import state_file
 real, where = os.replace, sys.argv.pop(1)
 def replace(a, b):
     if where == "before": os.kill(os.getpid(), 9)
@@ -390,7 +388,7 @@ def test_another_model_is_refused(nights: list[Path], tmp_path: Path, capsys: An
     state = tmp_path / "state.json"
     watch(state, nights[0], *RULES, "--night", night(0), "--name", "mlp")
     assert watch(state, nights[1], "--night", night(1), "--name", "vit") == 4
-    assert "is of another model: model mlp there, vit here" in capsys.readouterr().err
+    assert "belongs to another model: model mlp there, vit here" in capsys.readouterr().err
     np.savez(tmp_path / "three.npz", logits=Z[:200, :3], labels=Y[:200] % 3)
     assert watch(state, tmp_path / "three.npz", "--night", night(1)) == 4
     assert "classes 10 there, 3 here" in capsys.readouterr().err
@@ -537,7 +535,7 @@ def test_history_is_drawn_and_goes_into_openmetrics(nights: list[Path], tmp_path
     assert [int(at) for _, at in samples] == sorted(int(at) for _, at in samples)
     assert (tmp_path / "o.png").stat().st_size > 1000
     result = calibcli.Watch(state).result()
-    assert [(p.ylabel, len(p.curves[0].x)) for p in result.plots[:2]] == [("ece", 4), ("log10 of E / what decides", 4)]
+    assert [(p.ylabel, len(p.curves[0].x)) for p in result.plots[:2]] == [("ece", 4), ("log10 of E / E needed", 4)]
     assert [(p.title, p.group, p.xscale) for p in result.plots[:2]] == [
         ("ece <= 0.1, each night", "ece <= 0.1", "date"),
         ("ece <= 0.1, evidence so far", "ece <= 0.1", "date"),

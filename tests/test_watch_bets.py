@@ -12,20 +12,20 @@ import numpy as np
 import pytest
 
 from calibcli.watch import bets
-from calibcli.watch.bets import L, Stream, Watched, joined, tables, thresholds
+from calibcli.watch.bets import L, Stream, WatchedRule, joined, tables, thresholds
 
 RNG = np.random.default_rng(0)
 BINS = 4
-ERROR = Watched(rule="ece <= 0.1", metric="ece", side="max", limit=0.1, low=-1.0, high=1.0, bins=BINS)
-MEAN = Watched(rule="accuracy >= 0.8", metric="accuracy", side="min", limit=0.8, low=0.0, high=1.0)
-ZERO = Watched(rule="|gap| <= 0.1", metric="confidence_gap", side="zero", limit=0.1, low=-0.9, high=1.0)
+ERROR = WatchedRule(rule="ece <= 0.1", metric="ece", side="max", limit=0.1, low=-1.0, high=1.0, bins=BINS)
+MEAN = WatchedRule(rule="accuracy >= 0.8", metric="accuracy", side="min", limit=0.8, low=0.0, high=1.0)
+ZERO = WatchedRule(rule="|gap| <= 0.1", metric="confidence_gap", side="zero", limit=0.1, low=-0.9, high=1.0)
 
 
 def rows(n: int = 60) -> tuple[np.ndarray, np.ndarray]:
     return RNG.integers(0, BINS, n), RNG.uniform(-1, 1, n)
 
 
-def table_of(watched: Watched, cell: np.ndarray, value: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def table_of(watched: WatchedRule, cell: np.ndarray, value: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return tables(watched, cell, value, None, watched.size)
 
 
@@ -68,7 +68,7 @@ def test_pass_of_a_calibration_error_is_the_least_wealth_over_all_signs() -> Non
             for signs in itertools.product((1, -1), repeat=BINS)
         ]
         least.append(min(every))
-    assert math.exp(bets.within(passed)) == pytest.approx(np.mean(least), rel=1e-9)
+    assert math.exp(bets.evidence_below(passed)) == pytest.approx(np.mean(least), rel=1e-9)
 
 
 def test_fail_of_a_calibration_error_mixes_signs_that_were_chosen_before() -> None:
@@ -84,27 +84,29 @@ def test_fail_of_a_calibration_error_mixes_signs_that_were_chosen_before() -> No
     turning = np.mean([wealth((s,) * t + (-s,) * (BINS - t)) for s in (1, -1) for t in range(1, BINS)])
     seen = np.mean(wealth((1, -1, 1, -1)))
     expected = np.dot(bets.SHARES, [one, turning, seen])
-    assert math.exp(bets.against(fail, bets.on_seen(fail, gaps))) == pytest.approx(expected, rel=1e-9)
-    tonight = bets.anew(fail, gaps)
-    assert math.exp(bets.mixed(tonight, bets.strategy_shares(BINS, L))) == pytest.approx(expected, rel=1e-9)
+    assert math.exp(bets.evidence_above(fail, bets.wealth_on_seen_signs(fail, gaps))) == pytest.approx(
+        expected, rel=1e-9
+    )
+    tonight = bets.strategy_wealth(fail, gaps)
+    assert math.exp(bets.log_mean(tonight, bets.strategy_shares(BINS, L))) == pytest.approx(expected, rel=1e-9)
 
 
 def test_drift_sums_over_the_nights_that_it_may_have_begun_at() -> None:
     nights = RNG.standard_normal((6, 3))
     level = np.full(3, -np.inf)
     for number, night in enumerate(nights, start=364):  # over the end of a year
-        level = bets.restarted(level, number, night)
+        level = bets.add_start(level, number, night)
     shares = [1 / 730, 1 / 730, *[1 / (365 * 6)] * 4]
     by_hand = [sum(shares[start] * math.exp(nights[start:, s].sum()) for start in range(6)) for s in range(3)]
     assert np.exp(level) == pytest.approx(by_hand)
 
 
 def test_what_is_bet_on_drift_in_all_nights_is_the_first_wealth() -> None:
-    shares = np.exp([bets.begun(night) for night in range(1, 365 * 200 + 1)])
+    shares = np.exp([bets.log_share_starting(night) for night in range(1, 365 * 200 + 1)])
     assert shares[:365].sum() == pytest.approx(0.5)
     assert 0.99 < shares.sum() < 1
     for night in (1, 364, 365, 366, 730, 10_000):
-        assert math.exp(bets.unbegun(night)) == pytest.approx(1 - shares[:night].sum())
+        assert math.exp(bets.log_share_unstarted(night)) == pytest.approx(1 - shares[:night].sum())
 
 
 def test_a_night_counts_on_after_it_was_written_and_in_what_was_joined() -> None:
@@ -119,14 +121,14 @@ def test_a_night_counts_on_after_it_was_written_and_in_what_was_joined() -> None
 
 def test_every_gain_leaves_something_whatever_the_row() -> None:
     """At both ends of what a row may be, and where the limit is at an end."""
-    for watched in (MEAN, ZERO, ERROR, Watched(**{**vars(MEAN), "limit": 1e-9, "side": "max"})):
+    for watched in (MEAN, ZERO, ERROR, WatchedRule(**{**vars(MEAN), "limit": 1e-9, "side": "max"})):
         ends = np.array([watched.low, watched.high])
         for table in table_of(watched, np.zeros(2, np.int64), ends):
             assert np.isfinite(table).all()
 
 
 @pytest.mark.parametrize("watched", [ERROR, MEAN, ZERO], ids=lambda w: w.metric)
-def test_wealth_does_not_grow_in_the_mean_where_the_claim_is_true(watched: Watched) -> None:
+def test_wealth_does_not_grow_in_the_mean_where_the_claim_is_true(watched: WatchedRule) -> None:
     """Exactly: over the two outcomes of a row at the limit, for each stake and side."""
     m = watched.limit
     for claims in watched.claims:
@@ -162,7 +164,7 @@ def test_parts_of_a_night_in_any_order_are_one_stream() -> None:
 
 
 def test_thresholds_share_alpha_among_slices_where_something_is_called_wrong() -> None:
-    sliced = Watched(**{**vars(MEAN), "by": "site", "values": ["a", "b", "c", "d"]})
+    sliced = WatchedRule(**{**vars(MEAN), "by": "site", "values": ["a", "b", "c", "d"]})
     found = thresholds(sliced, 0.05, 0.05)
     assert {k: round(math.exp(v)) for k, v in found.items()} == {"fail": 80, "pass": 20, "drift": 80}
 
@@ -199,7 +201,7 @@ def test_the_benchmark_sees_a_threshold_that_is_too_low(bench: ModuleType, monke
 
 def test_it_is_right_about_as_soon_as_it_says(bench: ModuleType) -> None:
     """PASS of a calibrated model, limit .05, by about 1,100 rows; a drift to an ECE of .066 in a few nights."""
-    rule = Watched(**{**vars(ERROR), "limit": 0.05, "bins": 15})
+    rule = WatchedRule(**{**vars(ERROR), "limit": 0.05, "bins": 15})
     c, hit = bench.told(0, False)(np.random.default_rng(0), 40, 2000)
     first = bench.nights(rule, bench.recorded(rule, c, hit, 100), 40, 20)
     assert 7 <= np.median(first["pass"]) <= 15
@@ -208,6 +210,6 @@ def test_it_is_right_about_as_soon_as_it_says(bench: ModuleType) -> None:
     hit = rng.random(at.shape) < bench.C[at]
     sharp = bench.softmax(2 * bench.Z).max(axis=1)
     c = np.where(np.arange(at.shape[1]) >= 15 * 500, sharp[at], bench.C[at])
-    rule = Watched(**{**vars(ERROR), "limit": 0.03, "bins": 15})
+    rule = WatchedRule(**{**vars(ERROR), "limit": 0.03, "bins": 15})
     first = bench.nights(rule, bench.recorded(rule, c, hit, 500), 20, 30)
     assert np.median(first["drift"]) - 15 <= 6

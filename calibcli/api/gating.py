@@ -27,7 +27,7 @@ from calibcli.headlines import FACT, headed, listed
 from calibcli.scores import recorded_outputs
 from calibcli.scores.from_arrays import How
 from calibcli.scores.predictions import Predictions, Progress
-from calibcli.watch.session import Keeper, Terms
+from calibcli.watch.session import Terms, WatchSession
 from calibcli.watch.state_file import load, locked
 
 # Judge and compare, from Python.
@@ -325,7 +325,7 @@ class Watch:
         )
         rules_of(request.config)  # what it names is no place for an output, also where these rules go before its own
         terms = Terms(rules=request, per_year=per_year, nll_cap=nll_cap, model=name)
-        self._keeper = Keeper(path, terms, restart)
+        self._keeper = WatchSession(path, terms, restart)
         self._path = path
 
     def __repr__(self) -> str:
@@ -366,7 +366,7 @@ class Watch:
             parts = [given(Watch.update, scores, labels, how)]
             more = {"by": tuple(parts[0].slices)} if parts[0].slices else {}
 
-        def count(keeper: Keeper) -> None:
+        def count(keeper: WatchSession) -> None:
             for part in parts:
                 keeper.update(part, night if isinstance(night, str) else str(night)[:10], file_of(baseline))
 
@@ -404,7 +404,7 @@ class Watch:
         """
         return self._keeper.result()
 
-    def _kept(self, change: Callable[[Keeper], None], reading: dict[str, Any]) -> Result:
+    def _kept(self, change: Callable[[WatchSession], None], reading: dict[str, Any]) -> Result:
         """After a change of the state that its file holds now, and writing it."""
         path = self._keeper.path
         with contextlib.nullcontext() if path is None else locked(path):

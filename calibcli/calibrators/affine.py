@@ -1,6 +1,4 @@
-"""Maps that are affine in the logits: vector, matrix, Dirichlet, bias-corrected and Platt scaling, by penalised
-softmax regression.
-"""
+"""Maps that are affine in the logits or log-odds: vector, matrix, Dirichlet, bias-corrected and Platt scaling."""
 
 from __future__ import annotations
 
@@ -26,20 +24,20 @@ from calibcli.scores.predictions import Predictions
 
 # Penalised softmax regression: the convex problem behind vector, matrix, Dirichlet and bias-corrected scaling.
 
-SETTLED = 1e-8  # gradient of the mean loss at which the optimiser stops
-BOUND = 1e-6  # ε: of the penalty on a class's own slope
-STEPS, PRODUCTS = 200, 250  # Newton steps at most, and products with the Hessian within one
-SLOW = 25  # products in one step from which the preconditioner is worth renewing
-CERTAIN = 1e-3  # rows whose 1 - max p is below this share of the mean bend nothing: products leave them out
-FEWER = 1e-3  # of that share where a step was far too long; ten times as much after each that was not
-CLOSE = 0.1  # share of a class's mean p (1 - p) below which a row is left out of the preconditioner
-FLAT_DIRECTION = 3e-7  # curvature beside that of the preconditioner below which float32 does not know it
-ROUNDING = 1e-13  # expected decrease below which values cannot tell whether a step is good
+SETTLED = 1e-8  # largest entry of the gradient of the mean loss at which the optimiser stops
+BOUND = 1e-6  # ε, the penalty on a class's own slope
+STEPS, PRODUCTS = 200, 250  # most Newton steps, and most products with the Hessian within one
+SLOW = 25  # a step that takes more products than this makes a new preconditioner worth its time
+CERTAIN = 1e-3  # rows whose 1 - max p is below this share of the mean hardly add to the Hessian and are left out
+FEWER = 1e-3  # factor on CERTAIN after a step that was far too long; it grows tenfold after each other step
+CLOSE = 0.1  # rows below this share of a class's mean p (1 - p) are left out of its preconditioner
+FLAT_DIRECTION = 3e-7  # curvature relative to the preconditioner's that rounding in float32 hides
+ROUNDING = 1e-13  # expected decrease below which rounding of the loss hides whether a step is good
 
 
 @dataclass(frozen=True)
 class Shape:
-    """How parameters θ become W and b: `full` (K²), `diagonal` (K) or `scalar` (1) W, then K biases."""
+    """Layout of the parameters θ: W that is `full` (K²), `diagonal` (K) or `scalar` (1), then K biases."""
 
     kind: str
     k: int
@@ -49,18 +47,18 @@ class Shape:
         return {"full": self.k * self.k, "diagonal": self.k, "scalar": 1}[self.kind]
 
     def start(self) -> Array:
-        one = np.eye(self.k).ravel() if self.kind == "full" else np.ones(self.weights)
-        return np.append(one, np.zeros(self.k))
+        identity = np.eye(self.k).ravel() if self.kind == "full" else np.ones(self.weights)
+        return np.append(identity, np.zeros(self.k))
 
     def scores(self, theta: NDArray[Any], x: NDArray[Any]) -> NDArray[Any]:
-        """W x + b, (n, K)."""
+        """Return W x + b, (n, K)."""
         w, b = theta[: self.weights], theta[self.weights :]
         result: NDArray[Any] = x @ w.reshape(self.k, self.k).T if self.kind == "full" else x * w
         result += b
         return result
 
     def pull(self, residual: NDArray[Any], x: NDArray[Any]) -> Array:
-        """Gradient in θ from that in the scores, (n, K)."""
+        """Return the gradient in θ, given the gradient in the scores (n, K)."""
         bias = residual.sum(axis=0)
         if self.kind == "full":
             return np.append((residual.T @ x).ravel(), bias).astype(np.float64)
@@ -68,8 +66,10 @@ class Shape:
         return np.append(product if self.kind == "diagonal" else product.sum(), bias).astype(np.float64)
 
     def penalty(self, lam: float, mu: float, own: float = BOUND) -> Array:
-        """Diagonal Hessian of the ODIR penalty (Kull et al. 2019), λ / (K (K - 1)) Σ_{i≠j} W_ij² + μ / K Σ b_j², and of
-        ε / K Σ (W_ii - 1)², without which classes that are separable have no optimum.
+        """Return the diagonal Hessian of the penalty.
+
+        It is the ODIR penalty (Kull et al. 2019), λ / (K (K - 1)) Σ_{i≠j} W_ij² + μ / K Σ b_j², plus
+        ε / K Σ (W_ii - 1)², without which separable classes have no optimum.
         """
         diagonal = np.append(np.full(self.weights, 2 * own / self.k), np.full(self.k, 2 * mu / self.k))
         if self.kind == "full":
@@ -79,18 +79,18 @@ class Shape:
 
 
 class Regression:
-    """Mean NLL of softmax(W x + b) with a ridge: a truncated Newton iteration (Dembo & Steihaug 1983).
+    """Minimise the mean NLL of softmax(W x + b) plus a ridge, by truncated Newton (Dembo & Steihaug 1983).
 
-    Each step solves H d = g by conjugate gradients on products H v, in float32 and without the rows that are certain:
-    they only choose the direction, and values and gradients are float64 over every row. The blocks of H within a class
-    precondition them (the diagonal, unless `full`) and are kept along a path of penalties.
+    Each step solves H d = g by conjugate gradients on products H v, in float32 and without the rows that are certain.
+    These products only choose the direction; values and gradients are in float64 over every row. The blocks of H within
+    each class are the preconditioner (the diagonal, unless `full`), which is kept along a path of penalties.
 
     Attributes:
         gradient: largest entry of the gradient where the last minimisation stopped.
 
     Args:
         x: (n, K).  labels: (n,).  weights: (n,) or None.
-        like: a regression on other rows of the same data, whose preconditioner serves to begin with.
+        like: a regression on other rows of the same data, whose preconditioner is the first one here.
     """
 
     def __init__(
@@ -106,12 +106,12 @@ class Regression:
     def minimise(
         self, lam: float, mu: float, start: Array | None = None, gain: float = 0.0, own: float = BOUND
     ) -> Array:
-        """θ of the smallest mean NLL plus penalty.
+        """Return the θ of the smallest mean NLL plus penalty.
 
         Args:
-            lam, mu, own: of the penalty: on other weights, biases, and ε.
-            start: where to begin; without it the scores as they are.
-            gain: expected decrease, in nats, that is not worth another step.
+            lam, mu, own: penalties λ on off-diagonal weights, μ on biases, and ε.
+            start: where to begin; by default at the identity.
+            gain: expected decrease, in nats, below which no further step is taken.
         """
         theta = self.shape.start() if start is None else start
         ridge = self.shape.penalty(lam, mu, own)
@@ -135,7 +135,7 @@ class Regression:
             while following > value - 1e-4 * scale * slope and slope > ROUNDING and scale > 1e-12:
                 scale /= 2
                 following, q = self._value(theta - scale * step, ridge)
-            # a step that goes too far does so where rows that are certain were left out
+            # a step is too long because rows that were left out as certain add to the Hessian there
             self.certain = self.certain * FEWER if scale < 0.3 else min(CERTAIN, self.certain * 10)
             value, p, theta = following, q, theta - scale * step
             if products > SLOW:
@@ -144,14 +144,14 @@ class Regression:
         return theta
 
     def _value(self, theta: Array, ridge: Array) -> tuple[float, Array]:
-        """The loss, and the probabilities (n, K)."""
+        """Return the loss, and the probabilities (n, K)."""
         s = self.shape.scores(theta, self.x)
         s -= s.max(axis=1, keepdims=True)
-        own = s[self.rows, self.labels]
+        label_scores = s[self.rows, self.labels]
         np.exp(s, out=s)
         total = s.sum(axis=1)
         s /= total[:, None]
-        return float(ridge @ (theta - self.shape.start()) ** 2) / 2 + float(self.w @ (np.log(total) - own)), s
+        return float(ridge @ (theta - self.shape.start()) ** 2) / 2 + float(self.w @ (np.log(total) - label_scores)), s
 
     def _gradient(self, p: Array) -> Array:
         residual = p * self.w[:, None]
@@ -159,43 +159,47 @@ class Regression:
         return self.shape.pull(residual, self.x)
 
     def _direction(self, p: Array, ridge: Array, g: Array, solve: Callable[[Array], Array]) -> tuple[Array, int]:
-        """H⁻¹ g to 3 √|g| of its size, 1 to 30 %, by preconditioned conjugate gradients, and the products that took."""
+        """Solve H d = g by preconditioned conjugate gradients to a relative error of 3 √|g|, between 1 and 30 %.
+
+        Returns:
+            d, and the number of products with H.
+        """
         rows = self._uncertain(p)
         q, x = p[rows].astype(np.float32), self.narrow[rows]
         mass = q * self.w[rows].astype(np.float32)[:, None]
-        step, rest = np.zeros_like(g), g.copy()
-        z = solve(rest)
-        along, left = z, float(rest @ z)
-        norm = left  # of `along`, as the preconditioner measures
-        enough = left * min(0.3, max(0.01, 3 * float(np.abs(g).max()) ** 0.5)) ** 2
-        done = 0
-        while done < PRODUCTS:
-            done += 1
-            s = self.shape.scores(along.astype(np.float32), x)
+        step, residual = np.zeros_like(g), g.copy()
+        z = solve(residual)
+        direction, squared = z, float(residual @ z)
+        norm = squared  # of `direction`, in the norm of the preconditioner
+        tolerance = squared * min(0.3, max(0.01, 3 * float(np.abs(g).max()) ** 0.5)) ** 2
+        products = 0
+        while products < PRODUCTS:
+            products += 1
+            s = self.shape.scores(direction.astype(np.float32), x)
             s -= np.einsum("ij,ij->i", q, s)[:, None]
             s *= mass
-            h = self.shape.pull(s, x) + ridge * along
-            bend = float(along @ h)
-            if bend <= FLAT_DIRECTION * norm:  # float32 cannot tell how long a step along it should be
+            h = self.shape.pull(s, x) + ridge * direction
+            curvature = float(direction @ h)
+            if curvature <= FLAT_DIRECTION * norm:  # float32 cannot tell how long a step along it should be
                 break
-            a = left / bend
-            step += a * along
-            rest -= a * h
-            z = solve(rest)
-            before, left = left, float(rest @ z)
-            if left <= enough:
+            a = squared / curvature
+            step += a * direction
+            residual -= a * h
+            z = solve(residual)
+            previous, squared = squared, float(residual @ z)
+            if squared <= tolerance:
                 break
-            along = z + left / before * along
-            norm = left + (left / before) ** 2 * norm
-        return (step if step.any() else z), done
+            direction = z + squared / previous * direction
+            norm = squared + (squared / previous) ** 2 * norm
+        return (step if step.any() else z), products
 
     def _uncertain(self, p: Array) -> NDArray[Any]:
-        """Rows that bend the loss."""
-        left = 1 - p.max(axis=1)
-        return np.flatnonzero(left > self.certain * float(self.w @ left))
+        """Return the indices of the rows that matter to the Hessian."""
+        uncertainty = 1 - p.max(axis=1)
+        return np.flatnonzero(uncertainty > self.certain * float(self.w @ uncertainty))
 
     def _renew(self, p: Array) -> None:
-        """Blocks of the Hessian within each class: (K, K + 1, K + 1) for `full`, else the diagonal, (parameters,)."""
+        """Compute the blocks of the Hessian within each class: (K, K + 1, K + 1) for `full`, else its diagonal."""
         rows, k = self._uncertain(p), self.shape.k
         x, spread = self.narrow[rows], p[rows] * (1 - p[rows])
         mass = (spread * self.w[rows, None]).astype(np.float32)
@@ -206,9 +210,9 @@ class Regression:
         x = np.column_stack([x, np.ones(len(x), np.float32)])
         self.blocks = np.empty((k, k + 1, k + 1), np.float32)
         for c in range(k):
-            some = np.flatnonzero(spread[:, c] > CLOSE * spread[:, c].sum() / max(len(rows), 1))
-            part = x[some]
-            self.blocks[c] = part.T @ (part * mass[some, c][:, None])
+            uncertain = np.flatnonzero(spread[:, c] > CLOSE * spread[:, c].sum() / max(len(rows), 1))
+            part = x[uncertain]
+            self.blocks[c] = part.T @ (part * mass[uncertain, c][:, None])
 
     def _preconditioner(self, ridge: Array) -> Callable[[Array], Array]:
         assert self.blocks is not None
@@ -236,41 +240,39 @@ class Regression:
         return solve
 
 
-# Maps that are linear in the logits: vector, matrix, Dirichlet and bias-corrected temperature scaling, and Platt's.
-#
-# All minimise a convex penalised NLL of softmax(W x + b); they differ in x, in the shape of W, and in the penalty.
-
+# The methods that use it. They differ in x, in the shape of W, and in the penalty.
 
 PENALTIES = tuple(10.0**e for e in range(3, -6, -1))  # 1e3 to 1e-5, strongest first
 CV_FOLDS = 3
-LARGEST = 1e12  # score
-ROUGH = 1e-5  # nats that another step of the optimiser would gain, below which penalties are compared
-CLEAR = 3.0  # standard errors by which a penalty that is worse ends the search along its line
+LARGEST = 1e12  # products of much larger scores are no numbers
+ROUGH = 1e-5  # nats; fits that another step would improve by less are good enough to compare penalties
+CLEAR = 3.0  # standard errors; a penalty that is worse by more ends the search along its line
 
 
 def affine(o: Operations, given: Parameters, z: Any) -> Any:
-    """softmax(W x + b) with W of shape (K, K), (K,) or ()."""
+    """Compute softmax(W x + b) with W of shape (K, K), (K,) or ()."""
     x = log_p(o, z) if "log_probabilities" in given else centred(o, z)
     return o.normalised(o.linear(given["weight"], x) + o.const(given["bias"]))
 
 
 def centred(o: Operations, z: Any) -> Any:
-    """Logits with mean zero in each row: the same model, and one whose fit does not depend on a row's offset."""
+    """Shift each row of logits to mean zero, so that the fit does not depend on the offset of a row."""
     finite = o.most(z, o.max(z) - 1e3)  # probability 0 stays finite here
     return finite - o.sum(finite) / float(o.classes)
 
 
 def log_p(o: Operations, z: Any) -> Any:
-    """Log-probabilities; those of zero as of e^-1000."""
+    """Return log-probabilities of at least -1000, so that a probability of 0 is a finite number."""
     return o.most(o.log_softmax(z), -1e3)
 
 
 def _searches(options: Mapping[str, Any]) -> bool:
+    """Return whether penalties are left to cross-validation."""
     return options["lam"] is None or options["mu"] is None
 
 
 @SCALERS.add(preserves_accuracy=False, map=affine, form=form("k"))
-def vector(predictions: Predictions, job: FitContext, *, mu: NotNegative = 0.0) -> FittedParameters:
+def vector(predictions: Predictions, context: FitContext, *, mu: NotNegative = 0.0) -> FittedParameters:
     """Vector scaling: softmax(v ∘ z + b), a slope and a bias for each class (Guo et al. 2017).
 
     Logits are centred in each row. `mu`: ridge on the biases, μ / K Σ b².
@@ -283,15 +285,15 @@ def vector(predictions: Predictions, job: FitContext, *, mu: NotNegative = 0.0) 
 
 
 @SCALERS.add(preserves_accuracy=False, map=affine, form=form(""))
-def bcts(predictions: Predictions, job: FitContext, *, mu: NotNegative = 1e-6) -> FittedParameters:
+def bcts(predictions: Predictions, context: FitContext, *, mu: NotNegative = 1e-6) -> FittedParameters:
     """Bias-corrected temperature scaling: softmax(z / T + b) with a small ridge on b (Alexandari et al. 2020).
 
     >>> calibcli.fit_scaler(logits, labels, "bcts").predict_proba(logits)[0].round(2)
     array([0.  , 0.  , 0.  , 0.02, 0.  , 0.07, 0.  , 0.  , 0.  , 0.91])
     """
     shape = Shape("scalar", predictions.k)
-    done = _fit(shape, predictions, centred(NumPy(predictions.k), _scores(predictions)), 0.0, mu)
-    slope = float(done.parameters["weight"])
+    fitted = _fit(shape, predictions, centred(NumPy(predictions.k), _scores(predictions)), 0.0, mu)
+    slope = float(fitted.parameters["weight"])
     temperature = Estimate(
         name="temperature",
         value=1 / slope if slope > 0 else None,
@@ -299,12 +301,12 @@ def bcts(predictions: Predictions, job: FitContext, *, mu: NotNegative = 1e-6) -
         how="minimises NLL together with a bias for each class",
         reason="no interval is computed beside biases" if slope > 0 else "anti_informative: the best slope is negative",
     )
-    return replace(done, estimates=[temperature])
+    return replace(fitted, estimates=[temperature])
 
 
 @SCALERS.add(preserves_accuracy=False, map=affine, form=form("kk"), search=_searches)
 def matrix(
-    predictions: Predictions, job: FitContext, *, lam: NotNegative | None = None, mu: NotNegative | None = None
+    predictions: Predictions, context: FitContext, *, lam: NotNegative | None = None, mu: NotNegative | None = None
 ) -> FittedParameters:
     """Matrix scaling: softmax(W z + b) with the ODIR penalty (Guo et al. 2017; Kull et al. 2019).
 
@@ -313,12 +315,12 @@ def matrix(
     >>> calibcli.fit_scaler(logits, labels, "matrix:lam=0.1,mu=0.1").predict_proba(logits)[0].round(2)
     array([0.  , 0.  , 0.  , 0.07, 0.  , 0.82, 0.  , 0.  , 0.  , 0.11])
     """
-    return _odir(predictions, job, centred(NumPy(predictions.k), _scores(predictions)), lam, mu)
+    return _odir(predictions, context, centred(NumPy(predictions.k), _scores(predictions)), lam, mu)
 
 
 @SCALERS.add(preserves_accuracy=False, map=affine, form=form("kk", log_probabilities=True), search=_searches)
 def dirichlet(
-    predictions: Predictions, job: FitContext, *, lam: NotNegative | None = None, mu: NotNegative | None = None
+    predictions: Predictions, context: FitContext, *, lam: NotNegative | None = None, mu: NotNegative | None = None
 ) -> FittedParameters:
     """Dirichlet calibration: softmax(W ln p + b) with the ODIR penalty (Kull et al. 2019).
 
@@ -327,17 +329,17 @@ def dirichlet(
     >>> calibcli.fit_scaler(logits, labels, "dirichlet:lam=0.1,mu=0.1").predict_proba(logits)[0].round(2)
     array([0.  , 0.  , 0.  , 0.03, 0.  , 0.85, 0.  , 0.  , 0.  , 0.12])
     """
-    done = _odir(predictions, job, log_p(NumPy(predictions.k), _scores(predictions)), lam, mu)
-    return replace(done, parameters={**done.parameters, "log_probabilities": np.array(1.0)})
+    fitted = _odir(predictions, context, log_p(NumPy(predictions.k), _scores(predictions)), lam, mu)
+    return replace(fitted, parameters={**fitted.parameters, "log_probabilities": np.array(1.0)})
 
 
 def curved(k: int) -> list[int]:
-    """The classes that have a curve of their own, one against the rest: of two, the second says all."""
+    """Return the classes that have a map of their own, each against the rest. Of two classes only the second has."""
     return [1] if k == 2 else list(range(k))
 
 
 def joined(o: Operations, score: Any) -> Any:
-    """Log-probabilities (n, K) of log-odds: of the second of two classes, or of each against the rest."""
+    """Turn log-odds, of the second of two classes or of each class against the rest, into log-probabilities (n, K)."""
     return o.of_two(score) if o.classes == 2 else o.normalised(o.log_sigmoid(score))
 
 
@@ -345,13 +347,13 @@ PLATT = {"slope": Form("c"), "bias": Form("c")}
 
 
 def one_vs_rest(o: Operations, given: Parameters, z: Any) -> Any:
-    """Slope and bias on the log-odds of each class that has a curve."""
+    """Apply a slope and a bias to the log-odds of each class that has a map."""
     m = o.log_odds(z)
     return joined(o, (o.column(m, 1) if o.classes == 2 else m) * o.const(given["slope"]) + o.const(given["bias"]))
 
 
 @SCALERS.add(preserves_accuracy=False, map=one_vs_rest, form=PLATT, of_confidence=True)
-def platt(predictions: Predictions, job: FitContext, *, smooth: bool = True) -> FittedParameters:
+def platt(predictions: Predictions, context: FitContext, *, smooth: bool = True) -> FittedParameters:
     """Platt scaling: sigmoid(a m + b) of the log-odds m; beyond 2 classes one against the rest, renormalised.
 
     `smooth`: targets (n₊ + 1) / (n₊ + 2) and 1 / (n₋ + 2), which keep a separable fit finite (Platt 1999).
@@ -360,16 +362,18 @@ def platt(predictions: Predictions, job: FitContext, *, smooth: bool = True) -> 
     array([0.  , 0.  , 0.  , 0.02, 0.  , 0.09, 0.  , 0.  , 0.  , 0.89])
     """
     m = NumPy(predictions.k).log_odds(np.asarray(predictions.logits, np.float64))
-    found = [logistic(m[:, [c]], predictions.labels == c, predictions.weights, smooth) for c in curved(predictions.k)]
-    slope, bias = np.transpose(found)
+    parameters = [
+        logistic(m[:, [c]], predictions.labels == c, predictions.weights, smooth) for c in curved(predictions.k)
+    ]
+    slope, bias = np.transpose(parameters)
     return FittedParameters({"slope": slope, "bias": bias})
 
 
-FLAT = 1e-6  # curvature at slopes of one, below which Newton would step anywhere: all rows are sure there
+FLAT = 1e-6  # curvature at slopes of one below which all rows are certain, and Newton's step would be arbitrary
 
 
 def logistic(x: Array, positive: Any, weights: Array | None, smooth: bool) -> Array:
-    """Slopes and bias of a logistic regression on the columns of x, by Newton with halved steps."""
+    """Fit a logistic regression on the columns of x, by Newton with halved steps; return its slopes, then its bias."""
     w = np.ones(len(x)) if weights is None else weights
     target = positive.astype(np.float64)
     if smooth:
@@ -404,10 +408,10 @@ def logistic(x: Array, positive: Any, weights: Array | None, smooth: bool) -> Ar
 
 
 def _scores(predictions: Predictions) -> Array:
-    """(N, K) logits that a linear map can take.
+    """Return logits (N, K) that a linear map can take.
 
     Raises:
-        InputError: a label has probability 0, or scores are too large for their products to be numbers.
+        InputError: a label has probability 0, or scores are so large that their products are no numbers.
     """
     z = np.asarray(predictions.logits, np.float64)
     if np.isneginf(z[np.arange(len(z)), predictions.labels]).any():
@@ -442,11 +446,13 @@ def _fit(
     return FittedParameters({"weight": np.asarray(weight), "bias": b - b.mean()}, notes=notes)
 
 
-def _odir(predictions: Predictions, job: FitContext, x: Array, lam: float | None, mu: float | None) -> FittedParameters:
-    """Matrix fit with λ and μ given, or chosen by cross-validation: first λ = μ, then μ around the λ that won.
+def _odir(
+    predictions: Predictions, context: FitContext, x: Array, lam: float | None, mu: float | None
+) -> FittedParameters:
+    """Fit W and b, with λ and μ as given or chosen by cross-validation: first λ = μ, then μ around the best λ.
 
     Raises:
-        InputError: fewer rows than classes: K² weights would be those of the penalty, after a long time.
+        InputError: there are fewer rows than classes, where the penalty would decide most of the K² weights.
     """
     if predictions.n < predictions.k:
         problem = f"{predictions.n:,} rows for a weight from each to each of {predictions.k:,} classes"
@@ -456,24 +462,25 @@ def _odir(predictions: Predictions, job: FitContext, x: Array, lam: float | None
     start: Array | None = None
     like: Regression | None = None
     if lam is None or mu is None:
-        if job.rows is None or "tried" not in job.memory:
-            search = _Search(shape, predictions, job, x)
-            found = search.best(lam, mu)
-            job.memory["tried"], job.memory["like"] = search.tried, search.fits[0]
+        if context.rows is None or "tried" not in context.memory:
+            search = _PenaltySearch(shape, predictions, context, x)
+            best = search.best(lam, mu)
+            context.memory["tried"], context.memory["like"] = search.tried, search.fits[0]
         else:
             w = np.ones(predictions.n) if predictions.weights is None else predictions.weights
-            found = min(job.memory["tried"], key=lambda tried: float(w @ tried.nll[job.rows]))
-        (lam, mu), start, like = found.pair, found.start, job.memory["like"]
+            best = min(context.memory["tried"], key=lambda tried: float(w @ tried.nll[context.rows]))
+        (lam, mu), start, like = best.pair, best.start, context.memory["like"]
         chosen = {"lambda": lam, "mu": mu}
     return replace(_fit(shape, predictions, x, lam, mu, start, like), facts=chosen)
 
 
 @dataclass(frozen=True)
-class _Tried:
-    """A pair of penalties: its held-out NLL, row by row, and the fit of each fold.
+class _PenaltyTrial:
+    """A pair of penalties (λ, μ) that was tried.
 
     Attributes:
-        start: the mean of the fits, where a fit to other rows may start.
+        pair: λ and μ.  nll: held-out NLL of each row.  thetas: parameters fitted in each fold.
+        start: mean of `thetas`, a good start for a fit to other rows.
     """
 
     pair: tuple[float, float]
@@ -485,54 +492,55 @@ class _Tried:
         return np.asarray(np.mean(self.thetas, axis=0))
 
 
-class _Search:
-    """Penalties by cross-validation: held-out NLL along lines of pairs, every fit started from the one before it."""
+class _PenaltySearch:
+    """Choose penalties by held-out NLL along lines of pairs; every fit starts from the one before it."""
 
-    def __init__(self, shape: Shape, predictions: Predictions, job: FitContext, x: Array) -> None:
-        folds = fold_of_rows(predictions, min(CV_FOLDS, predictions.n), job.seed)
-        self.shape, self.x, self.labels, self.job = shape, x, predictions.labels, job
+    def __init__(self, shape: Shape, predictions: Predictions, context: FitContext, x: Array) -> None:
+        folds = fold_of_rows(predictions, min(CV_FOLDS, predictions.n), context.seed)
+        self.shape, self.x, self.labels, self.context = shape, x, predictions.labels, context
         self.w = np.ones(len(x)) if predictions.weights is None else predictions.weights
         self.out = [np.flatnonzero(folds == fold) for fold in range(int(folds.max()) + 1)]
         inside = [np.flatnonzero(folds != fold) for fold in range(len(self.out))]
         self.fits = [Regression(shape, x[rows], self.labels[rows], self.w[rows]) for rows in inside]
-        self.tried: list[_Tried] = []
+        self.tried: list[_PenaltyTrial] = []
 
-    def best(self, lam: float | None, mu: float | None) -> _Tried:
-        """The best λ and μ; a given one stays."""
-        found = self._along([(p if lam is None else lam, p if mu is None else mu) for p in PENALTIES])
+    def best(self, lam: float | None, mu: float | None) -> _PenaltyTrial:
+        """Return the trial of the best λ and μ; one that is given stays."""
+        best = self._along([(p if lam is None else lam, p if mu is None else mu) for p in PENALTIES])
         if lam is None and mu is None:
-            lam = found.pair[0]
-            found = self._along([(lam, min(lam * 10, PENALTIES[0]))], found)
-            found = self._along([(lam, lam / 10), (lam, lam / 100)], found)
-        return found
+            lam = best.pair[0]
+            best = self._along([(lam, min(lam * 10, PENALTIES[0]))], best)
+            best = self._along([(lam, lam / 10), (lam, lam / 100)], best)
+        return best
 
-    def _along(self, pairs: Sequence[tuple[float, float]], best: _Tried | None = None) -> _Tried:
-        """The best pair; stops at one that is clearly worse than the best, or the second in a row that is worse."""
+    def _along(self, pairs: Sequence[tuple[float, float]], best: _PenaltyTrial | None = None) -> _PenaltyTrial:
+        """Return the best trial along a line; stop at a clearly worse pair, or at the second worse one in a row."""
         best = last = best or self._try(pairs[0], None)
         worse = 0
         for pair in pairs:
             if pair == best.pair:
                 continue
             last = self._try(pair, last)
-            more = self.w * (last.nll - best.nll)
-            if more.sum() < 0:
+            increase = self.w * (last.nll - best.nll)
+            if increase.sum() < 0:
                 best, worse = last, 0
                 continue
             worse += 1
-            if worse == 2 or more.sum() > CLEAR * math.sqrt(float(more @ more)):
+            if worse == 2 or increase.sum() > CLEAR * math.sqrt(float(increase @ increase)):
                 break
         return best
 
-    def _try(self, pair: tuple[float, float], before: _Tried | None) -> _Tried:
+    def _try(self, pair: tuple[float, float], before: _PenaltyTrial | None) -> _PenaltyTrial:
         nll, thetas = np.zeros(len(self.x)), list[Array]()
-        for fold, (regression, out) in enumerate(zip(self.fits, self.out, strict=True)):
+        for fold, (regression, held_out) in enumerate(zip(self.fits, self.out, strict=True)):
             if regression.blocks is None:
                 regression.blocks = self.fits[0].blocks
             start = before.thetas[fold] if before else None
             theta = regression.minimise(*pair, start, gain=ROUGH)
-            nll[out] = -log_softmax(self.shape.scores(theta, self.x[out]))[np.arange(len(out)), self.labels[out]]
+            held_out_log_p = log_softmax(self.shape.scores(theta, self.x[held_out]))
+            nll[held_out] = -held_out_log_p[np.arange(len(held_out)), self.labels[held_out]]
             thetas.append(theta)
-            done = len(self.tried) * len(self.out) + fold + 1
-            self.job.step(1 - 0.97**done, f"penalty {pair[0]:g}, {pair[1]:g}")
-        self.tried.append(_Tried(pair, nll, thetas))
+            fits = len(self.tried) * len(self.out) + fold + 1
+            self.context.step(1 - 0.97**fits, f"penalty {pair[0]:g}, {pair[1]:g}")
+        self.tried.append(_PenaltyTrial(pair, nll, thetas))
         return self.tried[-1]

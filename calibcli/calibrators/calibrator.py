@@ -1,6 +1,4 @@
-"""The shelf of calibration maps: what a fit and a fitted scaler are, and how scores become the logits that a map
-takes.
-"""
+"""Calibration maps: their shelf, the scaler that a fit returns, and the scores that it takes."""
 
 from __future__ import annotations
 
@@ -19,22 +17,22 @@ from calibcli.core.result import Cell, Estimate, Numbers, Table
 from calibcli.core.shelves import Choice, Shelf
 from calibcli.scores.predictions import SHARE_OFF, UNIT_HIGH, UNIT_LOW, Floats, Kind, two_columns, words
 
-# What a scaler is called with: arrays of the kind it was fitted on, checked and made into logits.
+# Scores that a scaler is called with: checked against the kind of the fit, and turned into logits.
 
-FEW = 10  # log-odds that all lie in [0, 1] are believed up to here
+FEW = 10  # fewer log-odds than this may all lie in [0, 1] by chance; from here on they are taken for probabilities
 
 
 def as_logits(scores: ArrayLike, kind: Kind, k: int, columns: int) -> Floats:
-    """(n, K) float64 logits or log-probabilities from scores of `kind`.
+    """Turn scores of `kind` into logits or log-probabilities, (n, K) float64.
 
     Args:
         scores: (n, K); (n,), (n, 1) or (n, 2) where the fit was on one column. Any array-like, torch tensors too.
-        kind: what the fit was on.
+        kind: kind of the scores in the fit.
         k: number of classes.
-        columns: columns of the scores that the fit was on.
+        columns: number of columns of the scores in the fit.
 
     Raises:
-        InputError: another shape, or what cannot be of this kind.
+        InputError: the shape is another one, or the scores cannot be of this kind.
     """
     raw = array(scores)
     z = np.asarray(raw, np.float64)
@@ -59,18 +57,18 @@ def _refuse(fault: str, kind: Kind, shape: str) -> None:
 
 
 def _tolerance(dtype: np.dtype[Any]) -> float:
-    """How far a row of probabilities may sum from one."""
+    """Return how far the sum of a row of probabilities may be from one: float16 rounds each of them to 3 digits."""
     return 1e-4 if dtype.itemsize > 2 or dtype.kind != "f" else 1e-2
 
 
 def _probabilities(z: Array, tolerance: float) -> NDArray[np.bool_]:
-    """(n,) whether each row is a distribution."""
+    """Return whether each row is a distribution, (n,)."""
     inside = (z.min(axis=1) >= UNIT_LOW) & (z.max(axis=1) <= UNIT_HIGH)
     return np.asarray(inside & (np.abs(z.sum(axis=1) - 1) <= tolerance))
 
 
 def _fault(z: Floats, kind: Kind, tolerance: float) -> str:
-    """Why rows cannot be of this kind, or nothing."""
+    """Return why rows cannot be of this kind, or ""."""
     if not len(z):
         return ""
     bad = np.isnan(z).any(axis=1) | (z == np.inf).any(axis=1) | (z == -np.inf).all(axis=1)
@@ -91,7 +89,7 @@ def _fault(z: Floats, kind: Kind, tolerance: float) -> str:
 
 
 def _column_fault(z: Floats, kind: Kind) -> str:
-    """The same for one column: of the probability of class 1, its logarithm, or its log-odds."""
+    """Return why one column cannot hold the probability of class 1, its logarithm or its log-odds, or ""."""
     bad = np.isnan(z) | (np.isinf(z) & ~((z < 0) & (kind == "log_probabilities")))
     if bad.any():
         return f"row {int(bad.argmax())} is NaN or infinite"
@@ -102,8 +100,7 @@ def _column_fault(z: Floats, kind: Kind) -> str:
     return f"row {int(odd.argmax())} is {z[int(odd.argmax())]:.4g}" if odd.any() else ""
 
 
-# The shelf of scalers, what a fitted one is, and how one is put on the shelf.
-
+# The shelf, what a method receives and returns, and the scaler that users hold.
 
 Array = NDArray[np.float64]
 Parameters = dict[str, NDArray[Any]]
@@ -116,25 +113,26 @@ SCALERS = Shelf(
     first=("temperature", "focal_temperature", "vector"),
     flag="--method",
 )
-"""An entry is a function `(predictions, job, *, options) -> Fitted`, put here with the traits
+"""An entry is a function `(predictions, context, *, options) -> FittedParameters` with the traits
 
 map: the program `(o, parameters, logits (n, K)) -> log-probabilities (n, K)`, in the operations of `program`.
 steep: whether it has jumps, steep knots or 1 - p, so that float32 is off (by up to .07): runtimes work in float64
     (optional).
-form: its parameters by name, as `parameters.Form`.
+form: the form of each parameter, `store.Form` by name.
 search: a function of the options, whether settings are chosen by cross-validation (optional).
 preserves_accuracy: True where the predicted class of raw logits is kept; or a function of the options (optional).
+binary: whether it is for two classes only (optional).
+of_confidence: whether it can be fitted to confidences alone (optional).
 """
 
-
-TIED = 2  # units in the last place that rounding can make of one
+TIED = 2  # units in the last place by which rounding can separate equal probabilities
 
 
 def keep_first(out: NDArray[Any], first: NDArray[Any]) -> NDArray[Any]:
-    """In each row raise the class `first` just above others that rounding made equal to it, in place.
+    """Raise the class `first` of each row, in place, just above others that rounding made equal to it.
 
     Returns:
-        Rows in which another class is higher by more.
+        Indices of the rows in which another class is higher by more than rounding.
     """
     best = out.argmax(axis=1)
     rows = np.flatnonzero(best != first)
@@ -146,12 +144,15 @@ def keep_first(out: NDArray[Any], first: NDArray[Any]) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class FitContext:
-    """How a method is run: seed of everything random, whether anybody reads more than the parameters, and progress.
+    """Settings of one fit, which every method receives.
 
     Attributes:
+        seed: seed of everything random.
+        report: whether estimates, figures and notes are wanted, beside the parameters.
+        level: confidence level of intervals.
         step: called with (fraction of this fit, text) by methods that take seconds.
-        memory: what a fit to all rows found out about its own settings, for fits to parts of these rows.
-        rows: indices of this fit's rows among all rows, where it is a fit to a part.
+        memory: settings that a fit to all rows has chosen, for fits to parts of these rows.
+        rows: indices of this fit's rows among all rows, in a fit to a part of them.
     """
 
     seed: int = 0
@@ -164,7 +165,7 @@ class FitContext:
 
 @dataclass(frozen=True)
 class FittedParameters:
-    """What a method returns: parameters, and what there is to say about them."""
+    """Parameters that a method has fitted, with the estimates, notes, figures and tables about them."""
 
     parameters: Parameters
     estimates: Sequence[Estimate] = ()
@@ -175,7 +176,7 @@ class FittedParameters:
 
 
 def keeps_classes(choice: Choice) -> bool:
-    """Whether a method with its options keeps the predicted class of raw logits."""
+    """Return whether a method with its options keeps the predicted class of raw logits."""
     trait = choice.traits.get("preserves_accuracy")
     return bool(trait(choice.options)) if callable(trait) else bool(trait)
 
@@ -191,8 +192,8 @@ class Scaler:
     Attributes:
         spec: canonical spec of the method.
         k: number of classes.
-        classes: their names, or None.
         parameters: arrays by name.
+        classes: names of the classes, or None.
         metadata: how it was fitted (kind of scores and their columns, data, number of rows, version).
     """
 
@@ -213,17 +214,17 @@ class Scaler:
 
     @property
     def kind(self) -> Kind:
-        """What the scores were that it was fitted on, and are that it is called with."""
-        found: Kind = self.metadata.get("kind", "logits")
-        return found
+        """Kind of the scores that it was fitted on, and that it is called with."""
+        kind: Kind = self.metadata.get("kind", "logits")
+        return kind
 
     @property
     def columns(self) -> int:
-        """Columns of the scores that it was fitted on: 1 where two classes came as one column."""
+        """Number of columns of the scores that it was fitted on: 1 where two classes came as one column."""
         return int(self.metadata.get("columns", self.k))
 
     def __call__(self, scores: ArrayLike) -> Array:
-        """Calibrated log-probabilities of scores of the kind that the fit was on.
+        """Compute calibrated log-probabilities of scores of the kind that the fit was on.
 
         >>> calibcli.fit_scaler(logits, labels).scaler(logits[:5]).shape
         (5, 10)
@@ -232,15 +233,15 @@ class Scaler:
             scores: (n, K) of `kind`; (n,) where the fit was on one column. Array-like, torch tensors too.
 
         Returns:
-            (n, K) float64; of a tensor a tensor on its device, float32 unless it is float64, without a graph.
+            (n, K) float64. A tensor gives a tensor on its device, without a graph: float64 if it is, else float32.
 
         Raises:
-            InputError: another number of classes, or scores that cannot be of this kind.
+            InputError: the number of classes is another one, or the scores cannot be of this kind.
         """
         return self._as_given(scores, np.asarray)
 
     def predict_proba(self, scores: ArrayLike) -> Array:
-        """Calibrated probabilities (n, K) of what `__call__` takes, in the form that it returns.
+        """Compute calibrated probabilities (n, K); takes the scores, and returns the type, of `__call__`.
 
         >>> calibcli.fit_scaler(logits, labels).scaler.predict_proba(logits[:1]).sum().round(6).item()
         1.0
@@ -258,12 +259,12 @@ class Scaler:
         return cast(Array, like(out, scores))
 
     def _mapped(self, scores: ArrayLike) -> tuple[Array, Array]:
-        """What is returned, in float64, and the logits that it is of."""
+        """Return the calibrated log-probabilities in float64, and the logits they were computed from."""
         logits = as_logits(scores, self.kind, self.k, self.columns)
         return self.map(logits), logits
 
     def map(self, logits: NDArray[Any]) -> Array:
-        """Calibrated log-probabilities (n, K) of scores as `Predictions` hold them: logits or log-probabilities.
+        """Compute calibrated log-probabilities (n, K) of logits or log-probabilities, as `Predictions` hold them.
 
         >>> calibcli.fit_scaler(logits, labels).scaler.map(logits[:5]).shape
         (5, 10)
@@ -273,7 +274,7 @@ class Scaler:
 
 @dataclass(frozen=True, repr=False)
 class Fit(Numbers, FittedParameters):
-    """A scaler with the numbers, notes and figures of its fit; a mapping of its estimates: `fit["temperature"]`.
+    """A scaler with the estimates, notes and figures of its fit. It maps names to estimates: `fit["temperature"]`.
 
     >>> fit = calibcli.fit_scaler(logits, labels)
     >>> round(fit["temperature"].value, 2), fit.scaler.spec
@@ -283,12 +284,12 @@ class Fit(Numbers, FittedParameters):
     scaler: Scaler = field(kw_only=True)
 
     def predict_proba(self, scores: ArrayLike) -> Array:
-        """Calibrated probabilities (n, K) of scores of the kind and shape that the fit was on.
+        """Compute calibrated probabilities (n, K) of scores of the kind and shape that the fit was on.
 
         >>> calibcli.fit_scaler(logits, labels).predict_proba(logits).shape
         (997, 10)
 
         Raises:
-            InputError: another number of classes, or scores that cannot be of this kind.
+            InputError: the number of classes is another one, or the scores cannot be of this kind.
         """
         return self.scaler.predict_proba(scores)

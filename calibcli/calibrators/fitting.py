@@ -1,6 +1,4 @@
-"""Fit a scaler by its spec, cross-fit it over folds of the rows, apply it, and write calibrated scores block by
-block.
-"""
+"""Fit a scaler by its spec, cross-fit it over folds of the rows, apply it, and write calibrated scores."""
 
 from __future__ import annotations
 
@@ -24,13 +22,13 @@ from calibcli.core.files import atomic, known_suffix
 from calibcli.core.shelves import Choice
 from calibcli.scores.predictions import VERDICTS, ArrayScores, DerivedScores, Kind, PickedScores, Predictions, read
 
-# Subsets and folds of rows that stay on disk where the scores do.
+# Subsets and folds of rows. Scores that lie on disk stay there.
 
 Ints = NDArray[np.int64]
 
 
 def fold_of_rows(predictions: Predictions, folds: int, seed: int) -> Ints:
-    """(N,) fold of each row, balanced and random; rows of one group share a fold."""
+    """Assign each row to a fold, (N,), at random and evenly; rows of one group share a fold."""
     rng = np.random.default_rng(seed)
     if predictions.groups is not None:
         names, group = np.unique(predictions.groups, return_inverse=True)
@@ -39,14 +37,14 @@ def fold_of_rows(predictions: Predictions, folds: int, seed: int) -> Ints:
 
 
 def subset(predictions: Predictions, rows: Ints) -> Predictions:
-    """The given rows (increasing indices): copied where the scores lie in memory, read on demand where they do not."""
+    """Select rows by increasing indices. Scores in memory are copied; others are read when they are needed."""
     if isinstance(predictions.scores, ArrayScores):
         return predictions.take(rows)
     return predictions.with_rows(rows, PickedScores(predictions.scores, rows))
 
 
 def sample(predictions: Predictions, rows: int, seed: int = 0) -> Predictions:
-    """At most `rows` random rows, in memory."""
+    """Draw at most `rows` random rows into memory."""
     if predictions.n <= rows:
         return predictions
     chosen = np.sort(np.random.default_rng(seed).choice(predictions.n, rows, replace=False))
@@ -55,12 +53,13 @@ def sample(predictions: Predictions, rows: int, seed: int = 0) -> Predictions:
 
 @dataclass(frozen=True, eq=False)
 class FoldedScores(DerivedScores):
-    """Scores where each row goes through the scaler that was fitted without it."""
+    """Scores that map each row by the scaler that was fitted without it."""
 
     scalers: Sequence[Scaler]
     folds: Ints
 
     def read(self, start: int, stop: int) -> Array:
+        """Return the mapped rows from `start` to `stop`."""
         block, folds = read(self.inner, start, stop), self.folds[start:stop]
         out = np.empty(block.shape)
         for fold, scaler in enumerate(self.scalers):
@@ -71,19 +70,18 @@ class FoldedScores(DerivedScores):
 
 
 def raw_argmax(predictions: Predictions) -> Ints:
-    """(N,) predicted classes of the raw scores, the lowest index on ties."""
+    """Return the predicted class of the raw scores of each row, (N,); the lowest index on ties."""
     if predictions.predicted is not None:
         return predictions.predicted
     return np.concatenate([block.argmax(axis=1) for _, block in predictions.blocks()] or [np.empty(0, np.int64)])
 
 
-# Fit a scaler by its spec, cross-fit it, and apply it to predictions.
-
+# Fit, cross-fit and apply.
 
 LEAVES_OUT = {"beta", "gamma", "tempered", "plain", "uniform"}
-"""Parameters of maps that give nothing to a class that was left out (-inf)."""
+"""Parameters of the maps that keep a class that was left out (-inf) at probability 0."""
 KEPT = ("name", "value", "low", "high", "level", "unit", "n", "how", "reason")
-"""What a calibrator's file says of an estimate."""
+"""Fields of an estimate that are saved with a calibrator."""
 
 
 def fit(
@@ -106,11 +104,11 @@ def fit(
         report: False leaves out profiles, figures and comparisons that cost time (cross-fitting does).
         level: confidence level of intervals.
         progress: called with (fraction done, text).
-        memory, rows: as in `Job`.
+        memory, rows: as in `FitContext`.
 
     Raises:
-        UsageError: unknown method or option.
-        InputError: data that the method cannot be fitted to.
+        UsageError: the method or an option is unknown.
+        InputError: the method cannot be fitted to these data.
     """
     choice = SCALERS.choose(spec)
     if predictions.n == 0:
@@ -121,11 +119,13 @@ def fit(
     if predictions.top_only and choice.name not in (fits := applicable(2, top_only=True)):
         problem = f"{choice.name} needs the scores of every class, not the confidence alone"
         raise InputError(problem, f"choose among {', '.join(fits)} (--method)")
-    step = progress or (lambda fraction, text: None)
-    step(0.0, f"fitting {choice.spec}")
-    done = choice(predictions, FitContext(seed, report, level, step, {} if memory is None else memory, rows))
+    report_progress = progress or (lambda fraction, text: None)
+    report_progress(0.0, f"fitting {choice.spec}")
+    fitted = choice(
+        predictions, FitContext(seed, report, level, report_progress, {} if memory is None else memory, rows)
+    )
     classes = None if predictions.classes is None else tuple(map(str, predictions.classes))
-    about = {
+    metadata = {
         "n": predictions.n,
         "kind": predictions.kind,
         "columns": int(predictions.facts.get("columns", predictions.k)),
@@ -133,18 +133,18 @@ def fit(
         "source": predictions.source,
         "sha256": predictions.sha256,
         "version": __version__,
-        "estimates": [{key: getattr(e, key) for key in KEPT} for e in done.estimates if e.value is not None],
+        "estimates": [{key: getattr(e, key) for key in KEPT} for e in fitted.estimates if e.value is not None],
     }
-    scaler = Scaler(choice.spec, predictions.k, done.parameters, classes, about)
-    step(1.0, f"fitted {choice.spec}")
-    if not done.parameters.keys() <= {"beta", "gamma", "phi_first"}:  # T and gamma are estimates
-        facts, tables = shown(done.parameters, scaler.classes, scaler.k)
-        done = dataclasses.replace(done, tables=[*done.tables, *tables], facts={**done.facts, **facts})
-    return Fit(**vars(done), scaler=scaler)
+    scaler = Scaler(choice.spec, predictions.k, fitted.parameters, classes, metadata)
+    report_progress(1.0, f"fitted {choice.spec}")
+    if not fitted.parameters.keys() <= {"beta", "gamma", "phi_first"}:  # T and gamma are estimates
+        facts, tables = shown(fitted.parameters, scaler.classes, scaler.k)
+        fitted = dataclasses.replace(fitted, tables=[*fitted.tables, *tables], facts={**fitted.facts, **facts})
+    return Fit(**vars(fitted), scaler=scaler)
 
 
 def applicable(k: int, top_only: bool = False) -> list[str]:
-    """Names of the methods for k classes, or for confidences alone."""
+    """Return the names of the methods for k classes, or for confidences alone."""
     unfit = {"of_confidence"} if top_only else set()
     return [e.name for e in SCALERS if unfit <= e.traits.keys() and (k == 2 or not e.traits.get("binary"))]
 
@@ -158,16 +158,21 @@ def cross_fit(
     memory: dict[str, Any] | None = None,
     split_seed: int | None = None,
 ) -> Predictions:
-    """Out-of-fold predictions: every row mapped by the scaler that was fitted without its fold.
+    """Map every row by the scaler that was fitted without its fold: out-of-fold predictions.
 
     Settings that a method chooses by cross-validation (penalties) are chosen for each fold by the held-out NLL of the
-    other folds' rows, from one search over all rows: that of `memory`, where `fit` has left it there.
-    Accuracy-preserving methods keep the predicted class of the raw logits. `split_seed` is of the folds (default:
-    `seed`), `seed` of what is random in a fit.
+    other folds' rows. They come from one search over all rows, which `fit` may have left in `memory`.
+    Methods that preserve accuracy keep the predicted class of the raw logits.
+
+    Args:
+        spec, predictions, progress, memory: as in `fit`.
+        folds: number of folds.
+        seed: of what is random in a fit.
+        split_seed: of the folds (default: `seed`).
 
     Raises:
-        UsageError: fewer than 2 folds.
-        InputError: fewer rows than folds.
+        UsageError: there are fewer than 2 folds.
+        InputError: there are fewer rows, or groups, than folds.
     """
     folds_of = _fold_of_rows(predictions, folds, seed if split_seed is None else split_seed)
     memory = {} if memory is None else memory
@@ -178,9 +183,11 @@ def cross_fit(
     scalers = []
     for fold in range(folds):
         rows = np.flatnonzero(folds_of != fold)
-        here = part(progress, first + fold, first + folds, f"{spec}: fold {fold + 1} of {folds}")
-        done = fit(spec, subset(predictions, rows), seed=seed, report=False, progress=here, memory=memory, rows=rows)
-        scalers.append(done.scaler)
+        fold_progress = part(progress, first + fold, first + folds, f"{spec}: fold {fold + 1} of {folds}")
+        fitted = fit(
+            spec, subset(predictions, rows), seed=seed, report=False, progress=fold_progress, memory=memory, rows=rows
+        )
+        scalers.append(fitted.scaler)
     return dataclasses.replace(
         predictions,
         scores=FoldedScores(predictions.scores, scalers, folds_of),
@@ -190,7 +197,7 @@ def cross_fit(
 
 
 def apply(scaler: Scaler, predictions: Predictions) -> Predictions:
-    """The same rows through the scaler, block by block when they are read.
+    """Map rows by the scaler, block by block when they are read.
 
     Raises:
         InputError: the classes do not match.
@@ -203,8 +210,10 @@ def apply(scaler: Scaler, predictions: Predictions) -> Predictions:
 def _refuse_varying(choice: Choice, predictions: Predictions) -> None:
     """Refuse a map of each class by itself where rows have different numbers of classes.
 
+    Such a map would give a probability to choices that a question does not have.
+
     Raises:
-        InputError: questions with different numbers of choices: those that one has not would get a probability.
+        InputError: the questions have different numbers of choices.
     """
     if predictions.facts.get("choices_vary") and not keeps_classes(choice):
         fits = [e.name for e in SCALERS if keeps_classes(SCALERS.choose(e.name))]
@@ -215,7 +224,11 @@ def _refuse_varying(choice: Choice, predictions: Predictions) -> None:
 
 
 def _kind(scaler: Scaler, predictions: Predictions) -> Kind:
-    """What mapped scores are. T and γ leave out what was left out (-inf); others make a claim of a probability of 0."""
+    """Return the kind of the mapped scores.
+
+    A class at -inf was left out of logits, and has probability 0 in log-probabilities. Only maps by T and γ keep it
+    left out.
+    """
     left_out = predictions.kind == "logits" and scaler.parameters.keys() <= LEAVES_OUT
     return "logits" if left_out else "log_probabilities"
 
@@ -224,7 +237,7 @@ def check_classes(scaler: Scaler, predictions: Predictions) -> None:
     """Refuse predictions whose classes are not those of the calibrator.
 
     Raises:
-        InputError: another number of classes, other names, or the same names in another order.
+        InputError: the classes differ in number, names or order.
     """
     _refuse_varying(scaler.choice, predictions)
     fix = "fit a calibrator on outputs of this model"
@@ -248,11 +261,13 @@ def check_classes(scaler: Scaler, predictions: Predictions) -> None:
 
 
 def same_order(scaler: Scaler, classes: Sequence[Any], source: str) -> None:
-    """Refuse the names of the calibrator's classes in another order; no names, and others, say nothing, unless --event
-    changed the order of the calibrator's own.
+    """Refuse the names of the calibrator's classes in another order.
+
+    Without names, or with entirely other ones, the order is unknown. That is refused only where --event has exchanged
+    the two classes of the calibrator.
 
     Raises:
-        InputError: they are.
+        InputError: the order is another one, or may be.
     """
     names = [str(c) for c in classes]
     if scaler.classes is None or names == [*scaler.classes]:
@@ -274,11 +289,11 @@ def same_order(scaler: Scaler, classes: Sequence[Any], source: str) -> None:
     )
 
 
-def part(progress: Progress | None, done: int, of: int, what: str = "") -> Progress | None:
-    """The progress of one of several equal parts, `done` of which are behind."""
+def part(progress: Progress | None, done: int, parts: int, label: str = "") -> Progress | None:
+    """Return the progress function of one of several equal parts, `done` of which are complete."""
     if progress is None:
         return None
-    return lambda fraction, text: progress((done + min(fraction, 1.0)) / (of + 1e-9), what or text)
+    return lambda fraction, text: progress((done + min(fraction, 1.0)) / (parts + 1e-9), label or text)
 
 
 def _fold_of_rows(predictions: Predictions, folds: int, seed: int) -> Ints:
@@ -286,27 +301,26 @@ def _fold_of_rows(predictions: Predictions, folds: int, seed: int) -> Ints:
         raise UsageError(f"{folds} fold{'' if folds == 1 else 's'}", "pass 2 folds or more")
     result = fold_of_rows(predictions, folds, seed)
     if len(np.unique(result)) < folds:
-        what = f"{predictions.n} rows"
+        rows = f"{predictions.n} rows"
         if predictions.groups is not None:
-            what += f" in {len(np.unique(predictions.groups))} groups"
-        raise InputError(f"{what} cannot be split into {folds} folds", "pass more rows or groups, or fewer folds")
+            rows += f" in {len(np.unique(predictions.groups))} groups"
+        raise InputError(f"{rows} cannot be split into {folds} folds", "pass more rows or groups, or fewer folds")
     return result
 
 
-# Calibrated scores written block by block, so that memory does not grow with the file.
-
+# Calibrated scores are written block by block, so that memory does not grow with the file.
 
 SUFFIXES = (".npz", ".npy", ".csv")
 
 
 @dataclass(frozen=True)
 class WrittenRows:
-    """What happened to rows on the way to a file.
+    """Counts of rows that changed on the way to a file.
 
     Attributes:
         changed: rows whose predicted class differs from that of the raw scores.
-        raised: rows with a probability below the smallest number of the file's type, which stands in for it: 0 would
-            make the NLL infinite.
+        raised: rows with a probability below the smallest number of the file's type. That number is written in its
+            place, as 0 would make the NLL infinite.
     """
 
     changed: int
@@ -336,7 +350,7 @@ def stream(
 
     Raises:
         InputError: the classes do not match.
-        UsageError: the path cannot be written.
+        UsageError: the path cannot be written, or logits are asked of confidences alone.
     """
     check_classes(scaler, predictions)
     if predictions.top_only and not probabilities:
@@ -365,7 +379,7 @@ def stream(
 
 
 def _columns(predictions: Predictions) -> dict[str, NDArray[Any]]:
-    """What belongs to the rows, by name."""
+    """Return the arrays that belong to the rows, by name."""
     arrays: dict[str, NDArray[Any] | None] = {
         "correct" if predictions.top_only else "labels": predictions.labels
         if predictions.facts.get("labelled", True)
@@ -406,7 +420,7 @@ def _writing(path: Path, name: str, predictions: Predictions, dtype: np.dtype[An
 def array_file(
     path: Path, suffix: str, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], beside: Mapping[str, NDArray[Any]]
 ) -> Iterator[IO[bytes]]:
-    """An `.npz` (with the arrays `beside`) or `.npy` file, open where rows of the array `name` are to be written."""
+    """Open an `.npz` (with the arrays `beside`) or `.npy` file for writing the rows of the array `name`."""
     file: IO[bytes]
     with contextlib.ExitStack() as stack:
         if suffix == ".npz":
@@ -424,12 +438,12 @@ def array_file(
 
 
 def put(file: IO[bytes], block: NDArray[Any], dtype: np.dtype[Any]) -> None:
-    """Further rows of an array in a binary file, least byte first."""
+    """Append rows of an array to a binary file, little-endian."""
     file.write(np.ascontiguousarray(block, dtype.newbyteorder("<")).tobytes())
 
 
 def _suffixes(predictions: Predictions) -> list[str]:
-    """What the score columns are called after: their classes, or their numbers where names are missing or numbers."""
+    """Return the suffixes of the score columns: names of classes, or indices where names are missing or numeric."""
     names = [str(name) for name in predictions.classes or ()]
     return names if names and not any(name.isdigit() for name in names) else [str(i) for i in range(predictions.k)]
 

@@ -1,4 +1,4 @@
-"""Focal temperature scaling, φ_γ(softmax(z / T)) (Komisarenko & Kull 2024), and φ_γ alone."""
+"""Focal temperature scaling, φ_γ(softmax(z / T)), and the map φ_γ alone (Komisarenko & Kull 2024)."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from calibcli.scores.predictions import Predictions
 
 Order = Literal["T-phi", "phi-T"]
 GAMMAS = (-1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0, 3.0, 5.0)  # Komisarenko & Kull 2024
-PROFILE = 100_000  # logits: the profile, the figures and the comparison use at most this many
-EXACT = 4_000_000  # logits: the optimum itself uses at most this many
-ANY = f"both ends would be those of gamma's range, {LOW:g} to {HIGH:g}, which these groups do not narrow"
+PROFILE = 100_000  # most logits (rows times classes) for the profile, the figures and the comparison
+EXACT = 4_000_000  # most logits for the optimum itself
+CONFINED = f"both ends would be those of gamma's range, {LOW:g} to {HIGH:g}, which these groups do not narrow"
 
 
 def focal_tempered(o: Operations, given: Parameters, z: Any) -> Any:
-    """φ_γ(softmax(z / T)), or softmax(ln φ_γ(softmax z) / T)."""
+    """Compute φ_γ(softmax(z / T)), or with `phi_first` softmax(ln φ_γ(softmax z) / T)."""
     gamma = float(given["gamma"])
     if float(given["beta"]) == 0:
         return scaled(o, given, z)
@@ -43,25 +43,26 @@ def focal_tempered(o: Operations, given: Parameters, z: Any) -> Any:
 
 
 def log_h(o: Operations, gamma: float, z: Any) -> Any:
-    """ln h = L - γ M - ln(1 + γ s) with L = ln q, M = ln(1 - q), s = -q ln q / (1 - q); γ = 0 changes nothing.
+    """Compute ln h = L - γ M - ln(1 + γ s), with L = ln q, M = ln(1 - q), s = -q ln q / (1 - q).
 
-    `links.focal_map` has the formula, its source, and why small 1 - q takes a series.
+    γ = 0 changes nothing. `scores.likelihood.focal_map` has the formula, its source, and why small 1 - q needs a
+    series.
     """
     if gamma == 0:
         return z
     log_q, log_rest = o.log_both(z)
     log_rest = o.most(log_rest, -FAR)
     x, q = o.exp(log_rest), o.exp(log_q)
-    some = q > 0.0
+    positive = q > 0.0
     if gamma > 0:
-        near = x * (x * (x * (x * (1 / 5) + 1 / 4) + 1 / 3) + 1 / 2) + 1.0
-        ratio = o.where(x < 1e-3, near, (0.0 - log_q) / o.most(x, 1e-300))
-        slope = o.log1p(o.where(some, q * ratio, 0.0) * gamma)
+        near_one = x * (x * (x * (x * (1 / 5) + 1 / 4) + 1 / 3) + 1 / 2) + 1.0
+        ratio = o.where(x < 1e-3, near_one, (0.0 - log_q) / o.most(x, 1e-300))
+        slope = o.log1p(o.where(positive, q * ratio, 0.0) * gamma)
     else:
         series = x * (1 / 72)
         for n in range(7, 0, -1):
             series = x * (series + 1 / (n * (n + 1)))
-        direct = o.where(some, q * log_q / o.most(x, 1e-300), 0.0) + 1.0
+        direct = o.where(positive, q * log_q / o.most(x, 1e-300), 0.0) + 1.0
         factor = (1 + gamma) - o.where(x < 1e-2, series, direct) * gamma
         slope = o.where(factor > 0.0, o.log(factor), log_rest - math.log(2.0))  # γ = -1 where 1 - q underflows
     return log_q - log_rest * gamma - slope
@@ -70,7 +71,7 @@ def log_h(o: Operations, gamma: float, z: Any) -> Any:
 @SCALERS.add(preserves_accuracy=True, map=focal_tempered, form=temperature_form(gamma=True), steep=True)
 def focal_temperature(
     predictions: Predictions,
-    job: FitContext,
+    context: FitContext,
     *,
     objective: Literal["nll", "ece", "adaece", "brier"] = "nll",
     grid: Literal["komisarenko"] | None = None,
@@ -90,61 +91,61 @@ def focal_temperature(
     """
     plain = fit_beta(block_source(predictions))
     if plain.status != "ok":
-        done = degenerate(plain)
+        fitted = degenerate(plain)
         reason = f"{plain.status}: not identified" if gamma is None else ""
-        said = Estimate(name="gamma", value=gamma, reason=reason, n=predictions.n)
-        parameters = {**done.parameters, "gamma": np.array(gamma or 0.0)}
-        return replace(done, parameters=parameters, estimates=[*done.estimates, said])
+        gamma_estimate = Estimate(name="gamma", value=gamma, reason=reason, n=predictions.n)
+        parameters = {**fitted.parameters, "gamma": np.array(gamma or 0.0)}
+        return replace(fitted, parameters=parameters, estimates=[*fitted.estimates, gamma_estimate])
     if order == "phi-T":
         return _phi_first(predictions, objective, grid, gamma)
     if grid is not None or objective != "nll":
         return _by_grid(predictions, objective, bins, GAMMAS if gamma is None else (gamma,))
     if gamma is not None:
-        return _of_gamma(predictions, job, plain, gamma)
-    return _continuous(predictions, job, plain)
+        return _of_gamma(predictions, context, plain, gamma)
+    return _continuous(predictions, context, plain)
 
 
 @SCALERS.add(preserves_accuracy=True, map=focal_tempered, form=temperature_form(gamma=True), steep=True)
-def focal(predictions: Predictions, job: FitContext) -> FittedParameters:
+def focal(predictions: Predictions, context: FitContext) -> FittedParameters:
     """The focal calibration map alone, φ_γ(softmax z): γ in [-0.5, 5] by NLL, T = 1 (Komisarenko & Kull 2024).
 
     >>> calibcli.fit_scaler(logits, labels, "focal")["gamma"].value
     -0.5
     """
-    rows = sample(predictions, max(2000, EXACT // predictions.k), job.seed)
+    rows = sample(predictions, max(2000, EXACT // predictions.k), context.seed)
     surface = Surface(rows.logits, rows.labels, rows.weights)
     values = np.array([surface.values(0.0, [g])[0] for g in focal_likelihood.GRID])
     at = int(values.argmin())
     low, high = focal_likelihood.GRID[max(at - 1, 0)], focal_likelihood.GRID[min(at + 1, len(values) - 1)]
     gamma = root(lambda g: surface.gradient(0.0, g)[2], float(low), float(high), 1e-10)
     nll = surface.values(0.0, [gamma])[0]
-    se, width, lacking = _sandwich(surface, rows, Point(gamma, 0.0, nll, 0.0, 0.0), 1, job.level)
+    se, width, lacking = _sandwich(surface, rows, Point(gamma, 0.0, nll, 0.0, 0.0), 1, context.level)
     reason = _bound(gamma) or lacking
     ends: dict[str, float] = {} if reason else {"low": gamma - width, "high": gamma + width, "se": se}
     how = f"minimises NLL over [{LOW:g}, {HIGH:g}] at T = 1; interval: sandwich variance{_of(rows, predictions)}"
-    estimate = Estimate(name="gamma", value=gamma, **ends, level=job.level, n=rows.n, how=how, reason=reason)  # type: ignore[arg-type]
+    estimate = Estimate(name="gamma", value=gamma, **ends, level=context.level, n=rows.n, how=how, reason=reason)  # type: ignore[arg-type]
     notes = [f"focal: gamma = {gamma:g} is at the end of its range [{LOW:g}, {HIGH:g}]"] if _bound(gamma) else []
     return FittedParameters({"beta": np.array(1.0), "gamma": np.array(gamma)}, [estimate], notes, facts={"nll": nll})
 
 
-def _of_gamma(predictions: Predictions, job: FitContext, plain: BetaFit, gamma: float) -> FittedParameters:
-    """T by NLL at one γ; interval symmetric in ln T."""
-    rows = sample(predictions, max(2000, EXACT // predictions.k), job.seed)
+def _of_gamma(predictions: Predictions, context: FitContext, plain: BetaFit, gamma: float) -> FittedParameters:
+    """Fit T by NLL at a given γ, with an interval symmetric in ln T."""
+    rows = sample(predictions, max(2000, EXACT // predictions.k), context.seed)
     surface = Surface(rows.logits, rows.labels, rows.weights)
     at = surface.best(gamma, math.log(plain.beta))
     how = f"minimises NLL over T > 0 at gamma = {gamma:g}; interval: sandwich variance of ln T{_of(rows, predictions)}"
     t, ends = at.temperature, dict[str, float]()
-    se, width, lacking = _sandwich(surface, rows, at, 0, job.level)
+    se, width, lacking = _sandwich(surface, rows, at, 0, context.level)
     if not lacking:
         ends = {"low": t * math.exp(-width), "high": t * math.exp(width), "se": t * se}
-    estimate = Estimate(name="temperature", value=t, **ends, level=job.level, n=rows.n, how=how, reason=lacking)  # type: ignore[arg-type]
+    estimate = Estimate(name="temperature", value=t, **ends, level=context.level, n=rows.n, how=how, reason=lacking)  # type: ignore[arg-type]
     parameters: Parameters = {"beta": np.array(math.exp(at.u)), "gamma": np.array(gamma)}
     given = Estimate(name="gamma", value=gamma, n=rows.n, how="as given", reason="it is given")
     return FittedParameters(parameters, [estimate, given], facts={**facts(plain), "nll": at.nll})
 
 
 def _sandwich(surface: Surface, rows: Predictions, at: Point, which: int, level: float) -> tuple[float, float, str]:
-    """Standard error of ln β (0) or γ (1) where the other is held, half an interval's width, and why there is none."""
+    """Return the standard error of ln β (0) or γ (1) with the other fixed, the half-width, and why there is none."""
     h = surface.hessian(at)[which, which]
     score = _rows(surface.scores(at.u, at.gamma)[1][:, which], rows)
     se = score.se / h if h > 0 else math.nan
@@ -153,7 +154,7 @@ def _sandwich(surface: Surface, rows: Predictions, at: Point, which: int, level:
 
 
 def _rows(values: Array, of: Predictions) -> WeightedMean:
-    """(N,) values as a mean over rows of these weights and groups."""
+    """Take values (N,) as a mean over rows, with their weights and groups."""
     return WeightedMean(values, of.weights, of.weight_kind == "count", of.groups)
 
 
@@ -161,47 +162,47 @@ def _bound(gamma: float) -> str:
     return f"bound: gamma is at the end of the range [{LOW:g}, {HIGH:g}]" if gamma in (LOW, HIGH) else ""
 
 
-def _continuous(predictions: Predictions, job: FitContext, plain: BetaFit) -> FittedParameters:
-    """(T, γ) by NLL, with the ridge around it."""
-    exact = sample(predictions, max(2000, EXACT // predictions.k), job.seed)
-    few = sample(exact, max(1000, PROFILE // predictions.k), job.seed)
+def _continuous(predictions: Predictions, context: FitContext, plain: BetaFit) -> FittedParameters:
+    """Fit (T, γ) by NLL, and look at the ridge around the optimum."""
+    exact = sample(predictions, max(2000, EXACT // predictions.k), context.seed)
+    few = sample(exact, max(1000, PROFILE // predictions.k), context.seed)
     surface = Surface(few.logits, few.labels, few.weights)
     start = math.log(plain.beta)
-    points = surface.profile(focal_likelihood.GRID if job.report else focal_likelihood.STARTS, start)
+    points = surface.profile(focal_likelihood.GRID if context.report else focal_likelihood.STARTS, start)
     best = surface.optimum(points, tie=1e-9)
     if exact.n > few.n:
         best = focal_likelihood.polish(Surface(exact.logits, exact.labels, exact.weights), surface, best)
     parameters: Parameters = {"beta": np.array(math.exp(best.u)), "gamma": np.array(best.gamma)}
-    if not job.report:
+    if not context.report:
         return FittedParameters(parameters)
     at = surface.best(best.gamma, best.u)
     points = sorted([*points, at], key=lambda p: p.gamma)
     spread = focal_likelihood.spread_at(surface, at, lambda values: units_of(few, values))
-    known = Information.of(few, math.exp(at.u), job.level)
+    known = Information.of(few, math.exp(at.u), context.level)
     rise = known.rise(spread, 1)
     limit = min(p.nll for p in points) + rise
     sets = focal_likelihood.acceptable(points, limit)
     c = spread.covariance
     correlation = -c[0, 1] / math.sqrt(c[0, 0] * c[1, 1])  # of T, so the sign of ln β turns
-    gain = _gain(few, job.seed, best)
-    margin = math.inf if gain.lacking else student_quantile((1 + job.level) / 2, gain.units - 1) * gain.se
+    gain = _gain(few, context.seed, best)
+    margin = math.inf if gain.lacking else student_quantile((1 + context.level) / 2, gain.units - 1) * gain.se
     notes = _notes(best, sets, gain.value, margin, rise * few.n)
-    of = _of(few, predictions)
+    subset_note = _of(few, predictions)
     at_bounds = _ends_at_bounds(surface, few, points, sets, known)
     how = "NLL of temperature scaling minus NLL of focal temperature scaling, rows of 5 held-out folds, paired"
-    ends = {"low": gain.value - margin, "high": gain.value + margin, "level": job.level, "se": gain.se}
-    shown = {"reason": gain.lacking} if gain.lacking else ends
+    ends = {"low": gain.value - margin, "high": gain.value + margin, "level": context.level, "se": gain.se}
+    interval = {"reason": gain.lacking} if gain.lacking else ends
     estimates = [
-        _temperature(surface, best, at, spread, known, few.n, correlation, of, at_bounds),
-        _gamma(best, sets, known, rise, few.n, correlation, of),
-        Estimate(name="focal_gain", value=gain.value, **shown, n=few.n, unit="nats", how=how + of),
+        _temperature(surface, best, at, spread, known, few.n, correlation, subset_note, at_bounds),
+        _gamma(best, sets, known, rise, few.n, correlation, subset_note),
+        Estimate(name="focal_gain", value=gain.value, **interval, n=few.n, unit="nats", how=how + subset_note),
     ]
     plots = [
         focal_likelihood.profile(points, at, limit, few.n),
         focal_likelihood.heat(surface, points, at, limit, few.n),
     ]
-    about = {**facts(plain), "plain T": plain.temperature, "recommended": _choice(gain.value, margin)}
-    return FittedParameters(parameters, estimates, notes, plots, facts=about)
+    details = {**facts(plain), "plain T": plain.temperature, "recommended": _choice(gain.value, margin)}
+    return FittedParameters(parameters, estimates, notes, plots, facts=details)
 
 
 def _temperature(
@@ -215,10 +216,10 @@ def _temperature(
     of: str,
     at_bounds: Sequence[float],
 ) -> Estimate:
-    """T with its interval: profile likelihood over γ, its limit widened to the sandwich variance of ln T.
+    """Estimate T by profile likelihood over γ, with the limit widened to the sandwich variance of ln T.
 
     Args:
-        at_bounds: ends of ln β where γ is at a bound that its set holds, which the interval then holds, too.
+        at_bounds: ends of ln β with γ at a bound that its confidence set includes; the interval covers them, too.
     """
     detail: dict[str, Cell] = {"correlation with gamma": correlation, f"effective {known.what}": known.units}
     low, high, reason = None, None, known.lacking
@@ -227,10 +228,10 @@ def _temperature(
     elif not reason:
         first, last = focal_likelihood.reach(surface, at, known.rise(spread, 0))
         first, last = min(first, *at_bounds, first), max(last, *at_bounds, last)
-        shift = best.u - at.u  # the optimum of more rows than the ridge was looked at on
+        shift = best.u - at.u  # `best` was fitted on more rows than the ridge
         low, high = math.exp(-(last + shift)), math.exp(-(first + shift))  # 0, or infinite, where the NLL stays low
         if known.what == "groups" and focal_likelihood.confined(surface, (first, last)):
-            low, high, reason = None, None, ANY
+            low, high, reason = None, None, CONFINED
         elif not math.isfinite(high):
             low, high, reason = low or None, None, "the NLL does not rise far enough along the ridge of T and gamma"
     return Estimate(
@@ -255,10 +256,11 @@ def _ends_at_bounds(
     sets: Sequence[tuple[float, float]],
     known: Information,
 ) -> list[float]:
-    """Ends of ln β given γ at a bound of its range, for each bound that the set of γ holds.
+    """Return the ends of ln β with γ at a bound of its range, for each bound that the confidence set of γ includes.
 
-    Where the true γ is at a bound and the fitted one is not, twice the rise of the NLL at the true T is partly a χ² of
-    two degrees of freedom (Self & Liang 1987), and the profile's limit of one degree is too low; given γ it is one.
+    Where the true γ is at a bound and the fitted one is not, twice the rise of the NLL at the true T is partly a χ²
+    with two degrees of freedom (Self & Liang 1987), and the profile's limit, for one degree, is too low. With γ fixed
+    there is one degree.
     """
     ends = []
     for bound, point, end in ((LOW, points[0], sets[0][0]), (HIGH, points[-1], sets[-1][1])):
@@ -292,15 +294,15 @@ def _gamma(
 
 
 def _notes(best: Point, sets: Sequence[tuple[float, float]], gain: float, margin: float, rise: float) -> list[str]:
-    fine = f"gamma from {sets[0][0]:.2f} to {sets[-1][1]:.2f} fits as well as the best"
-    notes = [f"{fine} (NLL within {rise:.3g}/n): T and gamma trade off"]
+    gamma_range = f"gamma from {sets[0][0]:.2f} to {sets[-1][1]:.2f} fits as well as the best"
+    notes = [f"{gamma_range} (NLL within {rise:.3g}/n): T and gamma trade off"]
     if best.gamma in (LOW, HIGH):
         notes.append(f"gamma = {best.gamma:g} is at the end of its range [{LOW:g}, {HIGH:g}]")
     if _choice(gain, margin) == "temperature":
-        about = f" ± {margin:.2g}" if math.isfinite(margin) else ""
+        interval = f" ± {margin:.2g}" if math.isfinite(margin) else ""
         notes.append(
-            f"plain temperature is recommended: on held-out rows gamma saves {gain:.2g}{about} nats, "
-            "which is not told from nothing"
+            f"plain temperature is recommended: on held-out rows gamma saves {gain:.2g}{interval} nats, "
+            "which is not distinguishable from zero"
         )
     return notes
 
@@ -310,7 +312,7 @@ def _choice(gain: float, margin: float) -> str:
 
 
 def _gain(rows: Predictions, seed: int, best: Point) -> WeightedMean:
-    """Held-out NLL of temperature minus that of focal temperature, 5 folds, paired, row by row."""
+    """Compute the held-out NLL of temperature minus that of focal temperature, in 5 folds, row by row."""
     folds = fold_of_rows(rows, min(5, rows.n), seed)
     gains = np.zeros(rows.n)
     for fold in range(int(folds.max()) + 1):
@@ -328,7 +330,7 @@ def _gain(rows: Predictions, seed: int, best: Point) -> WeightedMean:
 
 
 def _phi_first(predictions: Predictions, objective: str, grid: str | None, one: float | None) -> FittedParameters:
-    """softmax(ln φ_γ(softmax z) / T): for each γ an exact temperature fit, γ on a fine grid."""
+    """Fit softmax(ln φ_γ(softmax z) / T): an exact fit of the temperature for each γ of a fine grid."""
     if objective != "nll" or grid:
         raise UsageError("order=phi-T is fitted by NLL only", "drop objective= and grid=")
     gammas = np.arange(-10, 101) / 20 if one is None else np.array([one])
@@ -339,8 +341,8 @@ def _phi_first(predictions: Predictions, objective: str, grid: str | None, one: 
         fits.append(fit_beta(z, rows.labels, rows.weights))
         values.append(float(np.average(nll_rows(z, rows.labels, fits[-1].usable), weights=rows.weights)))
     at = int(np.argmin(values))
-    search_ = "in steps of 0.05" if one is None else "as given"
-    how = f"minimises NLL, gamma {search_}, phi before temperature{_of(rows, predictions)}"
+    search = "in steps of 0.05" if one is None else "as given"
+    how = f"minimises NLL, gamma {search}, phi before temperature{_of(rows, predictions)}"
     reason, gamma = "no interval is computed for this order", float(gammas[at])
     given = {"beta": fits[at].usable, "gamma": gamma, "phi_first": 1.0}
     estimates = _without_intervals(fits[at].temperature, gamma, rows.n, how, reason)
@@ -353,10 +355,10 @@ def _without_intervals(t: float, gamma: float, n: int, how: str, reason: str) ->
 
 
 def _by_grid(predictions: Predictions, objective: str, bins: int, gammas: Sequence[float]) -> FittedParameters:
-    """The public grid of T x γ, first minimum in the order T, then γ."""
+    """Search the published grid of T x γ for the first minimum, in the order T, then γ."""
     rows = sample(predictions, max(2000, PROFILE // predictions.k))
     surface = Surface(rows.logits, rows.labels, rows.weights)
-    error = temperature.Error(rows, objective, bins)
+    error = temperature.BinnedObjective(rows, objective, bins)
     temperatures = GRIDS["komisarenko"]
     table = np.empty((len(temperatures), len(gammas)))
     for row, t in enumerate(temperatures.tolist()):

@@ -1,6 +1,4 @@
-"""The likelihood of focal temperature scaling over (T, γ): its profile, its maximum and the set around it, with
-figures.
-"""
+"""The NLL of focal temperature scaling over (T, γ): profile, minimum, the confidence set around it, and figures."""
 
 from __future__ import annotations
 
@@ -13,25 +11,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibcli.calibrators.calibrator import Array
-from calibcli.calibrators.temperature import FEWEST, effective_units, per_unit
+from calibcli.calibrators.temperature import FEWEST, effective_units, per_unit, too_few
 from calibcli.core.figure_data import Curve, Plot
 from calibcli.core.statistics import bisect, effective_rows, normal_quantile, root, student_quantile
 from calibcli.scores.likelihood.focal_map import Shifted, focal_rows
 from calibcli.scores.predictions import Predictions
 
-# The NLL of focal temperature scaling over (T, γ): best T for a γ, profile over γ, optimum, and its neighbourhood.
-#
 # T and γ trade off along a ridge, T*(γ) nearly linear in γ, on which the NLL is flat and may have several minima.
 
 LOW, HIGH = -0.5, 5.0  # search range of γ
-GRID = np.arange(-2, 21) / 4  # of the profile: -0.5, -0.25, ..., 5
-STARTS = np.array([-0.5, 0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0])  # of a quick fit
-REACH = math.log(1e6)  # |ln β| beyond the spread of the scores at which T is at a bound
+GRID = np.arange(-2, 21) / 4  # γ of the profile: -0.5, -0.25, ..., 5
+STARTS = np.array([-0.5, 0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0])  # γ of a fit without a report
+REACH = math.log(1e6)  # change of ln β at which the search for T ends: T is then at a bound
 
 
 @dataclass(frozen=True)
 class Point:
-    """A place on the surface: γ, u = ln β, mean NLL there, its derivative in γ, and its second derivative in u."""
+    """A point of the surface: γ, u = ln β, the mean NLL, its derivative in γ, and its second derivative in u."""
 
     gamma: float
     u: float
@@ -59,13 +55,13 @@ class Surface:
         self.n = len(labels)
 
     def gradient(self, u: float, gamma: float) -> tuple[float, float, float]:
-        """NLL, dNLL/du, dNLL/dγ."""
+        """Return NLL, dNLL/du and dNLL/dγ."""
         beta = math.exp(u)
         rows = focal_rows(self.data, beta, [gamma])[0]
         return self._mean(rows.nll), beta * self._mean(rows.d_beta), self._mean(rows.d_gamma)
 
     def hessian(self, at: Point, step: float = 1e-4) -> Array:
-        """Second derivatives in (u, γ), (2, 2), from differences of the gradient."""
+        """Compute second derivatives in (u, γ), (2, 2), from differences of the gradient."""
         h = np.empty((2, 2))
         for column, (du, dg) in enumerate(np.eye(2) * step):
             above, below = (np.array(self.gradient(at.u + s * du, at.gamma + s * dg)[1:]) for s in (1, -1))
@@ -73,26 +69,30 @@ class Surface:
         return (h + h.T) / 2
 
     def values(self, u: float, gammas: Sequence[float]) -> list[float]:
-        """NLL at one u and several γ."""
+        """Return the NLL at one u and several γ."""
         return [self._mean(rows.nll) for rows in focal_rows(self.data, math.exp(u), gammas, gradient=False)]
 
     def confidence(self, u: float, gamma: float) -> Array:
-        """(N,) top probability."""
+        """Return the top probability of each row, (N,)."""
         return focal_rows(self.data, math.exp(u), [gamma], gradient=False)[0].confidence
 
     def scores(self, u: float, gamma: float) -> tuple[Array, Array]:
-        """Per-row NLL (N,) and gradient in (u, γ) (N, 2)."""
+        """Return the NLL (N,) and the gradient in (u, γ) (N, 2) of each row."""
         beta = math.exp(u)
         rows = focal_rows(self.data, beta, [gamma])[0]
         return rows.nll, np.stack([beta * rows.d_beta, rows.d_gamma], axis=1)
 
     def best(self, gamma: float, start: float, tolerance: float = 1e-12, curvature: float = 0.0) -> Point:
-        """Best u at this γ: secant steps on dNLL/du inside a bracket that grows from `start` (`curvature`: a guess)."""
-        last: dict[float, tuple[float, float]] = {}
+        """Find the best u at this γ, by secant steps on dNLL/du in a bracket that grows from `start`.
+
+        Args:
+            curvature: a guess of the second derivative in u; 0 is none.
+        """
+        known: dict[float, tuple[float, float]] = {}
 
         def slope(u: float) -> float:
             value, d_u, d_gamma = self.gradient(u, gamma)
-            last[u] = (value, d_gamma)
+            known[u] = (value, d_gamma)
             return d_u
 
         u, step = start, 0.05
@@ -106,43 +106,43 @@ class Surface:
             if low > -math.inf and high < math.inf and curvature <= 0:
                 curvature = (f_high - f_low) / (high - low)
             move = -f / curvature if curvature > 0 else math.copysign(step, -f)
-            following = u + move
-            if not low < following < high:
-                following = 0.5 * (low + high)
-            if abs(following - start) > REACH:
+            next_u = u + move
+            if not low < next_u < high:
+                next_u = 0.5 * (low + high)
+            if abs(next_u - start) > REACH:
                 break
-            g = slope(following)
-            moved = following - u
+            g = slope(next_u)
+            moved = next_u - u
             secant = (g - f) / moved if moved else 0.0
             curvature = secant if secant > 0 else 0.0
             step *= 3
-            u, f = following, g
+            u, f = next_u, g
             if f == 0 or abs(f) <= tolerance * max(curvature, 1e-3):
                 break
             if curvature and abs(f / curvature) <= tolerance:
                 break
-        value, d_gamma = last[u]
+        value, d_gamma = known[u]
         return Point(gamma, u, value, d_gamma, curvature)
 
     def profile(self, gammas: Array, start: float, tolerance: float = 1e-6) -> list[Point]:
-        """Best T for each γ, each started on the line through the two before it. Starts at the γ nearest to 0."""
+        """Find the best T of each γ, from the γ nearest to 0 outwards; each starts on the line through the last two."""
         first = int(np.abs(gammas).argmin())
         points: dict[int, Point] = {first: self.best(float(gammas[first]), start, tolerance)}
         for indices in (range(first + 1, len(gammas)), range(first - 1, -1, -1)):
-            back = 1 if indices.step > 0 else -1
+            step = 1 if indices.step > 0 else -1
             for i in indices:
-                one = points[i - back]
-                two = points.get(i - 2 * back)
-                guess = one.u
-                if two is not None and one.gamma != two.gamma:
-                    rate = (one.temperature - two.temperature) / (one.gamma - two.gamma)
-                    t = one.temperature + rate * (float(gammas[i]) - one.gamma)
-                    guess = -math.log(t) if t > 0 else one.u
-                points[i] = self.best(float(gammas[i]), guess, tolerance, one.curvature)
+                last = points[i - step]
+                before_last = points.get(i - 2 * step)
+                guess = last.u
+                if before_last is not None and last.gamma != before_last.gamma:
+                    rate = (last.temperature - before_last.temperature) / (last.gamma - before_last.gamma)
+                    t = last.temperature + rate * (float(gammas[i]) - last.gamma)
+                    guess = -math.log(t) if t > 0 else last.u
+                points[i] = self.best(float(gammas[i]), guess, tolerance, last.curvature)
         return [points[i] for i in range(len(gammas))]
 
     def optimum(self, points: Sequence[Point], tie: float = 0.0) -> Point:
-        """The lowest minimum along the profile, refined in γ; within `tie` nats of it the one nearest γ = 0."""
+        """Return the lowest minimum along the profile, refined in γ; within `tie` nats of it, the one nearest γ = 0."""
         minima = []
         for i, point in enumerate(points):
             before, after = points[max(i - 1, 0)], points[min(i + 1, len(points) - 1)]
@@ -152,7 +152,7 @@ class Surface:
         return min((p for p in minima if p.nll <= lowest + tie), key=lambda p: (abs(p.gamma), p.nll))
 
     def _refine(self, before: Point, point: Point, after: Point) -> Point:
-        """Root of the profile's derivative (by the envelope theorem that of the NLL in γ) between two neighbours."""
+        """Find the root of the profile's slope between neighbours, which is dNLL/dγ (envelope theorem)."""
         low, high = (point, after) if point.slope < 0 else (before, point)
         if low.slope >= 0 or high.slope <= 0 or low is high:  # the minimum is at an end of the range
             return self.best(point.gamma, point.u, 1e-11, point.curvature)
@@ -175,7 +175,7 @@ class Surface:
 
 
 def acceptable(points: Sequence[Point], limit: float) -> list[tuple[float, float]]:
-    """Intervals of γ where the profile lies below `limit`, its edges interpolated linearly."""
+    """Return the intervals of γ where the profile lies below `limit`, with edges by linear interpolation."""
     steps = np.diff([0, *(int(p.nll <= limit) for p in points), 0])
     sets = []
     for first, last in zip(np.flatnonzero(steps > 0).tolist(), (np.flatnonzero(steps < 0) - 1).tolist()):
@@ -192,11 +192,11 @@ def _crossing(outside: Point, inside: Point, limit: float) -> float:
 
 @dataclass(frozen=True)
 class Spread:
-    """What is known about (ln β, γ) at a point.
+    """Uncertainty of (ln β, γ) at a point.
 
     Attributes:
         inverse: H⁻¹ of the mean NLL, (2, 2); NaN where H is not positive definite.
-        covariance: of the estimate, (2, 2): H⁻¹ (Σ ψψ') H⁻¹ over rows or groups, times G / (G - 2).
+        covariance: sandwich covariance of the estimate, (2, 2): H⁻¹ (Σ ψψ') H⁻¹ over rows or groups, times G / (G - 2).
     """
 
     inverse: Array
@@ -205,7 +205,12 @@ class Spread:
 
 @dataclass(frozen=True)
 class Information:
-    """How much rows tell: of what, effectively how many, and how many rows of equal weight they are."""
+    """The amount of information on T that the rows hold.
+
+    Attributes:
+        what: the independent units, "rows" or "groups".  units: effective number of them for T.
+        size: number of rows of equal weight.  level: confidence level.
+    """
 
     what: str
     units: float
@@ -214,20 +219,22 @@ class Information:
 
     @classmethod
     def of(cls, rows: Predictions, beta: float, level: float) -> Information:
-        _, bend, times = per_unit(rows, beta)
+        """Measure it at a given β."""
+        _, curvature, times = per_unit(rows, beta)
         grouped = rows.groups is not None
         w = np.ones(rows.n) if rows.weights is None else rows.weights
         size = float(w.sum() if rows.weight_kind == "count" else effective_rows(w))
-        return cls("groups" if grouped else "rows", effective_units(bend, times, grouped), size, level)
+        return cls("groups" if grouped else "rows", effective_units(curvature, times, grouped), size, level)
 
     @property
     def lacking(self) -> str:
-        few = f"{self.units:.3g} effective {self.what} tell T, fewer than {FEWEST}: their spread is not known"
-        return few if self.units < FEWEST else ""
+        """Why there is no interval, or ""."""
+        return too_few(self.units, self.what) if self.units < FEWEST else ""
 
     def rise(self, spread: Spread, which: int) -> float:
-        """By how much the NLL may rise along the profile of ln β (0) or γ (1), the other at its best: the limit of the
-        likelihood, or where rows are worth less than one each, that of the sandwich variance.
+        """Return by how much the NLL may rise along the profile of ln β (0) or γ (1) inside the confidence set.
+
+        It is the limit of the likelihood ratio, or that of the sandwich variance where it is wider.
         """
         t = student_quantile((1 + self.level) / 2, self.units - 1) if not self.lacking else math.inf
         widened = spread.covariance[which, which] / spread.inverse[which, which]
@@ -237,7 +244,7 @@ class Information:
 
 
 def spread_at(surface: Surface, at: Point, units: Callable[[Array], tuple[Array, Array]]) -> Spread:
-    """The sandwich at a point; `units` gives weighted sums of (N,) values over rows or groups, and how often."""
+    """Compute the sandwich at a point; `units` sums (N,) values over rows or groups, as `units_of` does."""
     h = surface.hessian(at)
     unknown = np.full((2, 2), np.nan)
     if not np.isfinite(h).all() or np.linalg.eigvalsh(h).min() <= 0:
@@ -256,7 +263,7 @@ def spread_at(surface: Surface, at: Point, units: Callable[[Array], tuple[Array,
 
 
 def reach(surface: Surface, best: Point, rise: float) -> tuple[float, float]:
-    """The ends of ln β up to which the NLL at the best γ rises by no more than `rise`; infinite where there is none."""
+    """Find the ends of ln β up to which the NLL at the best γ rises by at most `rise`; infinite where it never does."""
 
     def above(u: float) -> float:
         lowest = _lowest(np.array(surface.values(u, list(GRID))))
@@ -276,23 +283,23 @@ def reach(surface: Surface, best: Point, rise: float) -> tuple[float, float]:
 
 
 def confined(surface: Surface, ends: Sequence[float]) -> bool:
-    """Whether it is γ's range that ends ln β: the best γ is at a bound at each of these, none of which is infinite."""
+    """Return whether the range of γ confines ln β: the ends are finite, and the best γ of each is at a bound."""
     bounds = (0, len(GRID) - 1)
     return all(math.isfinite(u) and np.argmin(surface.values(u, list(GRID))) in bounds for u in ends)
 
 
 def _lowest(values: Array) -> float:
-    """The least of (G,) NLLs on GRID, or of the parabola through it and both neighbours; never beyond GRID."""
+    """Interpolate the least of (G,) NLLs on GRID by a parabola; at an end of GRID, return the value there."""
     i = int(values.argmin())
     if not 0 < i < len(values) - 1:
         return float(values[i])
     left, middle, right = values[i - 1 : i + 2].tolist()
-    bend = left - 2 * middle + right
-    return float(middle - (left - right) ** 2 / (8 * bend)) if bend > 0 else float(middle)
+    curvature = left - 2 * middle + right
+    return float(middle - (left - right) ** 2 / (8 * curvature)) if curvature > 0 else float(middle)
 
 
 def polish(whole: Surface, part: Surface, start: Point) -> Point:
-    """The optimum on many rows from that on few: Newton with the Hessian of the few; γ held where it is at a bound."""
+    """Refine the optimum on all rows from that on few, by Newton with their Hessian; a γ at a bound stays there."""
     if start.gamma in (LOW, HIGH):
         return whole.best(start.gamma, start.u)
     h = part.hessian(start)
@@ -308,11 +315,11 @@ def polish(whole: Surface, part: Surface, start: Point) -> Point:
     return whole.best(gamma, u)
 
 
-# Figures of the NLL over temperature and γ.
+# Figures of the NLL over T and γ.
 
 
 def profile(points: Sequence[Point], best: Point, limit: float, n: int) -> Plot:
-    """The smallest NLL of each γ, and the limit of the set around the best."""
+    """Plot the smallest NLL of each γ, with the edge of the confidence set."""
     return Plot(
         name="gamma_profile",
         title=f"Profile of the NLL over gamma, n = {n:,}",
@@ -327,7 +334,7 @@ def profile(points: Sequence[Point], best: Point, limit: float, n: int) -> Plot:
 
 
 def heat(surface: Surface, points: Sequence[Point], best: Point, limit: float, n: int) -> Plot:
-    """NLL over T x γ with the ridge, the optimum and the set around it."""
+    """Plot the NLL over T x γ, with the ridge, the optimum and the set around it."""
     ts = [p.temperature for p in points]
     grid = np.geomspace(min(ts) / 1.5, max(ts) * 1.5, 31)
     gammas = [float(g) for g in np.arange(-1, 11) / 2]

@@ -1,6 +1,4 @@
-"""Maps of one probability at a time: isotonic regression, histogram binning, beta calibration, and maps of the top
-label.
-"""
+"""Maps of one probability at a time: isotonic regression, histogram binning, beta calibration, top-label maps."""
 
 from __future__ import annotations
 
@@ -21,22 +19,19 @@ from calibcli.metrics.corp import pool
 from calibcli.scores.likelihood import log_softmax
 from calibcli.scores.predictions import Predictions
 
-# Maps of one probability at a time: isotonic regression, histogram binning and beta calibration.
-#
-# With more than 2 classes each is fitted one class against the rest and rows are renormalised; `of=top` variants map
-# the
-# confidence of the predicted class alone and share what is left among the others in proportion.
+# With more than 2 classes each class is fitted against the rest, and rows are renormalised. The `of=top` variants map
+# the confidence of the predicted class alone; the other classes share the rest in proportion.
 
 Of = Literal["classes", "top"]
 TIE_ODDS = 1e-6
-"""Log-odds as close as this are one knot of a fit. Wider than the rule for ties of a metric (`numerics.tie_ends`): a
-curve that rises from 0 to 1 in less would map rounding in new scores to anything between."""
+"""Log-odds as close as this share one knot of a fit. It is wider than the rule for ties of a metric
+(`core.statistics.tie_ends`): a curve that rises from 0 to 1 in less would amplify rounding of new scores."""
 
 
 def isotonic_curve(score: Array, hit: Array, weights: Array | None, tie: float = 0.0) -> tuple[Array, Array]:
-    """Knots (x, y) of the isotonic regression of hits on a score; linear between knots, constant beyond them.
+    """Fit an isotonic regression of hits on a score: knots (x, y), linear in between and constant beyond.
 
-    Scores within `tie` of the next are one.
+    Scores within `tie` of the next count as equal.
     """
     x, where = np.unique(score, return_inverse=True)
     w = np.bincount(where, weights, len(x)).astype(np.float64)
@@ -51,7 +46,7 @@ def isotonic_curve(score: Array, hit: Array, weights: Array | None, tie: float =
 
 
 def packed(curves: Sequence[tuple[Array, Array]], least: float, of: Of) -> Parameters:
-    """Knots of several curves in three flat arrays, as they are saved; values within [least, 1 - least]."""
+    """Pack the knots of several curves into three flat arrays, with values clipped to [least, 1 - least]."""
     return {
         "x": np.concatenate([x for x, _ in curves]),
         "y": np.concatenate([np.clip(y, least, 1 - least) for _, y in curves]),
@@ -61,36 +56,36 @@ def packed(curves: Sequence[tuple[Array, Array]], least: float, of: Of) -> Param
 
 
 def curves(o: Operations, given: Parameters, z: Any, steps: bool = False) -> Any:
-    """Each class through its curve, renormalised; or with `top` the predicted class alone."""
+    """Map each class by its curve and renormalise; with `top`, map the confidence alone."""
     log_p, log_rest, p = scores(o, given, z)
     if "top" in given:
         return share(o, z, log_p, log_rest, o.read(given, o.max(p), steps))
     if o.classes == 2:
-        one = o.read(given, o.column(p, 1), steps)
-        return o.log(o.join(1.0 - one, one))
+        second = o.read(given, o.column(p, 1), steps)
+        return o.log(o.join(1.0 - second, second))
     q = o.read(given, p, steps)
     return o.log(q / o.sum(q))
 
 
 def binned(o: Operations, given: Parameters, z: Any) -> Any:
-    """The same by curves that are steps."""
+    """Map by `curves` that are step functions."""
     return curves(o, given, z, steps=True)
 
 
 def scores(o: Operations, given: Parameters, z: Any) -> tuple[Any, Any, Any]:
-    """ln p, ln(1 - p), and what curves are read at: log-odds, or probabilities where the fit was on those."""
+    """Return ln p, ln(1 - p), and what the curves were fitted to: log-odds or probabilities."""
     log_p, log_rest = o.log_both(z)
     return log_p, log_rest, o.bounded(log_p - log_rest) if "log_odds" in given else o.exp(log_p)
 
 
 def share(o: Operations, z: Any, log_p: Any, log_rest: Any, mapped: Any) -> Any:
-    """The top probability becomes `mapped`; the others keep their proportions, and none passes the top.
+    """Set the top probability to `mapped`; the others keep their proportions, and none exceeds the top.
 
-    With r = p₂ / (1 - p₁) the share of the second in what is left, it overtakes the top below r / (1 + r): the
-    confidence stops there, just above it, so that rounding of what comes out does not make another class the first.
+    Let r = p₂ / (1 - p₁), the share of the second class in the rest. Below r / (1 + r) the top would fall under the
+    second, so the confidence stops there, just above it, where rounding of the output does not change the top class.
     """
     top, left = o.is_top(z), o.min(log_rest)
-    alone = left < -FAR  # nothing is left to others: what the map leaves them is shared evenly
+    alone = left < -FAR  # the others had no probability: they share evenly what the map leaves them
     others = o.where(alone, -math.log(o.classes - 1), log_p - o.most(left, -FAR))
     others = o.where(top, o.neg_inf(), others)
     second = o.max(others)  # ln r
@@ -106,7 +101,7 @@ def _probabilities(logits: Array) -> Array:
 def _targets(
     predictions: Predictions, of: Of, score: Callable[[Array], Array] = _probabilities
 ) -> list[tuple[Array, Array]]:
-    """(score, hit) of every curve to fit."""
+    """Return (score, hit) of every curve to fit."""
     p = score(np.asarray(predictions.logits, np.float64))
     if of == "top":
         return [(p.max(axis=1), (raw_argmax(predictions) == predictions.labels).astype(np.float64))]
@@ -121,11 +116,11 @@ def _isotonic(predictions: Predictions, of: Of) -> FittedParameters:
 
 
 @SCALERS.add(preserves_accuracy=False, map=curves, form=CURVES, steep=True, of_confidence=True)
-def isotonic(predictions: Predictions, job: FitContext) -> FittedParameters:
+def isotonic(predictions: Predictions, context: FitContext) -> FittedParameters:
     """Isotonic regression of each class against the rest, renormalised (Zadrozny & Elkan 2002).
 
-    Linear in the log-odds between the knots of the fit, so that rows near 0 and 1 are told apart; values kept within
-    [1/(N+2), 1 - 1/(N+2)].
+    Linear in the log-odds between the knots of the fit, so that rows near 0 and 1 keep their differences; values are
+    within [1/(N+2), 1 - 1/(N+2)].
 
     >>> calibcli.fit_scaler(logits, labels, "isotonic").predict_proba(logits)[0].round(2)
     array([0.  , 0.  , 0.  , 0.01, 0.  , 0.22, 0.  , 0.  , 0.  , 0.76])
@@ -134,10 +129,10 @@ def isotonic(predictions: Predictions, job: FitContext) -> FittedParameters:
 
 
 @SCALERS.add(preserves_accuracy=True, map=curves, form=CURVES, steep=True)
-def isotonic_top(predictions: Predictions, job: FitContext) -> FittedParameters:
+def isotonic_top(predictions: Predictions, context: FitContext) -> FittedParameters:
     """Isotonic regression of correctness on the confidence of the predicted class; the others share the rest.
 
-    The confidence does not fall below where another class would become the largest.
+    The confidence does not fall so low that another class would become the largest.
 
     Ours: the isotonic regression of Zadrozny and Elkan (2002) on the confidence alone.
 
@@ -154,7 +149,9 @@ def isotonic_top(predictions: Predictions, job: FitContext) -> FittedParameters:
     steep=True,
     of_confidence=True,
 )
-def histogram(predictions: Predictions, job: FitContext, *, bins: Count = 15, of: Of = "classes") -> FittedParameters:
+def histogram(
+    predictions: Predictions, context: FitContext, *, bins: Count = 15, of: Of = "classes"
+) -> FittedParameters:
     """Histogram binning: equal-mass bins of each class's probability, value (n₊ + 1) / (n + 2), renormalised.
 
     `of=top` bins the confidence of the predicted class alone and keeps every predicted class (Zadrozny & Elkan 2001).
@@ -167,7 +164,7 @@ def histogram(predictions: Predictions, job: FitContext, *, bins: Count = 15, of
 
 
 def bin_curve(p: Array, hit: Array, weights: Array | None, bins: int) -> tuple[Array, Array]:
-    """Lower edges of equal-mass bins of p, and the value (n₊ + 1) / (n + 2) of each."""
+    """Return lower edges of equal-mass bins of p, and the value (n₊ + 1) / (n + 2) of each bin."""
     w = np.ones(len(p)) if weights is None else weights
     order = np.argsort(p, kind="stable")
     mass = np.cumsum(w[order])
@@ -184,7 +181,7 @@ def bin_curve(p: Array, hit: Array, weights: Array | None, bins: int) -> tuple[A
 
 
 def logistic_in_logs(o: Operations, given: Parameters, z: Any) -> Any:
-    """Slopes on ln p and on ln(1 - p), and a bias."""
+    """Apply slopes to ln p and ln(1 - p), and a bias."""
     log_p, log_rest = logs(o, z)
     if o.classes == 2:
         log_p, log_rest = o.column(log_p, 1), o.column(log_rest, 1)
@@ -192,7 +189,7 @@ def logistic_in_logs(o: Operations, given: Parameters, z: Any) -> Any:
 
 
 def logs(o: Operations, z: Any) -> tuple[Any, Any]:
-    """ln p and ln(1 - p) of every class, at least -700."""
+    """Return ln p and ln(1 - p) of every class, at least -700."""
     log_p, log_rest = o.log_both(z)
     return o.most(log_p, -700.0), o.most(log_rest, -700.0)
 
@@ -201,7 +198,7 @@ BETA = {"a": Form("c", 0), "b": Form("c", 0), "c": Form("c")}
 
 
 @SCALERS.add(preserves_accuracy=False, map=logistic_in_logs, form=BETA, of_confidence=True)
-def beta(predictions: Predictions, job: FitContext) -> FittedParameters:
+def beta(predictions: Predictions, context: FitContext) -> FittedParameters:
     """Beta calibration: logit = a ln p - b ln(1 - p) + c with a, b >= 0 (Kull et al. 2017).
 
     Beyond 2 classes one against the rest, renormalised.
@@ -220,7 +217,7 @@ def beta(predictions: Predictions, job: FitContext) -> FittedParameters:
 
 
 def _beta_fit(x: Array, positive: Any, weights: Array | None) -> Array:
-    """(a, b, c); a negative slope is set to 0 and the others are fitted again."""
+    """Fit (a, b, c); a negative slope is set to 0 and the others are fitted again."""
     theta = logistic(x, positive, weights, smooth=False)
     if theta[0] >= 0 and theta[1] >= 0:
         return theta
@@ -232,22 +229,21 @@ def _beta_fit(x: Array, positive: Any, weights: Array | None) -> Array:
     return np.array([0.0, slope, bias] if keep else [slope, 0.0, bias])
 
 
-# The confidence of the predicted class through a map of that class.
-
+# Top-label binning maps the confidence by a curve of the predicted class.
 
 By = Literal["histogram", "isotonic"]
-NAMED = 5  # classes that a note names
+NAMED = 5  # most classes that a note names
 
 
 def by_top(o: Operations, given: Parameters, z: Any) -> Any:
-    """The confidence through the curve of the predicted class."""
+    """Map the confidence by the curve of the predicted class."""
     log_p, log_rest, p = scores(o, given, z)
     return share(o, z, log_p, log_rest, o.read(given, o.max(p), "linear" not in given, o.argmax(z)))
 
 
 @SCALERS.add(preserves_accuracy=True, map=by_top, form=CURVES_BY_CLASS, steep=True)
 def top_label(
-    predictions: Predictions, job: FitContext, *, by: By = "histogram", points: Count = 50
+    predictions: Predictions, context: FitContext, *, by: By = "histogram", points: Count = 50
 ) -> FittedParameters:
     """Top-label binning: bins of the confidence for each predicted class; others share the rest (Gupta & Ramdas 2022).
 
@@ -279,6 +275,6 @@ def top_label(
     if not len(few):
         return FittedParameters(parameters)
     named = [str(predictions.classes[c] if predictions.classes else c) for c in few[:NAMED]]
-    said = ", ".join(named) + (", ..." if len(few) > NAMED else "")
-    note = f"{len(few)} of {predictions.k} classes are predicted in fewer than {points} rows and share one map: {said}"
+    names = ", ".join(named) + (", ..." if len(few) > NAMED else "")
+    note = f"{len(few)} of {predictions.k} classes are predicted in fewer than {points} rows and share one map: {names}"
     return FittedParameters(parameters, notes=[note])

@@ -19,19 +19,19 @@ from calibcli.scores.likelihood import log_both, log_softmax
 Array = NDArray[np.float64]
 Parameters = Mapping[str, NDArray[Any]]
 FAR = 1e30
-"""Stands for infinity where infinity minus itself would be no number."""
+"""Stands for infinity where infinity minus infinity would give NaN."""
 
 
 class Operations:
     """Operations on values that also know + - * / and comparisons, with each other and with floats.
 
     A value is (n, K), or (n, 1) where it holds one number for each row. Reductions are over the last axis, which stays
-    as one column. Where a method of this class has a body, it says what the operation is; a backend that has a faster
-    or a more exact way overrides it.
+    as one column. Methods with a body define their operation by others; a backend that has a faster or more exact way
+    overrides them.
 
     Attributes:
         classes: K.
-        eps: rounding of what comes out, as a share of it.
+        eps: relative rounding error of the backend's numbers.
     """
 
     classes: int
@@ -52,7 +52,7 @@ class Operations:
     column: Any  # (x, k): (n, 1) of (n, K)
     join: Any  # columns side by side
 
-    # what `read` and `is_top` are made of; whole numbers are indices
+    # used by `read` and `is_top` alone; integers are indices
     same: Any
     index: Any
     take: Any  # (table, index): entries along the first axis
@@ -60,11 +60,11 @@ class Operations:
     flat: Any  # (n, K) of (n, K, 1)
 
     def const(self, array: Any, whole: bool = False) -> Any:
-        """A parameter, or an array made of parameters."""
+        """Return a constant: a parameter, or an array made of parameters; `whole`: of integers."""
         raise NotImplementedError
 
     def neg_inf(self) -> Any:
-        """Minus infinity, which no constant is: readers take one among the weights for a damaged file."""
+        """Return minus infinity. It is computed, as readers take an infinite constant for a damaged file."""
         return self.log(self.const(0.0))
 
     def log_softmax(self, z: Any) -> Any:
@@ -72,9 +72,9 @@ class Operations:
         return d - self.log(self.sum(self.exp(d)))
 
     def normalised(self, z: Any) -> Any:
-        """Log-probabilities: the last step of a map whose scores know them up to a constant in each row.
+        """Normalise scores to log-probabilities; the last step of a map.
 
-        A backend whose output is logits may leave this step out; a map may not rely on it in between.
+        A backend that returns logits may leave this step out, so a map may not use it in between.
         """
         return self.log_softmax(z)
 
@@ -83,15 +83,15 @@ class Operations:
         return e / self.sum(e)
 
     def linear(self, weight: NDArray[Any], x: Any) -> Any:
-        """W x in each row, with W of shape (K, K), (K,) or ()."""
+        """Return W x of each row, with W of shape (K, K), (K,) or ()."""
         return x @ self.const(weight.T) if weight.ndim == 2 else x * self.const(weight)
 
     def is_top(self, z: Any) -> Any:
-        """(n, K) whether this is the predicted class: the first of the largest."""
+        """Return whether each class is the predicted one, (n, K): the first of the largest."""
         return self.same(self.const(np.arange(self.classes), whole=True), self.argmax(z))
 
     def log_both(self, z: Any) -> tuple[Any, Any]:
-        """ln p and ln(1 - p) of every class; neither loses digits where p is near 0 or 1."""
+        """Return ln p and ln(1 - p) of every class; neither loses digits where p is near 0 or 1."""
         d = z - self.max(z)
         top = self.is_top(d)
         others = self.where(top, self.neg_inf(), d)
@@ -103,28 +103,29 @@ class Operations:
         return log_p, self.where(top, odds - total, few)
 
     def log_odds(self, z: Any) -> Any:
-        """ln p / (1 - p) of every class, at most 700 in size."""
+        """Return ln p / (1 - p) of every class, between -700 and 700."""
         log_p, log_rest = self.log_both(z)
         return self.bounded(log_p - log_rest)
 
     def bounded(self, odds: Any) -> Any:
-        """Log-odds that are at most 700 in size."""
+        """Clip log-odds to [-700, 700], where e^x is still a float."""
         return self.most(self.least(odds, 700.0), -700.0)
 
     def of_two(self, odds: Any) -> Any:
-        """Log-probabilities (n, 2) of the log-odds (n, 1) of the second of two classes."""
+        """Return log-probabilities (n, 2), from the log-odds (n, 1) of the second of two classes."""
         return self.normalised(self.join(odds * -0.5, odds * 0.5))
 
     def log_sigmoid(self, m: Any) -> Any:
         return self.least(m, 0.0) - self.log1p(self.exp(0.0 - self.abs(m)))
 
     def read(self, given: Parameters, x: Any, steps: bool, at: Any = None) -> Any:
-        """Values of the curves whose knots are `x`, `y` and `knots` of the parameters.
+        """Evaluate the curves whose knots are the parameters `x`, `y` and `knots`.
 
         Args:
             x: (n, C), each column for a curve of its own; (n, 1) with `at`.
-            steps: y[b] in (x[b], x[b + 1]], else linear between knots; the ends reach on either way.
-            at: (n, 1) which curve is read in each row.
+            steps: whether a curve is y[b] in (x[b], x[b + 1]], else linear between knots. Beyond the outermost knots
+                both are constant.
+            at: (n, 1) index of the curve for each row.
         """
         curves = unpacked(given)
         width = max(len(row) for row, _ in curves)
@@ -144,12 +145,12 @@ class Operations:
         if steps:
             return y
         slopes = [np.append(np.diff(b) / np.diff(a), 0.0) for a, b in curves]
-        left = self.take(self.const(table(xs, 0.0).ravel()), knot)
-        return y + self.take(self.const(table(slopes, 0.0).ravel()), knot) * self.most(x - left, 0.0)
+        knot_x = self.take(self.const(table(xs, 0.0).ravel()), knot)
+        return y + self.take(self.const(table(slopes, 0.0).ravel()), knot) * self.most(x - knot_x, 0.0)
 
 
 class NumPy(Operations):
-    """The operations on float64 arrays: what every export is held against."""
+    """The operations on float64 arrays. Exports are compared with their results."""
 
     eps = float(np.finfo(np.float64).eps)
     exp, log, log1p, abs = np.exp, np.log, np.log1p, np.abs
@@ -190,23 +191,23 @@ class NumPy(Operations):
         return top
 
     def read(self, given: Parameters, x: Array, steps: bool, at: NDArray[Any] | None = None) -> Array:
-        """By bisection: the definition looks at every knot for every row."""
-        curves, one = unpacked(given), in_bins if steps else np.interp
+        """Find each row's knot by bisection; the general definition compares every row with every knot."""
+        curves, evaluate = unpacked(given), in_bins if steps else np.interp
         if at is None:
-            return np.stack([one(x[:, c], *curve) for c, curve in enumerate(curves)], axis=1)
+            return np.stack([evaluate(x[:, c], *curve) for c, curve in enumerate(curves)], axis=1)
         out = np.empty_like(x)
         for c in np.unique(at):
-            out[at == c] = one(x[at == c], *curves[c])
+            out[at == c] = evaluate(x[at == c], *curves[c])
         return out
 
 
 def in_bins(p: Array, x: Array, y: Array) -> Array:
-    """Value of the bin (x[b], x[b + 1]] that p falls in; the first and the last reach to the ends."""
+    """Return the value of the bin (x[b], x[b + 1]] that p falls in; the outer bins extend to infinity."""
     return np.asarray(y[np.clip(np.searchsorted(x, p, side="left") - 1, 0, len(y) - 1)])
 
 
 def unpacked(given: Parameters) -> list[tuple[Array, Array]]:
-    """Knots (x, y) of each curve, of the flat arrays in which parameters hold them."""
+    """Split the flat arrays in which parameters hold the knots of all curves into (x, y) of each curve."""
     cuts = np.cumsum(given["knots"].astype(np.int64))[:-1]
     return list(zip(np.split(given["x"], cuts), np.split(given["y"], cuts), strict=True))
 
@@ -215,6 +216,6 @@ Map = Callable[[Any, Parameters, Any], Any]
 
 
 def apply(program: Map, given: Parameters, logits: Array) -> Array:
-    """Log-probabilities (n, K) float64 that a map gives in NumPy."""
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # of branches of `where` that are not taken
+    """Run a map in NumPy: log-probabilities (n, K) float64."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # in branches of `where` that are not taken
         return np.asarray(program(NumPy(logits.shape[1]), given, logits))

@@ -1,6 +1,4 @@
-"""Make the result of `calib scale`: methods compared, and every metric before and after on rows that were not fitted
-on.
-"""
+"""The result of `calib scale`: methods compared, and every metric before and after, on rows outside of the fit."""
 
 from __future__ import annotations
 
@@ -23,23 +21,23 @@ from calibcli.metrics.paired import differences, outside, worse
 from calibcli.scores.columns import Columns, columns
 from calibcli.scores.predictions import Predictions, notes_of
 
-# Methods side by side on rows that none of them was fitted on, with the uncertainty of their differences.
+# Methods are compared on rows that none of them was fitted on, with the uncertainty of their differences.
 
-NONE = "none"  # the scores as they are
-BEST = 3  # methods that a screen shows at first, beside those that every reader looks for
-USUAL = ("temperature", NONE)
+NONE = "none"  # the method that leaves scores as they are
+BEST = 3  # methods that a screen shows first, with those of USUAL
+USUAL = ("temperature", NONE)  # every reader looks for them
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankingOptions:
-    """How to fit and to report.
+    """Options of a fit and of its report.
 
     Attributes:
-        methods: specs; more than one, or `all`, are ranked and the first is reported.
+        methods: specs; several, or `all`, are ranked and the best is reported.
         specs: metrics measured before and after, or None for the default set.
         folds: of cross-fitting.
         level: confidence level.
-        split_seed: of the folds.  seed: of what is random.  threads: workers.
+        split_seed: of the folds.  seed: of what is random in a fit.  threads: number of workers.
     """
 
     methods: Sequence[str] = ("temperature",)
@@ -56,12 +54,12 @@ class MethodRanking:
     """Methods from the lowest cross-fitted NLL to the highest.
 
     Attributes:
-        best: spec of the first method that makes nothing worse beyond chance (of all, where each does; never `none`).
-        recommended: `best`, or `none` where that is at least as good, or each method makes something worse.
+        best: spec of the first method that makes nothing worse beyond chance, else of the first; never `none`.
+        recommended: `best`, or `none` where that is at least as good, or where each method makes something worse.
         after: the cross-fitted rows of `best`.
-        estimates: `nll_difference` of each method to the first, of `method=SPEC`, with its interval.
-        table: rank, method, NLL, difference with interval, ECE, accuracy, and what is worse than before beyond chance.
-        notes: what could not be fitted, and what cannot be told from the first.
+        estimates: `nll_difference` of each method to `best`, of scope `method=SPEC`, with its interval.
+        table: rank, method, NLL, difference with interval, ECE, accuracy, and the metrics made worse beyond chance.
+        notes: methods that could not be fitted, and those that do not differ from `best` beyond chance.
     """
 
     best: str
@@ -75,7 +73,7 @@ class MethodRanking:
 def rank(
     specs: Sequence[str],
     predictions: Predictions,
-    how: RankingOptions = RankingOptions(),
+    options: RankingOptions = RankingOptions(),
     progress: Progress | None = None,
 ) -> MethodRanking:
     """Cross-fit every method and order them by NLL. Differences are paired over rows.
@@ -83,37 +81,37 @@ def rank(
     Raises:
         UsageError: no method could be fitted.
     """
-    tried, notes = _cross_fitted(specs, predictions, how, progress)
+    candidates, notes = _cross_fitted(specs, predictions, options, progress)
     weights = predictions.weights
-    nll = {m.spec: float(np.average(m.nll, weights=weights)) for m in tried}
-    order = sorted(tried, key=lambda m: (nll[m.spec], m.spec != NONE))
-    methods = [m for m in order if m.spec != NONE]
-    if not methods:
+    nll = {method.spec: float(np.average(method.nll, weights=weights)) for method in candidates}
+    order = sorted(candidates, key=lambda method: (nll[method.spec], method.spec != NONE))
+    fitted_methods = [method for method in order if method.spec != NONE]
+    if not fitted_methods:
         raise UsageError("no method could be fitted", "pass other methods, or more rows")
-    best = next((m for m in methods if not m.worse), methods[0])
-    recommended = next((m.spec for m in order if m.spec == NONE or not m.worse), NONE)
-    notes += _notes(best, recommended, methods)
-    z = normal_quantile((1 + how.level) / 2)
-    said: dict[str, Any] = {"name": "nll_difference", "level": how.level, "unit": "nats", "better": "lower"}
-    said["how"] = f"NLL minus that of {best.spec}, rows held out in {how.folds} folds, paired normal interval"
-    said["tier"] = "all"  # the table says it
+    best = next((method for method in fitted_methods if not method.worse), fitted_methods[0])
+    recommended = next((method.spec for method in order if method.spec == NONE or not method.worse), NONE)
+    notes += _notes(best, recommended, fitted_methods)
+    z = normal_quantile((1 + options.level) / 2)
+    common: dict[str, Any] = {"name": "nll_difference", "level": options.level, "unit": "nats", "better": "lower"}
+    common["how"] = f"NLL minus that of {best.spec}, rows held out in {options.folds} folds, paired normal interval"
+    common["tier"] = "all"  # the table says it
     estimates: list[Estimate] = []
     rows: list[list[Cell]] = []
-    for place, m in enumerate(order, 1):
-        with np.errstate(
-            invalid="ignore"
-        ):  # infinite values that are equal do not differ, nor do those apart by rounding
-            alike = np.isclose(m.nll, best.nll, rtol=1e-12, atol=1e-12)
-            mean, se = weighted_mean(np.where(alike, 0.0, m.nll - best.nll), weights)
-        low, high = (mean - z * se, mean + z * se) if m is not best else (None, None)
-        rows.append([place, m.spec, nll[m.spec], mean, low, high, m.ece, m.accuracy, ", ".join(m.worse)])
-        if m is not best:
-            scope = f"method={m.spec}"
-            estimates.append(Estimate(**said, value=mean, low=low, high=high, se=se, scope=scope, n=predictions.n))
+    for position, method in enumerate(order, 1):
+        with np.errstate(invalid="ignore"):
+            # equal infinite values do not differ, nor do values that only rounding separates
+            alike = np.isclose(method.nll, best.nll, rtol=1e-12, atol=1e-12)
+            mean, se = weighted_mean(np.where(alike, 0.0, method.nll - best.nll), weights)
+        low, high = (mean - z * se, mean + z * se) if method is not best else (None, None)
+        made_worse = ", ".join(method.worse)
+        rows.append([position, method.spec, nll[method.spec], mean, low, high, method.ece, method.accuracy, made_worse])
+        if method is not best:
+            scope = f"method={method.spec}"
+            estimates.append(Estimate(**common, value=mean, low=low, high=high, se=se, scope=scope, n=predictions.n))
     close = [e.scope.removeprefix("method=") for e in estimates if None not in (e.low, e.high) and e.low <= 0 <= e.high]  # type: ignore[operator]
     if close:
-        notes.append(f"not told from {best.spec} on these rows: {', '.join(close)}")
-    title = f"Methods by NLL on held-out rows ({how.folds} folds, n = {predictions.n:,})"
+        notes.append(f"not distinguishable from {best.spec} on these rows: {', '.join(close)}")
+    title = f"Methods by NLL on held-out rows ({options.folds} folds, n = {predictions.n:,})"
     heads = ["rank", "method", "nll", "difference", "low", "high", "ece", "accuracy", "made worse"]
     best_rows = [i for i, row in enumerate(rows) if i < BEST or row[1] in USUAL]
     few = best_rows if len(rows) > BEST + len(USUAL) else ()
@@ -122,8 +120,8 @@ def rank(
 
 
 @dataclass(frozen=True, eq=False)
-class Tried:
-    """A method's cross-fitted rows, what is measured on them, and what is worse than before beyond chance."""
+class CrossFittedMethod:
+    """A method's cross-fitted rows, with its metrics and the names of those made worse beyond chance."""
 
     spec: str
     after: Predictions
@@ -134,59 +132,59 @@ class Tried:
 
 
 def _cross_fitted(
-    specs: Sequence[str], predictions: Predictions, how: RankingOptions, progress: Progress | None
-) -> tuple[list[Tried], list[str]]:
-    """The scores as they are and every method that can be fitted; and notes on the others."""
-    tried, notes = [], []
+    specs: Sequence[str], predictions: Predictions, options: RankingOptions, progress: Progress | None
+) -> tuple[list[CrossFittedMethod], list[str]]:
+    """Cross-fit `none` and every method that can be fitted; return them, with notes on the others."""
+    candidates, notes = [], []
     before: Sample | None = None
-    for done, spec in enumerate((NONE, *specs)):
-        here = part(progress, done, len(specs) + 1, spec)
+    for index, spec in enumerate((NONE, *specs)):
+        method_progress = part(progress, index, len(specs) + 1, spec)
         try:
-            out = (
-                predictions
-                if spec == NONE
-                else cross_fit(spec, predictions, how.folds, how.seed, here, split_seed=how.split_seed)
-            )
-            sample = Sample.of(columns(out, class_bins=(), threads=how.threads))
+            after = predictions
+            if spec != NONE:
+                seed, split_seed = options.seed, options.split_seed
+                after = cross_fit(spec, predictions, options.folds, seed, method_progress, split_seed=split_seed)
+            sample = Sample.of(columns(after, class_bins=(), threads=options.threads))
         except CalibError as error:
             notes.append(f"{spec} is left out: {error.problem}")
             continue
         before = before or sample
-        changed = worse(differences(before, sample, level=how.level)) if spec != NONE else []
+        changed = worse(differences(before, sample, level=options.level)) if spec != NONE else []
         ece, accuracy = float(METRICS.choose("ece")(sample)), float(METRICS.choose("accuracy")(sample))
-        tried.append(Tried(spec, out, sample.columns.nll, ece, accuracy, [e.name for e in changed]))
-    return tried, notes
+        candidates.append(CrossFittedMethod(spec, after, sample.columns.nll, ece, accuracy, [e.name for e in changed]))
+    return candidates, notes
 
 
-def _notes(best: Tried, recommended: str, methods: Sequence[Tried]) -> list[str]:
+def _notes(best: CrossFittedMethod, recommended: str, methods: Sequence[CrossFittedMethod]) -> list[str]:
     notes = []
     passed = [f"{m.spec} ({', '.join(m.worse)})" for m in methods if m.worse]
     if passed:
-        notes.append(f"not recommended, as they make worse beyond chance what stands beside them: {'; '.join(passed)}")
+        notes.append(
+            f"not recommended, as each makes the metrics named beside it worse beyond chance: {'; '.join(passed)}"
+        )
     if recommended == NONE:
         why = f"{best.spec} makes {', '.join(best.worse)} worse" if best.worse else "no method has a lower NLL"
         notes.append(f"no method is recommended: {why}; the scores as they are do as well")
     return notes
 
 
-# What `calib scale` says: the fit, and every metric before and after on rows that were not fitted on.
-
+# The whole result: the fit, then every metric before and after.
 
 HIDDEN = (
     *("n", "classes", "kind", "event", "full passes", "keeps predicted classes", "recommended"),
     *("lambda", "mu", "largest other weight", "norm of other weights"),
 )
-"""Facts that a screen shows with `-v` alone: settings, and how far a fit went."""
+"""Facts that a screen shows only with `-v`: settings and details of the fit."""
 
 
 def report(
     predictions: Predictions, options: RankingOptions, test: Predictions | None = None, progress: Progress | None = None
 ) -> tuple[Result, Scaler]:
-    """Fit on `predictions`; measure before and after on `test`, or by cross-fitting where there is none.
+    """Fit on `predictions`, and measure before and after on `test`, or by cross-fitting without one.
 
     Raises:
-        UsageError: unknown method, option or metric.
-        InputError: data that cannot be fitted, or a test set of other classes.
+        UsageError: a method, option or metric is unknown.
+        InputError: the data cannot be fitted, or the test set has other classes.
     """
     methods = known_methods(options.methods, predictions)
     method, crossed, recommended, notes = methods[0], None, dict[str, str](), list[str]()
@@ -198,13 +196,13 @@ def report(
         ranking = rank(methods, predictions, options, part(progress, 0, 2))
         method, crossed, recommended = ranking.best, ranking.after, {"recommended": ranking.recommended}
         estimates, tables = ranking.estimates, [ranking.table]
-        notes = [f"{method} is the method that the numbers below are of", *ranking.notes]
-    here, memory = part(progress, int(ranked), parts), dict[str, Any]()
-    done = fit(method, predictions, seed=options.seed, level=options.level, progress=here, memory=memory)
-    if recommended.get("recommended") == method and done.facts.get("recommended") == "temperature":
-        recommended = {}  # it does not earn its further parameter
+        notes = [f"the numbers below are those of {method}", *ranking.notes]
+    fit_progress, memory = part(progress, int(ranked), parts), dict[str, Any]()
+    fitted = fit(method, predictions, seed=options.seed, level=options.level, progress=fit_progress, memory=memory)
+    if recommended.get("recommended") == method and fitted.facts.get("recommended") == "temperature":
+        recommended = {}  # the fit's own comparison finds that its further parameter gains nothing
     if test is not None:
-        before, after = test, apply(done.scaler, test)
+        before, after = test, apply(fitted.scaler, test)
         where = f"{test.n:,} rows of {test.source}, fitted on {predictions.n:,} rows of {predictions.source}"
     else:
         before = predictions
@@ -215,38 +213,39 @@ def report(
     after = after.held()
     if progress:
         progress(1.0, "measuring")
-    (first, was), (second, now) = _measure(before, options, "before"), _measure(after, options, "after")
-    changed = differences(Sample.of(was), Sample.of(now), level=options.level)
+    before_result, before_columns = _measure(before, options, "before")
+    after_result, after_columns = _measure(after, options, "after")
+    changed = differences(Sample.of(before_columns), Sample.of(after_columns), level=options.level)
     facts: dict[str, Any] = {
         "method": method,
-        "keeps predicted classes": done.scaler.preserves_accuracy,
+        "keeps predicted classes": fitted.scaler.preserves_accuracy,
         "after": where,
         "n": predictions.n,
         **predictions.problem,
     }
     result = Result(
         command="scale",
-        estimates=[*done.estimates, *estimates, *first.estimates, *second.estimates, *changed],
-        tables=[*tables, *(_after_ranking(done.tables, tables)), *first.tables, *second.tables],
-        plots=[*first.plots, *second.plots, *done.plots],
+        estimates=[*fitted.estimates, *estimates, *before_result.estimates, *after_result.estimates, *changed],
+        tables=[*tables, *(_after_ranking(fitted.tables, tables)), *before_result.tables, *after_result.tables],
+        plots=[*before_result.plots, *after_result.plots, *fitted.plots],
         notes=[
             *notes_of(*filter(None, [predictions, test])),
             *notes,
-            *done.notes,
+            *fitted.notes,
             *_harm(changed),
             *outside(changed),
-            *second.notes,
+            *after_result.notes,
         ],
-        facts={**facts, **done.facts, **recommended},
+        facts={**facts, **fitted.facts, **recommended},
     )
-    return screened(result, ranked), done.scaler
+    return screened(result, ranked), fitted.scaler
 
 
 def screened(result: Result, ranked: bool = False) -> Result:
-    """What a screen shows first: the fit, what it changed, and the diagram of after.
+    """Choose what a screen shows first: the fit, what it changed, and the diagram of after.
 
     Args:
-        ranked: several methods were fitted: which is best is what a reader wants to know.
+        ranked: whether several methods were fitted, so that the reader asks which is best.
     """
 
     def few(e: Estimate) -> bool:
@@ -258,7 +257,7 @@ def screened(result: Result, ranked: bool = False) -> Result:
     return dataclasses.replace(
         result,
         estimates=[
-            e if e.tier == "all" else one for e, one in zip(result.estimates, shelf.tiered(result.estimates, few))
+            e if e.tier == "all" else tiered for e, tiered in zip(result.estimates, shelf.tiered(result.estimates, few))
         ],
         plots=first_alone(
             [dataclasses.replace(p, tier="few") for p in result.plots], lambda plot: plot.name.endswith("_after")
@@ -268,28 +267,28 @@ def screened(result: Result, ranked: bool = False) -> Result:
 
 
 def _after_ranking(parameters: Sequence[Table], ranking: Sequence[Table]) -> list[Table]:
-    """The parameters of the first of many methods, which a screen does not show at first."""
+    """Let a screen hide the parameters below a long ranking until they are asked for."""
     many = any(table.few for table in ranking)
     return [dataclasses.replace(table, tier="asked") if many else table for table in parameters]
 
 
 def _harm(changed: Sequence[Estimate]) -> list[str]:
-    """What is worse than before beyond chance."""
+    """Return a note on what is worse than before beyond chance, if anything is."""
     bad = [f"{e.name} by {abs(e.value or 0):.3g} [{e.low:+.3g}, {e.high:+.3g}]" for e in worse(changed)]
     return [f"after is worse than before beyond chance: {', '.join(bad)}"] if bad else []
 
 
 def on_top(rows: Predictions) -> list[str]:
-    """That the model has a calibrator in it already, where `calib logits` wrote so."""
-    said = rows.facts.get("folded", "")
-    return [f"{said}: this one goes on top of it; of the model before, pass its logits"] if said else []
+    """Return a note where `calib logits` has recorded that the model contains a calibrator already."""
+    folded = rows.facts.get("folded", "")
+    return [f"{folded}: this one goes on top of it; of the model before, pass its logits"] if folded else []
 
 
 def known_methods(methods: Sequence[str], predictions: Predictions) -> list[str]:
-    """Canonical specs, each once; `all` stands for every method for these predictions; of none the usual one.
+    """Return canonical specs, each once. `all` stands for every applicable method; without any, the usual one is used.
 
     Raises:
-        UsageError: unknown method or option.
+        UsageError: a method or option is unknown.
     """
     every = applicable(predictions.k, predictions.top_only)
     usual = ("platt" if predictions.top_only else "temperature",)
@@ -298,15 +297,17 @@ def known_methods(methods: Sequence[str], predictions: Predictions) -> list[str]
 
 
 def _measure(rows: Predictions, options: RankingOptions, scope: str) -> tuple[Result, Columns]:
-    """What `calib metrics` says of these rows, marked as before or after; and their columns, read once for both."""
-    how = measuring.ReportOptions(specs=options.specs, level=options.level, seed=options.seed, threads=options.threads)
-    found = measuring.read(rows, how)
-    said = scoped(measuring.of_columns(rows, found, how), scope, rows.notes)
-    return said, found if len(found.nll) else columns(rows, class_bins=(), threads=options.threads)
+    """Return the result of `calib metrics` on these rows, marked as before or after, and their columns."""
+    report_options = measuring.ReportOptions(
+        specs=options.specs, level=options.level, seed=options.seed, threads=options.threads
+    )
+    measured = measuring.read(rows, report_options)
+    result = scoped(measuring.of_columns(rows, measured, report_options), scope, rows.notes)
+    return result, measured if len(measured.nll) else columns(rows, class_bins=(), threads=options.threads)
 
 
 def scoped(measured: Result, scope: str, known: Sequence[str]) -> Result:
-    """A result with all its parts marked as before or after, less the notes that are known."""
+    """Mark all parts of a result as before or after, and drop the notes that are known."""
     return dataclasses.replace(
         measured,
         estimates=[dataclasses.replace(e, scope=f"{e.scope} {scope}".lstrip()) for e in measured.estimates],

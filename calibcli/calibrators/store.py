@@ -1,4 +1,4 @@
-"""Calibrators on disk: safetensors with the parameters, JSON metadata with everything else. No code is ever loaded."""
+"""Calibrators on disk: parameters as safetensors, everything else as JSON metadata. No code is ever loaded."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from calibcli.core.options import Range
 from calibcli.core.result import Cell, Estimate, Table
 from calibcli.scores.predictions import Kind
 
-# What the parameters of each method look like: checked when a calibrator is read, and shown to people.
+# The form of each method's parameters: it is checked when a calibrator is read.
 
-SHOWN = 20  # numbers of a parameter that are shown one by one
+SHOWN = 20  # most numbers of a parameter that are shown one by one
 INF = float("inf")
 
 
 @dataclass(frozen=True)
 class Form:
-    """One parameter.
+    """Shape and range of one parameter.
 
     Attributes:
-        shape: of letters: `k` classes, `c` curves (classes, but 1 for two), `n` any number; "" is one number.
-        low, high: its values lie in [low, high].
+        shape: a letter per axis: `k` classes, `c` curves (1 for two classes, else k), `n` any number; "" is one number.
+        low, high: range of its values, inclusive.
         optional: whether it may be missing.
-        whole: whether its values are whole numbers.
+        whole: whether its values are integers.
     """
 
     shape: str = ""
@@ -43,7 +43,7 @@ class Form:
     whole: bool = False
 
     def problem(self, value: NDArray[Any], k: int) -> str:
-        """What is wrong with a value, or nothing."""
+        """Return what is wrong with a value, or ""."""
         wanted = tuple({"k": k, "c": 1 if k == 2 else k}.get(letter, -1) for letter in self.shape)
         if value.ndim != len(wanted) or any(w not in (-1, n) for w, n in zip(wanted, value.shape, strict=True)):
             text = " x ".join("n" if w < 0 else str(w) for w in wanted) or "one number"
@@ -51,26 +51,26 @@ class Form:
         if value.dtype.kind not in "fiu" or (value.dtype.kind == "f" and value.dtype.itemsize < 4):
             return f"is of type {value.dtype}"
         if value.size == 0 or not np.isfinite(value).all():
-            return "holds what is not a finite number"
+            return "holds values that are not finite numbers"
         if value.min() < self.low or value.max() > self.high:
             return f"lies in {value.min():.4g} to {value.max():.4g}, outside {self.low:g} to {self.high:g}"
         return "is not whole" if self.whole and (value != np.floor(value)).any() else ""
 
 
 FLAG = Form(low=0, high=1, optional=True)
-"""An option that the map has to know."""
+"""An option of the map: it is set where the parameter is present."""
 
 
 def temperature(gamma: bool = False) -> dict[str, Form]:
-    """β = 1/T (0: uniform probabilities), with γ and which of the two maps is first."""
-    more = {"gamma": Form(low=-1, high=1e3), "phi_first": FLAG} if gamma else {}
-    return {"beta": Form(low=0, high=1e12), **more}
+    """Return the forms of β = 1/T (0: uniform probabilities), and of γ and the order of the two maps."""
+    further = {"gamma": Form(low=-1, high=1e3), "phi_first": FLAG} if gamma else {}
+    return {"beta": Form(low=0, high=1e12), **further}
 
 
 def affine(weight: str, log_probabilities: bool = False) -> dict[str, Form]:
-    """W of some shape and b."""
-    more = {"log_probabilities": FLAG} if log_probabilities else {}
-    return {"weight": Form(weight), "bias": Form("k"), **more}
+    """Return the forms of W, of a given shape, and b."""
+    further = {"log_probabilities": FLAG} if log_probabilities else {}
+    return {"weight": Form(weight), "bias": Form("k"), **further}
 
 
 FLAGS = ("top", "phi_first", "log_probabilities", "linear", "log_odds")
@@ -82,16 +82,15 @@ CURVES = {
     "top": FLAG,
     "log_odds": FLAG,
 }
-"""Knots (x, y) of one curve per class, or of one for the top label, one after another, over p or its log-odds."""
-
+"""Knots (x, y) of one curve per class, or of one for the top label, joined end to end; over p or its log-odds."""
 
 CURVES_BY_CLASS = {**CURVES, "knots": Form("k", 1, 1e9, whole=True), "linear": FLAG}
-"""The same for one curve of the top label for each class that it may be; `linear` between knots, or steps."""
+"""Knots of one curve of the confidence for each predicted class, `linear` between knots or steps."""
 SHARE = Form(low=0, high=1)
 
 
 def problem(forms: Mapping[str, Form], parameters: Mapping[str, NDArray[Any]], k: int) -> str:
-    """What is wrong with the parameters of a method for k classes, or nothing."""
+    """Return what is wrong with the parameters of a method for k classes, or ""."""
     for name in parameters:
         if name not in forms:
             return f"parameter '{name[:40]}' is not one of {', '.join(forms)}"
@@ -123,9 +122,9 @@ def _curves(forms: Mapping[str, Form], parameters: Mapping[str, NDArray[Any]], k
 def shown(
     parameters: Mapping[str, NDArray[Any]], classes: Sequence[str] | None, k: int
 ) -> tuple[dict[str, Cell], list[Table]]:
-    """Parameters for people: single numbers as facts, one number per class as a table, larger ones by their size.
+    """Describe parameters for people: single numbers as facts, numbers per class as a table.
 
-    Of K x K weights the diagonal is in the table, and the largest weight beside it among the facts.
+    Of K x K weights the table has the diagonal; the largest other weight and their norm are facts.
     """
     facts: dict[str, Cell] = {}
     columns: dict[str, NDArray[Any]] = {}
@@ -159,17 +158,16 @@ def shown(
     return facts, [Table(name="parameters", columns=["class", *columns], rows=rows, title=title)]
 
 
-# Calibrators on disk: safetensors with the parameters, JSON metadata with everything else. No code is ever loaded.
-
+# Reading and writing.
 
 SCHEMA = 1
 KIND = "calibrator"
-LIMIT = 1 << 30  # bytes: the largest honest calibrator, matrix scaling of 10,000 classes, is smaller
+LIMIT = 1 << 30  # bytes; matrix scaling of 10,000 classes, the largest calibrator there may be, is smaller
 
 
 @dataclass(frozen=True, kw_only=True)
 class CalibratorHeader:
-    """What a calibrator's file says about itself, beside its parameters."""
+    """Metadata of a calibrator's file."""
 
     schema: int
     what: str
@@ -180,7 +178,7 @@ class CalibratorHeader:
     fit: Mapping[str, Any] = field(default_factory=dict)
 
     def problem(self) -> str:
-        """Another file, of a newer calib, or names for another number of classes."""
+        """Return why this is no calibrator that can be read, or ""."""
         if self.what != KIND:
             return f"holds a {self.what}, not a calibrator"
         if self.schema > SCHEMA:
@@ -192,7 +190,7 @@ class CalibratorHeader:
 
 @dataclass(frozen=True, kw_only=True)
 class FittedOn:
-    """What must be right about how it was fitted."""
+    """The part of the metadata about the fit that is checked."""
 
     kind: Kind = "logits"
     columns: int = 0
@@ -202,7 +200,7 @@ class FittedOn:
 def save(scaler: Scaler | Fit, path: str | Path) -> None:
     """Write `scaler` as safetensors (Hugging Face 2022).
 
-    Its metadata hold schema, spec, classes, the data's fingerprint and the version.
+    The metadata hold schema, spec, classes, the fingerprint of the data and the version.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -211,8 +209,8 @@ def save(scaler: Scaler | Fit, path: str | Path) -> None:
     'temperature'
 
     Args:
-        scaler: of `fit_scaler`: the fit, or its `scaler`.
-        path: of the file to write.
+        scaler: a fit of `fit_scaler`, or its `scaler`.
+        path: file to write.
 
     Raises:
         UsageError: the folder does not exist or cannot be written.
@@ -220,7 +218,7 @@ def save(scaler: Scaler | Fit, path: str | Path) -> None:
     from safetensors.numpy import save_file
 
     scaler = scaler.scaler if isinstance(scaler, Fit) else scaler
-    about = CalibratorHeader(
+    header = CalibratorHeader(
         schema=SCHEMA,
         what=KIND,
         spec=scaler.spec,
@@ -231,7 +229,7 @@ def save(scaler: Scaler | Fit, path: str | Path) -> None:
     )
     tensors = {name: np.asarray(value, order="C") for name, value in scaler.parameters.items()}
     with atomic(path) as temporary:
-        save_file(tensors, temporary, metadata={"calib": json.dumps(vars(about), allow_nan=False)})
+        save_file(tensors, temporary, metadata={"calib": json.dumps(vars(header), allow_nan=False)})
 
 
 def load(path: str | Path) -> Scaler:
@@ -244,7 +242,7 @@ def load(path: str | Path) -> Scaler:
     'temperature'
 
     Args:
-        path: of a file that `save_scaler` or `calib scale --save` wrote.
+        path: file that `save_scaler` or `calib scale --save` wrote.
 
     Raises:
         InputError: the file is missing, is not safetensors, or does not hold a calibrator that this version knows.
@@ -258,30 +256,30 @@ def load(path: str | Path) -> Scaler:
 
 
 UNFIT = (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError, OverflowError, UsageError)
-"""What a file that is no calibrator, or a damaged one, raises when it is read."""
+"""Errors that reading raises where a file is no calibrator, or a damaged one."""
 
 
-def checked(about: Any, parameters: Mapping[str, Any], source: str, fix: str) -> Scaler:
-    """The calibrator of what its file says about it and of its arrays.
+def checked(header: Any, parameters: Mapping[str, Any], source: str, fix: str) -> Scaler:
+    """Check metadata and arrays of a file, and make the calibrator.
 
     Args:
-        about: the fields of `About`, as JSON has them.
+        header: fields of `CalibratorHeader`, as JSON has them.
         parameters: arrays by name.
         source: name of the file, for errors.
-        fix: what to do when it is something else.
+        fix: what to do if it is something else.
 
     Raises:
-        InputError: a field has another type, or does not fit to the arrays.
+        InputError: a field has another type, or does not fit the arrays.
         Exception: one of UNFIT; it cannot be a calibrator.
     """
-    about = validation.read(about, CalibratorHeader, source, fix)
-    validation.read(about.fit, FittedOn, source, fix, "fit")
+    header = validation.read(header, CalibratorHeader, source, fix)
+    validation.read(header.fit, FittedOn, source, fix, "fit")
     scaler = Scaler(
-        spec=SCALERS.choose(about.spec).spec,
-        k=about.k,
+        spec=SCALERS.choose(header.spec).spec,
+        k=header.k,
         parameters=dict(parameters),
-        classes=None if about.classes is None else tuple(about.classes),
-        metadata=dict(about.fit),
+        classes=None if header.classes is None else tuple(header.classes),
+        metadata=dict(header.fit),
     )
     fault = problem(scaler.choice.traits["form"], scaler.parameters, scaler.k)
     if scaler.columns not in ((1, 2) if scaler.k == 2 else (scaler.k,)):

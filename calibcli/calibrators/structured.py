@@ -1,4 +1,4 @@
-"""Structured matrix and vector scaling: penalties that grow with the number of classes and fall with that of rows."""
+"""Structured matrix and vector scaling: penalties grow with the number of classes and fall with that of rows."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from calibcli.scores.predictions import Predictions
 
 
 def structured(o: Operations, given: Parameters, z: Any) -> Any:
-    """softmax(W x + b), with x = ln of the tempered probabilities and a small share of even ones."""
+    """Compute softmax(W x + b), with x the logarithm of the smoothed probabilities."""
     return o.normalised(o.linear(given["weight"], smoothed(o, given, z)) + o.const(given["bias"]))
 
 
 def smoothed(o: Operations, given: Parameters, z: Any) -> Any:
+    """Return the logarithm of tempered probabilities, mixed with a small share of uniform ones."""
     even = float(given["even"])
     return o.log(o.softmax(tempered(o, given, z)) * (1 - even) + even / o.classes)
 
@@ -30,7 +31,7 @@ def _form(weight: str) -> dict[str, Form]:
 
 
 @SCALERS.add(preserves_accuracy=False, map=structured, form=_form("kk"))
-def sms(predictions: Predictions, job: FitContext) -> FittedParameters:
+def sms(predictions: Predictions, context: FitContext) -> FittedParameters:
     """Structured matrix scaling: softmax(W x + b) of temperature-scaled x, shrunk to it (Berta et al. 2025).
 
     x = ln((n q + 1/K) / (n + 1)), q = softmax(z / T) by NLL, n rows. W and b minimise the mean NLL + K / n Σ b²
@@ -43,7 +44,7 @@ def sms(predictions: Predictions, job: FitContext) -> FittedParameters:
 
 
 @SCALERS.add(preserves_accuracy=False, map=structured, form=_form("k"))
-def svs(predictions: Predictions, job: FitContext) -> FittedParameters:
+def svs(predictions: Predictions, context: FitContext) -> FittedParameters:
     """Structured vector scaling: `sms` with a diagonal W, softmax(v ∘ x + b) (Berta et al. 2025).
 
     >>> calibcli.fit_scaler(logits, labels, "svs").predict_proba(logits)[0].round(2)
@@ -59,8 +60,8 @@ def _fit(kind: str, predictions: Predictions) -> FittedParameters:
     parameters: Parameters = {"beta": np.array(beta), "even": np.array(1 / (n + 1))}
     shape = Shape(kind, k)
     x = smoothed(NumPy(k), parameters, np.asarray(predictions.logits, np.float64))
-    found = Regression(shape, x, predictions.labels, w)
-    theta = found.minimise(lam=(k * (k - 1)) ** 2 / n, mu=k * k / n, own=k * k / n)
+    regression = Regression(shape, x, predictions.labels, w)
+    theta = regression.minimise(lam=(k * (k - 1)) ** 2 / n, mu=k * k / n, own=k * k / n)
     weight = theta[: shape.weights]
     return FittedParameters(
         {**parameters, "weight": weight.reshape(k, k) if kind == "full" else weight, "bias": theta[shape.weights :]}

@@ -1,6 +1,4 @@
-"""Temperature scaling, softmax(z / T) (Guo et al. 2017), by NLL, Brier score or a calibration error; ensemble
-temperature scaling.
-"""
+"""Temperature scaling, softmax(z / T) (Guo et al. 2017), by NLL, Brier score or ECE; ensemble temperature scaling."""
 
 from __future__ import annotations
 
@@ -31,11 +29,11 @@ from calibcli.scores.predictions import Array, ArrayScores, Predictions
 
 
 def block_source(predictions: Predictions) -> Source:
-    """The rows as `fit_beta` reads them."""
+    """Return the rows in the form that `fit_beta` reads."""
     y, w = predictions.labels, predictions.weights
     if isinstance(predictions.scores, ArrayScores):
-        whole = (predictions.logits, y, w)
-        return lambda: (whole,)
+        block = (predictions.logits, y, w)
+        return lambda: (block,)
     return lambda: (
         (z, y[start : start + len(z)], None if w is None else w[start : start + len(z)])
         for start, z in predictions.blocks()
@@ -43,7 +41,7 @@ def block_source(predictions: Predictions) -> Source:
 
 
 def nll(source: Source, beta: float) -> float:
-    """Weighted mean NLL of softmax(β z)."""
+    """Compute the weighted mean NLL of softmax(β z)."""
     total = weight = 0.0
     for z, y, w in weighted(source):
         total += float(nll_rows(z, y, beta) @ w)
@@ -52,7 +50,7 @@ def nll(source: Source, beta: float) -> float:
 
 
 def nll_curve(source: Source, betas: Array) -> Array:
-    """Weighted mean NLL at each β, as exact as a figure needs: in float32."""
+    """Compute the weighted mean NLL at each β in float32, which is exact enough for a figure."""
     total, weight = np.zeros(len(betas)), 0.0
     for z, y, w in weighted(source):
         d, own, axis = shift(z, y, np.float32)
@@ -66,7 +64,7 @@ def nll_curve(source: Source, betas: Array) -> Array:
 
 
 def brier(source: Source, beta: float) -> tuple[float, float]:
-    """Mean Brier score (sum over classes) of softmax(β z) and its derivative in ln β."""
+    """Compute the mean Brier score (sum over classes) of softmax(β z) and its derivative in ln β."""
     total = slope = weight = 0.0
     for z, y, w in weighted(source):
         d, _, axis = shift(z, y, np.float64)
@@ -81,19 +79,16 @@ def brier(source: Source, beta: float) -> tuple[float, float]:
     return total / weight, slope / weight
 
 
-# The best temperature of a grid, with every point either evaluated or excluded by a bound; and roots in a bracket.
+# The best temperature of a grid. Every point is either evaluated or excluded by a bound.
 #
-# ECE(T) >= |mean confidence(T) - accuracy| for any binning of all rows, and the confidence of every row falls with T,
-# so
-# the mean confidences at evaluated temperatures bound those between and beyond them, and with them the ECE there. Of
-# two
-# classes the ECE is the event's, whose mean probability need not fall with T: every point is evaluated.
+# ECE(T) >= |mean confidence(T) - accuracy| for any binning of all rows, and the confidence of every row falls with T.
+# So the mean confidences at evaluated temperatures bound those between and beyond them, and with them the ECE there.
+# With two classes the ECE is that of the event, whose mean probability need not fall with T: every point is evaluated.
 
-
-SLACK = 1e-12  # rounding of sums over rows
+SLACK = 1e-12  # bounds the rounding of sums over rows
+ROUGH = 1e-5  # bounds the error of a mean confidence in float32
 LABELS = {"nll": "NLL", "ece": "ECE", "adaece": "adaptive ECE", "brier": "Brier score"}
-"""Objectives as titles have them."""
-ROUGH = 1e-5  # error of a mean confidence from float32, with room to spare
+"""Objectives in titles."""
 
 
 @dataclass(frozen=True)
@@ -133,13 +128,13 @@ def best_temperature(predictions: Predictions, grid: Array, objective: str, bins
 def _best_ece(predictions: Predictions, grid: Array, objective: str, bins: int) -> GridMinimum:
     w = predictions.weights
     accuracy = float(np.average(raw_argmax(predictions) == predictions.labels, weights=w))
-    error = Error(predictions, objective, bins)
+    error = BinnedObjective(predictions, objective, bins)
     values: dict[int, float] = {}
     means: dict[int, tuple[float, float]] = {}  # grid point to bounds of the mean confidence
     spread: dict[int, float] = {}
     following: int | None = _guess(predictions, grid, accuracy)
     while following is not None:
-        if values and following not in means and predictions.k > 2:  # a cheap bound may spare the evaluation
+        if values and following not in means and predictions.k > 2:  # a cheap bound may make the evaluation needless
             mean = float(np.average(confidence(predictions, grid[following], np.float32), weights=w))
             means[following] = (mean - ROUGH, mean + ROUGH)
         else:
@@ -148,16 +143,17 @@ def _best_ece(predictions: Predictions, grid: Array, objective: str, bins: int) 
             mean = float(np.average(c, weights=w))
             means[following] = (mean, mean)
         best = min(values, key=lambda i: (values[i], i))
-        limit = values[best] + spread[best] + SLACK  # the plateau is wanted too
+        limit = values[best] + spread[best] + SLACK  # points of the plateau are evaluated, too
         low = np.zeros(len(grid)) if predictions.k == 2 else _lower_bounds(means, len(grid), accuracy)
-        left = [i for i in range(len(grid)) if i not in values and low[i] <= limit]
-        following = min(left, key=lambda i: (abs(i - best), i), default=None)
-    near = [i for i in values if values[i] <= values[best] + spread[best]]
-    return GridMinimum(float(grid[best]), values[best], (float(grid[min(near)]), float(grid[max(near)])), len(values))
+        candidates = [i for i in range(len(grid)) if i not in values and low[i] <= limit]
+        following = min(candidates, key=lambda i: (abs(i - best), i), default=None)
+    plateau = [i for i in values if values[i] <= values[best] + spread[best]]
+    ends = float(grid[min(plateau)]), float(grid[max(plateau)])
+    return GridMinimum(float(grid[best]), values[best], ends, len(values))
 
 
 def _guess(predictions: Predictions, grid: Array, accuracy: float) -> int:
-    """Grid point where the mean confidence of some rows is closest to the accuracy, by bisection."""
+    """Bisect for the grid point where the mean confidence of some rows is closest to the accuracy."""
     few = sample(predictions, 2000)
 
     def excess(i: int) -> float:
@@ -168,7 +164,7 @@ def _guess(predictions: Predictions, grid: Array, accuracy: float) -> int:
 
 
 def _lower_bounds(means: dict[int, tuple[float, float]], size: int, accuracy: float) -> Array:
-    """|mean confidence - accuracy| is at least this at each grid point, by monotony between the measured ones."""
+    """Bound |mean confidence - accuracy| from below at each grid point, as the confidence falls with T."""
     known = sorted(means)
     index = np.arange(size)
     left = np.searchsorted(known, index, side="right") - 1
@@ -180,7 +176,7 @@ def _lower_bounds(means: dict[int, tuple[float, float]], size: int, accuracy: fl
 
 
 def confidence(predictions: Predictions, temperature: float, dtype: Any = np.float64) -> Array:
-    """(N,) top probability of softmax(z / T), with the exponentials in `dtype` (float32: within 1e-5)."""
+    """Compute the top probability of softmax(z / T), (N,), with exponentials in `dtype` (float32: within 1e-5)."""
     out, start = np.empty(predictions.n, dtype), 0
     beta = dtype(1 / temperature)
     for z, y, _ in weighted(block_source(predictions)):
@@ -192,9 +188,10 @@ def confidence(predictions: Predictions, temperature: float, dtype: Any = np.flo
     return np.asarray(1 / out)
 
 
-class Error:
-    """ECE or adaptive ECE of rows as a function of their confidences: the one that `metrics` prints, of two classes of
-    the event.
+class BinnedObjective:
+    """ECE or adaptive ECE of rows as a function of their confidences.
+
+    It is the number that `calib metrics` prints; with two classes, that of the event.
     """
 
     def __init__(self, predictions: Predictions, objective: str, bins: int) -> None:
@@ -209,19 +206,19 @@ class Error:
         if self.flip is not None:
             p, rest = np.where(self.flip, rest, p), np.where(self.flip, p, rest)
         view = BinaryOutcomes(p, rest, self.hit, self.weights, self.counts, None, values_only=True)
-        wide = self.objective == "ece"
-        return float(l1(view.width_bins(self.bins, "right") if wide else view.mass_bins(self.bins, "split-merge")))
+        if self.objective == "ece":
+            return float(l1(view.width_bins(self.bins, "right")))
+        return float(l1(view.mass_bins(self.bins, "split-merge")))
 
 
 def null_deviation(c: Array, w: Array | None) -> float:
-    """Standard deviation of the ECE of a calibrated model with these confidences: sqrt((1 - 2/π) Σ_b var_b)."""
+    """Return the standard deviation of a calibrated model's ECE at these confidences: sqrt((1 - 2/π) Σ_b var_b)."""
     weight = 1.0 if w is None else w
     total = len(c) if w is None else w.sum()
     return math.sqrt((1 - 2 / math.pi) * float(np.sum(weight * weight * c * (1 - c)))) / float(total)
 
 
-# Temperature scaling, softmax(z / T) (Guo et al. 2017), by the objective that one prefers.
-
+# The method `temperature`.
 
 Objective = Literal["nll", "ece", "adaece", "brier"]
 Grid = Literal["mukhoti", "komisarenko"]
@@ -229,9 +226,9 @@ GRIDS: dict[str, Array] = {
     "mukhoti": np.arange(1, 101) / 10,  # 0.1, 0.2, ..., 10.0 (Mukhoti et al. 2020; their 0 cannot be divided by)
     "komisarenko": np.arange(1, 101) / 20,  # 0.05, 0.10, ..., 5.00 (Komisarenko & Kull 2024)
 }
-SHOWN = 500_000  # scores that a figure is of
-FEWEST = 3  # effective rows or groups below which an interval is not given
-WIDEST = 100.0  # of ln T: beyond, an interval says nothing, and ends are soon no numbers
+SHOWN = 500_000  # most scores that a figure is computed from
+FEWEST = 3  # effective rows or groups below which no interval is given
+WIDEST = 100.0  # half-width of ln T beyond which an interval says nothing; exp of its ends would soon overflow
 REASONS = {
     "separable": "no row is wrong, so the NLL falls for ever as T -> 0: no temperature is best",
     "anti_informative": "the scores point away from the labels: the best T is infinite (uniform probabilities)",
@@ -241,22 +238,22 @@ REASONS = {
 
 
 def tempered(o: Operations, given: Parameters, z: Any) -> Any:
-    """z / T."""
+    """Compute z / T."""
     beta = float(given["beta"])
-    if beta == 0:  # classes of probability 0 stay
+    if beta == 0:  # classes of probability 0 keep it
         return o.where(z < -FAR, o.neg_inf(), 0.0)
     return z if beta == 1 else z * o.const(given["beta"])
 
 
 def scaled(o: Operations, given: Parameters, z: Any) -> Any:
-    """softmax(z / T)."""
+    """Compute softmax(z / T)."""
     return o.normalised(tempered(o, given, z))
 
 
 @SCALERS.add(preserves_accuracy=True, map=scaled, form=store.temperature())
 def temperature(
     predictions: Predictions,
-    job: FitContext,
+    context: FitContext,
     *,
     objective: Objective = "nll",
     grid: Grid | None = None,
@@ -273,7 +270,7 @@ def temperature(
     source = block_source(predictions)
     if objective in ("ece", "adaece"):
         return _by_grid(predictions, objective, grid or "mukhoti", bins)
-    exact = fit_beta(source, start=job.memory.get("temperature"))
+    exact = fit_beta(source, start=context.memory.get("temperature"))
     if exact.status != "ok":
         return degenerate(exact)
     if grid is not None:
@@ -281,11 +278,11 @@ def temperature(
     if objective == "brier":
         return _by_brier(source, exact)
     parameters = {"beta": np.array(exact.beta)}
-    if job.rows is not None:  # of a part: nobody reads its interval
+    if context.rows is not None:  # in a fit to a part of the rows nobody reads the interval
         return FittedParameters(parameters, [_value(exact)], facts=facts(exact))
-    job.memory["temperature"] = exact.beta
-    plots = [_curve(predictions, exact)] if job.report else []
-    return FittedParameters(parameters, [interval(exact, predictions, job.level)], plots=plots, facts=facts(exact))
+    context.memory["temperature"] = exact.beta
+    plots = [_curve(predictions, exact)] if context.report else []
+    return FittedParameters(parameters, [interval(exact, predictions, context.level)], plots=plots, facts=facts(exact))
 
 
 def _value(fit: BetaFit) -> Estimate:
@@ -293,48 +290,54 @@ def _value(fit: BetaFit) -> Estimate:
 
 
 def interval(fit: BetaFit, predictions: Predictions, level: float = 0.95) -> Estimate:
-    """T with its interval, symmetric in ln T: a jackknife over rows, or over groups where rows belong to groups.
+    """Estimate T with an interval, symmetric in ln T, by a jackknife over rows, or over groups where there are any.
 
     Without unit g, ln β moves by S_g / (β (H - H_g)), S_g and H_g its sums of dNLL/dβ and d²NLL/dβ² (one Newton step;
     the sandwich variance with the correction CR3, Bell & McCaffrey 2002). Student's t has (Σ m²)² / Σ m⁴ - 1 degrees of
-    freedom, m = H_g for groups and H_i^½ for rows: a few rows that are not certain may hold all there is to know.
+    freedom, m = H_g for groups and H_i^½ for rows: a few uncertain rows may hold nearly all information on T.
     """
     t = fit.temperature
     common = _value(fit)
     if not fit.se:
         return dataclasses.replace(common, reason="the NLL has no curvature here")
-    score, bend, times = per_unit(predictions, fit.beta)
-    se, units = jackknife(score / fit.beta, bend, times, grouped=predictions.groups is not None)
-    what = "groups" if predictions.groups is not None else "rows"
-    detail: dict[str, Cell] = {f"effective {what}": units}
+    score, curvature, times = per_unit(predictions, fit.beta)
+    se, units = jackknife(score / fit.beta, curvature, times, grouped=predictions.groups is not None)
+    units_name = "groups" if predictions.groups is not None else "rows"
+    detail: dict[str, Cell] = {f"effective {units_name}": units}
     if units < FEWEST or not math.isfinite(se):
-        reason = f"{units:.3g} effective {what} tell T, fewer than {FEWEST}: their spread is not known"
-        return dataclasses.replace(common, reason=reason, detail=detail)
+        return dataclasses.replace(common, reason=too_few(units, units_name), detail=detail)
     width = student_quantile((1 + level) / 2, units - 1) * se
     if width > WIDEST:
-        reason = f"{units:.3g} effective {what} tell next to nothing of T: its logarithm is known to ± {width:.3g}"
+        reason = f"{units:.3g} effective {units_name} hardly determine T: ln T is known only to ± {width:.3g}"
         return dataclasses.replace(common, reason=reason, detail=detail)
     ends = {"low": t * math.exp(-width), "high": t * math.exp(width), "level": level, "se": t * se}
-    how = f"{common.how}; interval: jackknife of ln T over {what}, Student's t"
+    how = f"{common.how}; interval: jackknife of ln T over {units_name}, Student's t"
     return dataclasses.replace(common, **ends, how=how, detail=detail)  # type: ignore[arg-type]
 
 
+def too_few(units: float, name: str) -> str:
+    """Return why so few effective rows, or groups, give no interval of T."""
+    return f"{units:.3g} effective {name} determine T, fewer than {FEWEST}: its variance is unknown"
+
+
 def per_unit(predictions: Predictions, beta: float) -> tuple[Array, Array, Array]:
-    """Sums over each row or group of dNLL/dβ and d²NLL/dβ² (E z - z_y, and the variance of z under p), and how often
-    each is there: (G,) each.
+    """Sum dNLL/dβ = E z - z_y and d²NLL/dβ² = Var z (under p) over each row or group.
+
+    Returns:
+        Both sums, and how often each row or group occurs: (G,) each.
     """
-    score, bend = np.empty(predictions.n), np.empty(predictions.n)
+    score, curvature = np.empty(predictions.n), np.empty(predictions.n)
     for start, block in predictions.blocks():
         for z, y, _ in chunks((block, predictions.labels[start : start + len(block)], None)):
-            here = slice(start, start + len(z))
-            _, score[here], bend[here], *_ = cumulants(z, y, beta, np.float64)
-            start = here.stop
-    (score, times), (bend, _) = units_of(predictions, score), units_of(predictions, bend)
-    return score, bend, times
+            rows = slice(start, start + len(z))
+            _, score[rows], curvature[rows], *_ = cumulants(z, y, beta, np.float64)
+            start = rows.stop
+    (score, times), (curvature, _) = units_of(predictions, score), units_of(predictions, curvature)
+    return score, curvature, times
 
 
 def units_of(predictions: Predictions, values: Array) -> tuple[Array, Array]:
-    """Weighted sums of (N,) values over groups, or the rows where there are none; and how often each is there."""
+    """Sum (N,) values with their weights over each group, or row without groups; and return how often each occurs."""
     w = predictions.weights
     if w is not None and predictions.weight_kind == "count" and predictions.groups is None:
         return values, w
@@ -345,29 +348,35 @@ def units_of(predictions: Predictions, values: Array) -> tuple[Array, Array]:
     return values, np.ones(len(values))
 
 
-def jackknife(score: Array, bend: Array, times: Array, *, grouped: bool) -> tuple[float, float]:
-    """Standard error of a parameter from each unit's sums of first and second derivatives, and effective units."""
-    left = float(bend @ times) - bend
+def jackknife(score: Array, curvature: Array, times: Array, *, grouped: bool) -> tuple[float, float]:
+    """Return the standard error of a parameter, from each unit's sums of derivatives, and the effective units.
+
+    Args:
+        score, curvature: (G,) first and second derivatives of the NLL, summed over each row or group.
+        times: (G,) how often each occurs.
+        grouped: whether the units are groups.
+    """
+    remaining = float(curvature @ times) - curvature
     count = float(times.sum())
-    if count < 2 or not np.all(left > 0):
+    if count < 2 or not np.all(remaining > 0):
         return math.nan, 0.0
-    moved = score / left
+    moved = score / remaining
     centre = float(moved @ times) / count
     se = math.sqrt((count - 1) / count * float(times @ (moved - centre) ** 2))
-    return se, effective_units(bend, times, grouped)
+    return se, effective_units(curvature, times, grouped)
 
 
-def effective_units(bend: Array, times: Array, grouped: bool) -> float:
-    """(Σ m²)² / Σ m⁴ with m what a unit tells: its second derivative for groups, the root of it for rows."""
+def effective_units(curvature: Array, times: Array, grouped: bool) -> float:
+    """Return (Σ m²)² / Σ m⁴, with m the second derivative of a group, or the root of that of a row."""
     if grouped:
-        return effective_groups(bend)
-    square = np.maximum(bend, 0.0)
+        return effective_groups(curvature)
+    square = np.maximum(curvature, 0.0)
     power = float(times @ square**2)
     return float(times @ square) ** 2 / power if power > 0 else 0.0
 
 
 def degenerate(fit: BetaFit) -> FittedParameters:
-    """Scores for which no temperature is best: said, not returned as a number."""
+    """Return a harmless map, and the reason, for scores of which no temperature is best."""
     reason = REASONS[fit.status]
     does = {"anti_informative": "maps every row to uniform probabilities", "bound": f"uses T = {fit.temperature:.3g}"}
     note = f"temperature: {reason}; the calibrator {does.get(fit.status, 'leaves scores as they are')}"
@@ -401,7 +410,7 @@ def _by_grid(predictions: Predictions, objective: Objective, grid: Grid, bins: i
 
 
 def _by_brier(source: Source, exact: BetaFit) -> FittedParameters:
-    """Root of d Brier / d ln β in the valley of the best of 61 log-spaced points around the NLL's optimum."""
+    """Minimise the Brier score: the root of its slope next to the best of 61 points around the optimum of the NLL."""
     points = math.log(exact.beta) + np.linspace(-math.log(30), math.log(30), 61)
     values = [brier(source, math.exp(u))[0] for u in points]
     at = int(np.argmin(values))
@@ -417,9 +426,11 @@ def _by_brier(source: Source, exact: BetaFit) -> FittedParameters:
 
 
 def _curve(predictions: Predictions, fit: BetaFit) -> Plot:
-    """NLL over T around the optimum, on at most 5,000 rows, fewer of many classes."""
+    """Plot the NLL over T around the optimum, from at most 5,000 rows (fewer for many classes)."""
     rows = sample(predictions, min(5000, max(500, SHOWN // predictions.k)))
-    factors = np.exp(np.linspace(-1, 1, 41 if rows.n * rows.k <= 5 * SHOWN else 15))  # a pass over the scores each
+    factors = np.exp(
+        np.linspace(-1, 1, 41 if rows.n * rows.k <= 5 * SHOWN else 15)
+    )  # each costs a pass over the scores
     values = nll_curve(block_source(rows), fit.beta / factors)
     t = fit.temperature * factors
     return Plot(
@@ -436,31 +447,30 @@ def _curve(predictions: Predictions, fit: BetaFit) -> Plot:
     )
 
 
-# Ensemble temperature scaling: a mean of what a temperature says, of what the model says, and of even odds.
-
+# Ensemble temperature scaling: a weighted mean of tempered, plain and uniform probabilities.
 
 PARTS = ("tempered", "plain", "uniform")
-BARRIERS = tuple(10.0**-e for e in range(2, 15, 2))
-NOTHING = 1e-9  # nats that a share may cost to be set to 0
+BARRIERS = tuple(10.0**-e for e in range(2, 15, 2))  # weights of the log barrier, one after another
+NEGLIGIBLE = 1e-9  # nats; small shares become exactly 0 where that costs no more
 
 
 def components(o: Operations, given: Parameters, z: Any) -> list[Any]:
-    """Probabilities (n, K): softmax(z / T), softmax(z), and even ones, 0 for classes of probability 0."""
-    left = o.number(z > -FAR)
-    return [o.softmax(tempered(o, given, z)), o.softmax(z), left / o.sum(left)]
+    """Return softmax(z / T), softmax(z), and uniform probabilities that leave classes of probability 0 out: (n, K)."""
+    present = o.number(z > -FAR)
+    return [o.softmax(tempered(o, given, z)), o.softmax(z), present / o.sum(present)]
 
 
 def mixed(o: Operations, given: Parameters, z: Any) -> Any:
-    """The mean of the components by their shares."""
+    """Compute the mean of the components, weighted by their shares."""
     p, q, even = (part * o.const(given[name]) for name, part in zip(PARTS, components(o, given, z), strict=True))
     return o.log(p + q + even)
 
 
 @SCALERS.add(preserves_accuracy=True, map=mixed, form={"beta": Form(low=0, high=1e12), **dict.fromkeys(PARTS, SHARE)})
-def ensemble_temperature(predictions: Predictions, job: FitContext) -> FittedParameters:
+def ensemble_temperature(predictions: Predictions, context: FitContext) -> FittedParameters:
     """Ensemble temperature scaling: a softmax(z / T) + b softmax(z) + c / K, shares of sum 1 (Zhang et al. 2020).
 
-    T minimises the NLL as in `temperature`, then the shares do; c bounds what a wrong sure row costs.
+    T minimises the NLL as in `temperature`, then the shares do; c bounds the loss of a certain row that is wrong.
 
     >>> calibcli.fit_scaler(logits, labels, "ensemble_temperature").predict_proba(logits)[0].round(2)
     array([0.  , 0.  , 0.  , 0.01, 0.  , 0.06, 0.  , 0.  , 0.  , 0.93])
@@ -469,15 +479,15 @@ def ensemble_temperature(predictions: Predictions, job: FitContext) -> FittedPar
     rows = np.arange(predictions.n)
     z = np.asarray(predictions.logits, np.float64)
     parts = components(NumPy(predictions.k), {"beta": np.array(beta)}, z)
-    own = np.stack([part[rows, predictions.labels] for part in parts], axis=1)
-    shares = mixture(own, np.ones(len(own)) if predictions.weights is None else predictions.weights)
+    p_label = np.stack([part[rows, predictions.labels] for part in parts], axis=1)
+    shares = mixture(p_label, np.ones(predictions.n) if predictions.weights is None else predictions.weights)
     return FittedParameters({"beta": np.array(beta), **dict(zip(PARTS, map(np.array, shares), strict=True))})
 
 
 def mixture(p: Array, w: Array) -> Array:
-    """Shares s of sum 1 that minimise -Σ w ln(p s), for p (n, parts): Newton behind a barrier that comes down.
+    """Find shares s of sum 1 that minimise -Σ w ln(p s), for p (n, parts), by Newton with a falling log barrier.
 
-    The minimum of the mean NLL + Σ s over s >= 0 has sum 1 by itself, as the NLL falls by ln t where s grows t times.
+    The minimum of the mean NLL + Σ s over s >= 0 has sum 1 by itself: scaling s by t lowers the NLL by ln t.
     """
     w = w / w.sum()
 
@@ -499,5 +509,5 @@ def mixture(p: Array, w: Array) -> Array:
             if float(g @ step) < 1e-15:
                 break
     without = np.where(s < 1e-5, 0.0, s)
-    s = without if nll(without / without.sum()) <= nll(s / s.sum()) + NOTHING else s
+    s = without if nll(without / without.sum()) <= nll(s / s.sum()) + NEGLIGIBLE else s
     return np.asarray(s / s.sum())

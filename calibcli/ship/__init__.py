@@ -1,4 +1,4 @@
-"""Calibrators where models run: targets, each compared with the calibrator before it is written."""
+"""Export calibrators to where models run. Every export is compared with the calibrator before it is written."""
 
 from calibcli.ship.target import TARGETS, ExportRequest, export
 

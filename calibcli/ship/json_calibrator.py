@@ -1,4 +1,4 @@
-"""A calibrator as JSON: everything that its .safetensors says, with the parameters as numbers."""
+"""A calibrator as JSON: the contents of its .safetensors file, with the parameters as numbers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from calibcli.core.errors import refusing
 
 
 def described(scaler: Scaler) -> dict[str, Any]:
-    """What is written."""
-    about = {
+    """Return the JSON object of a calibrator."""
+    fit = {
         key: scaler.metadata[key] for key in ("n", "source", "sha256", "version", "exchanged") if key in scaler.metadata
     }
     return {
@@ -26,20 +26,20 @@ def described(scaler: Scaler) -> dict[str, Any]:
         "columns": scaler.columns,
         "classes": None if scaler.classes is None else list(scaler.classes),
         "parameters": {name: np.asarray(value).tolist() for name, value in scaler.parameters.items()},
-        "fit": about,
+        "fit": fit,
     }
 
 
 def scaler_of(text: str | bytes, source: str) -> Scaler:
-    """The calibrator of a text that `calib export --to json` wrote.
+    """Read a calibrator from the text that `calib export --to json` wrote.
 
     Raises:
-        InputError: it is something else.
+        InputError: the text is something else.
     """
     fix = "pass a file of calib export --to json"
     with refusing(UNFIT, lambda e: f"{source} is not a calibrator ({type(e).__name__})", fix):
         read = json.loads(text)
         parameters = {name: np.asarray(value) for name, value in read["parameters"].items()}
-        about = {key: read.get(key) for key in ("schema", "what", "spec", "k", "classes")}
+        header = {key: read.get(key) for key in ("schema", "what", "spec", "k", "classes")}
         fit = {**read["fit"], "kind": read["kind"], "columns": read["columns"]}
-        return checked({**about, "preserves_accuracy": False, "fit": fit}, parameters, source, fix)
+        return checked({**header, "preserves_accuracy": False, "fit": fit}, parameters, source, fix)

@@ -24,16 +24,14 @@ from calibcli.core.errors import InputError, refusing
 from calibcli.scores.predictions import words
 from calibcli.ship.target import mapped
 
-# A map as functions of one row in Python, JavaScript and C: its program is run once on symbols, and written down.
-#
-# The result of an operation is a `Node`. One that is used once is written where it is used; others get a name and a
-# line.
+# The program of a map is run once on symbols. The result of an operation is a `Node`: one that is used once is written
+# where it is used; others get a name and a line.
 
 Array = NDArray[Any]
 LEAVES = ("scores", "literal", "const", "-inf", "output")  # never need a line
-CHEAP = ("same", "column", "number")  # are written again where they are used again
+CHEAP = ("same", "column", "number")  # are repeated at each use rather than named
 LINES = ("max", "min", "sum", "argmax", "join", "matrix", "log_both")  # always have a line
-WHOLE = ("argmax", "matrix", "log_both")  # take a vector by its name
+WHOLE = ("argmax", "matrix", "log_both")  # take a whole vector, by its name
 PRECEDENCE = {"where": 0, "<": 1, ">": 1, "<=": 1, "same": 1, "+": 2, "-": 2, "*": 3, "/": 3}
 ATOM = 4
 
@@ -44,7 +42,7 @@ def _operator(op: str, swapped: bool = False) -> Any:
 
 @dataclass(eq=False)
 class Node:
-    """What an operation gives: one number, or one for each class (`wide`)."""
+    """The result of an operation: one number, or one for each class (`wide`)."""
 
     o: RowOps
     op: str
@@ -61,8 +59,9 @@ class RowOps(Operations):
     """The operations on nodes.
 
     Args:
-        columns: of the scores that a row has.
-        given: parameters; a constant that is one of them bears its name.
+        classes: K.
+        columns: number of scores in a row.
+        given: parameters; a constant that is one of them has its name.
     """
 
     eps = float(np.finfo(np.float64).eps)
@@ -76,7 +75,7 @@ class RowOps(Operations):
         self.scores = self.node("scores", wide=columns > 1)
 
     def node(self, op: str, *args: Node | float, wide: bool | None = None, value: Any = None) -> Node:
-        """A node; the same one for the same operation on the same arguments."""
+        """Return the node of an operation; the same one for the same arguments."""
         nodes = tuple(a if isinstance(a, Node) else self.const(a) for a in args)
         key = (op, *map(id, nodes), value)
         if key not in self._known:
@@ -93,15 +92,16 @@ class RowOps(Operations):
     join = partialmethod(node, "join", wide=True)
 
     def const(self, array: Any, whole: bool = False) -> Node:
+        """Return a literal, or a named constant: named like the parameter that it is, else C."""
         name = next((name.upper() for name, value in self.given.items() if value is array), "")
-        held = np.asarray(array, np.float64)
-        if not name and held.size == 1:
-            return self.node("literal", value=float(held.reshape(())))
+        values = np.asarray(array, np.float64)
+        if not name and values.size == 1:
+            return self.node("literal", value=float(values.reshape(())))
         name = f"{name or 'C'}_" if name in ("", "K", "X", "Y", "START") else name
-        while name in self.constants and not np.array_equal(self.constants[name], held):
+        while name in self.constants and not np.array_equal(self.constants[name], values):
             name += "_"
-        self.constants[name] = held.reshape(()) if held.size == 1 else held
-        return self.node("const", wide=held.size > 1, value=name)
+        self.constants[name] = values.reshape(()) if values.size == 1 else values
+        return self.node("const", wide=values.size > 1, value=name)
 
     def column(self, x: Node, k: int) -> Node:
         return self.node("column", x, wide=False, value=str(k))
@@ -128,14 +128,14 @@ class RowOps(Operations):
         return out
 
     def probabilities(self, log_p: Node) -> Any:
-        """exp(ln p), without the logarithm that a map ends in."""
+        """Return p for ln p, without the logarithm that the map ends in."""
         if log_p in self._logits:
             return self.softmax(self._logits[log_p])
         return log_p.args[0] if log_p.op == "log" else self.exp(log_p)
 
 
 class Function:
-    """The nodes that some results need, named and written in their order."""
+    """The nodes that some results depend on, in order, with their names."""
 
     def __init__(self, language: Language, o: RowOps, results: Sequence[Node]) -> None:
         self.language, self.results = language, results
@@ -152,7 +152,7 @@ class Function:
         self._taken = {*"ijknpqze"}
 
     def text(self, name: str, results: str) -> str:
-        """The function, with results of these names."""
+        """Write the function, with results of these names."""
         lines = [line for node in self.nodes if self._needs_line(node) for line in [self._line(node)]]
         values = [{"value": self.write(node)[0], "vector": self.vector(node)} for node in self.results]
         return self.language.function(name, lines, dict(zip(results, values, strict=True)))
@@ -161,13 +161,13 @@ class Function:
         if node.op in LEAVES or node.op in CHEAP:
             return False
         users = self.users[node]
-        # a number that a loop over classes needs is worked out before it, but for the shortest, as in x[i] - total / 3
+        # a number that a loop over classes uses is computed before the loop, unless it is short, as in x[i] - total / 3
         short = node.op in "+-*/<>" and all(arg.op in LEAVES or self._needs_line(arg) for arg in node.args)
         again = any(user.wide and user.op != "join" for user in users) and not node.wide and not short
         return again or len(users) > 1 or node.op in LINES or any(user.op in WHOLE for user in users)
 
     def _line(self, node: Node) -> str:
-        """The statement that gives a node its name."""
+        """Write the statement that gives a node its name."""
         arguments = node.args[:1] if node.op in WHOLE else node.args
         parts = {"vector": self.vector(node.args[0]) if node.args else ""}
         if node.op == "log_both":
@@ -193,14 +193,14 @@ class Function:
         return name
 
     def vector(self, node: Node) -> str:
-        """A node as a whole: by its name, or its value for each class."""
+        """Write a node as a whole vector: its name, or a list of its values."""
         return self._name(node) or (self.language.vector.format(value=self.write(node)[0]) if node.wide else "")
 
     def _name(self, node: Node) -> str:
         return "z" if node.op == "scores" else str(node.value) if node.op == "const" else self.names.get(node, "")
 
     def write(self, node: Node, i: str = "i") -> tuple[str, int]:
-        """The expression of a node for the class `i`, and how tightly it binds."""
+        """Write a node as an expression for the class `i`; return it with its precedence."""
         words, name = self.language.words, self._name(node)
         if name:
             index = i if node.wide else "0" if node.op == "scores" else ""
@@ -217,7 +217,7 @@ class Function:
         rank = PRECEDENCE.get(node.op, ATOM)
         if rank == ATOM:
             return words[node.op].format(*(text for text, _ in args)), ATOM
-        # the right side of - and / binds tighter than its operator, and no part of a choice is a choice
+        # parentheses: the right side of - and / must bind tighter than the operator, and conditionals are not nested
         needs = [rank + (node.op == "where" or (at > 0 and node.op in "-/")) for at in range(len(args))]
         texts = [text if bound >= need else f"({text})" for (text, bound), need in zip(args, needs, strict=True)]
         return words.get(node.op, f"{{0}} {node.op} {{1}}").format(*texts, i=i), rank
@@ -225,17 +225,17 @@ class Function:
 
 @dataclass(frozen=True)
 class Language:
-    """How one language writes nodes down; `i` is the class in a loop over all of them.
+    """Syntax of one language. In loops over all classes, `i` is the class.
 
     Attributes:
         words: expressions by operation, with {0}, {1}, ... for the arguments.
-        vector: the values of all classes, where they have no name.
-        lines: statements by operation, and `one` number or one for `each` class.
-        constant, head, body, last: a constant, what comes before, a function, and its last line.
-        helpers: functions by name, which come before where the text calls them.
-        after: what comes last.
-        flat: whether curves lie one after another, from START[c] to START[c + 1], and arrays are written {1, 2}.
-        modules: names to import, where the text has them.
+        vector: expression for the values of all classes of a node without a name.
+        lines: statements by operation; `one` names a number, `each` a number for each class.
+        constant: a constant.  head: the first lines.  body: a function.  last: its last line.
+        helpers: functions by name, written if the text calls them.
+        after: the last lines.
+        flat: whether curves are joined end to end, from START[c] to START[c + 1], and arrays are written {1, 2}.
+        modules: names by module, imported if the text uses them.
     """
 
     words: dict[str, str]
@@ -252,7 +252,7 @@ class Language:
     modules: dict[str, Sequence[str]] = field(default_factory=dict)
 
     def program(self, o: RowOps, p: Node) -> str:
-        """Constants and functions of the map whose probabilities are `p`."""
+        """Write constants and functions of the map whose probabilities are `p`."""
         text = Function(self, o, [p]).text("calibrate", "p")
         if "log_both(" in text:
             inner = RowOps(o.classes, o.classes, {})
@@ -262,6 +262,7 @@ class Language:
         return self._imports(text) + self.head.format(k=o.classes) + constants + text + self.after
 
     def function(self, name: str, lines: Sequence[str], results: dict[str, dict[str, str]]) -> str:
+        """Write a function of its lines and of the expressions of its results."""
         vectors = [result["vector"] for result in results.values()]
         whole = vectors[0] if len(vectors) == 1 else f"[{', '.join(vectors)}]"
         ends = [self.last.format(whole=whole, result=result, **value) for result, value in results.items()]
@@ -423,52 +424,51 @@ C = Language(  # C99, which C11 and C++ compile as well
 LANGUAGES = {".py": PYTHON, ".js": JAVASCRIPT, ".c": C}
 
 
-# Calibrators as functions that need nothing, in Python, JavaScript and C, working in float64; and runs of them.
+# Programs of calibrators, and running them for the comparison.
+
+MARK = " by calibcli "  # stands in the first line of a program, by which a later export recognises it
 
 
-MARK = " by calibcli "  # in the first line of a program, by which it is known again
-
-
-def lines(scaler: Scaler, suffix: str) -> str:
-    """The program: scores of one row to its probabilities."""
+def program(scaler: Scaler, suffix: str) -> str:
+    """Write the program that maps the scores of one row to probabilities, in float64."""
     o = RowOps(scaler.k, scaler.columns, scaler.parameters)
     takes = f"{words(scaler.kind)} ({scaler.columns})"
-    what = f"{scaler.spec}{MARK}{__version__}: {takes} to probabilities ({scaler.k})"
-    comment = {".py": f"# {what}", ".js": f"// {what}", ".c": f"/* {what} */"}[suffix]
+    description = f"{scaler.spec}{MARK}{__version__}: {takes} to probabilities ({scaler.k})"
+    comment = {".py": f"# {description}", ".js": f"// {description}", ".c": f"/* {description} */"}[suffix]
     return f"{comment}\n" + LANGUAGES[suffix].program(o, o.probabilities(mapped(o, scaler, o.scores)))
 
 
 def run(text: str, suffix: str, fed: Array, k: int) -> Array | None:
-    """Probabilities (n, K) of a generated program in a process of its own; None where its language is not installed.
+    """Run a generated program in its own process: probabilities (n, K), or None where its language is not installed.
 
     Raises:
-        InputError: it cannot be compiled, or fails.
+        InputError: the program cannot be compiled, or fails.
     """
     rows = np.asarray(fed, np.float64)
-    room = "free some space in the folder of temporary files"
+    fix = "free some space in the folder of temporary files"
     with (
-        refusing(OSError, lambda e: f"the generated program cannot be run here ({e.strerror or e})", room),
+        refusing(OSError, lambda e: f"the generated program cannot be run here ({e.strerror or e})", fix),
         tempfile.TemporaryDirectory() as name,
     ):
         command = _command(text, suffix, Path(name), rows.shape[1], k)
         if command is None:
             return None
         number = float.hex if suffix == ".c" else repr
-        said = "".join(" ".join(map(number, row)) + "\n" for row in rows.tolist())
-        done = _finished(command, Path(name), said)
-        return np.array(done.split(), np.float64).reshape(-1, k)
+        stdin = "".join(" ".join(map(number, row)) + "\n" for row in rows.tolist())
+        stdout = _finished(command, Path(name), stdin)
+        return np.array(stdout.split(), np.float64).reshape(-1, k)
 
 
-def _finished(command: list[str], folder: Path, said: str = "") -> str:
-    done = subprocess.run(command, cwd=folder, input=said, capture_output=True, text=True, check=False)
-    if done.returncode:
-        problem = f"the generated program fails ({done.stderr.strip()[-200:]}); nothing was written"
+def _finished(command: list[str], folder: Path, stdin: str = "") -> str:
+    process = subprocess.run(command, cwd=folder, input=stdin, capture_output=True, text=True, check=False)
+    if process.returncode:
+        problem = f"the generated program fails ({process.stderr.strip()[-200:]}); nothing was written"
         raise InputError(problem, "report it with the calibrator, and use --to onnx")
-    return done.stdout
+    return process.stdout
 
 
 def _command(text: str, suffix: str, folder: Path, columns: int, k: int) -> list[str] | None:
-    """What runs the program over lines of numbers on stdin."""
+    """Write, and if need be compile, the program; return the command that runs it on rows of numbers on stdin."""
     name = f"run{suffix}"
     (folder / name).write_text(
         text + DRIVERS[suffix].replace("NN", str(columns)).replace("KK", str(k)), encoding="utf-8"

@@ -1,6 +1,4 @@
-"""The shelf of export targets: what one is asked to write, how it is compared with the calibrator, and the result of
-an export.
-"""
+"""The shelf of export targets: requests, the comparison with the calibrator, and the result of an export."""
 
 from __future__ import annotations
 
@@ -27,25 +25,25 @@ from calibcli.core.shelves import Shelf
 from calibcli.scores import from_arrays, recorded_outputs
 from calibcli.scores.predictions import Predictions, words
 
-# What was written against the calibrator in float64, on real rows. Nothing is kept that is further off.
+# Every output is compared with the calibrator in float64, on real rows, and kept only within its limit.
 
 Array = NDArray[Any]
 LIMITS = {"float64": 1e-9, "float32": 1e-6, "float16": 1e-6, "bfloat16": 1e-6}
-DRAWS = 8  # of rounding, where a half-precision head is rounded
+DRAWS = 8  # of stochastic rounding of a half-precision head
 
 
 class Inexact(InputError):
-    """What was written is further from the calibrator than its limit."""
+    """The output differs from the calibrator by more than its limit."""
 
 
 @dataclass(frozen=True)
 class Compared:
-    """One comparison.
+    """Result of one comparison.
 
     Attributes:
-        n: rows.  most: the largest difference of a probability, in row `row`.  limit: what it may be.
-        changed: rows whose predicted class is not the calibrator's.
-        rounding: what arithmetic and storage cost by themselves.
+        n: number of rows.  most: largest difference of a probability.  row: where it is.  limit: largest allowed.
+        changed: number of rows whose predicted class is not the calibrator's.
+        rounding: difference that arithmetic and storage cause without a calibrator, or None.
     """
 
     n: int
@@ -67,10 +65,10 @@ class Compared:
         return f"max|dp| {self.most:.2g} on {self.n:,} rows (limit {self.limit:.2g}{cost}), {changed}"
 
     def require(self, what: str, fix: str = "") -> None:
-        """Refuse what is further off than its limit.
+        """Refuse an output beyond the limit; `what` names it.
 
         Raises:
-            Inexact: it is.
+            Inexact: the largest difference is beyond the limit.
         """
         if not self.within:
             problem = (
@@ -88,22 +86,26 @@ def compare(
     raw: Array | None = None,
     rounding: Callable[[], float | None] = lambda: None,
 ) -> Compared:
-    """Compare probabilities.
+    """Compare the probabilities of an output with those of the calibrator.
 
     Args:
         expected: (n, K) log-probabilities of the calibrator, float64.
-        found: (n, K) probabilities of what was written.
-        dtype: that it works in.
-        tolerance: the limit, where the user named one.
+        found: (n, K) probabilities of the output.
+        dtype: the type that it computes in.
+        tolerance: the limit, where the user gave one.
         raw: (n, K) scores before, where the calibrator keeps their predicted classes.
-        rounding: what arithmetic and storage cost without a calibrator; asked where `found` is beyond its limit.
+        rounding: returns the difference that arithmetic and storage cause without a calibrator, or None; called only
+            where `found` is beyond its limit, which is then at least twice as much.
+
+    Raises:
+        InputError: the shapes differ.
     """
     p = np.asarray(found, np.float64)
     if p.shape != expected.shape:
         shapes = f"{tuple(p.shape)} for {tuple(expected.shape)}"
-        raise InputError(f"what was written gives outputs of shape {shapes}; nothing was written", "check --model")
-    far = np.abs(np.exp(expected) - p)
-    worst = np.nan_to_num(far.max(axis=1, initial=0.0), nan=np.inf)
+        raise InputError(f"the export gives outputs of shape {shapes}; nothing was written", "check --model")
+    difference = np.abs(np.exp(expected) - p)
+    worst = np.nan_to_num(difference.max(axis=1, initial=0.0), nan=np.inf)
     classes = (expected if raw is None else raw).argmax(axis=1)
     limit, cost = LIMITS[dtype] if tolerance is None else tolerance, None
     if tolerance is None and worst.max(initial=0.0) > limit and (cost := rounding()) is not None:
@@ -113,46 +115,46 @@ def compare(
 
 
 def of_scores(scaler: Scaler, fed: Array, found: Array, dtype: str, tolerance: float | None = None) -> Compared:
-    """What a calibrator of its own gives for the scores `fed`, as it was given them."""
-    wide = fed.astype(np.float64)
-    expected = np.asarray(scaler(wide))
-    if isinstance(scaler, LabelCalibrators):  # each label of each row is a problem of its own
+    """Compare an output that takes scores (n, columns), given the scores `fed`, with its calibrator."""
+    scores = fed.astype(np.float64)
+    expected = np.asarray(scaler(scores))
+    if isinstance(scaler, LabelCalibrators):  # each label of each row is a binary problem
         p, q = np.exp(expected).ravel(), np.asarray(found, np.float64).ravel()
         with np.errstate(divide="ignore"):
             return compare(np.log(np.stack([1 - p, p], axis=1)), np.stack([1 - q, q], axis=1), dtype, tolerance)
-    raw = wide if scaler.preserves_accuracy and scaler.columns > 1 else None
+    raw = scores if scaler.preserves_accuracy and scaler.columns > 1 else None
     return compare(expected, found, dtype, tolerance, raw)
 
 
 def softmax(scores: Array) -> Array:
-    """Probabilities (n, K) of scores that are logits or log-probabilities."""
+    """Compute probabilities (n, K) of logits or log-probabilities."""
     from calibcli.scores.likelihood import log_softmax
 
     return np.exp(log_softmax(np.asarray(scores, np.float64)))
 
 
-# The shelf of targets, what one is asked to write, and what it says about it.
-
+# The shelf, and what a target receives and returns.
 
 TARGETS = Shelf("target", joint="-", package="calibcli.ship.targets", first=("checkpoint", "onnx", "json"))
-"""An entry is a function `(job, *, options) -> Shipped` that writes after it compared, put here with the traits
+"""An entry is a function `(request, *, options) -> Shipped`, which compares before it writes, with the traits
 
 suffixes: of the file that it writes; () where that depends on the model.
-data: what rows are: `scores` (recorded outputs), `inputs` (a model's), `either` (--model decides).
+data: the kind of rows that it is compared on: `scores` (recorded outputs), `inputs` (of a model), or `either` (--model
+    decides).
 """
-ROWS = 10_000  # that are compared, evenly spaced over the file
+ROWS = 10_000  # most rows that are compared, evenly spaced over the file
 
 
 @dataclass(frozen=True)
 class ExportRequest:
-    """What to write, and what it is held against.
+    """The file to write, and the rows to compare it on.
 
     Attributes:
-        scaler: the calibrator.  calibrator: its file, "" of one in memory.  path: what to write.
+        scaler: the calibrator.  calibrator: its file, "" for one in memory.  path: file to write.
         model: the network that it goes into, or None.  network: options of `checkpoint.load`.
-        data: rows: recorded outputs, or a data set of inputs.  reading: options of `recorded.read` or `dataset.load`.
-        tolerance: largest difference of a probability; None is the target's own.
-        estimator: what makes a scikit-learn estimator of a scaler, and of a fitted classifier where there is one.
+        data: recorded outputs, or a data set of inputs.  reading: options of `recorded_outputs.read` or `dataset.load`.
+        tolerance: largest difference of a probability; None is the default of the target.
+        estimator: makes a scikit-learn estimator of a scaler and a fitted classifier, or None.
     """
 
     scaler: Scaler
@@ -167,16 +169,16 @@ class ExportRequest:
 
     @cached_property
     def scores(self) -> Predictions:
-        """Recorded outputs to compare on: those of --data, or those that the calibrator was fitted on.
+        """Recorded outputs to compare on: those of --data, else those that the calibrator was fitted on.
 
         Raises:
-            UsageError: none were named, and the file of the fit is not there, or is another one now.
-            InputError: they cannot be read, or are not of this calibrator's classes.
+            UsageError: no rows are given, and the file of the fit is missing or has changed.
+            InputError: the rows cannot be read, or have other classes than the calibrator.
         """
         rows = self.data
         if not isinstance(rows, Predictions):
-            how = {"labels": None, **self.reading, "need_labels": False}
-            rows = recorded_outputs.read(self._source(), **how)
+            options = {"labels": None, **self.reading, "need_labels": False}
+            rows = recorded_outputs.read(self._source(), **options)
         check_classes(self.scaler, rows)
         if rows.n > ROWS:
             rows = rows.take(np.linspace(0, rows.n - 1, ROWS).astype(np.int64))
@@ -187,8 +189,8 @@ class ExportRequest:
         """All rows of --data, with labels.
 
         Raises:
-            UsageError: none were named, or they have no labels.
-            InputError: they cannot be read, or are not of this calibrator's classes.
+            UsageError: no rows are given, or they have no labels.
+            InputError: the rows cannot be read, or have other classes than the calibrator.
         """
         rows = self.data
         if not isinstance(rows, Predictions):
@@ -203,33 +205,33 @@ class ExportRequest:
     def _source(self) -> Any:
         if self.data is not None:
             return self.data
-        about = self.scaler.metadata
-        source = str(about.get("source", ""))
-        if not (source and os.path.isfile(source) and about.get("sha256") == sha256(source)):
+        metadata = self.scaler.metadata
+        source = str(metadata.get("source", ""))
+        if not (source and os.path.isfile(source) and metadata.get("sha256") == sha256(source)):
             raise UsageError("an export is compared on real rows, and none were named", "pass --data ROWS")
         return source
 
     def fed(self, dtype: str) -> Array:
-        """The rows as the calibrator is called with them, rounded to `dtype`: (n, columns).
+        """Return the rows that the calibrator is called with, rounded to `dtype`: (n, columns).
 
         Raises:
-            InputError: as `fed`.
+            InputError: they are of another kind than those of the fit, or of other labels.
         """
         if isinstance(self.scaler, LabelCalibrators):
             parts = from_arrays.read(self._source(), **{**self.reading, "need_labels": False})
             check_labels([*parts], [*(self.scaler.classes or ())])
             pairs = zip(self.scaler.parts, parts.values(), strict=True)
-            found = np.concatenate([fed(one, rows, dtype) for one, rows in pairs], axis=1)
-            return found[np.linspace(0, len(found) - 1, min(len(found), ROWS)).astype(np.int64)]
+            scores = np.concatenate([fed(one, rows, dtype) for one, rows in pairs], axis=1)
+            return scores[np.linspace(0, len(scores) - 1, min(len(scores), ROWS)).astype(np.int64)]
         return fed(self.scaler, self.scores, dtype)
 
     @property
     def read(self) -> list[str]:
-        """Names of files that --data may be."""
+        """Files that --data names."""
         return [str(self.data)] if isinstance(self.data, str | Path) else []
 
     def provenance(self) -> list[dict[str, Any]]:
-        """Path and sha256 of what was read."""
+        """Return path and sha256 of the files of calibrator and model."""
         files = [self.calibrator] if self.calibrator else []
         if isinstance(self.scaler, LabelCalibrators):
             files = sorted(map(str, Path(self.calibrator).glob("*.safetensors")))
@@ -240,7 +242,7 @@ class ExportRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Shipped:
-    """What was written and how far it is from the calibrator."""
+    """The files that were written, and their comparison with the calibrator."""
 
     files: Sequence[Path]
     compared: Compared | None
@@ -250,7 +252,7 @@ class Shipped:
 
 
 def fed(scaler: Scaler, rows: Predictions, dtype: str) -> Array:
-    """Rows as a calibrator is called with them, rounded to `dtype`: (n, columns).
+    """Return rows as the scores that a calibrator is called with, rounded to `dtype`: (n, columns).
 
     Raises:
         InputError: they are of another kind than those of the fit.
@@ -265,41 +267,41 @@ def fed(scaler: Scaler, rows: Predictions, dtype: str) -> Array:
     return z.astype(dtype)
 
 
-# What an exported thing says about the calibrator in it.
+# Metadata of the calibrator, which exported files contain.
 
 
-def about(job: ExportRequest) -> dict[str, Any]:
-    """Calibrator, T, date, rows of the fit, sha256, version."""
-    scaler, found = job.scaler, dict[str, Any]()
-    found["calibrator"] = scaler.spec
+def about(request: ExportRequest) -> dict[str, Any]:
+    """Return the calibrator's spec, T, date, rows of the fit, hashes of data and file, and version."""
+    scaler, facts = request.scaler, dict[str, Any]()
+    facts["calibrator"] = scaler.spec
     if "beta" in scaler.parameters and float(scaler.parameters["beta"]) > 0:
-        found["temperature"] = 1 / float(scaler.parameters["beta"])
-    found["date"] = datetime.datetime.now(datetime.UTC).date().isoformat()
-    found["rows"] = int(scaler.metadata.get("n", 0))
-    found["data_sha256"] = str(scaler.metadata.get("sha256", ""))
-    found["sha256"] = sha256(job.calibrator) if Path(job.calibrator).is_file() else ""
-    found["version"] = __version__
-    return found
+        facts["temperature"] = 1 / float(scaler.parameters["beta"])
+    facts["date"] = datetime.datetime.now(datetime.UTC).date().isoformat()
+    facts["rows"] = int(scaler.metadata.get("n", 0))
+    facts["data_sha256"] = str(scaler.metadata.get("sha256", ""))
+    facts["sha256"] = sha256(request.calibrator) if Path(request.calibrator).is_file() else ""
+    facts["version"] = __version__
+    return facts
 
 
-def stamp(job: ExportRequest) -> dict[str, str]:
-    """The same as texts by name, for ONNX."""
+def stamp(request: ExportRequest) -> dict[str, str]:
+    """Return `about` as texts by name, for ONNX."""
     return {
-        f"calib.{key}": f"{value:.17g}" if isinstance(value, float) else str(value) for key, value in about(job).items()
+        f"calib.{key}": f"{value:.17g}" if isinstance(value, float) else str(value)
+        for key, value in about(request).items()
     }
 
 
-# From the scores that a calibrator is called with to log-probabilities, in the operations of any runtime.
-
+# A calibrator in the operations of a runtime, from its scores to log-probabilities.
 
 T = TypeVar("T")
 
 
 def exact_enough(scaler: Scaler, write: Callable[[bool], T]) -> T:
-    """What `write(wide)` gives in float32, or in float64 where float32 is known or found to be too far off.
+    """Call `write(wide)` for float32, and for float64 where float32 is known, or turns out, to be too inexact.
 
     Raises:
-        Inexact: float64 is too far off as well.
+        Inexact: float64 is beyond the limit as well.
     """
     if not scaler.choice.traits.get("steep"):
         with contextlib.suppress(Inexact):
@@ -308,24 +310,24 @@ def exact_enough(scaler: Scaler, write: Callable[[bool], T]) -> T:
 
 
 def log_probabilities(o: Operations, scaler: Scaler, scores: Any) -> Any:
-    """(n, K) of scores (n, columns); of the calibrators of labels (n, L), each of its own column."""
+    """Map scores (n, columns) to (n, K). The calibrators of labels map each column (n, L) by itself."""
     if isinstance(scaler, LabelCalibrators):
         return o.join(*(o.column(mapped(o, one, o.column(scores, i)), 1) for i, one in enumerate(scaler.parts)))
     return mapped(o, scaler, scores)
 
 
 def classes(scaler: Scaler) -> int:
-    """K of the maps in it: of labels 2, whether a row has one."""
+    """Return the number of classes of each map: 2 for labels, which a row has or has not."""
     return 2 if isinstance(scaler, LabelCalibrators) else scaler.k
 
 
 def mapped(o: Operations, scaler: Scaler, scores: Any) -> Any:
-    """(n, K) of scores (n, columns)."""
+    """Map scores (n, columns) to log-probabilities (n, K)."""
     return scaler.choice.traits["map"](o, scaler.parameters, as_logits(o, scaler, scores))
 
 
 def as_logits(o: Operations, scaler: Scaler, scores: Any) -> Any:
-    """(n, K) logits or log-probabilities of what the calibrator takes."""
+    """Turn the scores that a calibrator takes into logits or log-probabilities (n, K)."""
     if scaler.columns == 1:
         if scaler.kind == "logits":
             return o.join(scores * 0.0, scores)
@@ -334,66 +336,71 @@ def as_logits(o: Operations, scaler: Scaler, scores: Any) -> Any:
     return o.log(o.most(scores, 0.0)) if scaler.kind == "probabilities" else scores
 
 
-OF_LABELS = ("onnx", "pt2", "torchscript")  # targets that hold the calibrators of labels in one
+OF_LABELS = ("onnx", "pt2", "torchscript")  # targets that can hold the calibrators of all labels in one file
 
 
-def export(spec: str, job: ExportRequest) -> Result:
-    """Write what `spec` names, and say how far it is from the calibrator.
+def export(spec: str, request: ExportRequest) -> Result:
+    """Write the target that `spec` names, and report how far it is from the calibrator.
 
     Raises:
-        UsageError: an unknown target, a map that it cannot hold, or a path that cannot be.
-        InputError: a model or rows that are refused, or what was made is not within its limit: it is not written.
+        UsageError: the target is unknown, cannot hold the map, or cannot be written to the path.
+        InputError: the model or rows are refused, or the output is beyond its limit; nothing is written.
     """
     choice = TARGETS.choose(spec)
     needs, suffixes = choice.traits["data"], choice.traits["suffixes"]
-    if needs == "inputs" and job.model is None:
+    if needs == "inputs" and request.model is None:
         raise UsageError(f"--to {choice.name} writes a model", "pass --model FILE")
-    if needs == "scores" and job.model is not None:
+    if needs == "scores" and request.model is not None:
         raise UsageError(f"--to {choice.name} writes the calibrator alone", "leave --model out")
-    if isinstance(job.scaler, LabelCalibrators) and (choice.name not in OF_LABELS or job.model is not None):
-        what = f"--to {choice.name}" + (" --model" if choice.name in OF_LABELS else "")
-        one = sorted(Path(job.calibrator).glob("*.safetensors"))[0]
+    if isinstance(request.scaler, LabelCalibrators) and (choice.name not in OF_LABELS or request.model is not None):
+        option = f"--to {choice.name}" + (" --model" if choice.name in OF_LABELS else "")
+        example = sorted(Path(request.calibrator).glob("*.safetensors"))[0]
         fix = "use --to onnx, --to pt2 or --to torchscript, without --model"
-        raise UsageError(f"{what} takes the calibrator of one label, such as {one}", fix)
+        raise UsageError(f"{option} takes the calibrator of one label, such as {example}", fix)
     if suffixes:
-        known_suffix(job.path, suffixes, f"the target {choice.name}")
-    shipped = choice(job)
+        known_suffix(request.path, suffixes, f"the target {choice.name}")
+    shipped = choice(request)
     compared = shipped.compared
     facts: dict[str, Cell] = {
         "target": choice.spec,
-        "calibrator": job.scaler.spec,
-        "kind": words(job.scaler.kind),
-        "classes": job.scaler.k,
+        "calibrator": request.scaler.spec,
+        "kind": words(request.scaler.kind),
+        "classes": request.scaler.k,
         **shipped.facts,
     }
     if compared is not None:
         facts |= facts_of(compared)
-    facts["headline"] = _headline(choice.name, job, compared)
-    named = needs != "inputs" and job.model is None and isinstance(job.data, str | Path) and Path(job.data).is_file()
-    rows = [{"path": str(job.data), "sha256": sha256(job.data)}] if named else []
+    facts["headline"] = _headline(choice.name, request, compared)
+    named = (
+        needs != "inputs"
+        and request.model is None
+        and isinstance(request.data, str | Path)
+        and Path(request.data).is_file()
+    )
+    rows = [{"path": str(request.data), "sha256": sha256(request.data)}] if named else []
     return Result(
         command="export",
         estimates=[] if compared is None else [estimate(compared)],
         notes=shipped.notes,
         facts=facts,
         artefacts={path.suffix.lstrip(".") or choice.name: str(path) for path in shipped.files},
-        provenance={"inputs": list({e["path"]: e for e in [*job.provenance(), *shipped.inputs, *rows]}.values())},
+        provenance={"inputs": list({e["path"]: e for e in [*request.provenance(), *shipped.inputs, *rows]}.values())},
     )
 
 
-def _headline(target: str, job: ExportRequest, compared: Compared | None) -> str:
-    said = f"Wrote {job.scaler.choice.name.replace('_', ' ')} as {target} to {job.path.name}"
-    return f"{said}." if compared is None else f"{said}: {compared.text}."
+def _headline(target: str, request: ExportRequest, compared: Compared | None) -> str:
+    written = f"Wrote {request.scaler.choice.name.replace('_', ' ')} as {target} to {request.path.name}"
+    return f"{written}." if compared is None else f"{written}: {compared.text}."
 
 
 def facts_of(compared: Compared) -> dict[str, Cell]:
-    """The comparison, as facts."""
+    """Return the comparison as facts."""
     more: dict[str, Cell] = {} if compared.rounding is None else {"rounding alone costs": compared.rounding}
     return {"limit": compared.limit, "n": compared.n, "predicted classes changed": compared.changed, **more}
 
 
 def estimate(compared: Compared) -> Estimate:
-    """The largest difference of a probability."""
+    """Return the largest difference of a probability as an estimate."""
     return Estimate(
         name="max_dp",
         value=compared.most,

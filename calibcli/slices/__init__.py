@@ -1,4 +1,4 @@
-"""Where a model fails: rules on the metadata, searched on one half of the rows and confirmed on the other. No torch."""
+"""Find where a model fails: rules on metadata are searched on one half of the rows and confirmed on the other."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ from calibcli.core.options import Alpha, Depth, Rows, Seed, check_options, optio
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """`find` is a gap, mean confidence less accuracy (of two classes of the event), that is not 0; or `error`, more
-    errors than on the other rows. Where all rows search and confirm, p is times the number of rules.
+    """Options of a search for slices.
+
+    A gap is the mean confidence minus the accuracy (of two classes: of the event), and is wrong where it is not 0. With
+    `confirm="all"` all rows search and confirm, and each p-value is multiplied by the number of rules.
     """
 
     find: Literal["gap", "error"] = option("gap", "gap (miscalibration), or error (more errors than elsewhere).")
     confirm: Literal["split", "all"] = option(
-        "split", "split: search one half, confirm on the other; all: every rule on all rows."
+        "split", "split: search one half, confirm on the other; all: test every rule on all rows."
     )
     depth: Depth = option(2, "Conditions of a rule; 3 needs sliceline.")
-    min_n: Rows = option(200, "Rows of a rule at the least.")
-    alpha: Alpha = option(0.05, "Family-wise error probability of the rules that are confirmed.")
-    seed: Seed = option(0, "Seed of the halves.")
+    min_n: Rows = option(200, "Smallest number of rows of a rule.")
+    alpha: Alpha = option(0.05, "Family-wise error probability of the confirmed rules.")
+    seed: Seed = option(0, "Seed of the split into halves.")
 
     def __post_init__(self) -> None:
         check_options(self)

@@ -1,4 +1,4 @@
-"""Whether what was found on one half holds on the other: p-values of the score form, and Holm's correction."""
+"""Confirm on one half of the rows the rules that were found on the other: p-values, and what can be detected."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from calibcli.core.statistics import log_sigmoid, normal_quantile, normal_share,
 from calibcli.metrics.intervals import WeightedMean, average
 from calibcli.scores.predictions import Floats, Ints
 
-SMALLEST = 30  # rows (or groups) of the other half below which nothing is confirmed
+SMALLEST = 30  # rows, or groups, of the confirming half below which nothing is confirmed
 Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
 class ConfirmedRule:
-    """A rule on the rows that confirm it.
+    """A rule measured on the rows that confirm it.
 
     Attributes:
-        n: rows.  value: mean gap, or error.  low, high: 1 - alpha interval.  p: that chance shows as much.
-        rest: gap, or error, of the rows that it is compared with.  of: its rows, with those that stronger rules hold.
-        adjusted: p for all rules together.  reason: why there is no p.
+        n: number of rows.  value: mean gap, or error.  low, high: 1 - alpha interval.  p: p-value.
+        others: gap, or error, of the other rows.  all_rows: n with the rows that stronger rules select.
+        adjusted: p-value adjusted for all rules.  reason: why there is no p-value.
     """
 
     n: int
@@ -34,86 +34,93 @@ class ConfirmedRule:
     p: float
     adjusted: float = 1.0
     reason: str = ""
-    rest: float | None = None
-    of: int = 0
+    others: float | None = None
+    all_rows: int = 0
 
 
 @dataclass(frozen=True, eq=False)
 class MeasuredRows:
-    """Rows with what is asked of them: p - y with p, (N,); or, with p None, whether the prediction is wrong."""
+    """Rows with the value that is tested: p - y, with p (N,); or with p None whether the prediction is wrong."""
 
     rows: WeightedMean
     p: Floats | None
 
     @property
     def outcomes(self) -> Floats:
-        """(N,) 0 or 1, but for rounding."""
+        """Outcomes (N,), 0 or 1 but for rounding."""
         return self.rows.values if self.p is None else self.p - self.rows.values
 
     def test(self, inside: Ints, outside: Ints, alpha: float) -> ConfirmedRule:
-        """A gap against 0, and against that of the other rows; an error against that of the other rows."""
-        here = self.rows.at(inside)
-        if len(inside) < SMALLEST or here.lacking or here.units < SMALLEST:
-            reason = here.lacking or f"fewer than {SMALLEST} rows or groups on this half"
-            return ConfirmedRule(len(inside), here.value if len(inside) else math.nan, -1.0, 1.0, 1.0, reason=reason)
-        low, high = here.bounds(alpha / 2, 0.0 if self.p is None else -1.0, 1.0)
-        rest = self.rows.at(outside)
+        """Test a gap against 0 and against that of the other rows, or an error against that of the other rows."""
+        own = self.rows.at(inside)
+        if len(inside) < SMALLEST or own.lacking or own.units < SMALLEST:
+            reason = own.lacking or f"fewer than {SMALLEST} rows or groups on this half"
+            return ConfirmedRule(len(inside), own.value if len(inside) else math.nan, -1.0, 1.0, 1.0, reason=reason)
+        low, high = own.bounds(alpha / 2, 0.0 if self.p is None else -1.0, 1.0)
+        others = self.rows.at(outside)
         if self.p is not None:
-            p = max(self._gap(here, self.p[inside]), self._further(here, rest, self.p[inside], self.p[outside]))
-            return ConfirmedRule(len(inside), here.value, low, high, p, rest=rest.value)
-        return ConfirmedRule(len(inside), here.value, low, high, self._more_wrong(here, rest), rest=rest.value)
+            p = max(
+                self._p_gap(own, self.p[inside]),
+                self._p_further_from_zero(own, others, self.p[inside], self.p[outside]),
+            )
+            return ConfirmedRule(len(inside), own.value, low, high, p, others=others.value)
+        return ConfirmedRule(len(inside), own.value, low, high, self._p_more_errors(own, others), others=others.value)
 
     @staticmethod
-    def _gap(here: WeightedMean, p: Floats) -> float:
-        """That calibrated rows have this gap, and, as they need not be calibrated one by one, that their mean is 0."""
-        if not here.binomial:
-            return here.p_value(-1.0, 1.0)
-        hits = float(p.sum() - here.values.sum()) if here.weights is None else float(here.weights @ (p - here.values))
-        of_spread = two_sided(abs(here.value) / here.se, here.units - 1) if here.se > 0 else 0.0
-        return max(chance(p, round(hits), here.weights if here.counts else None), of_spread)
+    def _p_gap(own: WeightedMean, p: Floats) -> float:
+        """Return the p-value of the gap.
 
-    @staticmethod
-    def _further(here: WeightedMean, rest: WeightedMean, p: Floats, other: Floats) -> float:
-        """Two-sided: that the gap lies no further from 0 than that of the other rows; 1 where it does not.
-
-        Of independent rows the larger p-value of two tests: by the spread that the rows show, and by that of outcomes
-        that come true with p less the common gap, which rows without an error have, too. Else the score form.
+        It is the larger one of two tests: that each row is calibrated, and that the mean gap is 0, as rows may be
+        calibrated together without each being so.
         """
-        if not len(other):
-            return 0.0
-        apart = here.value - rest.value
-        if apart * here.value <= 0 or rest.lacking:
-            return 1.0
-        degrees = min(here.units, rest.units) - 1
-        spread = here.se**2 + rest.se**2
-        if not (here.binomial and rest.binomial):
-            up, down = (here.value + 1, 1 - rest.value) if apart > 0 else (1 - here.value, rest.value + 1)
-            spread += (here.unseen * up + rest.unseen * down) * abs(apart)
-            return two_sided(abs(apart) / math.sqrt(spread), degrees)
-        sizes = here.effective, rest.effective
-        common = (here.value * sizes[0] + rest.value * sizes[1]) / sum(sizes)
-        expected = 0.0
-        for rows, said, size in ((here, p, sizes[0]), (rest, other, sizes[1])):
-            q = np.clip(said - common, 0.0, 1.0)
-            expected += average(q * (1 - q), rows.weights) / size
-        return two_sided(abs(apart) / math.sqrt(max(spread, expected, 1e-300)), degrees)
+        if not own.binomial:
+            return own.p_value(-1.0, 1.0)
+        hits = float(p.sum() - own.values.sum()) if own.weights is None else float(own.weights @ (p - own.values))
+        of_spread = two_sided(abs(own.value) / own.se, own.units - 1) if own.se > 0 else 0.0
+        return max(chance(p, round(hits), own.weights if own.counts else None), of_spread)
 
     @staticmethod
-    def _more_wrong(here: WeightedMean, rest: WeightedMean) -> float:
-        """One-sided: Fisher's exact test of independent rows, else the score form of the difference."""
-        if here.binomial and rest.binomial and not here.counts:
-            hits = round(here.value * here.n)
-            return fisher(hits, here.n, hits + round(rest.value * rest.n), here.n + rest.n)
-        difference = here.value - rest.value
+    def _p_further_from_zero(own: WeightedMean, others: WeightedMean, p_own: Floats, p_others: Floats) -> float:
+        """Return the two-sided p-value that the gap is no further from 0 than that of the other rows; 1 if it is not.
+
+        For independent rows it uses the larger of two variances: that of the rows, and that of outcomes with
+        probability p minus the common gap, which is not 0 for rows without an error. Else it uses the score form.
+        """
+        if not len(p_others):
+            return 0.0
+        difference = own.value - others.value
+        if difference * own.value <= 0 or others.lacking:
+            return 1.0
+        degrees = min(own.units, others.units) - 1
+        variance = own.se**2 + others.se**2
+        if not (own.binomial and others.binomial):
+            up, down = (own.value + 1, 1 - others.value) if difference > 0 else (1 - own.value, others.value + 1)
+            variance += (own.unseen * up + others.unseen * down) * abs(difference)
+            return two_sided(abs(difference) / math.sqrt(variance), degrees)
+        sizes = own.effective, others.effective
+        common = (own.value * sizes[0] + others.value * sizes[1]) / sum(sizes)
+        expected = 0.0
+        for rows, stated, size in ((own, p_own, sizes[0]), (others, p_others, sizes[1])):
+            q = np.clip(stated - common, 0.0, 1.0)
+            expected += average(q * (1 - q), rows.weights) / size
+        return two_sided(abs(difference) / math.sqrt(max(variance, expected, 1e-300)), degrees)
+
+    @staticmethod
+    def _p_more_errors(own: WeightedMean, others: WeightedMean) -> float:
+        """Return the one-sided p-value: Fisher's exact test for independent rows, else the score form."""
+        if own.binomial and others.binomial and not own.counts:
+            hits = round(own.value * own.n)
+            return fisher(hits, own.n, hits + round(others.value * others.n), own.n + others.n)
+        difference = own.value - others.value
         if difference <= 0:
             return 1.0
-        reach = here.unseen * here.value + rest.unseen * (1 - rest.value)
-        variance = here.se**2 + rest.se**2 + reach * difference
-        return two_sided(difference / math.sqrt(variance), min(here.units, rest.units) - 1) / 2
+        reach = own.unseen * own.value + others.unseen * (1 - others.value)
+        variance = own.se**2 + others.se**2 + reach * difference
+        return two_sided(difference / math.sqrt(variance), min(own.units, others.units) - 1) / 2
 
 
 def fisher(hits: int, n: int, marked: int, total: int) -> float:
-    """P(X >= hits), X marked rows among n that are drawn of `total`, `marked` of which are (Fisher 1935)."""
+    """Return P(X >= hits), with X the marked rows among n drawn from `total`, of which `marked` are (Fisher 1935)."""
     most = min(n, marked)
     log_p = _log_choose(marked, hits) + _log_choose(total - marked, n - hits) - _log_choose(total, n)
     term, tail = 1.0, 0.0
@@ -130,17 +137,17 @@ def _log_choose(n: int, k: int) -> float:
 
 
 def chance(p: Floats, hits: float, weights: Floats | None = None) -> float:
-    """Two-sided: that rows which come true with their own probabilities p (n,) have so many hits, or so few.
+    """Return the two-sided p-value of `hits` successes, where row i succeeds with probability p_i (n,).
 
-    The sum's tail by its saddlepoint, with the correction of whole numbers (Lugannani & Rice 1980; Daniels 1987), which
-    stays right where nearly every p is 0 or 1.
+    The tail of the sum is a saddlepoint approximation with the correction for integers (Lugannani & Rice 1980; Daniels
+    1987), which stays accurate where nearly every p is 0 or 1.
     """
     w = np.ones(len(p)) if weights is None else weights
     return min(1.0, 2 * min(_tail(p, hits, w), _tail(1 - p, float(w.sum()) - hits, w)))
 
 
 def _tail(p: Floats, hits: float, w: Floats) -> float:
-    """P(X >= hits)."""
+    """Return P(X >= hits)."""
     hits -= float(w[p >= 1].sum())
     free = (p > 0) & (p < 1)
     p, w = p[free], w[free]
@@ -150,19 +157,19 @@ def _tail(p: Floats, hits: float, w: Floats) -> float:
         return math.exp(float(w @ np.log(p)))
     at, odds = hits - 0.5, np.log(p / (1 - p))
     t = root(lambda t: float(w @ np.exp(log_sigmoid(odds + t))) - at, -800.0, 800.0)
-    if abs(t) < 1e-5:
+    if abs(t) < 1e-5:  # at the mean the formula below is 0 / 0
         return 0.5
     log_mgf = float(w @ np.logaddexp(np.log1p(-p), np.log(p) + t))
-    size = math.copysign(math.sqrt(max(2 * (t * at - log_mgf), 0.0)), t)
-    power = float(w @ np.exp(log_sigmoid(odds + t) + log_sigmoid(-odds - t)))
-    slope = 2 * math.sinh(t / 2) * math.sqrt(power) if abs(t) < 700 else math.inf
-    density = math.exp(-size * size / 2) / math.sqrt(2 * math.pi)
-    return min(max(normal_share(-size) + density * (1 / slope - 1 / size), 0.0), 1.0)
+    signed_root = math.copysign(math.sqrt(max(2 * (t * at - log_mgf), 0.0)), t)
+    variance = float(w @ np.exp(log_sigmoid(odds + t) + log_sigmoid(-odds - t)))
+    slope = 2 * math.sinh(t / 2) * math.sqrt(variance) if abs(t) < 700 else math.inf
+    density = math.exp(-signed_root * signed_root / 2) / math.sqrt(2 * math.pi)
+    return min(max(normal_share(-signed_root) + density * (1 / slope - 1 / signed_root), 0.0), 1.0)
 
 
 def halves(n: int, groups: Any, seed: int) -> Mask:
-    """(N,) whether a row is searched: half of them at random; groups stay together."""
-    rng = np.random.default_rng([seed, 20])
+    """Choose the half that is searched, (N,), at random; groups stay together."""
+    rng = np.random.default_rng([seed, 20])  # 20 keeps these numbers apart from other uses of the seed
     names, member = (range(n), slice(None)) if groups is None else np.unique(groups, return_inverse=True)
     chosen = np.zeros(len(names), bool)
     chosen[rng.permutation(len(names))[: len(names) // 2]] = True
@@ -170,11 +177,14 @@ def halves(n: int, groups: Any, seed: int) -> Mask:
 
 
 def detectable(variance: float, rows: float, candidates: int, tests: int, alpha: float) -> float:
-    """The gap that would have been found with a chance of about 80 %: among the strongest on the searched half, and
-    confirmed on the other, each with 90 %.
+    """Return the gap that would have been found with a probability of about 80 %.
+
+    It is among the strongest on the searched half, and is confirmed on the other, with a probability of 90 % each.
     """
     spare = normal_quantile(0.9)
-    among = math.sqrt(2 * math.log(max(candidates, 2))) + spare
-    z = max(among, normal_quantile(1 - alpha / (2 * tests)) + spare)
-    unseen = z * z / rows  # as `numerics.score_bound` adds
+    to_be_searched = (
+        math.sqrt(2 * math.log(max(candidates, 2))) + spare
+    )  # the largest z of so many true rules, and more
+    z = max(to_be_searched, normal_quantile(1 - alpha / (2 * tests)) + spare)
+    unseen = z * z / rows  # the same term as in `core.statistics.score_bound`
     return (unseen + math.sqrt(unseen * unseen + 4 * z * z * variance / rows)) / 2

@@ -1,4 +1,4 @@
-"""One run of `calib slices`."""
+"""Search and confirm slices, and make the result of `calib slices`."""
 
 from __future__ import annotations
 
@@ -21,81 +21,95 @@ from calibcli.scores.columns import columns
 from calibcli.scores.histogram import LEAN
 from calibcli.scores.predictions import Floats, Ints, Predictions, Progress
 from calibcli.slices import Search
-from calibcli.slices.candidates import CandidateRule, CodedColumn, Evidence, columns_of, distinct, ranked
+from calibcli.slices.candidates import (
+    CandidateRule,
+    CodedColumn,
+    Evidence,
+    columns_of,
+    distinct,
+    ranked,
+    search_with_sliceline,
+)
 from calibcli.slices.confirmation import ConfirmedRule, MeasuredRows, detectable, halves
 
-TESTS = 10
-WRONG, TOLD = 20, 0.8  # wrong rows, and the share of them whose label a column tells, from where it is suspect
-SHARE = 0.05  # of the rows, of the slice that "would have been found"
+TESTS = 10  # most rules that are confirmed
+WRONG = 20  # wrong rows below which a column is not suspected to be made from the labels
+PREDICTED = 0.8  # share of the wrong rows whose label a suspect column predicts
+SHARE = 0.05  # share of the rows in the slice that "would have been found"
 
 
 def find(predictions: Predictions, search: Search, progress: Progress | None = None) -> Result:
-    """Rules on the columns of the rows (`predictions.slices`) whose rows show more than chance does.
+    """Find rules on the columns of the rows (`predictions.slices`) on whose rows the model fails beyond chance.
 
     Raises:
-        UsageError: no column to search, or too few rows.
+        UsageError: there is no column to search, or there are too few rows.
+        InputError: none of the columns can be searched.
     """
     given = predictions.slices
     if not given:
         raise UsageError("no column to search", "name one that the rows have: --by COLUMN")
-    tell = progress or (lambda fraction, text: None)
-    tell(0.0, "reading scores")
+    report_progress = progress or (lambda fraction, text: None)
+    report_progress(0.0, "reading scores")
     table = columns(predictions, class_bins=(), names=LEAN)
     if BY_CLASS in given:
         names = range(predictions.k) if predictions.classes is None else predictions.classes
         given = {**given, BY_CLASS: np.asarray(names).astype(str)[table.predicted]}
-    measured, evidence = _asked(Sample.of(table), search)
+    measured, evidence = _measured(Sample.of(table), search)
     split = search.confirm == "split"
     searched = halves(predictions.n, predictions.groups, search.seed) if split else np.ones(predictions.n, bool)
     least = max(1, search.min_n // 2 if split else search.min_n)
     if searched.sum() < 2 * least:
         problem = f"{predictions.n} rows are too few to search for slices of {search.min_n}"
         raise UsageError(problem, f"pass more rows, or --min-n {max(1, predictions.n // 5)}")
-    found, notes = columns_of(given, searched, least)
-    if not found:
+    coded, notes = columns_of(given, searched, least)
+    if not coded:
         raise InputError("no column can be searched: " + "; ".join(notes), "name others: --by COLUMN")
-    at, rest = np.flatnonzero(searched), np.flatnonzero(~searched if split else searched)
-    evidence = evidence.over(at)
-    tell(0.2, "searching")
-    rules, count = ranked(found, evidence, at, least, min(search.depth, 2))
+    searched_rows, confirming_rows = np.flatnonzero(searched), np.flatnonzero(~searched if split else searched)
+    evidence = evidence.over(searched_rows)
+    report_progress(0.2, "searching")
+    rules, count = ranked(coded, evidence, searched_rows, least, min(search.depth, 2))
     if search.depth == 3:
-        from calibcli.slices.candidates import deeper
-
-        more = deeper(found, evidence, at, least)
-        rules, count = sorted({*rules, *more}, key=lambda rule: -rule.z), count + len(more)
-    best = distinct(rules, found, evidence, at, TESTS)
-    tell(0.8, "confirming")
-    tests = _tests(best, found, measured, rest, search.alpha)
-    adjusted = holm([one.p for one in tests]).tolist() if split else [min(1.0, one.p * count) for one in tests]
-    tests = [dataclasses.replace(one, adjusted=p) for one, p in zip(tests, adjusted, strict=True)]
-    texts = [text_of(rule.conditions(found)) for rule in best]
-    gaps = [float(np.mean(measured.rows.values[at][rule.holds(found, at)])) for rule in best]
-    confirming = measured.rows.at(rest)
+        deeper = search_with_sliceline(coded, evidence, searched_rows, least)
+        rules, count = sorted({*rules, *deeper}, key=lambda rule: -rule.z), count + len(deeper)
+    best = distinct(rules, coded, evidence, searched_rows, TESTS)
+    report_progress(0.8, "confirming")
+    tests = _tests(best, coded, measured, confirming_rows, search.alpha)
+    adjusted = holm([test.p for test in tests]).tolist() if split else [min(1.0, test.p * count) for test in tests]
+    tests = [dataclasses.replace(test, adjusted=p) for test, p in zip(tests, adjusted, strict=True)]
+    texts = [text_of(rule.conditions(coded)) for rule in best]
+    gaps = [float(np.mean(measured.rows.values[searched_rows][rule.holds(coded, searched_rows)])) for rule in best]
+    confirming = measured.rows.at(confirming_rows)
     total = float(confirming.value)
-    sides = len(rest), float(np.average(evidence.variance[rest])), count, max(SHARE, search.min_n / predictions.n)
-    tell(1.0, "")
+    share = max(SHARE, search.min_n / predictions.n)
+    variance = float(np.average(evidence.variance[confirming_rows])) / (1 - min(share, 0.5))
+    gap = detectable(variance, share * len(confirming_rows), count, TESTS if split else count, search.alpha)
+    report_progress(1.0, "")
     everywhere = search.find == "gap" and abs(total) > 3 * confirming.se
-    told = _result(search, texts, gaps, tests, total, sides, everywhere)
+    least_gap = min(1.0, gap), share
+    result = _result(search, texts, gaps, tests, len(confirming_rows), count, total, everywhere, least_gap)
     if everywhere:
-        notes.append(f"all rows together have a gap of {total:+.3f}, which slices share: calib scale mends that first")
-    if any(one.n < one.of for one in tests):
-        notes.append("a rule is measured on its rows (n) that no rule above it holds, of all that it has (of)")
+        notes.append(
+            f"all rows together have a gap of {total:+.3f}, which slices share: reduce it first with calib scale"
+        )
+    if any(test.n < test.all_rows for test in tests):
+        notes.append("n: rows of a rule that no rule above it selects, on which it is measured; of: all of its rows")
     labels = predictions.labels
     leaks = {
         i: note
-        for i, column in enumerate(found)
-        if column.name != BY_CLASS and (note := _of_labels(column, labels, table.predicted))
+        for i, column in enumerate(coded)
+        if column.name != BY_CLASS and (note := _label_leak_note(column, labels, table.predicted))
     }
     notes += leaks.values()
-    notes += [said for rule, text, one in zip(best, texts, tests, strict=True)
-              if one.adjusted <= search.alpha and not leaks.keys() & {at for at, _ in rule.parts}
-              and (said := _leak(rule, text, found, measured))]  # fmt: skip
-    facts = {**told.facts, "n": predictions.n, **predictions.problem, "columns": len(found)}
-    return dataclasses.replace(told, facts=facts, notes=[*predictions.notes, *notes])
+    for rule, text, test in zip(best, texts, tests, strict=True):
+        noted = leaks.keys() & {column for column, _ in rule.parts}
+        if test.adjusted <= search.alpha and not noted:
+            notes += filter(None, [_constant_outcome_note(rule, text, coded, measured)])
+    facts = {**result.facts, "n": predictions.n, **predictions.problem, "columns": len(coded)}
+    return dataclasses.replace(result, facts=facts, notes=[*predictions.notes, *notes])
 
 
-def _asked(sample: Sample, search: Search) -> tuple[MeasuredRows, Evidence]:
-    """What is measured of each row, and how it ranks rules."""
+def _measured(sample: Sample, search: Search) -> tuple[MeasuredRows, Evidence]:
+    """Return what is measured on each row, and the evidence by which rules are ranked."""
     design = sample.weights, sample.counts, sample.columns.groups
     w = np.ones(sample.columns.n) if sample.weights is None else sample.weights
     power = w if sample.counts else w * w
@@ -111,8 +125,8 @@ def _asked(sample: Sample, search: Search) -> tuple[MeasuredRows, Evidence]:
     return MeasuredRows(WeightedMean(wrong, *design), None), Evidence(w * (wrong - mean), power * spread, signed=False)
 
 
-def _of_labels(column: CodedColumn, labels: Ints, predicted: Ints) -> str:
-    """A remark where a column tells the labels, also of the rows that the model gets wrong, as no feature does."""
+def _label_leak_note(column: CodedColumn, labels: Ints, predicted: Ints) -> str:
+    """Return a note if a column predicts the labels even of the rows that the model gets wrong, as no feature would."""
     wrong = predicted != labels
     if wrong.sum() < WRONG:
         return ""
@@ -121,39 +135,41 @@ def _of_labels(column: CodedColumn, labels: Ints, predicted: Ints) -> str:
     table = table.reshape(-1, size)
     usual = table.argmax(axis=1)[column.codes]
     right = usual == labels
-    chance = float(np.bincount(labels).max()) / len(labels)  # of the most frequent label, whatever the column says
-    if 1 - right.mean() > (1 - chance) / 2 or right[wrong].mean() < TOLD:
+    chance = float(np.bincount(labels).max()) / len(labels)  # accuracy of always predicting the most frequent label
+    if 1 - right.mean() > (1 - chance) / 2 or right[wrong].mean() < PREDICTED:
         return ""
     shares = [f"{100 * share:.1f} %" for share in (right.mean(), right[wrong].mean())]
     return (
-        f"'{column.name}' alone tells the label of {shares[0]} of rows, and of {shares[1]} of those that the model "
-        "gets wrong: if it was made from the labels, it hides what else there is; name the other columns with --by"
+        f"'{column.name}' alone predicts the label of {shares[0]} of rows, and of {shares[1]} of those that the model "
+        "gets wrong: if it was made from the labels, it hides all other slices; name the other columns with --by"
     )
 
 
-def _leak(rule: CandidateRule, text: str, columns: Sequence[CodedColumn], measured: MeasuredRows) -> str:
-    """A remark where all rows of a rule came out alike: a column that was made from the labels explains everything."""
+def _constant_outcome_note(
+    rule: CandidateRule, text: str, columns: Sequence[CodedColumn], measured: MeasuredRows
+) -> str:
+    """Return a note if all rows of a rule have the same outcome, as with a column that was made from the labels."""
     outcomes = measured.outcomes[rule.holds(columns, slice(None))]
     if float(np.ptp(outcomes)) > 0.5:
         return ""
     names = " and ".join(f"'{columns[at].name}'" for at, _ in rule.parts)
     return (
         f"all {len(outcomes):,} rows of {text} have the same outcome: if {names} was made from the labels, it hides "
-        "what else there is; name the other columns with --by"
+        "all other slices; name the other columns with --by"
     )
 
 
 def _tests(
     rules: Sequence[CandidateRule], columns: Sequence[CodedColumn], measured: MeasuredRows, rows: Any, alpha: float
 ) -> list[ConfirmedRule]:
-    """Each on the rows that no rule before it holds: what those explain is not found again."""
-    found, free = [], np.ones(len(rows), bool)
+    """Test each rule on the rows that no stronger rule selects, so that nothing is found twice."""
+    tests, unclaimed = [], np.ones(len(rows), bool)
     for rule in rules:
-        held = rule.holds(columns, rows)
-        one = measured.test(rows[held & free], rows[~held & free], alpha)
-        found.append(dataclasses.replace(one, of=int(held.sum())))
-        free &= ~held
-    return found
+        inside = rule.holds(columns, rows)
+        test = measured.test(rows[inside & unclaimed], rows[~inside & unclaimed], alpha)
+        tests.append(dataclasses.replace(test, all_rows=int(inside.sum())))
+        unclaimed &= ~inside
+    return tests
 
 
 def _result(
@@ -161,52 +177,58 @@ def _result(
     texts: Sequence[str],
     gaps: Sequence[float],
     tests: Sequence[ConfirmedRule],
+    rows: int,
+    count: int,
     total: float,
-    sides: tuple[int, float, int, float],
     everywhere: bool,
+    least: tuple[float, float],
 ) -> Result:
-    rows, variance, count, share = sides
+    """Make the result.
+
+    Args:
+        texts, gaps, tests: each rule as text, its gap on the searched rows, and its test.
+        rows: number of confirming rows.  count: number of rules.  total: gap, or error, of all confirming rows.
+        everywhere: whether all rows together have a gap beyond chance.
+        least: the gap that would have been found, and the share of rows that it would have to be in.
+    """
     split = search.confirm == "split"
     metric = "confidence_gap" if search.find == "gap" else "error"
     how = "score form; other half, rows of no rule above" if split else "score form, on all rows"
     estimates, lines, rules = [], list[list[Any]](), []
-    for text, gap, one in zip(texts, gaps, tests, strict=True):
-        real = one.adjusted <= search.alpha
-        bounded = not one.reason
-        detail: dict[str, Any] = {"p_value": one.p, "p_adjusted": one.adjusted, "confirmed": real}
+    for text, gap, test in zip(texts, gaps, tests, strict=True):
+        confirmed = test.adjusted <= search.alpha
+        bounded = not test.reason
+        detail: dict[str, Any] = {"p_value": test.p, "p_adjusted": test.adjusted, "confirmed": confirmed}
         estimates.append(
             Estimate(
                 name=metric,
                 scope=text,
-                value=one.value,
-                low=one.low if bounded else None,
-                high=one.high if bounded else None,
+                value=test.value,
+                low=test.low if bounded else None,
+                high=test.high if bounded else None,
                 level=1 - search.alpha if bounded else None,
                 unit="probability",
                 better="zero" if search.find == "gap" else "lower",
                 how=how,
-                reason=one.reason,
-                n=one.n,
+                reason=test.reason,
+                n=test.n,
                 detail=detail
-                | {"searched": gap, "of": one.of}
-                | ({} if one.rest is None else {"other_rows": one.rest}),
+                | {"searched": gap, "of": test.all_rows}
+                | ({} if test.others is None else {"other_rows": test.others}),
             )
         )
-        size: list[Any] = [one.n, one.of, one.n / rows]
-        lines.append([text, "yes" if real else "no", *size, one.value, one.low, one.high, one.adjusted])
-        if real:
-            rules.append({"by": text, "metric": metric, "value": one.value, "n": one.n})
+        size: list[Any] = [test.n, test.all_rows, test.n / rows]
+        lines.append([text, "yes" if confirmed else "no", *size, test.value, test.low, test.high, test.adjusted])
+        if confirmed:
+            rules.append({"by": text, "metric": metric, "value": test.value, "n": test.n})
     adjusted = f"p ({'Holm' if split else 'Bonferroni'})"
     heads = ["rule", "confirmed", "n", "of", "share", metric, "lower", "upper", adjusted]
     title = f"Where it fails: the {len(lines)} strongest of {count:,} rules"
-    least = min(
-        1.0, detectable(variance / (1 - min(share, 0.5)), share * rows, count, TESTS if split else count, search.alpha)
-    )
     facts: dict[str, Any] = {
-        "headline": _headline(estimates, search, total, (least, share), rows, everywhere),
+        "headline": _headline(estimates, search, total, least, rows, everywhere),
         "candidates": count,
         "confirmed": len(rules),
-        "would_have_found": round(least, 3),
+        "would_have_found": round(least[0], 3),
         "all_rows": round(total, 4),
         "alpha": search.alpha,
         "rules": rules,
@@ -219,42 +241,42 @@ def _result(
 
 
 def _headline(
-    found: Sequence[Estimate], search: Search, total: float, least: tuple[float, float], rows: int, everywhere: bool
+    estimates: Sequence[Estimate], search: Search, total: float, least: tuple[float, float], rows: int, everywhere: bool
 ) -> str:
-    what = "a gap" if search.find == "gap" else "an excess of errors"
-    real = [e for e in found if e.detail["confirmed"]]
+    kind = "a gap" if search.find == "gap" else "an excess of errors"
+    real = [e for e in estimates if e.detail["confirmed"]]
     if not real:
         gap, share = least
         least_rows = f"{100 * share:.0f} % of rows or more"
         if everywhere:
-            seen = f"a difference of {gap:.2f} in {least_rows} would have been found, with a chance of 80 %"
-            return f"Everywhere alike: confidence gap {total:+.3f}; no slice differs ({seen})."
-        return f"No slice found; {what} of {gap:.2f} in {least_rows} would have been, with a chance of 80 %."
+            power = f"a difference of {gap:.2f} in {least_rows} would have been found, with a chance of 80 %"
+            return f"Everywhere alike: confidence gap {total:+.3f}; no slice differs ({power})."
+        return f"No slice found; {kind} of {gap:.2f} in {least_rows} would have been, with a chance of 80 %."
     errors = search.find == "error"
     word, name = (
         ("wrong more often than the other rows", "error")
         if errors
         else ("miscalibrated, and more than the other rows", "confidence gap")
     )
-    names = "; ".join(f"{e.scope} ({name} {_told(e)}, n = {_rows(e)})" for e in real[:3])
+    names = "; ".join(f"{e.scope} ({name} {_with_interval(e)}, n = {_rows(e)})" for e in real[:3])
     more = f"; and {len(real) - 3} more" if len(real) > 3 else ""
     all_rows = f"{total:.3f}" if errors else f"{total:+.3f}"
     return f"Surely {word}: {names}{more}. All {rows:,} rows together: {name} {all_rows}."
 
 
 def _rows(e: Estimate) -> str:
-    """How many rows, of how many where stronger rules hold some."""
+    """Write the number of rows, and of how many, where stronger rules select some."""
     every = e.detail["of"]
     return f"{e.n:,}" if e.n == every else f"{e.n:,} of {every:,}"
 
 
-def _told(e: Estimate) -> str:
-    """The number with its interval: of a gap with its side, of an error beside what it is compared with, and p."""
+def _with_interval(e: Estimate) -> str:
+    """Write an estimate with its interval: a gap with its side, an error with that of the other rows and p."""
     shown = " ".join(number_format.shown(e)[:2]).strip()
     if e.better == "zero":
         return f"{shown}, too {'high' if (e.value or 0.0) > 0 else 'low'}"
-    rest = e.detail.get("other_rows")
-    against = f" against {number_format.number(rest, 3)}" if isinstance(rest, float) else ""
+    others = e.detail.get("other_rows")
+    against = f" against {number_format.number(others, 3)}" if isinstance(others, float) else ""
     return f"{shown}{against}, p = {e.detail['p_adjusted']:.2g}"
 
 

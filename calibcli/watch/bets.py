@@ -1,4 +1,4 @@
-"""Bets against a rule (e-processes), and what is kept of the rows that each rule was watched on."""
+"""Bets against a rule (e-processes), and the streams that hold their wealth."""
 
 from __future__ import annotations
 
@@ -12,42 +12,38 @@ import numpy as np
 from calibcli.core.options import Range
 from calibcli.scores.predictions import Floats, Ints
 
-# E-processes: the wealth of bets against a rule, of which a look at any time, and as often as one likes, is honest.
+# E-processes: the wealth of bets against a rule, which may be looked at at any time, as often as one likes.
 #
-# Who claims that a mean is at most m may be bet against with 1 + λ(x - m) per row, which grows in no mean if that is
-# true. The product over rows is an e-process: that it ever reaches 1/α has probability α at the most (Ville 1939), so
-# it
-# may be looked at after every row, for ever (Waudby-Smith & Ramdas 2024). λ lies on a fixed grid whose products are
-# mixed
-# equally: a mean of e-processes is one. All arrays are logarithms of wealth, with any dimensions in front.
+# The claim that a mean is at most m is bet against with a factor of 1 + λ(x - m) per row. If the claim is true, the
+# factor has mean 1 or less, so the product over rows is an e-process: it ever reaches 1/α with probability at most α
+# (Ville 1939), whenever and however often it is looked at (Waudby-Smith & Ramdas 2024). λ lies on a fixed grid, and the
+# products of the grid are averaged, as a mean of e-processes is one. All arrays are logarithms of wealth, with any
+# dimensions in front.
 #
-# - A mean: one product per λ.
-# - The calibration error Σ_b |d_b|: for fixed signs s the mean of x = s(b) r, r = p - y, is at most the error. A
-# table
+# - A mean has one product per λ.
+# - The calibration error Σ_b |d_b|: for fixed signs s, the mean of x = s(b) r, r = p - y, is at most the error. A table
 #   (..., B, 2, L) has the wealth of each bin, sign and λ; a set of signs takes one of the two of every bin.
-# - Drift: products that begin anew each night, those of night k with a share of the first wealth, `begun(k)`. The
-# shares
-#   of all nights add up to 1, so the sum is an e-process of its own: in all nights together it reaches 1/α with
-#   probability α at the most. With equal shares it would be the sum of Shiryaev and Roberts, whose bound grows with
-# the
-#   nights (Shin, Ramdas & Rinaldo 2024); here the shares of a year are equal, and those of later years fall.
+# - Drift: new products start each night, those of night k with a share of the initial wealth, `log_share_starting(k)`.
+#   The shares of all nights add up to 1, so the sum is an e-process, and its false alarms over all nights have
+#   probability at most α. With equal shares it would be the sum of Shiryaev and Roberts, whose bound grows with the
+#   nights (Shin, Ramdas & Rinaldo 2024); here the shares within a year are equal, and those of later years fall.
 
 FRACTIONS = 0.95 * 0.5 ** np.arange(8)
-"""Bets, as shares of the largest that cannot lose everything."""
-LEAST = 1e-3  # of the range of a row: the least distance that a limit is taken to have from its end
+"""Bets λ, as shares of the largest one that cannot lose all wealth."""
+LEAST = 1e-3  # smallest distance of a limit from the end of the range of a row, as a share of it; it bounds λ
 SHARES = (0.5, 0.2, 0.3)
-"""Of the wealth: on gaps of one sign, on a sign that changes once from low to high confidence, on those seen before."""
+"""Shares of the wealth on gaps of one sign, on a sign that changes once with confidence, and on signs seen before."""
 YEAR = 365  # nights
-MEMORY = 0.99  # per night, of the gaps whose signs tonight is bet on
+MEMORY = 0.99  # factor per night on the gaps of earlier nights, whose signs tonight is bet on
 
 
 def stakes(room: float, width: float) -> Floats:
-    """(L,) λ of the grid, of rows that may lie `room` on the losing side of the limit, in a range of this width."""
+    """Return the grid of λ, (L,), for rows that lie at most `room` on the losing side, in a range of this width."""
     return np.asarray(FRACTIONS / max(room, LEAST * width))
 
 
-def mixed(wealth: Floats, shares: Floats | None = None) -> Floats:
-    """(...) logarithm of the mean over the last axis, or of the sum with these shares."""
+def log_mean(wealth: Floats, shares: Floats | None = None) -> Floats:
+    """Return the logarithm of the mean wealth over the last axis, or of the sum with given shares: (...)."""
     if shares is None:
         shares = np.full(wealth.shape[-1], 1 / wealth.shape[-1])
     parts = wealth + np.log(shares)
@@ -55,34 +51,34 @@ def mixed(wealth: Floats, shares: Floats | None = None) -> Floats:
     return np.asarray(top + np.log(np.exp(parts - top[..., None]).sum(axis=-1)))
 
 
-def against(table: Floats, seen: Floats) -> Floats:
-    """(...) log E against "the error is at most τ", of the wealth (..., B, 2, L) of gains s r - τ.
+def evidence_above(table: Floats, seen: Floats) -> Floats:
+    """Return log E (...) against "the error is at most τ", from the wealth (..., B, 2, L) of gains s r - τ.
 
     Args:
-        seen: (..., L) wealth of bets on the signs that earlier nights showed, see `on_seen`; the other signs are fixed
-            in advance, and their wealth is that of all rows in any order.
+        seen: (..., L) wealth of bets on the signs that earlier nights showed, see `wealth_on_seen_signs`. The other
+            sets of signs are fixed in advance, and their wealth does not depend on the order of rows.
     """
-    return mixed(_strategies(table, seen), strategy_shares(table.shape[-3], table.shape[-1]))
+    return log_mean(_wealth_by_strategy(table, seen), strategy_shares(table.shape[-3], table.shape[-1]))
 
 
-def on_seen(tonight: Floats, gaps: Floats) -> Floats:
-    """(..., L) wealth of tonight's (..., B, 2, L) on the signs of the gaps (..., B) of earlier nights."""
+def wealth_on_seen_signs(tonight: Floats, gaps: Floats) -> Floats:
+    """Return tonight's wealth (..., L) of bets on the signs of the gaps (..., B) of earlier nights."""
     return np.asarray(np.where(gaps[..., None] >= 0, tonight[..., 0, :], tonight[..., 1, :]).sum(axis=-2))
 
 
-def anew(tonight: Floats, gaps: Floats) -> Floats:
-    """(..., S) wealth of what is bet on tonight, for `restarted`."""
-    return _strategies(tonight, on_seen(tonight, gaps))
+def strategy_wealth(tonight: Floats, gaps: Floats) -> Floats:
+    """Return tonight's wealth (..., S) of each strategy, for `add_start`."""
+    return _wealth_by_strategy(tonight, wealth_on_seen_signs(tonight, gaps))
 
 
 def strategy_shares(bins: int, count: int) -> Floats:
-    """(S,) shares of the wealth of B bins that go to each strategy of `anew`."""
+    """Return the share of the wealth (S,) of each strategy of `strategy_wealth`, for B bins."""
     parts = zip(SHARES, (2, 2 * max(bins - 1, 1), 1), strict=True)
     return np.concatenate([np.full(n * count, share / (n * count)) for share, n in parts])
 
 
-def _strategies(table: Floats, seen: Floats) -> Floats:
-    """(..., S): all + and all -, signs that change once between bins, both ways, and those seen."""
+def _wealth_by_strategy(table: Floats, seen: Floats) -> Floats:
+    """Return the wealth (..., S) of each set of signs: all equal, those that change once, and those seen before."""
     sums = np.cumsum(table, axis=-3)
     total = sums[..., -1, :, :]
     turned = total[..., None, :, :]
@@ -94,55 +90,56 @@ def _strategies(table: Floats, seen: Floats) -> Floats:
     return np.concatenate([p.reshape(*front, -1) for p in parts], axis=-1)
 
 
-def within(table: Floats) -> Floats:
-    """(...) log E against "the error is at least τ", of the wealth (..., B, 2, L) of gains τ - s r.
+def evidence_below(table: Floats) -> Floats:
+    """Return log E (...) against "the error is at least τ", from the wealth (..., B, 2, L) of gains τ - s r.
 
-    There are signs s with mean s r >= τ, and the least wealth over all 2^B sets of them is no more than theirs; it
-    falls apart into bins.
+    Under the claim some signs s have mean s r >= τ. The least wealth over all 2^B sets of signs is at most theirs, and
+    is found bin by bin.
     """
-    return mixed(table.min(axis=-2).sum(axis=-2))
+    return log_mean(table.min(axis=-2).sum(axis=-2))
 
 
-def begun(night: int) -> float:
-    """Logarithm of the share of the wealth that is bet on a drift from this night on: year y has 1 / (y (y + 1)),
-    the first a half, and its nights equal parts.
+def log_share_starting(night: int) -> float:
+    """Return the logarithm of the share of wealth on a drift from this night on.
+
+    Year y has 1 / (y (y + 1)), the first a half, in equal parts for its nights.
     """
     year = (night - 1) // YEAR + 1
     return -math.log(YEAR * year * (year + 1))
 
 
-def unbegun(night: int) -> float:
-    """Logarithm of the wealth that is kept for drifts from later nights on: of this year, and of all later."""
+def log_share_unstarted(night: int) -> float:
+    """Return the logarithm of the wealth kept for drifts from later nights on, of this year and all later ones."""
     year, day = divmod(night - 1, YEAR)
-    return math.log(1 / (year + 1) - (day + 1) * math.exp(begun(night)))
+    return math.log(1 / (year + 1) - (day + 1) * math.exp(log_share_starting(night)))
 
 
-def restarted(level: Floats, night: int, tonight: Floats) -> Floats:
-    """(..., S) the sum over starts after a night: that of earlier nights (-inf before the first) and this one's share,
-    times tonight's wealth.
+def add_start(level: Floats, night: int, tonight: Floats) -> Floats:
+    """Return the wealth (..., S) summed over starts, after a night.
+
+    It is the sum over earlier starts (-inf before the first) plus this night's share, times tonight's wealth.
     """
-    return np.logaddexp(level, begun(night)) + tonight
+    return np.logaddexp(level, log_share_starting(night)) + tonight
 
 
-# What is kept of the rows that one rule, or one slice of it, was watched on: wealth, sums, and no rows.
-
+# A stream keeps wealth and sums of the rows of one rule and slice, and no rows.
 
 L = len(FRACTIONS)
 Side = Literal["max", "min", "zero"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Watched:
-    """A rule as it is watched.
+class WatchedRule:
+    """A rule that is watched.
 
     Attributes:
         rule: its text, `ece <= 0.03`.  metric: canonical spec.
-        side, limit: as of `gate.limits.Rule`.
-        low, high: what a row may be.
-        bins: of a binned calibration error; 0 of a mean over rows.
-        by, values: column whose values are watched, each with a stream of its own, and those values.
-        baseline: rows are differences to a baseline.
-        kind: what the number is of, for the reader.
+        side, limit: as in `gate.verdicts.LimitRule`.
+        low, high: range of the value of a row.
+        bins: number of bins of a binned calibration error; 0 for a mean over rows.
+        by, values: column whose values are watched, each with its own stream, and those values.
+        baseline: whether rows are differences to a baseline.
+        kind: what the number measures, in words.  unit, better: traits of the metric.
     """
 
     rule: str
@@ -161,17 +158,17 @@ class Watched:
 
     @property
     def size(self) -> int:
-        """Cells that rows are sorted into."""
+        """Number of cells that rows are sorted into."""
         return max(self.bins, 1)
 
     @property
     def family(self) -> int:
-        """Streams that are judged together."""
+        """Number of streams that share an error probability."""
         return max(len(self.values), 1) if self.by else 1
 
     @property
     def claims(self) -> tuple[list[tuple[int, float]], list[tuple[int, float]]]:
-        """(sign, limit) of the gains sign x (x - limit) against the claim that the rule is kept, and that it is not."""
+        """(sign, limit) of the gains sign * (x - limit) against "the rule is kept", and against "it is broken"."""
         m = self.limit
         if self.bins:  # of both signs s: s r - m, and m - s r
             return [(1, m), (-1, -m)], [(-1, m), (1, -m)]
@@ -183,13 +180,13 @@ class Watched:
         return len(self.claims[0])
 
 
-def tables(watched: Watched, cell: Ints, value: Floats, weight: Floats | None, cells: int) -> tuple[Floats, Floats]:
-    """(cells, A, L) log wealth of rows against the claims that the rule is kept, and that it is broken.
+def tables(watched: WatchedRule, cell: Ints, value: Floats, weight: Floats | None, cells: int) -> tuple[Floats, Floats]:
+    """Compute the log wealth (cells, A, L) of rows against "the rule is kept", and against "the rule is broken".
 
     Args:
-        cell: (n,) where each row counts.  value: (n,).  weight: (n,) rows that each stands for, or None.
+        cell: (n,) cell of each row.  value: (n,).  weight: (n,) number of rows that each one counts for, or None.
     """
-    found = []
+    both = []
     for claims in watched.claims:
         table = np.empty((cells, len(claims), L))
         for a, (sign, at) in enumerate(claims):
@@ -198,23 +195,24 @@ def tables(watched: Watched, cell: Ints, value: Floats, weight: Floats | None, c
             for i, stake in enumerate(stakes(room, watched.high - watched.low)):
                 wealth = np.log1p(stake * gain)
                 table[:, a, i] = np.bincount(cell, wealth if weight is None else weight * wealth, cells)
-        found.append(table)
-    return found[0], found[1]
+        both.append(table)
+    return both[0], both[1]
 
 
 @dataclass(eq=False)
 class Stream:
-    """Of one rule and slice. Arrays may have any dimensions (...) in front.
+    """The evidence on one rule and slice. Arrays may have any dimensions (...) in front.
 
     Attributes:
-        fail: (..., B, A, L) log wealth against "the rule is kept", without tonight's.  tonight: tonight's.
-        passed: (..., B, A, L) against "the rule is broken".
-        seen: (..., L) of bets on the signs that earlier nights showed.  drift: (..., S) sums over starts.
-        gaps: (..., B) Σ r of earlier nights, those long ago for less.
-        sums: (..., B, 2) Σ w, Σ w x.  sums_tonight: of tonight.  night: its number, from 1.
+        fail: (..., B, A, L) log wealth against "the rule is kept", before tonight.  tonight: that of tonight.
+        passed: (..., B, A, L) log wealth against "the rule is broken".
+        seen: (..., L) log wealth of bets on the signs that earlier nights showed.  drift: (..., S) sums over starts.
+        gaps: (..., B) Σ r of earlier nights, discounted with time.
+        sums: (..., B, 2) Σ w, Σ w x before tonight.  sums_tonight: those of tonight.  night: its number, from 1.
+        crossed: by claim, the first night on which it was decided.
     """
 
-    watched: Watched
+    watched: WatchedRule
     fail: Floats
     tonight: Floats
     passed: Floats
@@ -227,8 +225,8 @@ class Stream:
     crossed: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def begin(cls, watched: Watched, *front: int) -> Stream:
-        """Without rows."""
+    def begin(cls, watched: WatchedRule, *front: int) -> Stream:
+        """Start a stream without rows."""
         b, a = watched.size, watched.alternatives
         strategies = len(strategy_shares(b, L)) if watched.bins else a * L
         shapes = [(b, a, L)] * 3 + [(L,), (strategies,), (b,), (b, 2), (b, 2)]
@@ -236,61 +234,63 @@ class Stream:
         return cls(watched, fail, tonight, passed, seen, drift - math.inf, gaps, sums, late)
 
     def add(self, fail: Floats, passed: Floats, sums: Floats) -> None:
-        """Rows of tonight, as `tables` has them."""
+        """Add rows of tonight, in the form of `tables`."""
         self.tonight, self.passed = self.tonight + fail, self.passed + passed
         self.sums_tonight = self.sums_tonight + sums
 
     def close(self) -> None:
         """End the night."""
-        self.drift, self.night = restarted(self.drift, self.night, self._anew()), self.night + 1
+        self.drift, self.night = add_start(self.drift, self.night, self._strategy_wealth()), self.night + 1
         if self.watched.bins:
-            self.seen = self.seen + on_seen(self.tonight, self.gaps)
+            self.seen = self.seen + wealth_on_seen_signs(self.tonight, self.gaps)
             self.gaps = MEMORY * self.gaps + self.sums_tonight[..., 1]
         self.fail, self.sums = self.fail + self.tonight, self.sums + self.sums_tonight
         self.tonight, self.sums_tonight = np.zeros_like(self.tonight), np.zeros_like(self.sums_tonight)
 
     def evidence(self) -> dict[str, Floats]:
-        """(...) log E against a rule that is kept (`fail`), against one that is broken (`pass`), and for a night from
-        which on it was broken (`drift`).
+        """Return log E (...) against three claims.
+
+        `fail` is against "the rule is kept", `pass` against "it is broken", `drift` against "it is kept on every
+        night".
         """
         table = self.fail + self.tonight
         if self.watched.bins:
-            seen = self.seen + on_seen(self.tonight, self.gaps)
-            fail, kept = against(table, seen), within(self.passed)
+            seen = self.seen + wealth_on_seen_signs(self.tonight, self.gaps)
+            fail, passing = evidence_above(table, seen), evidence_below(self.passed)
             shares: Floats | None = strategy_shares(self.watched.size, L)
         else:
-            fail, shares = mixed(_flat(table)), None
-            kept = mixed(self.passed[..., 0, :, :]).min(axis=-1)
-        began = mixed(restarted(self.drift, self.night, self._anew()), shares)
-        drift = np.logaddexp(began, unbegun(self.night))
-        return {"fail": fail, "pass": kept, "drift": drift}
+            fail, shares = log_mean(_alternatives_together(table)), None
+            passing = log_mean(self.passed[..., 0, :, :]).min(axis=-1)
+        began = log_mean(add_start(self.drift, self.night, self._strategy_wealth()), shares)
+        drift = np.logaddexp(began, log_share_unstarted(self.night))
+        return {"fail": fail, "pass": passing, "drift": drift}
 
-    def _anew(self) -> Floats:
-        return anew(self.tonight, self.gaps) if self.watched.bins else _flat(self.tonight)
+    def _strategy_wealth(self) -> Floats:
+        return strategy_wealth(self.tonight, self.gaps) if self.watched.bins else _alternatives_together(self.tonight)
 
     @property
     def rows(self) -> float:
-        """Independent rows, or groups."""
+        """Number of independent rows, or groups."""
         return float((self.sums + self.sums_tonight)[..., 0].sum())
 
     def value(self, tonight: bool = False) -> float:
-        """The metric on all rows, or on tonight's; nan without rows."""
+        """Return the metric on all rows, or on those of tonight; nan without rows."""
         sums = self.sums_tonight if tonight else self.sums + self.sums_tonight
         weight, total = sums[:, 0].sum(), sums[:, 1]
         return float((np.abs(total) if self.watched.bins else total).sum() / weight) if weight > 0 else math.nan
 
     def arrays(self) -> dict[str, Floats]:
-        """By name."""
+        """Return the arrays by name."""
         return {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
 
 
-def _flat(table: Floats) -> Floats:
-    """(..., A L) of a mean's (..., 1, A, L)."""
+def _alternatives_together(table: Floats) -> Floats:
+    """Reshape the wealth (..., 1, A, L) of a mean to (..., A L)."""
     return table.reshape(*table.shape[:-3], -1)
 
 
-def thresholds(watched: Watched, alpha: float, per_year: float) -> dict[str, float]:
-    """log E at which each claim is made: of slices, what is wrong shares the error probability, as in a gate."""
+def thresholds(watched: WatchedRule, alpha: float, per_year: float) -> dict[str, float]:
+    """Return the log E at which each claim is made; alarms on slices share the error probability, as in a gate."""
     return {
         "fail": math.log(watched.family / alpha),
         "pass": math.log(1 / alpha),
@@ -299,11 +299,11 @@ def thresholds(watched: Watched, alpha: float, per_year: float) -> dict[str, flo
 
 
 def joined(one: Stream, other: Stream) -> Stream:
-    """Both streams' rows, of the same night: wealth of independent rows multiplies, and sums add.
+    """Merge the rows of two streams in the same night: wealth of independent rows multiplies, and sums add.
 
-    Where both have earlier nights, an e-process of drift each, the mean of the two is one.
+    Where both have earlier nights, each has its own e-process of drift, and the mean of the two is one.
     """
-    found: dict[str, Any] = {name: value + other.arrays()[name] for name, value in one.arrays().items()}
+    arrays: dict[str, Any] = {name: value + other.arrays()[name] for name, value in one.arrays().items()}
     old = [s for s in (one, other) if np.isfinite(s.drift).any()]
-    found["drift"] = old[0].drift if len(old) == 1 else np.logaddexp(one.drift, other.drift) - math.log(2)
-    return Stream(one.watched, **found, night=max(one.night, other.night), crossed={**other.crossed, **one.crossed})
+    arrays["drift"] = old[0].drift if len(old) == 1 else np.logaddexp(one.drift, other.drift) - math.log(2)
+    return Stream(one.watched, **arrays, night=max(one.night, other.night), crossed={**other.crossed, **one.crossed})

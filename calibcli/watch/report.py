@@ -1,4 +1,4 @@
-"""What a watch says: a verdict per rule and slice, its evidence, the nights, and a picture of them."""
+"""The result of a watch: a verdict per rule and slice, its evidence, and tables and plots of the nights."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ from calibcli.metrics import METRICS
 from calibcli.watch.bets import Stream
 from calibcli.watch.state_file import WatchState
 
-SHOWN = 10  # nights in the table; the picture and the JSON have all that are kept
-PANELS = 6
-LARGEST = 300.0  # powers of ten that a float has
+SHOWN = 10  # nights in the table; the plot and the JSON have all that are kept
+PANELS = 6  # most streams that are plotted
+LARGEST = 300.0  # power of ten that a float can still hold
 BROKEN, DRIFT, KEPT = "rule broken", "drift", "rule kept"
 LINES = (("fail", BROKEN), ("drift", DRIFT), ("pass", KEPT))
-REASON = "watched against its limit: the evidence is E, which may be looked at every night, not an interval"
+REASON = "a watch has evidence E instead of an interval: E may be looked at every night"
 
 
 def result(state: WatchState) -> Result:
-    """Verdicts: FAIL where a rule is surely broken or an alarm was raised, PASS where it is surely kept, else
-    INCONCLUSIVE, which fails no run: nothing was found yet.
+    """Make the result of a state.
+
+    The verdict is FAIL where a rule is surely broken or an alarm was raised, PASS where it is surely kept, and else
+    INCONCLUSIVE, which fails no run.
     """
     checks, notes = [], dict[str, None]()
     for key, stream in state.streams.items():
@@ -57,18 +59,18 @@ def result(state: WatchState) -> Result:
 
 
 def headline(state: WatchState, checks: Sequence[Check]) -> str:
-    """One to three sentences."""
+    """Write the verdicts in one to three sentences."""
     if not state.nights:
         return "No rows yet."
     seen = f"{state.nights} night{'s' * (state.nights != 1)} and {state.rows:,} rows"
     failed = [c for c in checks if c.outcome == "fail"]
     if failed:
-        told = "; ".join(f"{_named(c)}: {c.message}" for c in failed[:3])
-        return f"Alarm after {seen}. {told}{f'; and {len(failed) - 3} more' if len(failed) > 3 else ''}."
+        alarms = "; ".join(f"{_rule_and_scope(c)}: {c.message}" for c in failed[:3])
+        return f"Alarm after {seen}. {alarms}{f'; and {len(failed) - 3} more' if len(failed) > 3 else ''}."
     groups = {
-        "Surely kept": [_named(c) for c in checks if c.outcome == "pass"],
+        "Surely kept": [_rule_and_scope(c) for c in checks if c.outcome == "pass"],
         "Undecided so far": [
-            _named(c)
+            _rule_and_scope(c)
             + (f" (at {number_format.number(c.estimate.value, 3)})" if c.estimate and c.estimate.value else "")
             for c in checks
             if c.outcome == "inconclusive"
@@ -77,7 +79,7 @@ def headline(state: WatchState, checks: Sequence[Check]) -> str:
     return " ".join([f"No alarm in {seen}.", *(f"{word}: {listed(some)}." for word, some in groups.items() if some)])
 
 
-def _named(check: Check) -> str:
+def _rule_and_scope(check: Check) -> str:
     return check.rule + (f" of {check.scope}" if check.scope else "")
 
 
@@ -110,9 +112,9 @@ def _check(state: WatchState, name: str, stream: Stream) -> Check:
 
 
 def _verdict(stream: Stream, logs: dict[str, float], limits: dict[str, float]) -> tuple[Outcome, str]:
-    """The outcome, and why, with the night of the first look that showed it."""
+    """Return the outcome and why, with the night on which it was first known."""
     crossed = stream.crossed
-    said = {
+    messages = {
         "fail": "surely beyond the limit",
         "drift": "drifted beyond the limit",
         "pass": "surely within the limit, all nights together",
@@ -120,25 +122,25 @@ def _verdict(stream: Stream, logs: dict[str, float], limits: dict[str, float]) -
     outcomes: dict[str, Outcome] = {"fail": "fail", "drift": "fail", "pass": "pass"}
     for key, outcome in outcomes.items():
         if key in crossed:
-            now = f"evidence E {_shown(logs[key])} now, decides from {_shown(limits[key])}"
-            return outcome, f"{said[key]}, known on {crossed[key]} ({now})"
-    parts = [f"{word} {_shown(logs[key])} of {_shown(limits[key])}" for key, word in LINES]
+            now = f"evidence E {_power_text(logs[key])} now, {_power_text(limits[key])} needed"
+            return outcome, f"{messages[key]}, known on {crossed[key]} ({now})"
+    parts = [f"{word} {_power_text(logs[key])} of {_power_text(limits[key])}" for key, word in LINES]
     return "inconclusive", "no alarm; E: " + ", ".join(parts)
 
 
 def _evidence(state: WatchState, checks: Sequence[Check]) -> Table:
-    """E of each claim, and from which on it is decided."""
+    """Tabulate E of each claim, and the E that decides it."""
     rows: list[Sequence[Any]] = []
     for stream, check in zip(state.streams.values(), checks, strict=True):
         limits, logs = state.limits(stream), stream.evidence()
         for key, word in LINES:
-            rows.append([check.rule, check.scope, word, _shown(float(logs[key])), _shown(limits[key])])
-    columns = ["rule", "scope", "claim", "E", "decides from"]
-    return Table(name="evidence", title="Evidence for each claim, and what decides", columns=columns, rows=rows)
+            rows.append([check.rule, check.scope, word, _power_text(float(logs[key])), _power_text(limits[key])])
+    columns = ["rule", "scope", "claim", "E", "E needed"]
+    return Table(name="evidence", title="Evidence for each claim, and what is needed", columns=columns, rows=rows)
 
 
 def _nights(state: WatchState) -> list[Table]:
-    """The last nights of the first rules."""
+    """Tabulate the last nights of the first streams."""
     if len(state.history) < 2:
         return []
     names = [s.watched.rule + (f" {scope}" if (scope := _scope(s, key[1])) else "") for key, s in state.streams.items()]
@@ -151,19 +153,19 @@ def _nights(state: WatchState) -> list[Table]:
 
 
 def history(state: WatchState) -> list[dict[str, Any]]:
-    """By night and stream: what was seen that night, and log10 of E at its end."""
-    found = []
+    """List by stream and night the metric of that night, and log10 of E at its end."""
+    entries = []
     for i, (key, stream) in enumerate(state.streams.items()):
         for entry in state.history:
             value, *logs = entry["streams"][i]
             named = dict(zip(("log10_e_fail", "log10_e_pass", "log10_e_drift"), logs, strict=True))
-            about = {"rule": stream.watched.rule, "scope": _scope(stream, key[1])}
-            found.append({"night": entry["night"], **about, "rows": entry["rows"], "value": value, **named})
-    return found
+            stream_name = {"rule": stream.watched.rule, "scope": _scope(stream, key[1])}
+            entries.append({"night": entry["night"], **stream_name, "rows": entry["rows"], "value": value, **named})
+    return entries
 
 
 def night_plots(state: WatchState) -> list[Plot]:
-    """Per stream the number of each night beside its limit, and below it E as a share of what decides, in powers."""
+    """Plot, per stream, the metric of each night with its limit, and log10 of E over the E needed."""
     if len(state.history) < 2:
         return []
     days = [_day(entry["night"]) for entry in state.history]
@@ -174,7 +176,7 @@ def night_plots(state: WatchState) -> list[Plot]:
         nights = [entry["streams"][i] for entry in state.history]
         alarm = [_day(stream.crossed[key]) for key in ("fail", "drift") if key in stream.crossed]
         marks = [Curve(label="alarm", kind="vline", x=[min(alarm)], role="best")] if alarm else []
-        nightly = Curve(label="of the night", kind="points", x=days, y=[n[0] for n in nights], role="model")
+        nightly = Curve(label="each night", kind="points", x=days, y=[n[0] for n in nights], role="model")
         limit = [watched.limit, -watched.limit] if watched.side == "zero" else [watched.limit]
         bound = Curve(label="limit", kind="hline", y=limit, role="limit")
         shared: dict[str, Any] = {"xlabel": "night", "xscale": "date", "group": rule}
@@ -183,15 +185,15 @@ def night_plots(state: WatchState) -> list[Plot]:
             Plot(name=f"nights{i}", title=f"{rule}, each night", ylabel=watched.metric, curves=curves, **shared)
         )
         powers = [
-            Curve(label=word, kind="line", x=days, y=[_below(n[at], limits[key]) for n in nights], role=word)
+            Curve(label=word, kind="line", x=days, y=[_above_threshold(n[at], limits[key]) for n in nights], role=word)
             for at, key, word in ((1, "fail", BROKEN), (3, "drift", DRIFT), (2, "pass", KEPT))
         ]
-        decides = Curve(label="decides", kind="hline", y=[0.0], role="limit")
-        curves, label = [*powers, decides, *marks], "log10 of E / what decides"
+        decides = Curve(label="needed", kind="hline", y=[0.0], role="limit")
+        curves, label = [*powers, decides, *marks], "log10 of E / E needed"
         top = max((y for curve in powers for y in curve.y if y is not None), default=0.0)
         ylim = (-6.0, min(max(1.0, top + 0.5), 6.0))
-        about: dict[str, Any] = {"name": f"evidence{i}", "title": f"{rule}, evidence so far"}
-        plots.append(Plot(**about, ylabel=label, ylim=ylim, curves=curves, **shared))
+        names: dict[str, Any] = {"name": f"evidence{i}", "title": f"{rule}, evidence so far"}
+        plots.append(Plot(**names, ylabel=label, ylim=ylim, curves=curves, **shared))
     return plots
 
 
@@ -199,17 +201,17 @@ def _day(night: str) -> int:
     return datetime.date.fromisoformat(night).toordinal()
 
 
-def _below(log10: float | None, limit: float) -> float | None:
+def _above_threshold(log10: float | None, limit: float) -> float | None:
     return None if log10 is None else max(log10 - limit / math.log(10), -6.0)
 
 
 def _power(log: float) -> float:
-    """E itself, where a float has it."""
+    """Return E itself, capped at the largest power that a float can hold."""
     return float(f"{math.exp(min(log, LARGEST * math.log(10))):.4g}")
 
 
-def _shown(log: float) -> str:
-    """`0.41`, `23`, `7,300`, `3e12`."""
+def _power_text(log: float) -> str:
+    """Write E: `0.41`, `23`, `7,300`, `3e12`."""
     number = _power(log)
     if number >= 1e6:
         return f"{number:.0e}".replace("e+", "e")

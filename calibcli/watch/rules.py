@@ -1,4 +1,4 @@
-"""Which rules of a gate can be watched row by row, and what a row, or a group of rows, is to each of them."""
+"""Turn the rules of a gate into rules that are watched row by row, and rows into evidence on them."""
 
 from __future__ import annotations
 
@@ -17,20 +17,22 @@ from calibcli.gate.sources import Part, RecordedOutputs
 from calibcli.gate.verdicts import possible, resolved
 from calibcli.metrics.intervals import MeanOf
 from calibcli.scores.predictions import Floats, Ints
-from calibcli.watch.bets import Watched, tables
+from calibcli.watch.bets import WatchedRule, tables
 
-MOST_SLICES = 100  # each keeps a stream of its own
+MOST_SLICES = 100  # each keeps a stream of its own in the state
 
 
-def watched(gate: Gate, source: RecordedOutputs, cap: float) -> Watched:
-    """The rule of a gate as it is watched.
+def watched(gate: Gate, source: RecordedOutputs, cap: float) -> WatchedRule:
+    """Make a watched rule of a rule of a gate.
 
     Raises:
-        UsageError: its metric is no mean over rows with known ends, and no binned calibration error of equal widths.
+        UsageError: its metric is neither a mean over rows of bounded range nor a calibration error with bins of equal
+            width, or there are too many slices.
+        InputError: the column of its slices is missing.
     """
     choice = source.judged(gate)
     rule = resolved(gate, source.better(gate), source.k)
-    low, high, bins = _ends(gate, choice, source, cap)
+    low, high, bins = _row_range(gate, choice, source, cap)
     values: Sequence[str] = ()
     if gate.by:
         parts = source.slices(gate)
@@ -41,10 +43,10 @@ def watched(gate: Gate, source: RecordedOutputs, cap: float) -> Watched:
             problem = f"{gate.at}'{gate.by}' has {len(values)} values, and a state watches {MOST_SLICES}"
             raise UsageError(problem, "choose a coarser column, or name the values to watch: values = [...]")
     kind = verdicts.kind(choice)
-    if _costly(choice, source):
+    if _unbounded(choice, source):
         kind = f"each row at most {cap:g} nats"
     traits = choice.traits
-    return Watched(
+    return WatchedRule(
         rule=rule.text,
         metric=choice.spec,
         side=rule.side,
@@ -61,13 +63,13 @@ def watched(gate: Gate, source: RecordedOutputs, cap: float) -> Watched:
     )
 
 
-def _ends(gate: Gate, choice: Choice, source: RecordedOutputs, cap: float) -> tuple[float, float, int]:
-    """What a row may be, and the bins of a calibration error (0 of a mean)."""
+def _row_range(gate: Gate, choice: Choice, source: RecordedOutputs, cap: float) -> tuple[float, float, int]:
+    """Return the range of a row's value, and the number of bins of a calibration error (0 for a mean)."""
     if gate.baseline:
         if "kept" not in choice.traits or choice.traits.get("refitted"):
             problem = f"{gate.at}{choice.name} is no mean over rows, and cannot be watched against a baseline"
             raise UsageError(problem, "choose from: accuracy, brier, nll (--margin nll=0.01)")
-        most = cap if _costly(choice, source) else possible(choice.spec, source.k).high
+        most = cap if _unbounded(choice, source) else possible(choice.spec, source.k).high
         return -most, most, 0
     if choice.traits.get("table_bounds"):
         return -1.0, 1.0, choice.options["bins"] + (choice.options["edges"] == "torchmetrics")
@@ -77,18 +79,18 @@ def _ends(gate: Gate, choice: Choice, source: RecordedOutputs, cap: float) -> tu
     if not isinstance(statistic, MeanOf):
         known = "ece, accuracy, nll, brier, brier_top, confidence_gap and other means over rows"
         raise UsageError(f"{gate.at}{choice.name} cannot be watched: it is no sum over rows", f"choose from: {known}")
-    low, high = (0.0, cap) if _costly(choice, source) else statistic.range
+    low, high = (0.0, cap) if _unbounded(choice, source) else statistic.range
     return float(low), float(high), 0
 
 
-def _costly(choice: Choice, source: RecordedOutputs) -> bool:
-    """Whether a metric has no largest value, so that a row counts for `cap` nats at the most."""
+def _unbounded(choice: Choice, source: RecordedOutputs) -> bool:
+    """Return whether a metric has no largest value, so that a row counts for at most `cap` nats."""
     values = possible(choice.spec, source.k)
     return values.low >= 0 and math.isinf(values.high)
 
 
-def gate_of(watched: Watched, path: str = "") -> Gate:
-    """The gate that a rule of a state was; `path` is tonight's baseline."""
+def gate_of(watched: WatchedRule, path: str = "") -> Gate:
+    """Turn a watched rule back into the rule of a gate; `path` is tonight's baseline."""
     if watched.baseline:
         return Gate(metric=watched.metric, baseline=path, margin=abs(watched.limit))
     side = "limit" if watched.side == "zero" else watched.side
@@ -96,24 +98,26 @@ def gate_of(watched: Watched, path: str = "") -> Gate:
     return Gate(metric=watched.metric, **keys)
 
 
-def evidence(watched: Watched, source: RecordedOutputs, baselines: Any, path: str, cap: float) -> dict[str, Any] | str:
-    """By slice: (B, A, L) wealth twice and (B, 2) sums of the rows; or why they say nothing about this rule."""
+def evidence(
+    watched: WatchedRule, source: RecordedOutputs, baselines: Any, path: str, cap: float
+) -> dict[str, Any] | str:
+    """Return by slice the wealth of the rows, (B, A, L) twice, and their sums (B, 2); or why the rule has none."""
     gate = gate_of(watched, path)
     if watched.baseline:
-        found = _differences(watched, source, baselines, gate, cap)
-        return found if isinstance(found, str) else {"": _summed(watched, *found)}
+        rows = _differences(watched, source, baselines, gate, cap)
+        return rows if isinstance(rows, str) else {"": _wealth_and_sums(watched, *rows)}
     parts = source.slices(gate)
     if isinstance(parts, str):
         return parts
     return {
-        name: _summed(watched, *_rows(watched, source, gate, part, cap))
+        name: _wealth_and_sums(watched, *_rows(watched, source, gate, part, cap))
         for name, part in parts.items()
         if not watched.by or name in watched.values
     }
 
 
-def _rows(watched: Watched, source: RecordedOutputs, gate: Gate, part: Part, cap: float) -> tuple[Any, ...]:
-    """(cell, value, weight, group) of the rows of a part."""
+def _rows(watched: WatchedRule, source: RecordedOutputs, gate: Gate, part: Part, cap: float) -> tuple[Any, ...]:
+    """Return (cell, value, weight, group) of the rows of a part."""
     choice = source.judged(gate)
     sample = part.sample(choice)
     weights = sample.weights if sample.counts else None
@@ -122,13 +126,13 @@ def _rows(watched: Watched, source: RecordedOutputs, gate: Gate, part: Part, cap
         return statistic.table.index.astype(np.int64), statistic.view.residual, weights, sample.columns.groups
     rows = statistic.rows
     values = rows.values.astype(np.float64)
-    if _costly(choice, source):
+    if _unbounded(choice, source):
         values = np.minimum(values, cap)
     return np.zeros(len(values), np.int64), values, rows.weights if sample.counts else None, rows.groups
 
 
 def _differences(
-    watched: Watched, source: RecordedOutputs, baselines: Any, gate: Gate, cap: float
+    watched: WatchedRule, source: RecordedOutputs, baselines: Any, gate: Gate, cap: float
 ) -> tuple[Any, ...] | str:
     both = baselines(gate.baseline)
     if isinstance(both, str):
@@ -146,11 +150,11 @@ def _differences(
     return np.zeros(len(i), np.int64), values[0] - values[1], weights, groups
 
 
-def _summed(
-    watched: Watched, cell: Ints, value: Floats, weight: Floats | None, groups: Ints | None
+def _wealth_and_sums(
+    watched: WatchedRule, cell: Ints, value: Floats, weight: Floats | None, groups: Ints | None
 ) -> tuple[Floats, Floats, Floats]:
     if groups is not None:
-        cell, value, weight = _grouped(watched, cell, value, weight, groups)
+        cell, value, weight = _one_row_per_group(watched, cell, value, weight, groups)
     value = np.clip(value, watched.low, watched.high)
     size = watched.size
     both = [None, value] if weight is None else [weight, weight * value]
@@ -158,26 +162,28 @@ def _summed(
     return (*tables(watched, cell, value, weight, size), sums)
 
 
-def _grouped(watched: Watched, cell: Ints, value: Floats, weight: Floats | None, groups: Ints) -> tuple[Any, ...]:
-    """One row for each group: its rows' mean in every cell, weighing as much as their share of the group.
+def _one_row_per_group(
+    watched: WatchedRule, cell: Ints, value: Floats, weight: Floats | None, groups: Ints
+) -> tuple[Any, ...]:
+    """Replace each group by its mean in every cell, weighted by the share of its rows there, so that it counts once.
 
-    The wealth of a group is then a geometric mean of what its cells would bring, which is below the arithmetic mean,
-    the wealth of the group's own mean; so its expectation is no more than that.
+    The wealth of a group is then a geometric mean over its cells. That is at most the arithmetic mean, which is the
+    wealth of the group's mean, so its expectation is no larger.
     """
     w = np.ones(len(value)) if weight is None else weight
     names, member = np.unique(groups, return_inverse=True)
     at, inverse = np.unique(member * watched.size + cell, return_inverse=True)
     mass = np.bincount(inverse, w)
     mean = np.bincount(inverse, w * value) / np.maximum(mass, 1e-300)
-    whole = np.bincount(member, w, len(names))
-    return at % watched.size, mean, mass / np.maximum(whole[at // watched.size], 1e-300)
+    group_mass = np.bincount(member, w, len(names))
+    return at % watched.size, mean, mass / np.maximum(group_mass[at // watched.size], 1e-300)
 
 
-def independent(source: RecordedOutputs) -> None:
-    """Refuse weights that say how likely a row was to be drawn.
+def refuse_sampling_weights(source: RecordedOutputs) -> None:
+    """Refuse sampling weights.
 
     Raises:
-        InputError: there are such.
+        InputError: the rows have weights that differ and are not counts.
     """
     weights, counts, _ = source.design
     if weights is not None and not counts and float(np.ptp(weights)) > 0:

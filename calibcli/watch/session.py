@@ -26,33 +26,32 @@ from calibcli.gate.config import Config, Gate
 from calibcli.gate.options import Request
 from calibcli.gate.sources import RecordedOutputs
 from calibcli.scores.predictions import Predictions
-from calibcli.watch import report, state_file
-from calibcli.watch import rules as watching
-from calibcli.watch.bets import Watched, joined
+from calibcli.watch import report, rules, state_file
+from calibcli.watch.bets import WatchedRule, joined
 from calibcli.watch.state_file import IDS, NIGHTS, Hashes, Settings, WatchState
 
-# Adding to a state: the rows of a night, and the states of other parts or machines.
+# Functions on states: add the rows of a night, or merge another state.
 
 NIGHT = re.compile(r"\d{4}-\d\d-\d\d")
-DISTINCT = 20  # confidences by which a batch without ids is known again
-LARGE = 690.0  # e^690 is a float
+DISTINCT = 20  # distinct confidences from which a batch without ids can be recognised
 
 
 def today() -> str:
-    """The date in UTC."""
+    """Return the date in UTC."""
     return datetime.datetime.now(datetime.UTC).date().isoformat()
 
 
 def tomorrow() -> str:
-    """The latest date that it can be anywhere while it is `today` in UTC."""
+    """Return the latest date that it can be in any time zone while it is `today` in UTC."""
     return (datetime.date.fromisoformat(today()) + datetime.timedelta(days=1)).isoformat()
 
 
-def which(night: str, state: WatchState, path: str) -> str:
-    """The night that rows are added to: the one asked for, or today's.
+def resolved_night(night: str, state: WatchState, path: str) -> str:
+    """Return the night that rows are added to: `night`, or by default today.
 
     Raises:
-        UsageError: it is no date, or has not come anywhere.  InputError: it is over, or the state is from the future.
+        UsageError: it is no date, or has not come in any time zone.
+        InputError: it is over, or the state has a night in the future.
     """
     if night:
         try:
@@ -61,32 +60,32 @@ def which(night: str, state: WatchState, path: str) -> str:
             datetime.date.fromisoformat(night)
         except ValueError:
             raise UsageError(f"--night {night[:40]} is no date", f"write --night {today()}") from None
-    found = night or today()
-    if found > tomorrow():
-        problem = f"the night {found} has not come yet, and would close the state to every night before it"
+    date = night or today()
+    if date > tomorrow():
+        problem = f"the night {date} has not come yet, and would close the state to every night before it"
         raise UsageError(problem, f"write the date of the rows, such as {today()}")
-    if state.night > found:
+    if state.night > date:
         if not night:
-            problem = f"the last night of {path} is {state.night}, which has not come yet: today is {found}"
+            problem = f"the last night of {path} is {state.night}, which has not come yet: today is {date}"
             raise InputError(problem, "set the clock, or say which night it is: --night DATE")
-        problem = f"the night {found} is over: {path} is at {state.night}"
+        problem = f"the night {date} is over: {path} is at {state.night}"
         raise InputError(problem, f"count late labels on the night that they come: --night {state.night}")
-    return found
+    return date
 
 
 def refuse_future(state: WatchState, name: str) -> None:
-    """Refuse a state with a night that has not come: the nights before it could not be added any more.
+    """Refuse a state with a night in the future, as the nights before it could no longer be added.
 
     Raises:
-        InputError: it has one.
+        InputError: the last night has not come yet.
     """
     if state.night > tomorrow():
         problem = f"the last night of {name} is {state.night}, which has not come yet: today is {today()}"
         raise InputError(problem, "set the clock of the machine that counted its rows, and count them again")
 
 
-def turn(state: WatchState, night: str) -> None:
-    """Go on to a night."""
+def go_on_to(night: str, state: WatchState) -> None:
+    """End the current night and begin `night`, unless it is the current one."""
     if night == state.night:
         return
     if state.night:
@@ -96,28 +95,27 @@ def turn(state: WatchState, night: str) -> None:
 
 
 def add(state: WatchState, source: RecordedOutputs, baselines: Any, path: str, night: str) -> str:
-    """Count the rows of a source; a note where they are in the state already and nothing was added.
+    """Count the rows of a source. Return a note if they are in the state already and nothing was added, else "".
 
-    Everything that may refuse them comes before the first change.
+    Rows are refused before anything is changed.
 
     Args:
-        baselines: of `gate.input_files`, for rules against a baseline.  path: of the baseline.
+        baselines: baselines by path, for rules against a baseline.  path: tonight's baseline.
 
     Raises:
-        InputError: rows of which some are in the state, sampling weights, a column that is missing.
+        InputError: some of the rows are in the state, they have sampling weights, or a column is missing.
     """
     name = source.predictions.source
-    watching.independent(source)
-    found = {}
+    rules.refuse_sampling_weights(source)
+    evidence_by_rule = {}
     for i, rule in enumerate(state.settings.rules):
-        said = watching.evidence(rule, source, baselines, path, state.settings.cap)
-        if isinstance(said, str):
-            raise InputError(
-                f"{rule.rule} cannot be watched tonight: {said}", "nothing was counted; see --by, --baseline"
-            )
-        found[i] = said
-    digest, hashes = _digest(state, source)
-    content = _content(source)
+        by_slice = rules.evidence(rule, source, baselines, path, state.settings.cap)
+        if isinstance(by_slice, str):
+            problem = f"{rule.rule} cannot be watched tonight: {by_slice}"
+            raise InputError(problem, "nothing was counted; see --by, --baseline")
+        evidence_by_rule[i] = by_slice
+    digest, hashes = _batch_digest(state, source)
+    content = _content_digest(source)
     if digest and digest in state.batches:
         return f"{name}: these rows are in the state already, and count once"
     if content and content in state.batches:
@@ -126,9 +124,9 @@ def add(state: WatchState, source: RecordedOutputs, baselines: Any, path: str, n
     if hashes is not None:
         _refuse_repeated(state, hashes, name, source.predictions.groups is not None)
         _remember(state, hashes)
-    turn(state, night)
-    for i, parts in found.items():
-        for value, evidence in parts.items():
+    go_on_to(night, state)
+    for i, by_slice in evidence_by_rule.items():
+        for value, evidence in by_slice.items():
             state.streams[i, value].add(*evidence)
     state.rows += source.predictions.n
     state.rows_tonight += source.predictions.n
@@ -137,40 +135,40 @@ def add(state: WatchState, source: RecordedOutputs, baselines: Any, path: str, n
 
 
 def record(state: WatchState) -> None:
-    """Look at the evidence: note what is decided, and tonight's line of the history."""
+    """Look at the evidence: record which claims it decides, and tonight's entry of the history."""
     numbers = []
     for stream in state.streams.values():
-        found = {key: float(value) for key, value in stream.evidence().items()}
+        logs = {key: float(value) for key, value in stream.evidence().items()}
         for key, limit in state.limits(stream).items():
-            if found[key] >= limit:
+            if logs[key] >= limit:
                 stream.crossed.setdefault(key, state.night)
         tonight = stream.value(tonight=True)
-        shown = [found[key] / np.log(10) for key in ("fail", "pass", "drift")]
-        numbers.append([_rounded(tonight), *map(_rounded, shown)])
+        powers = [logs[key] / np.log(10) for key in ("fail", "pass", "drift")]
+        numbers.append([_rounded(tonight), *map(_rounded, powers)])
     entry = {"night": state.night, "rows": state.rows_tonight, "streams": numbers}
-    kept = [one for one in state.history if one["night"] != state.night]
-    state.history = _in_order([*kept, entry])
+    earlier = [one for one in state.history if one["night"] != state.night]
+    state.history = _by_night([*earlier, entry])
 
 
-def empty(state: WatchState, night: str) -> None:
-    """Note a night without rows in the history. The streams stay at the night before: it is none of theirs."""
+def record_empty(state: WatchState, night: str) -> None:
+    """Record a night without rows in the history. The streams stay at the night before."""
     if all(entry["night"] != night for entry in state.history):
         entry = {"night": night, "rows": 0, "streams": [[None] * 4 for _ in state.streams]}
-        state.history = _in_order([*state.history, entry])
+        state.history = _by_night([*state.history, entry])
 
 
 def merged(one: WatchState, other: WatchState, path: str) -> WatchState:
-    """Both states' rows: parts of a night in any order give the state of all of them.
+    """Merge two states. Parts of a night, merged in any order, give the state of all their rows.
 
-    A part, which has one night, is added to that night. Of two with earlier nights of their own the wealth multiplies
-    too; the drift alarm is then the mean of both, which is valid, but not that of one stream.
+    A part has one night, and is added to that night. If both states have earlier nights, their wealth multiplies too,
+    and the drift alarm is the mean of both, which is valid but not the same as that of one stream.
 
     Raises:
-        InputError: other rules or another model, rows that both have, or a night that is over.
+        InputError: rules or models differ, both have the same rows, or the night of a part is over.
     """
     if one.settings.digest != other.settings.digest:
-        problem = f"{path} has other rules, or is of another model"
-        raise InputError(problem, "merge states that were begun with the same rules, --alpha and --name")
+        problem = f"{path} has other rules, or belongs to another model"
+        raise InputError(problem, "merge states that were started with the same rules, --alpha and --name")
     if set(one.batches) & set(other.batches):
         raise InputError(f"{path} holds rows that the state has too", "merge each part once")
     _refuse_repeated(one, other.ids[other.ids <= one.ids_cut], path)
@@ -183,49 +181,50 @@ def merged(one: WatchState, other: WatchState, path: str) -> WatchState:
         if behind.nights <= 1 and max(one.nights, other.nights) > 1:
             problem = f"the night {late} of {path} is over: the state is at {max(one.night, other.night)}"
             raise InputError(problem, "merge parts before the next night begins")
-        turn(behind, max(one.night, other.night))
+        go_on_to(max(one.night, other.night), behind)
     for state, part in zip((one, other), parts):
         for stream in state.streams.values():
             stream.crossed = {} if part else stream.crossed
-    found = WatchState(one.settings, one.night, max(one.nights, other.nights), one.rows + other.rows)
-    found.rows_tonight = one.rows_tonight + other.rows_tonight
-    found.streams = {key: joined(stream, other.streams[key]) for key, stream in one.streams.items()}
-    found.history = _histories(one.history, other.history)
-    found.batches = [*one.batches, *other.batches]
-    found.ids, found.ids_cut = one.ids, min(one.ids_cut, other.ids_cut)
-    _remember(found, other.ids)
-    return found
+    union = WatchState(one.settings, one.night, max(one.nights, other.nights), one.rows + other.rows)
+    union.rows_tonight = one.rows_tonight + other.rows_tonight
+    union.streams = {key: joined(stream, other.streams[key]) for key, stream in one.streams.items()}
+    union.history = _merged_history(one.history, other.history)
+    union.batches = [*one.batches, *other.batches]
+    union.ids, union.ids_cut = one.ids, min(one.ids_cut, other.ids_cut)
+    _remember(union, other.ids)
+    return union
 
 
-def _in_order(history: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """By night, the last that are kept: a night without rows may be noted before one that is earlier."""
+def _by_night(history: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Sort the history by night, as a night without rows may be recorded before an earlier one; keep the last ones."""
     return sorted(history, key=lambda one: str(one["night"]))[-NIGHTS:]
 
 
-def _histories(one: Sequence[dict[str, Any]], other: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """By night; of a night that both have, the rows: its numbers are of both only from now on."""
-    found = {entry["night"]: entry for entry in one}
+def _merged_history(one: Sequence[dict[str, Any]], other: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Merge histories by night. A night of both has only the sum of its rows until the evidence is looked at again."""
+    by_night = {entry["night"]: entry for entry in one}
     for entry in other:
-        both = found.get(entry["night"])
+        both = by_night.get(entry["night"])
         if both is not None:
             nothing = [[None] * 4 for _ in entry["streams"]]
             entry = {**entry, "rows": both["rows"] + entry["rows"], "streams": nothing}
-        found[entry["night"]] = entry
-    return [found[night] for night in sorted(found)]
+        by_night[entry["night"]] = entry
+    return [by_night[night] for night in sorted(by_night)]
 
 
 def copied(state: WatchState) -> WatchState:
-    """As it is, whatever happens to the other: an update that is refused changes nothing."""
+    """Copy a state, so that an update that is refused changes nothing."""
     streams = {key: dataclasses.replace(stream, crossed=dict(stream.crossed)) for key, stream in state.streams.items()}
     return dataclasses.replace(state, streams=streams, history=[*state.history], batches=[*state.batches])
 
 
-def _digest(state: WatchState, source: RecordedOutputs) -> tuple[str, Hashes | None]:
-    """What the same rows give again, or "" where other rows may well look like them; and the hashes of what must not
-    come twice: groups, where there are some, else ids.
+def _batch_digest(state: WatchState, source: RecordedOutputs) -> tuple[str, Hashes | None]:
+    """Return a digest of the rows, and the hashes of their groups, or ids, none of which may come twice.
+
+    The digest is "" where other rows may well look the same.
 
     Raises:
-        InputError: ids that are there twice.
+        InputError: the ids are not unique.
     """
     rows, table = source.predictions, source.whole.columns
     if rows.ids is not None and len(np.unique(rows.ids)) < len(rows.ids):
@@ -237,36 +236,36 @@ def _digest(state: WatchState, source: RecordedOutputs) -> tuple[str, Hashes | N
     hashes = None if names is None else hashes_of(names, state.settings.digest)
     if hashes is None and len(np.unique(table.confidence[:100_000])) < DISTINCT:
         return "", None
-    made = hashlib.blake2b(digest_size=8)
+    digest = hashlib.blake2b(digest_size=8)
     for column in (rows.labels, table.confidence, hashes):
-        made.update(b"" if column is None else np.ascontiguousarray(column).tobytes())
-    return made.hexdigest(), hashes
+        digest.update(b"" if column is None else np.ascontiguousarray(column).tobytes())
+    return digest.hexdigest(), hashes
 
 
-def _content(source: RecordedOutputs) -> str:
-    """What the same labels and confidences give again, in any order and under any ids; "" where others may too."""
+def _content_digest(source: RecordedOutputs) -> str:
+    """Return a digest of labels and confidences in any order, without ids; "" where other rows may have the same."""
     labels, confidence = source.predictions.labels, source.whole.columns.confidence
     if len(np.unique(confidence[:100_000])) < DISTINCT:
         return ""
     order = np.lexsort((labels, confidence))
-    made = hashlib.blake2b(digest_size=8, person=b"content")
+    digest = hashlib.blake2b(digest_size=8, person=b"content")
     for column in (labels, confidence):
-        made.update(np.ascontiguousarray(column[order]).tobytes())
-    return made.hexdigest()
+        digest.update(np.ascontiguousarray(column[order]).tobytes())
+    return digest.hexdigest()
 
 
 def _refuse_repeated(state: WatchState, hashes: Hashes, name: str, grouped: bool = False) -> None:
     known = int(np.isin(hashes[hashes <= state.ids_cut], state.ids).sum())
     if known:
-        what = "groups" if grouped else "rows"
+        units = "groups" if grouped else "rows"
         share = "" if state.ids_cut == 2**64 - 1 else f", of the {'groups' if grouped else 'ids'} that a state keeps"
-        problem = f"{known} {what} of {name} are in the state already{share}; nothing was counted"
+        problem = f"{known} {units} of {name} are in the state already{share}; nothing was counted"
         fix = "pass all rows of a group at once, or leave out groups that came before: --group is for rows of one night"
         raise InputError(problem, fix if grouped else "pass the rows that are new")
 
 
 def _remember(state: WatchState, hashes: Hashes) -> None:
-    """Keep the smallest hashes: a sample of the ids that needs no more room, and can be merged."""
+    """Keep the smallest hashes: a sample of the ids that stays small and can be merged."""
     every = np.unique(np.concatenate([state.ids, hashes]))
     every = every[every <= state.ids_cut]
     if len(every) > IDS:
@@ -279,18 +278,18 @@ def _rounded(number: float) -> float | None:
     return float(f"{number:.3g}") if np.isfinite(number) else None
 
 
-# One watch: a state with its file, opened, added to, and looked at.
+# A session: a state with its file.
 
-
-BLOCK = 2_000_000  # rows whose columns are in memory at once
+BLOCK = 2_000_000  # most rows whose columns are in memory at once
 
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """What a watch is begun with; None leaves it to the state, or to the default.
+    """Options of a watch. None stands for the value of the state, or the default.
 
     Attributes:
         rules: `max`, `min`, `margin`, `baseline`, `alpha`, `bins` and `config` of a gate.
+        per_year: probability of a false drift alarm.  nll_cap: most nats of a row.  model: name of the model.
         reading: how files are read.
     """
 
@@ -304,33 +303,33 @@ class Terms:
         check_options(self)
 
 
-class Keeper:
-    """A state, in a file or (path None) in memory.
+class WatchSession:
+    """A state that is read from a file, or kept in memory, updated, and written.
 
     Args:
-        path: of the state; it need not be there yet.
-        restart: begin anew, and keep what is there beside it.
+        path: file of the state, which need not exist yet; None for memory.
+        restart: start a new state, and keep the existing file under another name.
 
     Raises:
-        InputError: a file that is no state, or was tampered with.
+        InputError: the file is no state, or was changed by another program.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None, terms: Terms, restart: bool = False) -> None:
         self.path, self.terms = path, terms
         self.name = "the state" if path is None else str(path)
-        there = path is not None and os.path.exists(path)
+        exists = path is not None and os.path.exists(path)
         self.state: WatchState | None = (
-            state_file.load(path, own=True) if there and path is not None and not restart else None
+            state_file.load(path, own=True) if exists and path is not None and not restart else None
         )
-        self.aside = restart and there
+        self.aside = restart and exists
         self.files: list[dict[str, Any]] = []
         self.notes: list[str] = []
 
     def update(self, given: Predictions | str | Path, night: str = "", baseline: str = "") -> None:
-        """Count rows, of a file or as they are; a file that is a state is merged. `keep` makes it last.
+        """Count rows in memory or of a file, or merge a file that is a state. `keep` writes the result.
 
         Raises:
-            InputError: rows, or a state, that are refused: nothing of them is counted.
+            InputError: the rows or the state are refused, and nothing of them is counted.
         """
         if not isinstance(given, Predictions) and state_file.is_state(given):
             self.merge(state_file.load(given), str(given))
@@ -340,25 +339,25 @@ class Keeper:
         try:
             rows = given if isinstance(given, Predictions) else read_scores(given, reading, columns_wanted(config))
         except NoRows as error:
-            if self.state is None:  # what its scores are is known from rows
+            if self.state is None:  # a new state needs rows, to know what their scores are
                 raise
-            self._nothing(night, error.problem)
+            self._add_empty_night(night, error.problem)
             return
         source = RecordedOutputs(rows, config)
         settings = self._settings(source, config)
         state = WatchState.begin(settings) if self.state is None else copied(self.state)
         if self.state is not None:
-            state_file.same(self.state, settings, self.name)
-        asked, night = night, which(night, state, self.name)
-        if not asked and state.night == night and state.rows_tonight and not self.files:
+            state_file.refuse_other_settings(self.state, settings, self.name)
+        asked_night, night = night, resolved_night(night, state, self.name)
+        if not asked_night and state.night == night and state.rows_tonight and not self.files:
             self.notes.append(
                 f"{night}, today in UTC, has {state.rows_tonight:,} rows already, and these count for the same night, "
                 "in which no drift is seen; if they are of another night, write its date: --night DATE"
             )
         baselines = Baselines(source, reading)
         for part in _blocks(source):
-            said = add(state, part, baselines, baseline or _baseline(config), night)
-            self.notes += [said] if said else []
+            note = add(state, part, baselines, baseline or _baseline(config), night)
+            self.notes += [note] if note else []
         self.notes += source.predictions.notes
         if source.predictions.ids is None and source.predictions.groups is None:
             self.notes.append("rows have no ids: rows that come twice are noticed only where a whole batch does")
@@ -366,20 +365,20 @@ class Keeper:
         self.state, self.files = state, [*self.files, *source.files, *baselines.files]
         self.files += [dict(entry) for entry in config.files]
 
-    def _nothing(self, night: str, found: str) -> None:
-        """A night without rows: the history has it, and nothing else changes."""
+    def _add_empty_night(self, night: str, problem: str) -> None:
+        """Record a night without rows; nothing but the history changes."""
         assert self.state is not None
         state = copied(self.state)
-        night = which(night, state, self.name)
-        empty(state, night)
-        self.notes.append(f"{found}: a night of 0 rows changes nothing; was there no traffic on {night}?")
+        night = resolved_night(night, state, self.name)
+        record_empty(state, night)
+        self.notes.append(f"{problem}: a night of 0 rows changes nothing; was there no traffic on {night}?")
         self.state = state
 
     def merge(self, other: WatchState, name: str) -> None:
         """Add the rows of another state.
 
         Raises:
-            InputError: it has other rules, or rows that are in this one.
+            InputError: it has other rules, or rows that are in this one too.
         """
         refuse_future(other, name)
         other = copied(other)
@@ -388,15 +387,15 @@ class Keeper:
             record(self.state)
 
     def keep(self) -> None:
-        """Write the state."""
+        """Write the state to its file."""
         if self.path is None or self.state is None:
             return
         if self.aside:
-            self._put_aside()
+            self._keep_old_file()
         state_file.save(self.state, self.path, __version__)
 
     def result(self) -> Result:
-        """What the watch says now.
+        """Make the result of the state as it is now.
 
         Raises:
             UsageError: there is no state.
@@ -405,44 +404,44 @@ class Keeper:
             raise UsageError(
                 f"{self.name} is not there yet", "pass rows and rules: calib watch STATE NEW --max ece=0.03"
             )
-        found = report.result(self.state)
-        notes = list(dict.fromkeys([*found.notes, *self.notes]))
-        return dataclasses.replace(found, notes=notes, provenance={"inputs": self.files})
+        result = report.result(self.state)
+        notes = list(dict.fromkeys([*result.notes, *self.notes]))
+        return dataclasses.replace(result, notes=notes, provenance={"inputs": self.files})
 
     def _config(self, named: str, baseline: str) -> Config:
-        """The rules asked for; those of the state where none are."""
-        rules = self.terms.rules
-        asked = bool(rules.max or rules.min or rules.margin or rules.config)
-        beside = (baseline or rules.baseline) if rules.margin else None
-        config = check.asked(dataclasses.replace(rules, input=named, baseline=beside, reading=self.terms.reading))
+        """Return the rules of the options, or without any those of the state."""
+        request = self.terms.rules
+        asked = bool(request.max or request.min or request.margin or request.config)
+        beside = (baseline or request.baseline) if request.margin else None
+        config = check.asked(dataclasses.replace(request, input=named, baseline=beside, reading=self.terms.reading))
         if self.state is not None and not asked:
             if any(rule.baseline for rule in self.state.settings.rules) and not baseline:
                 raise UsageError(f"{self.name} has a rule against a baseline", "pass tonight's: --baseline FILE")
-            gates = tuple(watching.gate_of(rule, baseline) for rule in self.state.settings.rules)
+            gates = tuple(rules.gate_of(rule, baseline) for rule in self.state.settings.rules)
             return dataclasses.replace(config, gates=gates, files=())
         if not config.gates:
             raise UsageError("no rule to watch", "write --max ece=0.03, or gates in calib.toml")
         return config
 
     def _settings(self, source: RecordedOutputs, config: Config) -> Settings:
-        """What a state of these rules and rows is begun with; what is not said is that of the state."""
+        """Return the settings for these rules and rows; options that are not given have the values of the state."""
         old, rows = self.state.settings if self.state else None, source.predictions
         cap = self.terms.nll_cap or (old.cap if old else Settings.cap)
-        found, unwatched, fixes = list[Watched](), list[str](), list[str]()
+        watched, unwatched, fixes = list[WatchedRule](), list[str](), list[str]()
         for gate in config.gates:
             try:
-                found.append(self._known(watching.watched(gate, source, cap), gate, source))
+                watched.append(self._with_watched_slices(rules.watched(gate, source, cap), gate, source))
             except UsageError as error:
                 if not gate.file:
                     raise
                 unwatched.append(f"not watched: {error.problem}")
                 fixes.append(error.fix)
-        if not found:
+        if not watched:
             raise UsageError("; ".join(unwatched), fixes[0])
         self.notes += unwatched
         alpha = self.terms.rules.alpha or (old.alpha if old else config.alpha)
         return Settings(
-            rules=found,
+            rules=watched,
             alpha=alpha,
             per_year=self.terms.per_year or (old.per_year if old else Settings.per_year),
             cap=cap,
@@ -452,8 +451,8 @@ class Keeper:
             model=self.terms.model or (old.model if old else ""),
         )
 
-    def _known(self, rule: Watched, gate: Gate, source: RecordedOutputs) -> Watched:
-        """With the slices that the state watches, where tonight's rows have others."""
+    def _with_watched_slices(self, rule: WatchedRule, gate: Gate, source: RecordedOutputs) -> WatchedRule:
+        """Return the rule with the slices that the state watches; note those that only tonight's rows have."""
         if self.state is None or not rule.by:
             return rule
         mine = next((r for r in self.state.settings.rules if (r.rule, r.by) == (rule.rule, rule.by)), rule)
@@ -463,21 +462,21 @@ class Keeper:
             self.notes.append(f"{rule.by} = {shown} came after the watch began, and is not watched")
         return mine
 
-    def _put_aside(self) -> None:
+    def _keep_old_file(self) -> None:
         assert self.path is not None
         old = Path(self.path)
         for i in range(1, 1000):
-            kept = old.with_name(f"{old.stem}.before-{today()}{'' if i == 1 else f'-{i}'}{old.suffix}")
-            if not kept.exists():
-                shutil.copy2(old, kept)
-                self.notes.append(f"the state that was there is kept as {kept}")
+            copy = old.with_name(f"{old.stem}.before-{today()}{'' if i == 1 else f'-{i}'}{old.suffix}")
+            if not copy.exists():
+                shutil.copy2(old, copy)
+                self.notes.append(f"the state that was there is kept as {copy}")
                 self.aside = False
                 return
         raise InputError(f"there are 1,000 states beside {old} already", "move them to another folder")
 
 
 def _blocks(source: RecordedOutputs) -> Iterator[RecordedOutputs]:
-    """The rows some at a time, where they are more than fit; rows in groups, or beside a baseline, stay together."""
+    """Split many rows into blocks; rows in groups, or beside a baseline, must stay together."""
     rows, config = source.predictions, source.config
     if rows.n <= BLOCK or rows.groups is not None or _baseline(config):
         yield source
@@ -487,5 +486,5 @@ def _blocks(source: RecordedOutputs) -> Iterator[RecordedOutputs]:
 
 
 def _baseline(config: Config) -> str:
-    """The baseline of the first rule that has one."""
+    """Return the baseline of the first rule that has one, or ""."""
     return next((gate.baseline for gate in config.gates if gate.baseline), "")

@@ -1,7 +1,7 @@
-"""The state of a watch: its rules, what their streams have seen, and which nights and rows those were. One JSON file.
+"""The state of a watch, in one JSON file: its rules, their streams, and which nights and rows were counted.
 
-It holds no rows: of their ids, or groups, a sample of the hashes, and of each batch a digest. It is written whole or
-not at all, its checksum notices what anything else has changed, and another process that updates it waits.
+The file holds no rows, but a sample of the hashes of their ids, or groups, and a digest of each batch. It is written
+whole or not at all, a checksum detects changes by other programs, and a process that updates it makes others wait.
 """
 
 from __future__ import annotations
@@ -28,29 +28,30 @@ from calibcli.core.files import atomic
 from calibcli.core.options import Alpha, Nats, PerYear, Range
 from calibcli.gate.baseline import squeezed, unsqueezed
 from calibcli.scores.files.source import Source
-from calibcli.watch.bets import Stream, Watched, thresholds
+from calibcli.watch.bets import Stream, WatchedRule, thresholds
 
 FORMAT, SCHEMA = "calib-watch", 1
-NIGHTS = 400  # of the history that is kept
-BATCHES = 1024  # digests that are kept, two of a batch
-MOST = 1 << 26  # bytes of the history
-IDS = 1024  # hashes that are kept: the smallest
-COUNTS = ("night", "nights", "rows", "rows_tonight")  # of a state, as they are in its file
+NIGHTS = 400  # nights of the history that are kept
+BATCHES = 1024  # digests that are kept, two per batch
+MOST = 1 << 26  # most bytes of the history, unpacked
+IDS = 1024  # hashes that are kept, the smallest
+COUNTS = ("night", "nights", "rows", "rows_tonight")  # fields of a state that are stored as they are
 Hashes = npt.NDArray[np.uint64]
 AGAIN = "--restart starts a new state and keeps this one beside it"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What a state was begun with: rules and error probabilities, and which model it is of.
+    """Settings that a state is started with: rules, error probabilities, and the model.
 
     Attributes:
-        alpha: of each claim, over all looks.  per_year: of a drift alarm, in a year and in all years together.
-        cap: nats that a row counts for at the most.
-        classes, names, event: of the model's scores.  model: its name, where one was given.
+        alpha: error probability of each claim, over all looks.
+        per_year: probability of a false drift alarm, in a year and in all years together.
+        cap: most nats that a row counts for.
+        classes, names, event: number and names of the classes, and the event.  model: its name, or "".
     """
 
-    rules: Sequence[Watched]
+    rules: Sequence[WatchedRule]
     alpha: Alpha = 0.05
     per_year: PerYear = 0.05
     cap: Nats = 10.0
@@ -61,13 +62,13 @@ class Settings:
 
     @property
     def digest(self) -> str:
-        """What ids are hashed with, so that states of the same rules and model can be merged."""
+        """Key that ids are hashed with; states with the same settings share it, so that they can be merged."""
         return hashlib.sha256(json.dumps(dataclasses.asdict(self), sort_keys=True).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoredState:
-    """A state as it lies in its file."""
+    """A state in the form of its file."""
 
     format: str
     schema: int
@@ -86,14 +87,15 @@ class StoredState:
 
 @dataclass(eq=False)
 class WatchState:
-    """What a watch knows.
+    """The state of a watch.
 
     Attributes:
-        night: the one that rows are added to, `2026-11-22`; "" before the first.  nights: how many there were.
-        rows: that were counted, of all nights.  rows_tonight: of this one.
-        streams: by rule (a position in `settings.rules`) and slice.
-        history: one entry per night: `night`, `rows`, and per stream its numbers.
-        batches: digests of what was added.  ids: the smallest hashes of the ids, or groups, all up to `ids_cut`.
+        night: the night that rows are added to, `2026-11-22`; "" before the first.  nights: how many there were.
+        rows: number of rows of all nights.  rows_tonight: that of this night.
+        streams: by rule (its index in `settings.rules`) and slice.
+        history: one entry per night: `night`, `rows`, and the numbers of each stream.
+        batches: digests of the rows that were added.
+        ids: the smallest hashes of the ids, or groups: all those up to `ids_cut`.
     """
 
     settings: Settings
@@ -109,7 +111,7 @@ class WatchState:
 
     @classmethod
     def begin(cls, settings: Settings) -> WatchState:
-        """Without rows."""
+        """Start a state without rows."""
         streams = {
             (i, value): Stream.begin(rule)
             for i, rule in enumerate(settings.rules)
@@ -117,24 +119,19 @@ class WatchState:
         }
         return cls(settings, streams=streams)
 
-    @property
-    def closed(self) -> int:
-        """Nights that are over."""
-        return max(self.nights - 1, 0)
-
     def limits(self, stream: Stream) -> dict[str, float]:
-        """log E at which each claim is made."""
+        """Return the log E at which each claim on a stream is made."""
         return thresholds(stream.watched, self.settings.alpha, self.settings.per_year)
 
     def pack(self, version: str) -> dict[str, Any]:
-        """Plain data, with a checksum."""
+        """Return the state as plain data, with a checksum."""
         packed = StoredState(
             format=FORMAT,
             schema=SCHEMA,
             version=version,
             **{name: getattr(self, name) for name in ("settings", *COUNTS)},
             streams=[
-                {"rule": i, "slice": name, "crossed": s.crossed, "arrays": _text(s)}
+                {"rule": i, "slice": name, "crossed": s.crossed, "arrays": _packed_arrays(s)}
                 for (i, name), s in self.streams.items()
             ],
             history=squeezed(json.dumps(self.history[-NIGHTS:], separators=(",", ":")).encode()),
@@ -147,13 +144,13 @@ class WatchState:
 
 
 def checksum(data: Mapping[str, Any]) -> str:
-    """Of all but itself, in one spelling."""
-    rest = {key: value for key, value in data.items() if key != "checksum"}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+    """Compute the checksum of everything but itself, written in one canonical way."""
+    content = {key: value for key, value in data.items() if key != "checksum"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def is_state(path: str | os.PathLike[str]) -> bool:
-    """Whether a file is one of these, by its first bytes."""
+    """Return whether a file is the state of a watch, by its first bytes."""
     if Path(path).suffix != ".json" or not os.path.isfile(path):
         return False
     with open(path, "rb") as file:
@@ -161,10 +158,10 @@ def is_state(path: str | os.PathLike[str]) -> bool:
 
 
 def load(path: str | os.PathLike[str], own: bool = False) -> WatchState:
-    """What `save` wrote; `own`: to be brought up to date.
+    """Read a state; `own` says that it will be written again.
 
     Raises:
-        InputError: it cannot be read, is no state, was changed by something else, or is of a later version.
+        InputError: the file cannot be read, is no state, was changed by another program, or is of a later version.
     """
     source, name = Source(Path(path), own=own), str(path)
     try:
@@ -174,8 +171,8 @@ def load(path: str | os.PathLike[str], own: bool = False) -> WatchState:
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise InputError(f"{name} is not the state of a watch", "name a new file, or one that calib watch wrote")
     if data.get("schema") != SCHEMA:
-        said = f"{name} has schema {printable(str(data.get('schema')), 40)}, this version reads {SCHEMA}"
-        raise InputError(said, "upgrade calibcli, or start a new state")
+        problem = f"{name} has schema {printable(str(data.get('schema')), 40)}, this version reads {SCHEMA}"
+        raise InputError(problem, "upgrade calibcli, or start a new state")
     if data.get("checksum") != checksum(data):
         problem = f"{name} was changed by something else than calib: its checksum does not fit"
         raise InputError(problem, "take it from a backup, or start a new state")
@@ -189,17 +186,17 @@ def load(path: str | os.PathLike[str], own: bool = False) -> WatchState:
         state.history = json.loads(unsqueezed(packed.history, MOST))
         for one in packed.streams:
             key = one["rule"], one["slice"]
-            _fill(state.streams[key], one["arrays"])
+            _unpack_arrays(state.streams[key], one["arrays"])
             state.streams[key].crossed, state.streams[key].night = dict(one["crossed"]), max(state.nights, 1)
     except CalibError:
         raise
     except (KeyError, ValueError, TypeError, zlib.error) as error:
-        raise InputError(f"{name}: what its streams hold is damaged ({error})", fix) from None
+        raise InputError(f"{name}: its streams are damaged ({error})", fix) from None
     return state
 
 
 def save(state: WatchState, path: str | os.PathLike[str], version: str) -> None:
-    """Write it whole, and on the disk, before the old one goes."""
+    """Write the new state completely to the disk, then let it replace the old one."""
     with atomic(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
         json.dump(state.pack(version), file, indent=0, allow_nan=False)
         file.write("\n")
@@ -209,7 +206,7 @@ def save(state: WatchState, path: str | os.PathLike[str], version: str) -> None:
 
 @contextlib.contextmanager
 def locked(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Other updates in this folder wait until the block ends, and none is lost; the lock goes with the process."""
+    """Make other updates in this folder wait until the block ends. The lock is released when the process ends."""
     folder = Path(path).parent
     if not folder.is_dir():
         raise UsageError(f"no folder '{folder}' to write '{Path(path).name}' into", f"mkdir -p {folder}")
@@ -226,22 +223,22 @@ def locked(path: str | os.PathLike[str]) -> Iterator[None]:
         os.close(handle)
 
 
-def same(state: WatchState, asked: Settings, path: str) -> None:
+def refuse_other_settings(state: WatchState, asked: Settings, path: str) -> None:
     """Refuse another model or other rules than those of the state.
 
     Raises:
-        InputError: the rows are of another model.  UsageError: the rules, or an error probability, are others.
+        InputError: the rows are of another model.  UsageError: the rules or an error probability differ.
     """
     old = state.settings
-    for what, there, here in (
+    for name, stored, given in (
         ("model", old.model, asked.model or old.model),
         ("classes", old.classes, asked.classes),
         ("event", old.event, asked.event),
         ("classes", list(old.names), list(asked.names)),
     ):
-        if there != here and (what != "model" or there):
-            said = f"{path} is of another model: {what} {_short(there)} there, {_short(here)} here"
-            raise InputError(said, f"name the state of this model, or begin one; {AGAIN}")
+        if stored != given and (name != "model" or stored):
+            problem = f"{path} belongs to another model: {name} {_shortened(stored)} there, {_shortened(given)} here"
+            raise InputError(problem, f"name the state of this model, or begin one; {AGAIN}")
     rules = [[(r.rule, r.by, r.kind, tuple(r.values)) for r in one.rules] for one in (old, asked)]
     texts = [", ".join(r.rule + (f" by {r.by}" if r.by else "") for r in one.rules) for one in (old, asked)]
     if rules[0] != rules[1]:
@@ -249,21 +246,23 @@ def same(state: WatchState, asked: Settings, path: str) -> None:
         raise UsageError(f"{path} watches {detail}", f"a rule is fixed before its rows are seen; {AGAIN}")
     for key in ("alpha", "per_year", "cap"):
         if getattr(old, key) != getattr(asked, key):
-            said = f"{path} has {key.replace('_', '-')} {getattr(old, key):g}, now asked for: {getattr(asked, key):g}"
-            raise UsageError(said, f"leave it out; {AGAIN}")
+            problem = (
+                f"{path} has {key.replace('_', '-')} {getattr(old, key):g}, now asked for: {getattr(asked, key):g}"
+            )
+            raise UsageError(problem, f"leave it out; {AGAIN}")
 
 
-def _short(value: Any) -> str:
+def _shortened(value: Any) -> str:
     text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
     return (text if len(text) <= 60 else f"{text[:57]}...") or "none"
 
 
-def _text(stream: Stream) -> str:
-    """Arrays one after another, compressed, in base64; their shapes follow from the rule."""
+def _packed_arrays(stream: Stream) -> str:
+    """Join the arrays, compress them, and write them in base64; their shapes follow from the rule."""
     return squeezed(b"".join(a.astype("<f8").tobytes() for a in stream.arrays().values()))
 
 
-def _fill(stream: Stream, text: str) -> None:
+def _unpack_arrays(stream: Stream, text: str) -> None:
     shapes = {name: a.shape for name, a in stream.arrays().items()}
     sizes = [math.prod(shape) for shape in shapes.values()]
     data = unsqueezed(text, 8 * sum(sizes))

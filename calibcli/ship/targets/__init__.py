@@ -1,1 +1,1 @@
-"""One file per target; each writes what it compared, and nothing else."""
+"""One file per target. Each writes only what it has compared."""

@@ -1,4 +1,4 @@
-"""What a model card says of calibration."""
+"""The calibration section of a model card."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ METRICS = ("ece", "nll", "brier", "accuracy")
 
 
 @TARGETS.add(suffixes=(".md",), data="scores")
-def card(job: ExportRequest, *, name: str = "", task: str = "image-classification", dataset: str = "") -> Shipped:
+def card(request: ExportRequest, *, name: str = "", task: str = "image-classification", dataset: str = "") -> Shipped:
     """A `model-index` block and a "Calibration" section for a Hugging Face model card, from labelled rows.
 
-    Every number has its interval and n, ECE the level that a calibrated model of as many rows stays below, and T is
-    named; `name` of the model, `task` and `dataset` go into the index (Mitchell et al. 2019).
+    Every number has its interval and n; the ECE also has the level below which a calibrated model stays. T is given.
+    `name` of the model, `task` and `dataset` go into the index (Mitchell et al. 2019).
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -33,29 +33,29 @@ def card(job: ExportRequest, *, name: str = "", task: str = "image-classificatio
     ...     print(open(f"{folder}/card.md").read().splitlines()[2])
     - name: "digits"
     """
-    rows = job.labelled
-    after = report.report(apply(job.scaler, rows), report.ReportOptions(specs=METRICS, diagram=False))
+    rows = request.labelled
+    after = report.report(apply(request.scaler, rows), report.ReportOptions(specs=METRICS, diagram=False))
     before = report.report(rows, report.ReportOptions(specs=METRICS, diagram=False))
-    said, of = about(job), dataset or _plain(Path(rows.source).name)
-    results = [_entry(e, said) for e in after.estimates]
+    stamp, dataset_name = about(request), dataset or _plain(Path(rows.source).name)
+    results = [_entry(e, stamp) for e in after.estimates]
     index = [
         "---",
         "model-index:",
-        f"- name: {json.dumps(name or job.path.stem)}",
+        f"- name: {json.dumps(name or request.path.stem)}",
         "  results:",
         f"  - task: {{type: {json.dumps(task)}}}",
-        f"    dataset: {json.dumps({'name': of, 'type': of})}",
+        f"    dataset: {json.dumps({'name': dataset_name, 'type': dataset_name})}",
         "    metrics:",
         *(f"    - {json.dumps(entry)}" for entry in results),
         "---",
         "",
     ]
-    t = f" with T = {said['temperature']:.4g}" if "temperature" in said else ""
+    t = f" with T = {stamp['temperature']:.4g}" if "temperature" in stamp else ""
     lines = [
         "## Calibration",
         "",
-        f"Calibrated by {job.scaler.choice.name.replace('_', ' ')}{t}, fitted on {said['rows']:,} rows "
-        f"({said['date']}, calibcli {said['version']}). Measured on {rows.n:,} rows of {of}; "
+        f"Calibrated by {request.scaler.choice.name.replace('_', ' ')}{t}, fitted on {stamp['rows']:,} rows "
+        f"({stamp['date']}, calibcli {stamp['version']}). Measured on {rows.n:,} rows of {dataset_name}; "
         "intervals at 95 %.",
         "",
         "| metric | before | calibrated | interval | a calibrated model stays below |",
@@ -63,16 +63,16 @@ def card(job: ExportRequest, *, name: str = "", task: str = "image-classificatio
         *(_row(b, a) for b, a in zip(before.estimates, after.estimates, strict=True)),
         "",
     ]
-    with atomic(job.path) as temporary:
+    with atomic(request.path) as temporary:
         temporary.write_text("\n".join([*index, *lines]), encoding="utf-8")
-    return Shipped(files=[job.path], compared=None, notes=rows.notes, facts={"rows": rows.n})
+    return Shipped(files=[request.path], compared=None, notes=rows.notes, facts={"rows": rows.n})
 
 
-def _entry(e: Estimate, said: dict[str, Any]) -> dict[str, Any]:
-    """A metric of the index; the card's readers keep what stands in `args`."""
-    args = {"n": e.n, "ci95": [e.low, e.high], "null95": e.null_high, "temperature": said.get("temperature")}
-    kept = {key: value for key, value in args.items() if value not in (None, [None, None])}
-    return {"type": e.name, "name": e.name, "value": e.value, "args": kept}
+def _entry(e: Estimate, stamp: dict[str, Any]) -> dict[str, Any]:
+    """Return a metric of the index. Hugging Face keeps further fields only in `args`."""
+    args = {"n": e.n, "ci95": [e.low, e.high], "null95": e.null_high, "temperature": stamp.get("temperature")}
+    present = {key: value for key, value in args.items() if value not in (None, [None, None])}
+    return {"type": e.name, "name": e.name, "value": e.value, "args": present}
 
 
 def _row(before: Estimate, after: Estimate) -> str:
@@ -88,5 +88,5 @@ def _number(value: float | None) -> str:
 
 
 def _plain(text: str) -> str:
-    """A file name as text: nothing in it is markup."""
+    """Return a file name without characters of markup."""
     return "".join(c if c.isalnum() or c in "._-/ #" else "?" for c in text)

@@ -1,4 +1,4 @@
-"""The calibrator as JSON, and as functions that need nothing."""
+"""The calibrator as JSON, and as functions without dependencies in Python, JavaScript and C."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ NEEDED = {".js": "node", ".c": "a C compiler (cc)"}
 
 
 @TARGETS.add(suffixes=(".json",), data="scores")
-def json(job: ExportRequest) -> Shipped:
+def json(request: ExportRequest) -> Shipped:
     """Its parameters as JSON, and beside it a function without dependencies in Python, JavaScript and C.
 
-    The function takes the scores of one row and gives its K probabilities, in float64. JavaScript is written where
-    `node` is there to run it, C where `cc` is. Ours: the maps in a dozen lines, held to 1e-9 on real rows.
+    The function takes the scores of one row and returns its K probabilities, in float64. JavaScript is written where
+    `node` can run it, C where `cc` can compile it. Ours: the maps in a dozen lines, exact to 1e-9 on real rows.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -31,35 +31,35 @@ def json(job: ExportRequest) -> Shipped:
     (1e-09, 0)
 
     Raises:
-        UsageError: a file beside it that calib did not write would be replaced.
+        UsageError: it would replace a file beside it that calib did not write.
     """
-    programs = {suffix: source_code.lines(job.scaler, suffix) for suffix in LANGUAGES}
-    fed = job.fed("float64")
-    made = {job.path: texts.dumps(described(job.scaler), indent=1, allow_nan=False) + "\n"}
-    again = scaler_of(made[job.path], job.path.name)
-    worst, notes = of_scores(job.scaler, fed, again.predict_proba(fed), "float64", job.tolerance), list[str]()
+    programs = {suffix: source_code.program(request.scaler, suffix) for suffix in LANGUAGES}
+    fed = request.fed("float64")
+    texts_by_path = {request.path: texts.dumps(described(request.scaler), indent=1, allow_nan=False) + "\n"}
+    reread = scaler_of(texts_by_path[request.path], request.path.name)
+    worst, notes = of_scores(request.scaler, fed, reread.predict_proba(fed), "float64", request.tolerance), list[str]()
     for suffix, text in programs.items():
-        path = job.path.with_suffix(suffix)
-        found = source_code.run(text, suffix, fed, job.scaler.k)
-        if found is None:
-            notes.append(f"{path.name} is not written: {NEEDED[suffix]} is not installed, so nothing compared it")
+        path = request.path.with_suffix(suffix)
+        probabilities = source_code.run(text, suffix, fed, request.scaler.k)
+        if probabilities is None:
+            notes.append(f"{path.name} is not written: {NEEDED[suffix]} is not installed, so it cannot be compared")
             continue
-        one = of_scores(job.scaler, fed, found, "float64", job.tolerance)
-        one.require(path.name, "pass --tolerance, or --to onnx")
-        made[path], worst = text, max(worst, one, key=lambda c: c.most)
-    worst.require(job.path.name)
-    for path in made:
-        if path != job.path and path.exists() and not _ours(path):
-            problem = f"{path} would be replaced by a program beside {job.path.name}, and calib did not write it"
+        comparison = of_scores(request.scaler, fed, probabilities, "float64", request.tolerance)
+        comparison.require(path.name, "pass --tolerance, or --to onnx")
+        texts_by_path[path], worst = text, max(worst, comparison, key=lambda c: c.most)
+    worst.require(request.path.name)
+    for path in texts_by_path:
+        if path != request.path and path.exists() and not _ours(path):
+            problem = f"{path} would be replaced by a program beside {request.path.name}, and calib did not write it"
             raise UsageError(problem, "name another file to write, or move that one")
     with contextlib.ExitStack() as stack:
-        for path, text in made.items():
+        for path, text in texts_by_path.items():
             stack.enter_context(atomic(path)).write_text(text, encoding="utf-8")
-    return Shipped(files=list(made), compared=worst, notes=notes)
+    return Shipped(files=list(texts_by_path), compared=worst, notes=notes)
 
 
 def _ours(path: Path) -> bool:
-    """Whether a program was written by an earlier export: its first line says so."""
+    """Return whether an earlier export wrote a program; its first line says so."""
     with contextlib.suppress(OSError), path.open("rb") as file:
         return source_code.MARK.encode() in file.readline(1000)
     return False
