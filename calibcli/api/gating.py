@@ -196,7 +196,7 @@ def plan(
     progress: Progress | None = None,
     **how: Unpack[How],
 ) -> Result:
-    """Say how many rows a gate needs to PASS a good model, or to FAIL a bad one, with a stated chance.
+    """Compute how many rows a gate needs to PASS a good model, or to FAIL a bad one, with a given probability.
 
     Ours: the chance of each verdict over n, with the bounds of `check` (`calib list metrics` has their sources).
 

@@ -19,9 +19,9 @@ def command(
     files: tuple[Path, ...] = argument("Scores, with labels or without: .npz, .npy, .csv, ..."),
     save: Path = option(..., "File to write: .npz, .npy or .csv.", writes="file"),
     kind_out: Literal["probabilities", "logits"] = option(
-        "probabilities", "Write probabilities, or logits (log-probabilities).", "--as"
+        "probabilities", "Scores to write: probabilities, or logits (log-probabilities).", "--as"
     ),
-    dtype: Literal["float32", "float64"] = option("float32", "Precision of what is written."),
+    dtype: Literal["float32", "float64"] = option("float32", "Precision of the scores written."),
     run: CommandRun,
     reading: Reading,
 ) -> int:

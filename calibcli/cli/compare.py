@@ -14,14 +14,14 @@ PANEL = "Gate"
 @takes
 def command(
     *,
-    inputs: tuple[Path, ...] = argument("Scores of the same rows by each model, or results of calib."),
+    inputs: tuple[Path, ...] = argument("Scores of each model on the same rows, or results (result.json)."),
     metric: tuple[str, ...] = option(
         (),
         "Metric, such as ece:bins=30 (calib list metrics), instead of the default set. Repeatable.",
         "--metric",
         "-m",
     ),
-    alpha: Alpha = option(0.05, "Family-wise error probability of the differences that are called real."),
+    alpha: Alpha = option(0.05, "Family-wise error probability of calling a difference real."),
     run: CommandRun,
     reading: Reading,
 ) -> int:

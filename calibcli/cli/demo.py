@@ -32,11 +32,9 @@ NEEDS_TORCH = ("curvature", "fit")
 @takes
 def command(
     *,
-    save: Path = option(
-        Path("calib-demo"), "Folder for the sample data and for what is made of them.", writes="folder"
-    ),
+    save: Path = option(Path("calib-demo"), "Folder for the sample data and the results.", writes="folder"),
 ) -> int:
-    """Measure, fix, gate, look at the curvature and train, on handwritten digits: a minute or two.
+    """Measure, fix, gate, compute the curvature and train, on handwritten digits: a minute or two.
 
     Example: calib demo --save tour
 

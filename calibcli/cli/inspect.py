@@ -14,15 +14,15 @@ PANEL = "Inspect"
 @takes
 def command(
     *,
-    files: tuple[Path, ...] = argument("A file with scores and labels, or any other input; - is stdin."),
+    files: tuple[Path, ...] = argument("A file with scores and labels, or any other input (- for stdin)."),
     run: CommandRun,
     reading: Reading,
 ) -> int:
-    """Say what a file would be read as, and why.
+    """Show how a file would be read, and why.
 
-    Takes the same reading options as every other command and refuses what they refuse. A model (also a folder of
-    Hugging Face or timm, an ONNX graph), a data set, a calibrator or a result of calib is named, with the command that
-    takes it.
+    Takes the same reading options as the other commands and refuses what they refuse. A model (also a folder of Hugging
+    Face or timm, or an ONNX graph), a data set, a calibrator or a result of calib is recognised, and the command that
+    takes it is named.
 
     Example: calib inspect test.npz
     """

@@ -14,18 +14,18 @@ PANEL = "Measure"
 @takes
 def command(
     *,
-    states: tuple[Path, ...] = argument("States that calib metrics --partial wrote; a pattern or a folder of them."),
+    states: tuple[Path, ...] = argument("States written by calib metrics --partial; also a pattern or a folder."),
     what: MetricOptions,
-    save: Path | None = option(None, "Write all of them as one state (.npz), to be merged again.", writes="file"),
+    save: Path | None = option(None, "Write the merged state to this file (.npz).", writes="file"),
     work: Work,
     run: CommandRun,
 ) -> int:
-    """Measure rows that were never together, from the states that their parts left behind.
+    """Measure rows that were never in one place, from the states written for each part.
 
     Example: calib merge state-*.npz -o result.json
 
-    Means, proper scores and binned errors are those of all rows, however they are split; the details of other numbers
-    say how far off they may be. A part that is there twice is refused.
+    Means, proper scores and binned errors equal those of all rows together, however they are split; the details of
+    other numbers say how far off they may be. A part that is passed twice is refused.
     """
     from calibcli.api.measuring import merged
 

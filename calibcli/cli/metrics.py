@@ -17,16 +17,18 @@ PANEL = "Measure"
 @takes
 def command(
     *,
-    files: tuple[Path, ...] = argument("Scores and labels: .npz, .npy, .csv, ...; - is stdin."),
+    files: tuple[Path, ...] = argument("Scores and labels: .npz, .npy, .csv, ... (- for stdin)."),
     what: MetricOptions,
-    top_k: OrNone = option(0, "Also for the top 2, ..., k classes together."),
+    top_k: OrNone = option(0, "Also report top-k calibration, for 2 up to this k."),
     partial: Path | None = option(
         None,
-        "Part by part; write what calib merge needs of these rows to a state (.npz).",
+        "Write a state (.npz) of these rows, for calib merge.",
         metavar="FILE",
         writes="file",
     ),
-    curve: Drawn = option("corp", "What the picture draws: isotonic regression, accuracy per bin, or a smooth curve."),
+    curve: Drawn = option(
+        "corp", "Curve of the reliability diagram: isotonic regression (corp), accuracy per bin (bars), or smooth."
+    ),
     work: Work,
     run: CommandRun,
     reading: Reading,
@@ -35,7 +37,7 @@ def command(
 
     Example: calib metrics test.npz -o reliability.png
 
-    Beside each calibration error stands the level that chance gives a perfectly calibrated model, and bounds that hold.
+    Each calibration error is shown with its bounds and with the value expected under perfect calibration.
     """
     how: dict[str, Any] = what.how | {"seed": work.seed}
     progress = run.progress("measuring")

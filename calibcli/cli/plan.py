@@ -19,15 +19,15 @@ def command(
     max: tuple[str, ...] = option((), MAX, metavar=LIMIT),
     min: tuple[str, ...] = option((), MIN, metavar=LIMIT),
     margin: tuple[str, ...] = option(
-        (), "Loss against a baseline allowed: temperature_gain=0 (calib list metrics).", metavar=LIMIT
+        (), "Largest allowed loss against a baseline, such as temperature_gain=0 (calib list metrics).", metavar=LIMIT
     ),
-    pilot: Path | None = option(None, "Scores of a pilot; without it, a synthetic model.", "--from", metavar="FILE"),
+    pilot: Path | None = option(None, "Scores of a pilot (default: a synthetic model).", "--from", metavar="FILE"),
     assumed: Assumptions,
     seeded: Seeded,
     run: CommandRun,
     reading: Reading,
 ) -> int:
-    """Say how many rows a gate needs to PASS a good model, or to FAIL a bad one, with a stated chance.
+    """Compute how many rows a gate needs to PASS a good model, or to FAIL a bad one, with a given probability.
 
     Rules come from --max, --min and --margin, else from calib.toml, else from tool.calib in pyproject.toml. Whether the
     model is good is --truth against the limit. The curve (-o plan.png) shows the chance of each verdict.

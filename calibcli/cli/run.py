@@ -42,15 +42,15 @@ class MetricOptions:
 
     metric: Sequence[str] = option(
         (),
-        "Metric, such as ece:bins=30 (calib list metrics); also 'default' and 'all'. Repeatable.",
+        "Metric, such as ece:bins=30, default or all (calib list metrics). Repeatable.",
         "--metric",
         "-m",
         kind=tuple[str, ...],
     )
     bins: Count | None = option(None, "Number of bins.")
-    edges: Edges | None = option(None, "Edge that a bin includes: right, left, or as torchmetrics has it.")
-    level: Level = option(0.95, "Confidence level of two-sided intervals, and of each one-sided bound.")
-    per_class: bool = option(False, "Also a table and a diagram of each class.")
+    edges: Edges | None = option(None, "Edge that a bin includes: right, left, or as in torchmetrics.")
+    level: Level = option(0.95, "Confidence level of two-sided intervals and of each one-sided bound.")
+    per_class: bool = option(False, "Also report each class, with a table and a diagram.")
 
     @property
     def how(self) -> dict[str, Any]:
@@ -75,15 +75,17 @@ class CommandRun:
     json: bool = option(False, "Short for --format json.")
     output: Sequence[Path] = option(
         (),
-        "Also write the result here; the suffix decides the format (calib list formats). Repeatable.",
+        "Also write the result to this file; its suffix decides the format (calib list formats). Repeatable.",
         "--output",
         "-o",
         kind=tuple[Path, ...],
         writes="file",
     )
-    style: Style = option("screen", "Of pictures: screen, or paper (3.3 inches wide, 8 pt, no titles).")
+    style: Style = option("screen", "Figure style: screen, or paper (3.3 inches wide, 8 pt, no titles).")
     quiet: bool = option(False, "No progress and no notes on stderr.", "--quiet", "-q")
-    verbose: bool = option(False, "Show all that a file would have, and how numbers were found.", "--verbose", "-v")
+    verbose: bool = option(
+        False, "Show everything that a file would hold, and how numbers were computed.", "--verbose", "-v"
+    )
 
     argv: ClassVar[Sequence[str]] = ()
     latest_code: ClassVar[int] = int(Exit.OK)  # of the last finished run, for a reader that went away early

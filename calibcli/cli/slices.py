@@ -15,15 +15,15 @@ PANEL = "Inspect"
 @takes
 def command(
     *,
-    files: tuple[Path, ...] = argument("Scores with labels and columns; - is stdin."),
+    files: tuple[Path, ...] = argument("Scores with labels and columns (- for stdin)."),
     search: Search,
     run: CommandRun,
     reading: Reading,
 ) -> int:
-    """Find the rules on the columns, of one or two conditions, whose rows show more than chance: where a model fails.
+    """Find where a model fails: rules of one or two conditions on columns whose rows are worse than chance explains.
 
-    Columns are those of --by, else all that the file has beside scores, labels, ids and weights. Groups (--group) stay
-    together. -o rules.toml writes what was confirmed as gates, to be judged on new data, never on these rows.
+    Columns are those of --by, else all of the file but scores, labels, ids and weights. Groups (--group) stay together.
+    -o rules.toml writes the confirmed rules as gates, to be judged on new data, never on these rows.
 
     Example: calib slices test.npz --by ink -o rules.toml
     """

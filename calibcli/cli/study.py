@@ -36,26 +36,26 @@ sys.exit(main(json.loads(line)) if line else 0)
 @takes
 def command(
     *,
-    what: str = argument("Name of a study, a recipe.toml, or the folder of a study to go on with.", default=""),
+    what: str = argument("Name of a study, a recipe.toml, or the folder of a study to continue.", default=""),
     save: Path | None = option(None, "Folder for the runs and the report.", writes="folder"),
-    data: str = option("", "Rows in place of the recipe's: PATH with the parts #train, #validation and #test."),
-    size: str = option("small", "small, medium or paper: which size of a study that comes along."),
+    data: str = option("", "Data set instead of the recipe's: PATH with the parts #train, #validation and #test."),
+    size: str = option("small", "Size of a built-in study: small, medium or paper."),
     arch: tuple[str, ...] = option((), "Another network (calib list architectures). Repeatable.", kind=tuple[str, ...]),
-    seeds: Seeds | None = option(None, "Seeds in place of the recipe's; more may be added later."),
-    jobs: Jobs = option(1, "Processes that share the runs, one GPU after the other; other machines may join in."),
-    device: str = option("", "Device in place of the recipe's: auto, cpu, cuda or cuda:N."),
-    until: Rows | None = option(None, "Start no run after so many minutes; the same command goes on."),
-    report_only: bool = option(False, "Judge what is there, train nothing."),
-    work_only: bool = option(False, "Train what nobody else does, wait for nobody, judge nothing."),
-    dry_run: bool = option(False, "List the runs, train nothing."),
-    show: bool = option(False, "Print the recipe, to edit and run.", "--print"),
-    trust: bool = option(False, "Run code that the recipe names: module:factory of a network, a loss or rows."),
-    expect: bool = option(False, "Exit with 1 or 3 where a claim is reversed or undecided."),
+    seeds: Seeds | None = option(None, "Number of seeds instead of the recipe's; more can be added later."),
+    jobs: Jobs = option(1, "Number of processes, spread over the GPUs; other machines may work on the same folder."),
+    device: str = option("", "Device instead of the recipe's: auto, cpu, cuda or cuda:N."),
+    until: Rows | None = option(None, "Start no run after this many minutes; run the same command again to continue."),
+    report_only: bool = option(False, "Report on the finished runs without training."),
+    work_only: bool = option(False, "Train the runs that no other process has taken, without waiting or reporting."),
+    dry_run: bool = option(False, "List the runs without training."),
+    show: bool = option(False, "Print the recipe, which can be edited and run.", "--print"),
+    trust: bool = option(False, "Allow code that the recipe names: module:factory of a network, loss or data set."),
+    expect: bool = option(False, "Exit with 1 if a claim is reversed, with 3 if one is undecided."),
     run: CommandRun,
 ) -> int:
     """Run an experiment: every arm with every seed, measured on the same rows, and a verdict on each claim.
 
-    Without a name the studies that come along are listed. What is finished is kept: the same command goes on after an
+    Without a name, the built-in studies are listed. Finished runs are kept: the same command continues after an
     interruption, and any number of processes may run it on one folder.
 
     Example: calib study curvature-gamma --save out/gamma

@@ -99,14 +99,14 @@ class Device:
 class Seeded:
     """What is random."""
 
-    seed: Seed = option(0, "Seed of everything that is random.")
+    seed: Seed = option(0, "Random seed.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Work(Seeded):
     """What is random, and on how many cores."""
 
-    threads: OrNone = option(0, "Worker threads; 0 uses every core.")
+    threads: OrNone = option(0, "Worker threads; 0 uses all cores.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,14 +14,16 @@ class Search:
     errors than on the other rows. Where all rows search and confirm, p is times the number of rules.
     """
 
-    find: Literal["gap", "error"] = option("gap", "gap (miscalibration), or error (more errors than elsewhere).")
-    confirm: Literal["split", "all"] = option(
-        "split", "split: search one half, confirm on the other; all: every rule on all rows."
+    find: Literal["gap", "error"] = option(
+        "gap", "What to search for: gap (miscalibration), or error (more errors than elsewhere)."
     )
-    depth: Depth = option(2, "Conditions of a rule; 3 needs sliceline.")
-    min_n: Rows = option(200, "Rows of a rule at the least.")
-    alpha: Alpha = option(0.05, "Family-wise error probability of the rules that are confirmed.")
-    seed: Seed = option(0, "Seed of the halves.")
+    confirm: Literal["split", "all"] = option(
+        "split", "split: search one half and confirm on the other; all: test every rule on all rows."
+    )
+    depth: Depth = option(2, "Largest number of conditions in a rule; 3 needs sliceline.")
+    min_n: Rows = option(200, "Fewest rows of a rule.")
+    alpha: Alpha = option(0.05, "Family-wise error probability of confirming a rule.")
+    seed: Seed = option(0, "Seed of the random halves.")
 
     def __post_init__(self) -> None:
         check_options(self)
