@@ -1,7 +1,8 @@
 """Scores in a torch tensor on a device, processed there.
 
-Rows are processed in float32 or float64 as NumPy would, and only numbers per row come to the host. The numbers equal those of `Piece` and `SoftmaxBlock` to the precision of the pass. The host waits for the device once
-per block of some million scores. Tensors on the CPU are read by NumPy without a copy, which is faster.
+Rows are processed in float32 or float64 as NumPy would, and only numbers per row come to the host. They equal those of
+`Piece` and `SoftmaxBlock` to the precision of the pass. The host waits for the device once per block of some million
+scores. Tensors on the CPU are read by NumPy without a copy, which is faster.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from calibcli.core.options import Range, Seed, Share, normal
 from calibcli.networks.architectures import ARCHITECTURES
 from calibcli.networks.checkpoint import processor
 from calibcli.networks.checkpoint.processor import LibraryModel
-from calibcli.networks.dataset.library_preparation import ForPictures, Preparation
+from calibcli.networks.dataset.library_preparation import PicturePreparation, Preparation
 from calibcli.networks.user_code import FAILURES, NAMES_CODE, from_file, from_module
 
 # Models of torchvision and timm: built by name, with the preprocessing that these libraries publish for their weights.
@@ -131,7 +131,7 @@ def of_timm(config: Mapping[str, Any], name: str, *, of_weights: bool = True) ->
     """Return the evaluation transform that timm makes from a `pretrained_cfg`."""
     preprocess = processor.checked(processor.of_timm, config, Path(name))
 
-    def pictures() -> ForPictures:
+    def pictures() -> PicturePreparation:
         with refusing((ImportError, RuntimeError), "timm's transforms cannot be imported", "pip install timm"):
             from timm.data import create_transform, resolve_data_config
         data_config = resolve_data_config(pretrained_cfg=dict(config))
@@ -140,7 +140,9 @@ def of_timm(config: Mapping[str, Any], name: str, *, of_weights: bool = True) ->
         ):
             transform = create_transform(**data_config)
         grey = data_config["input_size"][0] == 1
-        return ForPictures("timm.data.create_transform", _array(transform), "L" if grey else "RGB", steps=str(name))
+        return PicturePreparation(
+            "timm.data.create_transform", _array(transform), "L" if grey else "RGB", steps=str(name)
+        )
 
     return LibraryModel(own=Preparation(pictures=pictures, of_weights=of_weights), preprocess=preprocess)
 
@@ -173,7 +175,7 @@ def _of_torchvision(name: str, options: str, source: str) -> LibraryModel | None
                      f"(--arch torchvision:{name},{WEIGHTS}={others[0]})")  # fmt: skip
     if name in MIRRORED and "transform_input" not in options:
         notes.append(f"torchvision's own weights of {name} take --arch torchvision:{name},transform_input=True")
-    make = functools.partial(ForPictures, "the preset of torchvision", _array(transform), steps=description)
+    make = functools.partial(PicturePreparation, "the preset of torchvision", _array(transform), steps=description)
     return LibraryModel(own=Preparation(pictures=make, of_weights=True), notes=notes, preprocess=preprocess)
 
 

@@ -24,7 +24,7 @@ from torch import nn
 from calibcli.core.errors import InputError, refusing
 from calibcli.networks.checkpoint import processor
 from calibcli.networks.checkpoint.processor import LibraryModel
-from calibcli.networks.dataset.library_preparation import VOCABULARY, ForPictures, ForTexts, Preparation
+from calibcli.networks.dataset.library_preparation import VOCABULARY, PicturePreparation, Preparation, TextPreparation
 from calibcli.networks.user_code import FAILURES
 from calibcli.scores.files.formats import safetensors
 
@@ -226,8 +226,8 @@ def beside(path: Path, model: nn.Module, taken: Collection[str]) -> tuple[Prepar
 def _own(path: Path, config: Any, model: nn.Module, taken: Collection[str]) -> Preparation:
     """Return how the folder says that images and texts become inputs."""
     head = next(iter(config.architectures or []), "")
-    pictures: Callable[[], ForPictures] | None = None
-    texts: Callable[[], ForTexts] | None = None
+    pictures: Callable[[], PicturePreparation] | None = None
+    texts: Callable[[], TextPreparation] | None = None
     if processor.description(path):
         pictures = functools.partial(_pictures, path, config)
     elif head.endswith("ForImageClassification"):
@@ -245,7 +245,7 @@ def _lacking(path: Path, what: str, fix: str) -> NoReturn:
     raise InputError(f"{path} has no {what}", fix)
 
 
-def _pictures(path: Path, config: Any) -> ForPictures:
+def _pictures(path: Path, config: Any) -> PicturePreparation:
     """Load the image processor of a folder. As in the pipelines of transformers, images are first rotated as EXIF says
     and converted to colour."""
     fix = "pip install pillow torchvision, or say what it does: --mean, --std, --resize, --crop"
@@ -257,7 +257,7 @@ def _pictures(path: Path, config: Any) -> ForPictures:
         return np.asarray(rows[0], np.float32)
 
     grey = getattr(config, "num_channels", 3) == 1
-    return ForPictures(
+    return PicturePreparation(
         name=f"{type(image_processor).__name__} of transformers",
         make=make,
         mode="L" if grey else "RGB",
@@ -266,7 +266,7 @@ def _pictures(path: Path, config: Any) -> ForPictures:
     )
 
 
-def _texts(path: Path, config: Any, model: nn.Module, taken: Collection[str]) -> ForTexts:
+def _texts(path: Path, config: Any, model: nn.Module, taken: Collection[str]) -> TextPreparation:
     """Load the tokenizer of a folder. Rows are padded on the right, where a mask hides the padding; XLNet, which reads
     the last token of a row, is padded on the left."""
     if next(iter(config.architectures or [""])).endswith("ForMultipleChoice"):
@@ -302,7 +302,7 @@ def _texts(path: Path, config: Any, model: nn.Module, taken: Collection[str]) ->
     pad = {"token_type_ids": int(getattr(tokenizer, "pad_token_type_id", 0) or 0)}
     left = config.model_type == "xlnet"
     empty = frozenset(int(i) for i in tokenizer.all_special_ids if i is not None)
-    return ForTexts(f"{type(tokenizer).__name__} of transformers", encode, longest, pad, settle, left, empty)
+    return TextPreparation(f"{type(tokenizer).__name__} of transformers", encode, longest, pad, settle, left, empty)
 
 
 def _refuse_empty(path: Path, tokenizer: Any) -> None:
