@@ -1,4 +1,4 @@
-"""Find where a model fails, and rows of another distribution, from Python."""
+"""Find where a model fails, and detect rows of another distribution, from Python."""
 
 from __future__ import annotations
 
@@ -28,9 +28,7 @@ from calibcli.slices import Search
 from calibcli.slices.candidates import others
 from calibcli.slices.find import find as search_in
 
-# Find where a model fails, from Python.
-
-__all__ = ["find_slices"]
+__all__ = ["find_slices", "ood"]
 
 
 @spread
@@ -91,12 +89,6 @@ def find_slices(
         rows = dataclasses.replace(rows, slices={**rows.slices, BY_CLASS: rows.labels})  # the predicted one follows
     result = search_in(rows, search, progress)
     return dataclasses.replace(result, provenance={"inputs": recorded_outputs.provenance(rows), "seed": seed})
-
-
-# Tell rows of the distribution from others, from Python.
-
-
-__all__ = ["ood"]
 
 
 @spread
@@ -173,23 +165,23 @@ def ood(
 
 
 def _paired(first: OodScores, second: OodScores, names: Sequence[str]) -> tuple[OodScores, OodScores, list[str]]:
-    """Both models on the rows that they share, in the order of the first; and how they were paired.
+    """Pair the rows of two models, in the order of the first; also return notes on how they were paired.
 
     Raises:
-        InputError: the rows cannot be told to be the same.
+        InputError: the rows cannot be paired.
     """
-    sides, said = [], []
+    sides, notes = [], []
     for a, b in zip(first.files, second.files, strict=True):
         pairing = pair(keys(b), keys(a), (b.source, a.source))
         if isinstance(pairing, Unpaired):
             raise InputError(f"{b.source} and {a.source} do not pair: {pairing.problem}", pairing.fix)
         by_id = a.ids is not None and b.ids is not None
         labelled = bool(a.facts.get("labelled") and b.facts.get("labelled"))
-        said.append(
+        notes.append(
             f"{b.source} and {a.source}: rows paired by "
             + ("id" if by_id else "position" + (", their label sequence is the same" if labelled else ""))
         )
         order = np.argsort(pairing.base, kind="stable")
         sides.append((a.take(pairing.base[order]), b.take(pairing.new[order])) if by_id else (a, b))
     (a, b), (c, d) = sides
-    return OodScores(names[0], a, c), OodScores(names[1], b, d), said
+    return OodScores(names[0], a, c), OodScores(names[1], b, d), notes

@@ -30,9 +30,7 @@ from calibcli.scores.predictions import Predictions, Progress
 from calibcli.watch.session import Keeper, Terms
 from calibcli.watch.state_file import load, locked
 
-# Judge and compare, from Python.
-
-__all__ = ["Limits", "check", "compare", "plan", "rules"]
+__all__ = ["Limits", "Watch", "check", "compare", "plan", "report", "rules"]
 
 Limits = Mapping[str, float] | tuple[str, ...]
 """Limits by metric, or as the command line and a configuration write them, `("ece=0.05",)`."""
@@ -170,10 +168,10 @@ def compare(
         raise TypeError("a model to compare is its predictions or a file: calibcli.from_arrays(scores, labels) of each")
     if all(isinstance(one, Predictions) for one in inputs):
         given(compare, cast(Predictions, first), None, how)  # refuses what is said of files where there are none
-    found = [one if isinstance(one, Predictions) else given(compare, one, None, how, whole=True) for one in inputs]  # type: ignore[arg-type]
-    files = [entry for predictions in found for entry in recorded_outputs.provenance(predictions)]
+    models = [one if isinstance(one, Predictions) else given(compare, one, None, how, whole=True) for one in inputs]  # type: ignore[arg-type]
+    files = [entry for predictions in models for entry in recorded_outputs.provenance(predictions)]
     chosen = [metrics] if isinstance(metrics, str) else list(metrics or ())
-    result = comparing.scores(found, named, chosen or None, alpha)
+    result = comparing.scores(models, named, chosen or None, alpha)
     return dataclasses.replace(headlines.headed(result), provenance={"inputs": files, "seed": 0})
 
 
@@ -253,7 +251,7 @@ def plan(
 
 
 def rules(limits: Any) -> tuple[str, ...]:
-    """Limits as the command line writes them."""
+    """Write limits as the command line has them."""
     if isinstance(limits, tuple):
         return limits
     if not isinstance(limits, Mapping | None):
@@ -262,7 +260,7 @@ def rules(limits: Any) -> tuple[str, ...]:
 
 
 def file_of(baseline: Any) -> str:
-    """The path of a baseline; "" where there is none."""
+    """Return the path of a baseline; "" if there is none."""
     if baseline is not None and not isinstance(baseline, str | Path):
         raise TypeError(
             f"a baseline is {type(baseline).__name__}: pass the file of its scores, or of an earlier result"
@@ -270,10 +268,7 @@ def file_of(baseline: Any) -> str:
     return str(baseline or "")
 
 
-# Watch a model night by night, from Python.
-
-
-__all__ = ["Watch"]
+# Watch a model night by night.
 
 
 class Watch:
@@ -405,7 +400,7 @@ class Watch:
         return self._keeper.result()
 
     def _kept(self, change: Callable[[Keeper], None], reading: dict[str, Any]) -> Result:
-        """After a change of the state that its file holds now, and writing it."""
+        """Read the state from its file again, change it, write it, and return the result."""
         path = self._keeper.path
         with contextlib.nullcontext() if path is None else locked(path):
             if path is not None and os.path.exists(path) and not self._keeper.aside:
@@ -417,13 +412,10 @@ class Watch:
         return self.result()
 
 
-# Several results as one, from Python.
-
-
-__all__ = ["report"]
+# Combine several results in one report.
 
 COMPARED = ("metrics", "scale", "curvature", "fit")
-"""Commands whose results are set side by side."""
+"""Commands whose results a report compares."""
 
 
 def report(*results: Result | str | Path, names: Sequence[str] | None = None) -> Result:
@@ -451,16 +443,16 @@ def report(*results: Result | str | Path, names: Sequence[str] | None = None) ->
     named = list(names or _names(results))
     if len(named) != len(results):
         raise UsageError(f"{len(results)} results, {len(named)} names", "name each result")
-    found = [
+    pairs = [
         pair
         for name, (one, _) in zip(named, read, strict=True)
         for pair in results_of(one, name)  # but for what a report found by comparing
         if pair[1] is one or not by_report(pair[1])
     ]
-    compared, notes = _compared(found)
-    verdicts = [one.verdict for _, one in found if one.verdict]
+    compared, notes = _compared(pairs)
+    verdicts = [one.verdict for _, one in pairs if one.verdict]
     rows: list[list[Cell]] = [
-        [name, one.command, one.verdict or "", str(one.facts.get(FACT) or "")] for name, one in found
+        [name, one.command, one.verdict or "", str(one.facts.get(FACT) or "")] for name, one in pairs
     ]
     return Result(
         command="report",
@@ -469,19 +461,19 @@ def report(*results: Result | str | Path, names: Sequence[str] | None = None) ->
         ],
         notes=notes,
         facts={
-            FACT: _headline(found),
+            FACT: _headline(pairs),
             **({"verdict": next(o for o in WORST_FIRST if o in verdicts)} if verdicts else {}),
-            "results": [{"name": name, "result": json.loads(one.to_json())} for name, one in [*found, *compared]],
+            "results": [{"name": name, "result": json.loads(one.to_json())} for name, one in [*pairs, *compared]],
         },
         provenance={"inputs": [entry for _, entry in read if entry]},
     )
 
 
-def _headline(held: Sequence[tuple[str, Result]]) -> str:
-    judged = [(name, one.verdict) for name, one in held if one.verdict]
-    count = f"{len(held)} result{'s' * (len(held) != 1)}"
+def _headline(results: Sequence[tuple[str, Result]]) -> str:
+    judged = [(name, one.verdict) for name, one in results if one.verdict]
+    count = f"{len(results)} result{'s' * (len(results) != 1)}"
     if not judged:
-        names = listed((f"{one.command} of {name}" for name, one in held), 5)
+        names = listed((f"{one.command} of {name}" for name, one in results), 5)
         return f"{count}: {names}. No gate is among them, so there is no verdict."
     failed = [f"{name} ({str(verdict).replace('_', ' ')})" for name, verdict in judged if verdict != "pass"]
     some = ", ".join(failed[:5]) + (f" and {len(failed) - 5} more" if len(failed) > 5 else "")
@@ -490,7 +482,7 @@ def _headline(held: Sequence[tuple[str, Result]]) -> str:
 
 
 def _names(results: Sequence[Any]) -> list[str]:
-    """File names without what they share; the command and a number of what has none."""
+    """Name results by their file, without shared folders; a result without a file by its command and number."""
     texts = [str(r) if not isinstance(r, Result) else f"{r.command} {i}" for i, r in enumerate(results, 1)]
     stems = [text.rsplit("/", 1)[-1].removesuffix(".json") for text in texts]
     if len(set(stems)) == len(stems):
@@ -499,25 +491,25 @@ def _names(results: Sequence[Any]) -> list[str]:
     return [text.removeprefix(f"{shared}/").removesuffix(".json") for text in texts]
 
 
-def _compared(held: Sequence[tuple[str, Result]]) -> tuple[list[tuple[str, Result]], list[str]]:
-    """The differences between the results of each command, and why some have none."""
+def _compared(results: Sequence[tuple[str, Result]]) -> tuple[list[tuple[str, Result]], list[str]]:
+    """Compare the results of each command; also return notes on those that cannot be compared."""
     from calibcli.gate import compare as comparing
 
-    found, notes = [], []
+    comparisons, notes = [], []
     for command in COMPARED:
-        same = [(name, _fixed(one)) for name, one in held if one.command == command]
+        same = [(name, _fixed(one)) for name, one in results if one.command == command]
         if len(same) < 2:
             continue
         try:
-            made = comparing.results([one for _, one in same], [name for name, _ in same])
+            comparison = comparing.results([one for _, one in same], [name for name, _ in same])
         except InputError as error:
             notes.append(f"results of {command} are not compared: {error.problem}")
             continue
-        found.append((f"Comparison of {command}", headed(made)))
-    return found, notes
+        comparisons.append((f"Comparison of {command}", headed(comparison)))
+    return comparisons, notes
 
 
 def _fixed(result: Result) -> Result:
-    """Of a fit what it fitted, and what came after: before is what `metrics` compares."""
+    """Drop the numbers before calibration from a result of `scale`: results of `metrics` compare these."""
     left = [e for e in result.estimates if e.scope not in ("before", CHANGE)]
     return dataclasses.replace(result, estimates=left) if result.command == "scale" else result

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 def named(options: Callable[P, Any]) -> Callable[[Callable[[Any], T]], Callable[P, T]]:
-    """Give a function of an instance the keywords of its dataclass, for readers, editors and type checkers alike."""
+    """Let a function of a dataclass take its fields as keywords, also for help, editors and type checkers."""
 
     def give(function: Callable[[Any], T]) -> Callable[P, T]:
         signature = inspect.signature(options)
@@ -82,7 +82,7 @@ def train(setup: Setup) -> Result:
 
 @dataclass(frozen=True)
 class LogitsRequest(reading_options.DatasetOptions, reading_options.NetworkOptions, devices.Machine):
-    """What `logits` is asked for."""
+    """The arguments of `logits`."""
 
     model: Any
     data: Any = None
@@ -156,7 +156,7 @@ def logits(request: LogitsRequest) -> Result:
 
 
 def accuracy(correct: int, rows: int) -> Estimate:
-    """Share of rows whose largest logit is the label, with its 95 % interval (Clopper and Pearson 1934)."""
+    """Estimate the accuracy, with its 95 % interval (Clopper and Pearson 1934)."""
     p = correct / rows
     low, high = clopper_pearson(correct, rows, 0.025)
     return Estimate(

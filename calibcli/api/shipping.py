@@ -1,4 +1,4 @@
-"""Put a calibrator where the model runs, and prove that it is there, from Python."""
+"""Export a calibrator to where the model runs, and verify it there, from Python."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _path_of_labels(data: Any) -> None:
 
 
 def as_estimator(scaler: Scaler, classifier: Any) -> Any:
-    """A calibrator as scikit-learn takes it, around a fitted classifier where there is one."""
+    """Return a calibrator as an estimator of scikit-learn, around a fitted classifier if there is one."""
     from calibcli.api.estimator import Calibrator
 
     return Calibrator.from_scaler(scaler, classifier)
@@ -118,7 +118,7 @@ def verify(
     progress: Progress | None = None,
     **how: Unpack[How],
 ) -> Result:
-    """Hold what is deployed against the calibrator that should be in it: max|dp|, changed predictions, the gate.
+    """Compare a deployed file with the calibrator that it should contain: max|dp|, changed predictions, the gate.
 
     Ours: what is compared, and how far it may differ.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from calibcli.cli.run import CommandRun, asked, takes
+from calibcli.cli.run import CommandRun, given_options, takes
 from calibcli.core.options import argument, option
 from calibcli.scores.reading_options import Reading
 
@@ -34,7 +34,7 @@ def command(
     """
     from calibcli.api.fixing import apply
 
-    how = {"labels": None, **asked(reading)}
+    how = {"labels": None, **given_options(reading)}
     progress = run.progress("applying")
     return run.finish(
         apply(calibrator, files, how.pop("labels"), save=save, kind_out=kind_out, dtype=dtype, progress=progress, **how)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from calibcli.cli.run import CommandRun, asked, takes
+from calibcli.cli.run import CommandRun, given_options, takes
 from calibcli.core.errors import UsageError
 from calibcli.core.options import option
 from calibcli.gate.options import Request
@@ -47,7 +47,7 @@ def command(
     files = list(request.input or ())
     scores = files if files[1:] else next(iter(files), None)
     progress = run.progress("checking")
-    result = check(scores, diagram=bool(run.output), progress=progress, **options, **asked(reading))
+    result = check(scores, diagram=bool(run.output), progress=progress, **options, **given_options(reading))
     if save_baseline is not None:
         result = run.keep(result, save_baseline)
         facts = {key: value for key, value in result.facts.items() if key != "rows" or request.keep_rows}

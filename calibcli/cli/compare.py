@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from calibcli.cli.run import CommandRun, asked, takes
+from calibcli.cli.run import CommandRun, given_options, takes
 from calibcli.core.options import Alpha, argument, option
 from calibcli.scores.reading_options import Reading
 
@@ -34,5 +34,5 @@ def command(
     """
     from calibcli.api.gating import compare
 
-    found = compare(*inputs, metrics=metric or None, alpha=alpha, **asked(reading))
+    found = compare(*inputs, metrics=metric or None, alpha=alpha, **given_options(reading))
     return run.finish(found, asked=bool(metric))

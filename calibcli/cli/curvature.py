@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from calibcli.cli.app import ENDS
-from calibcli.cli.run import CommandRun, speaks, takes
+from calibcli.cli.run import CommandRun, is_main_process, takes
 from calibcli.core.options import OrNone, argument, option
 from calibcli.networks import device as devices
 from calibcli.scores import reading_options
@@ -69,4 +69,4 @@ def command(
     )
     code = run.finish(result, asked=bool(quantity))
     stopped = {kind.__name__: code for kind, (_, code) in ENDS.items()}
-    return int(stopped.get(str(result.facts["interrupted"]), code)) if speaks() else code
+    return int(stopped.get(str(result.facts["interrupted"]), code)) if is_main_process() else code

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from calibcli.cli.run import CommandRun, asked, takes
+from calibcli.cli.run import CommandRun, given_options, takes
 from calibcli.core.options import argument
 from calibcli.scores.reading_options import Reading
 
@@ -28,4 +28,4 @@ def command(
     """
     from calibcli.api.inspecting import inspect
 
-    return run.finish(inspect(files, progress=run.progress("reading"), **asked(reading)))
+    return run.finish(inspect(files, progress=run.progress("reading"), **given_options(reading)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, cast
 
-from calibcli.cli.run import CommandRun, MetricOptions, asked, takes
+from calibcli.cli.run import CommandRun, MetricOptions, given_options, takes
 from calibcli.core.errors import UsageError
 from calibcli.core.options import Drawn, OrNone, argument, option
 from calibcli.networks.device import Work
@@ -51,7 +51,7 @@ def command(
                 files,
                 *what.metric,
                 save=partial,
-                reading=asked(reading),
+                reading=given_options(reading),
                 threads=work.threads,
                 progress=progress,
                 **how,
@@ -70,6 +70,6 @@ def command(
         threads=work.threads or None,
         **how,
     )
-    given: dict[str, Any] = {"labels": None, **asked(reading)}
+    given: dict[str, Any] = {"labels": None, **given_options(reading)}
     found = measured(files, given.pop("labels"), options, progress, cast(How, given), hashed=not shown)
     return run.finish(found, asked=bool(what.metric))

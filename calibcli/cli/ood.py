@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from calibcli.cli.run import CommandRun, asked, takes
+from calibcli.cli.run import CommandRun, given_options, takes
 from calibcli.core.errors import UsageError
 from calibcli.core.options import Alpha, Level, Positive, argument, option
 from calibcli.networks.device import Work
@@ -57,6 +57,6 @@ def command(
         alpha=alpha,
         threads=work.threads,
         progress=run.progress("measuring"),
-        **asked(reading),
+        **given_options(reading),
     )
     return run.finish(found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from calibcli.cli.run import CommandRun, asked, takes
+from calibcli.cli.run import CommandRun, given_options, takes
 from calibcli.core.options import option
 from calibcli.gate.options import LIMIT, MAX, MIN, Assumptions
 from calibcli.networks.device import Seeded
@@ -37,4 +37,4 @@ def command(
     from calibcli.api.gating import plan
 
     options = {**vars(assumed), "pilot": pilot, "seed": seeded.seed, "progress": run.progress("reading")}
-    return run.finish(plan(max=max, min=min, margin=margin, **options, **asked(reading)))
+    return run.finish(plan(max=max, min=min, margin=margin, **options, **given_options(reading)))

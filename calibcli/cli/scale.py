@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from calibcli.cli.run import CommandRun, asked, takes
+from calibcli.cli.run import CommandRun, given_options, takes
 from calibcli.core.options import Folds, Level, Seed, argument, option
 from calibcli.networks.device import Work
 from calibcli.scores.reading_options import Reading
@@ -47,7 +47,7 @@ def command(
     """
     from calibcli.api.fixing import scale
 
-    how = {"labels": None, **asked(reading)}
+    how = {"labels": None, **given_options(reading)}
     result = scale(
         files,
         how.pop("labels"),

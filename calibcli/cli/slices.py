@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from calibcli.cli.run import CommandRun, asked, takes
+from calibcli.cli.run import CommandRun, given_options, takes
 from calibcli.core.options import argument
 from calibcli.scores.reading_options import Reading
 from calibcli.slices import Search
@@ -29,4 +29,4 @@ def command(
     """
     from calibcli.api.finding import find_slices
 
-    return run.finish(find_slices(files, **vars(search), progress=run.progress("searching"), **asked(reading)))
+    return run.finish(find_slices(files, **vars(search), progress=run.progress("searching"), **given_options(reading)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from calibcli.cli.run import CommandRun, asked, takes
+from calibcli.cli.run import CommandRun, given_options, takes
 from calibcli.core.options import Alpha, Count, Nats, PerYear, argument, option
 from calibcli.gate.options import LIMIT, MAX, MIN
 from calibcli.scores.reading_options import Reading
@@ -63,4 +63,4 @@ def command(
     )
     if not new:
         return run.finish(watch.result())
-    return run.finish(watch.update(new, night=night, baseline=baseline, **asked(reading)))
+    return run.finish(watch.update(new, night=night, baseline=baseline, **given_options(reading)))
