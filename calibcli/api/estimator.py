@@ -28,10 +28,10 @@ LEAST = 1e-15  # smallest probability, as with `clip`, so that an estimator's 0 
 
 
 def scorer(metric: str) -> Callable[..., float]:
-    """A metric as scikit-learn's `scoring=`: larger is better, so that losses and errors are negative.
+    """Return a metric as `scoring=` of scikit-learn: larger is better, so losses and errors are negative.
 
-    A calibration error is not proper: it is best for a model that gives every row the share of its class. Chosen
-    by it, models may get worse; a warning says so. `nll` and `brier` are proper (Gneiting and Raftery 2007).
+    A calibration error is not proper: it is best for a model that gives every row the class frequencies. Models chosen
+    by it may be worse; a warning says so. `nll` and `brier` are proper (Gneiting and Raftery 2007).
 
     >>> model = Calibrator().fit(logits, labels)  # or any classifier of scikit-learn
     >>> round(scorer("nll")(model, logits, labels), 2), scorer("accuracy")(model, logits, labels) > 0.9

@@ -46,7 +46,7 @@ def find_slices(
     progress: Progress | None = None,
     **how: Unpack[How],
 ) -> Result:
-    """Rules on the columns of the rows, of one or two conditions, whose rows show more than chance.
+    """Find where a model fails: rules of one or two conditions on columns whose rows are worse than chance explains.
 
     >>> import numpy as np
     >>> hour = np.arange(len(labels)) % 4
@@ -58,11 +58,11 @@ def find_slices(
     Args:
         scores, labels, how: (N, K) and (N,), as for `measure`; `by` is a mapping of columns (N,), or of a file a list
             of names, `class` for the predicted class; without it all columns that the file has.
-        find: `gap`, mean confidence less accuracy (of two classes of the event), or `error`.
+        find: `gap`, mean confidence minus accuracy (for two classes, of the positive class), or `error`.
         confirm: `split`: search half of the rows (of the groups), confirm on the other; `all`: every rule on all rows.
-        depth: conditions of a rule; 3 needs sliceline.  min_n: rows of a rule.
-        alpha: family-wise error probability of the rules that are confirmed (Holm 1979).
-        seed: of the halves.  progress: called with (fraction, text).
+        depth: most conditions of a rule; 3 needs sliceline.  min_n: fewest rows of a rule.
+        alpha: family-wise error probability of confirming a rule (Holm 1979).
+        seed: of the random halves.  progress: called with (fraction, text).
 
     Returns:
         Up to ten rules as estimates; those confirmed in `facts["rules"]`, the gap that would have been found in
@@ -107,7 +107,7 @@ def ood(
     progress: Progress | None = None,
     **how: Unpack[How],
 ) -> Result:
-    """How well confidence (Hendrycks and Gimpel 2017), entropy, energy (Liu et al. 2020), max_logit tell rows outside.
+    """Detect rows outside by confidence (Hendrycks and Gimpel 2017), entropy, energy (Liu et al. 2020) or max_logit.
 
     >>> sure, unsure = logits[:500], logits[500:] / 3
     >>> found = calibcli.ood(sure, unsure)

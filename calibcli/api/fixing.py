@@ -212,9 +212,9 @@ def apply(
     progress: Progress | None = None,
     **how: Unpack[How],
 ) -> Result:
-    """Write calibrated scores of rows of any number, which stream through in blocks.
+    """Write calibrated scores of any number of rows, block by block.
 
-    Of an array in memory, `fit.predict_proba(scores)` and `load_scaler(path).predict_proba(scores)` do as much.
+    For an array in memory, `fit.predict_proba(scores)` and `load_scaler(path).predict_proba(scores)` do the same.
     The map is that of its method (`calib list methods`).
 
     >>> import numpy as np, tempfile
@@ -292,12 +292,10 @@ def _remarks(scaler: Scaler, rows: Predictions, raised: int, dtype: str) -> Iter
     """Yield the notes about the file that is written."""
     if scaler.classes and rows.classes is None:
         names = ", ".join(scaler.classes[:4]) + (", ..." if scaler.k > 4 else "")
-        yield f"the calibrator was fitted on classes with names ({names}), these have none: taken to be in that order"
+        yield f"the calibrator has class names ({names}), these rows have none; they are assumed to be in that order"
     if raised:
-        yield (
-            f"{raised:,} rows hold probabilities too small for {dtype}: the smallest number stands in "
-            "for them; --as logits keeps them"
-        )
+        small = f"{raised:,} rows hold probabilities too small for {dtype}, which were raised to its smallest number"
+        yield f"{small}; --as logits keeps them"
 
 
 def _apply_labels(

@@ -61,10 +61,10 @@ def check(
     progress: Progress | None = None,
     **how: Unpack[How],
 ) -> Result:
-    """The release gate: PASS, FAIL or INCONCLUSIVE for each limit, in `result.checks`.
+    """Judge limits on metrics, as a release gate: PASS, FAIL or INCONCLUSIVE for each, in `result.checks`.
 
-    The result as a whole: `.passed`, `.verdict`, `.exit_code` and `.raise_if_failed()`. Numbers and their
-    bounds are those of the metrics, in their units (`calib list metrics`).
+    The result as a whole has `.passed`, `.verdict`, `.exit_code` and `.raise_if_failed()`. Numbers and their bounds
+    are those of the metrics, in their units (`calib list metrics`).
 
     >>> [c.outcome for c in check([[9.0, 0.0]] * 400, [0] * 400, max={"ece": 0.5}, min={"accuracy": 0.9}).checks]
     ['pass', 'pass']
@@ -72,18 +72,18 @@ def check(
     Args:
         scores, labels, how: as for `measure`, or a result and its .json; None leaves the input to `config`.
         max, min: limits by metric: `max={"ece": 0.05}`. With `by`, of every slice as well.
-        baseline: earlier result (with kept rows) or scores.  margin: loss against it allowed, by metric.
-        scope: of a result, the numbers of: `before`, `after`, ...
-        min_n: rows below which a gate is NOT RUN [200].  on_inconclusive: `fail` or `warn` [fail].
+        baseline: scores, or an earlier result with kept rows.  margin: largest allowed loss against it, by metric.
+        scope: judge the numbers of a result with this scope, such as `before` or `after`.
+        min_n: fewest rows; a rule with fewer is NOT RUN [200].  on_inconclusive: `fail` or `warn` [fail].
         alpha: error probability of each bound [0.05].  bins: of binned metrics [15].  bounds: of ece [sharp].
-        config: a calib.toml; its rules and settings hold where nothing is said here.
-        fitted_on: what the calibrator was fitted on: must not overlap the input.
-        keep_rows: keep per-row values in the result, as a later baseline.  judge: False applies no rule at all.
-        diagram: give the rules, and of scores the reliability diagram, in `plots`.
-        seed: of what is random.  progress: called with (fraction, text).
+        config: a calib.toml; arguments override its rules and settings.
+        fitted_on: the scores that the calibrator was fitted on; they must not share rows with the input.
+        keep_rows: keep per-row values in the result, as a later baseline.  judge: False applies no rules.
+        diagram: add the rules, and for scores the reliability diagram, to `plots`.
+        seed: random seed.  progress: called with (fraction, text).
 
     Raises:
-        InputError: an input that is refused.  UsageError: a rule without a meaning.
+        InputError: an input is refused.  UsageError: a rule is invalid.
     """
     request = Request(
         max=rules(max),
@@ -124,7 +124,7 @@ def compare(
     names: Sequence[str] | None = None,
     **how: Unpack[How],
 ) -> Result:
-    """Differences of every metric to the first model, with intervals, and which of them are real.
+    """Compare models: differences of every metric to the first one, with intervals, and which of them are real.
 
     >>> a = [[2.0, 0.0], [0.0, 1.0], [3.0, 0.0], [0.0, 1.0]]
     >>> from calibcli.scores.from_arrays import of_arrays
@@ -272,7 +272,7 @@ def file_of(baseline: Any) -> str:
 
 
 class Watch:
-    """A gate that may be looked at every night: all looks together are wrong with probability alpha at the most.
+    """A gate that can be evaluated every night: the probability that any evaluation is wrong is at most alpha.
 
     Each claim is a bet whose wealth is an e-process (Ville 1939; Waudby-Smith and Ramdas 2024).
 
@@ -281,17 +281,17 @@ class Watch:
     'pass'
 
     Args:
-        path: of the state, a .json file; None keeps it in memory. It need not be there yet.
-        max, min, margin: limits by metric, `max={"ece": 0.03}`, fixed when the state is made; `margin` is what may be
-            lost against a baseline. Of a state that is there they may be left out.
-        alpha: error probability of each claim, over all looks [0.05].  per_year: of a drift alarm, in a year
-            and in all years together [0.05].
-        nll_cap: nats that a row counts for at the most [10].  bins: of ece [15].
-        config: a calib.toml with the rules.  name: of the model; rows of another one are refused.
-        restart: begin anew, and keep the state that is there beside it.
+        path: of the state, a .json file that need not exist yet; None keeps the state in memory.
+        max, min, margin: limits by metric, `max={"ece": 0.03}`, fixed when the state is created; `margin` is the
+            largest allowed loss against a baseline. They may be left out if the state exists.
+        alpha: error probability of each claim, over all evaluations [0.05].  per_year: of a false drift alarm, in one
+            year and in all years together [0.05].
+        nll_cap: cap on the loss of a row, in nats [10].  bins: of ece [15].
+        config: a calib.toml with the rules.  name: of the model; rows of another model are refused.
+        restart: start a new state, and keep the existing one beside it.
 
     Raises:
-        InputError: a file that is no state, or that something else has changed.
+        InputError: the file is not a state, or was changed by something else.
     """
 
     @in_python
@@ -388,7 +388,7 @@ class Watch:
         return self._kept(lambda keeper: keeper.merge(state, name), {})
 
     def result(self) -> Result:
-        """What the state knows: a check for each rule and slice, its evidence, the nights, and their picture.
+        """Return the result of the state: a check for each rule and slice, its evidence, the nights, and their plot.
 
         >>> watch = calibcli.Watch(min={"accuracy": 0.85})
         >>> watch.update(logits, labels).verdict == watch.result().verdict
@@ -419,17 +419,17 @@ COMPARED = ("metrics", "scale", "curvature", "fit")
 
 
 def report(*results: Result | str | Path, names: Sequence[str] | None = None) -> Result:
-    """Results of any commands as one: `report(a, b).write("report.html")` is a page of all of them.
+    """Combine results of any commands: `report(a, b).write("report.html")` writes a page of all of them.
 
-    Those of the same command are compared too, as independent, each number in its unit. Ours: what is compared.
+    Results of the same command are also compared, as independent, each number in its unit. Ours: what is compared.
 
     >>> found = [calibcli.measure(logits, labels, "ece"), calibcli.check(logits, labels, max={"ece": 0.1})]
     >>> [row[:3] for row in report(*found, names=["test", "gate"]).tables[0].rows]
     [['test', 'metrics', ''], ['gate', 'check', 'pass']]
 
     Args:
-        results: results, or .json files of them; of a report, those that it holds.
-        names: one for each; by default that of the file.
+        results: results, or their .json files; a report stands for the results in it.
+        names: one for each; by default that of its file.
 
     Returns:
         A table of the results, with each of them whole in `facts["results"]`.

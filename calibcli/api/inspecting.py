@@ -200,7 +200,7 @@ def of(given: Path) -> Result | None:
         facts |= {key: description[key] for key in shown if key in description}
         return _described(path, sha256, "an ONNX graph", "logits", facts, notes)
     facts = {**description, **_weights([file for file in members(path) if file.suffix != ".json"])}
-    used_by = "none: its outputs are no logits of classes" if notes else "logits, curvature, fit"
+    used_by = "none: its outputs are not logits of classes" if notes else "logits, curvature, fit"
     return _described(path, sha256, facts.pop("what"), used_by, facts, notes)
 
 
@@ -221,7 +221,7 @@ def _adapter(path: Path, folder: Path) -> Result:
         "kind": config.get("peft_type"),
         **_weights(members(folder)),
     }
-    used_by = "none: it changes a model that lies elsewhere"
+    used_by = "none: it changes a model that is stored elsewhere"
     return _described(path, fingerprint(folder), "an adapter of peft", used_by, facts, [MERGE])
 
 
@@ -243,9 +243,7 @@ def _folder(home: Path) -> tuple[dict[str, Any], list[str]]:
     if not str(head).endswith(huggingface.HEADS):
         notes.append(f"'{head or 'a model without a head'}' is no classifier: calib does not load it")
     if config.get("problem_type") in ("multi_label_classification", "regression"):
-        notes.append(
-            f"problem_type {config['problem_type']}: its outputs are no logits of classes that exclude each other"
-        )
+        notes.append(f"problem_type {config['problem_type']}: its outputs are not logits of mutually exclusive classes")
     labels = [str(names[key]) for key in sorted(names, key=int)] if isinstance(names, dict) and names else None
     named = labels and not all(label == f"LABEL_{i}" for i, label in enumerate(labels))
     number = len(labels or ()) or config.get("num_labels", 2)
@@ -321,10 +319,10 @@ def inspect(
     progress: Progress | None = None,
     **how: Unpack[How],
 ) -> Result:
-    """Say what a file would be read as, and why; refuses what `read` refuses.
+    """Describe how a file would be read, and why; refuses what `read` refuses.
 
-    Says whether scores are logits or probabilities, and what tells. A model, a data set, a calibrator or a result is
-    named, with the command that takes it. Ours: what is looked for, and in which order.
+    The result says whether scores are logits or probabilities, and by which evidence. A model, a data set, a calibrator
+    or a result is recognised, and the command that takes it is named. Ours: what is looked for, and in which order.
 
     >>> import numpy as np
     >>> np.savez(folder / "test.npz", logits=logits, labels=labels)

@@ -135,7 +135,7 @@ def measure(
     progress: Progress | None = None,
     **how: Unpack[How],
 ) -> Result:
-    """Metrics with their uncertainty, by spec (any spelling of it): the default set, or those named.
+    """Measure metrics with their uncertainty: the default set, or those named by their spec (in any spelling).
 
     >>> found = measure([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0]], [0, 1, 1], "accuracy", "ece:bins=10")
     >>> round(found["accuracy"].value, 4), found["ece:bins=10"].n
@@ -143,22 +143,22 @@ def measure(
 
     Args:
         scores: (N, K) logits or probabilities, of float16 to float64, with `labels` (N,); or `Predictions`, or a file.
-        labels: (N,) integers; of a file, the name of their array. Of predictions, the first spec.
+        labels: (N,) integers; for a file, the name of their array; for predictions, the first spec.
         specs: metric specs such as `ece:bins=30`; each says its source (`calib list metrics`).
-        bins, edges: of metrics whose spec does not say.  level: confidence level of the intervals.
-        per_class: a table of each class.  top_k: also for the top 2, ..., k classes together.
-        diagram: give the reliability diagram in `plots` its curve; without, the default set has accuracy per bin
-            alone and named specs have no diagram.
-        curve: what its picture draws: the isotonic regression, accuracy per bin, or the smooth curve.
-        seed: of what is simulated.  threads: workers; 0 uses every core.  progress: called with (fraction, text).
-        how: see `from_arrays`, and of a file `read`; `by` measures each part beside the whole.
+        bins, edges: of metrics whose spec does not set them.  level: confidence level of the intervals.
+        per_class: also report each class.  top_k: also report top-k calibration, for 2 up to this k.
+        diagram: add the curve to the reliability diagram in `plots`; without it, the default set only has the
+            accuracy per bin, and named specs have no diagram.
+        curve: of the picture: the isotonic regression, accuracy per bin, or the smooth curve.
+        seed: of simulations.  threads: workers; 0 uses all cores.  progress: called with (fraction, text).
+        how: see `from_arrays`, and for a file `read`; `by` also measures each slice.
 
     Returns:
         The estimates by spec; probabilities between 0 and 1, log losses in nats.
 
     Raises:
-        InputError: arrays or a file that are refused.  UsageError: an unknown metric or option.
-        TypeError: an unknown keyword, or specs that are not texts.
+        InputError: arrays or a file are refused.  UsageError: a metric or option is unknown.
+        TypeError: a keyword is unknown, or a spec is not a string.
     """
     from calibcli.metrics import report as reports  # here, as other functions start without it
 

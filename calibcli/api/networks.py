@@ -53,7 +53,7 @@ def named(options: Callable[P, Any]) -> Callable[[Callable[[Any], T]], Callable[
 def train(setup: Setup) -> Result:
     """Train with losses that calibrate, and measure the calibration before and after temperature.
 
-    A module that is passed holds the trained weights afterwards; of a checkpoint or an architecture, `save` keeps them.
+    A module that is passed is trained in place; for a checkpoint or an architecture, `save` keeps the trained weights.
 
     >>> import torch
     >>> x = torch.randn(200, 2, generator=torch.Generator().manual_seed(0))
@@ -100,7 +100,7 @@ class LogitsRequest(reading_options.DatasetOptions, reading_options.NetworkOptio
 def logits(request: LogitsRequest) -> Result:
     """Run a network over a data set and write its logits and labels, in a file that `read` takes.
 
-    Rows stream through in batches, so memory does not grow with the data set.
+    Rows are read in batches, so memory does not grow with the data set.
 
     >>> import tempfile, torch
     >>> data = (torch.eye(40, 3), torch.arange(40) % 2)
@@ -173,7 +173,7 @@ def accuracy(correct: int, rows: int) -> Estimate:
 
 
 def loss(spec: str) -> Loss:
-    """A loss as a module, `(logits (N, K), labels (N,)) -> (N,)` in nats, of their dtype: reduce it as you like.
+    """Return a loss as a module, `(logits (N, K), labels (N,)) -> (N,)` in nats, of their dtype, to be reduced by you.
 
     >>> import torch
     >>> loss("focal:gamma=2")(torch.tensor([[0.0, 0.0]]), torch.tensor([0]))  # 0.5**2 log 2

@@ -45,7 +45,7 @@ def export(
     progress: Progress | None = None,
     **how: Unpack[How],
 ) -> Result:
-    """Write a calibrator in the form that the model runs in, compared with the calibrator on real rows before.
+    """Write a calibrator in the form that the model needs, after a comparison with the original on real rows.
 
     >>> import numpy as np, tempfile
     >>> fit = calibcli.fit_scaler(logits, labels)
@@ -59,18 +59,18 @@ def export(
     Args:
         calibrator: of `fit_scaler` or `load_scaler`, or a file of `save_scaler`.
         to: a target with its options, such as `onnx` or `checkpoint` (`calib list targets`).
-        save: what to write.
-        model: a network that the calibrator goes into: a checkpoint, or an ONNX file.
-        data: rows to compare on: scores as for `measure`, or of a model its inputs (`digits.npz#test`).
+        save: file or folder to write.
+        model: a network to put the calibrator into: a checkpoint, or an ONNX file.
+        data: rows to compare on: scores as for `measure` or, for a model, its inputs (`digits.npz#test`).
         labels: (N,), of arrays, for a card.
-        tolerance: largest difference of a probability; default: 1e-6 (float32), 1e-9 (float64), or twice what
-            rounding alone costs where that is more.
+        tolerance: largest allowed difference of a probability; default: 1e-6 (float32), 1e-9 (float64), or twice the
+            error of rounding alone if that is more.
         arch, arch_file, trust: of `model`, as for `curvature`.  progress: called with (fraction, text).
         how: how scores are read, see `read`.
 
     Raises:
-        InputError: inputs that are refused, or what was made is beyond its limit: then nothing is written.
-        UsageError: an unknown target, a map that it cannot hold, or a path that cannot be.
+        InputError: inputs are refused, or the difference is beyond its limit: then nothing is written.
+        UsageError: the target is unknown or cannot hold the map, or the path is invalid.
         TypeError: an unknown keyword.
     """
     claim(save, folder=True)

@@ -34,8 +34,17 @@ def command(
     """
     from calibcli.api.fixing import apply
 
-    how = {"labels": None, **given_options(reading)}
+    options = {"labels": None, **given_options(reading)}
     progress = run.progress("applying")
     return run.finish(
-        apply(calibrator, files, how.pop("labels"), save=save, kind_out=kind_out, dtype=dtype, progress=progress, **how)
+        apply(
+            calibrator,
+            files,
+            options.pop("labels"),
+            save=save,
+            kind_out=kind_out,
+            dtype=dtype,
+            progress=progress,
+            **options,
+        )
     )

@@ -34,5 +34,5 @@ def command(
     """
     from calibcli.api.gating import compare
 
-    found = compare(*inputs, metrics=metric or None, alpha=alpha, **given_options(reading))
-    return run.finish(found, asked=bool(metric))
+    result = compare(*inputs, metrics=metric or None, alpha=alpha, **given_options(reading))
+    return run.finish(result, asked=bool(metric))

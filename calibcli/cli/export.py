@@ -15,7 +15,7 @@ PANEL = "Fix"
 
 @dataclass
 class Reported(CommandRun):
-    """A run whose -o is the file that it is about."""
+    """A run whose -o is the exported file; the result is written by --output."""
 
     output: Sequence[Path] = option(
         (),
@@ -57,5 +57,5 @@ def command(
     from calibcli.api.shipping import export
 
     reading = {"kind": kind, "labels": rows.labels} if model is None else vars(rows)
-    how = {**vars(network), **{key: value for key, value in reading.items() if value is not None}}
-    return run.finish(export(calibrator, to, save=save, model=model, data=data, tolerance=tolerance, **how))
+    options = {**vars(network), **{key: value for key, value in reading.items() if value is not None}}
+    return run.finish(export(calibrator, to, save=save, model=model, data=data, tolerance=tolerance, **options))

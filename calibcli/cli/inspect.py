@@ -1,4 +1,4 @@
-"""`calib inspect`: what a file would be read as, and why."""
+"""`calib inspect`: how a file would be read, and why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`calib logits`: a data set through a model, into a file that every other command reads."""
+"""`calib logits`: run a model over a data set, and write a file that the other commands read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`calib merge`: the metrics of all rows, from what their parts left behind."""
+"""`calib merge`: the metrics of all rows, from the states of their parts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PANEL = "Measure"
 def command(
     *,
     states: tuple[Path, ...] = argument("States written by calib metrics --partial; also a pattern or a folder."),
-    what: MetricOptions,
+    metrics: MetricOptions,
     save: Path | None = option(None, "Write the merged state to this file (.npz).", writes="file"),
     work: Work,
     run: CommandRun,
@@ -30,4 +30,4 @@ def command(
     from calibcli.api.measuring import merged
 
     progress = run.progress("merging")
-    return run.finish(merged(states, *what.metric, save=save, progress=progress, seed=work.seed, **what.how))
+    return run.finish(merged(states, *metrics.metric, save=save, progress=progress, seed=work.seed, **metrics.how))

@@ -18,11 +18,11 @@ PANEL = "Measure"
 def command(
     *,
     files: tuple[Path, ...] = argument("Scores and labels: .npz, .npy, .csv, ... (- for stdin)."),
-    what: MetricOptions,
+    metrics: MetricOptions,
     top_k: OrNone = option(0, "Also report top-k calibration, for 2 up to this k."),
     partial: Path | None = option(
         None,
-        "Write a state (.npz) of these rows, for calib merge.",
+        "Measure file by file, and write a state (.npz) for calib merge.",
         metavar="FILE",
         writes="file",
     ),
@@ -39,7 +39,7 @@ def command(
 
     Each calibration error is shown with its bounds and with the value expected under perfect calibration.
     """
-    how: dict[str, Any] = what.how | {"seed": work.seed}
+    keywords: dict[str, Any] = metrics.how | {"seed": work.seed}
     progress = run.progress("measuring")
     if partial is not None:
         from calibcli.api.measuring import partly
@@ -49,27 +49,27 @@ def command(
         return run.finish(
             partly(
                 files,
-                *what.metric,
+                *metrics.metric,
                 save=partial,
                 reading=given_options(reading),
                 threads=work.threads,
                 progress=progress,
-                **how,
+                **keywords,
             )
         )
     from calibcli.api.measuring import measured
     from calibcli.metrics.report import ReportOptions
     from calibcli.scores.from_arrays import How
 
-    shown = run.screen_alone  # which has few numbers, bins for a picture and no digest: no more is worked out
+    shown = run.screen_alone  # a screen shows few numbers, a diagram of bins and no sha256: no more is computed
     options = ReportOptions(
-        specs=what.metric or None,
+        specs=metrics.metric or None,
         few=shown,
         top_k=top_k,
         curve="bars" if shown else curve,
         threads=work.threads or None,
-        **how,
+        **keywords,
     )
     given: dict[str, Any] = {"labels": None, **given_options(reading)}
-    found = measured(files, given.pop("labels"), options, progress, cast(How, given), hashed=not shown)
-    return run.finish(found, asked=bool(what.metric))
+    result = measured(files, given.pop("labels"), options, progress, cast(How, given), hashed=not shown)
+    return run.finish(result, asked=bool(metrics.metric))

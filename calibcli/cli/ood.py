@@ -46,7 +46,7 @@ def command(
     if len(against) not in (0, 2):
         problem = f"{len(against)} files to compare with" if against[1:] else "one file to compare with"
         raise UsageError(problem, "pass --against INSIDE --against OUTSIDE")
-    found = ood(
+    result = ood(
         inside,
         outside,
         against=(against[0], against[1]) if against else None,
@@ -59,4 +59,4 @@ def command(
         progress=run.progress("measuring"),
         **given_options(reading),
     )
-    return run.finish(found)
+    return run.finish(result)

@@ -42,7 +42,7 @@ class MetricOptions:
 
     metric: Sequence[str] = option(
         (),
-        "Metric, such as ece:bins=30, default or all (calib list metrics). Repeatable.",
+        "Metric, such as ece:bins=30; also 'default' and 'all' (calib list metrics). Repeatable.",
         "--metric",
         "-m",
         kind=tuple[str, ...],
@@ -299,9 +299,9 @@ def _declared(name: str, kind: Any, default: Any) -> list[Option]:
 def _option(
     name: str, kind: Any, field: dataclasses.Field[Any], panel: str | None = None, rare: bool = False
 ) -> Option:
-    about = dict(field.metadata)
-    kind, help, flags = about.pop("kind", kind), about.pop("help"), about.pop("flags")
-    writes = about.pop("writes", None)
+    settings = dict(field.metadata)
+    kind, help, flags = settings.pop("kind", kind), settings.pop("help"), settings.pop("flags")
+    writes = settings.pop("writes", None)
     if get_origin(kind) in (Union, types.UnionType):
         kind = next(part for part in get_args(kind) if part is not types.NoneType)
     many = get_origin(kind) is tuple
@@ -311,10 +311,10 @@ def _option(
         many=many,
         default=dataclasses.MISSING if field.default is ... else field.default,
         flags=flags or (f"--{name.replace('_', '-')}",),
-        argument=about.pop("argument", False),
+        argument=settings.pop("argument", False),
         help=help,
         panel=panel,
-        about=about,
+        about=settings,
         writes=writes,
         rare=rare,
     )

@@ -17,7 +17,7 @@ def command(
     *,
     files: tuple[Path, ...] = argument("Scores and labels to fit on: .npz, .npy, .csv, ..."),
     method: tuple[str, ...] = option(
-        (), "Method, such as focal-temperature; all fits and ranks every one (calib list methods). Repeatable."
+        (), "Method, such as focal-temperature; 'all' fits and ranks every one (calib list methods). Repeatable."
     ),
     test: tuple[Path, ...] = option(
         (), "Scores of other rows, to measure before and after on. Repeatable with --tasks or --shards."
@@ -47,10 +47,10 @@ def command(
     """
     from calibcli.api.fixing import scale
 
-    how = {"labels": None, **given_options(reading)}
+    options = {"labels": None, **given_options(reading)}
     result = scale(
         files,
-        how.pop("labels"),
+        options.pop("labels"),
         *method,
         test=test or None,
         folds=folds,
@@ -60,6 +60,6 @@ def command(
         level=level,
         progress=run.progress("fitting"),
         **vars(work),
-        **how,
+        **options,
     )
     return run.finish(result, asked=bool(metric))

@@ -30,7 +30,7 @@ from calibcli.cli.app import main
 line = sys.stdin.read()
 sys.exit(main(json.loads(line)) if line else 0)
 """
-"""Of another process: what takes seconds to import is there when the first one knows what is to be done."""
+"""The program of the other processes: it does the slow imports while the first process plans the work."""
 
 
 @takes
@@ -85,7 +85,7 @@ def command(
     if dry_run:
         return run.finish(_plan(study))
     if save is None:
-        raise UsageError("a study keeps its runs", f"pass --save out/{study.name}")
+        raise UsageError("a study needs a folder for its runs", f"pass --save out/{study.name}")
     if report_only and work_only:
         raise UsageError("nothing is left to do", "pass --report-only or --work-only")
     places = [] if report_only else runs.places(device or study.device, jobs)
@@ -98,26 +98,26 @@ def command(
             runs.work(here, save, run.progress(study.name), end, wait=not work_only)
     if work_only:
         return run.finish(_so_far(study, save))
-    found = report(study, save, expect)
-    _write(found, save, run)
-    return run.finish(found)
+    result = report(study, save, expect)
+    _write(result, save, run)
+    return run.finish(result)
 
 
 def _ready() -> subprocess.Popen[str]:
-    """Another process, which waits for a line; it leaves if there is none."""
-    argv = [sys.executable, "-P", "-c", READY]  # -P: no module of the working folder in place of a library's
+    """Start another process, which waits for its command line, and ends if there is none."""
+    argv = [sys.executable, "-P", "-c", READY]  # -P: modules in the working folder do not replace libraries
     return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
 
 
 @contextlib.contextmanager
 def _at_work(others: Sequence[subprocess.Popen[str]], places: Sequence[str], argv: Sequence[str]) -> Iterator[None]:
-    """Until nothing is left for the other processes, one on each device; they say nothing."""
+    """Let the other processes work, one on each device and without output; wait for them after the block."""
     import json
 
     try:
         for other, place in zip(others, places, strict=True):
             assert other.stdin
-            with contextlib.suppress(BrokenPipeError), other.stdin as line:  # one that is gone is not missed
+            with contextlib.suppress(BrokenPipeError), other.stdin as line:  # a process that ended early is not needed
                 json.dump(["study", *argv, "--device", place, "--work-only", "-q"], line)
         yield
     except BaseException:
@@ -128,15 +128,15 @@ def _at_work(others: Sequence[subprocess.Popen[str]], places: Sequence[str], arg
         other.wait()
 
 
-def _write(found: Result, save: Path, run: CommandRun) -> None:
-    """The report as data, and as a page where there is what draws it."""
+def _write(result: Result, save: Path, run: CommandRun) -> None:
+    """Write the report as JSON, and as a page if the libraries for it are installed."""
     with atomic(save / "result.json") as temporary:
-        temporary.write_text(found.to_json() + "\n", "utf-8")
+        temporary.write_text(result.to_json() + "\n", "utf-8")
     if find_spec("jinja2") and find_spec("matplotlib"):
         from calibcli.render import page
 
         with atomic(save / "report.html") as temporary:
-            temporary.write_text(page.page(run.stamped(found)), "utf-8", "backslashreplace")
+            temporary.write_text(page.page(run.stamped(result)), "utf-8", "backslashreplace")
 
 
 def _so_far(study: Study, save: Path) -> Result:
@@ -144,9 +144,9 @@ def _so_far(study: Study, save: Path) -> Result:
     from calibcli.lab.study.experiment import SCREEN
 
     every = runs.runs(study)
-    told = f"{sum(bool(runs.record(save, one)) for one in every)} of {len(every)}"
+    done = f"{sum(bool(runs.record(save, one)) for one in every)} of {len(every)}"
     return Result(
-        command="study", facts={"headline": f"{told} runs are done.", "study": study.name, "runs": told}, screen=SCREEN
+        command="study", facts={"headline": f"{done} runs are done.", "study": study.name, "runs": done}, screen=SCREEN
     )
 
 

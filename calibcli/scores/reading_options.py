@@ -28,7 +28,7 @@ class Reading:
         None, "Class names, in the order of the scores.", metavar="A,B,..|FILE", kind=str
     )
     event: str | None = option(None, "Positive class of two (default: the second).", metavar="NAME")
-    kind: str | None = option(None, "logits, probabilities or log_probabilities (default: recognised).")
+    kind: str | None = option(None, "Kind of scores: logits, probabilities or log_probabilities (default: recognised).")
     confidence: str | None = option(None, "Column with the confidence, if there are no other scores.", metavar="KEY")
     correct: str | None = option(
         None, "Column that says whether the prediction was correct: 1 or 0, yes or no.", metavar="KEY"
@@ -42,10 +42,10 @@ class Reading:
     clip: bool = option(False, "Raise probabilities below 1e-15 to 1e-15, so that the NLL is finite.")
     multilabel: bool = option(False, "Multi-label targets of shape (N, L), 0 or 1; each label is a binary problem.")
     weights: str | None = option(None, "Array with sample weights.", metavar="KEY")
-    weight_kind: str = option("sampling", "sampling (inverse probability) or count (frequency).")
+    weight_kind: str = option("sampling", "Kind of weights: sampling (inverse probability) or count (frequency).")
     ids: str | None = option(None, "Array with a unique name for each row.", metavar="KEY")
     group: str | None = option(
-        None, "Array with the group of each row; rows of one group are drawn together.", metavar="KEY"
+        None, "Array with the group of each row, such as a patient; rows of one group are dependent.", metavar="KEY"
     )
     by: Sequence[str] = option(
         (),

@@ -130,10 +130,10 @@ def description(path: Path) -> dict[str, Any]:
 FAILURES = (*UNREADABLE, ImportError)
 
 
-def untrusted(path: Path, what: str) -> InputError:
+def untrusted(path: Path, content: str) -> InputError:
     """Return the error for a file that holds code."""
     return InputError(
-        f"{path} holds {what}; nothing was executed",
+        f"{path} holds {content}; nothing was executed",
         "save its state dict (torch.save(model.state_dict(), ...)) and pass --arch, or pass --trust if you trust it",
     )
 
@@ -309,10 +309,10 @@ def read(path: Path, *, trust: bool) -> CheckpointContents:
     raise InputError(f"{path} is not a checkpoint in a known format", "pass .safetensors, .pt, .pth or .ckpt")
 
 
-def damaged(path: Path, what: str) -> contextlib.AbstractContextManager[None]:
+def damaged(path: Path, state: str) -> contextlib.AbstractContextManager[None]:
     """Turn the errors of reading a file, inside the block, into one that says it is `what`."""
     errors = (SafetensorError, zipfile.BadZipFile, *UNREADABLE)
-    return refusing(errors, lambda error: f"{path} is {what} ({error})", "save or fetch it again")
+    return refusing(errors, lambda error: f"{path} is {state} ({error})", "save or fetch it again")
 
 
 def _folder(path: Path) -> CheckpointContents:

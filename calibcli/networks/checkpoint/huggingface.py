@@ -197,7 +197,7 @@ def _refuse_problem(path: Path, config: Any) -> None:
     problem = getattr(config, "problem_type", None)
     if problem == "multi_label_classification":
         raise InputError(
-            f"{path} has a head of labels that do not exclude each other (problem_type multi_label_classification)",
+            f"{path} has a multi-label head (problem_type multi_label_classification)",
             "record sigmoid(logits) with targets (N, L) yourself: calib metrics FILE --multilabel",
         )
     if problem == "regression":
@@ -241,8 +241,8 @@ def _own(path: Path, config: Any, model: nn.Module, taken: Collection[str]) -> P
     return Preparation(pictures, texts)
 
 
-def _lacking(path: Path, what: str, fix: str) -> NoReturn:
-    raise InputError(f"{path} has no {what}", fix)
+def _lacking(path: Path, missing: str, fix: str) -> NoReturn:
+    raise InputError(f"{path} has no {missing}", fix)
 
 
 def _pictures(path: Path, config: Any) -> PicturePreparation:

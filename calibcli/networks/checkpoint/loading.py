@@ -65,9 +65,9 @@ class Checkpoint:
         """
         source = next((self.data[role] for role in roles if role in self.data), None) if given is None else given
         if source is None:
-            raise UsageError(f"{self.source} does not say where its data lies", "pass --data FILE")
+            raise UsageError(f"{self.source} does not name its data", "pass --data FILE")
         if given is None and not Path(source.rpartition("#")[0] or source).exists():
-            raise InputError(f"{source}, where {self.source} says its data lies, is not there", "pass --data FILE")
+            raise InputError(f"{source}, where {self.source} expects its data, does not exist", "pass --data FILE")
         rows = dataset.load(source, **{**self.preparing, **options})
         if given is None:
             rows.notes.insert(0, f"data: {source}, as the checkpoint says")
@@ -145,11 +145,13 @@ def load(path: str | Path, *, arch: str | None = None, arch_file: str | None = N
 
 def _load(source: str, file: Path, key: str, arch: str | None, arch_file: str | None, trust: bool) -> Checkpoint:
     home = folder_of(file)
-    about: dict[str, Any] = {"preprocess": preprocess} if home and (preprocess := processor.of_folder(home)) else {}
+    from_library: dict[str, Any] = (
+        {"preprocess": preprocess} if home and (preprocess := processor.of_folder(home)) else {}
+    )
     timm = processor.timm_config(home) if home else {}
     given = arch is not None or arch_file is not None
     if not given and (found_adapter := adapter(home or file)):
-        raise InputError(f"{found_adapter} holds an adapter, a change to a model that lies elsewhere", MERGE)
+        raise InputError(f"{found_adapter} holds an adapter, which changes a model that is stored elsewhere", MERGE)
     whole = home if home and not given and not timm and huggingface.is_model(home) else None
     if whole and key:
         raise UsageError(f"{whole} is a folder of one network", f"leave out #{key}")
@@ -161,12 +163,12 @@ def _load(source: str, file: Path, key: str, arch: str | None, arch_file: str | 
         own, classes = hf.own, hf.classes
         config = getattr(getattr(model, "config", None), factory.KEY, None)  # which fine-tuning hands on
         if isinstance(config, Mapping) and isinstance(config.get("folded"), Mapping):
-            about["folded"] = dict(config["folded"])
+            from_library["folded"] = dict(config["folded"])
     elif contents.modules and not given:
         model, prefix, notes = weights.module(contents.modules, str(file), key)
         architecture, notes = contents.container, notes + _widened(model)
         if isinstance(model, Graph):
-            own, classes, about = beside(file, model.taken, model)
+            own, classes, from_library = beside(file, model.taken, model)
     elif home and timm and not given:
         library = factory.of_folder(timm)
         own, classes = library.own, classes or library.classes
@@ -176,10 +178,10 @@ def _load(source: str, file: Path, key: str, arch: str | None, arch_file: str | 
         if named is None:
             raise contents.refusal or _unknown(file, contents, key)
         model, architecture, prefix, notes = _filled(contents, named, arch_file, file, key)
-        if not about and arch_file is None and (known := factory.published(architecture, model, str(file))):
-            about, own, notes = {"preprocess": known.preprocess}, known.own, notes + known.notes
+        if not from_library and arch_file is None and (known := factory.published(architecture, model, str(file))):
+            from_library, own, notes = {"preprocess": known.preprocess}, known.own, notes + known.notes
     weights.finite(model.eval(), source)
-    metadata = {**about, **contents.metadata}
+    metadata = {**from_library, **contents.metadata}
     return Checkpoint(
         model=model,
         architecture=architecture,
@@ -218,7 +220,7 @@ def _widened(module: nn.Module) -> list[str]:
 
 
 ADAPTER = "adapter_config.json"
-MERGE = "put both together: model.merge_and_unload().save_pretrained(folder)"
+MERGE = "merge both: model.merge_and_unload().save_pretrained(folder)"
 STANDARD = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
@@ -237,7 +239,7 @@ def adapter(path: Path) -> Path | None:
 
 def _folded(metadata: Mapping[str, Any]) -> list[str]:
     sentence = factory.folded(metadata)
-    return [f"{sentence}: training takes it away, and another calibrator is fitted on top of it"] if sentence else []
+    return [f"{sentence}: training removes it, and another calibrator is fitted on top of it"] if sentence else []
 
 
 def members(path: Path) -> list[Path]:
@@ -292,7 +294,7 @@ def _filled(
         again = made(**sizes)
         if not weights.sizes(network.tensors, again.state_dict()):
             model = again
-            notes += [f"{n} {dimension}, as the weights have it" for dimension, n in sizes.items()]
+            notes += [f"{n} {dimension}, as in the weights" for dimension, n in sizes.items()]
             architecture = sized(architecture, sizes)
     architecture = canonical(architecture)
     expected = model.state_dict()

@@ -206,7 +206,7 @@ def refuse_code(path: Path, config: Any) -> None:
     named = sorted(FETCHED & set(args)) if isinstance(args, Mapping) else []
     named += [key for key, value in config.items() if "implementation" in str(key) and "/" in str(value)]
     if named:
-        problem = f"{path} names what lies elsewhere: {', '.join(named)}"
+        problem = f"{path} names files or code outside its folder: {', '.join(named)}"
         raise InputError(
             problem, "nothing was fetched or run; remove it, or load the model in code of yours: --arch-file"
         )

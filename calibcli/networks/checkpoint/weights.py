@@ -164,9 +164,9 @@ def _renamed(name: str) -> str:
 
 READINGS: tuple[tuple[str, Callable[[str], str]], ...] = (
     ("", lambda name: name),
-    ("what wrappers of layers leave in names (_orig_mod. and the like) was taken out", _bare),
+    ("the names of layer wrappers (such as _orig_mod.) were removed", _bare),
     ("fc and downsample were read as linear and shortcut", _renamed),
-    ("wrappers of layers were taken out of names, fc and downsample read as linear and shortcut",
+    ("the names of layer wrappers were removed, and fc and downsample were read as linear and shortcut",
      lambda name: _renamed(_bare(name))),
 )  # fmt: skip
 """Ways to read names, the plainest first, each with the note that tells the user."""
@@ -193,7 +193,7 @@ class _Candidate:
     def notes(self) -> list[str]:
         notes = []
         if self.prefix:
-            notes.append(f"prefix '{self.prefix}' taken off the names")
+            notes.append(f"prefix '{self.prefix}' was removed from the names")
             if len(self.tensors) < self.total:
                 notes.append(f"{self.total - len(self.tensors)} tensors outside '{self.prefix}' were left out")
         return [*notes, *filter(None, [READINGS[self.reading][0]])]

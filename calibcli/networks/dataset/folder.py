@@ -169,7 +169,7 @@ def _refuse_odd(root: Path, folders: list[Path], members: list[list[Path]]) -> N
     """
     annotations = sorted(root.glob("*annotations*.txt"))
     if annotations:
-        problem = f"{root} has the classes of its pictures in {annotations[0].name}, which calib does not read"
+        problem = f"{root} lists the classes of its pictures in {annotations[0].name}, which calib does not read"
         raise InputError(problem, "move every picture into a folder named after its class")
     nested = [f.name for f in folders if any(p.is_dir() and p.name != "images" for p in f.iterdir())]
     parts = [f.name for f in folders if f.name.lower() in SPLIT_NAMES]

@@ -201,7 +201,7 @@ def tokens(
     starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     if not min(lengths):
         raise InputError(
-            f"{source}: {tokenizer.name} makes no token of row {lengths.index(0)}", "leave out rows without text"
+            f"{source}: {tokenizer.name} finds no token in row {lengths.index(0)}", "leave out rows without text"
         )
     used = np.unique(np.concatenate(parts["input_ids"]))
     if tokenizer.empty.issuperset(used.tolist()):

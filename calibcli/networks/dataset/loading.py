@@ -336,7 +336,7 @@ def _read(name: str, options: DatasetOptions, trust: bool, texts: bool) -> Datas
     published = downloads.read(path, split)
     if published is not None:
         if options.labels or options.inputs:
-            raise UsageError(f"{name} is a published data set: its inputs and labels are known", "name neither")
+            raise UsageError(f"{name} is a published data set, whose inputs and labels are known", "name neither")
         return published
     if os.path.isdir(path):
         tables = of(path, split)

@@ -258,7 +258,7 @@ def for_array(
     images = kind == np.uint8 and len(shape) in (3, 4)
     if given.get("only") == "bytes" and not images:
         if kind.kind == "f" and len(shape) == 4:
-            notes.append(f"floating-point pictures are taken as prepared: {given['source']} is for bytes")
+            notes.append(f"floating-point pictures are assumed to be prepared: {given['source']} is for bytes")
         given = {}
     if images and not chosen:
         chosen = guess_layout(shape, source)
@@ -455,7 +455,7 @@ def in_order(data: Dataset, classes: Sequence[str] | None) -> Dataset:
         fix = f"did you mean '{near}'?" if near else f"the model's are {', '.join(classes[:8])}"[:200]
         raise InputError(problem, f"{fix}; name the classes so, or by their numbers")
     order = np.array([known[name] for name in data.classes], np.int64)
-    note = "classes were put in the order of the checkpoint, by name"
+    note = "classes were reordered by name, as in the checkpoint"
     return replace(data, labels=order[data.labels], classes=list(classes), notes=[*data.notes, note])
 
 

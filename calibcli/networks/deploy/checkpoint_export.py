@@ -334,7 +334,7 @@ def _pickle(source: Path, to: Path, change: Change) -> list[str]:
     metadata = {factory.KEY: _metadata(tree.get(factory.KEY) or {}, source, to, change)}
     with to.open("wb") as file:  # a plain state dict stays one: another key would not load
         torch.save({**_changed(tree, change.tensors), **({} if plain else metadata)}, file)
-    return ["a plain state dict has no place to say what is folded into it; .safetensors has"] if plain else []
+    return ["a plain state dict cannot record what was folded into it; .safetensors can"] if plain else []
 
 
 def _changed(tree: Mapping[Any, Any], tensors: Mapping[str, Tensor], at: str = "") -> dict[Any, Any]:

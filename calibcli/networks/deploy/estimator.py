@@ -73,7 +73,9 @@ def _written(job: ExportRequest, fitted: Any, x: Array, expected: Array, dtype: 
             compared = compare(expected, probs, dtype, job.tolerance)
         compared.require(job.path.name)
         if not np.allclose(one, probs[:1], rtol=0, atol=compared.limit if dtype != "float32" else ONE_ROW):
-            raise InputError(f"{job.path.name} gives one row something else than many", "report it with the classifier")
+            raise InputError(
+                f"{job.path.name} gives a different result for one row alone", "report it with the classifier"
+            )
     return compared
 
 

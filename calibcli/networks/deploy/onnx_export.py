@@ -128,7 +128,7 @@ def _inside(job: ExportRequest, output: str, wide: bool, beside: list[str]) -> S
         "placed": f"before {place.before}" if place.before else f"behind {place.held}",
         "arithmetic": "float64" if wide else "float32",
     }
-    notes = [f"weights lie beside the model: {', '.join(beside)}"] if beside else []
+    notes = [f"weights are stored beside the model: {', '.join(beside)}"] if beside else []
     inputs = [{"path": rows.source, "sha256": rows.sha256}] if rows.sha256 else []
     return Shipped(files=[job.path], compared=compared, facts=facts, notes=[*rows.notes, *notes], inputs=inputs)
 

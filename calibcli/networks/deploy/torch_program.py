@@ -241,7 +241,7 @@ def _run(program: Any, inputs: Any) -> Tensor:
         one: Tensor = program(inputs[:1])
     if not torch.allclose(one, out[:1], rtol=1e-3, atol=1e-5):
         raise InputError(
-            "the program gives one row something else than many", "its model's batch norm is in train mode?"
+            "the program gives a different result for one row alone", "its model's batch norm is in train mode?"
         )
     return out
 

@@ -36,10 +36,10 @@ LAYOUTS = (
 
 def of(path: Path) -> tuple[PublishedDataset, MembersByName, list[str]] | None:
     """Recognise a published data set: its layout, its files and its splits; None for another folder or archive."""
-    there = listed(path)
-    if there is None:
+    members = listed(path)
+    if members is None:
         return None
-    return next(((layout, there, splits) for layout in LAYOUTS if (splits := layout.splits(there))), None)
+    return next(((layout, members, splits) for layout in LAYOUTS if (splits := layout.splits(members))), None)
 
 
 def read(path: Path, split: str) -> DatasetArrays | None:
