@@ -56,7 +56,7 @@ def test_factories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             checkpoint.build(spec)
     with pytest.raises(UsageError, match="both --arch and --arch-file"):
         checkpoint.build("resnet", "factory_net.py:make")
-    with pytest.raises(UsageError, match="which of its functions"):
+    with pytest.raises(UsageError, match="no function is named"):
         checkpoint.build(None, "factory_net.py")
 
 

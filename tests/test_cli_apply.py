@@ -154,7 +154,7 @@ def test_names_of_classes_that_only_the_calibrator_has_are_noted(
     named = calibrators.Scaler("temperature", 3, {"beta": np.array(0.5)}, classes=("cat", "dog", "owl"))
     calibrators.save(named, "n.safetensors")
     assert main(["apply", "n.safetensors", "bare.npy", "--save", "o.npz"]) == 0
-    assert "classes with names (cat, dog, owl), these have none" in capsys.readouterr().err
+    assert "has class names (cat, dog, owl), these rows have none" in capsys.readouterr().err
     np.savez("turned.npz", logits=np.load("bare.npy"), classes=["dog", "cat", "owl"])
     assert main(["apply", "n.safetensors", "turned.npz", "--save", "o.npz"]) == 4
     assert "in another order" in capsys.readouterr().err

@@ -177,7 +177,7 @@ def test_arrays_of_bytes_are_prepared_too(layout: str) -> None:
     np.savez("f.npz", x=np.moveaxis(images, -1, 1).astype(np.float32) / 255, y=[0, 1, 0, 1])
     data = dataset.load("f.npz", preprocess=about)
     assert data.shape == (3, 20, 24)
-    assert any("floating-point pictures are taken as prepared" in note for note in data.notes)
+    assert any("floating-point pictures are assumed to be prepared" in note for note in data.notes)
     with pytest.raises(UsageError, match="--size is for pictures of bytes"):
         dataset.load("f.npz", size="16")
 

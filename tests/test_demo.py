@@ -84,7 +84,7 @@ def test_the_tour_from_the_wheel(wheel: Path, tmp_path: Path) -> None:
 def test_a_folder_of_something_else_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "mine").write_text("x")
     assert main(["demo", "--save", str(tmp_path)]) == 2
-    assert "is there, and of no demo" in capsys.readouterr().err
+    assert "exists and is not the folder of a demo" in capsys.readouterr().err
     assert main(["demo", "--save", str(tmp_path / "mine")]) == 2
     assert main(["demo", "--save", str(tmp_path / "mine" / "below")]) == 2
     assert "cannot fill" in capsys.readouterr().err

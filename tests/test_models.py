@@ -452,7 +452,7 @@ def test_timm(name: str, pictures: list[Path], capsys: pytest.CaptureFixture[str
     capsys.readouterr()
     assert main(["logits", "w.pth.tar", "--arch", f"timm:{name}", "--data", "pics", "--save", "o.npz"]) == Exit.OK
     said = capsys.readouterr().err
-    assert "3 classes, as the weights have it" in said
+    assert "3 classes, as in the weights" in said
     assert "pictures as timm.data.create_transform makes them" in said
 
 
@@ -623,7 +623,7 @@ def test_what_lies_elsewhere_is_not_fetched(change: dict[str, Any], capsys: pyte
     for folder in ("v", "t"):
         about = json.loads(Path(folder, "config.json").read_text())
         Path(folder, "config.json").write_text(json.dumps(about | change))
-        assert "names what lies elsewhere" in refused(capsys, folder, "--data", "x.npz")
+        assert "names files or code outside its folder" in refused(capsys, folder, "--data", "x.npz")
 
 
 def test_fit_goes_on_from_a_folder(capsys: pytest.CaptureFixture[str]) -> None:

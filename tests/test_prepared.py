@@ -15,7 +15,7 @@ from torch import nn
 from calibcli.core.errors import InputError, UsageError
 from calibcli.networks import checkpoint, dataset, inference
 from calibcli.networks.dataset import folder, loading, tight
-from calibcli.networks.dataset.library_preparation import ForPictures, ForTexts, Preparation, tokens
+from calibcli.networks.dataset.library_preparation import PicturePreparation, Preparation, TextPreparation, tokens
 from calibcli.networks.dataset.rows import RESAMPLE, Resize, sized, sizing
 from calibcli.scores.reading_options import DatasetOptions
 
@@ -28,7 +28,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def words(longest: int | None = None, left: bool = False, mask: bool = True) -> ForTexts:
+def words(longest: int | None = None, left: bool = False, mask: bool = True) -> TextPreparation:
     """A token for a word, its length, between 1 and 2; a second text after another 2."""
 
     def encode(texts: Sequence[str], second: Sequence[str] | None, cut: bool) -> Mapping[str, list[list[int]]]:
@@ -40,7 +40,7 @@ def words(longest: int | None = None, left: bool = False, mask: bool = True) -> 
         ones = {"attention_mask": [[1] * len(row) for row in rows]} if mask else {}
         return {"input_ids": rows, **ones}
 
-    return ForTexts("words", encode, longest, {}, lambda used, last: 9, left)
+    return TextPreparation("words", encode, longest, {}, lambda used, last: 9, left)
 
 
 def test_texts_become_tokens_filled_up_and_cut_off() -> None:
@@ -181,7 +181,7 @@ def means(**how: Any) -> Preparation:
         row = np.asarray(picture, np.float32)
         return (row if row.ndim == 3 else row[:, :, None]).mean((0, 1))[:, None, None]
 
-    return Preparation(pictures=lambda: ForPictures("means", make, **how))
+    return Preparation(pictures=lambda: PicturePreparation("means", make, **how))
 
 
 def test_pictures_of_any_mode_and_size_and_turned() -> None:
@@ -198,7 +198,7 @@ def test_pictures_of_any_mode_and_size_and_turned() -> None:
     exif[0x0112] = 6
     turned = picture("t/a", "0.png", (5, 3), exif=exif)
     picture("t/b", "0.png", (5, 3))
-    corner = Preparation(pictures=lambda: ForPictures("corner", lambda p: np.asarray(p)[:1, :1].T, upright=True))
+    corner = Preparation(pictures=lambda: PicturePreparation("corner", lambda p: np.asarray(p)[:1, :1].T, upright=True))
     found, _ = dataset.load("t", own=corner).batch([0])
     assert found.flatten().tolist() == np.asarray(turned)[-1, 0].tolist()  # type: ignore[union-attr]
 
@@ -206,15 +206,15 @@ def test_pictures_of_any_mode_and_size_and_turned() -> None:
 def test_pictures_that_a_library_does_not_make() -> None:
     picture("d/a", "0.png", (4, 4))
     picture("d/b", "0.png", (5, 4))
-    asis = Preparation(pictures=lambda: ForPictures("as it is", lambda p: np.moveaxis(np.asarray(p), -1, 0)))
+    asis = Preparation(pictures=lambda: PicturePreparation("as it is", lambda p: np.moveaxis(np.asarray(p), -1, 0)))
     with pytest.raises(InputError, match=r"d/b/0\.png becomes 3x4x5, the first picture 3x4x4") as caught:
         dataset.load("d", own=asis).batch([0, 1])
     assert "--resize" in caught.value.fix
-    broken = Preparation(pictures=lambda: ForPictures("broken", lambda p: {}["x"]))
+    broken = Preparation(pictures=lambda: PicturePreparation("broken", lambda p: {}["x"]))
     with pytest.raises(InputError, match="broken fails"):
         dataset.load("d", own=broken)
     with pytest.raises(InputError, match="not of images"):
-        dataset.load("d", own=Preparation(pictures=lambda: ForPictures("flat", lambda p: np.zeros(3))))
+        dataset.load("d", own=Preparation(pictures=lambda: PicturePreparation("flat", lambda p: np.zeros(3))))
     Image.fromarray(RNG.integers(0, 60000, (4, 4)).astype(np.uint16)).save("d/a/0.png")
     with pytest.raises(InputError, match="more than 8 bits"):
         dataset.load("d")

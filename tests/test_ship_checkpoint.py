@@ -277,7 +277,7 @@ def test_a_head_without_bias(tmp_path: Path) -> None:
     given: dict[str, Any] = {"model": model, "data": rows, "arch_file": arch, "save": tmp_path / "o.pt"}
     found = calibcli.export(scaler("temperature", k), "checkpoint", **given)
     assert found["max_dp"].value < 1e-6
-    assert any("no place to say" in note for note in found.notes)
+    assert any("cannot record what was folded" in note for note in found.notes)
     assert set(torch.load(tmp_path / "o.pt", weights_only=True)) == {"head.weight"}  # plain, as it came
     with pytest.raises(InputError, match="has no bias"):
         calibcli.export(scaler("vector", k), "checkpoint", **given)
@@ -324,7 +324,7 @@ def test_what_the_file_says_and_who_is_warned(tmp_path: Path, capsys: pytest.Cap
         str(tmp_path / "f"),
     ]
     main(argv)
-    assert "is folded into the last layer already: training takes it away" in capsys.readouterr().err
+    assert "is folded into the last layer already: training removes it" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("target", ["checkpoint", "torchscript"])

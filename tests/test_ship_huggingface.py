@@ -76,7 +76,7 @@ def test_fine_tuning_hands_the_warning_on(tmp_path: Path, capsys: pytest.Capture
     torch.optim.SGD(tuned.parameters(), 0.1).step()
     tuned.save_pretrained(tmp_path / "tuned")
     found = checkpoint.load(tmp_path / "tuned")
-    assert any("T = 2" in note and "training takes it away" in note for note in found.notes)
+    assert any("T = 2" in note and "training removes it" in note for note in found.notes)
     with pytest.raises(InputError, match="folded into it already"):
         calibcli.export(one, "checkpoint", model=tmp_path / "tuned", data=rows, save=tmp_path / "again")
     assert not (tmp_path / "again").exists()

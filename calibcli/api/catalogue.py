@@ -1,4 +1,4 @@
-"""What can be chosen by name: every shelf and every file format, read from the code that defines them."""
+"""List everything that can be chosen by name: every shelf and every file format, read from the code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FORMATS = "formats"
 
 @dataclass(frozen=True)
 class Catalogued:
-    """A shelf by the name that users know it by: where it is, which option takes its specs, what goes in and out."""
+    """A shelf as users know it: where it is, which option takes its specs, and what its entries take and give."""
 
     module: str
     attribute: str
@@ -28,8 +28,8 @@ class Catalogued:
 
     @property
     def shelf(self) -> Shelf:
-        found: Shelf = getattr(importlib.import_module(self.module), self.attribute)
-        return found
+        entries: Shelf = getattr(importlib.import_module(self.module), self.attribute)
+        return entries
 
 
 SCORES = "scores (N, K) of float16 to float64, labels (N,) of integers"
@@ -81,7 +81,7 @@ SHELVES = {
         "as many of the same shape and dtype",
     ),
 }
-"""The order is that of the list."""
+"""Shelves in the order of `calib list`."""
 NAMED = "in Python; logits, labels: those of sample_data/test.npz; model: sample_data/model.pt"
 RESULT = 'in Python; result: calibcli.measure(logits, labels, "accuracy")'
 WAYS = {
@@ -89,7 +89,7 @@ WAYS = {
     "written": ("a result", "text", RESULT),
     "written to a file": ("a result", "bytes", RESULT),
 }
-"""What goes in and out of a format, and what the names in its example stand for."""
+"""What formats take and give, and what the names in their examples stand for."""
 
 
 @dataclass(frozen=True)
@@ -108,29 +108,29 @@ class Format:
 
 
 def formats() -> list[Format]:
-    """What is read, then what is written."""
+    """List the formats that are read, then those that are written."""
     from calibcli import render
     from calibcli.scores.files import source
 
-    found = [Format(name, source.suffixes(name), "read", source.module(name)) for name in source.FORMATS]
+    listed = [Format(name, source.suffixes(name), "read", source.module(name)) for name in source.FORMATS]
     for name in render.NAMES:
         way = "written" if render.to_stdout(name) else "written to a file"
-        found.append(Format(name, render.suffixes(name), way, render.module(name)))
-    return found
+        listed.append(Format(name, render.suffixes(name), way, render.module(name)))
+    return listed
 
 
 def overview() -> Result:
-    """One line for each kind of thing that has names."""
+    """List the shelves, one line each."""
     rows: list[list[Cell]] = [[name, len(one.shelf.entries), one.option] for name, one in SHELVES.items()]
     rows.append([FORMATS, len(formats()), "input files, --format, -o"])
     return Result(command="list", tables=[Table(name="shelves", columns=["name", "entries", "used by"], rows=rows)])
 
 
 def listing(name: str) -> Result:
-    """The entries of the shelf `name`, one line each; or everything about the entry `name`.
+    """List the entries of the shelf `name`, one line each, or describe the entry `name`.
 
     Raises:
-        UsageError: neither a shelf nor an entry.
+        UsageError: `name` is neither a shelf nor an entry.
     """
     if name == FORMATS:
         return Result(command="list", tables=[_formats()])
@@ -138,38 +138,38 @@ def listing(name: str) -> Result:
         return Result(command="list", tables=[table(name)], facts={"used by": SHELVES[name].option})
     if f"{name}s" in (*SHELVES, FORMATS):
         raise UsageError(f"nothing is called '{name}'", did_you_mean(name, [f"{name}s"]))
-    if normal(name) in ("study", "studies", "recipe", "recipes"):  # which people write, and no list has
+    if normal(name) in ("study", "studies", "recipe", "recipes"):  # studies are files of the user, not entries
         fix = "calib list has all lists; a study is a file of yours: calib study --help"
         raise UsageError(f"nothing is called '{name}'", fix)
-    found = [
+    tables = [
         part
         for where, one in SHELVES.items()
         if name in one.shelf
         for part in _about(where, one.shelf.entries[normal(name)])
     ]
-    found += [part for one in formats() if one.name == normal(name) for part in _about_format(one)]
-    if not found:
+    tables += [part for one in formats() if one.name == normal(name) for part in _about_format(one)]
+    if not tables:
         known = [*SHELVES, FORMATS, *(e.name.replace("_", "-") for one in SHELVES.values() for e in one.shelf)]
         raise UsageError(f"nothing is called '{name}'", did_you_mean(name, [*known, *(one.name for one in formats())]))
-    return Result(command="list", tables=found)
+    return Result(command="list", tables=tables)
 
 
 def table(name: str) -> Table:
-    """A shelf as a table: spec, what it is, options."""
+    """Return a shelf as a table: name, definition, options."""
     rows = [[entry.name, entry.summary.rstrip("."), entry.signature] for entry in SHELVES[name].shelf]
     return Table(name=name, columns=["name", "definition", "options"], rows=rows)
 
 
-def example(about: str) -> list[str]:
-    """The lines of a docstring from the first `>>>` to the blank line after it."""
-    lines = about.splitlines()
+def example(doc: str) -> list[str]:
+    """Return the lines of a docstring from the first `>>>` to the next blank line."""
+    lines = doc.splitlines()
     start = next((i for i, line in enumerate(lines) if line.startswith(">>>")), len(lines))
     stop = next((i for i in range(start, len(lines)) if not lines[i].strip()), len(lines))
     return lines[start:stop]
 
 
 def _about(where: str, entry: Entry) -> Iterator[Table]:
-    """The docstring, what goes in and out, the options with what they take, and the example."""
+    """Describe an entry: its docstring, what it takes and gives, its options, and its example."""
     one, name = SHELVES[where], f"{where}_{entry.name}"
     yield _definition(name, f"{entry.name} ({where}; {one.option})", entry.about)
     unit, among = entry.traits.get("unit"), entry.traits.get("values")
@@ -185,20 +185,20 @@ def _about(where: str, entry: Entry) -> Iterator[Table]:
 
 
 def _about_format(one: Format) -> Iterator[Table]:
-    """The same of a format."""
+    """Describe a format likewise."""
     name, (takes, gives, named) = f"{FORMATS}_{one.way}_{one.name}".replace(" ", "_"), WAYS[one.way]
     yield _definition(name, f"{one.name} ({FORMATS}; {' '.join([one.way, *one.suffixes])})", one.about)
     yield Table(name=f"{name}_use", columns=["takes", "gives"], rows=[[takes, gives]])
     yield Table(name=f"{name}_example", columns=[named], rows=[[line] for line in example(one.about)])
 
 
-def _definition(name: str, title: str, about: str) -> Table:
-    shown = example(about)
-    lines: list[list[str]] = [[line] for line in about.splitlines() if line.strip() and line not in shown]
+def _definition(name: str, title: str, doc: str) -> Table:
+    shown = example(doc)
+    lines: list[list[str]] = [[line] for line in doc.splitlines() if line.strip() and line not in shown]
     return Table(name=name, title=title, columns=["definition"], rows=lines)
 
 
 def _formats() -> Table:
-    """What is read and what is written, by format."""
+    """Return the table of the formats."""
     rows = [[one.name, " ".join(one.suffixes), one.way, one.about.partition("\n")[0].rstrip(".")] for one in formats()]
     return Table(name=FORMATS, columns=["name", "suffix", "is", "definition"], rows=rows)

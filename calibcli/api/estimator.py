@@ -24,14 +24,14 @@ except ModuleNotFoundError:  # scores need none of it
 __all__ = ["Calibrator", "scorer"]
 
 fit_scaler, measure = python_errors.in_python(fixing.fit_scaler), python_errors.in_python(measuring.measure)
-LEAST = 1e-15  # a probability, as `clip` has it; of fits that saw no smaller one
+LEAST = 1e-15  # smallest probability, as with `clip`, so that an estimator's 0 has a finite logarithm
 
 
 def scorer(metric: str) -> Callable[..., float]:
-    """A metric as scikit-learn's `scoring=`: larger is better, so that losses and errors are negative.
+    """Return a metric as `scoring=` of scikit-learn: larger is better, so losses and errors are negative.
 
-    A calibration error is not proper: it is best for a model that gives every row the share of its class. Chosen
-    by it, models may get worse; a warning says so. `nll` and `brier` are proper (Gneiting and Raftery 2007).
+    A calibration error is not proper: it is best for a model that gives every row the class frequencies. Models chosen
+    by it may be worse; a warning says so. `nll` and `brier` are proper (Gneiting and Raftery 2007).
 
     >>> model = Calibrator().fit(logits, labels)  # or any classifier of scikit-learn
     >>> round(scorer("nll")(model, logits, labels), 2), scorer("accuracy")(model, logits, labels) > 0.9
@@ -104,7 +104,7 @@ class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc, unused-i
 
     @classmethod
     def from_scaler(cls, scaler: Scaler | Fit, estimator: Any = None) -> Calibrator:
-        """A fitted one of a map that is fitted already, on scores or around the classifier that gave them.
+        """Return a fitted Calibrator with a map that is already fitted, for scores or around a classifier.
 
         >>> scaler = calibcli.fit_scaler(logits, labels).scaler  # or calibcli.load_scaler("temperature.safetensors")
         >>> Calibrator.from_scaler(scaler).predict(logits[:3]).shape
@@ -119,25 +119,25 @@ class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc, unused-i
             InputError: the classifier has other classes, or has them in another order.
             UsageError: it has no method that gives such scores.
         """
-        held = scaler if isinstance(scaler, Fit) else _fit(scaler)
-        one, made = held.scaler, cls(held.scaler.spec, estimator)
+        fit = scaler if isinstance(scaler, Fit) else _fit(scaler)
+        one, calibrator = fit.scaler, cls(fit.scaler.spec, estimator)
         names = np.arange(one.k) if one.classes is None else np.array(one.classes)
-        made._least = 0.0
+        calibrator._least = 0.0
         if estimator is None:
-            made.classes_, made.n_features_in_ = names, one.columns
+            calibrator.classes_, calibrator.n_features_in_ = names, one.columns
         else:
-            made.estimator_, made.classes_ = estimator, np.asarray(estimator.classes_)
-            _same_classes(one, made.classes_)
-            made._copy_features()
+            calibrator.estimator_, calibrator.classes_ = estimator, np.asarray(estimator.classes_)
+            _same_classes(one, calibrator.classes_)
+            calibrator._copy_features()
             if one.kind == "log_probabilities":  # which nothing in scikit-learn gives by itself
-                about = {**one.metadata, "kind": "probabilities"}
-                held = dataclasses.replace(held, scaler=dataclasses.replace(one, metadata=about))
-            _way(estimator, held.scaler.kind)
-        made.fit_ = held
-        return made
+                metadata = {**one.metadata, "kind": "probabilities"}
+                fit = dataclasses.replace(fit, scaler=dataclasses.replace(one, metadata=metadata))
+            _way(estimator, fit.scaler.kind)
+        calibrator.fit_ = fit
+        return calibrator
 
     def fit(self, X: Any, y: Any) -> Calibrator:
-        """Fit the classifier, where there is one, and the map.
+        """Fit the classifier, if there is one, and the map.
 
         >>> round(Calibrator().fit(logits, labels).fit_["temperature"].value, 2)
         2.81
@@ -159,7 +159,7 @@ class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc, unused-i
         return self
 
     def predict_proba(self, X: Any) -> Any:
-        """Calibrated probabilities (N, K) float64.
+        """Compute calibrated probabilities (N, K) float64.
 
         >>> float(Calibrator().fit(logits, labels).predict_proba(logits).sum().round(6))
         997.0
@@ -173,7 +173,7 @@ class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc, unused-i
         return self.fit_.predict_proba(self._scores(self.estimator_, X, self.fit_.scaler.kind))
 
     def predict(self, X: Any) -> Any:
-        """The label of the highest probability.
+        """Return the labels (N,) of the highest probability.
 
         >>> Calibrator().fit(logits, labels).predict(logits[:3]).shape
         (3,)
@@ -182,7 +182,8 @@ class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc, unused-i
         return self.classes_[probabilities.argmax(1)]
 
     def _cross_fitted(self, X: Any, y: Any) -> tuple[Any, Any, Any]:
-        """Scores of every row by a classifier that did not see it, the codes of the labels, and the kind of scores."""
+        """Cross-fit the classifier: return scores of every row by a classifier that did not see it, the codes of the
+        labels, and the kind of the scores."""
         from sklearn.base import clone
         from sklearn.model_selection import check_cv, cross_val_predict
         from sklearn.utils.multiclass import check_classification_targets
@@ -204,8 +205,8 @@ class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc, unused-i
         if frozen or (isinstance(self.cv, int) and fewest < 2):
             return self._scores(self.estimator_, X), codes, kind  # nothing can be left out
         folds = check_cv(min(self.cv, fewest) if isinstance(self.cv, int) else self.cv, y, classifier=True)
-        found = cross_val_predict(clone(self.estimator), X, y, cv=folds, method=way)
-        return _filled(found, kind, LEAST), codes, kind
+        scores = cross_val_predict(clone(self.estimator), X, y, cv=folds, method=way)
+        return _filled(scores, kind, LEAST), codes, kind
 
     def _copy_features(self) -> None:
         for name in ("n_features_in_", "feature_names_in_"):
@@ -229,7 +230,7 @@ class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc, unused-i
 
 
 def _not_fitted() -> Exception:
-    """As scikit-learn says it, where it is there."""
+    """Return the exception of scikit-learn, if it is installed, else a ValueError."""
     problem = "this Calibrator is not fitted: call fit(scores, labels) first"
     try:
         from sklearn.exceptions import NotFittedError
@@ -239,19 +240,19 @@ def _not_fitted() -> Exception:
 
 
 def _way(estimator: Any, kind: str | None = None) -> tuple[str, str]:
-    """How an estimator gives scores, and what kind of them; of the kind that is asked for."""
+    """Return the method by which an estimator gives scores (of this kind, if given), and their kind."""
     ways = {"probabilities": "predict_proba", "logits": "decision_function"}
-    for found, way in ways.items():
-        if kind in (None, found) and hasattr(estimator, way):
-            return way, found
+    for gives, way in ways.items():
+        if kind in (None, gives) and hasattr(estimator, way):
+            return way, gives
     lacks = f"no {ways[kind]}" if kind else "neither predict_proba nor decision_function"
     raise UsageError(f"{type(estimator).__name__} has {lacks}", "pass a classifier that has it")
 
 
 def _fit(scaler: Scaler) -> Fit:
-    """A map with what its file says of its fit."""
-    told = [Estimate(**e) for e in scaler.metadata.get("estimates", ())]
-    return Fit(scaler.parameters, told, scaler=scaler)
+    """Return a map as a `Fit`, with the estimates of its file."""
+    estimates = [Estimate(**e) for e in scaler.metadata.get("estimates", ())]
+    return Fit(scaler.parameters, estimates, scaler=scaler)
 
 
 def _same_classes(scaler: Scaler, classes: Any) -> None:
@@ -263,26 +264,26 @@ def _same_classes(scaler: Scaler, classes: Any) -> None:
 
 
 def _filled(scores: Any, kind: str, least: float) -> Any:
-    """Scores in float64, none of them infinitely sure: what trees and neighbours say of rows they know is 0 or 1."""
-    found = np.asarray(scores, np.float64)
-    return np.clip(found, least, 1.0) if kind == "probabilities" else np.clip(found, -1e9, 1e9)
+    """Convert scores to float64 and clip them: trees and nearest neighbours give probabilities of 0 and 1."""
+    values = np.asarray(scores, np.float64)
+    return np.clip(values, least, 1.0) if kind == "probabilities" else np.clip(values, -1e9, 1e9)
 
 
 def _classes(labels: Any, k: int) -> Any:
-    """The names of the columns of scores: 0 to K - 1, or the labels themselves where there are K of them."""
-    found = np.unique(labels)
-    if np.issubdtype(found.dtype, np.integer) and found.min() >= 0 and found.max() < k:
+    """Return the class of each column of scores: 0 to K - 1, or the labels themselves if there are K of them."""
+    present = np.unique(labels)
+    if np.issubdtype(present.dtype, np.integer) and present.min() >= 0 and present.max() < k:
         return np.arange(k)
-    if len(found) != k:
-        raise InputError(f"labels have {len(found)} values, the scores {k} columns", "pass labels 0 to K - 1")
-    return found
+    if len(present) != k:
+        raise InputError(f"labels have {len(present)} values, the scores {k} columns", "pass labels 0 to K - 1")
+    return present
 
 
 def _codes(labels: Any, classes: Any) -> Any:
-    """Labels as positions among the classes.
+    """Convert labels to positions among the classes.
 
     Raises:
-        InputError: a label that is no class.
+        InputError: a label is not a class.
     """
     order = np.argsort(classes)
     at = np.clip(np.searchsorted(classes, labels, sorter=order), 0, len(classes) - 1)

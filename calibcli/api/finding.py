@@ -1,4 +1,4 @@
-"""Find where a model fails, and rows of another distribution, from Python."""
+"""Find where a model fails, and detect rows of another distribution, from Python."""
 
 from __future__ import annotations
 
@@ -28,9 +28,7 @@ from calibcli.slices import Search
 from calibcli.slices.candidates import others
 from calibcli.slices.find import find as search_in
 
-# Find where a model fails, from Python.
-
-__all__ = ["find_slices"]
+__all__ = ["find_slices", "ood"]
 
 
 @spread
@@ -48,7 +46,7 @@ def find_slices(
     progress: Progress | None = None,
     **how: Unpack[How],
 ) -> Result:
-    """Rules on the columns of the rows, of one or two conditions, whose rows show more than chance.
+    """Find where a model fails: rules of one or two conditions on columns whose rows are worse than chance explains.
 
     >>> import numpy as np
     >>> hour = np.arange(len(labels)) % 4
@@ -60,11 +58,11 @@ def find_slices(
     Args:
         scores, labels, how: (N, K) and (N,), as for `measure`; `by` is a mapping of columns (N,), or of a file a list
             of names, `class` for the predicted class; without it all columns that the file has.
-        find: `gap`, mean confidence less accuracy (of two classes of the event), or `error`.
+        find: `gap`, mean confidence minus accuracy (for two classes, of the positive class), or `error`.
         confirm: `split`: search half of the rows (of the groups), confirm on the other; `all`: every rule on all rows.
-        depth: conditions of a rule; 3 needs sliceline.  min_n: rows of a rule.
-        alpha: family-wise error probability of the rules that are confirmed (Holm 1979).
-        seed: of the halves.  progress: called with (fraction, text).
+        depth: most conditions of a rule; 3 needs sliceline.  min_n: fewest rows of a rule.
+        alpha: family-wise error probability of confirming a rule (Holm 1979).
+        seed: of the random halves.  progress: called with (fraction, text).
 
     Returns:
         Up to ten rules as estimates; those confirmed in `facts["rules"]`, the gap that would have been found in
@@ -93,12 +91,6 @@ def find_slices(
     return dataclasses.replace(result, provenance={"inputs": recorded_outputs.provenance(rows), "seed": seed})
 
 
-# Tell rows of the distribution from others, from Python.
-
-
-__all__ = ["ood"]
-
-
 @spread
 def ood(
     inside: Scores,
@@ -115,7 +107,7 @@ def ood(
     progress: Progress | None = None,
     **how: Unpack[How],
 ) -> Result:
-    """How well confidence (Hendrycks and Gimpel 2017), entropy, energy (Liu et al. 2020), max_logit tell rows outside.
+    """Detect rows outside by confidence (Hendrycks and Gimpel 2017), entropy, energy (Liu et al. 2020) or max_logit.
 
     >>> sure, unsure = logits[:500], logits[500:] / 3
     >>> found = calibcli.ood(sure, unsure)
@@ -173,23 +165,23 @@ def ood(
 
 
 def _paired(first: OodScores, second: OodScores, names: Sequence[str]) -> tuple[OodScores, OodScores, list[str]]:
-    """Both models on the rows that they share, in the order of the first; and how they were paired.
+    """Pair the rows of two models, in the order of the first; also return notes on how they were paired.
 
     Raises:
-        InputError: the rows cannot be told to be the same.
+        InputError: the rows cannot be paired.
     """
-    sides, said = [], []
+    sides, notes = [], []
     for a, b in zip(first.files, second.files, strict=True):
         pairing = pair(keys(b), keys(a), (b.source, a.source))
         if isinstance(pairing, Unpaired):
             raise InputError(f"{b.source} and {a.source} do not pair: {pairing.problem}", pairing.fix)
         by_id = a.ids is not None and b.ids is not None
         labelled = bool(a.facts.get("labelled") and b.facts.get("labelled"))
-        said.append(
+        notes.append(
             f"{b.source} and {a.source}: rows paired by "
             + ("id" if by_id else "position" + (", their label sequence is the same" if labelled else ""))
         )
         order = np.argsort(pairing.base, kind="stable")
         sides.append((a.take(pairing.base[order]), b.take(pairing.new[order])) if by_id else (a, b))
     (a, b), (c, d) = sides
-    return OodScores(names[0], a, c), OodScores(names[1], b, d), said
+    return OodScores(names[0], a, c), OodScores(names[1], b, d), notes

@@ -29,7 +29,7 @@ from calibcli.scores.from_arrays import How
 from calibcli.scores.predictions import Predictions, Progress
 
 __all__ = ["apply", "fit_scaler", "load_scaler", "save_scaler", "scale"]
-APPLIED = Screen(hidden=("written", "n", "classes"))  # the sentence says it
+APPLIED = Screen(hidden=("written", "n", "classes"))  # the headline has them
 
 
 @spread
@@ -156,9 +156,9 @@ def scale(
     )
 
 
-def _one_to_fit_on(files: Sequence[Path], told: Any) -> None:
-    """Refuse two files where nothing tells whether the second one is another part or for the test."""
-    if len(files) > 1 and not told:
+def _one_to_fit_on(files: Sequence[Path], settled: Any) -> None:
+    """Refuse several files if nothing says whether they are parts, or the second one is to test on."""
+    if len(files) > 1 and not settled:
         one, two = (shlex.quote(str(file)) for file in files[:2])
         problem = f"{len(files)} files: one to fit on and one to test on, or parts of one data set?"
         fix = f"to test on the second: calib scale {one} --test {two}; parts: --shards; tasks: --tasks"
@@ -175,7 +175,7 @@ def _scale_labels(
     save: Path | None,
     progress: Progress | None,
 ) -> Result:
-    """A map for each label of a multi-label problem."""
+    """Fit a map for each label of a multi-label problem."""
     if save is not None:
         per_label.may_save(save)
     parts = of_each_label(scores, labels, how, progress)
@@ -212,9 +212,9 @@ def apply(
     progress: Progress | None = None,
     **how: Unpack[How],
 ) -> Result:
-    """Write calibrated scores of rows of any number, which stream through in blocks.
+    """Write calibrated scores of any number of rows, block by block.
 
-    Of an array in memory, `fit.predict_proba(scores)` and `load_scaler(path).predict_proba(scores)` do as much.
+    For an array in memory, `fit.predict_proba(scores)` and `load_scaler(path).predict_proba(scores)` do the same.
     The map is that of its method (`calib list methods`).
 
     >>> import numpy as np, tempfile
@@ -266,7 +266,7 @@ def apply(
 
 
 def _rows(scaler: Scaler, scores: Scores, labels: Any, how: How, progress: Progress | None) -> Predictions:
-    """The rows to map; columns named as the classes of the map are the scores where nothing else tells."""
+    """Read the rows to map; if no scores are found, columns with the names of the map's classes are the scores."""
     try:
         return given(apply, scores, labels, how, progress, need_labels=False)
     except InputError as error:
@@ -279,7 +279,7 @@ def _rows(scaler: Scaler, scores: Scores, labels: Any, how: How, progress: Progr
 
 
 def opened(calibrator: str | Path | Scaler | Fit, labels: bool = False) -> tuple[Scaler, list[dict[str, str]]]:
-    """A calibrator, and the file that it is in, where it is in one; with `labels` a folder is those of labels."""
+    """Load a calibrator; also return path and sha256 of its file. With `labels`, a folder holds one for each label."""
     if labels and isinstance(calibrator, str | Path) and os.path.isdir(calibrator):
         return calibrators.LabelCalibrators.of(load_labels(Path(calibrator))), [{"path": os.fspath(calibrator)}]
     if isinstance(calibrator, str | Path):
@@ -289,15 +289,13 @@ def opened(calibrator: str | Path | Scaler | Fit, labels: bool = False) -> tuple
 
 
 def _remarks(scaler: Scaler, rows: Predictions, raised: int, dtype: str) -> Iterator[str]:
-    """What a reader of the written file should know."""
+    """Yield the notes about the file that is written."""
     if scaler.classes and rows.classes is None:
         names = ", ".join(scaler.classes[:4]) + (", ..." if scaler.k > 4 else "")
-        yield f"the calibrator was fitted on classes with names ({names}), these have none: taken to be in that order"
+        yield f"the calibrator has class names ({names}), these rows have none; they are assumed to be in that order"
     if raised:
-        yield (
-            f"{raised:,} rows hold probabilities too small for {dtype}: the smallest number stands in "
-            "for them; --as logits keeps them"
-        )
+        small = f"{raised:,} rows hold probabilities too small for {dtype}, which were raised to its smallest number"
+        yield f"{small}; --as logits keeps them"
 
 
 def _apply_labels(
@@ -314,33 +312,33 @@ def _apply_labels(
     path = known_suffix(Path(target), (".npz", ".npy"), "scores of labels")
     claim(path)
     reading(folder)
-    made = load_labels(Path(folder))
+    maps = load_labels(Path(folder))
     parts = from_arrays.read(scores, progress=progress, **{**how, "need_labels": False})
-    check_labels([*parts], [*made])
+    check_labels([*parts], [*maps])
     rows = list(parts.values())
     first = rows[0]
     if any(p.n != first.n for p in rows):
         raise InputError("rows were dropped that some labels have", "leave --drop-nonfinite out")
-    found = np.stack([_column(s, p, kind_out) for s, p in zip(made.values(), rows, strict=True)], axis=1).astype(dtype)
-    beside: dict[str, Any] = {"classes": np.array([*made])}
+    mapped = np.stack([_column(s, p, kind_out) for s, p in zip(maps.values(), rows, strict=True)], axis=1).astype(dtype)
+    beside: dict[str, Any] = {"classes": np.array([*maps])}
     if first.facts.get("labelled", True):
         beside["labels"] = np.stack([p.labels for p in rows], axis=1)
     beside |= {name: a for name, a in (("ids", first.ids), ("weights", first.weights)) if a is not None}
     with atomic(path) as temporary, array_file(
-        temporary, path.suffix, kind_out, (first.n, len(made)), np.dtype(dtype), beside
+        temporary, path.suffix, kind_out, (first.n, len(maps)), np.dtype(dtype), beside
     ) as file:  # fmt: skip
-        put(file, found, np.dtype(dtype))
-    spec = next(iter(made.values())).spec
+        put(file, mapped, np.dtype(dtype))
+    spec = next(iter(maps.values())).spec
     files = [{"path": str(one), "sha256": sha256(one)} for one in sorted(Path(folder).glob("*.safetensors"))]
-    said = f"{first.n:,} rows of {len(made)} labels, {kind_out}, {dtype}"
+    written = f"{first.n:,} rows of {len(maps)} labels, {kind_out}, {dtype}"
     return headlines.headed(
         Result(
             command="apply",
             notes=first.notes,
             facts={
-                "headline": f"Wrote {said}, by the method {spec} of each label.",
+                "headline": f"Wrote {written}, by the method {spec} of each label.",
                 "method": spec,
-                "written": said,
+                "written": written,
                 "n": first.n,
             },
             artefacts={"scores": str(path)},
@@ -351,7 +349,7 @@ def _apply_labels(
 
 
 def _column(scaler: Scaler, rows: Predictions, kind_out: str) -> Any:
-    """(N,) probability or log-odds of a label."""
+    """Compute the probabilities or log-odds (N,) of a label."""
     check_classes(scaler, rows)
     log_p = scaler.map(rows.logits)
     return np.exp(log_p[:, 1]) if kind_out == "probabilities" else log_p[:, 1] - log_p[:, 0]

@@ -30,9 +30,7 @@ from calibcli.scores.predictions import Predictions, Progress
 from calibcli.watch.session import Terms, WatchSession
 from calibcli.watch.state_file import load, locked
 
-# Judge and compare, from Python.
-
-__all__ = ["Limits", "check", "compare", "plan", "rules"]
+__all__ = ["Limits", "Watch", "check", "compare", "plan", "report", "rules"]
 
 Limits = Mapping[str, float] | tuple[str, ...]
 """Limits by metric, or as the command line and a configuration write them, `("ece=0.05",)`."""
@@ -63,10 +61,10 @@ def check(
     progress: Progress | None = None,
     **how: Unpack[How],
 ) -> Result:
-    """The release gate: PASS, FAIL or INCONCLUSIVE for each limit, in `result.checks`.
+    """Judge limits on metrics, as a release gate: PASS, FAIL or INCONCLUSIVE for each, in `result.checks`.
 
-    The result as a whole: `.passed`, `.verdict`, `.exit_code` and `.raise_if_failed()`. Numbers and their
-    bounds are those of the metrics, in their units (`calib list metrics`).
+    The result as a whole has `.passed`, `.verdict`, `.exit_code` and `.raise_if_failed()`. Numbers and their bounds
+    are those of the metrics, in their units (`calib list metrics`).
 
     >>> [c.outcome for c in check([[9.0, 0.0]] * 400, [0] * 400, max={"ece": 0.5}, min={"accuracy": 0.9}).checks]
     ['pass', 'pass']
@@ -74,18 +72,18 @@ def check(
     Args:
         scores, labels, how: as for `measure`, or a result and its .json; None leaves the input to `config`.
         max, min: limits by metric: `max={"ece": 0.05}`. With `by`, of every slice as well.
-        baseline: earlier result (with kept rows) or scores.  margin: loss against it allowed, by metric.
-        scope: of a result, the numbers of: `before`, `after`, ...
-        min_n: rows below which a gate is NOT RUN [200].  on_inconclusive: `fail` or `warn` [fail].
+        baseline: scores, or an earlier result with kept rows.  margin: largest allowed loss against it, by metric.
+        scope: judge the numbers of a result with this scope, such as `before` or `after`.
+        min_n: fewest rows; a rule with fewer is NOT RUN [200].  on_inconclusive: `fail` or `warn` [fail].
         alpha: error probability of each bound [0.05].  bins: of binned metrics [15].  bounds: of ece [sharp].
-        config: a calib.toml; its rules and settings hold where nothing is said here.
-        fitted_on: what the calibrator was fitted on: must not overlap the input.
-        keep_rows: keep per-row values in the result, as a later baseline.  judge: False applies no rule at all.
-        diagram: give the rules, and of scores the reliability diagram, in `plots`.
-        seed: of what is random.  progress: called with (fraction, text).
+        config: a calib.toml; arguments override its rules and settings.
+        fitted_on: the scores that the calibrator was fitted on; they must not share rows with the input.
+        keep_rows: keep per-row values in the result, as a later baseline.  judge: False applies no rules.
+        diagram: add the rules, and for scores the reliability diagram, to `plots`.
+        seed: random seed.  progress: called with (fraction, text).
 
     Raises:
-        InputError: an input that is refused.  UsageError: a rule without a meaning.
+        InputError: an input is refused.  UsageError: a rule is invalid.
     """
     request = Request(
         max=rules(max),
@@ -126,7 +124,7 @@ def compare(
     names: Sequence[str] | None = None,
     **how: Unpack[How],
 ) -> Result:
-    """Differences of every metric to the first model, with intervals, and which of them are real.
+    """Compare models: differences of every metric to the first one, with intervals, and which of them are real.
 
     >>> a = [[2.0, 0.0], [0.0, 1.0], [3.0, 0.0], [0.0, 1.0]]
     >>> from calibcli.scores.from_arrays import of_arrays
@@ -170,10 +168,10 @@ def compare(
         raise TypeError("a model to compare is its predictions or a file: calibcli.from_arrays(scores, labels) of each")
     if all(isinstance(one, Predictions) for one in inputs):
         given(compare, cast(Predictions, first), None, how)  # refuses what is said of files where there are none
-    found = [one if isinstance(one, Predictions) else given(compare, one, None, how, whole=True) for one in inputs]  # type: ignore[arg-type]
-    files = [entry for predictions in found for entry in recorded_outputs.provenance(predictions)]
+    models = [one if isinstance(one, Predictions) else given(compare, one, None, how, whole=True) for one in inputs]  # type: ignore[arg-type]
+    files = [entry for predictions in models for entry in recorded_outputs.provenance(predictions)]
     chosen = [metrics] if isinstance(metrics, str) else list(metrics or ())
-    result = comparing.scores(found, named, chosen or None, alpha)
+    result = comparing.scores(models, named, chosen or None, alpha)
     return dataclasses.replace(headlines.headed(result), provenance={"inputs": files, "seed": 0})
 
 
@@ -196,7 +194,7 @@ def plan(
     progress: Progress | None = None,
     **how: Unpack[How],
 ) -> Result:
-    """Say how many rows a gate needs to PASS a good model, or to FAIL a bad one, with a stated chance.
+    """Compute how many rows a gate needs to PASS a good model, or to FAIL a bad one, with a given probability.
 
     Ours: the chance of each verdict over n, with the bounds of `check` (`calib list metrics` has their sources).
 
@@ -253,7 +251,7 @@ def plan(
 
 
 def rules(limits: Any) -> tuple[str, ...]:
-    """Limits as the command line writes them."""
+    """Write limits as the command line has them."""
     if isinstance(limits, tuple):
         return limits
     if not isinstance(limits, Mapping | None):
@@ -262,7 +260,7 @@ def rules(limits: Any) -> tuple[str, ...]:
 
 
 def file_of(baseline: Any) -> str:
-    """The path of a baseline; "" where there is none."""
+    """Return the path of a baseline; "" if there is none."""
     if baseline is not None and not isinstance(baseline, str | Path):
         raise TypeError(
             f"a baseline is {type(baseline).__name__}: pass the file of its scores, or of an earlier result"
@@ -270,14 +268,11 @@ def file_of(baseline: Any) -> str:
     return str(baseline or "")
 
 
-# Watch a model night by night, from Python.
-
-
-__all__ = ["Watch"]
+# Watch a model night by night.
 
 
 class Watch:
-    """A gate that may be looked at every night: all looks together are wrong with probability alpha at the most.
+    """A gate that can be evaluated every night: the probability that any evaluation is wrong is at most alpha.
 
     Each claim is a bet whose wealth is an e-process (Ville 1939; Waudby-Smith and Ramdas 2024).
 
@@ -286,17 +281,17 @@ class Watch:
     'pass'
 
     Args:
-        path: of the state, a .json file; None keeps it in memory. It need not be there yet.
-        max, min, margin: limits by metric, `max={"ece": 0.03}`, fixed when the state is made; `margin` is what may be
-            lost against a baseline. Of a state that is there they may be left out.
-        alpha: error probability of each claim, over all looks [0.05].  per_year: of a drift alarm, in a year
-            and in all years together [0.05].
-        nll_cap: nats that a row counts for at the most [10].  bins: of ece [15].
-        config: a calib.toml with the rules.  name: of the model; rows of another one are refused.
-        restart: begin anew, and keep the state that is there beside it.
+        path: of the state, a .json file that need not exist yet; None keeps the state in memory.
+        max, min, margin: limits by metric, `max={"ece": 0.03}`, fixed when the state is created; `margin` is the
+            largest allowed loss against a baseline. They may be left out if the state exists.
+        alpha: error probability of each claim, over all evaluations [0.05].  per_year: of a false drift alarm, in one
+            year and in all years together [0.05].
+        nll_cap: cap on the loss of a row, in nats [10].  bins: of ece [15].
+        config: a calib.toml with the rules.  name: of the model; rows of another model are refused.
+        restart: start a new state, and keep the existing one beside it.
 
     Raises:
-        InputError: a file that is no state, or that something else has changed.
+        InputError: the file is not a state, or was changed by something else.
     """
 
     @in_python
@@ -393,7 +388,7 @@ class Watch:
         return self._kept(lambda keeper: keeper.merge(state, name), {})
 
     def result(self) -> Result:
-        """What the state knows: a check for each rule and slice, its evidence, the nights, and their picture.
+        """Return the result of the state: a check for each rule and slice, its evidence, the nights, and their plot.
 
         >>> watch = calibcli.Watch(min={"accuracy": 0.85})
         >>> watch.update(logits, labels).verdict == watch.result().verdict
@@ -405,7 +400,7 @@ class Watch:
         return self._keeper.result()
 
     def _kept(self, change: Callable[[WatchSession], None], reading: dict[str, Any]) -> Result:
-        """After a change of the state that its file holds now, and writing it."""
+        """Read the state from its file again, change it, write it, and return the result."""
         path = self._keeper.path
         with contextlib.nullcontext() if path is None else locked(path):
             if path is not None and os.path.exists(path) and not self._keeper.aside:
@@ -417,27 +412,24 @@ class Watch:
         return self.result()
 
 
-# Several results as one, from Python.
-
-
-__all__ = ["report"]
+# Combine several results in one report.
 
 COMPARED = ("metrics", "scale", "curvature", "fit")
-"""Commands whose results are set side by side."""
+"""Commands whose results a report compares."""
 
 
 def report(*results: Result | str | Path, names: Sequence[str] | None = None) -> Result:
-    """Results of any commands as one: `report(a, b).write("report.html")` is a page of all of them.
+    """Combine results of any commands: `report(a, b).write("report.html")` writes a page of all of them.
 
-    Those of the same command are compared too, as independent, each number in its unit. Ours: what is compared.
+    Results of the same command are also compared, as independent, each number in its unit. Ours: what is compared.
 
     >>> found = [calibcli.measure(logits, labels, "ece"), calibcli.check(logits, labels, max={"ece": 0.1})]
     >>> [row[:3] for row in report(*found, names=["test", "gate"]).tables[0].rows]
     [['test', 'metrics', ''], ['gate', 'check', 'pass']]
 
     Args:
-        results: results, or .json files of them; of a report, those that it holds.
-        names: one for each; by default that of the file.
+        results: results, or their .json files; a report stands for the results in it.
+        names: one for each; by default that of its file.
 
     Returns:
         A table of the results, with each of them whole in `facts["results"]`.
@@ -451,16 +443,16 @@ def report(*results: Result | str | Path, names: Sequence[str] | None = None) ->
     named = list(names or _names(results))
     if len(named) != len(results):
         raise UsageError(f"{len(results)} results, {len(named)} names", "name each result")
-    found = [
+    pairs = [
         pair
         for name, (one, _) in zip(named, read, strict=True)
         for pair in results_of(one, name)  # but for what a report found by comparing
         if pair[1] is one or not by_report(pair[1])
     ]
-    compared, notes = _compared(found)
-    verdicts = [one.verdict for _, one in found if one.verdict]
+    compared, notes = _compared(pairs)
+    verdicts = [one.verdict for _, one in pairs if one.verdict]
     rows: list[list[Cell]] = [
-        [name, one.command, one.verdict or "", str(one.facts.get(FACT) or "")] for name, one in found
+        [name, one.command, one.verdict or "", str(one.facts.get(FACT) or "")] for name, one in pairs
     ]
     return Result(
         command="report",
@@ -469,19 +461,19 @@ def report(*results: Result | str | Path, names: Sequence[str] | None = None) ->
         ],
         notes=notes,
         facts={
-            FACT: _headline(found),
+            FACT: _headline(pairs),
             **({"verdict": next(o for o in WORST_FIRST if o in verdicts)} if verdicts else {}),
-            "results": [{"name": name, "result": json.loads(one.to_json())} for name, one in [*found, *compared]],
+            "results": [{"name": name, "result": json.loads(one.to_json())} for name, one in [*pairs, *compared]],
         },
         provenance={"inputs": [entry for _, entry in read if entry]},
     )
 
 
-def _headline(held: Sequence[tuple[str, Result]]) -> str:
-    judged = [(name, one.verdict) for name, one in held if one.verdict]
-    count = f"{len(held)} result{'s' * (len(held) != 1)}"
+def _headline(results: Sequence[tuple[str, Result]]) -> str:
+    judged = [(name, one.verdict) for name, one in results if one.verdict]
+    count = f"{len(results)} result{'s' * (len(results) != 1)}"
     if not judged:
-        names = listed((f"{one.command} of {name}" for name, one in held), 5)
+        names = listed((f"{one.command} of {name}" for name, one in results), 5)
         return f"{count}: {names}. No gate is among them, so there is no verdict."
     failed = [f"{name} ({str(verdict).replace('_', ' ')})" for name, verdict in judged if verdict != "pass"]
     some = ", ".join(failed[:5]) + (f" and {len(failed) - 5} more" if len(failed) > 5 else "")
@@ -490,7 +482,7 @@ def _headline(held: Sequence[tuple[str, Result]]) -> str:
 
 
 def _names(results: Sequence[Any]) -> list[str]:
-    """File names without what they share; the command and a number of what has none."""
+    """Name results by their file, without shared folders; a result without a file by its command and number."""
     texts = [str(r) if not isinstance(r, Result) else f"{r.command} {i}" for i, r in enumerate(results, 1)]
     stems = [text.rsplit("/", 1)[-1].removesuffix(".json") for text in texts]
     if len(set(stems)) == len(stems):
@@ -499,25 +491,25 @@ def _names(results: Sequence[Any]) -> list[str]:
     return [text.removeprefix(f"{shared}/").removesuffix(".json") for text in texts]
 
 
-def _compared(held: Sequence[tuple[str, Result]]) -> tuple[list[tuple[str, Result]], list[str]]:
-    """The differences between the results of each command, and why some have none."""
+def _compared(results: Sequence[tuple[str, Result]]) -> tuple[list[tuple[str, Result]], list[str]]:
+    """Compare the results of each command; also return notes on those that cannot be compared."""
     from calibcli.gate import compare as comparing
 
-    found, notes = [], []
+    comparisons, notes = [], []
     for command in COMPARED:
-        same = [(name, _fixed(one)) for name, one in held if one.command == command]
+        same = [(name, _fixed(one)) for name, one in results if one.command == command]
         if len(same) < 2:
             continue
         try:
-            made = comparing.results([one for _, one in same], [name for name, _ in same])
+            comparison = comparing.results([one for _, one in same], [name for name, _ in same])
         except InputError as error:
             notes.append(f"results of {command} are not compared: {error.problem}")
             continue
-        found.append((f"Comparison of {command}", headed(made)))
-    return found, notes
+        comparisons.append((f"Comparison of {command}", headed(comparison)))
+    return comparisons, notes
 
 
 def _fixed(result: Result) -> Result:
-    """Of a fit what it fitted, and what came after: before is what `metrics` compares."""
+    """Drop the numbers before calibration from a result of `scale`: results of `metrics` compare these."""
     left = [e for e in result.estimates if e.scope not in ("before", CHANGE)]
     return dataclasses.replace(result, estimates=left) if result.command == "scale" else result

@@ -1,4 +1,4 @@
-"""Inspect a file, from Python: what it would be read as, and why."""
+"""Inspect a file, from Python: how it would be read, and why."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from calibcli.scores.from_arrays import How
 from calibcli.scores.predictions import Predictions, Progress, words
 from calibcli.scores.reading_options import Reading
 
-# What a file would be read as, and why, as a Result: recorded outputs in full, anything else by name.
+__all__ = ["inspect"]
 
 SHOWN = 20  # classes listed in the table
 USED = "metrics, scale, apply, check, compare, plan, slices, watch, ood"  # commands that take labelled rows
-SCREEN = Screen(hidden=("used_by",))  # the sentence says it
+SCREEN = Screen(hidden=("used_by",))  # the headline has it
 
 
 def inspect_outputs(
     paths: Sequence[str | Path], reading: Mapping[str, Any], progress: Progress | None = None
 ) -> tuple[Result, list[dict[str, Any]]]:
-    """Read the files as every command would, and say what was found; also path and sha256 of each.
+    """Read the files as every command would and describe them; also return path and sha256 of each.
 
     Raises:
         InputError, UsageError: as `recorded.read` and `multilabel.read`.
     """
-    how = {name: value for name, value in reading.items() if name != "multilabel"}
+    options = {name: value for name, value in reading.items() if name != "multilabel"}
     single: str | Path | Sequence[str | Path] = paths[0] if len(paths) == 1 else paths
-    wanted = Reading(**{**how, "need_labels": False})
+    wanted = Reading(**{**options, "need_labels": False})
     sources = recorded_outputs.open_all(single, wanted)
     contents = []
     for source in sources:
@@ -67,26 +67,26 @@ def inspect_outputs(
         from calibcli.scores.from_arrays import split
 
         labels = split(contents, sources, wanted, progress)
-        found = next(iter(labels.values()))
-        result = outputs(found, contents[0])
+        predictions = next(iter(labels.values()))
+        result = outputs(predictions, contents[0])
         rows: list[list[Any]] = [[name, int(p.labels.sum()), p.n] for name, p in labels.items()]
         table = Table(name="labels", columns=["label", "positive", "rows"], rows=rows, title="Labels, each binary")
         facts = {**result.facts, "labels": len(labels), "classes": list(labels)}
         result = dataclasses.replace(result, tables=[result.tables[0], table], facts=facts)
     else:
-        found = recorded_outputs.predictions(contents, sources, wanted, progress)
-        result = outputs(found, contents[0])
-    return result, recorded_outputs.provenance(found)
+        predictions = recorded_outputs.predictions(contents, sources, wanted, progress)
+        result = outputs(predictions, contents[0])
+    return result, recorded_outputs.provenance(predictions)
 
 
 def _calibrator(source: Source) -> Result:
-    """What a calibrator does, its parameters, and where it was fitted.
+    """Describe a calibrator: what it does, its parameters, and where it was fitted.
 
     Raises:
-        InputError: it is damaged.
+        InputError: the file is damaged.
     """
     scaler = calibrators.load(source.path)
-    about, tables = store.shown(scaler.parameters, scaler.classes, scaler.k)
+    shown, tables = store.shown(scaler.parameters, scaler.classes, scaler.k)
     fit = scaler.metadata
     facts = {
         "what": other_files.CALIBRATOR,
@@ -94,26 +94,26 @@ def _calibrator(source: Source) -> Result:
         "takes": f"{words(scaler.kind)} ({'n' if scaler.columns == 1 else f'n, {scaler.columns}'})",
         "classes": list(scaler.classes) if scaler.classes else scaler.k,
         "keeps predicted classes": scaler.preserves_accuracy,
-        **about,
+        **shown,
         "fitted on": f"{fit.get('n', '?')} rows of {fit.get('source') or '?'}",
         "sha256": fit.get("sha256"),
         "version": fit.get("version"),
         "used_by": "apply (first argument)",
     }
-    found = ({key: e[key] for key in fitting.KEPT if key in e} for e in fit.get("estimates", ()))
-    estimates = [Estimate(**e) for e in found]
+    kept = ({key: e[key] for key in fitting.KEPT if key in e} for e in fit.get("estimates", ()))
+    estimates = [Estimate(**e) for e in kept]
     return Result(command="inspect", estimates=estimates, tables=tables, facts=facts, screen=SCREEN)
 
 
-def outputs(found: Predictions, contents: FileContents) -> Result:
-    """The Result for recorded outputs."""
-    facts = found.facts
+def outputs(predictions: Predictions, contents: FileContents) -> Result:
+    """Describe recorded outputs."""
+    facts = predictions.facts
     roles = {facts["labels"]: "labels", facts["scores"]: f"scores: {facts['kind']}"}
     rows = [(name, shape_text(array), roles.get(name, "")) for name, array in contents.arrays.items()]
     tables = [Table(name="arrays", columns=["array", "shape and type", "read as"], rows=rows, title="In the file")]
-    notes = list(found.notes)
+    notes = list(predictions.notes)
     if facts["labelled"]:
-        tables.append(_classes(found))
+        tables.append(_classes(predictions))
     else:
         notes.append("no labels found: metrics need them, apply does not (--labels KEY or FILE)")
     return Result(
@@ -123,13 +123,13 @@ def outputs(found: Predictions, contents: FileContents) -> Result:
         facts={
             "what": "recorded outputs",
             "format": facts["format"],
-            "rows": found.n,
+            "rows": predictions.n,
             **({"tasks": len(facts["tasks"])} if "tasks" in facts else {}),
-            **found.problem,
+            **predictions.problem,
             "why": facts["why"],
             **facts.get("evaluation", {}),
-            "class_names": list(found.classes) if found.classes else None,
-            "ids": None if found.ids is None else distinct(found.ids),
+            "class_names": list(predictions.classes) if predictions.classes else None,
+            "ids": None if predictions.ids is None else distinct(predictions.ids),
             "repeated_rows": facts["repeated_rows"],
             "used_by": USED if facts["labelled"] else f"apply, ood; with --labels FILE also {USED}",
         },
@@ -137,14 +137,14 @@ def outputs(found: Predictions, contents: FileContents) -> Result:
     )
 
 
-def _classes(found: Predictions) -> Table:
-    counts = {int(c): rows for c, rows in found.facts["class_rows"].items()}
+def _classes(predictions: Predictions) -> Table:
+    counts = {int(c): rows for c, rows in predictions.facts["class_rows"].items()}
     order = sorted(counts, key=lambda c: -counts[c])
     total = sum(counts.values())
-    names: Sequence[str | None] = found.classes or [None] * found.k
+    names: Sequence[str | None] = predictions.classes or [None] * predictions.k
     rows = [[c, names[c], counts[c], counts[c] / total] for c in sorted(order[:SHOWN])]
-    absent = found.k - len(counts)
-    title = f"Labels: {total:,} rows, {len(counts)} of {found.k} classes present"
+    absent = predictions.k - len(counts)
+    title = f"Labels: {total:,} rows, {len(counts)} of {predictions.k} classes present"
     title += f", the {SHOWN} most frequent" if len(order) > SHOWN else ""
     return Table(
         name="labels",
@@ -154,31 +154,31 @@ def _classes(found: Predictions) -> Table:
     )
 
 
-# Models and data sets that consist of more than one file, lie in an archive or are graphs, as `inspect` names them:
-# nothing is loaded that a description does not need, and nothing is run.
+# Models and data sets in folders and archives, and graphs. They are recognised without running anything, and only what
+# a description needs is loaded.
 
 
 def of(given: Path) -> Result | None:
-    """What a folder, a published data set (or a split: `folder#test`), a graph, an adapter, or a file of weights beside
-    its `config.json` is; None of what else `inspect` knows.
+    """Describe a folder, a published data set (or a split: `folder#test`), a graph, an adapter, or a file of weights
+    beside its `config.json`; None for anything else.
 
     Raises:
-        InputError: a folder of neither a model nor a data set, or one whose description is damaged.
+        InputError: a folder holds neither a model nor a data set, or its description is damaged.
     """
     path, split = parted(str(given))
     inside = os.path.isdir(path)
     beside = (path if inside else path.parent) / "config.json"
     model = beside.is_file() and (inside or path.name.startswith(("model.", "pytorch_")))
     if inside and (path / locations.STATE).is_file():
-        return None  # recorded outputs, or rows: what lies in its tables tells
+        return None  # recorded outputs or a data set: its tables decide
     if (inside and not model) or path.name.lower().endswith(DOWNLOADED):
         from calibcli.networks.dataset import downloads
 
-        held = not inside or any(part.suffix in (".safetensors", ".bin") for part in path.iterdir())
-        if downloads.of(path) or not held:
+        weights = any(part.suffix in (".safetensors", ".bin") for part in path.iterdir()) if inside else False
+        if downloads.of(path) or (inside and not weights):
             facts, notes, sha256 = _data(path, split)
             used_by = f"curvature, logits, fit (as --data {given.name})"
-            return _told(given, sha256, "a data set", used_by, facts, notes)
+            return _described(given, sha256, "a data set", used_by, facts, notes)
     weights = path.name.startswith("adapter_model.")
     if split or not (model or weights or path.suffix == ".onnx" or inside):
         return None
@@ -187,81 +187,79 @@ def of(given: Path) -> Result | None:
     if folder := adapter(path):
         return _adapter(path, folder)
     if not (model or path.suffix == ".onnx"):
-        return None  # weights that do not say what they are of
+        return None  # weights without a description of their model
     home, sha256 = beside.parent, fingerprint(path)
     problem = f"{beside} is not understood"
     with refusing(FAILURES, lambda error: f"{problem} ({type(error).__name__}: {str(error)[:80]})", "check it"):
-        about, notes = _folder(home) if beside.is_file() else ({}, [])
+        description, notes = _folder(home) if beside.is_file() else ({}, [])
     if path.suffix == ".onnx":
         from calibcli.networks.checkpoint import containers
 
         facts = containers.description(path)
-        facts |= {key: about[key] for key in ("classes", "called", "class_names", "pictures", "texts") if key in about}
-        return _told(path, sha256, "an ONNX graph", "logits", facts, notes)
-    facts = {**about, **_weights([file for file in members(path) if file.suffix != ".json"])}
-    used_by = "none: its outputs are no logits of classes" if notes else "logits, curvature, fit"
-    return _told(path, sha256, facts.pop("what"), used_by, facts, notes)
+        shown = ("classes", "called", "class_names", "pictures", "texts")
+        facts |= {key: description[key] for key in shown if key in description}
+        return _described(path, sha256, "an ONNX graph", "logits", facts, notes)
+    facts = {**description, **_weights([file for file in members(path) if file.suffix != ".json"])}
+    used_by = "none: its outputs are not logits of classes" if notes else "logits, curvature, fit"
+    return _described(path, sha256, facts.pop("what"), used_by, facts, notes)
 
 
-def _told(path: Path, sha256: str, what: str, used_by: str, facts: dict[str, Any], notes: list[str]) -> Result:
+def _described(path: Path, sha256: str, kind: str, used_by: str, facts: dict[str, Any], notes: list[str]) -> Result:
     inputs = [{"path": str(path), "sha256": sha256}]
-    facts = {"what": what, "used_by": used_by, **facts}
-    hidden = Screen(hidden=("used_by",))  # the sentence says it
-    return Result(command="inspect", facts=facts, notes=notes, provenance={"inputs": inputs}, screen=hidden)
+    facts = {"what": kind, "used_by": used_by, **facts}
+    return Result(command="inspect", facts=facts, notes=notes, provenance={"inputs": inputs}, screen=SCREEN)
 
 
 def _adapter(path: Path, folder: Path) -> Result:
-    """What peft saves of a model that was tuned: a change to the weights of another."""
+    """Describe an adapter, which peft saves: a change to the weights of another model."""
     from calibcli.networks.checkpoint import processor
     from calibcli.networks.checkpoint.loading import MERGE, fingerprint, members
 
-    about = processor.read_json(folder / "adapter_config.json")
+    config = processor.read_json(folder / "adapter_config.json")
     facts = {
-        "changes": about.get("base_model_name_or_path"),
-        "kind": about.get("peft_type"),
+        "changes": config.get("base_model_name_or_path"),
+        "kind": config.get("peft_type"),
         **_weights(members(folder)),
     }
-    used_by = "none: it changes a model that lies elsewhere"
-    return _told(path, fingerprint(folder), "an adapter of peft", used_by, facts, [MERGE])
+    used_by = "none: it changes a model that is stored elsewhere"
+    return _described(path, fingerprint(folder), "an adapter of peft", used_by, facts, [MERGE])
 
 
 def _folder(home: Path) -> tuple[dict[str, Any], list[str]]:
-    """What `config.json` and its neighbours say of a model."""
+    """Describe a model by its `config.json` and the files beside it; also return notes."""
     from calibcli.networks.checkpoint import huggingface, processor
 
     timm = processor.timm_config(home)
     if timm:
         names = timm.get("label_names") or timm.get("pretrained_cfg", {}).get("label_names")
-        about: dict[str, Any] = {"what": "a timm model", "architecture": f"timm:{timm['architecture']}"}
+        model: dict[str, Any] = {"what": "a timm model", "architecture": f"timm:{timm['architecture']}"}
         classes = _class_names(list(map(str, names or ())) or None, timm.get("num_classes"))
-        return {**about, **classes, "pictures": _pictures(home)}, []
+        return {**model, **classes, "pictures": _pictures(home)}, []
     config = processor.read_json(home / "config.json")
     names = config.get("id2label")
     head = next(iter(config.get("architectures") or [""]))
-    about = {"what": "a Hugging Face model", "architecture": head or config.get("model_type")}
+    model = {"what": "a Hugging Face model", "architecture": head or config.get("model_type")}
     notes = []
     if not str(head).endswith(huggingface.HEADS):
         notes.append(f"'{head or 'a model without a head'}' is no classifier: calib does not load it")
     if config.get("problem_type") in ("multi_label_classification", "regression"):
-        notes.append(
-            f"problem_type {config['problem_type']}: its outputs are no logits of classes that exclude each other"
-        )
+        notes.append(f"problem_type {config['problem_type']}: its outputs are not logits of mutually exclusive classes")
     labels = [str(names[key]) for key in sorted(names, key=int)] if isinstance(names, dict) and names else None
     named = labels and not all(label == f"LABEL_{i}" for i, label in enumerate(labels))
     number = len(labels or ()) or config.get("num_labels", 2)
-    found: dict[str, Any] = {**about, **_class_names(labels if named else None, number)}
+    facts: dict[str, Any] = {**model, **_class_names(labels if named else None, number)}
     if processor.description(home):
-        found["pictures"] = _pictures(home)
+        facts["pictures"] = _pictures(home)
     tokenizer = processor.read_json(home / "tokenizer_config.json")
     if tokenizer or any((home / name).is_file() for name in huggingface.TOKENIZERS):
         longest = tokenizer.get("model_max_length")
         limit = f", at most {int(longest)} tokens" if isinstance(longest, int | float) and longest < 1 << 20 else ""
-        found["texts"] = f"{tokenizer.get('tokenizer_class') or 'a tokenizer'}{limit}"
-    return found, notes
+        facts["texts"] = f"{tokenizer.get('tokenizer_class') or 'a tokenizer'}{limit}"
+    return facts, notes
 
 
 def _class_names(names: list[str] | None, number: Any) -> dict[str, Any]:
-    """How many, and what they are called, for people as far as a line goes."""
+    """Return the number of classes and their names, those shown to people limited to one line."""
     if not names:
         return {"classes": number}
     shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
@@ -269,30 +267,30 @@ def _class_names(names: list[str] | None, number: Any) -> dict[str, Any]:
 
 
 def _pictures(home: Path) -> str:
-    """How pictures are prepared, in words."""
+    """Describe in words how pictures are prepared."""
     from calibcli.networks.checkpoint import processor
 
     try:
-        found = processor.of_folder(home)
+        preprocess = processor.of_folder(home)
     except InputError as error:
         return error.problem
-    return processor.steps(found)
+    return processor.steps(preprocess)
 
 
 def _weights(files: list[Path]) -> dict[str, Any]:
-    """Files of weights, and of safetensors the number of tensors and parameters and their types."""
+    """Describe files of weights; for safetensors also the numbers of tensors and parameters and their types."""
     facts: dict[str, Any] = {"files": ", ".join(file.name for file in files)}
-    tensors = [about for file in files if file.suffix == ".safetensors" for about in safetensors.described(file)]
+    tensors = [tensor for file in files if file.suffix == ".safetensors" for tensor in safetensors.described(file)]
     if tensors:
-        kinds = sorted({safetensors.FLOATS.get(about["dtype"], about["dtype"]) for about in tensors})
-        facts |= {"tensors": len(tensors), "parameters": sum(math.prod(about["shape"]) for about in tensors)}
+        kinds = sorted({safetensors.FLOATS.get(tensor["dtype"], tensor["dtype"]) for tensor in tensors})
+        facts |= {"tensors": len(tensors), "parameters": sum(math.prod(tensor["shape"]) for tensor in tensors)}
         facts["stored as"] = ", ".join(kinds)
     return facts
 
 
 def _data(path: Path, split: str) -> tuple[dict[str, Any], list[str], str]:
-    """Splits of a folder of tables or of a published data set, and of the one that is asked for, else of the last, its
-    rows; of pictures in folders, what lies there.
+    """Describe a data set: the splits of a folder of tables or of a published data set, with the rows of the requested
+    split, else of the last; or an image folder. Also return notes and the sha256.
     """
     from calibcli.networks import dataset
     from calibcli.networks.dataset import loading
@@ -302,20 +300,14 @@ def _data(path: Path, split: str) -> tuple[dict[str, Any], list[str], str]:
         return {"splits": ", ".join(tables)}, [], ""
     if splits := dataset.splits(path):
         shown = split or splits[-1]
-        found = dataset.load(f"{path}#{shown}")
-        facts = {"rows": len(found), **_class_names(found.classes, int(found.labels.max()) + 1)}
-        facts |= {name or "inputs": shape_text(array) for name, array in found.inputs.items()}
-        return {"splits": ", ".join(splits), "split": shown, **facts}, found.notes, found.sha256
+        rows = dataset.load(f"{path}#{shown}")
+        facts = {"rows": len(rows), **_class_names(rows.classes, int(rows.labels.max()) + 1)}
+        facts |= {name or "inputs": shape_text(array) for name, array in rows.inputs.items()}
+        return {"splits": ", ".join(splits), "split": shown, **facts}, rows.notes, rows.sha256
     read = pictures(path, split)
     height, width = next(iter(read.inputs.values())).shape[1:3]
     facts = {"rows": len(read.labels), **_class_names(read.classes, None), "first picture": f"{width}x{height}"}
     return facts, read.notes, read.sha256
-
-
-# Say what a file would be read as, from Python.
-
-
-__all__ = ["inspect"]
 
 
 @spread
@@ -327,10 +319,10 @@ def inspect(
     progress: Progress | None = None,
     **how: Unpack[How],
 ) -> Result:
-    """Say what a file would be read as, and why; refuses what `read` refuses.
+    """Describe how a file would be read, and why; refuses what `read` refuses.
 
-    Says whether scores are logits or probabilities, and what tells. A model, a data set, a calibrator or a result is
-    named, with the command that takes it. Ours: what is looked for, and in which order.
+    The result says whether scores are logits or probabilities, and by which evidence. A model, a data set, a calibrator
+    or a result is recognised, and the command that takes it is named. Ours: what is looked for, and in which order.
 
     >>> import numpy as np
     >>> np.savez(folder / "test.npz", logits=logits, labels=labels)
@@ -349,8 +341,8 @@ def inspect(
     check_keywords(how, How.__annotations__, "inspect")
     files = [path] if isinstance(path, str | Path) else list(path)
     reading: dict[str, Any] = {**how, **({} if labels is None else {"labels": labels})}
-    found = of(Path(files[0])) if len(files) == 1 and not reading else None
-    if found is None:
+    description = of(Path(files[0])) if len(files) == 1 and not reading else None
+    if description is None:
         result, inputs = inspect_outputs(files, reading, progress)
-        found = dataclasses.replace(result, provenance={"inputs": inputs})
-    return headlines.headed(found)
+        description = dataclasses.replace(result, provenance={"inputs": inputs})
+    return headlines.headed(description)

@@ -1,4 +1,4 @@
-"""Read and measure, from Python, at once or by parts that are merged; what functions take for scores."""
+"""Read and measure, from Python, all rows at once or in parts that are merged."""
 
 from __future__ import annotations
 
@@ -36,17 +36,15 @@ from calibcli.scores.recorded_outputs import read
 if TYPE_CHECKING:
     from calibcli.metrics.report import ReportOptions
 
-# Read and measure, from Python; and what every function of this room may be given for scores.
-
-__all__ = ["from_arrays", "from_confidence", "measure", "read"]
+__all__ = ["Accumulator", "from_arrays", "from_confidence", "measure", "read"]
 
 Scores = Predictions | str | Path | Sequence[str | Path] | npt.ArrayLike
-"""What Python may be asked about: predictions, the file or files of them, or an array."""
+"""The scores that the functions of this room take: predictions, their file or files, or an array."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def spread(function: F, but: Collection[str] = ()) -> F:
-    """Show the keywords of `How`, `but` for some, in place of `**how`, to `help`, editors and errors."""
+    """Show the keywords of `How`, except `but`, instead of `**how` in `help`, editors and errors."""
     own = inspect.signature(function)
     keyword = inspect.Parameter.KEYWORD_ONLY
     free = {name: kind for name, kind in How.__annotations__.items() if name not in {*own.parameters, *but}}
@@ -75,15 +73,15 @@ def given(
     whole: bool = False,
     hashed: bool = True,
 ) -> Predictions:
-    """Predictions of what a function, which has `spread` keywords, was given: themselves, a file, or arrays.
+    """Read what a function with `spread` keywords was given: predictions, a file, or arrays.
 
     Args:
-        whole: the function takes the rows of one problem together.  hashed: take the digests of files.
+        whole: the function takes all rows of one problem together.  hashed: compute the sha256 of files.
 
     Raises:
-        InputError: a file or arrays that are refused.
-        UsageError: rows that `by` or `multilabel` split, where they are taken as a whole.
-        TypeError: labels that are missing or too many, or an unknown keyword.
+        InputError: a file or arrays are refused.
+        UsageError: `by` or `multilabel` split the rows, and the function takes them as a whole.
+        TypeError: labels are missing or superfluous, or a keyword is unknown.
     """
     how = how or {}
     name = function.__name__
@@ -106,7 +104,7 @@ def given(
 def of_each_label(
     scores: Scores, labels: Any, how: How, progress: Progress | None = None, hashed: bool = True
 ) -> dict[str, Predictions]:
-    """Predictions of each label of a multi-label problem, of a file or of arrays (N, L).
+    """Read the predictions of each label of a multi-label problem, from a file or arrays (N, L).
 
     Raises:
         InputError: as `multilabel.read` and `of_labels`.
@@ -137,7 +135,7 @@ def measure(
     progress: Progress | None = None,
     **how: Unpack[How],
 ) -> Result:
-    """Metrics with their uncertainty, by spec (any spelling of it): the default set, or those named.
+    """Measure metrics with their uncertainty: the default set, or those named by their spec (in any spelling).
 
     >>> found = measure([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0]], [0, 1, 1], "accuracy", "ece:bins=10")
     >>> round(found["accuracy"].value, 4), found["ece:bins=10"].n
@@ -145,22 +143,22 @@ def measure(
 
     Args:
         scores: (N, K) logits or probabilities, of float16 to float64, with `labels` (N,); or `Predictions`, or a file.
-        labels: (N,) integers; of a file, the name of their array. Of predictions, the first spec.
+        labels: (N,) integers; for a file, the name of their array; for predictions, the first spec.
         specs: metric specs such as `ece:bins=30`; each says its source (`calib list metrics`).
-        bins, edges: of metrics whose spec does not say.  level: confidence level of the intervals.
-        per_class: a table of each class.  top_k: also for the top 2, ..., k classes together.
-        diagram: give the reliability diagram in `plots` its curve; without, the default set has accuracy per bin
-            alone and named specs have no diagram.
-        curve: what its picture draws: the isotonic regression, accuracy per bin, or the smooth curve.
-        seed: of what is simulated.  threads: workers; 0 uses every core.  progress: called with (fraction, text).
-        how: see `from_arrays`, and of a file `read`; `by` measures each part beside the whole.
+        bins, edges: of metrics whose spec does not set them.  level: confidence level of the intervals.
+        per_class: also report each class.  top_k: also report top-k calibration, for 2 up to this k.
+        diagram: add the curve to the reliability diagram in `plots`; without it, the default set only has the
+            accuracy per bin, and named specs have no diagram.
+        curve: of the picture: the isotonic regression, accuracy per bin, or the smooth curve.
+        seed: of simulations.  threads: workers; 0 uses all cores.  progress: called with (fraction, text).
+        how: see `from_arrays`, and for a file `read`; `by` also measures each slice.
 
     Returns:
         The estimates by spec; probabilities between 0 and 1, log losses in nats.
 
     Raises:
-        InputError: arrays or a file that are refused.  UsageError: an unknown metric or option.
-        TypeError: an unknown keyword, or specs that are not texts.
+        InputError: arrays or a file are refused.  UsageError: a metric or option is unknown.
+        TypeError: a keyword is unknown, or a spec is not a string.
     """
     from calibcli.metrics import report as reports  # here, as other functions start without it
 
@@ -192,7 +190,7 @@ def measured(
     how: How,
     hashed: bool = True,
 ) -> Result:
-    """As `measure`, by options that are checked; `how` may name what the keywords of `spread` do."""
+    """Measure as `measure` does, with options that are already checked."""
     from calibcli.metrics import report as reports
 
     if how.get("multilabel") and not isinstance(scores, Predictions):
@@ -201,16 +199,17 @@ def measured(
     else:
         first = given(measure, scores, labels, how, progress, hashed=hashed)
         result = reports.report(first, options, progress)
-    said = headlines.headed(result)
-    return dataclasses.replace(said, provenance={"inputs": recorded_outputs.provenance(first), "seed": options.seed})
+    finished = headlines.headed(result)
+    return dataclasses.replace(
+        finished, provenance={"inputs": recorded_outputs.provenance(first), "seed": options.seed}
+    )
 
 
-# Metrics of rows that are never together: parts are added where they are, and what they leave behind is merged.
+# Metrics of rows that are never in one place: each part is measured where it is, and its state is merged.
 
-
-__all__ = ["Accumulator"]
 SUFFIXES = (".npz",)
-SOME, WORTH = 1 << 16, 0.85  # bytes of an array that tell whether it is compressed, and to what share of them
+SOME, WORTH = 1 << 16, 0.85  # an array is compressed if this many of its bytes shrink to less than this fraction
+# keywords of reading that hold for all parts
 READING = ("kind", "classes", "event", "label_base", "ignore_label", "drop_nonfinite", "clip")
 
 
@@ -250,7 +249,7 @@ class Accumulator:
 
     @property
     def rows(self) -> int:
-        """How many were added."""
+        """Number of rows that were added."""
         return self._state.rows if self._state else 0
 
     @in_python
@@ -264,7 +263,7 @@ class Accumulator:
         progress: Progress | None = None,
         **how: Any,
     ) -> Self:
-        """Add rows.
+        """Add the rows of a part.
 
         >>> calibcli.Accumulator().update(logits[:500], labels[:500]).update(logits[500:], labels[500:]).rows
         997
@@ -285,24 +284,23 @@ class Accumulator:
         if isinstance(scores, list | tuple) and is_path(scores):
             raise TypeError("update takes one file: one after the other is how several are added")
         if is_path(scores) and len(files := recorded_outputs.files_of(str(scores), Reading())) > 1:
-            made = Accumulator(*self.specs, threads=self.threads, **self._how)
+            several = Accumulator(*self.specs, threads=self.threads, **self._how)
             for file in files:
-                made.update(file, labels, part=f"{part} {file}" if part else "", progress=progress, **how)
-            return self.merge(made)
-        held = (
-            {"kind": "logits"} if self._kind == "logits" and not is_path(scores) else {}
-        )  # few rows may lie in [0, 1]
-        rows = _rows(scores, labels, {**held, **self._how, **how}, progress)
-        found = {*self._tasks, rows.facts.get("task", "")}
+                several.update(file, labels, part=f"{part} {file}" if part else "", progress=progress, **how)
+            return self.merge(several)
+        # a few rows of logits may all lie in [0, 1] and look like probabilities
+        known = {"kind": "logits"} if self._kind == "logits" and not is_path(scores) else {}
+        rows = _rows(scores, labels, {**known, **self._how, **how}, progress)
+        tasks_seen = {*self._tasks, rows.facts.get("task", "")}
         if not how.get("shards"):
-            tasks.refuse_several(found)
+            tasks.refuse_several(tasks_seen)
         state = self._state
         if state is None:
             asked = choose([*(self.specs or ["default"])], rows.k, rows.top_only)
             usual = [] if rows.top_only else choose([e.name for e in METRICS if "class_bins" in e.traits], rows.k)
             state = MetricState(needed_class_bins([*usual, *asked], rows.k))
         state.update(rows, part, self.threads or None, progress)
-        self._state, self._tasks, self._kind = state, found, rows.kind
+        self._state, self._tasks, self._kind = state, tasks_seen, rows.kind
         return self
 
     def merge(self, *others: Accumulator) -> Self:
@@ -334,7 +332,7 @@ class Accumulator:
         diagram: bool = False,
         seed: int = 0,
     ) -> Result:
-        """The metrics of all rows that were added; arguments as of `measure`.
+        """Compute the metrics of all rows that were added; arguments as for `measure`.
 
         >>> calibcli.Accumulator("accuracy").update(logits, labels).result()["accuracy"].n
         997
@@ -356,12 +354,12 @@ class Accumulator:
         )
         state = self._begun()
         columns, rows = state.measured()
-        found = reports.of_columns(rows, columns, options)
+        measured = reports.of_columns(rows, columns, options)
         inputs = [dataclasses.asdict(file) for file in state.files]
-        return dataclasses.replace(found, provenance={"inputs": inputs, "seed": seed})
+        return dataclasses.replace(measured, provenance={"inputs": inputs, "seed": seed})
 
     def save(self, path: str | Path) -> None:
-        """Write it to a .npz, whole or not at all.
+        """Write the accumulator to a .npz, whole or not at all.
 
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
@@ -386,7 +384,7 @@ class Accumulator:
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read what `save`, or `calib metrics --partial`, wrote.
+        """Read a file written by `save` or `calib metrics --partial`.
 
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
@@ -399,13 +397,13 @@ class Accumulator:
         """
         source = Source(path)
         arrays = {name: whole(array) for name, array in load_any(source).arrays.items() if array.shape}
-        made = cls()
-        made._state = state_of(arrays, source.name)
-        return made
+        accumulator = cls()
+        accumulator._state = state_of(arrays, source.name)
+        return accumulator
 
 
 def _write(path: Any, arrays: Mapping[str, Any]) -> None:
-    """A .npz in which arrays are compressed where that makes them clearly smaller: scores of many digits are not."""
+    """Write a .npz whose arrays are compressed only if that makes them clearly smaller (scores rarely are)."""
     with zipfile.ZipFile(path, "w") as file:
         for name, array in arrays.items():
             data = io.BytesIO()
@@ -427,22 +425,22 @@ def partly(
     progress: Progress | None = None,
     **how: Any,
 ) -> Result:
-    """Measure files one after the other, each a part, and write what is left behind; of `calib metrics --partial`.
+    """Measure files one after the other, each a part, and write their state, for `calib metrics --partial`.
 
     Raises:
         InputError, UsageError: as `Accumulator`.
     """
     known_suffix(save, SUFFIXES, "a state")
-    found = Accumulator(*specs, threads=threads)
+    accumulator = Accumulator(*specs, threads=threads)
     asked = {key: value for key, value in reading.items() if key != "tasks"}
     if reading.get("tasks"):
         raise UsageError("--partial adds up all rows, --tasks measures each task", "pass one of them")
     for path in paths:
-        found.update(str(path), progress=progress, **asked)
-    result = found.result(*specs, diagram=True, **how)
-    found.save(save)
-    said = f"{headlines.of(result)} {save.name} keeps what calib merge needs of {found.rows:,} rows.".strip()
-    return dataclasses.replace(result, facts={**result.facts, "headline": said})
+        accumulator.update(str(path), progress=progress, **asked)
+    result = accumulator.result(*specs, diagram=True, **how)
+    accumulator.save(save)
+    headline = f"{headlines.of(result)} {save.name} keeps what calib merge needs of {accumulator.rows:,} rows.".strip()
+    return dataclasses.replace(result, facts={**result.facts, "headline": headline})
 
 
 def merged(
@@ -452,35 +450,35 @@ def merged(
     progress: Progress | None = None,
     **how: Any,
 ) -> Result:
-    """What states say together; of `calib merge`.
+    """Merge states and measure all their rows, for `calib merge`.
 
     Raises:
         InputError, UsageError: as `Accumulator`.
     """
     if save is not None:
         known_suffix(save, SUFFIXES, "a state")
-    found = Accumulator()
+    accumulator = Accumulator()
     files = [file for path in paths for file in recorded_outputs.files_of(path, Reading())]
     for done, path in enumerate(files, 1):
         other = Accumulator.load(path)
         assert other._state is not None
-        if found._state is None:
-            found.merge(other)
+        if accumulator._state is None:
+            accumulator.merge(other)
         else:
-            found._state.merge(other._state, str(path))
+            accumulator._state.merge(other._state, str(path))
         if progress is not None:
             progress(done / len(files), str(path))
-    result = found.result(*specs, diagram=True, **how)
+    result = accumulator.result(*specs, diagram=True, **how)
     if save is not None:
-        found.save(save)
+        accumulator.save(save)
     inputs = [Source(path).entry() for path in files]
-    count = f"{len(files)} state file{'s' * (len(files) != 1)}, {found.rows:,} rows"
-    said = f"{headlines.of(result)} Merged from {count}.".strip()
+    count = f"{len(files)} state file{'s' * (len(files) != 1)}, {accumulator.rows:,} rows"
+    headline = f"{headlines.of(result)} Merged from {count}.".strip()
     return dataclasses.replace(
         result,
         command="merge",
         screen=dataclasses.replace(result.screen, badge=""),
-        facts={**result.facts, "headline": said},
+        facts={**result.facts, "headline": headline},
         provenance={**result.provenance, "inputs": inputs, "parts": result.provenance["inputs"]},
     )
 

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 def named(options: Callable[P, Any]) -> Callable[[Callable[[Any], T]], Callable[P, T]]:
-    """Give a function of an instance the keywords of its dataclass, for readers, editors and type checkers alike."""
+    """Let a function of a dataclass take its fields as keywords, also for help, editors and type checkers."""
 
     def give(function: Callable[[Any], T]) -> Callable[P, T]:
         signature = inspect.signature(options)
@@ -53,7 +53,7 @@ def named(options: Callable[P, Any]) -> Callable[[Callable[[Any], T]], Callable[
 def train(setup: Setup) -> Result:
     """Train with losses that calibrate, and measure the calibration before and after temperature.
 
-    A module that is passed holds the trained weights afterwards; of a checkpoint or an architecture, `save` keeps them.
+    A module that is passed is trained in place; for a checkpoint or an architecture, `save` keeps the trained weights.
 
     >>> import torch
     >>> x = torch.randn(200, 2, generator=torch.Generator().manual_seed(0))
@@ -82,7 +82,7 @@ def train(setup: Setup) -> Result:
 
 @dataclass(frozen=True)
 class LogitsRequest(reading_options.DatasetOptions, reading_options.NetworkOptions, devices.Machine):
-    """What `logits` is asked for."""
+    """The arguments of `logits`."""
 
     model: Any
     data: Any = None
@@ -100,7 +100,7 @@ class LogitsRequest(reading_options.DatasetOptions, reading_options.NetworkOptio
 def logits(request: LogitsRequest) -> Result:
     """Run a network over a data set and write its logits and labels, in a file that `read` takes.
 
-    Rows stream through in batches, so memory does not grow with the data set.
+    Rows are read in batches, so memory does not grow with the data set.
 
     >>> import tempfile, torch
     >>> data = (torch.eye(40, 3), torch.arange(40) % 2)
@@ -156,7 +156,7 @@ def logits(request: LogitsRequest) -> Result:
 
 
 def accuracy(correct: int, rows: int) -> Estimate:
-    """Share of rows whose largest logit is the label, with its 95 % interval (Clopper and Pearson 1934)."""
+    """Estimate the accuracy, with its 95 % interval (Clopper and Pearson 1934)."""
     p = correct / rows
     low, high = clopper_pearson(correct, rows, 0.025)
     return Estimate(
@@ -173,7 +173,7 @@ def accuracy(correct: int, rows: int) -> Estimate:
 
 
 def loss(spec: str) -> Loss:
-    """A loss as a module, `(logits (N, K), labels (N,)) -> (N,)` in nats, of their dtype: reduce it as you like.
+    """Return a loss as a module, `(logits (N, K), labels (N,)) -> (N,)` in nats, of their dtype, to be reduced by you.
 
     >>> import torch
     >>> loss("focal:gamma=2")(torch.tensor([[0.0, 0.0]]), torch.tensor([0]))  # 0.5**2 log 2

@@ -1,4 +1,4 @@
-"""Put a calibrator where the model runs, and prove that it is there, from Python."""
+"""Export a calibrator to where the model runs, and verify it there, from Python."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def export(
     progress: Progress | None = None,
     **how: Unpack[How],
 ) -> Result:
-    """Write a calibrator in the form that the model runs in, compared with the calibrator on real rows before.
+    """Write a calibrator in the form that the model needs, after a comparison with the original on real rows.
 
     >>> import numpy as np, tempfile
     >>> fit = calibcli.fit_scaler(logits, labels)
@@ -59,18 +59,18 @@ def export(
     Args:
         calibrator: of `fit_scaler` or `load_scaler`, or a file of `save_scaler`.
         to: a target with its options, such as `onnx` or `checkpoint` (`calib list targets`).
-        save: what to write.
-        model: a network that the calibrator goes into: a checkpoint, or an ONNX file.
-        data: rows to compare on: scores as for `measure`, or of a model its inputs (`digits.npz#test`).
+        save: file or folder to write.
+        model: a network to put the calibrator into: a checkpoint, or an ONNX file.
+        data: rows to compare on: scores as for `measure` or, for a model, its inputs (`digits.npz#test`).
         labels: (N,), of arrays, for a card.
-        tolerance: largest difference of a probability; default: 1e-6 (float32), 1e-9 (float64), or twice what
-            rounding alone costs where that is more.
+        tolerance: largest allowed difference of a probability; default: 1e-6 (float32), 1e-9 (float64), or twice the
+            error of rounding alone if that is more.
         arch, arch_file, trust: of `model`, as for `curvature`.  progress: called with (fraction, text).
         how: how scores are read, see `read`.
 
     Raises:
-        InputError: inputs that are refused, or what was made is beyond its limit: then nothing is written.
-        UsageError: an unknown target, a map that it cannot hold, or a path that cannot be.
+        InputError: inputs are refused, or the difference is beyond its limit: then nothing is written.
+        UsageError: the target is unknown or cannot hold the map, or the path is invalid.
         TypeError: an unknown keyword.
     """
     claim(save, folder=True)
@@ -93,7 +93,7 @@ def _path_of_labels(data: Any) -> None:
 
 
 def as_estimator(scaler: Scaler, classifier: Any) -> Any:
-    """A calibrator as scikit-learn takes it, around a fitted classifier where there is one."""
+    """Return a calibrator as an estimator of scikit-learn, around a fitted classifier if there is one."""
     from calibcli.api.estimator import Calibrator
 
     return Calibrator.from_scaler(scaler, classifier)
@@ -118,7 +118,7 @@ def verify(
     progress: Progress | None = None,
     **how: Unpack[How],
 ) -> Result:
-    """Hold what is deployed against the calibrator that should be in it: max|dp|, changed predictions, the gate.
+    """Compare a deployed file with the calibrator that it should contain: max|dp|, changed predictions, the gate.
 
     Ours: what is compared, and how far it may differ.
 

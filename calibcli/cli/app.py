@@ -1,7 +1,7 @@
-"""`main(argv)`: the process around a command, and the one mapping from what happened to an exit code.
+"""`main(argv)`: run a command in a process, and map its outcome to an exit code.
 
-Commands are found by name. Signals, streams that may be gone, warnings that are no words of ours. What is slow is
-imported inside, so that Ctrl-C never meets a Python that has no handler yet.
+It finds commands by name, handles signals and closed streams, and hides warnings of libraries. Slow imports are inside
+functions, so that the handler of Ctrl-C is installed first.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from typing import Any, NoReturn
 from calibcli import __version__, cli
 from calibcli.core.errors import CalibError, Exit, UsageError, printable
 
-OTHERS = ("app", "run", "typed")  # beside the files of commands
+OTHERS = ("app", "run", "typed")  # files that are not commands
 COMMANDS = sorted(m.name for m in pkgutil.iter_modules(cli.__path__) if m.name not in OTHERS)
 
 
 class Terminated(BaseException):
-    """SIGTERM arrived; long runs save what they have on the way out."""
+    """SIGTERM arrived; long runs save their state before they end."""
 
 
 class HungUp(Terminated):
-    """SIGHUP arrived: the terminal is gone."""
+    """SIGHUP arrived: the terminal was closed."""
 
 
 ENDS: dict[type[BaseException], tuple[str, Exit]] = {
@@ -57,23 +57,23 @@ def _outcome(args: list[str]) -> int:
         if any("\0" in word for word in args):
             raise UsageError("a word of the command line has a NUL character", "leave it out")
         code = call(args)
-        if code == Exit.INTERRUPTED:  # what Typer makes of Ctrl-C
+        if code == Exit.INTERRUPTED:  # as Typer reports Ctrl-C
             raise KeyboardInterrupt
         sys.stdout.flush()
         return code
-    except SystemExit:  # what Typer's Click makes of a reader that went away while it wrote
+    except SystemExit:  # as Click reports that the reader of stdout closed it
         return CommandRun.latest_code
-    except BrokenPipeError:  # the reader went away (`calib ... | head`): not an error
+    except BrokenPipeError:  # the reader closed stdout (`calib ... | head`): not an error
         _forget_stdout()
         return CommandRun.latest_code
     except (KeyboardInterrupt, Terminated) as end:
-        said, code = ENDS[type(end)]
-        return _say(said, "", code)
+        message, code = ENDS[type(end)]
+        return _say(message, "", code)
     except CalibError as error:
         return _say(error.problem, error.fix, error.code)
     except MemoryError:
         return _say("out of memory", "use a smaller input, or fewer rows at a time", Exit.REFUSED)
-    except ModuleNotFoundError as error:  # of an installation without everything
+    except ModuleNotFoundError as error:  # an optional package is not installed
         missing = (error.name or "calibcli").partition(".")[0]
         if missing == "calibcli":
             return _bug(error)
@@ -90,27 +90,27 @@ def _outcome(args: list[str]) -> int:
         return _say(f"cannot write to stdout ({reason})", "free some space, or write elsewhere", Exit.USAGE)
     except Exception as error:
         if hasattr(error, "format_message"):  # typer's usage errors, whichever Click it carries
-            said, command = error.format_message().rstrip("."), getattr(error, "ctx", None)
+            message, command = error.format_message().rstrip("."), getattr(error, "ctx", None)
             path = getattr(command, "command_path", None) or "calib"
-            return _say(said[:1].lower() + said[1:], _usage_fix(said, path, args), Exit.USAGE)
+            return _say(message[:1].lower() + message[1:], _usage_fix(message, path, args), Exit.USAGE)
         if type(error).__name__ == "Abort":
             return _say("interrupted", "", Exit.INTERRUPTED)
         return _bug(error)
 
 
-def _usage_fix(said: str, path: str, args: list[str]) -> str:
+def _usage_fix(message: str, path: str, args: list[str]) -> str:
     """Return what would work in place of a line that Typer refuses: the nearest command or option, else the help."""
     import re
     import shlex
 
     from calibcli.core.errors import nearest
 
-    if said.startswith("No such command") and args:
+    if message.startswith("No such command") and args:
         near = nearest(args[0], COMMANDS)
         if os.path.exists(args[0]):
             return f"name a command first: calib metrics {shlex.join(args)}"
         return f"did you mean: calib {shlex.join([near, *args[1:]])}" if near else f"see {path} --help"
-    wrong = re.match(r"No such option: (\S+).*?(?:\(Possible options: (.*)\)|Did you mean (.*?)\??)$", said)
+    wrong = re.match(r"No such option: (\S+).*?(?:\(Possible options: (.*)\)|Did you mean (.*?)\??)$", message)
     if wrong:
         near = nearest(wrong[1], re.findall(r"--?[\w-]+", wrong[2] or wrong[3]))
         return f"did you mean {near}? see {path} --help" if near else f"see {path} --help"
@@ -118,7 +118,7 @@ def _usage_fix(said: str, path: str, args: list[str]) -> str:
 
 
 def call(args: list[str]) -> int:
-    """Run the command that these arguments name; its exit code. Typer is loaded where it has something to say."""
+    """Run the command that these arguments name and return its exit code. Typer is only loaded if it is needed."""
     from calibcli.cli.run import COMPLETION, parsed
 
     if args == ["--version"]:
@@ -162,33 +162,33 @@ def _say(problem: str, fix: str, code: Exit) -> int:
 
 @contextlib.contextmanager
 def surroundings() -> Iterator[None]:
-    """What a command runs in; all as before on the way out.
+    """Set up signals, streams and warnings for a command, and restore them afterwards.
 
-    Signals raise what `SIGNALS` says, or end the process at once where it is only importing. What is written to a
-    closed stream, or to a stderr that takes no more, goes nowhere. Warnings of libraries are kept back unless Python
-    was asked for them (`-W`, `PYTHONWARNINGS`).
+    Signals raise the exceptions of `SIGNALS`, or end the process at once during an import. Output to a closed stream,
+    or to a stderr that cannot be written, is discarded. Warnings of libraries are hidden unless the user asked Python
+    for them (`-W`, `PYTHONWARNINGS`).
     """
     before = {number: handler for number in SIGNALS if (handler := _take(number)) is not None}
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed (`calib ... >&-`)
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (open until the interpreter ends)
     stdout, stderr = sys.stdout, sys.stderr
-    sys.stderr = Forgiving(stderr)
+    sys.stderr = LossyStream(stderr)
     try:
         with warnings.catch_warnings():
             if not sys.warnoptions:
                 warnings.simplefilter("ignore")
             yield
     finally:
-        if sys.stdout is sys.stderr:  # of a run that did not finish
+        if sys.stdout is sys.stderr:  # the run did not finish
             sys.stdout = stdout
         sys.stderr = stderr
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-class Forgiving:
-    """A stream whose words may be lost: a full disk or a closed terminal behind stderr changes no exit code."""
+class LossyStream:
+    """A stream that ignores errors of writing: a full disk or a closed terminal behind stderr changes no exit code."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -207,7 +207,10 @@ class Forgiving:
 
 
 def _take(number: int) -> Any:
-    """The former handler of a signal; None where the caller owns it or a script's background job ignores it."""
+    """Install our handler of a signal and return the former one; None if the signal is left alone.
+
+    Background jobs of scripts ignore Ctrl-C, and outside the main thread the caller decides.
+    """
     if signal.getsignal(number) is signal.SIG_IGN:
         return None
     try:
@@ -218,16 +221,16 @@ def _take(number: int) -> Any:
 
 def _act(number: int, frame: FrameType | None) -> NoReturn:
     kind = SIGNALS[number]
-    if _importing(frame):  # an exception there comes out as another, or as "Exception ignored in ..."
-        said, code = ENDS[kind]
+    if _importing(frame):  # an exception during an import may become another, or "Exception ignored in ..."
+        message, code = ENDS[kind]
         with contextlib.suppress(OSError):
-            os.write(2, f"error: {said}\n".encode())
+            os.write(2, f"error: {message}\n".encode())
         os._exit(code)
     raise kind
 
 
 def _importing(frame: FrameType | None) -> bool:
-    """Whether an import is under way that a command of calib began."""
+    """Whether an import by a command of calib is in progress."""
     while frame is not None and not (frame.f_code.co_name == "main" and "calibcli" in frame.f_code.co_filename):
         if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
             return True

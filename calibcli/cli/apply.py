@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from calibcli.cli.run import CommandRun, asked, takes
+from calibcli.cli.run import CommandRun, given_options, takes
 from calibcli.core.options import argument, option
 from calibcli.scores.reading_options import Reading
 
@@ -19,9 +19,9 @@ def command(
     files: tuple[Path, ...] = argument("Scores, with labels or without: .npz, .npy, .csv, ..."),
     save: Path = option(..., "File to write: .npz, .npy or .csv.", writes="file"),
     kind_out: Literal["probabilities", "logits"] = option(
-        "probabilities", "Write probabilities, or logits (log-probabilities).", "--as"
+        "probabilities", "Scores to write: probabilities, or logits (log-probabilities).", "--as"
     ),
-    dtype: Literal["float32", "float64"] = option("float32", "Precision of what is written."),
+    dtype: Literal["float32", "float64"] = option("float32", "Precision of the scores written."),
     run: CommandRun,
     reading: Reading,
 ) -> int:
@@ -34,8 +34,17 @@ def command(
     """
     from calibcli.api.fixing import apply
 
-    how = {"labels": None, **asked(reading)}
+    options = {"labels": None, **given_options(reading)}
     progress = run.progress("applying")
     return run.finish(
-        apply(calibrator, files, how.pop("labels"), save=save, kind_out=kind_out, dtype=dtype, progress=progress, **how)
+        apply(
+            calibrator,
+            files,
+            options.pop("labels"),
+            save=save,
+            kind_out=kind_out,
+            dtype=dtype,
+            progress=progress,
+            **options,
+        )
     )

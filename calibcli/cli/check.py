@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from calibcli.cli.run import CommandRun, asked, takes
+from calibcli.cli.run import CommandRun, given_options, takes
 from calibcli.core.errors import UsageError
 from calibcli.core.options import option
 from calibcli.gate.options import Request
@@ -19,7 +19,7 @@ def command(
     *,
     request: Request,
     save_baseline: Path | None = option(
-        None, "Write the rows here, as a baseline for later.", metavar="FILE", writes="file"
+        None, "Write the rows to this file, as a later --baseline.", metavar="FILE", writes="file"
     ),
     run: CommandRun,
     reading: Reading,
@@ -32,7 +32,7 @@ def command(
     Exit codes: 0 passed, 1 failed, 3 inconclusive, 5 not run (or no rule), 2 wrong request, 4 input refused.
 
     --save-baseline FILE.json writes what --baseline reads later, unless a rule fails; the rules of calib.toml are not
-    asked then, so that without --max, --min and --baseline nothing is judged.
+    used then, so that without --max, --min and --baseline nothing is judged.
 
     Example: calib check test.npz --max ece=0.05 --min accuracy=0.9
     """
@@ -47,7 +47,7 @@ def command(
     files = list(request.input or ())
     scores = files if files[1:] else next(iter(files), None)
     progress = run.progress("checking")
-    result = check(scores, diagram=bool(run.output), progress=progress, **options, **asked(reading))
+    result = check(scores, diagram=bool(run.output), progress=progress, **options, **given_options(reading))
     if save_baseline is not None:
         result = run.keep(result, save_baseline)
         facts = {key: value for key, value in result.facts.items() if key != "rows" or request.keep_rows}

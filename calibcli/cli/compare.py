@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from calibcli.cli.run import CommandRun, asked, takes
+from calibcli.cli.run import CommandRun, given_options, takes
 from calibcli.core.options import Alpha, argument, option
 from calibcli.scores.reading_options import Reading
 
@@ -14,14 +14,14 @@ PANEL = "Gate"
 @takes
 def command(
     *,
-    inputs: tuple[Path, ...] = argument("Scores of the same rows by each model, or results of calib."),
+    inputs: tuple[Path, ...] = argument("Scores of each model on the same rows, or results (result.json)."),
     metric: tuple[str, ...] = option(
         (),
         "Metric, such as ece:bins=30 (calib list metrics), instead of the default set. Repeatable.",
         "--metric",
         "-m",
     ),
-    alpha: Alpha = option(0.05, "Family-wise error probability of the differences that are called real."),
+    alpha: Alpha = option(0.05, "Family-wise error probability of calling a difference real."),
     run: CommandRun,
     reading: Reading,
 ) -> int:
@@ -34,5 +34,5 @@ def command(
     """
     from calibcli.api.gating import compare
 
-    found = compare(*inputs, metrics=metric or None, alpha=alpha, **asked(reading))
-    return run.finish(found, asked=bool(metric))
+    result = compare(*inputs, metrics=metric or None, alpha=alpha, **given_options(reading))
+    return run.finish(result, asked=bool(metric))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from calibcli.cli.app import ENDS
-from calibcli.cli.run import CommandRun, speaks, takes
+from calibcli.cli.run import CommandRun, is_main_process, takes
 from calibcli.core.options import OrNone, argument, option
 from calibcli.networks import device as devices
 from calibcli.scores import reading_options
@@ -26,12 +26,13 @@ def command(
     ),
     loss: str = option("ce", "Loss whose Hessian is measured (calib list losses)."),
     train_loss: str | None = option(
-        None, "A second loss (calib list losses), measured beside it: focal:gamma=3. 'none' for none."
+        None,
+        "A second loss to measure, such as focal:gamma=3, or none (calib list losses). Default: the training loss.",
     ),
-    params: str = option("*", "Parameters that count, as globs: 'layer4.*,fc.*'."),
+    params: str = option("*", "Parameters in which the loss is differentiated, as globs: 'layer4.*,fc.*'."),
     memory: str = option("auto", "Graphs kept between products: auto, low (none) or high (all)."),
     batch_size: OrNone = option(0, "Rows per micro-batch, up to 256 on a CPU; 0 lets memory decide."),
-    tf32: bool = option(False, "Krylov products in TF32, on a CUDA device; certificates stay in float32."),
+    tf32: bool = option(False, "Use TF32 for Krylov products on a CUDA device; certificates stay in float32."),
     machine: devices.Machine,
     run: CommandRun,
     network: reading_options.NetworkOptions,
@@ -42,8 +43,8 @@ def command(
     Example: calib curvature model.safetensors --data digits.npz#test -w lambda_max -w trace -o curvature.png
 
     H is the Hessian of the mean loss over the data in the trainable parameters, model in eval mode, without weight
-    decay. Of a checkpoint that says where its data lies, --data may be left out; one trained with another loss than
-    --loss is measured with both. Ctrl-C ends the run with what is known. Several devices: torchrun --nproc-per-node N
+    decay. If the checkpoint names its data, --data can be left out. If it was trained with another loss than --loss, it
+    is measured with both. Ctrl-C ends the run with the numbers so far. Several devices: torchrun --nproc-per-node N
     -m calibcli curvature ...
     """
     from calibcli.api.networks import curvature
@@ -68,4 +69,4 @@ def command(
     )
     code = run.finish(result, asked=bool(quantity))
     stopped = {kind.__name__: code for kind, (_, code) in ENDS.items()}
-    return int(stopped.get(str(result.facts["interrupted"]), code)) if speaks() else code
+    return int(stopped.get(str(result.facts["interrupted"]), code)) if is_main_process() else code

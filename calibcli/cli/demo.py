@@ -1,4 +1,4 @@
-"""`calib demo`: a tour on sample data that travel with the package."""
+"""`calib demo`: a tour on sample data that come with the package."""
 
 from __future__ import annotations
 
@@ -32,11 +32,9 @@ NEEDS_TORCH = ("curvature", "fit")
 @takes
 def command(
     *,
-    save: Path = option(
-        Path("calib-demo"), "Folder for the sample data and for what is made of them.", writes="folder"
-    ),
+    save: Path = option(Path("calib-demo"), "Folder for the sample data and the results.", writes="folder"),
 ) -> int:
-    """Measure, fix, gate, look at the curvature and train, on handwritten digits: a minute or two.
+    """Measure, fix, gate, compute the curvature and train, on handwritten digits: a minute or two.
 
     Example: calib demo --save tour
 
@@ -44,7 +42,7 @@ def command(
     """
     data = save / "sample_data"
     if save.exists() and not (save.is_dir() and (data.is_dir() or not any(save.iterdir()))):
-        raise UsageError(f"{save} is there, and of no demo", "name another folder: --save DIR")
+        raise UsageError(f"{save} exists and is not the folder of a demo", "name another folder: --save DIR")
     try:
         data.mkdir(parents=True, exist_ok=True)
         for name in SAMPLES:
@@ -59,7 +57,7 @@ def command(
 
 
 def _step(arguments: list[str]) -> int:
-    """Run a command in a process of its own, shown first; its exit code where that ends the tour."""
+    """Print a command, run it in its own process, and return its exit code; 0 if the tour goes on."""
     if arguments[0] in NEEDS_TORCH and importlib.util.find_spec("torch") is None:
         print(f"\n(calib {arguments[0]} needs torch, which is not installed: left out)")
         return 0

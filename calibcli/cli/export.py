@@ -15,11 +15,11 @@ PANEL = "Fix"
 
 @dataclass
 class Reported(CommandRun):
-    """A run whose -o is the file that it is about."""
+    """A run whose -o is the exported file; the result is written by --output."""
 
     output: Sequence[Path] = option(
         (),
-        "Also write the result here; the suffix decides the format. Repeatable.",
+        "Also write the result to this file; its suffix decides the format. Repeatable.",
         "--output",
         kind=tuple[Path, ...],
         writes="file",
@@ -33,27 +33,29 @@ def command(
     to: str = option(..., "Target: checkpoint, onnx, json, ... (calib list targets)."),
     save: Path = option(..., "File or folder to write.", "--save", "-o", writes="either"),
     model: Path | None = option(
-        None, "Model that it goes into: a checkpoint, a Hugging Face folder, an .onnx, a classifier in a .pkl."
+        None, "Model to put the calibrator into: a checkpoint, a Hugging Face folder, an .onnx, a classifier in a .pkl."
     ),
     data: str | None = option(
         None,
-        "Rows to compare on: recorded scores, or of a model its inputs; default: those of the fit, or the model's.",
+        "Rows to compare on: recorded scores or, for a model, inputs (default: those of the fit, or the model's own).",
     ),
-    tolerance: NotNegative | None = option(None, "Largest difference of a probability; default: 1e-6 in float32."),
-    kind: str | None = option(None, "Of recorded scores: logits, probabilities or log_probabilities."),
+    tolerance: NotNegative | None = option(
+        None, "Largest allowed difference of a probability (default: 1e-6 in float32)."
+    ),
+    kind: str | None = option(None, "Kind of recorded scores: logits, probabilities or log_probabilities."),
     run: Reported,
     network: reading_options.NetworkOptions,
     rows: reading_options.DatasetOptions,
 ) -> int:
-    """Write a calibrator where the model runs: nothing is written before it was compared on real rows.
+    """Write a calibrator in the form that the model needs. It is first compared with the original on real rows.
 
     Example: calib export temperature.safetensors --model model.safetensors --to checkpoint -o calibrated.safetensors
 
-    Of --model, the rows of --data are inputs; else they are recorded scores. What differs from the calibrator by more
-    than --tolerance is not written (exit 4).
+    With --model, the rows of --data are inputs; otherwise they are recorded scores. A file that would differ from the
+    calibrator by more than --tolerance is not written (exit 4).
     """
     from calibcli.api.shipping import export
 
     reading = {"kind": kind, "labels": rows.labels} if model is None else vars(rows)
-    how = {**vars(network), **{key: value for key, value in reading.items() if value is not None}}
-    return run.finish(export(calibrator, to, save=save, model=model, data=data, tolerance=tolerance, **how))
+    options = {**vars(network), **{key: value for key, value in reading.items() if value is not None}}
+    return run.finish(export(calibrator, to, save=save, model=model, data=data, tolerance=tolerance, **options))

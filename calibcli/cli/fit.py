@@ -15,7 +15,7 @@ def command(setup: Setup, run: CommandRun) -> int:
     Example: calib fit mlp:hidden=64/64 --data digits.npz --loss ce --loss focal:gamma=3 --epochs 20 --save out/fit
 
     The folder gets model.safetensors, validation.npz and test.npz (logits), log.jsonl (a line per epoch) and state.pt.
-    A run that was stopped goes on with --resume and ends with the same weights, bit for bit. Under torchrun every
+    A run that was stopped continues with --resume and ends with the same weights, bit for bit. Under torchrun every
     process takes its share of each batch.
     """
     from calibcli.api.networks import train

@@ -10,7 +10,7 @@ PANEL = "Inspect"
 
 @takes
 def command(
-    *, name: str = argument("A list (metrics, methods, losses, ...), or one entry of any: ece.", ""), run: CommandRun
+    *, name: str = argument("A list (metrics, methods, losses, ...) or an entry, such as ece.", ""), run: CommandRun
 ) -> int:
     """List what can be chosen by name: metrics, methods, losses, quantities, architectures, formats.
 

@@ -1,4 +1,4 @@
-"""`calib logits`: a data set through a model, into a file that every other command reads."""
+"""`calib logits`: run a model over a data set, and write a file that the other commands read."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def command(
 
     Example: calib logits model.safetensors --data digits.npz#test --save test.npz
 
-    Rows stream through in batches, so memory does not grow with the data set. Of a checkpoint that says where its data
-    lies, the test set is used when --data is left out.
+    Rows are read in batches, so memory does not grow with the data set. If the checkpoint names its data, the test set
+    is used when --data is left out.
     """
     from calibcli.api.networks import logits
 

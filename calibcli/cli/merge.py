@@ -1,4 +1,4 @@
-"""`calib merge`: the metrics of all rows, from what their parts left behind."""
+"""`calib merge`: the metrics of all rows, from the states of their parts."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ PANEL = "Measure"
 @takes
 def command(
     *,
-    states: tuple[Path, ...] = argument("States that calib metrics --partial wrote; a pattern or a folder of them."),
-    what: MetricOptions,
-    save: Path | None = option(None, "Write all of them as one state (.npz), to be merged again.", writes="file"),
+    states: tuple[Path, ...] = argument("States written by calib metrics --partial; also a pattern or a folder."),
+    metrics: MetricOptions,
+    save: Path | None = option(None, "Write the merged state to this file (.npz).", writes="file"),
     work: Work,
     run: CommandRun,
 ) -> int:
-    """Measure rows that were never together, from the states that their parts left behind.
+    """Measure rows that were never in one place, from the states written for each part.
 
     Example: calib merge state-*.npz -o result.json
 
-    Means, proper scores and binned errors are those of all rows, however they are split; the details of other numbers
-    say how far off they may be. A part that is there twice is refused.
+    Means, proper scores and binned errors equal those of all rows together, however they are split; the details of
+    other numbers say how far off they may be. A part that is passed twice is refused.
     """
     from calibcli.api.measuring import merged
 
     progress = run.progress("merging")
-    return run.finish(merged(states, *what.metric, save=save, progress=progress, seed=work.seed, **what.how))
+    return run.finish(merged(states, *metrics.metric, save=save, progress=progress, seed=work.seed, **metrics.how))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, cast
 
-from calibcli.cli.run import CommandRun, MetricOptions, asked, takes
+from calibcli.cli.run import CommandRun, MetricOptions, given_options, takes
 from calibcli.core.errors import UsageError
 from calibcli.core.options import Drawn, OrNone, argument, option
 from calibcli.networks.device import Work
@@ -17,16 +17,18 @@ PANEL = "Measure"
 @takes
 def command(
     *,
-    files: tuple[Path, ...] = argument("Scores and labels: .npz, .npy, .csv, ...; - is stdin."),
-    what: MetricOptions,
-    top_k: OrNone = option(0, "Also for the top 2, ..., k classes together."),
+    files: tuple[Path, ...] = argument("Scores and labels: .npz, .npy, .csv, ... (- for stdin)."),
+    metrics: MetricOptions,
+    top_k: OrNone = option(0, "Also report top-k calibration, for 2 up to this k."),
     partial: Path | None = option(
         None,
-        "Part by part; write what calib merge needs of these rows to a state (.npz).",
+        "Measure file by file, and write a state (.npz) for calib merge.",
         metavar="FILE",
         writes="file",
     ),
-    curve: Drawn = option("corp", "What the picture draws: isotonic regression, accuracy per bin, or a smooth curve."),
+    curve: Drawn = option(
+        "corp", "Curve of the reliability diagram: isotonic regression (corp), accuracy per bin (bars), or smooth."
+    ),
     work: Work,
     run: CommandRun,
     reading: Reading,
@@ -35,9 +37,9 @@ def command(
 
     Example: calib metrics test.npz -o reliability.png
 
-    Beside each calibration error stands the level that chance gives a perfectly calibrated model, and bounds that hold.
+    Each calibration error is shown with its bounds and with the value expected under perfect calibration.
     """
-    how: dict[str, Any] = what.how | {"seed": work.seed}
+    keywords: dict[str, Any] = metrics.how | {"seed": work.seed}
     progress = run.progress("measuring")
     if partial is not None:
         from calibcli.api.measuring import partly
@@ -47,27 +49,27 @@ def command(
         return run.finish(
             partly(
                 files,
-                *what.metric,
+                *metrics.metric,
                 save=partial,
-                reading=asked(reading),
+                reading=given_options(reading),
                 threads=work.threads,
                 progress=progress,
-                **how,
+                **keywords,
             )
         )
     from calibcli.api.measuring import measured
     from calibcli.metrics.report import ReportOptions
     from calibcli.scores.from_arrays import How
 
-    shown = run.screen_alone  # which has few numbers, bins for a picture and no digest: no more is worked out
+    shown = run.screen_alone  # a screen shows few numbers, a diagram of bins and no sha256: no more is computed
     options = ReportOptions(
-        specs=what.metric or None,
+        specs=metrics.metric or None,
         few=shown,
         top_k=top_k,
         curve="bars" if shown else curve,
         threads=work.threads or None,
-        **how,
+        **keywords,
     )
-    given: dict[str, Any] = {"labels": None, **asked(reading)}
-    found = measured(files, given.pop("labels"), options, progress, cast(How, given), hashed=not shown)
-    return run.finish(found, asked=bool(what.metric))
+    given: dict[str, Any] = {"labels": None, **given_options(reading)}
+    result = measured(files, given.pop("labels"), options, progress, cast(How, given), hashed=not shown)
+    return run.finish(result, asked=bool(metrics.metric))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from calibcli.cli.run import CommandRun, asked, takes
+from calibcli.cli.run import CommandRun, given_options, takes
 from calibcli.core.errors import UsageError
 from calibcli.core.options import Alpha, Level, Positive, argument, option
 from calibcli.networks.device import Work
@@ -17,25 +17,25 @@ PANEL = "Measure"
 @takes
 def command(
     *,
-    inside: Path = argument("Scores of rows of the distribution, such as the test set."),
-    outside: Path = argument("Scores of other rows by the same model; labels are not needed."),
+    inside: Path = argument("Scores of in-distribution rows, such as the test set."),
+    outside: Path = argument("Scores of out-of-distribution rows by the same model; labels are not needed."),
     score: tuple[Literal["confidence", "entropy", "energy", "max_logit"], ...] = option(
-        (), "confidence, entropy, energy or max_logit, instead of all that the files allow. Repeatable."
+        (), "Score: confidence, entropy, energy or max_logit (default: all that the files allow). Repeatable."
     ),
     against: tuple[Path, ...] = option(
-        (), "Compare with another model on the same rows: its scores inside, then --against those outside."
+        (), "Scores of another model on the same rows; pass it twice: in-distribution, then out-of-distribution."
     ),
     calibrator: Path | None = option(
         None, "Compare with the same scores after a calibrator (calib scale --save).", "--with", metavar="FILE"
     ),
-    temperature: Positive = option(1.0, "T of the energy, T log Σ exp(z / T)."),
+    temperature: Positive = option(1.0, "Temperature T of the energy score, T log Σ exp(z / T)."),
     level: Level = option(0.95, "Confidence level of the intervals."),
-    alpha: Alpha = option(0.05, "Family-wise error probability of the differences that are called real."),
+    alpha: Alpha = option(0.05, "Family-wise error probability of calling a difference real."),
     work: Work,
     run: CommandRun,
     reading: Reading,
 ) -> int:
-    """Tell rows of the distribution from others by confidence, entropy and energy: AUROC, AUPR, FPR at 95 % TPR.
+    """Detect out-of-distribution rows by confidence, entropy and energy: AUROC, AUPR, FPR at 95 % TPR.
 
     Every number has an interval; differences between scores, or between two models on the same rows, are DeLong's.
 
@@ -46,7 +46,7 @@ def command(
     if len(against) not in (0, 2):
         problem = f"{len(against)} files to compare with" if against[1:] else "one file to compare with"
         raise UsageError(problem, "pass --against INSIDE --against OUTSIDE")
-    found = ood(
+    result = ood(
         inside,
         outside,
         against=(against[0], against[1]) if against else None,
@@ -57,6 +57,6 @@ def command(
         alpha=alpha,
         threads=work.threads,
         progress=run.progress("measuring"),
-        **asked(reading),
+        **given_options(reading),
     )
-    return run.finish(found)
+    return run.finish(result)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from calibcli.cli.run import CommandRun, asked, takes
+from calibcli.cli.run import CommandRun, given_options, takes
 from calibcli.core.options import option
 from calibcli.gate.options import LIMIT, MAX, MIN, Assumptions
 from calibcli.networks.device import Seeded
@@ -19,15 +19,15 @@ def command(
     max: tuple[str, ...] = option((), MAX, metavar=LIMIT),
     min: tuple[str, ...] = option((), MIN, metavar=LIMIT),
     margin: tuple[str, ...] = option(
-        (), "Loss against a baseline allowed: temperature_gain=0 (calib list metrics).", metavar=LIMIT
+        (), "Largest allowed loss against a baseline, such as temperature_gain=0 (calib list metrics).", metavar=LIMIT
     ),
-    pilot: Path | None = option(None, "Scores of a pilot; without it, a synthetic model.", "--from", metavar="FILE"),
+    pilot: Path | None = option(None, "Scores of a pilot (default: a synthetic model).", "--from", metavar="FILE"),
     assumed: Assumptions,
     seeded: Seeded,
     run: CommandRun,
     reading: Reading,
 ) -> int:
-    """Say how many rows a gate needs to PASS a good model, or to FAIL a bad one, with a stated chance.
+    """Compute how many rows a gate needs to PASS a good model, or to FAIL a bad one, with a given probability.
 
     Rules come from --max, --min and --margin, else from calib.toml, else from tool.calib in pyproject.toml. Whether the
     model is good is --truth against the limit. The curve (-o plan.png) shows the chance of each verdict.
@@ -37,4 +37,4 @@ def command(
     from calibcli.api.gating import plan
 
     options = {**vars(assumed), "pilot": pilot, "seed": seeded.seed, "progress": run.progress("reading")}
-    return run.finish(plan(max=max, min=min, margin=margin, **options, **asked(reading)))
+    return run.finish(plan(max=max, min=min, margin=margin, **options, **given_options(reading)))

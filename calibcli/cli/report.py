@@ -13,13 +13,13 @@ PANEL = "Gate"
 @takes
 def command(
     *,
-    results: tuple[Path, ...] = argument("Results that calib wrote with -o FILE.json, of any commands."),
+    results: tuple[Path, ...] = argument("Results of any commands, written with -o FILE.json."),
     run: CommandRun,
 ) -> int:
-    """Put results together: verdicts and sentences of each; with -o report.html as a page with figures and tables.
+    """Combine results: verdicts and summary of each; with -o report.html as a page with figures and tables.
 
-    Results of the same command are compared, as if from independent data; calib compare pairs the rows of scores.
-    Exits with 0 whatever the verdicts are.
+    Results of the same command are compared as if from independent data; calib compare pairs the rows of scores.
+    The exit code is 0 whatever the verdicts are.
 
     Example: calib report metrics.json check.json -o report.html
     """

@@ -1,8 +1,8 @@
-"""What a command may be given, declared once and read by hand from a line that is plainly right; and one run of it:
-outputs checked before work starts, and the result emitted at its end.
+"""The options of commands, and one run of a command: check the outputs, work, emit the result.
 
-Every option is a field of the dataclass that it becomes, or a parameter of the command. Typer reads the same
-declaration (`cli.typed`) for help, and for any other line: it finds the words for what is wrong.
+Every option is declared once, as a field of a dataclass or a parameter of the command. A correct command line is parsed
+here. Help and any other line are left to Typer (`cli.typed`), which reads the same declarations and says what is wrong;
+loading it only then makes correct lines start faster.
 """
 
 from __future__ import annotations
@@ -28,85 +28,87 @@ from calibcli.core.result import Result
 from calibcli.render import table_contents, terminal
 from calibcli.scores.reading_options import Reading
 
-COMPLETION = "_CALIB_COMPLETE"  # in the environment: a shell asks what a line may go on with
+COMPLETION = "_CALIB_COMPLETE"  # environment variable by which a shell asks for completions
 
 
-def asked(reading: Reading) -> dict[str, Any]:
-    """The options of reading that are not as they are by default, as keywords of the Python API."""
+def given_options(reading: Reading) -> dict[str, Any]:
+    """Return the options of reading that differ from their defaults, as keywords of the Python API."""
     return {f.name: value for f in dataclasses.fields(reading) if (value := getattr(reading, f.name)) != f.default}
 
 
 @dataclass(frozen=True)
 class MetricOptions:
-    """What is measured, of rows as of the states that their parts left behind."""
+    """The options of what to measure."""
 
     metric: Sequence[str] = option(
         (),
-        "Metric, such as ece:bins=30 (calib list metrics); also 'default' and 'all'. Repeatable.",
+        "Metric, such as ece:bins=30; also 'default' and 'all' (calib list metrics). Repeatable.",
         "--metric",
         "-m",
         kind=tuple[str, ...],
     )
     bins: Count | None = option(None, "Number of bins.")
-    edges: Edges | None = option(None, "Edge that a bin includes: right, left, or as torchmetrics has it.")
-    level: Level = option(0.95, "Confidence level of two-sided intervals, and of each one-sided bound.")
-    per_class: bool = option(False, "Also a table and a diagram of each class.")
+    edges: Edges | None = option(None, "Edge that a bin includes: right, left, or as in torchmetrics.")
+    level: Level = option(0.95, "Confidence level of two-sided intervals and of each one-sided bound.")
+    per_class: bool = option(False, "Also report each class, with a table and a diagram.")
 
     @property
     def how(self) -> dict[str, Any]:
-        """As keywords of the Python API, all but the metrics."""
+        """The options without the metrics, as keywords of the Python API."""
         return {"bins": self.bins, "edges": self.edges, "level": self.level, "per_class": self.per_class}
 
 
-def speaks() -> bool:
-    """Whether this is the first of the processes that torchrun started, or the only one: no other has a say."""
+def is_main_process() -> bool:
+    """Whether this is the main process under torchrun, or the only one; no other process prints or writes."""
     return os.environ.get("RANK", "0") == "0"
 
 
 @dataclass
 class CommandRun:
-    """What every command opens first and finishes last.
+    """One run of a command: it checks the outputs first, and prints and writes the result last.
 
     Raises:
-        UsageError: unknown format or suffix, or an output folder that does not exist.
+        UsageError: the format or suffix is unknown, or an output folder does not exist.
     """
 
     format: str = option("table", "Format of stdout: table, json, markdown, csv, ... (calib list formats).")
     json: bool = option(False, "Short for --format json.")
     output: Sequence[Path] = option(
         (),
-        "Also write the result here; the suffix decides the format (calib list formats). Repeatable.",
+        "Also write the result to this file; its suffix decides the format (calib list formats). Repeatable.",
         "--output",
         "-o",
         kind=tuple[Path, ...],
         writes="file",
     )
-    style: Style = option("screen", "Of pictures: screen, or paper (3.3 inches wide, 8 pt, no titles).")
+    style: Style = option("screen", "Figure style: screen, or paper (3.3 inches wide, 8 pt, no titles).")
     quiet: bool = option(False, "No progress and no notes on stderr.", "--quiet", "-q")
-    verbose: bool = option(False, "Show all that a file would have, and how numbers were found.", "--verbose", "-v")
+    verbose: bool = option(
+        False, "Show everything that a file would hold, and how numbers were computed.", "--verbose", "-v"
+    )
 
     argv: ClassVar[Sequence[str]] = ()
-    latest_code: ClassVar[int] = int(Exit.OK)  # of the last finished run, for a reader that went away early
+    latest_code: ClassVar[int] = int(Exit.OK)  # of the last finished run; used if the reader of stdout closes it early
 
     def __post_init__(self) -> None:
         self.format = render.known_format("json" if self.json else self.format)
         self.outputs = [render.known_output(path) for path in self.output]
-        self.quiet = self.quiet or not speaks()
+        self.quiet = self.quiet or not is_main_process()
         self.started = time.time()
-        self.stdout, sys.stdout = sys.stdout, sys.stderr  # what a user's own code prints is no result
+        self.stdout, sys.stdout = sys.stdout, sys.stderr  # keeps what the user's own code prints out of the result
 
     @property
     def screen_alone(self) -> bool:
-        """Whether the result goes nowhere but to a screen, which shows little of it."""
+        """Whether the result is only shown on a screen, so that less needs to be computed."""
         return self.format == "table" and not self.outputs and not self.verbose
 
     def note(self, text: str) -> None:
-        """A remark on stderr."""
+        """Print a note on stderr."""
         if not self.quiet:
             print(terminal.fitted(f"note: {text}", sys.stderr), file=sys.stderr)
 
     def progress(self, title: str) -> Callable[[float, str], None]:
-        """A progress callback drawn on stderr (nothing when quiet or not a terminal)."""
+        """Return a callback that draws a progress bar on stderr, or does nothing if quiet or not on a terminal."""
         if self.quiet or not sys.stderr.isatty():
             return lambda *_: None
         from calibcli.render.terminal import bar
@@ -114,16 +116,16 @@ class CommandRun:
         return bar(title)
 
     def keep(self, result: Result, path: Path) -> Result:
-        """Write the JSON of a result that its checks let pass, as a later baseline; the result that says so."""
+        """Write a result that passed its checks as a baseline for later; return the result with a note or the path."""
         if result.exit_code:
             note = f"no baseline is written to {path}: the check did not pass"
             return dataclasses.replace(result, notes=[*result.notes, note])
-        if speaks():
+        if is_main_process():
             render.write(self.stamped(result), path)
         return dataclasses.replace(result, artefacts={**result.artefacts, "baseline": str(path)})
 
     def stamped(self, result: Result) -> Result:
-        """The result with its sentence, what was called, and when."""
+        """Return the result with its headline and provenance."""
         inputs = [dict(entry) for entry in result.provenance.get("inputs", ())]
         provenance = {
             "version": __version__,
@@ -136,13 +138,13 @@ class CommandRun:
         return dataclasses.replace(headlines.headed(result), provenance=provenance)
 
     def finish(self, result: Result, asked: bool = False) -> int:
-        """Stamp provenance, write `-o` files, print to stdout; the exit code that the checks ask for.
+        """Add the provenance, write `-o` files, print to stdout, and return the exit code of the checks.
 
         Args:
-            asked: the numbers were asked for by name, so that a screen shows all of them.
+            asked: the user named the numbers, so that a screen shows all of them.
         """
         sys.stdout = self.stdout
-        if not speaks():
+        if not is_main_process():
             return int(Exit.OK)
         stamped = self.stamped(result)
         code = stamped.exit_code
@@ -150,7 +152,7 @@ class CommandRun:
         for path in self.outputs:
             try:
                 render.write(stamped, path, self.style)
-            except CalibError as error:  # the other places still get the result
+            except CalibError as error:  # the other outputs are still written
                 failed = failed or error
         CommandRun.latest_code = code if failed is None else int(failed.code)
         detail: table_contents.Detail = "all" if self.verbose else "asked" if asked else "few"
@@ -166,14 +168,14 @@ class CommandRun:
 
 @dataclass(frozen=True)
 class Option:
-    """One option, or argument, of a command.
+    """An option or argument of a command.
 
     Attributes:
-        kind: type of one value, with its `Range` or choices.  many: given any number of times.
-        default: `dataclasses.MISSING` of what is required.
-        flags: how it is written; an argument without.
-        panel: where the help shows it.  rare: shown by --help-all alone.  about: more for Typer, such as `metavar`.
-        writes: what the command writes to the path that it names; None of any other option.
+        kind: type of one value, with its `Range` or choices.  many: whether it can be repeated.
+        default: `dataclasses.MISSING` if it is required.
+        flags: its flags, `--name` and others.
+        panel: of the help.  rare: only shown by --help-all.  about: more for Typer, such as `metavar`.
+        writes: what the command writes to the path that it names; None for any other option.
     """
 
     name: str
@@ -190,7 +192,7 @@ class Option:
 
     @property
     def flag(self) -> bool:
-        """Whether it stands without a value."""
+        """Whether it takes no value."""
         return self.kind is bool
 
     @property
@@ -204,10 +206,10 @@ class Option:
         return self.kind is Path or "FILE" in (self.about.get("metavar") or "")
 
     def parse(self, text: Any) -> Any:
-        """One value.
+        """Convert a text to a value.
 
         Raises:
-            UsageError: the text is of another type, or out of range.
+            UsageError: the text has another type, or is out of range.
         """
         if self.plain:
             return self.kind(text)
@@ -215,7 +217,7 @@ class Option:
 
 
 class Command:
-    """A command with its options, in the order of its parameters; called with a value for each."""
+    """A command with its options in the order of its parameters; it is called with a value for each option."""
 
     def __init__(self, function: Callable[..., int]) -> None:
         self.function = function
@@ -231,38 +233,38 @@ class Command:
 
     @cached_property
     def options(self) -> dict[str, Option]:
-        """By name."""
-        return {one.name: one for held in self._fields.values() for one in held}
+        """The options by name."""
+        return {one.name: one for options in self._fields.values() for one in options}
 
     def __call__(self, **given: Any) -> int:
-        """Run the command; nothing that it opens is written to. `run` is made first: it knows where errors go."""
+        """Run the command, and never write to a file that it reads."""
         with files.guarding(), as_options():
             return self._run(given)
 
     def _run(self, given: Mapping[str, Any]) -> int:
         plain = {key: tuple(value or ()) if self.options[key].many else value for key, value in given.items()}
-        made = {}
-        for name in sorted(self._fields, key=lambda name: name != "run"):
+        arguments = {}
+        for name in sorted(self._fields, key=lambda name: name != "run"):  # `run` first: it redirects stdout
             kind, values = self._kinds[name], {one.name: plain[one.name] for one in self._fields[name]}
-            made[name] = self._kinds[name](**values) if dataclasses.is_dataclass(kind) else values[name]
-        for one in self.options.values():  # before any work; what else is opened on the way is noted there
+            arguments[name] = self._kinds[name](**values) if dataclasses.is_dataclass(kind) else values[name]
+        for one in self.options.values():  # before any work; files opened later are noted there
             files.reading(*(name for value in _values_of(one, plain) for name in _inputs(one, value)))
         for one in self.options.values():
             for path in _values_of(one, plain) if one.writes else ():
                 either = not path.suffix if one.writes == "either" else one.name == "output" and render.is_folder(path)
                 files.claim(path, folder=one.writes == "folder" or either)
                 files.claim(*(file for file in render.files(path) if one.name == "output" and file != path))
-        return self.function(**made)
+        return self.function(**arguments)
 
 
 def _values_of(one: Option, given: Mapping[str, Any]) -> Sequence[Any]:
-    """What an option was given, of one that is not repeated too."""
+    """Return the values that an option was given, as a sequence even if it cannot be repeated."""
     value = given[one.name]
     return value if one.many else [] if value is None else [value]
 
 
 def _inputs(one: Option, value: Any) -> list[str]:
-    """Files that the value of an option names: itself, or of `digits.npz#test` and `net.py:factory` the file."""
+    """List the files that a value names: itself, or the file of `digits.npz#test` and `net.py:factory`."""
     if one.writes or one.kind not in (Path, str) or isinstance(value, bool):
         return []
     text = str(value)
@@ -272,17 +274,17 @@ def _inputs(one: Option, value: Any) -> list[str]:
 
 
 def takes(command: Callable[..., int]) -> Command:
-    """Give a command its options.
+    """Turn a function into a command.
 
-    A parameter whose annotation is a dataclass stands for those of its fields that are an `option` or `argument`, and
-    gets an instance; any other parameter has one of them for its default. Numbers lie in the `Range` of their
-    annotation, words are among those of a `Literal`, and what is a tuple may be repeated.
+    A parameter whose annotation is a dataclass gets an instance; those of its fields that are an `option` or `argument`
+    are options of the command. The default of any other parameter is an `option` or `argument`. Numbers lie in the
+    `Range` of their annotation, words are those of a `Literal`, and an option that is a tuple can be repeated.
     """
     return Command(command)
 
 
 def _declared(name: str, kind: Any, default: Any) -> list[Option]:
-    """What a parameter of a command is made of."""
+    """Return the options that a parameter of a command stands for."""
     if not dataclasses.is_dataclass(kind):
         return [_option(name, kind, default)]
     hints, panel = get_type_hints(kind, include_extras=True), getattr(kind, "PANEL", None)
@@ -297,9 +299,9 @@ def _declared(name: str, kind: Any, default: Any) -> list[Option]:
 def _option(
     name: str, kind: Any, field: dataclasses.Field[Any], panel: str | None = None, rare: bool = False
 ) -> Option:
-    about = dict(field.metadata)
-    kind, help, flags = about.pop("kind", kind), about.pop("help"), about.pop("flags")
-    writes = about.pop("writes", None)
+    settings = dict(field.metadata)
+    kind, help, flags = settings.pop("kind", kind), settings.pop("help"), settings.pop("flags")
+    writes = settings.pop("writes", None)
     if get_origin(kind) in (Union, types.UnionType):
         kind = next(part for part in get_args(kind) if part is not types.NoneType)
     many = get_origin(kind) is tuple
@@ -309,29 +311,29 @@ def _option(
         many=many,
         default=dataclasses.MISSING if field.default is ... else field.default,
         flags=flags or (f"--{name.replace('_', '-')}",),
-        argument=about.pop("argument", False),
+        argument=settings.pop("argument", False),
         help=help,
         panel=panel,
-        about=about,
+        about=settings,
         writes=writes,
         rare=rare,
     )
 
 
 def parsed(args: Sequence[str], options: Mapping[str, Option]) -> dict[str, Any] | None:
-    """The value of every option on a line that is plainly right; None of any other, which Typer has to read.
+    """Parse a correct command line to the value of every option; return None for any other line, which Typer reads.
 
-    A value is whatever follows its option, `-1` and `--json` too, as Click has it; what follows `--` is no option.
+    As in Click, the word after an option is its value, even `-1` or `--json`, and words after `--` are arguments.
     """
     written = {flag: one for one in options.values() if not one.argument for flag in one.flags}
     given: dict[str, list[str]] = {}
-    rest: list[str] = []
+    arguments: list[str] = []
     words = iter(args)
     for word in words:
         if word == "--":
-            rest.extend(words)
+            arguments.extend(words)
         elif len(word) < 2 or not word.startswith("-"):
-            rest.append(word)
+            arguments.append(word)
         else:
             name, equals, value = word.partition("=") if word.startswith("--") else (word[:2], word[2:], word[2:])
             one = written.get(name)
@@ -341,18 +343,18 @@ def parsed(args: Sequence[str], options: Mapping[str, Option]) -> dict[str, Any]
             if text is None:
                 return None
             given.setdefault(one.name, []).append(text)
-    return _values(given, rest, options)
+    return _values(given, arguments, options)
 
 
-def _values(given: dict[str, list[str]], rest: list[str], options: Mapping[str, Option]) -> dict[str, Any] | None:
-    """Texts as values; None where one is wrong, missing, too many, or empty."""
+def _values(given: dict[str, list[str]], arguments: list[str], options: Mapping[str, Option]) -> dict[str, Any] | None:
+    """Convert texts to values; None if one is wrong, missing, superfluous, or empty."""
     waiting = [one for one in options.values() if one.argument]
-    while waiting:  # one that takes many gets what the others leave
+    while waiting:  # an argument that can be repeated gets what the others leave
         one = waiting.pop(0)
-        count = max(0, len(rest) - len(waiting)) if one.many else 1
-        if rest[:count]:
-            given[one.name] = rest[:count]
-            rest = rest[count:]
+        count = max(0, len(arguments) - len(waiting)) if one.many else 1
+        if arguments[:count]:
+            given[one.name] = arguments[:count]
+            arguments = arguments[count:]
     values: dict[str, Any] = {}
     try:
         for name, one in options.items():
@@ -362,12 +364,12 @@ def _values(given: dict[str, list[str]], rest: list[str], options: Mapping[str, 
             elif texts:
                 if "" in texts or (len(texts) > 1 and not one.many):
                     return None
-                found = [one.parse(text) for text in texts]
-                values[name] = tuple(found) if one.many else found[0]
+                converted = [one.parse(text) for text in texts]
+                values[name] = tuple(converted) if one.many else converted[0]
             elif one.default is dataclasses.MISSING:
                 return None
             else:
                 values[name] = () if one.many else one.default
     except UsageError:
         return None
-    return None if rest else values
+    return None if arguments else values

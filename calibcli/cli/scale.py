@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from calibcli.cli.run import CommandRun, asked, takes
+from calibcli.cli.run import CommandRun, given_options, takes
 from calibcli.core.options import Folds, Level, Seed, argument, option
 from calibcli.networks.device import Work
 from calibcli.scores.reading_options import Reading
@@ -17,19 +17,21 @@ def command(
     *,
     files: tuple[Path, ...] = argument("Scores and labels to fit on: .npz, .npy, .csv, ..."),
     method: tuple[str, ...] = option(
-        (), "Method, such as focal-temperature (calib list methods); 'all' fits and ranks every one. Repeatable."
+        (), "Method, such as focal-temperature; 'all' fits and ranks every one (calib list methods). Repeatable."
     ),
     test: tuple[Path, ...] = option(
-        (), "Other rows, on which before and after are measured. Repeatable with --tasks or --shards."
+        (), "Scores of other rows, to measure before and after on. Repeatable with --tasks or --shards."
     ),
-    folds: Folds | None = option(None, "Without --test: folds of before and after; default: 5.", metavar="FOLDS"),
-    split_seed: Seed | None = option(None, "Seed of the folds, apart from --seed; default: 0.", metavar="SEED"),
+    folds: Folds | None = option(
+        None, "Without --test: number of cross-validation folds (default: 5).", metavar="FOLDS"
+    ),
+    split_seed: Seed | None = option(None, "Seed of the folds (default: 0).", metavar="SEED"),
     metric: tuple[str, ...] = option(
         (), "Metric to measure before and after (calib list metrics). Repeatable.", "--metric", "-m"
     ),
     save: Path | None = option(
         None,
-        "Write the calibrator here (.safetensors); with --multilabel a folder, a file for each label.",
+        "Write the calibrator to this file (.safetensors); with --multilabel, to a folder with a file for each label.",
         writes="either",
     ),
     level: Level = option(0.95, "Confidence level of intervals."),
@@ -37,7 +39,7 @@ def command(
     run: CommandRun,
     reading: Reading,
 ) -> int:
-    """Fit a calibration map such as a temperature, and measure before and after on rows it was not fitted on.
+    """Fit a calibration map, such as a temperature, and measure before and after on rows it was not fitted on.
 
     Example: calib scale validation.npz --test test.npz --save temperature.safetensors
 
@@ -45,10 +47,10 @@ def command(
     """
     from calibcli.api.fixing import scale
 
-    how = {"labels": None, **asked(reading)}
+    options = {"labels": None, **given_options(reading)}
     result = scale(
         files,
-        how.pop("labels"),
+        options.pop("labels"),
         *method,
         test=test or None,
         folds=folds,
@@ -58,6 +60,6 @@ def command(
         level=level,
         progress=run.progress("fitting"),
         **vars(work),
-        **how,
+        **options,
     )
     return run.finish(result, asked=bool(metric))

@@ -30,32 +30,32 @@ from calibcli.cli.app import main
 line = sys.stdin.read()
 sys.exit(main(json.loads(line)) if line else 0)
 """
-"""Of another process: what takes seconds to import is there when the first one knows what is to be done."""
+"""The program of the other processes: it does the slow imports while the first process plans the work."""
 
 
 @takes
 def command(
     *,
-    what: str = argument("Name of a study, a recipe.toml, or the folder of a study to go on with.", default=""),
+    what: str = argument("Name of a study, a recipe.toml, or the folder of a study to continue.", default=""),
     save: Path | None = option(None, "Folder for the runs and the report.", writes="folder"),
-    data: str = option("", "Rows in place of the recipe's: PATH with the parts #train, #validation and #test."),
-    size: str = option("small", "small, medium or paper: which size of a study that comes along."),
+    data: str = option("", "Data set instead of the recipe's: PATH with the parts #train, #validation and #test."),
+    size: str = option("small", "Size of a built-in study: small, medium or paper."),
     arch: tuple[str, ...] = option((), "Another network (calib list architectures). Repeatable.", kind=tuple[str, ...]),
-    seeds: Seeds | None = option(None, "Seeds in place of the recipe's; more may be added later."),
-    jobs: Jobs = option(1, "Processes that share the runs, one GPU after the other; other machines may join in."),
-    device: str = option("", "Device in place of the recipe's: auto, cpu, cuda or cuda:N."),
-    until: Rows | None = option(None, "Start no run after so many minutes; the same command goes on."),
-    report_only: bool = option(False, "Judge what is there, train nothing."),
-    work_only: bool = option(False, "Train what nobody else does, wait for nobody, judge nothing."),
-    dry_run: bool = option(False, "List the runs, train nothing."),
-    show: bool = option(False, "Print the recipe, to edit and run.", "--print"),
-    trust: bool = option(False, "Run code that the recipe names: module:factory of a network, a loss or rows."),
-    expect: bool = option(False, "Exit with 1 or 3 where a claim is reversed or undecided."),
+    seeds: Seeds | None = option(None, "Number of seeds instead of the recipe's; more can be added later."),
+    jobs: Jobs = option(1, "Number of processes, spread over the GPUs; other machines may work on the same folder."),
+    device: str = option("", "Device instead of the recipe's: auto, cpu, cuda or cuda:N."),
+    until: Rows | None = option(None, "Start no run after this many minutes; run the same command again to continue."),
+    report_only: bool = option(False, "Report on the finished runs without training."),
+    work_only: bool = option(False, "Train the runs that no other process has taken, without waiting or reporting."),
+    dry_run: bool = option(False, "List the runs without training."),
+    show: bool = option(False, "Print the recipe, which can be edited and run.", "--print"),
+    trust: bool = option(False, "Allow code that the recipe names: module:factory of a network, loss or data set."),
+    expect: bool = option(False, "Exit with 1 if a claim is reversed, with 3 if one is undecided."),
     run: CommandRun,
 ) -> int:
     """Run an experiment: every arm with every seed, measured on the same rows, and a verdict on each claim.
 
-    Without a name the studies that come along are listed. What is finished is kept: the same command goes on after an
+    Without a name, the built-in studies are listed. Finished runs are kept: the same command continues after an
     interruption, and any number of processes may run it on one folder.
 
     Example: calib study curvature-gamma --save out/gamma
@@ -85,7 +85,7 @@ def command(
     if dry_run:
         return run.finish(_plan(study))
     if save is None:
-        raise UsageError("a study keeps its runs", f"pass --save out/{study.name}")
+        raise UsageError("a study needs a folder for its runs", f"pass --save out/{study.name}")
     if report_only and work_only:
         raise UsageError("nothing is left to do", "pass --report-only or --work-only")
     places = [] if report_only else runs.places(device or study.device, jobs)
@@ -98,26 +98,26 @@ def command(
             runs.work(here, save, run.progress(study.name), end, wait=not work_only)
     if work_only:
         return run.finish(_so_far(study, save))
-    found = report(study, save, expect)
-    _write(found, save, run)
-    return run.finish(found)
+    result = report(study, save, expect)
+    _write(result, save, run)
+    return run.finish(result)
 
 
 def _ready() -> subprocess.Popen[str]:
-    """Another process, which waits for a line; it leaves if there is none."""
-    argv = [sys.executable, "-P", "-c", READY]  # -P: no module of the working folder in place of a library's
+    """Start another process, which waits for its command line, and ends if there is none."""
+    argv = [sys.executable, "-P", "-c", READY]  # -P: modules in the working folder do not replace libraries
     return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
 
 
 @contextlib.contextmanager
 def _at_work(others: Sequence[subprocess.Popen[str]], places: Sequence[str], argv: Sequence[str]) -> Iterator[None]:
-    """Until nothing is left for the other processes, one on each device; they say nothing."""
+    """Let the other processes work, one on each device and without output; wait for them after the block."""
     import json
 
     try:
         for other, place in zip(others, places, strict=True):
             assert other.stdin
-            with contextlib.suppress(BrokenPipeError), other.stdin as line:  # one that is gone is not missed
+            with contextlib.suppress(BrokenPipeError), other.stdin as line:  # a process that ended early is not needed
                 json.dump(["study", *argv, "--device", place, "--work-only", "-q"], line)
         yield
     except BaseException:
@@ -128,15 +128,15 @@ def _at_work(others: Sequence[subprocess.Popen[str]], places: Sequence[str], arg
         other.wait()
 
 
-def _write(found: Result, save: Path, run: CommandRun) -> None:
-    """The report as data, and as a page where there is what draws it."""
+def _write(result: Result, save: Path, run: CommandRun) -> None:
+    """Write the report as JSON, and as a page if the libraries for it are installed."""
     with atomic(save / "result.json") as temporary:
-        temporary.write_text(found.to_json() + "\n", "utf-8")
+        temporary.write_text(result.to_json() + "\n", "utf-8")
     if find_spec("jinja2") and find_spec("matplotlib"):
         from calibcli.render import page
 
         with atomic(save / "report.html") as temporary:
-            temporary.write_text(page.page(run.stamped(found)), "utf-8", "backslashreplace")
+            temporary.write_text(page.page(run.stamped(result)), "utf-8", "backslashreplace")
 
 
 def _so_far(study: Study, save: Path) -> Result:
@@ -144,9 +144,9 @@ def _so_far(study: Study, save: Path) -> Result:
     from calibcli.lab.study.experiment import SCREEN
 
     every = runs.runs(study)
-    told = f"{sum(bool(runs.record(save, one)) for one in every)} of {len(every)}"
+    done = f"{sum(bool(runs.record(save, one)) for one in every)} of {len(every)}"
     return Result(
-        command="study", facts={"headline": f"{told} runs are done.", "study": study.name, "runs": told}, screen=SCREEN
+        command="study", facts={"headline": f"{done} runs are done.", "study": study.name, "runs": done}, screen=SCREEN
     )
 
 

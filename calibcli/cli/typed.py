@@ -1,4 +1,4 @@
-"""Commands as Typer has them: help, and the words for a line that is wrong. Loaded for these alone."""
+"""Commands as Typer applications: help, completion, and what is wrong with a line. Only loaded for these."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from calibcli.core.errors import Exit, UsageError
 
 ABOUT = "Measure, fix and gate the calibration of a classifier, and the curvature of its loss."
 TAKES = {int: "INTEGER", float: "NUMBER", str: "TEXT", Path: "PATH", bool: ""}
-"""What the help shows beside an option, by its type."""
+"""What the help shows beside an option of each type."""
 PANELS = ("Inspect", "Measure", "Fix", "Gate", "Train")
 WORK = ("inspect", "list", "logits", "metrics", "curvature", "scale", "apply", "check", "compare", "plan", "fit")
-"""Panels, and commands in them, in the order in which they are needed."""
-LINES = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")  # and what that line is, by shell
+"""Panels, and the commands in them, in the order in which a user needs them."""
+LINES = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")  # environment variables with the line to complete, by shell
 ALL = "--help-all"
-WIDE = 16  # letters of choices that are shown there
+WIDE = 16  # characters; longer lists of choices are not shown beside an option
 
 
 def call(args: list[str], commands: Sequence[str]) -> int:
-    """Build and run the one of the commands that these arguments name; its exit code."""
+    """Build and run the command that these arguments name, and return its exit code."""
     completing = COMPLETION in os.environ
-    about = not completing and args[:1] in ([], ["--help"], ["-h"])
+    brief = not completing and args[:1] in ([], ["--help"], ["-h"])
     line = next((os.environ[name] for name in LINES if name in os.environ), "").split()[1:] if completing else args
     names = [line[0]] if line and line[0] in commands else commands
-    code = build(names, about)(args or ["--help"], prog_name="calib", standalone_mode=False)
+    code = build(names, brief)(args or ["--help"], prog_name="calib", standalone_mode=False)
     return int(code or 0) if args else int(Exit.USAGE)
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """Names of commands in the order of work: look, measure, fix, gate, train; new ones at the end of their panel."""
+    """Sort commands in the order of work: inspect, measure, fix, gate, train; new ones at the end of their panel."""
     panels = {name: importlib.import_module(f"calibcli.cli.{name}").PANEL for name in names}
 
     def place(name: str) -> tuple[int, int, str]:
@@ -52,14 +52,14 @@ def in_order(names: Iterable[str]) -> list[str]:
     return sorted(panels, key=place)
 
 
-def build(names: Sequence[str], about: bool = False) -> typer.Typer:
-    """The Typer application with these commands. One command is built alone, so that others cost no start-up.
+def build(names: Sequence[str], brief: bool = False) -> typer.Typer:
+    """Build the Typer application with these commands. A single command is built alone, which starts faster.
 
     Args:
-        about: only what is said about each, without its options.
+        brief: only build their descriptions, without options.
     """
     app = typer.Typer(
-        cls=Group,
+        cls=CommandGroup,
         help=ABOUT,
         context_settings={"help_option_names": ["--help", "-h"]},
         add_completion=True,
@@ -76,15 +76,15 @@ def build(names: Sequence[str], about: bool = False) -> typer.Typer:
 
     for name in in_order(names):
         module = importlib.import_module(f"calibcli.cli.{name}")
-        app.command(name, cls=Strict, rich_help_panel=module.PANEL)(_function(module.command, about))
+        app.command(name, cls=StrictCommand, rich_help_panel=module.PANEL)(_function(module.command, brief))
     return app
 
 
-class Worded:
-    """Shows types of arguments and flags, --help included, in the words of the options' (`TAKES`)."""
+class HelpStyle:
+    """Shows the types of arguments and flags, including --help, in the words of `TAKES`."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """In styles that are read on a light and on a dark ground: no yellow, no cyan."""
+        """Print the help in styles that are legible on light and dark backgrounds: no yellow, no cyan."""
         from typer import rich_utils
 
         for name in ("OPTION", "SWITCH", "NEGATIVE_OPTION", "NEGATIVE_SWITCH", "COMMANDS_TABLE_FIRST_COLUMN"):
@@ -97,18 +97,18 @@ class Worded:
         params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
         words = {"<path>": TAKES[Path], "<list[Path]>": TAKES[Path], "<bool>": TAKES[bool], "<str>": TAKES[str]}
         for one in params:
-            if hasattr(one, "display_type"):  # older versions of Typer have words of their own
+            if hasattr(one, "display_type"):  # older versions of Typer do not have it
                 word = words.get(one.display_type(ctx), one.display_type(ctx))
                 one.display_type = lambda ctx, word=word: word
         return params
 
 
-class Group(Worded, TyperGroup):
-    """All commands."""
+class CommandGroup(HelpStyle, TyperGroup):
+    """The group of all commands."""
 
 
-class Strict(Worded, TyperCommand):
-    """A command whose options are given once, unless they are lists: the last of two would win without a word."""
+class StrictCommand(HelpStyle, TyperCommand):
+    """A command that refuses an option given twice, unless it is a list; Typer would silently use the last one."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if ALL in args:
@@ -125,14 +125,15 @@ class Strict(Worded, TyperCommand):
         for one in importlib.import_module(f"calibcli.cli.{self.name}").command.options.values():
             value = values.get(one.name)
             if one.names_file and "" in (value if isinstance(value, list | tuple) else [value]):
-                what = one.name.upper() if one.argument else one.flags[-1]  # "$X" with X empty is no working folder
-                raise UsageError(f"{what} is empty", "name a file; is the variable that it comes from set?")
+                # "$X" with X empty must not mean the working folder
+                shown = one.name.upper() if one.argument else one.flags[-1]
+                raise UsageError(f"{shown} is empty", "name a file; is the variable that it comes from set?")
             for text in [] if one.plain or one.flag or value is None else value if one.many else [value]:
-                one.parse(text)  # here, as Typer has words of its own for a ValueError, which our refusals are too
+                one.parse(text)  # here, because Typer rewords a ValueError, which our errors are
         return super().parse_args(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Without the rare options of a panel, unless --help-all asks for them; its title says how many there are."""
+        """Hide the rare options of a panel unless --help-all was passed; the title of the panel says how many."""
         options = importlib.import_module(f"calibcli.cli.{self.name}").command.options
         rare: list[Any] = [one for one in self.params if options[one.name].rare and ALL not in ctx.meta]
         for one in rare:
@@ -150,9 +151,9 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
-def _function(command: Command, about: bool) -> Callable[..., int]:
-    """A command as Typer takes one: a function whose signature is its options."""
-    parameters = {} if about else {name: _parameter(one) for name, one in command.options.items()}
+def _function(command: Command, brief: bool) -> Callable[..., int]:
+    """Return a command as Typer takes it: a function whose signature is its options."""
+    parameters = {} if brief else {name: _parameter(one) for name, one in command.options.items()}
 
     @functools.wraps(command.function)
     def function(**given: Any) -> int:
@@ -165,38 +166,38 @@ def _function(command: Command, about: bool) -> Callable[..., int]:
 
 
 def _unwrapped(text: str) -> str:
-    """A docstring with each paragraph on one line, which is wrapped to the width of the terminal then."""
+    """Join the lines of each paragraph of a docstring, so that help is wrapped to the width of the terminal."""
     return "\n\n".join(" ".join(paragraph.split("\n")) for paragraph in text.split("\n\n"))
 
 
 def _parameter(one: Option) -> inspect.Parameter:
-    """One option as Typer reads it."""
+    """Return an option as Typer reads it."""
     kind: Any = one.kind
-    default, about = one.default, dict(one.about)
+    default, settings = one.default, dict(one.about)
     if not (one.plain or one.flag):
-        about["parser"] = one.parse
+        settings["parser"] = one.parse
         if get_origin(kind) is Literal:
-            about.setdefault("metavar", _choices(get_args(kind)))
+            settings.setdefault("metavar", _choices(get_args(kind)))
         kind = get_args(kind)[0] if get_origin(kind) is Annotated else str
-    about.setdefault("metavar", TAKES[kind])
+    settings.setdefault("metavar", TAKES[kind])
     kind = list[kind] if one.many else kind
     if default is dataclasses.MISSING:
         default = inspect.Parameter.empty
     elif one.many or default is None:
         kind, default = Optional[kind], None  # noqa: UP045 (Typer reads it on every version)
     if listed := re.search(r"\(calib list (\w+)\)", one.help):
-        about["autocompletion"] = _entries(listed[1], "=" if "=" in about["metavar"] else "")
-    about["readable"] = False  # a file's reader says that it cannot be read, exit 4 as for a missing one; Typer exits 2
+        settings["autocompletion"] = _entries(listed[1], "=" if "=" in settings["metavar"] else "")
+    settings["readable"] = False  # the reader of the file refuses it, with exit code 4; Typer would exit with 2
     if one.argument:
-        made = typer.Argument(help=one.help, **about | {"metavar": None})  # it would replace the name
+        declared = typer.Argument(help=one.help, **settings | {"metavar": None})  # a metavar would replace the name
     else:
-        made = typer.Option(*one.flags, help=one.help, rich_help_panel=one.panel, **about)
-    annotation: Any = Annotated[kind, made]
+        declared = typer.Option(*one.flags, help=one.help, rich_help_panel=one.panel, **settings)
+    annotation: Any = Annotated[kind, declared]
     return inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def _entries(shelf: str, ending: str) -> Callable[[str], list[str]]:
-    """What a spec may begin with, for a shell that completes it."""
+    """Return a function that completes a spec by the entries of a shelf."""
 
     def complete(incomplete: str) -> list[str]:
         from calibcli.api import catalogue
@@ -214,6 +215,6 @@ def _entries(shelf: str, ending: str) -> Callable[[str], list[str]]:
 
 
 def _choices(words: Iterable[object]) -> str:
-    """What the help shows beside an option that takes one of a few words."""
+    """Return what the help shows beside an option with these choices."""
     shown = "|".join(map(str, words))
     return shown if len(shown) <= WIDE else TAKES[str]

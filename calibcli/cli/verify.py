@@ -15,23 +15,23 @@ PANEL = "Gate"
 @takes
 def command(
     *,
-    deployed: Path = argument("What runs: a file of calib export, a model, or recorded outputs of a server."),
-    calibrator: Path = option(..., "Calibrator that should be in it.", "--with"),
-    data: str = option(..., "Recorded scores from before calibration; with --before, the inputs of both models."),
-    before: Path | None = option(None, "Model without the calibrator, where what runs is a model."),
+    deployed: Path = argument("Deployed file: an export of calib, a model, or recorded outputs of a server."),
+    calibrator: Path = option(..., "Calibrator that was deployed.", "--with"),
+    data: str = option(..., "Recorded scores before calibration; with --before, the inputs of both models."),
+    before: Path | None = option(None, "Model without the calibrator, if the deployed file is a model."),
     max: tuple[str, ...] = option((), MAX, metavar=LIMIT),
     min: tuple[str, ...] = option((), MIN, metavar=LIMIT),
     config: Path | None = option(None, "Configuration to read instead of calib.toml or tool.calib in pyproject.toml."),
-    tolerance: NotNegative | None = option(None, "Largest difference of a probability; default: 1e-6."),
-    kind: str | None = option(None, "Of recorded scores: logits, probabilities or log_probabilities."),
+    tolerance: NotNegative | None = option(None, "Largest allowed difference of a probability (default: 1e-6)."),
+    kind: str | None = option(None, "Kind of recorded scores: logits, probabilities or log_probabilities."),
     run: CommandRun,
     network: reading_options.NetworkOptions,
     rows: reading_options.DatasetOptions,
 ) -> int:
-    """Hold what is deployed against its calibrator: the largest difference, changed predictions, the gate's verdicts.
+    """Compare a deployed file with its calibrator: the largest difference, changed predictions, the gate's verdicts.
 
-    PASS where no probability differs by more than --tolerance on these rows. With limits, or gates in calib.toml, the
-    table says what the gate says of the rows before and after.
+    PASS if no probability differs by more than --tolerance on these rows. With limits, or gates in calib.toml, the
+    table also has the verdicts of the gate before and after.
 
     Example: calib verify calibrated.onnx --with temperature.safetensors --data test.npz --max ece=0.05
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from calibcli.cli.run import CommandRun, asked, takes
+from calibcli.cli.run import CommandRun, given_options, takes
 from calibcli.core.options import Alpha, Count, Nats, PerYear, argument, option
 from calibcli.gate.options import LIMIT, MAX, MIN
 from calibcli.scores.reading_options import Reading
@@ -15,32 +15,32 @@ PANEL = "Gate"
 @takes
 def command(
     *,
-    state: Path = argument("The state, a .json file, which is made where there is none.", writes="file"),
-    new: tuple[Path, ...] = argument("New rows: scores with labels; or states of other machines.", ()),
+    state: Path = argument("State of the watch, a .json file; created if it does not exist.", writes="file"),
+    new: tuple[Path, ...] = argument("New rows (scores with labels), or states of other machines.", ()),
     max: tuple[str, ...] = option((), MAX, metavar=LIMIT),
     min: tuple[str, ...] = option((), MIN, metavar=LIMIT),
     baseline: str | None = option(None, "Scores of another model on the same new rows.", metavar="FILE"),
     margin: tuple[str, ...] = option(
-        (), "Loss against the baseline allowed; accuracy=0.01 (calib list metrics).", metavar=LIMIT
+        (), "Largest allowed loss against the baseline, such as accuracy=0.01 (calib list metrics).", metavar=LIMIT
     ),
-    night: str = option("", "Date of the rows, such as 2026-11-22; default: today, in UTC."),
-    alpha: Alpha | None = option(None, "Error probability of each claim, over all looks; default: 0.05."),
+    night: str = option("", "Date of the rows, such as 2026-11-22 (default: today, in UTC)."),
+    alpha: Alpha | None = option(None, "Error probability of each claim, over all evaluations (default: 0.05)."),
     per_year: PerYear | None = option(
-        None, "Chance of a false drift alarm, in a year and in all years together; default: 0.05."
+        None, "Probability of a false drift alarm, in one year and in all years together (default: 0.05)."
     ),
-    nll_cap: Nats | None = option(None, "Nats that a row counts for at the most, with nll; default: 10."),
-    bins: Count | None = option(None, "Bins of ece; default: 15."),
-    name: str = option("", "Name of the model; rows of another one are refused."),
+    nll_cap: Nats | None = option(None, "For nll: cap on the loss of a row, in nats (default: 10)."),
+    bins: Count | None = option(None, "Number of bins of ece (default: 15)."),
+    name: str = option("", "Name of the model; rows of another model are refused."),
     config: Path | None = option(None, "Configuration to read instead of calib.toml or tool.calib in pyproject.toml."),
-    restart: bool = option(False, "Start a new state; the one that is there is kept beside it."),
+    restart: bool = option(False, "Start a new state; the existing one is kept beside it."),
     run: CommandRun,
     reading: Reading,
 ) -> int:
-    """Watch a model: add the rows of a night to a state, and say whether a rule is broken, or was from some night on.
+    """Monitor a model: add the rows of one night to a state, and report whether a rule is, or has become, broken.
 
-    It may be looked at every night, for ever: all looks together are wrong with probability alpha at the most. Rules
-    are those of `calib check`, fixed when the state is made. Without NEW, the state is shown. A file of 0 rows changes
-    nothing but the list of nights.
+    It can be evaluated every night without end: the probability that any evaluation is wrong is at most alpha. The
+    rules are those of `calib check`, fixed when the state is created. Without NEW, the state is shown. A file of 0 rows
+    only adds a night to the list.
 
     Exit codes: 0 no alarm, 1 alarm, 2 wrong request, 4 input refused (nothing of it is counted).
 
@@ -63,4 +63,4 @@ def command(
     )
     if not new:
         return run.finish(watch.result())
-    return run.finish(watch.update(new, night=night, baseline=baseline, **asked(reading)))
+    return run.finish(watch.update(new, night=night, baseline=baseline, **given_options(reading)))

@@ -37,30 +37,34 @@ class Request:
     """
 
     input: Any = argument(
-        "Scores with labels, or the result.json of any command; default: eval of calib.toml.",
+        "Scores with labels, or the result.json of any command (default: eval of calib.toml).",
         None,
         kind=tuple[Path, ...],
     )
     max: tuple[str, ...] = option((), MAX, metavar=LIMIT)
     min: tuple[str, ...] = option((), MIN, metavar=LIMIT)
-    baseline: str | None = option(None, "Earlier result (with --keep-rows) or scores to compare with.", metavar="FILE")
-    margin: tuple[str, ...] = option(
-        (), "Loss against the baseline allowed (calib list metrics): temperature_gain=0.", metavar=LIMIT
+    baseline: str | None = option(
+        None, "Scores, or an earlier result with --keep-rows, to compare with.", metavar="FILE"
     )
-    scope: str = option("", "Of a result.json, judge the numbers with this scope: before, after, ...")
-    min_n: Rows | None = option(None, "Rows below which a gate is NOT RUN; default: 200.")
-    on_inconclusive: Literal["fail", "warn"] | None = option(None, "fail (exit 3) or warn; default: fail.")
-    alpha: Alpha | None = option(None, "Error probability of each bound; default: 0.05.")
-    bins: Count | None = option(None, "Bins of binned metrics; default: 15.")
+    margin: tuple[str, ...] = option(
+        (), "Largest allowed loss against the baseline, such as temperature_gain=0 (calib list metrics).", metavar=LIMIT
+    )
+    scope: str = option("", "For a result.json: judge the numbers with this scope, such as before or after.")
+    min_n: Rows | None = option(None, "Fewest rows; a rule with fewer is NOT RUN (default: 200).")
+    on_inconclusive: Literal["fail", "warn"] | None = option(
+        None, "What an inconclusive rule does: fail (exit 3, default) or warn (exit 0)."
+    )
+    alpha: Alpha | None = option(None, "Error probability of each bound (default: 0.05).")
+    bins: Count | None = option(None, "Number of bins of binned metrics (default: 15).")
     bounds: Literal["score", "sharp"] | None = option(
-        None, "Bounds of ece: sharp (fewer rows decide), or score; default: sharp."
+        None, "Bounds of ece: sharp (default; needs fewer rows) or score."
     )
     config: Path | None = option(None, "Configuration to read instead of calib.toml or tool.calib in pyproject.toml.")
     fitted_on: str | None = option(
-        None, "Scores that the calibrator was fitted on, which must not share rows with the input.", metavar="FILE"
+        None, "Scores that the calibrator was fitted on; they must not share rows with the input.", metavar="FILE"
     )
-    keep_rows: bool = option(False, "Keep per-row values in the JSON, as a later baseline (n <= 1,000,000).")
-    seed: Seed | None = option(None, "Seed of everything that is random.")
+    keep_rows: bool = option(False, "Keep per-row values in the JSON, for use as a baseline (at most 1,000,000 rows).")
+    seed: Seed | None = option(None, "Random seed.")
     reading: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -71,12 +75,14 @@ class Request:
 class Assumptions:
     """What the evaluation that is planned is taken to be like; `pilot`: rows of it (`Predictions`), where there are."""
 
-    truth: Limit | None = option(None, "True value of the metric. Default: the pilot's; ece without one: 0.")
+    truth: Limit | None = option(
+        None, "True value of the metric (default: that of the pilot; 0 for ece without a pilot)."
+    )
     accuracy: Accuracy = option(0.87, "Accuracy of the synthetic model.")
     n_classes: Classes = option(10, "Classes of the synthetic model.")
-    logit_factor: Positive = option(1.3, "With --margin: factor on the new model's logits.")
-    slices: Rows = option(1, "Slices judged together (FAIL shares alpha).")
-    power: Power = option(0.8, "Chance that the true verdict is reached.")
+    logit_factor: Positive = option(1.3, "With --margin: factor by which the new model's logits are multiplied.")
+    slices: Rows = option(1, "Number of slices judged together; FAIL divides alpha among them.")
+    power: Power = option(0.8, "Probability of reaching the true verdict.")
     alpha: Alpha = option(0.05, "Error probability of each bound.")
     pilot: Any = None
     seed: Seed = 0

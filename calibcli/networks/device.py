@@ -1,6 +1,4 @@
-"""Where code runs: device, dtype and seed, free memory, the ranks of a `torchrun` launch, and signals that wait until
-a step is whole.
-"""
+"""Device, dtype and seed, free memory, the ranks of a `torchrun` launch, and signals held back until a step is done."""
 
 from __future__ import annotations
 
@@ -20,17 +18,17 @@ from calibcli.core.options import OrNone, Seed, option
 if TYPE_CHECKING:
     import torch
 
-# Signals wait until a step is whole: what is saved can be continued, and ranks stop together.
+# Signals are held back until a training step is done, so that a saved state can be resumed and ranks stop together.
 
 HELD = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
 class Stopping(BaseException):
-    """A signal asked the run to stop; raised only where the state is whole."""
+    """A signal asked the run to stop; raised only between steps."""
 
 
 class Signals:
-    """SIGINT, SIGTERM and SIGHUP remembered. A second one acts at once."""
+    """Remembers SIGINT, SIGTERM and SIGHUP. A second one acts at once."""
 
     def __init__(self) -> None:
         self.received: int | None = None
@@ -42,7 +40,7 @@ class Signals:
             raise Stopping
 
     def release(self) -> None:
-        """Put the former handlers back and let the signal that came act."""
+        """Restore the former handlers and raise the signal that came."""
         number, self.received = self.received, None
         self._restore()
         if number is not None:
@@ -50,7 +48,7 @@ class Signals:
 
     def _take(self) -> None:
         for number in HELD:
-            if signal.getsignal(number) is not signal.SIG_IGN:  # a job of a script's background ignores Ctrl-C
+            if signal.getsignal(number) is not signal.SIG_IGN:  # background jobs of scripts ignore Ctrl-C
                 self._before[number] = signal.signal(number, self._remember)
 
     def _restore(self) -> None:
@@ -66,7 +64,7 @@ class Signals:
 
 @contextlib.contextmanager
 def held_signals() -> Iterator[Signals]:
-    """Hold these signals back inside the block (elsewhere than in the main thread: leave them alone)."""
+    """Hold these signals back inside the block. Outside the main thread they are left alone."""
     signals = Signals()
     with contextlib.suppress(ValueError):
         signals._take()
@@ -76,20 +74,20 @@ def held_signals() -> Iterator[Signals]:
         signals._restore()
 
 
-# Where code runs: device, dtype, seed, free memory, and the ranks of a `torchrun` launch. torch is imported lazily.
-
+# Device, dtype, seed, free memory, and the ranks of a `torchrun` launch. torch is imported in the functions, because
+# commands that do not need it take their options from here.
 
 DTYPES = ("float32", "float64")
-OUT_OF_MEMORY = (
+OUT_OF_MEMORY = (  # parts of messages of the CPU allocator, oneDNN, CUDA and cuDNN
     *("can't allocate memory", "could not create a primitive", "STATUS_ALLOC_FAILED", "out of memory"),
     *("unable to find an engine", "Unable to find a valid cuDNN algorithm"),
 )
-WAIT = timedelta(minutes=30)  # for the other ranks, before a rank gives up
+WAIT = timedelta(minutes=30)  # how long a rank waits for the others
 
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """Where torch code runs, as options."""
+    """The options of device and precision."""
 
     device: str = option("auto", "Device: auto, cpu, cuda or cuda:N.")
     dtype: str = option("float32", "Precision: float32 or float64.")
@@ -97,42 +95,42 @@ class Device:
 
 @dataclass(frozen=True, kw_only=True)
 class Seeded:
-    """What is random."""
+    """The seed as an option."""
 
-    seed: Seed = option(0, "Seed of everything that is random.")
+    seed: Seed = option(0, "Random seed.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Work(Seeded):
-    """What is random, and on how many cores."""
+    """The seed and the number of threads as options."""
 
-    threads: OrNone = option(0, "Worker threads; 0 uses every core.")
+    threads: OrNone = option(0, "Worker threads; 0 uses all cores.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine(Work, Device):
-    """All of it."""
+    """The options of device, precision, seed and threads."""
 
 
 def rank() -> int:
-    """This process's rank under torchrun, else 0."""
+    """Return this process's rank under torchrun, else 0."""
     return int(os.environ.get("RANK", "0"))
 
 
 def world() -> int:
-    """Number of processes under torchrun, else 1."""
+    """Return the number of processes under torchrun, else 1."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def count() -> int:
-    """CUDA devices of this machine."""
+    """Count the CUDA devices of this machine."""
     import torch
 
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
 def pick(name: str = "auto") -> torch.device:
-    """The device of `auto`, `cpu`, `cuda` or `cuda:N`. `auto` is CUDA when there is one, by local rank.
+    """Return the device of `auto`, `cpu`, `cuda` or `cuda:N`. `auto` is CUDA if there is one, chosen by local rank.
 
     Raises:
         UsageError: unknown name, or no such device on this machine.
@@ -160,7 +158,8 @@ def pick(name: str = "auto") -> torch.device:
 
 
 def free_bytes(device: torch.device | None = None) -> int:
-    """Bytes that can still be allocated on a CUDA device, what torch keeps for itself included; else `free_memory`."""
+    """Count the bytes that can still be allocated on a CUDA device, including those that torch caches; on the host, see
+    `free_memory`."""
     if device is None or device.type != "cuda":
         from calibcli.core.memory import free_memory
 
@@ -172,7 +171,7 @@ def free_bytes(device: torch.device | None = None) -> int:
 
 
 def dtype(name: str) -> torch.dtype:
-    """The torch dtype of a name in `DTYPES`.
+    """Return the torch dtype of a name in `DTYPES`.
 
     Raises:
         UsageError: unknown name.
@@ -181,13 +180,13 @@ def dtype(name: str) -> torch.dtype:
 
     if name not in DTYPES:
         raise UsageError(f"unknown dtype '{name}'", did_you_mean(name, DTYPES))
-    found: torch.dtype = getattr(torch, name)
-    return found
+    chosen: torch.dtype = getattr(torch, name)
+    return chosen
 
 
 @contextlib.contextmanager
 def process_group(device: torch.device) -> Iterator[None]:
-    """Join the ranks of a torchrun launch (nccl on CUDA, gloo on CPU); nothing to do for one process."""
+    """Join the ranks of a torchrun launch (nccl on CUDA, gloo on CPU); do nothing for one process."""
     if world() == 1:
         yield
         return
@@ -210,10 +209,10 @@ def process_group(device: torch.device) -> Iterator[None]:
 
 @contextlib.contextmanager
 def together() -> Iterator[None]:
-    """Around what ranks do together.
+    """Run a collective operation inside the block.
 
     Raises:
-        InputError: another of them ended, or did not answer within `WAIT`.
+        InputError: another rank ended, or did not answer within `WAIT`.
     """
     try:
         yield
@@ -227,7 +226,7 @@ def together() -> Iterator[None]:
 
 
 def all_sum(tensor: torch.Tensor) -> torch.Tensor:
-    """Sum over ranks, in place; the same tensor for one process.
+    """Sum a tensor over ranks, in place; for one process, return it unchanged.
 
     Raises:
         InputError: as `together`.
@@ -241,12 +240,12 @@ def all_sum(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def all_sum_of_host(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Sum over ranks, by way of the device, of a tensor on the CPU; the same tensor for one process."""
+    """Sum a tensor on the CPU over ranks by way of the device; for one process, return it unchanged."""
     return tensor if world() == 1 else all_sum(tensor.to(device)).cpu()
 
 
 def all_least(device: torch.device, *values: int) -> list[int]:
-    """The least of the ranks' values, one by one; the values themselves for one process.
+    """Take the minimum of each value over ranks; for one process, return the values.
 
     Raises:
         InputError: as `together`.
@@ -259,38 +258,38 @@ def all_least(device: torch.device, *values: int) -> list[int]:
     shared = torch.tensor(values, device=device)
     with together():
         dist.all_reduce(shared, dist.ReduceOp.MIN)
-        found: list[int] = shared.tolist()
-    return found
+        least: list[int] = shared.tolist()
+    return least
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether `error` is CUDA's, cuDNN's, the CPU allocator's or oneDNN's way to say that memory ran out.
+    """Whether `error` means that memory ran out, in the words of CUDA, cuDNN, the CPU allocator or oneDNN.
 
-    cuDNN and oneDNN report no reason; of an operation that they support, as those of a model that ran, memory is the
-    one left.
+    cuDNN and oneDNN only report that an operation failed. For an operation that they support, such as one that ran
+    before, the reason is memory.
     """
     import torch
 
-    said = any(t in str(error) for t in OUT_OF_MEMORY)
-    return isinstance(error, torch.cuda.OutOfMemoryError | MemoryError) or (isinstance(error, RuntimeError) and said)
+    named = any(t in str(error) for t in OUT_OF_MEMORY)
+    return isinstance(error, torch.cuda.OutOfMemoryError | MemoryError) or (isinstance(error, RuntimeError) and named)
 
 
 def of_dtype(error: BaseException, dtype: torch.dtype) -> InputError | None:
-    """What to say of a model's error, if it is that its forward pass asks for another precision than `dtype`."""
-    said = str(error).splitlines()[-1:]
-    if not said or not any(word in str(error) for word in ("dtype", "scalar type", "Double")):
+    """Return our error for a model whose forward pass needs another precision than `dtype`; None for other errors."""
+    message = str(error).splitlines()[-1:]
+    if not message or not any(word in str(error) for word in ("dtype", "scalar type", "Double")):
         return None
     has = str(dtype).removeprefix("torch.")
     other, call = ("float32", "float()") if has == "float64" else ("float64", "double()")
     return InputError(
-        f"the model does not run in {has} ({said[0]})",
+        f"the model does not run in {has} ({message[0]})",
         f"pass --dtype {other}, or take {call}, dtype= and constants in {other} out of its forward pass",
     )
 
 
 @contextlib.contextmanager
 def unchanged_rng(device: torch.device | None = None) -> Iterator[None]:
-    """Leave torch's global random state (CPU and the given CUDA device) as it was found."""
+    """Restore torch's global random state (CPU and the given CUDA device) after the block."""
     import torch
 
     devices: list[Any] = [device] if device is not None and device.type == "cuda" else []
@@ -300,7 +299,7 @@ def unchanged_rng(device: torch.device | None = None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def full_float32(tf32: bool = False) -> Iterator[None]:
-    """Products and convolutions in float32 proper within the block; or in TF32, where that is wished for."""
+    """Compute products and convolutions in full float32 within the block, or in TF32 if `tf32`."""
     import torch
 
     with _settings(torch.backends.cuda.matmul, allow_tf32=tf32), cudnn(allow_tf32=tf32):
@@ -309,19 +308,21 @@ def full_float32(tf32: bool = False) -> Iterator[None]:
 
 @contextlib.contextmanager
 def deterministic(device: torch.device) -> Iterator[None]:
-    """The same algorithms in every run, within the block: cuDNN's, cuBLAS's, and torch's own that have such a form."""
+    """Use deterministic algorithms of cuDNN, cuBLAS and torch within the block, where there are any."""
     import torch
 
     with cudnn(deterministic=True, benchmark=False):
         if device.type == "cpu":
             yield
             return
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # looked at when cuBLAS starts
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts
         before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
         torch.use_deterministic_algorithms(True, warn_only=True)
         try:
             with (
-                _settings(torch.utils.deterministic, fill_uninitialized_memory=False),  # it costs a pass over each
+                _settings(
+                    torch.utils.deterministic, fill_uninitialized_memory=False
+                ),  # filling costs a pass over each tensor
                 warnings.catch_warnings(),
             ):
                 warnings.filterwarnings("ignore", message=".*deterministic")
@@ -332,10 +333,9 @@ def deterministic(device: torch.device) -> Iterator[None]:
 
 @contextlib.contextmanager
 def cudnn(**settings: bool) -> Iterator[None]:
-    """cuDNN with these settings (`enabled`, `deterministic`, `benchmark`, `allow_tf32`) and its others as they are.
+    """Set flags of cuDNN (`enabled`, `deterministic`, `benchmark`, `allow_tf32`) within the block; keep its others.
 
-    `torch.backends.cudnn.flags` sets all of them: what is not named there, `enabled` among it, goes to a default of
-    False.
+    `torch.backends.cudnn.flags` would reset the flags that are not named to False, `enabled` among them.
     """
     import torch
 
@@ -356,7 +356,7 @@ def _settings(backend: Any, **settings: bool) -> Iterator[None]:
 
 
 def set_threads(count: int) -> None:
-    """Let torch use that many threads; 0 leaves it to torch."""
+    """Set the number of threads of torch; 0 leaves it to torch."""
     import torch
 
     if count:

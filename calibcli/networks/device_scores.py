@@ -1,8 +1,8 @@
-"""Scores that lie on a device as a torch tensor: rows are worked on there, in float32 or float64 as NumPy would, and
-what comes to the host is numbers per row.
+"""Scores in a torch tensor on a device, processed there.
 
-Every number is that of `Piece` and `Block`, to the precision that a pass is said to have; nothing waits for the device
-but once for each of a few million scores. Tensors on the CPU are read by NumPy where they lie, which is faster.
+Rows are processed in float32 or float64 as NumPy would, and only numbers per row come to the host. They equal those of
+`Piece` and `SoftmaxBlock` to the precision of the pass. The host waits for the device once per block of some million
+scores. Tensors on the CPU are read by NumPy without a copy, which is faster.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from torch import Tensor
 from calibcli.scores.predictions import Array, Floats, Ints, Kind
 from calibcli.scores.softmax import DeviceScores, Piece, SoftmaxBlock
 
-AT_ONCE = 1 << 24  # scores worked on together
-NO_DOUBLE = ("cpu", "mps", "meta")  # devices without float64 or numbers, or whose memory NumPy reads
+AT_ONCE = 1 << 24  # scores of a block
+NO_DOUBLE = ("cpu", "mps", "meta")  # devices whose memory NumPy reads, without float64, or without numbers
 
 
 class TensorPiece(Piece):
-    """A piece of scores on a device; what is read of it is worked out there."""
+    """A piece of scores on a device; its properties are computed there."""
 
     def __init__(self, part: Tensor) -> None:
         self.part, (self.n, self.k) = part, part.shape
@@ -37,7 +37,7 @@ class TensorPiece(Piece):
 
     @property
     def z(self) -> Array:  # type: ignore[override]
-        """All of it on the host, for what is rarely asked."""
+        """All scores, copied to the host; rarely needed."""
         return host(self.part)
 
     @property
@@ -60,7 +60,7 @@ class TensorPiece(Piece):
 
 
 class TensorBlock(SoftmaxBlock):
-    """A block whose sums over classes come from the device, all in one copy."""
+    """A block whose sums over classes are computed on the device and copied to the host at once."""
 
     def _sums(self, z: Any) -> tuple[Floats, ...]:
         labels = there(self.labels, z)
@@ -91,13 +91,13 @@ class TensorBlock(SoftmaxBlock):
 
 @dataclass(frozen=True, eq=False)
 class TensorScores(DeviceScores):
-    """(N, K) scores on a device; read by rows, they come to the host.
+    """(N, K) scores on a device, copied to the host by rows.
 
     Attributes:
         tensor: (N, K) of any float type.
-        dtype: of what is read.
-        kind: what the tensor holds; probabilities are read as their logarithms where `ready`.
-        least: probabilities are raised to it, where `ready`.
+        dtype: of the rows that are read.
+        kind: of the scores in the tensor; if `ready`, probabilities are read as their logarithms.
+        least: smallest probability; if `ready`, smaller ones are raised to it.
     """
 
     block = TensorBlock
@@ -108,7 +108,7 @@ class TensorScores(DeviceScores):
     ready: bool = False
 
     def measured(self, kind: Kind, dtype: np.dtype[Any], least: float) -> TensorScores:
-        """These scores as they are measured: logits or log-probabilities, in float32 or float64."""
+        """Return these scores ready to be measured: logits or log-probabilities, in float32 or float64."""
         return replace(self, dtype=dtype, kind=kind, least=least, ready=True)
 
     @property
@@ -118,11 +118,11 @@ class TensorScores(DeviceScores):
 
     @property
     def height(self) -> int:
-        """Rows worked on together."""
+        """Number of rows of a block."""
         return max(1, AT_ONCE // self.shape[1])
 
     def part(self, rows: slice | Tensor, wide: bool = False) -> Tensor:
-        """Rows on the device, in float64 where that is asked for or what is read."""
+        """Return rows on the device, in float64 if `wide` or if `dtype` is."""
         part = self.tensor[rows].to(torch.float64 if wide or self.dtype.itemsize > 4 else torch.float32)
         if self.ready and self.kind == "probabilities":
             part = part.clamp(min=self.least).log()
@@ -137,12 +137,12 @@ class TensorScores(DeviceScores):
         return host(self.part(slice(start, stop))).astype(self.dtype, copy=False)
 
     def rows(self, index: Ints) -> Array:
-        """The given rows, on the host."""
+        """Copy the given rows to the host."""
         return host(self.part(there(index, self.tensor))).astype(self.dtype, copy=False)
 
 
 def of_tensor(tensor: Tensor) -> TensorScores | None:
-    """A tensor as scores; None where NumPy reads it better: on the CPU, of one column, or of whole numbers."""
+    """Wrap a tensor as scores; None if NumPy should read it: on the CPU, with one column, or of integers."""
     known = {"float64": np.float64, "float16": np.float16}
     if tensor.ndim != 2 or tensor.shape[1] < 2 or not tensor.is_floating_point() or tensor.device.type in NO_DOUBLE:
         return None
@@ -150,12 +150,12 @@ def of_tensor(tensor: Tensor) -> TensorScores | None:
 
 
 def host(tensor: Tensor) -> Array:
-    """As a NumPy array."""
-    found: Array = tensor.cpu().numpy()
-    return found
+    """Copy a tensor to a NumPy array."""
+    array: Array = tensor.cpu().numpy()
+    return array
 
 
 def there(values: Array, beside: Tensor) -> Tensor:
-    """A NumPy array as a tensor on the device of another."""
+    """Copy a NumPy array to the device of another tensor."""
     tensor: Tensor = torch.from_numpy(np.ascontiguousarray(values)).to(beside.device)
     return tensor

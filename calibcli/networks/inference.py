@@ -1,4 +1,4 @@
-"""A model run over a data set: do they fit, logits batch by batch, and logits written as they come."""
+"""Run a model over a data set: check that they fit, compute logits batch by batch, and write them to a file."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ NAMES = {"<f4": "F32", "<i8": "I64", "<i4": "I32"}
 
 
 def check(data: Dataset, model: nn.Module) -> int:
-    """Run two rows through the model, twice, leaving the model and the random state as they were.
+    """Run two rows through the model, twice, and leave the model and the random state as they were.
 
     Returns:
-        K, the number of classes the model tells apart.
+        K, the number of classes.
 
     Raises:
-        InputError: inputs the model does not take, output that is not logits, a label beyond the classes.
+        InputError: the model does not take the inputs, its output is not logits, or a label is not a class.
     """
     modes = [(module, module.training) for module in model.modules()]
     tensors = [t for t in (*model.parameters(), *model.buffers()) if t.is_floating_point()]
@@ -75,13 +75,13 @@ def check(data: Dataset, model: nn.Module) -> int:
 
 
 def _misfit(data: Dataset, model: nn.Module, error: BaseException) -> str:
-    said = str(error).strip().partition("\n")[0][:200]
+    message = str(error).strip().partition("\n")[0][:200]
     first = next((m for m in model.modules() if isinstance(m, nn.Conv2d | nn.Linear)), None)
     if isinstance(first, nn.Conv2d) and len(data.shape) == 3 and data.shape[0] != first.in_channels:
         return f"{data.source} has {data.shape[0]} channels, the model takes {first.in_channels}"
     if isinstance(first, nn.Conv2d) and len(data.shape) == 2:
         return f"{data.source} has rows of shape {data.shape}, the model takes images (channels, height, width)"
-    return f"the model does not take rows of shape {data.shape} from {data.source}: {said}"
+    return f"the model does not take rows of shape {data.shape} from {data.source}: {message}"
 
 
 def predict(
@@ -93,10 +93,10 @@ def predict(
     dtype: torch.dtype = torch.float32,
     progress: Progress | None = None,
 ) -> Iterator[Tensor]:
-    """Logits of all rows in order, batch by batch, as float32 or float64 tensors (n_b, K) on the CPU.
+    """Yield the logits of all rows in order, batch by batch, as float32 or float64 tensors (n_b, K) on the CPU.
 
-    Eval mode, no gradients, full float32 (no TF32). The caller's model and the random state are not changed: a copy
-    runs where mode, device or dtype differ. When memory runs out the batch is halved.
+    The model runs in eval mode, without gradients, in full float32 (no TF32). The caller's model and the random state
+    are not changed: if mode, device or dtype differ, a copy runs. If memory runs out, the batch is halved.
 
     Raises:
         InputError: out of memory with a single row, or logits that are NaN.
@@ -137,13 +137,13 @@ def _ready(model: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Mod
     as_is = all(t.device == device and t.dtype == dtype for t in tensors)
     if as_is and not any(module.training for module in model.modules()):
         return model
-    ready = copy.deepcopy(model).to(device).eval()  # its to(dtype) would make complex numbers real
+    ready = copy.deepcopy(model).to(device).eval()  # not to(dtype), which would make complex numbers real
     return ready._apply(lambda t: t.to(dtype) if t.is_floating_point() else t)  # type: ignore[no-untyped-call,no-any-return]
 
 
 @dataclass(frozen=True)
 class WrittenLogits:
-    """What `write_logits` wrote: rows, classes and right answers, the files, and remarks."""
+    """The outcome of `write_logits`: numbers of rows, classes and correct predictions, the files, and notes."""
 
     rows: int
     classes: int
@@ -152,15 +152,17 @@ class WrittenLogits:
     notes: list[str]
 
 
-def write_logits(model: nn.Module, data: Dataset, path: str | Path, *, folded: str = "", **how: Any) -> WrittenLogits:
+def write_logits(
+    model: nn.Module, data: Dataset, path: str | Path, *, folded: str = "", **options: Any
+) -> WrittenLogits:
     """Stream a data set through a model into a file of `logits` (N, K) float32 and `labels` (N,) int64.
 
-    `.npz` (uncompressed) and `.safetensors` hold both, and `ids` and `classes` where there are any; `.npy` holds the
-    logits, with the labels beside it in `NAME.labels.npy`. Written whole or not at all.
+    `.npz` (uncompressed) and `.safetensors` hold both, and `ids` and `classes` if there are any; `.npy` holds the
+    logits, and `NAME.labels.npy` beside it the labels. The file is written whole or not at all.
 
     Args:
-        folded: what the checkpoint says of a calibrator in its last layer, for whoever fits one to these logits.
-        how: batch size, device, dtype and progress of `predict`.
+        folded: the sentence about a calibrator that is folded into the last layer; stored in the file.
+        options: batch size, device, dtype and progress of `predict`.
 
     Raises:
         UsageError: another suffix.
@@ -174,7 +176,7 @@ def write_logits(model: nn.Module, data: Dataset, path: str | Path, *, folded: s
     correct = done = 0
     first, same = np.empty(0, np.float32), True
     with writing(path, (len(data), classes), {"labels": data.labels, **arrays}) as write:
-        for out in predict(model, data, **how):
+        for out in predict(model, data, **options):
             block = out.float().numpy()
             write(block)
             correct += int((block.argmax(1) == data.labels[done : done + len(block)]).sum())
@@ -186,7 +188,7 @@ def write_logits(model: nn.Module, data: Dataset, path: str | Path, *, folded: s
 
 
 def files_of(path: Path) -> list[Path]:
-    """The files that logits are written to: of .npy, the labels lie beside it."""
+    """List the files that logits are written to; with .npy, the labels are in a second file."""
     return [path, path.with_suffix(".labels.npy")] if path.suffix == ".npy" else [path]
 
 
@@ -194,10 +196,10 @@ def files_of(path: Path) -> list[Path]:
 def writing(
     path: Path, shape: tuple[int, int], arrays: Mapping[str, NDArray[Any]]
 ) -> Iterator[Callable[[NDArray[np.float32]], None]]:
-    """A function that takes the next block of logits.
+    """Open a file of logits; yield a function that writes the next block of them.
 
     Args:
-        shape: (N, K) of the logits.  arrays: `labels`, and what else belongs to the rows.
+        shape: (N, K) of the logits.  arrays: `labels`, and other arrays by row.
     """
     with contextlib.ExitStack() as stack:
         temporary = stack.enter_context(atomic(path))
@@ -205,8 +207,8 @@ def writing(
             with atomic(files_of(path)[1]) as labels:
                 np.save(labels, arrays["labels"])
         if path.suffix in (".npz", ".npy"):
-            held = array_file(temporary, path.suffix, "logits", shape, np.dtype(np.float32), arrays)
-            file: IO[bytes] = stack.enter_context(held)
+            opened = array_file(temporary, path.suffix, "logits", shape, np.dtype(np.float32), arrays)
+            file: IO[bytes] = stack.enter_context(opened)
         else:
             file = stack.enter_context(temporary.open("wb"))
             _safetensors_header(file, shape, arrays)
@@ -214,7 +216,7 @@ def writing(
 
 
 def _safetensors_header(file: IO[bytes], shape: tuple[int, int], arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Header and the number arrays, then room for the logits; names of ids and classes go into the metadata."""
+    """Write the header and the arrays of numbers, up to where the logits follow; texts go into the metadata."""
     header: dict[str, Any] = {}
     texts = {k: json.dumps(v.tolist()) for k, v in arrays.items() if v.dtype.str not in NAMES}
     if texts:

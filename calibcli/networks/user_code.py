@@ -14,14 +14,14 @@ from typing import Any, cast
 from calibcli.core.errors import InputError, UsageError, did_you_mean, refusing
 from calibcli.core.files import reading
 
-# what code of the user's own may raise; anything else is ours
+# Exceptions that the user's code may raise; any other is a bug of calib.
 FAILURES = (ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError, OSError, RuntimeError,
             SyntaxError, SystemExit, TypeError, ValueError)  # fmt: skip
 NAMES_CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 def from_module(name: str, attribute: str) -> Callable[..., Any]:
-    """`name.attribute`, with the working folder on the import path, as `python -m` has it.
+    """Import `name.attribute`, with the working folder on the import path, as with `python -m`.
 
     Raises:
         UsageError: no such module or attribute.  InputError: the module fails to import.
@@ -43,7 +43,7 @@ def from_module(name: str, attribute: str) -> Callable[..., Any]:
 
 
 def from_file(path: Path, attribute: str) -> Callable[..., Any]:
-    """`attribute` of a Python file.
+    """Import `attribute` of a Python file.
 
     Raises:
         UsageError: no such file or attribute.  InputError: the file fails to import.
@@ -53,16 +53,16 @@ def from_file(path: Path, attribute: str) -> Callable[..., Any]:
     if not path.is_file() or spec is None or spec.loader is None:
         raise UsageError(f"no Python file {path}", "pass FILE.py:function")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses and pickles look their module up
+    sys.modules[spec.name] = module  # dataclasses and pickles look up their module
     with refusing(FAILURES, lambda e: f"{path} cannot be imported ({type(e).__name__}: {e})", "correct the file"):
         spec.loader.exec_module(module)
     return _attribute(module, attribute, str(path))
 
 
 def _attribute(module: ModuleType, attribute: str, where: str) -> Callable[..., Any]:
-    found = getattr(module, attribute, None) if attribute else None
-    if not callable(found):
+    value = getattr(module, attribute, None) if attribute else None
+    if not callable(value):
         own = [k for k, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == module.__name__]
-        problem = f"{where} has no '{attribute}' to call" if attribute else f"{where}: which of its functions?"
+        problem = f"{where} has no '{attribute}' to call" if attribute else f"{where}: no function is named"
         raise UsageError(problem, did_you_mean(attribute, own) if own else "define a function of that name")
-    return cast(Callable[..., Any], found)
+    return cast(Callable[..., Any], value)

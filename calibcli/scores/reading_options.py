@@ -22,46 +22,54 @@ class Reading:
     PANEL: ClassVar[str] = "How the file is read"
     OFTEN: ClassVar[tuple[str, ...]] = ("scores", "labels", "classes", "event", "kind", "by")  # what --help shows of it
 
-    scores: str | None = option(None, "Array or column group with the scores.", metavar="KEY")
-    labels: str | None = option(None, "Array with the labels, or a file of them.", metavar="KEY|FILE")
+    scores: str | None = option(None, "Array, column or group of columns with the scores.", metavar="KEY")
+    labels: str | None = option(None, "Array with the labels, or a file with the labels.", metavar="KEY|FILE")
     classes: str | Sequence[str] | None = option(
         None, "Class names, in the order of the scores.", metavar="A,B,..|FILE", kind=str
     )
-    event: str | None = option(None, "Of two classes, the one that is measured; default: the second.", metavar="NAME")
-    kind: str | None = option(None, "logits, probabilities or log_probabilities; recognised if left out.")
-    confidence: str | None = option(None, "Column with the confidence, where no other score is known.", metavar="KEY")
+    event: str | None = option(None, "Positive class of two (default: the second).", metavar="NAME")
+    kind: str | None = option(None, "Kind of scores: logits, probabilities or log_probabilities (default: recognised).")
+    confidence: str | None = option(None, "Column with the confidence, if there are no other scores.", metavar="KEY")
     correct: str | None = option(
-        None, "Column that says whether the prediction was right: 1 or 0, yes or no.", metavar="KEY"
+        None, "Column that says whether the prediction was correct: 1 or 0, yes or no.", metavar="KEY"
     )
     confidence_scale: Literal["1", "10", "100", "percent"] | None = option(
-        None, "What a confidence is out of: 1, 10, 100 or percent."
+        None, "Scale of the confidences: out of 1, 10 or 100, or percent."
     )
-    label_base: Label | None = option(None, "What the first class is called (1: labels 1..K).")
+    label_base: Label | None = option(None, "Label of the first class: 0 or 1 (labels 1..K).")
     ignore_label: Label | None = option(None, "Drop rows with this label, e.g. -100.")
     drop_nonfinite: bool = option(False, "Drop (and count) rows with NaN or infinite scores.")
-    clip: bool = option(False, "Raise probabilities below 1e-15 to it, so that the NLL is finite.")
-    multilabel: bool = option(False, "Targets (N, L) of 0 and 1: every label is binary.")
+    clip: bool = option(False, "Raise probabilities below 1e-15 to 1e-15, so that the NLL is finite.")
+    multilabel: bool = option(False, "Multi-label targets of shape (N, L), 0 or 1; each label is a binary problem.")
     weights: str | None = option(None, "Array with sample weights.", metavar="KEY")
-    weight_kind: str = option("sampling", "sampling (inverse probability) or count (frequency).")
-    ids: str | None = option(None, "Array with the names of the rows.", metavar="KEY")
-    group: str | None = option(None, "Array that says which rows belong together.", metavar="KEY")
-    by: Sequence[str] = option(
-        (), "Also measure the rows of each value of this array. Repeatable.", metavar="KEY", kind=tuple[str, ...]
+    weight_kind: str = option("sampling", "Kind of weights: sampling (inverse probability) or count (frequency).")
+    ids: str | None = option(None, "Array with a unique name for each row.", metavar="KEY")
+    group: str | None = option(
+        None, "Array with the group of each row, such as a patient; rows of one group are dependent.", metavar="KEY"
     )
-    no_header: bool = option(False, "A text table without a header row: columns are called 0, 1, ...")
-    shards: bool = option(False, "Several files are parts of one data set.")
-    tasks: bool = option(False, "Several files are tasks of one evaluation: each beside all, and their mean.")
+    by: Sequence[str] = option(
+        (),
+        "Also report each slice: the rows of each value of this array. Repeatable.",
+        metavar="KEY",
+        kind=tuple[str, ...],
+    )
+    no_header: bool = option(False, "The text table has no header row; its columns are called 0, 1, ...")
+    shards: bool = option(False, "The files are parts of one data set.")
+    tasks: bool = option(
+        False, "The files are tasks of one evaluation: report each task, all rows, and the mean over tasks."
+    )
     lm_norm: Literal["sum", "char", "byte", "pmi"] | None = option(
         None,
-        "Log-likelihoods of lm-eval: summed (default), per character, per byte, or less those without the question.",
+        "Normalisation of lm-eval log-likelihoods: sum (default), per character, per byte, or minus the "
+        "log-likelihood without the question (pmi).",
     )
     choices: str | Sequence[str] | None = option(
-        None, "What a model answered with, whose tokens' log-probabilities are read.", metavar="A,B,..|FILE", kind=str
+        None, "Answers whose token log-probabilities are read as scores.", metavar="A,B,..|FILE", kind=str
     )
     unlisted: Literal["bound", "drop"] | None = option(
         None,
-        "A choice that is not among a token's alternatives: bound gives it the least log-probability listed, drop "
-        "leaves its row out; both where more than 1 % of the rows lack one.",
+        "For answers missing from a token's alternatives: bound uses the smallest log-probability listed, drop leaves "
+        "the row out. Needed if more than 1 % of the rows lack an answer.",
     )
     numbers: bool = False
     need_labels: bool = True
@@ -111,22 +119,26 @@ class NetworkOptions:
 class DatasetOptions:
     """Of `dataset.load`."""
 
-    mean: str | None = option(None, "Per-channel mean of the inputs scaled to [0, 1], such as 0.49,0.48,0.45.")
-    std: str | None = option(None, "Per-channel standard deviation, such as 0.2,0.2,0.2.")
+    mean: str | None = option(None, "Mean of each channel, for inputs scaled to [0, 1], such as 0.49,0.48,0.45.")
+    std: str | None = option(None, "Standard deviation of each channel, such as 0.2,0.2,0.2.")
     size: str | None = option(
-        None, "Size that pictures are brought to: 224 (shorter side, then the middle), 256/224, 224x192, none."
+        None, "Image size: 224 (resize the shorter side and crop the centre), 256/224, 224x192 or none."
     )
     resize: str | None = option(
-        None, "What pictures are resized to: 256 (shorter side), 224x192 or none; before the model's own."
+        None, "Resize images to 256 (shorter side), 224x192 or none; replaces the model's own resizing."
     )
-    crop: str | None = option(None, "The middle that is then kept: 224, 224x192 or none.")
-    interpolation: str | None = option(None, "Of resizing: bilinear, bicubic, nearest, lanczos, box or hamming.")
-    layout: str | None = option(None, "NHWC, NCHW or flat.")
+    crop: str | None = option(None, "Centre crop after resizing: 224, 224x192 or none.")
+    interpolation: str | None = option(
+        None, "Interpolation used to resize: bilinear, bicubic, nearest, lanczos, box or hamming."
+    )
+    layout: str | None = option(None, "Order of the axes of the images: NHWC, NCHW or flat.")
     inputs: str | None = option(
-        None, "Array with the inputs; several, by comma, go to the model by name.", metavar="KEY"
+        None, "Array with the inputs; several, separated by commas, are passed to the model by name.", metavar="KEY"
     )
-    labels: str | None = option(None, "Array or column with the labels; of a .npy, a file of them.", metavar="KEY|FILE")
-    subset: Count | None = option(None, "Use so many rows, drawn at random with --split-seed.")
+    labels: str | None = option(
+        None, "Array or column with the labels; for a .npy, a file with the labels.", metavar="KEY|FILE"
+    )
+    subset: Count | None = option(None, "Use only this many rows, drawn at random with --split-seed.")
     split_seed: Seed | None = option(
-        None, "Seed of which rows are used and held out, apart from --seed; default: 0, or the split's own."
+        None, "Seed that decides which rows are used and held out (default: 0, or that of the saved split)."
     )

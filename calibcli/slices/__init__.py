@@ -16,14 +16,16 @@ class Search:
     `confirm="all"` all rows search and confirm, and each p-value is multiplied by the number of rules.
     """
 
-    find: Literal["gap", "error"] = option("gap", "gap (miscalibration), or error (more errors than elsewhere).")
-    confirm: Literal["split", "all"] = option(
-        "split", "split: search one half, confirm on the other; all: test every rule on all rows."
+    find: Literal["gap", "error"] = option(
+        "gap", "What to search for: gap (miscalibration), or error (more errors than elsewhere)."
     )
-    depth: Depth = option(2, "Conditions of a rule; 3 needs sliceline.")
-    min_n: Rows = option(200, "Smallest number of rows of a rule.")
-    alpha: Alpha = option(0.05, "Family-wise error probability of the confirmed rules.")
-    seed: Seed = option(0, "Seed of the split into halves.")
+    confirm: Literal["split", "all"] = option(
+        "split", "split: search one half and confirm on the other; all: test every rule on all rows."
+    )
+    depth: Depth = option(2, "Largest number of conditions in a rule; 3 needs sliceline.")
+    min_n: Rows = option(200, "Fewest rows of a rule.")
+    alpha: Alpha = option(0.05, "Family-wise error probability of confirming a rule.")
+    seed: Seed = option(0, "Seed of the random halves.")
 
     def __post_init__(self) -> None:
         check_options(self)

@@ -48,19 +48,21 @@ class Training:
     epochs: Epochs = option(30, "Passes over the training rows.")
     batch_size: Rows = option(128, "Rows per step, over all processes.")
     lr: LearningRate = option(0.1, "Peak learning rate.")
-    optimizer: str = option("sgd", "sgd:weight_decay=0.0005, adamw, sgd+sam (calib list optimizers).")
-    schedule: str = option("step", "step:at=0.43/0.71,factor=0.1, cosine or constant (calib list schedules).")
-    warmup: Warmup = option(0.0, "Share of the steps with a linear rise.")
-    reduction: Literal["mean", "sum"] = option("mean", "mean or sum over the rows of a batch.")
-    clip_norm: Positive | None = option(None, "Largest norm of the gradient.")
-    augment: str = option("", "crop:pad=4+flip of images, mixup (calib list augmentations).")
-    amp: Literal["off", "bf16", "fp16"] = option("off", "off, bf16 or fp16: mixed precision.")
-    keep: Literal["last", "best"] = option("last", "Weights of the last epoch, or of the best by --select.")
-    select: Literal["nll", "error", "ece", "adaece", "loss"] = option(
-        "nll", "nll, error, ece, adaece or loss, on validation rows."
+    optimizer: str = option("sgd", "Optimizer: sgd:weight_decay=0.0005, adamw, sgd+sam (calib list optimizers).")
+    schedule: str = option(
+        "step", "Learning rate schedule: step:at=0.43/0.71,factor=0.1, cosine or constant (calib list schedules)."
     )
-    patience: Epochs | None = option(None, "Stop after so many epochs in which --select did not improve.")
-    freeze: tuple[str, ...] = option((), "Parameters that are not trained: 'layer1.*'. Repeatable.")
+    warmup: Warmup = option(0.0, "Fraction of the steps in which the learning rate rises linearly.")
+    reduction: Literal["mean", "sum"] = option("mean", "Reduction of the loss over the rows of a batch: mean or sum.")
+    clip_norm: Positive | None = option(None, "Largest norm of the gradient.")
+    augment: str = option("", "Augmentation: crop:pad=4+flip for images, mixup (calib list augmentations).")
+    amp: Literal["off", "bf16", "fp16"] = option("off", "Mixed precision: off, bf16 or fp16.")
+    keep: Literal["last", "best"] = option("last", "Weights to keep: of the last epoch, or of the best by --select.")
+    select: Literal["nll", "error", "ece", "adaece", "loss"] = option(
+        "nll", "Criterion of the best epoch, on validation rows: nll, error, ece, adaece or loss."
+    )
+    patience: Epochs | None = option(None, "Stop after this many epochs without an improvement of --select.")
+    freeze: tuple[str, ...] = option((), "Parameters that are not trained, such as 'layer1.*'. Repeatable.")
     head_only: bool = option(False, "Train the last linear layer alone, on features computed once.")
 
 
@@ -74,23 +76,23 @@ class Given:
     validation: Any = option(None, "Validation rows.", kind=str)
     test: Any = option(None, "Test rows.", kind=str)
     embeddings: Any = option(
-        None, "Vectors of words for text_cnn or tree_lstm, as GloVe's text has them.", metavar="FILE", kind=str
+        None, "Word vectors for text_cnn or tree_lstm, in the text format of GloVe.", metavar="FILE", kind=str
     )
     split: Literal["stratified", "mukhoti"] | None = option(
         None,
-        "How rows are held out where there is no validation set: stratified, by class (default), or mukhoti, "
-        "shuffled as in that paper.",
+        "How validation rows are held out if there is no validation set: stratified by class (default), or shuffled "
+        "as in Mukhoti et al. (mukhoti).",
     )
-    val_fraction: Share | None = option(None, "Share of rows that is held out; default: 0.1. 0 for none.")
+    val_fraction: Share | None = option(None, "Fraction of the rows that is held out (default: 0.1; 0 for none).")
     missing_classes: bool = option(False, "Allow classes without training or validation rows.")
     loss: str | Callable[..., Any] | tuple[str | Callable[..., Any], ...] = option(
         ("ce",),
-        "ce, focal:gamma=3, FLA-53, brier, ... (calib list losses), your own module:name, and penalties: ce+mmce. "
-        "Repeat to compare.",
+        "Loss: ce, focal:gamma=3, FLA-53, brier, ... (calib list losses), your own module:name, or with a penalty: "
+        "ce+mmce. Repeat to compare.",
         kind=tuple[str, ...],
     )
     penalty: tuple[str, ...] = option(
-        (), "Added to every loss: trace:weight=0.01,kind=ggn or mmce:weight=2 (calib list penalties)."
+        (), "Penalty added to every loss: trace:weight=0.01,kind=ggn or mmce:weight=2 (calib list penalties)."
     )
 
 
@@ -98,21 +100,23 @@ class Given:
 class RunOutputs:
     """What a run leaves behind."""
 
-    init: Literal["keep", "fresh"] = option("keep", "Of a checkpoint: keep its weights, or draw fresh ones.")
+    init: Literal["keep", "fresh"] = option(
+        "keep", "Initial weights: keep those of the checkpoint, or draw fresh ones."
+    )
     save: Path | None = option(
-        None, "Folder for the model, logits, log and state; one folder per loss inside it.", writes="folder"
+        None, "Folder for the model, logits, log and state; with several losses, a subfolder for each.", writes="folder"
     )
     save_every: Rows = option(500, "Steps between saved states.")
-    resume: bool = option(False, "Go on from the state in --save.")
-    overwrite: bool = option(False, "Start again where --save holds a run.")
+    resume: bool = option(False, "Continue from the state saved in --save.")
+    overwrite: bool = option(False, "Replace the run that --save holds.")
     pt: bool = option(False, "Also write model.pt.")
     report_link: Literal["none", "phi"] = option(
-        "none", "phi: report the focal map of a focal network's softmax, or none."
+        "none", "Link of reported probabilities: none (softmax), or phi (the focal map, for focal losses)."
     )
-    curvature_every: OrNone = option(0, "Epochs between measurements of λmax and trace; 0 for never.")
-    log_every: Epochs = option(1, "Epochs between looks at the rows whose numbers are logged.")
+    curvature_every: OrNone = option(0, "Epochs between measurements of λmax and the trace (0: never).")
+    log_every: Epochs = option(1, "Epochs between evaluations that are logged.")
     log_rows: tuple[Literal["train", "test"], ...] = option(
-        (), "train, test: log NLL, error and ECE of these rows too, epoch by epoch. Repeatable."
+        (), "Also log NLL, error and ECE on train or test rows, epoch by epoch. Repeatable."
     )
     snapshot: Annotated[tuple[int, ...], Range(1, 1_000_000)] = option(
         (), "Also keep the weights after this epoch, as epoch-N.safetensors. Repeatable.", kind=tuple[Epochs, ...]

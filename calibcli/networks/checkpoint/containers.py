@@ -23,26 +23,24 @@ from torch.utils._pytree import tree_map
 
 from calibcli.core.errors import InputError, check_path, refusing
 from calibcli.core.files import reading
-from calibcli.networks.checkpoint import factory as meta
-from calibcli.networks.checkpoint import safe_unpickler, weights
+from calibcli.networks.checkpoint import factory, safe_unpickler, weights
 from calibcli.scores.files import pickles
 from calibcli.scores.files.formats import safetensors
 from calibcli.scores.files.pickles import is_pickle
 from calibcli.scores.files.source import Source
 from calibcli.scores.other_files import UNREADABLE, named, note_checksums, program
 
-# ONNX graphs, run by onnxruntime: a network of declared operators, which can compute and nothing else.
+# ONNX graphs, run by onnxruntime. They are safe to load: their operators can only compute.
 
 KINDS = {"float": np.float32, "float16": np.float16, "double": np.float64, "uint8": np.uint8, "int8": np.int8,
          "int32": np.int32, "int64": np.int64, "bool": np.bool_}  # fmt: skip
 
 
 class Graph(nn.Module):
-    """An ONNX graph as a module: one input by position or several by name, logits out. It has no parameters.
+    """An ONNX graph as a module without parameters: takes one input by position or several by name, returns logits.
 
     Attributes:
         taken: types and shapes of its inputs by name; a length that varies is a name or None.
-        opset: of its operators, where the file says.
     """
 
     def __init__(self, path: Path) -> None:
@@ -60,22 +58,22 @@ class Graph(nn.Module):
         self.output = self._logits()
 
     def _logits(self) -> str:
-        """The name of the output that holds them: `logits`, else the only one of real numbers by row.
+        """Return the name of the output with the logits: `logits`, else the only table of real numbers.
 
         Raises:
-            InputError: none, or several.
+            InputError: there is none, or there are several.
         """
-        found = [o for o in self.session.get_outputs() if _kind(o.type) in ("float", "float16", "double")]
-        named = [one.name for one in found if one.name.lower() == "logits"]
-        tables = named or [one.name for one in found if len(one.shape) in (0, 2)]
+        floats = [o for o in self.session.get_outputs() if _kind(o.type) in ("float", "float16", "double")]
+        named = [one.name for one in floats if one.name.lower() == "logits"]
+        tables = named or [one.name for one in floats if len(one.shape) in (0, 2)]
         if len(tables) == 1:
             return str(tables[0])
-        held = ", ".join(f"{o.name} {o.type}" for o in self.session.get_outputs())[:200]
+        listed = ", ".join(f"{o.name} {o.type}" for o in self.session.get_outputs())[:200]
         problem = f"{self.path} has {'no output' if not tables else 'several outputs'} of numbers (rows, classes)"
-        raise InputError(f"{problem}: {held}", "export it with one output named logits")
+        raise InputError(f"{problem}: {listed}", "export it with one output named logits")
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Graph:
-        return self  # nothing in it changes
+        return self  # it has no state that changes
 
     def forward(self, *args: Tensor, **named: Tensor) -> Tensor:
         if args and len(self.taken) > 1:
@@ -88,8 +86,8 @@ class Graph(nn.Module):
             raise InputError(problem, "pass a data set with arrays of the names " + ", ".join(self.taken))
         rows = {shape[0] for _, shape in self.taken.values() if shape and isinstance(shape[0], int)}
         most = min(rows) if rows else None
-        made = in_pieces(self._run, [], given, most or 1, most)
-        return made if isinstance(made, Tensor) else torch.as_tensor(made)
+        logits = in_pieces(self._run, [], given, most or 1, most)
+        return logits if isinstance(logits, Tensor) else torch.as_tensor(logits)
 
     def _run(self, **given: Tensor) -> Tensor:
         feed: dict[str, Any] = {
@@ -98,12 +96,12 @@ class Graph(nn.Module):
         wanted = "; ".join(f"{name} {_shape(shape)}" for name, (_, shape) in self.taken.items())
         fix = f"it takes {wanted}: pass such rows, of pictures with --resize and --crop"
         with refusing(self.errors, lambda e: f"{self.path} does not take these rows ({_said(e)})", fix):
-            found = self.session.run([self.output], feed)[0]
-        return torch.from_numpy(found if found.dtype != np.float16 else found.astype(np.float32))
+            logits = self.session.run([self.output], feed)[0]
+        return torch.from_numpy(logits if logits.dtype != np.float16 else logits.astype(np.float32))
 
 
 def _kind(text: str) -> str:
-    """`float` of `tensor(float)`; "" of what is no tensor of numbers."""
+    """Return `float` for `tensor(float)`; "" for anything but a tensor of numbers."""
     kind = text.removeprefix("tensor(").removesuffix(")")
     return kind if kind in KINDS else ""
 
@@ -114,35 +112,34 @@ def _shape(shape: Sequence[Any]) -> str:
 
 
 def _said(error: BaseException) -> str:
-    """The first line of what onnxruntime says, without its number and place in the source."""
+    """Return the first line of an error of onnxruntime, without its number and source location."""
     text = str(error).strip().partition("\n")[0]
     return text.rpartition("] : ")[2][:200].rpartition(" : ")[2] or text[:200]
 
 
 def description(path: Path) -> dict[str, Any]:
-    """Inputs and outputs of a graph, for `inspect`."""
-    made = Graph(path)
-    inputs = [f"{name} {kind} {_shape(shape)}" for name, (kind, shape) in made.taken.items()]
-    outputs = [f"{o.name} {_kind(o.type) or o.type} {_shape(o.shape)}" for o in made.session.get_outputs()]
-    return {"inputs": ", ".join(inputs), "outputs": ", ".join(outputs), "logits": made.output}
+    """Describe the inputs and outputs of a graph, for `inspect`."""
+    graph = Graph(path)
+    inputs = [f"{name} {kind} {_shape(shape)}" for name, (kind, shape) in graph.taken.items()]
+    outputs = [f"{o.name} {_kind(o.type) or o.type} {_shape(o.shape)}" for o in graph.session.get_outputs()]
+    return {"inputs": ", ".join(inputs), "outputs": ", ".join(outputs), "logits": graph.output}
 
 
-# Containers that hold code: refused unless the user trusts the file. Nothing here runs before that is checked.
-
+# Containers that hold code. They are refused, and nothing of them is run, unless the user trusts the file.
 
 FAILURES = (*UNREADABLE, ImportError)
 
 
-def untrusted(path: Path, what: str) -> InputError:
-    """The error for a file that holds code."""
+def untrusted(path: Path, content: str) -> InputError:
+    """Return the error for a file that holds code."""
     return InputError(
-        f"{path} holds {what}; nothing was executed",
+        f"{path} holds {content}; nothing was executed",
         "save its state dict (torch.save(model.state_dict(), ...)) and pass --arch, or pass --trust if you trust it",
     )
 
 
 def unpickle(path: Path) -> Any:
-    """A trusted pickle.
+    """Load a trusted pickle.
 
     Raises:
         InputError: it cannot be loaded.
@@ -153,17 +150,17 @@ def unpickle(path: Path) -> Any:
 
 
 @contextlib.contextmanager
-def _readable(path: Path, what: str, trust: bool, code: str) -> Iterator[None]:
-    """Refuse a file that is damaged or not trusted; warnings, such as that TorchScript is deprecated, are left out."""
+def _readable(path: Path, kind: str, trust: bool, code: str) -> Iterator[None]:
+    """Refuse a file that is damaged or not trusted; hide warnings, such as that TorchScript is deprecated."""
     if not trust:
         raise untrusted(path, code)
-    said = refusing(FAILURES, lambda error: f"{path} is not a readable {what} file ({error})", "save it again")
-    with said, warnings.catch_warnings(action="ignore"):
+    failing = refusing(FAILURES, lambda error: f"{path} is not a readable {kind} file ({error})", "save it again")
+    with failing, warnings.catch_warnings(action="ignore"):
         yield
 
 
 def torchscript(path: Path, trust: bool) -> nn.Module:
-    """A TorchScript module.
+    """Load a TorchScript module.
 
     Raises:
         InputError: not trusted, or damaged.
@@ -179,15 +176,15 @@ class Scripted(torch.jit.RecursiveScriptModule):  # type: ignore[name-defined,mi
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Scripted:
         with torch.no_grad():
-            made = super().__deepcopy__(memo)
-        for mine, copied in zip(self.parameters(), made.parameters()):
+            duplicate = super().__deepcopy__(memo)
+        for mine, copied in zip(self.parameters(), duplicate.parameters()):
             copied.requires_grad_(mine.requires_grad)
-        object.__setattr__(made, "__class__", Scripted)
-        return cast(Scripted, made)
+        object.__setattr__(duplicate, "__class__", Scripted)
+        return cast(Scripted, duplicate)
 
 
 def exported(path: Path, trust: bool) -> nn.Module:
-    """A `torch.export` program as a module that takes any number of rows.
+    """Load a `torch.export` program as a module that takes any number of rows.
 
     Raises:
         InputError: not trusted, or damaged.
@@ -197,9 +194,10 @@ def exported(path: Path, trust: bool) -> nn.Module:
 
 
 def _plain(program: torch.export.ExportedProgram) -> tuple[GraphModule, int, int]:
-    """The program's graph, and the fewest and most rows that it takes.
+    """Return the program's graph, and the fewest and most rows that it takes.
 
-    Assertions about dtypes, which `Module.to` in the exported code leaves behind, would refuse another precision.
+    Assertions about dtypes, which `Module.to` leaves in the exported code, are removed: they would refuse another
+    precision.
     """
     module = program.module()
     for node in list(module.graph.nodes):
@@ -222,10 +220,10 @@ def _plain(program: torch.export.ExportedProgram) -> tuple[GraphModule, int, int
 
 
 class Exported(nn.Module):
-    """A `torch.export` graph as an ordinary module: any number of rows, train and eval without effect.
+    """A `torch.export` graph as an ordinary module that takes any number of rows; `train` and `eval` have no effect.
 
-    A graph of a fixed or bounded batch size gets the rows in pieces, the last one filled up with copies of its last
-    row; what comes out for the copies is dropped.
+    A graph with a fixed or bounded batch size gets the rows in pieces. The last piece is padded with copies of its last
+    row, whose outputs are dropped.
     """
 
     def __init__(self, graph: GraphModule, fewest: int, most: int) -> None:
@@ -250,7 +248,7 @@ class Exported(nn.Module):
 def in_pieces(
     call: Callable[..., Any], args: Sequence[Tensor], named: Mapping[str, Tensor], fewest: int, most: int | None
 ) -> Any:
-    """`call` on so many rows at a time, the last piece filled up with copies, whose outputs are dropped."""
+    """Run `call` on at most `most` rows at a time; pad the last piece to `fewest` rows and drop the padded outputs."""
     tensors = [*args, *named.values()]
     rows = len(tensors[0])
     pieces = []
@@ -264,17 +262,17 @@ def in_pieces(
     return pieces[0] if len(pieces) == 1 else tree_map(lambda *parts: torch.cat(parts), *pieces)
 
 
-# Containers: from a path to tensors (or, when trusted, to a whole network), recognised by content, not by suffix.
+# Read any container: its content decides what it is, not its suffix.
 
 
 @dataclass
 class CheckpointContents:
-    """What a container held.
+    """The contents of a container.
 
     Attributes:
         container: its kind, in words.  tensors: an object tree with the weights.
-        modules: networks that the container holds, by their entries.  metadata: our metadata, checked.
-        refusal: why the network itself is not taken, where a file holds one and is not trusted.
+        modules: the networks in the container, by their entries.  metadata: our metadata, checked.
+        refusal: the error to raise if the weights alone do not suffice, because an untrusted file holds objects.
     """
 
     container: str
@@ -286,7 +284,7 @@ class CheckpointContents:
 
 
 def read(path: Path, *, trust: bool) -> CheckpointContents:
-    """The contents of a checkpoint file or folder.
+    """Read a checkpoint file or folder.
 
     Raises:
         InputError: not there, not a checkpoint, damaged, or holding code while `trust` is false (nothing is executed).
@@ -311,10 +309,10 @@ def read(path: Path, *, trust: bool) -> CheckpointContents:
     raise InputError(f"{path} is not a checkpoint in a known format", "pass .safetensors, .pt, .pth or .ckpt")
 
 
-def damaged(path: Path, what: str) -> contextlib.AbstractContextManager[None]:
-    """Refuse a file that cannot be read inside the block as `what`."""
+def damaged(path: Path, state: str) -> contextlib.AbstractContextManager[None]:
+    """Turn the errors of reading a file, inside the block, into one that says it is `what`."""
     errors = (SafetensorError, zipfile.BadZipFile, *UNREADABLE)
-    return refusing(errors, lambda error: f"{path} is {what} ({error})", "save or fetch it again")
+    return refusing(errors, lambda error: f"{path} is {state} ({error})", "save or fetch it again")
 
 
 def _folder(path: Path) -> CheckpointContents:
@@ -356,8 +354,8 @@ def _safetensors(paths: list[Path], container: str) -> CheckpointContents:
         with damaged(path, "not a readable safetensors file"), safe_open(path, framework="pt") as file:
             info.update(file.metadata() or {})
             tensors.update({key: file.get_tensor(key) for key in file.keys()})  # noqa: SIM118 (not a mapping)
-    found = meta.parse(info[meta.KEY], str(paths[0])) if meta.KEY in info else {}
-    return CheckpointContents(container, tensors, metadata=found)
+    metadata = factory.parse(info[factory.KEY], str(paths[0])) if factory.KEY in info else {}
+    return CheckpointContents(container, tensors, metadata=metadata)
 
 
 def _zip(path: Path, trust: bool) -> CheckpointContents:
@@ -389,20 +387,20 @@ def _pickle(path: Path, container: str, trust: bool) -> CheckpointContents:
         elif isinstance(error, pickle.UnpicklingError):
             return _inert(path, container, names)
         else:
-            said = str(error).partition("\n")[0][:200]
-            problem = f"{path} is damaged ({type(error).__name__}: {said})"
+            message = str(error).partition("\n")[0][:200]
+            problem = f"{path} is damaged ({type(error).__name__}: {message})"
             raise InputError(problem, "save or fetch it again") from None
     kind = "pickled module" if (modules := weights.modules(tree)) else "state dict"
     return CheckpointContents(f"{container} {kind}", tree, _own(tree, path), modules=modules)
 
 
 def _whole(kind: str, module: nn.Module) -> CheckpointContents:
-    """A container of one network."""
+    """Return the contents of a container that is one network."""
     return CheckpointContents(kind, module, modules={"": module})
 
 
 def _inert(path: Path, container: str, names: set[str]) -> CheckpointContents:
-    """The tensors of a pickle that holds other objects too; those are not built."""
+    """Read only the tensors of a pickle that also holds other objects."""
     strange = sorted(name.removeprefix(pickles.STACKED) for name in names if not pickles.plain({name}))
     listed = f" ({', '.join(strange[:3])}{', ...' if len(strange) > 3 else ''})" if strange else ""
     refusal = untrusted(path, f"pickled Python objects{listed}")
@@ -417,4 +415,4 @@ def _inert(path: Path, container: str, names: set[str]) -> CheckpointContents:
 
 
 def _own(tree: Any, path: Path) -> dict[str, Any]:
-    return meta.parse(tree[meta.KEY], str(path)) if isinstance(tree, Mapping) and meta.KEY in tree else {}
+    return factory.parse(tree[factory.KEY], str(path)) if isinstance(tree, Mapping) and factory.KEY in tree else {}

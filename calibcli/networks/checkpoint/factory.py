@@ -30,33 +30,33 @@ from calibcli.core.options import Range, Seed, Share, normal
 from calibcli.networks.architectures import ARCHITECTURES
 from calibcli.networks.checkpoint import processor
 from calibcli.networks.checkpoint.processor import LibraryModel
-from calibcli.networks.dataset.library_preparation import ForPictures, Preparation
+from calibcli.networks.dataset.library_preparation import PicturePreparation, Preparation
 from calibcli.networks.user_code import FAILURES, NAMES_CODE, from_file, from_module
 
-# Models of torchvision and timm, by name, and the preprocessing that they publish with their weights.
+# Models of torchvision and timm: built by name, with the preprocessing that these libraries publish for their weights.
 
 ZOOS = ("torchvision", "timm")
-WEIGHTS = "weights"  # an option of torchvision's names: whose preprocessing, nothing is fetched
-MIRRORED = ("googlenet", "inception_v3")  # torchvision builds these in another way for its own weights
+WEIGHTS = "weights"  # option that names the weights whose preprocessing is used; nothing is downloaded
+MIRRORED = ("googlenet", "inception_v3")  # torchvision sets transform_input=True for its own weights of these
 
 
 def parsed(spec: str) -> tuple[str, str, str] | None:
-    """Library, model and options of `timm:NAME,key=value` or `timm.NAME:key=value`; None of another spec."""
-    name, _, rest = spec.partition(":")
+    """Split `timm:NAME,key=value` or `timm.NAME:key=value` into library, model and options; None for another spec."""
+    name, _, remaining = spec.partition(":")
     zoo, _, model = name.partition(".")
     if zoo not in ZOOS:
         return None
     if model:
-        return zoo, model, rest
-    model, _, options = rest.partition(",")
+        return zoo, model, remaining
+    model, _, options = remaining.partition(",")
     return zoo, model, options
 
 
 def find(library: str, name: str, *, explicit: bool) -> Callable[..., Any] | None:
-    """The maker of a model of `library`; None where it has none of that name, or is not installed.
+    """Return a function that builds a model of `library`; None if it has no such model or is not installed.
 
     Raises:
-        UsageError, InputError: instead of None, where the library was named.
+        UsageError, InputError: instead of None, if `explicit`: the user named the library.
     """
     try:
         zoo = importlib.import_module(f"{library}.models" if library == "torchvision" else library)
@@ -90,10 +90,10 @@ def _given(**options: Any) -> dict[str, Any]:
 
 
 def published(spec: str, model: nn.Module, source: str) -> LibraryModel | None:
-    """What the library of this spec publishes for it; None of a model that is of no such library.
+    """Return what the library of this spec publishes for it; None for a model of no such library.
 
     Args:
-        source: the checkpoint, whose name may be that of a file of torchvision.
+        source: the checkpoint; if it has the name of a file of torchvision, this tells which weights they are.
     """
     config = getattr(model, "pretrained_cfg", None)
     if isinstance(config, Mapping) and "mean" in config:
@@ -105,7 +105,7 @@ def published(spec: str, model: nn.Module, source: str) -> LibraryModel | None:
 
 
 def of_folder(config: Mapping[str, Any]) -> LibraryModel:
-    """A model of a folder that timm wrote, by its `config.json`, in one piece or with the `pretrained_cfg` apart.
+    """Read the `config.json` of a folder that timm wrote, with or without a separate `pretrained_cfg`.
 
     Raises:
         UsageError, InputError: timm is not installed, or has no such model.
@@ -113,11 +113,11 @@ def of_folder(config: Mapping[str, Any]) -> LibraryModel:
     name, classes = str(config["architecture"]), config.get("num_classes")
     published: dict[str, Any] = dict(config.get("pretrained_cfg") or config)
     args = {**dict(config.get("model_args") or {}), **_given(num_classes=classes)}
-    made = find("timm", name, explicit=True)
+    maker = find("timm", name, explicit=True)
 
     def make() -> nn.Module:
         with refusing(FAILURES, lambda e: f"timm does not make '{name}' ({str(e)[:120]})", "check its config.json"):
-            return made(**args, pretrained_cfg=published)  # type: ignore[misc, no-any-return]  # explicit
+            return maker(**args, pretrained_cfg=published)  # type: ignore[misc, no-any-return]  # explicit
 
     names = config.get("label_names") or published.get("label_names")
     labels = list(map(str, names)) if isinstance(names, list) and names else None
@@ -128,19 +128,21 @@ def of_folder(config: Mapping[str, Any]) -> LibraryModel:
 
 
 def of_timm(config: Mapping[str, Any], name: str, *, of_weights: bool = True) -> LibraryModel:
-    """The transform that timm makes of a `pretrained_cfg` for evaluation."""
+    """Return the evaluation transform that timm makes from a `pretrained_cfg`."""
     preprocess = processor.checked(processor.of_timm, config, Path(name))
 
-    def pictures() -> ForPictures:
+    def pictures() -> PicturePreparation:
         with refusing((ImportError, RuntimeError), "timm's transforms cannot be imported", "pip install timm"):
             from timm.data import create_transform, resolve_data_config
-        about = resolve_data_config(pretrained_cfg=dict(config))
+        data_config = resolve_data_config(pretrained_cfg=dict(config))
         with refusing(
             FAILURES, lambda e: f"timm makes no transform of {name} ({str(e)[:80]})", "pass --resize, --crop"
         ):
-            transform = create_transform(**about)
-        grey = about["input_size"][0] == 1
-        return ForPictures("timm.data.create_transform", _array(transform), "L" if grey else "RGB", steps=str(name))
+            transform = create_transform(**data_config)
+        grey = data_config["input_size"][0] == 1
+        return PicturePreparation(
+            "timm.data.create_transform", _array(transform), "L" if grey else "RGB", steps=str(name)
+        )
 
     return LibraryModel(own=Preparation(pictures=pictures, of_weights=of_weights), preprocess=preprocess)
 
@@ -160,11 +162,11 @@ def _of_torchvision(name: str, options: str, source: str) -> LibraryModel | None
     by_file = {Path(one.url).name: one for one in known}
     chosen = by_name.get(asked) or by_file.get(Path(source).name) or default
     transform = chosen.transforms()
-    said = f"{chosen} of torchvision"
+    description = f"{chosen} of torchvision"
     preprocess = {
         "scale": 1 / 255, "mean": list(transform.mean), "std": list(transform.std), "size": list(transform.resize_size),
         "crop": 2 * list(transform.crop_size), "resample": transform.interpolation.value, "middle": "round",
-        "only": "bytes", "source": said,
+        "only": "bytes", "source": description,
     }  # fmt: skip
     notes = []
     others = [one.name for one in known if _sizes(one) != _sizes(chosen)]
@@ -173,13 +175,13 @@ def _of_torchvision(name: str, options: str, source: str) -> LibraryModel | None
                      f"(--arch torchvision:{name},{WEIGHTS}={others[0]})")  # fmt: skip
     if name in MIRRORED and "transform_input" not in options:
         notes.append(f"torchvision's own weights of {name} take --arch torchvision:{name},transform_input=True")
-    make = functools.partial(ForPictures, "the preset of torchvision", _array(transform), steps=said)
+    make = functools.partial(PicturePreparation, "the preset of torchvision", _array(transform), steps=description)
     return LibraryModel(own=Preparation(pictures=make, of_weights=True), notes=notes, preprocess=preprocess)
 
 
 def _sizes(weights: Any) -> tuple[Any, ...]:
-    made = weights.transforms()
-    return made.resize_size, made.crop_size, made.interpolation, made.mean, made.std
+    transform = weights.transforms()
+    return transform.resize_size, transform.crop_size, transform.interpolation, transform.mean, transform.std
 
 
 def _array(transform: Callable[[Any], Any]) -> Callable[[Any], NDArray[np.float32]]:
@@ -188,39 +190,38 @@ def _array(transform: Callable[[Any], Any]) -> Callable[[Any], NDArray[np.float3
 
 # Fresh models from an architecture spec: built in, the user's own factory, torchvision or timm.
 
-
 SYNONYMS = {"classes": ("num_classes", "n_classes", "num_labels"), "channels": ("in_chans", "in_channels")}
 
 
 def is_built_in(spec: str) -> bool:
-    """Whether the spec names one of the package's own architectures (nothing else may stand in metadata)."""
+    """Whether the spec names one of our own architectures (metadata may name no others)."""
     return normal(spec.partition(":")[0]) in ARCHITECTURES
 
 
 def canonical(spec: str) -> str:
-    """The canonical spec of a built-in architecture; any other spec as it is."""
+    """Return the canonical spec of a built-in architecture, and any other spec unchanged."""
     return ARCHITECTURES.choose(spec).spec if is_built_in(spec) else spec
 
 
 def sized(spec: str, sizes: Mapping[str, int]) -> str:
-    """The spec with `classes` and `channels` in it; that of the user's own factory as it is."""
+    """Add `classes` and `channels` to a spec; that of the user's own factory is unchanged."""
     if is_built_in(spec):
         return ARCHITECTURES.choose(spec, **sizes).spec
     if ":" in spec and parsed(spec) is None and "=" not in spec.partition(":")[2].partition(",")[0]:
         return spec
     names = {"classes": "num_classes", "channels": "in_chans"}
-    return spec + (",:"[":" not in spec]) + ",".join(f"{names[what]}={n}" for what, n in sizes.items())
+    return spec + (",:"[":" not in spec]) + ",".join(f"{names[option]}={n}" for option, n in sizes.items())
 
 
 def build(spec: str | None, arch_file: str | None = None, **defaults: Any) -> nn.Module:
-    """A fresh model.
+    """Build a fresh model.
 
     Args:
         spec: `name:key=value,...` of a built-in architecture; `module:factory` (with `,key=value` after it);
             `torchvision:NAME,key=value` or `timm:NAME,key=value` (also `timm.NAME:key=value`); a bare name is looked
             up in that order.
         arch_file: `net.py:factory`, in place of `spec`.
-        defaults: options such as `classes`, `channels`, `inputs`, used where the spec is silent and the factory
+        defaults: options such as `classes`, `channels`, `inputs`, used if the spec does not set them and the factory
             has an option of that name.
 
     Raises:
@@ -239,34 +240,34 @@ def build(spec: str | None, arch_file: str | None = None, **defaults: Any) -> nn
     if is_built_in(spec):
         choice = ARCHITECTURES.choose(spec, **defaults)
         return _module(choice(), spec)
-    name, _, rest = spec.partition(":")
+    name, _, remaining = spec.partition(":")
     zoo = parsed(spec)
     if zoo is not None and zoo[1]:
-        made = find(*zoo[:2], explicit=True)
-        return _call(made, zoo[2], defaults, spec)  # type: ignore[arg-type]  # explicit: found, or refused
-    first = rest.partition(",")[0]
-    if rest and "=" not in first:
-        return _call(from_module(name, first), rest.partition(",")[2], defaults, spec)
-    return _call(_of_a_zoo(name), rest, defaults, spec)
+        maker = find(*zoo[:2], explicit=True)
+        return _call(maker, zoo[2], defaults, spec)  # type: ignore[arg-type]  # explicit: found, or refused
+    first = remaining.partition(",")[0]
+    if remaining and "=" not in first:
+        return _call(from_module(name, first), remaining.partition(",")[2], defaults, spec)
+    return _call(_of_a_zoo(name), remaining, defaults, spec)
 
 
 def check(spec: str) -> None:
-    """Refuse a name that `build` would, without making the network: no code of the user's is loaded.
+    """Refuse a name that `build` would refuse, without building the network or loading code of the user.
 
     Raises:
         UsageError: no such architecture, or option of one that is built in.
     """
     if is_built_in(spec):
-        ARCHITECTURES.choose(spec, inputs=1, channels=1, classes=2)  # what the data say
+        ARCHITECTURES.choose(spec, inputs=1, channels=1, classes=2)  # placeholders for what the data decide
     elif parsed(spec) is None and not NAMES_CODE.fullmatch(spec.partition(",")[0]):
         _of_a_zoo(spec.partition(":")[0])
 
 
 def _of_a_zoo(name: str) -> Callable[..., Any]:
     for library in ZOOS:
-        found = find(library, name, explicit=False)
-        if found is not None:
-            return found
+        factory = find(library, name, explicit=False)
+        if factory is not None:
+            return factory
     known = [entry.name for entry in ARCHITECTURES]
     fix = did_you_mean(normal(name), known) if nearest(normal(name), known) else f"built in: {', '.join(known)}"
     raise UsageError(f"unknown architecture '{name}'", f"{fix}; or pass --arch module:factory")
@@ -299,13 +300,13 @@ def _option(part: str, spec: str) -> tuple[str, Any]:
         return key.strip(), text.strip()
 
 
-def _module(made: Any, spec: str) -> nn.Module:
-    if not isinstance(made, nn.Module):
-        raise InputError(f"'{spec}' returned {type(made).__name__}, not a torch.nn.Module", "return the model itself")
-    return made
+def _module(model: Any, spec: str) -> nn.Module:
+    if not isinstance(model, nn.Module):
+        raise InputError(f"'{spec}' returned {type(model).__name__}, not a torch.nn.Module", "return the model itself")
+    return model
 
 
-# Checkpoints as we write them, and what they say about themselves: a JSON object under the key "calib".
+# Our own checkpoints, and their metadata: a JSON object under the key "calib".
 #
 #     {"schema": 1,
 #      "architecture": "mlp:inputs=64,hidden=128/128,classes=10",           built-in architectures only
@@ -313,12 +314,10 @@ def _module(made: Any, spec: str) -> nn.Module:
 #      "classes": ["0", "1", ...],
 #      "data": {"train": "digits.npz#train", "validation": "digits.npz#val", "test": "digits.npz#test"},   relative
 #      "training": {...}, "data_sha256": "...",
-#      "split": {"how": "stratified", "seed": 0, "share": 0.1, ...},       of "train", where validation rows came from
-# it
+#      "split": {"how": "stratified", "seed": 0, "share": 0.1, ...},       of "train", if validation rows came from it
 #      "folded": {"calibrator": "temperature", "temperature": 2.8, "date": "2026-11-22", "rows": 997, ...}}
 #
 # All fields but `schema` may be missing. A file can name data and built-in architectures, never code.
-
 
 KEY = "calib"
 SCHEMA = 1
@@ -326,7 +325,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOut:
-    """How validation rows were drawn from the training data, which they are none of; see `training.split`."""
+    """How validation rows were drawn from the training data and removed from it; see `training.split`."""
 
     how: Literal["stratified", "mukhoti"]
     seed: Seed
@@ -338,7 +337,7 @@ class HeldOut:
 
 @dataclass(frozen=True, kw_only=True)
 class Fields:
-    """The types of what a checkpoint says about itself."""
+    """The metadata of a checkpoint."""
 
     architecture: str | None = None
     preprocess: Mapping[str, Any] = field(default_factory=dict)
@@ -351,22 +350,22 @@ class Fields:
 
 
 def folded(metadata: Mapping[str, Any]) -> str:
-    """What a checkpoint, or its logits, say of a calibrator that is folded into the last layer; "" of none.
+    """Describe the calibrator that is folded into the last layer, from a checkpoint or its logits; "" if there is none.
 
     >>> folded({"folded": {"calibrator": "temperature", "temperature": 2.813, "date": "2026-11-22", "rows": 997}})
     'temperature (T = 2.813; 2026-11-22, fitted on 997 rows) is folded into the last layer already'
     """
-    about = metadata.get("folded") or {}
-    if not about:
+    calibrator = metadata.get("folded") or {}
+    if not calibrator:
         return ""
-    t = about.get("temperature")
+    t = calibrator.get("temperature")
     parts = [f"T = {t:.4g}"] if isinstance(t, int | float) else []
-    parts.append(f"{str(about.get('date', ''))[:10]}, fitted on {about.get('rows', '?')} rows")
-    return printable(f"{about.get('calibrator')} ({'; '.join(parts)}) is folded into the last layer already", 200)
+    parts.append(f"{str(calibrator.get('date', ''))[:10]}, fitted on {calibrator.get('rows', '?')} rows")
+    return printable(f"{calibrator.get('calibrator')} ({'; '.join(parts)}) is folded into the last layer already", 200)
 
 
 def parse(text: str | Mapping[str, Any], source: str) -> dict[str, Any]:
-    """Metadata from its JSON text or the object itself, checked.
+    """Parse metadata from JSON text, or take the object itself, and check it.
 
     Raises:
         InputError: not JSON, a newer schema, a field of the wrong type, an architecture that is not built in, or an
@@ -374,36 +373,36 @@ def parse(text: str | Mapping[str, Any], source: str) -> dict[str, Any]:
     """
     fix = "pass --arch and --data on the command line and save the checkpoint again"
     with refusing((ValueError, RecursionError), f"{source}: its calib metadata is not JSON", fix):
-        found = json.loads(text) if isinstance(text, str) else dict(text)
-    if not isinstance(found, dict):
+        metadata = json.loads(text) if isinstance(text, str) else dict(text)
+    if not isinstance(metadata, dict):
         raise InputError(f"{source}: its calib metadata is not an object", fix)
-    if found.get("schema") != SCHEMA:
-        problem = f"{source}: its metadata has schema {found.get('schema')}, this version reads {SCHEMA}"
+    if metadata.get("schema") != SCHEMA:
+        problem = f"{source}: its metadata has schema {metadata.get('schema')}, this version reads {SCHEMA}"
         raise InputError(problem, "upgrade calibcli, or save the checkpoint again")
-    validation.read(found, Fields, source, fix)
-    for name, value in found.get("preprocess", {}).items():
+    validation.read(metadata, Fields, source, fix)
+    for name, value in metadata.get("preprocess", {}).items():
         whole = isinstance(value, list) and all(_number(v) for v in value)
         words = name in ("layout", "resample", "middle")
         plain = isinstance(value, str) if words else _number(value)
         if not (whole if name in ("mean", "std", "size", "crop") else plain):
             raise InputError(f"{source}: metadata preprocess '{name}' is {reprlib.repr(value)}", fix)
-    architecture = found.get("architecture")
+    architecture = metadata.get("architecture")
     if architecture is not None and not is_built_in(architecture):
         problem = f"{source}: its metadata names the architecture '{architecture}', which is not built in"
         raise InputError(problem, f"nothing was imported; if you trust it, pass --arch {architecture}")
-    for role, path in found.get("data", {}).items():
+    for role, path in metadata.get("data", {}).items():
         if os.path.isabs(path) or not path or set(path) & set(":\0"):
             raise InputError(f"{source}: metadata names the {role} data '{path}', not a relative path", fix)
-    return found
+    return metadata
 
 
 def _number(value: Any) -> bool:
-    """Finite, and no truth value."""
+    """Whether the value is a finite number (a bool is none)."""
     return isinstance(value, int | float) and not isinstance(value, bool) and value in Range(-1e9, 1e9)
 
 
 def resolve(metadata: Mapping[str, Any], folder: Path) -> dict[str, str]:
-    """Data paths by role, relative to the checkpoint's folder."""
+    """Resolve the data paths, by role, against the checkpoint's folder."""
     return {role: os.path.normpath(folder.resolve() / path) for role, path in metadata.get("data", {}).items()}
 
 
@@ -414,20 +413,20 @@ def save(path: str | Path, model: nn.Module, metadata: Mapping[str, Any]) -> Non
     `{"state_dict": ..., "calib": {...}}`, which `torch.load(..., weights_only=True)` reads.
 
     Args:
-        metadata: the fields of `checkpoint.metadata`; `schema` is filled in.
+        metadata: see `Fields`; `schema` is added.
 
     Raises:
         UsageError: another suffix, or a folder that cannot be written.
         InputError: metadata that `load` would refuse.
     """
     path = known_suffix(Path(path), (".safetensors", ".pt", ".pth"), "a checkpoint")
-    found = parse({"schema": SCHEMA, **json.loads(json.dumps(metadata))}, str(path))
+    checked = parse({"schema": SCHEMA, **json.loads(json.dumps(metadata))}, str(path))
     state = {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}
     if path.suffix == ".safetensors":
         # safetensors refuses tensors that share memory (tied weights): write each of them
         with atomic(path) as temporary:
-            save_file({k: v.clone() for k, v in state.items()}, temporary, {KEY: json.dumps(found)})
+            save_file({k: v.clone() for k, v in state.items()}, temporary, {KEY: json.dumps(checked)})
     else:
         # an open file, not a path: torch would write the temporary name into the archive
         with atomic(path) as temporary, Path(temporary).open("wb") as file:
-            torch.save({"state_dict": state, KEY: found}, file)
+            torch.save({"state_dict": state, KEY: checked}, file)

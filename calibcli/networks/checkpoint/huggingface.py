@@ -24,17 +24,17 @@ from torch import nn
 from calibcli.core.errors import InputError, refusing
 from calibcli.networks.checkpoint import processor
 from calibcli.networks.checkpoint.processor import LibraryModel
-from calibcli.networks.dataset.library_preparation import VOCABULARY, ForPictures, ForTexts, Preparation
+from calibcli.networks.dataset.library_preparation import VOCABULARY, PicturePreparation, Preparation, TextPreparation
 from calibcli.networks.user_code import FAILURES
 from calibcli.scores.files.formats import safetensors
 
 HEADS = ("ForSequenceClassification", "ForImageClassification", "ForAudioClassification", "ForMultipleChoice")
 TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "spiece.model", "tokenizer.model",
               "sentencepiece.bpe.model")  # fmt: skip
-LAYERS, SIZES = 1000, 10_000_000  # numbers of layers, and sizes, that any configuration may have
+LAYERS, SIZES = 1000, 10_000_000  # numbers of layers, and sizes, that are accepted without a look at the weights
 OF_LAYERS = re.compile(r"(^n|num|encoder|decoder)_(\w+_)?(layer|block|group|stage)s?$|layers$|depths?$|group_num$")
-NO_SIZE = re.compile(r"_ids?$|length|theta|position|period|base|timeout|seed")  # numbers that nothing is made of
-LONGEST = 1 << 20  # tokens: what tokenizers without a limit name is far beyond
+NO_SIZE = re.compile(r"_ids?$|length|theta|position|period|base|timeout|seed")  # numbers that size nothing
+LONGEST = 1 << 20  # tokens; tokenizers without a limit name a far larger number
 
 
 def is_model(path: Path) -> bool:
@@ -42,11 +42,11 @@ def is_model(path: Path) -> bool:
 
 
 def model(path: Path) -> LibraryModel:
-    """The classifier of a folder, in float32.
+    """Load the classifier of a folder, in float32.
 
     Raises:
-        InputError: transformers is missing, the folder is not a classifier's of one class per row, it needs code, or
-            its weights are not all there.
+        InputError: transformers is missing, the model is not a classifier of one class per row, it needs code, or
+            weights are missing.
     """
     fix = "pip install 'calibcli[hf]', or pass --arch to load its weights into a model of yours"
     with refusing(ImportError, f"{path} is a Hugging Face model, and transformers is not installed", fix):
@@ -60,42 +60,42 @@ def _model(path: Path, transformers: Any) -> LibraryModel:
     config = _config(path)
     name = next(iter(config.architectures or []), "")
     with _loading(path, "check the installation: torchvision must be made for this torch, or not be there"):
-        made = getattr(transformers, name, None)
-    if made is None or not name.endswith(HEADS):
+        architecture = getattr(transformers, name, None)
+    if architecture is None or not name.endswith(HEADS):
         heads = ", ".join(f"...{head}" for head in HEADS)
         raise InputError(f"{path} is a '{name or 'model without a head'}', not a classifier", f"pass one of {heads}")
     _refuse_problem(path, config)
-    _refuse_missing(path, made, config)
+    _refuse_missing(path, architecture, config)
     with _loading(path, "check its config.json"):
-        found, stored, about = _weights(path, made, config)
-    missing = [key for key in about["missing_keys"] if not key.endswith("position_ids")]
+        network, stored, report = _weights(path, architecture, config)
+    missing = [key for key in report["missing_keys"] if not key.endswith("position_ids")]
     if missing:
         fix = "save the whole model: model.save_pretrained(folder)"
         problem_text = f"{path} lacks {len(missing)} weights of {name}, first '{missing[0]}'"
         raise InputError(f"{problem_text}: transformers would draw them at random", fix)
     notes = [f"weights stored as {dtype} were converted to float32" for dtype in sorted(stored - {"float32"})]
-    if about["unexpected_keys"]:
-        left = sorted(about["unexpected_keys"])
+    if report["unexpected_keys"]:
+        left = sorted(report["unexpected_keys"])
         notes.append(f"{len(left)} tensors that {name} does not have were left out, such as '{left[0]}'")
-    taken = inspect.signature(found.forward).parameters
-    return LibraryModel(name, _labels(config), _own(path, config, found, taken), notes, model=found.float())
+    taken = inspect.signature(network.forward).parameters
+    return LibraryModel(name, _labels(config), _own(path, config, network, taken), notes, model=network.float())
 
 
 def _config(path: Path) -> Any:
-    """Of the classes that transformers itself has.
+    """Read the configuration, as one of the classes of transformers itself.
 
     Raises:
-        InputError: it is damaged, needs code of its own, or names code that lies elsewhere.
+        InputError: it is damaged, or needs code that transformers does not have.
     """
-    about = processor.read_json(path / "config.json")
-    processor.refuse_code(path / "config.json", about)
-    _refuse_huge(path, about)
-    fix = "build it in code of yours: --arch-file net.py:make" if "auto_map" in about else "check its config.json"
+    content = processor.read_json(path / "config.json")
+    processor.refuse_code(path / "config.json", content)
+    _refuse_huge(path, content)
+    fix = "build it in code of yours: --arch-file net.py:make" if "auto_map" in content else "check its config.json"
     return _made("AutoConfig", path, fix)
 
 
 def _made(kind: str, path: Path, fix: str) -> Any:
-    """What the class of transformers makes of a folder: nothing is fetched, no code in it is run."""
+    """Load a class of transformers from a folder. Nothing is downloaded, and no code in the folder is run."""
     import transformers
 
     with _loading(path, fix):
@@ -104,8 +104,8 @@ def _made(kind: str, path: Path, fix: str) -> Any:
 
 @contextlib.contextmanager
 def _loading(path: Path, fix: str) -> Iterator[None]:
-    """Refuse what transformers cannot load inside the block. Neither warnings nor reports: what they would say is
-    refused or told as a note."""
+    """Refuse what transformers cannot load inside the block. Its warnings are hidden, because each is either refused or
+    reported as a note."""
     from transformers.utils import logging
 
     def problem(error: BaseException) -> str:
@@ -121,7 +121,7 @@ def _loading(path: Path, fix: str) -> Iterator[None]:
 
 
 def _failures() -> tuple[type[BaseException], ...]:
-    """What transformers and the libraries below it raise where files are damaged."""
+    """The exceptions that transformers and the libraries below it raise for damaged files."""
     from huggingface_hub import errors
     from safetensors import SafetensorError
 
@@ -129,17 +129,17 @@ def _failures() -> tuple[type[BaseException], ...]:
 
 
 def _stored_bytes(path: Path) -> int:
-    """Bytes of a folder's weights."""
+    """Count the bytes of the weights in a folder."""
     return sum(file.stat().st_size for file in path.iterdir() if file.suffix in (".safetensors", ".bin", ".onnx"))
 
 
-def _refuse_huge(path: Path, about: Any, name: str = "config.json") -> None:
-    """Refuse whole numbers beyond what the weights in the folder can be of, before anything of that size is made.
+def _refuse_huge(path: Path, config: Any, name: str = "config.json") -> None:
+    """Refuse sizes that the weights in the folder cannot have, before anything of that size is allocated.
 
     Raises:
-        InputError: more layers, or a larger size, than bytes of weights allow.
+        InputError: more layers, or a larger size, than the bytes of the weights allow.
     """
-    for key, value in about.items() if isinstance(about, Mapping) else ():
+    for key, value in config.items() if isinstance(config, Mapping) else ():
         within = f"{name}: {key}"
         _refuse_huge(path, value, within)
         numbers = value if isinstance(value, list) else [value]
@@ -153,49 +153,51 @@ def _refuse_huge(path: Path, about: Any, name: str = "config.json") -> None:
             raise InputError(problem, "check its config.json, or fetch all of its weights")
 
 
-def _refuse_missing(path: Path, made: Any, config: Any) -> None:
-    """Refuse a configuration of far more parameters than the folder has bytes of weights.
+def _refuse_missing(path: Path, architecture: Any, config: Any) -> None:
+    """Refuse a configuration with far more parameters than the folder has bytes of weights.
 
     Raises:
-        InputError: it is one.
+        InputError: it has.
     """
     asked, stored = 0, _stored_bytes(path)
     with contextlib.suppress(*_failures()), torch.device("meta"), torch.random.fork_rng(devices=[]):
-        asked = sum(p.numel() for p in made(config).parameters())
+        asked = sum(p.numel() for p in architecture(config).parameters())
     if asked > 4 * stored + SIZES:
         problem = f"{path / 'config.json'} asks for {asked:,} parameters, and its weights have {stored:,} bytes"
         raise InputError(problem, "check its config.json, or fetch all of its weights")
 
 
-def _weights(path: Path, made: Any, config: Any) -> tuple[nn.Module, set[str], Mapping[str, Any]]:
-    """The model with its weights in float32, the types that they are stored in, and what transformers found."""
+def _weights(path: Path, architecture: Any, config: Any) -> tuple[nn.Module, set[str], Mapping[str, Any]]:
+    """Load the model in float32; also the stored types of its weights, and the loading report of transformers."""
     from calibcli.networks.checkpoint import containers, weights
 
-    how = {"config": config, "torch_dtype": torch.float32, "output_loading_info": True}
+    options = {"config": config, "torch_dtype": torch.float32, "output_loading_info": True}
     if any(path.glob("*.safetensors")):
-        found, about = made.from_pretrained(path, local_files_only=True, use_safetensors=True, **how)
-        return found, _stored(path), about
+        network, report = architecture.from_pretrained(path, local_files_only=True, use_safetensors=True, **options)
+        return network, _stored(path), report
     contents = containers.read(path, trust=False)
     tensors = weights.main(weights.tables(contents.tensors, str(path)))
     stored = {str(t.dtype).removeprefix("torch.") for t in tensors.values() if t.is_floating_point()}
-    found, about = made.from_pretrained(None, state_dict=tensors, **how)
-    return found, stored, about
+    network, report = architecture.from_pretrained(None, state_dict=tensors, **options)
+    return network, stored, report
 
 
 def _stored(path: Path) -> set[str]:
-    """The floating-point types of the tensors in safetensors files."""
-    kinds = {about["dtype"] for part in path.glob("model*.safetensors") for about in safetensors.described(part)}
+    """Return the floating-point types of the tensors in safetensors files."""
+    kinds = {tensor["dtype"] for part in path.glob("model*.safetensors") for tensor in safetensors.described(part)}
     return {safetensors.FLOATS[kind] for kind in kinds & safetensors.FLOATS.keys()}
 
 
 def _refuse_problem(path: Path, config: Any) -> None:
-    """Raises:
-    InputError: a head whose outputs are no logits of classes that exclude each other.
+    """Refuse a head whose outputs are not logits of mutually exclusive classes.
+
+    Raises:
+        InputError: the head is multi-label, or a regression.
     """
     problem = getattr(config, "problem_type", None)
     if problem == "multi_label_classification":
         raise InputError(
-            f"{path} has a head of labels that do not exclude each other (problem_type multi_label_classification)",
+            f"{path} has a multi-label head (problem_type multi_label_classification)",
             "record sigmoid(logits) with targets (N, L) yourself: calib metrics FILE --multilabel",
         )
     if problem == "regression":
@@ -203,7 +205,7 @@ def _refuse_problem(path: Path, config: Any) -> None:
 
 
 def _labels(config: Any) -> list[str] | None:
-    """Names of the classes where they have any; of one logit, which is that of class 1, of both."""
+    """Return the class names, or None if there are none. A single logit is that of class 1; both classes are named."""
     labels = [str(config.id2label[i]) for i in sorted(config.id2label)]
     if all(label == f"LABEL_{i}" for i, label in enumerate(labels)):
         return None
@@ -211,7 +213,7 @@ def _labels(config: Any) -> list[str] | None:
 
 
 def beside(path: Path, model: nn.Module, taken: Collection[str]) -> tuple[Preparation, list[str] | None]:
-    """How the folder of a graph that takes inputs of these names prepares rows, and the names of its classes."""
+    """Read how the folder of a graph with inputs of these names prepares rows, and the class names."""
     fix = "pip install 'calibcli[hf]', or move the graph out of the folder to go without them"
     with refusing(ImportError, f"{path} has files of transformers, which is not installed", fix):
         import transformers  # noqa: F401
@@ -222,10 +224,10 @@ def beside(path: Path, model: nn.Module, taken: Collection[str]) -> tuple[Prepar
 
 
 def _own(path: Path, config: Any, model: nn.Module, taken: Collection[str]) -> Preparation:
-    """How the folder says that pictures and texts become inputs, each where it does."""
+    """Return how the folder says that images and texts become inputs."""
     head = next(iter(config.architectures or []), "")
-    pictures: Callable[[], ForPictures] | None = None
-    texts: Callable[[], ForTexts] | None = None
+    pictures: Callable[[], PicturePreparation] | None = None
+    texts: Callable[[], TextPreparation] | None = None
     if processor.description(path):
         pictures = functools.partial(_pictures, path, config)
     elif head.endswith("ForImageClassification"):
@@ -239,73 +241,78 @@ def _own(path: Path, config: Any, model: nn.Module, taken: Collection[str]) -> P
     return Preparation(pictures, texts)
 
 
-def _lacking(path: Path, what: str, fix: str) -> NoReturn:
-    raise InputError(f"{path} has no {what}", fix)
+def _lacking(path: Path, missing: str, fix: str) -> NoReturn:
+    raise InputError(f"{path} has no {missing}", fix)
 
 
-def _pictures(path: Path, config: Any) -> ForPictures:
-    """The image processor of a folder, after what its pipelines do: turned as EXIF says, and in colour."""
+def _pictures(path: Path, config: Any) -> PicturePreparation:
+    """Load the image processor of a folder. As in the pipelines of transformers, images are first rotated as EXIF says
+    and converted to colour."""
     fix = "pip install pillow torchvision, or say what it does: --mean, --std, --resize, --crop"
-    made = _made("AutoImageProcessor", path, fix)
+    image_processor = _made("AutoImageProcessor", path, fix)
 
     def make(picture: Any) -> NDArray[np.float32]:
         with warnings.catch_warnings(action="ignore"):
-            rows = made(images=[picture], return_tensors="pt")["pixel_values"]
+            rows = image_processor(images=[picture], return_tensors="pt")["pixel_values"]
         return np.asarray(rows[0], np.float32)
 
     grey = getattr(config, "num_channels", 3) == 1
-    return ForPictures(
-        name=f"{type(made).__name__} of transformers",
+    return PicturePreparation(
+        name=f"{type(image_processor).__name__} of transformers",
         make=make,
         mode="L" if grey else "RGB",
         upright=True,
-        steps=processor.words(made.to_dict()),
+        steps=processor.words(image_processor.to_dict()),
     )
 
 
-def _texts(path: Path, config: Any, model: nn.Module, taken: Collection[str]) -> ForTexts:
-    """The tokenizer of a folder. Rows are filled up on the right, where a mask hides it, but for models that look back
-    from the last token of a row filled up on the left."""
+def _texts(path: Path, config: Any, model: nn.Module, taken: Collection[str]) -> TextPreparation:
+    """Load the tokenizer of a folder. Rows are padded on the right, where a mask hides the padding; XLNet, which reads
+    the last token of a row, is padded on the left."""
     if next(iter(config.architectures or [""])).endswith("ForMultipleChoice"):
         fix = "pass input_ids (N, choices, tokens) and attention_mask as arrays"
         raise InputError(f"{path} takes a text for every choice, which calib does not tokenize", fix)
-    made = _made("AutoTokenizer", path, "check its tokenizer files")
+    tokenizer = _made("AutoTokenizer", path, "check its tokenizer files")
     with _loading(path, "check its config.json and its tokenizer files"):
-        _refuse_empty(path, made)
-        longest = _longest(made, config, model)
+        _refuse_empty(path, tokenizer)
+        longest = _longest(tokenizer, config, model)
 
     def encode(texts: Sequence[str], second: Sequence[str] | None, cut: bool) -> Mapping[str, list[list[int]]]:
         limits = {"truncation": True, "max_length": longest} if cut else {"truncation": False}
-        found = made(list(texts), *([] if second is None else [list(second)]), padding=False, verbose=False, **limits)
-        return {name: values for name, values in found.items() if name in taken}
+        encoded = tokenizer(
+            list(texts), *([] if second is None else [list(second)]), padding=False, verbose=False, **limits
+        )
+        return {name: values for name, values in encoded.items() if name in taken}
 
     def settle(used: NDArray[Any], last: NDArray[Any]) -> int:
-        """The model's own filling token, else the tokenizer's, else one that no row has, or that ends none: heads look
-        for the last token before the filling."""
-        held, chosen = set(used.tolist()), getattr(config, "pad_token_id", None)
-        if chosen is None and made.pad_token_id not in held:
-            chosen = made.pad_token_id
+        """Choose the padding token: the model's, else the tokenizer's, else one that no row has, or that no row ends
+        with, because heads look for the last token before the padding."""
+        occurring, chosen = set(used.tolist()), getattr(config, "pad_token_id", None)
+        if chosen is None and tokenizer.pad_token_id not in occurring:
+            chosen = tokenizer.pad_token_id
         if chosen is None:
             ends = set(last.tolist())
-            words = range(int(getattr(config, "vocab_size", len(held))))
-            chosen = next((i for i in words if i not in held), next(i for i in range(len(ends) + 1) if i not in ends))
+            words = range(int(getattr(config, "vocab_size", len(occurring))))
+            chosen = next(
+                (i for i in words if i not in occurring), next(i for i in range(len(ends) + 1) if i not in ends)
+            )
         config.pad_token_id = getattr(model, "config", config).pad_token_id = chosen
         return int(chosen)
 
-    pad = {"token_type_ids": int(getattr(made, "pad_token_type_id", 0) or 0)}
+    pad = {"token_type_ids": int(getattr(tokenizer, "pad_token_type_id", 0) or 0)}
     left = config.model_type == "xlnet"
-    empty = frozenset(int(i) for i in made.all_special_ids if i is not None)
-    return ForTexts(f"{type(made).__name__} of transformers", encode, longest, pad, settle, left, empty)
+    empty = frozenset(int(i) for i in tokenizer.all_special_ids if i is not None)
+    return TextPreparation(f"{type(tokenizer).__name__} of transformers", encode, longest, pad, settle, left, empty)
 
 
 def _refuse_empty(path: Path, tokenizer: Any) -> None:
-    """Refuse a tokenizer without words.
+    """Refuse a tokenizer without a vocabulary.
 
-    Where the file of its vocabulary is missing, the library makes one of its special tokens alone, and every text
-    becomes the same.
+    If the vocabulary file is missing, the library builds a tokenizer of special tokens alone, and all texts become
+    equal.
 
     Raises:
-        InputError: it has no words, or none for what is unknown.
+        InputError: it has no words, or no token for unknown words.
     """
     backend = getattr(tokenizer, "backend_tokenizer", None)
     words = tokenizer.get_vocab() if backend is None else backend.get_vocab(with_added_tokens=False)
@@ -318,11 +325,11 @@ def _refuse_empty(path: Path, tokenizer: Any) -> None:
 
 
 def _longest(tokenizer: Any, config: Any, model: nn.Module) -> int | None:
-    """Tokens that a row may have: the least that tokenizer, configuration and learned positions allow."""
-    found = [tokenizer.model_max_length, getattr(config, "max_position_embeddings", None)]
+    """Return the most tokens that tokenizer, configuration and learned positions all allow; None for no limit."""
+    candidates = [tokenizer.model_max_length, getattr(config, "max_position_embeddings", None)]
     for name, module in model.named_modules():
         if isinstance(module, nn.Embedding) and name.rpartition(".")[2] in ("position_embeddings", "wpe"):
             skipped = 0 if module.padding_idx is None else module.padding_idx + 1  # RoBERTa counts from there
-            found.append(module.num_embeddings - skipped)
-    limits = [int(n) for n in found if isinstance(n, int | float) and 0 < n < LONGEST]
+            candidates.append(module.num_embeddings - skipped)
+    limits = [int(n) for n in candidates if isinstance(n, int | float) and 0 < n < LONGEST]
     return min(limits) if limits else None

@@ -16,7 +16,6 @@ from calibcli.core.errors import InputError, UsageError, refusing
 from calibcli.core.files import reading, sha256, unchanged
 from calibcli.networks import dataset
 from calibcli.networks.checkpoint import factory, huggingface, processor, weights
-from calibcli.networks.checkpoint import factory as meta
 from calibcli.networks.checkpoint.containers import CheckpointContents, Graph, read
 from calibcli.networks.checkpoint.factory import build, canonical, is_built_in, sized
 from calibcli.networks.checkpoint.weights import likely
@@ -31,13 +30,13 @@ class Checkpoint:
 
     Attributes:
         model: in eval mode, on the CPU, in float32.
-        architecture: its spec (`--arch` or the file's own), or the container's name where the file holds the network.
-        metadata: the file's calib metadata (see `checkpoint.metadata`), or {}.
+        architecture: its spec (`--arch` or the file's own), or the name of the container if the file holds the network.
+        metadata: the file's calib metadata (see `factory.Fields`), or {}.
         source: the path as given.  sha256: of the file.  container: `safetensors`, `pt state dict`, ...
         notes: what was recognised, renamed or left out, one sentence each.
         classes: class names, or None.
         data: data paths by role (`train`, `validation`, `test`), resolved against the checkpoint's folder.
-        own: how the model's own library prepares pictures and texts.
+        own: how the model's own library prepares images and texts.
     """
 
     model: nn.Module
@@ -53,35 +52,35 @@ class Checkpoint:
     own: Preparation = field(default_factory=Preparation)
 
     def open_data(self, given: Any, *roles: str, **options: Any) -> Dataset:
-        """The data set the user named or has, else the one of the first of `roles` that the checkpoint names.
+        """Load the data set that the user named, else that of the first of `roles` that the checkpoint names.
 
-        The checkpoint's preprocessing applies where the options are silent, and class names are put in its order.
+        The checkpoint's preprocessing applies where no option is set, and classes are put in its order.
 
         Args:
             options: of `dataset.load`.
 
         Raises:
-            UsageError: none named anywhere.
-            InputError: as in `dataset.load`, or class names that the checkpoint does not know.
+            UsageError: neither the user nor the checkpoint names one.
+            InputError: as in `dataset.load`, or a class that the checkpoint does not know.
         """
         source = next((self.data[role] for role in roles if role in self.data), None) if given is None else given
         if source is None:
-            raise UsageError(f"{self.source} does not say where its data lies", "pass --data FILE")
+            raise UsageError(f"{self.source} does not name its data", "pass --data FILE")
         if given is None and not Path(source.rpartition("#")[0] or source).exists():
-            raise InputError(f"{source}, where {self.source} says its data lies, is not there", "pass --data FILE")
-        found = dataset.load(source, **{**self.preparing, **options})
+            raise InputError(f"{source}, where {self.source} expects its data, does not exist", "pass --data FILE")
+        rows = dataset.load(source, **{**self.preparing, **options})
         if given is None:
-            found.notes.insert(0, f"data: {source}, as the checkpoint says")
-        if self.classes is None and found.classes and self.own.texts is not None:
-            order = ", ".join(found.classes[:8])
-            found.notes.append(f"the model does not name its classes: those of the data set are numbered as {order}")
-        return dataset.in_order(found, self.classes)
+            rows.notes.insert(0, f"data: {source}, as the checkpoint says")
+        if self.classes is None and rows.classes and self.own.texts is not None:
+            order = ", ".join(rows.classes[:8])
+            rows.notes.append(f"the model does not name its classes: those of the data set are numbered as {order}")
+        return dataset.in_order(rows, self.classes)
 
     def with_gradients(self) -> Checkpoint:
-        """Itself.
+        """Return the checkpoint itself, if its model has gradients.
 
         Raises:
-            InputError: an ONNX graph, which has none.
+            InputError: the model is an ONNX graph, which has none.
         """
         if isinstance(self.model, Graph):
             problem = f"{self.source} is an ONNX graph, which has no gradients"
@@ -90,7 +89,7 @@ class Checkpoint:
 
     @property
     def preparing(self) -> dict[str, Any]:
-        """Options of `dataset.load` that this checkpoint decides."""
+        """The options of `dataset.load` that this checkpoint sets."""
         stem = next((m for m in self.model.modules() if isinstance(m, nn.Conv2d)), None)
         channels = stem.in_channels if stem is not None else 0
         return {
@@ -100,24 +99,24 @@ class Checkpoint:
             "embeds": embeds(self.model),
         }
 
-    def facts(self, found: Dataset) -> dict[str, Any]:
-        """What a result says of this checkpoint and its data."""
+    def facts(self, rows: Dataset) -> dict[str, Any]:
+        """Return the facts of a result about this checkpoint and its data."""
         return {
             "model": self.source,
             "architecture": self.architecture,
             "container": self.container,
             **({"prefix": self.prefix} if self.prefix else {}),
-            "data": found.source,
-            "preprocess": dict(found.prepared) or found.preprocess.as_dict(),
+            "data": rows.source,
+            "preprocess": dict(rows.prepared) or rows.preprocess.as_dict(),
         }
 
-    def inputs(self, found: Dataset) -> list[dict[str, str]]:
-        """Path and sha256 of what was read, for the provenance of a result."""
-        return [{"path": one.source, "sha256": one.sha256} for one in (self, found) if one.sha256]
+    def inputs(self, rows: Dataset) -> list[dict[str, str]]:
+        """Return path and sha256 of the files that were read, for the provenance of a result."""
+        return [{"path": one.source, "sha256": one.sha256} for one in (self, rows) if one.sha256]
 
 
 def embeds(model: nn.Module) -> bool:
-    """Whether a model's first layer is an embedding: it looks its inputs up, so that whole numbers stay whole."""
+    """Whether a model's first layer is an embedding, so that its inputs stay integers."""
     first = next((m for m in model.modules() if m._parameters and not m._modules), None)
     return isinstance(first, nn.Embedding | nn.EmbeddingBag)
 
@@ -126,8 +125,8 @@ def load(path: str | Path, *, arch: str | None = None, arch_file: str | None = N
     """Read a checkpoint. The global random state is left as it was.
 
     Args:
-        path: file or folder; `model.pt#ema` takes the entry `ema` of a nested dict, else the names that begin so.
-        arch, arch_file: the architecture (see `build`); needed where the file does not carry a built-in one.
+        path: file or folder; `model.pt#ema` takes the entry `ema` of a nested dict, or the names with that prefix.
+        arch, arch_file: the architecture (see `build`); needed unless the file names a built-in one.
         trust: allow containers that hold code (pickled modules, TorchScript, `torch.export`).
 
     Raises:
@@ -146,41 +145,43 @@ def load(path: str | Path, *, arch: str | None = None, arch_file: str | None = N
 
 def _load(source: str, file: Path, key: str, arch: str | None, arch_file: str | None, trust: bool) -> Checkpoint:
     home = folder_of(file)
-    about: dict[str, Any] = {"preprocess": said} if home and (said := processor.of_folder(home)) else {}
+    from_library: dict[str, Any] = (
+        {"preprocess": preprocess} if home and (preprocess := processor.of_folder(home)) else {}
+    )
     timm = processor.timm_config(home) if home else {}
     given = arch is not None or arch_file is not None
     if not given and (found_adapter := adapter(home or file)):
-        raise InputError(f"{found_adapter} holds an adapter, a change to a model that lies elsewhere", MERGE)
+        raise InputError(f"{found_adapter} holds an adapter, which changes a model that is stored elsewhere", MERGE)
     whole = home if home and not given and not timm and huggingface.is_model(home) else None
     if whole and key:
         raise UsageError(f"{whole} is a folder of one network", f"leave out #{key}")
     contents = CheckpointContents("Hugging Face folder") if whole else read(file, trust=trust)
     own, classes, prefix = Preparation(), contents.metadata.get("classes"), ""
     if whole:
-        found = huggingface.model(whole)
-        model, architecture, notes = found.model, found.architecture, found.notes
-        own, classes = found.own, found.classes
-        config = getattr(getattr(model, "config", None), meta.KEY, None)  # which fine-tuning hands on
+        hf = huggingface.model(whole)
+        model, architecture, notes = hf.model, hf.architecture, hf.notes
+        own, classes = hf.own, hf.classes
+        config = getattr(getattr(model, "config", None), factory.KEY, None)  # which fine-tuning hands on
         if isinstance(config, Mapping) and isinstance(config.get("folded"), Mapping):
-            about["folded"] = dict(config["folded"])
+            from_library["folded"] = dict(config["folded"])
     elif contents.modules and not given:
         model, prefix, notes = weights.module(contents.modules, str(file), key)
         architecture, notes = contents.container, notes + _widened(model)
         if isinstance(model, Graph):
-            own, classes, about = beside(file, model.taken, model)
+            own, classes, from_library = beside(file, model.taken, model)
     elif home and timm and not given:
-        made = factory.of_folder(timm)
-        own, classes = made.own, classes or made.classes
-        model, architecture, prefix, notes = _filled(contents, made.architecture, None, file, key, made.make)
+        library = factory.of_folder(timm)
+        own, classes = library.own, classes or library.classes
+        model, architecture, prefix, notes = _filled(contents, library.architecture, None, file, key, library.make)
     else:
         named = arch or arch_file or contents.metadata.get("architecture")
         if named is None:
             raise contents.refusal or _unknown(file, contents, key)
         model, architecture, prefix, notes = _filled(contents, named, arch_file, file, key)
-        if not about and arch_file is None and (known := factory.published(architecture, model, str(file))):
-            about, own, notes = {"preprocess": known.preprocess}, known.own, notes + known.notes
+        if not from_library and arch_file is None and (known := factory.published(architecture, model, str(file))):
+            from_library, own, notes = {"preprocess": known.preprocess}, known.own, notes + known.notes
     weights.finite(model.eval(), source)
-    metadata = {**about, **contents.metadata}
+    metadata = {**from_library, **contents.metadata}
     return Checkpoint(
         model=model,
         architecture=architecture,
@@ -191,7 +192,7 @@ def _load(source: str, file: Path, key: str, arch: str | None, arch_file: str | 
         prefix=prefix,
         notes=contents.notes + notes + _folded(metadata),
         classes=None if classes is None else [str(c) for c in classes],
-        data=meta.resolve(contents.metadata, file.parent),
+        data=factory.resolve(contents.metadata, file.parent),
         own=Preparation() if "preprocess" in contents.metadata else own,
     )
 
@@ -199,19 +200,19 @@ def _load(source: str, file: Path, key: str, arch: str | None, arch_file: str | 
 def beside(
     file: Path, taken: Collection[str], model: nn.Module | None = None
 ) -> tuple[Preparation, list[str] | None, dict[str, Any]]:
-    """How the folder of an ONNX graph, as exporters write it, says that rows are prepared; its classes; `preprocess`.
+    """Read the folder of an ONNX graph, as exporters write it: how rows are prepared, class names, and `preprocess`.
 
     Args:
-        taken: names of its inputs.
+        taken: names of the inputs of the graph.
     """
     if not huggingface.is_model(file.parent):
         return Preparation(), None, {}
     own, classes = huggingface.beside(file.parent, nn.Module() if model is None else model, taken)
-    return own, classes, {"preprocess": found} if (found := processor.of_folder(file.parent)) else {}
+    return own, classes, {"preprocess": preprocess} if (preprocess := processor.of_folder(file.parent)) else {}
 
 
 def _widened(module: nn.Module) -> list[str]:
-    """Half precision of a whole network to float32, in place, with a note of each."""
+    """Convert half precision weights to float32, in place, with a note for each dtype."""
     narrow = {p.dtype for p in module.parameters()} & {torch.float16, torch.bfloat16}
     if narrow:
         module.float()
@@ -219,30 +220,30 @@ def _widened(module: nn.Module) -> list[str]:
 
 
 ADAPTER = "adapter_config.json"
-MERGE = "put both together: model.merge_and_unload().save_pretrained(folder)"
+MERGE = "merge both: model.merge_and_unload().save_pretrained(folder)"
 STANDARD = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
 def folder_of(file: Path) -> Path | None:
-    """The folder of a model: itself, or that of a file of its weights under the name that its libraries look for."""
+    """Return the folder of a model: `file` itself, or its parent if it has a standard name of weights."""
     if os.path.isdir(file):
         return file
     return file.parent if file.name in STANDARD and huggingface.is_model(file.parent) else None
 
 
 def adapter(path: Path) -> Path | None:
-    """The folder of a peft adapter, which changes a model that lies elsewhere: `path`, or where its weights lie."""
+    """Return the folder of a peft adapter (which changes a model stored elsewhere): `path` or its parent; else None."""
     folder = path.parent if path.name.startswith("adapter_model.") else path
     return folder if (folder / ADAPTER).is_file() else None
 
 
 def _folded(metadata: Mapping[str, Any]) -> list[str]:
-    found = meta.folded(metadata)
-    return [f"{found}: training takes it away, and another calibrator is fitted on top of it"] if found else []
+    sentence = factory.folded(metadata)
+    return [f"{sentence}: training removes it, and another calibrator is fitted on top of it"] if sentence else []
 
 
 def members(path: Path) -> list[Path]:
-    """The files of a checkpoint: itself; of a folder or an index of shards, the weights and descriptions there.
+    """List the files of a checkpoint: the file itself, or all weights and descriptions of a folder or index of shards.
 
     Raises:
         InputError: the folder cannot be read.
@@ -256,7 +257,7 @@ def members(path: Path) -> list[Path]:
 
 
 def fingerprint(path: Path) -> str:
-    """sha256 of a file; of several, that of their hashes by name."""
+    """Return the sha256 of a file; for several files, that of the list of their names and hashes."""
     files = members(path)
     if files == [path]:
         return sha256(path)
@@ -271,8 +272,10 @@ def _filled(
     key: str,
     make: Callable[[], nn.Module] | None = None,
 ) -> tuple[nn.Module, str, str, list[str]]:
-    """The model with the file's weights, its full spec, the prefix of the weights, and remarks. Classes and channels
-    that the spec leaves open are those of the tensors."""
+    """Build the model and load the file's weights: model, full spec, prefix of the weights, and notes.
+
+    Numbers of classes and channels that the spec leaves open are read from the tensors.
+    """
     source, notes = str(file), list[str]()
     tables = weights.tables(contents.tensors, source, key)
     light = make is None and arch_file is None and is_built_in(architecture)
@@ -286,16 +289,16 @@ def _filled(
         return weights.fillable(model, architecture, light)
 
     model = made()
-    found = weights.network(tables, model.state_dict(), source, key)
-    if make is None and (sizes := weights.sizes(found.tensors, model.state_dict())):
+    network = weights.network(tables, model.state_dict(), source, key)
+    if make is None and (sizes := weights.sizes(network.tensors, model.state_dict())):
         again = made(**sizes)
-        if not weights.sizes(found.tensors, again.state_dict()):
+        if not weights.sizes(network.tensors, again.state_dict()):
             model = again
-            notes += [f"{n} {what}, as the weights have it" for what, n in sizes.items()]
+            notes += [f"{n} {dimension}, as in the weights" for dimension, n in sizes.items()]
             architecture = sized(architecture, sizes)
     architecture = canonical(architecture)
     expected = model.state_dict()
-    tensors, renamed = weights.matched(found.tensors, expected, source, architecture), list(found.notes)
+    tensors, renamed = weights.matched(network.tensors, expected, source, architecture), list(network.notes)
     changed = {(v.dtype, expected[k].dtype) for k, v in tensors.items() if expected[k].is_floating_point()}
     renamed += [
         f"weights stored as {_name(a)} were converted to {_name(b)}" for a, b in sorted(changed, key=str) if a != b
@@ -310,17 +313,17 @@ def _filled(
             for name, target in expected.items():
                 if name in tensors:
                     target.copy_(tensors[name])
-    return model, architecture, found.prefix, notes + renamed
+    return model, architecture, network.prefix, notes + renamed
 
 
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _owned(found: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """`found` in the dtype of `like`, with memory of its own."""
-    found = found.detach().to(like.dtype).contiguous()
-    return found if found.untyped_storage().nbytes() == found.nbytes else found.clone()
+def _owned(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Return `tensor` in the dtype of `like`, with its own memory."""
+    tensor = tensor.detach().to(like.dtype).contiguous()
+    return tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()
 
 
 def _unknown(file: Path, contents: CheckpointContents, key: str) -> InputError:
@@ -331,14 +334,15 @@ def _unknown(file: Path, contents: CheckpointContents, key: str) -> InputError:
     return InputError(f"{file} ({contents.container}) does not say which architecture it is", fix)
 
 
-IN_MEMORY = "(module)"  # in the place of the path of a file
+IN_MEMORY = "(module)"  # stands for the path
 
 
 def of(model: Any, arch: str | None = None, arch_file: str | None = None, trust: bool = False) -> Checkpoint:
-    """The checkpoint of a path, or a module as one.
+    """Load the checkpoint at a path, or wrap a module as a checkpoint.
 
     Raises:
-        InputError: a file that is refused.  UsageError: an architecture for a module.  TypeError: neither of both.
+        InputError: the file is refused.  UsageError: an architecture was passed with a module.
+        TypeError: `model` is neither a module nor a path.
     """
     if not isinstance(model, nn.Module):
         if not isinstance(model, str | Path):

@@ -1,9 +1,9 @@
-"""The tensors of a pickle whose other objects we do not know, without building those objects.
+"""Read the tensors of a pickle without building its other objects.
 
-Training scripts put their arguments, configurations and NumPy scalars beside the weights, and `weights_only=True`
-refuses such files whole. Here every name that a pickle imports becomes an empty placeholder: nothing is imported,
-nothing but the rebuilding of plain tensors is called. A file that names functions of the standard library, as attacks
-do, is refused all the same.
+Training scripts store their arguments, configurations and NumPy scalars beside the weights, and `weights_only=True`
+refuses such files. Here every name that a pickle imports becomes an empty placeholder. Nothing is imported, and only
+the functions that rebuild plain tensors are called. A file that names functions of the standard library, as attacks do,
+is refused all the same.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import IO, Any, ClassVar
 import torch
 from torch import Tensor
 
-MODULES = 100_000  # most modules in a module
+MODULES = 100_000  # submodules of a network, at most
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 STORAGES = {
     "FloatStorage": torch.float32, "DoubleStorage": torch.float64, "HalfStorage": torch.float16,
@@ -41,11 +41,11 @@ DATA_CLASSES = {
 
 
 class Hostile(Exception):
-    """The pickle names something that is no data."""
+    """The pickle names something other than data."""
 
 
 class Placeholder:
-    """Stands for an object that is not built; keeps the state it would have got."""
+    """Stands for an object that is not built, and keeps its state."""
 
     state: Mapping[str, Any] = MappingProxyType({})
 
@@ -53,18 +53,18 @@ class Placeholder:
         pass
 
     def take(self, *args: Any) -> None:
-        """What lists, sets and dicts are filled with, dropped."""
+        """Drop the items that lists, sets and dicts are filled with."""
 
     append = extend = add = __setitem__ = take
 
 
 def read(path: Path) -> tuple[Any, list[str]]:
-    """The object tree of a .pt file, old or new, and the names that were not built.
+    """Read the object tree of a .pt file in the old or the new format, and the names that were not built.
 
-    Modules become their state dicts, other unknown objects placeholders.
+    Modules become their state dicts, other unknown objects become placeholders.
 
     Raises:
-        Hostile: a name of the standard library that is no data class.
+        Hostile: the pickle names something of the standard library that is not a data class.
         pickle.UnpicklingError, RuntimeError, ValueError, LookupError, TypeError, ...: damaged.
     """
     if zipfile.is_zipfile(path):
@@ -90,13 +90,13 @@ def _member(archive: zipfile.ZipFile, folder: str, key: str, length: int) -> byt
 
 
 def _legacy(file: IO[bytes], size: int) -> tuple[Reader, Any]:
-    """The format before torch 1.6: magic, version, system, the tree, the keys of its storages, then their bytes."""
-    held: dict[str, bytearray] = {}
+    """Read the format before torch 1.6: magic, version, system, the tree, the keys of storages, then their bytes."""
+    storages: dict[str, bytearray] = {}
 
     def storage(key: str, length: int) -> bytearray:
         if length > size:
             raise ValueError("a storage is longer than the file")
-        return held.setdefault(key, bytearray(length))
+        return storages.setdefault(key, bytearray(length))
 
     if Reader(file, storage).load() != LEGACY_MAGIC:
         raise pickle.UnpicklingError("not a torch file")
@@ -106,13 +106,13 @@ def _legacy(file: IO[bytes], size: int) -> tuple[Reader, Any]:
     tree = reader.load()
     for key in Reader(file, storage).load():
         file.read(8)
-        if file.readinto(held[key]) != len(held[key]):  # type: ignore[attr-defined]
+        if file.readinto(storages[key]) != len(storages[key]):  # type: ignore[attr-defined]
             raise EOFError("cut short")
     return reader, tree
 
 
-class Reader(pickle._Unpickler):  # the Python one: its steps can be restricted
-    """An unpickler that imports nothing and calls only what it made itself."""
+class Reader(pickle._Unpickler):  # the one written in Python, whose steps can be overridden
+    """An unpickler that imports nothing and only calls placeholders and functions of this file."""
 
     dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {**pickle._Unpickler.dispatch}
 
@@ -169,13 +169,13 @@ def _ours(function: Any) -> bool:
     return known or any(function is f for f in REBUILD.values())
 
 
-def _tensor(storage: tuple[bytearray, torch.dtype], offset: int, size: Any, stride: Any, *rest: Any) -> Tensor:
+def _tensor(storage: tuple[bytearray, torch.dtype], offset: int, size: Any, stride: Any, *unused: Any) -> Tensor:
     data, dtype = storage
     whole = torch.frombuffer(data, dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
     return torch.empty(0, dtype=dtype).set_(whole.untyped_storage(), offset, tuple(size), tuple(stride))
 
 
-def _parameter(data: Tensor, *rest: Any) -> Tensor:
+def _parameter(data: Tensor, *unused: Any) -> Tensor:
     return data
 
 
@@ -188,7 +188,8 @@ REBUILD: dict[str, Callable[..., Tensor]] = {
 
 
 def _plain(tree: Any, depth: int = 0, done: dict[tuple[int, int], Any] | None = None) -> Any:
-    """Modules as their state dicts, at the top and in dicts up to three deep; what stands twice is turned once."""
+    """Replace modules by their state dicts, at the top and in dicts up to three levels deep. `done` avoids doing shared
+    objects twice."""
     done = {} if done is None else done
     key = id(tree), depth
     if key in done:
@@ -204,14 +205,14 @@ def _module_state(module: Placeholder, prefix: str, left: list[int], depth: int 
     left[0] -= 1
     if depth > 100 or left[0] < 0:
         raise ValueError("modules nested too deeply")
-    held = {**_mapping(module, "_parameters"), **_mapping(module, "_buffers")}
-    found = [(f"{prefix}{name}", value) for name, value in held.items() if isinstance(value, Tensor)]
+    tensors = {**_mapping(module, "_parameters"), **_mapping(module, "_buffers")}
+    state = [(f"{prefix}{name}", value) for name, value in tensors.items() if isinstance(value, Tensor)]
     for name, child in _mapping(module, "_modules").items():
         if isinstance(child, Placeholder):
-            found += _module_state(child, f"{prefix}{name}.", left, depth + 1)
-    return found
+            state += _module_state(child, f"{prefix}{name}.", left, depth + 1)
+    return state
 
 
 def _mapping(module: Placeholder, name: str) -> Mapping[Any, Any]:
-    found = module.state.get(name)
-    return found if isinstance(found, Mapping) else {}
+    value = module.state.get(name)
+    return value if isinstance(value, Mapping) else {}

@@ -15,19 +15,19 @@ from torch import Tensor, nn
 from calibcli.core.errors import InputError, UsageError, nearest
 from calibcli.networks.architectures import ARCHITECTURES
 
-# Decide which tensors of a file are the network: the one place that knows what entries and prefixes of names mean.
+# Choose the network in a file.
 #
-# A file may hold a network more than once: averaged weights beside the plain ones, the query and the key encoder of
-# contrastive learning, student and teacher. An entry of a nested dict (`{"ema": {...}}`) and a prefix of names
-# (`ema.conv1`) say the same, and `FILE#NAME` takes either. The order of a dict or of a set decides nothing.
+# A file may hold several networks: averaged weights beside the plain ones, the query and the key encoder of contrastive
+# learning, student and teacher. An entry of a nested dict (`{"ema": {...}}`) and a prefix of names (`ema.conv1`) mean
+# the same, and `FILE#NAME` takes either. The order of a dict decides nothing.
 
 USUAL = ("state_dict", "model_state_dict", "model", "net", "network", "params", "weights", "module")
 AVERAGED = re.compile(r"(?:^|[._])(?:ema|swa|averaged)(?:[._]|$)", re.IGNORECASE)  # `model_ema`, `ema_model.module`
 RENAMED = (("fc.", "linear."), ("downsample.", "shortcut."))  # torchvision's names for parts of a ResNet
 WRAPPERS = re.compile(r"(_orig_mod|_checkpoint_wrapped_module|_fsdp_wrapped_module)\.")  # of layers, within names
-AROUND = ("state_dict", "model_state_dict", "module", "_orig_mod")  # entries and wrappers that name no network
-COUNTERS = ("total_ops", "total_params", "num_batches_tracked")  # profilers' leavings; absent from old files
-DEEPEST = 4  # entries within entries that are looked into
+AROUND = ("state_dict", "model_state_dict", "module", "_orig_mod")  # entries and wrappers that do not name a network
+COUNTERS = ("total_ops", "total_params", "num_batches_tracked")  # added by profilers; missing in old files
+DEEPEST = 4  # levels of nested entries that are searched
 SHOWN = 8  # names in a message
 Tensors = dict[str, Tensor]
 Tables = dict[str, Tensors]
@@ -49,34 +49,34 @@ class NetworkTensors:
 
 
 def tables(tree: Any, source: str, key: str = "") -> Tables:
-    """All dicts of tensors in what a file held, by the entries that lead there (`ema.module`, "" for the top).
+    """Collect the dicts of tensors of a file, by the entries that lead to them (`ema.module`, "" for the top).
 
     Args:
         source: the file, for messages.
-        key: an entry or a prefix of names: what lies outside is left out, and `key` is taken off.
+        key: an entry or a prefix of names: only tensors below it are kept, and `key` is removed from their names.
 
     Raises:
         InputError: no tensors by name, or nothing of that name.
     """
-    found: Tables = {}
+    dicts: Tables = {}
     for name, value in _entries(tree):
         state = value.state_dict() if isinstance(value, nn.Module) else value
         tensors = {str(k): v for k, v in state.items() if isinstance(v, Tensor)}
         if tensors:
-            found[name] = tensors
-    if not found:
+            dicts[name] = tensors
+    if not dicts:
         shown = ", ".join(map(str, list(tree)[:SHOWN])) if isinstance(tree, Mapping) else type(tree).__name__
         raise InputError(f"{source} holds no state dict (found: {shown})", "save model.state_dict()")
-    return _under(found, source, key) if key else found
+    return _under(dicts, source, key) if key else dicts
 
 
 def modules(tree: Any) -> dict[str, nn.Module]:
-    """All pickled networks in what a file held, by their entries."""
+    """Collect the pickled networks of a file, by their entries."""
     return {name: value for name, value in _entries(tree) if isinstance(value, nn.Module)}
 
 
 def _entries(tree: Any) -> Iterator[tuple[str, Any]]:
-    """Dicts and modules of a tree, each once, by the shortest and first of its names."""
+    """Yield the dicts and modules of a tree, each once, under the shortest and first of its names."""
     level = [("", tree)]
     seen = set()
     for _ in range(DEEPEST + 1):
@@ -92,33 +92,33 @@ def _entries(tree: Any) -> Iterator[tuple[str, Any]]:
 
 
 def joined(*parts: str) -> str:
-    """The full name of what lies under some entries."""
+    """Return the full name of nested entries."""
     return ".".join(filter(None, parts))
 
 
-def _under(found: Tables, source: str, key: str) -> Tables:
-    """The tables below `key`, by what is left of their names."""
-    fulls = [joined(table, name) for table, held in found.items() for name in held]
+def _under(tables: Tables, source: str, key: str) -> Tables:
+    """Return the tables below `key`, with `key` removed from their names."""
+    fulls = [joined(table, name) for table, tensors in tables.items() for name in tensors]
     prefix = _resolved({full[:i] for full in fulls for i in _ends(full)}, source, key)
     below: Tables = {}
-    for table, held in found.items():
-        full = {joined(table, name): value for name, value in held.items()}
+    for table, tensors in tables.items():
+        full = {joined(table, name): value for name, value in tensors.items()}
         inside = {name.removeprefix(f"{prefix}."): v for name, v in full.items() if name.startswith(f"{prefix}.")}
         if not inside:
             continue
-        rest = table[len(prefix) + 1 :] if table.startswith(f"{prefix}.") else ""
-        own = {name.removeprefix(f"{rest}.") if rest else name: value for name, value in inside.items()}
-        below.setdefault(rest, {}).update(own)
+        remaining = table[len(prefix) + 1 :] if table.startswith(f"{prefix}.") else ""
+        own = {name.removeprefix(f"{remaining}.") if remaining else name: value for name, value in inside.items()}
+        below.setdefault(remaining, {}).update(own)
     return below
 
 
 def _ends(name: str) -> list[int]:
-    """Where the dots of a name are."""
+    """Return the positions of the dots in a name."""
     return [i for i, letter in enumerate(name) if letter == "."]
 
 
 def _resolved(names: Collection[str], source: str, key: str) -> str:
-    """The full name that `key` is or ends: `ema` for `state_dict.ema`.
+    """Return the full name that is `key` or ends with it: `state_dict.ema` for `ema`.
 
     Raises:
         InputError: none, or several that lie equally deep.
@@ -135,7 +135,7 @@ def _resolved(names: Collection[str], source: str, key: str) -> str:
 
 
 def alternatives(source: str, names: Collection[str], key: str = "") -> str:
-    """What to pass to name a network: `FILE#a or FILE#b`."""
+    """List what to pass to choose a network: `FILE#a or FILE#b`."""
     shown = [f"{source}#{joined(key, name)}" for name in sorted(names, key=lambda name: (len(name), name))]
     if len(shown) > SHOWN:
         shown = [*shown[:SHOWN], f"{len(shown) - SHOWN} others"]
@@ -143,7 +143,7 @@ def alternatives(source: str, names: Collection[str], key: str = "") -> str:
 
 
 def called(prefix: str) -> str:
-    """A prefix without the entries and wrappers around it that name no network."""
+    """Strip the entries and wrappers that do not name a network from the ends of a prefix."""
     parts = prefix.split(".")
     while parts and parts[0] in AROUND:
         del parts[0]
@@ -164,12 +164,12 @@ def _renamed(name: str) -> str:
 
 READINGS: tuple[tuple[str, Callable[[str], str]], ...] = (
     ("", lambda name: name),
-    ("what wrappers of layers leave in names (_orig_mod. and the like) was taken out", _bare),
+    ("the names of layer wrappers (such as _orig_mod.) were removed", _bare),
     ("fc and downsample were read as linear and shortcut", _renamed),
-    ("wrappers of layers were taken out of names, fc and downsample read as linear and shortcut",
+    ("the names of layer wrappers were removed, and fc and downsample were read as linear and shortcut",
      lambda name: _renamed(_bare(name))),
 )  # fmt: skip
-"""How names may be read, the plainest first, with the note of each."""
+"""Ways to read names, the plainest first, each with the note that tells the user."""
 
 
 @dataclass(frozen=True)
@@ -193,35 +193,35 @@ class _Candidate:
     def notes(self) -> list[str]:
         notes = []
         if self.prefix:
-            notes.append(f"prefix '{self.prefix}' taken off the names")
+            notes.append(f"prefix '{self.prefix}' was removed from the names")
             if len(self.tensors) < self.total:
                 notes.append(f"{self.total - len(self.tensors)} tensors outside '{self.prefix}' were left out")
         return [*notes, *filter(None, [READINGS[self.reading][0]])]
 
 
-def network(found: Tables, expected: Mapping[str, Tensor], source: str, key: str = "") -> NetworkTensors:
-    """The network with the names that a model expects.
+def network(tables: Tables, expected: Mapping[str, Tensor], source: str, key: str = "") -> NetworkTensors:
+    """Choose the one network with the names that a model expects.
 
     Args:
-        found: of `tables`.  source, key: as given there.
+        tables: as `tables` returns them.  source, key: as given there.
 
     Raises:
-        InputError: several are left of the `networks`, and nothing says which is meant.
+        InputError: several networks fit, and nothing says which is meant.
     """
-    chosen = networks_of(found, expected, source, key)
+    chosen = networks_of(tables, expected, source, key)
     if len(chosen) > 1:
         raise _several([network.prefix for network in chosen], source)
     return chosen[0]
 
 
-def networks_of(found: Tables, expected: Mapping[str, Tensor], source: str, key: str = "") -> list[NetworkTensors]:
-    """The networks with the most of the names that a model expects, at least one.
+def networks_of(tables: Tables, expected: Mapping[str, Tensor], source: str, key: str = "") -> list[NetworkTensors]:
+    """Return the networks with the most of the names that a model expects, at least one.
 
-    Averaged weights go where others stay, and of networks with equal numbers the first stays.
+    Averaged weights are dropped if others remain; of networks with equal tensors the first is kept.
     """
-    candidates = sorted(_candidates(found, expected), key=lambda c: c.order)
+    candidates = sorted(_candidates(tables, expected), key=lambda c: c.order)
     if not candidates:
-        return [NetworkTensors(main(found), called(key))]
+        return [NetworkTensors(main(tables), called(key))]
     plain, averaged = _parted([c.full for c in candidates])
     chosen: list[_Candidate] = []
     for candidate in candidates:
@@ -230,24 +230,24 @@ def networks_of(found: Tables, expected: Mapping[str, Tensor], source: str, key:
     fitting = [c for c in chosen if not missing_tensors(c.tensors, expected)] or chosen[:1]
     fulls = [c.full for c in fitting]
     distinct = len({called(full) for full in fulls}) == len(fulls)
-    made = []
+    networks = []
     for best in fitting:
         tensors = best.tensors
-        if not best.prefix:  # copies in the same dict are none of the network's own tensors
+        if not best.prefix:  # copies in the same dict do not belong to the network
             copies = tuple(c.prefix for c in candidates if c.table == best.table and c.prefix)
             tensors = {name: value for name, value in tensors.items() if not name.startswith(copies)}
         full = joined(key, best.full)
         notes = best.notes() + _left(best.full, averaged, source, key)
-        made.append(NetworkTensors(tensors, called(full) if distinct else full, notes))
-    return sorted(made, key=lambda network: (len(network.prefix), network.prefix))
+        networks.append(NetworkTensors(tensors, called(full) if distinct else full, notes))
+    return sorted(networks, key=lambda network: (len(network.prefix), network.prefix))
 
 
-def _candidates(found: Tables, expected: Mapping[str, Tensor]) -> list[_Candidate]:
-    """Tables and prefixes with the most of the names; each read in the plainest way that finds that many."""
+def _candidates(tables: Tables, expected: Mapping[str, Tensor]) -> list[_Candidate]:
+    """Return the tables and prefixes with the most expected names, each read in the plainest way that finds them."""
     wanted = {name for name in expected if not name.endswith(COUNTERS)}
     places: dict[tuple[str, str], tuple[int, int]] = {}
     read: dict[tuple[str, int], dict[str, str]] = {}
-    for table, tensors in found.items():
+    for table, tensors in tables.items():
         for reading, (_, rename) in enumerate(READINGS):
             names = {rename(name): name for name in tensors}
             if len(names) < len(tensors):
@@ -263,8 +263,8 @@ def _candidates(found: Tables, expected: Mapping[str, Tensor]) -> list[_Candidat
             table,
             prefix,
             reading,
-            {n.removeprefix(prefix): found[table][o] for n, o in read[table, reading].items() if n.startswith(prefix)},
-            len(found[table]),
+            {n.removeprefix(prefix): tables[table][o] for n, o in read[table, reading].items() if n.startswith(prefix)},
+            len(tables[table]),
         )
         for (table, prefix), (count, reading) in places.items()
         if count == most
@@ -276,7 +276,7 @@ def _starts(name: str) -> list[int]:
 
 
 def _equal(one: Tensors, other: Tensors, expected: Mapping[str, Tensor]) -> bool:
-    """Whether two candidates hold the same numbers under the model's names."""
+    """Whether two candidates hold equal tensors under the model's names."""
     names = [name for name in expected if not name.endswith(COUNTERS) and (name in one or name in other)]
     return all(name in one and name in other and _same(one[name], other[name]) for name in names)
 
@@ -288,14 +288,14 @@ def _same(one: Tensor, other: Tensor) -> bool:
 
 
 def _parted(names: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The plain ones of some names, and the averaged where those go."""
+    """Split names into plain and averaged ones; if all are averaged, they count as plain."""
     averaged = [name for name in names if AVERAGED.search(name)]
     plain = [name for name in names if name not in averaged]
     return (plain, sorted(averaged)) if plain else (averaged, [])
 
 
 def _left(chosen: str, averaged: Sequence[str], source: str, key: str = "") -> list[str]:
-    """The note that averaged weights were left."""
+    """Return the note that averaged weights were not loaded."""
     if not averaged:
         return []
     loaded = f"'{called(chosen)}' was" if called(chosen) else "the plain weights were"
@@ -304,70 +304,69 @@ def _left(chosen: str, averaged: Sequence[str], source: str, key: str = "") -> l
 
 
 def _several(names: Sequence[str], source: str) -> InputError:
-    """The error that lists networks of which none is meant more than the others."""
+    """Return the error that lists the networks to choose from."""
     problem = f"{source} holds {len(names)} networks that fit"
-    rest = "" if all(names) else "; the one without a prefix has to be saved by itself"
-    return InputError(problem, f"pass {alternatives(source, [name for name in names if name])}{rest}")
+    hint = "" if all(names) else "; the one without a prefix has to be saved by itself"
+    return InputError(problem, f"pass {alternatives(source, [name for name in names if name])}{hint}")
 
 
 def missing_tensors(tensors: Tensors, expected: Mapping[str, Tensor]) -> list[str]:
-    """Names of the model that a file lacks; weights that layers share may be stored under one of their names."""
-    held = {place_tensors(expected[name]) for name in tensors if name in expected}
+    """List the names of the model that a file lacks; weights that layers share may be stored under one name."""
+    stored = {place_tensors(expected[name]) for name in tensors if name in expected}
     return [
         name
         for name, value in expected.items()
-        if name not in tensors and not name.endswith("num_batches_tracked") and place_tensors(value) not in held
+        if name not in tensors and not name.endswith("num_batches_tracked") and place_tensors(value) not in stored
     ]
 
 
 def place_tensors(tensor: Tensor) -> tuple[Any, ...]:
-    """What two names of the same numbers have in common, on the device `meta` too."""
+    """Identify the memory of a tensor, so that tied weights are recognised (on the device `meta` too)."""
     return tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape, tensor.stride()
 
 
-def main(found: Tables) -> Tensors:
-    """The dict that most likely holds the network of an unknown model: the top, else one of the usual entries, else the
-    largest."""
+def main(tables: Tables) -> Tensors:
+    """Return the dict that most likely holds the network if the model is unknown: the top one, else one under a usual
+    entry, else the largest."""
 
     def order(name: str) -> tuple[bool, bool, int, str]:
         usual = all(part in USUAL for part in name.split("."))
-        return name != "", not usual, -len(found[name]), name
+        return name != "", not usual, -len(tables[name]), name
 
-    plain, _ = _parted(list(found))
-    return found[min(plain, key=order)]
+    plain, _ = _parted(list(tables))
+    return tables[min(plain, key=order)]
 
 
-def module(found: Mapping[str, nn.Module], source: str, key: str = "") -> tuple[nn.Module, str, list[str]]:
-    """The pickled network of a file, the entry that holds it, and notes.
+def module(networks: Mapping[str, nn.Module], source: str, key: str = "") -> tuple[nn.Module, str, list[str]]:
+    """Return the pickled network of a file, the entry that holds it, and notes.
 
     Raises:
         InputError: several, and nothing says which is meant.
     """
     if key:
-        name = _resolved(list(found), source, key)
-        return found[name], called(name), []
-    usual = [name for name in found if all(part in USUAL for part in name.split("."))]
-    averaged = [name for name in found if AVERAGED.search(name)]
-    if "" in found:
+        name = _resolved(list(networks), source, key)
+        return networks[name], called(name), []
+    usual = [name for name in networks if all(part in USUAL for part in name.split("."))]
+    averaged = [name for name in networks if AVERAGED.search(name)]
+    if "" in networks:
         usual, averaged = [""], []
-    names = usual or [name for name in found if name not in averaged] or averaged
+    names = usual or [name for name in networks if name not in averaged] or averaged
     if len(names) > 1:
         raise _several([called(name) for name in names], source)
-    return found[names[0]], called(names[0]), _left(names[0], averaged if names != averaged else [], source)
+    return networks[names[0]], called(names[0]), _left(names[0], averaged if names != averaged else [], source)
 
 
-# Which built-in architecture do these tensors fit? A suggestion for the error message; nothing is loaded by guess.
-
+# Suggest a built-in architecture that tensors fit. It is only named in the error message, never loaded.
 
 HEAD = "linear.weight"
 Shapes = Mapping[str, tuple[int, ...]]
 
 
 def likely(tables: Tables, source: str, key: str = "") -> tuple[str | None, str]:
-    """The spec of a built-in architecture with the same names and shapes, or None; and how to name the network that is
-    meant, where several have them.
+    """Suggest the spec of a built-in architecture with the same names and shapes, or None; if several networks fit it,
+    also say how to choose one.
 
-    Activations, and the heads of attention, leave no trace in names and shapes, so this is never more than likely.
+    Names and shapes do not show activations or the number of attention heads, so this is only a suggestion.
     """
     for spec in _specs(tables):
         try:
@@ -378,16 +377,16 @@ def likely(tables: Tables, source: str, key: str = "") -> tuple[str | None, str]
             continue
         networks = networks_of(tables, expected, source, key)
         wanted = _measured(expected)
-        for found in (_measured(network.tensors) for network in networks):
-            same = all(name in found and found[name].shape == value.shape for name, value in wanted.items())
-            if same and len(found) == len(wanted):
+        for tensors in (_measured(network.tensors) for network in networks):
+            same = all(name in tensors and tensors[name].shape == value.shape for name, value in wanted.items())
+            if same and len(tensors) == len(wanted):
                 names = [network.prefix for network in networks if network.prefix]
                 return choice.spec, alternatives(source, names) if len(networks) > 1 else ""
     return None, ""
 
 
 def _specs(tables: Tables) -> Iterator[str]:
-    """Specs that the shapes speak for, of every prefix that a last layer stands under."""
+    """Yield the specs that the shapes suggest, for each prefix that has a last layer."""
     for _, tensors in sorted(tables.items()):
         names = {key: key.replace("fc.", "linear.").replace("downsample.", "shortcut.") for key in tensors}
         ends = {name.removesuffix(HEAD) for name in names.values() if name == HEAD or name.endswith(f".{HEAD}")}
@@ -397,7 +396,7 @@ def _specs(tables: Tables) -> Iterator[str]:
 
 
 def _measured(tensors: Tensors) -> Tensors:
-    """Without batch norm's counters, which checkpoints of old do not have."""
+    """Drop the counters of batch norm, which old checkpoints do not have."""
     return {key: value for key, value in tensors.items() if not key.endswith("num_batches_tracked")}
 
 
@@ -432,11 +431,11 @@ def _count(shapes: Shapes, prefix: str) -> int:
     return len({key[len(prefix) :].partition(".")[0] for key in shapes if key.startswith(prefix)})
 
 
-# Tensors of a file into a model: every mismatch named.
+# Load the tensors into a model, and name every mismatch.
 
 
 def matched(tensors: Tensors, expected: Mapping[str, Tensor], source: str, architecture: str) -> Tensors:
-    """The tensors in the model's order, after checking that names and shapes agree.
+    """Return the tensors under the model's names, after checking that names and shapes agree.
 
     Raises:
         InputError: a sparse tensor, missing or unexpected names (each with the nearest), or shapes that differ.
@@ -446,8 +445,8 @@ def matched(tensors: Tensors, expected: Mapping[str, Tensor], source: str, archi
             raise InputError(f"{source}: tensor '{name}' is sparse", "save it dense: tensor.to_dense()")
     tensors = {k: v for k, v in tensors.items() if k in expected or not k.endswith(COUNTERS)}
     missing = missing_tensors(tensors, expected)
-    held = {place_tensors(expected[k]): v for k, v in tensors.items() if k in expected}
-    tied = {k: held[place] for k, v in expected.items() if k not in tensors and (place := place_tensors(v)) in held}
+    stored = {place_tensors(expected[k]): v for k, v in tensors.items() if k in expected}
+    tied = {k: stored[place] for k, v in expected.items() if k not in tensors and (place := place_tensors(v)) in stored}
     tensors |= tied  # safetensors holds weights that layers share under one name
     unexpected = [k for k in tensors if k not in expected]
     fix = "pass the --arch that this checkpoint was trained with"
@@ -467,7 +466,7 @@ def matched(tensors: Tensors, expected: Mapping[str, Tensor], source: str, archi
 
 
 def fillable(model: nn.Module, architecture: str, light: bool) -> nn.Module:
-    """The model, whose state is tensors that numbers can be copied into (or `light`: that are replaced).
+    """Return the model if its tensors can be filled with numbers (or, if `light`, replaced).
 
     Raises:
         InputError: packed integers, or tensors without memory.
@@ -482,8 +481,8 @@ def fillable(model: nn.Module, architecture: str, light: bool) -> nn.Module:
 
 
 def sizes(tensors: Tensors, expected: Mapping[str, Tensor]) -> dict[str, int]:
-    """Classes and channels of a file's tensors where these differ from the model's: the heads are those that differ in
-    their first dimension alone, the stem differs in its second."""
+    """Return the numbers of classes and channels of a file if they differ from the model's. A head differs only in its
+    first dimension, the stem in its second."""
     heads, stems = set(), set()
     for name, want in expected.items():
         have = tensors[name].shape if name in tensors else want.shape
@@ -493,11 +492,11 @@ def sizes(tensors: Tensors, expected: Mapping[str, Tensor]) -> dict[str, int]:
             heads.add((int(want.shape[0]), int(have[0])))
         elif len(have) == 4 and have[0] == want.shape[0] and have[2:] == want.shape[2:]:
             stems.add(int(have[1]))
-    made = {"classes": heads.pop()[1]} if len(heads) == 1 else {}
-    return {**made, "channels": stems.pop()} if len(stems) == 1 else made
+    differing = {"classes": heads.pop()[1]} if len(heads) == 1 else {}
+    return {**differing, "channels": stems.pop()} if len(stems) == 1 else differing
 
 
-def _listed(what: str, names: list[str], others: list[str], most: int = 4) -> str:
+def _listed(title: str, names: list[str], others: list[str], most: int = 4) -> str:
     if not names:
         return ""
     shown = []
@@ -505,11 +504,11 @@ def _listed(what: str, names: list[str], others: list[str], most: int = 4) -> st
         near = nearest(name, others[:2000])
         shown.append(f"{name} (nearest: {near})" if near else name)
     more = f" and {len(names) - most} more" if len(names) > most else ""
-    return f"{what} {', '.join(shown)}{more}"
+    return f"{title} {', '.join(shown)}{more}"
 
 
 def finite(model: nn.Module, source: str) -> None:
-    """Refuse NaN and infinite weights. Buffers may be infinite, as masks and best values so far are.
+    """Refuse NaN and infinite weights. Buffers may be infinite: masks and best values so far often are.
 
     Raises:
         InputError: a parameter or running statistic is not finite, or a buffer NaN.
@@ -517,7 +516,7 @@ def finite(model: nn.Module, source: str) -> None:
     tensors = {k: v for k, v in model.state_dict().items() if isinstance(v, Tensor) and not v.is_quantized}
     numbers = {k: v.detach() for k, v in tensors.items() if v.is_floating_point() and v.numel()}
     free = {k for k, _ in model.named_buffers() if not k.endswith(("running_mean", "running_var"))}
-    # smallest and largest: NaN shows in both, and nothing of the tensor's size is made
+    # the smallest and largest value show NaN too, and need no memory of the size of the tensor
     ends = {k: [float(end) for end in torch.aminmax(v)] for k, v in numbers.items()}
     bad = [
         k for k, both in ends.items() if not all(map(math.isfinite, both)) and (k not in free or math.isnan(both[0]))

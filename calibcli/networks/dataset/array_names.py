@@ -1,4 +1,4 @@
-"""Which of a file's arrays are the inputs, the labels, the ids and the class names."""
+"""Choose the inputs, labels, ids and class names among the arrays of a file."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ from calibcli.scores.predictions import Named
 
 
 @dataclass
-class ArraysOfDataset:
-    """What a reader found: inputs by name ("" by position), raw labels, and what else the source says.
+class DatasetArrays:
+    """The arrays of a data set as they are stored.
 
-    `integral`: the inputs are numbers of things (tokens), which stay integers; `words`: what they stand for, if known.
+    Attributes:
+        inputs: by name; one named "" is passed to the model by position.  labels: as stored.
+        integral: the inputs are tokens, which stay integers.  words: what the tokens stand for, if known.
     """
 
     inputs: Mapping[str, Named]
@@ -36,7 +38,7 @@ class ArraysOfDataset:
 
 @dataclass(frozen=True)
 class ArrayRequest:
-    """What is asked of a source: its name, split, names of inputs and labels; and the digest of its file."""
+    """A request for the arrays of a source: its name, split, names of inputs and labels, and the sha256 of its file."""
 
     source: str
     split: str = ""
@@ -45,18 +47,18 @@ class ArrayRequest:
     sha256: str = ""
 
 
-def pick(arrays: Mapping[str, Named], asked: ArrayRequest) -> ArraysOfDataset:
-    """Inputs by name, labels, ids and class names among a file's arrays.
+def pick(arrays: Mapping[str, Named], asked: ArrayRequest) -> DatasetArrays:
+    """Choose inputs, labels, ids and class names among the arrays of a file.
 
     Raises:
-        InputError: none, or several candidates.
+        InputError: no candidate, or several.
     """
     inputs, integral = _inputs(arrays, asked)
     labels = asked.labels or _one(arrays, LABELS.names, asked, "labels")
     ids = _candidates(arrays, IDS.all, asked.split)
     classes = _candidates(arrays, CLASSES.names, asked.split) or _candidates(arrays, CLASSES.names, "")
     names = _all(arrays[classes[0]]) if classes else None
-    return ArraysOfDataset(
+    return DatasetArrays(
         inputs=inputs,
         labels=_all(_named(arrays, labels, asked)),
         sha256=asked.sha256,
@@ -67,23 +69,23 @@ def pick(arrays: Mapping[str, Named], asked: ArrayRequest) -> ArraysOfDataset:
 
 
 def _beside(contents: FileContents, asked: ArrayRequest, ids: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
-    """Names of the columns with the labels and the ids of a table, and the fields of `Found` that they are."""
+    """Return the names of the columns with labels and ids of a table, and the fields of `DatasetArrays` from them."""
     label = asked.labels or _one(contents.arrays, TABLE_LABELS, asked, "labels")
     known = [label, *[name for name in _candidates(contents.arrays, ids, "") if name != label][:1]]
-    about: dict[str, Any] = {"labels": _all(_named(contents.arrays, label, asked)), "sha256": asked.sha256}
-    about["ids"] = _all(contents.arrays[known[1]]).astype(str) if known[1:] else None
-    about["classes"] = list(contents.classes[label]) if label in contents.classes else None
-    return known, about
+    fields: dict[str, Any] = {"labels": _all(_named(contents.arrays, label, asked)), "sha256": asked.sha256}
+    fields["ids"] = _all(contents.arrays[known[1]]).astype(str) if known[1:] else None
+    fields["classes"] = list(contents.classes[label]) if label in contents.classes else None
+    return known, fields
 
 
-def pick_columns(contents: FileContents, asked: ArrayRequest) -> ArraysOfDataset:
-    """Features (N, D) float64 in the order of the columns of a table, or its column of pictures; labels with the names
-    of their classes where the table tells them, and ids where a column has that name.
+def pick_columns(contents: FileContents, asked: ArrayRequest) -> DatasetArrays:
+    """Choose the inputs of a table: its column of images, or features (N, D) float64 in the order of the columns; also
+    labels with class names if the table has them, and ids if a column has that name.
 
     Raises:
         InputError: no label column, or a cell that is not a finite number.
     """
-    columns, (known, about) = contents.arrays, _beside(contents, asked, IDS.all)
+    columns, (known, stored) = contents.arrays, _beside(contents, asked, IDS.all)
     features = asked.inputs.split(",") if asked.inputs else [name for name in columns if name not in known]
     pictures = [name for name in features if isinstance(_named(columns, name, asked), EncodedPictures)]
     if len(pictures) > 1:
@@ -91,8 +93,8 @@ def pick_columns(contents: FileContents, asked: ArrayRequest) -> ArraysOfDataset
         raise InputError(problem, f"choose one: --inputs {pictures[0]}")
     if pictures:
         notes = [f"pictures in '{pictures[0]}', labels in '{known[0]}'"]
-        return ArraysOfDataset(inputs={"": columns[pictures[0]]}, notes=notes, **about)
-    values = np.empty((len(about["labels"]), len(features)))
+        return DatasetArrays(inputs={"": columns[pictures[0]]}, notes=notes, **stored)
+    values = np.empty((len(stored["labels"]), len(features)))
     for i, name in enumerate(features):
         column = _all(columns[name])
         values[:, i] = floats_of_text(column, name, asked.source) if column.dtype.kind == "O" else column
@@ -101,14 +103,14 @@ def pick_columns(contents: FileContents, asked: ArrayRequest) -> ArraysOfDataset
             problem = f"row {odd[0]} of column '{name}' in {asked.source} is not finite"
             raise InputError(problem, "fill or drop such rows")
     notes = [f"{len(features)} feature columns, labels in '{known[0]}'"]
-    return ArraysOfDataset(inputs={"": Memory(values)}, notes=notes, **about)
+    return DatasetArrays(inputs={"": Memory(values)}, notes=notes, **stored)
 
 
-def pick_texts(contents: FileContents, asked: ArrayRequest) -> ArraysOfDataset | None:
-    """A column of texts, or a first and a second one, of a model that has a tokenizer; None where there is none.
+def pick_texts(contents: FileContents, asked: ArrayRequest) -> DatasetArrays | None:
+    """Choose one or two columns of texts, for a model with a tokenizer; None if there are none.
 
     Raises:
-        InputError: several columns that could be it, or no labels.
+        InputError: several columns could be the text, or there are no labels.
     """
     arrays = contents.arrays
     texts = [
@@ -116,7 +118,7 @@ def pick_texts(contents: FileContents, asked: ArrayRequest) -> ArraysOfDataset |
     ]
     if not texts or (_candidates(arrays, ("input_ids",), asked.split) and not asked.inputs):
         return None
-    known, about = _beside(contents, asked, (*IDS.all, "idx"))  # GLUE; beside numbers it may be a feature
+    known, stored = _beside(contents, asked, (*IDS.all, "idx"))  # GLUE; beside numbers it may be a feature
     texts = [name for name in texts if name not in known]
     chosen = asked.inputs.split(",") if asked.inputs else _texts(arrays, texts, asked.split)
     if not chosen:
@@ -132,29 +134,30 @@ def pick_texts(contents: FileContents, asked: ArrayRequest) -> ArraysOfDataset |
     notes = [f"text in {' and '.join(map(repr, chosen))}, labels in '{known[0]}'"]
     empty = sum(not str(text).strip() for text in columns[chosen[0]].array)
     notes += [f"{empty:,} of the texts are empty"] * bool(empty)
-    return ArraysOfDataset(inputs=columns, notes=notes, **about)
+    return DatasetArrays(inputs=columns, notes=notes, **stored)
 
 
 def _texts(arrays: Mapping[str, Named], texts: list[str], split: str) -> list[str]:
-    """The columns of texts that a model reads: a known pair, one known by its name, else all."""
+    """Choose columns of texts: a known pair, else one with a known name, else all."""
     for pair in PAIRS:
-        found = [_candidates(arrays, (name,), split) for name in pair]
-        if all(found) and all(one[0] in texts for one in found):
-            return [one[0] for one in found]
+        columns = [_candidates(arrays, (name,), split) for name in pair]
+        if all(columns) and all(one[0] in texts for one in columns):
+            return [one[0] for one in columns]
     known = [name for name in _candidates(arrays, TEXTS.names, split) if name in texts]
     return known[:1] or texts
 
 
-def to_labels(found: ArraysOfDataset, source: str) -> tuple[NDArray[np.int64], list[str] | None, list[str]]:
-    """Labels as (N,) int64, names of the classes, and notes. (N, 1) is squeezed, one-hot rows, whole floats converted.
+def to_labels(stored: DatasetArrays, source: str) -> tuple[NDArray[np.int64], list[str] | None, list[str]]:
+    """Convert labels to (N,) int64; also return class names and notes.
 
-    Text that is not numbers is numbered in the order of the classes, or where none are named of the alphabet.
+    (N, 1) is squeezed; one-hot rows and whole floats are converted. Texts that are not numbers are numbered in the
+    order of the class names, or alphabetically if there are none.
 
     Raises:
-        InputError: not whole numbers, negative, or of another shape.
+        InputError: labels are not whole numbers, are negative, or have another shape.
     """
     notes: list[str] = []
-    labels, classes = found.labels, found.classes
+    labels, classes = stored.labels, stored.classes
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.ndim == 2 and bool((((labels == 0) | (labels == 1)).all(1) & (labels.sum(1) == 1)).all()):
@@ -175,7 +178,7 @@ def to_labels(found: ArraysOfDataset, source: str) -> tuple[NDArray[np.int64], l
         raise InputError(f"{source}: labels are {labels.dtype}, not numbers", "number the classes 0 to K-1")
     if not len(labels):
         raise InputError(f"{source} has no rows", "pass at least one row")
-    with np.errstate(invalid="ignore"):  # NaN becomes some number, and is found below
+    with np.errstate(invalid="ignore"):  # NaN becomes an arbitrary number, which the comparison below finds
         numbers = labels.astype(np.int64)
     wrong = np.flatnonzero((numbers != labels) | (numbers < 0))
     if len(wrong):
@@ -190,7 +193,7 @@ def _inputs(arrays: Mapping[str, Named], asked: ArrayRequest) -> tuple[dict[str,
         return {k: _named(arrays, k, asked) for k in key.split(",")}, True
     if key:
         return {"": _named(arrays, key, asked)}, "token" in key or key in TOKENS
-    tokens = {name: found[0] for name in TOKENS if (found := _candidates(arrays, (name,), asked.split))}
+    tokens = {name: matches[0] for name in TOKENS if (matches := _candidates(arrays, (name,), asked.split))}
     if "input_ids" in tokens:
         return {name: arrays[k] for name, k in tokens.items()}, True
     name = _one(arrays, INPUTS.names, asked, "inputs")
@@ -208,7 +211,7 @@ def _named(arrays: Mapping[str, Named], key: str, asked: ArrayRequest) -> Named:
 
 
 def splits_of(arrays: Mapping[str, Named]) -> list[str]:
-    """Which of train, validation and test have inputs and labels of their own."""
+    """List which of train, validation and test have their own inputs and labels."""
     both = LABELS.names, INPUTS.names
     return [split for split in SPLITS if all(_candidates(arrays, names, split) for names in both)]
 
@@ -221,15 +224,15 @@ def _candidates(arrays: Mapping[str, Named], names: Sequence[str], split: str) -
     return list(dict.fromkeys(name if name in arrays else spelled[name] for name in names if name in spelled))
 
 
-def _one(arrays: Mapping[str, Named], names: Sequence[str], asked: ArrayRequest, what: str) -> str:
+def _one(arrays: Mapping[str, Named], names: Sequence[str], asked: ArrayRequest, role: str) -> str:
     source, split = asked.source, asked.split
-    found = _candidates(arrays, names, split)
-    if len(found) == 1:
-        return found[0]
-    fix = f"it holds: {', '.join(arrays)}; name one with --{what}"
-    if found:
-        raise InputError(f"{source}: {' and '.join(found)} could both be the {what}", fix)
+    matches = _candidates(arrays, names, split)
+    if len(matches) == 1:
+        return matches[0]
+    fix = f"it holds: {', '.join(arrays)}; name one with --{role}"
+    if matches:
+        raise InputError(f"{source}: {' and '.join(matches)} could both be the {role}", fix)
     splits = [s for s in SPLITS if _candidates(arrays, names, s)]
     if splits and not split:
         raise InputError(f"{source} holds the splits {', '.join(splits)}", f"choose one: {source}#{splits[-1]}")
-    raise InputError(f"{source} has no {what}" + (f" of the split '{split}'" if split else ""), fix)
+    raise InputError(f"{source} has no {role}" + (f" of the split '{split}'" if split else ""), fix)

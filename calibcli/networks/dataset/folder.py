@@ -1,4 +1,4 @@
-"""Image folders: one folder per class, pictures in it, decoded when their rows are asked for."""
+"""Image folders: one folder per class. Images are decoded when their rows are read."""
 
 from __future__ import annotations
 
@@ -17,21 +17,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibcli.core.errors import InputError, refusing
-from calibcli.networks.dataset.array_names import ArraysOfDataset
+from calibcli.networks.dataset.array_names import DatasetArrays
 from calibcli.networks.dataset.rows import AS_IT_IS, Resize
 from calibcli.scores.files.roles import SPLITS
 
-PIXELS = 178_956_970  # of one picture, twice where Pillow warns
+PIXELS = 178_956_970  # of one picture at most: twice the number at which Pillow warns
 SPLIT_NAMES = {name for names in SPLITS.values() for name in names}
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm"}
-
-
-DEEP = ("I", "F")  # and `I;16`: modes with more than a byte for a pixel, which Pillow would clip at 255
+DEEP = ("I", "F")  # also `I;16`: modes with more than 8 bits per channel, which Pillow would clip at 255
 
 
 @dataclass(frozen=True)
 class EncodedPicture:
-    """A picture in the bytes of its own format, in a row of a table."""
+    """A picture stored in a row of a table, in the bytes of an image format."""
 
     name: str
     data: bytes
@@ -48,7 +46,7 @@ Place = Path | zipfile.Path | EncodedPicture
 
 @dataclass(frozen=True)
 class Pictures:
-    """Files of pictures of one size (once resized), as bytes (N, height, width[, 3])."""
+    """Picture files of one size (after resizing), read as bytes (N, height, width[, 3])."""
 
     paths: Sequence[Place]
     shape: tuple[int, ...]
@@ -57,8 +55,8 @@ class Pictures:
     dtype = np.dtype(np.uint8)
 
     def resized(self, resize: Resize) -> Pictures:
-        n, height, width, *rest = self.shape
-        return replace(self, resize=resize, shape=(n, *resize.shape(height, width), *rest))
+        n, height, width, *channels = self.shape
+        return replace(self, resize=resize, shape=(n, *resize.shape(height, width), *channels))
 
     def name(self, row: int) -> str:
         return str(self.paths[row])
@@ -70,7 +68,7 @@ class Pictures:
             return (ImageOps.exif_transpose(picture) if upright else picture).convert(mode)
 
     def in_channels(self, channels: int) -> Pictures:
-        """Grey or in colour as a model takes them; as they are where it takes another number."""
+        """Read pictures in grey (1 channel) or in colour (3); with another number they are read as they are."""
         if channels not in (1, 3):
             return self
         return replace(self, shape=(*self.shape[:3], *((3,) if channels == 3 else ())))
@@ -90,10 +88,10 @@ class Pictures:
 
 @contextlib.contextmanager
 def opened(path: Place) -> Iterator[Any]:
-    """A picture by Pillow.
+    """Open a picture with Pillow.
 
     Raises:
-        InputError: Pillow is missing, the file is no picture, or one of more than a byte for a pixel and channel.
+        InputError: Pillow is missing, or the file is not a picture of at most 8 bits per channel.
     """
     with refusing(ImportError, f"{path} is a picture, and Pillow is not installed", "pip install pillow"):
         from PIL import Image
@@ -112,7 +110,7 @@ def opened(path: Place) -> Iterator[Any]:
 
 
 def decode(path: Place, *, grey: bool | None = None) -> NDArray[np.uint8]:
-    """A picture's bytes, (height, width) when grey, else (height, width, 3); `grey=None` asks the picture.
+    """Decode a picture to bytes, (height, width) if grey, else (height, width, 3); `grey=None` keeps what the file has.
 
     Raises:
         InputError: as `opened`.
@@ -123,11 +121,11 @@ def decode(path: Place, *, grey: bool | None = None) -> NDArray[np.uint8]:
         return np.asarray(picture.convert("L" if grey else "RGB"))
 
 
-def read(root: Path, split: str) -> ArraysOfDataset:
-    """The pictures of `root/CLASS/...` (of `root/SPLIT/CLASS/...`), classes in alphabetical order.
+def read(root: Path, split: str) -> DatasetArrays:
+    """Read the pictures of `root/CLASS/...` (or `root/SPLIT/CLASS/...`), with classes in alphabetical order.
 
     Raises:
-        InputError: no pictures in folders of classes.
+        InputError: there are no pictures in folders of classes.
     """
     if split:
         root = root / split
@@ -140,7 +138,7 @@ def read(root: Path, split: str) -> ArraysOfDataset:
     paths = [path for files in members for path in files]
     labels = np.repeat(np.arange(len(folders)), [len(files) for files in members])
     names = [path.relative_to(root).as_posix() for path in paths]
-    return ArraysOfDataset(
+    return DatasetArrays(
         inputs={"": Pictures(paths, (len(paths), *decode(paths[0]).shape))},
         labels=labels,
         sha256=fingerprint(paths, root),
@@ -151,27 +149,27 @@ def read(root: Path, split: str) -> ArraysOfDataset:
 
 
 def fingerprint(paths: Sequence[Any], root: Path) -> str:
-    """Of the names and sizes of files in a folder."""
+    """Hash the names and sizes of files in a folder."""
     listing = "".join(f"{path.relative_to(root).as_posix()} {path.stat().st_size}\n" for path in paths)
     return hashlib.sha256(listing.encode(errors="surrogateescape")).hexdigest()
 
 
 def _pictures(folder: Path) -> list[Path]:
-    """The pictures of a class: in its folder, and in `images` there (as in Tiny ImageNet)."""
+    """List the pictures of a class: in its folder, and in its subfolder `images` (as in Tiny ImageNet)."""
     inner = folder / "images"
     places = (folder, inner) if inner.is_dir() else (folder,)
     return sorted(p for place in places for p in place.iterdir() if p.suffix.lower() in SUFFIXES)
 
 
 def _refuse_odd(root: Path, folders: list[Path], members: list[list[Path]]) -> None:
-    """Refuse folders that are not those of several classes.
+    """Refuse folders that do not hold one folder per class.
 
     Raises:
-        InputError: classes in a list of their own, splits, no pictures, or pictures of one class.
+        InputError: classes are listed in a file, the folders are splits, or hold no pictures, or only one class.
     """
     annotations = sorted(root.glob("*annotations*.txt"))
     if annotations:
-        problem = f"{root} has the classes of its pictures in {annotations[0].name}, which calib does not read"
+        problem = f"{root} lists the classes of its pictures in {annotations[0].name}, which calib does not read"
         raise InputError(problem, "move every picture into a folder named after its class")
     nested = [f.name for f in folders if any(p.is_dir() and p.name != "images" for p in f.iterdir())]
     parts = [f.name for f in folders if f.name.lower() in SPLIT_NAMES]
@@ -181,7 +179,7 @@ def _refuse_odd(root: Path, folders: list[Path], members: list[list[Path]]) -> N
         )
     if not any(members):
         raise InputError(f"{root} has no folders of pictures", "put pictures into one folder per class")
-    held = [folder.name for folder, files in zip(folders, members) if files]
-    if len(held) == 1:
-        problem = f"{root} has pictures in one folder only, '{held[0]}'"
+    filled = [folder.name for folder, files in zip(folders, members) if files]
+    if len(filled) == 1:
+        problem = f"{root} has pictures in one folder only, '{filled[0]}'"
         raise InputError(problem, "put pictures into one folder per class")

@@ -1,4 +1,4 @@
-"""Pictures and texts as a model's own library prepares them: what it makes of a row, and the arrays of such rows."""
+"""Images and texts prepared by a model's own library, as arrays whose rows are prepared when they are read."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from calibcli.scores.predictions import Named
 
 
 @dataclass(frozen=True)
-class ForPictures:
-    """What a library makes of one picture.
+class PicturePreparation:
+    """A library's preparation of one picture.
 
     Attributes:
-        name: of it, in words.  steps: what it does, in words, where that is known.
-        make: a Pillow picture to floats (channels, height, width).
+        name: of the preparation, in words.  steps: what it does, in words, if known.
+        make: maps a Pillow picture to floats (channels, height, width).
         mode: of the picture that it takes, `RGB` or `L`.
-        upright: pictures are turned first as their EXIF orientation says.
+        upright: pictures are first rotated as their EXIF orientation says.
     """
 
     name: str
@@ -34,18 +34,18 @@ class ForPictures:
 
 
 @dataclass(frozen=True)
-class ForTexts:
-    """What a library makes of texts.
+class TextPreparation:
+    """A library's preparation of texts.
 
     Attributes:
-        name: of it, in words.
-        encode: texts, and second texts or None, to lists of numbers by the name that the model knows them by, cut off
+        name: of the preparation, in words.
+        encode: maps texts, and second texts or None, to lists of numbers by the name of the model's input, truncated
             or not.
-        longest: tokens that the model takes, None for any number.
-        pad: what shorter rows are filled up with, by name; `settle` chooses the token where there is none.
-        empty: tokens that stand for no word: special ones, and the one for what is unknown.
-        settle: tells the model which token fills up; called with all tokens that occur, and the last of every row.
-        left: rows are filled up on the left.
+        longest: most tokens that the model takes, None for any number.
+        pad: the padding value, by name of the input; `settle` chooses that of the tokens.
+        empty: tokens that stand for no word: special tokens, and the one for unknown words.
+        settle: sets and returns the model's padding token, given all tokens that occur and the last one of every row.
+        left: rows are padded on the left.
     """
 
     name: str
@@ -59,21 +59,22 @@ class ForTexts:
 
 @dataclass(frozen=True)
 class Preparation:
-    """How a model's own library prepares rows; each part is made when rows need it.
+    """How a model's own library prepares rows. Each part is loaded when rows need it.
 
     Attributes:
-        pictures, texts: make the parts that there are.
-        of_weights: it is that of published weights, which the model need not be: a mean of the user's replaces it.
+        pictures, texts: functions that load the parts, or None.
+        of_weights: the preparation belongs to published weights, which the model may not have: a mean or std of the
+            user replaces it.
     """
 
-    pictures: Callable[[], ForPictures] | None = None
-    texts: Callable[[], ForTexts] | None = None
+    pictures: Callable[[], PicturePreparation] | None = None
+    texts: Callable[[], TextPreparation] | None = None
     of_weights: bool = False
 
 
 @dataclass(frozen=True)
-class PicturesOfArray:
-    """An array of pictures of bytes, (N, h, w), (N, h, w, channels) or (N, channels, h, w), opened one by one."""
+class ArrayPictures:
+    """An array of pictures, bytes (N, h, w), (N, h, w, channels) or (N, channels, h, w), opened one by one."""
 
     array: Named
     channels_first: bool
@@ -91,16 +92,16 @@ class PicturesOfArray:
         return Image.fromarray(np.ascontiguousarray(block)).convert(mode)
 
 
-Opened = Pictures | PicturesOfArray
+Opened = Pictures | ArrayPictures
 """Pictures that can be opened one by one, each as a Pillow picture."""
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """Pictures as floats (N, channels, height, width), prepared when their rows are asked for."""
+    """Pictures as floats (N, channels, height, width), prepared when their rows are read."""
 
     pictures: Opened
-    how: ForPictures
+    how: PicturePreparation
     shape: tuple[int, ...]
 
     dtype = np.dtype(np.float32)
@@ -109,32 +110,32 @@ class Prepared:
         stop = min(stop, self.shape[0])
         out = np.empty((max(0, stop - start), *self.shape[1:]), np.float32)
         for i in range(len(out)):
-            made = one(self.pictures, start + i, self.how)
-            if made.shape != out.shape[1:]:
+            row = one(self.pictures, start + i, self.how)
+            if row.shape != out.shape[1:]:
                 name, first = self.pictures.name(start + i), "x".join(map(str, self.shape[1:]))
-                problem = f"{name} becomes {'x'.join(map(str, made.shape))}, the first picture {first}"
+                problem = f"{name} becomes {'x'.join(map(str, row.shape))}, the first picture {first}"
                 raise InputError(problem, "bring them to one size, such as --resize 256 --crop 224")
-            out[i] = made
+            out[i] = row
         return out
 
 
-def one(pictures: Opened, row: int, how: ForPictures) -> NDArray[np.float32]:
-    """A row as the library makes it.
+def one(pictures: Opened, row: int, library: PicturePreparation) -> NDArray[np.float32]:
+    """Prepare one picture with the library.
 
     Raises:
-        InputError: it makes nothing of it.
+        InputError: the library fails, or does not return an image.
     """
     fix = "prepare the pictures yourself: pass floating-point arrays (N, channels, height, width)"
-    with refusing(FAILURES, lambda e: f"{pictures.name(row)}: {how.name} fails ({str(e)[:120]})", fix):
-        made = np.asarray(how.make(pictures.picture(row, how.mode, how.upright)), np.float32)
-    if made.ndim != 3:
-        raise InputError(f"{how.name} makes arrays of shape {made.shape} of a picture, not of images", fix)
-    return made
+    with refusing(FAILURES, lambda e: f"{pictures.name(row)}: {library.name} fails ({str(e)[:120]})", fix):
+        image = np.asarray(library.make(pictures.picture(row, library.mode, library.upright)), np.float32)
+    if image.ndim != 3:
+        raise InputError(f"{library.name} makes arrays of shape {image.shape} of a picture, not of images", fix)
+    return image
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """Rows of whole numbers that differ in length, filled up when they are read: (N, longest) int64."""
+    """Token sequences of different lengths, padded when they are read: (N, longest) int64."""
 
     flat: NDArray[np.int32]
     starts: NDArray[np.int64]
@@ -161,55 +162,59 @@ class Tokens:
 
 
 VOCABULARY = "put its vocabulary into the model's folder: AutoTokenizer.save_pretrained(FOLDER), or git lfs pull"
-AT_ONCE = 1000  # texts that are encoded together
+AT_ONCE = 1000  # texts of one call of the tokenizer
 
 
 def tokens(
-    how: ForTexts, texts: Sequence[str], second: Sequence[str] | None, source: str
+    tokenizer: TextPreparation, texts: Sequence[str], second: Sequence[str] | None, source: str
 ) -> tuple[dict[str, Named], list[str]]:
-    """Texts as the arrays that the model takes by name, and remarks.
+    """Tokenize texts to the arrays that the model takes by name; also return notes.
 
-    Texts longer than the model takes are cut off, as the library cuts them.
+    Texts that are too long for the model are truncated by the library.
 
     Raises:
-        InputError: the tokenizer fails, knows no word of any text, or the model has no mask for texts that differ in
-            length.
+        InputError: the tokenizer fails or knows no word of any text, or texts differ in length and the model has no
+            mask.
     """
     parts: dict[str, list[NDArray[np.int32]]] = {}
     lengths: list[int] = []
     long = 0
-    with refusing(FAILURES, lambda e: f"{how.name} fails on {source} ({str(e)[:120]})", "check its files"):
+    with refusing(FAILURES, lambda e: f"{tokenizer.name} fails on {source} ({str(e)[:120]})", "check its files"):
         for start in range(0, len(texts), AT_ONCE):
             rows = slice(start, start + AT_ONCE)
             block, other = texts[rows], None if second is None else second[rows]
-            found = {name: list(values) for name, values in how.encode(block, other, False).items()}
-            over = [i for i, ids in enumerate(found["input_ids"]) if how.longest and len(ids) > how.longest]
+            encoded = {name: list(values) for name, values in tokenizer.encode(block, other, False).items()}
+            over = [
+                i for i, ids in enumerate(encoded["input_ids"]) if tokenizer.longest and len(ids) > tokenizer.longest
+            ]
             if over:
                 long += len(over)
-                cut = how.encode([block[i] for i in over], None if other is None else [other[i] for i in over], True)
+                cut = tokenizer.encode(
+                    [block[i] for i in over], None if other is None else [other[i] for i in over], True
+                )
                 for name, values in cut.items():
                     for i, ids in zip(over, values):
-                        found[name][i] = ids
-            lengths += [len(ids) for ids in found["input_ids"]]
-            for name, values in found.items():
+                        encoded[name][i] = ids
+            lengths += [len(ids) for ids in encoded["input_ids"]]
+            for name, values in encoded.items():
                 parts.setdefault(name, []).append(np.fromiter((v for ids in values for v in ids), np.int32))
     starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     if not min(lengths):
         raise InputError(
-            f"{source}: {how.name} makes no token of row {lengths.index(0)}", "leave out rows without text"
+            f"{source}: {tokenizer.name} finds no token in row {lengths.index(0)}", "leave out rows without text"
         )
     used = np.unique(np.concatenate(parts["input_ids"]))
-    if how.empty.issuperset(used.tolist()):
-        raise InputError(
-            f"{how.name} knows no word of the {len(texts):,} texts of {source}: its vocabulary is missing, or another",
-            VOCABULARY,
-        )
+    if tokenizer.empty.issuperset(used.tolist()):
+        problem = f"{tokenizer.name} knows no word of the {len(texts):,} texts of {source}"
+        raise InputError(f"{problem}: its vocabulary is missing, or another", VOCABULARY)
     if "attention_mask" not in parts and len(set(lengths)) > 1:
         problem = f"the model takes no attention mask, and the texts of {source} differ in length"
         raise InputError(problem, "pass input_ids of rows of one length, as arrays")
     flat = {name: np.concatenate(values) for name, values in parts.items()}
-    fill = {**how.pad, "input_ids": how.settle(used, flat["input_ids"][starts[1:] - 1])}
-    notes = [f"texts as tokens of {how.name}, {min(lengths)} to {max(lengths)} in a row"]
+    fill = {**tokenizer.pad, "input_ids": tokenizer.settle(used, flat["input_ids"][starts[1:] - 1])}
+    notes = [f"texts as tokens of {tokenizer.name}, {min(lengths)} to {max(lengths)} in a row"]
     if long:
-        notes.append(f"{long:,} of {len(texts):,} texts have more than the {how.longest} tokens of the model: cut off")
-    return {name: Tokens(values, starts, fill.get(name, 0), how.left) for name, values in flat.items()}, notes
+        notes.append(
+            f"{long:,} of {len(texts):,} texts have more than the {tokenizer.longest} tokens of the model: cut off"
+        )
+    return {name: Tokens(values, starts, fill.get(name, 0), tokenizer.left) for name, values in flat.items()}, notes

@@ -1,4 +1,4 @@
-"""Load a data set from where it lies: a file, a folder, a download, a hub's tables or the user's own code."""
+"""Load a data set from a file, a folder, a download, tables of the Hugging Face hub, or the user's own code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from calibcli.core.files import reading
 from calibcli.networks.dataset import downloads, folder
 from calibcli.networks.dataset.array_names import (
     ArrayRequest,
-    ArraysOfDataset,
+    DatasetArrays,
     pick,
     pick_columns,
     pick_texts,
@@ -28,12 +28,12 @@ from calibcli.networks.dataset.array_names import (
     to_labels,
 )
 from calibcli.networks.dataset.library_preparation import (
-    ForPictures,
-    ForTexts,
+    ArrayPictures,
     Opened,
-    PicturesOfArray,
+    PicturePreparation,
     Preparation,
     Prepared,
+    TextPreparation,
     one,
     tokens,
 )
@@ -47,29 +47,29 @@ from calibcli.scores.files.source import Source, fingerprint, load_any
 from calibcli.scores.predictions import Named
 from calibcli.scores.reading_options import DatasetOptions
 
-# Folders of tables: what Hugging Face's `save_to_disk` writes, and the parquet files of a data set of its hub.
+# Folders of tables: those that Hugging Face's `save_to_disk` writes, and parquet files of a data set of its hub.
 
 PART = re.compile(r"(?P<split>[A-Za-z_]+)(-\d+-of-\d+|-\d+)?(-[0-9a-f]{16})?\.parquet")  # train-00000-of-00002.parquet
 
 
 def names(folder: Path) -> list[str]:
-    """Of the splits that lie there; [] of a folder of another kind."""
+    """List the names of the splits in a folder of tables; [] for another folder."""
     if (folder / PARTS).is_file():
         return sorted(path.parent.name for path in folder.glob(f"*/{STATE}"))
     return sorted(_files(folder))
 
 
 def saved_splits(folder: Path) -> list[str]:
-    """Which of train, validation and test lie there."""
+    """List which of train, validation and test are in a folder of tables."""
     roles = {_role(name) for name in names(folder)}
     return [role for role in SPLITS if role in roles]
 
 
 def of(folder: Path, split: str) -> list[Path]:
-    """The tables of a split, in their order; [] of a folder of another kind.
+    """List the tables of a split, in their order; [] for another folder.
 
     Raises:
-        InputError: no such split, several and none chosen, or a description that is damaged.
+        InputError: no such split, several splits and none chosen, or a damaged description.
     """
     if (folder / PARTS).is_file():
         return of(folder / _chosen(folder, names(folder), split), "")
@@ -79,17 +79,17 @@ def of(folder: Path, split: str) -> list[Path]:
     if not files:
         return []
     if set(map(len, files.values())) == {1} and not {_role(name) for name in files} & set(SPLITS):
-        return [path for paths in files.values() for path in paths]  # parts that are numbered in their own way
+        return [path for paths in files.values() for path in paths]  # parts of one data set, numbered in another way
     return files[_chosen(folder, list(files), split)]
 
 
 def _files(folder: Path) -> dict[str, list[Path]]:
-    """Parquet files by their split, in the folder or in `data` there."""
+    """Group parquet files by their split, in the folder or its subfolder `data`."""
     files: dict[str, list[Path]] = {}
     place = folder if any(folder.glob("*.parquet")) else folder / "data"
     for path in sorted(place.glob("*.parquet")):
-        found = PART.fullmatch(path.name)
-        files.setdefault(found["split"] if found else path.stem, []).append(path)
+        match = PART.fullmatch(path.name)
+        files.setdefault(match["split"] if match else path.stem, []).append(path)
     return files
 
 
@@ -97,21 +97,21 @@ def _role(name: str) -> str:
     return next((role for role, words in SPLITS.items() if name.lower() in words), name)
 
 
-def _chosen(folder: Path, there: list[str], split: str) -> str:
-    wanted = [name for name in sorted(there) if split and (name == split or _role(name) == _role(split))]
-    if wanted or (len(there) == 1 and not split):
-        return (wanted or there)[0]
-    listed = ", ".join(sorted(there))
+def _chosen(folder: Path, present: list[str], split: str) -> str:
+    wanted = [name for name in sorted(present) if split and (name == split or _role(name) == _role(split))]
+    if wanted or (len(present) == 1 and not split):
+        return (wanted or present)[0]
+    listed = ", ".join(sorted(present))
     problem = f"{folder} has no split '{split}'" if split else f"{folder} holds the splits {listed}"
-    raise InputError(problem, f"choose one: {folder}#{(sorted(there) or ['test'])[0]}")
+    raise InputError(problem, f"choose one: {folder}#{(sorted(present) or ['test'])[0]}")
 
 
-# Data sets from the user's own code: what `module:function` returns.
+# Data sets from the user's own code: the values that `module:function` returns.
 
 
 @dataclass(frozen=True)
 class Items:
-    """One input of a map-style data set, by its name where inputs have names."""
+    """One input of a map-style data set, as an array; selected by name if the inputs are a dict."""
 
     data: Any
     name: str
@@ -122,57 +122,56 @@ class Items:
         return np.stack([array(_field(self.name, self.data[row])) for row in range(start, stop)])
 
 
-def read(made: Any, source: str, said: DatasetOptions) -> ArraysOfDataset:
-    """Rows of a map-style `torch.utils.data.Dataset` of (inputs, label) pairs, of (inputs, labels) arrays, or of a
-    dict of arrays. Inputs that are a dict go to the model by name.
+def read(value: Any, source: str, options: DatasetOptions) -> DatasetArrays:
+    """Read a map-style `torch.utils.data.Dataset` of (inputs, label) pairs, (inputs, labels) arrays, or a dict of
+    arrays. Inputs that are a dict are passed to the model by name.
 
     Raises:
-        InputError: anything else.
+        InputError: the value is anything else.
     """
-    if isinstance(made, DataLoader):
-        made = made.dataset
-    pair = isinstance(made, tuple | list) and len(made) == 2 and not isinstance(made[0], tuple | list)
-    if pair and isinstance(made[0], Mapping):
-        inputs: dict[str, Named] = {str(k): Memory(array(v)) for k, v in made[0].items()}
-        found = ArraysOfDataset(inputs, array(made[1]), "", integral=True)
-    elif pair or isinstance(made, Mapping):
-        made = {"inputs": made[0], "labels": made[1]} if pair else made
-        arrays: dict[str, Named] = {str(k): Memory(array(v)) for k, v in made.items()}
-        found = pick(arrays, ArrayRequest(source, inputs=said.inputs, labels=said.labels))
-    elif isinstance(made, IterableDataset) or not (hasattr(made, "__getitem__") and hasattr(made, "__len__")):
+    if isinstance(value, DataLoader):
+        value = value.dataset
+    pair = isinstance(value, tuple | list) and len(value) == 2 and not isinstance(value[0], tuple | list)
+    if pair and isinstance(value[0], Mapping):
+        inputs: dict[str, Named] = {str(k): Memory(array(v)) for k, v in value[0].items()}
+        stored = DatasetArrays(inputs, array(value[1]), "", integral=True)
+    elif pair or isinstance(value, Mapping):
+        value = {"inputs": value[0], "labels": value[1]} if pair else value
+        arrays: dict[str, Named] = {str(k): Memory(array(v)) for k, v in value.items()}
+        stored = pick(arrays, ArrayRequest(source, inputs=options.inputs, labels=options.labels))
+    elif isinstance(value, IterableDataset) or not (hasattr(value, "__getitem__") and hasattr(value, "__len__")):
         fix = "return a Dataset with __len__ and __getitem__, or (inputs, labels) arrays"
-        raise InputError(f"{source} returned {type(made).__name__}", fix)
-    elif not len(made):
+        raise InputError(f"{source} returned {type(value).__name__}", fix)
+    elif not len(value):
         raise InputError(f"{source} returned no rows", "return at least one")
     else:
-        found = _items(made, source)
-    found.sha256 = hashlib.sha256(np.ascontiguousarray(found.labels).tobytes()).hexdigest()
-    found.notes.append("the fingerprint is that of the labels")
-    return found
+        stored = _items(value, source)
+    stored.sha256 = hashlib.sha256(np.ascontiguousarray(stored.labels).tobytes()).hexdigest()
+    stored.notes.append("the fingerprint is that of the labels")
+    return stored
 
 
-def _items(made: Any, source: str) -> ArraysOfDataset:
-    first = made[0]
+def _items(pairs: Any, source: str) -> DatasetArrays:
+    first = pairs[0]
     if not isinstance(first, tuple | list) or len(first) != 2:
         raise InputError(f"{source}: rows are {type(first).__name__}, not pairs", "return (inputs, label) for each row")
-    known = next((v for n in ("targets", "labels") if (v := getattr(made, n, None)) is not None), None)
-    if known is None or len(known) != len(made):
+    known = next((v for n in ("targets", "labels") if (v := getattr(pairs, n, None)) is not None), None)
+    if known is None or len(known) != len(pairs):
         fix = "pass (inputs, labels) as two arrays, or one pair for each row"
         with refusing(FAILURES, lambda e: f"{source}: the label of a row is no whole number ({str(e)[:80]})", fix):
-            known = [int(made[i][1]) for i in range(len(made))]
+            known = [int(pairs[i][1]) for i in range(len(pairs))]
     inputs: dict[str, Named] = {}
     for name in first[0] if isinstance(first[0], Mapping) else [""]:
         example = array(_field(name, first))
-        inputs[name] = Items(made, name, (len(made), *example.shape), example.dtype)
-    return ArraysOfDataset(inputs, array(known), "", integral=True)
+        inputs[name] = Items(pairs, name, (len(pairs), *example.shape), example.dtype)
+    return DatasetArrays(inputs, array(known), "", integral=True)
 
 
 def _field(name: str, row: Any) -> Any:
     return row[0][name] if name else row[0]
 
 
-# A data set from where it lies: which arrays are inputs, which are labels, and how bytes become numbers.
-
+# Load a data set of any kind.
 
 MEMORY = "(memory)"
 
@@ -185,94 +184,97 @@ def load(
     channels: int = 0,
     embeds: bool = False,
     trust: bool = False,
-    **how: Any,
+    **options: Any,
 ) -> Dataset:
-    """A data set.
+    """Load a data set.
 
     Args:
         source: `.npz .npy .safetensors .pt` arrays (`file.npz#test` takes the arrays of one split), an image folder,
             a table (`.csv`, `.tsv`, `.parquet`, `.arrow`, `.jsonl`), a folder of such tables, or `module:function`
-            that returns a data set; or what such a function returns.
-        preprocess: a checkpoint's `preprocess`; the options below come before it.
-        own: how the model's own library prepares pictures and texts; of pictures, where the options are silent.
-        channels: of the pictures that the model takes, 0 where that is not known.
-        embeds: whether the model looks numbers up, which stay whole.
+            that returns a data set; or the value that such a function returns.
+        preprocess: a checkpoint's `preprocess`; the options below override it.
+        own: how the model's own library prepares images and texts; options of images override it.
+        channels: of the images that the model takes, 0 if unknown.
+        embeds: whether the model embeds its inputs, which then stay integers.
         trust: allow `.pt` files that hold pickled objects.
-        how: the options, fields of `Rows`.  mean, std: per channel, numbers in a list too.
-        layout: `NHWC`, `NCHW` or `flat`.  size, resize, crop, interpolation: of pictures, see `resize.sized`.
-        inputs: name of the array with the inputs; several, by comma, go to the model by name. Of a model with a
-            tokenizer, a column of texts, or a first and a second one.
-        labels: name of the array or column with the labels; of a `.npy`, the file that holds them.
-        subset: that many rows drawn without replacement with `split_seed`, in their order.
+        options: fields of `DatasetOptions`.  mean, std: per channel; a list of numbers is allowed too.
+        layout: `NHWC`, `NCHW` or `flat`.  size, resize, crop, interpolation: of images, see `rows.sized`.
+        inputs: name of the array with the inputs; several, separated by commas, are passed to the model by name. For a
+            model with a tokenizer, one or two columns of texts.
+        labels: name of the array or column with the labels; for a `.npy`, the file that holds them.
+        subset: use this many rows, drawn without replacement with `split_seed`, in their order.
 
     Raises:
-        InputError: unreadable, ambiguous, rows that do not agree, labels that are not classes.
+        InputError: the source is unreadable or ambiguous, inputs and labels differ in number, or labels are not
+            classes.
     """
     name = str(source) if isinstance(source, str | Path) else MEMORY
-    own, said = own or Preparation(), DatasetOptions(**how)
+    own, chosen = own or Preparation(), DatasetOptions(**options)
     if name is MEMORY:
-        found = source if isinstance(source, Dataset) else read(source, name, said)
+        stored = source if isinstance(source, Dataset) else read(source, name, chosen)
     else:
-        found = _read(name, said, trust, own.texts is not None)
-    if isinstance(found, Dataset):
-        return _subset(found, said)
-    y, classes, notes = to_labels(found, name)
-    if own.texts is not None and all(type(a) is Memory and a.dtype.kind == "O" for a in found.inputs.values()):
-        found, about = _tokens(found, own.texts(), name)
+        stored = _read(name, chosen, trust, own.texts is not None)
+    if isinstance(stored, Dataset):
+        return _subset(stored, chosen)
+    y, classes, notes = to_labels(stored, name)
+    if own.texts is not None and all(type(a) is Memory and a.dtype.kind == "O" for a in stored.inputs.values()):
+        stored, by_tokenizer = _tokens(stored, own.texts(), name)
     else:
-        found, about = _encoded(found, name, channels), {}
-    _check(found, y, name)
-    held, applied, made, remarks = _applied(found.inputs, preprocess, own, said, name)
+        stored, by_tokenizer = _encoded(stored, name, channels), {}
+    _check(stored, y, name)
+    prepared, applied, by_library, remarks = _applied(stored.inputs, preprocess, own, chosen, name)
     data = Dataset(
-        inputs=held,
+        inputs=prepared,
         labels=y,
         preprocess=applied,
         source=name,
-        sha256=found.sha256,
+        sha256=stored.sha256,
         rows=np.arange(len(y)),
-        ids=found.ids if found.ids is not None and len(found.ids) == len(y) else None,
+        ids=stored.ids if stored.ids is not None and len(stored.ids) == len(y) else None,
         classes=classes,
-        notes=[*found.notes, *notes, *remarks],
-        integral=found.integral or embeds,
-        words=found.words,
-        prepared=about or made,
+        notes=[*stored.notes, *notes, *remarks],
+        integral=stored.integral or embeds,
+        words=stored.words,
+        prepared=by_tokenizer or by_library,
     )
-    return _subset(data, said)
+    return _subset(data, chosen)
 
 
 def _applied(
     inputs: Mapping[str, Named],
     preprocess: Mapping[str, Any] | None,
     own: Preparation,
-    said: DatasetOptions,
+    options: DatasetOptions,
     source: str,
 ) -> tuple[Mapping[str, Named], Preprocess, dict[str, Any], list[str]]:
-    """The inputs as they are read, what is then done to them, by whose library, and remarks."""
+    """Choose the preprocessing: the inputs as they are read, the steps after it, those of the library, and notes."""
     name, first = next(iter(inputs.items()))
-    plain = said.mean is None and said.std is None
+    plain = options.mean is None and options.std is None
     if own.of_weights and not plain:
         own, preprocess = Preparation(), None
-    if own.pictures is not None and plain and not sizing(said) and said.layout != "flat" and _bytes(first):
-        how = own.pictures()
-        prepared = _prepared(first, how, said.layout, source)
-        remarks = [f"pictures as {how.name} makes them: {how.steps}"]
-        return {**inputs, name: prepared}, Preprocess(), {"by": how.name, "steps": how.steps}, remarks
+    if own.pictures is not None and plain and not sizing(options) and options.layout != "flat" and _bytes(first):
+        library = own.pictures()
+        prepared = _prepared(first, library, options.layout, source)
+        remarks = [f"pictures as {library.name} makes them: {library.steps}"]
+        return {**inputs, name: prepared}, Preprocess(), {"by": library.name, "steps": library.steps}, remarks
     if isinstance(first, folder.Pictures) and len(first.shape) == 4:
-        said = replace(said, layout=said.layout or "NHWC")
-    applied, remarks = for_array(first.shape, first.dtype, preprocess, said, source)
+        options = replace(options, layout=options.layout or "NHWC")
+    applied, remarks = for_array(first.shape, first.dtype, preprocess, options, source)
     return _resized(inputs, applied, source), applied, {}, remarks
 
 
 def _bytes(first: Named) -> bool:
-    """Whether rows are pictures of bytes."""
+    """Whether rows are images of bytes."""
     return isinstance(first, folder.Pictures) or (first.dtype == np.uint8 and len(first.shape) in (3, 4))
 
 
-def _check(found: ArraysOfDataset, labels: NDArray[np.int64], name: str) -> None:
-    """Raises:
-    InputError: inputs that are not rows of numbers, one for each label.
+def _check(stored: DatasetArrays, labels: NDArray[np.int64], name: str) -> None:
+    """Check that the inputs are rows of numbers, one for each label.
+
+    Raises:
+        InputError: they are not.
     """
-    for key, values in found.inputs.items():
+    for key, values in stored.inputs.items():
         if values.shape[:1] != labels.shape:
             rows = values.shape[0] if values.shape else 0
             raise InputError(
@@ -281,69 +283,70 @@ def _check(found: ArraysOfDataset, labels: NDArray[np.int64], name: str) -> None
         if len(values.shape) < 2 and not key:  # by name there are lengths and places too
             raise InputError(f"{name}: inputs have shape {values.shape}", "pass rows of features or images")
         if values.dtype.kind not in "fuib":
-            raise InputError(f"{name}: {key or 'inputs'} are {values.dtype}, not numbers", "pass an values of numbers")
+            raise InputError(f"{name}: {key or 'inputs'} are {values.dtype}, not numbers", "pass an array of numbers")
 
 
-def _tokens(found: ArraysOfDataset, how: ForTexts, name: str) -> tuple[ArraysOfDataset, dict[str, Any]]:
-    """Texts as the tokens that the model takes, and what made them."""
-    texts = [[str(text) for text in whole(array)] for array in found.inputs.values()]
-    inputs, remarks = tokens(how, texts[0], texts[1] if len(texts) > 1 else None, name)
-    about = {"by": how.name, "longest": how.longest, "columns": list(found.inputs)}
-    return replace(found, inputs=inputs, integral=True, notes=[*found.notes, *remarks]), about
+def _tokens(stored: DatasetArrays, tokenizer: TextPreparation, name: str) -> tuple[DatasetArrays, dict[str, Any]]:
+    """Tokenize texts; also return the facts about the tokenizer."""
+    texts = [[str(text) for text in whole(array)] for array in stored.inputs.values()]
+    inputs, remarks = tokens(tokenizer, texts[0], texts[1] if len(texts) > 1 else None, name)
+    facts = {"by": tokenizer.name, "longest": tokenizer.longest, "columns": list(stored.inputs)}
+    return replace(stored, inputs=inputs, integral=True, notes=[*stored.notes, *remarks]), facts
 
 
-def _encoded(found: ArraysOfDataset, name: str, channels: int) -> ArraysOfDataset:
-    """Pictures of a table as pictures; all of them grey or in colour as the model takes them."""
-    key, first = next(iter(found.inputs.items()))
+def _encoded(stored: DatasetArrays, name: str, channels: int) -> DatasetArrays:
+    """Wrap the pictures of a table; set all pictures to grey or colour as the model takes them."""
+    key, first = next(iter(stored.inputs.items()))
     if isinstance(first, EncodedPictures):
         places = [folder.EncodedPicture(f"row {i} of {name}", data) for i, data in enumerate(first.array)]
         if not places:
             raise InputError(f"{name} has no rows", "pass at least one row")
         first = folder.Pictures(places, (len(places), *folder.decode(places[0]).shape))
-    return replace(found, inputs={key: first.in_channels(channels)}) if isinstance(first, folder.Pictures) else found
+    return replace(stored, inputs={key: first.in_channels(channels)}) if isinstance(first, folder.Pictures) else stored
 
 
-def _prepared(first: Named, how: ForPictures, layout: str | None, name: str) -> Prepared:
+def _prepared(first: Named, library: PicturePreparation, layout: str | None, name: str) -> Prepared:
     needs_pillow(f"pictures of {name}")
     if isinstance(first, folder.Pictures):
-        held: Opened = first
+        pictures: Opened = first
     else:
         chosen = (layout or "").upper() or guess_layout(first.shape, name)
-        held = PicturesOfArray(first, chosen == "NCHW" and len(first.shape) == 4, name)
-    return Prepared(held, how, (first.shape[0], *one(held, 0, how).shape))
+        pictures = ArrayPictures(first, chosen == "NCHW" and len(first.shape) == 4, name)
+    return Prepared(pictures, library, (first.shape[0], *one(pictures, 0, library).shape))
 
 
 def _resized(inputs: Mapping[str, Named], applied: Preprocess, source: str) -> Mapping[str, Named]:
-    """The first input in the size that the model takes; an array that has it already is left alone."""
+    """Resize the first input to the size that the model takes; an array of that size is unchanged."""
     name, first = next(iter(inputs.items()))
     if not applied.resize:
         return inputs
     if isinstance(first, folder.Pictures):
         return {**inputs, name: first.resized(applied.resize)}
-    made = resized(first, applied.resize, applied.layout == "NCHW" and len(first.shape) == 4)
-    if made.shape == first.shape:
+    smaller = resized(first, applied.resize, applied.layout == "NCHW" and len(first.shape) == 4)
+    if smaller.shape == first.shape:
         return inputs
     needs_pillow(f"pictures of {source}")
-    return {**inputs, name: made}
+    return {**inputs, name: smaller}
 
 
-def _read(name: str, said: DatasetOptions, trust: bool, texts: bool) -> ArraysOfDataset | Dataset:
+def _read(name: str, options: DatasetOptions, trust: bool, texts: bool) -> DatasetArrays | Dataset:
     path, split = parted(name)
     if os.path.lexists(path):
         reading(path)
     published = downloads.read(path, split)
     if published is not None:
-        if said.labels or said.inputs:
-            raise UsageError(f"{name} is a published data set: its inputs and labels are known", "name neither")
+        if options.labels or options.inputs:
+            raise UsageError(f"{name} is a published data set, whose inputs and labels are known", "name neither")
         return published
     if os.path.isdir(path):
         tables = of(path, split)
         if tables:
             parts = [
-                _of_file(file, ArrayRequest(str(file), "", said.inputs, said.labels), trust, texts) for file in tables
+                _of_file(file, ArrayRequest(str(file), "", options.inputs, options.labels), trust, texts)
+                for file in tables
             ]
             return _of_tables(parts, tables)
-        if said.labels:
+        if options.labels:
             raise UsageError(f"--labels names an array or a column, {name} is a folder", "leave it out")
         return pictures(path, split)
     if not os.path.lexists(path):
@@ -352,16 +355,16 @@ def _read(name: str, said: DatasetOptions, trust: bool, texts: bool) -> ArraysOf
         with refusing(
             FAILURES, lambda error: f"{name} failed ({type(error).__name__}: {error})", "correct the function"
         ):
-            made = from_module(*name.split(":"))()
-        return made if isinstance(made, Dataset) else read(made, name, said)
-    return _of_file(path, ArrayRequest(name, split, said.inputs, said.labels), trust, texts)
+            value = from_module(*name.split(":"))()
+        return value if isinstance(value, Dataset) else read(value, name, options)
+    return _of_file(path, ArrayRequest(name, split, options.inputs, options.labels), trust, texts)
 
 
-def pictures(path: Path, split: str) -> ArraysOfDataset:
-    """The pictures in a folder for each class.
+def pictures(path: Path, split: str) -> DatasetArrays:
+    """Read a folder of pictures with a folder for each class.
 
     Raises:
-        InputError: as `folder.read`; of a folder above that of a published data set, with the name of that.
+        InputError: as `folder.read`; if a subfolder is a published data set, the error names it.
     """
     try:
         return folder.read(path, split)
@@ -372,17 +375,17 @@ def pictures(path: Path, split: str) -> ArraysOfDataset:
         raise
 
 
-def _of_file(path: Path, asked: ArrayRequest, trust: bool, texts: bool) -> ArraysOfDataset:
+def _of_file(path: Path, asked: ArrayRequest, trust: bool, texts: bool) -> DatasetArrays:
     source = Source(path, trust)
     contents = load_any(source, columns=True)
     asked = replace(asked, sha256=source.sha256())
-    found = pick_texts(contents, asked) if texts else None
-    if found is not None:
-        return found
+    stored = pick_texts(contents, asked) if texts else None
+    if stored is not None:
+        return stored
     if contents.table:
         return pick_columns(contents, asked)
     arrays = _by_rows(contents.arrays)
-    if contents.format == "npy":  # labels lie in a file of their own
+    if contents.format == "npy":  # labels are in a separate file
         labels = Path(asked.labels or path.with_suffix(".labels.npy"))
         if not labels.exists():
             raise InputError(f"{path} has no labels", f"pass --labels LABELS.npy, or put them into {labels}")
@@ -391,8 +394,8 @@ def _of_file(path: Path, asked: ArrayRequest, trust: bool, texts: bool) -> Array
     return pick(arrays, asked)
 
 
-def _of_tables(parts: Sequence[ArraysOfDataset], files: Sequence[Path]) -> ArraysOfDataset:
-    """The rows of several tables, one after the other.
+def _of_tables(parts: Sequence[DatasetArrays], files: Sequence[Path]) -> DatasetArrays:
+    """Concatenate the rows of several tables.
 
     Raises:
         InputError: they differ in their columns or classes.
@@ -406,12 +409,12 @@ def _of_tables(parts: Sequence[ArraysOfDataset], files: Sequence[Path]) -> Array
             raise InputError(f"{file} names other classes than {files[0]}", "pass parts of one data set")
     inputs: dict[str, Named] = {}
     for key, values in first.inputs.items():
-        held = np.concatenate([whole(part.inputs[key]) for part in parts])
-        inputs[key] = EncodedPictures(held) if isinstance(values, EncodedPictures) else Memory(held)
+        rows = np.concatenate([whole(part.inputs[key]) for part in parts])
+        inputs[key] = EncodedPictures(rows) if isinstance(values, EncodedPictures) else Memory(rows)
     ids = None if any(part.ids is None for part in parts) else np.concatenate([part.ids for part in parts])
 
     notes = [f"{len(files)} files of one data set, from {files[0].name} on"] * (len(files) > 1)
-    return ArraysOfDataset(
+    return DatasetArrays(
         inputs=inputs,
         labels=np.concatenate([part.labels for part in parts]),
         sha256=fingerprint([{"sha256": part.sha256} for part in parts]),
@@ -422,7 +425,7 @@ def _of_tables(parts: Sequence[ArraysOfDataset], files: Sequence[Path]) -> Array
 
 
 def _by_rows(arrays: Mapping[str, Named]) -> Mapping[str, Named]:
-    """The arrays of a file as rows are read: those stored column after column would take a read for each column."""
+    """Load arrays in column-major order to memory, because reading a row of the file would take a read per column."""
     if list(arrays) == ["item0", "item1"]:  # torch.save((inputs, labels))
         arrays = dict(zip(("inputs", "labels"), arrays.values()))
     by_columns = {n: a for n, a in arrays.items() if isinstance(a, InFile) and a.fortran and len(a.shape) > 1}
@@ -430,7 +433,7 @@ def _by_rows(arrays: Mapping[str, Named]) -> Mapping[str, Named]:
 
 
 def splits(source: str | Path, *, trust: bool = False) -> list[str]:
-    """Which of train, validation and test an arrays file holds side by side (`x_train`, `y_test`, ...)."""
+    """List which of train, validation and test a source holds (in a file of arrays: `x_train`, `y_test`, ...)."""
     published = downloads.of(Path(source))
     if published is not None:
         return published[2]
@@ -439,8 +442,8 @@ def splits(source: str | Path, *, trust: bool = False) -> list[str]:
     return splits_of(load_any(Source(source, trust), columns=True).arrays) if os.path.isfile(source) else []
 
 
-def _subset(data: Dataset, said: DatasetOptions) -> Dataset:
-    subset, seed = said.subset, said.split_seed or 0
+def _subset(data: Dataset, options: DatasetOptions) -> Dataset:
+    subset, seed = options.subset, options.split_seed or 0
     if subset is None or subset == len(data):
         return data
     if subset > len(data):

@@ -19,19 +19,19 @@ from calibcli.scores.files.arrays import Converted
 from calibcli.scores.predictions import Named, gather
 from calibcli.scores.reading_options import DatasetOptions
 
-# Pictures brought to the size that a model takes, as image processors do it: resized by Pillow, then cropped.
+# Resize pictures as image processors do: with Pillow, then crop the centre.
 
 RESAMPLE = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")  # in Pillow's order
-LARGEST = 10_000
+LARGEST = 10_000  # pixels of a side
 
 
 @dataclass(frozen=True)
 class Resize:
-    """What is done to a picture of bytes, (h, w) or (h, w, channels).
+    """Resizing and cropping of a picture of bytes, (h, w) or (h, w, channels).
 
     Attributes:
-        size: `(s,)`: the shorter side becomes s, the longer int(s long / short); `(h, w)`: just that; (): as it is.
-        crop: then the middle (h, w), filled up with zeros where the picture is smaller; (): all of it.
+        size: `(s,)`: the shorter side becomes s, the longer int(s long / short); `(h, w)`: exactly that; (): unchanged.
+        crop: the centre (h, w) that is then kept, padded with zeros if the picture is smaller; (): no crop.
         resample: one of `RESAMPLE`.
         middle: how half a pixel is rounded: `floor` (Hugging Face), or `round`, to even (torchvision, timm).
     """
@@ -47,14 +47,14 @@ class Resize:
     def __str__(self) -> str:
         steps = []
         if self.size:
-            what = "x".join(map(str, self.size)) if len(self.size) == 2 else f"{self.size[0]} (shorter side)"
-            steps.append(f"resized to {what}, {self.resample}")
+            size = "x".join(map(str, self.size)) if len(self.size) == 2 else f"{self.size[0]} (shorter side)"
+            steps.append(f"resized to {size}, {self.resample}")
         if self.crop:
             steps.append("the middle {}x{}".format(*self.crop))
         return ", ".join(steps)
 
     def shape(self, height: int, width: int) -> tuple[int, int]:
-        """Height and width of what becomes of a picture."""
+        """Return height and width of the result for a picture of this size."""
         return (self.crop[0], self.crop[1]) if self.crop else self._resized(height, width)
 
     def _resized(self, height: int, width: int) -> tuple[int, int]:
@@ -69,8 +69,8 @@ class Resize:
             from PIL import Image
 
             flat = picture[:, :, 0] if picture.shape[2:] == (1,) else picture
-            made = Image.fromarray(flat).resize((width, height), RESAMPLE.index(self.resample))
-            picture = np.asarray(made).reshape(height, width, *picture.shape[2:])
+            resampled = Image.fromarray(flat).resize((width, height), RESAMPLE.index(self.resample))
+            picture = np.asarray(resampled).reshape(height, width, *picture.shape[2:])
         return self._middle(picture, *self.crop) if self.crop else picture
 
     def _middle(self, picture: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
@@ -78,8 +78,8 @@ class Resize:
         if any(missing):
             around = [(m - m // 2, m // 2) for m in missing]
             picture = np.pad(picture, [*around, *[(0, 0)] * (picture.ndim - 2)])
-        rest = [(have - want) / 2 for have, want in zip(picture.shape, (height, width))]
-        top, left = (round(r) if self.middle == "round" else math.floor(r) for r in rest)
+        margins = [(have - want) / 2 for have, want in zip(picture.shape, (height, width))]
+        top, left = (round(r) if self.middle == "round" else math.floor(r) for r in margins)
         return picture[top : top + height, left : left + width]
 
 
@@ -87,34 +87,36 @@ AS_IT_IS = Resize()
 
 
 def resized(array: Named, resize: Resize, channels_first: bool) -> Converted:
-    """An array of pictures of bytes, (N, h, w), (N, h, w, channels) or (N, channels, h, w), resized when read."""
-    _, *rest = array.shape
+    """Wrap an array of pictures of bytes, (N, h, w[, channels]) or (N, channels, h, w), to be resized when read."""
+    _, *shape = array.shape
     at = 1 if channels_first else 0
-    tail = (*rest[:at], *resize.shape(rest[at], rest[at + 1]), *rest[at + 2 :])
+    tail = (*shape[:at], *resize.shape(shape[at], shape[at + 1]), *shape[at + 2 :])
 
     def read(block: NDArray[np.uint8]) -> NDArray[np.uint8]:
         out = np.empty((len(block), *tail), np.uint8)
         for i, picture in enumerate(np.moveaxis(block, 1, -1) if channels_first else block):
-            made = resize(np.ascontiguousarray(picture))
-            out[i] = np.moveaxis(made, -1, 0) if channels_first else made
+            small = resize(np.ascontiguousarray(picture))
+            out[i] = np.moveaxis(small, -1, 0) if channels_first else small
         return out
 
     return Converted(array, read, tail, np.dtype(np.uint8))
 
 
-def needs_pillow(what: str) -> None:
-    """Raises:
-    InputError: Pillow is not installed.
+def needs_pillow(subject: str) -> None:
+    """Check that Pillow is installed.
+
+    Raises:
+        InputError: it is not.
     """
-    with refusing(ImportError, f"{what} are to be resized, and Pillow is not installed", "pip install pillow"):
+    with refusing(ImportError, f"{subject} are to be resized, and Pillow is not installed", "pip install pillow"):
         import PIL  # noqa: F401
 
 
 def size_option(text: str) -> Resize:
-    """`224`: the shorter side to 224, then the middle 224x224; `256/224`; `224x192`: just that; `none`.
+    """Parse a size: `224` (shorter side 224, then the centre 224x224), `256/224`, `224x192` (exactly) or `none`.
 
     Raises:
-        UsageError: none of these.
+        UsageError: it is none of these.
     """
     fix = "224, 256/224 (shorter side, then middle), 224x192 or none"
     if re.fullmatch(r"\s*\d+/\d+\s*", text, re.ASCII):
@@ -124,60 +126,60 @@ def size_option(text: str) -> Resize:
     return Resize(size=size, crop=2 * size if len(size) == 1 else ())
 
 
-def sizing(said: DatasetOptions) -> list[str]:
-    """The options that were given of how pictures come to their size."""
-    return [name for name in ("size", "resize", "crop", "interpolation") if getattr(said, name) is not None]
+def sizing(options: DatasetOptions) -> list[str]:
+    """List the options about the size of pictures that were given."""
+    return [name for name in ("size", "resize", "crop", "interpolation") if getattr(options, name) is not None]
 
 
-def sized(said: DatasetOptions, base: Resize) -> Resize:
-    """`base`, but for what the user said, which comes before what a checkpoint says.
+def sized(options: DatasetOptions, base: Resize) -> Resize:
+    """Override the resizing `base` of a checkpoint by the options of the user.
 
     Args:
-        said: size: see `size_option`.  resize: `256` (shorter side), `224x192` or `none`.  crop: of the middle,
+        options: size: see `size_option`.  resize: `256` (shorter side), `224x192` or `none`.  crop: of the centre,
             likewise.  interpolation: one of `RESAMPLE`.
 
     Raises:
-        UsageError: no size, no way to interpolate, or two ways to say one thing.
+        UsageError: an option is not a size or an interpolation, or options contradict each other.
     """
-    if said.size is not None and (said.resize is not None or said.crop is not None):
+    if options.size is not None and (options.resize is not None or options.crop is not None):
         raise UsageError("--size together with --resize or --crop", "leave --size out: it stands for both")
-    made = base
-    if said.size is not None:
-        made = replace(size_option(said.size), resample=base.resample, middle=base.middle)
-    if said.resize is not None:
-        made = replace(made, size=_resized_numbers(said.resize, "resize", "256 (shorter side), 224x192 or none"))
-    if said.crop is not None:
-        crop = _resized_numbers(said.crop, "crop", "224, 224x192 or none")
-        made = replace(made, crop=2 * crop if len(crop) == 1 else crop)
-    if said.interpolation is not None:
-        if said.interpolation not in RESAMPLE:
+    resize = base
+    if options.size is not None:
+        resize = replace(size_option(options.size), resample=base.resample, middle=base.middle)
+    if options.resize is not None:
+        resize = replace(resize, size=_resized_numbers(options.resize, "resize", "256 (shorter side), 224x192 or none"))
+    if options.crop is not None:
+        crop = _resized_numbers(options.crop, "crop", "224, 224x192 or none")
+        resize = replace(resize, crop=2 * crop if len(crop) == 1 else crop)
+    if options.interpolation is not None:
+        if options.interpolation not in RESAMPLE:
             fix = f"choose from: {', '.join(RESAMPLE)}"
-            raise UsageError(f"--interpolation {said.interpolation[:20]} is not a choice", fix)
-        made = replace(made, resample=said.interpolation)
-    return made
+            raise UsageError(f"--interpolation {options.interpolation[:20]} is not a choice", fix)
+        resize = replace(resize, resample=options.interpolation)
+    return resize
 
 
 def _resized_numbers(text: str, option: str, fix: str) -> tuple[int, ...]:
-    """`224` or `224x192`; none of `none`."""
-    found = re.fullmatch(r"([0-9]{1,5})(?:x([0-9]{1,5}))?", text.strip().lower())
-    numbers = tuple(int(n) for n in found.groups() if n) if found else ()
+    """Parse `224` or `224x192`; () for `none`."""
+    match = re.fullmatch(r"([0-9]{1,5})(?:x([0-9]{1,5}))?", text.strip().lower())
+    numbers = tuple(int(n) for n in match.groups() if n) if match else ()
     if text.strip().lower() != "none" and not (numbers and all(0 < n <= LARGEST for n in numbers)):
         raise UsageError(f"--{option} {text[:40]} is no size", f"pass {fix}")
     return numbers
 
 
-# How stored rows become model inputs.
+# Preprocessing: how stored rows become model inputs.
 
 
 @dataclass(frozen=True)
 class Preprocess:
-    """How stored rows become model inputs: to channels first, times `scale`, minus `mean`, over `std`.
+    """Preprocessing of stored rows: channels first, times `scale`, minus `mean`, divided by `std`.
 
     Attributes:
-        layout: `NHWC` or `NCHW` images, `flat` rows (anything is flattened), or "" (as they are).
+        layout: `NHWC` or `NCHW` images, `flat` rows (anything is flattened), or "" (unchanged).
         scale: factor on the stored numbers (1/255 for bytes).
         mean, std: per channel (per feature for flat rows), or of length 1; empty for none.
-        resize: of pictures of bytes, before all that.
+        resize: of pictures of bytes, before the other steps.
     """
 
     layout: str = ""
@@ -188,11 +190,11 @@ class Preprocess:
 
     def as_dict(self) -> dict[str, Any]:
         """The `preprocess` object of a checkpoint's metadata."""
-        found = {"layout": self.layout, "scale": self.scale, "mean": list(self.mean), "std": list(self.std)}
+        fields = {"layout": self.layout, "scale": self.scale, "mean": list(self.mean), "std": list(self.std)}
         if self.resize:
-            found |= {"size": list(self.resize.size), "crop": list(self.resize.crop)}
-            found |= {"resample": self.resize.resample, "middle": self.resize.middle}
-        return found
+            fields |= {"size": list(self.resize.size), "crop": list(self.resize.crop)}
+            fields |= {"resample": self.resize.resample, "middle": self.resize.middle}
+        return fields
 
     def __str__(self) -> str:
         """`resized to 224x224, bilinear; times 1/255; mean 0.5; std 0.5`."""
@@ -202,7 +204,7 @@ class Preprocess:
         return "; ".join(filter(None, (str(self.resize), factor, *numbers)))
 
     def __call__(self, x: Tensor) -> Tensor:
-        """(n, ...) of a float dtype, as the model takes it."""
+        """Preprocess rows (n, ...) of a float dtype."""
         if self.layout == "flat":
             x = x.flatten(1)
         elif self.layout and x.ndim == 3:
@@ -218,37 +220,37 @@ class Preprocess:
 
 
 def numbers(value: str | float | Sequence[float] | None, option: str) -> tuple[float, ...]:
-    """`0.5,0.5,0.5`, a number or a sequence as a tuple.
+    """Parse `0.5,0.5,0.5`, a number or a sequence to a tuple.
 
     Raises:
-        UsageError: not numbers.
+        UsageError: it is not a list of finite numbers.
     """
     if value is None:
         return ()
     parts = value.split(",") if isinstance(value, str) else value if isinstance(value, Sequence) else (value,)
     try:
-        found = tuple(real(part) if isinstance(part, str) else float(part) for part in parts)
+        values = tuple(real(part) if isinstance(part, str) else float(part) for part in parts)
     except (ValueError, OverflowError):
-        found = (math.nan,)
-    if not all(map(math.isfinite, found)):
+        values = (math.nan,)
+    if not all(map(math.isfinite, values)):
         raise UsageError(f"--{option} {value} is not a list of numbers", f"pass --{option} 0.5,0.5,0.5")
-    return found
+    return values
 
 
 def for_array(
-    shape: tuple[int, ...], kind: np.dtype[Any], given: Mapping[str, Any] | None, said: DatasetOptions, source: str
+    shape: tuple[int, ...], kind: np.dtype[Any], given: Mapping[str, Any] | None, options: DatasetOptions, source: str
 ) -> tuple[Preprocess, list[str]]:
-    """The preprocessing of an array of this shape (N, ...) and dtype: options, else the checkpoint's, else by type.
+    """Choose the preprocessing of an array of this shape (N, ...) and dtype: by options, the checkpoint, or the dtype.
 
-    The checkpoint's may be for bytes `only`, and have a `source` of its own, such as preprocessor_config.json.
+    That of the checkpoint may be for bytes `only`, and name its `source`, such as preprocessor_config.json.
 
     Raises:
-        UsageError: an option that is wrong in itself.
-        InputError: it does not fit the array.
+        UsageError: an option is invalid.
+        InputError: the preprocessing does not fit the array.
     """
     given = given or {}
     notes: list[str] = []
-    chosen = said.layout or str(given.get("layout") or "")
+    chosen = options.layout or str(given.get("layout") or "")
     if chosen.upper() in ("NHWC", "NCHW"):
         chosen = chosen.upper()
     elif chosen not in ("", "flat"):
@@ -256,14 +258,14 @@ def for_array(
     images = kind == np.uint8 and len(shape) in (3, 4)
     if given.get("only") == "bytes" and not images:
         if kind.kind == "f" and len(shape) == 4:
-            notes.append(f"floating-point pictures are taken as prepared: {given['source']} is for bytes")
+            notes.append(f"floating-point pictures are assumed to be prepared: {given['source']} is for bytes")
         given = {}
     if images and not chosen:
         chosen = guess_layout(shape, source)
         notes.append(f"images read as {chosen}")
     scale = float(given["scale"]) if given.get("scale") is not None else 1 / 255 if images else 1.0
-    means = numbers(said.mean if said.mean is not None else given.get("mean"), "mean")
-    stds = numbers(said.std if said.std is not None else given.get("std"), "std")
+    means = numbers(options.mean if options.mean is not None else given.get("mean"), "mean")
+    stds = numbers(options.std if options.std is not None else given.get("std"), "std")
     if images and not means and "mean" not in given:
         notes.append("bytes were scaled to [0, 1] only; pass --mean and --std if the model was trained with them")
     if images and scale <= 1 / 255 and any(abs(m) > 1 for m in means):
@@ -271,23 +273,23 @@ def for_array(
         raise UsageError(problem, "divide --mean and --std by 255")
     if any(s <= 0 for s in stds):
         raise UsageError(f"--std {','.join(map(str, stds))} has a value that is not positive", "pass positive numbers")
-    resize = _resize(given, said, images, source)
+    resize = _resize(given, options, images, source)
     width = int(np.prod(shape[1:])) if chosen == "flat" else _channels(shape, chosen)
     for name, values in (("mean", means), ("std", stds)):
         if len(values) not in (0, 1, width):
-            what = "features" if chosen == "flat" else "channels"
-            raise InputError(f"{source} has {width} {what}, --{name} has {len(values)} numbers", f"pass {width} or 1")
+            axis = "features" if chosen == "flat" else "channels"
+            raise InputError(f"{source} has {width} {axis}, --{name} has {len(values)} numbers", f"pass {width} or 1")
     if chosen in ("NHWC", "NCHW") and len(shape) not in (3, 4):
         raise InputError(f"{source} holds rows of shape {shape[1:]}, not {chosen} images", "leave --layout out")
-    made = Preprocess(chosen, scale, means, stds, resize)
+    preprocess = Preprocess(chosen, scale, means, stds, resize)
     if images and given.get("source"):
-        notes.append(f"pictures as in {given['source']} (options come before it): {made}")
-    return made, notes
+        notes.append(f"pictures as in {given['source']} (options come before it): {preprocess}")
+    return preprocess, notes
 
 
-def _resize(given: Mapping[str, Any], said: DatasetOptions, images: bool, source: str) -> Resize:
-    """Of the options, else of the checkpoint; nothing for what are no pictures of bytes."""
-    if (asked := sizing(said)) and not images:
+def _resize(given: Mapping[str, Any], options: DatasetOptions, images: bool, source: str) -> Resize:
+    """Choose the resizing from options or the checkpoint; only pictures of bytes are resized."""
+    if (asked := sizing(options)) and not images:
         raise UsageError(f"--{asked[0]} is for pictures of bytes, {source} holds others", "leave it out")
     if not images:
         return AS_IT_IS
@@ -299,11 +301,11 @@ def _resize(given: Mapping[str, Any], said: DatasetOptions, images: bool, source
     resample, middle = str(given.get("resample") or "bilinear"), str(given.get("middle") or "floor")
     if resample not in RESAMPLE:
         raise InputError(f"{source}: resample '{resample[:20]}' is unknown", f"one of {', '.join(RESAMPLE)}")
-    about = {} if said.size is not None else given
-    size, crop = (tuple(int(n) for n in about.get(key) or ()) for key in ("size", "crop"))
+    stored = {} if options.size is not None else given
+    size, crop = (tuple(int(n) for n in stored.get(key) or ()) for key in ("size", "crop"))
     if len(size) > 2 or len(crop) not in (0, 2) or not all(0 < n <= LARGEST for n in (*size, *crop)):
         raise InputError(f"{source}: pictures to size {list(size)}, crop {list(crop)}", "pass --size")
-    return sized(said, Resize(size, crop, resample, middle))
+    return sized(options, Resize(size, crop, resample, middle))
 
 
 def _channels(shape: tuple[int, ...], layout: str) -> int:
@@ -321,8 +323,7 @@ def guess_layout(shape: tuple[int, ...], source: str) -> str:
     return "NHWC" if last else "NCHW"
 
 
-# The data set itself: labels in memory, inputs read and preprocessed batch by batch.
-
+# The data set: labels are in memory, inputs are read and preprocessed batch by batch.
 
 Inputs = Tensor | dict[str, Tensor]
 Index = NDArray[np.int64]
@@ -336,11 +337,11 @@ class Dataset:
         inputs: stored arrays by name; one named "" is passed to the model by position, others by name.
         labels: (N,) int64.  ids: (N,) strings or integers, or None.  classes: names, or None.
         preprocess: applied to the first input, unless it holds tokens.
-        source: what was asked for.  sha256: of the file (of a folder: of its listing).
+        source: as the user named it.  sha256: of the file (for a folder, of its listing).
         notes: what was recognised, one sentence each.
         rows: indices into the stored arrays, (N,).  integral: integers stay integers (tokens, masks).
-        words: what tokens stand for, where that is known.
-        prepared: what a library makes of the rows before the model gets them, for a result; {}: `preprocess` says it.
+        words: what tokens stand for, if known.
+        prepared: facts for a result about the library that prepares the rows; {} if `preprocess` does it.
     """
 
     inputs: Mapping[str, Named]
@@ -361,7 +362,7 @@ class Dataset:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of one row as the model gets it (of the first input, where there are several)."""
+        """Shape of one row as the model gets it (of the first input, if there are several)."""
         if not len(self):
             return ()
         inputs, _ = self.batch([0])
@@ -374,7 +375,7 @@ class Dataset:
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> tuple[Inputs, Tensor]:
-        """Rows of this data set, preprocessed, on a device.
+        """Read rows of this data set, preprocess them, and move them to a device.
 
         Returns:
             inputs: a tensor, or tensors by name; bytes and floats in `dtype`, tokens int64, masks as stored.
@@ -395,21 +396,21 @@ class Dataset:
             return torch.from_numpy(array if kind == "b" else array.astype(np.int64)).to(device)
         if kind in "ui" and array.dtype != np.uint8:
             array = array.astype(np.float64)
-        # bytes travel to the device as bytes
-        found = torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False)).to(device)
+        # bytes are copied to the device before they are converted: a quarter of the traffic
+        tensor = torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False)).to(device)
         if not first and kind in "ui":
-            return found.long()
-        return self.preprocess(found.to(dtype)) if first else found.to(dtype)
+            return tensor.long()
+        return self.preprocess(tensor.to(dtype)) if first else tensor.to(dtype)
 
     def select(self, rows: Sequence[int] | NDArray[Any] | slice) -> Dataset:
-        """The data set of these rows, in this order."""
+        """Return the data set of these rows, in this order."""
         index = np.arange(len(self))[rows] if isinstance(rows, slice) else np.asarray(rows, np.int64)
         ids = None if self.ids is None else self.ids[index]
         return replace(self, labels=self.labels[index], rows=self.rows[index], ids=ids, notes=list(self.notes))
 
 
 def tight(inputs: Inputs) -> Inputs:
-    """Named tokens without the columns that no row's mask lets through, at either end: what those hold is not seen."""
+    """Drop the columns of tokens, at either end, that are masked in every row: they do not affect the model."""
     mask = inputs.get("attention_mask") if isinstance(inputs, dict) else None
     if isinstance(inputs, Tensor) or mask is None or mask.ndim != 2:
         return inputs
@@ -421,19 +422,21 @@ def tight(inputs: Inputs) -> Inputs:
 
 
 def in_order(data: Dataset, classes: Sequence[str] | None) -> Dataset:
-    """The data set with its labels numbered as in `classes`, where both name their classes; the names are taken over.
+    """Renumber the labels in the order of `classes`, if both name their classes, and take over these names.
 
-    Names are the same in any case of their letters where that tells the classes apart. Numbers that are nobody's name
-    are those of the classes; so are `LABEL_0`, ..., with which Hugging Face's models number theirs.
+    Names are compared without case if that still tells the classes apart. Names that are numbers, or `LABEL_0`, ... as
+    in models of Hugging Face, are the numbers of the classes unless `classes` has such a name.
 
     Raises:
-        InputError: a class of the data set is not among them.
+        InputError: a class of the data set is not among `classes`.
     """
     numbers = _numbers(data.classes or (), classes)
     if numbers is not None and numbers != list(range(len(numbers))):
         note = f"names of classes, such as '{(data.classes or [''])[-1]}', are their numbers"
-        made = replace(data, labels=np.array(numbers, np.int64)[data.labels], classes=None, notes=[*data.notes, note])
-        return in_order(made, classes)
+        numbered = replace(
+            data, labels=np.array(numbers, np.int64)[data.labels], classes=None, notes=[*data.notes, note]
+        )
+        return in_order(numbered, classes)
     if numbers is not None:
         data = replace(data, classes=None)
     if classes is None or list(classes) == data.classes:
@@ -452,18 +455,18 @@ def in_order(data: Dataset, classes: Sequence[str] | None) -> Dataset:
         fix = f"did you mean '{near}'?" if near else f"the model's are {', '.join(classes[:8])}"[:200]
         raise InputError(problem, f"{fix}; name the classes so, or by their numbers")
     order = np.array([known[name] for name in data.classes], np.int64)
-    note = "classes were put in the order of the checkpoint, by name"
+    note = "classes were reordered by name, as in the checkpoint"
     return replace(data, labels=order[data.labels], classes=list(classes), notes=[*data.notes, note])
 
 
 def _numbers(names: Sequence[str], classes: Sequence[str] | None) -> list[int] | None:
-    """The numbers that names of classes are, None where they are names. In a folder of folders that are numbers, the
-    order is that of the alphabet, as torchvision has it, unless the model says what its classes are called."""
-    found = [re.fullmatch(r"(LABEL_)?(\d{1,9})", name) for name in names]
-    if not found or not all(found) or (classes is not None and set(names) & set(classes)):
+    """Read class names as numbers; None if they are names. Folders with numbers as names keep their alphabetical order,
+    as in torchvision, unless the model names its classes."""
+    matches = [re.fullmatch(r"(LABEL_)?(\d{1,9})", name) for name in names]
+    if not matches or not all(matches) or (classes is not None and set(names) & set(classes)):
         return None
-    numbers = [int(one[2]) for one in found if one]
-    labelled = all(one[1] for one in found if one)
+    numbers = [int(one[2]) for one in matches if one]
+    labelled = all(one[1] for one in matches if one)
     if len(set(numbers)) < len(numbers) or (max(numbers) >= len(classes) if classes is not None else not labelled):
         return None
     return numbers

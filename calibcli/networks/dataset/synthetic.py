@@ -1,4 +1,4 @@
-"""Small data sets in published layouts, drawn from a seed: for trying a study out without a download."""
+"""Small random data sets in published layouts, to try a study without a download."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 from calibcli.core.files import atomic
 
 SHARED, OWN, LENGTHS = 400, 3, (30, 120)  # words of every group, of one group, and of a post
-FEELING, PLAIN = 30, 60  # words that are good, as many that are bad, and words that are neither
+FEELING, PLAIN = 30, 60  # numbers of good words (and of bad ones), and of neutral words
 
 
 def newsgroups(folder: str | Path, *, groups: int = 4, posts: int = 150, overlap: float = 0.1, seed: int = 0) -> Path:
-    """A folder laid out as `20_newsgroups`: posts named by numbers in a folder for each group. Ours.
+    """Write a folder laid out as `20_newsgroups`: posts named by numbers in a folder for each group. Ours.
 
-    A post has words that every group uses, by Zipf's law, and some of its group; in a share `overlap` of posts those
-    are of another group, so that no network can be right about them.
+    A post has words that every group uses, by Zipf's law, and some of its group. In a fraction `overlap` of posts these
+    are of a random group, so that no network can be right about all posts.
 
     >>> root = newsgroups(folder / "posts", groups=2, posts=3)
     >>> sorted(path.relative_to(root).as_posix() for path in root.rglob("*/*"))[:2]
@@ -28,10 +28,10 @@ def newsgroups(folder: str | Path, *, groups: int = 4, posts: int = 150, overlap
         (root / f"group.{group}").mkdir(parents=True, exist_ok=True)
         for _ in range(posts):
             length = int(rng.integers(*LENGTHS))
-            about = group if rng.random() >= overlap else int(rng.integers(groups))
+            topic = group if rng.random() >= overlap else int(rng.integers(groups))
             words = [f"w{i}" for i in rng.choice(SHARED, length, p=frequent / frequent.sum())]
             for place in rng.choice(length, max(1, length // 8), replace=False):
-                words[place] = f"g{about}w{rng.integers(OWN)}"
+                words[place] = f"g{topic}w{rng.integers(OWN)}"
             with atomic(root / f"group.{group}" / str(number)) as temporary:
                 temporary.write_text(f"Subject: {number}\n\n{' '.join(words)}.\n", encoding="latin-1")
             number += 1
@@ -41,10 +41,10 @@ def newsgroups(folder: str | Path, *, groups: int = 4, posts: int = 150, overlap
 def sentiment(
     folder: str | Path, *, train: int = 400, dev: int = 200, test: int = 600, noise: float = 0.1, seed: int = 0
 ) -> Path:
-    """A folder laid out as `trees` of the Stanford Sentiment Treebank: `train.txt`, `dev.txt` and `test.txt`. Ours.
+    """Write a folder laid out as `trees` of the Stanford Sentiment Treebank: `train.txt`, `dev.txt`, `test.txt`. Ours.
 
-    A phrase is as good as its two parts together, or as its second is bad where the first is `not`; a share `noise` of
-    sentences is labelled as any, so that no network can be right about them.
+    The score of a phrase is the sum of those of its two parts; after `not` it is the negative of that of the second. A
+    fraction `noise` of sentences has a random label, so that no network can be right about all sentences.
 
     >>> root = sentiment(folder / "trees", train=2, dev=1, test=1)
     >>> sum((root / "train.txt").read_text().count(bracket) for bracket in "()") % 2
@@ -63,7 +63,7 @@ def sentiment(
 
 
 def _phrase(rng: np.random.Generator, words: int) -> tuple[str, int]:
-    """What stands between the brackets of a phrase of so many words, after its label; how good it is."""
+    """Draw a phrase of this many words: its text between the brackets, after the label, and its score."""
     if words == 1:
         score = int(rng.choice([-1, 0, 1], p=[0.25, 0.5, 0.25]))
         return f"{('bad', 'word', 'good')[score + 1]}{rng.integers(FEELING if score else PLAIN)}", score

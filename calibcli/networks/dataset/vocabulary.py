@@ -1,4 +1,4 @@
-"""Texts as numbers of words, as Keras's tokenizer makes them, and vectors of words from a file."""
+"""Number the words of texts as the tokenizer of Keras does, and read word vectors from a file."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from numpy.typing import NDArray
 from calibcli.core.errors import InputError, refusing
 
 FILTERED = str.maketrans(dict.fromkeys('!"#$%&()*+,-./:;<=>?@[\\]^_`{|}~\t\n', " "))
-VOCABULARY = 20_000  # numbers, 0 of which is no word
+VOCABULARY = 20_000  # numbers; 0 stands for no word
 LONGEST = 1_000  # words of a text
 
 
 def words_of(text: str) -> list[str]:
-    """In lower case, without punctuation, split at blanks (line ends of other systems are part of a word)."""
+    """Split a text at blanks, in lower case and without punctuation (a carriage return stays part of a word)."""
     return [word for word in text.lower().translate(FILTERED).split(" ") if word]
 
 
 def vocabulary(texts: Iterable[list[str]], most: int = VOCABULARY) -> list[str]:
-    """The most frequent words, the first of ties first; number 0 is no word.
+    """Return the most frequent words; of ties, the one that occurs first. Number 0 stands for no word.
 
     >>> vocabulary([["b", "a"], ["a", "c"]], 3)
     ['', 'a', 'b']
@@ -34,32 +34,34 @@ def vocabulary(texts: Iterable[list[str]], most: int = VOCABULARY) -> list[str]:
 
 
 def numbers(texts: Sequence[list[str]], known: Sequence[str], longest: int = LONGEST) -> NDArray[np.int32]:
-    """(N, longest) numbers of the last known words of each text, with zeros before them."""
+    """Return (N, longest) numbers of the last known words of each text, padded with zeros on the left."""
     place = {word: i for i, word in enumerate(known) if i}
     out = np.zeros((len(texts), longest), np.int32)
     for row, text in zip(out, texts, strict=True):
-        found = [place[word] for word in text if word in place][-longest:]
-        row[longest - len(found) :] = found
+        codes = [place[word] for word in text if word in place][-longest:]
+        row[longest - len(codes) :] = codes
     return out
 
 
 def vectors(path: str | Path, known: Sequence[str], width: int) -> tuple[NDArray[np.float32], int]:
-    """(V, width) vectors of words, zero for those that the file lacks, and how many it has.
+    """Read (V, width) word vectors, zero for words that the file lacks, and count the words that it has.
 
     Args:
         path: text, `word f1 ... f_width` per line, as GloVe is published (Pennington et al. 2014).
 
     Raises:
-        InputError: it cannot be read, holds vectors of another width, or none of these words.
+        InputError: the file cannot be read, has vectors of another width, or none of these words.
     """
     place = {word: i for i, word in enumerate(known) if i}
-    out, found = np.zeros((len(known), width), np.float32), 0
+    out, count = np.zeros((len(known), width), np.float32), 0
     fix = "pass vectors as GloVe has them, and a network with width= as they are long"
     failed = refusing((OSError, UnicodeDecodeError), lambda error: f"{os.fspath(path)} is no text of vectors", fix)
     with failed, open(path, encoding="utf-8") as lines:
         for number, line in enumerate(lines, 1):
             word, *values = line.rstrip().rsplit(" ", width)
-            if number == 1 and len(values) == 1 and word.isdigit():  # word2vec's: how many, how long
+            if (
+                number == 1 and len(values) == 1 and word.isdigit()
+            ):  # the header of word2vec: number and length of the vectors
                 continue
             if len(values) != width:
                 raise InputError(f"{path}: line {number} is not a word and {width} numbers", fix)
@@ -70,7 +72,7 @@ def vectors(path: str | Path, known: Sequence[str], width: int) -> tuple[NDArray
             if not all(map(math.isfinite, row)):
                 raise InputError(f"{path}: line {number} is not a word and {width} finite numbers", fix)
             out[place[word]] = row
-            found += 1
-    if not found:
+            count += 1
+    if not count:
         raise InputError(f"{path} has none of the {len(known) - 1} words", "pass vectors of the texts' language")
-    return out, found
+    return out, count

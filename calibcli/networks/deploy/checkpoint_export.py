@@ -30,12 +30,12 @@ from calibcli.networks.deploy.torch_program import logits_of, opened
 from calibcli.scores.likelihood import log_softmax
 from calibcli.ship.target import DRAWS, LIMITS, Compared, ExportRequest, Shipped, about, compare, softmax
 
-# A calibrator folded into the last linear layer: W' = A W, b' = A b + c.
+# Fold: find the matrix of the map and the layer that gives the logits, and multiply.
 
 Array = NDArray[Any]
-PROBES, SPREAD = 200, 3.0  # rows that tell whether a map is linear: of sure and of unsure predictions
+PROBES, SPREAD = 200, 3.0  # rows that test whether a map is linear, and their spread: both sure and unsure predictions
 INSTEAD = "use --to onnx, --to pt2 or --to torchscript"
-FEW = 1000  # weights, of which a few draws miss the worst
+FEW = 1000  # weights; with fewer, a few draws miss the worst rounding
 HALF = (torch.float16, torch.bfloat16)
 
 
@@ -49,9 +49,10 @@ class HeadScores(NumPy):
 
 
 def linear(scaler: Scaler) -> tuple[Array, Array]:
-    """A (K, K) and c (K,) of softmax(A z + c), float64: the map at 0 and at each unit vector, if other rows agree.
+    """Return A (K, K) and c (K,) of softmax(A z + c), float64, from the map at 0 and at each unit vector.
 
-    A row is centred before `vector`, `matrix` and `bcts`, which is linear too: A = V (I - 11'/K).
+    Random rows test that the map is linear. `vector`, `matrix` and `bcts` first centre a row, which is linear too:
+    A = V (I - 11'/K).
 
     Raises:
         UsageError: the map is not linear in the logits.
@@ -68,15 +69,15 @@ def linear(scaler: Scaler) -> tuple[Array, Array]:
 
 
 def last_linear(model: nn.Module, rows: Dataset, source: str) -> tuple[str, nn.Linear]:
-    """Name and module of the linear layer whose output is the model's logits, found by running two rows.
+    """Find the linear layer whose output is the model's logits, by running two rows; return its name and module.
 
     Raises:
-        InputError: none is, several are, it is quantised, used twice, or shares its weights.
+        InputError: there is none or several, or it is quantised, used twice, or shares its weights.
     """
     linear = {name: m for name, m in model.named_modules(remove_duplicate=False) if isinstance(m, nn.Linear)}
-    made: dict[int, list[Tensor]] = {}
+    outputs: dict[int, list[Tensor]] = {}
     hooks = [
-        m.register_forward_hook(lambda m, _, out: made.setdefault(id(m), []).append(out.detach()))
+        m.register_forward_hook(lambda m, _, out: outputs.setdefault(id(m), []).append(out.detach()))
         for m in {id(m): m for m in linear.values()}.values()
     ]
     try:
@@ -86,37 +87,37 @@ def last_linear(model: nn.Module, rows: Dataset, source: str) -> tuple[str, nn.L
     finally:
         for hook in hooks:
             hook.remove()
-    names = [name for name, m in linear.items() if any(_same(o, out) for o in made.get(id(m), ()))]
+    names = [name for name, m in linear.items() if any(_same(o, out) for o in outputs.get(id(m), ()))]
     if not names:
         raise _no_head(model, linear, out.shape[1], source)
     if len(names) > 1:
         raise InputError(f"{source}: the logits come from several heads: {', '.join(names[:6])}", INSTEAD)
-    found = linear[names[0]]
-    if len(made[id(found)]) > 1:
-        raise InputError(f"{source}: the head '{names[0]}' is used {len(made[id(found)])} times in one pass", INSTEAD)
-    shared = found.weight.untyped_storage().data_ptr()
+    head = linear[names[0]]
+    if len(outputs[id(head)]) > 1:
+        raise InputError(f"{source}: the head '{names[0]}' is used {len(outputs[id(head)])} times in one pass", INSTEAD)
+    shared = head.weight.untyped_storage().data_ptr()
     for name, other in model.named_parameters(remove_duplicate=False):
         if name != f"{names[0]}.weight" and other.untyped_storage().data_ptr() == shared:
             problem = f"{source}: the head '{names[0]}' shares its weights with '{name}', which a fold would change too"
             raise InputError(problem, f"untie them, or {INSTEAD}")
-    if "parametrizations" in dict(found.named_children()) or "weight" not in found._parameters:
+    if "parametrizations" in dict(head.named_children()) or "weight" not in head._parameters:
         raise InputError(f"{source}: the weights of the head '{names[0]}' are worked out by code", INSTEAD)
-    return names[0], found
+    return names[0], head
 
 
-def _same(made: Any, logits: Tensor) -> bool:
-    if not isinstance(made, Tensor) or made.ndim != 2:
+def _same(output: Any, logits: Tensor) -> bool:
+    if not isinstance(output, Tensor) or output.ndim != 2:
         return False
-    return torch.equal(_columns(made), logits)
+    return torch.equal(_columns(output), logits)
 
 
 def _columns(z: Tensor) -> Tensor:
-    """Logits of K >= 2 classes; of one column (0, z), as `classify.logits` has it."""
+    """Return logits of K >= 2 classes; one column z becomes (0, z), as in `architectures.shelf.logits`."""
     return torch.cat([torch.zeros_like(z), z], 1) if z.shape[1] == 1 else z
 
 
 def _no_head(model: nn.Module, linear: dict[str, nn.Linear], k: int, source: str) -> InputError:
-    """Why no linear layer's output is the logits."""
+    """Return the error that says why no linear layer gives the logits."""
     packed = [f"{n} ({type(m).__name__})" for n, m in model.named_modules() if "quant" in type(m).__module__]
     packed += [f"{n} ({type(m).__name__})" for n, m in model.named_modules() if "bnb" in type(m).__module__.split(".")]
     if packed:
@@ -131,40 +132,42 @@ def _no_head(model: nn.Module, linear: dict[str, nn.Linear], k: int, source: str
     return InputError(problem, INSTEAD)
 
 
-def folded(found: nn.Linear, a: Array, c: Array) -> tuple[Tensor, Tensor | None]:
-    """The new weight and bias in float64; no bias where there was none and none is needed. Of a head of one logit, that
-    of class 1, softmax(A (0, z) + c) is the sigmoid of (A11 - A01) z + c1 - c0.
+def folded(head: nn.Linear, a: Array, c: Array) -> tuple[Tensor, Tensor | None]:
+    """Return the new weight and bias in float64; no bias if there was none and none is needed.
+
+    For a head of one logit, that of class 1, softmax(A (0, z) + c) is the sigmoid of (A11 - A01) z + c1 - c0.
     """
-    if found.out_features == 1:
+    if head.out_features == 1:
         a, c = a[1:, 1:] - a[:1, 1:], c[1:] - c[:1]
-    weight = torch.from_numpy(a) @ found.weight.detach().double()
+    weight = torch.from_numpy(a) @ head.weight.detach().double()
     bias = torch.from_numpy(c.copy())
-    if found.bias is not None:
-        bias = bias + torch.from_numpy(a) @ found.bias.detach().double()
+    if head.bias is not None:
+        bias = bias + torch.from_numpy(a) @ head.bias.detach().double()
     elif not c.any():
         return weight, None
     return weight, bias
 
 
-def rounding(features: Tensor, found: nn.Linear, stored: torch.dtype, scaler: Scaler, raw: Array) -> float:
-    """What storing a head and working in float32 cost before anything is folded: the largest change of a probability
-    when weights and bias are multiplied by a number at random, cast to their type, and the logits divided by it.
+def rounding(features: Tensor, head: nn.Linear, stored: torch.dtype, scaler: Scaler, raw: Array) -> float:
+    """Estimate the rounding error of the head before folding, as the largest change of a probability.
+
+    Weights and bias are multiplied by a random factor and cast to their stored type; the logits, computed in float32,
+    are divided by it.
     """
     generator, expected, worst = np.random.default_rng(0), np.exp(scaler.map(raw)), 0.0
 
     def cast(tensor: Tensor | None, factor: float) -> Tensor | float:
         return 0.0 if tensor is None else (tensor.detach().double() * factor).to(stored).to(features.dtype)
 
-    for factor in generator.uniform(0.5, 1, DRAWS if found.weight.numel() > FEW else FEW // DRAWS).tolist():
-        weight = cast(found.weight, factor)
+    for factor in generator.uniform(0.5, 1, DRAWS if head.weight.numel() > FEW else FEW // DRAWS).tolist():
+        weight = cast(head.weight, factor)
         assert isinstance(weight, Tensor)
-        z = _columns(features @ weight.T + cast(found.bias, factor)).double().numpy() / factor
+        z = _columns(features @ weight.T + cast(head.bias, factor)).double().numpy() / factor
         worst = max(worst, float(np.abs(np.exp(scaler.map(z)) - expected).max()))
     return worst
 
 
-# `--to checkpoint`: one layer of a checkpoint replaced, everything else as it was; read back and compared.
-
+# Write the checkpoint with its head replaced and everything else unchanged, read it back, and compare.
 
 NAMES = {torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float64: "float64"}
 CONFIG = "config.json"
@@ -172,18 +175,18 @@ CONFIG = "config.json"
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """Tensors of a file that are replaced, by their names there, and what is said about it."""
+    """The tensors of a file to replace, by name, and the metadata about the fold."""
 
     tensors: dict[str, Tensor]
     stamp: dict[str, Any]
 
 
 def ship(job: ExportRequest) -> Shipped:
-    """Fold, write, read back, compare.
+    """Fold the calibrator, write the checkpoint, read it back, and compare.
 
     Raises:
-        UsageError: a map that is not linear, or no model.
-        InputError: a model without a head that can be folded into, or what was written differs.
+        UsageError: the map is not linear, or the model does not exist.
+        InputError: the model has no head to fold into, or the file that was written differs.
     """
     a, c = linear(job.scaler)
     assert job.model is not None
@@ -212,7 +215,7 @@ def ship(job: ExportRequest) -> Shipped:
     def compared(path: Path) -> Compared:
         after = logits_of(checkpoint.load(path, **job.network).model, rows)
         dtype = NAMES.get(stored.dtype, "float32") if stored.dtype in HALF else "float32"
-        found = compare(
+        difference = compare(
             expected,
             softmax(after),
             dtype,
@@ -220,14 +223,14 @@ def ship(job: ExportRequest) -> Shipped:
             keeps,
             lambda: rounding(features, head, stored.dtype, scaler, raw),
         )
-        found.require(job.path.name, "use --to onnx or --to pt2, or pass --tolerance")
-        return found
+        difference.require(job.path.name, "use --to onnx or --to pt2, or pass --tolerance")
+        return difference
 
-    found, more = _folder(job, change, compared) if job.model.is_dir() else _file(job, change, compared)
+    difference, more = _folder(job, change, compared) if job.model.is_dir() else _file(job, change, compared)
     facts = {"head": name, "stored as": str(stored.dtype).removeprefix("torch."), "takes": "inputs"}
     return Shipped(
         files=[job.path],
-        compared=found,
+        compared=difference,
         facts=facts,
         notes=[*loaded.notes, *rows.notes, *more],
         inputs=[e for e in loaded.inputs(rows) if e["path"] != str(job.model) or job.model.is_dir()],
@@ -237,7 +240,7 @@ def ship(job: ExportRequest) -> Shipped:
 def stored_rounding(
     before: checkpoint.Checkpoint, path: Path, rows: Dataset, scaler: Scaler, **network: Any
 ) -> float | None:
-    """`fold.rounding` of a network's head in the type that `path` stores it in; None where nothing can be folded in."""
+    """Estimate the `rounding` of a head in the type that `path` stores it in; None if it has no suitable head."""
     with contextlib.suppress(InputError, AttributeError):
         name, head = last_linear(before.model, rows, before.source)
         raw, features = _run(before.model, head, rows)
@@ -248,7 +251,7 @@ def stored_rounding(
 
 
 def _run(model: Any, head: torch.nn.Linear, rows: Dataset) -> tuple[Any, Tensor]:
-    """Logits of the rows, and what the head was given for them."""
+    """Return the logits of the rows, and the inputs of the head for them."""
     features = list[Tensor]()
     hook = head.register_forward_pre_hook(lambda _, inputs: features.append(inputs[0].detach()))
     raw = logits_of(model, rows)
@@ -258,7 +261,7 @@ def _run(model: Any, head: torch.nn.Linear, rows: Dataset) -> tuple[Any, Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class StoredHead:
-    """Names of a head's tensors in the file, and their type there."""
+    """The names of a head's tensors in the file, and their stored type."""
 
     weight: str
     bias: str
@@ -266,16 +269,20 @@ class StoredHead:
 
 
 def _stored(path: Path, weight: Tensor, name: str) -> StoredHead:
-    """The one tensor of the file with the values of the head.
+    """Find the one tensor of the file with the values of the head.
 
     Raises:
-        InputError: none or several have them.
+        InputError: no tensor has them, or several do.
     """
     contents = containers.read(path, trust=False)
     if contents.refusal is not None or contents.modules:
         raise InputError(f"{path} holds more than tensors", "save its state dict, or use --to pt2")
     tables = weights.tables(contents.tensors, str(path))
-    tensors = {weights.joined(table, name): value for table, held in tables.items() for name, value in held.items()}
+    tensors = {
+        weights.joined(table, name): value
+        for table, table_tensors in tables.items()
+        for name, value in table_tensors.items()
+    }
     same = [
         key
         for key, t in tensors.items()
@@ -293,7 +300,11 @@ def _stored(path: Path, weight: Tensor, name: str) -> StoredHead:
 
 
 def _file(job: ExportRequest, change: Change, compared: Any) -> tuple[Compared, list[str]]:
-    """One file, or an index whose shards lie beside it."""
+    """Write a single file.
+
+    Raises:
+        UsageError: the model is an index of shards, or the suffixes differ.
+    """
     assert job.model is not None
     if job.model.name.endswith(".index.json"):
         raise UsageError(f"{job.model} is the index of a folder", f"pass the folder: --model {job.model.parent}")
@@ -305,43 +316,43 @@ def _file(job: ExportRequest, change: Change, compared: Any) -> tuple[Compared, 
             _safetensors(job.model, temporary, change)
         else:
             notes = _pickle(job.model, temporary, change)
-        found: Compared = compared(temporary)
-    return found, notes
+        difference: Compared = compared(temporary)
+    return difference, notes
 
 
 def _safetensors(source: Path, to: Path, change: Change) -> None:
     with safe_open(source, framework="pt") as file:
         info = dict(file.metadata() or {})
         tensors = {key: change.tensors.get(key, file.get_tensor(key)) for key in file.keys()}  # noqa: SIM118
-    info[factory.KEY] = json.dumps(_said(json.loads(info.get(factory.KEY, "{}")), source, to, change))
+    info[factory.KEY] = json.dumps(_metadata(json.loads(info.get(factory.KEY, "{}")), source, to, change))
     save_file({k: v.contiguous() for k, v in tensors.items()}, to, info)
 
 
 def _pickle(source: Path, to: Path, change: Change) -> list[str]:
     tree = torch.load(source, map_location="cpu", weights_only=True)
     plain = any(isinstance(value, Tensor) for value in tree.values())
-    said = {factory.KEY: _said(tree.get(factory.KEY) or {}, source, to, change)}
+    metadata = {factory.KEY: _metadata(tree.get(factory.KEY) or {}, source, to, change)}
     with to.open("wb") as file:  # a plain state dict stays one: another key would not load
-        torch.save({**_changed(tree, change.tensors), **({} if plain else said)}, file)
-    return ["a plain state dict has no place to say what is folded into it; .safetensors has"] if plain else []
+        torch.save({**_changed(tree, change.tensors), **({} if plain else metadata)}, file)
+    return ["a plain state dict cannot record what was folded into it; .safetensors can"] if plain else []
 
 
 def _changed(tree: Mapping[Any, Any], tensors: Mapping[str, Tensor], at: str = "") -> dict[Any, Any]:
-    """The tree with other tensors under these full names."""
-    made = dict[Any, Any]()
+    """Return the tree with these tensors, by full name, replaced."""
+    changed = dict[Any, Any]()
     for key, value in tree.items():
         name = weights.joined(at, str(key))
         if isinstance(value, Tensor):
-            made[key] = tensors.get(name, value)
+            changed[key] = tensors.get(name, value)
         elif isinstance(value, Mapping) and any(full.startswith(f"{name}.") for full in tensors):
-            made[key] = _changed(value, tensors, name)
+            changed[key] = _changed(value, tensors, name)
         else:
-            made[key] = value
-    return made
+            changed[key] = value
+    return changed
 
 
-def _said(before: Mapping[str, Any], source: Path, to: Path, change: Change) -> dict[str, Any]:
-    """What the checkpoint says of itself, with the fold; paths of data from where it is now."""
+def _metadata(before: Mapping[str, Any], source: Path, to: Path, change: Change) -> dict[str, Any]:
+    """Return the metadata with the fold added and the data paths relative to the new file."""
     data = {
         role: os.path.relpath(source.parent.resolve() / path, to.parent.resolve())
         for role, path in before.get("data", {}).items()
@@ -350,10 +361,10 @@ def _said(before: Mapping[str, Any], source: Path, to: Path, change: Change) -> 
 
 
 def _folder(job: ExportRequest, change: Change, compared: Any) -> tuple[Compared, list[str]]:
-    """A Hugging Face folder, sharded or not, into a new one: only the shard with the head is written anew.
+    """Copy a Hugging Face folder, sharded or not, and rewrite only the shard with the head.
 
     Raises:
-        UsageError: there is something at the path.
+        UsageError: the path exists, or its parent does not.
     """
     assert job.model is not None
     if job.path.exists():
@@ -364,24 +375,24 @@ def _folder(job: ExportRequest, change: Change, compared: Any) -> tuple[Compared
         )
     with contextlib.ExitStack() as stack:
         name = stack.enter_context(tempfile.TemporaryDirectory(prefix=f".{job.path.name}.", dir=job.path.parent))
-        made = Path(name) / "made"
-        made.mkdir()
-        written(made, job.path)
+        target = Path(name) / "made"
+        target.mkdir()
+        written(target, job.path)
         full = (OSError, RuntimeError) if job.path.parent.is_dir() else OSError
-        with refusing(full, lambda e: f"cannot write {job.path} ({no_room(e, made / 'x') or e})", "free some space"):
+        with refusing(full, lambda e: f"cannot write {job.path} ({no_room(e, target / 'x') or e})", "free some space"):
             for file in sorted(p for p in job.model.iterdir() if p.is_file()):
-                _member(file, made, change)
-        found: Compared = compared(made)
-        made.chmod(0o755)
-        made.rename(job.path)
-    return found, []
+                _member(file, target, change)
+        difference: Compared = compared(target)
+        target.chmod(0o755)
+        target.rename(job.path)
+    return difference, []
 
 
-def _member(file: Path, made: Path, change: Change) -> None:
-    to = made / file.name
+def _member(file: Path, folder: Path, change: Change) -> None:
+    to = folder / file.name
     if file.suffix == ".safetensors":
-        with safe_open(file, framework="pt") as held:
-            ours = set(held.keys()) & change.tensors.keys()
+        with safe_open(file, framework="pt") as tensors:
+            ours = set(tensors.keys()) & change.tensors.keys()
         if ours:
             _safetensors(file, to, change)
             return

@@ -1,4 +1,4 @@
-"""`--to sklearn`: an estimator written, read back and compared; pickles are read where they are trusted alone."""
+"""`--to sklearn`: write an estimator, read it back and compare. Pickles are only read if the user trusts them."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ from calibcli.ship.target import Compared, ExportRequest, Shipped, compare, of_s
 Array = NDArray[Any]
 PICKLES = (".pkl", ".pickle", ".joblib")
 SUFFIXES = (*PICKLES, ".skops")
-ONE_ROW = 1e-5  # of a probability, what float32 makes of the scores of one row and of the same among many
+ONE_ROW = 1e-5  # largest difference of a probability in float32 if a row is computed alone or among others
+# Our own types in a .skops file are safe: they hold numbers and texts.
 OURS = {"calibcli.api.estimator.Calibrator", "calibcli.core.result.Estimate", "calibcli.calibrators.calibrator.Fit",
-        "calibcli.calibrators.calibrator.Scaler"}  # types of a .skops file that hold numbers and texts  # fmt: skip
+        "calibcli.calibrators.calibrator.Scaler"}  # fmt: skip
 
 
 def ship(job: ExportRequest) -> Shipped:
-    """Write the calibrator as an estimator, or the classifier of a file with it.
+    """Write the calibrator as an estimator, alone or around the classifier of a file.
 
     Raises:
         UsageError: skops is not installed.
-        InputError: a file that is refused, or what was written differs.
+        InputError: a file is refused, or the file that was written differs.
     """
     assert job.estimator is not None
     notes = [] if job.path.suffix == ".skops" else ["a pickle is code: it is read with the versions that wrote it"]
@@ -44,35 +45,37 @@ def ship(job: ExportRequest) -> Shipped:
     if not hasattr(classifier, "classes_"):
         problem = f"{job.model} holds a {type(classifier).__name__}, which is not a fitted classifier"
         raise InputError(problem, "dump the fitted classifier or Pipeline")
-    made, (x, source) = job.estimator(job.scaler, classifier), inputs(job)
-    way = "decision_function" if made.fit_.scaler.kind == "logits" else "predict_proba"
+    wrapped, (x, source) = job.estimator(job.scaler, classifier), inputs(job)
+    way = "decision_function" if wrapped.fit_.scaler.kind == "logits" else "predict_proba"
     scores = _called(classifier, way, x, job.model)
-    expected = np.asarray(made.fit_.scaler(scores.astype(np.float64)))
-    compared = _written(job, made, x, expected, "float64" if scores.dtype == np.float64 else "float32")
+    expected = np.asarray(wrapped.fit_.scaler(scores.astype(np.float64)))
+    compared = _written(job, wrapped, x, expected, "float64" if scores.dtype == np.float64 else "float32")
     facts = {"takes": "inputs", "classifier": type(classifier).__name__, "scores": way}
     return Shipped(files=[job.path], compared=compared, facts=facts, notes=notes, inputs=[source] if source else [])
 
 
-def _written(job: ExportRequest, made: Any, x: Array, expected: Array, dtype: str) -> Compared:
-    """The file, if what is read from it is within its limit, of many rows and of one.
+def _written(job: ExportRequest, fitted: Any, x: Array, expected: Array, dtype: str) -> Compared:
+    """Write the file, read it back, and compare it on all rows and on one row.
 
     Args:
-        dtype: of the scores that a classifier gives for the rows x; "" where x are scores.
+        dtype: of the scores that the classifier gives for the rows x; "" if x are scores.
     """
     with atomic(job.path) as temporary:
         fix = "use a .pkl file" if job.path.suffix == ".skops" else "use a .skops file"
         with refusing((*FAILURES, pickle.PicklingError), lambda e: f"it cannot be dumped ({str(e)[:200]})", fix):
-            data = _skops().dumps(made) if job.path.suffix == ".skops" else pickle.dumps(made)
+            data = _skops().dumps(fitted) if job.path.suffix == ".skops" else pickle.dumps(fitted)
         temporary.write_bytes(data)
         again = read(temporary, trust=True)
-        found, one = (_called(again, "predict_proba", rows, job.path) for rows in (x, x[:1]))
+        probs, one = (_called(again, "predict_proba", rows, job.path) for rows in (x, x[:1]))
         if not dtype:
-            compared = of_scores(job.scaler, x, found, "float64", job.tolerance)
+            compared = of_scores(job.scaler, x, probs, "float64", job.tolerance)
         else:
-            compared = compare(expected, found, dtype, job.tolerance)
+            compared = compare(expected, probs, dtype, job.tolerance)
         compared.require(job.path.name)
-        if not np.allclose(one, found[:1], rtol=0, atol=compared.limit if dtype != "float32" else ONE_ROW):
-            raise InputError(f"{job.path.name} gives one row something else than many", "report it with the classifier")
+        if not np.allclose(one, probs[:1], rtol=0, atol=compared.limit if dtype != "float32" else ONE_ROW):
+            raise InputError(
+                f"{job.path.name} gives a different result for one row alone", "report it with the classifier"
+            )
     return compared
 
 
@@ -83,7 +86,7 @@ def _called(model: Any, way: str, x: Array, path: Path) -> Array:
 
 
 def inputs(job: ExportRequest) -> tuple[Array, dict[str, str]]:
-    """The rows of --data, and where they lie.
+    """Read the rows of --data; also return their path and sha256.
 
     Raises:
         InputError: they cannot be read, or have several inputs.
@@ -108,7 +111,7 @@ def _skops() -> ModuleType:
 
 
 def read(path: Path, trust: bool) -> Any:
-    """What a `.pkl`, `.joblib` or `.skops` file holds.
+    """Read a `.pkl`, `.joblib` or `.skops` file.
 
     Raises:
         InputError: it holds code and is not trusted, or cannot be read.
@@ -135,11 +138,10 @@ def read(path: Path, trust: bool) -> Any:
 
 
 def probabilities(path: Path, rows: Array, kind: str, trust: bool) -> Array:
-    """Probabilities (n, K) that an estimator gives for what it takes; of a classifier without a calibrator those of its
-    `decision_function` where `kind` is logits.
+    """Compute the probabilities (n, K) of an estimator or classifier (if `kind` is logits, by `decision_function`).
 
     Raises:
-        InputError: as `read`, or it takes something else.
+        InputError: as `read`, or the estimator does not take the rows.
     """
     model = read(path, trust)
     if kind == "logits" and hasattr(model, "decision_function"):

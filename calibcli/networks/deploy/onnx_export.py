@@ -1,4 +1,4 @@
-"""`--to onnx`: the calibrator alone, or put into a network; compared in ONNX Runtime."""
+"""`--to onnx`: write the calibrator alone or inside a network, and compare in ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ from calibcli.ship.target import (
 
 Array = NDArray[Any]
 OPSET = 17
-BATCH = 256
+BATCH = 256  # rows, unless the network fixes their number
 HALF = "end the network with a Cast to float32, export the calibrator alone (leave --model out), or pass --tolerance"
 
 
 def ship(job: ExportRequest, output: str) -> Shipped:
-    """Write it.
+    """Write the calibrator, alone or inside the network of `job.model`.
 
     Raises:
-        UsageError: no such output, or several.
-        InputError: a model that cannot take a calibrator, or what was written differs.
+        UsageError: the network has no such output, or several.
+        InputError: the network cannot take a calibrator, or the file that was written differs.
     """
     if job.model is None:
         return exact_enough(job.scaler, lambda wide: _alone(job, wide))
@@ -72,10 +72,10 @@ def _alone(job: ExportRequest, wide: bool) -> Shipped:
     fed, scaler = job.fed("float32"), job.scaler
     o = GraphOps(classes(scaler), np.float64 if wide else np.float32, float(np.finfo(np.float32).eps), OPSET)
     x = Value(o, "scores")
-    found = o.exp(log_probabilities(o, scaler, o.cast(x, TensorProto.DOUBLE) if wide else x))
-    out = o.cast(found, TensorProto.FLOAT, "probabilities")
-    about = {**stamp(job), onnx_run.TAKES: "scores"}
-    model = standalone(o, (scaler.columns, scaler.k), TensorProto.FLOAT, out, list(about.items()))
+    probabilities = o.exp(log_probabilities(o, scaler, o.cast(x, TensorProto.DOUBLE) if wide else x))
+    out = o.cast(probabilities, TensorProto.FLOAT, "probabilities")
+    metadata = {**stamp(job), onnx_run.TAKES: "scores"}
+    model = standalone(o, (scaler.columns, scaler.k), TensorProto.FLOAT, out, list(metadata.items()))
     with atomic(job.path) as temporary:
         temporary.write_bytes(model.SerializeToString())
         running = onnx_run.session(temporary)
@@ -97,7 +97,7 @@ def _inside(job: ExportRequest, output: str, wide: bool, beside: list[str]) -> S
     if 0 < opset < OLDEST:
         fix = "convert it with onnx.version_converter.convert_version(model, 17)"
         raise InputError(f"{path.name} is of opset {opset}, a calibrator needs {OLDEST}", fix)
-    if not opset:  # a model of ai.onnx.ml alone
+    if not opset:  # the model only has operators of ai.onnx.ml
         model.opset_import.append(helper.make_opsetid("", OPSET))
     if any(p.key == "calib.calibrator" for p in model.metadata_props):
         raise InputError(f"{path.name} holds a calibrator already", "export the network again, without it")
@@ -128,7 +128,7 @@ def _inside(job: ExportRequest, output: str, wide: bool, beside: list[str]) -> S
         "placed": f"before {place.before}" if place.before else f"behind {place.held}",
         "arithmetic": "float64" if wide else "float32",
     }
-    notes = [f"weights lie beside the model: {', '.join(beside)}"] if beside else []
+    notes = [f"weights are stored beside the model: {', '.join(beside)}"] if beside else []
     inputs = [{"path": rows.source, "sha256": rows.sha256}] if rows.sha256 else []
     return Shipped(files=[job.path], compared=compared, facts=facts, notes=[*rows.notes, *notes], inputs=inputs)
 
@@ -141,17 +141,19 @@ def _rows(job: ExportRequest) -> Dataset:
 
 
 def opened(network: Path, job: ExportRequest) -> Dataset:
-    """The rows of --data, prepared as the folder of the network says where it says so."""
+    """Load the rows of --data, prepared as the folder of the network says, if it says so."""
     graph = onnx_run.read(network).graph
     taken = {i.name for i in graph.input} - {i.name for i in graph.initializer}
-    own, classes, about = checkpoint.beside(network, taken)
+    own, classes, preprocess = checkpoint.beside(network, taken)
     same_order(job.scaler, classes or (), str(network))
-    return dataset.in_order(dataset.load(job.data, **{"own": own, **about, **job.reading}), classes)
+    return dataset.in_order(dataset.load(job.data, **{"own": own, **preprocess, **job.reading}), classes)
 
 
 def _feeds(running: Any, rows: Dataset) -> Iterator[tuple[Any, int]]:
-    """Inputs in batches, and how many rows count; the first row by itself, so that a batch size that is nowhere written
-    shows. Where one is, batches of that size, the last filled up with its last row.
+    """Yield batches of inputs with the number of rows that count.
+
+    The first row comes alone, so that a network that only works with one batch size fails. If the network declares a
+    batch size, batches have that size, and the last one is padded with copies of its last row.
     """
     fixed = onnx_run.batch(running)
     starts = range(0, len(rows), fixed) if fixed else (0, *range(1, len(rows), BATCH))
@@ -165,7 +167,7 @@ def _feeds(running: Any, rows: Dataset) -> Iterator[tuple[Any, int]]:
 
 
 def _raw(model: Any, place: Place, temporary: Path, rows: Dataset, scaler: Scaler) -> Array:
-    """What the network gives at the place, as `_scores` has it, by a copy that gives it out."""
+    """Run a copy of the network that has the value at the place as an output; see `_scores`."""
     graph = type(model)()
     graph.CopyFrom(model)
     if place.at not in {o.name for o in graph.graph.output}:
@@ -175,7 +177,7 @@ def _raw(model: Any, place: Place, temporary: Path, rows: Dataset, scaler: Scale
 
 
 def _scores(running: Any, place: Place, rows: Dataset, scaler: Scaler) -> Array:
-    """The output `place.at`, (n, columns) float64; its type and what it holds are noted at the place."""
+    """Return the output `place.at`, (n, columns) float64, and store its type and kind in the place."""
     [raw] = onnx_run.run(running, _feeds(running, rows), [place.at])
     if raw.ndim == 1:
         place.flat, raw = True, raw[:, None]
@@ -196,7 +198,7 @@ def _scores(running: Any, place: Place, rows: Dataset, scaler: Scaler) -> Array:
 
 
 def _gives(place: Place) -> str:
-    """What the output holds whose calibrator is at the place."""
+    """Return the kind of the scores that the output holds: logits or probabilities."""
     return "probabilities" if place.before == "Softmax" else place.held
 
 
@@ -205,23 +207,23 @@ def _held(raw: Array) -> str:
     return "probabilities" if inside and (raw.shape[1] == 1 or np.allclose(raw.sum(axis=1), 1, atol=1e-3)) else "logits"
 
 
-def _given(scaler: Scaler, columns: int, held: str) -> Scaler:
-    """The scaler as it is called with what the network gives.
+def _given(scaler: Scaler, columns: int, kind: str) -> Scaler:
+    """Return the scaler adapted to the kind and columns of the network's scores.
 
     Raises:
-        InputError: another number of classes.
+        InputError: the network has another number of classes.
     """
     if columns not in (scaler.k, 1 if scaler.k == 2 else scaler.k):
         problem = f"the network gives {columns} columns, the calibrator was fitted on {scaler.k} classes"
         raise InputError(problem, "fit a calibrator on outputs of this network")
-    if columns == 2 and scaler.columns == 1 and held == "logits":
+    if columns == 2 and scaler.columns == 1 and kind == "logits":
         problem = "the calibrator was fitted on one column, the network gives two"
         raise InputError(problem, "fit it on both columns")
-    return dataclasses.replace(scaler, metadata={**scaler.metadata, "kind": held, "columns": columns})
+    return dataclasses.replace(scaler, metadata={**scaler.metadata, "kind": kind, "columns": columns})
 
 
 def _as_logits(raw: Array, place: Place, scaler: Scaler) -> Array:
-    """What the network gives at the place as logits or log-probabilities (n, K)."""
+    """Convert the scores at the place to logits or log-probabilities (n, K)."""
     if scaler.columns == 1:
         return two_columns(raw[:, 0], scaler.kind)
     if place.held == "logits":
@@ -231,7 +233,7 @@ def _as_logits(raw: Array, place: Place, scaler: Scaler) -> Array:
 
 
 def _put(model: Any, place: Place, scaler: Scaler, wide: bool, opset: int, name: str) -> None:
-    """Splice the calibrator into the graph: what was at the place goes through it under its old name."""
+    """Insert the calibrator into the graph; its output takes over the name of the value at the place."""
     graph = model.graph
     fresh = f"{PREFIX}before"
     own = place.kind
@@ -258,10 +260,10 @@ def _put(model: Any, place: Place, scaler: Scaler, wide: bool, opset: int, name:
         nodes[at:at] = o.nodes
     else:
         for node in nodes:
-            for held in (node.input, node.output):
-                for i, one in enumerate(held):
+            for names in (node.input, node.output):
+                for i, one in enumerate(names):
                     if one == place.at:
-                        held[i] = fresh
+                        names[i] = fresh
         nodes += o.nodes
     del graph.node[:]
     graph.node.extend(nodes)
@@ -278,7 +280,7 @@ def _probabilities(out: Array, place: Place, scaler: Scaler) -> Array:
 
 
 def _rounding(raw: Array, expected: Array, place: Place, scaler: Scaler) -> float:
-    """What half precision costs: of the scores before, which a runtime may keep wider, and of those after."""
+    """Estimate the cost of half precision: rounding of the scores before, which a runtime may keep wider, and after."""
     exact, generator = np.exp(expected), np.random.default_rng(0)
     unit = np.spacing(np.abs(raw).astype(np.float16)).astype(np.float64)
     before = 0.0
@@ -299,7 +301,7 @@ def _rounding(raw: Array, expected: Array, place: Place, scaler: Scaler) -> floa
 
 
 def before(network: Path, rows: Dataset, scaler: Scaler, output: str) -> tuple[Array, Callable[[], float | None]]:
-    """Log-probabilities (n, K) of a network where `ship` puts a calibrator, and what half precision costs it there.
+    """Return the log-probabilities (n, K) of a network before its calibrator, and a function for the cost of float16.
 
     Raises:
         InputError: as `ship`.
@@ -321,13 +323,13 @@ def before(network: Path, rows: Dataset, scaler: Scaler, output: str) -> tuple[A
 
 
 def outputs(path: Path, rows: Dataset, output: str = "") -> Array:
-    """Probabilities (n, K) that a network gives."""
+    """Compute the probabilities (n, K) of a network."""
     model = onnx_run.read(path)
     name, place = find(model, output, path.name)
     running = onnx_run.session(path)
     [out] = onnx_run.run(running, _feeds(running, rows), [name])
     out = np.asarray(out if out.ndim > 1 else out[:, None], np.float64)
-    held = onnx_run.said(path).get(onnx_run.GIVES) or _gives(place) or _held(out)
+    kind = onnx_run.said(path).get(onnx_run.GIVES) or _gives(place) or _held(out)
     if out.shape[1] == 1:
-        return np.exp(log_softmax(two_columns(out[:, 0], "probabilities" if held == "probabilities" else "logits")))
-    return out if held == "probabilities" else softmax(out)
+        return np.exp(log_softmax(two_columns(out[:, 0], "probabilities" if kind == "probabilities" else "logits")))
+    return out if kind == "probabilities" else softmax(out)

@@ -1,4 +1,4 @@
-"""A calibrator as nodes of an ONNX graph, and where in a network's graph it goes."""
+"""Write a calibrator as nodes of an ONNX graph, and find its place in the graph of a network."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ from onnx import TensorProto, helper, numpy_helper
 from calibcli.calibrators.program import Operations
 from calibcli.core.errors import InputError, UsageError
 
-# A calibrator as nodes of an ONNX graph, made with `onnx.helper` alone.
-
 PREFIX = "calib/"
-OLDEST = 11  # opset: earlier ones have other Clip, Gather and ReduceSum
+OLDEST = 11  # opset; in earlier ones Clip, Gather and ReduceSum differ
 
 
 def _operator(kind: str, swapped: bool = False) -> Callable[[Value, Value | float], Value]:
@@ -42,14 +40,14 @@ class Value:
 
 
 class GraphOps(Operations):
-    """The operations as nodes of a graph.
+    """The operations of a calibrator as nodes of a graph.
 
     Args:
         classes: K.
-        dtype: that the program works in, float32 or float64.
-        eps: rounding of what comes out.
+        dtype: of the computation, float32 or float64.
+        eps: rounding unit of the output.
         opset: of the model.
-        logits: whether scores known up to a constant may come out.
+        logits: whether the output may be logits, which are known up to a constant.
     """
 
     def __init__(self, classes: int, dtype: Any, eps: float, opset: int, logits: bool = False) -> None:
@@ -62,17 +60,17 @@ class GraphOps(Operations):
     def node(self, kind: str, *inputs: Value | float, name: str = "", **attributes: Any) -> Value:
         out = Value(self, name or f"{PREFIX}{kind}_{len(self.nodes)}")
         values = [v if isinstance(v, Value) else self.const(v) for v in inputs]
-        made = helper.make_node(kind, [v.name for v in values], [out.name], name=f"{PREFIX}{kind}_{len(self.nodes)}n")
-        made.attribute.extend(helper.make_attribute(key, value) for key, value in attributes.items())
-        self.nodes.append(made)
+        node = helper.make_node(kind, [v.name for v in values], [out.name], name=f"{PREFIX}{kind}_{len(self.nodes)}n")
+        node.attribute.extend(helper.make_attribute(key, value) for key, value in attributes.items())
+        self.nodes.append(node)
         return out
 
     def const(self, array: Any, whole: bool = False) -> Value:
-        held: NDArray[Any] = np.asarray(array, np.int64 if whole else self.dtype)
-        key = (held.dtype.str, held.shape, held.tobytes())
+        values: NDArray[Any] = np.asarray(array, np.int64 if whole else self.dtype)
+        key = (values.dtype.str, values.shape, values.tobytes())
         if key not in self._known:
             self._known[key] = Value(self, f"{PREFIX}c{len(self.constants)}")
-            self.constants.append(numpy_helper.from_array(held, self._known[key].name))
+            self.constants.append(numpy_helper.from_array(values, self._known[key].name))
         return self._known[key]
 
     exp, log, abs = partialmethod(node, "Exp"), partialmethod(node, "Log"), partialmethod(node, "Abs")
@@ -83,7 +81,7 @@ class GraphOps(Operations):
     join = partialmethod(node, "Concat", axis=-1)
 
     def along(self, kind: str, axis: int, since: int, x: Value, **more: Any) -> Value:
-        """An operation whose axes became an input with opset `since`."""
+        """Add an operation whose axes became an input with opset `since`."""
         if self.opset >= since:
             return self.node(kind, x, self.const([axis], whole=True), **more)
         return self.node(kind, x, axes=[axis], **more)
@@ -94,7 +92,7 @@ class GraphOps(Operations):
     deep, flat = partialmethod(along, "Unsqueeze", 2, 13), partialmethod(along, "Squeeze", 2, 13)
 
     def log1p(self, x: Value) -> Any:
-        """ln(1 + x), with what rounding took from 1 + x put back (Kahan)."""
+        """ln(1 + x), corrected for the rounding of 1 + x (Kahan)."""
         u = x + 1.0
         return self.log(u) - ((u - 1.0) - x) / self.most(u, 1e-30)
 
@@ -114,8 +112,10 @@ class GraphOps(Operations):
         return self.node("Cast", x, name=name, to=kind)
 
 
-def standalone(o: GraphOps, columns: tuple[int, int], kind: int, out: Value, about: Sequence[tuple[str, str]]) -> Any:
-    """The model `scores (rows, columns) -> probabilities (rows, K)` of these nodes."""
+def standalone(
+    o: GraphOps, columns: tuple[int, int], kind: int, out: Value, metadata: Sequence[tuple[str, str]]
+) -> Any:
+    """Build the model `scores (rows, columns) -> probabilities (rows, K)` of these nodes."""
     graph = helper.make_graph(
         o.nodes,
         "calib",
@@ -123,15 +123,14 @@ def standalone(o: GraphOps, columns: tuple[int, int], kind: int, out: Value, abo
         [helper.make_tensor_value_info(out.name, kind, ["rows", columns[1]])],
         o.constants,
     )
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", o.opset)], producer_name="calibcli")
-    made.ir_version = 8  # what runtimes of 2022 read
-    helper.set_model_props(made, dict(about))
-    onnx.checker.check_model(made)
-    return made
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", o.opset)], producer_name="calibcli")
+    model.ir_version = 8  # read by runtimes since 2022
+    helper.set_model_props(model, dict(metadata))
+    onnx.checker.check_model(model)
+    return model
 
 
-# Where in an ONNX graph a calibrator goes.
-
+# Find the place of a calibrator in the graph of a network.
 
 ENDS = ("Softmax", "LogSoftmax")
 THROUGH = ("Identity", "Cast")
@@ -145,11 +144,11 @@ KINDS: dict[int, str] = {TensorProto.FLOAT: "float32", TensorProto.DOUBLE: "floa
 
 @dataclass
 class Place:
-    """Where a calibrator goes: on the tensor `at` of type `kind`.
+    """The place of a calibrator: the tensor `at` of type `kind`.
 
     Attributes:
         held: what the tensor holds, logits or probabilities.  before: the Softmax that follows, "" for none.
-        flat: whether it is (n,), one score for each row.
+        flat: whether the tensor is (n,), one score for each row.
     """
 
     at: str
@@ -160,14 +159,14 @@ class Place:
 
 
 def find(model: Any, output: str, path: str) -> tuple[str, Place]:
-    """The output, and the place for a calibrator.
+    """Find the output of a network, and the place for a calibrator.
 
     Raises:
-        UsageError: no such output, or several that may be meant.
-        InputError: it is no scores, or what it ends in loses them.
+        UsageError: there is no such output, or several are possible.
+        InputError: the output is not scores, or its last node discards them.
     """
     graph = model.graph
-    made = {name: node for node in graph.node for name in node.output}
+    producers = {name: node for node in graph.node for name in node.output}
     kinds = {o.name: o.type.tensor_type.elem_type for o in graph.output if o.type.WhichOneof("value") == "tensor_type"}
     floats = {name: kind for name, kind in kinds.items() if kind in KINDS}
     brief = [name for name, kind in kinds.items() if kind == TensorProto.BFLOAT16 and name == (output or name)]
@@ -175,27 +174,29 @@ def find(model: Any, output: str, path: str) -> tuple[str, Place]:
         problem = f"output '{brief[0]}' of {path} is bfloat16, which ONNX Runtime does not hand out on a CPU"
         raise InputError(problem, "end the model with a Cast to float32")
     for o in graph.output:
-        kind = made[o.name].op_type if o.name in made else ""
+        kind = producers[o.name].op_type if o.name in producers else ""
         if kind in NOT_SCORES and (o.name == output or not output) and (o.name == output or not floats):
             raise InputError(f"output '{o.name}' of {path} comes from {kind}, which leaves no scores", NOT_SCORES[kind])
     if output and output not in floats:
         raise UsageError(f"{path} has no output '{output}' of floats", f"it has: {', '.join(floats) or 'none'}")
     if not floats:
-        held = ", ".join(kinds) or "none"
-        raise InputError(f"{path} has no output of floats (outputs: {held})", "end it with a Cast or DequantizeLinear")
+        listed = ", ".join(kinds) or "none"
+        raise InputError(
+            f"{path} has no output of floats (outputs: {listed})", "end it with a Cast or DequantizeLinear"
+        )
     if len(floats) != 1 and not output:
         names = ", ".join(floats)
         raise UsageError(f"{path} has {len(floats)} outputs of floats ({names})", "choose one: --to onnx:output=NAME")
     name = output or next(iter(floats))
     at, kind = name, floats[name]
-    while at in made and made[at].op_type in THROUGH:
-        at = made[at].input[0]
-    end = made[at].op_type if at in made else ""
+    while at in producers and producers[at].op_type in THROUGH:
+        at = producers[at].input[0]
+    end = producers[at].op_type if at in producers else ""
     if end in NOT_SCORES:
         raise InputError(f"output '{name}' of {path} comes from {end}, which leaves no scores", NOT_SCORES[end])
     if end not in ENDS:
         return name, Place(name, kind, "probabilities" if end == "Sigmoid" else "", "")
-    node = made[at]
+    node = producers[at]
     axis = next((a.i for a in node.attribute if a.name == "axis"), -1)
     if axis not in (-1, 1):
         raise InputError(f"{end} of {path} is over axis {axis}, not over classes", "export the model with logits")
@@ -203,8 +204,8 @@ def find(model: Any, output: str, path: str) -> tuple[str, Place]:
 
 
 def leads(nodes: list[Any], end: Any, name: str) -> bool:
-    """Whether the output comes from this Softmax."""
-    made = {out: node for node in nodes for out in node.output}
-    while name in made and made[name].op_type in THROUGH:
-        name = made[name].input[0]
+    """Whether the output `name` comes from this Softmax."""
+    producers = {out: node for node in nodes for out in node.output}
+    while name in producers and producers[name].op_type in THROUGH:
+        name = producers[name].input[0]
     return name in end.output

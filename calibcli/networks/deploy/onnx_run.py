@@ -1,4 +1,4 @@
-"""Read, run and describe ONNX files, and bring the weights that lie beside a graph along."""
+"""Read, run and describe ONNX files, and copy the weights that are stored beside a graph."""
 
 from __future__ import annotations
 
@@ -19,17 +19,15 @@ from calibcli.core.files import claim, no_room, reading, written
 from calibcli.networks import onnx_runtime
 from calibcli.networks.onnx_runtime import FAILURES
 
-# ONNX files read, run and described. `onnx` reads the graph alone: weights beside the file stay where they are.
-
 Array = NDArray[Any]
-TAKES, OUTPUT, GIVES = "calib.takes", "calib.output", "calib.gives"  # what an exported file says of itself
+TAKES, OUTPUT, GIVES = "calib.takes", "calib.output", "calib.gives"  # keys of the metadata of an exported file
 
 
 def read(path: Path) -> Any:
-    """The graph of a file, without the weights that lie beside it.
+    """Read the graph of a file, without the weights that are stored beside it.
 
     Raises:
-        InputError: it is not there, or damaged.
+        InputError: the file does not exist, or is damaged.
     """
     from google.protobuf.message import DecodeError
 
@@ -41,49 +39,49 @@ def read(path: Path) -> Any:
         refusing(OSError, lambda e: f"cannot read {path} ({e.strerror or e})", check_path(path)),
         refusing((DecodeError, ValueError), lambda e: f"{path} is not a whole ONNX file ({str(e)[:100]})", fix),
     ):
-        found = onnx.load(str(path), load_external_data=False)
-    if not found.graph.node or not found.graph.output:
+        model = onnx.load(str(path), load_external_data=False)
+    if not model.graph.node or not model.graph.output:
         raise InputError(f"{path} is not a whole ONNX file (it has no nodes)", fix)
-    return found
+    return model
 
 
 def session(path: Path) -> Any:
-    """The model, ready to run on the CPU.
+    """Open a model, ready to run on the CPU.
 
     Raises:
-        InputError: ONNX Runtime does not take it.
+        InputError: ONNX Runtime does not run it.
     """
     with refusing(FAILURES, lambda e: f"ONNX Runtime does not run {path.name} ({str(e)[:200]})", "check the model"):
         return onnx_runtime.session(path)
 
 
 def batch(running: Any) -> int:
-    """The number of rows that the model takes at once; 0 of any number."""
+    """Return the batch size that the model declares; 0 for any."""
     return max((i.shape[0] for i in running.get_inputs() if i.shape and isinstance(i.shape[0], int)), default=0)
 
 
 def run(running: Any, feeds: Iterator[tuple[Mapping[str, Array], int]], wanted: list[str]) -> list[Array]:
-    """The outputs `wanted` over all batches, of the rows of each that count.
+    """Run all batches and return the outputs `wanted`, of the rows that count.
 
     Raises:
         InputError: the rows do not fit the model.
     """
-    made: list[list[Array]] = []
+    outputs: list[list[Array]] = []
     with refusing(
         (*FAILURES, ValueError),
         lambda e: f"the rows do not fit the model ({str(e)[:200]})",
         "check --data and --layout",
     ):
         for feed, rows in feeds:
-            made.append([np.atleast_1d(out)[:rows] for out in running.run(wanted, dict(feed))])
-    return [np.concatenate(parts) for parts in zip(*made, strict=True)]
+            outputs.append([np.atleast_1d(out)[:rows] for out in running.run(wanted, dict(feed))])
+    return [np.concatenate(parts) for parts in zip(*outputs, strict=True)]
 
 
 def named_inputs(running: Any, inputs: Any) -> dict[str, Array]:
-    """A batch of a data set as the model's inputs, by name, in the types that it declares.
+    """Convert a batch of a data set to the model's inputs, by name, in the types that it declares.
 
     Raises:
-        InputError: it has other inputs.
+        InputError: the model has other inputs.
     """
     types = {i.name: i.type for i in running.get_inputs()}
     given = {name: np.asarray(t) for name, t in inputs.items()} if isinstance(inputs, Mapping) else None
@@ -112,15 +110,15 @@ NUMPY: dict[str, Any] = {
 
 
 def said(path: Path) -> dict[str, str]:
-    """The metadata of a file."""
+    """Read the metadata of a file."""
     return {p.key: p.value for p in read(path).metadata_props}
 
 
 def probabilities(path: Path, fed: Array) -> Array:
-    """Probabilities (n, K) of a calibrator that `calib export --to onnx` wrote by itself.
+    """Compute the probabilities (n, K) of a calibrator that `calib export --to onnx` wrote alone.
 
     Raises:
-        InputError: it takes something else.
+        InputError: the file is a network.
     """
     if said(path).get(TAKES) != "scores":
         raise InputError(f"{path} is a network, which takes inputs", "pass --before MODEL and the inputs as --data")
@@ -128,15 +126,15 @@ def probabilities(path: Path, fed: Array) -> Array:
     return np.asarray(p, np.float64)
 
 
-# Weights that lie in files beside an ONNX model.
+# Weights in files beside an ONNX model.
 
 
 @contextlib.contextmanager
 def weights_beside(model: Path, path: Path) -> Iterator[list[str]]:
-    """Weights in files beside the model, brought beside what is written: linked where that can be, else copied.
+    """Link, or else copy, the files of weights beside `model` to the folder of `path`; remove them again on an error.
 
     Raises:
-        InputError: they lie elsewhere, or are not there.
+        InputError: the weights are outside the folder of the model, or missing.
         UsageError: another file has that name.
     """
     names = sorted(_external(read(model).graph))
@@ -159,7 +157,7 @@ def weights_beside(model: Path, path: Path) -> Iterator[list[str]]:
             to.parent.mkdir(parents=True, exist_ok=True)
             brought.append(to)
             _bring(source, to)
-            written(to)  # a link has the identity of the input
+            written(to)  # noted, because a link has the identity of the input
         yield names
     except BaseException:
         for to in brought:
@@ -178,12 +176,12 @@ def _bring(source: Path, to: Path) -> None:
 
 
 def _external(graph: Any) -> set[str]:
-    """Names of the files with weights, of sub-graphs too."""
-    held = [*graph.initializer, *(s.values for s in graph.sparse_initializer)]
-    found = set[str]()
+    """List the names of the files with weights, including those of sub-graphs."""
+    tensors = [*graph.initializer, *(s.values for s in graph.sparse_initializer)]
+    names = set[str]()
     for node in graph.node:
         for attribute in node.attribute:
             if attribute.type == AttributeProto.GRAPH:
-                found |= _external(attribute.g)
-            held += [attribute.t] if attribute.type == AttributeProto.TENSOR else []
-    return found | {e.value for t in held for e in t.external_data if e.key == "location"}
+                names |= _external(attribute.g)
+            tensors += [attribute.t] if attribute.type == AttributeProto.TENSOR else []
+    return names | {e.value for t in tensors for e in t.external_data if e.key == "location"}

@@ -1,4 +1,4 @@
-"""`--to pt2` and `--to torchscript`: a calibrator, or a model with it, as a program that torch loads."""
+"""`--to pt2` and `--to torchscript`: write a calibrator, or a model with it, as a program that torch loads."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from calibcli.ship.target import (
     softmax,
 )
 
-# A calibrator as a torch module: for `torch.export`, TorchScript, or a model's own code.
+# The calibrator as a torch module.
 
 
 class TorchOps(Operations):
-    """The operations on tensors. Constants are buffers of the module, in the order of their use."""
+    """The operations of a calibrator on tensors. Constants are buffers of the module, in the order of their use."""
 
     def __init__(self, module: nn.Module, classes: int, dtype: torch.dtype, eps: float) -> None:
         self.module, self.classes, self.dtype, self.eps = module, classes, dtype, eps
@@ -70,8 +70,8 @@ class TorchOps(Operations):
         self.used += 1
         if name not in self.module._buffers:
             self.module.register_buffer(name, torch.tensor(np.asarray(array), dtype=None if whole else self.dtype))
-        found: Tensor = getattr(self.module, name)
-        return found
+        buffer: Tensor = getattr(self.module, name)
+        return buffer
 
     def number(self, condition: Tensor) -> Tensor:
         return condition.to(self.dtype)
@@ -84,10 +84,10 @@ class TorchOps(Operations):
 
 
 class CalibratorModule(nn.Module):
-    """Scores (n, columns) to probabilities (n, K), or to log-probabilities, in the dtype of the scores.
+    """Maps scores (n, columns) to probabilities (n, K), or to log-probabilities if `logs`, in the dtype of the scores.
 
     Args:
-        wide: work in float64 whatever the scores are.
+        wide: compute in float64, whatever the dtype of the scores.
         like: the dtype of the scores.
     """
 
@@ -102,24 +102,23 @@ class CalibratorModule(nn.Module):
     def forward(self, scores: Tensor) -> Tensor:
         scaler = self.__dict__["scaler"]
         o = TorchOps(self, classes(scaler), self.dtype, self.eps)
-        found: Tensor = log_probabilities(o, scaler, scores.to(self.dtype))
-        return (found if self.logs else found.exp()).to(scores.dtype)
+        log_p: Tensor = log_probabilities(o, scaler, scores.to(self.dtype))
+        return (log_p if self.logs else log_p.exp()).to(scores.dtype)
 
 
 class Calibrated(nn.Module):
-    """A model of logits with its calibrator behind it: log-probabilities."""
+    """A model of logits followed by its calibrator; returns log-probabilities."""
 
     def __init__(self, model: nn.Module, calibrator: CalibratorModule) -> None:
         super().__init__()
         self.model, self.calibrator = model, calibrator
 
     def forward(self, inputs: Tensor) -> Tensor:
-        found: Tensor = self.calibrator(logits(self.model, inputs))
-        return found
+        log_p: Tensor = self.calibrator(logits(self.model, inputs))
+        return log_p
 
 
-# `.pt2` and TorchScript: written, read back, run on the rows, compared.
-
+# Write the program, read it back, run it on the rows, and compare.
 
 BATCH = 256
 
@@ -128,7 +127,7 @@ def ship(job: ExportRequest, target: str) -> Shipped:
     """Write the calibrator, or the model with it.
 
     Raises:
-        InputError: torch cannot trace it, or what was written differs.
+        InputError: torch cannot trace it, or the file that was written differs.
     """
     write = _alone if job.model is None else _wrapped
     return exact_enough(job.scaler, lambda wide: write(job, target, wide))
@@ -139,14 +138,14 @@ def _alone(job: ExportRequest, target: str, wide: bool) -> Shipped:
     module = CalibratorModule(job.scaler, wide).eval()
 
     def compared(path: Path) -> Compared:
-        found = _run(_loaded(path, target), torch.from_numpy(fed)).double().numpy()
-        return of_scores(job.scaler, fed, found, "float32", job.tolerance)
+        probabilities = _run(_loaded(path, target), torch.from_numpy(fed)).double().numpy()
+        return of_scores(job.scaler, fed, probabilities, "float32", job.tolerance)
 
     return _written(job, target, module, (torch.from_numpy(fed[:2].copy()),), compared, wide)
 
 
 def _wrapped(job: ExportRequest, target: str, wide: bool) -> Shipped:
-    """The model with the calibrator behind its logits."""
+    """Write the model with the calibrator behind its logits."""
     loaded, rows, scaler = opened(job)
     raw = logits_of(loaded.model, rows)
     expected = job.scaler.map(raw)
@@ -160,17 +159,17 @@ def _wrapped(job: ExportRequest, target: str, wide: bool) -> Shipped:
         program = _loaded(path, target)
         starts = range(0, len(rows), BATCH)
         parts = [_run(program, rows.batch(slice(i, min(i + BATCH, len(rows))))[0]) for i in starts]
-        found = torch.cat(parts).double().numpy()
-        return compare(expected, softmax(found), "float32", job.tolerance, keeps)
+        log_p = torch.cat(parts).double().numpy()
+        return compare(expected, softmax(log_p), "float32", job.tolerance, keeps)
 
     return _written(job, target, module, (inputs,), compared, wide, loaded.inputs(rows), [*loaded.notes, *rows.notes])
 
 
 def opened(job: ExportRequest) -> tuple[checkpoint.Checkpoint, Dataset, Scaler]:
-    """The network, the rows that it is compared on, and the scaler as it is called with the network's K logits.
+    """Load the network and the rows to compare on, and adapt the scaler to the K logits of the network.
 
     Raises:
-        InputError: a network that has a calibrator in it, or another number of classes.
+        InputError: the network already contains a calibrator, or has another number of classes.
     """
     assert job.model is not None
     loaded = checkpoint.load(job.model, **job.network)
@@ -188,7 +187,7 @@ def opened(job: ExportRequest) -> tuple[checkpoint.Checkpoint, Dataset, Scaler]:
 
 
 def logits_of(model: nn.Module, rows: Dataset) -> Any:
-    """(n, K) float64."""
+    """Compute the logits (n, K) float64 of a model."""
     return torch.cat(list(inference.predict(model, rows))).double().numpy()
 
 
@@ -202,9 +201,9 @@ def _written(
     inputs: Any = (),
     notes: Any = (),
 ) -> Shipped:
-    """The file, if it is within its limit."""
+    """Write the file, if the difference is within its limit."""
     fix = "use --to checkpoint, or export the calibrator alone (leave --model out)"
-    made = io.BytesIO()  # torch ends the process where a file has no room
+    buffer = io.BytesIO()  # not a file: torch ends the process if the disk is full
     with atomic(job.path) as temporary:
         with (
             refusing((*FAILURES, AssertionError), lambda e: f"torch cannot trace it ({str(e)[:200]})", fix),
@@ -216,19 +215,19 @@ def _written(
                 program = torch.export.export(
                     module, example, dynamic_shapes=({0: rows},) if len(example) == 1 else None
                 )
-                torch.export.save(program, made)
+                torch.export.save(program, buffer)
             else:
                 traced = torch.jit.trace(module, example)  # type: ignore[no-untyped-call]
-                torch.jit.save(traced, made)
-        temporary.write_bytes(made.getbuffer())
-        found: Compared = compared(temporary)
-        found.require(job.path.name)
+                torch.jit.save(traced, buffer)
+        temporary.write_bytes(buffer.getbuffer())
+        difference: Compared = compared(temporary)
+        difference.require(job.path.name)
     facts = {"arithmetic": "float64" if wide else "float32", "takes": "inputs" if job.model else "scores"}
-    return Shipped(files=[job.path], compared=found, facts=facts, inputs=list(inputs), notes=list(notes))
+    return Shipped(files=[job.path], compared=difference, facts=facts, inputs=list(inputs), notes=list(notes))
 
 
 def _loaded(path: Path, target: str) -> Any:
-    """The program as a user would load it."""
+    """Load the program as a user would."""
     with warnings.catch_warnings(action="ignore"):
         if target == "pt2":
             return torch.export.load(str(path)).module()
@@ -236,22 +235,22 @@ def _loaded(path: Path, target: str) -> Any:
 
 
 def _run(program: Any, inputs: Any) -> Tensor:
-    """All rows, and the first by itself: the batch size is not traced in."""
+    """Run all rows, and the first row alone, to see that the batch size is not a constant of the program."""
     with torch.no_grad(), warnings.catch_warnings(action="ignore"):
         out: Tensor = program(inputs)
         one: Tensor = program(inputs[:1])
     if not torch.allclose(one, out[:1], rtol=1e-3, atol=1e-5):
         raise InputError(
-            "the program gives one row something else than many", "its model's batch norm is in train mode?"
+            "the program gives a different result for one row alone", "its model's batch norm is in train mode?"
         )
     return out
 
 
 def probabilities(path: Path, fed: Any, trust: bool) -> Any:
-    """Probabilities (n, K) of a calibrator that `calib export --to pt2` or `torchscript` wrote by itself.
+    """Compute the probabilities (n, K) of a calibrator that `calib export --to pt2` or `torchscript` wrote alone.
 
     Raises:
-        InputError: it is not trusted, or takes something else.
+        InputError: the file is not trusted, or does not take scores.
     """
     load = containers.exported if path.suffix == ".pt2" else containers.torchscript
     fix = "pass --before MODEL and the inputs as --data"

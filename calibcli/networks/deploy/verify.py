@@ -1,4 +1,4 @@
-"""What is deployed against the calibrator that should be in it."""
+"""Compare a deployed file with the calibrator that it should contain."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ TORCH = (".pt2", ".pt", ".pth", ".ckpt")
 
 
 def verify(job: ExportRequest, before: Path | None, rules: Request) -> Result:
-    """Run, or read, what is at `job.path`, and hold it against the calibrator.
+    """Run or read the file at `job.path`, and compare its probabilities with those of the calibrator.
 
     Args:
-        job: the calibrator, the rows, and as its path what is deployed.
-        before: the network before calibration, where the rows are its inputs; else they are recorded scores.
+        job: the calibrator, the rows, and the deployed file as its path.
+        before: the network before calibration if the rows are its inputs; None if they are recorded scores.
         rules: limits to judge the rows by, before and after.
 
     Raises:
-        InputError: files that are refused, or that hold other rows.
-        UsageError: rows that are missing.
+        InputError: a file is refused, or holds other rows.
+        UsageError: no rows were named.
     """
     if job.data is None:
         raise UsageError("no rows were named", "pass --data ROWS")
@@ -48,26 +48,26 @@ def verify(job: ExportRequest, before: Path | None, rules: Request) -> Result:
     cost: Callable[[], float | None] = _none
     given = None
     if before is None:
-        rows, found, given = _scores(job)
+        rows, deployed, given = _scores(job)
     else:
-        rows, found, cost = _networks(job, before)
+        rows, deployed, cost = _networks(job, before)
     check_classes(job.scaler, rows)
-    if len(found) != rows.n:
-        problem = f"{job.path} has {len(found):,} rows, {rows.source} has {rows.n:,}"
+    if len(deployed) != rows.n:
+        problem = f"{job.path} has {len(deployed):,} rows, {rows.source} has {rows.n:,}"
         raise InputError(problem, "pass the same rows, in the same order")
     expected = job.scaler.map(rows.logits) if given is None else np.asarray(job.scaler(given.astype(np.float64)))
     raw = np.asarray(rows.logits) if job.scaler.preserves_accuracy and not rows.top_only else None
-    compared = compare(expected, found, "float32", job.tolerance, raw, cost)
+    compared = compare(expected, deployed, "float32", job.tolerance, raw, cost)
     with np.errstate(divide="ignore"):
         after = dataclasses.replace(
-            rows, scores=ArrayScores(np.log(found)), kind="log_probabilities", predicted=None, source=str(job.path)
+            rows, scores=ArrayScores(np.log(deployed)), kind="log_probabilities", predicted=None, source=str(job.path)
         )
     verdicts, table = _verdicts(rules, rows, after)
     return _result(job, compared, rows.notes, verdicts, table, before)
 
 
 def _labels(job: ExportRequest, before: Path | None, rules: Request) -> Result:
-    """The calibrators of labels in one program, each label of each row compared."""
+    """Compare the calibrators of a multi-label problem, all in one program, for each label of each row."""
     if before is not None or rules.max or rules.min or job.path.suffix not in (".onnx", *TORCH):
         problem = "calibrators of labels are compared on scores, in a file of calib export, without limits"
         raise UsageError(problem, "leave --before, --max and --min out, or pass the calibrator of one label")
@@ -76,7 +76,7 @@ def _labels(job: ExportRequest, before: Path | None, rules: Request) -> Result:
 
 
 def _program(job: ExportRequest, given: Array) -> Array:
-    """What a program of scores gives for them."""
+    """Run a program that takes scores."""
     if job.path.suffix == ".onnx":
         from calibcli.networks.deploy import onnx_run
 
@@ -122,13 +122,13 @@ def _check(compared: Compared) -> Check:
 
 def _headline(job: ExportRequest, compared: Compared, verdicts: Mapping[str, Cell]) -> str:
     does = "gives" if compared.within else "does not give"
-    said = f"{job.path.name} {does} what {job.scaler.choice.name.replace('_', ' ')} gives: {compared.text}."
-    return said + (f" The gate says {verdicts['verdict before']} before it and {verdicts['verdict after']} after."
+    sentence = f"{job.path.name} {does} what {job.scaler.choice.name.replace('_', ' ')} gives: {compared.text}."
+    return sentence + (f" The gate says {verdicts['verdict before']} before it and {verdicts['verdict after']} after."
                    if verdicts else "")  # fmt: skip
 
 
 def _verdicts(rules: Request, rows: Predictions, after: Predictions) -> tuple[dict[str, Cell], list[Table]]:
-    """What the gate says of the rows before and after, where there is one."""
+    """Return the verdicts of the gate on the rows before and after, if there are rules."""
     if not check.asked(dataclasses.replace(rules, input=rows)).gates:
         return {}, []
     if not rows.facts.get("labelled", True):
@@ -143,7 +143,7 @@ def _verdicts(rules: Request, rows: Predictions, after: Predictions) -> tuple[di
 
 
 def _scores(job: ExportRequest) -> tuple[Predictions, Array, Array | None]:
-    """Recorded scores, the probabilities of what is deployed for them, and what a program of float32 was given."""
+    """Return recorded scores, the deployed probabilities for them, and the scores that a program was given."""
     rows = job.data
     if not isinstance(rows, Predictions):
         rows = recorded_outputs.read(rows, **{**job.reading, "need_labels": False})
@@ -171,12 +171,12 @@ def _scores(job: ExportRequest) -> tuple[Predictions, Array, Array | None]:
 
 
 def _none() -> None:
-    """Nothing is known of what rounding costs."""
+    """Return None: the cost of rounding is unknown."""
 
 
 def _networks(job: ExportRequest, before: Path) -> tuple[Predictions, Array, Callable[[], float | None]]:
-    """The logits of the network before, with labels, the probabilities of the one that is deployed, and what arithmetic
-    and storage of its head cost."""
+    """Return the logits of the network before, with labels; the probabilities of the deployed one; and a function for
+    the cost of rounding in its head."""
     from calibcli.networks import checkpoint, dataset
 
     cost: Callable[[], float | None] = _none
@@ -199,12 +199,12 @@ def _networks(job: ExportRequest, before: Path) -> tuple[Predictions, Array, Cal
                 )
         with np.errstate(divide="ignore"):
             z = np.log(_outputs(before, rows, job))
-    found, facts = _outputs(job.path, rows, job), {"files": [], "labelled": True}
-    return Predictions.of(z, rows.labels, source=str(before), classes=rows.classes, facts=facts), found, cost
+    deployed, facts = _outputs(job.path, rows, job), {"files": [], "labelled": True}
+    return Predictions.of(z, rows.labels, source=str(before), classes=rows.classes, facts=facts), deployed, cost
 
 
 def _output(job: ExportRequest) -> str:
-    """The output of an ONNX network that its calibrator is on; "" where it does not say."""
+    """Return the output of an ONNX network that has the calibrator; "" if the file does not say."""
     if job.path.suffix != ".onnx":
         return ""
     from calibcli.networks.deploy import onnx_run
@@ -213,7 +213,7 @@ def _output(job: ExportRequest) -> str:
 
 
 def _outputs(path: Path, rows: Any, job: ExportRequest) -> Array:
-    """Probabilities (n, K) that a network gives."""
+    """Compute the probabilities (n, K) of a network."""
     if path.suffix == ".onnx":
         from calibcli.networks.deploy import onnx_export
 

@@ -1,1 +1,1 @@
-"""Input formats whose reader needs PyTorch; each is a file as in `inputs/files/formats`."""
+"""Input formats whose reader needs PyTorch; each is a file as in `scores/files/formats`."""

@@ -30,20 +30,20 @@ if TYPE_CHECKING:
 
 __all__ = ["SUFFIXES", "read", "signature"]
 
-BY_SUFFIX = True  # zip archives and pickles of any kind, and tar files of old: its bytes alone do not tell it
+BY_SUFFIX = True  # the content does not identify it: any zip archive or pickle, and old tar files
 PIECEWISE = "save it as .safetensors or .npy: these are read piece by piece"
 
 
 def signature(head: bytes, size: int) -> bool:
-    """A zip archive."""
+    """Whether the file is a zip archive."""
     return head.startswith(b"PK")
 
 
 def read(source: Source) -> FileContents:
-    """Tensors of a dictionary by name, a single tensor by the name of the file, those of a list as item0, item1, ...
+    """Read tensors: of a dictionary by name, a single one under the name of the file, of a list as item0, item1, ...
 
     Raises:
-        InputError: damaged, larger than memory, or holding anything but tensors and plain values.
+        InputError: it is damaged, larger than memory, or holds anything but tensors and plain values.
     """
     import torch
 
@@ -82,20 +82,20 @@ def read(source: Source) -> FileContents:
 
 
 def _flat(tree: Mapping[Any, Any], source: Source) -> list[tuple[str, Any]]:
-    """Entries by name; the tensors of inner dictionaries (of a checkpoint, say) as OUTER.INNER."""
+    """List the entries by name; tensors of nested dictionaries, as in a checkpoint, are named OUTER.INNER."""
     import torch
 
-    found: list[tuple[str, Any]] = []
+    entries: list[tuple[str, Any]] = []
     for name, value in tree.items():
         inner = value.items() if isinstance(value, Mapping) else ()
-        found += [(f"{name}.{k}", v) for k, v in inner if isinstance(v, torch.Tensor)]
+        entries += [(f"{name}.{k}", v) for k, v in inner if isinstance(v, torch.Tensor)]
         if not isinstance(value, Mapping):
-            found.append((str(name), value))
-        if len(found) > MEMBERS:
+            entries.append((str(name), value))
+        if len(entries) > MEMBERS:
             raise InputError(f"{source.name} holds over {MEMBERS:,} entries", "save the scores and labels alone")
-    if len({name for name, _ in found}) < len(found):
+    if len({name for name, _ in entries}) < len(entries):
         raise InputError(f"{source.name} holds two entries of one name", "name every tensor differently, as text")
-    return found
+    return entries
 
 
 def _array(tensor: torch.Tensor, name: str, source: Source) -> Named:

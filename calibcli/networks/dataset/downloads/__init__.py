@@ -1,4 +1,4 @@
-"""Data sets as they are downloaded, in their archive or unpacked: known by what lies in them."""
+"""Published data sets as they are downloaded, as an archive or unpacked, recognised by their files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from calibcli.networks.dataset.array_names import ArraysOfDataset
+from calibcli.networks.dataset.array_names import DatasetArrays
 from calibcli.networks.dataset.downloads import images, texts
 from calibcli.networks.dataset.downloads.members import MembersByName, listed
 
@@ -16,12 +16,12 @@ class PublishedDataset(NamedTuple):
     """A published data set.
 
     Attributes:
-        splits: the splits that are among some members; none where the members are of something else.
-        read: a split of it.
+        splits: lists the splits in a folder or archive; [] if it holds something else.
+        read: reads a split.
     """
 
     splits: Callable[[MembersByName], list[str]]
-    read: Callable[[MembersByName, str], ArraysOfDataset]
+    read: Callable[[MembersByName, str], DatasetArrays]
 
 
 LAYOUTS = (
@@ -35,21 +35,19 @@ LAYOUTS = (
 
 
 def of(path: Path) -> tuple[PublishedDataset, MembersByName, list[str]] | None:
-    """The layout of a folder or archive that holds a published data set, what lies there, and its splits; None of any
-    other.
-    """
-    there = listed(path)
-    if there is None:
+    """Recognise a published data set: its layout, its files and its splits; None for another folder or archive."""
+    members = listed(path)
+    if members is None:
         return None
-    return next(((layout, there, splits) for layout in LAYOUTS if (splits := layout.splits(there))), None)
+    return next(((layout, members, splits) for layout in LAYOUTS if (splits := layout.splits(members))), None)
 
 
-def read(path: Path, split: str) -> ArraysOfDataset | None:
-    """The split of a published data set; None where `path` is none.
+def read(path: Path, split: str) -> DatasetArrays | None:
+    """Read a split of a published data set; None if `path` does not hold one.
 
     Raises:
-        InputError: no such split, or damaged files.
+        InputError: there is no such split, or files are damaged.
     """
     known = of(path)
-    with warnings.catch_warnings(action="ignore"):  # what NumPy, SciPy and pickle say about odd bytes is no result
+    with warnings.catch_warnings(action="ignore"):  # NumPy, SciPy and pickle warn about damaged files, which we refuse
         return None if known is None else known[0].read(known[1], split)

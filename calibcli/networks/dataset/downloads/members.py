@@ -1,4 +1,4 @@
-"""What lies in a folder, a tar or a zip archive, by name, and the bytes of single members."""
+"""The files in a folder, a tar or a zip archive, by name, and the bytes of single files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibcli.core.errors import InputError, refusing
-from calibcli.networks.dataset.array_names import ArraysOfDataset
+from calibcli.networks.dataset.array_names import DatasetArrays
 from calibcli.scores.files.arrays import DOWNLOADED, TARS, Memory
 from calibcli.scores.files.roles import SPLITS
 from calibcli.scores.files.source import Source
@@ -33,12 +33,12 @@ DAMAGED = (OSError, EOFError, ValueError, KeyError, NotImplementedError, Runtime
 
 @dataclass(frozen=True)
 class MembersByName:
-    """Files by their own names (the last part of their path), with the paths that lead to them.
+    """Files by their name (the last part of their path).
 
     Attributes:
         path: folder, archive, or single file.
         kind: `folder`, `tar`, `zip` or `file`.
-        paths: inside the archive or folder, by name; of several of one name the first.
+        paths: paths inside the archive or folder, by name; of several files of one name the first.
         every: of a tar archive, the paths of all files.
     """
 
@@ -48,10 +48,10 @@ class MembersByName:
     every: tuple[str, ...] = ()
 
     def read(self, names: Sequence[str]) -> dict[str, bytes]:
-        """The bytes of members, in one pass.
+        """Read the bytes of members, in one pass.
 
         Raises:
-            InputError: damaged, or more than fits.
+            InputError: the archive is damaged, or a member is too large.
         """
         wanted = {self.paths[name]: name for name in names}
         with damaged(self.path):
@@ -60,20 +60,20 @@ class MembersByName:
             return {name: _bounded(self.open(name), self.paths[name]) for name in names}
 
     def open(self, name: str) -> IO[bytes]:
-        """A member of a folder or of a zip archive, or the file itself."""
+        """Open a member of a folder or of a zip archive, or the file itself."""
         if self.kind == "zip":
             return zipfile.Path(self.path, self.paths[name]).open("rb")
         return ((self.path if self.kind == "folder" else self.path.parent) / self.paths[name]).open("rb")
 
-    def found(
+    def of_pictures(
         self, split: str, data: dict[str, bytes], names: Sequence[str], pictures: NDArray[Any], labels: Ints, note: str
-    ) -> ArraysOfDataset:
-        """The pictures of a split, called by it and their number, with the digest of the members `names` of `data`."""
+    ) -> DatasetArrays:
+        """Return the arrays of the pictures of a split, with ids SPLIT/NUMBER and the sha256 of the members `names`."""
         ids = np.array([f"{split}/{i}" for i in range(len(labels))])
-        return ArraysOfDataset({"": Memory(pictures)}, labels, self.sha256(names, data), ids, notes=[note])
+        return DatasetArrays({"": Memory(pictures)}, labels, self.sha256(names, data), ids, notes=[note])
 
     def sha256(self, names: Sequence[str], data: dict[str, bytes]) -> str:
-        """Of the archive or file; of a folder, of the files that were read."""
+        """Hash the archive or file; of a folder, the files that were read."""
         if self.kind in ("tar", "zip"):
             return Source(self.path).sha256()
         digest = hashlib.sha256()
@@ -81,32 +81,34 @@ class MembersByName:
             digest.update(data[name])
         return digest.hexdigest()
 
-    def split(self, asked: str, there: Sequence[str]) -> str:
-        """The split that is asked for, as the data set calls it.
+    def split(self, asked: str, splits: Sequence[str]) -> str:
+        """Return the requested split as the data set calls it.
 
         Raises:
-            InputError: none is, and there are several; or there is no such split.
+            InputError: none was requested and there are several, or there is no such split.
         """
         words = next((words for words in SPLITS.values() if asked.lower() in words), (asked.lower(),))
-        found = [name for name in there if name in words]
-        if found:
-            return found[0]
-        if not asked and len(there) == 1:
-            return there[0]
-        problem = f"{self.path} has no split '{asked}'" if asked else f"{self.path} holds the splits {', '.join(there)}"
-        raise InputError(problem, f"choose one: {self.path}#{there[-1]}")
+        matches = [name for name in splits if name in words]
+        if matches:
+            return matches[0]
+        if not asked and len(splits) == 1:
+            return splits[0]
+        problem = (
+            f"{self.path} has no split '{asked}'" if asked else f"{self.path} holds the splits {', '.join(splits)}"
+        )
+        raise InputError(problem, f"choose one: {self.path}#{splits[-1]}")
 
 
 def damaged(path: Path) -> contextlib.AbstractContextManager[None]:
-    """Refuse what cannot be read inside the block."""
+    """Refuse a file that cannot be read inside the block."""
     return refusing(DAMAGED, lambda error: f"{path} is damaged ({str(error)[:80]})", "download it again")
 
 
 def listed(path: Path) -> MembersByName | None:
-    """What lies in a folder or archive; of a single file, itself and what lies beside it. None: it cannot be listed.
+    """List a folder or archive; for a single file, itself and the files beside it. None if it cannot be listed.
 
     Raises:
-        InputError: an archive that is damaged, or unpacks to more than `MOST`.
+        InputError: the archive is damaged, or unpacks to more than `MOST`.
     """
     name = path.name.lower() if path.is_file() else ""
     if name.endswith(TARS):
@@ -128,10 +130,10 @@ def listed(path: Path) -> MembersByName | None:
 
 
 def contents(path: Path) -> dict[str, bytes]:
-    """The bytes of every file of a tar archive, by its path there.
+    """Read the bytes of every file of a tar archive, by its path.
 
     Raises:
-        InputError: damaged, or unpacks to more than `MOST`.
+        InputError: it is damaged, or unpacks to more than `MOST`.
     """
     with damaged(path):
         return dict(_tar(path, {name for name, _ in _tar(path, set())}))
@@ -142,8 +144,8 @@ def _first(paths: Sequence[str]) -> dict[str, str]:
 
 
 def _tar(path: Path, wanted: set[str]) -> list[tuple[str, bytes]]:
-    """The regular files of an archive, with the bytes of those wanted, in one pass."""
-    found, total = [], 0
+    """List the regular files of an archive, with the bytes of those wanted, in one pass."""
+    files, total = [], 0
     with tarfile.open(path, "r|*") as archive:
         for member in archive:
             total += member.size
@@ -152,10 +154,10 @@ def _tar(path: Path, wanted: set[str]) -> list[tuple[str, bytes]]:
             if not member.isreg() or (wanted and member.name not in wanted):
                 continue
             stream = archive.extractfile(member) if member.name in wanted else None
-            found.append((member.name, stream.read(MOST) if stream else b""))
-            if wanted and len(found) == len(wanted):
+            files.append((member.name, stream.read(MOST) if stream else b""))
+            if wanted and len(files) == len(wanted):
                 break
-    return found
+    return files
 
 
 def _bounded(stream: IO[bytes], name: str) -> bytes:

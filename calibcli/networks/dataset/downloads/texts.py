@@ -14,44 +14,46 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibcli.core.errors import CalibError, InputError, refusing
-from calibcli.networks.dataset.array_names import ArraysOfDataset
+from calibcli.networks.dataset.array_names import DatasetArrays
 from calibcli.networks.dataset.downloads.members import DAMAGED, MembersByName, contents
 from calibcli.networks.dataset.vocabulary import numbers, vocabulary, words_of
 from calibcli.scores.files.arrays import Memory
 from calibcli.scores.files.source import Source
 from calibcli.scores.predictions import Ints
 
-# 20 Newsgroups (Lang 1995): posts named by numbers, in a folder for each group, as numbers of their words.
+# 20 Newsgroups (Lang 1995): posts named by numbers, in a folder for each group; each row is the numbers of its words.
 #
-# `20_newsgroups.tar.gz` (19,997 posts) has the splits of Mukhoti et al. (2020): all posts in the order of NumPy's
-# shuffle
-# with seed 1, the last fifth for testing and the 900 before it for validation. `20news-bydate.tar.gz` (18,846) has
-# its
-# own, `train` and `test`. Bodies alone are read, from the first empty line on; the vocabulary is that of all posts.
+# `20_newsgroups.tar.gz` (19,997 posts) gets the splits of Mukhoti et al. (2020): all posts shuffled by NumPy with seed
+# 1, the last fifth for testing and the 900 before it for validation. `20news-bydate.tar.gz` (18,846 posts) has its own
+# `train` and `test`. Only the bodies are read, from the first empty line on; the vocabulary is that of all posts.
 
 POST = re.compile(r"(?:(?P<part>.*)/)?(?P<group>[^/]+)/\d+")
 BY_DATE = re.compile(r"(?:.*/)?[^/]*-(train|test)")
 VALIDATION = 900 / 19_997
 
 
-def newsgroups_splits(there: MembersByName) -> list[str]:
-    """Of a folder or archive of groups of posts; none of any other."""
-    names = _some(there.path) if there.kind == "folder" else there.every
-    found = [match for name in names if (match := POST.fullmatch(name))]
-    if there.kind not in ("folder", "tar") or len({m["group"] for m in found}) < 2 or len(found) < 0.9 * len(names):
+def newsgroups_splits(members: MembersByName) -> list[str]:
+    """List the splits of a folder or archive of groups of posts; [] for another data set."""
+    names = _some(members.path) if members.kind == "folder" else members.every
+    matches = [match for name in names if (match := POST.fullmatch(name))]
+    if (
+        members.kind not in ("folder", "tar")
+        or len({m["group"] for m in matches}) < 2
+        or len(matches) < 0.9 * len(names)
+    ):
         return []
-    parts = {_part(match) for match in found}
+    parts = {_part(match) for match in matches}
     return [name for name in ("train", "test") if name in parts] or ["train", "validation", "test"]
 
 
-def read_newsgroups(there: MembersByName, split: str) -> ArraysOfDataset:
-    """The posts of a split, (N, 1000) numbers of words.
+def read_newsgroups(members: MembersByName, split: str) -> DatasetArrays:
+    """Read the posts of a split, (N, 1000) numbers of words.
 
     Raises:
         InputError: no such split, or files that cannot be read.
     """
-    name, stat = there.split(split, newsgroups_splits(there)), there.path.stat()
-    posts, tokens, names, parts = _all(there.path, there.kind, stat.st_mtime_ns, stat.st_size)
+    name, stat = members.split(split, newsgroups_splits(members)), members.path.stat()
+    posts, tokens, names, parts = _all(members.path, members.kind, stat.st_mtime_ns, stat.st_size)
     rows = np.flatnonzero(np.array(parts) == name) if any(parts) else shuffled(len(parts))[name]
     words = f"the {len(posts.words) - 1:,} most frequent words"
     notes = [f"20 Newsgroups, {name}: {len(rows):,} posts of {len(posts.classes or ())} groups; {words}"]
@@ -60,7 +62,7 @@ def read_newsgroups(there: MembersByName, split: str) -> ArraysOfDataset:
 
 
 def shuffled(n: int) -> dict[str, Ints]:
-    """Rows of each split, as the code of Mukhoti et al. (2020) makes them: 15,098, 900 and 3,999 of 19,997."""
+    """Split rows as the code of Mukhoti et al. (2020) does: 15,098, 900 and 3,999 of 19,997."""
     order = np.arange(n)
     np.random.RandomState(1).shuffle(order)
     test, validation = int(0.2 * n), round(VALIDATION * n)
@@ -69,19 +71,19 @@ def shuffled(n: int) -> dict[str, Ints]:
 
 
 def _some(root: Path) -> list[str]:
-    """The first entry of each folder, and of each folder in it: enough to know a layout by."""
-    found = []
+    """List the first entry of each folder, and of each folder in it: enough to recognise a layout."""
+    entries = []
     for folder in sorted(p for p in root.iterdir() if p.is_dir()):
         first = next(os.scandir(folder), None)
         if first is not None and first.is_dir():
-            found += [f"{folder.name}/{one}" for one in _some(folder)]
+            entries += [f"{folder.name}/{one}" for one in _some(folder)]
         elif first is not None:
-            found.append(f"{folder.name}/{first.name}")
-    return found
+            entries.append(f"{folder.name}/{first.name}")
+    return entries
 
 
 def _part(match: re.Match[str]) -> str:
-    """`train` of `20news-bydate-train/sci.med/1`."""
+    """Return `train` for `20news-bydate-train/sci.med/1`; "" if the path names no split."""
     by_date = BY_DATE.fullmatch(match["part"] or "")
     return by_date[1] if by_date else ""
 
@@ -89,23 +91,23 @@ def _part(match: re.Match[str]) -> str:
 @functools.lru_cache(maxsize=1)  # its splits are read one after the other
 def _all(
     path: Path, kind: str, modified: int, size: int
-) -> tuple[ArraysOfDataset, NDArray[np.int32], list[str], list[str]]:
-    """All posts, their words as numbers (N, 1000), names, and the split of each ("" where they have none)."""
-    held = contents(path) if kind == "tar" else _folder(path)
-    found = {name: match for name in sorted(held) if (match := POST.fullmatch(name))}
-    classes = sorted({match["group"] for match in found.values()})
+) -> tuple[DatasetArrays, NDArray[np.int32], list[str], list[str]]:
+    """Read all posts, their words as numbers (N, 1000), names, and the split of each ("" if they have none)."""
+    files = contents(path) if kind == "tar" else _folder(path)
+    matches = {name: match for name in sorted(files) if (match := POST.fullmatch(name))}
+    classes = sorted({match["group"] for match in matches.values()})
     number = {group: i for i, group in enumerate(classes)}
-    order = sorted(found, key=lambda name: (number[found[name]["group"]], name))
-    bodies = [words_of(_body(held[name].decode("latin-1"))) for name in order]
+    order = sorted(matches, key=lambda name: (number[matches[name]["group"]], name))
+    bodies = [words_of(_body(files[name].decode("latin-1"))) for name in order]
     words = vocabulary(bodies)
     digest = hashlib.sha256()
     for name in order if kind == "folder" else ():
-        digest.update(f"{name}\0{len(held[name])}\0".encode() + held[name])
-    labels = np.array([number[found[name]["group"]] for name in order], np.int64)
+        digest.update(f"{name}\0{len(files[name])}\0".encode() + files[name])
+    labels = np.array([number[matches[name]["group"]] for name in order], np.int64)
     sha256 = Source(path).sha256() if kind == "tar" else digest.hexdigest()
-    posts = ArraysOfDataset({}, labels, sha256, classes=classes, integral=True, words=words)
+    posts = DatasetArrays({}, labels, sha256, classes=classes, integral=True, words=words)
     names = ["/".join(name.split("/")[-2:]) for name in order]
-    return posts, numbers(bodies, words), names, [_part(found[name]) for name in order]
+    return posts, numbers(bodies, words), names, [_part(matches[name]) for name in order]
 
 
 def _body(text: str) -> str:
@@ -124,68 +126,67 @@ def _folder(root: Path) -> dict[str, bytes]:
 # The Stanford Sentiment Treebank (Socher et al. 2013): a labelled binary tree per line, `(3 (2 It) (4 works))`.
 #
 # `trainDevTestTrees_PTB.zip`, or its folder `trees`, with the classes and rows of Mukhoti et al. (2020): 0 and 1 are
-# negative, 2 neutral, 3 and 4 positive; sentences that are neutral as a whole are left out (6,920, 872 and 1,821
-# remain).
-# Their network is told the class of every phrase, so that the training rows are the phrases; the others are
-# sentences.
-
+# negative, 2 neutral, 3 and 4 positive; neutral sentences are left out (6,920, 872 and 1,821 remain). Their network is
+# trained on every phrase, so the training rows are phrases; the rows of the other splits are sentences.
 
 FILES = {"train": "train.txt", "validation": "dev.txt", "test": "test.txt"}
 CLASSES = ["negative", "neutral", "positive"]
-NEUTRAL, JOIN = 2, ""  # a label; in place of a word, that the two trees before it are one
+NEUTRAL, JOIN = 2, ""  # the neutral label; the "word" that joins the two trees before it
 TOKEN = re.compile(r"\(([0-4]) |([^\s()]+)|(\))")
 Tree = tuple[list[str], list[tuple[int, int, int]]]
 
 
-def sst_splits(there: MembersByName) -> list[str]:
-    """Those whose trees lie there; none of any other folder or archive."""
-    found = [name for name, file in FILES.items() if file in there.paths]
-    return found if "train" in found and re.match(rb"\([0-4] [^\n]*\)", _head(there, FILES["train"])) else []
+def sst_splits(members: MembersByName) -> list[str]:
+    """List the splits whose trees are present; [] for another data set."""
+    present = [name for name, file in FILES.items() if file in members.paths]
+    return present if "train" in present and re.match(rb"\([0-4] [^\n]*\)", _head(members, FILES["train"])) else []
 
 
-def read_sst(there: MembersByName, split: str) -> ArraysOfDataset:
-    """Trees in postfix order, (N, longest): the numbers of words, -1 for a join, then zeros.
+def read_sst(members: MembersByName, split: str) -> DatasetArrays:
+    """Read trees in postfix order, (N, longest): the numbers of words, -1 for a join, then zeros.
 
     Raises:
-        InputError: no such split, or a line that is no binary tree.
+        InputError: there is no such split, or a line is not a binary tree.
     """
-    held = sst_splits(there)
-    name, files = there.split(split, held), [FILES[one] for one in held]
-    data = there.read(files)
-    trees = {one: _trees(data[FILES[one]], f"{FILES[one]} of {there.path}") for one in held}
-    known = vocabulary([[w for w in words if w] for one in held for words, _ in trees[one]], most=1 << 31)
+    present = sst_splits(members)
+    name, files = members.split(split, present), [FILES[one] for one in present]
+    data = members.read(files)
+    trees = {one: _trees(data[FILES[one]], f"{FILES[one]} of {members.path}") for one in present}
+    known = vocabulary([[w for w in words if w] for one in present for words, _ in trees[one]], most=1 << 31)
     number = {word: i for i, word in enumerate(known)} | {JOIN: -1}
-    told = [(i, tree) for i, tree in enumerate(trees[name]) if tree[1][-1][0] != NEUTRAL]
-    rows = [(i, words, node) for i, (words, nodes) in told for node in (nodes if name == "train" else nodes[-1:])]
-    out = np.zeros((len(rows), max((len(words) for _, (words, _) in told), default=1)), np.int32)
+    sentences = [(i, tree) for i, tree in enumerate(trees[name]) if tree[1][-1][0] != NEUTRAL]
+    rows = [(i, words, node) for i, (words, nodes) in sentences for node in (nodes if name == "train" else nodes[-1:])]
+    out = np.zeros((len(rows), max((len(words) for _, (words, _) in sentences), default=1)), np.int32)
     for row, (_, words, (_, start, stop)) in zip(out, rows, strict=True):
         row[: stop - start] = [number[word] for word in words[start:stop]]
     labels = np.array([1 + (node[0] > NEUTRAL) - (node[0] < NEUTRAL) for *_, node in rows], np.int64)
     phrases = f"{len(rows):,} phrases of " if name == "train" else ""
-    return ArraysOfDataset(
+    return DatasetArrays(
         inputs={"": Memory(out)},
         labels=labels,
-        sha256=there.sha256(files, data),
+        sha256=members.sha256(files, data),
         ids=np.array([f"{name} {i + 1}:{start}-{stop}" for i, _, (_, start, stop) in rows]),
         classes=CLASSES,
-        notes=[f"trees of words, {name}: {phrases}{len(told):,} sentences, without those that are neutral as a whole"],
+        notes=[
+            f"trees of words, {name}: {phrases}{len(sentences):,} sentences, without those that are neutral as a whole"
+        ],
         integral=True,
         words=known,
     )
 
 
 def parsed(line: str) -> Tree:
-    """Its words in postfix order, and the label, first and last place of every phrase; that of the sentence is last.
+    """Parse a tree to its words in postfix order, and the label, start and stop of every phrase, the sentence last.
 
     >>> parsed("(3 (2 It) (4 works))")
     (['It', 'works', ''], [(2, 0, 1), (4, 1, 2), (3, 0, 3)])
 
     Raises:
-        ValueError: no binary tree.
+        ValueError: the line is not a binary tree.
     """
     words: list[str] = []
     nodes: list[tuple[int, int, int]] = []
-    above: list[tuple[int, int, list[str]]] = [(0, 0, [])]  # label, first place, of what it is made
+    above: list[tuple[int, int, list[str]]] = [(0, 0, [])]  # open nodes: label, start, kinds of parts
     for label, word, closing in TOKEN.findall(line):
         if label:
             above.append((int(label), len(words), []))
@@ -208,22 +209,22 @@ def parsed(line: str) -> Tree:
 
 
 def _trees(data: bytes, where: str) -> list[Tree]:
-    found = []
+    trees = []
     for number, line in enumerate(data.splitlines(), 1):
         try:
             if line.strip():
-                found.append(parsed(line.decode()))
+                trees.append(parsed(line.decode()))
         except CalibError:
             raise
         except ValueError as error:
             problem = f"{where}: line {number} is no binary tree ({str(error)[:80]})"
             raise InputError(problem, "write it as (3 (2 It) (4 works)), or download it again") from None
-    return found
+    return trees
 
 
-def _head(there: MembersByName, name: str) -> bytes:
-    """Its first bytes; none of what cannot be read."""
-    if there.kind in ("zip", "folder"):
-        with contextlib.suppress(*DAMAGED), there.open(name) as file:
+def _head(members: MembersByName, name: str) -> bytes:
+    """Read the first bytes of a member; b"" if it cannot be read."""
+    if members.kind in ("zip", "folder"):
+        with contextlib.suppress(*DAMAGED), members.open(name) as file:
             return file.read(4096)
     return b""
