@@ -48,7 +48,7 @@ PERCENT = ("conf", "confidence", "percent", "%", "certainty", "sure")
 
 
 def way(contents: FileContents, no_probability: str) -> str:
-    """Return how the file can be read.
+    """Return a sentence that says which options would read the file.
 
     Args:
         no_probability: what to do where no array holds scores.
@@ -77,7 +77,7 @@ def way(contents: FileContents, no_probability: str) -> str:
 
 
 def is_numeric(array: Named) -> bool:
-    """Whether it holds numbers, or texts that are."""
+    """Return whether an array holds numbers, or texts that are numbers."""
     if array.dtype.kind not in "USO":
         return True
     cells = array.read(0, ROWS).reshape(-1).tolist() if array.shape[0] else []
@@ -89,15 +89,16 @@ def _is_column(array: Named) -> bool:
 
 
 def _cells(array: Named) -> list[str]:
-    """The first rows of a column, as texts; whole numbers without a point."""
+    """Return the first rows of a column as texts, whole numbers without a decimal point."""
     values: Array = array.read(0, ROWS).reshape(-1)
     texts = [str(cell).strip() for cell in values.tolist()]
     return [text.removesuffix(".0") for text in texts]
 
 
 def _label(cells: dict[str, list[str]], k: int) -> str:
-    """Return the column of labels, "" where none looks like it: one with a label's name, else one that holds names of
-    columns, else numbers of the k classes, else one of two outcomes, else the last of two whole numbers or names.
+    """Return the column that holds the labels, or "" where none looks like it. Candidates, in this order: a column with
+    a label's name, one that holds names of columns, one with numbers of the k classes, one of two outcomes, and the
+    last column of two whole numbers or names.
     """
     for known in (LABELS.names, LABELS.weak):
         if named := [name for name in cells if normal(name) in known]:
@@ -114,18 +115,18 @@ def _label(cells: dict[str, list[str]], k: int) -> str:
 
 
 def _classes(cells: dict[str, list[str]], k: int) -> str:
-    """Return the last column that holds numbers of k classes alone, "" where none does."""
+    """Return the last column that holds only numbers of the k classes, or ""."""
     numbers = {str(i) for i in range(k)}
     return next((name for name in reversed(cells) if set(cells[name]) <= numbers), "")
 
 
 def _fractions(values: Sequence[str] | set[str]) -> bool:
-    """Whether any of these is a number that is not whole."""
+    """Return whether any of the values is a number that is not whole."""
     return any(is_number(v) and float(v) != np.floor(float(v)) for v in values)
 
 
 def _are_shares(column: Sequence[str]) -> bool:
-    """Whether these are numbers in [0, 1], not all of them whole; `63.4%` is one."""
+    """Return whether the cells are numbers in [0, 1] that are not all whole; `63.4%` counts as 0.634."""
     bare = [cell.removesuffix("%") for cell in column]
     if not all(map(is_number, bare)):
         return False
@@ -134,7 +135,7 @@ def _are_shares(column: Sequence[str]) -> bool:
 
 
 def _are_percents(name: str, column: Sequence[str]) -> bool:
-    """Whether these are numbers in [0, 100] under a name that says that they are a confidence."""
+    """Return whether the cells are numbers in [0, 100] under a name that says that they are confidences."""
     if not (any(word in name.lower() for word in PERCENT) and all(map(is_number, column))):
         return False
     values = np.array([float(cell) for cell in column])
@@ -157,7 +158,7 @@ KINDS: tuple[Kind, ...] = ("logits", "probabilities", "log_probabilities")
 
 
 def kind_option(kind: str | None) -> Kind | None:
-    """The kind that `--kind` names; None: recognise it.
+    """Return the kind of scores that `--kind` names; None means that it is to be recognised.
 
     Raises:
         UsageError: no such kind.
@@ -171,7 +172,7 @@ def kind_option(kind: str | None) -> Kind | None:
 
 
 def pick_scores(contents: FileContents, wanted: str | None, where: str) -> str:
-    """Name of the array with the scores.
+    """Return the name of the array that holds the scores.
 
     Raises:
         InputError: none, more than one, or no array of the wanted name.
@@ -217,7 +218,9 @@ def refuse_verdicts(scores: str, labels: str, where: str, width: int) -> None:
 
 
 def candidates(contents: FileContents) -> list[str]:
-    """Names of the arrays that could be the scores; if there are none, columns named after a class: `p_malignant`."""
+    """Return the arrays that could be the scores; if there are none, the columns named after a class, such as
+    `p_malignant`.
+    """
     if contents.scores or contents.lacking:
         return [contents.scores] if contents.scores else []
     arrays = contents.arrays
@@ -229,13 +232,13 @@ def candidates(contents: FileContents) -> list[str]:
 
 
 def carried(name: str) -> str:
-    """The class that the name of a column of scores carries: `malignant` of `p_malignant`, `1` of `prob_1`; else ""."""
+    """Return the class in the name of a score column: `malignant` for `p_malignant`, `1` for `prob_1`, else ""."""
     found = OF_CLASS.match(name)
     return "" if found is None or normal(found[2]) in NO_CLASS else found[2]
 
 
 def pick_labels(contents: FileContents, wanted: str | None, scores: str, where: str) -> str | None:
-    """Name of the array with the labels, or None when there is none.
+    """Return the name of the array that holds the labels, or None when there is none.
 
     Raises:
         InputError: more than one, or no array of the wanted name.
@@ -253,7 +256,7 @@ def pick_labels(contents: FileContents, wanted: str | None, scores: str, where: 
 
 
 def named(contents: FileContents, name: str, option: str, where: str) -> str:
-    """`name` as it is spelled in the file.
+    """Return `name` as it is spelled in the file.
 
     Raises:
         InputError: the file has no such array.
@@ -269,7 +272,7 @@ def named(contents: FileContents, name: str, option: str, where: str) -> str:
 
 
 def column(contents: FileContents, name: str, option: str, where: str) -> Named:
-    """The array of that name; of `meta.subject`, the value `subject` of the JSON objects that a column `meta` holds.
+    """Return the array of that name. `meta.subject` is the value `subject` of the JSON objects in a column `meta`.
 
     Raises:
         InputError: there is none.
@@ -292,7 +295,7 @@ def _inner(text: Any, path: str, row: int, name: str, where: str) -> str:
 
 
 def declared_kind(contents: FileContents, name: str) -> str:
-    """The kind of scores that the name itself claims, or ''."""
+    """Return the kind of scores that the name itself claims, or ""."""
     if name in contents.kinds:
         return contents.kinds[name]
     key = normal(name)
@@ -302,7 +305,8 @@ def declared_kind(contents: FileContents, name: str) -> str:
 
 
 def describe(contents: FileContents, limit: int = 8) -> str:
-    """`logits (1000, 10) float32, labels (1000,) int64`: names and shapes, as a value may be a secret.
+    """Describe the arrays by name, shape and type: `logits (1000, 10) float32`. Values are left out, as they may be
+    secret.
 
     A text table without a number may have none of the names either: its first line is then no header.
     """
@@ -332,7 +336,7 @@ def _may_score(name: str, array: Named) -> bool:
 
 
 def _scalars(array: Named) -> bool:
-    """Whether a column may be scores: fractions, or text that is to be read as such."""
+    """Return whether a column may be scores: it holds fractions, or text that can be parsed."""
     return bool(array.shape) and array.dtype.kind in ONE_SCORE.dtypes
 
 
@@ -342,14 +346,14 @@ def _list(names: list[str]) -> str:
 
 
 def labelling(names: Iterable[str], last: Sequence[str] = ()) -> list[str]:
-    """Those that say that they hold the labels: of the words for them the likeliest that there are, or else `last`."""
+    """Return the names that stand for labels: the most common words first, then weaker ones, then those in `last`."""
     spelled = {name: normal(name) for name in names}
     found = ([name for name, key in spelled.items() if key in known] for known in (LABELS.names, LABELS.weak, last))
     return next(filter(None, found), [])
 
 
 def two_dimensional(raw: Named, name: str, where: str, labels: int | None, told: bool) -> Named:
-    """`raw` as (N, K) real numbers; (N,) becomes (N, 1).
+    """Convert `raw` to (N, K) real numbers; (N,) becomes (N, 1).
 
     Args:
         labels: how many labels there are, to recognise transposed scores.
@@ -395,7 +399,7 @@ def two_dimensional(raw: Named, name: str, where: str, labels: int | None, told:
 
 
 def as_scores(scores: Named, kind: Kind, clip: bool = False, ends: tuple[Ints, Array] | None = None) -> Scores:
-    """Logits or log-probabilities, read in blocks: (N, K) with K >= 2; `ends`: as in `ArrayScores`."""
+    """Return logits or log-probabilities (N, K), K >= 2, that are read in blocks. `ends` is as in `ArrayScores`."""
     n, k = scores.shape
     wide = scores.dtype.itemsize > 4 or (n * k <= SMALL and (k == 1 or kind != "logits"))
     dtype = np.dtype(np.float64 if wide else np.float32)
@@ -412,13 +416,13 @@ def as_scores(scores: Named, kind: Kind, clip: bool = False, ends: tuple[Ints, A
 
 
 def held(array: Named) -> Named:
-    """`array` in memory when it is small."""
+    """Return `array` in memory if it is small, else unchanged."""
     small = math.prod(array.shape) * array.dtype.itemsize <= HOLD
     return Memory(whole(array)) if small and not isinstance(array, Memory | DeviceScores) else array
 
 
 def _measured(block: Array, kind: Kind, dtype: np.dtype[Any], clip: bool) -> Array:
-    """Scores of a file as they are measured. Probabilities become logarithms, one column becomes two."""
+    """Convert a block of scores to what is measured: probabilities become logarithms, one column becomes two."""
     block = np.ascontiguousarray(block, dtype=dtype)
     with np.errstate(divide="ignore", invalid="ignore"):
         if block.shape[1] == 1:
@@ -430,7 +434,7 @@ def _measured(block: Array, kind: Kind, dtype: np.dtype[Any], clip: bool) -> Arr
 
 
 def _numbers_of(column: Array, name: str, where: str) -> Array:
-    """Return a column of text as (N,) float64.
+    """Convert a column of text to (N,) float64.
 
     Raises:
         InputError: it holds names of classes, or a cell that is not a number.
@@ -445,14 +449,14 @@ def _numbers_of(column: Array, name: str, where: str) -> Array:
 
 
 def _zeros_and_ones(column: Named) -> bool:
-    """Whether a column holds zeros and ones, both of them and nothing else, in enough rows to tell."""
+    """Return whether a column holds zeros and ones, both of them and nothing else, in enough rows to tell."""
     seen = [np.unique(block) for _, block in blocks(column) if ((block == 0) | (block == 1)).all()]
     rows = column.shape[0]
     return rows >= FEWEST and len(seen) == -(-rows // rows_of(column)) and len(np.unique(np.concatenate(seen))) == 2
 
 
 def _hard(raw: Named) -> bool:
-    """Whether integers are class numbers or one-hot rather than scores."""
+    """Return whether integers are class numbers or one-hot rows rather than scores."""
     head = raw.read(0, min(raw.shape[0], 1000))
     if len(raw.shape) == 1 or raw.shape[1] == 1:
         return True
@@ -460,7 +464,7 @@ def _hard(raw: Named) -> bool:
 
 
 def folded(contents: FileContents) -> str:
-    """What `calib logits` wrote of a calibrator that is in the model already."""
+    """Return the note of `calib logits` on a calibrator that is already part of the model, or ""."""
     array, said = contents.arrays.get(FOLDED), contents.metadata.get(FOLDED, "").strip('[]"')
     if array is not None and array.shape == (1,) and array.dtype.kind == "U":
         said = str(array.read(0, 1)[0])
@@ -476,7 +480,7 @@ Group = tuple[Sequence[str], Sequence[str], str]
 
 
 def grouped(contents: FileContents, wanted: str | None, where: str) -> FileContents:
-    """The table with its score columns as one array, where they can be told; else as it was.
+    """Join the score columns of a table into one array if they can be recognised; else return the table unchanged.
 
     Args:
         wanted: `--scores`: several columns by comma are the scores in this order.
@@ -500,7 +504,7 @@ def grouped(contents: FileContents, wanted: str | None, where: str) -> FileConte
 
 
 def _label_names(contents: FileContents, label: str) -> list[str]:
-    """The labels that are names, each once."""
+    """Return the distinct labels if they are names, else []."""
     if not label or contents.arrays[label].dtype.kind not in "USO":
         return []
     found = sorted({str(text).strip() for text in texts_of(whole(contents.arrays[label]))} - {""})
@@ -508,7 +512,7 @@ def _label_names(contents: FileContents, label: str) -> list[str]:
 
 
 def _by_labels(own: Sequence[str], labels: Sequence[str], contents: FileContents) -> Group | None:
-    """Columns named as the labels, alone or all with the same words before or behind.
+    """Find columns that are named after the labels, alone or all with the same words before or after the label.
 
     Where they have the names alone, no other column may hold numbers: a class that no label names would be lost.
     """
@@ -528,12 +532,12 @@ def _by_labels(own: Sequence[str], labels: Sequence[str], contents: FileContents
 
 
 def _numeric(contents: FileContents, columns: set[str]) -> bool:
-    """Whether any of these columns begins with a number."""
+    """Return whether the first cell of any of these columns is a number."""
     return any(is_number(str(contents.arrays[c].read(0, 1)[0])) for c in columns if contents.arrays[c].shape[0])
 
 
 def _numbered(own: Sequence[str]) -> Group | None:
-    """Columns numbered 0 .. K-1 or 1 .. K, with a word for scores beside the number, or with the numbers alone."""
+    """Find columns numbered 0 .. K-1, with a word for scores beside the number, or with nothing but numbers."""
     found: dict[tuple[str, str], dict[int, str]] = {}
     for column in own:
         if parts := NUMBERED.match(column):
@@ -548,7 +552,7 @@ def _numbered(own: Sequence[str]) -> Group | None:
 
 
 def _named(own: Sequence[str], labels: Sequence[str]) -> Group | None:
-    """Columns `p_benign, p_malignant` beside labels that are numbers."""
+    """Find columns such as `p_benign, p_malignant` beside labels that are numbers."""
     pairs = [(m[1].lower(), m[2], c) for c in own if carried(c) and (m := OF_CLASS.match(c))]
     if labels or len(pairs) < 2 or len({prefix for prefix, *_ in pairs}) > 1:
         return None
@@ -579,7 +583,7 @@ def _numbers(column: Array, name: str, where: str) -> Array:
 
 
 def _stripped(columns: Sequence[str]) -> list[str]:
-    """What the names do not have in common, at word boundaries: `cat`, `dog` of `cat_prob`, `dog_prob`."""
+    """Strip the words that all names share at either end: `cat_prob`, `dog_prob` give `cat`, `dog`."""
     words = [re.split(r"(?<=[_.\- ])|(?=[_.\- ])", column) for column in columns]
     while len({w[0] for w in words}) == 1 and min(map(len, words)) > 1:
         words = [w[1:] for w in words]

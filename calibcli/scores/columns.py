@@ -48,7 +48,7 @@ FEW = (
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Columns:
-    """Per-row numbers, each (N,).
+    """Numbers per row, each (N,), from which every metric is computed.
 
     Attributes:
         confidence: probability of the top class.  rest: 1 - confidence, with all its digits.
@@ -89,7 +89,7 @@ class Columns:
 
     @property
     def floor(self) -> float:
-        """What a confidence is at least: 1/k where it is the largest of k."""
+        """The smallest possible confidence: 1/k where it is the largest of k probabilities."""
         return 0.0 if self.top_only else 1 / self.k
 
     @cached_property
@@ -105,7 +105,7 @@ class Columns:
         return np.where(self.predicted == 1, self.confidence, self.rest)
 
     def take(self, rows: Array) -> Columns:
-        """The given rows (indices or mask); without class tables, which are sums over all rows."""
+        """Return the given rows (indices or mask), without class tables, which are sums over all rows."""
         picked: dict[str, Any] = {
             name: value[rows] if len(value) else value
             for name, value in vars(self).items()
@@ -124,7 +124,7 @@ def columns(
     progress: Progress | None = None,
     double: bool = False,
 ) -> Columns:
-    """The blocked pass: every per-row number and every class table in one reading of the scores.
+    """Compute every number per row and every class table in one pass over the scores, block by block.
 
     Args:
         predictions: what to measure.
@@ -162,7 +162,7 @@ def columns(
 
 
 class Taking(Protocol):
-    """Such as `Cells`."""
+    """Accepts the numbers of rows span by span, as `HistogramCells` does."""
 
     def add(self, out: Mapping[str, Floats], predicted: Ints, labels: Ints) -> None: ...
 
@@ -174,7 +174,9 @@ def into_cells(
     threads: int | None,
     progress: Progress | None,
 ) -> dict[ClassBins, ClassTable]:
-    """The blocked pass in double precision, whose rows go into `cells` however few they are; its class tables."""
+    """Run the blocked pass in double precision, put all rows into `cells` however few they are, and return its class
+    tables.
+    """
     return _read(_SpanWork(predictions, class_bins, True, None), cells, threads, progress)
 
 
@@ -199,7 +201,7 @@ def _read(
 
 
 def _in_order(work: _SpanWork, spans: Sequence[tuple[int, int]], threads: int | None) -> Iterable[_Part]:
-    """Parts in the order of the spans whatever the number of threads: totals are reproducible."""
+    """Yield the parts in the order of the spans, whatever the number of threads, so that totals are reproducible."""
     count = min(threads or os.cpu_count() or 1, len(spans))
     if count <= 1:
         yield from map(work, spans)
@@ -215,7 +217,7 @@ def _in_order(work: _SpanWork, spans: Sequence[tuple[int, int]], threads: int | 
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """What one span of rows gave."""
+    """The numbers of one span of rows."""
 
     out: Mapping[str, Floats]
     predicted: Ints
@@ -225,7 +227,7 @@ class _Part:
 
 @dataclass(frozen=True, eq=False)
 class _SpanWork:
-    """Works on one span of rows; its columns are written to `into`, or else kept in the part."""
+    """Computes one span of rows; the columns are written to `into` if given, and else returned with the part."""
 
     predictions: Predictions
     class_bins: Sequence[ClassBins]
@@ -245,7 +247,9 @@ class _SpanWork:
 
     @property
     def memory(self) -> tuple[Any, Buffer]:
-        """Of this thread, as new memory would take longer than what is done in it: scores to read, and for blocks."""
+        """Memory of this thread (for reading scores, and for blocks), because fresh memory takes longer than the
+        computation in it.
+        """
         if not hasattr(self.thread, "memory"):
             held, n, k = self.predictions.scores, self.predictions.n, self.predictions.k
             rows = 0 if isinstance(held, DeviceScores) else min(n, self.step)
@@ -255,7 +259,7 @@ class _SpanWork:
         return cast(tuple[Any, Buffer], self.thread.memory)
 
     def _scores(self, start: int, stop: int) -> Iterator[tuple[slice, Any]]:
-        """Rows of a span that are worked on together: where they lie in it, and their scores."""
+        """Yield the blocks of a span: their position in it, and their scores."""
         held, buffer = self.memory
         for at in range(start, stop, self.step):
             end = min(at + self.step, stop)
@@ -309,7 +313,7 @@ HELD = 1 << 27  # bytes of scores of parts that are in memory at once
 
 
 def rows_by(values: Array) -> dict[Any, Ints]:
-    """The rows of each value, ascending; the values in their order.
+    """Return the rows of each value in ascending order; the values are sorted.
 
     >>> rows_by(np.array(["b", "a", "b"]))
     {'a': array([1]), 'b': array([0, 2])}
@@ -321,7 +325,7 @@ def rows_by(values: Array) -> dict[Any, Ints]:
 
 
 def coded(values: Array) -> tuple[list[Any], Ints]:
-    """The values as they first come, and (N,) which of them each row has; in a tenth of the time of `np.unique`.
+    """Return the values in order of appearance, and the code (N,) of each row, in a tenth of the time of `np.unique`.
 
     >>> coded(np.array(["b", "a", "b"]))
     (['b', 'a'], array([0, 1, 0]))
@@ -336,7 +340,7 @@ def coded(values: Array) -> tuple[list[Any], Ints]:
 def columns_by(
     whole: Predictions, measured: Columns, parts: Sequence[Ints], threads: int | None = 1
 ) -> Iterator[Columns]:
-    """Columns of each part, without class tables: as precise as if it were all there is.
+    """Yield the columns of each part, without class tables, as precise as if the part were the whole data set.
 
     Args:
         whole, measured: all rows, and their columns. Where these are in single precision, parts of few scores are
@@ -370,7 +374,7 @@ class Gathered:
         self.most = HELD // (whole.k * whole.scores.dtype.itemsize)
 
     def take(self, i: int) -> Predictions:
-        """Those of a part, to be used before others are asked for: their scores come to lie in the same memory."""
+        """Return the predictions of part `i`. Use them before asking for the next, which may overwrite their scores."""
         if i not in self.ready:
             self._read(i)
         return self.ready[i]
@@ -394,11 +398,13 @@ class Gathered:
 
     @cached_property
     def memory(self) -> Array:
-        """Written to by each reading: what was worked out from a part may keep it longer than it is needed."""
+        """Memory that each reading overwrites: what was computed from a part may keep it alive longer than it is
+        needed.
+        """
         rows = min(self.most, sum(len(part) for part in self.parts))
         return np.empty((rows, self.whole.k), self.whole.scores.dtype)
 
 
 def _fit(parts: Sequence[Ints], most: int) -> int:
-    """How many of the first parts have no more than `most` rows together; at least one."""
+    """Return how many of the first parts have no more than `most` rows together, at least one."""
     return max(1, int(np.searchsorted(np.cumsum([len(rows) for rows in parts]), most, side="right")))

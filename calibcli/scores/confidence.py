@@ -31,7 +31,9 @@ AS_IS = Reading()
 
 @dataclass(frozen=True)
 class ConfidenceNames:
-    """Names of the columns: of the confidence, and of the verdict, or of prediction and label whose equality it is."""
+    """Names of the columns that hold the confidence and the verdict, or the prediction and the label whose equality is
+    the verdict.
+    """
 
     confidence: str
     correct: str = ""
@@ -40,7 +42,8 @@ class ConfidenceNames:
 
 
 def columns(contents: FileContents, reading: Reading = AS_IS, where: str = "") -> ConfidenceNames | None:
-    """The columns of a file without scores of classes, as asked for or by their names; None where they are not there.
+    """Return the columns of a file that holds confidences alone, by option or by name; None if the file has no such
+    columns.
 
     Raises:
         InputError: a column that was asked for is not there.
@@ -73,7 +76,7 @@ def columns(contents: FileContents, reading: Reading = AS_IS, where: str = "") -
 def predictions(
     contents: Sequence[FileContents], sources: Sequence[Source], reading: Reading, named: ConfidenceNames
 ) -> Predictions:
-    """(confidence, correct) of every row as predictions of two classes, `wrong` and `right`, with `top_only`.
+    """Return (confidence, correct) of every row as predictions of two classes, `wrong` and `right`, with `top_only`.
 
     Rows without a confidence are left out, counted, and told with their accuracy.
 
@@ -143,7 +146,7 @@ def predictions(
 
 
 def _right(named: ConfidenceNames, column: Callable[[str], Array], n: int, where: str, notes: list[str]) -> Ints:
-    """1 where the prediction was right; 0 throughout where nothing says so."""
+    """Return 1 where the prediction was right, and 0 in every row if the file does not say."""
     if named.correct:
         y = _verdicts(column(named.correct), named.correct, where)
     elif not named.label:
@@ -163,7 +166,7 @@ def _right(named: ConfidenceNames, column: Callable[[str], Array], n: int, where
 
 
 def _shares(values: Array, name: str, where: str, scale: str | None, notes: list[str]) -> Floats:
-    """Confidences in [0, 1], NaN where there is none."""
+    """Return confidences in [0, 1], NaN where a row has none."""
     most = None if scale is None else SCALES[scale]
     if values.dtype.kind in "USO":
         cells = [str(cell).strip() for cell in values.tolist()]
@@ -212,7 +215,7 @@ def _number(cell: str, row: int, name: str, where: str) -> float:
 
 
 def _verdicts(values: Array, name: str, where: str) -> Ints:
-    """1 where the prediction was right."""
+    """Return 1 where the prediction was right, else 0."""
     codes: Ints
     table = {**dict.fromkeys(RIGHT, 1), **dict.fromkeys(WRONG, 0)}
     if values.ndim != 1:
@@ -234,6 +237,6 @@ def _verdicts(values: Array, name: str, where: str) -> Ints:
 
 
 def _same_form(values: Array) -> list[str]:
-    """Class names or numbers as text that can be compared: 1, 1.0 and '1' are the same."""
+    """Return class names or numbers as comparable texts: 1, 1.0 and '1' become the same."""
     cells = map(str.strip, map(str, (texts_of(values) if values.dtype.kind in "USO" else values).tolist()))
     return [f"{real(cell):.15g}" if is_number(cell) else cell for cell in cells]

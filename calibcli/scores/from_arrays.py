@@ -39,7 +39,7 @@ def read(path: Paths, *, progress: Progress | None = None, **how: Any) -> dict[s
 def split(
     contents: Sequence[FileContents], sources: Sequence[Source], reading: Reading, progress: Progress | None = None
 ) -> dict[str, Predictions]:
-    """One binary data set per label, by its name.
+    """Return one binary data set per label, by its name.
 
     Raises:
         InputError: scores and targets differ in shape, or targets are not 0 and 1.
@@ -101,13 +101,13 @@ OF_FILES = (
 
 
 class _Arrays:
-    """Stands where a file would; has no digest, which would take longer than what is measured."""
+    """Stands in for a file. It has no digest, which would take longer than the measurement."""
 
     name = stem = path = "arrays"
 
 
 class How(TypedDict, total=False):
-    """What may be said of recorded outputs, as keywords: the fields of `Reading`.
+    """Options of reading as keywords: the fields of `Reading`.
 
     Of a file, `weights`, `ids` and `group` are names in it and `by` is a list of names; of arrays they are arrays (N,),
     and `by` is a mapping of them: `by={"site": sites}`.
@@ -163,12 +163,13 @@ def of_arrays(scores: npt.ArrayLike, /, labels: npt.ArrayLike | None, **how: Unp
 
 
 def checked(scores: npt.ArrayLike, labels: npt.ArrayLike | None, how: How) -> Predictions:
-    """As `of_arrays`, for a call during which the arrays do not change."""
+    """Check arrays as `of_arrays` does, for a call during which the arrays do not change."""
     return predictions(*_found(scores, labels, how))
 
 
 def of_labels(scores: npt.ArrayLike, /, labels: npt.ArrayLike, **how: Unpack[How]) -> dict[str, Predictions]:
-    """As `of_arrays` of several labels in one row, (N, L) with targets (N, L) of 0 and 1: each by its name.
+    """Check (N, L) scores with (N, L) targets of 0 and 1 as `of_arrays` does, and return one data set per label, by
+    name.
 
     Raises:
         InputError: also columns of two data frames in different orders.
@@ -183,7 +184,7 @@ def of_labels(scores: npt.ArrayLike, /, labels: npt.ArrayLike, **how: Unpack[How
 def _found(
     scores: npt.ArrayLike, labels: npt.ArrayLike | None, how: Mapping[str, Any]
 ) -> tuple[list[FileContents], list[Source], Reading]:
-    """Scores and labels as what a file holds, and how to read it."""
+    """Return scores and labels in the form in which a file would hold them, and the options."""
     check_keywords(how, [key for key in How.__annotations__ if key not in OF_FILES], "from_arrays")
     arrays: dict[str, Any] = {"scores": on_device(scores) or plain(scores, "scores")}
     if labels is not None:
@@ -194,7 +195,7 @@ def _found(
 
 
 def _frame_classes(frame: Any, arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """Columns of a data frame as the classes in order, where they have the names that the labels have.
+    """Return the columns of a data frame as the classes in order, if the labels are among their names.
 
     Raises:
         InputError: one of the columns holds the labels.
@@ -221,7 +222,7 @@ def of_confidence(
     group: npt.ArrayLike | None = None,
     by: Mapping[str, npt.ArrayLike] | None = None,
 ) -> Predictions:
-    """Predictions of which no more is known than how sure each was and whether it was right.
+    """Check confidences and verdicts, where these two numbers per row are all that is known of the predictions.
 
     What is defined on (confidence, correct) can be measured: accuracy, ECE and its relatives, gates, slices, paired
     comparisons, and the scalers platt, beta, isotonic and histogram. What needs the scores of every class is refused.
@@ -249,7 +250,7 @@ def of_confidence(
 def _contents(
     arrays: dict[str, Any], options: dict[str, Any], scores: str = "", labels: Sequence[str] = ()
 ) -> tuple[list[FileContents], list[Source], Reading]:
-    """Arrays, and those among the options, as a file would hold them."""
+    """Return arrays, also those among the options, in the form in which a file would hold them."""
     extra = {key: plain(options[key], key) for key in ("weights", "ids", "group") if options.get(key) is not None}
     by = options.pop("by", None)
     by = {} if by is None else dict(by) if hasattr(by, "columns") and hasattr(by, "keys") else by  # a data frame
@@ -270,7 +271,7 @@ def _contents(
 
 
 def plain(values: Any, name: str) -> npt.NDArray[Any]:
-    """Values as an array.
+    """Convert values to a NumPy array.
 
     Raises:
         InputError: a path, masked or complex values, rows of different lengths, or scores that are not numbers.
@@ -298,7 +299,7 @@ def plain(values: Any, name: str) -> npt.NDArray[Any]:
 
 
 def _absent_numbers(values: Any) -> bool:
-    """Whether these are numbers of a type of pandas in which they may be absent."""
+    """Return whether these are numbers of a pandas type that allows missing values."""
     types = getattr(values, "dtypes", None)
     kinds = [getattr(one, "kind", "O") for one in ([] if types is None else types if values.ndim > 1 else [types])]
     return bool(kinds) and set(kinds) <= set("fiub")

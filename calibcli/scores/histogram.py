@@ -35,7 +35,7 @@ SKEW = 1e3  # the most that one of two rows stands for more than the other, as a
 
 @dataclass(frozen=True)
 class ClassBins:
-    """How class probabilities are binned; see `bin_index` for `edges`. Only p > `threshold` count."""
+    """How class probabilities are binned; see `bin_index` for `edges`. Only p > `threshold` counts."""
 
     bins: int = 15
     edges: Edges = "right"
@@ -55,12 +55,14 @@ class ClassTable:
 
 
 def least(how: ClassBins) -> float:
-    """Probabilities below are in the first bin, or count for nothing."""
+    """Return the probability below which all are in the first bin, or count for nothing."""
     return 1 / how.bins if how.threshold <= 0 else min(how.threshold, 1 / how.bins)
 
 
 class ClassSums:
-    """Class table of one span: sparse, as at most M of a row's probabilities lie beyond the first of M bins."""
+    """Sums the class table of one span; it is sparse, as at most M probabilities of a row lie beyond the first of M
+    bins.
+    """
 
     def __init__(self, how: ClassBins, k: int, precision: float) -> None:
         self.how, self.k, self.precision = how, k, precision
@@ -70,7 +72,7 @@ class ClassSums:
         self.missed: list[tuple[Ints, Floats, Floats | None]] = []
 
     def add(self, block: SoftmaxBlock, weights: Floats | None) -> None:
-        """What the block lists, and its labels that are not the top class."""
+        """Add the probabilities that a block lists, and its labels that are not the top class."""
         for row, col, p in block.found:
             self.found.append((col, p, None if weights is None else weights[row]))
         miss = block.miss
@@ -78,8 +80,8 @@ class ClassSums:
         self.mass += block.mass
 
     def total(self, top: Ints, confidence: Floats, hit: Array, weights: Floats | None) -> Floats:
-        """(3, K, bins) sums of weights, probabilities and hits. Without a threshold the first bin holds what the others
-        leave.
+        """Return (3, K, bins) sums of weights, probabilities and hits. Without a threshold, the first bin gets the
+        remainder of the totals.
 
         Args:
             top, confidence, hit, weights: (n,) of the span; the top class, its probability, whether it is the label.
@@ -99,7 +101,7 @@ class ClassSums:
         return np.stack([count, sum_p, sum_y])
 
     def _flat(self, col: Ints, p: Floats) -> Ints:
-        """Cell of each probability; those that count for nothing are in one beyond the last."""
+        """Return the cell of each probability; those that do not count are in one beyond the last."""
         flat = col * self.width
         flat += bin_index(p, self.how.bins, self.how.edges, self.precision)
         if self.how.threshold > 0:
@@ -120,12 +122,12 @@ def _joined(parts: list[tuple[Ints, Floats, Floats | None]]) -> tuple[Ints, Floa
 
 
 def interval(confidence: Floats) -> Ints:
-    """(n,) in [0, CELLS): the interval of confidence that a row lies in."""
+    """Return (n,) in [0, CELLS): the interval of confidence that each row lies in."""
     return bin_index(confidence, CELLS)
 
 
 def place(confidence: Floats, rest: Floats) -> Ints:
-    """(n,) in [0, PLACES): which interval of confidence a row lies in, or on which edge, and which part of an octave.
+    """Return (n,) in [0, PLACES): the interval or edge of confidence that each row lies in, and its part of an octave.
 
     Both rise with the confidence, so that their sum tells them apart.
     """
@@ -143,13 +145,13 @@ where its interval begins.
 
 
 def places(k: int) -> int:
-    """Cells of k classes: of two, the event is told by the label and the prediction."""
+    """Return the number of cells for k classes. Of two, the label and the prediction together tell the event."""
     return PLACES * (4 if k == 2 else 2)
 
 
 @cache
 def _starts() -> Ints:
-    """(CELLS,) first place of each interval of confidence: those of its octaves follow."""
+    """Return (CELLS,) the first place of each interval of confidence; the places of its octaves follow."""
     rest = 1 - np.arange(CELLS) / CELLS
     octave = np.floor(-STEPS * np.log2(rest)).astype(np.int64) - STEPS * FIRST
     found: Ints = np.arange(CELLS) + np.maximum(octave, 0)
@@ -157,7 +159,7 @@ def _starts() -> Ints:
 
 
 class HistogramCells:
-    """Counts, sums and sums of squares per cell, filled span by span; those of parts of the rows can be added.
+    """Sums counts, values and squares per cell, span by span; the cells of parts of the rows can be added.
 
     Attributes:
         predicted: (3, K) rows predicted as each class, how many of them are right, and their summed confidence.
@@ -172,11 +174,11 @@ class HistogramCells:
 
     @property
     def size(self) -> int:
-        """Cells that there are."""
+        """Number of cells, empty ones included."""
         return places(self.k)
 
     def add(self, out: Mapping[str, Floats], predicted: Ints, labels: Ints) -> None:
-        """Rows of one span."""
+        """Add the rows of one span."""
         hit = predicted == labels
         side = 2 * labels + predicted if self.k == 2 else hit.astype(np.int64)
         for i, values in enumerate((None, hit, out["confidence"])):
@@ -188,7 +190,7 @@ class HistogramCells:
             self._fold()
 
     def merge(self, other: HistogramCells) -> None:
-        """Add the rows of others, which are left as they are."""
+        """Add the rows of `other`, which is left unchanged."""
         self.predicted += other.predicted
         self._waiting += other._waiting
         self._held += other._held
@@ -198,7 +200,7 @@ class HistogramCells:
             self._fold()
 
     def _fold(self) -> tuple[Floats, Floats]:
-        """Bring in the rows, and the cells of others, that wait."""
+        """Add the waiting rows and the waiting cells to the dense sums."""
         count, sums = self._dense or (np.zeros(self.size), np.zeros((2, len(NAMES), self.size)))
         for used, more, values in self._held:
             count[used] += more
@@ -214,17 +216,19 @@ class HistogramCells:
         return self._dense
 
     def arrays(self) -> Held:
-        """The occupied cells with their sums."""
+        """Return the occupied cells with their sums."""
         if len(self._held) == 1 and self._dense is None and not self._waiting:
             return self._held[0]
         return _occupied(*self._fold())
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the cells that are empty."""
+        """Pickle the occupied cells alone."""
         return {**vars(self), "_held": [self.arrays()], "_waiting": [], "_dense": None}
 
     def columns(self) -> dict[str, Any]:
-        """One or two rows per occupied cell, weights their counts: the fields of `Columns` without class tables."""
+        """Return one or two rows per occupied cell, weighted by their counts, as the fields of `Columns` without class
+        tables.
+        """
         used, count, (sums, squares) = self.arrays()
         means, squares = sums / count, squares / count
         with np.errstate(invalid="ignore"):  # inf - inf where the NLL is infinite
@@ -268,8 +272,9 @@ def _occupied(count: Floats, sums: Floats) -> Held:
 
 
 def _tilt(lower: Floats, rest: Floats, spread: Floats) -> Floats:
-    """How far the upper of two rows stands from the mean, in standard deviations, the lower at the inverse: one, or as
-    far as the cell, whose interval begins at `lower`, reaches, so that both lie in it.
+    """Return how far above the mean the upper of two rows stands, in standard deviations; the lower stands at the
+    inverse below it. This is 1, or as far as the cell reaches (its interval begins at `lower`), so that both rows lie
+    within the cell.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         octave = np.floor(-STEPS * np.log2(rest))

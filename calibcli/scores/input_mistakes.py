@@ -40,13 +40,13 @@ DIFFER = 20  # neighbours that differ, at least, before the agreement of rows of
 
 @dataclass
 class Spot:
-    """Rows of one sort: how many, and the first, or -1."""
+    """Counts rows of one kind, and keeps the index of the first, or -1."""
 
     count: int = 0
     first: int = -1
 
     def add(self, rows: Ints, row: Callable[[int], int]) -> None:
-        """Further ones, by their place in a block; `row` gives that in the file."""
+        """Add further rows by their position in a block; `row` maps that to the index in the file."""
         if len(rows) and self.first < 0:
             self.first = row(int(rows[0]))
         self.count += len(rows)
@@ -54,7 +54,7 @@ class Spot:
 
 @dataclass(frozen=True, eq=False)
 class ScoreBlock:
-    """Rows that are looked at together; those with NaN or infinite scores are left out.
+    """Rows that are checked together; those with NaN or infinite scores are left out.
 
     Attributes:
         rows: their scores.  low, high: range of the finite ones.
@@ -76,7 +76,7 @@ class ScoreBlock:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What verdicts depend on, once all rows were seen.
+    """What the verdicts depend on, once all rows have been seen.
 
     Attributes:
         scan: of all rows.  kind: what the scores are.  classes: their names, if known.
@@ -93,16 +93,16 @@ class Outcome:
 
 
 class Mistake:
-    """Something that may be wrong with the rows."""
+    """A check for one mistake: it sees all rows block by block, and gives its verdict at the end."""
 
     def begin(self, head: Array, n: int) -> None:
-        """Before all rows: the first of `n`, as they are in the file."""
+        """Prepare for `n` rows; `head` has the first of them as they are in the file."""
 
     def see(self, block: ScoreBlock) -> None:
-        """Look at a block of rows."""
+        """Check a block of rows."""
 
     def verdict(self, outcome: Outcome) -> list[str]:
-        """Notes for the user.
+        """Return notes for the user.
 
         Raises:
             InputError: the rows cannot be measured.
@@ -112,7 +112,7 @@ class Mistake:
 
 @dataclass
 class Nonfinite:
-    """Rows with NaN, with +inf (or nothing but -inf), and with -inf beside finite scores (`masked`).
+    """Counts rows with NaN, with +inf (or nothing but -inf), and with -inf beside finite scores (`masked`).
 
     Attributes:
         n: of all rows.  collect: whether to keep the indices of those with NaN or infinite scores, in `bad`.
@@ -129,11 +129,11 @@ class Nonfinite:
 
     @property
     def count(self) -> int:
-        """Rows that cannot be used."""
+        """Number of rows that cannot be used."""
         return self.nan.count + self.infinite.count
 
     def usable(self, block: Array, start: int) -> Array:
-        """Mask of the rows that can be used; counts the others."""
+        """Return a mask of the rows that can be used, and count the others."""
         nan = np.isnan(block).any(axis=1)
         below = block == -np.inf
         endless = ~nan & ((block == np.inf).any(axis=1) | below.all(axis=1))
@@ -146,7 +146,7 @@ class Nonfinite:
         return np.asarray(~(nan | endless))
 
     def guess(self, k: int) -> dict[str, float]:
-        """Return what a guess scores on the rows that can be used, of k classes of which those at -inf are no choice.
+        """Return what guessing scores on the usable rows, where classes at -inf are not among the k choices.
 
         The NLL is the mean of ln K_i in nats, the accuracy that of 1 / K_i, for K_i finite scores in row i.
         """
@@ -156,7 +156,8 @@ class Nonfinite:
         return {"guess_nll": nll, "guess_accuracy": sum(count / offered for offered, count in rows.items()) / usable}
 
     def refuse(self, masks: bool, half: bool) -> None:
-        """Where `masks`, -inf is probability 0; `half`: the scores are in half precision.
+        """Refuse rows that cannot be used. If `masks`, -inf is probability 0; if `half`, the scores are in half
+        precision.
 
         Raises:
             InputError: there are rows that cannot be used.
@@ -174,7 +175,7 @@ class Nonfinite:
 
 
 class OneColumn(Mistake):
-    """One score per row, of which class is a matter of convention."""
+    """One score per row: which class it belongs to is a convention, and a note says which was assumed."""
 
     def verdict(self, outcome: Outcome) -> list[str]:
         if outcome.scan.k > 1:
@@ -184,7 +185,7 @@ class OneColumn(Mistake):
 
 
 class UnnormalisedRows(Mistake):
-    """Rows of probabilities that have another sum than one, which is then divided out."""
+    """Rows of probabilities that do not sum to one; each is then divided by its sum."""
 
     def verdict(self, outcome: Outcome) -> list[str]:
         scan, probabilities = outcome.scan, outcome.kind == "probabilities"
@@ -197,7 +198,7 @@ class UnnormalisedRows(Mistake):
 
 @dataclass
 class SoftmaxTwice(Mistake):
-    """Every probability lies where softmax of probabilities puts it.
+    """Every probability lies where softmax would put it if it were applied to probabilities.
 
     Attributes:
         low, high: smallest and largest score.  spread: largest range of scores within a block.
@@ -237,7 +238,7 @@ class HalfPrecision(Mistake):
 
 
 class Masked(Mistake):
-    """Classes that -inf leaves out."""
+    """Classes that are excluded by -inf."""
 
     def verdict(self, outcome: Outcome) -> list[str]:
         count = outcome.scan.nonfinite.masked.count
@@ -280,7 +281,7 @@ class Same(Mistake):
 
 @dataclass
 class TiedScores(Mistake):
-    """Rows with several largest scores: which accuracy they have is a matter of the rule, here the first.
+    """Rows with several largest scores: their accuracy depends on the rule for ties, here the first class.
 
     Attributes:
         tied: such rows.  tied_right: those where the label's is among them.
@@ -304,7 +305,7 @@ class TiedScores(Mistake):
         self.right += int((right & ~several).sum())
 
     def verdict(self, outcome: Outcome) -> list[str]:
-        """Notes on ties, and on labels that all are the predicted class."""
+        """Return notes on ties, and on labels that all equal the predicted class."""
         ties, n, order = self, outcome.scan.finite, outcome.scan[Order]
         if outcome.scan.k == 1 and order.margins:
             ties, n = order.one_column(outcome.kind)
@@ -323,13 +324,13 @@ class TiedScores(Mistake):
 
 @lru_cache(maxsize=4)
 def marked(k: int) -> tuple[int, ...]:
-    """Classes whose scores mark a row."""
+    """Return the classes whose scores identify a row."""
     return tuple(sorted(set(np.linspace(0, k - 1, MARKS).astype(np.int64).tolist())))
 
 
 @dataclass
 class Repeated(Mistake):
-    """Rows that repeat an earlier one (scores and label); rows that are certain or constant do not count.
+    """Rows that repeat an earlier one (scores and label); rows that are certain or constant are not counted.
 
     Attributes:
         marks: of scores and label.  of_scores: of the scores alone.  of_near: of the scores rounded to about 4 digits.
@@ -371,7 +372,8 @@ class Repeated(Mistake):
 
     @property
     def by_chance(self) -> bool:
-        """Whether rows of the same scores have labels of their own, as other samples of a model of few values do.
+        """Whether rows of equal scores have independent labels, as different samples do under a model with few distinct
+        scores.
 
         Copies of a sample are right or wrong together. Two other samples of which a share e is wrong differ in that
         with a probability of about 2 e (1 - e): half of that is enough here.
@@ -431,7 +433,8 @@ class Repeated(Mistake):
 
 @dataclass
 class Order(Mistake):
-    """Predicted class and label of a subset of the rows (every one when there are few): is the order the same?
+    """Checks whether scores and labels have the classes in the same order, on a subset of the rows (all when there are
+    few).
 
     Attributes:
         margins: of two classes, score of the second less that of the first (one column: that alone).
@@ -453,7 +456,7 @@ class Order(Mistake):
             self.margins.append(np.asarray(last - (first if k == 2 else 0), np.float64))
 
     def one_column(self, kind: Kind) -> tuple[TiedScores, int]:
-        """TiedScores of one column, and the rows looked at."""
+        """Return the ties of a single column, and the number of rows checked."""
         score, label = np.concatenate(self.margins), np.concatenate(self.labels)
         half = {"logits": 0.0, "log_probabilities": math.log(0.5)}.get(kind, 0.5)
         tied = int((score == half).sum())
@@ -461,7 +464,9 @@ class Order(Mistake):
         return TiedScores(tied, tied, right), len(score)
 
     def verdict(self, outcome: Outcome) -> list[str]:
-        """A note when the order was confirmed by `--classes`, else an error, when `class_order` finds one."""
+        """Return a note if `class_order` finds another order and `--classes` confirmed this one; without that, it is an
+        error.
+        """
         k, classes = max(outcome.scan.k, 2), outcome.classes
         if not self.predicted:
             return []
@@ -488,7 +493,7 @@ class Order(Mistake):
         )
 
     def backwards(self, names: Sequence[str]) -> list[str]:
-        """A note where two classes make sense the other way round: AUC < 1/2 beyond chance."""
+        """Return a note if two classes make sense the other way round: AUC < 1/2 beyond chance."""
         auc, z = ranked(np.concatenate(self.margins), np.concatenate(self.labels))
         if not -z >= BACKWARDS_Z:
             return []
@@ -506,7 +511,9 @@ MISTAKES: tuple[type[Mistake], ...] = (
 
 
 def ranked(score: Floats, label: Array) -> tuple[float, float]:
-    """AUC of two classes, and by how many standard errors it is above 1/2 (Mann & Whitney 1947); NaN for one class."""
+    """Return the AUC of two classes, and by how many standard errors it exceeds 1/2 (Mann & Whitney 1947); NaN for one
+    class.
+    """
     n, ones = len(label), int(label.sum())
     if ones in (0, n):
         return math.nan, math.nan
@@ -518,7 +525,7 @@ def ranked(score: Floats, label: Array) -> tuple[float, float]:
 
 
 def class_order(predicted: Ints, labels: Ints, k: int) -> tuple[dict[int, int], float, float] | None:
-    """A renaming of the classes, found on the even rows, that raises accuracy on the odd rows at p < 1e-6.
+    """Find, on the even rows, a renaming of the classes that raises accuracy on the odd rows at p < 1e-6.
 
     Args:
         predicted, labels: (N,) int64 in [0, k).
@@ -558,7 +565,7 @@ def class_order(predicted: Ints, labels: Ints, k: int) -> tuple[dict[int, int], 
 
 
 def matched(rows: list[int], columns: list[int], k: int) -> Ints:
-    """Match every class with a label of its own, (k,) int64, the pairs (row, column) that come first before the others.
+    """Give every class a label of its own, (k,) int64; earlier pairs (row, column) take precedence.
 
     A class that no pair gives a label keeps its own where that is free, and else takes the least label that is free.
     """
@@ -579,7 +586,7 @@ def matched(rows: list[int], columns: list[int], k: int) -> Ints:
 
 
 def _sound_cycles(image: Ints, mutual: set[tuple[int, int]]) -> dict[int, int]:
-    """Cycles of classes that move, where most of the moves are among the `mutual` pairs."""
+    """Return the cycles of renamed classes in which most of the moves are among the `mutual` pairs."""
     moved: dict[int, int] = {}
     seen: set[int] = set()
     for first in sorted(r for r, c in mutual if r != c):  # a cycle without such a pair does not count
@@ -608,7 +615,7 @@ def rounded(column: Array) -> npt.NDArray[np.float32]:
 
 
 def mix(columns: Sequence[Array] | Array) -> Hashes:
-    """(n,) a number for each row of some columns (n,), to float32: the same for the same row."""
+    """Return one number (n,) for each row of some columns (n,), cast to float32; equal rows get equal numbers."""
     mixed, part = np.zeros((2, len(columns[0])), np.uint64)
     for column, odd in zip(columns, multipliers(len(columns)), strict=True):
         part[:] = (column.astype(np.float32, copy=False) + np.float32(0)).view(np.uint32)  # -0 is 0
@@ -627,7 +634,7 @@ OVERLAP = 0.01
 
 
 def row_hashes(predictions: Predictions) -> Hashes:
-    """(N,) fingerprints of the score rows, in one streaming pass: equal rows have equal fingerprints.
+    """Return (N,) fingerprints of the score rows, in one streaming pass: equal rows have equal fingerprints.
 
     A multilinear hash of the bits of the scores as float32 (modulo 2^64, odd multipliers), so that float64 and
     float32 copies of a row agree. Unequal rows collide with a probability of about 1e-19 a pair.
@@ -640,7 +647,9 @@ def row_hashes(predictions: Predictions) -> Hashes:
 
 
 def _telling(predictions: Predictions) -> npt.NDArray[np.bool_]:
-    """(N,) mask of the rows that are neither certain (one class has all probability) nor the same for every class."""
+    """Return an (N,) mask of the rows that are neither certain (one class has all probability) nor constant over the
+    classes.
+    """
     out = np.empty(predictions.n, bool)
     for start, block in predictions.blocks():
         second = np.partition(block, block.shape[1] - 2, axis=1)[:, -2]
@@ -649,8 +658,8 @@ def _telling(predictions: Predictions) -> npt.NDArray[np.bool_]:
 
 
 def refuse_overlap(fit: Predictions, test: Predictions, way_out: str = "leave --test out and use --folds 5") -> str:
-    """A note when few rows of `test` are also in `fit`, "" when none are, or no more than by chance; `way_out` is what
-    else the error advises.
+    """Return a note if few rows of `test` are also in `fit`, or "" if there are no more than by chance; `way_out` is
+    what else the error advises.
 
     By chance a row of `test` has a twin in `fit` as often as a row of `fit` has one among the others of `fit`: of
     samples from one population, the share of twins among n - 1 others estimates that among n. Twins come in pairs,

@@ -32,7 +32,7 @@ UNREADABLE = (
 
 
 def program(names: Collection[str]) -> str:
-    """The program of torch that a zip archive of files of these names is: TorchScript, torch.export, or ""."""
+    """Return which program of torch a zip archive with these members is: TorchScript, torch.export, or ""."""
     tails = {name.partition("/")[2] for name in names} | set(names)
     if "constants.pkl" in tails or any(tail.startswith("code/") for tail in tails):
         return "TorchScript"
@@ -41,7 +41,8 @@ def program(names: Collection[str]) -> str:
 
 
 def note_checksums(source: Source) -> int:
-    """Note what `source.sha256()` is to check, which torch does not; the bytes that the file takes when unpacked.
+    """Note the checksums that `source.sha256()` is to compare, as torch does not; return the size of the file when
+    unpacked.
 
     Raises:
         InputError: damaged, or two members have one name.
@@ -58,7 +59,7 @@ def note_checksums(source: Source) -> int:
 
 
 def named(source: Source) -> set[str]:
-    """What the pickle in a .pt file names, after a look at how much work it asks for.
+    """Return the globals that the pickle in a .pt file names, after checking how much work it asks for.
 
     Raises:
         InputError: too much, or the file is damaged.
@@ -95,7 +96,7 @@ WEIGHTS = (".weight", ".bias", ".running_mean")
 
 @dataclass(frozen=True)
 class Foreign:
-    """What a file is, which commands take it, and what it says about itself."""
+    """What a file is if not recorded outputs, which commands take it, and what it says about itself."""
 
     what: str
     commands: str
@@ -107,15 +108,17 @@ PARTIAL = Foreign("a state of calib metrics --partial", "merge")
 
 
 def refuse(found: Foreign | None, source: Source) -> None:
-    """Raises:
-    InputError: the file is something else than recorded outputs.
+    """Refuse a file that was recognised as something else than recorded outputs.
+
+    Raises:
+        InputError: the file is something else than recorded outputs.
     """
     if found is not None:
         raise InputError(f"{source.name} is {found.what}, not recorded outputs", f"it goes to: {found.commands}")
 
 
 def before_reading(source: Source) -> Foreign | None:
-    """What the bytes tell without a reader: results of calib, programs of PyTorch, configuration."""
+    """Recognise results of calib, programs of PyTorch and configurations by their bytes, without a reader."""
     head = source.pread(min(source.size, 512), 0)
     pickled = pickles.is_pickle(head)
     if head.lstrip()[:1] == b"{" and source.size <= RESULT:
@@ -141,7 +144,7 @@ def before_reading(source: Source) -> Foreign | None:
 
 
 def _pickled(source: Source) -> Foreign | None:
-    """A network, or weights under a name that recorded outputs do not have, by what the pickle names."""
+    """Recognise a network, or weights under a name that recorded outputs do not have, by what the pickle names."""
     try:
         names = {name.removeprefix(pickles.STACKED) for name in named(source)}
     except InputError:  # damaged: whoever reads it says so
@@ -156,7 +159,7 @@ def _pickled(source: Source) -> Foreign | None:
 
 
 def after_reading(contents: FileContents, source: Source) -> Foreign | None:
-    """What the names and metadata of the arrays tell: calibrators, checkpoints, data sets."""
+    """Recognise calibrators, checkpoints and data sets by the names and metadata of their arrays."""
     about = _object(contents.metadata.get("calib", ""))
     if about.get("what") == "calibrator":
         return Foreign(CALIBRATOR, "apply (first argument)")
@@ -174,7 +177,7 @@ def after_reading(contents: FileContents, source: Source) -> Foreign | None:
 
 
 def _rows(contents: FileContents) -> dict[str, Any]:
-    """Columns of pictures, or of texts beside labels, of a table; {} where it has neither."""
+    """Return the columns of pictures, or of texts beside labels, of a table; {} if it has neither."""
     shape = next((array.shape for array in contents.arrays.values()), ())
     size = {"rows": shape[0]} if shape else {}
     pictures = [name for name, array in contents.arrays.items() if isinstance(array, EncodedPictures)]

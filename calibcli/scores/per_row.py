@@ -24,7 +24,7 @@ from calibcli.scores.reading_options import Reading
 
 
 def weights(values: Array, name: str, kind: str) -> Floats:
-    """Finite weights >= 0 as float64.
+    """Check weights and return them as float64, finite and >= 0.
 
     Raises:
         InputError: otherwise, or `count` weights that are not whole.
@@ -54,7 +54,7 @@ def weights(values: Array, name: str, kind: str) -> Floats:
 
 
 def counted(found: Predictions) -> Predictions:
-    """Without rows of weight 0, which no number may depend on, nor a bound or a fold."""
+    """Leave out rows of weight 0, as neither a number nor a bound nor a fold may depend on them."""
     if found.weights is None or found.weights.all():
         return found
     index = np.flatnonzero(found.weights)
@@ -68,7 +68,7 @@ def counted(found: Predictions) -> Predictions:
 
 
 def labels_of(source: Source, contents: Sequence[FileContents], reading: Reading, about: list[str]) -> Named:
-    """The labels of the rows of the scores; where they were put in the order of these, `about` says so.
+    """Read the labels of the rows of the scores. If they had to be reordered, `about` gets a note.
 
     They are the file's only array, or the one with a label's name.
 
@@ -102,7 +102,9 @@ def labels_of(source: Source, contents: Sequence[FileContents], reading: Reading
 
 
 def _ids(contents: Sequence[FileContents], column: str, reading: Reading) -> list[str] | None:
-    """What names the rows of the scores, as a column of the labels' file does: of its name, or both known for ids."""
+    """Return what names the rows of the scores as `column` does in the labels' file: the column of that name, or the
+    ids of both.
+    """
     first, asked = contents[0].arrays, reading.ids or contents[0].ids
     known = asked or next((n for n in first if n in IDS), "")
     here = column if column in first else known if column in IDS else ""
@@ -124,7 +126,9 @@ WHOLE = re.compile(r"^\s*[+-]?\d{1,18}(\.0*)?\s*$")
 
 @dataclass(frozen=True, eq=False)
 class LabelCodes:
-    """Codes of all rows. `dropped`: mask of the rows to leave out, or None. `names`: they were names of classes."""
+    """Codes of all rows. `dropped`: mask of the rows to leave out, or None. `names`: whether they were names of
+    classes.
+    """
 
     codes: Any
     dropped: Array | None = None
@@ -174,8 +178,8 @@ def read_labels(labels: Named, name: str, scores: Named, classes: Sequence[str] 
 
 
 def as_names(labels: Named | None, name: str, classes: Sequence[str] | None) -> Named | None:
-    """Labels that are numbers as the texts that they would be in a table, where all names of the classes are numbers
-    (and not 0 .. K-1): so that they are looked up among the names, of arrays too.
+    """Convert labels that are numbers to texts if the classes are called by numbers other than 0 .. K-1, so that labels
+    of arrays are looked up among the names as labels of tables are.
     """
     if labels is None or classes is None or labels.dtype.kind not in "iuf" or labels.shape[1:] not in ((), (1,)):
         return labels
@@ -187,8 +191,10 @@ def as_names(labels: Named | None, name: str, classes: Sequence[str] | None) -> 
 
 
 def _refuse_outside(seen: _LabelRange, name: str, k: int, columns: int, base: int) -> None:
-    """Raises:
-    InputError: a label that is none of the classes.
+    """Refuse labels that are none of the classes.
+
+    Raises:
+        InputError: a label that is none of the classes.
     """
     if columns == 1 and max(seen.largest, max(seen.counts, default=0)) > 1:
         raise InputError(
@@ -245,7 +251,7 @@ def _one_dimension(labels: Named, name: str, n: int, notes: list[str]) -> Named:
 
 
 def _translator(labels: Named, name: str, k: int, classes: Sequence[str] | None) -> Callable[[Array], Ints]:
-    """A function from a block of labels as they are to int64."""
+    """Return a function that converts a block of labels to int64."""
     kind = labels.dtype.kind
     if labels.dtype == np.uint64:
         return lambda block: np.minimum(block, np.uint64(2**62)).astype(np.int64)
@@ -286,7 +292,7 @@ def _translator(labels: Named, name: str, k: int, classes: Sequence[str] | None)
 
 
 def refuse_missing(labels: Named, name: str, texts: Sequence[str]) -> None:
-    """Refuse rows without a label, where one of the texts that are no class says so.
+    """Refuse rows without a label, if one of `texts`, which are no classes, stands for a missing value.
 
     Raises:
         InputError: there are such rows.
@@ -302,7 +308,7 @@ def refuse_missing(labels: Named, name: str, texts: Sequence[str]) -> None:
 
 
 def _letters(labels: Named, k: int, notes: list[str]) -> list[str] | None:
-    """A, B, C, ... where the labels of classes without names are such letters."""
+    """Return A, B, C, ... if the classes have no names and the labels are such letters, else None."""
     alphabet = [chr(ord("A") + i) for i in range(min(k, 26))]
     if labels.dtype.kind not in "USO" or len(labels.shape) != 1 or k > 26:
         return None
@@ -376,7 +382,7 @@ def _whole_numbers(labels: Named, name: str) -> None:
 
 
 def _plain(text: str) -> str:
-    """A name without blanks around it; of 3.0, 3."""
+    """Strip a name; 3.0 becomes 3."""
     return str(int(float(text))) if WHOLE.match(text) else text.strip()
 
 
@@ -388,7 +394,9 @@ def _lookup(table: Mapping[str, int]) -> Callable[[Array], Ints]:
 
 
 def _texts(block: Array) -> list[str]:
-    """Objects one by one: an array of the longest text would be large."""
+    """Return a block as a list of texts. Objects go one by one, as an array as wide as the longest text could be
+    large.
+    """
     return [str(text) for text in block.tolist()] if block.dtype.kind == "O" else texts_of(block).tolist()
 
 
@@ -402,7 +410,7 @@ def columns(
     label_name: str,
     notes: list[str],
 ) -> dict[str, Any]:
-    """The fields of `Predictions` that are asked for, or found (ids), of the rows that are kept."""
+    """Read the per-row fields of `Predictions` that are asked for or recognised (ids), for the rows that are kept."""
 
     def column(name: str, option: str) -> Array:
         parts: list[Named] = [array_names.column(c, name, option, s.name) for c, s in zip(contents, sources)]
@@ -435,7 +443,7 @@ def columns(
 
 
 def _per_row(array: Named, name: str, option: str, n: int, keep: Ints | None) -> Array:
-    """One value per row, of the rows that are kept.
+    """Return one value per row, for the rows that are kept.
 
     Raises:
         InputError: another shape.

@@ -66,7 +66,9 @@ def refuse_top(
 
 
 def _is_event(contents: FileContents, column: str, rows: KeptRows, event: str) -> Array | None:
-    """Whether each of the rows that are kept is predicted as the event."""
+    """Return whether each of the kept rows is predicted as the event, or None if the column does not have one value per
+    row.
+    """
     array = contents.arrays[column]
     if array.shape[1:] not in ((), (1,)):
         return None
@@ -85,7 +87,7 @@ MOST = 4  # names of labels that are looked for; two are allowed
 
 @dataclass(frozen=True)
 class BinaryReading:
-    """The classes of the score columns, in their order, the labels to read, and whether the event is the first class.
+    """The classes of the score columns in order, the labels to read, and whether the event is the first class.
 
     Attributes:
         classes: two names, or None where labels are numbers and nothing names them.
@@ -103,7 +105,7 @@ class BinaryReading:
 def two(
     reading: Reading, column: str, width: int, classes: list[str] | None, labels: Named | None, name: str
 ) -> BinaryReading:
-    """What (N, 1) or (N, 2) scores are of.
+    """Decide which classes (N, 1) or (N, 2) scores belong to, and which of them is the event.
 
     Args:
         column: name of the scores.  width: 1 or 2; more is refused.
@@ -141,7 +143,7 @@ def two(
 
 
 def _numbered(reading: Reading, column: str, labels: Named | None, numbers: list[str]) -> BinaryReading:
-    """One column with labels 0 and 1, or none: of 1, unless its name or --event says 0."""
+    """Read one column with labels 0 and 1, or none, as the score of class 1, unless its name or --event says 0."""
     own = carried(column)
     if own and own not in numbers and (reading.event in (None, own, *numbers[1:])):
         return BinaryReading([f"not {own}", own], labels)
@@ -165,7 +167,7 @@ def _numbered(reading: Reading, column: str, labels: Named | None, numbers: list
 
 
 def _named(reading: Reading, column: str, labels: Named | None, names: list[str], name: str) -> BinaryReading:
-    """One column with names as labels."""
+    """Read one column with names as labels."""
     own = carried(column)
     of = next((n for n in names if own and _same(own, n)), None)
     if of is None and reading.event is None and (pair := plain_order(names)):
@@ -188,14 +190,14 @@ def _named(reading: Reading, column: str, labels: Named | None, names: list[str]
 
 
 def plain_order(names: Sequence[str]) -> list[str] | None:
-    """Return the two classes that labels of these names are of, as `no` and `yes`; None where no order is plain."""
+    """Return the two classes that these labels belong to in their natural order, as `no` and `yes`; else None."""
     spelled = {name.lower(): name for name in names}
     pair = next((pair for pair in OUTCOMES if spelled and set(spelled) <= set(pair)), None)
     return None if pair is None else [spelled.get(name, name) for name in pair]
 
 
 def swapped(found: Predictions) -> Predictions:
-    """Two classes with their places exchanged, so that the event is class 1."""
+    """Exchange two classes, so that the event is class 1."""
     scores = found.scores
     if isinstance(scores, ArrayScores):
         turned: ArrayScores | MappedScores = ArrayScores(np.ascontiguousarray(scores.array[:, ::-1]))
@@ -219,7 +221,7 @@ def swapped(found: Predictions) -> Predictions:
 
 
 def _names(labels: Named | None) -> list[str]:
-    """The labels' names in order of the alphabet, at most MOST; [] where they are numbers."""
+    """Return the names among the labels in alphabetical order, at most MOST; [] if they are numbers."""
     if labels is None or labels.dtype.kind not in "USO" or len(labels.shape) > 2:
         return []
     found: set[str] = set()
@@ -231,7 +233,7 @@ def _names(labels: Named | None) -> list[str]:
 
 
 def _other_way(labels: Named | None, numbers: list[str]) -> Named | None:
-    """Labels that are numbers, the two exchanged."""
+    """Exchange two labels that are numbers."""
     if labels is None:
         return None
     total = int(numbers[0]) + int(numbers[1])
@@ -249,7 +251,7 @@ def _number(block: Array) -> Array:
 
 
 def _known(event: str | None, names: Sequence[str]) -> str | None:
-    """The event as it is spelled among the names.
+    """Return the event as it is spelled among the names.
 
     Raises:
         InputError: it is none of them.
@@ -263,5 +265,5 @@ def _known(event: str | None, names: Sequence[str]) -> str | None:
 
 
 def _same(a: str, b: str) -> bool:
-    """Names that differ in case, spaces, `-` and `_` alone."""
+    """Return whether two names differ in case, spaces, `-` and `_` alone."""
     return normal(a).replace(" ", "_") == normal(b).replace(" ", "_")

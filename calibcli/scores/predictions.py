@@ -157,7 +157,7 @@ class Predictions:
 
     @classmethod
     def of(cls, logits: npt.ArrayLike, labels: npt.ArrayLike, **fields: Any) -> Predictions:
-        """From arrays: (N, K) finite logits and (N,) labels. `inputs.scores` checks what others wrote.
+        """Make predictions of arrays: (N, K) finite logits and (N,) labels. `calibcli.from_arrays` also checks them.
 
         >>> Predictions.of([[2.0, 0.0], [0.0, 1.0]], [0, 1]).logits.dtype
         dtype('float64')
@@ -202,7 +202,9 @@ class Predictions:
 
     @property
     def plain(self) -> Predictions:
-        """Without weights that are all the same, and groups of one row each: such rows are like any others."""
+        """These predictions without weights that are all equal, and without groups of one row each, which change
+        nothing.
+        """
         weights, groups = self.weights, self.groups
         if weights is not None and self.weight_kind == "sampling" and self.n and weights[0] > 0 and not np.ptp(weights):
             weights = None
@@ -219,7 +221,8 @@ class Predictions:
         return np.concatenate(parts) if parts else np.empty((0, self.k))
 
     def blocks(self, rows: int | None = None) -> Iterator[tuple[int, Array]]:
-        """(first row, scores of the next rows) in order; float16 widened to float32. About 8 MB each by default.
+        """Yield (first row, scores of the next rows) in order; float16 is widened to float32. About 8 MB each by
+        default.
 
         >>> [(first, block.shape) for first, block in calibcli.from_arrays(logits, labels).blocks(600)]
         [(0, (600, 10)), (600, (397, 10))]
@@ -229,7 +232,7 @@ class Predictions:
             yield start, read(self.scores, start, min(start + rows, self.n))
 
     def take(self, rows: Ints) -> Predictions:
-        """The given rows (indices, or a boolean mask of length N), in memory.
+        """Return the given rows (indices, or a boolean mask of length N), in memory.
 
         >>> calibcli.from_arrays(logits, labels).take(labels == 3).labels[:4].tolist()
         [3, 3, 3, 3]
@@ -238,7 +241,7 @@ class Predictions:
         return self.with_rows(index, ArrayScores(np.ascontiguousarray(gather(self.scores, index, NEAR))))
 
     def with_rows(self, index: Ints, scores: Scores) -> Predictions:
-        """Everything about the rows `index`, with `scores` that hold these rows.
+        """Return the rows `index` of everything per row, with `scores` that already hold these rows.
 
         >>> rows = calibcli.from_arrays(logits, labels)
         >>> rows.with_rows(np.array([5, 2]), ArrayScores(rows.logits[[5, 2]])).n
@@ -260,7 +263,7 @@ class Predictions:
         )
 
     def mapped(self, function: Callable[[Array], Array], predicted: Ints | None = None) -> Predictions:
-        """The same rows with `function` applied to every block of scores (n, K) -> (n, K), lazily.
+        """Return the same rows with `function` applied to every block of scores (n, K) -> (n, K), lazily.
 
         >>> rows = calibcli.from_arrays(logits, labels).mapped(lambda block: block / 2)
         >>> bool((rows.logits == logits / 2).all())
@@ -269,7 +272,7 @@ class Predictions:
         return dataclasses.replace(self, scores=MappedScores(self.scores, function), predicted=predicted)
 
     def held(self) -> Predictions:
-        """With the scores in memory where they are few: what maps them is called once.
+        """Return these predictions with their scores in memory if they are few, so that a mapping runs once.
 
         >>> halved = calibcli.from_arrays(logits, labels).mapped(lambda z: z / 2)
         >>> type(halved.scores).__name__, type(halved.held().scores).__name__
@@ -281,7 +284,7 @@ class Predictions:
 
 
 def notes_of(*inputs: Predictions) -> list[str]:
-    """Remarks of the readers, each once; where there are several inputs, with the files that it is about."""
+    """Collect the notes of all inputs, each once; if there are several inputs, with the files that it is about."""
     found: dict[str, list[str]] = {}
     for one in inputs:
         for note in one.notes:
@@ -292,17 +295,17 @@ def notes_of(*inputs: Predictions) -> list[str]:
 
 
 def same_rows(n: int, what: str) -> str:
-    """The remark that all rows have the same scores."""
+    """Return the note that all rows have the same scores."""
     return f"all {n:,} rows have the same {what}: the model, or what prepared its inputs, does not tell them apart"
 
 
 def words(kind: str) -> str:
-    """A kind of scores as people write it: `log-probabilities`."""
+    """Spell a kind of scores as people write it: `log-probabilities`."""
     return kind.replace("_", "-")
 
 
 def two_columns(score: Floats, kind: Kind) -> Floats:
-    """(n, 2) scores from the log-odds, the probability or the log-probability of class 1, (n,)."""
+    """Return (n, 2) scores from the log-odds, the probability or the log-probability of class 1, (n,)."""
     if kind == "logits":
         return np.column_stack([np.zeros_like(score), score])
     p = np.exp(score) if kind == "log_probabilities" else np.clip(score, 0, 1)
@@ -311,12 +314,12 @@ def two_columns(score: Floats, kind: Kind) -> Floats:
 
 
 def rows_of(array: Named, size: int = 0) -> int:
-    """Rows that make up a piece, or `size` bytes."""
+    """Return how many rows make up a piece to read, or `size` bytes."""
     return max(1, (size or CHUNK_BYTES) // max(1, math.prod(array.shape[1:]) * array.dtype.itemsize))
 
 
 def gather(array: Named, rows: Ints, near: int = 1, memory: Array | None = None) -> Array:
-    """The given rows, in any order, never more than a piece read at once.
+    """Read the given rows in any order, never more than a piece at once.
 
     Args:
         near: rows that lie less than so many bytes apart are read with what is between them.
@@ -340,17 +343,17 @@ def gather(array: Named, rows: Ints, near: int = 1, memory: Array | None = None)
 
 
 def reusing(array: Named) -> Named:
-    """`array` for one reader that is done with what it read before it reads on, in memory of its own."""
+    """Return `array` for one reader that is done with a block before it reads the next, which may overwrite it."""
     return cast(Named, array.reusing()) if hasattr(array, "reusing") else array
 
 
 def chunk_rows(scores: Scores) -> int:
-    """Rows that make up about CHUNK_BYTES, and few enough that per-row arrays stay in the cache."""
+    """Return the number of rows in about CHUNK_BYTES, and few enough that per-row arrays stay in the cache."""
     return min(CHUNK_ROWS, max(1, CHUNK_BYTES // (scores.shape[1] * max(scores.dtype.itemsize, 4))))
 
 
 def read(scores: Scores, start: int, stop: int) -> Array:
-    """Rows of scores as contiguous float32 or float64."""
+    """Read rows of scores as contiguous float32 or float64."""
     block = scores.read(start, stop)
     if block.dtype not in (np.float32, np.float64):
         block = block.astype(np.float32 if block.dtype.itemsize <= 2 else np.float64)

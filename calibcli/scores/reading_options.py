@@ -68,7 +68,7 @@ class Reading:
     hashed: bool = True
 
     def whole(self, command: str) -> Reading:
-        """This reading, of a command that takes the rows of one problem as a whole.
+        """Return this reading, for a command that takes all rows of one problem together.
 
         Raises:
             UsageError: `by` or `multilabel`, which split them.
@@ -82,7 +82,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class ReaderOptions:
-    """What the user said that readers are to know.
+    """Options that the readers of files need to know.
 
     Attributes:
         no_header: the first row of a text table is one of its rows.
@@ -98,7 +98,7 @@ class ReaderOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkOptions:
-    """Of `checkpoint.load`."""
+    """Options of `checkpoint.load`."""
 
     arch: str | None = option(
         None, "Architecture: resnet:depth=20 (calib list architectures), timm:NAME, torchvision:NAME or module:factory."
@@ -109,7 +109,7 @@ class NetworkOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetOptions:
-    """Of `dataset.load`."""
+    """Options of `dataset.load`."""
 
     mean: str | None = option(None, "Per-channel mean of the inputs scaled to [0, 1], such as 0.49,0.48,0.45.")
     std: str | None = option(None, "Per-channel standard deviation, such as 0.2,0.2,0.2.")

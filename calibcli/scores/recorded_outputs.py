@@ -35,7 +35,7 @@ MEANS_MORE = frozenset("*?[:")  # in a path that may be a pattern or an address
 
 
 def asked_of(reading: Reading) -> ReaderOptions:
-    """What readers of evaluations are to know.
+    """Return the options that the readers of files need to know.
 
     Raises:
         UsageError: choices that are too few or the same.
@@ -47,7 +47,7 @@ def asked_of(reading: Reading) -> ReaderOptions:
 
 
 def unused(contents: FileContents, source: Source) -> None:
-    """Refuse what was asked of an evaluation where the file is none, or one of another kind.
+    """Refuse options for evaluations if the file is not an evaluation, or not one of that kind.
 
     Raises:
         InputError: --lm-norm, --choices or --unlisted would have no effect.
@@ -62,7 +62,7 @@ def unused(contents: FileContents, source: Source) -> None:
 
 
 def sources(paths: Sequence[str | Path], reading: Reading) -> list[Source]:
-    """The files, opened, those in a folder too; the parts of one data set know their folder.
+    """Open the files, those in folders included; the parts of one data set know their folder.
 
     Raises:
         InputError: as `parts` and `tasks_in`.
@@ -76,7 +76,8 @@ def sources(paths: Sequence[str | Path], reading: Reading) -> list[Source]:
 
 
 def files_of(path: str | Path, reading: Reading) -> list[str | Path]:
-    """The files that a path stands for: itself, those of a pattern, or what is in a folder or at an address.
+    """Return the files that a path stands for: itself, the matches of a pattern, or what is in a folder or at an
+    address.
 
     Raises:
         InputError: there are none; else as `parts` and `tasks_in`.
@@ -95,12 +96,12 @@ def files_of(path: str | Path, reading: Reading) -> list[str | Path]:
 
 
 def saved(path: str | Path) -> bool:
-    """Whether this is a folder that `save_to_disk` made."""
+    """Return whether this is a folder that `save_to_disk` wrote."""
     return any(os.path.isfile(os.path.join(path, name)) for name in (locations.STATE, locations.PARTS))
 
 
 def tasks_in(folder: Path) -> list[Path]:
-    """The files of a folder that a harness wrote, one for each task.
+    """Return the files that a harness wrote to a folder, one for each task.
 
     Raises:
         InputError: none, or two runs of one task.
@@ -119,12 +120,12 @@ def tasks_in(folder: Path) -> list[Path]:
 
 
 def known(path: Path) -> bool:
-    """Whether its suffix is of a format, compressed or not."""
+    """Return whether a file has the suffix of a format, compressed or not."""
     return path.is_file() and bool(by_suffix(locations.suffix(path.name)))
 
 
 def parts(folder: Path) -> list[Path]:
-    """The files of a folder that `save_to_disk` made.
+    """Return the files of a folder that `save_to_disk` wrote.
 
     Raises:
         InputError: a folder with several splits, or of another kind.
@@ -183,12 +184,12 @@ def read(path: Paths, *, progress: Progress | None = None, **how: Any) -> Predic
 
 
 def provenance(found: Predictions) -> list[dict[str, Any]]:
-    """Path and sha256 of each file that was read, for the provenance of a result."""
+    """Return path and sha256 of each file that was read, for the provenance of a result."""
     return [dict(file) for file in found.facts["files"]]
 
 
 def reading_of(how: Mapping[str, Any]) -> Reading:
-    """The options as a `Reading`.
+    """Return the options as a `Reading`.
 
     Raises:
         UsageError: there is no such option.
@@ -201,7 +202,7 @@ def reading_of(how: Mapping[str, Any]) -> Reading:
 
 
 def open_all(path: Paths, reading: Reading) -> list[Source]:
-    """The files, opened; of a folder that `save_to_disk` made, those that it consists of; of tasks, those in a folder.
+    """Open the files: those named, the parts in a folder that `save_to_disk` wrote, or the tasks in a folder.
 
     Raises:
         InputError: several files without `shards` or `tasks`.
@@ -225,7 +226,7 @@ def open_all(path: Paths, reading: Reading) -> list[Source]:
 
 
 def load(source: Source) -> FileContents:
-    """As `load_any`, for files of recorded outputs.
+    """Read the arrays of a file as `load_any` does, and refuse files that hold no recorded outputs.
 
     Raises:
         InputError: it is something else of calib's or of a model's; or it has no use for what was asked.
@@ -249,14 +250,14 @@ def load(source: Source) -> FileContents:
 
 
 def _task(contents: FileContents, source: Source) -> str:
-    """The task that a file says it is of; "" where that is the name of the file alone."""
+    """Return the task that a file names, or "" where that is merely the name of the file."""
     return "" if contents.task == source.stem else contents.task
 
 
 def predictions(
     contents: Sequence[FileContents], sources: Sequence[Source], reading: Reading, progress: Progress | None = None
 ) -> Predictions:
-    """Mistake the arrays of all files as one data set; of tasks, each by itself."""
+    """Check the arrays of all files together as one data set; with `tasks`, check each task by itself."""
     check_options(reading)
     if contents[0].table and not contents[0].scores:
         contents = [array_names.grouped(c, reading.scores, s.name) for c, s in zip(contents, sources)]
@@ -280,7 +281,7 @@ def predictions(
 def _one(
     contents: Sequence[FileContents], sources: Sequence[Source], reading: Reading, progress: Progress | None
 ) -> Predictions:
-    """One data set, of one file or of its parts."""
+    """Return one data set, from one file or from its parts."""
     first, where = contents[0], sources[0].name if len(sources) == 1 else f"{len(sources)} shards"
     name = array_names.pick_scores(first, reading.scores, sources[0].name)
     raw, ragged = _joined_scores(contents, sources, reading)
@@ -361,7 +362,7 @@ def _checked(
     notes: list[str],
     progress: Progress | None,
 ) -> tuple[KeptRows, Scan, Kind]:
-    """The rows that are kept after one look at all of them, what was seen, and the kind of scores."""
+    """Check all rows in one pass. Returns the rows that are kept, the scan, and the kind of scores."""
     rows = KeptRows(scores, None if labels is None else labels.codes)
     if labels is not None:
         notes += labels.notes
@@ -414,7 +415,9 @@ def _joined_scores(contents: Sequence[FileContents], sources: Sequence[Source], 
 def label_array(
     contents: Sequence[FileContents], sources: Sequence[Source], reading: Reading, score_name: str, about: list[str]
 ) -> tuple[str, Named | None, list[Source]]:
-    """Name and array of all labels (None when there are none), and the file they have of their own; adds to `about`."""
+    """Return name and array of all labels (None when there are none), and the files that hold only them; adds notes to
+    `about`.
+    """
     wanted = reading.labels
     beside = Path(sources[0].path).with_suffix(".labels.npy")
     alone = len(sources) == 1 and contents[0].format == "npy"
@@ -435,7 +438,7 @@ def label_array(
 
 
 def classes_of(contents: FileContents, reading: Reading, scores: str, k: int) -> tuple[list[str] | None, bool]:
-    """Names of the classes and whether the user gave them."""
+    """Return the names of the classes, and whether the user gave them."""
     given = reading.classes
     names: list[str] | None = None
     if given is not None:
@@ -454,6 +457,6 @@ def classes_of(contents: FileContents, reading: Reading, scores: str, k: int) ->
 
 
 def _label_values(labels: LabelCodes, of: BinaryReading, k: int, base: int) -> list[Any]:
-    """What the labels were in the file, by their codes."""
+    """Return the labels as they are in the file, by their codes."""
     numbers = list(range(base, base + k))
     return list(of.classes or ()) if labels.names else numbers[::-1] if of.turned else numbers

@@ -54,7 +54,7 @@ class KeptRows:
 
 @dataclass
 class Unit:
-    """Rows as probabilities.
+    """Checks the rows as probabilities.
 
     Attributes:
         tolerance: of their sums.  outside: rows with a value outside [0, 1].
@@ -93,7 +93,7 @@ class Unit:
 
 @dataclass
 class Whole:
-    """Rows that share out another whole than one: not negative, and of one sum, as percents and votes are.
+    """Checks for rows that sum to a constant other than one and are not negative, such as percentages and votes.
 
     Attributes:
         rounding: of a sum.  low, high: smallest and largest sum.  lost: whether there is no such whole.
@@ -110,7 +110,7 @@ class Whole:
     varied: bool = False
 
     def add(self, rows: Piece) -> None:
-        """Rows of which none is negative."""
+        """Add rows, none of which is negative."""
         sums, z = rows.sums, rows.z
         self.varied = self.varied or bool(((z > z.min()) & (z < z.max())).any())
         self.total, self.rows = self.total + float(sums.sum()), self.rows + len(sums)
@@ -119,14 +119,14 @@ class Whole:
 
     @property
     def found(self) -> float:
-        """The whole, 0 where there is none."""
+        """The sum of the rows, or 0 if they do not have one sum."""
         mean = self.total / self.rows if self.high > 1.5 and self.varied and not self.lost else 0.0
         return float(round(mean)) if abs(mean - round(mean)) <= 0.005 * mean else mean
 
 
 @dataclass
 class Scan:
-    """What the rows look like. Rows that are not finite are counted apart and leave the other numbers alone.
+    """What one pass over the rows found. Rows that are not finite are counted, and left out of all other numbers.
 
     Attributes:
         n, k: shape.  low, high: range of the finite scores.
@@ -163,12 +163,12 @@ class Scan:
 
     @property
     def in_unit(self) -> bool:
-        """Every score lies in [0, 1]."""
+        """Whether every score lies in [0, 1]."""
         return self.low >= UNIT_LOW and self.high <= UNIT_HIGH and not self.nonfinite.masked.count
 
     @property
     def kind(self) -> Kind | None:
-        """What the rows are, or None: in [0, 1] but not summing to one."""
+        """Kind of the rows; None if they lie in [0, 1] without summing to one."""
         if self.k > 1 and self.unit.others <= SHARE_OFF * self.finite:
             return "probabilities"
         if self.k == 1:
@@ -179,14 +179,16 @@ class Scan:
 
     @property
     def most_off(self) -> float:
-        """How far from one the sum of a row may be where the user says that these are probabilities.
+        """The most that the sum of a row may differ from one if the user says that these are probabilities.
 
         Numbers rounded to two decimals miss it by up to K / 200; those of independent labels miss it by more.
         """
         return max(OFF, min(OFF_A_CLASS * self.k, MOST_OFF), self.unit.tolerance)
 
     def off(self, kind: Kind) -> float:
-        """Return how far from one the sum of a row is at most, as rows of this kind; 0 for what has no such sum."""
+        """Return the most that the sum of a row differs from one, as rows of this kind; 0 for kinds without such a
+        sum.
+        """
         if self.k == 1 or kind == "logits":
             return 0.0
         if kind == "probabilities":
@@ -194,7 +196,7 @@ class Scan:
         return max(math.expm1(min(self.log_high, 700.0)), -math.expm1(self.log_low))
 
     def add(self, rows: Piece, labels: Array | None, start: int, sampled: bool) -> None:
-        """Look at the rows from `start` on."""
+        """Check the rows from `start` on."""
         places = np.empty(0, np.int64)
         low, high = rows.range
         if not (math.isfinite(low) and math.isfinite(high)):
@@ -220,7 +222,7 @@ class Scan:
             mistake.see(block)
 
     def _kinds(self, block: ScoreBlock) -> None:
-        """What the rows may be; each kind is given up once it is lost."""
+        """Check which kinds the rows may be of; a kind that was ruled out is not checked again."""
         if self.unit.others <= SHARE_OFF * self.n or self.in_unit:
             self.unit.add(block)
         self.logs &= block.high <= 0
@@ -234,7 +236,7 @@ class Scan:
             self.whole.add(block.rows)
 
     def verdicts(self, outcome: Outcome) -> list[str]:
-        """The notes of all mistakes.
+        """Return the notes of all mistakes.
 
         Raises:
             InputError: the rows cannot be measured.
@@ -251,7 +253,7 @@ def scan(
     forced: Kind | None = None,
     progress: Progress | None = None,
 ) -> Scan:
-    """Look at every row of (N, K) scores once.
+    """Check every row of (N, K) scores, once.
 
     Args:
         scores: (N, K) real numbers.
@@ -292,7 +294,9 @@ def scan(
 def _pieces(
     scores: Named, start: int, stop: int, height: int, which: Sequence[int], ends: tuple[Ints, Array] | None
 ) -> Iterator[tuple[int, Piece]]:
-    """Rows that are read at once as pieces: (first row, its piece). Of scores on a device, one there."""
+    """Yield (first row, piece) for rows that are read together. Scores on a device give one piece, which stays
+    there.
+    """
     if isinstance(scores, DeviceScores):
         yield start, scores.piece(start, stop)
         return
@@ -305,7 +309,7 @@ def _pieces(
 
 
 def decide_kind(found: Scan, declared: str, name: str) -> Kind:
-    """Return the kind of scores, from all rows. A name that says otherwise is an error; what `--kind` says goes, where
+    """Return the kind of scores, judged by all rows. A name that says otherwise is an error; `--kind` is followed if
     the rows can be of that kind.
 
     Raises:
@@ -334,7 +338,7 @@ def decide_kind(found: Scan, declared: str, name: str) -> Kind:
 
 
 def _refuse_shares(whole: Whole, k: int, n: int, low: float, high: float, name: str) -> None:
-    """Refuse n rows of k scores from `low` to `high` that look like shares.
+    """Refuse n rows of k scores from `low` to `high` that look like shares of another total than one.
 
     Raises:
         InputError: of rows that differ, none is negative, their sums are one number, and some score is below half of
@@ -350,7 +354,7 @@ def _refuse_shares(whole: Whole, k: int, n: int, low: float, high: float, name: 
 
 
 def _refuse_forced(found: Scan, forced: Kind, name: str) -> None:
-    """Refuse a `--kind` that the rows cannot be of.
+    """Refuse a `--kind` that contradicts the rows.
 
     Raises:
         InputError: scores beyond the range of that kind; or rows whose sum is further from one than `found.most_off`.
@@ -376,7 +380,7 @@ def _refuse_forced(found: Scan, forced: Kind, name: str) -> None:
 
 
 def evidence(found: Scan, kind: Kind) -> str:
-    """The numbers behind the decision."""
+    """Return the numbers that support the decision, as text."""
     if found.k == 1:
         return f"one column in [{found.low:.4g}, {found.high:.4g}]"
     if kind == "probabilities":
@@ -393,7 +397,7 @@ def evidence(found: Scan, kind: Kind) -> str:
 
 
 def _coarse(block: Array, dtype: np.dtype[np.generic]) -> float:
-    """Tolerance of a sum of probabilities stored in half precision (also when widened since), else 0."""
+    """Return the tolerance for sums of probabilities stored in half precision (also if widened since), else 0."""
     if dtype.itemsize <= 2 and dtype.kind == "f":
         return 5e-3
     if dtype != np.float32 or block.size == 0:

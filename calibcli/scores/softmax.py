@@ -27,7 +27,7 @@ THREAD = threading.local()  # memory for keys, as new memory for each piece woul
 
 
 def first_moment(z: Array, top: Ints) -> Floats:
-    """(n,) Σ p (z - z_top); 0 for a class with probability 0."""
+    """Compute (n,) Σ p (z - z_top), where a class with probability 0 counts 0."""
     d = (z - np.take_along_axis(z, top[:, None], axis=1)).astype(np.float64)
     e = np.exp(d)
     moment: Floats = np.einsum("ij,ij->i", e, np.maximum(d, -1e4)) / e.sum(axis=1)
@@ -35,15 +35,15 @@ def first_moment(z: Array, top: Ints) -> Floats:
 
 
 def deepest(z: Array) -> Floats:
-    """(n,) the largest score minus the smallest that is finite."""
+    """Return (n,) the largest score minus the smallest finite one."""
     there = np.isfinite(z)
     found: Floats = np.where(there, z, -np.inf).max(axis=1) - np.where(there, z, np.inf).min(axis=1)
     return found
 
 
 def largest_of(z: Array) -> tuple[Ints, Array, Ints | None]:
-    """(n,) class of the largest score of each row, the first of those that are as large; that score; and how many are,
-    None: one in every row.
+    """Return (n,) the class of the largest score of each row (the first of equals), that score, and how many scores
+    equal it; None if it is one in every row.
     """
     n, k = z.shape
     first, flat = np.arange(0, z.size, k), z.reshape(-1)
@@ -65,8 +65,8 @@ def largest_of(z: Array) -> tuple[Ints, Array, Ints | None]:
 
 
 def _by_bits(flat: Array, first: Ints, k: int) -> tuple[Ints, Ints] | None:
-    """(n,) class of the largest score, and the rows in which another one is about as large; None: a row has no positive
-    score.
+    """Return (n,) the class of the largest score, and the rows in which another score is about as large; None if a row
+    has no positive score.
 
     Positive numbers of IEEE 754 are ordered as their bits. The last of them are replaced by the class, so that the
     largest tells it without the branches that `argmax` mispredicts.
@@ -90,7 +90,9 @@ def _classes(n: int, k: int) -> npt.NDArray[np.int32]:
 
 
 def least_of(z: Array) -> Array:
-    """(n,) smallest score of each row: where one has a sign, that whose bits are the largest number."""
+    """Return (n,) the smallest score of each row: among negative numbers, the one whose bits are the largest
+    integer.
+    """
     first, bits = np.arange(0, z.size, z.shape[1]), z.view(f"u{z.itemsize}").reshape(-1)
     found: Array = np.maximum.reduceat(bits, first)
     signs = found.view(f"i{z.itemsize}") < 0
@@ -100,7 +102,9 @@ def least_of(z: Array) -> Array:
 
 
 def places_of(mask: npt.NDArray[np.bool_]) -> Ints:
-    """Where a flat mask of few is true: NumPy goes through eight places at once faster, which are more often true."""
+    """Return the indices at which a sparse flat mask is true, by testing eight entries at once, faster than
+    `nonzero`.
+    """
     whole = len(mask) // 8 * 8
     words = mask[:whole].view(np.uint64)
     there = (words != 0).nonzero()[0]
@@ -109,7 +113,7 @@ def places_of(mask: npt.NDArray[np.bool_]) -> Ints:
 
 
 def with_each(ufunc: np.ufunc, z: Array, row: Array, out: Array | None = None) -> Array:
-    """`ufunc` of (n, K) scores and one number of each row, (n,).
+    """Apply `ufunc` to (n, K) scores and one number per row, (n,).
 
     NumPy copies such a number as often as its buffer has room, where that is longer than the row.
     """
@@ -140,7 +144,7 @@ Sparse = tuple[Ints, Ints, Floats]  # row, class, probability
 
 
 class SoftmaxBlock:
-    """Rows whose columns are written to `out`; `mass` and `found` are what a class table needs of them.
+    """Computes the columns of some rows into `out`; class tables are made from `mass` and `found`.
 
     Up to NARROW classes it is worked on class by class, beyond that row by row in pieces, whichever keeps the long axis
     inside.
@@ -186,13 +190,15 @@ class SoftmaxBlock:
             self._columns(r, squares, first, gap, deep, out)
 
     def _sums(self, z: Array) -> tuple[Floats, ...]:
-        """Sums over the other classes, as `_columns` takes them; from the top score to that of the label, the least."""
+        """Return sums over the other classes, as `_columns` takes them, and the distances from the top score to that of
+        the label and to the smallest.
+        """
         return (self._narrow if self.buffer.narrow else self._wide)(z)
 
     def _columns(
         self, r: Floats, squares: Floats, first: Floats, gap: Floats, deep: Floats, out: Mapping[str, Floats]
     ) -> None:
-        """From the sums over the other classes: of exp(z - z_top), of p² and of p (z - z_top)."""
+        """Fill the columns from the sums over the other classes: of exp(z - z_top), of p² and of p (z - z_top)."""
         confidence, rest, brier = out["confidence"], out["rest"], out["brier"]
         total = r + 1
         np.divide(1, total, out=confidence)
@@ -212,7 +218,9 @@ class SoftmaxBlock:
         brier[self.miss] = squares[self.miss] + top * top - 2 * self.p_label + 1
 
     def _label(self, gap: Floats, confidence: Floats) -> Floats:
-        """Finds the rows whose label is not the top class, and its probability there; returns that of the top class."""
+        """Find the rows whose label is not the top class and its probability there; return the probability of their top
+        class.
+        """
         self.miss = np.flatnonzero(self.top != self.labels)
         top = confidence[self.miss]
         self.p_label = np.exp(-gap[self.miss].astype(self.buffer.dtype, copy=False)) * top
@@ -243,7 +251,9 @@ class SoftmaxBlock:
     def _piece(
         self, z: Array, start: int, sums: Array, top: Ints, gap: Floats, deep: Floats
     ) -> list[tuple[Ints, Array]]:
-        """Rows from `start`: fills in the rest, and returns where among the scores of all rows the listed ones are."""
+        """Fill the sums of the rows from `start` on, and return the flat indices and values of the probabilities that
+        are listed.
+        """
         n, k = z.shape
         buffer, rows = self.buffer, slice(start, start + n)
         e = buffer.scores[: n * k].reshape(n, k)
@@ -330,7 +340,7 @@ class SoftmaxBlock:
 
 
 def even(n: int, k: int, size: int) -> int:
-    """Rows of pieces of about `size` scores, into which n rows go without a small rest."""
+    """Return the height of pieces of about `size` scores that divides n rows without a small remainder."""
     return max(1, -(-n // max(1, round(n * k / size))))
 
 
@@ -360,8 +370,8 @@ class Buffer:
 
 
 class Piece:
-    """A piece of scores, (n, K), whose numbers per row are taken along the long axis: over few classes class by class,
-    else row by row, some rows at a time, so that they are read from memory once.
+    """Some rows of scores, (n, K), whose numbers per row are taken along the longer axis: class by class if classes are
+    few, else some rows at a time, so that they are read from memory once.
 
     Attributes:
         z: (n, K).  by_class: (K, n), contiguous where K is small.
@@ -399,7 +409,7 @@ class Piece:
         return self.n
 
     def columns(self, which: Sequence[int]) -> list[Array]:
-        """(n,) the scores of each of these classes."""
+        """Return (n,) the scores of each of these classes."""
         if self.narrow:
             return [self.by_class[c] for c in which]
         if tuple(which) == self.which:
@@ -413,12 +423,12 @@ class Piece:
 
     @property
     def range(self) -> tuple[float, float]:
-        """Of all scores; NaN where one is."""
+        """Smallest and largest of all scores; NaN if one is."""
         return self.low, float(self.top.max())
 
     @property
     def best(self) -> Ints:
-        """(n,) class of the largest score, the first of those that are as large."""
+        """(n,) class of the largest score, the first of equals."""
         if not self.narrow:
             return self._best
         found, last = np.zeros(len(self), np.uint8), self.k - 1
@@ -435,20 +445,20 @@ class Piece:
 
     @property
     def sums(self) -> Floats:
-        """(n,) float64."""
+        """(n,) float64 sum of the scores of each row."""
         scores, axis = (self.by_class, 0) if self.narrow else (self.z, 1)
         return np.asarray(scores.sum(axis=axis, dtype=np.float64))
 
     @property
     def largest(self) -> Ints | None:
-        """(n,) how many scores of each row are as large as the largest; None: one in every row."""
+        """(n,) number of scores of each row that equal the largest; None if it is one in every row."""
         if not self.narrow:
             return self._several
         same = self.by_class == self.top
         return None if np.count_nonzero(same) <= len(self) else np.count_nonzero(same, axis=0)
 
     def at(self, labels: Ints) -> Array:
-        """(n,) the score of the label; of one column the probability of it."""
+        """Return (n,) the score of the label; for a single column, the probability of the label."""
         if self.k > 1:
             return np.asarray(self.z.reshape(-1)[np.arange(0, self.z.size, self.k) + labels])
         return np.where(labels == 1, self.z[:, 0], 1 - self.z[:, 0])
@@ -459,7 +469,7 @@ class Piece:
 
 
 class DeviceScores(ABC):
-    """(N, K) scores whose rows are worked on where they lie; what comes to the host is numbers per row.
+    """(N, K) scores that are processed where they lie; only numbers per row come to the host.
 
     Attributes:
         block: the kind of block that works on what `part` gives.
@@ -475,27 +485,27 @@ class DeviceScores(ABC):
     @property
     @abstractmethod
     def height(self) -> int:
-        """Rows worked on together."""
+        """Rows that are processed together."""
 
     @abstractmethod
     def part(self, rows: slice, wide: bool = False) -> Any:
-        """Rows on the device, in float64 where `wide`, else in the dtype that is read."""
+        """Return rows on the device, in float64 if `wide`, else in the dtype that is read."""
 
     @abstractmethod
     def piece(self, start: int, stop: int) -> Piece:
-        """Rows start..stop for the search for mistakes."""
+        """Return rows start..stop, to be checked for mistakes."""
 
     @abstractmethod
     def read(self, start: int, stop: int) -> Array:
-        """Rows start..stop on the host."""
+        """Return rows start..stop on the host."""
 
     @abstractmethod
     def measured(self, kind: Kind, dtype: np.dtype[Any], least: float) -> DeviceScores:
-        """These scores as they are measured: logits or log-probabilities, raised to `least` as a probability."""
+        """Return these scores as they are measured: logits or log-probabilities, raised to `least` as a probability."""
 
 
 def on_device(scores: Any) -> DeviceScores | None:
-    """A tensor as scores that are worked on where it lies; None for what NumPy reads better."""
+    """Wrap a tensor as scores that are processed on its device; None for what NumPy reads better."""
     tensor = tensor_of(scores)
     if tensor is None:
         return None

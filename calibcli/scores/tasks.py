@@ -19,7 +19,7 @@ TASK = "task"
 
 
 def names_of(found: Sequence[str]) -> list[str]:
-    """Names of tasks, numbered where two are the same."""
+    """Return the names of tasks, with numbers behind those that occur twice."""
     count = Counter(found)
     return [name if count[name] == 1 else f"{name} ({i})" for i, name in enumerate(found)]
 
@@ -27,7 +27,7 @@ def names_of(found: Sequence[str]) -> list[str]:
 def files_of(
     contents: Sequence[FileContents], sources: Sequence[Source]
 ) -> list[tuple[list[FileContents], list[Source]]]:
-    """The files of each task: one, or the parts that lie in one folder."""
+    """Return the files of each task: one file, or the parts in one folder."""
     places = [source.folder or str(i) for i, source in enumerate(sources)]
     return [
         ([contents[i] for i in rows], [sources[i] for i in rows])
@@ -37,7 +37,7 @@ def files_of(
 
 
 def refuse_several(found: Iterable[str]) -> None:
-    """Of files that a folder or a pattern stands for.
+    """Refuse files of several tasks where a folder or a pattern stands for one data set.
 
     Args:
         found: the task of each, or "".
@@ -52,7 +52,7 @@ def refuse_several(found: Iterable[str]) -> None:
 
 
 def joined(parts: Sequence[Predictions], names: Sequence[str]) -> Predictions:
-    """The rows of all tasks, with the slice `task`; choices that a task has not have probability 0.
+    """Join the rows of all tasks, with the slice `task`; choices that a task does not have get probability 0.
 
     Args:
         parts: each read and checked by itself.  names: of the tasks.
@@ -109,7 +109,7 @@ def joined(parts: Sequence[Predictions], names: Sequence[str]) -> Predictions:
 
 
 def _guess(parts: Sequence[Predictions]) -> dict[str, float]:
-    """Return the NLL and the accuracy of a guess over the rows of all tasks."""
+    """Return the NLL and the accuracy of guessing, over the rows of all tasks."""
     plain = [{"guess_nll": math.log(p.k), "guess_accuracy": 1 / p.k} for p in parts]
     rows = [p.n for p in parts]
     return {
@@ -119,7 +119,7 @@ def _guess(parts: Sequence[Predictions]) -> dict[str, float]:
 
 
 def _ids(parts: Sequence[Predictions], names: Sequence[str]) -> Array | None:
-    """`task/id` of every row, None where a task has no ids."""
+    """Return `task/id` of every row, or None if a task has no ids."""
     if len(parts) == 1:
         return parts[0].ids
     found = [[f"{name}/{i}" for i in np.asarray(p.ids).tolist()] for p, name in zip(parts, names) if p.ids is not None]
@@ -127,7 +127,7 @@ def _ids(parts: Sequence[Predictions], names: Sequence[str]) -> Array | None:
 
 
 def _groups(parts: Sequence[Predictions], names: Sequence[str]) -> dict[str, Array]:
-    """Groups of every task apart, `task/group`; where a task has none, each row is one."""
+    """Return the groups of all tasks, kept apart as `task/group`; in a task without groups each row is its own."""
     if all(p.groups is None for p in parts):
         return {}
     codes, found, first = [], list[str](), 0
@@ -141,7 +141,7 @@ def _groups(parts: Sequence[Predictions], names: Sequence[str]) -> dict[str, Arr
 
 
 def _notes(parts: Sequence[Predictions], names: Sequence[str], k: int) -> list[str]:
-    """Remarks of all tasks, those that differ in their numbers alone once."""
+    """Return the notes of all tasks; notes that differ only in numbers appear once."""
     seen: dict[str, list[tuple[str, str]]] = {}
     for p, name in zip(parts, names):
         for note in p.notes:

@@ -36,13 +36,13 @@ SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
 
 
 def kind_of(head: bytes) -> str:
-    """How bytes are compressed, by the first ten; "" if they are not."""
+    """Return how bytes are compressed, judged by the first ten; "" if they are not."""
     kind = next((kind for magic, kind in MAGIC.items() if head.startswith(magic)), "")
     return "" if kind == "bzip2" and head[4:10] != BLOCK else kind
 
 
 def copied(stream: IO[bytes]) -> IO[bytes]:
-    """A pipe as an unnamed temporary file, which can be read twice."""
+    """Copy a pipe to an unnamed temporary file, which can be read twice."""
     import shutil
     import tempfile
 
@@ -53,7 +53,7 @@ def copied(stream: IO[bytes]) -> IO[bytes]:
 
 
 def spooled(file: IO[bytes], kind: str, most: int, name: str) -> tuple[IO[bytes], str]:
-    """An unnamed temporary file with what a compressed one holds, and the sha256 of the compressed bytes.
+    """Unpack a compressed file to an unnamed temporary file; also return the sha256 of the compressed bytes.
 
     Raises:
         InputError: damaged, cut off, or more than `most` bytes.
@@ -77,7 +77,7 @@ def spooled(file: IO[bytes], kind: str, most: int, name: str) -> tuple[IO[bytes]
 
 
 def pieces(feed: Iterator[bytes], kind: str, most: int, name: str) -> Iterator[bytes]:
-    """What compressed bytes hold. Several streams one after the other are one, as for every unpacker.
+    """Yield the unpacked bytes. Several streams one after the other count as one, as for every unpacker.
 
     Raises:
         InputError: damaged, cut off, or more than `most` bytes.
@@ -111,7 +111,7 @@ def pieces(feed: Iterator[bytes], kind: str, most: int, name: str) -> Iterator[b
 
 
 class _Deflate:
-    """zlib with the interface of the other unpackers."""
+    """Gives zlib the interface of the other unpackers."""
 
     def __init__(self, wbits: int) -> None:
         self.inner, self.eof, self.needs_input, self.unused_data = zlib.decompressobj(wbits), False, True, b""
@@ -124,7 +124,9 @@ class _Deflate:
 
 
 class _Zstandard:
-    """The package `zstandard` with the interface of the other unpackers; it bounds no output, so little goes in."""
+    """Gives the package `zstandard` the interface of the other unpackers. It does not bound its output, so little goes
+    in.
+    """
 
     def __init__(self, module: Any) -> None:
         self.inner = module.ZstdDecompressor(max_window_size=1 << WINDOW).decompressobj()
@@ -141,7 +143,7 @@ class _Zstandard:
 
 
 def _unpacker(kind: str, name: str) -> tuple[Callable[[], Any], tuple[type[Exception], ...]]:
-    """What makes an unpacker, and what it may raise.
+    """Return a function that makes an unpacker, and the exceptions that it may raise.
 
     Raises:
         InputError: Zstandard, and nothing installed reads it.
@@ -186,13 +188,13 @@ PATTERN = re.compile(r"[*?\[]")
 
 
 def remote(path: str | Path) -> bool:
-    """Whether this is an address that the file system of this machine does not know."""
+    """Return whether this is an address that the local file system cannot open."""
     found = ADDRESS.fullmatch(str(path))
     return found is not None and found[1] != "file"
 
 
 def found(path: str | Path, suffixes: Sequence[str]) -> list[str | Path]:
-    """The files that a path stands for: itself, the matches of a pattern, the parts in a folder.
+    """Return the files that a path stands for: itself, the matches of a pattern, or the parts in a folder.
 
     Args:
         suffixes: of files that may be parts. Names that begin with `_` or `.` are none, as for other engines.
@@ -223,7 +225,7 @@ def found(path: str | Path, suffixes: Sequence[str]) -> list[str | Path]:
 
 
 def saved(folder: Path) -> list[Path]:
-    """The files that the folder of one data set names, as Hugging Face's `save_to_disk` writes it.
+    """Return the parts of a data set that Hugging Face's `save_to_disk` wrote, as its state file names them.
 
     Raises:
         InputError: none in the folder, a part that is named twice, or rows that are kept as indices.
@@ -244,7 +246,7 @@ def saved(folder: Path) -> list[Path]:
 
 
 def opened(path: str) -> IO[bytes]:
-    """A file, stdin (`-`) or what lies at an address, to be read.
+    """Open a file, stdin (`-`) or an address for reading.
 
     Raises:
         OSError: as `open`.
@@ -274,13 +276,13 @@ def _parts(folder: str, names: Iterable[str], suffixes: Sequence[str]) -> list[s
 
 
 def suffix(name: str) -> str:
-    """Of a name, in small letters; of a compressed file, the one before."""
+    """Return the suffix of a name in lower case; that of a compressed file is the one before `.gz`."""
     path = PurePosixPath(name.lower())
     return path.with_suffix("").suffix if path.suffix in SUFFIXES else path.suffix
 
 
 def _system(path: str | Path) -> tuple[Any, str, str]:
-    """The file system of an address, the name there, and what makes a name there an address again."""
+    """Return the file system of an address, the name in it, and a template that turns names into addresses."""
     address = ADDRESS.fullmatch(str(path))
     assert address is not None
     name, _, options = address[2].partition("?")
@@ -294,7 +296,7 @@ def _system(path: str | Path) -> tuple[Any, str, str]:
 
 
 def _expression(pattern: str) -> str:
-    """A pattern as `glob` has them, as a regular expression: `*` stays in its folder, `**/` is any folders, or none."""
+    """Translate a `glob` pattern to a regular expression: `*` stays within a folder, `**/` is any number of folders."""
     parts = re.split(r"(\*\*/|\*|\[[^]]+\])", pattern)
     known = {"**/": "(?:.*/)?", "*": "[^/]*"}
     return "".join(known.get(part, part if part.startswith("[") else re.escape(part)) for part in parts)

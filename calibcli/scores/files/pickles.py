@@ -35,14 +35,14 @@ MADE_OF_MARK = {"TUPLE", "LIST", "DICT", "FROZENSET", "INST", "OBJ"}
 
 
 def is_pickle(head: bytes) -> bool:
-    """Whether a file starts as pickles do: the opcode PROTO, a protocol from 2 to 5, and another opcode."""
+    """Return whether a file starts as pickles do: the opcode PROTO, a protocol from 2 to 5, and another opcode."""
     if len(head) < 3 or head[0] != 0x80 or head[1] not in range(2, 6):
         return False
     return chr(head[2]) in {opcode.code for opcode in pickletools.opcodes}
 
 
 def names(stream: IO[bytes], where: str, most: int = MOST) -> set[str]:
-    """The globals that the pickles in a stream name, after a look at how much work they ask for.
+    """Return the globals that the pickles in a stream name, after checking how much work they ask for.
 
     At most `most` bytes are followed.
 
@@ -62,12 +62,12 @@ def names(stream: IO[bytes], where: str, most: int = MOST) -> set[str]:
 
 
 def plain(found: set[str]) -> bool:
-    """Whether a pickle names only what torch makes tensors of."""
+    """Return whether a pickle names only what torch builds tensors from."""
     return all(name.startswith("torch.") or name in TORCH_OWN for name in found)
 
 
 class PickleScanner:
-    """The stack, the memo and the containers of one pickle; containers by number, 0 is anything else."""
+    """Follows the stack, the memo and the containers of one pickle. Containers are numbered; 0 is anything else."""
 
     def __init__(self, data: bytes, at: int, total: int, most: int = MOST) -> None:
         self.data, self.stream, self.most = data, io.BytesIO(data), most
@@ -81,7 +81,7 @@ class PickleScanner:
         self.inner: list[list[int]] = [[]]
 
     def follow(self, where: str) -> None:
-        """Take every opcode up to STOP, or to the first that is none."""
+        """Follow the opcodes up to STOP, or to the first that is invalid."""
         with contextlib.suppress(ValueError, IndexError, KeyError, OverflowError, MemoryError):  # reading it ends there
             while not self.ended and self.total <= OPCODES:
                 self.total += 1
@@ -97,7 +97,7 @@ class PickleScanner:
             raise InputError(problem, "save tensors alone, and names as short lists")
 
     def _leaf(self) -> bool:
-        """Take a text, a number or a memo entry, which most opcodes are, in little time."""
+        """Follow a text, a number or a memo entry: most opcodes are of these kinds, and this path is fast."""
         data, at = self.data, self.at
         size = LEAVES.get(data[at])
         if size is None:
@@ -174,7 +174,7 @@ class PickleScanner:
         self.inner[target] += inside
 
     def _spread(self) -> float:
-        """Values in the largest container, nothing shared; what holds itself is not followed again."""
+        """Return the number of values in the largest container if nothing were shared. Cycles are followed once."""
         size: list[float] = [-1.0] * len(self.inner)
         size[LEAF] = 0.0
         open_now = 2.0 * SPREAD  # stands for a container that is being added up

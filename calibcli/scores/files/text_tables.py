@@ -33,7 +33,8 @@ OF_NUMBERS = b"0123456789+-.eE, \t\r"
 
 
 def fast_table(source: Source, delimiter: str, width: int, groups: Sequence[Sequence[int]]) -> dict[int, Array] | None:
-    """Columns of all rows after the header; None where a cell is quoted, missing, long or no number, or a row is odd.
+    """Parse all rows after the header at once. Returns None for cells that are quoted, missing, long or not numbers,
+    and for odd rows.
 
     Args:
         width: number of columns.
@@ -74,7 +75,8 @@ def fast_table(source: Source, delimiter: str, width: int, groups: Sequence[Sequ
 
 
 def lines(source: Source, first: Mapping[str, Any]) -> dict[str, Array] | None:
-    """Lists as (N, K) float64, whole numbers as (N,) texts; None unless every line is an object like the first row.
+    """Parse lists as (N, K) float64 and whole numbers as (N,) texts; None unless every line is an object like the first
+    row.
 
     Each has the same keys in the same order, with as many numbers, or one whole number, behind them. Without what
     numbers are made of, all lines are then the same: no text, no `true` and no second member of one name fits in.
@@ -108,7 +110,7 @@ def lines(source: Source, first: Mapping[str, Any]) -> dict[str, Array] | None:
 
 
 def _blocks(source: Source) -> Iterator[bytes]:
-    """The file in pieces of whole lines, each with its end."""
+    """Yield the file in pieces of whole lines, each ending in a newline."""
     rest = b""
     with source.reader() as file:
         while block := file.read(BLOCK):
@@ -129,7 +131,7 @@ MISSING = {"", "na", "null", "none", "n/a"}
 
 
 def delimiter(head: bytes) -> str:
-    """Comma or tab, by the first line of a text table; "" of what is none."""
+    """Return comma or tab, judged by the first line of a text table; "" for other files."""
     if b"\0" in head or b"\n" not in head or head.lstrip()[:1] in (b"{", b"["):
         return ""
     first = head.split(b"\n")[0]
@@ -137,7 +139,7 @@ def delimiter(head: bytes) -> str:
 
 
 def table(source: Source, delimiter: str, grouped: bool = True) -> FileContents:
-    """Columns by name; where `grouped`, those of a score group as one (N, K) array.
+    """Read columns by name; if `grouped`, a group of score columns becomes one (N, K) array.
 
     Raises:
         InputError: larger than memory, no header or rows, ragged rows, or score cells that are not numbers.
@@ -187,8 +189,8 @@ def table(source: Source, delimiter: str, grouped: bool = True) -> FileContents:
 
 
 def _names(rows: Iterator[list[str]], width: int) -> list[str]:
-    """Names of the columns of a table without a header: `label` is the first or the last, where it alone of the two
-    holds whole numbers or names, and the others are then scores; else 0, 1, ...
+    """Name the columns of a table without a header. `label` is the first or the last column, if it alone of the two
+    holds whole numbers or names, and the others are then scores; else they are 0, 1, ...
     """
     head = [row for row in itertools.islice(rows, 1000) if len(row) == width]
     plain = [i for i in {0, width - 1} if not any("." in row[i] and is_number(row[i]) for row in head)]
@@ -201,8 +203,8 @@ def _names(rows: Iterator[list[str]], width: int) -> list[str]:
 def score_groups(
     header: Sequence[str], where: str, grouped: bool
 ) -> tuple[dict[str, list[int]], list[int], dict[str, Any]]:
-    """Columns that together are the scores where they are to be `grouped` (prefix -> columns in class order), the other
-    columns, and the fields of `Contents` that say so.
+    """Group the score columns by prefix, in class order, if `grouped`. Returns the groups, the other columns, and the
+    fields of `FileContents` that describe them.
 
     Raises:
         InputError: columns of a group are missing, or two columns have one name.
@@ -242,7 +244,7 @@ def score_groups(
 
 
 def floats_of_text(column: Array, name: str, where: str) -> Array:
-    """A (N,) column of text as float64; empty cells are NaN.
+    """Convert an (N,) column of text to float64; empty cells become NaN.
 
     Raises:
         InputError: a cell is not a number; its row is named.
@@ -251,7 +253,7 @@ def floats_of_text(column: Array, name: str, where: str) -> Array:
 
 
 def _rows(source: Source, delimiter: str) -> Iterator[list[str]]:
-    """Rows of cells, the header first; blank lines are passed over."""
+    """Yield rows of cells, the header first; blank lines are skipped."""
     text = io.TextIOWrapper(source.reader(), encoding="utf-8-sig", newline="")
     count = 0
     errors = (UnicodeDecodeError, csv.Error, OSError)
@@ -299,13 +301,13 @@ def _floats(cells: list[list[str]], names: Sequence[str], first: int, where: str
 
 
 def _share(cell: str) -> float:
-    """A number; of `63.4%` the share."""
+    """Parse a number; `63.4%` becomes 0.634."""
     percent = cell.strip().endswith("%")
     return real(cell.strip()[:-1]) / 100 if percent else real(cell)
 
 
 def json_of(data: bytes, where: str) -> Any:
-    """What JSON holds; `json.loads` alone keeps the last of two members of one name.
+    """Parse JSON, and refuse two members of one name, of which `json.loads` would keep the last.
 
     Raises:
         InputError: an object has two members of one name.  ValueError, RecursionError: it is not JSON.
@@ -322,14 +324,14 @@ def json_of(data: bytes, where: str) -> Any:
 
 
 def parsed(text: str | bytes) -> Any:
-    """What JSON holds; None of what is none."""
+    """Parse JSON; None if it is not JSON."""
     with contextlib.suppress(ValueError, RecursionError):
         return json.loads(text)
     return None
 
 
 def decimals_of(cell: str) -> int:
-    """Digits after the point: 3 for 0.125, 7 for 1.25e-5."""
+    """Count the digits after the point: 3 for 0.125, 7 for 1.25e-5."""
     mantissa, _, exponent = cell.strip().lower().partition("e")
     digits = len(mantissa.partition(".")[2])
     try:
@@ -339,7 +341,7 @@ def decimals_of(cell: str) -> int:
 
 
 def is_number(cell: str) -> bool:
-    """Whether text is a number."""
+    """Return whether a text is a number."""
     try:
         real(cell)
     except ValueError:

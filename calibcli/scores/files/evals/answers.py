@@ -22,7 +22,7 @@ VERBALISED = "confidence"
 
 
 class NestedColumns:
-    """Short values of nested objects as columns of text, named by their path: `doc.subject`.
+    """Collects short values of nested objects as columns of text, named by their path: `doc.subject`.
 
     What is long in one row, or a list, is no slice and no group, and is left out.
     """
@@ -53,16 +53,16 @@ class NestedColumns:
                 column.append("")
 
     def arrays(self) -> dict[str, Named]:
-        """(N,) texts by path; "" where a row has none."""
+        """Return (N,) texts by path; "" where a row has no value."""
         return {name: Memory(column_of(column)) for name, column in self.texts.items()}
 
     def confidences(self) -> list[str]:
-        """Paths whose last part is a confidence."""
+        """Return the paths whose last part names a confidence."""
         return [name for name in self.texts if VERBALISED in name.rpartition(".")[2].lower()]
 
 
 def _text(value: float) -> str:
-    """As JSON writes it."""
+    """Return the number or truth value as JSON writes it."""
     return ("false", "true")[value] if isinstance(value, bool) else repr(value)
 
 
@@ -76,7 +76,7 @@ def _leaves(row: Mapping[str, Any], path: str, depth: int) -> Iterator[tuple[str
 
 
 def padded(rows: Sequence[Sequence[float]], where: str) -> Array:
-    """(N, K) float64 from rows of scores that may differ in length; what is not there is -inf, probability 0.
+    """Return (N, K) float64 from rows of scores that may differ in length; missing scores are -inf, probability 0.
 
     Raises:
         InputError: a few long rows among many short ones.
@@ -90,13 +90,13 @@ def padded(rows: Sequence[Sequence[float]], where: str) -> Array:
 
 
 def width_of(rows: Sequence[Sequence[Any]]) -> int | None:
-    """Of a table of these rows; None where it would hold next to nothing but padding."""
+    """Return the width of a table of these rows, or None if the table would be almost all padding."""
     width = max(map(len, rows))
     return width if len(rows) * width <= SPARSE * sum(map(len, rows)) + 1_000_000 else None
 
 
 def filled(rows: Sequence[Sequence[Any]], width: int, fill: float) -> Array:
-    """(N, width) float64 from rows that may be shorter."""
+    """Return (N, width) float64 from rows that may be shorter, padded with `fill`."""
     out = np.full((len(rows), width), fill)
     for i, row in enumerate(rows):
         out[i, : len(row)] = row
@@ -104,13 +104,13 @@ def filled(rows: Sequence[Sequence[Any]], width: int, fill: float) -> Array:
 
 
 def ragged(rows: Sequence[Sequence[float]]) -> list[str]:
-    """A remark on questions that differ in their number of choices, if they do."""
+    """Return a note if the questions differ in their number of choices, else []."""
     least, most = min(map(len, rows)), max(map(len, rows))
     return [f"{least} to {most} choices per question: the others have probability 0"] if least < most else []
 
 
 def agree(table: Array, labels: Ints, verdicts: Sequence[Any], metric: str, where: str) -> None:
-    """Hold scores and labels against the harness's own verdict: whether the best choice is the right one.
+    """Check scores and labels against the harness's own verdict on whether the best choice is the right one.
 
     Args:
         table: (N, K) scores as the harness compared them.  labels: (N,) as they were read.
@@ -157,7 +157,7 @@ def scored(
     ids: tuple[str, Sequence[str]],
     **said: Any,
 ) -> FileContents:
-    """Contents with the scores of the choices as logits, labels, names of rows, each under its name, and columns.
+    """Return contents with the scores of the choices as logits, the labels, the ids, and the further columns.
 
     Args:
         labels: "" where there are none.  said: further fields of `Contents`.
@@ -172,7 +172,7 @@ def scored(
 def no_scores(
     form: str, columns: NestedColumns, why: str, fix: str, about: Sequence[str] = (), correct: Sequence[str] = ()
 ) -> FileContents:
-    """Contents without scores, of which whoever asks for them says why.
+    """Return contents without scores, which say why there are none and what would help.
 
     Args:
         why: with the name of the file.  correct: columns that may say whether an answer was right.

@@ -33,7 +33,7 @@ FLOOR = -9999.0  # servers write it for minus infinity
 
 @dataclass(frozen=True)
 class Token:
-    """A generated token, and log-probabilities of what could have stood there, by text, itself included."""
+    """A generated token, and the log-probabilities of all listed alternatives by text, itself included."""
 
     text: str
     among: Mapping[str, float]
@@ -41,7 +41,7 @@ class Token:
 
 @dataclass
 class Letters:
-    """The scores of the choices in each row, and what was noticed on the way.
+    """Collects the scores of the choices in each row, and counts what users must be told.
 
     Attributes:
         unlisted: what becomes of rows with a choice that is not listed, `bound` or `drop`; "" where nothing was said.
@@ -61,7 +61,8 @@ class Letters:
     spread: float = 0.0
 
     def add(self, tokens: Sequence[Token], choices: Sequence[str], answer: str = "") -> tuple[list[float], str] | None:
-        """Log-probabilities of the choices where the model answered, and the choice that it generated ("": none there).
+        """Return the log-probabilities of the choices where the model answered, and the choice that it generated ("":
+        none).
 
         Args:
             tokens: all that were generated.  answer: the choice that the harness read, where it tells.
@@ -101,7 +102,7 @@ class Letters:
         return scores, given if given in parts else ""
 
     def remarks(self, where: str, drawn: bool = True) -> list[str]:
-        """Notes on all rows.
+        """Return the notes on all rows.
 
         Args:
             drawn: answers may have been drawn.
@@ -169,8 +170,8 @@ def _sum(values: Sequence[float]) -> float:
 
 
 def tokens_of(logprobs: Any, here: str) -> list[Token]:
-    """The tokens of a `logprobs` object: of chats (`content` with `top_logprobs`), or of completions (`tokens`,
-    `token_logprobs`, `top_logprobs`). [] where there are none.
+    """Return the tokens of a `logprobs` object of a chat (`content` with `top_logprobs`) or of a completion (`tokens`,
+    `token_logprobs`, `top_logprobs`); [] where there are none.
 
     Raises:
         InputError: numbers that are none, above 0, or different for one token.
@@ -198,8 +199,10 @@ def _chat(token: Any) -> Token:
 
 
 def _token(text: Any, value: Any, pairs: Any) -> Token:
-    """Raises:
-    ValueError: a number that is none, above 0, or different for one token.
+    """Return a token with the log-probabilities of its alternatives.
+
+    Raises:
+        ValueError: a number that is none, above 0, or different for one token.
     """
     among: dict[str, float] = {}
     for name, number in [*pairs, (text, value)]:
@@ -230,12 +233,12 @@ FAILED = 400  # HTTP statuses from here on
 
 
 def matches(row: Mapping[str, Any]) -> bool:
-    """Whether a row is a response of a server, or holds one."""
+    """Return whether a row is a response of a server, or holds one."""
     return bool(_response(row)) or ("custom_id" in row and "response" in row)
 
 
 def read(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, Any]]) -> FileContents:
-    """Log-probabilities of `--choices` where the model named one, as logits.
+    """Read the log-probabilities of `--choices` as logits, from the token where the model named one of them.
 
     Raises:
         InputError: without --choices; too many rows lack a choice; several answers in a row.
@@ -292,7 +295,7 @@ def read(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, Any]
 
 
 def _response(row: Any, depth: int = 3) -> Mapping[str, Any]:
-    """What has `choices` that hold a message or a text; {} where nothing has."""
+    """Return the object whose `choices` hold a message or a text, or {}."""
     if not isinstance(row, Mapping) or depth == 0:
         return {}
     found = row.get("choices")
@@ -302,7 +305,7 @@ def _response(row: Any, depth: int = 3) -> Mapping[str, Any]:
 
 
 def _failed(row: Mapping[str, Any]) -> bool:
-    """Whether a request of a batch got no answer."""
+    """Return whether a request of a batch got no answer."""
     response = row.get("response")
     status = response.get("status_code") if isinstance(response, Mapping) else None
     return (

@@ -35,8 +35,10 @@ class Log:
     failed: int = 0
 
     def add(self, sample: Mapping[str, Any], number: int, source: Source) -> None:
-        """Raises:
-        InputError: a sample that is none, has no single right choice, or an answer that its own score contradicts.
+        """Add a sample.
+
+        Raises:
+            InputError: a sample that is none, has no single right choice, or an answer that its own score contradicts.
         """
         name = str(sample.get("id", number))[:1000]
         here = f"sample {number} ('{name[:40]}') of {source.name}"
@@ -87,7 +89,7 @@ class Log:
 
 
 def contents(form: str, header: Mapping[str, Any], samples: Iterable[Any], source: Source) -> FileContents:
-    """The scores of the choices as logits, each sample held against its own score.
+    """Read the scores of the choices as logits, and check each sample against its own score.
 
     Raises:
         InputError: see `Log.add`; samples without log-probabilities, more than 1 % without an answer.
@@ -137,14 +139,16 @@ def contents(form: str, header: Mapping[str, Any], samples: Iterable[Any], sourc
 
 
 def _first(sample: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The first choice of the output; {} of none."""
+    """Return the first choice of the output, or {}."""
     found = _at(sample, "output", "choices")
     return found[0] if isinstance(found, list) and found and isinstance(found[0], Mapping) else {}
 
 
 def _label(target: Any, choices: Sequence[str], here: str) -> int:
-    """Raises:
-    InputError: no choice, or several.
+    """Return the index of the right choice.
+
+    Raises:
+        InputError: no choice, or several.
     """
     if isinstance(target, list):
         if len(target) != 1:
@@ -158,7 +162,9 @@ def _label(target: Any, choices: Sequence[str], here: str) -> int:
 
 
 def _score(scores: Any) -> tuple[str, str, int | None]:
-    """Name, answer and verdict of the scorer `choice`, else of the first: 1, 0, or None of a score of another kind."""
+    """Return name, answer and verdict of the scorer `choice`, else of the first scorer. The verdict is 1, 0, or None
+    for a score of another kind.
+    """
     if not isinstance(scores, Mapping) or not scores:
         return "", "", None
     name = "choice" if "choice" in scores else next(iter(scores))
@@ -184,7 +190,7 @@ def _text(header: Mapping[str, Any], *path: str) -> str:
 
 
 def _temperature(header: Mapping[str, Any]) -> float | None:
-    """Of the answers, where the log tells."""
+    """Return the temperature at which the answers were drawn, where the log has it."""
     for path in (("plan", "config"), ("eval", "model_generate_config")):
         value = _at(header, *path, "temperature")
         if isinstance(value, int | float):

@@ -22,7 +22,7 @@ COLUMNS = frozenset({"doc", "metric", "model_response"})
 
 
 def contents(rows: Iterable[Mapping[str, Any]], source: Source) -> FileContents:
-    """The log-likelihoods of the choices as logits, by `--lm-norm`, held against `metric.acc`.
+    """Read the log-likelihoods of the choices as logits, by `--lm-norm`, and check them against `metric.acc`.
 
     Raises:
         InputError: several right choices, rows without scores of every choice, a verdict that contradicts.
@@ -96,8 +96,10 @@ def _normalised(plain: list[float], choices: list[str], answer: Mapping[str, Any
 
 
 def _gold(gold: Any, choices: int, here: str) -> int:
-    """Raises:
-    InputError: none, several, or one that there is not.
+    """Return the index of the right choice.
+
+    Raises:
+        InputError: none, several, or one that there is not.
     """
     if isinstance(gold, list):
         if len(gold) != 1:

@@ -41,13 +41,13 @@ OWN_ENDS = "_hash"
 
 
 def matches(row: Mapping[str, Any]) -> bool:
-    """Whether a row is one of a samples file."""
+    """Return whether a row belongs to a samples file."""
     return "filtered_resps" in row or "resps" in row
 
 
 @dataclass
 class Task:
-    """Questions as they are read: scores of the choices, lengths of their texts, targets, verdicts.
+    """The questions read so far: scores of the choices, lengths of their texts, targets, verdicts.
 
     Attributes:
         scores: log-likelihoods.  free: those without the question, where they were asked for.
@@ -92,7 +92,7 @@ class Task:
         self.columns.add(rest)
 
     def table(self, norm: str, without: bool = True) -> Array | None:
-        """(N, K) scores in a normalisation, None where the file has not what it takes.
+        """Return (N, K) scores in a normalisation, or None if the file lacks what the normalisation needs.
 
         Args:
             norm: of METRICS.  without: leave what all continuations begin with out of their length.
@@ -111,7 +111,7 @@ class Task:
 
 
 def read(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, Any]]) -> FileContents:
-    """The scores of the choices as logits, by `--lm-norm`, held against the harness's verdicts.
+    """Read the scores of the choices as logits, by `--lm-norm`, and check them against the harness's verdicts.
 
     Raises:
         InputError: no scores of every choice, or targets that are unclear or contradict a verdict.
@@ -161,14 +161,15 @@ def read(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, Any]
 
 
 def task_of(stem: str) -> str:
-    """The task of `samples_TASK_2026-11-22T10-00-00.123`."""
+    """Return the task in a file name such as `samples_TASK_2026-11-22T10-00-00.123`."""
     name = stem.removeprefix("samples_")
     head, _, tail = name.rpartition("_")
     return head if head and tail[:2].isdigit() and "T" in tail else name
 
 
 def _judged(task: Task, source: Source) -> tuple[Ints, list[str]]:
-    """(N,) labels, from two choices' verdicts where targets do not tell, held against every verdict; and remarks.
+    """Return (N,) labels and notes. Where targets of two choices do not tell, the label follows from the verdict; all
+    labels are checked against every verdict.
 
     Raises:
         InputError: unclear ones without a verdict; a verdict that contradicts.
@@ -206,7 +207,7 @@ def _judged(task: Task, source: Source) -> tuple[Ints, list[str]]:
 
 
 def _right(task: Task, tables: Mapping[str, Array], labels: Ints, source: Source) -> bool:
-    """Whether labels agree with every verdict."""
+    """Return whether the labels agree with every verdict."""
     try:
         for metric, table in tables.items():
             agree(table, labels, task.verdicts[metric], metric, source.name)
@@ -216,7 +217,7 @@ def _right(task: Task, tables: Mapping[str, Array], labels: Ints, source: Source
 
 
 def _generated(first: Mapping[str, Any], rows: Iterator[dict[str, Any]], here: str) -> FileContents:
-    """What a generation task recorded beside its answers."""
+    """Return what a generation task recorded beside its answers."""
     columns = NestedColumns()
     for row in itertools.chain([first], rows):
         columns.add({k: v for k, v in row.items() if k not in OWN[2:] and not k.endswith(OWN_ENDS)})
@@ -225,7 +226,7 @@ def _generated(first: Mapping[str, Any], rows: Iterator[dict[str, Any]], here: s
 
 
 def _likelihoods(row: Mapping[str, Any]) -> list[float]:
-    """Of every choice; [] of what scores none."""
+    """Return the log-likelihood of every choice, or [] for a row that does not score its choices."""
     found = row.get("filtered_resps", row.get("resps"))
     try:
         if not isinstance(found, list) or not 2 <= len(found) <= CHOICES:
@@ -243,7 +244,7 @@ def _likelihoods(row: Mapping[str, Any]) -> list[float]:
 
 
 def _twice(row: Mapping[str, Any], texts: list[str], choices: int, here: str) -> bool:
-    """Whether a row has every choice twice, with the question and without it.
+    """Return whether a row has every choice twice, with the question and without it.
 
     Raises:
         InputError: it should, by its metrics, but the halves have other texts.
@@ -262,8 +263,9 @@ def _twice(row: Mapping[str, Any], texts: list[str], choices: int, here: str) ->
 
 
 def _target(row: Mapping[str, Any], texts: list[str], choices: int, here: str) -> tuple[int, int]:
-    """The index of the right choice, from a number, a letter, a truth value, or the text of a choice: UNCLEAR of two
-    that it does not tell apart; and, of a number, the index of the choice with that text.
+    """Return the index of the right choice, from a number, a letter, a truth value, or the text of a choice, UNCLEAR
+    for two choices that the target does not tell apart; and, if the target is a number, the index of the choice with
+    that text.
 
     Raises:
         InputError: several right ones, none, or more than two that the target does not tell apart.
@@ -304,7 +306,9 @@ def _target(row: Mapping[str, Any], texts: list[str], choices: int, here: str) -
 
 
 def _continuations(arguments: Any, choices: int) -> list[str]:
-    """Texts of the choices from `arguments`: [[context, choice], ...] or {"gen_args_0": {"arg_0":, "arg_1":}, ...}."""
+    """Return the texts of the choices from `arguments`: [[context, choice], ...] or {"gen_args_0": {"arg_0":,
+    "arg_1":}, ...}.
+    """
     if isinstance(arguments, Mapping):
         found = [a.get("arg_1") for a in arguments.values() if isinstance(a, Mapping)]
     elif isinstance(arguments, list):

@@ -42,12 +42,12 @@ AGAIN = "copy or write the log again"
 
 
 def signature(head: bytes, size: int) -> bool:
-    """A zip archive whose first member is one of a log's."""
+    """Return whether this is a zip archive whose first member belongs to a log."""
     return head.startswith(b"PK\x03\x04") and head[30:].startswith(FIRST)
 
 
 def read(source: Source) -> FileContents:
-    """The samples, one at a time.
+    """Read the samples, one at a time.
 
     Raises:
         InputError: damaged, larger than memory, no samples, or samples that cannot be measured.
@@ -71,7 +71,7 @@ def read(source: Source) -> FileContents:
 
 
 def _object(source: Source, member: zipfile.ZipInfo) -> Mapping[str, Any]:
-    """The JSON object of a member.
+    """Return the JSON object in a member.
 
     Raises:
         InputError: it is damaged, too large, or none.
@@ -96,5 +96,5 @@ def _object(source: Source, member: zipfile.ZipInfo) -> Mapping[str, Any]:
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """Orders numbers in a name by their size."""
+    """Return a key that sorts numbers within a name by their size."""
     return [(int(part[:300]), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]

@@ -33,12 +33,12 @@ LOG = re.compile(rb'\s*\{\s*"version"\s*:\s*\d+\s*,\s*"status"\s*:')
 
 
 def signature(head: bytes, size: int) -> bool:
-    """It begins as a table or a log does."""
+    """Return whether the file begins as a table or a log does."""
     return bool(TABLE.match(head) or LOG.match(head))
 
 
 def read(source: Source, grouped: bool = True) -> FileContents:
-    """Columns by name, those of a score group as one (N, K) array; or the samples of a log.
+    """Read columns by name, with a group of score columns as one (N, K) array; or the samples of a log.
 
     Raises:
         InputError: not JSON, larger than memory, no such table or log, or samples that cannot be measured.
@@ -95,7 +95,7 @@ def _table(found: Mapping[str, Any], source: Source, grouped: bool) -> FileConte
 
 
 def _numbers(cells: list[Any], name: str, source: Source) -> Array:
-    """(N,) float64; null is NaN.
+    """Return (N,) float64; null becomes NaN.
 
     Raises:
         InputError: a cell is no number; its row is named.
@@ -113,7 +113,7 @@ def _numbers(cells: list[Any], name: str, source: Source) -> Array:
 
 
 def _column(cells: list[Any], name: str, source: Source) -> Array:
-    """A column of numbers, of lists of numbers (N, K), or of text.
+    """Return a column of numbers, of lists of numbers (N, K), or of text.
 
     Raises:
         InputError: lists of numbers that differ in length.

@@ -37,12 +37,12 @@ HEAD = 1000  # rows whose digits are counted
 
 
 def guess(head: bytes) -> bool:
-    """It begins with an object or a list."""
+    """Return whether the file begins with an object or a list."""
     return head.lstrip()[:1] in (b"{", b"[")
 
 
 def read(source: Source) -> FileContents:
-    """Lists of numbers become (N, K) arrays, other values columns of text.
+    """Read lists of numbers as (N, K) arrays, and other values as columns of text.
 
     Raises:
         InputError: not JSON lines, rows that differ in their keys, or samples without scores of each choice.
@@ -110,12 +110,14 @@ def read(source: Source) -> FileContents:
 
 
 def _digits(rows: Iterable[list[Any]]) -> int:
-    """After the point, at most."""
+    """Return the largest number of digits after the point."""
     return max(decimals_of(repr(v)) for row in rows for v in row)
 
 
 def _of_classes(value: Any) -> dict[str, Any]:
-    """Scores by class: of an object of numbers, or of the list of labels and scores that pipelines return."""
+    """Return scores by class, from an object of numbers or from the list of labels and scores that pipelines return;
+    else {}.
+    """
     if isinstance(value, list) and value and all(isinstance(v, dict) and v.keys() == {"label", "score"} for v in value):
         value = {str(v["label"]): v["score"] for v in value}
     numbers = isinstance(value, dict) and len(value) > 1 and all(type(v) in (int, float) for v in value.values())
@@ -131,7 +133,7 @@ def _in_order(scores: dict[str, Any], classes: list[str], what: str) -> list[Any
 
 
 def _choices(key: str, lengths: list[int], source: Source) -> str:
-    """A note on rows of different lengths.
+    """Return a note on rows of different lengths.
 
     Raises:
         InputError: most rows have one length: another one is a mistake, which would mask a class in all the others.
@@ -170,7 +172,8 @@ def _rows(source: Source) -> Iterator[dict[str, Any]]:
 
 
 def _padded(rows: list[list[Any]]) -> tuple[Array, bool]:
-    """(N, K) float64 from lists of numbers, and whether they were padded: with 0 if all lie in [0, 1], else with -inf.
+    """Return (N, K) float64 from lists of numbers, and whether they were padded: with 0 if all lie in [0, 1], else
+    -inf.
 
     Raises:
         ValueError, TypeError, OverflowError: not numbers, or a few long rows among many short ones.

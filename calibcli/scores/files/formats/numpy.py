@@ -38,12 +38,12 @@ DAMAGED = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, Runt
 
 
 def signature(head: bytes, size: int) -> bool:
-    """A zip archive, an empty one, or the magic number of an array."""
+    """Return whether this is a zip archive, an empty one, or an array."""
     return head.startswith((b"PK\x03\x04", b"PK\x05\x06", npy_format.MAGIC_PREFIX))
 
 
 def read(source: Source) -> FileContents:
-    """Every array of an archive; one alone is named after the file, its labels come from `--labels`.
+    """Read every array of an archive. A single array is named after the file, and its labels come from `--labels`.
 
     Raises:
         InputError: damaged, arrays that need a pickle, or larger than memory when decoded.
@@ -81,7 +81,7 @@ def _archive(source: Source) -> FileContents:
 
 
 def distinct_members(members: Sequence[zipfile.ZipInfo], source: Source) -> None:
-    """Refuse a zip archive in which two members have the same name: readers do not agree on which one is meant.
+    """Refuse a zip archive in which two members have the same name, as readers do not agree on which one is meant.
 
     Raises:
         InputError: there are two.
@@ -93,7 +93,7 @@ def distinct_members(members: Sequence[zipfile.ZipInfo], source: Source) -> None
 
 
 def stored_part(source: Source, member: zipfile.ZipInfo, name: str) -> int:
-    """Offset of the bytes of an uncompressed member, which are noted to be checked against their CRC-32.
+    """Return the offset of an uncompressed member, and note that its bytes are to be checked against their CRC-32.
 
     Raises:
         ValueError: the archive gives it two lengths.  InputError: the file ends before.
@@ -121,7 +121,7 @@ def _member(source: Source, archive: zipfile.ZipFile, member: zipfile.ZipInfo, n
 
 
 def _decode(source: Source, archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str) -> Array:
-    """Decompress one array; never more bytes than its header declares."""
+    """Decompress one array, never more bytes than its header declares."""
     what = f"array '{name}' in {source.name} is compressed and takes {member.file_size / 1e9:.3g} GB when decoded"
     refuse_large(member.file_size, what, "save it with np.savez (uncompressed): then it is read piece by piece")
     problem = f"array '{name}' in {source.name} cannot be decompressed"
@@ -139,7 +139,9 @@ def _decode(source: Source, archive: zipfile.ZipFile, member: zipfile.ZipInfo, n
 
 
 def header(file: IO[bytes] | io.BufferedReader, name: str, where: str) -> Header:
-    """Shape, order and dtype from the start of an array: magic number, length, a Python literal (never executed)."""
+    """Parse shape, order and dtype at the start of an array: a magic number, a length, a Python literal (never
+    executed).
+    """
     try:
         magic = _exactly(file, 8)
         if magic[:6] != npy_format.MAGIC_PREFIX or magic[6] not in (1, 2, 3):
@@ -177,7 +179,7 @@ def _exactly(file: IO[bytes] | io.BufferedReader, size: int) -> bytes:
 
 
 def enough(present: int, shape: tuple[int, ...], dtype: np.dtype[Any], name: str, where: str) -> None:
-    """Refuse an array whose bytes are not all there."""
+    """Refuse an array that is cut off."""
     wanted = math.prod(shape) * dtype.itemsize
     if present < wanted:
         problem = f"array '{name}' in {where} has shape {shape} but only {max(present, 0):,} of its {wanted:,} bytes"

@@ -32,12 +32,12 @@ SUFFIXES = (".parquet",)
 
 
 def signature(head: bytes, size: int) -> bool:
-    """The magic number."""
+    """Return whether the file begins with the magic number."""
     return head.startswith(b"PAR1")
 
 
 def read(source: Source, grouped: bool = True) -> FileContents:
-    """Columns by name; those of a score group as one (N, K) array, a column of lists likewise.
+    """Read columns by name; a group of score columns, or a column of lists, becomes one (N, K) array.
 
     Raises:
         InputError: pyarrow is not installed, the file is damaged, or larger than memory when decoded.
@@ -64,7 +64,7 @@ def read(source: Source, grouped: bool = True) -> FileContents:
 
 
 def _texts(schema: Any, names: Sequence[str], source: Source) -> list[str]:
-    """Names of the columns of text that are no scores, to be read when they are asked for."""
+    """Return the columns of text that are no scores, which are read only when they are needed."""
     import pyarrow as pa
 
     if len(set(names)) < len(names):
@@ -79,7 +79,7 @@ def _texts(schema: Any, names: Sequence[str], source: Source) -> list[str]:
 
 
 def _text(file: Any, name: str, source: Source) -> Array:
-    """(N,) a column of text.
+    """Read a column of text (N,).
 
     Raises:
         InputError: it is damaged, or larger than memory.
@@ -92,7 +92,7 @@ def _text(file: Any, name: str, source: Source) -> Array:
 
 
 def _read(file: Any, names: Sequence[str] | None, source: Source) -> Any:
-    """The table of these columns of a file (None: of all).
+    """Read these columns of a file (None: all) as a table.
 
     Raises:
         InputError: they are larger than memory when decoded.
@@ -110,7 +110,7 @@ def _read(file: Any, names: Sequence[str] | None, source: Source) -> Any:
 
 
 def of_table(table: Any, form: str, source: Source, grouped: bool = True) -> FileContents:
-    """The columns of an Arrow table, with the class names that Hugging Face's data sets keep beside them.
+    """Return the columns of an Arrow table, with the class names that Hugging Face's data sets keep beside them.
 
     Raises:
         InputError: two columns of one name, lists that differ in length.
@@ -136,13 +136,15 @@ def of_table(table: Any, form: str, source: Source, grouped: bool = True) -> Fil
 
 
 def label_names(metadata: Mapping[bytes, bytes] | None) -> list[str]:
-    """Class names of the one column of labels, from what Hugging Face's data sets write into a schema; else []."""
+    """Return the class names of the only column of labels, as Hugging Face's data sets write them into a schema; else
+    [].
+    """
     found = [names for name, names in _class_labels(metadata).items() if name in LABELS]
     return found[0] if len(found) == 1 else []
 
 
 def _class_labels(metadata: Mapping[bytes, bytes] | None) -> dict[str, list[str]]:
-    """Class names by column, likewise."""
+    """Return class names by column, as Hugging Face's data sets write them into a schema."""
     try:
         features = json.loads((metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
         found = {n: f["names"] for n, f in features.items() if isinstance(f, dict) and f.get("_type") == "ClassLabel"}
@@ -157,7 +159,8 @@ def _rows(table: Any) -> Iterator[dict[str, Any]]:
 
 
 def _pictures(column: Any, name: str, source: Source) -> EncodedPictures | None:
-    """A column of bytes, or of Hugging Face's pictures: bytes with the path that they come from.
+    """Return a column of encoded pictures: bytes, or Hugging Face's objects of bytes and a path; None for other
+    columns.
 
     Raises:
         InputError: pictures that lie elsewhere.

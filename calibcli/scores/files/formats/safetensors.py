@@ -36,12 +36,12 @@ DTYPES = {
 
 
 def signature(head: bytes, size: int) -> bool:
-    """8 bytes with the length of a JSON object, then that."""
+    """Return whether the file begins with 8 bytes that hold the length of a JSON object, and with that object."""
     return head[8:9] == b"{" and 2 <= int.from_bytes(head[:8], "little") <= size - 8
 
 
 def read(source: Source) -> FileContents:
-    """Every tensor of the file, none of them read yet. Lists in its metadata named ids or classes are arrays too.
+    """Read the header and return every tensor unread. Lists in the metadata named ids or classes become arrays too.
 
     Raises:
         InputError: not safetensors, damaged, or a tensor of a type that NumPy cannot hold.
@@ -60,7 +60,7 @@ def read(source: Source) -> FileContents:
 
 
 def described(path: Path) -> list[Mapping[str, Any]]:
-    """`dtype` and `shape` of each tensor, as the header has them.
+    """Return `dtype` and `shape` of each tensor, as the header has them.
 
     Raises:
         InputError: as `read`.
