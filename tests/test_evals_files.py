@@ -112,14 +112,14 @@ def test_bombs_stop_at_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     needs(suffix)
     monkeypatch.setattr(source, "memory_limit", lambda: 6 << 20)
     pieces: list[int] = []
-    plain = locations.pieces
+    plain = locations.unpacked
 
     def counted(*args: Any) -> Any:
         for piece in plain(*args):
             pieces.append(len(piece))
             yield piece
 
-    monkeypatch.setattr(locations, "pieces", counted)
+    monkeypatch.setattr(locations, "unpacked", counted)
     data = zeros(suffix, 64 << 20)
     assert len(data) < 1 << 20
     (tmp_path / f"a.csv{suffix}").write_bytes(data)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import calibcli
 from calibcli.core.errors import InputError
 from calibcli.scores.files.arrays import distinct
-from calibcli.scores.input_mistakes import class_order, matched, refuse_overlap, row_hashes
+from calibcli.scores.input_mistakes import class_order, match_classes, refuse_overlap, row_hashes
 from calibcli.scores.predictions import Predictions
 
 RNG = np.random.default_rng(2)
@@ -134,4 +134,4 @@ def test_classes_without_a_partner_take_their_own_label_or_the_least_free_one() 
             if r not in image:
                 free = [c for c in range(k) if c not in image.values()]
                 image[r] = r if r in free else free[0]
-        assert matched(rows.tolist(), columns.tolist(), k).tolist() == [image[r] for r in range(k)]
+        assert match_classes(rows.tolist(), columns.tolist(), k).tolist() == [image[r] for r in range(k)]

@@ -16,7 +16,7 @@ import numpy as np
 from calibcli.core.errors import InputError, NoRows, UsageError, did_you_mean, printable
 from calibcli.core.options import normal
 from calibcli.scores.columns import SMALL
-from calibcli.scores.files.arrays import Converted, FileContents, Lazy, Memory, blocks, column_of, texts_of, whole
+from calibcli.scores.files.arrays import Converted, FileContents, Lazy, Memory, blocks, column_of, read_all, texts_of
 from calibcli.scores.files.roles import (
     ABOUT_SCORES,
     CLASS_CALLS,
@@ -39,15 +39,15 @@ from calibcli.scores.files.text_tables import MISSING, decimals_of, floats_of_te
 from calibcli.scores.predictions import Array, ArrayScores, Ints, Kind, Named, Scores, rows_of, two_columns
 from calibcli.scores.softmax import DeviceScores
 
-# What to say where nothing in a file has a known name: the options that would read it, and none of its values.
+# Advice for files in which no array has a known name: the options that would read them. Values are never shown.
 
-ROWS, SHOWN = 1000, 6
+ROWS, SHOWN = 1000, 6  # rows that are looked at, columns that the advice names
 TWO = ({"0", "1"}, *map(set, OUTCOMES))
 PERCENT = ("conf", "confidence", "percent", "%", "certainty", "sure")
-"""Words of which a column's name has one where it is a confidence out of a hundred."""
+"""Parts of names that make numbers from 0 to 100 look like confidences."""
 
 
-def way(contents: FileContents, no_probability: str) -> str:
+def reading_advice(contents: FileContents, no_probability: str) -> str:
     """Return a sentence that says which options would read the file.
 
     Args:
@@ -142,7 +142,7 @@ def _are_percents(name: str, column: Sequence[str]) -> bool:
     return bool(((values >= 0) & (values <= 100)).all())
 
 
-# How recorded outputs are to be read: which arrays are scores and labels, by known names, and scores as (N, K).
+# Which arrays are the scores and the labels.
 
 
 NO_PROBABILITY = (
@@ -151,9 +151,9 @@ NO_PROBABILITY = (
 )
 EVERY_CLASS = "save the scores of every class as an array (N, K): logits or probabilities"
 WITH_VERDICT = f"{EVERY_CLASS}; or name the column that says which predictions were right: --correct KEY"
-CLIP = 1e-15
-FEWEST = 20  # rows that tell predicted classes from probabilities that happen to be 0 and 1
-HOLD = 128 << 20  # bytes of scores that are read at once and kept; larger ones stay in the file
+CLIP = 1e-15  # smallest probability with --clip
+FEWEST = 20  # rows from which zeros and ones are taken for predicted classes: probabilities would vary by then
+HOLD = 128 << 20  # bytes of scores that are kept in memory; larger arrays stay in the file
 KINDS: tuple[Kind, ...] = ("logits", "probabilities", "log_probabilities")
 
 
@@ -192,7 +192,7 @@ def pick_scores(contents: FileContents, wanted: str | None, where: str) -> str:
     if top:
         raise InputError(f"{where} holds only the score of the top class ('{top[0]}')", WITH_VERDICT)
 
-    raise InputError(f"no scores in {where}: it holds {describe(contents)}", way(contents, NO_PROBABILITY))
+    raise InputError(f"no scores in {where}: it holds {describe(contents)}", reading_advice(contents, NO_PROBABILITY))
 
 
 def refuse_verdicts(scores: str, labels: str, where: str, width: int) -> None:
@@ -227,11 +227,11 @@ def candidates(contents: FileContents) -> list[str]:
     return (
         [name for name, array in arrays.items() if name in contents.kinds or _may_score(name, array)]
         or [name for name, a in arrays.items() if normal(name) in SCORES.weak and (len(a.shape) == 2 or _scalars(a))]
-        or [name for name, a in arrays.items() if carried(name) and a.shape[1:] == () and _scalars(a)]
+        or [name for name, a in arrays.items() if class_in_name(name) and a.shape[1:] == () and _scalars(a)]
     )
 
 
-def carried(name: str) -> str:
+def class_in_name(name: str) -> str:
     """Return the class in the name of a score column: `malignant` for `p_malignant`, `1` for `prob_1`, else ""."""
     found = OF_CLASS.match(name)
     return "" if found is None or normal(found[2]) in NO_CLASS else found[2]
@@ -247,9 +247,9 @@ def pick_labels(contents: FileContents, wanted: str | None, scores: str, where: 
         return named(contents, wanted, "--labels", where)
     if contents.labels:
         return contents.labels
-    event = normal(carried(scores))  # `malignant` beside `p_malignant`
+    event = normal(class_in_name(scores))  # `malignant` beside `p_malignant`
     there = [name for name, array in contents.arrays.items() if array.shape and name != scores]
-    found = labelling(there, (event,) if event and not event.isdecimal() else ())
+    found = label_candidates(there, (event,) if event and not event.isdecimal() else ())
     if len(found) > 1:
         raise InputError(f"{_list(found)} in {where} could each be the labels", f"choose one, e.g. --labels {found[0]}")
     return found[0] if found else None
@@ -281,7 +281,7 @@ def column(contents: FileContents, name: str, option: str, where: str) -> Named:
     objects = contents.arrays.get(head)
     if name in contents.arrays or not path or objects is None or objects.dtype.kind != "O":
         return contents.arrays[named(contents, name, option, where)]
-    return Memory(column_of([_inner(text, path, i, name, where) for i, text in enumerate(whole(objects).tolist())]))
+    return Memory(column_of([_inner(text, path, i, name, where) for i, text in enumerate(read_all(objects).tolist())]))
 
 
 def _inner(text: Any, path: str, row: int, name: str, where: str) -> str:
@@ -299,7 +299,7 @@ def declared_kind(contents: FileContents, name: str) -> str:
     if name in contents.kinds:
         return contents.kinds[name]
     key = normal(name)
-    if key not in SCORES and key not in ONE_SCORE and carried(name):
+    if key not in SCORES and key not in ONE_SCORE and class_in_name(name):
         key = str(OF_CLASS.match(name)[1]).lower()  # type: ignore[index]
     return SCORE_KINDS.get(key, "")
 
@@ -345,7 +345,7 @@ def _list(names: list[str]) -> str:
     return ", ".join(quoted[:-1]) + " and " + quoted[-1]
 
 
-def labelling(names: Iterable[str], last: Sequence[str] = ()) -> list[str]:
+def label_candidates(names: Iterable[str], last: Sequence[str] = ()) -> list[str]:
     """Return the names that stand for labels: the most common words first, then weaker ones, then those in `last`."""
     spelled = {name: normal(name) for name in names}
     found = ([name for name, key in spelled.items() if key in known] for known in (LABELS.names, LABELS.weak, last))
@@ -365,7 +365,7 @@ def two_dimensional(raw: Named, name: str, where: str, labels: int | None, told:
     if raw.dtype.kind in "USO":
         if len(raw.shape) != 1:
             raise InputError(f"'{name}' in {where} is text", "save the scores as float32")
-        raw = Memory(_numbers_of(whole(raw), name, where))
+        raw = Memory(_numbers_of(read_all(raw), name, where))
     dims = len(raw.shape)
     if dims == 3 and raw.shape[1] == 1:
         middle = raw
@@ -408,17 +408,17 @@ def as_scores(scores: Named, kind: Kind, clip: bool = False, ends: tuple[Ints, A
     if kind != "logits":  # of which some that differ have equal logarithms
         ends = None
     elif isinstance(scores, Memory | Lazy) and k > 1:
-        return ArrayScores(np.ascontiguousarray(whole(scores), dtype=dtype), ends)
+        return ArrayScores(np.ascontiguousarray(read_all(scores), dtype=dtype), ends)
     streamed = Converted(scores, lambda block: _measured(block, kind, dtype, clip), (max(k, 2),), dtype, ends)
     if n * max(k, 2) * dtype.itemsize <= HOLD:
         return ArrayScores(streamed.read(0, n), ends)
     return cast(Scores, streamed)
 
 
-def held(array: Named) -> Named:
+def in_memory(array: Named) -> Named:
     """Return `array` in memory if it is small, else unchanged."""
     small = math.prod(array.shape) * array.dtype.itemsize <= HOLD
-    return Memory(whole(array)) if small and not isinstance(array, Memory | DeviceScores) else array
+    return Memory(read_all(array)) if small and not isinstance(array, Memory | DeviceScores) else array
 
 
 def _measured(block: Array, kind: Kind, dtype: np.dtype[Any], clip: bool) -> Array:
@@ -463,7 +463,7 @@ def _hard(raw: Named) -> bool:
     return bool(((head == 0) | (head == 1)).all() and (head.sum(axis=1) == 1).all())
 
 
-def folded(contents: FileContents) -> str:
+def folded_calibrator(contents: FileContents) -> str:
     """Return the note of `calib logits` on a calibrator that is already part of the model, or ""."""
     array, said = contents.arrays.get(FOLDED), contents.metadata.get(FOLDED, "").strip('[]"')
     if array is not None and array.shape == (1,) and array.dtype.kind == "U":
@@ -495,7 +495,7 @@ def grouped(contents: FileContents, wanted: str | None, where: str) -> FileConte
         return _joined(contents, (columns, _stripped(columns), ""), where, wanted)
     if wanted or not contents.table:
         return contents
-    label = one[0] if len(one := labelling(contents.arrays)) == 1 else ""
+    label = one[0] if len(one := label_candidates(contents.arrays)) == 1 else ""
     known = (label, *(name for name in contents.arrays if name in IDS or name in ROW_NUMBERS))
     own = [name for name, array in contents.arrays.items() if name not in known and array.shape[1:] == ()]
     of_labels = _label_names(contents, label)
@@ -507,7 +507,7 @@ def _label_names(contents: FileContents, label: str) -> list[str]:
     """Return the distinct labels if they are names, else []."""
     if not label or contents.arrays[label].dtype.kind not in "USO":
         return []
-    found = sorted({str(text).strip() for text in texts_of(whole(contents.arrays[label]))} - {""})
+    found = sorted({str(text).strip() for text in texts_of(read_all(contents.arrays[label]))} - {""})
     return [] if len(found) > 10_000 or all(is_number(text) for text in found) else found
 
 
@@ -553,7 +553,7 @@ def _numbered(own: Sequence[str]) -> Group | None:
 
 def _named(own: Sequence[str], labels: Sequence[str]) -> Group | None:
     """Find columns such as `p_benign, p_malignant` beside labels that are numbers."""
-    pairs = [(m[1].lower(), m[2], c) for c in own if carried(c) and (m := OF_CLASS.match(c))]
+    pairs = [(m[1].lower(), m[2], c) for c in own if class_in_name(c) and (m := OF_CLASS.match(c))]
     if labels or len(pairs) < 2 or len({prefix for prefix, *_ in pairs}) > 1:
         return None
     return [c for *_, c in pairs], [name for _, name, _ in pairs], pairs[0][0]
@@ -561,7 +561,7 @@ def _named(own: Sequence[str], labels: Sequence[str]) -> Group | None:
 
 def _joined(contents: FileContents, group: Group, where: str, name: str = "") -> FileContents:
     columns, names, common = group
-    cells = [whole(contents.arrays[name]) for name in columns]
+    cells = [read_all(contents.arrays[name]) for name in columns]
     block = np.column_stack([_numbers(column, name, where) for name, column in zip(columns, cells)])
     name = name or ", ".join(columns)
     prefix = normal(common).strip("_").replace("__", "_")

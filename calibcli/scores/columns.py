@@ -17,7 +17,7 @@ import numpy.typing as npt
 from calibcli.core.errors import InputError
 from calibcli.core.options import Edges
 from calibcli.core.statistics import CHUNK, DOUBLE, SINGLE, bin_index, one_thread
-from calibcli.scores.histogram import NAMES, ClassBins, ClassSums, ClassTable, HistogramCells, least
+from calibcli.scores.histogram import NAMES, ClassBins, ClassSums, ClassTable, HistogramCells, least_listed
 from calibcli.scores.predictions import (
     NEAR,
     Array,
@@ -34,16 +34,10 @@ from calibcli.scores.predictions import (
 )
 from calibcli.scores.softmax import Buffer, DeviceScores, SoftmaxBlock
 
-# One pass over the scores: everything that a metric needs to know about a row, and about a class.
-#
-# Scores are read in blocks, in threads, in an order that does not depend on them; class sums are gathered sparsely.
-
 __all__ = ["MANY", "SMALL", "ClassBins", "ClassTable", "Columns", "Edges", "bin_index", "columns", "into_cells"]
-SMALL = 1 << 22  # up to here float32 scores are widened: full accuracy where time does not matter
-MANY = 5_000_000  # rows, whose columns take less than 1 GB; beyond, they are condensed to a fine histogram
-FEW = (
-    64  # rows at least that sums by class are taken of at once: K x bins numbers cost as much as some rows of K scores
-)
+SMALL = 1 << 22  # scores up to which float32 is widened: full accuracy where time does not matter
+MANY = 5_000_000  # rows up to which columns are kept (less than 1 GB); more rows are compressed to a fine histogram
+FEW = 64  # rows of a span at least, as the K x bins sums of each span cost as much as some rows of K scores
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -59,8 +53,9 @@ class Columns:
         entropy: of p, in nats.
         labels, weights, groups: as in `Predictions`.
         classes: class tables by how they are binned.  k: number of classes.  top_only: as in `Predictions`.
-        condensed: 0, or the number of rows that these weighted rows stand for (see `condense`).
-        place, by_predicted: their cell, and sums by class (see `Cells`).  precision: relative, of probabilities.
+        condensed: 0, or the number of rows that these weighted rows stand for (see `histogram`).
+        place, by_predicted: their cells, and sums by class, as in `HistogramCells`.
+        precision: relative, of probabilities.
     """
 
     confidence: Floats
@@ -161,7 +156,7 @@ def columns(
     )
 
 
-class Taking(Protocol):
+class AcceptsRows(Protocol):
     """Accepts the numbers of rows span by span, as `HistogramCells` does."""
 
     def add(self, out: Mapping[str, Floats], predicted: Ints, labels: Ints) -> None: ...
@@ -169,7 +164,7 @@ class Taking(Protocol):
 
 def into_cells(
     predictions: Predictions,
-    cells: Taking,
+    cells: AcceptsRows,
     class_bins: Sequence[ClassBins],
     threads: int | None,
     progress: Progress | None,
@@ -181,7 +176,7 @@ def into_cells(
 
 
 def _read(
-    work: _SpanWork, cells: Taking | None, threads: int | None, progress: Progress | None
+    work: _SpanWork, cells: AcceptsRows | None, threads: int | None, progress: Progress | None
 ) -> dict[ClassBins, ClassTable]:
     n, k, step = work.predictions.n, work.predictions.k, work.step
     size = (
@@ -254,7 +249,7 @@ class _SpanWork:
             held, n, k = self.predictions.scores, self.predictions.n, self.predictions.k
             rows = 0 if isinstance(held, DeviceScores) else min(n, self.step)
             dtype = np.dtype(np.float64 if self.precision == DOUBLE else np.float32)
-            listed = min(map(least, self.class_bins), default=0.0)
+            listed = min(map(least_listed, self.class_bins), default=0.0)
             self.thread.memory = reusing(held), Buffer(rows, k, dtype, listed)
         return cast(tuple[Any, Buffer], self.thread.memory)
 
@@ -305,11 +300,11 @@ class _SpanWork:
         return _Part(out, predicted, labels, tables)
 
 
-# Parts of the rows, such as the values of a column: which rows they are, and what is read of them together.
+# Subsets of the rows, such as those of each value of a column.
 
 
-ROWS = 1_000_000  # whose columns are worked out together
-HELD = 1 << 27  # bytes of scores of parts that are in memory at once
+ROWS = 1_000_000  # rows of subsets whose columns are computed together
+HELD = 1 << 27  # bytes of scores of subsets that are in memory at once
 
 
 def rows_by(values: Array) -> dict[Any, Ints]:
@@ -361,7 +356,7 @@ def columns_by(
         yield fine.take(np.searchsorted(again, rows))
 
 
-class Gathered:
+class GatheredParts:
     """Predictions of parts of the rows, with their scores in memory.
 
     As many parts as fit are read in one go, since each reading may take as long as one of all rows. A part that alone

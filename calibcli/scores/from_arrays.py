@@ -23,13 +23,13 @@ from calibcli.scores.reading_options import Reading
 from calibcli.scores.recorded_outputs import Paths, classes_of, label_array, load, open_all, predictions, reading_of
 from calibcli.scores.softmax import DeviceScores, on_device
 
-# Multi-label targets: (N, L) scores of independent labels and (N, L) targets of 0 and 1, as L binary data sets.
+# Multi-label targets.
 
 
 def read(path: Paths, *, progress: Progress | None = None, **how: Any) -> dict[str, Predictions]:
     """Read (N, L) scores with (N, L) targets of 0 and 1: one binary data set per label, by its name.
 
-    Arguments and errors as in `recorded.read`.
+    Arguments and errors are those of `recorded_outputs.read`.
     """
     reading = reading_of(how)
     sources = open_all(path, reading)
@@ -91,7 +91,7 @@ def _column(array: Named, i: int) -> Named:
     return Converted(array, lambda block: np.ascontiguousarray(block[:, i]), (), array.dtype)
 
 
-# Recorded outputs that are already arrays: the same checks as for files.
+# Arrays instead of a file.
 
 
 OF_FILES = (
@@ -164,7 +164,7 @@ def of_arrays(scores: npt.ArrayLike, /, labels: npt.ArrayLike | None, **how: Unp
 
 def checked(scores: npt.ArrayLike, labels: npt.ArrayLike | None, how: How) -> Predictions:
     """Check arrays as `of_arrays` does, for a call during which the arrays do not change."""
-    return predictions(*_found(scores, labels, how))
+    return predictions(*_as_file(scores, labels, how))
 
 
 def of_labels(scores: npt.ArrayLike, /, labels: npt.ArrayLike, **how: Unpack[How]) -> dict[str, Predictions]:
@@ -178,17 +178,17 @@ def of_labels(scores: npt.ArrayLike, /, labels: npt.ArrayLike, **how: Unpack[How
     one, two = ([str(name) for name in getattr(frame, "columns", ())] for frame in (scores, labels))
     if one != two and set(one) == set(two):
         raise InputError("scores and targets have their columns in different orders", "pass targets[scores.columns]")
-    return split(*_found(scores, labels, how))
+    return split(*_as_file(scores, labels, how))
 
 
-def _found(
+def _as_file(
     scores: npt.ArrayLike, labels: npt.ArrayLike | None, how: Mapping[str, Any]
 ) -> tuple[list[FileContents], list[Source], Reading]:
     """Return scores and labels in the form in which a file would hold them, and the options."""
     check_keywords(how, [key for key in How.__annotations__ if key not in OF_FILES], "from_arrays")
-    arrays: dict[str, Any] = {"scores": on_device(scores) or plain(scores, "scores")}
+    arrays: dict[str, Any] = {"scores": on_device(scores) or as_array(scores, "scores")}
     if labels is not None:
-        arrays["labels"] = plain(labels, "labels")
+        arrays["labels"] = as_array(labels, "labels")
         if hasattr(scores, "columns") and arrays["labels"].ndim == 1:
             how = {**_frame_classes(scores, arrays), **how}
     return _contents(arrays, {**how, "need_labels": labels is not None}, scores="scores", labels=list(arrays)[1:])
@@ -241,7 +241,7 @@ def of_confidence(
     Raises:
         InputError: what is wrong with the arrays, and what to pass.
     """
-    arrays = {"confidence": plain(confidence, "confidence"), "correct": plain(correct, "correct")}
+    arrays = {"confidence": as_array(confidence, "confidence"), "correct": as_array(correct, "correct")}
     named = {"confidence": "confidence", "correct": "correct", "confidence_scale": scale}
     rows = {"weights": weights, "weight_kind": weight_kind, "ids": ids, "group": group, "by": by}
     return predictions(*_contents(arrays, {**named, **rows}))
@@ -251,12 +251,12 @@ def _contents(
     arrays: dict[str, Any], options: dict[str, Any], scores: str = "", labels: Sequence[str] = ()
 ) -> tuple[list[FileContents], list[Source], Reading]:
     """Return arrays, also those among the options, in the form in which a file would hold them."""
-    extra = {key: plain(options[key], key) for key in ("weights", "ids", "group") if options.get(key) is not None}
+    extra = {key: as_array(options[key], key) for key in ("weights", "ids", "group") if options.get(key) is not None}
     by = options.pop("by", None)
     by = {} if by is None else dict(by) if hasattr(by, "columns") and hasattr(by, "keys") else by  # a data frame
     if not isinstance(by, Mapping):
         raise TypeError(f"by is {type(by).__name__}: of arrays it is a mapping of them, by={{'site': sites}}")
-    slices = {str(name): plain(column, f"by['{name}']") for name, column in by.items()}
+    slices = {str(name): as_array(column, f"by['{name}']") for name, column in by.items()}
     options.update({name: name for name in extra})
     contents = FileContents(
         format="arrays",
@@ -270,7 +270,7 @@ def _contents(
     return [contents], [cast(Source, _Arrays())], Reading(**options, by=tuple(slices))
 
 
-def plain(values: Any, name: str) -> npt.NDArray[Any]:
+def as_array(values: Any, name: str) -> npt.NDArray[Any]:
     """Convert values to a NumPy array.
 
     Raises:

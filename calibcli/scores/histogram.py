@@ -1,5 +1,5 @@
-"""What rows come down to: sums by class and bin of probability, gathered sparsely, and columns of more rows than memory
-holds, two weighted rows for each cell of a fine confidence histogram.
+"""Compress rows: to sums by class and bin of probability, and, where memory cannot hold the columns of all rows, to two
+weighted rows for each cell of a fine histogram of the confidence.
 
 A cell holds the rows of one outcome whose confidence lies in one of CELLS equal intervals or on an edge between two;
 where the rest, 1 - confidence, is below 2**-FIRST, also in one of STEPS parts of an octave of it, so that rows of a
@@ -27,10 +27,10 @@ CELLS = 25_200
 FIRST, STEPS, OCTAVES = 9, 32, 512  # from where the octaves of the rest are divided, into how many parts, up to where
 PLACES = 2 * (CELLS + STEPS * (OCTAVES - FIRST) + 1)  # inside an interval, and on an edge
 NAMES = ("confidence", "rest", "nll", "most", "brier", "entropy")
-LEAN = NAMES[:2]  # what binned metrics of one probability read
-FOLD = 1 << 16  # rows whose sums are taken at once
-ROUNDING = 1e-11  # relative variance that is none
-SKEW = 1e3  # the most that one of two rows stands for more than the other, as a ratio of their distances
+LEAN = NAMES[:2]  # the columns that binned metrics of one probability need
+FOLD = 1 << 16  # rows that are summed at once
+ROUNDING = 1e-11  # relative variance up to which a variance is rounding
+SKEW = 1e3  # largest ratio of the distances of two rows from their mean
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class ClassTable:
     sum_y: Floats
 
 
-def least(how: ClassBins) -> float:
+def least_listed(how: ClassBins) -> float:
     """Return the probability below which all are in the first bin, or count for nothing."""
     return 1 / how.bins if how.threshold <= 0 else min(how.threshold, 1 / how.bins)
 
@@ -121,17 +121,17 @@ def _joined(parts: list[tuple[Ints, Floats, Floats | None]]) -> tuple[Ints, Floa
     return col, p, np.concatenate(given) if given else None
 
 
-def interval(confidence: Floats) -> Ints:
+def interval_of(confidence: Floats) -> Ints:
     """Return (n,) in [0, CELLS): the interval of confidence that each row lies in."""
     return bin_index(confidence, CELLS)
 
 
-def place(confidence: Floats, rest: Floats) -> Ints:
+def place_of(confidence: Floats, rest: Floats) -> Ints:
     """Return (n,) in [0, PLACES): the interval or edge of confidence that each row lies in, and its part of an octave.
 
     Both rise with the confidence, so that their sum tells them apart.
     """
-    below, above = interval(confidence), bin_index(confidence, CELLS, "torchmetrics")
+    below, above = interval_of(confidence), bin_index(confidence, CELLS, "torchmetrics")
     with np.errstate(divide="ignore"):
         fine = np.clip(-STEPS * np.log2(rest), STEPS * FIRST, STEPS * OCTAVES).astype(np.int64) - STEPS * FIRST
     found: Ints = fine + np.where(below == above, below, PLACES // 2 + above - 1)
@@ -144,7 +144,7 @@ where its interval begins.
 """
 
 
-def places(k: int) -> int:
+def cell_count(k: int) -> int:
     """Return the number of cells for k classes. Of two, the label and the prediction together tell the event."""
     return PLACES * (4 if k == 2 else 2)
 
@@ -175,7 +175,7 @@ class HistogramCells:
     @property
     def size(self) -> int:
         """Number of cells, empty ones included."""
-        return places(self.k)
+        return cell_count(self.k)
 
     def add(self, out: Mapping[str, Floats], predicted: Ints, labels: Ints) -> None:
         """Add the rows of one span."""
@@ -183,8 +183,8 @@ class HistogramCells:
         side = 2 * labels + predicted if self.k == 2 else hit.astype(np.int64)
         for i, values in enumerate((None, hit, out["confidence"])):
             self.predicted[i] += np.bincount(predicted, values, self.k)
-        beyond = out["confidence"] - interval(out["confidence"]) / CELLS  # keeps the digits of a variance
-        cell = place(out["confidence"], out["rest"]) + PLACES * side
+        beyond = out["confidence"] - interval_of(out["confidence"]) / CELLS  # keeps the digits of a variance
+        cell = place_of(out["confidence"], out["rest"]) + PLACES * side
         self._waiting.append((cell, [beyond, *(out[name] for name in NAMES[1:])]))
         if sum(len(cell) for cell, _ in self._waiting) >= FOLD:
             self._fold()

@@ -22,24 +22,20 @@ from calibcli.scores.softmax import Piece
 if TYPE_CHECKING:
     from calibcli.scores.score_kind import Scan
 
-# The mistakes that people make with scores and labels, each found in one pass over the rows.
-#
-# Each is a `Mistake`, and an entry of `MISTAKES`: it sees all rows, block by block, and gives its verdict at the end.
-
 Hashes = npt.NDArray[np.uint64]
-MARKS = 4  # score columns that mark a row, beside its largest score and that of its label
-ORDER_P = 1e-6
-MOST_COPIES = 0.2  # share of the rows above which a gate does not judge
-TOGETHER = 10  # copies of one row, at most: scores that occur more often are a matter of few values
-HASHED = 4_000_000  # duplicates are looked for in files of at most this many rows
-PERFECT = 100  # rows from which not one mistake is worth a note
+MARKS = 4  # score columns that identify a row, beside its largest score and that of its label
+ORDER_P = 1e-6  # p-value below which labels are taken to be in another order: an error on sound files is that rare
+MOST_COPIES = 0.2  # share of copied rows above which a gate gives no verdict
+TOGETHER = 10  # copies of one row, at most: scores that occur more often come from a model with few distinct scores
+HASHED = 4_000_000  # rows up to which duplicates are searched
+PERFECT = 100  # rows from which a file without a single wrong prediction gets a note
 LARGE = 6e4  # float16 ends at 65504
-BACKWARDS_Z = 3.09  # one in a thousand
-DIFFER = 20  # neighbours that differ, at least, before the agreement of rows of the same scores shows copies
+BACKWARDS_Z = 3.09  # standard errors below 1/2 that an AUC reaches by chance once in a thousand
+DIFFER = 20  # neighbours that differ, at least, for the agreement of rows of equal scores to mean anything
 
 
 @dataclass
-class Spot:
+class RowCount:
     """Counts rows of one kind, and keeps the index of the first, or -1."""
 
     count: int = 0
@@ -121,9 +117,9 @@ class Nonfinite:
 
     n: int
     collect: bool = False
-    nan: Spot = field(default_factory=Spot)
-    infinite: Spot = field(default_factory=Spot)
-    masked: Spot = field(default_factory=Spot)
+    nan: RowCount = field(default_factory=RowCount)
+    infinite: RowCount = field(default_factory=RowCount)
+    masked: RowCount = field(default_factory=RowCount)
     bad: list[Ints] = field(default_factory=list)
     choices: Counter[int] = field(default_factory=Counter)
 
@@ -237,7 +233,7 @@ class HalfPrecision(Mistake):
         return [f"scores reach {max(low, high, key=abs):.4g}, close to the end of float16 (65504)"]
 
 
-class Masked(Mistake):
+class MaskedClasses(Mistake):
     """Classes that are excluded by -inf."""
 
     def verdict(self, outcome: Outcome) -> list[str]:
@@ -245,7 +241,7 @@ class Masked(Mistake):
         return [f"-inf in {count:,} row{'s' * (count != 1)}: probability 0 of those classes"] if count else []
 
 
-class Impossible(Spot, Mistake):
+class ZeroProbabilityLabels(RowCount, Mistake):
     """Rows whose label has probability 0."""
 
     def see(self, block: ScoreBlock) -> None:
@@ -263,7 +259,7 @@ class Impossible(Spot, Mistake):
 
 
 @dataclass
-class Same(Mistake):
+class ConstantScores(Mistake):
     """All rows have the same scores: `first` are those of the first row, as long as all have them."""
 
     first: Array | None = None
@@ -306,7 +302,7 @@ class TiedScores(Mistake):
 
     def verdict(self, outcome: Outcome) -> list[str]:
         """Return notes on ties, and on labels that all equal the predicted class."""
-        ties, n, order = self, outcome.scan.finite, outcome.scan[Order]
+        ties, n, order = self, outcome.scan.finite, outcome.scan[ClassOrder]
         if outcome.scan.k == 1 and order.margins:
             ties, n = order.one_column(outcome.kind)
         notes = []
@@ -323,13 +319,13 @@ class TiedScores(Mistake):
 
 
 @lru_cache(maxsize=4)
-def marked(k: int) -> tuple[int, ...]:
+def marker_classes(k: int) -> tuple[int, ...]:
     """Return the classes whose scores identify a row."""
     return tuple(sorted(set(np.linspace(0, k - 1, MARKS).astype(np.int64).tolist())))
 
 
 @dataclass
-class Repeated(Mistake):
+class RepeatedRows(Mistake):
     """Rows that repeat an earlier one (scores and label); rows that are certain or constant are not counted.
 
     Attributes:
@@ -348,16 +344,16 @@ class Repeated(Mistake):
         rows, at_label, labels = block.rows, block.at_label, block.labels
         if at_label is None or labels is None or block.n > HASHED:
             return
-        seen = rows.columns(marked(rows.k))
+        seen = rows.columns(marker_classes(rows.k))
         differ = np.full(len(rows), rows.k == 1)
         for column in seen[1:]:
             differ |= column != seen[0]
         differ &= at_label != 1
         predicted = rows.best if rows.k > 1 else rows.columns([0])[0] > 0.5
         keep = np.flatnonzero(differ)
-        self.marks.append(mix([*seen, rows.top, at_label, labels])[keep])
-        self.of_scores.append(mix([*seen, rows.top])[keep])
-        self.of_near.append(mix([rounded(column) for column in (*seen, rows.top)])[keep])
+        self.marks.append(hash_rows([*seen, rows.top, at_label, labels])[keep])
+        self.of_scores.append(hash_rows([*seen, rows.top])[keep])
+        self.of_near.append(hash_rows([round_to_digits(column) for column in (*seen, rows.top)])[keep])
         margin = seen[-1] - seen[0] if rows.k == 2 else rows.top
         self.margins.append(margin[keep].astype(np.float32))
         self.wrong.append(np.asarray(predicted != labels)[keep])
@@ -422,7 +418,7 @@ class Repeated(Mistake):
 
     def verdict(self, outcome: Outcome) -> list[str]:
         count, n = self.count, outcome.scan.n
-        if outcome.scan[Same].first is not None or count <= 0.01 * n or self.by_chance:
+        if outcome.scan[ConstantScores].first is not None or count <= 0.01 * n or self.by_chance:
             return []
         text = (
             f"{count:,} of {n:,} rows repeat an earlier row (scores and label): if they are the same samples, the "
@@ -432,7 +428,7 @@ class Repeated(Mistake):
 
 
 @dataclass
-class Order(Mistake):
+class ClassOrder(Mistake):
     """Checks whether scores and labels have the classes in the same order, on a subset of the rows (all when there are
     few).
 
@@ -494,7 +490,7 @@ class Order(Mistake):
 
     def backwards(self, names: Sequence[str]) -> list[str]:
         """Return a note if two classes make sense the other way round: AUC < 1/2 beyond chance."""
-        auc, z = ranked(np.concatenate(self.margins), np.concatenate(self.labels))
+        auc, z = auc_and_z(np.concatenate(self.margins), np.concatenate(self.labels))
         if not -z >= BACKWARDS_Z:
             return []
         return [
@@ -505,12 +501,21 @@ class Order(Mistake):
 
 
 MISTAKES: tuple[type[Mistake], ...] = (
-    OneColumn, UnnormalisedRows, TiedScores, SoftmaxTwice, HalfPrecision, Masked, Impossible, Same, Repeated, Order,
-)  # fmt: skip
-"""In the order of their notes."""
+    OneColumn,
+    UnnormalisedRows,
+    TiedScores,
+    SoftmaxTwice,
+    HalfPrecision,
+    MaskedClasses,
+    ZeroProbabilityLabels,
+    ConstantScores,
+    RepeatedRows,
+    ClassOrder,
+)
+"""The checks, in the order of their notes."""
 
 
-def ranked(score: Floats, label: Array) -> tuple[float, float]:
+def auc_and_z(score: Floats, label: Array) -> tuple[float, float]:
     """Return the AUC of two classes, and by how many standard errors it exceeds 1/2 (Mann & Whitney 1947); NaN for one
     class.
     """
@@ -548,7 +553,7 @@ def class_order(predicted: Ints, labels: Ints, k: int) -> tuple[dict[int, int], 
         return None
     mutual = set(zip(rows[most].tolist(), columns[most].tolist(), strict=True))
     order = np.argsort(-counts, kind="stable")
-    image = matched(rows[order].tolist(), columns[order].tolist(), k)
+    image = match_classes(rows[order].tolist(), columns[order].tolist(), k)
     moved = _sound_cycles(image, mutual)
     if not moved:
         return None
@@ -564,7 +569,7 @@ def class_order(predicted: Ints, labels: Ints, k: int) -> tuple[dict[int, int], 
     return moved, float(plain.mean()), float(renamed.mean())
 
 
-def matched(rows: list[int], columns: list[int], k: int) -> Ints:
+def match_classes(rows: list[int], columns: list[int], k: int) -> Ints:
     """Give every class a label of its own, (k,) int64; earlier pairs (row, column) take precedence.
 
     A class that no pair gives a label keeps its own where that is free, and else takes the least label that is free.
@@ -605,7 +610,7 @@ def multipliers(k: int) -> Hashes:
     return np.random.Generator(np.random.PCG64(k)).integers(0, 2**63, k, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
 
 
-def rounded(column: Array) -> npt.NDArray[np.float32]:
+def round_to_digits(column: Array) -> npt.NDArray[np.float32]:
     """Round (n,) numbers to about 4 digits: large ones relative to their size, those below 1 to steps of 1e-4.
 
     So noise of 1e-6 in a small probability is rounded away too. 13 bits after the leading one are kept of 1 + |x|.
@@ -614,7 +619,7 @@ def rounded(column: Array) -> npt.NDArray[np.float32]:
     return np.copysign(((bits + np.uint32(1 << 9)) & np.uint32(0xFFFFFC00)).view(np.float32), column)
 
 
-def mix(columns: Sequence[Array] | Array) -> Hashes:
+def hash_rows(columns: Sequence[Array] | Array) -> Hashes:
     """Return one number (n,) for each row of some columns (n,), cast to float32; equal rows get equal numbers."""
     mixed, part = np.zeros((2, len(columns[0])), np.uint64)
     for column, odd in zip(columns, multipliers(len(columns)), strict=True):
@@ -627,10 +632,10 @@ def mix(columns: Sequence[Array] | Array) -> Hashes:
     return mixed
 
 
-# Fingerprints of rows: the same sample twice, or in the fitted and the evaluated file.
+# Rows that are both in the fitted and in the evaluated file.
 
 
-OVERLAP = 0.01
+OVERLAP = 0.01  # excess share of shared rows that is an error
 
 
 def row_hashes(predictions: Predictions) -> Hashes:
@@ -642,7 +647,7 @@ def row_hashes(predictions: Predictions) -> Hashes:
     out = np.empty(predictions.n, np.uint64)
     with np.errstate(all="ignore"):
         for start, block in predictions.blocks():
-            out[start : start + len(block)] = mix(np.ascontiguousarray(block.T))
+            out[start : start + len(block)] = hash_rows(np.ascontiguousarray(block.T))
     return out
 
 

@@ -22,7 +22,7 @@ from calibcli.scores.files.roles import PAIRS, TABLE_LABELS, TEXTS
 from calibcli.scores.files.source import Source
 from calibcli.scores.files.text_tables import parsed
 
-# PyTorch files as far as they are read without PyTorch: which program one is, checksums, what its pickle names.
+# What can be told of PyTorch files without PyTorch.
 
 SUFFIXES = (".pt", ".pth")
 UNREADABLE = (
@@ -31,7 +31,7 @@ UNREADABLE = (
 )
 
 
-def program(names: Collection[str]) -> str:
+def torch_program(names: Collection[str]) -> str:
     """Return which program of torch a zip archive with these members is: TorchScript, torch.export, or ""."""
     tails = {name.partition("/")[2] for name in names} | set(names)
     if "constants.pkl" in tails or any(tail.startswith("code/") for tail in tails):
@@ -58,7 +58,7 @@ def note_checksums(source: Source) -> int:
         return sum(member.file_size for member in members)
 
 
-def named(source: Source) -> set[str]:
+def pickled_globals(source: Source) -> set[str]:
     """Return the globals that the pickle in a .pt file names, after checking how much work it asks for.
 
     Raises:
@@ -85,12 +85,9 @@ def _zip(source: Source) -> Iterator[zipfile.ZipFile]:
         yield archive
 
 
-# Files that are something else than recorded outputs: named, with the commands that take them.
-
-
 CALIBRATOR = "a calibrator of calib scale"
 STATE = "calib_state"  # array of a state
-RESULT = 64 << 20  # longest result that is looked into
+RESULT = 64 << 20  # bytes; longer files are not parsed to see whether they are a result
 WEIGHTS = (".weight", ".bias", ".running_mean")
 
 
@@ -104,10 +101,10 @@ class Foreign:
 
 
 PARTIAL = Foreign("a state of calib metrics --partial", "merge")
-"""What parts of the rows left behind, which holds scores as well."""
+"""Its arrays would pass for recorded outputs, so that it is refused by its name."""
 
 
-def refuse(found: Foreign | None, source: Source) -> None:
+def refuse_other_file(found: Foreign | None, source: Source) -> None:
     """Refuse a file that was recognised as something else than recorded outputs.
 
     Raises:
@@ -133,7 +130,7 @@ def before_reading(source: Source) -> Foreign | None:
                 names = archive.namelist()
         except DAMAGED:
             return None
-        if kind := program(names):
+        if kind := torch_program(names):
             return Foreign(f"a {kind} program", "curvature, logits (with --trust: it is code)")
         pickled = any(name.endswith("data.pkl") for name in names)
     if pickled and (found := _pickled(source)) is not None:
@@ -146,7 +143,7 @@ def before_reading(source: Source) -> Foreign | None:
 def _pickled(source: Source) -> Foreign | None:
     """Recognise a network, or weights under a name that recorded outputs do not have, by what the pickle names."""
     try:
-        names = {name.removeprefix(pickles.STACKED) for name in named(source)}
+        names = {name.removeprefix(pickles.STACKED) for name in pickled_globals(source)}
     except InputError:  # damaged: whoever reads it says so
         return None
     if any(name.startswith("torch.nn.modules.") for name in names):

@@ -13,7 +13,16 @@ import numpy as np
 from calibcli.core.errors import InputError, UsageError, nearest
 from calibcli.scores import array_names
 from calibcli.scores.array_names import shape_text
-from calibcli.scores.files.arrays import Converted, FileColumn, FileContents, Memory, blocks, distinct, texts_of, whole
+from calibcli.scores.files.arrays import (
+    Converted,
+    FileColumn,
+    FileContents,
+    Memory,
+    blocks,
+    distinct,
+    read_all,
+    texts_of,
+)
 from calibcli.scores.files.roles import IDS
 from calibcli.scores.files.source import Source, load_any
 from calibcli.scores.files.text_tables import MISSING, floats_of_text, is_number
@@ -53,7 +62,7 @@ def weights(values: Array, name: str, kind: str) -> Floats:
     return w
 
 
-def counted(found: Predictions) -> Predictions:
+def without_zero_weights(found: Predictions) -> Predictions:
     """Leave out rows of weight 0, as neither a number nor a bound nor a fold may depend on them."""
     if found.weights is None or found.weights.all():
         return found
@@ -64,7 +73,7 @@ def counted(found: Predictions) -> Predictions:
     return dataclasses.replace(kept, notes=[*kept.notes, note])
 
 
-# Labels in a file of their own, whose rows belong to those of the scores by their ids where both have them.
+# Labels in a file of their own. Their rows are matched by ids where both files have them.
 
 
 def labels_of(source: Source, contents: Sequence[FileContents], reading: Reading, about: list[str]) -> Named:
@@ -85,14 +94,14 @@ def labels_of(source: Source, contents: Sequence[FileContents], reading: Reading
     labels = held.arrays[name]
     for column, array in held.arrays.items():
         own = None if column == name or array.shape != labels.shape[:1] else _ids(contents, column, reading)
-        if own is None or (theirs := texts_of(whole(array)).tolist()) == own:
+        if own is None or (theirs := texts_of(read_all(array)).tolist()) == own:
             continue
         at = {id: row for row, id in enumerate(theirs)}
         lost = next((row for row, id in enumerate(own) if id not in at), None)
         if lost is None and len(at) == len(theirs):
             rows = np.array([at[id] for id in own], np.int64)
             about.append(f"labels of {source.name} belong to the rows by their '{column}'")
-            return Memory(whole(labels)[rows])
+            return Memory(read_all(labels)[rows])
         if column in IDS or column in (reading.ids, contents[0].ids):
             has = (
                 f"'{column}' names rows twice" if lost is None else f"no '{column}' is {own[lost][:40]!r} (row {lost})"
@@ -110,17 +119,17 @@ def _ids(contents: Sequence[FileContents], column: str, reading: Reading) -> lis
     here = column if column in first else known if column in IDS else ""
     parts = [c.arrays.get(here) for c in contents]
     found = [part for part in parts if part is not None and len(part.shape) == 1 and part.dtype.kind in IDS.dtypes]
-    return [id for part in found for id in texts_of(whole(part)).tolist()] if len(found) == len(parts) else None
+    return [id for part in found for id in texts_of(read_all(part)).tolist()] if len(found) == len(parts) else None
 
 
-# What belongs to a row: its label as a code 0..K-1, id, group and slices; what is wrong is said by row.
+# Labels as codes 0..K-1. Mistakes are reported with their row.
 
 
-HELD = 20_000_000  # labels beyond this many stay in the file
+HELD = 20_000_000  # labels; more of them stay in the file
 OBSERVED = "pass the class that was observed, one integer per row"
 NO_LABEL = {"", "nan", "<na>", "nat"}
-MOST_NAMED = 12  # classes that an error names all of
-ABSENT = {*MISSING, *NO_LABEL}  # `none` and `na` may be classes
+MOST_NAMED = 12  # classes up to which an error lists all of them
+ABSENT = {*MISSING, *NO_LABEL}  # of texts that are no class; `none` and `na` may be classes
 WHOLE = re.compile(r"^\s*[+-]?\d{1,18}(\.0*)?\s*$")
 
 
@@ -173,7 +182,7 @@ def read_labels(labels: Named, name: str, scores: Named, classes: Sequence[str] 
         total = int(dropped.sum())
         notes.append(f"{total:,} row{'s' * (total != 1)} with label {ignore_label} dropped")
         dropped = dropped if total else None
-    held = whole(codes) if n <= HELD else FileColumn(codes)
+    held = read_all(codes) if n <= HELD else FileColumn(codes)
     return LabelCodes(held, dropped, notes, seen.counts, labels.dtype.kind in "USO" and bool(classes))
 
 
@@ -224,7 +233,7 @@ def _one_dimension(labels: Named, name: str, n: int, notes: list[str]) -> Named:
         return Converted(labels, lambda block: block[:, 0], (), labels.dtype)
     if len(shape) == 2 and shape[0] == 1 and shape[1] == n:
         notes.append(f"labels '{name}' have shape {tuple(shape)}: read as ({n},)")
-        return Memory(whole(labels)[0])
+        return Memory(read_all(labels)[0])
     if len(shape) != 2 or labels.dtype.kind not in "biuf":
         problem = f"labels '{name}' have shape {shape_text(labels)}"
         raise InputError(problem, "pass one label per row: shape (N,), integers")
@@ -400,7 +409,10 @@ def _texts(block: Array) -> list[str]:
     return [str(text) for text in block.tolist()] if block.dtype.kind == "O" else texts_of(block).tolist()
 
 
-def columns(
+# Ids, weights, groups and slices.
+
+
+def per_row_fields(
     contents: Sequence[FileContents],
     sources: Sequence[Source],
     reading: Reading,
@@ -414,7 +426,7 @@ def columns(
 
     def column(name: str, option: str) -> Array:
         parts: list[Named] = [array_names.column(c, name, option, s.name) for c, s in zip(contents, sources)]
-        array = parts[0] if len(parts) == 1 else Memory(np.concatenate([texts_of(whole(p)) for p in parts]))
+        array = parts[0] if len(parts) == 1 else Memory(np.concatenate([texts_of(read_all(p)) for p in parts]))
         return _per_row(array, name, option, n, keep)
 
     out: dict[str, Any] = {}
@@ -449,8 +461,8 @@ def _per_row(array: Named, name: str, option: str, n: int, keep: Ints | None) ->
         InputError: another shape.
     """
     if len(array.shape) == 2 and array.shape[1] == 1:
-        array = Memory(whole(array)[:, 0])
+        array = Memory(read_all(array)[:, 0])
     if array.shape != (n,):
         raise InputError(f"{option} {name} has shape {shape_text(array)} for {n:,} rows", "pass one value per row")
-    values = whole(array)
+    values = read_all(array)
     return values if keep is None else values[keep]

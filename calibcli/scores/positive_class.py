@@ -11,24 +11,24 @@ import numpy as np
 
 from calibcli.core.errors import InputError, UsageError, did_you_mean
 from calibcli.core.options import normal
-from calibcli.scores.array_names import carried
-from calibcli.scores.files.arrays import Converted, FileContents, blocks, texts_of, whole
+from calibcli.scores.array_names import class_in_name
+from calibcli.scores.files.arrays import Converted, FileContents, blocks, read_all, texts_of
 from calibcli.scores.files.roles import OUTCOMES, PREDICTED
 from calibcli.scores.files.text_tables import is_number
-from calibcli.scores.input_mistakes import ranked
+from calibcli.scores.input_mistakes import auc_and_z
 from calibcli.scores.per_row import NO_LABEL, WHOLE, as_names, refuse_missing
 from calibcli.scores.predictions import Array, ArrayScores, Kind, MappedScores, Named, Predictions
 from calibcli.scores.reading_options import Reading
 from calibcli.scores.score_kind import KeptRows, Scan
 
-# One score for each row: of a class, or of whichever class was predicted, as pipelines write it?
+# Is a single score per row that of one class, or that of whichever class was predicted, as some pipelines write it?
 
-FEWEST, MOST_LEVELS = 20, 100_000  # rows that are looked at
-SAME_RANKS = 0.9  # AUC of a score for its own prediction is 1, of a confidence about 1/2
+FEWEST, MOST_LEVELS = 20, 100_000  # rows: the fewest that are judged, the most that are looked at
+SAME_RANKS = 0.9  # between the AUC of a score for its own prediction, 1, and that of a confidence, about 1/2
 RANK_Z, GAP_Z = 1.5, 4.0
 
 
-def refuse_top(
+def refuse_confidence(
     found: Scan, rows: KeptRows, kind: Kind, contents: FileContents, name: str, labels: str, event: str
 ) -> None:
     """Refuse P of the predicted class as that of one class. Ours: none is below 1/2, and they do not rank the rows.
@@ -48,10 +48,10 @@ def refuse_top(
     beside = next((c for c, a in contents.arrays.items() if c in PREDICTED and c not in (name, labels)), None)
     predicted = None if beside is None else _is_event(contents, beside, rows, event)
     if predicted is not None and len(predicted) == len(p) and 0 < predicted.sum() < len(p):
-        top, why = ranked(p, predicted)[0] < SAME_RANKS, f"and is as large where '{beside}' is another class"
+        top, why = auc_and_z(p, predicted)[0] < SAME_RANKS, f"and is as large where '{beside}' is another class"
     elif rows.codes is not None:
         y = np.asarray(rows.codes[: len(p)], np.int64)
-        z, gap = ranked(p, y)[1], float(np.mean(p - y))
+        z, gap = auc_and_z(p, y)[1], float(np.mean(p - y))
         top = z < RANK_Z and gap > GAP_Z * math.sqrt(float(np.mean(p * (1 - p))) / len(p))
         why = f"and its mean {p.mean():.3f} is far from the share of that class, {y.mean():.3f}"
     else:
@@ -72,17 +72,16 @@ def _is_event(contents: FileContents, column: str, rows: KeptRows, event: str) -
     array = contents.arrays[column]
     if array.shape[1:] not in ((), (1,)):
         return None
-    values = whole(array).reshape(-1)
+    values = read_all(array).reshape(-1)
     values = values if rows.keep is None or len(values) <= rows.keep.max(initial=0) else values[rows.keep]
     texts = np.char.strip(texts_of(values[:MOST_LEVELS]))
     return np.isin(texts, [event] if event else ["1", "1.0", "True", "true"])
 
 
-# Two classes: which of them is the event, and which of them a single column of scores is of. Never by the alphabet.
+# Which of two classes is the event, and which of them a single column of scores belongs to. The alphabet never decides.
 
 
-"""Names of two classes whose order is plain."""
-MOST = 4  # names of labels that are looked for; two are allowed
+MOST = 4  # distinct names of labels after which the search stops; two are allowed
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,7 @@ class BinaryReading:
     turned: bool = False
 
 
-def two(
+def read_binary(
     reading: Reading, column: str, width: int, classes: list[str] | None, labels: Named | None, name: str
 ) -> BinaryReading:
     """Decide which classes (N, 1) or (N, 2) scores belong to, and which of them is the event.
@@ -132,7 +131,7 @@ def two(
     if width == 2 or classes is not None:
         shown = list(classes or numbers)
         event = _known(reading.event, shown)
-        own = carried(column) if width == 1 and labels is not None else ""
+        own = class_in_name(column) if width == 1 and labels is not None else ""
         if own and _same(own, shown[0]):
             problem = f"column '{column}' is of {shown[0]!r}, --classes makes {shown[1]!r} the class of the scores"
             raise InputError(problem, f"pass --classes {shown[1]},{shown[0]}")
@@ -144,7 +143,7 @@ def two(
 
 def _numbered(reading: Reading, column: str, labels: Named | None, numbers: list[str]) -> BinaryReading:
     """Read one column with labels 0 and 1, or none, as the score of class 1, unless its name or --event says 0."""
-    own = carried(column)
+    own = class_in_name(column)
     if own and own not in numbers and (reading.event in (None, own, *numbers[1:])):
         return BinaryReading([f"not {own}", own], labels)
     if labels is None and reading.event:
@@ -168,7 +167,7 @@ def _numbered(reading: Reading, column: str, labels: Named | None, numbers: list
 
 def _named(reading: Reading, column: str, labels: Named | None, names: list[str], name: str) -> BinaryReading:
     """Read one column with names as labels."""
-    own = carried(column)
+    own = class_in_name(column)
     of = next((n for n in names if own and _same(own, n)), None)
     if of is None and reading.event is None and (pair := plain_order(names)):
         names, of = pair, pair[1]
@@ -196,7 +195,7 @@ def plain_order(names: Sequence[str]) -> list[str] | None:
     return None if pair is None else [spelled.get(name, name) for name in pair]
 
 
-def swapped(found: Predictions) -> Predictions:
+def swap_classes(found: Predictions) -> Predictions:
     """Exchange two classes, so that the event is class 1."""
     scores = found.scores
     if isinstance(scores, ArrayScores):

@@ -15,13 +15,13 @@ Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Kind = Literal["logits", "probabilities", "log_probabilities"]
-VERDICTS = ("the prediction is wrong", "the prediction is right")  # the classes where the confidence is all there is
-UNIT_LOW, UNIT_HIGH = -1e-6, 1 + 1e-3  # probabilities lie here, rounding allowed for
-SHARE_OFF = 1e-3  # share of the rows that may miss a sum of one
+VERDICTS = ("the prediction is wrong", "the prediction is right")  # the two classes if only confidences are known
+UNIT_LOW, UNIT_HIGH = -1e-6, 1 + 1e-3  # range of probabilities, with room for rounding
+SHARE_OFF = 1e-3  # share of the rows that need not sum to one
 CHUNK_BYTES = 1 << 23  # read from a file at once: large enough for the disk, small beside any memory
 CHUNK_ROWS = 1 << 15
-HELD = 1 << 26  # bytes of mapped scores that are kept rather than mapped again at every use
-NEAR = 1 << 16  # bytes between two rows that are read along
+HELD = 1 << 26  # bytes up to which mapped scores are kept instead of being mapped at every use
+NEAR = 1 << 16  # bytes between two rows up to which the gap is read too, as a second read costs more
 Progress = Callable[[float, str], None]
 """Called as `progress(fraction, text)`; fraction in [0, 1]."""
 
@@ -168,7 +168,7 @@ class Predictions:
         return cls(scores=ArrayScores(np.ascontiguousarray(z)), labels=np.asarray(labels, dtype=np.int64), **fields)
 
     def __repr__(self) -> str:
-        return f"Predictions({self.n:,} rows of {self.k:,} classes, {words(self.kind)}, from {self.source})"
+        return f"Predictions({self.n:,} rows of {self.k:,} classes, {kind_words(self.kind)}, from {self.source})"
 
     @property
     def n(self) -> int:
@@ -193,7 +193,7 @@ class Predictions:
         if self.top_only:
             return {"event": self.event, "kind": "confidence"}
         guess = {name: self.facts[name] for name in ("guess_nll", "guess_accuracy") if name in self.facts}
-        return {"classes": self.k, **self.event_fact, "kind": words(self.kind), **guess}
+        return {"classes": self.k, **self.event_fact, "kind": kind_words(self.kind), **guess}
 
     @property
     def event_fact(self) -> dict[str, str]:
@@ -299,7 +299,7 @@ def same_rows(n: int, what: str) -> str:
     return f"all {n:,} rows have the same {what}: the model, or what prepared its inputs, does not tell them apart"
 
 
-def words(kind: str) -> str:
+def kind_words(kind: str) -> str:
     """Spell a kind of scores as people write it: `log-probabilities`."""
     return kind.replace("_", "-")
 

@@ -16,8 +16,11 @@ MODEL = "Checkpoint: .safetensors, .pt, .pth, .ckpt, .onnx, a Hugging Face or ti
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """How to read; each field but the last three is an option of commands: `numbers` keeps columns of numbers as they
-    are, where `by` has them as texts; without `hashed` no digest of a file is taken. See `recorded.read`."""
+    """How recorded outputs are read; see `recorded_outputs.read`.
+
+    Each field is an option of commands, except for the last three: `numbers` keeps the numbers of `by` columns, which
+    otherwise become texts; without `need_labels` rows may have no labels; without `hashed` files get no digest.
+    """
 
     PANEL: ClassVar[str] = "How the file is read"
     OFTEN: ClassVar[tuple[str, ...]] = ("scores", "labels", "classes", "event", "kind", "by")  # what --help shows of it

@@ -19,22 +19,24 @@ from calibcli.core.options import check_options
 from calibcli.scores import array_names, confidence, other_files, per_row, positive_class, tasks
 from calibcli.scores.array_names import kind_option
 from calibcli.scores.files import locations
-from calibcli.scores.files.arrays import FileContents, Joined, blocks, class_names, texts_of, whole
+from calibcli.scores.files.arrays import FileContents, Joined, blocks, class_names, read_all, texts_of
 from calibcli.scores.files.roles import CLASSES
 from calibcli.scores.files.source import FORMATS, Digests, Source, by_suffix, fingerprint, load_any, suffixes
-from calibcli.scores.input_mistakes import Nonfinite, Outcome, Repeated
-from calibcli.scores.per_row import LabelCodes, as_names, counted, read_labels
-from calibcli.scores.positive_class import BinaryReading, swapped, two
+from calibcli.scores.input_mistakes import Nonfinite, Outcome, RepeatedRows
+from calibcli.scores.per_row import LabelCodes, as_names, read_labels, without_zero_weights
+from calibcli.scores.positive_class import BinaryReading, read_binary, swap_classes
 from calibcli.scores.predictions import Ints, Kind, Named, Predictions, Progress
 from calibcli.scores.reading_options import ReaderOptions, Reading
 from calibcli.scores.score_kind import KeptRows, Scan, decide_kind, evidence, scan
 
-# What was asked of evaluations, and the files of a folder: seldom needed when files are opened.
+MEANS_MORE = frozenset("*?[:")  # characters of a path that may be a pattern or an address
+Paths = str | Path | Sequence[str | Path]
+LARGEST = 1e75  # largest score: its fourth power, which fits of the temperature sum, is still a number
 
-MEANS_MORE = frozenset("*?[:")  # in a path that may be a pattern or an address
+# Which files a path stands for.
 
 
-def asked_of(reading: Reading) -> ReaderOptions:
+def reader_options(reading: Reading) -> ReaderOptions:
     """Return the options that the readers of files need to know.
 
     Raises:
@@ -46,7 +48,7 @@ def asked_of(reading: Reading) -> ReaderOptions:
     return ReaderOptions(reading.lm_norm or "", choices, reading.unlisted or "", reading.no_header)
 
 
-def unused(contents: FileContents, source: Source) -> None:
+def refuse_unused_options(contents: FileContents, source: Source) -> None:
     """Refuse options for evaluations if the file is not an evaluation, or not one of that kind.
 
     Raises:
@@ -67,11 +69,11 @@ def sources(paths: Sequence[str | Path], reading: Reading) -> list[Source]:
     Raises:
         InputError: as `parts` and `tasks_in`.
     """
-    asked, found = asked_of(reading), []
+    asked, found = reader_options(reading), []
     for path in paths:
         for file in files_of(path, reading):
             found.append(Source(file, asked=asked))
-            found[-1].folder = str(path) if saved(path) else ""
+            found[-1].folder = str(path) if is_saved_dataset(path) else ""
     return found
 
 
@@ -86,16 +88,16 @@ def files_of(path: str | Path, reading: Reading) -> list[str | Path]:
         return [path]
     if os.path.isdir(path):
         reading_from(path)
-    if saved(path):
-        return [*parts(Path(path))]
+    if is_saved_dataset(path):
+        return [*saved_parts(Path(path))]
     if os.path.isdir(path) and reading.tasks:
         return [*tasks_in(Path(path))]
     if os.path.isdir(path) or MEANS_MORE & set(str(path)):
-        return locations.found(path, [suffix for name in FORMATS for suffix in suffixes(name)])
+        return locations.expand(path, [suffix for name in FORMATS for suffix in suffixes(name)])
     return [path]
 
 
-def saved(path: str | Path) -> bool:
+def is_saved_dataset(path: str | Path) -> bool:
     """Return whether this is a folder that `save_to_disk` wrote."""
     return any(os.path.isfile(os.path.join(path, name)) for name in (locations.STATE, locations.PARTS))
 
@@ -108,7 +110,7 @@ def tasks_in(folder: Path) -> list[Path]:
     """
     from calibcli.scores.files.evals.lm_eval import task_of
 
-    found = sorted(p for p in folder.iterdir() if known(p) and not p.name.startswith((".", "results")))
+    found = sorted(p for p in folder.iterdir() if has_known_suffix(p) and not p.name.startswith((".", "results")))
     if not found:
         raise InputError(f"no evaluations in {folder}", "name the files, or the folder that they lie in")
     runs = Counter(task_of(p.name) for p in found)
@@ -119,12 +121,12 @@ def tasks_in(folder: Path) -> list[Path]:
     return found
 
 
-def known(path: Path) -> bool:
+def has_known_suffix(path: Path) -> bool:
     """Return whether a file has the suffix of a format, compressed or not."""
     return path.is_file() and bool(by_suffix(locations.suffix(path.name)))
 
 
-def parts(folder: Path) -> list[Path]:
+def saved_parts(folder: Path) -> list[Path]:
     """Return the files of a folder that `save_to_disk` wrote.
 
     Raises:
@@ -134,14 +136,10 @@ def parts(folder: Path) -> list[Path]:
         splits = sorted(p.parent.name for p in folder.glob(f"*/{locations.STATE}"))
         fix = f"choose one: {folder / (splits or ['test'])[0]}"
         raise InputError(f"{folder} holds several splits: {', '.join(splits)}", fix)
-    return locations.saved(folder)
+    return locations.parts_of_saved(folder)
 
 
-# Recorded outputs: a file with scores and labels, recognised, checked in one pass, and read in blocks ever after.
-
-
-Paths = str | Path | Sequence[str | Path]
-LARGEST = 1e75  # of a score: its fourth power is a number
+# From files to predictions.
 
 
 def read(path: Paths, *, progress: Progress | None = None, **how: Any) -> Predictions:
@@ -234,18 +232,20 @@ def load(source: Source) -> FileContents:
     try:
         contents = load_any(source)
         if source.asked != ReaderOptions():
-            unused(contents, source)
+            refuse_unused_options(contents, source)
         if other_files.STATE in contents.arrays:
-            other_files.refuse(other_files.PARTIAL, source)
+            other_files.refuse_other_file(other_files.PARTIAL, source)
         if array_names.candidates(contents) or contents.lacking or confidence.columns(contents):
             return contents
         contents = array_names.grouped(contents, None, source.name)
         if contents.scores:
             return contents
     except InputError:
-        other_files.refuse(other_files.before_reading(source), source)
+        other_files.refuse_other_file(other_files.before_reading(source), source)
         raise
-    other_files.refuse(other_files.before_reading(source) or other_files.after_reading(contents, source), source)
+    other_files.refuse_other_file(
+        other_files.before_reading(source) or other_files.after_reading(contents, source), source
+    )
     return contents
 
 
@@ -265,7 +265,9 @@ def predictions(
         one = dataclasses.replace(reading, tasks=False, by=tuple(name for name in reading.by if name != tasks.TASK))
         files = tasks.files_of(contents, sources)
         parts = [predictions(*each, one, progress) for each in files]
-        return tasks.joined(parts, tasks.names_of([c[0].task or Path(s[0].folder or s[0].stem).name for c, s in files]))
+        return tasks.join_tasks(
+            parts, tasks.names_of([c[0].task or Path(s[0].folder or s[0].stem).name for c, s in files])
+        )
     if len(contents) > 1 and not reading.shards:
         tasks.refuse_several(_task(c, s) for c, s in zip(contents, sources))
     first = contents[0]
@@ -273,12 +275,12 @@ def predictions(
     if alone and (columns := confidence.columns(first, reading, sources[0].name)):
         found = confidence.predictions(contents, sources, reading, columns)
     else:
-        found = _one(contents, sources, reading, progress)
-    return counted(found) if reading.weights and reading.need_labels else found
+        found = _one_dataset(contents, sources, reading, progress)
+    return without_zero_weights(found) if reading.weights and reading.need_labels else found
 
 
 @np.errstate(all="ignore")  # what is not finite is counted and told
-def _one(
+def _one_dataset(
     contents: Sequence[FileContents], sources: Sequence[Source], reading: Reading, progress: Progress | None
 ) -> Predictions:
     """Return one data set, from one file or from its parts."""
@@ -291,7 +293,9 @@ def _one(
         problem = f"no labels in {where}: it holds {array_names.describe(first)}"
         raise InputError(problem, "choose them with --labels KEY, or --labels FILE for a file of their own")
     count = raw_labels.shape[0] if raw_labels is not None and reading.need_labels else None
-    scores = array_names.held(array_names.two_dimensional(raw, name, where, count, bool(kind_option(reading.kind))))
+    scores = array_names.in_memory(
+        array_names.two_dimensional(raw, name, where, count, bool(kind_option(reading.kind)))
+    )
     n, width, k = *scores.shape, max(scores.shape[1], 2)
     array_names.refuse_verdicts(name, label_name, where, width)
     classes, confirmed = classes_of(first, reading, name, k)
@@ -302,7 +306,7 @@ def _one(
             if width > 2 and not reading.event:
                 of = BinaryReading(classes, as_names(raw_labels, label_name, classes))
             else:
-                of = two(reading, name, width, classes, raw_labels, label_name)
+                of = read_binary(reading, name, width, classes, raw_labels, label_name)
                 if width == 2 and classes is None and of.classes and not reading.event:
                     notes.append(f"the score columns are read as of {of.classes[0]} and {of.classes[1]}, in this order")
             if of.labels is not None:
@@ -311,13 +315,15 @@ def _one(
             if reading.need_labels:
                 raise
             notes.append(f"labels are not used: {error.problem}")
-            of = of or two(reading, name, width, classes, None, "")
-        rows, found, kind = _checked(scores, labels, first, name, reading, ragged, notes, progress)
+            of = of or read_binary(reading, name, width, classes, None, "")
+        rows, found, kind = _check_rows(scores, labels, first, name, reading, ragged, notes, progress)
         if found.forced is None and width == 1:
-            positive_class.refuse_top(found, rows, kind, first, name, label_name, of.classes[1] if of.classes else "")
+            positive_class.refuse_confidence(
+                found, rows, kind, first, name, label_name, of.classes[1] if of.classes else ""
+            )
         sure = (confirmed and not (labels and labels.names)) or not reading.need_labels
         notes += found.verdicts(Outcome(found, kind, of.classes, bool(reading.weights), reading.clip, sure))
-        further = per_row.columns(contents, sources, reading, n, rows.keep, name, label_name, notes)
+        further = per_row.per_row_fields(contents, sources, reading, n, rows.keep, name, label_name, notes)
         files = digests.files()
     read = Predictions(
         scores=array_names.as_scores(rows.scores, kind, clip=reading.clip, ends=found.ends),
@@ -338,21 +344,21 @@ def _one(
             "why": "given by --kind" if found.forced else evidence(found, kind),
             "columns": width,
             "class_rows": {} if labels is None else {str(c): count for c, count in labels.counts.items()},
-            "repeated_rows": found[Repeated].count,
-            "copies": found[Repeated].copies(found.n),
+            "repeated_rows": found[RepeatedRows].count,
+            "copies": found[RepeatedRows].copies(found.n),
             "files": files,
             "evaluation": dict(first.facts),
             "task": _task(first, sources[0]),
             "choices_vary": (varied := ragged and found.nonfinite.masked.count > 0),
             **(found.nonfinite.guess(k) if varied else {}),
-            "folded": array_names.folded(first),
+            "folded": array_names.folded_calibrator(first),
         },
         **further,
     )
-    return swapped(read) if of.first else read
+    return swap_classes(read) if of.first else read
 
 
-def _checked(
+def _check_rows(
     scores: Named,
     labels: LabelCodes | None,
     contents: FileContents,
@@ -448,7 +454,7 @@ def classes_of(contents: FileContents, reading: Reading, scores: str, k: int) ->
     else:
         key = CLASSES.first(contents.arrays, (k,))
         if key:
-            names = [str(t) for t in texts_of(whole(contents.arrays[key]))]
+            names = [str(t) for t in texts_of(read_all(contents.arrays[key]))]
     if names is not None and len(names) != k:
         raise InputError(f"{len(names)} class names for {k} score columns", "name every column once, in order")
     if names is not None and len(set(names)) < k:

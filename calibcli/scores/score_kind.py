@@ -11,7 +11,16 @@ import numpy as np
 
 from calibcli.core.errors import InputError
 from calibcli.scores.columns import MANY
-from calibcli.scores.input_mistakes import HASHED, MISTAKES, Mistake, Nonfinite, Outcome, ScoreBlock, Spot, marked
+from calibcli.scores.input_mistakes import (
+    HASHED,
+    MISTAKES,
+    Mistake,
+    Nonfinite,
+    Outcome,
+    RowCount,
+    ScoreBlock,
+    marker_classes,
+)
 from calibcli.scores.predictions import (
     SHARE_OFF,
     UNIT_HIGH,
@@ -22,17 +31,17 @@ from calibcli.scores.predictions import (
     Named,
     PickedScores,
     Progress,
+    kind_words,
     reusing,
     rows_of,
-    words,
 )
 from calibcli.scores.softmax import CACHED, NARROW, DeviceScores, Piece
 
-OFF, OFF_A_CLASS, MOST_OFF = 0.02, 0.005, 0.2  # what rounding to two decimals may leave of a sum of one
-FEWEST = 10  # rows that show shares of another whole than one
-PERCENT = 20.0  # log-odds none of which is negative, and which are wrong once in 1e8, end below
-PAIRS = 200_000  # rows that the comparison of predicted class and label looks at, at most about
-WIDE = 1 << 21  # scores of many classes whose rows are looked at together
+OFF, OFF_A_CLASS, MOST_OFF = 0.02, 0.005, 0.2  # error of a sum of K numbers rounded to two decimals: 0.005 K, bounded
+FEWEST = 10  # rows from which a constant sum other than one is trusted
+PERCENT = 20.0  # log-odds of a model that is wrong once in 1e8 end at 18.4; more, and never negative, are percentages
+PAIRS = 200_000  # rows in which predicted class and label are compared, about
+WIDE = 1 << 21  # scores of many classes per piece
 C = TypeVar("C", bound=Mistake)
 
 
@@ -53,7 +62,7 @@ class KeptRows:
 
 
 @dataclass
-class Unit:
+class UnitSums:
     """Checks the rows as probabilities.
 
     Attributes:
@@ -65,9 +74,9 @@ class Unit:
     k: int
     tolerance: float
     outside: int = 0
-    off: Spot = field(default_factory=Spot)
+    off: RowCount = field(default_factory=RowCount)
     off_sum: float = math.nan
-    empty: Spot = field(default_factory=Spot)
+    empty: RowCount = field(default_factory=RowCount)
     worst: float = 0.0
 
     @property
@@ -92,7 +101,7 @@ class Unit:
 
 
 @dataclass
-class Whole:
+class ConstantSum:
     """Checks for rows that sum to a constant other than one and are not negative, such as percentages and votes.
 
     Attributes:
@@ -141,10 +150,10 @@ class Scan:
 
     n: int
     k: int
-    unit: Unit
+    unit: UnitSums
     tolerance: float
     nonfinite: Nonfinite
-    whole: Whole
+    whole: ConstantSum
     forced: Kind | None = None
     logs: bool = True
     log_low: float = 0.0
@@ -271,11 +280,11 @@ def scan(
     digits = 0 if np.array_equal(head, np.floor(head)) else decimals
     rounding = 0.0 if digits is None else k * 0.5 * 10.0 ** -min(digits, 300)
     slack, nonfinite = 1e-2 if coarse else 1e-3, Nonfinite(n, collect)
-    found = Scan(n, k, Unit(k, tolerance), slack, nonfinite, Whole(rounding), forced)
+    found = Scan(n, k, UnitSums(k, tolerance), slack, nonfinite, ConstantSum(rounding), forced)
     for mistake in found.mistakes.values():
         mistake.begin(head, n)
     every, height = max(1, math.ceil(n / PAIRS)), min(step, max(1, (CACHED if k <= NARROW else WIDE) // k))
-    which = marked(k) if labels is not None and n <= HASHED else ()
+    which = marker_classes(k) if labels is not None and n <= HASHED else ()
     ends = None
     if k > NARROW and n <= MANY and not isinstance(scores, DeviceScores):
         ends = np.empty(n, np.int64), np.empty(n, np.float64 if scores.dtype.itemsize > 4 else np.float32)
@@ -332,12 +341,13 @@ def decide_kind(found: Scan, declared: str, name: str) -> Kind:
     if kind == "logits" and declared != "logits":
         _refuse_shares(found.whole, found.k, found.finite, found.low, found.high, name)
     if declared and declared != kind and (declared, kind) != ("logits", "log_probabilities"):
-        problem = f"the name '{name}' says {words(declared)} but the rows are {words(kind)} ({evidence(found, kind)})"
+        problem = f"the name '{name}' says {kind_words(declared)} but the rows are {kind_words(kind)}"
+        problem += f" ({evidence(found, kind)})"
         raise InputError(problem, f"pass --kind {kind} if that is what they are, or save what the name says")
     return kind
 
 
-def _refuse_shares(whole: Whole, k: int, n: int, low: float, high: float, name: str) -> None:
+def _refuse_shares(whole: ConstantSum, k: int, n: int, low: float, high: float, name: str) -> None:
     """Refuse n rows of k scores from `low` to `high` that look like shares of another total than one.
 
     Raises:

@@ -19,11 +19,11 @@ from calibcli.core import extensions
 from calibcli.core.array_likes import tensor_of
 from calibcli.scores.predictions import Array, Floats, Ints, Kind
 
-# Rows of scores: extremes, ties and the listed ones, taken without what makes NumPy slow on short rows.
+# Extremes and ties of rows, computed without the operations that NumPy is slow at on short rows.
 
 LONG = 512  # classes from which rows are long
-SHORT = 128  # classes up to which `argmax` of float32 waits more often than it works
-THREAD = threading.local()  # memory for keys, as new memory for each piece would cost a twentieth
+SHORT = 128  # classes up to which `argmax` of float32 loses most of its time to mispredicted branches
+THREAD = threading.local()  # memory for keys, as new memory for each piece would cost 5 % of the time
 
 
 def first_moment(z: Array, top: Ints) -> Floats:
@@ -34,7 +34,7 @@ def first_moment(z: Array, top: Ints) -> Floats:
     return moment
 
 
-def deepest(z: Array) -> Floats:
+def depth_of(z: Array) -> Floats:
     """Return (n,) the largest score minus the smallest finite one."""
     there = np.isfinite(z)
     found: Floats = np.where(there, z, -np.inf).max(axis=1) - np.where(there, z, np.inf).min(axis=1)
@@ -60,7 +60,7 @@ def largest_of(z: Array) -> tuple[Ints, Array, Ints | None]:
         return best, top, several
     best = z.argmax(axis=1)
     top = flat[first + best]
-    as_large = with_each(np.equal, z, top)
+    as_large = apply_by_row(np.equal, z, top)
     return best, top, None if np.count_nonzero(as_large) == n else np.count_nonzero(as_large, axis=1)
 
 
@@ -101,7 +101,7 @@ def least_of(z: Array) -> Array:
     return found.view(z.dtype)
 
 
-def places_of(mask: npt.NDArray[np.bool_]) -> Ints:
+def true_places(mask: npt.NDArray[np.bool_]) -> Ints:
     """Return the indices at which a sparse flat mask is true, by testing eight entries at once, faster than
     `nonzero`.
     """
@@ -112,7 +112,7 @@ def places_of(mask: npt.NDArray[np.bool_]) -> Ints:
     return np.concatenate([there[at >> 3] * 8 + (at & 7), mask[whole:].nonzero()[0] + whole])
 
 
-def with_each(ufunc: np.ufunc, z: Array, row: Array, out: Array | None = None) -> Array:
+def apply_by_row(ufunc: np.ufunc, z: Array, row: Array, out: Array | None = None) -> Array:
     """Apply `ufunc` to (n, K) scores and one number per row, (n,).
 
     NumPy copies such a number as often as its buffer has room, where that is longer than the row.
@@ -126,19 +126,18 @@ def with_each(ufunc: np.ufunc, z: Array, row: Array, out: Array | None = None) -
         np.setbufsize(size)
 
 
-# Some rows of scores at a time: their extremes, and their softmax with the top class taken out.
+# Softmax with the top class taken out.
 #
 # p_top = 1 / (1 + R) with R the sum of exp(z_j - z_top) over the other classes, so that 1 - p, the NLL and the
-# entropy of
-# a saturated row keep all their digits.
+# entropy of a saturated row keep all their digits.
 
 
-CACHED = 1 << 17  # scores of few classes looked at together: about what the second-level cache holds
-NARROW = 32  # classes up to which scores are looked at class by class
-PIECE = 1 << 18  # float32 scores worked on at once: beyond, memory is waited for; below, calls take longer
-OF_LONG = 1 << 20  # as many of long rows, whose memory comes in time
-ROWS = 1 << 15  # rows at most whose numbers are worked out together
-ALIKE = 2  # mean over least of the limits of some rows, up to which the least serves all of them
+CACHED = 1 << 17  # scores of few classes per piece: about what the second-level cache holds
+NARROW = 32  # classes up to which scores are processed class by class
+PIECE = 1 << 18  # float32 scores per piece: more would wait for memory, fewer would spend the time in calls
+OF_LONG = 1 << 20  # scores per piece of long rows, whose memory is prefetched in time
+ROWS = 1 << 15  # rows per block, at most
+ALIKE = 2  # ratio of the mean to the least limit of some rows, up to which the least is used for all of them
 SAFE = 30.0  # exp(z)^2 summed over classes stays within float32 for |z_top| up to here
 Sparse = tuple[Ints, Ints, Floats]  # row, class, probability
 
@@ -186,7 +185,7 @@ class SoftmaxBlock:
                     first[odd] = first_moment(z[odd], self.top[odd])
             without = np.flatnonzero(~np.isfinite(deep))
             if masked and len(without):
-                deep[without] = deepest(z[without])
+                deep[without] = depth_of(z[without])
             self._columns(r, squares, first, gap, deep, out)
 
     def _sums(self, z: Array) -> tuple[Floats, ...]:
@@ -270,7 +269,7 @@ class SoftmaxBlock:
         if buffer.safe:
             shift[:], d = z_top, z  # exp(z) itself cannot overflow: spare the subtraction
         else:
-            shift[:], d = 0, with_each(np.subtract, z, z_top)
+            shift[:], d = 0, apply_by_row(np.subtract, z, z_top)
         if not (early and buffer.safe):
             np.exp(d, out=e)
         own[:] = flat[at_top]
@@ -290,8 +289,8 @@ class SoftmaxBlock:
         if limit.sum() <= ALIKE * n * lowest:  # one number is compared three times as fast as one per row
             np.greater_equal(flat, lowest, out=mask)
         else:
-            with_each(np.greater_equal, e, limit, mask.reshape(n, k))
-        found = places_of(mask)
+            apply_by_row(np.greater_equal, e, limit, mask.reshape(n, k))
+        found = true_places(mask)
         np.divide(1 if self.weights is None else self.weights[rows], total, out=limit, casting="same_kind")
         self.mass += limit @ e
         return [(found + start * k, flat[found])]
@@ -331,7 +330,7 @@ class SoftmaxBlock:
         k, n = p.shape
         mask = self.buffer.mask[: n * k]
         np.greater_equal(p.reshape(-1), self.buffer.least, out=mask)
-        found = places_of(mask)
+        found = true_places(mask)
         edges = np.searchsorted(found, np.arange(k + 1) * n).tolist()
         col = np.repeat(np.arange(k), [last - first for first, last in pairwise(edges)])
         row = found if self.weights is None else found - col * n
@@ -339,7 +338,7 @@ class SoftmaxBlock:
         self.mass += p @ (self.buffer.ones_rows[:n] if self.weights is None else self.weights.astype(p.dtype))
 
 
-def even(n: int, k: int, size: int) -> int:
+def even_height(n: int, k: int, size: int) -> int:
     """Return the height of pieces of about `size` scores that divides n rows without a small remainder."""
     return max(1, -(-n // max(1, round(n * k / size))))
 
@@ -358,7 +357,7 @@ class Buffer:
         piece = (OF_LONG if k >= LONG else PIECE) // (1 if dtype.itemsize <= 4 else 4)
         self.height = self.step = min(rows, max(1, piece // k) if self.narrow else ROWS)
         if not self.narrow:
-            self.step = even(self.height, k, piece)
+            self.step = even_height(self.height, k, piece)
         size = self.step * k
         self.least = least * (1 - 1e-5)
         self.scores = np.empty(size, dtype)
@@ -392,7 +391,7 @@ class Piece:
             self.top, self.low = self.by_class.max(axis=0), float(self.by_class.min(initial=math.inf))
             return
         self._best, self._least = ends or (np.empty(n, np.int64), np.empty(n, z.dtype))
-        self.top, self._several, step = np.empty(n, z.dtype), None, even(n, k, PIECE)
+        self.top, self._several, step = np.empty(n, z.dtype), None, even_height(n, k, PIECE)
         self.which, self._taken = tuple(which), np.empty((len(which), n), z.dtype)
         for start in range(0, n, step):
             rows, part = slice(start, start + step), z[start : start + step]
@@ -464,8 +463,7 @@ class Piece:
         return np.where(labels == 1, self.z[:, 0], 1 - self.z[:, 0])
 
 
-# Scores that lie on a device (a GPU): what the blocked pass needs of them.
-# `networks/device_scores.py` implements it for torch tensors.
+# Scores on a device (a GPU). `networks/device_scores.py` implements this interface for torch tensors.
 
 
 class DeviceScores(ABC):

@@ -11,7 +11,7 @@ import numpy as np
 
 from calibcli.core.errors import InputError
 from calibcli.scores.array_names import HOLD
-from calibcli.scores.files.arrays import FileContents, Joined, column_of, whole
+from calibcli.scores.files.arrays import FileContents, Joined, column_of, read_all
 from calibcli.scores.files.source import Source, fingerprint
 from calibcli.scores.predictions import Array, ArrayScores, Predictions
 
@@ -51,7 +51,7 @@ def refuse_several(found: Iterable[str]) -> None:
         raise InputError(problem, "tasks of one evaluation: --tasks; parts of one data set: --shards")
 
 
-def joined(parts: Sequence[Predictions], names: Sequence[str]) -> Predictions:
+def join_tasks(parts: Sequence[Predictions], names: Sequence[str]) -> Predictions:
     """Join the rows of all tasks, with the slice `task`; choices that a task does not have get probability 0.
 
     Args:
@@ -77,7 +77,7 @@ def joined(parts: Sequence[Predictions], names: Sequence[str]) -> Predictions:
     slices[TASK] = np.concatenate([np.full(p.n, name, dtype=object) for p, name in zip(parts, names)]).astype(str)
     small = math.prod(rows.shape) * rows.dtype.itemsize <= HOLD
     return Predictions(
-        scores=ArrayScores(whole(rows)) if small else rows,  # type: ignore[arg-type]
+        scores=ArrayScores(read_all(rows)) if small else rows,  # type: ignore[arg-type]
         labels=np.concatenate([np.asarray(p.labels[:]) for p in parts]),
         kind=first.kind if len({p.kind for p in parts}) == 1 else "logits",
         source=f"{len(parts)} tasks" if len(parts) > 1 else first.source,

@@ -21,7 +21,7 @@ from calibcli import __version__
 from calibcli.calibrators import Scaler
 from calibcli.calibrators.program import Operations, Parameters, unpacked
 from calibcli.core.errors import InputError, refusing
-from calibcli.scores.predictions import words
+from calibcli.scores.predictions import kind_words
 from calibcli.ship.target import mapped
 
 # A map as functions of one row in Python, JavaScript and C: its program is run once on symbols, and written down.
@@ -432,7 +432,7 @@ MARK = " by calibcli "  # in the first line of a program, by which it is known a
 def lines(scaler: Scaler, suffix: str) -> str:
     """The program: scores of one row to its probabilities."""
     o = RowOps(scaler.k, scaler.columns, scaler.parameters)
-    takes = f"{words(scaler.kind)} ({scaler.columns})"
+    takes = f"{kind_words(scaler.kind)} ({scaler.columns})"
     what = f"{scaler.spec}{MARK}{__version__}: {takes} to probabilities ({scaler.k})"
     comment = {".py": f"# {what}", ".js": f"// {what}", ".c": f"/* {what} */"}[suffix]
     return f"{comment}\n" + LANGUAGES[suffix].program(o, o.probabilities(mapped(o, scaler, o.scores)))

@@ -25,7 +25,7 @@ from calibcli.core.files import known_suffix, sha256
 from calibcli.core.result import Cell, Estimate, Result
 from calibcli.core.shelves import Shelf
 from calibcli.scores import from_arrays, recorded_outputs
-from calibcli.scores.predictions import Predictions, words
+from calibcli.scores.predictions import Predictions, kind_words
 
 # What was written against the calibrator in float64, on real rows. Nothing is kept that is further off.
 
@@ -257,7 +257,7 @@ def fed(scaler: Scaler, rows: Predictions, dtype: str) -> Array:
     """
     z = np.asarray(rows.logits, np.float64)
     if (scaler.kind == "logits") != (rows.kind == "logits"):
-        problem = f"{rows.source} holds {words(rows.kind)}, the calibrator was fitted on {words(scaler.kind)}"
+        problem = f"{rows.source} holds {kind_words(rows.kind)}, the calibrator was fitted on {kind_words(scaler.kind)}"
         raise InputError(problem, "pass rows of the kind of the fit")
     if scaler.columns == 1:
         z = z[:, 1:] - z[:, :1] if scaler.kind == "logits" else z[:, 1:]
@@ -362,7 +362,7 @@ def export(spec: str, job: ExportRequest) -> Result:
     facts: dict[str, Cell] = {
         "target": choice.spec,
         "calibrator": job.scaler.spec,
-        "kind": words(job.scaler.kind),
+        "kind": kind_words(job.scaler.kind),
         "classes": job.scaler.k,
         **shipped.facts,
     }

@@ -40,7 +40,7 @@ from calibcli.networks.dataset.library_preparation import (
 from calibcli.networks.dataset.rows import Dataset, Preprocess, for_array, guess_layout, needs_pillow, resized, sizing
 from calibcli.networks.user_code import FAILURES, NAMES_CODE, from_module
 from calibcli.scores.files import locations
-from calibcli.scores.files.arrays import EncodedPictures, InFile, Memory, parted, whole
+from calibcli.scores.files.arrays import EncodedPictures, InFile, Memory, read_all, split_part
 from calibcli.scores.files.locations import PARTS, STATE
 from calibcli.scores.files.roles import SPLITS
 from calibcli.scores.files.source import Source, fingerprint, load_any
@@ -74,7 +74,7 @@ def of(folder: Path, split: str) -> list[Path]:
     if (folder / PARTS).is_file():
         return of(folder / _chosen(folder, names(folder), split), "")
     if (folder / STATE).is_file():
-        return locations.saved(folder)
+        return locations.parts_of_saved(folder)
     files = _files(folder)
     if not files:
         return []
@@ -286,7 +286,7 @@ def _check(found: ArraysOfDataset, labels: NDArray[np.int64], name: str) -> None
 
 def _tokens(found: ArraysOfDataset, how: ForTexts, name: str) -> tuple[ArraysOfDataset, dict[str, Any]]:
     """Texts as the tokens that the model takes, and what made them."""
-    texts = [[str(text) for text in whole(array)] for array in found.inputs.values()]
+    texts = [[str(text) for text in read_all(array)] for array in found.inputs.values()]
     inputs, remarks = tokens(how, texts[0], texts[1] if len(texts) > 1 else None, name)
     about = {"by": how.name, "longest": how.longest, "columns": list(found.inputs)}
     return replace(found, inputs=inputs, integral=True, notes=[*found.notes, *remarks]), about
@@ -328,7 +328,7 @@ def _resized(inputs: Mapping[str, Named], applied: Preprocess, source: str) -> M
 
 
 def _read(name: str, said: DatasetOptions, trust: bool, texts: bool) -> ArraysOfDataset | Dataset:
-    path, split = parted(name)
+    path, split = split_part(name)
     if os.path.lexists(path):
         reading(path)
     published = downloads.read(path, split)
@@ -406,7 +406,7 @@ def _of_tables(parts: Sequence[ArraysOfDataset], files: Sequence[Path]) -> Array
             raise InputError(f"{file} names other classes than {files[0]}", "pass parts of one data set")
     inputs: dict[str, Named] = {}
     for key, values in first.inputs.items():
-        held = np.concatenate([whole(part.inputs[key]) for part in parts])
+        held = np.concatenate([read_all(part.inputs[key]) for part in parts])
         inputs[key] = EncodedPictures(held) if isinstance(values, EncodedPictures) else Memory(held)
     ids = None if any(part.ids is None for part in parts) else np.concatenate([part.ids for part in parts])
 
@@ -426,7 +426,7 @@ def _by_rows(arrays: Mapping[str, Named]) -> Mapping[str, Named]:
     if list(arrays) == ["item0", "item1"]:  # torch.save((inputs, labels))
         arrays = dict(zip(("inputs", "labels"), arrays.values()))
     by_columns = {n: a for n, a in arrays.items() if isinstance(a, InFile) and a.fortran and len(a.shape) > 1}
-    return {**arrays, **{name: Memory(whole(array)) for name, array in by_columns.items()}}
+    return {**arrays, **{name: Memory(read_all(array)) for name, array in by_columns.items()}}
 
 
 def splits(source: str | Path, *, trust: bool = False) -> list[str]:

@@ -17,9 +17,7 @@ from calibcli.core.options import normal
 from calibcli.scores.files.source import Source
 from calibcli.scores.predictions import NEAR, Array, ArrayScores, Named, gather, reusing, rows_of
 
-# Named arrays of a file, read piece by piece: what every reader returns.
-
-DIMENSIONS = 32  # most that every NumPy holds
+DIMENSIONS = 32  # the most that every version of NumPy allows
 LONGEST = 1 << 48
 
 
@@ -36,10 +34,10 @@ class FileContents:
         classes: names of the score columns where the file tells them.
         scores, labels, ids, groups: names that this format's convention fixes.
         table: every array is a column of a table.
-        about: remarks.  metadata: of the file.
+        about: notes.  metadata: of the file.
         facts: how an evaluation was read, for the result.  task: its name.
         lacking: why there are no scores, and what would work, where the format tells.
-        used: fields of `Asked` that took effect.
+        used: fields of `ReaderOptions` that took effect.
     """
 
     format: str
@@ -248,7 +246,7 @@ class FileColumn:
         return gather(self.inner, rows.reshape(-1), NEAR).reshape(rows.shape)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        return whole(self.inner).astype(dtype or self.dtype, copy=False)
+        return read_all(self.inner).astype(dtype or self.dtype, copy=False)
 
 
 def blocks(array: Named) -> Iterator[tuple[int, Array]]:
@@ -282,7 +280,7 @@ def column_of(texts: Sequence[Any]) -> Array:
     return out
 
 
-def whole(array: Named) -> Array:
+def read_all(array: Named) -> Array:
     """Read all rows into memory."""
     return np.ascontiguousarray(array.read(0, array.shape[0]))
 
@@ -315,7 +313,7 @@ def known_dtype(dtype: np.dtype[Any], name: str, where: str) -> np.dtype[Any]:
     return dtype
 
 
-# How users name classes, parts of files, and archives of published data sets.
+# What users write to name classes and parts of files.
 
 
 TARS = (".tar.gz", ".tgz", ".tar", ".tar.bz2", ".tar.xz")
@@ -344,7 +342,7 @@ def class_names(given: str | Sequence[str]) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
-def parted(name: str) -> tuple[Path, str]:
+def split_part(name: str) -> tuple[Path, str]:
     """Split `FILE#PART` into the file and the part; the part is "" where `#` belongs to the name of the file."""
     file, _, part = name.rpartition("#")
     return (Path(file), part) if file and not os.path.exists(name) else (Path(name), "")

@@ -18,11 +18,11 @@ from typing import IO, Any
 from calibcli.core.errors import InputError, refusing
 from calibcli.core.files import reading
 
-# Compressed bytes (gzip, bzip2, xz, Zstandard), unpacked piece by piece and never beyond a limit.
+# Unpacking of gzip, bzip2, xz and Zstandard, piece by piece and never beyond a limit.
 
-PIECE = 1 << 20  # most that comes out at once
-FEED = 1 << 16  # what goes in at once
-SMALL = 1 << 10  # the same where nothing bounds what comes out: at most 32 MB of it, a block of 128 kB for 4 bytes
+PIECE = 1 << 20  # bytes of output at once, at most
+FEED = 1 << 16  # bytes of input at once
+SMALL = 1 << 10  # input at once if nothing bounds the output: at most 32 MB, as 4 bytes may be a block of 128 kB
 WINDOW = 27  # largest window of Zstandard, as a power of two; also what its own programs allow
 MAGIC = {
     b"\x1f\x8b\x08": "gzip",
@@ -35,13 +35,13 @@ BLOCK = bytes.fromhex("314159265359")  # follows `BZh9`, which text may begin wi
 SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
 
 
-def kind_of(head: bytes) -> str:
+def compression_of(head: bytes) -> str:
     """Return how bytes are compressed, judged by the first ten; "" if they are not."""
     kind = next((kind for magic, kind in MAGIC.items() if head.startswith(magic)), "")
     return "" if kind == "bzip2" and head[4:10] != BLOCK else kind
 
 
-def copied(stream: IO[bytes]) -> IO[bytes]:
+def copy_of_pipe(stream: IO[bytes]) -> IO[bytes]:
     """Copy a pipe to an unnamed temporary file, which can be read twice."""
     import shutil
     import tempfile
@@ -52,7 +52,7 @@ def copied(stream: IO[bytes]) -> IO[bytes]:
     return copy
 
 
-def spooled(file: IO[bytes], kind: str, most: int, name: str) -> tuple[IO[bytes], str]:
+def unpack_to_file(file: IO[bytes], kind: str, most: int, name: str) -> tuple[IO[bytes], str]:
     """Unpack a compressed file to an unnamed temporary file; also return the sha256 of the compressed bytes.
 
     Raises:
@@ -70,13 +70,13 @@ def spooled(file: IO[bytes], kind: str, most: int, name: str) -> tuple[IO[bytes]
             digest.update(block)
             yield block
 
-    for piece in pieces(feed(), kind, most, name):
+    for piece in unpacked(feed(), kind, most, name):
         out.write(piece)
     out.flush()
     return out, digest.hexdigest()
 
 
-def pieces(feed: Iterator[bytes], kind: str, most: int, name: str) -> Iterator[bytes]:
+def unpacked(feed: Iterator[bytes], kind: str, most: int, name: str) -> Iterator[bytes]:
     """Yield the unpacked bytes. Several streams one after the other count as one, as for every unpacker.
 
     Raises:
@@ -174,15 +174,14 @@ def _unpacker(kind: str, name: str) -> tuple[Callable[[], Any], tuple[type[Excep
     return lambda: _Zstandard(zstandard), (zstandard.ZstdError,)
 
 
-# Where files are: patterns, folders of parts, and addresses (`file://`, `s3://`, `gs://`), by pyarrow's file systems.
+# Patterns, folders of parts, and addresses (`file://`, `s3://`, `gs://`), which pyarrow's file systems open.
 #
-# What lies elsewhere is copied to an unnamed temporary file when it is opened, so that every format can be read from
-# it.
+# Remote files are copied to an unnamed temporary file when they are opened, as every format is read at offsets.
 
 
 SCHEMES = ("file", "s3", "gs", "gcs", "hdfs", "abfs", "abfss")
 ADDRESS = re.compile(rf"({'|'.join(SCHEMES)}):/+(.*)", re.DOTALL)  # a `Path` keeps one slash of two
-RETRIES = 1  # seconds for which an address of Google's that does not answer is tried again
+RETRIES = 1  # seconds for which pyarrow retries an address at Google that does not answer
 STATE, PARTS = "state.json", "dataset_dict.json"  # in folders that `save_to_disk` writes: of one data set, of several
 PATTERN = re.compile(r"[*?\[]")
 
@@ -193,7 +192,7 @@ def remote(path: str | Path) -> bool:
     return found is not None and found[1] != "file"
 
 
-def found(path: str | Path, suffixes: Sequence[str]) -> list[str | Path]:
+def expand(path: str | Path, suffixes: Sequence[str]) -> list[str | Path]:
     """Return the files that a path stands for: itself, the matches of a pattern, or the parts in a folder.
 
     Args:
@@ -224,7 +223,7 @@ def found(path: str | Path, suffixes: Sequence[str]) -> list[str | Path]:
     return [path]
 
 
-def saved(folder: Path) -> list[Path]:
+def parts_of_saved(folder: Path) -> list[Path]:
     """Return the parts of a data set that Hugging Face's `save_to_disk` wrote, as its state file names them.
 
     Raises:
@@ -245,19 +244,19 @@ def saved(folder: Path) -> list[Path]:
     return [folder / name for name in plain]
 
 
-def opened(path: str) -> IO[bytes]:
+def open_binary(path: str) -> IO[bytes]:
     """Open a file, stdin (`-`) or an address for reading.
 
     Raises:
         OSError: as `open`.
     """
     if path == "-":
-        return copied(sys.stdin.buffer)
+        return copy_of_pipe(sys.stdin.buffer)
     if not remote(path):
         return open(path, "rb")
     system, name, _ = _system(path)
     with system.open_input_stream(name, compression=None) as stream:
-        return copied(stream)
+        return copy_of_pipe(stream)
 
 
 def _parts(folder: str, names: Iterable[str], suffixes: Sequence[str]) -> list[str]:

@@ -61,7 +61,7 @@ def names(stream: IO[bytes], where: str, most: int = MOST) -> set[str]:
     return found
 
 
-def plain(found: set[str]) -> bool:
+def only_tensors(found: set[str]) -> bool:
     """Return whether a pickle names only what torch builds tensors from."""
     return all(name.startswith("torch.") or name in TORCH_OWN for name in found)
 

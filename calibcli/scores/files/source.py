@@ -119,11 +119,11 @@ class Source:
             if os.path.isfile(self.path):
                 self.file: IO[bytes] = opened.enter_context(open(self.path, "rb"))  # noqa: SIM115
             else:
-                self.file = opened.enter_context(locations.opened(self.path))
+                self.file = opened.enter_context(locations.open_binary(self.path))
             if stat.S_ISCHR(mode := os.fstat(self.file.fileno()).st_mode):  # a terminal, /dev/zero: without an end
                 raise OSError("it is a device")
             if not stat.S_ISREG(mode):
-                self.file = opened.enter_context(locations.copied(self.file))
+                self.file = opened.enter_context(locations.copy_of_pipe(self.file))
         except CalibError:
             raise
         except (OSError, ValueError, AttributeError) as error:  # a NUL in the name; a closed stdin
@@ -133,9 +133,9 @@ class Source:
         if self.size == 0:
             raise InputError(f"{self.name} is empty", "was it written to the end?")
         head = os.pread(self.file.fileno(), 10, 0)
-        if head.startswith(locations.STARTS) and (kind := locations.kind_of(head)):
+        if head.startswith(locations.STARTS) and (kind := locations.compression_of(head)):
             most = memory_limit() // TEXT
-            self.file, self.digest_packed = locations.spooled(self.file, kind, most, self.name)
+            self.file, self.digest_packed = locations.unpack_to_file(self.file, kind, most, self.name)
             opened.enter_context(self.file)
             self.size = os.fstat(self.file.fileno()).st_size
             if self.size == 0:

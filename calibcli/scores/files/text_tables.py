@@ -24,11 +24,11 @@ from calibcli.scores.files.roles import PREFIXED, PREFIXES
 from calibcli.scores.files.source import Source, refuse_large
 from calibcli.scores.predictions import Array, Named
 
-# What is plain, read many rows at a time: text tables of numbers, JSON lines of numbers. Of all else `text`, and the
-# reader of JSON lines, have the words.
+# Fast readers of regular text tables and JSON lines. They return None for irregular files, and the slow readers below
+# and in `formats/jsonl.py` then report what is wrong, with its row.
 
-LONGEST = 24  # letters of a cell that is no score
-BLOCK = 1 << 16  # bytes; what they are as objects stays in the cache
+LONGEST = 24  # letters; a longer cell of text is left to the slow reader
+BLOCK = 1 << 16  # bytes parsed at once; the objects that they become stay in the cache
 OF_NUMBERS = b"0123456789+-.eE, \t\r"
 
 
@@ -121,7 +121,7 @@ def _blocks(source: Source) -> Iterator[bytes]:
         yield rest + b"\n"
 
 
-# Tables in text: a header row, score columns `logit_0 ..` or `prob_0 ..` (or `prob_cat ..`), and a label column.
+# The slow reader of tables: a header row, score columns `logit_0 ..`, `prob_0 ..` or `prob_cat ..`, and a label column.
 
 
 ROWS, CELLS = 1024, 1 << 16  # parsed at once

@@ -11,11 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from calibcli.core.errors import InputError, UsageError
 
-# The focal calibration map φ_γ in logarithms, stable at every margin.
-#
-# A model trained with the focal loss -(1 - q)^γ ln q reports probabilities q that are not the truth; the truth they
-# stand
-# for is p = φ_γ(q), φ_γ(q)_k = h(q_k) / Σ_j h(q_j), h(q) = q / ((1 - q)^γ - γ q (1 - q)^(γ - 1) ln q).
+# A model trained with the focal loss -(1 - q)^γ ln q reports probabilities q that are not the true ones; the true
+# ones are p = φ_γ(q), φ_γ(q)_k = h(q_k) / Σ_j h(q_j), h(q) = q / ((1 - q)^γ - γ q (1 - q)^(γ - 1) ln q).
 
 Array = NDArray[np.float64]
 
@@ -124,8 +121,7 @@ def _one_minus_s(log_q: Array, x: Array) -> Array:
 # NLL of φ_γ(softmax(β z)) row by row with its derivatives in β and γ, and the confidence of its top class.
 #
 # φ_γ(q)_k is proportional to q_k w(q_k), w(q) = (1 - q)^-γ / (1 + γ s(q)), s(q) = -q ln q / (1 - q). Only the top
-# class
-# can have q > 1/2, so it alone is kept as a logarithm; the others are summed as they are.
+# class can have q > 1/2, so it alone is kept as a logarithm; the others are summed directly.
 
 
 ROWS = 1 << 14  # logits per block

@@ -66,7 +66,7 @@ def evaluate(source: Source, beta: float, dtype: Any) -> SumsAtBeta:
     """Make one pass at this β with the exponentials in `dtype`."""
     total = SumsAtBeta()
     for whole in source():
-        for weights, found in _found(whole, beta, dtype):
+        for weights, found in _cumulants_by_part(whole, beta, dtype):
             add(total, weights, found)
     return total
 
@@ -74,10 +74,13 @@ def evaluate(source: Source, beta: float, dtype: Any) -> SumsAtBeta:
 @one_thread()
 def each_row(block: Block, beta: float, dtype: Any) -> list[Array]:
     """Return what a pass finds for each row, (n,) each, so that sums over some of the rows need no further pass."""
-    return [np.concatenate(parts) for parts in zip(*(found for _, found in _found(block, beta, dtype)), strict=True)]
+    return [
+        np.concatenate(parts)
+        for parts in zip(*(found for _, found in _cumulants_by_part(block, beta, dtype)), strict=True)
+    ]
 
 
-def _found(whole: Block, beta: float, dtype: Any) -> Iterator[tuple[NDArray[Any] | None, list[Array]]]:
+def _cumulants_by_part(whole: Block, beta: float, dtype: Any) -> Iterator[tuple[NDArray[Any] | None, list[Array]]]:
     """Yield weights and `cumulants` of each part of the rows; max z - z_y is NaN where it was not needed."""
     z = whole[0]
     quick = dtype is np.float32 and z.dtype == np.float32 and z.flags.c_contiguous

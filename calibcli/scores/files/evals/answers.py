@@ -13,10 +13,10 @@ from calibcli.scores.files.arrays import FileContents, Memory, column_of
 from calibcli.scores.files.source import Source
 from calibcli.scores.predictions import Array, Ints, Named
 
-CHOICES = 100_000  # most of a question
+CHOICES = 100_000  # limit for one question
 NEAR = 1e-6  # scores that differ by less may be in either order
-DEPTH, COLUMNS, LETTERS = 4, 200, 100  # of further columns: levels, how many, longest text
-SPARSE = 64  # numbers of a padded table for each that is there, at most
+DEPTH, COLUMNS, LETTERS = 4, 200, 100  # limits of further columns: levels of nesting, number, length of a text
+SPARSE = 64  # cells of a padded table per number in it, at most
 LETTERED = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 VERBALISED = "confidence"
 
@@ -103,13 +103,13 @@ def filled(rows: Sequence[Sequence[Any]], width: int, fill: float) -> Array:
     return out
 
 
-def ragged(rows: Sequence[Sequence[float]]) -> list[str]:
+def note_on_lengths(rows: Sequence[Sequence[float]]) -> list[str]:
     """Return a note if the questions differ in their number of choices, else []."""
     least, most = min(map(len, rows)), max(map(len, rows))
     return [f"{least} to {most} choices per question: the others have probability 0"] if least < most else []
 
 
-def agree(table: Array, labels: Ints, verdicts: Sequence[Any], metric: str, where: str) -> None:
+def check_verdicts(table: Array, labels: Ints, verdicts: Sequence[Any], metric: str, where: str) -> None:
     """Check scores and labels against the harness's own verdict on whether the best choice is the right one.
 
     Args:
@@ -148,7 +148,7 @@ def _number(value: Any) -> bool:
     return isinstance(value, int | float) and value == value
 
 
-def scored(
+def contents_with_scores(
     form: str,
     source: Source,
     columns: NestedColumns,
@@ -160,7 +160,7 @@ def scored(
     """Return contents with the scores of the choices as logits, the labels, the ids, and the further columns.
 
     Args:
-        labels: "" where there are none.  said: further fields of `Contents`.
+        labels: "" where there are none.  said: further fields of `FileContents`.
     """
     own = {scores[0]: Memory(scores[1]), labels[0]: Memory(labels[1]), ids[0]: Memory(column_of(ids[1]))}
     own.pop("", None)
@@ -169,7 +169,7 @@ def scored(
     return FileContents(form, arrays, scores=scores[0], labels=labels[0], ids=ids[0], **told)
 
 
-def no_scores(
+def contents_without_scores(
     form: str, columns: NestedColumns, why: str, fix: str, about: Sequence[str] = (), correct: Sequence[str] = ()
 ) -> FileContents:
     """Return contents without scores, which say why there are none and what would help.

@@ -13,22 +13,21 @@ import numpy as np
 from calibcli.core.errors import CalibError, InputError
 from calibcli.core.options import real
 from calibcli.scores.files.arrays import FileContents, column_of
-from calibcli.scores.files.evals.answers import NestedColumns, no_scores, scored
+from calibcli.scores.files.evals.answers import NestedColumns, contents_with_scores, contents_without_scores
 from calibcli.scores.files.roles import LABELS
 from calibcli.scores.files.source import Source
 
-# What a model chose from, read off the log-probabilities of the tokens it generated and of their alternatives.
+# The choices of a model, read from the log-probabilities of the tokens that it generated and of their alternatives.
 #
-# `" A"` and `"A"` are one choice, whose probabilities add up. An alternative that is not listed is less probable than
-# every one that is: it gets the smallest listed log-probability as its upper bound, or its row is left out, and its
-# row
-# counts as censored. Where these are more than 1 % of the rows, the user says which of the two (`--unlisted`).
+# `" A"` and `"A"` are one choice, whose probabilities add up. A choice that is not among the alternatives is less
+# probable than each of them: it gets the smallest listed log-probability as its upper bound, or its row is left out.
+# Such rows are called censored. If they are more than 1 % of all, the user must decide between the two (`--unlisted`).
 
 MOST = 0.01  # share of rows with a choice that is not listed, or without an answer
-MASS = 0.9  # mean probability of the choices below which a remark is due
-NEAR = 1e-3  # the same number written twice
+MASS = 0.9  # a lower mean probability of all choices together is noted
+NEAR = 1e-3  # two spellings of one log-probability differ by less: servers round
 BLANK = " \t\r\n\u0120\u2581"  # the last two begin words in the vocabularies of byte-pair and sentence-piece tokenisers
-FLOOR = -9999.0  # servers write it for minus infinity
+FLOOR = -9999.0  # what servers write for minus infinity
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class Token:
 
 
 @dataclass
-class Letters:
+class ChoiceScores:
     """Collects the scores of the choices in each row, and counts what users must be told.
 
     Attributes:
@@ -219,17 +218,16 @@ def _token(text: Any, value: Any, pairs: Any) -> Token:
     return Token(str(text), among or {str(text): -math.inf})
 
 
-# Answers of a server with log-probabilities: chats, completions and batches, as OpenAI's API and vLLM's write them.
+# Responses of a server: chats, completions and batches, as the APIs of OpenAI and vLLM write them.
 #
-# Each line is a response, with `choices[0].logprobs`, or holds one: `response.body` of a batch, beside `custom_id`.
-# The
-# label is a further key of the line (`target`), or in a file of its own.
+# Each line is a response with `choices[0].logprobs`, or holds one, such as `response.body` of a batch beside
+# `custom_id`. The label is a further key of the line (`target`), or lies in a file of its own.
 
 
-EXPANSION = 3  # bytes in memory for a byte of text, at worst about
+EXPANSION = 3  # bytes of memory per byte of text, at worst
 FORMAT = "jsonl, chat log-probabilities"
 HOLDERS = ("response", "body", "completion", "output", "result")
-FAILED = 400  # HTTP statuses from here on
+FAILED = 400  # the lowest HTTP status of an error
 
 
 def matches(row: Mapping[str, Any]) -> bool:
@@ -243,7 +241,7 @@ def read(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, Any]
     Raises:
         InputError: without --choices; too many rows lack a choice; several answers in a row.
     """
-    choices, letters = source.asked.choices, Letters(source.asked.unlisted)
+    choices, letters = source.asked.choices, ChoiceScores(source.asked.unlisted)
     columns, every = NestedColumns(), NestedColumns()
     scores: list[list[float]] = []
     ids: list[str] = []
@@ -280,7 +278,7 @@ def read(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, Any]
             labels.append(str(row[label]).strip())
     if not seen:
         why = f"the responses in {source.name} hold no log-probabilities"
-        return no_scores(FORMAT, every, why, "ask for them: logprobs=true, top_logprobs=20")
+        return contents_without_scores(FORMAT, every, why, "ask for them: logprobs=true, top_logprobs=20")
     about = [f"{failed:,} requests failed: left out"] if failed else []
     about += letters.remarks(source.name)
     said = {
@@ -289,7 +287,7 @@ def read(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, Any]
         "facts": letters.facts,
         "used": frozenset({"choices", "unlisted"}),
     }
-    return scored(
+    return contents_with_scores(
         FORMAT, source, columns, ("logprobs", np.array(scores)), (label, column_of(labels)), ("ids", ids), **said
     )
 

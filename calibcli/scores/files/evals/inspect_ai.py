@@ -14,18 +14,25 @@ import numpy as np
 
 from calibcli.core.errors import InputError
 from calibcli.scores.files.arrays import FileContents
-from calibcli.scores.files.evals.answers import LETTERED, NestedColumns, no_scores, padded, ragged, scored
-from calibcli.scores.files.evals.chats import Letters, tokens_of
+from calibcli.scores.files.evals.answers import (
+    LETTERED,
+    NestedColumns,
+    contents_with_scores,
+    contents_without_scores,
+    note_on_lengths,
+    padded,
+)
+from calibcli.scores.files.evals.chats import ChoiceScores, tokens_of
 from calibcli.scores.files.source import Source
 
 VERDICTS = {"C": 1, "I": 0, "N": 0}  # correct, incorrect, no answer; a partial one ("P") is neither
 
 
 @dataclass
-class Log:
+class LogSamples:
     """The samples of a log as they are read."""
 
-    letters: Letters
+    letters: ChoiceScores
     columns: NestedColumns = field(default_factory=NestedColumns)
     every: NestedColumns = field(default_factory=NestedColumns)
     scores: list[list[float]] = field(default_factory=list)
@@ -94,7 +101,7 @@ def contents(form: str, header: Mapping[str, Any], samples: Iterable[Any], sourc
     Raises:
         InputError: see `Log.add`; samples without log-probabilities, more than 1 % without an answer.
     """
-    log, number = Log(Letters(source.asked.unlisted)), 0
+    log, number = LogSamples(ChoiceScores(source.asked.unlisted)), 0
     for number, sample in enumerate(samples, start=1):
         if not isinstance(sample, Mapping):
             raise InputError(f"sample {number - 1} of {source.name} is none", "write the log again")
@@ -110,7 +117,7 @@ def contents(form: str, header: Mapping[str, Any], samples: Iterable[Any], sourc
         why += f" ({'; '.join(about)})" if about else ""
         fix = "run a multiple-choice task with --logprobs --top-logprobs 20"
         right = [name for name in log.every.texts if name.startswith("scores.") and name.endswith(".value")]
-        return no_scores(form, log.every, why, fix, about, right)
+        return contents_without_scores(form, log.every, why, fix, about, right)
     about += log.letters.remarks(source.name, _temperature(header) != 0)
     drawn = len(set(log.ids)) < len(log.ids)
     ids = [f"{name}/{epoch}" for name, epoch in zip(log.ids, log.epochs)] if drawn else log.ids
@@ -121,7 +128,7 @@ def contents(form: str, header: Mapping[str, Any], samples: Iterable[Any], sourc
         about.append(f"{max(log.epochs)} epochs of {len(set(log.ids)):,} ids: the draws of an id are one group")
     most = max(map(len, log.scores))
     log.columns.texts["id"] = log.ids
-    return scored(
+    return contents_with_scores(
         form,
         source,
         log.columns,
@@ -131,7 +138,7 @@ def contents(form: str, header: Mapping[str, Any], samples: Iterable[Any], sourc
         classes={"logprobs": source.asked.choices or tuple(LETTERED[:most])},
         ragged=frozenset({"logprobs"}),
         groups="id" if drawn else "",
-        about=[*about, *ragged(log.scores)],
+        about=[*about, *note_on_lengths(log.scores)],
         facts=log.letters.facts,
         task=task,
         used=frozenset({"choices", "unlisted"}),

@@ -13,7 +13,15 @@ import numpy as np
 
 from calibcli.core.errors import InputError
 from calibcli.scores.files.arrays import FileContents
-from calibcli.scores.files.evals.answers import CHOICES, NestedColumns, agree, no_scores, padded, ragged, scored
+from calibcli.scores.files.evals.answers import (
+    CHOICES,
+    NestedColumns,
+    check_verdicts,
+    contents_with_scores,
+    contents_without_scores,
+    note_on_lengths,
+    padded,
+)
 from calibcli.scores.files.evals.lm_eval import NORMS
 from calibcli.scores.files.source import Source
 
@@ -49,7 +57,9 @@ def contents(rows: Iterable[Mapping[str, Any]], source: Source) -> FileContents:
             for other in rows:
                 columns.add({key: other.get(key) for key in ("doc", "metric")})
             right = [name for name in columns.texts if name.startswith("metric.")]
-            return no_scores(FORMAT, columns, why, "only tasks that score every choice have them", correct=right)
+            return contents_without_scores(
+                FORMAT, columns, why, "only tasks that score every choice have them", correct=right
+            )
         plain.append(_numbers(found, len(choices), here))
         scores.append(_normalised(plain[-1], [str(c) for c in choices], answer, norm, here))
         labels.append(_gold(doc.get("gold_index"), len(choices), here))
@@ -58,8 +68,8 @@ def contents(rows: Iterable[Mapping[str, Any]], source: Source) -> FileContents:
         task = str(doc.get("task_name") or task)
     if not scores:
         raise InputError(f"{source.name} has no rows", "was it written to the end?")
-    agree(padded(plain, source.name), np.array(labels), verdicts, "metric.acc", source.name)
-    return scored(
+    check_verdicts(padded(plain, source.name), np.array(labels), verdicts, "metric.acc", source.name)
+    return contents_with_scores(
         FORMAT,
         source,
         columns,
@@ -67,7 +77,10 @@ def contents(rows: Iterable[Mapping[str, Any]], source: Source) -> FileContents:
         ("gold_index", np.array(labels)),
         ("id", ids),
         ragged=frozenset({"logprobs"}),
-        about=[f"details of LightEval: {len(scores):,} questions, as logits the {NORMS[norm]}", *ragged(scores)],
+        about=[
+            f"details of LightEval: {len(scores):,} questions, as logits the {NORMS[norm]}",
+            *note_on_lengths(scores),
+        ],
         facts={"scores are": NORMS[norm]},
         task=task,
         used=frozenset({"lm_norm"}),

@@ -20,7 +20,16 @@ import numpy as np
 from calibcli.core.errors import InputError
 from calibcli.core.options import real, whole
 from calibcli.scores.files.arrays import FileContents
-from calibcli.scores.files.evals.answers import CHOICES, NestedColumns, agree, filled, no_scores, padded, ragged, scored
+from calibcli.scores.files.evals.answers import (
+    CHOICES,
+    NestedColumns,
+    check_verdicts,
+    contents_with_scores,
+    contents_without_scores,
+    filled,
+    note_on_lengths,
+    padded,
+)
 from calibcli.scores.files.source import Source
 from calibcli.scores.predictions import Array, Ints
 
@@ -46,7 +55,7 @@ def matches(row: Mapping[str, Any]) -> bool:
 
 
 @dataclass
-class Task:
+class TaskSamples:
     """The questions read so far: scores of the choices, lengths of their texts, targets, verdicts.
 
     Attributes:
@@ -116,7 +125,7 @@ def read(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, Any]
     Raises:
         InputError: no scores of every choice, or targets that are unclear or contradict a verdict.
     """
-    task, filters, metrics = Task(), Counter[str](), set[str]()
+    task, filters, metrics = TaskSamples(), Counter[str](), set[str]()
     for row in itertools.chain([first], rows):
         name = str(row.get("filter", "none"))
         filters[name] += 1
@@ -145,7 +154,7 @@ def read(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, Any]
     if len(filters) > 1:
         kept, *others = filters
         about.append(f"rows of filter '{kept}' read, those of {', '.join(others)} left out")
-    return scored(
+    return contents_with_scores(
         FORMAT,
         source,
         task.columns,
@@ -153,7 +162,7 @@ def read(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, Any]
         ("target", labels),
         ("doc_id", task.ids),
         ragged=frozenset({"filtered_resps"}),
-        about=[*about, *ragged(task.scores)],
+        about=[*about, *note_on_lengths(task.scores)],
         facts={"scores are": NORMS[norm]},
         task=task_of(source.stem),
         used=frozenset({"lm_norm"}),
@@ -167,7 +176,7 @@ def task_of(stem: str) -> str:
     return head if head and tail[:2].isdigit() and "T" in tail else name
 
 
-def _judged(task: Task, source: Source) -> tuple[Ints, list[str]]:
+def _judged(task: TaskSamples, source: Source) -> tuple[Ints, list[str]]:
     """Return (N,) labels and notes. Where targets of two choices do not tell, the label follows from the verdict; all
     labels are checked against every verdict.
 
@@ -195,22 +204,22 @@ def _judged(task: Task, source: Source) -> tuple[Ints, list[str]]:
         about.append("targets are the texts of choices, not their numbers: so they agree with the verdicts")
     for metric, table in tables.items():
         try:
-            agree(table, labels, task.verdicts[metric], metric, source.name)
+            check_verdicts(table, labels, task.verdicts[metric], metric, source.name)
         except InputError:
             norm = next(norm for norm, own in METRICS.items() if own == metric)
             whole_texts = task.table(norm, without=False)
             if metric not in ("acc_norm", "acc_bytes") or not task.lead or whole_texts is None:
                 raise
-            agree(whole_texts, labels, task.verdicts[metric], metric, source.name)
+            check_verdicts(whole_texts, labels, task.verdicts[metric], metric, source.name)
             task.lead = None  # the choices themselves begin so
     return labels, about
 
 
-def _right(task: Task, tables: Mapping[str, Array], labels: Ints, source: Source) -> bool:
+def _right(task: TaskSamples, tables: Mapping[str, Array], labels: Ints, source: Source) -> bool:
     """Return whether the labels agree with every verdict."""
     try:
         for metric, table in tables.items():
-            agree(table, labels, task.verdicts[metric], metric, source.name)
+            check_verdicts(table, labels, task.verdicts[metric], metric, source.name)
     except InputError:
         return False
     return True
@@ -222,7 +231,9 @@ def _generated(first: Mapping[str, Any], rows: Iterator[dict[str, Any]], here: s
     for row in itertools.chain([first], rows):
         columns.add({k: v for k, v in row.items() if k not in OWN[2:] and not k.endswith(OWN_ENDS)})
     fix = "only multiple-choice tasks score every choice; a confidence beside a verdict: --confidence KEY --correct KEY"
-    return no_scores(FORMAT, columns, f"{here}: {GENERATED}", fix, correct=("acc", "exact_match", "correct"))
+    return contents_without_scores(
+        FORMAT, columns, f"{here}: {GENERATED}", fix, correct=("acc", "exact_match", "correct")
+    )
 
 
 def _likelihoods(row: Mapping[str, Any]) -> list[float]:

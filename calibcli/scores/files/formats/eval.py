@@ -87,7 +87,7 @@ def _object(source: Source, member: zipfile.ZipInfo) -> Mapping[str, Any]:
         names, extra = struct.unpack("<HH", source.pread(30, member.header_offset)[26:30])
         data = source.pread(member.compress_size, member.header_offset + 30 + names + extra)
     if method:
-        data = b"".join(locations.pieces(iter([data]), method, member.file_size, name))
+        data = b"".join(locations.unpacked(iter([data]), method, member.file_size, name))
     if len(data) != member.file_size or zlib.crc32(data) != member.CRC:
         raise InputError(f"{name} is damaged: its bytes do not have the checksum that the archive gives", AGAIN)
     with refusing((ValueError, RecursionError, TypeError), f"{name} is not a JSON object", AGAIN):

@@ -54,7 +54,7 @@ def read(source: Source) -> FileContents:
     file = source.reader()
     shape, fortran, dtype = header(file, source.stem, source.name)
     offset = file.tell()
-    enough(source.size - offset, shape, dtype, source.stem, source.name)
+    refuse_truncated(source.size - offset, shape, dtype, source.stem, source.name)
     return FileContents("npy", {source.stem: InFile(source, offset, shape, dtype, fortran)}, scores=source.stem)
 
 
@@ -112,10 +112,10 @@ def _member(source: Source, archive: zipfile.ZipFile, member: zipfile.ZipInfo, n
     with archive.open(member) as file:
         shape, fortran, dtype = header(file, name, source.name)
         start = file.tell()
-    enough(member.file_size - start, shape, dtype, name, source.name)
+    refuse_truncated(member.file_size - start, shape, dtype, name, source.name)
     if member.compress_type == zipfile.ZIP_STORED and not member.flag_bits & 1:
         begin = stored_part(source, member, name) + start
-        enough(source.size - begin, shape, dtype, name, source.name)
+        refuse_truncated(source.size - begin, shape, dtype, name, source.name)
         return InFile(source, begin, shape, dtype, fortran)
     return Lazy(shape, dtype.newbyteorder("="), lambda: _decode(source, archive, member, name))
 
@@ -178,7 +178,7 @@ def _exactly(file: IO[bytes] | io.BufferedReader, size: int) -> bytes:
     return data
 
 
-def enough(present: int, shape: tuple[int, ...], dtype: np.dtype[Any], name: str, where: str) -> None:
+def refuse_truncated(present: int, shape: tuple[int, ...], dtype: np.dtype[Any], name: str, where: str) -> None:
     """Refuse an array that is cut off."""
     wanted = math.prod(shape) * dtype.itemsize
     if present < wanted:
