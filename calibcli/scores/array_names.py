@@ -39,109 +39,6 @@ from calibcli.scores.files.text_tables import MISSING, decimals_of, floats_of_te
 from calibcli.scores.predictions import Array, ArrayScores, Ints, Kind, Named, Scores, rows_of, two_columns
 from calibcli.scores.softmax import DeviceScores
 
-# Advice for files in which no array has a known name: the options that would read them. Values are never shown.
-
-ROWS, SHOWN = 1000, 6  # rows that are looked at, columns that the advice names
-TWO = ({"0", "1"}, *map(set, OUTCOMES))
-PERCENT = ("conf", "confidence", "percent", "%", "certainty", "sure")
-"""Parts of names that make numbers from 0 to 100 look like confidences."""
-
-
-def reading_advice(contents: FileContents, no_probability: str) -> str:
-    """Return a sentence that says which options would read the file.
-
-    Args:
-        no_probability: what to do where no array holds scores.
-    """
-    cells = {name: _cells(array) for name, array in contents.arrays.items() if _is_column(array)}
-    wide = [name for name, a in contents.arrays.items() if len(a.shape) == 2 and a.shape[1] > 1 and a.dtype.kind == "f"]
-    fractions = [name for name, column in cells.items() if _are_shares(column)]
-    label = _label(cells, contents.arrays[wide[0]].shape[1] if wide else len(fractions))
-    said = f" --labels {shlex.quote(label)}" if label else ""
-    by_label = [name for name in cells if label and name in set(cells[label])]
-    predicted = next((n for n in cells if n in PREDICTED and n not in (label, *fractions)), "")
-    shares = [name for name in fractions if name != label]
-    if wide:
-        return f"choose them: --scores {shlex.quote(wide[0])}{said}; or name them logits or probs"
-    if len(by_label) > 1:
-        return f"choose them: --scores {shlex.quote(','.join(by_label))}{said}; or name them logits or probs"
-    percent = [name for name, column in cells.items() if name not in (label, predicted) and _are_percents(name, column)]
-    if predicted and label and (shares or percent):
-        one, scale = (shares[0], "") if shares else (percent[0], " --confidence-scale percent")
-        way = f"--confidence {shlex.quote(one)}{scale}{said}"
-        return f"a confidence beside the predicted class '{predicted}': {way}"
-    if shares:
-        way = f"--scores {shlex.quote(','.join(shares[:SHOWN]))}{said}"
-        return f"choose them: {way}; or name them logits or probs"
-    return f"if one of these holds scores: --scores KEY; else {no_probability}"
-
-
-def is_numeric(array: Named) -> bool:
-    """Return whether an array holds numbers, or texts that are numbers."""
-    if array.dtype.kind not in "USO":
-        return True
-    cells = array.read(0, ROWS).reshape(-1).tolist() if array.shape[0] else []
-    return bool(cells) and all(is_number(str(cell).strip()) for cell in cells)
-
-
-def _is_column(array: Named) -> bool:
-    return len(array.shape) in (1, 2) and array.shape[0] > 0 and array.shape[1:] in ((), (1,))
-
-
-def _cells(array: Named) -> list[str]:
-    """Return the first rows of a column as texts, whole numbers without a decimal point."""
-    values: Array = array.read(0, ROWS).reshape(-1)
-    texts = [str(cell).strip() for cell in values.tolist()]
-    return [text.removesuffix(".0") for text in texts]
-
-
-def _label(cells: dict[str, list[str]], k: int) -> str:
-    """Return the column that holds the labels, or "" where none looks like it. Candidates, in this order: a column with
-    a label's name, one that holds names of columns, one with numbers of the k classes, one of two outcomes, and the
-    last column of two whole numbers or names.
-    """
-    for known in (LABELS.names, LABELS.weak):
-        if named := [name for name in cells if normal(name) in known]:
-            return named[0]
-    for name, column in cells.items():
-        if len(set(column) & set(cells)) > 1:  # the names of columns
-            return name
-    if k > 1 and (numbers := _classes(cells, k)):
-        return numbers
-    free = {name: set(column) for name, column in cells.items() if name not in PREDICTED}
-    outcomes = [name for name, values in free.items() if {v.lower() for v in values} in TWO]
-    two = [name for name, values in free.items() if len(values) == 2 and not _fractions(values)]
-    return (outcomes or two or [""])[-1]
-
-
-def _classes(cells: dict[str, list[str]], k: int) -> str:
-    """Return the last column that holds only numbers of the k classes, or ""."""
-    numbers = {str(i) for i in range(k)}
-    return next((name for name in reversed(cells) if set(cells[name]) <= numbers), "")
-
-
-def _fractions(values: Sequence[str] | set[str]) -> bool:
-    """Return whether any of the values is a number that is not whole."""
-    return any(is_number(v) and float(v) != np.floor(float(v)) for v in values)
-
-
-def _are_shares(column: Sequence[str]) -> bool:
-    """Return whether the cells are numbers in [0, 1] that are not all whole; `63.4%` counts as 0.634."""
-    bare = [cell.removesuffix("%") for cell in column]
-    if not all(map(is_number, bare)):
-        return False
-    values = np.array([float(b) / (100 if b != c else 1) for b, c in zip(bare, column, strict=True)])
-    return bool(((values >= 0) & (values <= 1)).all()) and not np.array_equal(values, np.floor(values))
-
-
-def _are_percents(name: str, column: Sequence[str]) -> bool:
-    """Return whether the cells are numbers in [0, 100] under a name that says that they are confidences."""
-    if not (any(word in name.lower() for word in PERCENT) and all(map(is_number, column))):
-        return False
-    values = np.array([float(cell) for cell in column])
-    return bool(((values >= 0) & (values <= 100)).all())
-
-
 # Which arrays are the scores and the labels.
 
 
@@ -181,11 +78,13 @@ def pick_scores(contents: FileContents, wanted: str | None, where: str) -> str:
         return named(contents, wanted, "--scores", where)
     if contents.scores:
         return contents.scores
-    found = candidates(contents)
-    if len(found) > 1:
-        raise InputError(f"{_list(found)} in {where} could each be the scores", f"choose one, e.g. --scores {found[0]}")
-    if found:
-        return found[0]
+    likely = candidates(contents)
+    if len(likely) > 1:
+        raise InputError(
+            f"{_list(likely)} in {where} could each be the scores", f"choose one, e.g. --scores {likely[0]}"
+        )
+    if likely:
+        return likely[0]
     if contents.lacking:
         raise InputError(*contents.lacking)
     top = [name for name in contents.arrays if name in CONFIDENCE]
@@ -233,8 +132,8 @@ def candidates(contents: FileContents) -> list[str]:
 
 def class_in_name(name: str) -> str:
     """Return the class in the name of a score column: `malignant` for `p_malignant`, `1` for `prob_1`, else ""."""
-    found = OF_CLASS.match(name)
-    return "" if found is None or normal(found[2]) in NO_CLASS else found[2]
+    match = OF_CLASS.match(name)
+    return "" if match is None or normal(match[2]) in NO_CLASS else match[2]
 
 
 def pick_labels(contents: FileContents, wanted: str | None, scores: str, where: str) -> str | None:
@@ -248,11 +147,13 @@ def pick_labels(contents: FileContents, wanted: str | None, scores: str, where: 
     if contents.labels:
         return contents.labels
     event = normal(class_in_name(scores))  # `malignant` beside `p_malignant`
-    there = [name for name, array in contents.arrays.items() if array.shape and name != scores]
-    found = label_candidates(there, (event,) if event and not event.isdecimal() else ())
-    if len(found) > 1:
-        raise InputError(f"{_list(found)} in {where} could each be the labels", f"choose one, e.g. --labels {found[0]}")
-    return found[0] if found else None
+    names = [name for name, array in contents.arrays.items() if array.shape and name != scores]
+    likely = label_candidates(names, (event,) if event and not event.isdecimal() else ())
+    if len(likely) > 1:
+        raise InputError(
+            f"{_list(likely)} in {where} could each be the labels", f"choose one, e.g. --labels {likely[0]}"
+        )
+    return likely[0] if likely else None
 
 
 def named(contents: FileContents, name: str, option: str, where: str) -> str:
@@ -286,12 +187,12 @@ def column(contents: FileContents, name: str, option: str, where: str) -> Named:
 
 def _inner(text: Any, path: str, row: int, name: str, where: str) -> str:
     try:
-        found = json.loads(text)
+        value = json.loads(text)
         for key in path.split("."):
-            found = found[key]
+            value = value[key]
     except (ValueError, TypeError, KeyError, RecursionError):
         raise InputError(f"row {row} of {where} has no '{name}'", "name a value that every row has") from None
-    return found if isinstance(found, str) else json.dumps(found)[:200]
+    return value if isinstance(value, str) else json.dumps(value)[:200]
 
 
 def declared_kind(contents: FileContents, name: str) -> str:
@@ -348,16 +249,16 @@ def _list(names: list[str]) -> str:
 def label_candidates(names: Iterable[str], last: Sequence[str] = ()) -> list[str]:
     """Return the names that stand for labels: the most common words first, then weaker ones, then those in `last`."""
     spelled = {name: normal(name) for name in names}
-    found = ([name for name, key in spelled.items() if key in known] for known in (LABELS.names, LABELS.weak, last))
-    return next(filter(None, found), [])
+    matches = ([name for name, key in spelled.items() if key in known] for known in (LABELS.names, LABELS.weak, last))
+    return next(filter(None, matches), [])
 
 
-def two_dimensional(raw: Named, name: str, where: str, labels: int | None, told: bool) -> Named:
+def two_dimensional(raw: Named, name: str, where: str, labels: int | None, kind_given: bool) -> Named:
     """Convert `raw` to (N, K) real numbers; (N,) becomes (N, 1).
 
     Args:
         labels: how many labels there are, to recognise transposed scores.
-        told: the user said what kind of scores they are.
+        kind_given: whether the user said what kind of scores they are.
 
     Raises:
         InputError: transposed, of another shape, text, or class numbers instead of scores.
@@ -387,7 +288,7 @@ def two_dimensional(raw: Named, name: str, where: str, labels: int | None, told:
     if raw.dtype.kind in "iu" and _hard(raw):
         problem = f"scores '{name}' in {where} are predicted classes, not scores ({shape_text(raw)})"
         raise InputError(problem, NO_PROBABILITY)
-    if not told and (dims == 1 or raw.shape[1] == 1) and raw.dtype.kind == "f" and _zeros_and_ones(raw):
+    if not kind_given and (dims == 1 or raw.shape[1] == 1) and raw.dtype.kind == "f" and _zeros_and_ones(raw):
         problem = f"scores '{name}' in {where} are 0 and 1 alone: predicted classes, not probabilities?"
         raise InputError(problem, f"{NO_PROBABILITY}; if they are probabilities: --kind probabilities")
     if raw.dtype.kind in "iu" or raw.dtype.itemsize > 8:
@@ -465,10 +366,10 @@ def _hard(raw: Named) -> bool:
 
 def folded_calibrator(contents: FileContents) -> str:
     """Return the note of `calib logits` on a calibrator that is already part of the model, or ""."""
-    array, said = contents.arrays.get(FOLDED), contents.metadata.get(FOLDED, "").strip('[]"')
+    array, note = contents.arrays.get(FOLDED), contents.metadata.get(FOLDED, "").strip('[]"')
     if array is not None and array.shape == (1,) and array.dtype.kind == "U":
-        said = str(array.read(0, 1)[0])
-    return said and printable(said, 200)
+        note = str(array.read(0, 1)[0])
+    return note and printable(note, 200)
 
 
 # Tables whose score columns are named after classes: `cat_prob, dog_prob`, `class_0, class_1`, `benign, malignant`.
@@ -507,8 +408,8 @@ def _label_names(contents: FileContents, label: str) -> list[str]:
     """Return the distinct labels if they are names, else []."""
     if not label or contents.arrays[label].dtype.kind not in "USO":
         return []
-    found = sorted({str(text).strip() for text in texts_of(read_all(contents.arrays[label]))} - {""})
-    return [] if len(found) > 10_000 or all(is_number(text) for text in found) else found
+    names = sorted({str(text).strip() for text in texts_of(read_all(contents.arrays[label]))} - {""})
+    return [] if len(names) > 10_000 or all(is_number(text) for text in names) else names
 
 
 def _by_labels(own: Sequence[str], labels: Sequence[str], contents: FileContents) -> Group | None:
@@ -522,12 +423,12 @@ def _by_labels(own: Sequence[str], labels: Sequence[str], contents: FileContents
     for before, after in sorted(around, key=lambda words: (len(words[0] + words[1]), words)):
         if not {f"{before}{label}{after}" for label in labels} <= set(own):
             continue
-        found = [c for c in own if c.startswith(before) and c.endswith(after) and len(c) > len(before + after)]
-        names = [c[len(before) : len(c) - len(after)] for c in found]
+        columns = [c for c in own if c.startswith(before) and c.endswith(after) and len(c) > len(before + after)]
+        names = [c[len(before) : len(c) - len(after)] for c in columns]
         if not before + after:
-            found = names = [c for c in own if c in labels]
-        if before + after or not _numeric(contents, set(own) - set(found)):
-            return found, names, before + after
+            columns = names = [c for c in own if c in labels]
+        if before + after or not _numeric(contents, set(own) - set(columns)):
+            return columns, names, before + after
     return None
 
 
@@ -538,11 +439,11 @@ def _numeric(contents: FileContents, columns: set[str]) -> bool:
 
 def _numbered(own: Sequence[str]) -> Group | None:
     """Find columns numbered 0 .. K-1, with a word for scores beside the number, or with nothing but numbers."""
-    found: dict[tuple[str, str], dict[int, str]] = {}
+    groups: dict[tuple[str, str], dict[int, str]] = {}
     for column in own:
         if parts := NUMBERED.match(column):
-            found.setdefault((parts[1], parts[3]), {})[int(parts[2])] = column
-    for (before, after), columns in found.items():
+            groups.setdefault((parts[1], parts[3]), {})[int(parts[2])] = column
+    for (before, after), columns in groups.items():
         words = set(re.split(r"[^a-z]+", f"{before} {after}".lower())) - {""}
         numbers = sorted(columns)
         from_zero = numbers == list(range(len(numbers)))
@@ -590,3 +491,101 @@ def _stripped(columns: Sequence[str]) -> list[str]:
     while len({w[-1] for w in words}) == 1 and min(map(len, words)) > 1:
         words = [w[:-1] for w in words]
     return ["".join(w).strip("_.- ") or column for w, column in zip(words, columns)]
+
+
+# Advice for files in which no array has a known name: the options that would read them. Values are never shown.
+
+ROWS, SHOWN = 1000, 6  # rows that are looked at, columns that the advice names
+TWO = ({"0", "1"}, *map(set, OUTCOMES))
+PERCENT = ("conf", "confidence", "percent", "%", "certainty", "sure")
+"""Parts of names that make numbers from 0 to 100 look like confidences."""
+
+
+def reading_advice(contents: FileContents, no_probability: str) -> str:
+    """Return a sentence that says which options would read the file.
+
+    Args:
+        no_probability: what to do where no array holds scores.
+    """
+    cells = {name: _cells(array) for name, array in contents.arrays.items() if _is_column(array)}
+    wide = [name for name, a in contents.arrays.items() if len(a.shape) == 2 and a.shape[1] > 1 and a.dtype.kind == "f"]
+    fractions = [name for name, column in cells.items() if _are_shares(column)]
+    label = _label(cells, contents.arrays[wide[0]].shape[1] if wide else len(fractions))
+    with_labels = f" --labels {shlex.quote(label)}" if label else ""
+    by_label = [name for name in cells if label and name in set(cells[label])]
+    predicted = next((n for n in cells if n in PREDICTED and n not in (label, *fractions)), "")
+    shares = [name for name in fractions if name != label]
+    if wide:
+        return f"choose them: --scores {shlex.quote(wide[0])}{with_labels}; or name them logits or probs"
+    if len(by_label) > 1:
+        return f"choose them: --scores {shlex.quote(','.join(by_label))}{with_labels}; or name them logits or probs"
+    percent = [name for name, column in cells.items() if name not in (label, predicted) and _are_percents(name, column)]
+    if predicted and label and (shares or percent):
+        one, scale = (shares[0], "") if shares else (percent[0], " --confidence-scale percent")
+        options = f"--confidence {shlex.quote(one)}{scale}{with_labels}"
+        return f"a confidence beside the predicted class '{predicted}': {options}"
+    if shares:
+        options = f"--scores {shlex.quote(','.join(shares[:SHOWN]))}{with_labels}"
+        return f"choose them: {options}; or name them logits or probs"
+    return f"if one of these holds scores: --scores KEY; else {no_probability}"
+
+
+def is_numeric(array: Named) -> bool:
+    """Return whether an array holds numbers, or texts that are numbers."""
+    if array.dtype.kind not in "USO":
+        return True
+    cells = array.read(0, ROWS).reshape(-1).tolist() if array.shape[0] else []
+    return bool(cells) and all(is_number(str(cell).strip()) for cell in cells)
+
+
+def _is_column(array: Named) -> bool:
+    return len(array.shape) in (1, 2) and array.shape[0] > 0 and array.shape[1:] in ((), (1,))
+
+
+def _cells(array: Named) -> list[str]:
+    """Return the first rows of a column as texts, whole numbers without a decimal point."""
+    values: Array = array.read(0, ROWS).reshape(-1)
+    texts = [str(cell).strip() for cell in values.tolist()]
+    return [text.removesuffix(".0") for text in texts]
+
+
+def _label(cells: dict[str, list[str]], k: int) -> str:
+    """Return the column that holds the labels, or "" where none looks like it. Candidates, in this order: a column with
+    a label's name, one that holds names of columns, one with numbers of the k classes, one of two outcomes, and the
+    last column of two whole numbers or names.
+    """
+    for known in (LABELS.names, LABELS.weak):
+        if named := [name for name in cells if normal(name) in known]:
+            return named[0]
+    for name, column in cells.items():
+        if len(set(column) & set(cells)) > 1:  # the names of columns
+            return name
+    numbers = {str(i) for i in range(k)}
+    if k > 1 and (numbered := [name for name, column in cells.items() if set(column) <= numbers]):
+        return numbered[-1]
+    free = {name: set(column) for name, column in cells.items() if name not in PREDICTED}
+    outcomes = [name for name, values in free.items() if {v.lower() for v in values} in TWO]
+    two = [name for name, values in free.items() if len(values) == 2 and not _fractions(values)]
+    return (outcomes or two or [""])[-1]
+
+
+def _fractions(values: Sequence[str] | set[str]) -> bool:
+    """Return whether any of the values is a number that is not whole."""
+    return any(is_number(v) and float(v) != np.floor(float(v)) for v in values)
+
+
+def _are_shares(column: Sequence[str]) -> bool:
+    """Return whether the cells are numbers in [0, 1] that are not all whole; `63.4%` counts as 0.634."""
+    bare = [cell.removesuffix("%") for cell in column]
+    if not all(map(is_number, bare)):
+        return False
+    values = np.array([float(b) / (100 if b != c else 1) for b, c in zip(bare, column, strict=True)])
+    return bool(((values >= 0) & (values <= 1)).all()) and not np.array_equal(values, np.floor(values))
+
+
+def _are_percents(name: str, column: Sequence[str]) -> bool:
+    """Return whether the cells are numbers in [0, 100] under a name that says that they are confidences."""
+    if not (any(word in name.lower() for word in PERCENT) and all(map(is_number, column))):
+        return False
+    values = np.array([float(cell) for cell in column])
+    return bool(((values >= 0) & (values <= 100)).all())

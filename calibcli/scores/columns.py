@@ -106,8 +106,8 @@ class Columns:
             for name, value in vars(self).items()
             if isinstance(value, np.ndarray) and name in self.__dataclass_fields__
         }
-        rest: dict[str, Any] = {"k": self.k, "top_only": self.top_only, "precision": self.precision}
-        return Columns(**picked, **rest, weight_kind=self.weight_kind)
+        constants: dict[str, Any] = {"k": self.k, "top_only": self.top_only, "precision": self.precision}
+        return Columns(**picked, **constants, weight_kind=self.weight_kind)
 
 
 def columns(
@@ -246,31 +246,31 @@ class _SpanWork:
         computation in it.
         """
         if not hasattr(self.thread, "memory"):
-            held, n, k = self.predictions.scores, self.predictions.n, self.predictions.k
-            rows = 0 if isinstance(held, DeviceScores) else min(n, self.step)
+            scores, n, k = self.predictions.scores, self.predictions.n, self.predictions.k
+            rows = 0 if isinstance(scores, DeviceScores) else min(n, self.step)
             dtype = np.dtype(np.float64 if self.precision == DOUBLE else np.float32)
             listed = min(map(least_listed, self.class_bins), default=0.0)
-            self.thread.memory = reusing(held), Buffer(rows, k, dtype, listed)
+            self.thread.memory = reusing(scores), Buffer(rows, k, dtype, listed)
         return cast(tuple[Any, Buffer], self.thread.memory)
 
     def _scores(self, start: int, stop: int) -> Iterator[tuple[slice, Any]]:
         """Yield the blocks of a span: their position in it, and their scores."""
-        held, buffer = self.memory
+        source, buffer = self.memory
         for at in range(start, stop, self.step):
             end = min(at + self.step, stop)
-            if isinstance(held, DeviceScores):
-                yield slice(at - start, end - start), held.part(slice(at, end), self.wide)
+            if isinstance(source, DeviceScores):
+                yield slice(at - start, end - start), source.part(slice(at, end), self.wide)
                 continue
-            scores = read(held, at, end).astype(buffer.dtype, copy=False)
+            scores = read(source, at, end).astype(buffer.dtype, copy=False)
             for first in range(0, end - at, buffer.height):
                 block = scores[first : first + buffer.height]
                 yield slice(at - start + first, at - start + first + len(block)), block
 
     def __call__(self, span: tuple[int, int]) -> _Part:
-        here, held, k, n = slice(*span), self.predictions.scores, self.predictions.k, span[1] - span[0]
-        kind, buffer = held.block if isinstance(held, DeviceScores) else SoftmaxBlock, self.memory[1]
+        here, source, k, n = slice(*span), self.predictions.scores, self.predictions.k, span[1] - span[0]
+        kind, buffer = source.block if isinstance(source, DeviceScores) else SoftmaxBlock, self.memory[1]
         labels = np.asarray(self.predictions.labels[here], dtype=np.int64)
-        weights, ends = self.predictions.weights, getattr(held, "ends", None) or ()
+        weights, ends = self.predictions.weights, getattr(source, "ends", None) or ()
         weights, ends = None if weights is None else weights[here], [one[here] for one in ends]
         sums = [ClassSums(b, k, self.precision) for b in self.class_bins]
         if self.into is None:

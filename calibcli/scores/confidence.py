@@ -65,11 +65,11 @@ def columns(contents: FileContents, reading: Reading = AS_IS, where: str = "") -
         return None
     if confidence and not reading.need_labels:
         return ConfidenceNames(confidence)
-    held = array_names.describe(contents)
+    description = array_names.describe(contents)
     if not confidence:
-        raise InputError(f"no confidence in {where}: it holds {held}", "choose it with --confidence KEY")
+        raise InputError(f"no confidence in {where}: it holds {description}", "choose it with --confidence KEY")
     fix = "choose it with --correct KEY, or name two columns predicted and label"
-    raise InputError(f"{where} does not say which predictions were right: it holds {held}", fix)
+    raise InputError(f"{where} does not say which predictions were right: it holds {description}", fix)
 
 
 @np.errstate(invalid="ignore")
@@ -100,15 +100,15 @@ def predictions(
     with Digests(sources, reading.hashed) as digests:
         c = _shares(column(named.confidence), named.confidence, where, reading.confidence_scale, notes)
         y = _right(named, column, len(c), where, notes)
-        there = ~np.isnan(c)
-        n, missing = len(c), int((~there).sum())
+        known = ~np.isnan(c)
+        n, missing = len(c), int((~known).sum())
         if missing == n:
             raise InputError(f"no row of {where} holds a confidence ('{named.confidence}')", "is it another column?")
-        keep: Ints | None = np.flatnonzero(there) if missing else None
+        keep: Ints | None = np.flatnonzero(known) if missing else None
         if missing:
-            shares = f": {y[~there].mean():.1%} of them are right, of the others {y[there].mean():.1%}"
+            shares = f": {y[~known].mean():.1%} of them are right, of the others {y[known].mean():.1%}"
             notes.append(f"{missing:,} of {n:,} rows hold no confidence and are left out" + shares * labelled)
-            c, y = c[there], y[there]
+            c, y = c[known], y[known]
         values = len(np.unique(c[: 1 << 20]))
         if values <= 21 < len(c):
             notes.append(f"the confidence takes {values} values only: bins and curves see no more than these")
@@ -170,10 +170,10 @@ def _shares(values: Array, name: str, where: str, scale: str | None, notes: list
     most = None if scale is None else SCALES[scale]
     if values.dtype.kind in "USO":
         cells = [str(cell).strip() for cell in values.tolist()]
-        told = [cell for cell in cells if cell.lower() not in ABSENT]
-        percent = sum(cell.endswith("%") for cell in told)
-        if percent and percent < len(told) and most is None:
-            problem = f"{percent:,} of {len(told):,} confidences ('{name}') in {where} are percentages, the others not"
+        known = [cell for cell in cells if cell.lower() not in ABSENT]
+        percent = sum(cell.endswith("%") for cell in known)
+        if percent and percent < len(known) and most is None:
+            problem = f"{percent:,} of {len(known):,} confidences ('{name}') in {where} are percentages, the others not"
             raise InputError(problem, "pass --confidence-scale percent if all of them are")
         if percent and most is None:
             most = 100.0

@@ -155,11 +155,11 @@ def of_arrays(scores: npt.ArrayLike, /, labels: npt.ArrayLike | None, **how: Unp
         InputError: what is wrong with the arrays, and what to pass.
         TypeError: a keyword that is not one of these.
     """
-    found = checked(scores, labels, how)
-    if getattr(found.scores, "ends", None) is None:
-        return found
-    held: Any = found.scores  # in memory that its owner may change before it is measured
-    return dataclasses.replace(found, scores=dataclasses.replace(held, ends=None))
+    rows = checked(scores, labels, how)
+    if getattr(rows.scores, "ends", None) is None:
+        return rows
+    shared: Any = rows.scores  # the owner of this memory may change it before it is measured
+    return dataclasses.replace(rows, scores=dataclasses.replace(shared, ends=None))
 
 
 def checked(scores: npt.ArrayLike, labels: npt.ArrayLike | None, how: How) -> Predictions:
@@ -202,8 +202,8 @@ def _frame_classes(frame: Any, arrays: Mapping[str, Any]) -> dict[str, Any]:
     """
     names, labels = [str(name) for name in frame.columns], arrays["labels"]
     for i, name in enumerate(names):
-        held = arrays["scores"][:, i]
-        if normal(name) in LABELS.all and np.array_equal(held, labels):
+        column = arrays["scores"][:, i]
+        if normal(name) in LABELS.all and np.array_equal(column, labels):
             raise InputError(f"column '{name}' of the scores holds the labels", f"pass scores.drop(columns={name!r})")
     if labels.dtype.kind not in "USO" or any(map(is_number, names)):
         return {}
@@ -283,19 +283,19 @@ def as_array(values: Any, name: str) -> npt.NDArray[Any]:
         raise InputError(f"{masked} of the {name} are masked", "leave those rows out, or fill them in")
     errors, fix = (ValueError, TypeError, RuntimeError), "pass rows of numbers, each of one length, in a dense array"
     with refusing(errors, lambda error: f"{name} are not an array ({str(error)[:100]})", fix):
-        found: npt.NDArray[Any] = array(values)
-        if found.dtype.kind == "O" and name == "scores" and _absent_numbers(values):
-            found = values.to_numpy(np.float64, na_value=np.nan)
-    if found.ndim == 0:
+        result: npt.NDArray[Any] = array(values)
+        if result.dtype.kind == "O" and name == "scores" and _absent_numbers(values):
+            result = values.to_numpy(np.float64, na_value=np.nan)
+    if result.ndim == 0:
         raise InputError(f"{name} are one number, not an array", "pass one for each row")
-    if found.dtype.kind == "c":
+    if result.dtype.kind == "c":
         raise InputError(f"{name} are complex numbers", "pass their real part")
-    if name == "scores" and found.dtype.kind not in "fiub":
-        first = str(found.reshape(-1)[0])[:20] if found.size else ""
+    if name == "scores" and result.dtype.kind not in "fiub":
+        first = str(result.reshape(-1)[0])[:20] if result.size else ""
         comma = ", with a decimal point" if "," in first else ""
         fix = f"pass logits or probabilities as float32 or float64{comma}"
-        raise InputError(f"scores are {found.dtype}, not numbers{f' ({first!r})' * bool(comma)}", fix)
-    return found
+        raise InputError(f"scores are {result.dtype}, not numbers{f' ({first!r})' * bool(comma)}", fix)
+    return result
 
 
 def _absent_numbers(values: Any) -> bool:

@@ -54,9 +54,9 @@ class ClassTable:
     sum_y: Floats
 
 
-def least_listed(how: ClassBins) -> float:
+def least_listed(bins: ClassBins) -> float:
     """Return the probability below which all are in the first bin, or count for nothing."""
-    return 1 / how.bins if how.threshold <= 0 else min(how.threshold, 1 / how.bins)
+    return 1 / bins.bins if bins.threshold <= 0 else min(bins.threshold, 1 / bins.bins)
 
 
 class ClassSums:
@@ -64,17 +64,17 @@ class ClassSums:
     bins.
     """
 
-    def __init__(self, how: ClassBins, k: int, precision: float) -> None:
-        self.how, self.k, self.precision = how, k, precision
-        self.width = how.bins + (how.edges == "torchmetrics")
+    def __init__(self, bins: ClassBins, k: int, precision: float) -> None:
+        self.how, self.k, self.precision = bins, k, precision
+        self.width = bins.bins + (bins.edges == "torchmetrics")
         self.mass = np.zeros(k)
-        self.found: list[tuple[Ints, Floats, Floats | None]] = []
+        self.listed: list[tuple[Ints, Floats, Floats | None]] = []
         self.missed: list[tuple[Ints, Floats, Floats | None]] = []
 
     def add(self, block: SoftmaxBlock, weights: Floats | None) -> None:
         """Add the probabilities that a block lists, and its labels that are not the top class."""
-        for row, col, p in block.found:
-            self.found.append((col, p, None if weights is None else weights[row]))
+        for row, col, p in block.listed:
+            self.listed.append((col, p, None if weights is None else weights[row]))
         miss = block.miss
         self.missed.append((block.labels[miss], block.p_label, None if weights is None else weights[miss]))
         self.mass += block.mass
@@ -86,7 +86,7 @@ class ClassSums:
         Args:
             top, confidence, hit, weights: (n,) of the span; the top class, its probability, whether it is the label.
         """
-        col, p, w = _joined([(top, confidence, weights), *self.found])
+        col, p, w = _joined([(top, confidence, weights), *self.listed])
         flat = self._flat(col, p)
         weighted = p if w is None else w * p
         count, sum_p = self._sums(flat, w), self._sums(flat, weighted)
@@ -109,9 +109,7 @@ class ClassSums:
         return flat
 
     def _sums(self, flat: Ints, values: Floats | None) -> Floats:
-        return self._shaped(np.bincount(flat, values, self.k * self.width + 1))
-
-    def _shaped(self, sums: Array) -> Floats:
+        sums = np.bincount(flat, values, self.k * self.width + 1)
         return np.asarray(sums[:-1], np.float64).reshape(self.k, self.width)
 
 
@@ -134,8 +132,8 @@ def place_of(confidence: Floats, rest: Floats) -> Ints:
     below, above = interval_of(confidence), bin_index(confidence, CELLS, "torchmetrics")
     with np.errstate(divide="ignore"):
         fine = np.clip(-STEPS * np.log2(rest), STEPS * FIRST, STEPS * OCTAVES).astype(np.int64) - STEPS * FIRST
-    found: Ints = fine + np.where(below == above, below, PLACES // 2 + above - 1)
-    return found
+    places: Ints = fine + np.where(below == above, below, PLACES // 2 + above - 1)
+    return places
 
 
 Held = tuple[Ints, Floats, Floats]
@@ -154,8 +152,8 @@ def _starts() -> Ints:
     """Return (CELLS,) the first place of each interval of confidence; the places of its octaves follow."""
     rest = 1 - np.arange(CELLS) / CELLS
     octave = np.floor(-STEPS * np.log2(rest)).astype(np.int64) - STEPS * FIRST
-    found: Ints = np.arange(CELLS) + np.maximum(octave, 0)
-    return found
+    starts: Ints = np.arange(CELLS) + np.maximum(octave, 0)
+    return starts
 
 
 class HistogramCells:
@@ -165,10 +163,10 @@ class HistogramCells:
         predicted: (3, K) rows predicted as each class, how many of them are right, and their summed confidence.
     """
 
-    def __init__(self, k: int, top_only: bool = False, predicted: Floats | None = None, held: Held | None = None):
+    def __init__(self, k: int, top_only: bool = False, predicted: Floats | None = None, occupied: Held | None = None):
         self.k, self.top_only = k, top_only
         self.predicted = np.zeros((3, k)) if predicted is None else predicted
-        self._held = [held] if held else []
+        self._held = [occupied] if occupied else []
         self._waiting: list[tuple[Ints, list[Floats]]] = []
         self._dense: tuple[Floats, Floats] | None = None
 
@@ -283,5 +281,5 @@ def _tilt(lower: Floats, rest: Floats, spread: Floats) -> Floats:
         most = np.minimum(1 - lower, np.where(fine, 2 ** (-octave / STEPS), 1.0))
         above, below = (rest - least) / spread, (most - rest) / spread
     tilt = np.where(above < 1, above, np.where(below < 1, 1 / below, 1.0))
-    found: Floats = np.clip(np.nan_to_num(tilt, nan=1.0, posinf=1.0), 1 / SKEW, SKEW)
-    return found
+    limited: Floats = np.clip(np.nan_to_num(tilt, nan=1.0, posinf=1.0), 1 / SKEW, SKEW)
+    return limited

@@ -176,8 +176,8 @@ class OneColumn(Mistake):
     def verdict(self, outcome: Outcome) -> list[str]:
         if outcome.scan.k > 1:
             return []
-        what = {"logits": "log-odds", "log_probabilities": "log P"}.get(outcome.kind, "P")
-        return [f"one score per row: read as {what} of {outcome.classes[1] if outcome.classes else 'class 1'}"]
+        quantity = {"logits": "log-odds", "log_probabilities": "log P"}.get(outcome.kind, "P")
+        return [f"one score per row: read as {quantity} of {outcome.classes[1] if outcome.classes else 'class 1'}"]
 
 
 class UnnormalisedRows(Mistake):
@@ -469,10 +469,10 @@ class ClassOrder(Mistake):
         if k == 2:
             return self.backwards(classes or ("y = 0", "y = 1"))
         labels = np.concatenate(self.labels)
-        found = class_order(np.concatenate(self.predicted), labels, k)
-        if found is None:
+        renaming = class_order(np.concatenate(self.predicted), labels, k)
+        if renaming is None:
             return []
-        moved, plain, renamed = found
+        moved, plain, renamed = renaming
         name = (lambda i: str(classes[i])) if classes else str
         shown = ", ".join(f"{name(r)} -> {name(c)}" for r, c in sorted(moved.items())[:4])
         text = (

@@ -17,7 +17,7 @@ from calibcli.core.errors import InputError, refusing
 from calibcli.core.options import normal
 from calibcli.scores.files import pickles
 from calibcli.scores.files.arrays import EncodedPictures, FileContents
-from calibcli.scores.files.formats.numpy import distinct_members, stored_part
+from calibcli.scores.files.formats.numpy import DAMAGED, distinct_members, stored_part
 from calibcli.scores.files.roles import PAIRS, TABLE_LABELS, TEXTS
 from calibcli.scores.files.source import Source
 from calibcli.scores.files.text_tables import parsed
@@ -67,14 +67,14 @@ def pickled_globals(source: Source) -> set[str]:
     if source.pread(min(2, source.size), 0) != b"PK":
         return pickles.names(source.reader(), source.name)
     with _zip(source) as archive:
-        found: set[str] = set()
+        names: set[str] = set()
         for member in archive.infolist():
             if member.filename.endswith(".pkl"):
                 with archive.open(member) as file:
                     if not member.CRC:
                         file._expected_crc = None  # type: ignore[attr-defined]
-                    found |= pickles.names(file, source.name)
-        return found
+                    names |= pickles.names(file, source.name)
+        return names
 
 
 @contextlib.contextmanager
@@ -104,14 +104,14 @@ PARTIAL = Foreign("a state of calib metrics --partial", "merge")
 """Its arrays would pass for recorded outputs, so that it is refused by its name."""
 
 
-def refuse_other_file(found: Foreign | None, source: Source) -> None:
+def refuse_other_file(other: Foreign | None, source: Source) -> None:
     """Refuse a file that was recognised as something else than recorded outputs.
 
     Raises:
         InputError: the file is something else than recorded outputs.
     """
-    if found is not None:
-        raise InputError(f"{source.name} is {found.what}, not recorded outputs", f"it goes to: {found.commands}")
+    if other is not None:
+        raise InputError(f"{source.name} is {other.what}, not recorded outputs", f"it goes to: {other.commands}")
 
 
 def before_reading(source: Source) -> Foreign | None:
@@ -121,10 +121,6 @@ def before_reading(source: Source) -> Foreign | None:
     if head.lstrip()[:1] == b"{" and source.size <= RESULT:
         return _result(source.pread(source.size, 0))
     if head.startswith(b"PK\x03\x04"):
-        import zipfile
-
-        from calibcli.scores.files.formats.numpy import DAMAGED
-
         try:
             with zipfile.ZipFile(source.reader()) as archive:
                 names = archive.namelist()
@@ -133,8 +129,8 @@ def before_reading(source: Source) -> Foreign | None:
         if kind := torch_program(names):
             return Foreign(f"a {kind} program", "curvature, logits (with --trust: it is code)")
         pickled = any(name.endswith("data.pkl") for name in names)
-    if pickled and (found := _pickled(source)) is not None:
-        return found
+    if pickled and (network := _pickled(source)) is not None:
+        return network
     if Path(source.path).suffix == ".toml":
         return Foreign("a configuration", "check (as --config)")
     return None
@@ -157,14 +153,14 @@ def _pickled(source: Source) -> Foreign | None:
 
 def after_reading(contents: FileContents, source: Source) -> Foreign | None:
     """Recognise calibrators, checkpoints and data sets by the names and metadata of their arrays."""
-    about = _object(contents.metadata.get("calib", ""))
-    if about.get("what") == "calibrator":
+    metadata = _object(contents.metadata.get("calib", ""))
+    if metadata.get("what") == "calibrator":
         return Foreign(CALIBRATOR, "apply (first argument)")
     weights = [name for name in contents.arrays if name.endswith(WEIGHTS)]
-    if "architecture" in about or weights:
+    if "architecture" in metadata or weights:
         count = sum(math.prod(array.shape) for array in contents.arrays.values())
         facts = {"tensors": len(contents.arrays), "parameters": count}
-        facts |= {key: about[key] for key in ("architecture", "preprocess", "classes", "data") if key in about}
+        facts |= {key: metadata[key] for key in ("architecture", "preprocess", "classes", "data") if key in metadata}
         return Foreign("a checkpoint", "curvature, logits, fit", facts)
     rows, shapes = _rows(contents), {name: list(array.shape) for name, array in contents.arrays.items()}
     if not contents.scores and (rows or any(len(shape) >= 3 for shape in shapes.values())):
@@ -187,16 +183,16 @@ def _rows(contents: FileContents) -> dict[str, Any]:
 
 
 def _result(text: bytes) -> Foreign | None:
-    about = _object(text)
-    if "command" not in about or "schema" not in about:
+    members = _object(text)
+    if "command" not in members or "schema" not in members:
         return None
-    command = str(about["command"])
-    facts = {"command": command, "schema": about["schema"]}
-    if isinstance(about.get("estimates"), list):
-        facts["estimates"] = len(about["estimates"])
+    command = str(members["command"])
+    facts = {"command": command, "schema": members["schema"]}
+    if isinstance(members.get("estimates"), list):
+        facts["estimates"] = len(members["estimates"])
     return Foreign(f"a result of calib {command}", "check, compare", facts)
 
 
 def _object(text: str | bytes) -> dict[str, Any]:
-    found = parsed(text)
-    return found if isinstance(found, dict) else {}
+    value = parsed(text)
+    return value if isinstance(value, dict) else {}

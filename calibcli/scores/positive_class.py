@@ -29,7 +29,7 @@ RANK_Z, GAP_Z = 1.5, 4.0
 
 
 def refuse_confidence(
-    found: Scan, rows: KeptRows, kind: Kind, contents: FileContents, name: str, labels: str, event: str
+    scan: Scan, rows: KeptRows, kind: Kind, contents: FileContents, name: str, labels: str, event: str
 ) -> None:
     """Refuse P of the predicted class as that of one class. Ours: none is below 1/2, and they do not rank the rows.
 
@@ -42,7 +42,7 @@ def refuse_confidence(
     Raises:
         InputError: they are of the predicted class.
     """
-    if found.k != 1 or kind != "probabilities" or found.low < 0.5 or found.high == found.low or found.finite < FEWEST:
+    if scan.k != 1 or kind != "probabilities" or scan.low < 0.5 or scan.high == scan.low or scan.finite < FEWEST:
         return
     p = np.asarray(rows.scores.read(0, MOST_LEVELS)[:, 0], np.float64)
     beside = next((c for c, a in contents.arrays.items() if c in PREDICTED and c not in (name, labels)), None)
@@ -58,10 +58,10 @@ def refuse_confidence(
         return
     if top:
         file = contents.format != "arrays"
-        way = f"--confidence {name}, beside the columns predicted and label" if file else "calibcli.from_confidence"
+        option = f"--confidence {name}, beside the columns predicted and label" if file else "calibcli.from_confidence"
         raise InputError(
             f"'{name}' is never below 0.5 {why}: is it the probability of the predicted class?",
-            f"then {way}; if it is of {event or 'class 1'} in every row: --kind probabilities",
+            f"then {option}; if it is of {event or 'class 1'} in every row: --kind probabilities",
         )
 
 
@@ -195,23 +195,23 @@ def plain_order(names: Sequence[str]) -> list[str] | None:
     return None if pair is None else [spelled.get(name, name) for name in pair]
 
 
-def swap_classes(found: Predictions) -> Predictions:
+def swap_classes(read: Predictions) -> Predictions:
     """Exchange two classes, so that the event is class 1."""
-    scores = found.scores
+    scores = read.scores
     if isinstance(scores, ArrayScores):
         turned: ArrayScores | MappedScores = ArrayScores(np.ascontiguousarray(scores.array[:, ::-1]))
     else:
         turned = MappedScores(scores, lambda block: block[:, ::-1])
-    counts = {str(1 - int(c)): rows for c, rows in found.facts["class_rows"].items()}
-    values = found.facts["label_values"]
-    labels = found.labels if values is None else 1 - np.asarray(found.labels[:])
+    counts = {str(1 - int(c)): rows for c, rows in read.facts["class_rows"].items()}
+    values = read.facts["label_values"]
+    labels = read.labels if values is None else 1 - np.asarray(read.labels[:])
     return dataclasses.replace(
-        found,
+        read,
         scores=turned,
         labels=labels,
-        classes=list(found.classes or ())[::-1],
+        classes=list(read.classes or ())[::-1],
         facts={
-            **found.facts,
+            **read.facts,
             "exchanged": True,
             "class_rows": dict(sorted(counts.items())),
             "label_values": values and values[::-1],
@@ -223,12 +223,12 @@ def _names(labels: Named | None) -> list[str]:
     """Return the names among the labels in alphabetical order, at most MOST; [] if they are numbers."""
     if labels is None or labels.dtype.kind not in "USO" or len(labels.shape) > 2:
         return []
-    found: set[str] = set()
+    names: set[str] = set()
     for _, block in blocks(labels):
-        found.update(str(text).strip() for text in texts_of(block.reshape(-1)).tolist())
-        if len(found) >= MOST:
+        names.update(str(text).strip() for text in texts_of(block.reshape(-1)).tolist())
+        if len(names) >= MOST:
             break
-    return [] if all(WHOLE.match(text) or is_number(text) for text in found) else sorted(found)
+    return [] if all(WHOLE.match(text) or is_number(text) for text in names) else sorted(names)
 
 
 def _other_way(labels: Named | None, numbers: list[str]) -> Named | None:

@@ -285,13 +285,13 @@ class Predictions:
 
 def notes_of(*inputs: Predictions) -> list[str]:
     """Collect the notes of all inputs, each once; if there are several inputs, with the files that it is about."""
-    found: dict[str, list[str]] = {}
+    sources_by_note: dict[str, list[str]] = {}
     for one in inputs:
         for note in one.notes:
-            found.setdefault(note, []).append(one.source)
+            sources_by_note.setdefault(note, []).append(one.source)
     if len(inputs) == 1:
-        return list(found)
-    return [f"{', '.join(dict.fromkeys(sources))}: {note}" for note, sources in found.items()]
+        return list(sources_by_note)
+    return [f"{', '.join(dict.fromkeys(sources))}: {note}" for note, sources in sources_by_note.items()]
 
 
 def same_rows(n: int, what: str) -> str:

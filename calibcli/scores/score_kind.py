@@ -127,7 +127,7 @@ class ConstantSum:
         self.lost = not self.high - self.low <= 2 * max(min(self.rounding, 0.05 * self.high), 0.005 * self.high)
 
     @property
-    def found(self) -> float:
+    def value(self) -> float:
         """The sum of the rows, or 0 if they do not have one sum."""
         mean = self.total / self.rows if self.high > 1.5 and self.varied and not self.lost else 0.0
         return float(round(mean)) if abs(mean - round(mean)) <= 0.005 * mean else mean
@@ -280,8 +280,8 @@ def scan(
     digits = 0 if np.array_equal(head, np.floor(head)) else decimals
     rounding = 0.0 if digits is None else k * 0.5 * 10.0 ** -min(digits, 300)
     slack, nonfinite = 1e-2 if coarse else 1e-3, Nonfinite(n, collect)
-    found = Scan(n, k, UnitSums(k, tolerance), slack, nonfinite, ConstantSum(rounding), forced)
-    for mistake in found.mistakes.values():
+    result = Scan(n, k, UnitSums(k, tolerance), slack, nonfinite, ConstantSum(rounding), forced)
+    for mistake in result.mistakes.values():
         mistake.begin(head, n)
     every, height = max(1, math.ceil(n / PAIRS)), min(step, max(1, (CACHED if k <= NARROW else WIDE) // k))
     which = marker_classes(k) if labels is not None and n <= HASHED else ()
@@ -293,11 +293,11 @@ def scan(
         for start in range(0, n, step):
             for at, part in _pieces(scores, start, min(start + step, n), height, which, ends):
                 known = None if labels is None else np.asarray(labels[at : at + len(part)])
-                found.add(part, known, at, sampled=at // height % every == 0)
+                result.add(part, known, at, sampled=at // height % every == 0)
             if progress:
                 progress(min(1.0, (start + step) / n), "checking scores")
-    found.ends = None if found.nonfinite.count else ends
-    return found
+    result.ends = None if result.nonfinite.count else ends
+    return result
 
 
 def _pieces(
@@ -317,32 +317,32 @@ def _pieces(
         yield here.start, Piece(block[at : at + height], which, ends and (ends[0][here], ends[1][here]))
 
 
-def decide_kind(found: Scan, declared: str, name: str) -> Kind:
+def decide_kind(scanned: Scan, declared: str, name: str) -> Kind:
     """Return the kind of scores, judged by all rows. A name that says otherwise is an error; `--kind` is followed if
     the rows can be of that kind.
 
     Raises:
         InputError: the rows fit no kind, or not the one that the name or `--kind` claims.
     """
-    if found.forced:
-        _refuse_forced(found, found.forced, name)
-        return found.forced
-    kind = found.kind
-    if found.k == 1 and declared == "logits":
+    if scanned.forced:
+        _refuse_forced(scanned, scanned.forced, name)
+        return scanned.forced
+    kind = scanned.kind
+    if scanned.k == 1 and declared == "logits":
         return "logits"
     if kind is None:
-        off = found.unit.off
-        near = "rounded probabilities: --kind probabilities; " if found.unit.worst <= found.most_off else ""
+        off = scanned.unit.off
+        near = "rounded probabilities: --kind probabilities; " if scanned.unit.worst <= scanned.most_off else ""
         raise InputError(
             f"'{name}' lies in [0, 1] but rows do not sum to 1: row {off.first} sums to "
-            f"{found.unit.off_sum:.4g} ({off.count:,} of {found.finite:,} rows)",
+            f"{scanned.unit.off_sum:.4g} ({off.count:,} of {scanned.finite:,} rows)",
             f"{near}probabilities of independent labels: --multilabel; logits that happen to lie there: --kind logits",
         )
     if kind == "logits" and declared != "logits":
-        _refuse_shares(found.whole, found.k, found.finite, found.low, found.high, name)
+        _refuse_shares(scanned.whole, scanned.k, scanned.finite, scanned.low, scanned.high, name)
     if declared and declared != kind and (declared, kind) != ("logits", "log_probabilities"):
         problem = f"the name '{name}' says {kind_words(declared)} but the rows are {kind_words(kind)}"
-        problem += f" ({evidence(found, kind)})"
+        problem += f" ({evidence(scanned, kind)})"
         raise InputError(problem, f"pass --kind {kind} if that is what they are, or save what the name says")
     return kind
 
@@ -355,7 +355,7 @@ def _refuse_shares(whole: ConstantSum, k: int, n: int, low: float, high: float, 
             an equal share, as those of logits with a large offset are not; of one column, the largest is more than any
             log-odds would be where none is negative.
     """
-    one = whole.found if k > 1 else 100.0 * (PERCENT < high <= 100 and low >= 0)
+    one = whole.value if k > 1 else 100.0 * (PERCENT < high <= 100 and low >= 0)
     if not one or n < FEWEST or low == high or (k > 1 and low >= one / (2 * k)):
         return
     rows = f"its rows sum to {one:.3g}" if k > 1 else f"goes to {high:.4g}"
@@ -363,7 +363,7 @@ def _refuse_shares(whole: ConstantSum, k: int, n: int, low: float, high: float, 
     raise InputError(problem, f"divide by {one:.3g}; if these are logits: --kind logits")
 
 
-def _refuse_forced(found: Scan, forced: Kind, name: str) -> None:
+def _refuse_forced(scanned: Scan, forced: Kind, name: str) -> None:
     """Refuse a `--kind` that contradicts the rows.
 
     Raises:
@@ -373,13 +373,13 @@ def _refuse_forced(found: Scan, forced: Kind, name: str) -> None:
         return
     logs = forced == "log_probabilities"
     high, low = (1e-3, -math.inf) if logs else (UNIT_HIGH, UNIT_LOW)
-    if found.high > high or found.low < low:
-        problem = f"--kind {forced}, but scores of '{name}' run from {found.low:.4g} to {found.high:.4g}"
+    if scanned.high > high or scanned.low < low:
+        problem = f"--kind {forced}, but scores of '{name}' run from {scanned.low:.4g} to {scanned.high:.4g}"
         raise InputError(problem, "leave --kind out, or pass --kind logits")
-    worst, most = found.off(forced), found.most_off
+    worst, most = scanned.off(forced), scanned.most_off
     if worst <= most:
         return
-    first = "" if logs else f": row {found.unit.off.first} sums to {found.unit.off_sum:.4g}"
+    first = "" if logs else f": row {scanned.unit.off.first} sums to {scanned.unit.off_sum:.4g}"
     raise InputError(
         f"--kind {forced}, but {'exponentials of ' * logs}rows of '{name}' do not sum to 1{first} (the sum furthest "
         f"off misses it by {worst:.2g}, rounding by no more than {most:.2g})",
@@ -389,21 +389,21 @@ def _refuse_forced(found: Scan, forced: Kind, name: str) -> None:
     )
 
 
-def evidence(found: Scan, kind: Kind) -> str:
+def evidence(scanned: Scan, kind: Kind) -> str:
     """Return the numbers that support the decision, as text."""
-    if found.k == 1:
-        return f"one column in [{found.low:.4g}, {found.high:.4g}]"
+    if scanned.k == 1:
+        return f"one column in [{scanned.low:.4g}, {scanned.high:.4g}]"
     if kind == "probabilities":
-        others = found.unit.others
-        rows = "all rows" if others == 0 else f"all but {others:,} of {found.finite:,} rows"
+        others = scanned.unit.others
+        rows = "all rows" if others == 0 else f"all but {others:,} of {scanned.finite:,} rows"
         return (
-            f"{rows} lie in [0, 1] and sum to 1 within {found.unit.tolerance:.2g} (largest deviation "
-            f"{found.unit.worst:.2g})"
+            f"{rows} lie in [0, 1] and sum to 1 within {scanned.unit.tolerance:.2g} (largest deviation "
+            f"{scanned.unit.worst:.2g})"
         )
     if kind == "log_probabilities":
-        return f"no score above 0 and |logsumexp| <= {found.tolerance:.0e} in every row"
-    inside = found.low >= UNIT_LOW and found.high <= UNIT_HIGH
-    return f"scores run from {found.low:.4g} to {found.high:.4g}" + ("" if inside else ", beyond [0, 1]")
+        return f"no score above 0 and |logsumexp| <= {scanned.tolerance:.0e} in every row"
+    inside = scanned.low >= UNIT_LOW and scanned.high <= UNIT_HIGH
+    return f"scores run from {scanned.low:.4g} to {scanned.high:.4g}" + ("" if inside else ", beyond [0, 1]")
 
 
 def _coarse(block: Array, dtype: np.dtype[np.generic]) -> float:

@@ -36,9 +36,9 @@ def first_moment(z: Array, top: Ints) -> Floats:
 
 def depth_of(z: Array) -> Floats:
     """Return (n,) the largest score minus the smallest finite one."""
-    there = np.isfinite(z)
-    found: Floats = np.where(there, z, -np.inf).max(axis=1) - np.where(there, z, np.inf).min(axis=1)
-    return found
+    finite = np.isfinite(z)
+    depth: Floats = np.where(finite, z, -np.inf).max(axis=1) - np.where(finite, z, np.inf).min(axis=1)
+    return depth
 
 
 def largest_of(z: Array) -> tuple[Ints, Array, Ints | None]:
@@ -47,9 +47,9 @@ def largest_of(z: Array) -> tuple[Ints, Array, Ints | None]:
     """
     n, k = z.shape
     first, flat = np.arange(0, z.size, k), z.reshape(-1)
-    found = _by_bits(flat, first, k) if z.dtype == np.float32 and k <= SHORT else None
-    if found is not None:
-        best, odd = found
+    candidates = _by_bits(flat, first, k) if z.dtype == np.float32 and k <= SHORT else None
+    if candidates is not None:
+        best, odd = candidates
         best[odd] = z[odd].argmax(axis=1)
         top = flat[first + best]
         close = np.count_nonzero(z[odd] == top[odd, None], axis=1)
@@ -94,11 +94,11 @@ def least_of(z: Array) -> Array:
     integer.
     """
     first, bits = np.arange(0, z.size, z.shape[1]), z.view(f"u{z.itemsize}").reshape(-1)
-    found: Array = np.maximum.reduceat(bits, first)
-    signs = found.view(f"i{z.itemsize}") < 0
+    least: Array = np.maximum.reduceat(bits, first)
+    signs = least.view(f"i{z.itemsize}") < 0
     if not signs.all():
-        found = np.where(signs, found, np.minimum.reduceat(bits, first))
-    return found.view(z.dtype)
+        least = np.where(signs, least, np.minimum.reduceat(bits, first))
+    return least.view(z.dtype)
 
 
 def true_places(mask: npt.NDArray[np.bool_]) -> Ints:
@@ -107,9 +107,9 @@ def true_places(mask: npt.NDArray[np.bool_]) -> Ints:
     """
     whole = len(mask) // 8 * 8
     words = mask[:whole].view(np.uint64)
-    there = (words != 0).nonzero()[0]
-    at = words[there].view(np.bool_).nonzero()[0]
-    return np.concatenate([there[at >> 3] * 8 + (at & 7), mask[whole:].nonzero()[0] + whole])
+    nonzero = (words != 0).nonzero()[0]
+    at = words[nonzero].view(np.bool_).nonzero()[0]
+    return np.concatenate([nonzero[at >> 3] * 8 + (at & 7), mask[whole:].nonzero()[0] + whole])
 
 
 def apply_by_row(ufunc: np.ufunc, z: Array, row: Array, out: Array | None = None) -> Array:
@@ -143,7 +143,7 @@ Sparse = tuple[Ints, Ints, Floats]  # row, class, probability
 
 
 class SoftmaxBlock:
-    """Computes the columns of some rows into `out`; class tables are made from `mass` and `found`.
+    """Computes the columns of some rows into `out`; class tables are made from `mass` and `listed`.
 
     Up to NARROW classes it is worked on class by class, beyond that row by row in pieces, whichever keeps the long axis
     inside.
@@ -152,7 +152,7 @@ class SoftmaxBlock:
         top: (n,) class of the largest score.  miss: rows where that is not the label.
         p_label: its probability there.  known: `top` and the least score of each row, or nothing.
         lean: nothing but `confidence` and `rest` is asked for.  entropy: it is asked for.
-        found: (row, class, probability) of all probabilities of about `least` and more, top classes excluded; rows are
+        listed: (row, class, probability) of all probabilities of about `least` and more, top classes excluded; rows are
             of no meaning without weights.
         mass: (K,) weighted sum of the probabilities of each class, top classes excluded.
     """
@@ -169,7 +169,7 @@ class SoftmaxBlock:
     ) -> None:
         self.known = known
         self.labels, self.buffer, self.weights, self.n = labels, buffer, weights, len(z)
-        self.found: list[Sparse] = []
+        self.listed: list[Sparse] = []
         self.mass = np.zeros(z.shape[1])
         self.lean, self.entropy, self.least, self.masked = "nll" not in out, "entropy" in out, buffer.least, masked
         with np.errstate(invalid="ignore", under="ignore", divide="ignore", over="ignore"):
@@ -244,7 +244,7 @@ class SoftmaxBlock:
         if listed:
             at, p = np.concatenate([part[0] for part in listed]), np.concatenate([part[1] for part in listed])
             row = at // k
-            self.found.append((row, at - row * k, p * scale[row]))
+            self.listed.append((row, at - row * k, p * scale[row]))
         return r, squares, first, gap, deep
 
     def _piece(
@@ -290,10 +290,10 @@ class SoftmaxBlock:
             np.greater_equal(flat, lowest, out=mask)
         else:
             apply_by_row(np.greater_equal, e, limit, mask.reshape(n, k))
-        found = true_places(mask)
+        places = true_places(mask)
         np.divide(1 if self.weights is None else self.weights[rows], total, out=limit, casting="same_kind")
         self.mass += limit @ e
-        return [(found + start * k, flat[found])]
+        return [(places + start * k, flat[places])]
 
     def _narrow(self, z: Array) -> tuple[Floats, ...]:
         n, k = z.shape
@@ -330,11 +330,11 @@ class SoftmaxBlock:
         k, n = p.shape
         mask = self.buffer.mask[: n * k]
         np.greater_equal(p.reshape(-1), self.buffer.least, out=mask)
-        found = true_places(mask)
-        edges = np.searchsorted(found, np.arange(k + 1) * n).tolist()
+        places = true_places(mask)
+        edges = np.searchsorted(places, np.arange(k + 1) * n).tolist()
         col = np.repeat(np.arange(k), [last - first for first, last in pairwise(edges)])
-        row = found if self.weights is None else found - col * n
-        self.found.append((row, col, p.reshape(-1)[found].astype(np.float64)))
+        row = places if self.weights is None else places - col * n
+        self.listed.append((row, col, p.reshape(-1)[places].astype(np.float64)))
         self.mass += p @ (self.buffer.ones_rows[:n] if self.weights is None else self.weights.astype(p.dtype))
 
 
@@ -430,10 +430,12 @@ class Piece:
         """(n,) class of the largest score, the first of equals."""
         if not self.narrow:
             return self._best
-        found, last = np.zeros(len(self), np.uint8), self.k - 1
+        reversed_class, last = np.zeros(len(self), np.uint8), self.k - 1
         for c in range(last):
-            np.maximum(found, (self.by_class[c] == self.top).view(np.uint8) * np.uint8(last - c), out=found)
-        return last - found.astype(np.int64)
+            np.maximum(
+                reversed_class, (self.by_class[c] == self.top).view(np.uint8) * np.uint8(last - c), out=reversed_class
+            )
+        return last - reversed_class.astype(np.int64)
 
     @property
     def least(self) -> Array:
@@ -507,5 +509,5 @@ def on_device(scores: Any) -> DeviceScores | None:
     tensor = tensor_of(scores)
     if tensor is None:
         return None
-    found: DeviceScores | None = extensions.device_scores(tensor)
-    return found
+    wrapped: DeviceScores | None = extensions.device_scores(tensor)
+    return wrapped

@@ -18,10 +18,10 @@ from calibcli.scores.predictions import Array, ArrayScores, Predictions
 TASK = "task"
 
 
-def names_of(found: Sequence[str]) -> list[str]:
+def names_of(names: Sequence[str]) -> list[str]:
     """Return the names of tasks, with numbers behind those that occur twice."""
-    count = Counter(found)
-    return [name if count[name] == 1 else f"{name} ({i})" for i, name in enumerate(found)]
+    count = Counter(names)
+    return [name if count[name] == 1 else f"{name} ({i})" for i, name in enumerate(names)]
 
 
 def files_of(
@@ -36,16 +36,16 @@ def files_of(
     ]
 
 
-def refuse_several(found: Iterable[str]) -> None:
+def refuse_several(tasks: Iterable[str]) -> None:
     """Refuse files of several tasks where a folder or a pattern stands for one data set.
 
     Args:
-        found: the task of each, or "".
+        tasks: the task of each file, or "".
 
     Raises:
         InputError: they are evaluations of several tasks.
     """
-    names = sorted({*found} - {""})
+    names = sorted({*tasks} - {""})
     if len(names) > 1:
         problem = f"files of {len(names)} tasks: {', '.join(names[:4])}{', ...' * (len(names) > 4)}"
         raise InputError(problem, "tasks of one evaluation: --tasks; parts of one data set: --shards")
@@ -122,22 +122,24 @@ def _ids(parts: Sequence[Predictions], names: Sequence[str]) -> Array | None:
     """Return `task/id` of every row, or None if a task has no ids."""
     if len(parts) == 1:
         return parts[0].ids
-    found = [[f"{name}/{i}" for i in np.asarray(p.ids).tolist()] for p, name in zip(parts, names) if p.ids is not None]
-    return column_of([one for ids in found for one in ids]) if len(found) == len(parts) else None
+    ids_by_task = [
+        [f"{name}/{i}" for i in np.asarray(p.ids).tolist()] for p, name in zip(parts, names) if p.ids is not None
+    ]
+    return column_of([one for ids in ids_by_task for one in ids]) if len(ids_by_task) == len(parts) else None
 
 
 def _groups(parts: Sequence[Predictions], names: Sequence[str]) -> dict[str, Array]:
     """Return the groups of all tasks, kept apart as `task/group`; in a task without groups each row is its own."""
     if all(p.groups is None for p in parts):
         return {}
-    codes, found, first = [], list[str](), 0
+    codes, names_of_groups, first = [], list[str](), 0
     for p, name in zip(parts, names):
         own = np.arange(p.n) if p.groups is None else p.groups
         called = np.arange(p.n) if p.group_names is None else p.group_names
         codes.append(own + first)
-        found += [f"{name}/{one}" for one in called.tolist()]
+        names_of_groups += [f"{name}/{one}" for one in called.tolist()]
         first += len(called)
-    return {"groups": np.concatenate(codes).astype(np.int64), "group_names": column_of(found)}
+    return {"groups": np.concatenate(codes).astype(np.int64), "group_names": column_of(names_of_groups)}
 
 
 def _notes(parts: Sequence[Predictions], names: Sequence[str], k: int) -> list[str]:
@@ -147,10 +149,10 @@ def _notes(parts: Sequence[Predictions], names: Sequence[str], k: int) -> list[s
         for note in p.notes:
             seen.setdefault(re.sub(r"[\d.,%]+|'[^']*'", "#", note), []).append((name, note))
     notes = []
-    for found in seen.values():
-        name, note = found[0]
-        others = "1 more task says" if len(found) == 2 else f"{len(found) - 1} more tasks say"
-        more = f"; {others} so too" if len(found) > 1 else ""
+    for alike in seen.values():
+        name, note = alike[0]
+        others = "1 more task says" if len(alike) == 2 else f"{len(alike) - 1} more tasks say"
+        more = f"; {others} so too" if len(alike) > 1 else ""
         notes.append(f"{name}: {note}{more}")
     least = min(p.k for p in parts)
     if least < k:

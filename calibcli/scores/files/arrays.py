@@ -148,10 +148,10 @@ class InFile:
 
     def _memory(self, size: int) -> Array:
         """Return memory (size,) uint8."""
-        held = [] if self.memory is None else self.memory
-        if not held or len(held[0]) < size:
-            held[:] = [np.empty(size, np.uint8)]
-        return held[0][:size]
+        buffers = [] if self.memory is None else self.memory
+        if not buffers or len(buffers[0]) < size:
+            buffers[:] = [np.empty(size, np.uint8)]
+        return buffers[0][:size]
 
     def _columns(self, start: int, stop: int, row: int) -> Array:
         """Read rows of an array that is stored column after column, one piece of each column."""
@@ -185,13 +185,13 @@ class Joined:
         return np.result_type(*(p.dtype for p in self.parts))
 
     def read(self, start: int, stop: int) -> Array:
-        found, first = [], 0
+        blocks, first = [], 0
         for part in self.parts:
             last = first + part.shape[0]
             if first < stop and start < last:
-                found.append(self._wide(part.read(max(start, first) - first, min(stop, last) - first)))
+                blocks.append(self._wide(part.read(max(start, first) - first, min(stop, last) - first)))
             first = last
-        return found[0] if len(found) == 1 else np.concatenate(found)
+        return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
 
     def _wide(self, block: Array) -> Array:
         block = block.astype(self.dtype, copy=False)

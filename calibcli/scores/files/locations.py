@@ -83,21 +83,21 @@ def unpacked(feed: Iterator[bytes], kind: str, most: int, name: str) -> Iterator
         InputError: damaged, cut off, or more than `most` bytes.
     """
     make, errors = _unpacker(kind, name)
-    total, unpacker, rest = 0, None, b""
+    total, unpacker, waiting = 0, None, b""
     with refusing(
         (*errors, EOFError, OSError, ValueError, MemoryError),
         lambda e: f"{name} is damaged or cut off: it cannot be unpacked ({kind}: {str(e)[:80]})",
         "copy or write it again",
     ):
         for block in feed:
-            rest += block
-            while rest or not (unpacker is None or unpacker.needs_input):
+            waiting += block
+            while waiting or not (unpacker is None or unpacker.needs_input):
                 if unpacker is None:
-                    rest = rest.lstrip(b"\0") if total else rest  # padding between and after streams
-                    if not rest:
+                    waiting = waiting.lstrip(b"\0") if total else waiting  # padding between and after streams
+                    if not waiting:
                         break
                     unpacker = make()
-                piece, rest = unpacker.decompress(rest, PIECE), b""
+                piece, waiting = unpacker.decompress(waiting, PIECE), b""
                 total += len(piece)
                 if total > most:
                     problem = f"{name} unpacks to more than {most / 1e9:.3g} GB"
@@ -105,7 +105,7 @@ def unpacked(feed: Iterator[bytes], kind: str, most: int, name: str) -> Iterator
                 if piece:
                     yield piece
                 if unpacker.eof:
-                    rest, unpacker = unpacker.unused_data, None
+                    waiting, unpacker = unpacker.unused_data, None
         if unpacker is not None:
             raise EOFError("it ends too early")
 
@@ -188,8 +188,8 @@ PATTERN = re.compile(r"[*?\[]")
 
 def remote(path: str | Path) -> bool:
     """Return whether this is an address that the local file system cannot open."""
-    found = ADDRESS.fullmatch(str(path))
-    return found is not None and found[1] != "file"
+    address = ADDRESS.fullmatch(str(path))
+    return address is not None and address[1] != "file"
 
 
 def expand(path: str | Path, suffixes: Sequence[str]) -> list[str | Path]:
@@ -232,8 +232,8 @@ def parts_of_saved(folder: Path) -> list[Path]:
     fix = "save the data set again: save_to_disk"
     with refusing((OSError, ValueError, RecursionError), f"{folder / STATE} is not JSON", fix):
         state = json.loads((folder / STATE).read_text(encoding="utf-8"))
-    found = state.get("_data_files") if isinstance(state, dict) else None
-    names = [part.get("filename") for part in found if isinstance(part, dict)] if isinstance(found, list) else []
+    listed = state.get("_data_files") if isinstance(state, dict) else None
+    names = [part.get("filename") for part in listed if isinstance(part, dict)] if isinstance(listed, list) else []
     plain = [name for name in names if isinstance(name, str) and name == Path(name).name]
     if not names or len(plain) < len(names):
         raise InputError(f"{folder / STATE} names no parts in its folder", fix)
@@ -267,10 +267,12 @@ def _parts(folder: str, names: Iterable[str], suffixes: Sequence[str]) -> list[s
     if not kept:
         fix = f"name a file, or a folder of parts: {', '.join(suffixes[:4])}, ..."
         raise InputError(f"{folder} is a folder without recorded outputs", fix)
-    found = [kinds[name] for name in kept]
-    if len(set(found)) > 1:
-        fix = f"choose with a pattern: '{folder.rstrip('/')}/*{max(sorted(set(found)), key=found.count)}'"
-        raise InputError(f"{folder} holds files of several formats: {', '.join(sorted(set(found)))}", fix)
+    suffixes_kept = [kinds[name] for name in kept]
+    if len(set(suffixes_kept)) > 1:
+        fix = (
+            f"choose with a pattern: '{folder.rstrip('/')}/*{max(sorted(set(suffixes_kept)), key=suffixes_kept.count)}'"
+        )
+        raise InputError(f"{folder} holds files of several formats: {', '.join(sorted(set(suffixes_kept)))}", fix)
     return kept
 
 
@@ -287,11 +289,11 @@ def _system(path: str | Path) -> tuple[Any, str, str]:
     name, _, options = address[2].partition("?")
     where, more = f"{address[1]}://", f"?{options}" if options else ""
     # the place of the bucket alone is parsed: names may hold what an address must not
-    bucket, _, rest = name.partition("/")
+    bucket, _, key = name.partition("/")
     if address[1] in ("gs", "gcs") and "retry_limit_seconds" not in options:  # else it tries for minutes, silently
         more = f"{more}{'&' if more else '?'}retry_limit_seconds={RETRIES}"
     system, base = _from_uri(f"{where}{bucket}/{more}")
-    return system, f"{base.rstrip('/')}/{rest}".rstrip("/"), f"{where}{{}}{more}"
+    return system, f"{base.rstrip('/')}/{key}".rstrip("/"), f"{where}{{}}{more}"
 
 
 def _expression(pattern: str) -> str:
@@ -304,8 +306,8 @@ def _expression(pattern: str) -> str:
 def _from_uri(address: str) -> tuple[Any, str]:
     with refusing(ImportError, f"{address} needs pyarrow", "pip install 'calibcli[parquet]', or copy the files here"):
         from pyarrow import fs
-    found: tuple[Any, str] = fs.FileSystem.from_uri(address)
-    return found
+    system: tuple[Any, str] = fs.FileSystem.from_uri(address)
+    return system
 
 
 def _remote(path: str | Path, suffixes: Sequence[str]) -> list[str]:

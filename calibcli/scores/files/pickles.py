@@ -49,21 +49,21 @@ def names(stream: IO[bytes], where: str, most: int = MOST) -> set[str]:
     Raises:
         InputError: more opcodes than `OPCODES`, or a container of more than `SPREAD` values.
     """
-    found: set[str] = set()
+    globals_named: set[str] = set()
     data, at, total = stream.read(most), 0, 0
     for _ in range(PICKLES):
         walk = PickleScanner(data, at, total, most)
         walk.follow(where)
         at, total = walk.at, walk.total
-        found |= walk.globals
+        globals_named |= walk.globals
         if not walk.ended:
             break
-    return found
+    return globals_named
 
 
-def only_tensors(found: set[str]) -> bool:
+def only_tensors(globals_named: set[str]) -> bool:
     """Return whether a pickle names only what torch builds tensors from."""
-    return all(name.startswith("torch.") or name in TORCH_OWN for name in found)
+    return all(name.startswith("torch.") or name in TORCH_OWN for name in globals_named)
 
 
 class PickleScanner:
@@ -164,9 +164,9 @@ class PickleScanner:
         return len(self.leaves) - 1
 
     def _push(self, items: list[int]) -> None:
-        made = self._new()
-        self._add(made, items)
-        self.stack.append(made)
+        container = self._new()
+        self._add(container, items)
+        self.stack.append(container)
 
     def _add(self, target: int, items: list[int]) -> None:
         inside = [item for item in items if item != LEAF]
@@ -181,13 +181,13 @@ class PickleScanner:
         for first in range(1, len(self.inner)):
             waiting: list[tuple[int, Iterator[int]]] = [(first, iter(self.inner[first]))] if size[first] < 0 else []
             while waiting:
-                node, rest = waiting[-1]
+                node, children = waiting[-1]
                 size[node] = open_now
-                child = next((c for c in rest if size[c] < 0), LEAF)
+                child = next((c for c in children if size[c] < 0), LEAF)
                 if child != LEAF:
                     waiting.append((child, iter(self.inner[child])))
                     continue
-                held = math.fsum(0.0 if size[c] == open_now else size[c] for c in self.inner[node])
-                size[node] = min(self.leaves[node] + held, SPREAD + 1.0)
+                inside = math.fsum(0.0 if size[c] == open_now else size[c] for c in self.inner[node])
+                size[node] = min(self.leaves[node] + inside, SPREAD + 1.0)
                 waiting.pop()
         return max(size)

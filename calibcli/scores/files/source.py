@@ -157,9 +157,9 @@ class Source:
         Raises:
             InputError: the file ends before.
         """
-        found = bytearray(size)
-        self.pread_into(memoryview(found), offset)
-        return bytes(found)
+        data = bytearray(size)
+        self.pread_into(memoryview(data), offset)
+        return bytes(data)
 
     def pread_into(self, memory: memoryview, offset: int) -> None:
         """Fill `memory` with the bytes at `offset`."""
@@ -233,7 +233,7 @@ class Digests(contextlib.AbstractContextManager["Digests"]):
 
     def __init__(self, sources: Sequence[Source], hashed: bool = True) -> None:
         self.sources, self.hashed, self.stop = sources, hashed, threading.Event()
-        self.found: list[dict[str, str]] = []
+        self.entries: list[dict[str, str]] = []
         self.failed: BaseException | None = None
         self.thread = threading.Thread(target=self._work)
         begin = self.thread.start if any(isinstance(source, Source) for source in sources) else self._work
@@ -251,7 +251,7 @@ class Digests(contextlib.AbstractContextManager["Digests"]):
         try:
             for source in self.sources:
                 digest = source.sha256(self.stop, self.hashed) if isinstance(source, Source) else ""
-                self.found.append({"path": source.path, **({"sha256": digest} if digest else {})})
+                self.entries.append({"path": source.path, **({"sha256": digest} if digest else {})})
         except BaseException as error:  # raised where the digests are asked for
             self.failed = error
 
@@ -260,7 +260,7 @@ class Digests(contextlib.AbstractContextManager["Digests"]):
         self._wait()
         if self.failed is not None:
             raise self.failed
-        return self.found
+        return self.entries
 
 
 def fingerprint(files: Sequence[Mapping[str, str]]) -> str:
@@ -321,21 +321,23 @@ def format_of(source: Source) -> str:
     if own and _is(own, head, source.size):
         return own
     alone = {name for name in FORMATS if getattr(module(name), "BY_SUFFIX", False)}
-    found = next((name for name in FORMATS if name not in alone and _is(name, head, source.size)), "")
-    if found or own in alone:
-        return found or own
-    other = next((about for magic, about in OTHERS.items() if head.startswith(magic)), None)
+    recognised = next((name for name in FORMATS if name not in alone and _is(name, head, source.size)), "")
+    if recognised or own in alone:
+        return recognised or own
+    other = next((description for magic, description in OTHERS.items() if head.startswith(magic)), None)
     other = TAR if head[257:262] == b"ustar" else other
     from calibcli.scores.files.pickles import is_pickle
 
     if other or is_pickle(head):
         what, fix = other or PICKLE
         raise InputError(f"{source.name} is {what}", fix)
-    found = own or next((name for name in FORMATS if hasattr(module(name), "guess") and module(name).guess(head)), "")
-    if not found:
+    recognised = own or next(
+        (name for name in FORMATS if hasattr(module(name), "guess") and module(name).guess(head)), ""
+    )
+    if not recognised:
         *most, last = (suffixes(name)[0] for name in FORMATS)
         raise InputError(f"cannot tell what {source.name} is", f"pass {', '.join(most)} or {last}")
-    return found
+    return recognised
 
 
 def load_any(source: Source, columns: bool = False) -> FileContents:

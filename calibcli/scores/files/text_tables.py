@@ -60,18 +60,18 @@ def fast_table(source: Source, delimiter: str, width: int, groups: Sequence[Sequ
         raise
     except (ValueError, OSError):
         return None
-    found: dict[int, Array] = {}
+    columns_by_first: dict[int, Array] = {}
     for name, kind, *_ in fields:
         column = np.ascontiguousarray(table[name])
-        found[int(name)] = column
+        columns_by_first[int(name)] = column
         if kind != "f8":
             letters = column.view(np.uint8).reshape(-1, LONGEST)
             if letters[:, -1].any() or (letters == ord('"')).any():
                 return None
             cells = column.tolist()
             texts = {cell: cell.decode("latin-1") for cell in set(cells)}
-            found[int(name)] = column_of([texts[cell] for cell in cells])
-    return found
+            columns_by_first[int(name)] = column_of([texts[cell] for cell in cells])
+    return columns_by_first
 
 
 def lines(source: Source, first: Mapping[str, Any]) -> dict[str, Array] | None:
@@ -82,7 +82,7 @@ def lines(source: Source, first: Mapping[str, Any]) -> dict[str, Array] | None:
     numbers are made of, all lines are then the same: no text, no `true` and no second member of one name fits in.
     """
     lists = {key: len(value) for key, value in first.items() if isinstance(value, list) and value}
-    found: dict[str, list[Any]] = {key: [] for key in first}
+    columns: dict[str, list[Any]] = {key: [] for key in first}
     texts: dict[int, str] = {}
     skeleton = None
     try:
@@ -92,7 +92,7 @@ def lines(source: Source, first: Mapping[str, Any]) -> dict[str, Array] | None:
             rows = json.loads("[" + block[:-1].replace(b"\n", b",").decode() + "]")
             if bones != skeleton * len(rows) or {*map(tuple, rows)} != {tuple(first)}:
                 return None
-            for key, values in found.items():
+            for key, values in columns.items():
                 cells = [*map(itemgetter(key), rows)]
                 if key in lists and set(map(len, cells)) == {lists[key]}:
                     flat = np.fromiter(chain.from_iterable(cells), np.float64, len(cells) * lists[key])
@@ -106,19 +106,19 @@ def lines(source: Source, first: Mapping[str, Any]) -> dict[str, Array] | None:
         raise
     except (ValueError, OverflowError, TypeError, AttributeError):  # not JSON, or other values
         return None
-    return {key: np.concatenate(values) if key in lists else column_of(values) for key, values in found.items()}
+    return {key: np.concatenate(values) if key in lists else column_of(values) for key, values in columns.items()}
 
 
 def _blocks(source: Source) -> Iterator[bytes]:
     """Yield the file in pieces of whole lines, each ending in a newline."""
-    rest = b""
+    unfinished = b""
     with source.reader() as file:
         while block := file.read(BLOCK):
-            whole, end, rest = (rest + block).rpartition(b"\n")
+            whole, end, unfinished = (unfinished + block).rpartition(b"\n")
             if end:
                 yield whole + end
-    if rest:
-        yield rest + b"\n"
+    if unfinished:
+        yield unfinished + b"\n"
 
 
 # The slow reader of tables: a header row, score columns `logit_0 ..`, `prob_0 ..` or `prob_cat ..`, and a label column.
@@ -158,7 +158,7 @@ def table(source: Source, delimiter: str, grouped: bool = True) -> FileContents:
     if len(header) > 1 and all(is_number(cell) for cell in header) and not source.asked.no_header:
         problem = f"{source.name} has no header row: its first row holds numbers alone"
         raise InputError(problem, "pass --no-header, or name the columns in the first row: logit_0,logit_1,...,label")
-    groups, others, said = score_groups(header, source.name, grouped)
+    groups, others, fields = score_groups(header, source.name, grouped)
     numbers: dict[str, list[Array]] = {name: [] for name in groups}
     texts: dict[int, list[str]] = {i: [] for i in others}
     seen: dict[str, str] = {}
@@ -185,7 +185,7 @@ def table(source: Source, delimiter: str, grouped: bool = True) -> FileContents:
         arrays[name] = Memory(np.concatenate(numbers[name]) if quick is None else quick[columns[0]])
     for i in others:
         arrays[header[i]] = Memory(column_of(texts[i]) if quick is None else quick[i])
-    return FileContents(form, arrays, decimals=decimals, **said)
+    return FileContents(form, arrays, decimals=decimals, **fields)
 
 
 def _names(rows: Iterator[list[str]], width: int) -> list[str]:
@@ -209,17 +209,17 @@ def score_groups(
     Raises:
         InputError: columns of a group are missing, or two columns have one name.
     """
-    found: dict[str, dict[int, int]] = {}
+    numbered_groups: dict[str, dict[int, int]] = {}
     named: dict[str, list[tuple[str, int]]] = {}
     for i, name in enumerate(header if grouped else ()):
         numbered = NUMBERED.match(name.lower())
         prefixed = PREFIXED.match(name)
         if numbered and numbered[1].rstrip("_") in PREFIXES:
-            found.setdefault(numbered[1].rstrip("_"), {})[int(numbered[2])] = i
+            numbered_groups.setdefault(numbered[1].rstrip("_"), {})[int(numbered[2])] = i
         elif prefixed:
             named.setdefault(prefixed[1], []).append((prefixed[2], i))
     groups: dict[str, list[int]] = {}
-    for prefix, columns in found.items():
+    for prefix, columns in numbered_groups.items():
         first = min(columns)
         wanted = range(first, first + len(columns))
         missing = [k for k in wanted if k not in columns]
@@ -314,11 +314,11 @@ def json_of(data: bytes, where: str) -> Any:
     """
 
     def once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
+        members = dict(pairs)
+        if len(members) < len(pairs):
             twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
             raise InputError(f"{where} has two '{twice[:40]}'", "write every key once")
-        return found
+        return members
 
     return json.loads(data, object_pairs_hook=once)
 

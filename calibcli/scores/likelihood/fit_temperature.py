@@ -291,7 +291,7 @@ class _Run:
             self.last, self.each = beta, {}
         if dtype not in self.each:
             self.each[dtype] = each_row(self.sample, beta, dtype)
-        return [found[rows] for found in self.each[dtype]]
+        return [numbers[rows] for numbers in self.each[dtype]]
 
     def _in_float32(self, beta: float) -> float:
         """Return β near the optimum of many float64 scores, from passes over a float32 copy."""
@@ -375,8 +375,8 @@ class _Run:
         total = weight = 0.0
         for z, y, w in weighted(self.source):
             z, own, axis = shift(z, y, np.float64)
-            there = np.isfinite(z)
-            mean = np.where(there, z, 0).sum(axis=axis) / there.sum(axis=axis)
+            finite = np.isfinite(z)
+            mean = np.where(finite, z, 0).sum(axis=axis) / finite.sum(axis=axis)
             total, weight = total + float(w @ (mean - own)), weight + float(w.sum())
         self.passes += 1
         return total / weight
@@ -393,8 +393,8 @@ def spread(logits: NDArray[Any]) -> float:
     """
     count = min(500, max(20, SMALL // logits.shape[1]))
     z = np.asarray(logits[:: max(1, len(logits) // count)][:count], np.float64)
-    there = np.isfinite(z)
-    spread = z.std(axis=1) if there.all() else np.nanstd(np.where(there, z, np.nan), axis=1)
+    finite = np.isfinite(z)
+    spread = z.std(axis=1) if finite.all() else np.nanstd(np.where(finite, z, np.nan), axis=1)
     spread = spread[spread > 0]
     return quantile(spread, 0.5) if len(spread) else 1.0
 

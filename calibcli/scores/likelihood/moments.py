@@ -66,8 +66,8 @@ def evaluate(source: Source, beta: float, dtype: Any) -> SumsAtBeta:
     """Make one pass at this β with the exponentials in `dtype`."""
     total = SumsAtBeta()
     for whole in source():
-        for weights, found in _cumulants_by_part(whole, beta, dtype):
-            add(total, weights, found)
+        for weights, numbers in _cumulants_by_part(whole, beta, dtype):
+            add(total, weights, numbers)
     return total
 
 
@@ -76,7 +76,7 @@ def each_row(block: Block, beta: float, dtype: Any) -> list[Array]:
     """Return what a pass finds for each row, (n,) each, so that sums over some of the rows need no further pass."""
     return [
         np.concatenate(parts)
-        for parts in zip(*(found for _, found in _cumulants_by_part(block, beta, dtype)), strict=True)
+        for parts in zip(*(numbers for _, numbers in _cumulants_by_part(block, beta, dtype)), strict=True)
     ]
 
 
@@ -89,9 +89,9 @@ def _cumulants_by_part(whole: Block, beta: float, dtype: Any) -> Iterator[tuple[
         yield block[2], (power and power(*block[:2])) or cumulants(*block[:2], beta, dtype)
 
 
-def add(total: SumsAtBeta, weights: NDArray[Any] | None, found: list[Array]) -> None:
-    """Add rows to `total`; `found` has their numbers, as `each_row` returns them."""
-    excess, psi, *kappa = found
+def add(total: SumsAtBeta, weights: NDArray[Any] | None, numbers: list[Array]) -> None:
+    """Add rows to `total`; `numbers` has those of each row, as `each_row` returns them."""
+    excess, psi, *kappa = numbers
     sum_of: Callable[[Array], Any] = np.sum if weights is None else weights.__matmul__
     wide = psi if weights is None else weights * psi
     total.rows += len(psi)
@@ -223,10 +223,10 @@ def series(logits: NDArray[Any], labels: NDArray[Any], beta: float) -> list[Arra
     powers = _Powers(logits.shape[1], beta) if logits.dtype == np.float32 else None
 
     def some(z: NDArray[Any], y: NDArray[Any]) -> list[Array]:
-        found = powers and powers(np.ascontiguousarray(z), y)
-        if not (powers and found):
+        numbers = powers and powers(np.ascontiguousarray(z), y)
+        if not (powers and numbers):
             return [*_cumulants(z, y, beta, np.float32)[1:], np.full(len(z), np.nan)]
-        return [*found[1:], np.log(powers.sums[0], dtype=np.float64) - beta * z[np.arange(len(z)), y]]
+        return [*numbers[1:], np.log(powers.sums[0], dtype=np.float64) - beta * z[np.arange(len(z)), y]]
 
     return by_rows(some, logits, labels, min(SPAN, ROWS * logits.shape[1]))
 

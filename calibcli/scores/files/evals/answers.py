@@ -126,18 +126,20 @@ def check_verdicts(table: Array, labels: Ints, verdicts: Sequence[Any], metric: 
             "(as in truthfulqa_mc2)",
             "calibration needs one right choice: use a task that has one (truthfulqa_mc1)",
         )
-    said = np.array([float(v) if _number(v) else np.nan for v in verdicts])
+    verdict = np.array([float(v) if _number(v) else np.nan for v in verdicts])
     top = np.where(np.isnan(table), -np.inf, table)
     best = top.argmax(axis=1)
     two = np.partition(top, top.shape[1] - 2, axis=1)[:, -2:]
     with np.errstate(invalid="ignore"):
         clear = two[:, 1] - two[:, 0] > NEAR
-    wrong = np.flatnonzero(clear & ~np.isnan(said) & ((best == labels) != (said == 1)) & ~np.isnan(table).any(axis=1))
+    wrong = np.flatnonzero(
+        clear & ~np.isnan(verdict) & ((best == labels) != (verdict == 1)) & ~np.isnan(table).any(axis=1)
+    )
     if len(wrong):
         i = int(wrong[0])
         own = f"{table[i, labels[i]]:.6g}" if 0 <= labels[i] < table.shape[1] else "none"
         raise InputError(
-            f"row {i} of {where} has {metric} {said[i]:g}, but its target reads as choice {labels[i]} "
+            f"row {i} of {where} has {metric} {verdict[i]:g}, but its target reads as choice {labels[i]} "
             f"(score {own}) and its best is choice {best[i]} (score {table[i, best[i]]:.6g}): {len(wrong):,} of "
             f"{len(labels):,} rows disagree",
             "was the file changed? Else save the scores as logits and the index of the right choice as label",
@@ -155,7 +157,7 @@ def contents_with_scores(
     scores: tuple[str, Array],
     labels: tuple[str, Array],
     ids: tuple[str, Sequence[str]],
-    **said: Any,
+    **fields: Any,
 ) -> FileContents:
     """Return contents with the scores of the choices as logits, the labels, the ids, and the further columns.
 
@@ -165,21 +167,21 @@ def contents_with_scores(
     own = {scores[0]: Memory(scores[1]), labels[0]: Memory(labels[1]), ids[0]: Memory(column_of(ids[1]))}
     own.pop("", None)
     arrays = {**own, **{name: array for name, array in columns.arrays().items() if name not in own}}
-    told = {"task": source.stem, **said, "kinds": {scores[0]: "logits"}}
-    return FileContents(form, arrays, scores=scores[0], labels=labels[0], ids=ids[0], **told)
+    further = {"task": source.stem, **fields, "kinds": {scores[0]: "logits"}}
+    return FileContents(form, arrays, scores=scores[0], labels=labels[0], ids=ids[0], **further)
 
 
 def contents_without_scores(
-    form: str, columns: NestedColumns, why: str, fix: str, about: Sequence[str] = (), correct: Sequence[str] = ()
+    form: str, columns: NestedColumns, why: str, fix: str, notes: Sequence[str] = (), correct: Sequence[str] = ()
 ) -> FileContents:
     """Return contents without scores, which say why there are none and what would help.
 
     Args:
         why: with the name of the file.  correct: columns that may say whether an answer was right.
     """
-    found = columns.confidences()
-    if found:
+    confidences = columns.confidences()
+    if confidences:
         right = next((name for name in correct if name in columns.texts), "KEY")
-        why += f", only a confidence that the model stated ('{found[0]}')"
-        fix = f"--confidence {found[0]} --correct {right}"
-    return FileContents(form, columns.arrays(), about=about, lacking=(why, fix))
+        why += f", only a confidence that the model stated ('{confidences[0]}')"
+        fix = f"--confidence {confidences[0]} --correct {right}"
+    return FileContents(form, columns.arrays(), about=notes, lacking=(why, fix))

@@ -83,12 +83,12 @@ class ChoiceScores:
             if text.strip(BLANK) in parts:
                 parts[text.strip(BLANK)].append(value)
         bound = min(token.among.values())
-        scores = [_sum(found) if found else bound for found in parts.values()]
+        scores = [_sum(values) if values else bound for values in parts.values()]
         if not all(parts.values()):
             self.censored.append(row)
             if self.unlisted == "drop":
                 return None
-        mass = min(1.0, sum(math.exp(_sum(found)) for found in parts.values() if found))
+        mass = min(1.0, sum(math.exp(_sum(values)) for values in parts.values() if values))
         self.mass.append(mass)
         given = token.text.strip(BLANK)
         best = max(scores)
@@ -209,12 +209,12 @@ def _token(text: Any, value: Any, pairs: Any) -> Token:
             number = real(number)
         if number is None:  # of the first token of an echoed prompt
             continue
-        found = -math.inf if number <= FLOOR else float(number)
-        if not isinstance(name, str) or found != found or found > NEAR:
+        logprob = -math.inf if number <= FLOOR else float(number)
+        if not isinstance(name, str) or logprob != logprob or logprob > NEAR:
             raise ValueError(f"{str(name)[:20]!r}: {number}")
-        if name == text and abs(among.get(name, found) - found) > NEAR:
-            raise ValueError(f"{name[:20]!r} has {among[name]:.6g} and {found:.6g}")
-        among.setdefault(name, min(found, 0.0))
+        if name == text and abs(among.get(name, logprob) - logprob) > NEAR:
+            raise ValueError(f"{name[:20]!r} has {among[name]:.6g} and {logprob:.6g}")
+        among.setdefault(name, min(logprob, 0.0))
     return Token(str(text), among or {str(text): -math.inf})
 
 
@@ -266,11 +266,11 @@ def read(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, Any]
         further = {k: v for k, v in row.items() if k not in (*HOLDERS, "choices", "usage", label)}
         if not seen:
             every.add(further)
-        found = letters.add(tokens, choices)
-        if found is None:
+        answered = letters.add(tokens, choices)
+        if answered is None:
             continue
         columns.add(further)
-        scores.append(found[0])
+        scores.append(answered[0])
         ids.append(str(row.get("custom_id", row.get("id", number)))[:1000])
         if label:
             if label not in row:
@@ -279,16 +279,16 @@ def read(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, Any]
     if not seen:
         why = f"the responses in {source.name} hold no log-probabilities"
         return contents_without_scores(FORMAT, every, why, "ask for them: logprobs=true, top_logprobs=20")
-    about = [f"{failed:,} requests failed: left out"] if failed else []
-    about += letters.remarks(source.name)
-    said = {
+    notes = [f"{failed:,} requests failed: left out"] if failed else []
+    notes += letters.remarks(source.name)
+    fields = {
         "classes": {"logprobs": choices},
-        "about": about,
+        "about": notes,
         "facts": letters.facts,
         "used": frozenset({"choices", "unlisted"}),
     }
     return contents_with_scores(
-        FORMAT, source, columns, ("logprobs", np.array(scores)), (label, column_of(labels)), ("ids", ids), **said
+        FORMAT, source, columns, ("logprobs", np.array(scores)), (label, column_of(labels)), ("ids", ids), **fields
     )
 
 
@@ -296,8 +296,13 @@ def _response(row: Any, depth: int = 3) -> Mapping[str, Any]:
     """Return the object whose `choices` hold a message or a text, or {}."""
     if not isinstance(row, Mapping) or depth == 0:
         return {}
-    found = row.get("choices")
-    if isinstance(found, list) and found and isinstance(found[0], Mapping) and {"message", "text"} & set(found[0]):
+    choices = row.get("choices")
+    if (
+        isinstance(choices, list)
+        and choices
+        and isinstance(choices[0], Mapping)
+        and {"message", "text"} & set(choices[0])
+    ):
         return row
     return next((inner for key in HOLDERS if (inner := _response(row.get(key), depth - 1))), {})
 

@@ -69,8 +69,8 @@ class LogSamples:
         label = _label(sample.get("target"), choices, here)
         score, answer, verdict = _score(sample.get("scores"))
         silent = self.letters.silent
-        found = self.letters.add(tokens, choices, answer if answer in choices else "")
-        if found is None:
+        answered = self.letters.add(tokens, choices, answer if answer in choices else "")
+        if answered is None:
             if answer in choices and self.letters.silent > silent:
                 raise InputError(
                     f"{here} was read as {answer!r}, which is none of the tokens that the model generated: the choices "
@@ -78,17 +78,17 @@ class LogSamples:
                     "run the task without shuffle, or shuffle the data set (shuffle_choices), which the log records",
                 )
             return
-        given = found[1]
+        given = answered[1]
         if given and verdict is not None and (choices.index(given) == label) != bool(verdict):
-            said = str(_at(sample, "scores", score, "value"))[:20]
+            value = str(_at(sample, "scores", score, "value"))[:20]
             raise InputError(
-                f"{here} has score {score} = {said!r}, but the model answered {given!r} "
-                f"(log-probability {found[0][choices.index(given)]:.6g}) and its target is {choices[label]!r} "
-                f"({found[0][label]:.6g})",
+                f"{here} has score {score} = {value!r}, but the model answered {given!r} "
+                f"(log-probability {answered[0][choices.index(given)]:.6g}) and its target is {choices[label]!r} "
+                f"({answered[0][label]:.6g})",
                 "was the log changed? Else save the log-probabilities as logits and the index of the target as label",
             )
         self.columns.add(further)
-        self.scores.append(found[0])
+        self.scores.append(answered[0])
         self.labels.append(label)
         self.ids.append(name)
         epoch = sample.get("epoch", 1)
@@ -107,25 +107,25 @@ def contents(form: str, header: Mapping[str, Any], samples: Iterable[Any], sourc
             raise InputError(f"sample {number - 1} of {source.name} is none", "write the log again")
         log.add(sample, number - 1, source)
     task = _text(header, "eval", "task") or source.stem
-    about = []
+    notes = []
     if (status := _text(header, "status")) not in ("success", ""):
-        about.append(f"the evaluation ended with status '{status}': {number:,} samples are there")
+        notes.append(f"the evaluation ended with status '{status}': {number:,} samples are there")
     if log.failed:
-        about.append(f"{log.failed:,} samples failed: left out")
+        notes.append(f"{log.failed:,} samples failed: left out")
     if not (log.scores or log.letters.censored):
         why = f"the {number:,} samples of {source.name} (Inspect, task '{task}') hold no log-probabilities of choices"
-        why += f" ({'; '.join(about)})" if about else ""
+        why += f" ({'; '.join(notes)})" if notes else ""
         fix = "run a multiple-choice task with --logprobs --top-logprobs 20"
         right = [name for name in log.every.texts if name.startswith("scores.") and name.endswith(".value")]
-        return contents_without_scores(form, log.every, why, fix, about, right)
-    about += log.letters.remarks(source.name, _temperature(header) != 0)
+        return contents_without_scores(form, log.every, why, fix, notes, right)
+    notes += log.letters.remarks(source.name, _temperature(header) != 0)
     drawn = len(set(log.ids)) < len(log.ids)
     ids = [f"{name}/{epoch}" for name, epoch in zip(log.ids, log.epochs)] if drawn else log.ids
-    about.insert(
+    notes.insert(
         0, f"log of Inspect, task '{task}': {len(log.ids):,} samples, log-probabilities of the choices as logits"
     )
     if drawn:
-        about.append(f"{max(log.epochs)} epochs of {len(set(log.ids)):,} ids: the draws of an id are one group")
+        notes.append(f"{max(log.epochs)} epochs of {len(set(log.ids)):,} ids: the draws of an id are one group")
     most = max(map(len, log.scores))
     log.columns.texts["id"] = log.ids
     return contents_with_scores(
@@ -138,7 +138,7 @@ def contents(form: str, header: Mapping[str, Any], samples: Iterable[Any], sourc
         classes={"logprobs": source.asked.choices or tuple(LETTERED[:most])},
         ragged=frozenset({"logprobs"}),
         groups="id" if drawn else "",
-        about=[*about, *note_on_lengths(log.scores)],
+        about=[*notes, *note_on_lengths(log.scores)],
         facts=log.letters.facts,
         task=task,
         used=frozenset({"choices", "unlisted"}),
@@ -147,8 +147,8 @@ def contents(form: str, header: Mapping[str, Any], samples: Iterable[Any], sourc
 
 def _first(sample: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the first choice of the output, or {}."""
-    found = _at(sample, "output", "choices")
-    return found[0] if isinstance(found, list) and found and isinstance(found[0], Mapping) else {}
+    choices = _at(sample, "output", "choices")
+    return choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], Mapping) else {}
 
 
 def _label(target: Any, choices: Sequence[str], here: str) -> int:
@@ -192,8 +192,8 @@ def _at(header: Any, *path: str) -> Any:
 
 
 def _text(header: Mapping[str, Any], *path: str) -> str:
-    found = _at(header, *path)
-    return found[:200] if isinstance(found, str) else ""
+    text = _at(header, *path)
+    return text[:200] if isinstance(text, str) else ""
 
 
 def _temperature(header: Mapping[str, Any]) -> float | None:

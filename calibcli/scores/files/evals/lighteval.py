@@ -49,8 +49,8 @@ def contents(rows: Iterable[Mapping[str, Any]], source: Source) -> FileContents:
             raise InputError(f"{here} has no doc or model_response", "write the details again")
         metric = metric if isinstance(metric, Mapping) else {}
         columns.add({"doc": doc, "metric": metric})
-        choices, found = doc.get("choices"), answer.get("logprobs")
-        if not isinstance(found, list) or not isinstance(choices, list) or not 2 <= len(found) <= CHOICES:
+        choices, logprobs = doc.get("choices"), answer.get("logprobs")
+        if not isinstance(logprobs, list) or not isinstance(choices, list) or not 2 <= len(logprobs) <= CHOICES:
             if number:
                 raise InputError(f"{here} holds no log-probability per choice", "pass a task that scores every choice")
             why = f"the rows of {source.name} (LightEval) hold no log-probability per choice: a generative task?"
@@ -60,7 +60,7 @@ def contents(rows: Iterable[Mapping[str, Any]], source: Source) -> FileContents:
             return contents_without_scores(
                 FORMAT, columns, why, "only tasks that score every choice have them", correct=right
             )
-        plain.append(_numbers(found, len(choices), here))
+        plain.append(_numbers(logprobs, len(choices), here))
         scores.append(_normalised(plain[-1], [str(c) for c in choices], answer, norm, here))
         labels.append(_gold(doc.get("gold_index"), len(choices), here))
         verdicts.append(metric.get("acc"))
@@ -87,11 +87,11 @@ def contents(rows: Iterable[Mapping[str, Any]], source: Source) -> FileContents:
     )
 
 
-def _numbers(found: list[Any], choices: int, here: str) -> list[float]:
-    if len(found) != choices or not all(isinstance(v, int | float) for v in found):
-        problem = f"{here} has {choices} choices and {len(found)} log-probabilities, or one that is no number"
+def _numbers(logprobs: list[Any], choices: int, here: str) -> list[float]:
+    if len(logprobs) != choices or not all(isinstance(v, int | float) for v in logprobs):
+        problem = f"{here} has {choices} choices and {len(logprobs)} log-probabilities, or one that is no number"
         raise InputError(problem, "write the details again")
-    return [float(v) for v in found]
+    return [float(v) for v in logprobs]
 
 
 def _normalised(plain: list[float], choices: list[str], answer: Mapping[str, Any], norm: str, here: str) -> list[float]:

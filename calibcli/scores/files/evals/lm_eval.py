@@ -77,14 +77,14 @@ class TaskSamples:
     verdicts: dict[str, list[Any]] = field(default_factory=lambda: {metric: [] for metric in METRICS.values()})
     columns: NestedColumns = field(default_factory=NestedColumns)
 
-    def add(self, row: Mapping[str, Any], found: list[float], here: str) -> None:
-        texts = _continuations(row.get("arguments"), len(found))
-        if _twice(row, texts, len(found), here):
-            half = len(found) // 2
-            self.free.append(found[half:])
-            found, texts = found[:half], texts[:half]
-        label, other = _target(row, texts, len(found), here)
-        self.scores.append(found)
+    def add(self, row: Mapping[str, Any], scores: list[float], here: str) -> None:
+        texts = _continuations(row.get("arguments"), len(scores))
+        if _twice(row, texts, len(scores), here):
+            half = len(scores) // 2
+            self.free.append(scores[half:])
+            scores, texts = scores[:half], texts[:half]
+        label, other = _target(row, texts, len(scores), here)
+        self.scores.append(scores)
         self.chars.append([len(text) for text in texts])
         self.bytes.append([len(text.encode("utf-8", "replace")) for text in texts])
         for text in texts:
@@ -97,8 +97,8 @@ class TaskSamples:
         for metric, values in self.verdicts.items():
             value = row.get(metric)
             values.append(value if isinstance(value, int | float) else None)
-        rest = {k: v for k, v in row.items() if k not in OWN and not k.endswith(OWN_ENDS)}
-        self.columns.add(rest)
+        further = {k: v for k, v in row.items() if k not in OWN and not k.endswith(OWN_ENDS)}
+        self.columns.add(further)
 
     def table(self, norm: str, without: bool = True) -> Array | None:
         """Return (N, K) scores in a normalisation, or None if the file lacks what the normalisation needs.
@@ -132,28 +132,28 @@ def read(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, Any]
         if name != next(iter(filters)):
             continue
         here = f"row {len(task.scores)} of {source.name}"
-        found = _likelihoods(row)
-        if not found and task.scores:
+        likelihoods = _likelihoods(row)
+        if not likelihoods and task.scores:
             raise InputError(f"{here}: {GENERATED}", "only multiple-choice tasks score every choice")
-        if not found:
+        if not likelihoods:
             return _generated(row, rows, here)
-        task.add(row, found, here)
+        task.add(row, likelihoods, here)
         if isinstance(row.get("metrics"), list):
             metrics.update(m for m in row["metrics"] if isinstance(m, str))
     norm = source.asked.lm_norm or "sum"
     padded(task.scores, source.name)
-    labels, about = _judged(task, source)
+    labels, notes = _judged(task, source)
     table = task.table(norm, task.lead is not None)
     if table is None:
         why = "log-likelihoods without the question (acc_mutual_info)" if norm == "pmi" else "the texts of the choices"
         raise InputError(f"--lm-norm {norm} needs {why}, which {source.name} has not", "pass --lm-norm sum")
-    about = [f"samples of lm-eval: {len(task.scores):,} questions, as logits the {NORMS[norm]}", *about]
+    notes = [f"samples of lm-eval: {len(task.scores):,} questions, as logits the {NORMS[norm]}", *notes]
     has = metrics | {metric for metric, values in task.verdicts.items() if any(v is not None for v in values)}
     if not source.asked.lm_norm and "acc_norm" in has and "acc" not in has:
-        about.append("the task reports acc_norm alone, which divides by the characters of the choice: --lm-norm char")
+        notes.append("the task reports acc_norm alone, which divides by the characters of the choice: --lm-norm char")
     if len(filters) > 1:
         kept, *others = filters
-        about.append(f"rows of filter '{kept}' read, those of {', '.join(others)} left out")
+        notes.append(f"rows of filter '{kept}' read, those of {', '.join(others)} left out")
     return contents_with_scores(
         FORMAT,
         source,
@@ -162,7 +162,7 @@ def read(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, Any]
         ("target", labels),
         ("doc_id", task.ids),
         ragged=frozenset({"filtered_resps"}),
-        about=[*about, *note_on_lengths(task.scores)],
+        about=[*notes, *note_on_lengths(task.scores)],
         facts={"scores are": NORMS[norm]},
         task=task_of(source.stem),
         used=frozenset({"lm_norm"}),
@@ -183,10 +183,10 @@ def _judged(task: TaskSamples, source: Source) -> tuple[Ints, list[str]]:
     Raises:
         InputError: unclear ones without a verdict; a verdict that contradicts.
     """
-    about, tables = [], {}
+    notes, tables = [], {}
     for norm, metric in METRICS.items():
-        if any(v is not None for v in task.verdicts[metric]) and (made := task.table(norm)) is not None:
-            tables[metric] = made
+        if any(v is not None for v in task.verdicts[metric]) and (scored := task.table(norm)) is not None:
+            tables[metric] = scored
     labels = np.array(task.labels)
     unclear = np.flatnonzero(labels == UNCLEAR)
     if len(unclear):
@@ -197,11 +197,11 @@ def _judged(task: TaskSamples, source: Source) -> tuple[Ints, list[str]]:
         best = np.nan_to_num(tables[by][unclear, :2], nan=-np.inf).argmax(axis=1)
         right = np.array([task.verdicts[by][i] == 1 for i in unclear])
         labels[unclear] = np.where(right, best, 1 - best)
-        about.append(f"the target tells no choice in {len(unclear):,} rows of two: their label follows from {by}")
+        notes.append(f"the target tells no choice in {len(unclear):,} rows of two: their label follows from {by}")
     others = np.where(np.array(task.others) == UNCLEAR, labels, task.others)
     if (others != labels).any() and not _right(task, tables, labels, source) and _right(task, tables, others, source):
         labels = others
-        about.append("targets are the texts of choices, not their numbers: so they agree with the verdicts")
+        notes.append("targets are the texts of choices, not their numbers: so they agree with the verdicts")
     for metric, table in tables.items():
         try:
             check_verdicts(table, labels, task.verdicts[metric], metric, source.name)
@@ -212,7 +212,7 @@ def _judged(task: TaskSamples, source: Source) -> tuple[Ints, list[str]]:
                 raise
             check_verdicts(whole_texts, labels, task.verdicts[metric], metric, source.name)
             task.lead = None  # the choices themselves begin so
-    return labels, about
+    return labels, notes
 
 
 def _right(task: TaskSamples, tables: Mapping[str, Array], labels: Ints, source: Source) -> bool:
@@ -238,12 +238,12 @@ def _generated(first: Mapping[str, Any], rows: Iterator[dict[str, Any]], here: s
 
 def _likelihoods(row: Mapping[str, Any]) -> list[float]:
     """Return the log-likelihood of every choice, or [] for a row that does not score its choices."""
-    found = row.get("filtered_resps", row.get("resps"))
+    responses = row.get("filtered_resps", row.get("resps"))
     try:
-        if not isinstance(found, list) or not 2 <= len(found) <= CHOICES:
+        if not isinstance(responses, list) or not 2 <= len(responses) <= CHOICES:
             raise TypeError
         values = []
-        for choice in found:
+        for choice in responses:
             while isinstance(choice, list) and len(choice) == 1:  # resps nest one level more
                 choice = choice[0]
             if not isinstance(choice, list):
@@ -321,9 +321,9 @@ def _continuations(arguments: Any, choices: int) -> list[str]:
     "arg_1":}, ...}.
     """
     if isinstance(arguments, Mapping):
-        found = [a.get("arg_1") for a in arguments.values() if isinstance(a, Mapping)]
+        texts = [a.get("arg_1") for a in arguments.values() if isinstance(a, Mapping)]
     elif isinstance(arguments, list):
-        found = [a[1] if isinstance(a, list) and len(a) > 1 else None for a in arguments]
+        texts = [a[1] if isinstance(a, list) and len(a) > 1 else None for a in arguments]
     else:
-        found = []
-    return [str(text) for text in found] if len(found) == choices else []
+        texts = []
+    return [str(text) for text in texts] if len(texts) == choices else []

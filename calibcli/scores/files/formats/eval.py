@@ -64,8 +64,8 @@ def read(source: Source) -> FileContents:
     ends = sorted((member.header_offset, member.header_offset + member.compress_size) for member in members)
     if any(end > start for (_, end), (start, _) in itertools.pairwise(ends)):
         raise InputError(f"the members of {source.name} lie over one another", AGAIN)
-    about = {member.filename: member for member in members}
-    header = next((about[name] for name in ("header.json", "_journal/start.json") if name in about), None)
+    by_name = {member.filename: member for member in members}
+    header = next((by_name[name] for name in ("header.json", "_journal/start.json") if name in by_name), None)
     known = _object(source, header) if header else {}
     return inspect_ai.contents(FORMAT, known, (_object(source, member) for member in samples), source)
 
@@ -91,8 +91,8 @@ def _object(source: Source, member: zipfile.ZipInfo) -> Mapping[str, Any]:
     if len(data) != member.file_size or zlib.crc32(data) != member.CRC:
         raise InputError(f"{name} is damaged: its bytes do not have the checksum that the archive gives", AGAIN)
     with refusing((ValueError, RecursionError, TypeError), f"{name} is not a JSON object", AGAIN):
-        found: dict[str, Any] = {**json_of(data, name)}
-    return found
+        members: dict[str, Any] = {**json_of(data, name)}
+    return members
 
 
 def _natural(name: str) -> list[tuple[int, str]]:

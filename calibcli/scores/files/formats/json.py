@@ -48,7 +48,7 @@ def read(source: Source, grouped: bool = True) -> FileContents:
         return jsonl.read(source)
     refuse_large(source.size * EXPANSION, f"{source.name} takes {source.size * EXPANSION / 1e9:.3g} GB when decoded")
     try:
-        found = json_of(source.pread(source.size, 0), source.name)
+        value = json_of(source.pread(source.size, 0), source.name)
     except CalibError:
         raise
     except (ValueError, RecursionError):
@@ -57,23 +57,23 @@ def read(source: Source, grouped: bool = True) -> FileContents:
             return jsonl.read(source)
         raise InputError(f"{source.name} is not JSON", "was it written to the end?") from None
     if LOG.match(head):
-        samples = found.get("samples")
+        samples = value.get("samples")
         if not isinstance(samples, list) or not samples:
             raise InputError(
                 f"{source.name} is a log of Inspect without samples", "log them: inspect eval --log-samples"
             )
-        return inspect_ai.contents("json, log of Inspect", found, samples, source)
-    return _table(found, source, grouped)
+        return inspect_ai.contents("json, log of Inspect", value, samples, source)
+    return _table(value, source, grouped)
 
 
-def _table(found: Mapping[str, Any], source: Source, grouped: bool) -> FileContents:
-    names, rows = found.get("columns"), found.get("data")
+def _table(value: Mapping[str, Any], source: Source, grouped: bool) -> FileContents:
+    names, rows = value.get("columns"), value.get("data")
     if not isinstance(names, list) or not isinstance(rows, list) or not rows:
-        if set(found) <= {"columns", "data", "index"}:
+        if set(value) <= {"columns", "data", "index"}:
             raise InputError(f"{source.name} has no lists `columns` and `data` with rows", "write the table again")
         return jsonl.read(source)
     header = [str(name) for name in names]
-    groups, others, said = score_groups(header, source.name, grouped)
+    groups, others, fields = score_groups(header, source.name, grouped)
     odd = next((i for i, row in enumerate(rows) if not isinstance(row, list) or len(row) != len(header)), None)
     if odd is not None:
         count = len(rows[odd]) if isinstance(rows[odd], list) else "no"
@@ -91,7 +91,7 @@ def _table(found: Mapping[str, Any], source: Source, grouped: bool) -> FileConte
         if array.dtype.kind == "f":
             flat = (v for cell in cells[name][:1000] for v in (cell if isinstance(cell, list) else [cell]))
             decimals[name] = max(decimals_of(repr(v)) for v in flat)
-    return FileContents("json, table", arrays, decimals=decimals, **said)
+    return FileContents("json, table", arrays, decimals=decimals, **fields)
 
 
 def _numbers(cells: list[Any], name: str, source: Source) -> Array:

@@ -87,7 +87,7 @@ def read(source: Source) -> FileContents:
             cells.append(row[key] if isinstance(row[key], str) else json.dumps(row[key])[:10_000])
     arrays: dict[str, Named] = {}
     ragged = set()
-    about = []
+    notes = []
     for key, values in lists.items():
         try:
             table, uneven = _padded(values)
@@ -101,12 +101,12 @@ def read(source: Source) -> FileContents:
         arrays[key] = Memory(table)
         if uneven:
             ragged.add(key)
-            about.append(_choices(key, [len(row) for row in values], source))
+            notes.append(_choices(key, [len(row) for row in values], source))
     for key, cells in texts.items():
         arrays[key] = Memory(column_of(cells))
     decimals = {key: _digits(values[:HEAD]) for key, values in lists.items() if key in arrays}
     names = {key: of for key, of in classes.items() if key in arrays}
-    return FileContents("jsonl", arrays, decimals=decimals, ragged=frozenset(ragged), about=about, classes=names)
+    return FileContents("jsonl", arrays, decimals=decimals, ragged=frozenset(ragged), about=notes, classes=names)
 
 
 def _digits(rows: Iterable[list[Any]]) -> int:
@@ -124,10 +124,10 @@ def _of_classes(value: Any) -> dict[str, Any]:
     return dict(value) if numbers else {}
 
 
-def _in_order(scores: dict[str, Any], classes: list[str], what: str) -> list[Any]:
+def _in_order(scores: dict[str, Any], classes: list[str], where: str) -> list[Any]:
     if scores.keys() != set(classes):
         odd = next(iter(scores.keys() ^ set(classes)), "")
-        problem = f"{what} does not name the classes of row 0" + (f" ('{odd[:40]}')" if odd else "")
+        problem = f"{where} does not name the classes of row 0" + (f" ('{odd[:40]}')" if odd else "")
         raise InputError(problem, "write a score for every class in every row")
     return [scores[name] for name in classes]
 

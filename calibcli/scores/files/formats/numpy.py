@@ -122,8 +122,10 @@ def _member(source: Source, archive: zipfile.ZipFile, member: zipfile.ZipInfo, n
 
 def _decode(source: Source, archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str) -> Array:
     """Decompress one array, never more bytes than its header declares."""
-    what = f"array '{name}' in {source.name} is compressed and takes {member.file_size / 1e9:.3g} GB when decoded"
-    refuse_large(member.file_size, what, "save it with np.savez (uncompressed): then it is read piece by piece")
+    description = (
+        f"array '{name}' in {source.name} is compressed and takes {member.file_size / 1e9:.3g} GB when decoded"
+    )
+    refuse_large(member.file_size, description, "save it with np.savez (uncompressed): then it is read piece by piece")
     problem = f"array '{name}' in {source.name} cannot be decompressed"
     with refusing(DAMAGED, lambda error: f"{problem} ({error})", AGAIN), archive.open(member) as file:
         shape, fortran, dtype = header(file, name, source.name)
@@ -149,9 +151,9 @@ def header(file: IO[bytes] | io.BufferedReader, name: str, where: str) -> Header
         (length,) = struct.unpack("<H", _exactly(file, 2)) if magic[6] == 1 else struct.unpack("<I", _exactly(file, 4))
         if length > HEADER:
             raise ValueError(f"{length:,} bytes long")
-        about = ast.literal_eval(_exactly(file, length).decode("utf-8" if magic[6] == 3 else "latin-1").strip())
-        shape, fortran = about["shape"], about["fortran_order"]
-        dtype = npy_format.descr_to_dtype(about["descr"])
+        fields = ast.literal_eval(_exactly(file, length).decode("utf-8" if magic[6] == 3 else "latin-1").strip())
+        shape, fortran = fields["shape"], fields["fortran_order"]
+        dtype = npy_format.descr_to_dtype(fields["descr"])
         if not isinstance(shape, tuple) or not all(type(s) is int and s >= 0 for s in shape):
             raise ValueError("shape")
         if not isinstance(fortran, bool):

@@ -50,12 +50,12 @@ def read(source: Source) -> FileContents:
     metadata = header.pop("__metadata__", None) or {}
     if not isinstance(metadata, dict):
         raise _broken(source, "its metadata is not an object")
-    arrays: dict[str, Named] = {name: _tensor(source, name, about, start) for name, about in header.items()}
+    arrays: dict[str, Named] = {name: _tensor(source, name, entry, start) for name, entry in header.items()}
     for name, text in metadata.items():
         if (name in CLASSES or name in IDS) and name not in arrays and isinstance(text, str):
-            found = parsed(text)
-            if isinstance(found, list) and found and all(isinstance(v, str | int) for v in found):
-                arrays[name] = Memory(column_of(list(map(str, found))))
+            names = parsed(text)
+            if isinstance(names, list) and names and all(isinstance(v, str | int) for v in names):
+                arrays[name] = Memory(column_of(list(map(str, names))))
     return FileContents("safetensors", arrays, metadata={str(k): str(v) for k, v in metadata.items()})
 
 
@@ -66,10 +66,10 @@ def described(path: Path) -> list[Mapping[str, Any]]:
         InputError: as `read`.
     """
     source = Source(path)
-    found = [about for name, about in _header(source)[0].items() if name != "__metadata__"]
-    if not all(isinstance(about, dict) and {"dtype", "shape"} <= about.keys() for about in found):
+    entries = [entry for name, entry in _header(source)[0].items() if name != "__metadata__"]
+    if not all(isinstance(entry, dict) and {"dtype", "shape"} <= entry.keys() for entry in entries):
         raise _broken(source, "a tensor has no dtype and shape")
-    return found
+    return entries
 
 
 def _header(source: Source) -> tuple[dict[str, Any], int]:
@@ -89,9 +89,9 @@ def _header(source: Source) -> tuple[dict[str, Any], int]:
     return header, 8 + length
 
 
-def _tensor(source: Source, name: str, about: Any, start: int) -> Named:
+def _tensor(source: Source, name: str, entry: Any, start: int) -> Named:
     try:
-        kind, shape, (first, last) = about["dtype"], tuple(about["shape"]), about["data_offsets"]
+        kind, shape, (first, last) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
     except (TypeError, KeyError, ValueError):
         raise _broken(source, f"tensor '{name[:40]}' has no dtype, shape and offsets") from None
     whole = all(isinstance(v, int) and not isinstance(v, bool) and v >= 0 for v in (*shape, first, last))
