@@ -210,7 +210,7 @@ def test_members_over_one_another_are_refused(tmp_path: Path) -> None:
         entries += struct.pack("<HHHHHII", len(name % i), 0, 0, 0, 0, 0, 0) + name % i
     end = b"PK\5\6" + struct.pack("<HHHHIIH", 0, 0, 2000, 2000, len(entries), len(out), 0)
     (tmp_path / "a.eval").write_bytes(out + entries + end)
-    with pytest.raises(InputError, match="lie over one another"):
+    with pytest.raises(InputError, match="overlap"):
         calibcli.read(tmp_path / "a.eval")
 
 

@@ -48,7 +48,7 @@ def test_hashes_do_not_depend_on_type_or_block() -> None:
 def test_overlap_counts_the_shared_rows() -> None:
     z = RNG.normal(size=(3000, 5)).astype(np.float32)
     fit, test = predictions(z[:2000], "fit.npz"), predictions(z[1990:], "test.npz")
-    said = "10 of 1,010 rows of test.npz (1.0%) are also in fit.npz; 0.0% would be by chance"
+    said = "10 of 1,010 rows of test.npz (1.0%) are also in fit.npz; 0.0% are expected by chance"
     assert said in refuse_overlap(fit, test)
     with pytest.raises(InputError, match="60 of 1,060 rows") as error:
         refuse_overlap(fit, predictions(z[1940:], "test.npz"))

@@ -277,7 +277,7 @@ def two_dimensional(raw: Named, name: str, where: str, labels: int | None, kind_
         raise InputError(problem, "pass one row per sample: shape (N, K); tokens or pixels: reshape to (N * T, K)")
     if raw.shape[0] == 0 or (dims == 2 and raw.shape[1] == 0):
         kind = InputError if raw.shape[0] else NoRows
-        raise kind(f"scores '{name}' in {where} are empty: {shape_text(raw)}", "was the file written to the end?")
+        raise kind(f"scores '{name}' in {where} are empty: {shape_text(raw)}", "is the file truncated?")
     if dims == 2 and labels is not None and raw.shape[0] != labels and raw.shape[1] == labels:
         raise InputError(f"scores '{name}' are {tuple(raw.shape)} with {labels:,} labels: transposed", f"save {name}.T")
     if dims == 2 and labels is not None and raw.shape[0] != labels:

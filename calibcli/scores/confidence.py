@@ -111,7 +111,7 @@ def predictions(
             c, y = c[known], y[known]
         values = len(np.unique(c[: 1 << 20]))
         if values <= 21 < len(c):
-            notes.append(f"the confidence takes {values} values only: bins and curves see no more than these")
+            notes.append(f"the confidence takes {values} values only: bins and curves can show no more than these")
         verdict = named.correct or named.label
         further = per_row.per_row_fields(contents, sources, reading, n, keep, named.confidence, verdict, notes)
         files = digests.files()
@@ -188,7 +188,7 @@ def _shares(values: Array, name: str, where: str, scale: str | None, notes: list
     highest = float(np.nanmax(c, initial=0.0))
     if most is None and highest > 1 + ROUNDING:
         guess = "10" if highest <= 10 else "100"
-        problem = f"confidences '{name}' in {where} run to {highest:g}, a probability to 1"
+        problem = f"confidences '{name}' in {where} go up to {highest:g}, but a probability to 1"
         raise InputError(problem, f"pass --confidence-scale {guess} if they are out of {guess}")
     if most is not None and most > 1 and highest <= 1:
         problem = f"no confidence ('{name}') in {where} is above 1: they are not out of {most:g}"

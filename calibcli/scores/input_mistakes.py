@@ -160,7 +160,7 @@ class Nonfinite:
         """
         if self.nan.count:
             problem = f"{self.nan.count:,} of {self.n:,} rows hold NaN, first row {self.nan.first}"
-            raise InputError(problem, "--drop-nonfinite drops and counts them; better find where they come from")
+            raise InputError(problem, "--drop-nonfinite drops and counts them; better find out where they come from")
         spots = [spot for spot in (self.infinite, self.masked)[: 1 if masks else 2] if spot.count]
         if spots:
             first = min(spot.first for spot in (self.infinite, self.masked) if spot.count)
@@ -686,10 +686,10 @@ def refuse_overlap(fit: Predictions, test: Predictions, way_out: str = "leave --
     error = math.sqrt(2 * share * (1 - share) / len(b)) + math.sqrt(2 * chance * (1 - chance) / len(a))
     text = (
         f"{rows:,} of {len(b):,} {'rows' if len(b) == test.n else 'uncertain rows'} of {test.source} "
-        f"({share:.1%}) are also in {fit.source}; {chance:.1%} would be by chance, as rows tie"
+        f"({share:.1%}) are also in {fit.source}; {chance:.1%} are expected by chance, because rows tie"
     )
     if share > chance + OVERLAP + 3 * error:
-        problem = f"{text}: numbers on rows that were fitted on look better than they are"
-        raise InputError(problem, "pass rows that were not fitted on" + (f", or {way_out}" if way_out else ""))
+        problem = f"{text}: results on rows that were used for fitting are too optimistic"
+        raise InputError(problem, "pass rows that were not used for fitting" + (f", or {way_out}" if way_out else ""))
     spread = math.sqrt(2 * chance * (1 - chance) * (1 / len(a) + 1 / len(b)))
     return text if share > chance + 3 * spread else ""

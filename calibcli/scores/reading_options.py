@@ -30,20 +30,20 @@ class Reading:
     classes: str | Sequence[str] | None = option(
         None, "Class names, in the order of the scores.", metavar="A,B,..|FILE", kind=str
     )
-    event: str | None = option(None, "Of two classes, the one that is measured; default: the second.", metavar="NAME")
-    kind: str | None = option(None, "logits, probabilities or log_probabilities; recognised if left out.")
-    confidence: str | None = option(None, "Column with the confidence, where no other score is known.", metavar="KEY")
+    event: str | None = option(None, "Positive class of two (default: the second).", metavar="NAME")
+    kind: str | None = option(None, "Kind of scores: logits, probabilities or log_probabilities (default: recognised).")
+    confidence: str | None = option(None, "Column with the confidence, if there are no other scores.", metavar="KEY")
     correct: str | None = option(
         None, "Column that says whether the prediction was right: 1 or 0, yes or no.", metavar="KEY"
     )
     confidence_scale: Literal["1", "10", "100", "percent"] | None = option(
-        None, "What a confidence is out of: 1, 10, 100 or percent."
+        None, "Scale of the confidences: 1, 10, 100 or percent."
     )
-    label_base: Label | None = option(None, "What the first class is called (1: labels 1..K).")
+    label_base: Label | None = option(None, "Label of the first class (1: labels are 1..K).")
     ignore_label: Label | None = option(None, "Drop rows with this label, e.g. -100.")
     drop_nonfinite: bool = option(False, "Drop (and count) rows with NaN or infinite scores.")
-    clip: bool = option(False, "Raise probabilities below 1e-15 to it, so that the NLL is finite.")
-    multilabel: bool = option(False, "Targets (N, L) of 0 and 1: every label is binary.")
+    clip: bool = option(False, "Raise smaller probabilities to 1e-15, so that the NLL is finite.")
+    multilabel: bool = option(False, "Targets are (N, L) zeros and ones: measure every label as a binary problem.")
     weights: str | None = option(None, "Array with sample weights.", metavar="KEY")
     weight_kind: str = option("sampling", "sampling (inverse probability) or count (frequency).")
     ids: str | None = option(None, "Array with the names of the rows.", metavar="KEY")
@@ -52,19 +52,20 @@ class Reading:
         (), "Also measure the rows of each value of this array. Repeatable.", metavar="KEY", kind=tuple[str, ...]
     )
     no_header: bool = option(False, "A text table without a header row: columns are called 0, 1, ...")
-    shards: bool = option(False, "Several files are parts of one data set.")
-    tasks: bool = option(False, "Several files are tasks of one evaluation: each beside all, and their mean.")
+    shards: bool = option(False, "The files are parts of one data set.")
+    tasks: bool = option(False, "The files are tasks of one evaluation: show each, all together, and their mean.")
     lm_norm: Literal["sum", "char", "byte", "pmi"] | None = option(
         None,
-        "Log-likelihoods of lm-eval: summed (default), per character, per byte, or less those without the question.",
+        "How log-likelihoods of lm-eval are compared: sum (default), per character, per byte, or pmi: minus those "
+        "without the question.",
     )
     choices: str | Sequence[str] | None = option(
-        None, "What a model answered with, whose tokens' log-probabilities are read.", metavar="A,B,..|FILE", kind=str
+        None, "Answers whose log-probabilities are read from the tokens.", metavar="A,B,..|FILE", kind=str
     )
     unlisted: Literal["bound", "drop"] | None = option(
         None,
-        "A choice that is not among a token's alternatives: bound gives it the least log-probability listed, drop "
-        "leaves its row out; both where more than 1 % of the rows lack one.",
+        "What to do with a choice that is not among a token's alternatives: bound gives it the smallest listed "
+        "log-probability, drop leaves out its row. Needed where this affects more than 1 % of the rows.",
     )
     numbers: bool = False
     need_labels: bool = True
@@ -117,19 +118,21 @@ class DatasetOptions:
     mean: str | None = option(None, "Per-channel mean of the inputs scaled to [0, 1], such as 0.49,0.48,0.45.")
     std: str | None = option(None, "Per-channel standard deviation, such as 0.2,0.2,0.2.")
     size: str | None = option(
-        None, "Size that pictures are brought to: 224 (shorter side, then the middle), 256/224, 224x192, none."
+        None, "Size of the pictures: 224 (shorter side, then center crop), 256/224, 224x192 or none."
     )
     resize: str | None = option(
-        None, "What pictures are resized to: 256 (shorter side), 224x192 or none; before the model's own."
+        None, "Resize pictures to 256 (shorter side), 224x192 or none, whatever the model asks for."
     )
-    crop: str | None = option(None, "The middle that is then kept: 224, 224x192 or none.")
-    interpolation: str | None = option(None, "Of resizing: bilinear, bicubic, nearest, lanczos, box or hamming.")
-    layout: str | None = option(None, "NHWC, NCHW or flat.")
+    crop: str | None = option(None, "Center crop after resizing: 224, 224x192 or none.")
+    interpolation: str | None = option(
+        None, "Interpolation for resizing: bilinear, bicubic, nearest, lanczos, box or hamming."
+    )
+    layout: str | None = option(None, "Layout of the inputs: NHWC, NCHW or flat.")
     inputs: str | None = option(
-        None, "Array with the inputs; several, by comma, go to the model by name.", metavar="KEY"
+        None, "Array with the inputs; several, separated by commas, are passed to the model by name.", metavar="KEY"
     )
     labels: str | None = option(None, "Array or column with the labels; of a .npy, a file of them.", metavar="KEY|FILE")
-    subset: Count | None = option(None, "Use so many rows, drawn at random with --split-seed.")
+    subset: Count | None = option(None, "Number of rows to use, drawn at random with --split-seed.")
     split_seed: Seed | None = option(
-        None, "Seed of which rows are used and held out, apart from --seed; default: 0, or the split's own."
+        None, "Seed for which rows are used and held out, separate from --seed (default: 0, or that of the split)."
     )

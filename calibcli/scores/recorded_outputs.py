@@ -200,7 +200,9 @@ def _one_dataset(
             else:
                 of = read_binary(reading, name, width, classes, raw_labels, label_name)
                 if width == 2 and classes is None and of.classes and not reading.event:
-                    notes.append(f"the score columns are read as of {of.classes[0]} and {of.classes[1]}, in this order")
+                    notes.append(
+                        f"the score columns are taken to be {of.classes[0]} and {of.classes[1]}, in this order"
+                    )
             if of.labels is not None:
                 labels = read_labels(of.labels, label_name, scores, of.classes, reading)
         except InputError as error:
@@ -287,8 +289,10 @@ def _check_rows(
             bad = Nonfinite(scanned.n)
     bad.refuse(masks, half)
     if scanned.finite and max(-scanned.low, scanned.high) > LARGEST:
-        problem = f"scores from {scanned.low:.3g} to {scanned.high:.3g} are no logits: powers of them overflow"
-        raise InputError(problem, "find where they come from: an array never filled, or bytes of another type?")
+        problem = f"scores from {scanned.low:.3g} to {scanned.high:.3g} cannot be logits: their powers overflow"
+        raise InputError(
+            problem, "find out where they come from: was the array never filled, or read with another dtype?"
+        )
     empty = scanned.unit.empty
     if kind == "probabilities" and empty.count:
         problem = f"{empty.count:,} rows give every class probability 0, first row {empty.first}"
@@ -313,8 +317,8 @@ def _joined_scores(contents: Sequence[FileContents], sources: Sequence[Source], 
 def label_array(
     contents: Sequence[FileContents], sources: Sequence[Source], reading: Reading, score_name: str, notes: list[str]
 ) -> tuple[str, Named | None, list[Source]]:
-    """Return name and array of all labels (None when there are none), and the files that hold only them; adds notes to
-    `about`.
+    """Return name and array of all labels (None when there are none), and the files that hold only them; adds to
+    `notes`.
     """
     wanted = reading.labels
     beside = Path(sources[0].path).with_suffix(".labels.npy")

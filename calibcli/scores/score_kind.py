@@ -358,8 +358,8 @@ def _refuse_shares(whole: ConstantSum, k: int, n: int, low: float, high: float, 
     one = whole.value if k > 1 else 100.0 * (PERCENT < high <= 100 and low >= 0)
     if not one or n < FEWEST or low == high or (k > 1 and low >= one / (2 * k)):
         return
-    rows = f"its rows sum to {one:.3g}" if k > 1 else f"goes to {high:.4g}"
-    problem = f"'{name}' is nowhere negative and {rows}: shares of {one:.3g}, not logits?"
+    rows = f"its rows sum to {one:.3g}" if k > 1 else f"goes up to {high:.4g}"
+    problem = f"'{name}' is never negative and {rows}: are these shares of {one:.3g} instead of logits?"
     raise InputError(problem, f"divide by {one:.3g}; if these are logits: --kind logits")
 
 
@@ -383,7 +383,7 @@ def _refuse_forced(scanned: Scan, forced: Kind, name: str) -> None:
     raise InputError(
         f"--kind {forced}, but {'exponentials of ' * logs}rows of '{name}' do not sum to 1{first} (the sum furthest "
         f"off misses it by {worst:.2g}, rounding by no more than {most:.2g})",
-        "probabilities of independent labels: --multilabel; shares of another whole: divide each row by its sum"
+        "probabilities of independent labels: --multilabel; shares of another total: divide each row by its sum"
         if not logs
         else "--kind logits divides each row by its sum",
     )

@@ -152,7 +152,7 @@ def _notes(parts: Sequence[Predictions], names: Sequence[str], k: int) -> list[s
     for alike in seen.values():
         name, note = alike[0]
         others = "1 more task says" if len(alike) == 2 else f"{len(alike) - 1} more tasks say"
-        more = f"; {others} so too" if len(alike) > 1 else ""
+        more = f"; {others} the same" if len(alike) > 1 else ""
         notes.append(f"{name}: {note}{more}")
     least = min(p.k for p in parts)
     if least < k:

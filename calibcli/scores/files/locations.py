@@ -167,7 +167,7 @@ def _unpacker(kind: str, name: str) -> tuple[Callable[[], Any], tuple[type[Excep
         return functools.partial(zstd.ZstdDecompressor, options=options), (zstd.ZstdError,)
     with refusing(
         ImportError,
-        f"{name} is compressed with Zstandard, which nothing installed here reads",
+        f"{name} is compressed with Zstandard, which no installed package reads",
         "pip install 'calibcli[evals]' (the package zstandard), or unpack it",
     ):
         import zstandard

@@ -62,7 +62,7 @@ OTHERS = {
     b"\x1f\x8b": ("compressed with gzip, twice or more", "unpack it first"),
     b"\x89HDF": ("an HDF5 file", "save the arrays with np.savez"),
 }
-TAR = ("a tar archive of no data set that calib knows", "unpack it, and name the folder or the file in it")
+TAR = ("a tar archive, but not of a data set that calib knows", "unpack it, and name the folder or the file in it")
 PIECEWISE = "save the scores as .npy or uncompressed .npz: these are read piece by piece"
 PICKLE = ("a pickle, which is code; it was not opened", "save arrays: np.savez(path, logits=..., labels=...)")
 
@@ -131,7 +131,7 @@ class Source:
             raise InputError(problem, check_path(self.path)) from None
         self.size = os.fstat(self.file.fileno()).st_size
         if self.size == 0:
-            raise InputError(f"{self.name} is empty", "was it written to the end?")
+            raise InputError(f"{self.name} is empty", "is the file truncated?")
         head = os.pread(self.file.fileno(), 10, 0)
         if head.startswith(locations.STARTS) and (kind := locations.compression_of(head)):
             most = memory_limit() // TEXT
@@ -139,7 +139,7 @@ class Source:
             opened.enter_context(self.file)
             self.size = os.fstat(self.file.fileno()).st_size
             if self.size == 0:
-                raise InputError(f"{self.name} holds nothing", "was it written to the end?")
+                raise InputError(f"{self.name} holds nothing", "is the file truncated?")
 
     @property
     def plain(self) -> Path:
@@ -336,7 +336,7 @@ def format_of(source: Source) -> str:
     )
     if not recognised:
         *most, last = (suffixes(name)[0] for name in FORMATS)
-        raise InputError(f"cannot tell what {source.name} is", f"pass {', '.join(most)} or {last}")
+        raise InputError(f"the format of {source.name} is not recognised", f"pass {', '.join(most)} or {last}")
     return recognised
 
 

@@ -178,7 +178,7 @@ def table(source: Source, delimiter: str, grouped: bool = True) -> FileContents:
             if quick is not None:
                 break
     if done == 0:
-        fix = "was it written to the end? calib list formats has what can be read"
+        fix = "is the file truncated? calib list formats shows what can be read"
         raise NoRows(f"{source.name} has a header but no rows", fix)
     arrays: dict[str, Named] = {}
     for name, columns in groups.items():
@@ -263,7 +263,7 @@ def _rows(source: Source, delimiter: str) -> Iterator[list[str]]:
                 count += 1
                 yield row
     if count == 0:
-        raise InputError(f"{source.name} has no rows", "was it written to the end?")
+        raise InputError(f"{source.name} has no rows", "is the file truncated?")
 
 
 def _chunks(rows: Iterator[list[str]], width: int, where: str) -> Iterator[list[list[str]]]:

@@ -113,9 +113,7 @@ class ChoiceScores:
         rows, silent, notes = self.rows, self.silent, list[str]()
         if silent > MOST * rows:
             problem = f"in {silent:,} of {rows:,} rows of {where} the model named none of the choices"
-            raise InputError(
-                f"{problem}, or no log-probability of one is there", "are --choices what it answered with?"
-            )
+            raise InputError(f"{problem}, or gave no log-probability of one", "do --choices list its answers?")
         if len(self.censored) > MOST * rows and not self.unlisted:
             raise InputError(
                 f"in {len(self.censored):,} of {rows:,} rows of {where} ({len(self.censored) / rows:.1%}) a choice is "
@@ -129,24 +127,28 @@ class ChoiceScores:
         if silent:
             notes.append(f"{silent:,} of {rows:,} rows left out: the model named none of the choices")
         if self.censored:
-            fate = "the smallest log-probability listed stands for it, an upper bound"
+            fate = "it gets the smallest listed log-probability, an upper bound"
             fate = "these rows are left out" if self.unlisted == "drop" else fate
             notes.append(f"in {len(self.censored):,} of {rows:,} rows a choice is not among the alternatives: {fate}")
         mean = self.mean_mass
-        notes.append(f"probability of the choices together, before they are made to sum to one: {mean:.3f} on average")
+        notes.append(f"the choices together have probability {mean:.3f} on average, before they are normalised to one")
         if mean < MASS:
-            notes.append("the model often gave its probability to something else than the choices")
+            notes.append("the model often gave most of its probability to tokens other than the choices")
         count, most = len(self.unlike), self.unlikely + 5 * math.sqrt(self.spread) + 1
         if count and (not drawn or count > most):
             row, given, own, best = self.unlike[0]
-            why = f"{self.unlikely:.1f} would be if answers were drawn" if drawn else "although the temperature is 0"
+            why = (
+                f"{self.unlikely:.1f} are expected if answers were drawn" if drawn else "although the temperature is 0"
+            )
             raise InputError(
                 f"row {row} of {where} was answered {given!r} (log-probability {own:.6g}), another has {best:.6g}: "
                 f"so in {count:,} of {rows:,} rows, {why}",
                 "were the log-probabilities changed?",
             )
         if count:
-            notes.append(f"answers were drawn: {count:,} of {rows:,} are not the most probable choice, which is judged")
+            notes.append(
+                f"answers were drawn: {count:,} of {rows:,} are not the most probable choice, which is the prediction"
+            )
         return notes
 
     @property
@@ -262,7 +264,7 @@ def read(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, Any]
         seen |= bool(tokens)
         if not choices and tokens:
             problem = f"{source.name} holds log-probabilities of tokens, and does not say which of them are the choices"
-            raise InputError(problem, "pass --choices A,B,C,D: what the model answered with")
+            raise InputError(problem, "pass the answers: --choices A,B,C,D")
         further = {k: v for k, v in row.items() if k not in (*HOLDERS, "choices", "usage", label)}
         if not seen:
             every.add(further)

@@ -64,7 +64,7 @@ class LogSamples:
         count = len(texts) if isinstance(texts, list) else 0
         if not (2 <= count <= len(LETTERED)) and not source.asked.choices:
             problem = f"{here} has log-probabilities but {count or 'no'} choices"
-            raise InputError(problem, "pass --choices A,B,C,D: what the model answered with")
+            raise InputError(problem, "pass the answers: --choices A,B,C,D")
         choices = source.asked.choices or tuple(LETTERED[:count])
         label = _label(sample.get("target"), choices, here)
         score, answer, verdict = _score(sample.get("scores"))
@@ -104,12 +104,12 @@ def contents(form: str, header: Mapping[str, Any], samples: Iterable[Any], sourc
     log, number = LogSamples(ChoiceScores(source.asked.unlisted)), 0
     for number, sample in enumerate(samples, start=1):
         if not isinstance(sample, Mapping):
-            raise InputError(f"sample {number - 1} of {source.name} is none", "write the log again")
+            raise InputError(f"sample {number - 1} of {source.name} is not an object", "write the log again")
         log.add(sample, number - 1, source)
     task = _text(header, "eval", "task") or source.stem
     notes = []
     if (status := _text(header, "status")) not in ("success", ""):
-        notes.append(f"the evaluation ended with status '{status}': {number:,} samples are there")
+        notes.append(f"the evaluation ended with status '{status}': {number:,} samples were logged")
     if log.failed:
         notes.append(f"{log.failed:,} samples failed: left out")
     if not (log.scores or log.letters.censored):
@@ -125,7 +125,7 @@ def contents(form: str, header: Mapping[str, Any], samples: Iterable[Any], sourc
         0, f"log of Inspect, task '{task}': {len(log.ids):,} samples, log-probabilities of the choices as logits"
     )
     if drawn:
-        notes.append(f"{max(log.epochs)} epochs of {len(set(log.ids)):,} ids: the draws of an id are one group")
+        notes.append(f"{max(log.epochs)} epochs of {len(set(log.ids)):,} ids: the answers to one id form a group")
     most = max(map(len, log.scores))
     log.columns.texts["id"] = log.ids
     return contents_with_scores(

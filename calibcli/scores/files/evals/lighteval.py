@@ -67,7 +67,7 @@ def contents(rows: Iterable[Mapping[str, Any]], source: Source) -> FileContents:
         ids.append(str(doc.get("id", number)))
         task = str(doc.get("task_name") or task)
     if not scores:
-        raise InputError(f"{source.name} has no rows", "was it written to the end?")
+        raise InputError(f"{source.name} has no rows", "is the file truncated?")
     check_verdicts(padded(plain, source.name), np.array(labels), verdicts, "metric.acc", source.name)
     return contents_with_scores(
         FORMAT,
@@ -89,7 +89,7 @@ def contents(rows: Iterable[Mapping[str, Any]], source: Source) -> FileContents:
 
 def _numbers(logprobs: list[Any], choices: int, here: str) -> list[float]:
     if len(logprobs) != choices or not all(isinstance(v, int | float) for v in logprobs):
-        problem = f"{here} has {choices} choices and {len(logprobs)} log-probabilities, or one that is no number"
+        problem = f"{here} has {choices} choices and {len(logprobs)} log-probabilities, or one that is not a number"
         raise InputError(problem, "write the details again")
     return [float(v) for v in logprobs]
 
@@ -104,7 +104,9 @@ def _normalised(plain: list[float], choices: list[str], answer: Mapping[str, Any
         return [a - b for a, b in zip(plain, _numbers(free, len(plain), here))]
     lengths = [len(c) if norm == "char" else len(c.encode("utf-8", "replace")) for c in choices]
     if not all(lengths):
-        raise InputError(f"{here} has a choice without letters, which --lm-norm {norm} divides by", "--lm-norm sum")
+        raise InputError(
+            f"{here} has an empty choice, and --lm-norm {norm} divides by its length", "pass --lm-norm sum"
+        )
     return [value / length for value, length in zip(plain, lengths)]
 
 

@@ -146,7 +146,7 @@ def read(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, Any]
     table = task.table(norm, task.lead is not None)
     if table is None:
         why = "log-likelihoods without the question (acc_mutual_info)" if norm == "pmi" else "the texts of the choices"
-        raise InputError(f"--lm-norm {norm} needs {why}, which {source.name} has not", "pass --lm-norm sum")
+        raise InputError(f"--lm-norm {norm} needs {why}, which {source.name} lacks", "pass --lm-norm sum")
     notes = [f"samples of lm-eval: {len(task.scores):,} questions, as logits the {NORMS[norm]}", *notes]
     has = metrics | {metric for metric, values in task.verdicts.items() if any(v is not None for v in values)}
     if not source.asked.lm_norm and "acc_norm" in has and "acc" not in has:
@@ -192,16 +192,20 @@ def _judged(task: TaskSamples, source: Source) -> tuple[Ints, list[str]]:
     if len(unclear):
         by = next((m for m in tables if all(task.verdicts[m][i] in (0, 1) for i in unclear)), None)
         if by is None:
-            problem = f"row {unclear[0]} of {source.name}: its target does not tell the right one of two choices"
-            raise InputError(f"{problem} (winogrande and its like), and no acc does", SAVE)
+            problem = f"row {unclear[0]} of {source.name}: its target does not say which of two choices is right"
+            raise InputError(f"{problem} (as in winogrande), and neither does acc", SAVE)
         best = np.nan_to_num(tables[by][unclear, :2], nan=-np.inf).argmax(axis=1)
         right = np.array([task.verdicts[by][i] == 1 for i in unclear])
         labels[unclear] = np.where(right, best, 1 - best)
-        notes.append(f"the target tells no choice in {len(unclear):,} rows of two: their label follows from {by}")
+        notes.append(
+            f"in {len(unclear):,} rows the target does not say which choice is right: their label follows from {by}"
+        )
     others = np.where(np.array(task.others) == UNCLEAR, labels, task.others)
     if (others != labels).any() and not _right(task, tables, labels, source) and _right(task, tables, others, source):
         labels = others
-        notes.append("targets are the texts of choices, not their numbers: so they agree with the verdicts")
+        notes.append(
+            "targets are read as the texts of choices, not as their numbers, as only then they agree with the verdicts"
+        )
     for metric, table in tables.items():
         try:
             check_verdicts(table, labels, task.verdicts[metric], metric, source.name)
@@ -292,8 +296,8 @@ def _target(row: Mapping[str, Any], texts: list[str], choices: int, here: str) -
         if choices == 2:
             return UNCLEAR, UNCLEAR
         raise InputError(
-            f"{here}: every choice continues with the target {text[:30]!r} and the context differs (winogrande and its "
-            "like), so that target does not tell the right choice",
+            f"{here}: every choice continues with the target {text[:30]!r} and the context differs (as in "
+            "winogrande), so that target does not say which choice is right",
             SAVE,
         )
     own = names.index(text) if text in names and len(names) == choices else UNCLEAR

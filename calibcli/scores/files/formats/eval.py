@@ -63,7 +63,7 @@ def read(source: Source) -> FileContents:
     refuse_large(total, f"the samples of {source.name} take {total / 1e9:.3g} GB when decoded", "log fewer of them")
     ends = sorted((member.header_offset, member.header_offset + member.compress_size) for member in members)
     if any(end > start for (_, end), (start, _) in itertools.pairwise(ends)):
-        raise InputError(f"the members of {source.name} lie over one another", AGAIN)
+        raise InputError(f"the members of {source.name} overlap", AGAIN)
     by_name = {member.filename: member for member in members}
     header = next((by_name[name] for name in ("header.json", "_journal/start.json") if name in by_name), None)
     known = _object(source, header) if header else {}

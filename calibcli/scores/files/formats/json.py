@@ -55,7 +55,7 @@ def read(source: Source, grouped: bool = True) -> FileContents:
         lines = source.pread(source.size, 0).count(b"\n") > 0 and LOG.match(head) is None
         if lines and b"columns" not in head:
             return jsonl.read(source)
-        raise InputError(f"{source.name} is not JSON", "was it written to the end?") from None
+        raise InputError(f"{source.name} is not JSON", "is the file truncated?") from None
     if LOG.match(head):
         samples = value.get("samples")
         if not isinstance(samples, list) or not samples:

@@ -50,7 +50,7 @@ def read(source: Source) -> FileContents:
     rows = _rows(source)
     first = next(rows, None)
     if first is None:
-        raise InputError(f"{source.name} has no rows", "was it written to the end?")
+        raise InputError(f"{source.name} has no rows", "is the file truncated?")
     layout = next((layout for layout in LAYOUTS if layout.matches(first)), None)
     size = source.size * (layout.EXPANSION if layout else EXPANSION)
     refuse_large(size, f"{source.name} takes {size / 1e9:.3g} GB when decoded")

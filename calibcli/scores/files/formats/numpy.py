@@ -76,7 +76,7 @@ def _archive(source: Source) -> FileContents:
         packed |= isinstance(arrays[name], Lazy)
     if not arrays:
         fix = AGAIN if source.plain.suffix == ".npz" else "unpack it, and name the folder or the file in it"
-        raise InputError(f"{source.name} is a zip archive with no arrays in it", fix)
+        raise InputError(f"{source.name} is a zip archive without arrays", fix)
     return FileContents("npz, compressed" if packed else "npz", arrays)
 
 
@@ -89,7 +89,7 @@ def distinct_members(members: Sequence[zipfile.ZipInfo], source: Source) -> None
     name, count = Counter(member.filename for member in members).most_common(1)[0] if members else ("", 0)
     if count > 1:
         shown = name.removesuffix(".npy")[:40]
-        raise InputError(f"{source.name} holds {count} members named '{shown}'", "write it again, each array once")
+        raise InputError(f"{source.name} holds {count} members named '{shown}'", "write each array once")
 
 
 def stored_part(source: Source, member: zipfile.ZipInfo, name: str) -> int:
@@ -103,7 +103,7 @@ def stored_part(source: Source, member: zipfile.ZipInfo, name: str) -> int:
     names, extra = struct.unpack("<HH", source.pread(30, member.header_offset)[26:30])
     start: int = member.header_offset + 30 + names + extra
     if start + member.file_size > source.size:
-        raise ValueError("it is cut off")
+        raise ValueError("it is truncated")
     source.stored.append(StoredBytes(start, start + member.file_size, member.CRC, name))
     return start
 

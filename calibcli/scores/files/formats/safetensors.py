@@ -77,7 +77,7 @@ def _header(source: Source) -> tuple[dict[str, Any], int]:
         raise _broken(source, "it is too short")
     length = int.from_bytes(source.pread(8, 0), "little")
     if length > min(HEADER, source.size - 8):
-        raise _broken(source, f"its header claims {length:,} bytes")
+        raise _broken(source, f"its header claims to have {length:,} bytes")
     try:
         header = json_of(source.pread(length, 8), source.name)
     except CalibError:
