@@ -1,6 +1,4 @@
-"""One blocked pass over the scores gives every number per row that metrics need; subsets of the rows are read
-together.
-"""
+"""Compute every number per row that metrics need, in one blocked pass over the scores; also for subsets of the rows."""
 
 from __future__ import annotations
 

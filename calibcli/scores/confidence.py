@@ -1,4 +1,4 @@
-"""Confidence files: how sure every prediction was, and whether it was right. No scores of other classes."""
+"""Read files of confidences: how sure every prediction was and whether it was right, without scores per class."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def predictions(
             raise UsageError(problem, "leave it out")
     where = sources[0].name if len(sources) == 1 else f"{len(sources)} shards"
     labelled = bool(named.correct or named.label)
-    notes = [remark for c in contents for remark in c.about]
+    notes = [note for c in contents for note in c.about]
 
     def column(name: str) -> Array:
         parts: list[Named] = [array_names.column(c, name, "column", s.name) for c, s in zip(contents, sources)]

@@ -1,4 +1,4 @@
-"""Check recorded outputs that are arrays already as files are checked; multi-label targets are L binary data sets."""
+"""Check arrays as files are checked; split multi-label targets into L binary data sets."""
 
 from __future__ import annotations
 

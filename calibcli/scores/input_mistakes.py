@@ -1,6 +1,4 @@
-"""Detect mistakes that people make with scores and labels, each by a check that sees the rows once; fingerprints of
-rows.
-"""
+"""Detect mistakes that people make with scores and labels, in one pass over the rows; find rows that occur twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What belongs to a row: its label as a code 0..K-1, its weight, id, group and slices; mistakes are reported by row."""
+"""Labels as codes 0..K-1, and weights, ids, groups and slices of the rows; mistakes are reported with their row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two classes: which one is the event, and what a single column of scores is the probability of."""
+"""Decide which of two classes is the event, and to which of them a single column of scores belongs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model said about labelled rows: validated once, then read in blocks by everything else."""
+"""Predictions: scores and labels of N rows, checked once and then read in blocks by everything else."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class Predictions:
             map keeps those of the raw logits, which rounding could otherwise change at a tie.
         top_only: how sure a prediction was and whether it was right is all that is known: the classes are VERDICTS,
             and every row is predicted to be right, however small its confidence.
-        notes: remarks of the reader.  sha256: of the source file, or "".  facts: what was found while reading.
+        notes: of the reader, for the user.  sha256: of the source file, or "".  facts: further results of reading.
     """
 
     scores: Scores

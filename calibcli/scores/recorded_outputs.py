@@ -1,6 +1,4 @@
-"""Read recorded outputs: open the files, recognise scores and labels, check them in one pass, and give
-`Predictions`.
-"""
+"""Read recorded outputs: open files, recognise scores and labels, check them in one pass, return `Predictions`."""
 
 from __future__ import annotations
 
@@ -179,7 +177,7 @@ def _one_dataset(
     first, where = contents[0], sources[0].name if len(sources) == 1 else f"{len(sources)} shards"
     name = array_names.pick_scores(first, reading.scores, sources[0].name)
     raw, ragged = _joined_scores(contents, sources, reading)
-    notes = [remark for c in contents for remark in c.about]
+    notes = [note for c in contents for note in c.about]
     label_name, raw_labels, label_file = label_array(contents, sources, reading, name, notes)
     if raw_labels is None and reading.need_labels:
         problem = f"no labels in {where}: it holds {array_names.describe(first)}"

@@ -1,4 +1,4 @@
-"""What scores are, logits, probabilities or log-probabilities, told from all rows in one pass of small memory."""
+"""Recognise logits, probabilities and log-probabilities from all rows, in one pass that needs little memory."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Blocks of rows of scores: their largest and smallest, their softmax with the top class taken out, on the host or on
-a device.
-"""
+"""Compute extremes and softmax of blocks of scores, with the top class taken out, on the host or on a device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several tasks of one evaluation as one data set: rows of all, each with its task, whatever its number of choices."""
+"""Join several tasks of one evaluation to one data set, in which each row has its task and any number of choices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Named arrays of a file, read piece by piece: what every reader returns, and what arrays are called."""
+"""The named arrays of a file, which every reader returns and which are read piece by piece."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Where files lie (patterns, folders, addresses) and how compressed ones are unpacked, piece by piece within a
-limit.
-"""
+"""Find and open files by pattern, folder or address, and unpack compressed ones piece by piece within a limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much work a pickle asks for, told from its opcodes before anything interprets them.
+"""Bound the work that a pickle asks for, by following its opcodes before anything interprets them.
 
 An object that stands in a tuple twice is written once, so that a few hundred bytes describe a tuple of 2^100 numbers;
 hashing or printing it takes for ever. Here the opcodes are followed without making an object: what each container would

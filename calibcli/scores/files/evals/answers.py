@@ -1,4 +1,4 @@
-"""What every evaluation has: scores of the choices, the right one, the harness's own verdict, and further columns."""
+"""Parts that the readers of evaluations share: scores of choices, the harness's verdict, and further columns."""
 
 from __future__ import annotations
 

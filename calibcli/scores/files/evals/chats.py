@@ -1,4 +1,4 @@
-"""Evaluations from the answers of a server with log-probabilities, as the OpenAI API and vLLM write them."""
+"""Read evaluations from the responses of a server with log-probabilities, as the OpenAI API and vLLM write them."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class ChoiceScores:
             self.unlike.append((row, given, own, best))
         return scores, given if given in parts else ""
 
-    def remarks(self, where: str, drawn: bool = True) -> list[str]:
+    def notes(self, where: str, drawn: bool = True) -> list[str]:
         """Return the notes on all rows.
 
         Args:
@@ -282,7 +282,7 @@ def read(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, Any]
         why = f"the responses in {source.name} hold no log-probabilities"
         return contents_without_scores(FORMAT, every, why, "ask for them: logprobs=true, top_logprobs=20")
     notes = [f"{failed:,} requests failed: left out"] if failed else []
-    notes += letters.remarks(source.name)
+    notes += letters.notes(source.name)
     fields = {
         "classes": {"logprobs": choices},
         "about": notes,

@@ -118,7 +118,7 @@ def contents(form: str, header: Mapping[str, Any], samples: Iterable[Any], sourc
         fix = "run a multiple-choice task with --logprobs --top-logprobs 20"
         right = [name for name in log.every.texts if name.startswith("scores.") and name.endswith(".value")]
         return contents_without_scores(form, log.every, why, fix, notes, right)
-    notes += log.letters.remarks(source.name, _temperature(header) != 0)
+    notes += log.letters.notes(source.name, _temperature(header) != 0)
     drawn = len(set(log.ids)) < len(log.ids)
     ids = [f"{name}/{epoch}" for name, epoch in zip(log.ids, log.epochs)] if drawn else log.ids
     notes.insert(
