@@ -337,7 +337,7 @@ def test_check_before_work_starts(tmp_path: Path) -> None:
 
 def test_unknown_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "d.bmp2").write_bytes(b"x")
-    with pytest.raises(InputError, match="cannot tell what"):
+    with pytest.raises(InputError, match="is not recognised"):
         dataset.load(tmp_path / "d.bmp2")
 
 

@@ -17,7 +17,7 @@ from downloads_written import RNG, binary, cifar10, cifar100, idx, lay, old, pic
 
 from calibcli.core.errors import InputError, UsageError
 from calibcli.networks.dataset.loading import load, splits
-from calibcli.scores.files.arrays import whole
+from calibcli.scores.files.arrays import read_all
 
 SIZES = {"train": 12, "test": 7}
 
@@ -29,7 +29,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def held(source: str) -> tuple[Any, Any, Any]:
     data = load(source)
-    return whole(data.inputs[""]), data.labels, data.classes
+    return read_all(data.inputs[""]), data.labels, data.classes
 
 
 CIFAR = {
@@ -229,7 +229,7 @@ def test_tiny_imagenet(packed: bool) -> None:
         train.labels.tolist() == [0, 0, 1, 1, 2, 2] if packed else sorted(train.labels.tolist()) == [0, 0, 1, 1, 2, 2]
     )
     for data in (found, train):
-        pixels = whole(data.inputs[""])
+        pixels = read_all(data.inputs[""])
         assert pixels.shape == (len(data), 64, 64, 3)
         assert [int(p[0, 0, 0]) for p in pixels] == [shades[str(name)] for name in data.ids]
     assert splits(place) == ["train", "val"]

@@ -87,7 +87,7 @@ def test_winogrande_takes_its_labels_from_the_verdicts(tmp_path: Path) -> None:
     assert any("label follows from acc" in note for note in found.notes)
     for row in rows:
         del row["acc"]
-    with pytest.raises(InputError, match="does not tell the right one"):
+    with pytest.raises(InputError, match="does not say which of two choices is right"):
         calibcli.read(save(tmp_path / "b.jsonl", rows))
     for row in rows:  # four contexts, one continuation
         row["arguments"] = {f"gen_args_{j}": {"arg_0": str(j), "arg_1": " was big."} for j in range(4)}
@@ -291,7 +291,7 @@ def test_answers_that_were_drawn_are_told_from_changed_numbers(tmp_path: Path) -
     for sample, q in zip(samples[:5], sure):
         sample["output"]["choices"][0]["logprobs"]["content"][-1] = written.token("B", written.distribution(q))
         sample["scores"]["choice"] = {"value": "I", "answer": "B"}
-    with pytest.raises(InputError, match=r"row 0 of .* would be if answers were drawn"):
+    with pytest.raises(InputError, match=r"row 0 of .* are expected if answers were drawn"):
         calibcli.read(save(tmp_path / "c.eval", written.eval_log(samples)))
 
 

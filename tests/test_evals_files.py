@@ -112,14 +112,14 @@ def test_bombs_stop_at_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     needs(suffix)
     monkeypatch.setattr(source, "memory_limit", lambda: 6 << 20)
     pieces: list[int] = []
-    plain = locations.pieces
+    plain = locations.unpacked
 
     def counted(*args: Any) -> Any:
         for piece in plain(*args):
             pieces.append(len(piece))
             yield piece
 
-    monkeypatch.setattr(locations, "pieces", counted)
+    monkeypatch.setattr(locations, "unpacked", counted)
     data = zeros(suffix, 64 << 20)
     assert len(data) < 1 << 20
     (tmp_path / f"a.csv{suffix}").write_bytes(data)
@@ -210,7 +210,7 @@ def test_members_over_one_another_are_refused(tmp_path: Path) -> None:
         entries += struct.pack("<HHHHHII", len(name % i), 0, 0, 0, 0, 0, 0) + name % i
     end = b"PK\5\6" + struct.pack("<HHHHIIH", 0, 0, 2000, 2000, len(entries), len(out), 0)
     (tmp_path / "a.eval").write_bytes(out + entries + end)
-    with pytest.raises(InputError, match="lie over one another"):
+    with pytest.raises(InputError, match="overlap"):
         calibcli.read(tmp_path / "a.eval")
 
 

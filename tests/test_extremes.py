@@ -8,7 +8,7 @@ import pytest
 import calibcli
 from calibcli.core.statistics import top_of
 from calibcli.scores.from_arrays import checked
-from calibcli.scores.softmax import SHORT, Piece, largest_of, least_of, places_of
+from calibcli.scores.softmax import SHORT, Piece, largest_of, least_of, true_places
 
 KINDS = ("normal", "tied", "positive", "negative", "near", "odd", "zeros")
 
@@ -61,7 +61,7 @@ def test_extremes_are_those_of_numpy(kind: str, k: int, dtype: str) -> None:
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.02, 0.3, 1.0])
 def test_places_are_where_the_mask_is_true(n: int, share: float) -> None:
     mask = np.random.default_rng(n).random(n) < share
-    np.testing.assert_array_equal(places_of(mask), mask.nonzero()[0])
+    np.testing.assert_array_equal(true_places(mask), mask.nonzero()[0])
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 500])

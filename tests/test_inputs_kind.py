@@ -15,8 +15,8 @@ import calibcli
 from calibcli.core.errors import InputError
 from calibcli.scores import predictions
 from calibcli.scores.files.arrays import Memory
-from calibcli.scores.input_mistakes import Impossible, Repeated, Spot, TiedScores
-from calibcli.scores.score_kind import Scan, Unit, scan
+from calibcli.scores.input_mistakes import RepeatedRows, RowCount, TiedScores, ZeroProbabilityLabels
+from calibcli.scores.score_kind import Scan, UnitSums, scan
 
 RNG = np.random.default_rng(4)
 Z = RNG.normal(size=(3000, 6)) * 2
@@ -85,14 +85,14 @@ def test_pieces_do_not_matter(rows: int, what: str, where: list[int], data: st.D
         parts = look(scores)
     finally:
         predictions.CHUNK_BYTES = before
-    assert (parts.kind, parts[Repeated].count) == (whole.kind, whole[Repeated].count)
+    assert (parts.kind, parts[RepeatedRows].count) == (whole.kind, whole[RepeatedRows].count)
     assert (parts.n, parts.low, parts.high) == (whole.n, whole.low, whole.high)
     assert parts.nonfinite == whole.nonfinite
     if whole.kind == "probabilities":
-        assert (parts[TiedScores], parts[Impossible]) == (whole[TiedScores], whole[Impossible])
-        for field in dataclasses.fields(Unit):
+        assert (parts[TiedScores], parts[ZeroProbabilityLabels]) == (whole[TiedScores], whole[ZeroProbabilityLabels])
+        for field in dataclasses.fields(UnitSums):
             value = getattr(whole.unit, field.name)
-            same = value if isinstance(value, Spot) else pytest.approx(value, nan_ok=True)
+            same = value if isinstance(value, RowCount) else pytest.approx(value, nan_ok=True)
             assert getattr(parts.unit, field.name) == same, field.name
     bad = ~np.isfinite(scores)
     assert whole.nonfinite.nan.count == np.isnan(scores).any(axis=1).sum()
@@ -107,10 +107,10 @@ def test_zero_probability_of_the_label() -> None:
         p[i, Y[i]] = 0
         p[i] /= p[i].sum()
     found = look(p)
-    assert found[Impossible] == Impossible(2, 7)
+    assert found[ZeroProbabilityLabels] == ZeroProbabilityLabels(2, 7)
     with np.errstate(divide="ignore"):
         found = look(np.log(p))
-    assert (found[Impossible], found.kind) == (Impossible(2, 7), "log_probabilities")
+    assert (found[ZeroProbabilityLabels], found.kind) == (ZeroProbabilityLabels(2, 7), "log_probabilities")
 
 
 SIGMOIDS = 1 / (1 + np.exp(-Z[:400, :3]))

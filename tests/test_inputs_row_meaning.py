@@ -302,7 +302,7 @@ def test_random_splits_of_tied_rows_are_not_refused(n: int, certain: float) -> N
 def test_rows_that_were_fitted_on_are_refused_among_ties(certain: float) -> None:
     both = rounded(4000, 3, certain)
     fit, test = np.arange(4000) < 2000, np.arange(4000) >= 1000
-    with pytest.raises(InputError, match="would be by chance") as caught:
+    with pytest.raises(InputError, match="are expected by chance") as caught:
         refuse_overlap(both.take(fit), both.take(test))
     share, chance = map(float, re.findall(r"([\d.]+)%", caught.value.problem))
     assert share > chance + 1

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import calibcli
 from calibcli.core.errors import InputError
 from calibcli.scores.files.arrays import distinct
-from calibcli.scores.input_mistakes import class_order, matched, refuse_overlap, row_hashes
+from calibcli.scores.input_mistakes import class_order, match_classes, refuse_overlap, row_hashes
 from calibcli.scores.predictions import Predictions
 
 RNG = np.random.default_rng(2)
@@ -48,7 +48,7 @@ def test_hashes_do_not_depend_on_type_or_block() -> None:
 def test_overlap_counts_the_shared_rows() -> None:
     z = RNG.normal(size=(3000, 5)).astype(np.float32)
     fit, test = predictions(z[:2000], "fit.npz"), predictions(z[1990:], "test.npz")
-    said = "10 of 1,010 rows of test.npz (1.0%) are also in fit.npz; 0.0% would be by chance"
+    said = "10 of 1,010 rows of test.npz (1.0%) are also in fit.npz; 0.0% are expected by chance"
     assert said in refuse_overlap(fit, test)
     with pytest.raises(InputError, match="60 of 1,060 rows") as error:
         refuse_overlap(fit, predictions(z[1940:], "test.npz"))
@@ -134,4 +134,4 @@ def test_classes_without_a_partner_take_their_own_label_or_the_least_free_one() 
             if r not in image:
                 free = [c for c in range(k) if c not in image.values()]
                 image[r] = r if r in free else free[0]
-        assert matched(rows.tolist(), columns.tolist(), k).tolist() == [image[r] for r in range(k)]
+        assert match_classes(rows.tolist(), columns.tolist(), k).tolist() == [image[r] for r in range(k)]

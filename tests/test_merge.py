@@ -31,7 +31,7 @@ from calibcli.metrics.partial_states import TELLING
 from calibcli.metrics.shelf import Sample
 from calibcli.scores import histogram
 from calibcli.scores.columns import columns
-from calibcli.scores.histogram import CELLS, PLACES, HistogramCells, place
+from calibcli.scores.histogram import CELLS, PLACES, HistogramCells, place_of
 from calibcli.scores.predictions import Predictions
 
 EXACT = (
@@ -256,7 +256,7 @@ def test_cells_do_not_cross_edges() -> None:
     rng = np.random.default_rng(0)
     rest = np.concatenate([rng.random(20_000) / 2, 10 ** rng.uniform(-40, -1, 20_000), np.arange(1, 30) / 30])
     confidence = 1 - rest
-    at = place(confidence, rest)
+    at = place_of(confidence, rest)
     assert 0 <= at.min() <= at.max() < PLACES
     order = np.argsort(-rest, kind="stable")
     inside = at[order][at[order] < PLACES // 2]

@@ -46,7 +46,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {
     # name: (arrays, options, what the message must say)
     "row counts differ": ({"logits": Z, "labels": Y[:-7]}, [], ["400 rows of scores", "393 labels"]),
     "transposed": ({"logits": Z.T, "labels": Y}, [], ["transposed", "logits.T"]),
-    "bytes of another type": ({"logits": Z.astype(np.float64) * 1e300, "labels": Y}, [], ["no logits", "never filled"]),
+    "bytes of another type": ({"logits": Z.astype(np.float64) * 1e300, "labels": Y}, [], ["cannot be logits", "never filled"]),
     "nan": ({"logits": with_value(Z, 17, np.nan), "labels": Y}, [], ["1 of 400", "NaN", "row 17", "--drop-nonfinite"]),
     "infinite": ({"logits": with_value(Z, 5, np.inf), "labels": Y}, [], ["infinite", "row 5", "float16"]),
     "minus infinite": ({"logits": with_value(Z, 5, -np.inf), "labels": Y}, [], ["infinite", "row 5", "--kind logits"]),

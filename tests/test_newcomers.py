@@ -155,7 +155,7 @@ MISTAKES: dict[str, tuple[str, str]] = {
     "columns of classes": ("metrics columns.csv", ""),
     "the top class alone": ("metrics top.csv", "every class"),
     "confidence out of a hundred": ("metrics percent.csv", ""),
-    "an empty file": ("metrics empty.csv", "written to the end"),
+    "an empty file": ("metrics empty.csv", "is the file truncated"),
     "a text": ("metrics notes.txt", "calib list formats"),
     "a program": ("metrics model.py", "calib list formats"),
     "a calibrator and scores changed places": ("apply test.npz c.safetensors --save o.npz", "before the scores"),
@@ -208,7 +208,7 @@ def test_labels_yes_and_no_have_one_order_in_one_column_and_in_two() -> None:
     two = calibcli.from_arrays(np.column_stack([1 - q, q]), labels)
     assert one.classes == two.classes == ["no", "yes"]
     assert one.labels.tolist() == two.labels.tolist() == (labels == "yes").astype(int).tolist()
-    assert "the score columns are read as of no and yes, in this order" in two.notes
+    assert "the score columns are taken to be no and yes, in this order" in two.notes
     with pytest.raises(calibcli.CalibError) as error:
         calibcli.from_arrays(np.column_stack([1 - q, q]), np.where(labels == "yes", "m", "f"))
     assert "classes='f,m'" in error.value.fix

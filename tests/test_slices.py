@@ -12,7 +12,7 @@ from calibcli.gate.config import Config, Gate
 from calibcli.gate.sources import RecordedOutputs
 from calibcli.gate.verdicts import resolved
 from calibcli.metrics.report import ReportOptions, report
-from calibcli.scores.columns import Columns, Gathered, columns, columns_by, rows_by
+from calibcli.scores.columns import Columns, GatheredParts, columns, columns_by, rows_by
 from calibcli.scores.histogram import LEAN, NAMES
 from calibcli.scores.predictions import ArrayScores, PickedScores, Predictions
 
@@ -51,7 +51,7 @@ def test_rows_by_is_unique_with_its_rows() -> None:
 def test_parts_are_gathered_whatever_fits(held: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("calibcli.scores.columns.HELD", held)
     parts = [*rows_by(SITE).values()]
-    gathered = Gathered(lazy(weights=np.arange(N) + 1.0), parts)
+    gathered = GatheredParts(lazy(weights=np.arange(N) + 1.0), parts)
     for i, rows in enumerate(parts):
         part = gathered.take(i)
         assert isinstance(part.scores, PickedScores if len(rows) * K * 4 > held else ArrayScores)

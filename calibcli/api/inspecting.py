@@ -18,11 +18,11 @@ from calibcli.networks.user_code import FAILURES
 from calibcli.scores import array_names, confidence, other_files, recorded_outputs
 from calibcli.scores.array_names import candidates, pick_scores, shape_text
 from calibcli.scores.files import locations
-from calibcli.scores.files.arrays import DOWNLOADED, FileContents, distinct, parted
+from calibcli.scores.files.arrays import DOWNLOADED, FileContents, distinct, split_part
 from calibcli.scores.files.formats import safetensors
 from calibcli.scores.files.source import Source, load_any
 from calibcli.scores.from_arrays import How
-from calibcli.scores.predictions import Predictions, Progress, words
+from calibcli.scores.predictions import Predictions, Progress, kind_words
 from calibcli.scores.reading_options import Reading
 
 __all__ = ["inspect"]
@@ -49,7 +49,7 @@ def inspect_outputs(
         other = other_files.before_reading(source)
         if other is None:
             contents.append(array_names.grouped(load_any(source), wanted.scores, source.name))
-            recorded_outputs.unused(contents[-1], source)
+            recorded_outputs.refuse_unused_options(contents[-1], source)
             scored = candidates(contents[-1]) or wanted.scores
             known = scored or contents[-1].lacking or confidence.columns(contents[-1], wanted, source.name)
             other = None if known else other_files.after_reading(contents[-1], source)
@@ -91,7 +91,7 @@ def _calibrator(source: Source) -> Result:
     facts = {
         "what": other_files.CALIBRATOR,
         "spec": scaler.spec,
-        "takes": f"{words(scaler.kind)} ({'n' if scaler.columns == 1 else f'n, {scaler.columns}'})",
+        "takes": f"{kind_words(scaler.kind)} ({'n' if scaler.columns == 1 else f'n, {scaler.columns}'})",
         "classes": list(scaler.classes) if scaler.classes else scaler.k,
         "keeps predicted classes": scaler.preserves_accuracy,
         **shown,
@@ -165,7 +165,7 @@ def of(given: Path) -> Result | None:
     Raises:
         InputError: a folder holds neither a model nor a data set, or its description is damaged.
     """
-    path, split = parted(str(given))
+    path, split = split_part(str(given))
     inside = os.path.isdir(path)
     beside = (path if inside else path.parent) / "config.json"
     model = beside.is_file() and (inside or path.name.startswith(("model.", "pytorch_")))

@@ -24,7 +24,7 @@ from calibcli.core.result import Result
 from calibcli.metrics.partial_states import MetricState, arrays_of, state_of
 from calibcli.metrics.shelf import METRICS, choose, needed_class_bins
 from calibcli.scores import recorded_outputs, tasks
-from calibcli.scores.files.arrays import whole
+from calibcli.scores.files.arrays import read_all
 from calibcli.scores.files.source import Source, load_any
 from calibcli.scores.from_arrays import OF_FILES, How, checked, of_labels
 from calibcli.scores.from_arrays import of_arrays as from_arrays
@@ -396,7 +396,7 @@ class Accumulator:
             InputError: the file is missing, or is not one that this version wrote.
         """
         source = Source(path)
-        arrays = {name: whole(array) for name, array in load_any(source).arrays.items() if array.shape}
+        arrays = {name: read_all(array) for name, array in load_any(source).arrays.items() if array.shape}
         accumulator = cls()
         accumulator._state = state_of(arrays, source.name)
         return accumulator

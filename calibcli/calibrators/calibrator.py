@@ -15,7 +15,7 @@ from calibcli.core.errors import InputError
 from calibcli.core.figure_data import Plot
 from calibcli.core.result import Cell, Estimate, Numbers, Table
 from calibcli.core.shelves import Choice, Shelf
-from calibcli.scores.predictions import SHARE_OFF, UNIT_HIGH, UNIT_LOW, Floats, Kind, two_columns, words
+from calibcli.scores.predictions import SHARE_OFF, UNIT_HIGH, UNIT_LOW, Floats, Kind, kind_words, two_columns
 
 # Scores that a scaler is called with: checked against the kind of the fit, and turned into logits.
 
@@ -52,8 +52,10 @@ def as_logits(scores: ArrayLike, kind: Kind, k: int, columns: int) -> Floats:
 
 def _refuse(fault: str, kind: Kind, shape: str) -> None:
     if fault:
-        fix = f"pass {words(kind)} {shape} as in the fit" + ("; log p of a probability is one" * (kind == "logits"))
-        raise InputError(f"{fault}, and the calibrator was fitted on {words(kind)}", fix)
+        fix = f"pass {kind_words(kind)} {shape} as in the fit" + (
+            "; log p of a probability is one" * (kind == "logits")
+        )
+        raise InputError(f"{fault}, and the calibrator was fitted on {kind_words(kind)}", fix)
 
 
 def _tolerance(dtype: np.dtype[Any]) -> float:

@@ -22,7 +22,7 @@ from calibcli.metrics import Sample
 from calibcli.metrics import report as measuring
 from calibcli.metrics.paired import differences
 from calibcli.scores.columns import columns
-from calibcli.scores.predictions import ArrayScores, Predictions, words
+from calibcli.scores.predictions import ArrayScores, Predictions, kind_words
 
 FEWEST = 20
 """A label has a map of its own with this many rows of either kind: ten per parameter (Peduzzi et al. 1996)."""
@@ -58,7 +58,7 @@ def fit_labels(
     spec = SCALERS.choose(methods[0]).spec
     kinds = {p.kind: name for name, p in parts.items()}
     if len(kinds) > 1:
-        kinds_text = " and ".join(f"{words(kind)} ('{name}')" for kind, name in kinds.items())
+        kinds_text = " and ".join(f"{kind_words(kind)} ('{name}')" for kind, name in kinds.items())
         raise InputError(f"labels look like scores of several kinds: {kinds_text}", "pass --kind")
     few = {name for name, p in parts.items() if min(int(p.labels.sum()), int((1 - p.labels).sum())) < FEWEST}
     shared, crossed = None, dict[str, Predictions]()

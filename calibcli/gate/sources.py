@@ -24,7 +24,7 @@ from calibcli.metrics.binned_bounds import Bounds, table_bounds
 from calibcli.metrics.diagrams import reliability
 from calibcli.metrics.shelf import names_read, reads_scores, traits
 from calibcli.scores import recorded_outputs
-from calibcli.scores.columns import Columns, Gathered, columns, rows_by
+from calibcli.scores.columns import Columns, GatheredParts, columns, rows_by
 from calibcli.scores.histogram import NAMES
 from calibcli.scores.predictions import Ints, Predictions
 
@@ -137,7 +137,7 @@ class RecordedOutputs:
                 return f"no column '{gate.by}' in {self.predictions.source}"
             self.rows_of[gate.by] = rows_by(column)
         found, seed = self.rows_of[gate.by], self.config.seed
-        gathered = Gathered(self.predictions, [*found.values()])
+        gathered = GatheredParts(self.predictions, [*found.values()])
         return {
             name: Part(self.whole.columns, partial(gathered.take, i), seed, rows)
             for i, (name, rows) in enumerate(found.items())

@@ -311,7 +311,7 @@ class RiskCoverage(RankFunctional):
 
     @cached_property
     def _walk(self) -> tuple[Floats, Floats, Floats]:
-        """(T,) cost of an error in each tie, times n; what a row there moves in the costs of others; rows of each tie."""
+        """(T,) cost of an error in each tie, times n; what a row there moves in other costs; rows of each tie."""
         return self._walk_below(0.0)
 
     def _walk_below(self, surer: float) -> tuple[Floats, Floats, Floats]:

@@ -27,7 +27,7 @@ from calibcli.core.shelves import Choice
 from calibcli.metrics.intervals import MeanOf
 from calibcli.metrics.shelf import Of, Sample, reads_scores
 from calibcli.scores.columns import Columns
-from calibcli.scores.histogram import CELLS, NAMES, PLACES, SKEW, interval
+from calibcli.scores.histogram import CELLS, NAMES, PLACES, SKEW, interval_of
 from calibcli.scores.predictions import Floats, Ints
 
 ERROR = "cell_error"  # key of `Estimate.detail`
@@ -63,7 +63,7 @@ class PlacedRows:
         """(bins - 1,) Σ s|r| and the share of the rows of the cell that each inner edge of equal-width bins cuts."""
         edge = np.arange(1, bins)
         at, cuts = (edge * CELLS) // bins, (edge * CELLS) % bins != 0
-        index = interval(self.view.p)
+        index = interval_of(self.view.p)
         of = (self.view.shares * np.abs(self.view.residual), self.view.shares)
         rho, mass = (np.where(cuts, np.bincount(index, values, CELLS)[at], 0.0) for values in of)
         return rho, mass
@@ -138,7 +138,7 @@ def _elsewhere(sample: Sample) -> list[Sample]:
         square = (values - mean[:, at.outcome]) ** 2
         spread = np.sqrt(np.stack([np.bincount(at.outcome, columns.weights * row) for row in square]) / count)
     spread = np.nan_to_num(spread, nan=0.0, posinf=0.0)
-    lower = interval(mean[0]) / CELLS
+    lower = interval_of(mean[0]) / CELLS
     with np.errstate(divide="ignore", invalid="ignore"):
         up, down = (lower + 1 / CELLS - mean[0]) / spread[0], spread[0] / (mean[0] - lower)
     tilts = (np.clip(np.nan_to_num(tilt, nan=1.0), 1 / SKEW, SKEW) for tilt in (up, down, np.ones(len(count))))

@@ -19,7 +19,7 @@ from calibcli.metrics.intervals import Constant, Ends, Interval, Mask, MeanOf, S
 from calibcli.metrics.reliability import Bins
 from calibcli.metrics.shelf import ANY, BRIER, METRICS, NATS, SIGNED, UNIT, BinaryOutcomes, Of, Sample
 from calibcli.scores.columns import ClassBins
-from calibcli.scores.histogram import CELLS, interval
+from calibcli.scores.histogram import CELLS, interval_of
 from calibcli.scores.predictions import Floats
 
 # How often something happened against how often it was said to: calibration in the large.
@@ -306,7 +306,7 @@ def _share_condensed(at: PlacedRows, options: Mapping[str, Any], value: float) -
     if abs(tau * CELLS - round(tau * CELLS)) < 1e-9:
         return 0.0
     p = at.sample.columns.confidence
-    cut = float(at.view.shares[interval(p) == int(tau * CELLS)].sum())
+    cut = float(at.view.shares[interval_of(p) == int(tau * CELLS)].sum())
     return min(cut, 1.0)
 
 

@@ -24,7 +24,7 @@ from calibcli.metrics.intervals import Interval, share_bounds
 from calibcli.metrics.paired import Paired, ranked, shown
 from calibcli.metrics.shelf import BinaryOutcomes
 from calibcli.scores.columns import MANY, columns
-from calibcli.scores.predictions import Floats, Ints, Predictions, Progress, notes_of, words
+from calibcli.scores.predictions import Floats, Ints, Predictions, Progress, kind_words, notes_of
 
 # How well a score tells the rows of one sample from those of another: precision and recall, and false positives.
 #
@@ -218,7 +218,7 @@ class OodScores:
             return f"{score} is of the model's logits, which a calibrator replaces by probabilities"
         for p in self.files:
             if p.kind != "logits":
-                return f"{score} needs logits, and {p.source} holds {words(p.kind)}"
+                return f"{score} needs logits, and {p.source} holds {kind_words(p.kind)}"
             if p.facts.get("columns") == 1:
                 return f"{score} needs a logit of each class, and {p.source} holds one column"
         return ""

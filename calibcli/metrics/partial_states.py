@@ -16,7 +16,7 @@ from calibcli.core.options import Range
 from calibcli.core.statistics import DOUBLE, scrambled
 from calibcli.metrics.temperature_gain import FEWEST, SCORES
 from calibcli.scores.columns import ClassBins, ClassTable, Columns, into_cells
-from calibcli.scores.histogram import NAMES, HistogramCells, places
+from calibcli.scores.histogram import NAMES, HistogramCells, cell_count
 from calibcli.scores.predictions import NEAR, Array, ArrayScores, Floats, Ints, Kind, Predictions, Progress, gather
 
 # What parts of the rows leave behind, so that metrics of all of them can be told from it: sums, and a sample.
@@ -347,7 +347,7 @@ def state_of(arrays: Mapping[str, Array], source: str) -> MetricState:
 
 def _fault(arrays: Mapping[str, Array], about: StateHeader) -> str:
     """What in the arrays of a state cannot be, or nothing."""
-    k, most = about.problem_of.k, places(about.problem_of.k)
+    k, most = about.problem_of.k, cell_count(about.problem_of.k)
     count, rows = (arrays[name].size if name in arrays else 0 for name in ("cells", "kept_hashes"))
     shapes: dict[str, tuple[tuple[int, ...], str]] = {
         "cells": ((count,), "i"),

@@ -26,7 +26,7 @@ from calibcli.metrics.intervals import WeightedMean, percent, share_bounds
 from calibcli.metrics.means import brier_parts
 from calibcli.metrics.reliability import Bins
 from calibcli.metrics.shelf import METRICS, BinaryOutcomes, Sample, names_read, needed_class_bins, reads_scores, traits
-from calibcli.scores.columns import ClassBins, ClassTable, Columns, Edges, Gathered, columns, columns_by, rows_by
+from calibcli.scores.columns import ClassBins, ClassTable, Columns, Edges, GatheredParts, columns, columns_by, rows_by
 from calibcli.scores.likelihood import log_softmax
 from calibcli.scores.predictions import Ints, Predictions, Progress
 
@@ -475,7 +475,7 @@ def _samples(
 ) -> Iterator[Sample]:
     """A sample of each part, one after the other; with scores where a metric reads them."""
     if any(map(reads_scores, choices)):
-        gathered = Gathered(predictions, parts)
+        gathered = GatheredParts(predictions, parts)
         for part in map(gathered.take, range(len(parts))):
             yield Sample.of(metrics.columns_of(part, choices, options.threads), part, options.seed)
     else:

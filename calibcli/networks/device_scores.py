@@ -80,7 +80,7 @@ class TensorBlock(SoftmaxBlock):
         if self.least:
             e /= total[:, None]
             row, col = (e >= self.least).nonzero(as_tuple=True)
-            self.found.append((host(row), host(col), host(e[row, col].double())))
+            self.listed.append((host(row), host(col), host(e[row, col].double())))
             mass = e.double().sum(dim=0) if weights is None else weights @ e.double()
             self.mass += host(mass)
         index, r, gap, *more = host(torch.stack([one.double() for one in named]))

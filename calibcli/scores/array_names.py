@@ -16,7 +16,7 @@ import numpy as np
 from calibcli.core.errors import InputError, NoRows, UsageError, did_you_mean, printable
 from calibcli.core.options import normal
 from calibcli.scores.columns import SMALL
-from calibcli.scores.files.arrays import Converted, FileContents, Lazy, Memory, blocks, column_of, texts_of, whole
+from calibcli.scores.files.arrays import Converted, FileContents, Lazy, Memory, blocks, column_of, read_all, texts_of
 from calibcli.scores.files.roles import (
     ABOUT_SCORES,
     CLASS_CALLS,
@@ -39,109 +39,7 @@ from calibcli.scores.files.text_tables import MISSING, decimals_of, floats_of_te
 from calibcli.scores.predictions import Array, ArrayScores, Ints, Kind, Named, Scores, rows_of, two_columns
 from calibcli.scores.softmax import DeviceScores
 
-# What to say where nothing in a file has a known name: the options that would read it, and none of its values.
-
-ROWS, SHOWN = 1000, 6
-TWO = ({"0", "1"}, *map(set, OUTCOMES))
-PERCENT = ("conf", "confidence", "percent", "%", "certainty", "sure")
-"""Words of which a column's name has one where it is a confidence out of a hundred."""
-
-
-def way(contents: FileContents, no_probability: str) -> str:
-    """Return how the file can be read.
-
-    Args:
-        no_probability: what to do where no array holds scores.
-    """
-    cells = {name: _cells(array) for name, array in contents.arrays.items() if _is_column(array)}
-    wide = [name for name, a in contents.arrays.items() if len(a.shape) == 2 and a.shape[1] > 1 and a.dtype.kind == "f"]
-    fractions = [name for name, column in cells.items() if _are_shares(column)]
-    label = _label(cells, contents.arrays[wide[0]].shape[1] if wide else len(fractions))
-    said = f" --labels {shlex.quote(label)}" if label else ""
-    by_label = [name for name in cells if label and name in set(cells[label])]
-    predicted = next((n for n in cells if n in PREDICTED and n not in (label, *fractions)), "")
-    shares = [name for name in fractions if name != label]
-    if wide:
-        return f"choose them: --scores {shlex.quote(wide[0])}{said}; or name them logits or probs"
-    if len(by_label) > 1:
-        return f"choose them: --scores {shlex.quote(','.join(by_label))}{said}; or name them logits or probs"
-    percent = [name for name, column in cells.items() if name not in (label, predicted) and _are_percents(name, column)]
-    if predicted and label and (shares or percent):
-        one, scale = (shares[0], "") if shares else (percent[0], " --confidence-scale percent")
-        way = f"--confidence {shlex.quote(one)}{scale}{said}"
-        return f"a confidence beside the predicted class '{predicted}': {way}"
-    if shares:
-        way = f"--scores {shlex.quote(','.join(shares[:SHOWN]))}{said}"
-        return f"choose them: {way}; or name them logits or probs"
-    return f"if one of these holds scores: --scores KEY; else {no_probability}"
-
-
-def is_numeric(array: Named) -> bool:
-    """Whether it holds numbers, or texts that are."""
-    if array.dtype.kind not in "USO":
-        return True
-    cells = array.read(0, ROWS).reshape(-1).tolist() if array.shape[0] else []
-    return bool(cells) and all(is_number(str(cell).strip()) for cell in cells)
-
-
-def _is_column(array: Named) -> bool:
-    return len(array.shape) in (1, 2) and array.shape[0] > 0 and array.shape[1:] in ((), (1,))
-
-
-def _cells(array: Named) -> list[str]:
-    """The first rows of a column, as texts; whole numbers without a point."""
-    values: Array = array.read(0, ROWS).reshape(-1)
-    texts = [str(cell).strip() for cell in values.tolist()]
-    return [text.removesuffix(".0") for text in texts]
-
-
-def _label(cells: dict[str, list[str]], k: int) -> str:
-    """Return the column of labels, "" where none looks like it: one with a label's name, else one that holds names of
-    columns, else numbers of the k classes, else one of two outcomes, else the last of two whole numbers or names.
-    """
-    for known in (LABELS.names, LABELS.weak):
-        if named := [name for name in cells if normal(name) in known]:
-            return named[0]
-    for name, column in cells.items():
-        if len(set(column) & set(cells)) > 1:  # the names of columns
-            return name
-    if k > 1 and (numbers := _classes(cells, k)):
-        return numbers
-    free = {name: set(column) for name, column in cells.items() if name not in PREDICTED}
-    outcomes = [name for name, values in free.items() if {v.lower() for v in values} in TWO]
-    two = [name for name, values in free.items() if len(values) == 2 and not _fractions(values)]
-    return (outcomes or two or [""])[-1]
-
-
-def _classes(cells: dict[str, list[str]], k: int) -> str:
-    """Return the last column that holds numbers of k classes alone, "" where none does."""
-    numbers = {str(i) for i in range(k)}
-    return next((name for name in reversed(cells) if set(cells[name]) <= numbers), "")
-
-
-def _fractions(values: Sequence[str] | set[str]) -> bool:
-    """Whether any of these is a number that is not whole."""
-    return any(is_number(v) and float(v) != np.floor(float(v)) for v in values)
-
-
-def _are_shares(column: Sequence[str]) -> bool:
-    """Whether these are numbers in [0, 1], not all of them whole; `63.4%` is one."""
-    bare = [cell.removesuffix("%") for cell in column]
-    if not all(map(is_number, bare)):
-        return False
-    values = np.array([float(b) / (100 if b != c else 1) for b, c in zip(bare, column, strict=True)])
-    return bool(((values >= 0) & (values <= 1)).all()) and not np.array_equal(values, np.floor(values))
-
-
-def _are_percents(name: str, column: Sequence[str]) -> bool:
-    """Whether these are numbers in [0, 100] under a name that says that they are a confidence."""
-    if not (any(word in name.lower() for word in PERCENT) and all(map(is_number, column))):
-        return False
-    values = np.array([float(cell) for cell in column])
-    return bool(((values >= 0) & (values <= 100)).all())
-
-
-# How recorded outputs are to be read: which arrays are scores and labels, by known names, and scores as (N, K).
+# Which arrays are the scores and the labels.
 
 
 NO_PROBABILITY = (
@@ -150,14 +48,14 @@ NO_PROBABILITY = (
 )
 EVERY_CLASS = "save the scores of every class as an array (N, K): logits or probabilities"
 WITH_VERDICT = f"{EVERY_CLASS}; or name the column that says which predictions were right: --correct KEY"
-CLIP = 1e-15
-FEWEST = 20  # rows that tell predicted classes from probabilities that happen to be 0 and 1
-HOLD = 128 << 20  # bytes of scores that are read at once and kept; larger ones stay in the file
+CLIP = 1e-15  # smallest probability with --clip
+FEWEST = 20  # rows from which zeros and ones are taken for predicted classes: probabilities would vary by then
+HOLD = 128 << 20  # bytes of scores that are kept in memory; larger arrays stay in the file
 KINDS: tuple[Kind, ...] = ("logits", "probabilities", "log_probabilities")
 
 
 def kind_option(kind: str | None) -> Kind | None:
-    """The kind that `--kind` names; None: recognise it.
+    """Return the kind of scores that `--kind` names; None means that it is to be recognised.
 
     Raises:
         UsageError: no such kind.
@@ -171,7 +69,7 @@ def kind_option(kind: str | None) -> Kind | None:
 
 
 def pick_scores(contents: FileContents, wanted: str | None, where: str) -> str:
-    """Name of the array with the scores.
+    """Return the name of the array that holds the scores.
 
     Raises:
         InputError: none, more than one, or no array of the wanted name.
@@ -180,18 +78,20 @@ def pick_scores(contents: FileContents, wanted: str | None, where: str) -> str:
         return named(contents, wanted, "--scores", where)
     if contents.scores:
         return contents.scores
-    found = candidates(contents)
-    if len(found) > 1:
-        raise InputError(f"{_list(found)} in {where} could each be the scores", f"choose one, e.g. --scores {found[0]}")
-    if found:
-        return found[0]
+    likely = candidates(contents)
+    if len(likely) > 1:
+        raise InputError(
+            f"{_list(likely)} in {where} could each be the scores", f"choose one, e.g. --scores {likely[0]}"
+        )
+    if likely:
+        return likely[0]
     if contents.lacking:
         raise InputError(*contents.lacking)
     top = [name for name in contents.arrays if name in CONFIDENCE]
     if top:
         raise InputError(f"{where} holds only the score of the top class ('{top[0]}')", WITH_VERDICT)
 
-    raise InputError(f"no scores in {where}: it holds {describe(contents)}", way(contents, NO_PROBABILITY))
+    raise InputError(f"no scores in {where}: it holds {describe(contents)}", reading_advice(contents, NO_PROBABILITY))
 
 
 def refuse_verdicts(scores: str, labels: str, where: str, width: int) -> None:
@@ -217,25 +117,27 @@ def refuse_verdicts(scores: str, labels: str, where: str, width: int) -> None:
 
 
 def candidates(contents: FileContents) -> list[str]:
-    """Names of the arrays that could be the scores; if there are none, columns named after a class: `p_malignant`."""
+    """Return the arrays that could be the scores; if there are none, the columns named after a class, such as
+    `p_malignant`.
+    """
     if contents.scores or contents.lacking:
         return [contents.scores] if contents.scores else []
     arrays = contents.arrays
     return (
         [name for name, array in arrays.items() if name in contents.kinds or _may_score(name, array)]
         or [name for name, a in arrays.items() if normal(name) in SCORES.weak and (len(a.shape) == 2 or _scalars(a))]
-        or [name for name, a in arrays.items() if carried(name) and a.shape[1:] == () and _scalars(a)]
+        or [name for name, a in arrays.items() if class_in_name(name) and a.shape[1:] == () and _scalars(a)]
     )
 
 
-def carried(name: str) -> str:
-    """The class that the name of a column of scores carries: `malignant` of `p_malignant`, `1` of `prob_1`; else ""."""
-    found = OF_CLASS.match(name)
-    return "" if found is None or normal(found[2]) in NO_CLASS else found[2]
+def class_in_name(name: str) -> str:
+    """Return the class in the name of a score column: `malignant` for `p_malignant`, `1` for `prob_1`, else ""."""
+    match = OF_CLASS.match(name)
+    return "" if match is None or normal(match[2]) in NO_CLASS else match[2]
 
 
 def pick_labels(contents: FileContents, wanted: str | None, scores: str, where: str) -> str | None:
-    """Name of the array with the labels, or None when there is none.
+    """Return the name of the array that holds the labels, or None when there is none.
 
     Raises:
         InputError: more than one, or no array of the wanted name.
@@ -244,16 +146,18 @@ def pick_labels(contents: FileContents, wanted: str | None, scores: str, where: 
         return named(contents, wanted, "--labels", where)
     if contents.labels:
         return contents.labels
-    event = normal(carried(scores))  # `malignant` beside `p_malignant`
-    there = [name for name, array in contents.arrays.items() if array.shape and name != scores]
-    found = labelling(there, (event,) if event and not event.isdecimal() else ())
-    if len(found) > 1:
-        raise InputError(f"{_list(found)} in {where} could each be the labels", f"choose one, e.g. --labels {found[0]}")
-    return found[0] if found else None
+    event = normal(class_in_name(scores))  # `malignant` beside `p_malignant`
+    names = [name for name, array in contents.arrays.items() if array.shape and name != scores]
+    likely = label_candidates(names, (event,) if event and not event.isdecimal() else ())
+    if len(likely) > 1:
+        raise InputError(
+            f"{_list(likely)} in {where} could each be the labels", f"choose one, e.g. --labels {likely[0]}"
+        )
+    return likely[0] if likely else None
 
 
 def named(contents: FileContents, name: str, option: str, where: str) -> str:
-    """`name` as it is spelled in the file.
+    """Return `name` as it is spelled in the file.
 
     Raises:
         InputError: the file has no such array.
@@ -269,7 +173,7 @@ def named(contents: FileContents, name: str, option: str, where: str) -> str:
 
 
 def column(contents: FileContents, name: str, option: str, where: str) -> Named:
-    """The array of that name; of `meta.subject`, the value `subject` of the JSON objects that a column `meta` holds.
+    """Return the array of that name. `meta.subject` is the value `subject` of the JSON objects in a column `meta`.
 
     Raises:
         InputError: there is none.
@@ -278,31 +182,32 @@ def column(contents: FileContents, name: str, option: str, where: str) -> Named:
     objects = contents.arrays.get(head)
     if name in contents.arrays or not path or objects is None or objects.dtype.kind != "O":
         return contents.arrays[named(contents, name, option, where)]
-    return Memory(column_of([_inner(text, path, i, name, where) for i, text in enumerate(whole(objects).tolist())]))
+    return Memory(column_of([_inner(text, path, i, name, where) for i, text in enumerate(read_all(objects).tolist())]))
 
 
 def _inner(text: Any, path: str, row: int, name: str, where: str) -> str:
     try:
-        found = json.loads(text)
+        value = json.loads(text)
         for key in path.split("."):
-            found = found[key]
+            value = value[key]
     except (ValueError, TypeError, KeyError, RecursionError):
         raise InputError(f"row {row} of {where} has no '{name}'", "name a value that every row has") from None
-    return found if isinstance(found, str) else json.dumps(found)[:200]
+    return value if isinstance(value, str) else json.dumps(value)[:200]
 
 
 def declared_kind(contents: FileContents, name: str) -> str:
-    """The kind of scores that the name itself claims, or ''."""
+    """Return the kind of scores that the name itself claims, or ""."""
     if name in contents.kinds:
         return contents.kinds[name]
     key = normal(name)
-    if key not in SCORES and key not in ONE_SCORE and carried(name):
+    if key not in SCORES and key not in ONE_SCORE and class_in_name(name):
         key = str(OF_CLASS.match(name)[1]).lower()  # type: ignore[index]
     return SCORE_KINDS.get(key, "")
 
 
 def describe(contents: FileContents, limit: int = 8) -> str:
-    """`logits (1000, 10) float32, labels (1000,) int64`: names and shapes, as a value may be a secret.
+    """Describe the arrays by name, shape and type: `logits (1000, 10) float32`. Values are left out, as they may be
+    secret.
 
     A text table without a number may have none of the names either: its first line is then no header.
     """
@@ -332,7 +237,7 @@ def _may_score(name: str, array: Named) -> bool:
 
 
 def _scalars(array: Named) -> bool:
-    """Whether a column may be scores: fractions, or text that is to be read as such."""
+    """Return whether a column may be scores: it holds fractions, or text that can be parsed."""
     return bool(array.shape) and array.dtype.kind in ONE_SCORE.dtypes
 
 
@@ -341,19 +246,19 @@ def _list(names: list[str]) -> str:
     return ", ".join(quoted[:-1]) + " and " + quoted[-1]
 
 
-def labelling(names: Iterable[str], last: Sequence[str] = ()) -> list[str]:
-    """Those that say that they hold the labels: of the words for them the likeliest that there are, or else `last`."""
+def label_candidates(names: Iterable[str], last: Sequence[str] = ()) -> list[str]:
+    """Return the names that stand for labels: the most common words first, then weaker ones, then those in `last`."""
     spelled = {name: normal(name) for name in names}
-    found = ([name for name, key in spelled.items() if key in known] for known in (LABELS.names, LABELS.weak, last))
-    return next(filter(None, found), [])
+    matches = ([name for name, key in spelled.items() if key in known] for known in (LABELS.names, LABELS.weak, last))
+    return next(filter(None, matches), [])
 
 
-def two_dimensional(raw: Named, name: str, where: str, labels: int | None, told: bool) -> Named:
-    """`raw` as (N, K) real numbers; (N,) becomes (N, 1).
+def two_dimensional(raw: Named, name: str, where: str, labels: int | None, kind_given: bool) -> Named:
+    """Convert `raw` to (N, K) real numbers; (N,) becomes (N, 1).
 
     Args:
         labels: how many labels there are, to recognise transposed scores.
-        told: the user said what kind of scores they are.
+        kind_given: whether the user said what kind of scores they are.
 
     Raises:
         InputError: transposed, of another shape, text, or class numbers instead of scores.
@@ -361,7 +266,7 @@ def two_dimensional(raw: Named, name: str, where: str, labels: int | None, told:
     if raw.dtype.kind in "USO":
         if len(raw.shape) != 1:
             raise InputError(f"'{name}' in {where} is text", "save the scores as float32")
-        raw = Memory(_numbers_of(whole(raw), name, where))
+        raw = Memory(_numbers_of(read_all(raw), name, where))
     dims = len(raw.shape)
     if dims == 3 and raw.shape[1] == 1:
         middle = raw
@@ -372,7 +277,7 @@ def two_dimensional(raw: Named, name: str, where: str, labels: int | None, told:
         raise InputError(problem, "pass one row per sample: shape (N, K); tokens or pixels: reshape to (N * T, K)")
     if raw.shape[0] == 0 or (dims == 2 and raw.shape[1] == 0):
         kind = InputError if raw.shape[0] else NoRows
-        raise kind(f"scores '{name}' in {where} are empty: {shape_text(raw)}", "was the file written to the end?")
+        raise kind(f"scores '{name}' in {where} are empty: {shape_text(raw)}", "is the file truncated?")
     if dims == 2 and labels is not None and raw.shape[0] != labels and raw.shape[1] == labels:
         raise InputError(f"scores '{name}' are {tuple(raw.shape)} with {labels:,} labels: transposed", f"save {name}.T")
     if dims == 2 and labels is not None and raw.shape[0] != labels:
@@ -383,7 +288,7 @@ def two_dimensional(raw: Named, name: str, where: str, labels: int | None, told:
     if raw.dtype.kind in "iu" and _hard(raw):
         problem = f"scores '{name}' in {where} are predicted classes, not scores ({shape_text(raw)})"
         raise InputError(problem, NO_PROBABILITY)
-    if not told and (dims == 1 or raw.shape[1] == 1) and raw.dtype.kind == "f" and _zeros_and_ones(raw):
+    if not kind_given and (dims == 1 or raw.shape[1] == 1) and raw.dtype.kind == "f" and _zeros_and_ones(raw):
         problem = f"scores '{name}' in {where} are 0 and 1 alone: predicted classes, not probabilities?"
         raise InputError(problem, f"{NO_PROBABILITY}; if they are probabilities: --kind probabilities")
     if raw.dtype.kind in "iu" or raw.dtype.itemsize > 8:
@@ -395,7 +300,7 @@ def two_dimensional(raw: Named, name: str, where: str, labels: int | None, told:
 
 
 def as_scores(scores: Named, kind: Kind, clip: bool = False, ends: tuple[Ints, Array] | None = None) -> Scores:
-    """Logits or log-probabilities, read in blocks: (N, K) with K >= 2; `ends`: as in `ArrayScores`."""
+    """Return logits or log-probabilities (N, K), K >= 2, that are read in blocks. `ends` is as in `ArrayScores`."""
     n, k = scores.shape
     wide = scores.dtype.itemsize > 4 or (n * k <= SMALL and (k == 1 or kind != "logits"))
     dtype = np.dtype(np.float64 if wide else np.float32)
@@ -404,21 +309,21 @@ def as_scores(scores: Named, kind: Kind, clip: bool = False, ends: tuple[Ints, A
     if kind != "logits":  # of which some that differ have equal logarithms
         ends = None
     elif isinstance(scores, Memory | Lazy) and k > 1:
-        return ArrayScores(np.ascontiguousarray(whole(scores), dtype=dtype), ends)
+        return ArrayScores(np.ascontiguousarray(read_all(scores), dtype=dtype), ends)
     streamed = Converted(scores, lambda block: _measured(block, kind, dtype, clip), (max(k, 2),), dtype, ends)
     if n * max(k, 2) * dtype.itemsize <= HOLD:
         return ArrayScores(streamed.read(0, n), ends)
     return cast(Scores, streamed)
 
 
-def held(array: Named) -> Named:
-    """`array` in memory when it is small."""
+def in_memory(array: Named) -> Named:
+    """Return `array` in memory if it is small, else unchanged."""
     small = math.prod(array.shape) * array.dtype.itemsize <= HOLD
-    return Memory(whole(array)) if small and not isinstance(array, Memory | DeviceScores) else array
+    return Memory(read_all(array)) if small and not isinstance(array, Memory | DeviceScores) else array
 
 
 def _measured(block: Array, kind: Kind, dtype: np.dtype[Any], clip: bool) -> Array:
-    """Scores of a file as they are measured. Probabilities become logarithms, one column becomes two."""
+    """Convert a block of scores to what is measured: probabilities become logarithms, one column becomes two."""
     block = np.ascontiguousarray(block, dtype=dtype)
     with np.errstate(divide="ignore", invalid="ignore"):
         if block.shape[1] == 1:
@@ -430,7 +335,7 @@ def _measured(block: Array, kind: Kind, dtype: np.dtype[Any], clip: bool) -> Arr
 
 
 def _numbers_of(column: Array, name: str, where: str) -> Array:
-    """Return a column of text as (N,) float64.
+    """Convert a column of text to (N,) float64.
 
     Raises:
         InputError: it holds names of classes, or a cell that is not a number.
@@ -445,26 +350,26 @@ def _numbers_of(column: Array, name: str, where: str) -> Array:
 
 
 def _zeros_and_ones(column: Named) -> bool:
-    """Whether a column holds zeros and ones, both of them and nothing else, in enough rows to tell."""
+    """Return whether a column holds zeros and ones, both of them and nothing else, in enough rows to tell."""
     seen = [np.unique(block) for _, block in blocks(column) if ((block == 0) | (block == 1)).all()]
     rows = column.shape[0]
     return rows >= FEWEST and len(seen) == -(-rows // rows_of(column)) and len(np.unique(np.concatenate(seen))) == 2
 
 
 def _hard(raw: Named) -> bool:
-    """Whether integers are class numbers or one-hot rather than scores."""
+    """Return whether integers are class numbers or one-hot rows rather than scores."""
     head = raw.read(0, min(raw.shape[0], 1000))
     if len(raw.shape) == 1 or raw.shape[1] == 1:
         return True
     return bool(((head == 0) | (head == 1)).all() and (head.sum(axis=1) == 1).all())
 
 
-def folded(contents: FileContents) -> str:
-    """What `calib logits` wrote of a calibrator that is in the model already."""
-    array, said = contents.arrays.get(FOLDED), contents.metadata.get(FOLDED, "").strip('[]"')
+def folded_calibrator(contents: FileContents) -> str:
+    """Return the note of `calib logits` on a calibrator that is already part of the model, or ""."""
+    array, note = contents.arrays.get(FOLDED), contents.metadata.get(FOLDED, "").strip('[]"')
     if array is not None and array.shape == (1,) and array.dtype.kind == "U":
-        said = str(array.read(0, 1)[0])
-    return said and printable(said, 200)
+        note = str(array.read(0, 1)[0])
+    return note and printable(note, 200)
 
 
 # Tables whose score columns are named after classes: `cat_prob, dog_prob`, `class_0, class_1`, `benign, malignant`.
@@ -476,7 +381,7 @@ Group = tuple[Sequence[str], Sequence[str], str]
 
 
 def grouped(contents: FileContents, wanted: str | None, where: str) -> FileContents:
-    """The table with its score columns as one array, where they can be told; else as it was.
+    """Join the score columns of a table into one array if they can be recognised; else return the table unchanged.
 
     Args:
         wanted: `--scores`: several columns by comma are the scores in this order.
@@ -491,7 +396,7 @@ def grouped(contents: FileContents, wanted: str | None, where: str) -> FileConte
         return _joined(contents, (columns, _stripped(columns), ""), where, wanted)
     if wanted or not contents.table:
         return contents
-    label = one[0] if len(one := labelling(contents.arrays)) == 1 else ""
+    label = one[0] if len(one := label_candidates(contents.arrays)) == 1 else ""
     known = (label, *(name for name in contents.arrays if name in IDS or name in ROW_NUMBERS))
     own = [name for name, array in contents.arrays.items() if name not in known and array.shape[1:] == ()]
     of_labels = _label_names(contents, label)
@@ -500,15 +405,15 @@ def grouped(contents: FileContents, wanted: str | None, where: str) -> FileConte
 
 
 def _label_names(contents: FileContents, label: str) -> list[str]:
-    """The labels that are names, each once."""
+    """Return the distinct labels if they are names, else []."""
     if not label or contents.arrays[label].dtype.kind not in "USO":
         return []
-    found = sorted({str(text).strip() for text in texts_of(whole(contents.arrays[label]))} - {""})
-    return [] if len(found) > 10_000 or all(is_number(text) for text in found) else found
+    names = sorted({str(text).strip() for text in texts_of(read_all(contents.arrays[label]))} - {""})
+    return [] if len(names) > 10_000 or all(is_number(text) for text in names) else names
 
 
 def _by_labels(own: Sequence[str], labels: Sequence[str], contents: FileContents) -> Group | None:
-    """Columns named as the labels, alone or all with the same words before or behind.
+    """Find columns that are named after the labels, alone or all with the same words before or after the label.
 
     Where they have the names alone, no other column may hold numbers: a class that no label names would be lost.
     """
@@ -518,27 +423,27 @@ def _by_labels(own: Sequence[str], labels: Sequence[str], contents: FileContents
     for before, after in sorted(around, key=lambda words: (len(words[0] + words[1]), words)):
         if not {f"{before}{label}{after}" for label in labels} <= set(own):
             continue
-        found = [c for c in own if c.startswith(before) and c.endswith(after) and len(c) > len(before + after)]
-        names = [c[len(before) : len(c) - len(after)] for c in found]
+        columns = [c for c in own if c.startswith(before) and c.endswith(after) and len(c) > len(before + after)]
+        names = [c[len(before) : len(c) - len(after)] for c in columns]
         if not before + after:
-            found = names = [c for c in own if c in labels]
-        if before + after or not _numeric(contents, set(own) - set(found)):
-            return found, names, before + after
+            columns = names = [c for c in own if c in labels]
+        if before + after or not _numeric(contents, set(own) - set(columns)):
+            return columns, names, before + after
     return None
 
 
 def _numeric(contents: FileContents, columns: set[str]) -> bool:
-    """Whether any of these columns begins with a number."""
+    """Return whether the first cell of any of these columns is a number."""
     return any(is_number(str(contents.arrays[c].read(0, 1)[0])) for c in columns if contents.arrays[c].shape[0])
 
 
 def _numbered(own: Sequence[str]) -> Group | None:
-    """Columns numbered 0 .. K-1 or 1 .. K, with a word for scores beside the number, or with the numbers alone."""
-    found: dict[tuple[str, str], dict[int, str]] = {}
+    """Find columns numbered 0 .. K-1, with a word for scores beside the number, or with nothing but numbers."""
+    groups: dict[tuple[str, str], dict[int, str]] = {}
     for column in own:
         if parts := NUMBERED.match(column):
-            found.setdefault((parts[1], parts[3]), {})[int(parts[2])] = column
-    for (before, after), columns in found.items():
+            groups.setdefault((parts[1], parts[3]), {})[int(parts[2])] = column
+    for (before, after), columns in groups.items():
         words = set(re.split(r"[^a-z]+", f"{before} {after}".lower())) - {""}
         numbers = sorted(columns)
         from_zero = numbers == list(range(len(numbers)))
@@ -548,8 +453,8 @@ def _numbered(own: Sequence[str]) -> Group | None:
 
 
 def _named(own: Sequence[str], labels: Sequence[str]) -> Group | None:
-    """Columns `p_benign, p_malignant` beside labels that are numbers."""
-    pairs = [(m[1].lower(), m[2], c) for c in own if carried(c) and (m := OF_CLASS.match(c))]
+    """Find columns such as `p_benign, p_malignant` beside labels that are numbers."""
+    pairs = [(m[1].lower(), m[2], c) for c in own if class_in_name(c) and (m := OF_CLASS.match(c))]
     if labels or len(pairs) < 2 or len({prefix for prefix, *_ in pairs}) > 1:
         return None
     return [c for *_, c in pairs], [name for _, name, _ in pairs], pairs[0][0]
@@ -557,7 +462,7 @@ def _named(own: Sequence[str], labels: Sequence[str]) -> Group | None:
 
 def _joined(contents: FileContents, group: Group, where: str, name: str = "") -> FileContents:
     columns, names, common = group
-    cells = [whole(contents.arrays[name]) for name in columns]
+    cells = [read_all(contents.arrays[name]) for name in columns]
     block = np.column_stack([_numbers(column, name, where) for name, column in zip(columns, cells)])
     name = name or ", ".join(columns)
     prefix = normal(common).strip("_").replace("__", "_")
@@ -579,10 +484,108 @@ def _numbers(column: Array, name: str, where: str) -> Array:
 
 
 def _stripped(columns: Sequence[str]) -> list[str]:
-    """What the names do not have in common, at word boundaries: `cat`, `dog` of `cat_prob`, `dog_prob`."""
+    """Strip the words that all names share at either end: `cat_prob`, `dog_prob` give `cat`, `dog`."""
     words = [re.split(r"(?<=[_.\- ])|(?=[_.\- ])", column) for column in columns]
     while len({w[0] for w in words}) == 1 and min(map(len, words)) > 1:
         words = [w[1:] for w in words]
     while len({w[-1] for w in words}) == 1 and min(map(len, words)) > 1:
         words = [w[:-1] for w in words]
     return ["".join(w).strip("_.- ") or column for w, column in zip(words, columns)]
+
+
+# Advice for files in which no array has a known name: the options that would read them. Values are never shown.
+
+ROWS, SHOWN = 1000, 6  # rows that are looked at, columns that the advice names
+TWO = ({"0", "1"}, *map(set, OUTCOMES))
+PERCENT = ("conf", "confidence", "percent", "%", "certainty", "sure")
+"""Parts of names that make numbers from 0 to 100 look like confidences."""
+
+
+def reading_advice(contents: FileContents, no_probability: str) -> str:
+    """Return a sentence that says which options would read the file.
+
+    Args:
+        no_probability: what to do where no array holds scores.
+    """
+    cells = {name: _cells(array) for name, array in contents.arrays.items() if _is_column(array)}
+    wide = [name for name, a in contents.arrays.items() if len(a.shape) == 2 and a.shape[1] > 1 and a.dtype.kind == "f"]
+    fractions = [name for name, column in cells.items() if _are_shares(column)]
+    label = _label(cells, contents.arrays[wide[0]].shape[1] if wide else len(fractions))
+    with_labels = f" --labels {shlex.quote(label)}" if label else ""
+    by_label = [name for name in cells if label and name in set(cells[label])]
+    predicted = next((n for n in cells if n in PREDICTED and n not in (label, *fractions)), "")
+    shares = [name for name in fractions if name != label]
+    if wide:
+        return f"choose them: --scores {shlex.quote(wide[0])}{with_labels}; or name them logits or probs"
+    if len(by_label) > 1:
+        return f"choose them: --scores {shlex.quote(','.join(by_label))}{with_labels}; or name them logits or probs"
+    percent = [name for name, column in cells.items() if name not in (label, predicted) and _are_percents(name, column)]
+    if predicted and label and (shares or percent):
+        one, scale = (shares[0], "") if shares else (percent[0], " --confidence-scale percent")
+        options = f"--confidence {shlex.quote(one)}{scale}{with_labels}"
+        return f"a confidence beside the predicted class '{predicted}': {options}"
+    if shares:
+        options = f"--scores {shlex.quote(','.join(shares[:SHOWN]))}{with_labels}"
+        return f"choose them: {options}; or name them logits or probs"
+    return f"if one of these holds scores: --scores KEY; else {no_probability}"
+
+
+def is_numeric(array: Named) -> bool:
+    """Return whether an array holds numbers, or texts that are numbers."""
+    if array.dtype.kind not in "USO":
+        return True
+    cells = array.read(0, ROWS).reshape(-1).tolist() if array.shape[0] else []
+    return bool(cells) and all(is_number(str(cell).strip()) for cell in cells)
+
+
+def _is_column(array: Named) -> bool:
+    return len(array.shape) in (1, 2) and array.shape[0] > 0 and array.shape[1:] in ((), (1,))
+
+
+def _cells(array: Named) -> list[str]:
+    """Return the first rows of a column as texts, whole numbers without a decimal point."""
+    values: Array = array.read(0, ROWS).reshape(-1)
+    texts = [str(cell).strip() for cell in values.tolist()]
+    return [text.removesuffix(".0") for text in texts]
+
+
+def _label(cells: dict[str, list[str]], k: int) -> str:
+    """Return the column that holds the labels, or "" where none looks like it. Candidates, in this order: a column with
+    a label's name, one that holds names of columns, one with numbers of the k classes, one of two outcomes, and the
+    last column of two whole numbers or names.
+    """
+    for known in (LABELS.names, LABELS.weak):
+        if named := [name for name in cells if normal(name) in known]:
+            return named[0]
+    for name, column in cells.items():
+        if len(set(column) & set(cells)) > 1:  # the names of columns
+            return name
+    numbers = {str(i) for i in range(k)}
+    if k > 1 and (numbered := [name for name, column in cells.items() if set(column) <= numbers]):
+        return numbered[-1]
+    free = {name: set(column) for name, column in cells.items() if name not in PREDICTED}
+    outcomes = [name for name, values in free.items() if {v.lower() for v in values} in TWO]
+    two = [name for name, values in free.items() if len(values) == 2 and not _fractions(values)]
+    return (outcomes or two or [""])[-1]
+
+
+def _fractions(values: Sequence[str] | set[str]) -> bool:
+    """Return whether any of the values is a number that is not whole."""
+    return any(is_number(v) and float(v) != np.floor(float(v)) for v in values)
+
+
+def _are_shares(column: Sequence[str]) -> bool:
+    """Return whether the cells are numbers in [0, 1] that are not all whole; `63.4%` counts as 0.634."""
+    bare = [cell.removesuffix("%") for cell in column]
+    if not all(map(is_number, bare)):
+        return False
+    values = np.array([float(b) / (100 if b != c else 1) for b, c in zip(bare, column, strict=True)])
+    return bool(((values >= 0) & (values <= 1)).all()) and not np.array_equal(values, np.floor(values))
+
+
+def _are_percents(name: str, column: Sequence[str]) -> bool:
+    """Return whether the cells are numbers in [0, 100] under a name that says that they are confidences."""
+    if not (any(word in name.lower() for word in PERCENT) and all(map(is_number, column))):
+        return False
+    values = np.array([float(cell) for cell in column])
+    return bool(((values >= 0) & (values <= 100)).all())

@@ -1,6 +1,4 @@
-"""One blocked pass over the scores gives every number per row that metrics need; subsets of the rows are read
-together.
-"""
+"""Compute every number per row that metrics need, in one blocked pass over the scores; also for subsets of the rows."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ import numpy.typing as npt
 from calibcli.core.errors import InputError
 from calibcli.core.options import Edges
 from calibcli.core.statistics import CHUNK, DOUBLE, SINGLE, bin_index, one_thread
-from calibcli.scores.histogram import NAMES, ClassBins, ClassSums, ClassTable, HistogramCells, least
+from calibcli.scores.histogram import NAMES, ClassBins, ClassSums, ClassTable, HistogramCells, least_listed
 from calibcli.scores.predictions import (
     NEAR,
     Array,
@@ -34,21 +32,15 @@ from calibcli.scores.predictions import (
 )
 from calibcli.scores.softmax import Buffer, DeviceScores, SoftmaxBlock
 
-# One pass over the scores: everything that a metric needs to know about a row, and about a class.
-#
-# Scores are read in blocks, in threads, in an order that does not depend on them; class sums are gathered sparsely.
-
 __all__ = ["MANY", "SMALL", "ClassBins", "ClassTable", "Columns", "Edges", "bin_index", "columns", "into_cells"]
-SMALL = 1 << 22  # up to here float32 scores are widened: full accuracy where time does not matter
-MANY = 5_000_000  # rows, whose columns take less than 1 GB; beyond, they are condensed to a fine histogram
-FEW = (
-    64  # rows at least that sums by class are taken of at once: K x bins numbers cost as much as some rows of K scores
-)
+SMALL = 1 << 22  # scores up to which float32 is widened: full accuracy where time does not matter
+MANY = 5_000_000  # rows up to which columns are kept (less than 1 GB); more rows are compressed to a fine histogram
+FEW = 64  # rows of a span at least, as the K x bins sums of each span cost as much as some rows of K scores
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Columns:
-    """Per-row numbers, each (N,).
+    """Numbers per row, each (N,), from which every metric is computed.
 
     Attributes:
         confidence: probability of the top class.  rest: 1 - confidence, with all its digits.
@@ -59,8 +51,9 @@ class Columns:
         entropy: of p, in nats.
         labels, weights, groups: as in `Predictions`.
         classes: class tables by how they are binned.  k: number of classes.  top_only: as in `Predictions`.
-        condensed: 0, or the number of rows that these weighted rows stand for (see `condense`).
-        place, by_predicted: their cell, and sums by class (see `Cells`).  precision: relative, of probabilities.
+        condensed: 0, or the number of rows that these weighted rows stand for (see `histogram`).
+        place, by_predicted: their cells, and sums by class, as in `HistogramCells`.
+        precision: relative, of probabilities.
     """
 
     confidence: Floats
@@ -89,7 +82,7 @@ class Columns:
 
     @property
     def floor(self) -> float:
-        """What a confidence is at least: 1/k where it is the largest of k."""
+        """The smallest possible confidence: 1/k where it is the largest of k probabilities."""
         return 0.0 if self.top_only else 1 / self.k
 
     @cached_property
@@ -105,14 +98,14 @@ class Columns:
         return np.where(self.predicted == 1, self.confidence, self.rest)
 
     def take(self, rows: Array) -> Columns:
-        """The given rows (indices or mask); without class tables, which are sums over all rows."""
+        """Return the given rows (indices or mask), without class tables, which are sums over all rows."""
         picked: dict[str, Any] = {
             name: value[rows] if len(value) else value
             for name, value in vars(self).items()
             if isinstance(value, np.ndarray) and name in self.__dataclass_fields__
         }
-        rest: dict[str, Any] = {"k": self.k, "top_only": self.top_only, "precision": self.precision}
-        return Columns(**picked, **rest, weight_kind=self.weight_kind)
+        constants: dict[str, Any] = {"k": self.k, "top_only": self.top_only, "precision": self.precision}
+        return Columns(**picked, **constants, weight_kind=self.weight_kind)
 
 
 def columns(
@@ -124,7 +117,7 @@ def columns(
     progress: Progress | None = None,
     double: bool = False,
 ) -> Columns:
-    """The blocked pass: every per-row number and every class table in one reading of the scores.
+    """Compute every number per row and every class table in one pass over the scores, block by block.
 
     Args:
         predictions: what to measure.
@@ -161,25 +154,27 @@ def columns(
     )
 
 
-class Taking(Protocol):
-    """Such as `Cells`."""
+class AcceptsRows(Protocol):
+    """Accepts the numbers of rows span by span, as `HistogramCells` does."""
 
     def add(self, out: Mapping[str, Floats], predicted: Ints, labels: Ints) -> None: ...
 
 
 def into_cells(
     predictions: Predictions,
-    cells: Taking,
+    cells: AcceptsRows,
     class_bins: Sequence[ClassBins],
     threads: int | None,
     progress: Progress | None,
 ) -> dict[ClassBins, ClassTable]:
-    """The blocked pass in double precision, whose rows go into `cells` however few they are; its class tables."""
+    """Run the blocked pass in double precision, put all rows into `cells` however few they are, and return its class
+    tables.
+    """
     return _read(_SpanWork(predictions, class_bins, True, None), cells, threads, progress)
 
 
 def _read(
-    work: _SpanWork, cells: Taking | None, threads: int | None, progress: Progress | None
+    work: _SpanWork, cells: AcceptsRows | None, threads: int | None, progress: Progress | None
 ) -> dict[ClassBins, ClassTable]:
     n, k, step = work.predictions.n, work.predictions.k, work.step
     size = (
@@ -199,7 +194,7 @@ def _read(
 
 
 def _in_order(work: _SpanWork, spans: Sequence[tuple[int, int]], threads: int | None) -> Iterable[_Part]:
-    """Parts in the order of the spans whatever the number of threads: totals are reproducible."""
+    """Yield the parts in the order of the spans, whatever the number of threads, so that totals are reproducible."""
     count = min(threads or os.cpu_count() or 1, len(spans))
     if count <= 1:
         yield from map(work, spans)
@@ -215,7 +210,7 @@ def _in_order(work: _SpanWork, spans: Sequence[tuple[int, int]], threads: int | 
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """What one span of rows gave."""
+    """The numbers of one span of rows."""
 
     out: Mapping[str, Floats]
     predicted: Ints
@@ -225,7 +220,7 @@ class _Part:
 
 @dataclass(frozen=True, eq=False)
 class _SpanWork:
-    """Works on one span of rows; its columns are written to `into`, or else kept in the part."""
+    """Computes one span of rows; the columns are written to `into` if given, and else returned with the part."""
 
     predictions: Predictions
     class_bins: Sequence[ClassBins]
@@ -245,33 +240,35 @@ class _SpanWork:
 
     @property
     def memory(self) -> tuple[Any, Buffer]:
-        """Of this thread, as new memory would take longer than what is done in it: scores to read, and for blocks."""
+        """Memory of this thread (for reading scores, and for blocks), because fresh memory takes longer than the
+        computation in it.
+        """
         if not hasattr(self.thread, "memory"):
-            held, n, k = self.predictions.scores, self.predictions.n, self.predictions.k
-            rows = 0 if isinstance(held, DeviceScores) else min(n, self.step)
+            scores, n, k = self.predictions.scores, self.predictions.n, self.predictions.k
+            rows = 0 if isinstance(scores, DeviceScores) else min(n, self.step)
             dtype = np.dtype(np.float64 if self.precision == DOUBLE else np.float32)
-            listed = min(map(least, self.class_bins), default=0.0)
-            self.thread.memory = reusing(held), Buffer(rows, k, dtype, listed)
+            listed = min(map(least_listed, self.class_bins), default=0.0)
+            self.thread.memory = reusing(scores), Buffer(rows, k, dtype, listed)
         return cast(tuple[Any, Buffer], self.thread.memory)
 
     def _scores(self, start: int, stop: int) -> Iterator[tuple[slice, Any]]:
-        """Rows of a span that are worked on together: where they lie in it, and their scores."""
-        held, buffer = self.memory
+        """Yield the blocks of a span: their position in it, and their scores."""
+        source, buffer = self.memory
         for at in range(start, stop, self.step):
             end = min(at + self.step, stop)
-            if isinstance(held, DeviceScores):
-                yield slice(at - start, end - start), held.part(slice(at, end), self.wide)
+            if isinstance(source, DeviceScores):
+                yield slice(at - start, end - start), source.part(slice(at, end), self.wide)
                 continue
-            scores = read(held, at, end).astype(buffer.dtype, copy=False)
+            scores = read(source, at, end).astype(buffer.dtype, copy=False)
             for first in range(0, end - at, buffer.height):
                 block = scores[first : first + buffer.height]
                 yield slice(at - start + first, at - start + first + len(block)), block
 
     def __call__(self, span: tuple[int, int]) -> _Part:
-        here, held, k, n = slice(*span), self.predictions.scores, self.predictions.k, span[1] - span[0]
-        kind, buffer = held.block if isinstance(held, DeviceScores) else SoftmaxBlock, self.memory[1]
+        here, source, k, n = slice(*span), self.predictions.scores, self.predictions.k, span[1] - span[0]
+        kind, buffer = source.block if isinstance(source, DeviceScores) else SoftmaxBlock, self.memory[1]
         labels = np.asarray(self.predictions.labels[here], dtype=np.int64)
-        weights, ends = self.predictions.weights, getattr(held, "ends", None) or ()
+        weights, ends = self.predictions.weights, getattr(source, "ends", None) or ()
         weights, ends = None if weights is None else weights[here], [one[here] for one in ends]
         sums = [ClassSums(b, k, self.precision) for b in self.class_bins]
         if self.into is None:
@@ -301,15 +298,15 @@ class _SpanWork:
         return _Part(out, predicted, labels, tables)
 
 
-# Parts of the rows, such as the values of a column: which rows they are, and what is read of them together.
+# Subsets of the rows, such as those of each value of a column.
 
 
-ROWS = 1_000_000  # whose columns are worked out together
-HELD = 1 << 27  # bytes of scores of parts that are in memory at once
+ROWS = 1_000_000  # rows of subsets whose columns are computed together
+HELD = 1 << 27  # bytes of scores of subsets that are in memory at once
 
 
 def rows_by(values: Array) -> dict[Any, Ints]:
-    """The rows of each value, ascending; the values in their order.
+    """Return the rows of each value in ascending order; the values are sorted.
 
     >>> rows_by(np.array(["b", "a", "b"]))
     {'a': array([1]), 'b': array([0, 2])}
@@ -321,7 +318,7 @@ def rows_by(values: Array) -> dict[Any, Ints]:
 
 
 def coded(values: Array) -> tuple[list[Any], Ints]:
-    """The values as they first come, and (N,) which of them each row has; in a tenth of the time of `np.unique`.
+    """Return the values in order of appearance, and the code (N,) of each row, in a tenth of the time of `np.unique`.
 
     >>> coded(np.array(["b", "a", "b"]))
     (['b', 'a'], array([0, 1, 0]))
@@ -336,7 +333,7 @@ def coded(values: Array) -> tuple[list[Any], Ints]:
 def columns_by(
     whole: Predictions, measured: Columns, parts: Sequence[Ints], threads: int | None = 1
 ) -> Iterator[Columns]:
-    """Columns of each part, without class tables: as precise as if it were all there is.
+    """Yield the columns of each part, without class tables, as precise as if the part were the whole data set.
 
     Args:
         whole, measured: all rows, and their columns. Where these are in single precision, parts of few scores are
@@ -357,7 +354,7 @@ def columns_by(
         yield fine.take(np.searchsorted(again, rows))
 
 
-class Gathered:
+class GatheredParts:
     """Predictions of parts of the rows, with their scores in memory.
 
     As many parts as fit are read in one go, since each reading may take as long as one of all rows. A part that alone
@@ -370,7 +367,7 @@ class Gathered:
         self.most = HELD // (whole.k * whole.scores.dtype.itemsize)
 
     def take(self, i: int) -> Predictions:
-        """Those of a part, to be used before others are asked for: their scores come to lie in the same memory."""
+        """Return the predictions of part `i`. Use them before asking for the next, which may overwrite their scores."""
         if i not in self.ready:
             self._read(i)
         return self.ready[i]
@@ -394,11 +391,13 @@ class Gathered:
 
     @cached_property
     def memory(self) -> Array:
-        """Written to by each reading: what was worked out from a part may keep it longer than it is needed."""
+        """Memory that each reading overwrites: what was computed from a part may keep it alive longer than it is
+        needed.
+        """
         rows = min(self.most, sum(len(part) for part in self.parts))
         return np.empty((rows, self.whole.k), self.whole.scores.dtype)
 
 
 def _fit(parts: Sequence[Ints], most: int) -> int:
-    """How many of the first parts have no more than `most` rows together; at least one."""
+    """Return how many of the first parts have no more than `most` rows together, at least one."""
     return max(1, int(np.searchsorted(np.cumsum([len(rows) for rows in parts]), most, side="right")))

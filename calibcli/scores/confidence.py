@@ -1,4 +1,4 @@
-"""Confidence files: how sure every prediction was, and whether it was right. No scores of other classes."""
+"""Read files of confidences: how sure every prediction was and whether it was right, without scores per class."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from calibcli.core.errors import InputError, UsageError
 from calibcli.core.options import normal, real
 from calibcli.scores import array_names, per_row
-from calibcli.scores.files.arrays import FileContents, Joined, Memory, Role, texts_of, whole
+from calibcli.scores.files.arrays import FileContents, Joined, Memory, Role, read_all, texts_of
 from calibcli.scores.files.roles import CONFIDENCE, CORRECT, LABELS, PREDICTED
 from calibcli.scores.files.source import Digests, Source, fingerprint
 from calibcli.scores.files.text_tables import MISSING, is_number
@@ -31,7 +31,9 @@ AS_IS = Reading()
 
 @dataclass(frozen=True)
 class ConfidenceNames:
-    """Names of the columns: of the confidence, and of the verdict, or of prediction and label whose equality it is."""
+    """Names of the columns that hold the confidence and the verdict, or the prediction and the label whose equality is
+    the verdict.
+    """
 
     confidence: str
     correct: str = ""
@@ -40,7 +42,8 @@ class ConfidenceNames:
 
 
 def columns(contents: FileContents, reading: Reading = AS_IS, where: str = "") -> ConfidenceNames | None:
-    """The columns of a file without scores of classes, as asked for or by their names; None where they are not there.
+    """Return the columns of a file that holds confidences alone, by option or by name; None if the file has no such
+    columns.
 
     Raises:
         InputError: a column that was asked for is not there.
@@ -62,18 +65,18 @@ def columns(contents: FileContents, reading: Reading = AS_IS, where: str = "") -
         return None
     if confidence and not reading.need_labels:
         return ConfidenceNames(confidence)
-    held = array_names.describe(contents)
+    description = array_names.describe(contents)
     if not confidence:
-        raise InputError(f"no confidence in {where}: it holds {held}", "choose it with --confidence KEY")
+        raise InputError(f"no confidence in {where}: it holds {description}", "choose it with --confidence KEY")
     fix = "choose it with --correct KEY, or name two columns predicted and label"
-    raise InputError(f"{where} does not say which predictions were right: it holds {held}", fix)
+    raise InputError(f"{where} does not say which predictions were right: it holds {description}", fix)
 
 
 @np.errstate(invalid="ignore")
 def predictions(
     contents: Sequence[FileContents], sources: Sequence[Source], reading: Reading, named: ConfidenceNames
 ) -> Predictions:
-    """(confidence, correct) of every row as predictions of two classes, `wrong` and `right`, with `top_only`.
+    """Return (confidence, correct) of every row as predictions of two classes, `wrong` and `right`, with `top_only`.
 
     Rows without a confidence are left out, counted, and told with their accuracy.
 
@@ -87,30 +90,30 @@ def predictions(
             raise UsageError(problem, "leave it out")
     where = sources[0].name if len(sources) == 1 else f"{len(sources)} shards"
     labelled = bool(named.correct or named.label)
-    notes = [remark for c in contents for remark in c.about]
+    notes = [note for c in contents for note in c.about]
 
     def column(name: str) -> Array:
         parts: list[Named] = [array_names.column(c, name, "column", s.name) for c, s in zip(contents, sources)]
-        values = whole(parts[0] if len(parts) == 1 else Joined(parts))
+        values = read_all(parts[0] if len(parts) == 1 else Joined(parts))
         return values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
 
     with Digests(sources, reading.hashed) as digests:
         c = _shares(column(named.confidence), named.confidence, where, reading.confidence_scale, notes)
         y = _right(named, column, len(c), where, notes)
-        there = ~np.isnan(c)
-        n, missing = len(c), int((~there).sum())
+        known = ~np.isnan(c)
+        n, missing = len(c), int((~known).sum())
         if missing == n:
             raise InputError(f"no row of {where} holds a confidence ('{named.confidence}')", "is it another column?")
-        keep: Ints | None = np.flatnonzero(there) if missing else None
+        keep: Ints | None = np.flatnonzero(known) if missing else None
         if missing:
-            shares = f": {y[~there].mean():.1%} of them are right, of the others {y[there].mean():.1%}"
+            shares = f": {y[~known].mean():.1%} of them are right, of the others {y[known].mean():.1%}"
             notes.append(f"{missing:,} of {n:,} rows hold no confidence and are left out" + shares * labelled)
-            c, y = c[there], y[there]
+            c, y = c[known], y[known]
         values = len(np.unique(c[: 1 << 20]))
         if values <= 21 < len(c):
-            notes.append(f"the confidence takes {values} values only: bins and curves see no more than these")
+            notes.append(f"the confidence takes {values} values only: bins and curves can show no more than these")
         verdict = named.correct or named.label
-        further = per_row.columns(contents, sources, reading, n, keep, named.confidence, verdict, notes)
+        further = per_row.per_row_fields(contents, sources, reading, n, keep, named.confidence, verdict, notes)
         files = digests.files()
     counts = {str(k): int(rows) for k, rows in enumerate(np.bincount(y)) if rows and labelled}
     return Predictions(
@@ -143,7 +146,7 @@ def predictions(
 
 
 def _right(named: ConfidenceNames, column: Callable[[str], Array], n: int, where: str, notes: list[str]) -> Ints:
-    """1 where the prediction was right; 0 throughout where nothing says so."""
+    """Return 1 where the prediction was right, and 0 in every row if the file does not say."""
     if named.correct:
         y = _verdicts(column(named.correct), named.correct, where)
     elif not named.label:
@@ -163,14 +166,14 @@ def _right(named: ConfidenceNames, column: Callable[[str], Array], n: int, where
 
 
 def _shares(values: Array, name: str, where: str, scale: str | None, notes: list[str]) -> Floats:
-    """Confidences in [0, 1], NaN where there is none."""
+    """Return confidences in [0, 1], NaN where a row has none."""
     most = None if scale is None else SCALES[scale]
     if values.dtype.kind in "USO":
         cells = [str(cell).strip() for cell in values.tolist()]
-        told = [cell for cell in cells if cell.lower() not in ABSENT]
-        percent = sum(cell.endswith("%") for cell in told)
-        if percent and percent < len(told) and most is None:
-            problem = f"{percent:,} of {len(told):,} confidences ('{name}') in {where} are percentages, the others not"
+        known = [cell for cell in cells if cell.lower() not in ABSENT]
+        percent = sum(cell.endswith("%") for cell in known)
+        if percent and percent < len(known) and most is None:
+            problem = f"{percent:,} of {len(known):,} confidences ('{name}') in {where} are percentages, the others not"
             raise InputError(problem, "pass --confidence-scale percent if all of them are")
         if percent and most is None:
             most = 100.0
@@ -185,7 +188,7 @@ def _shares(values: Array, name: str, where: str, scale: str | None, notes: list
     highest = float(np.nanmax(c, initial=0.0))
     if most is None and highest > 1 + ROUNDING:
         guess = "10" if highest <= 10 else "100"
-        problem = f"confidences '{name}' in {where} run to {highest:g}, a probability to 1"
+        problem = f"confidences '{name}' in {where} go up to {highest:g}, but a probability to 1"
         raise InputError(problem, f"pass --confidence-scale {guess} if they are out of {guess}")
     if most is not None and most > 1 and highest <= 1:
         problem = f"no confidence ('{name}') in {where} is above 1: they are not out of {most:g}"
@@ -212,7 +215,7 @@ def _number(cell: str, row: int, name: str, where: str) -> float:
 
 
 def _verdicts(values: Array, name: str, where: str) -> Ints:
-    """1 where the prediction was right."""
+    """Return 1 where the prediction was right, else 0."""
     codes: Ints
     table = {**dict.fromkeys(RIGHT, 1), **dict.fromkeys(WRONG, 0)}
     if values.ndim != 1:
@@ -234,6 +237,6 @@ def _verdicts(values: Array, name: str, where: str) -> Ints:
 
 
 def _same_form(values: Array) -> list[str]:
-    """Class names or numbers as text that can be compared: 1, 1.0 and '1' are the same."""
+    """Return class names or numbers as comparable texts: 1, 1.0 and '1' become the same."""
     cells = map(str.strip, map(str, (texts_of(values) if values.dtype.kind in "USO" else values).tolist()))
     return [f"{real(cell):.15g}" if is_number(cell) else cell for cell in cells]

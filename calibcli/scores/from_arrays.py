@@ -1,4 +1,4 @@
-"""Check recorded outputs that are arrays already as files are checked; multi-label targets are L binary data sets."""
+"""Check arrays as files are checked; split multi-label targets into L binary data sets."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from calibcli.scores.reading_options import Reading
 from calibcli.scores.recorded_outputs import Paths, classes_of, label_array, load, open_all, predictions, reading_of
 from calibcli.scores.softmax import DeviceScores, on_device
 
-# Multi-label targets: (N, L) scores of independent labels and (N, L) targets of 0 and 1, as L binary data sets.
+# Multi-label targets.
 
 
 def read(path: Paths, *, progress: Progress | None = None, **how: Any) -> dict[str, Predictions]:
     """Read (N, L) scores with (N, L) targets of 0 and 1: one binary data set per label, by its name.
 
-    Arguments and errors as in `recorded.read`.
+    Arguments and errors are those of `recorded_outputs.read`.
     """
     reading = reading_of(how)
     sources = open_all(path, reading)
@@ -39,7 +39,7 @@ def read(path: Paths, *, progress: Progress | None = None, **how: Any) -> dict[s
 def split(
     contents: Sequence[FileContents], sources: Sequence[Source], reading: Reading, progress: Progress | None = None
 ) -> dict[str, Predictions]:
-    """One binary data set per label, by its name.
+    """Return one binary data set per label, by its name.
 
     Raises:
         InputError: scores and targets differ in shape, or targets are not 0 and 1.
@@ -91,7 +91,7 @@ def _column(array: Named, i: int) -> Named:
     return Converted(array, lambda block: np.ascontiguousarray(block[:, i]), (), array.dtype)
 
 
-# Recorded outputs that are already arrays: the same checks as for files.
+# Arrays instead of a file.
 
 
 OF_FILES = (
@@ -101,13 +101,13 @@ OF_FILES = (
 
 
 class _Arrays:
-    """Stands where a file would; has no digest, which would take longer than what is measured."""
+    """Stands in for a file. It has no digest, which would take longer than the measurement."""
 
     name = stem = path = "arrays"
 
 
 class How(TypedDict, total=False):
-    """What may be said of recorded outputs, as keywords: the fields of `Reading`.
+    """Options of reading as keywords: the fields of `Reading`.
 
     Of a file, `weights`, `ids` and `group` are names in it and `by` is a list of names; of arrays they are arrays (N,),
     and `by` is a mapping of them: `by={"site": sites}`.
@@ -155,20 +155,21 @@ def of_arrays(scores: npt.ArrayLike, /, labels: npt.ArrayLike | None, **how: Unp
         InputError: what is wrong with the arrays, and what to pass.
         TypeError: a keyword that is not one of these.
     """
-    found = checked(scores, labels, how)
-    if getattr(found.scores, "ends", None) is None:
-        return found
-    held: Any = found.scores  # in memory that its owner may change before it is measured
-    return dataclasses.replace(found, scores=dataclasses.replace(held, ends=None))
+    rows = checked(scores, labels, how)
+    if getattr(rows.scores, "ends", None) is None:
+        return rows
+    shared: Any = rows.scores  # the owner of this memory may change it before it is measured
+    return dataclasses.replace(rows, scores=dataclasses.replace(shared, ends=None))
 
 
 def checked(scores: npt.ArrayLike, labels: npt.ArrayLike | None, how: How) -> Predictions:
-    """As `of_arrays`, for a call during which the arrays do not change."""
-    return predictions(*_found(scores, labels, how))
+    """Check arrays as `of_arrays` does, for a call during which the arrays do not change."""
+    return predictions(*_as_file(scores, labels, how))
 
 
 def of_labels(scores: npt.ArrayLike, /, labels: npt.ArrayLike, **how: Unpack[How]) -> dict[str, Predictions]:
-    """As `of_arrays` of several labels in one row, (N, L) with targets (N, L) of 0 and 1: each by its name.
+    """Check (N, L) scores with (N, L) targets of 0 and 1 as `of_arrays` does, and return one data set per label, by
+    name.
 
     Raises:
         InputError: also columns of two data frames in different orders.
@@ -177,32 +178,32 @@ def of_labels(scores: npt.ArrayLike, /, labels: npt.ArrayLike, **how: Unpack[How
     one, two = ([str(name) for name in getattr(frame, "columns", ())] for frame in (scores, labels))
     if one != two and set(one) == set(two):
         raise InputError("scores and targets have their columns in different orders", "pass targets[scores.columns]")
-    return split(*_found(scores, labels, how))
+    return split(*_as_file(scores, labels, how))
 
 
-def _found(
+def _as_file(
     scores: npt.ArrayLike, labels: npt.ArrayLike | None, how: Mapping[str, Any]
 ) -> tuple[list[FileContents], list[Source], Reading]:
-    """Scores and labels as what a file holds, and how to read it."""
+    """Return scores and labels in the form in which a file would hold them, and the options."""
     check_keywords(how, [key for key in How.__annotations__ if key not in OF_FILES], "from_arrays")
-    arrays: dict[str, Any] = {"scores": on_device(scores) or plain(scores, "scores")}
+    arrays: dict[str, Any] = {"scores": on_device(scores) or as_array(scores, "scores")}
     if labels is not None:
-        arrays["labels"] = plain(labels, "labels")
+        arrays["labels"] = as_array(labels, "labels")
         if hasattr(scores, "columns") and arrays["labels"].ndim == 1:
             how = {**_frame_classes(scores, arrays), **how}
     return _contents(arrays, {**how, "need_labels": labels is not None}, scores="scores", labels=list(arrays)[1:])
 
 
 def _frame_classes(frame: Any, arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """Columns of a data frame as the classes in order, where they have the names that the labels have.
+    """Return the columns of a data frame as the classes in order, if the labels are among their names.
 
     Raises:
         InputError: one of the columns holds the labels.
     """
     names, labels = [str(name) for name in frame.columns], arrays["labels"]
     for i, name in enumerate(names):
-        held = arrays["scores"][:, i]
-        if normal(name) in LABELS.all and np.array_equal(held, labels):
+        column = arrays["scores"][:, i]
+        if normal(name) in LABELS.all and np.array_equal(column, labels):
             raise InputError(f"column '{name}' of the scores holds the labels", f"pass scores.drop(columns={name!r})")
     if labels.dtype.kind not in "USO" or any(map(is_number, names)):
         return {}
@@ -221,7 +222,7 @@ def of_confidence(
     group: npt.ArrayLike | None = None,
     by: Mapping[str, npt.ArrayLike] | None = None,
 ) -> Predictions:
-    """Predictions of which no more is known than how sure each was and whether it was right.
+    """Check confidences and verdicts, where these two numbers per row are all that is known of the predictions.
 
     What is defined on (confidence, correct) can be measured: accuracy, ECE and its relatives, gates, slices, paired
     comparisons, and the scalers platt, beta, isotonic and histogram. What needs the scores of every class is refused.
@@ -240,7 +241,7 @@ def of_confidence(
     Raises:
         InputError: what is wrong with the arrays, and what to pass.
     """
-    arrays = {"confidence": plain(confidence, "confidence"), "correct": plain(correct, "correct")}
+    arrays = {"confidence": as_array(confidence, "confidence"), "correct": as_array(correct, "correct")}
     named = {"confidence": "confidence", "correct": "correct", "confidence_scale": scale}
     rows = {"weights": weights, "weight_kind": weight_kind, "ids": ids, "group": group, "by": by}
     return predictions(*_contents(arrays, {**named, **rows}))
@@ -249,13 +250,13 @@ def of_confidence(
 def _contents(
     arrays: dict[str, Any], options: dict[str, Any], scores: str = "", labels: Sequence[str] = ()
 ) -> tuple[list[FileContents], list[Source], Reading]:
-    """Arrays, and those among the options, as a file would hold them."""
-    extra = {key: plain(options[key], key) for key in ("weights", "ids", "group") if options.get(key) is not None}
+    """Return arrays, also those among the options, in the form in which a file would hold them."""
+    extra = {key: as_array(options[key], key) for key in ("weights", "ids", "group") if options.get(key) is not None}
     by = options.pop("by", None)
     by = {} if by is None else dict(by) if hasattr(by, "columns") and hasattr(by, "keys") else by  # a data frame
     if not isinstance(by, Mapping):
         raise TypeError(f"by is {type(by).__name__}: of arrays it is a mapping of them, by={{'site': sites}}")
-    slices = {str(name): plain(column, f"by['{name}']") for name, column in by.items()}
+    slices = {str(name): as_array(column, f"by['{name}']") for name, column in by.items()}
     options.update({name: name for name in extra})
     contents = FileContents(
         format="arrays",
@@ -269,8 +270,8 @@ def _contents(
     return [contents], [cast(Source, _Arrays())], Reading(**options, by=tuple(slices))
 
 
-def plain(values: Any, name: str) -> npt.NDArray[Any]:
-    """Values as an array.
+def as_array(values: Any, name: str) -> npt.NDArray[Any]:
+    """Convert values to a NumPy array.
 
     Raises:
         InputError: a path, masked or complex values, rows of different lengths, or scores that are not numbers.
@@ -282,23 +283,23 @@ def plain(values: Any, name: str) -> npt.NDArray[Any]:
         raise InputError(f"{masked} of the {name} are masked", "leave those rows out, or fill them in")
     errors, fix = (ValueError, TypeError, RuntimeError), "pass rows of numbers, each of one length, in a dense array"
     with refusing(errors, lambda error: f"{name} are not an array ({str(error)[:100]})", fix):
-        found: npt.NDArray[Any] = array(values)
-        if found.dtype.kind == "O" and name == "scores" and _absent_numbers(values):
-            found = values.to_numpy(np.float64, na_value=np.nan)
-    if found.ndim == 0:
+        result: npt.NDArray[Any] = array(values)
+        if result.dtype.kind == "O" and name == "scores" and _absent_numbers(values):
+            result = values.to_numpy(np.float64, na_value=np.nan)
+    if result.ndim == 0:
         raise InputError(f"{name} are one number, not an array", "pass one for each row")
-    if found.dtype.kind == "c":
+    if result.dtype.kind == "c":
         raise InputError(f"{name} are complex numbers", "pass their real part")
-    if name == "scores" and found.dtype.kind not in "fiub":
-        first = str(found.reshape(-1)[0])[:20] if found.size else ""
+    if name == "scores" and result.dtype.kind not in "fiub":
+        first = str(result.reshape(-1)[0])[:20] if result.size else ""
         comma = ", with a decimal point" if "," in first else ""
         fix = f"pass logits or probabilities as float32 or float64{comma}"
-        raise InputError(f"scores are {found.dtype}, not numbers{f' ({first!r})' * bool(comma)}", fix)
-    return found
+        raise InputError(f"scores are {result.dtype}, not numbers{f' ({first!r})' * bool(comma)}", fix)
+    return result
 
 
 def _absent_numbers(values: Any) -> bool:
-    """Whether these are numbers of a type of pandas in which they may be absent."""
+    """Return whether these are numbers of a pandas type that allows missing values."""
     types = getattr(values, "dtypes", None)
     kinds = [getattr(one, "kind", "O") for one in ([] if types is None else types if values.ndim > 1 else [types])]
     return bool(kinds) and set(kinds) <= set("fiub")

@@ -1,5 +1,5 @@
-"""What rows come down to: sums by class and bin of probability, gathered sparsely, and columns of more rows than memory
-holds, two weighted rows for each cell of a fine confidence histogram.
+"""Compress rows: to sums by class and bin of probability, and, where memory cannot hold the columns of all rows, to two
+weighted rows for each cell of a fine histogram of the confidence.
 
 A cell holds the rows of one outcome whose confidence lies in one of CELLS equal intervals or on an edge between two;
 where the rest, 1 - confidence, is below 2**-FIRST, also in one of STEPS parts of an octave of it, so that rows of a
@@ -27,15 +27,15 @@ CELLS = 25_200
 FIRST, STEPS, OCTAVES = 9, 32, 512  # from where the octaves of the rest are divided, into how many parts, up to where
 PLACES = 2 * (CELLS + STEPS * (OCTAVES - FIRST) + 1)  # inside an interval, and on an edge
 NAMES = ("confidence", "rest", "nll", "most", "brier", "entropy")
-LEAN = NAMES[:2]  # what binned metrics of one probability read
-FOLD = 1 << 16  # rows whose sums are taken at once
-ROUNDING = 1e-11  # relative variance that is none
-SKEW = 1e3  # the most that one of two rows stands for more than the other, as a ratio of their distances
+LEAN = NAMES[:2]  # the columns that binned metrics of one probability need
+FOLD = 1 << 16  # rows that are summed at once
+ROUNDING = 1e-11  # relative variance up to which a variance is rounding
+SKEW = 1e3  # largest ratio of the distances of two rows from their mean
 
 
 @dataclass(frozen=True)
 class ClassBins:
-    """How class probabilities are binned; see `bin_index` for `edges`. Only p > `threshold` count."""
+    """How class probabilities are binned; see `bin_index` for `edges`. Only p > `threshold` counts."""
 
     bins: int = 15
     edges: Edges = "right"
@@ -54,37 +54,39 @@ class ClassTable:
     sum_y: Floats
 
 
-def least(how: ClassBins) -> float:
-    """Probabilities below are in the first bin, or count for nothing."""
-    return 1 / how.bins if how.threshold <= 0 else min(how.threshold, 1 / how.bins)
+def least_listed(bins: ClassBins) -> float:
+    """Return the probability below which all are in the first bin, or count for nothing."""
+    return 1 / bins.bins if bins.threshold <= 0 else min(bins.threshold, 1 / bins.bins)
 
 
 class ClassSums:
-    """Class table of one span: sparse, as at most M of a row's probabilities lie beyond the first of M bins."""
+    """Sums the class table of one span; it is sparse, as at most M probabilities of a row lie beyond the first of M
+    bins.
+    """
 
-    def __init__(self, how: ClassBins, k: int, precision: float) -> None:
-        self.how, self.k, self.precision = how, k, precision
-        self.width = how.bins + (how.edges == "torchmetrics")
+    def __init__(self, bins: ClassBins, k: int, precision: float) -> None:
+        self.how, self.k, self.precision = bins, k, precision
+        self.width = bins.bins + (bins.edges == "torchmetrics")
         self.mass = np.zeros(k)
-        self.found: list[tuple[Ints, Floats, Floats | None]] = []
+        self.listed: list[tuple[Ints, Floats, Floats | None]] = []
         self.missed: list[tuple[Ints, Floats, Floats | None]] = []
 
     def add(self, block: SoftmaxBlock, weights: Floats | None) -> None:
-        """What the block lists, and its labels that are not the top class."""
-        for row, col, p in block.found:
-            self.found.append((col, p, None if weights is None else weights[row]))
+        """Add the probabilities that a block lists, and its labels that are not the top class."""
+        for row, col, p in block.listed:
+            self.listed.append((col, p, None if weights is None else weights[row]))
         miss = block.miss
         self.missed.append((block.labels[miss], block.p_label, None if weights is None else weights[miss]))
         self.mass += block.mass
 
     def total(self, top: Ints, confidence: Floats, hit: Array, weights: Floats | None) -> Floats:
-        """(3, K, bins) sums of weights, probabilities and hits. Without a threshold the first bin holds what the others
-        leave.
+        """Return (3, K, bins) sums of weights, probabilities and hits. Without a threshold, the first bin gets the
+        remainder of the totals.
 
         Args:
             top, confidence, hit, weights: (n,) of the span; the top class, its probability, whether it is the label.
         """
-        col, p, w = _joined([(top, confidence, weights), *self.found])
+        col, p, w = _joined([(top, confidence, weights), *self.listed])
         flat = self._flat(col, p)
         weighted = p if w is None else w * p
         count, sum_p = self._sums(flat, w), self._sums(flat, weighted)
@@ -99,7 +101,7 @@ class ClassSums:
         return np.stack([count, sum_p, sum_y])
 
     def _flat(self, col: Ints, p: Floats) -> Ints:
-        """Cell of each probability; those that count for nothing are in one beyond the last."""
+        """Return the cell of each probability; those that do not count are in one beyond the last."""
         flat = col * self.width
         flat += bin_index(p, self.how.bins, self.how.edges, self.precision)
         if self.how.threshold > 0:
@@ -107,9 +109,7 @@ class ClassSums:
         return flat
 
     def _sums(self, flat: Ints, values: Floats | None) -> Floats:
-        return self._shaped(np.bincount(flat, values, self.k * self.width + 1))
-
-    def _shaped(self, sums: Array) -> Floats:
+        sums = np.bincount(flat, values, self.k * self.width + 1)
         return np.asarray(sums[:-1], np.float64).reshape(self.k, self.width)
 
 
@@ -119,21 +119,21 @@ def _joined(parts: list[tuple[Ints, Floats, Floats | None]]) -> tuple[Ints, Floa
     return col, p, np.concatenate(given) if given else None
 
 
-def interval(confidence: Floats) -> Ints:
-    """(n,) in [0, CELLS): the interval of confidence that a row lies in."""
+def interval_of(confidence: Floats) -> Ints:
+    """Return (n,) in [0, CELLS): the interval of confidence that each row lies in."""
     return bin_index(confidence, CELLS)
 
 
-def place(confidence: Floats, rest: Floats) -> Ints:
-    """(n,) in [0, PLACES): which interval of confidence a row lies in, or on which edge, and which part of an octave.
+def place_of(confidence: Floats, rest: Floats) -> Ints:
+    """Return (n,) in [0, PLACES): the interval or edge of confidence that each row lies in, and its part of an octave.
 
     Both rise with the confidence, so that their sum tells them apart.
     """
-    below, above = interval(confidence), bin_index(confidence, CELLS, "torchmetrics")
+    below, above = interval_of(confidence), bin_index(confidence, CELLS, "torchmetrics")
     with np.errstate(divide="ignore"):
         fine = np.clip(-STEPS * np.log2(rest), STEPS * FIRST, STEPS * OCTAVES).astype(np.int64) - STEPS * FIRST
-    found: Ints = fine + np.where(below == above, below, PLACES // 2 + above - 1)
-    return found
+    places: Ints = fine + np.where(below == above, below, PLACES // 2 + above - 1)
+    return places
 
 
 Held = tuple[Ints, Floats, Floats]
@@ -142,53 +142,53 @@ where its interval begins.
 """
 
 
-def places(k: int) -> int:
-    """Cells of k classes: of two, the event is told by the label and the prediction."""
+def cell_count(k: int) -> int:
+    """Return the number of cells for k classes. Of two, the label and the prediction together tell the event."""
     return PLACES * (4 if k == 2 else 2)
 
 
 @cache
 def _starts() -> Ints:
-    """(CELLS,) first place of each interval of confidence: those of its octaves follow."""
+    """Return (CELLS,) the first place of each interval of confidence; the places of its octaves follow."""
     rest = 1 - np.arange(CELLS) / CELLS
     octave = np.floor(-STEPS * np.log2(rest)).astype(np.int64) - STEPS * FIRST
-    found: Ints = np.arange(CELLS) + np.maximum(octave, 0)
-    return found
+    starts: Ints = np.arange(CELLS) + np.maximum(octave, 0)
+    return starts
 
 
 class HistogramCells:
-    """Counts, sums and sums of squares per cell, filled span by span; those of parts of the rows can be added.
+    """Sums counts, values and squares per cell, span by span; the cells of parts of the rows can be added.
 
     Attributes:
         predicted: (3, K) rows predicted as each class, how many of them are right, and their summed confidence.
     """
 
-    def __init__(self, k: int, top_only: bool = False, predicted: Floats | None = None, held: Held | None = None):
+    def __init__(self, k: int, top_only: bool = False, predicted: Floats | None = None, occupied: Held | None = None):
         self.k, self.top_only = k, top_only
         self.predicted = np.zeros((3, k)) if predicted is None else predicted
-        self._held = [held] if held else []
+        self._held = [occupied] if occupied else []
         self._waiting: list[tuple[Ints, list[Floats]]] = []
         self._dense: tuple[Floats, Floats] | None = None
 
     @property
     def size(self) -> int:
-        """Cells that there are."""
-        return places(self.k)
+        """Number of cells, empty ones included."""
+        return cell_count(self.k)
 
     def add(self, out: Mapping[str, Floats], predicted: Ints, labels: Ints) -> None:
-        """Rows of one span."""
+        """Add the rows of one span."""
         hit = predicted == labels
         side = 2 * labels + predicted if self.k == 2 else hit.astype(np.int64)
         for i, values in enumerate((None, hit, out["confidence"])):
             self.predicted[i] += np.bincount(predicted, values, self.k)
-        beyond = out["confidence"] - interval(out["confidence"]) / CELLS  # keeps the digits of a variance
-        cell = place(out["confidence"], out["rest"]) + PLACES * side
+        beyond = out["confidence"] - interval_of(out["confidence"]) / CELLS  # keeps the digits of a variance
+        cell = place_of(out["confidence"], out["rest"]) + PLACES * side
         self._waiting.append((cell, [beyond, *(out[name] for name in NAMES[1:])]))
         if sum(len(cell) for cell, _ in self._waiting) >= FOLD:
             self._fold()
 
     def merge(self, other: HistogramCells) -> None:
-        """Add the rows of others, which are left as they are."""
+        """Add the rows of `other`, which is left unchanged."""
         self.predicted += other.predicted
         self._waiting += other._waiting
         self._held += other._held
@@ -198,7 +198,7 @@ class HistogramCells:
             self._fold()
 
     def _fold(self) -> tuple[Floats, Floats]:
-        """Bring in the rows, and the cells of others, that wait."""
+        """Add the waiting rows and the waiting cells to the dense sums."""
         count, sums = self._dense or (np.zeros(self.size), np.zeros((2, len(NAMES), self.size)))
         for used, more, values in self._held:
             count[used] += more
@@ -214,17 +214,19 @@ class HistogramCells:
         return self._dense
 
     def arrays(self) -> Held:
-        """The occupied cells with their sums."""
+        """Return the occupied cells with their sums."""
         if len(self._held) == 1 and self._dense is None and not self._waiting:
             return self._held[0]
         return _occupied(*self._fold())
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the cells that are empty."""
+        """Pickle the occupied cells alone."""
         return {**vars(self), "_held": [self.arrays()], "_waiting": [], "_dense": None}
 
     def columns(self) -> dict[str, Any]:
-        """One or two rows per occupied cell, weights their counts: the fields of `Columns` without class tables."""
+        """Return one or two rows per occupied cell, weighted by their counts, as the fields of `Columns` without class
+        tables.
+        """
         used, count, (sums, squares) = self.arrays()
         means, squares = sums / count, squares / count
         with np.errstate(invalid="ignore"):  # inf - inf where the NLL is infinite
@@ -268,8 +270,9 @@ def _occupied(count: Floats, sums: Floats) -> Held:
 
 
 def _tilt(lower: Floats, rest: Floats, spread: Floats) -> Floats:
-    """How far the upper of two rows stands from the mean, in standard deviations, the lower at the inverse: one, or as
-    far as the cell, whose interval begins at `lower`, reaches, so that both lie in it.
+    """Return how far above the mean the upper of two rows stands, in standard deviations; the lower stands at the
+    inverse below it. This is 1, or as far as the cell reaches (its interval begins at `lower`), so that both rows lie
+    within the cell.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         octave = np.floor(-STEPS * np.log2(rest))
@@ -278,5 +281,5 @@ def _tilt(lower: Floats, rest: Floats, spread: Floats) -> Floats:
         most = np.minimum(1 - lower, np.where(fine, 2 ** (-octave / STEPS), 1.0))
         above, below = (rest - least) / spread, (most - rest) / spread
     tilt = np.where(above < 1, above, np.where(below < 1, 1 / below, 1.0))
-    found: Floats = np.clip(np.nan_to_num(tilt, nan=1.0, posinf=1.0), 1 / SKEW, SKEW)
-    return found
+    limited: Floats = np.clip(np.nan_to_num(tilt, nan=1.0, posinf=1.0), 1 / SKEW, SKEW)
+    return limited

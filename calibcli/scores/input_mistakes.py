@@ -1,6 +1,4 @@
-"""Detect mistakes that people make with scores and labels, each by a check that sees the rows once; fingerprints of
-rows.
-"""
+"""Detect mistakes that people make with scores and labels, in one pass over the rows; find rows that occur twice."""
 
 from __future__ import annotations
 
@@ -22,31 +20,27 @@ from calibcli.scores.softmax import Piece
 if TYPE_CHECKING:
     from calibcli.scores.score_kind import Scan
 
-# The mistakes that people make with scores and labels, each found in one pass over the rows.
-#
-# Each is a `Mistake`, and an entry of `MISTAKES`: it sees all rows, block by block, and gives its verdict at the end.
-
 Hashes = npt.NDArray[np.uint64]
-MARKS = 4  # score columns that mark a row, beside its largest score and that of its label
-ORDER_P = 1e-6
-MOST_COPIES = 0.2  # share of the rows above which a gate does not judge
-TOGETHER = 10  # copies of one row, at most: scores that occur more often are a matter of few values
-HASHED = 4_000_000  # duplicates are looked for in files of at most this many rows
-PERFECT = 100  # rows from which not one mistake is worth a note
+MARKS = 4  # score columns that identify a row, beside its largest score and that of its label
+ORDER_P = 1e-6  # p-value below which labels are taken to be in another order: an error on sound files is that rare
+MOST_COPIES = 0.2  # share of copied rows above which a gate gives no verdict
+TOGETHER = 10  # copies of one row, at most: scores that occur more often come from a model with few distinct scores
+HASHED = 4_000_000  # rows up to which duplicates are searched
+PERFECT = 100  # rows from which a file without a single wrong prediction gets a note
 LARGE = 6e4  # float16 ends at 65504
-BACKWARDS_Z = 3.09  # one in a thousand
-DIFFER = 20  # neighbours that differ, at least, before the agreement of rows of the same scores shows copies
+BACKWARDS_Z = 3.09  # standard errors below 1/2 that an AUC reaches by chance once in a thousand
+DIFFER = 20  # neighbours that differ, at least, for the agreement of rows of equal scores to mean anything
 
 
 @dataclass
-class Spot:
-    """Rows of one sort: how many, and the first, or -1."""
+class RowCount:
+    """Counts rows of one kind, and keeps the index of the first, or -1."""
 
     count: int = 0
     first: int = -1
 
     def add(self, rows: Ints, row: Callable[[int], int]) -> None:
-        """Further ones, by their place in a block; `row` gives that in the file."""
+        """Add further rows by their position in a block; `row` maps that to the index in the file."""
         if len(rows) and self.first < 0:
             self.first = row(int(rows[0]))
         self.count += len(rows)
@@ -54,7 +48,7 @@ class Spot:
 
 @dataclass(frozen=True, eq=False)
 class ScoreBlock:
-    """Rows that are looked at together; those with NaN or infinite scores are left out.
+    """Rows that are checked together; those with NaN or infinite scores are left out.
 
     Attributes:
         rows: their scores.  low, high: range of the finite ones.
@@ -76,7 +70,7 @@ class ScoreBlock:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What verdicts depend on, once all rows were seen.
+    """What the verdicts depend on, once all rows have been seen.
 
     Attributes:
         scan: of all rows.  kind: what the scores are.  classes: their names, if known.
@@ -93,16 +87,16 @@ class Outcome:
 
 
 class Mistake:
-    """Something that may be wrong with the rows."""
+    """A check for one mistake: it sees all rows block by block, and gives its verdict at the end."""
 
     def begin(self, head: Array, n: int) -> None:
-        """Before all rows: the first of `n`, as they are in the file."""
+        """Prepare for `n` rows; `head` has the first of them as they are in the file."""
 
     def see(self, block: ScoreBlock) -> None:
-        """Look at a block of rows."""
+        """Check a block of rows."""
 
     def verdict(self, outcome: Outcome) -> list[str]:
-        """Notes for the user.
+        """Return notes for the user.
 
         Raises:
             InputError: the rows cannot be measured.
@@ -112,7 +106,7 @@ class Mistake:
 
 @dataclass
 class Nonfinite:
-    """Rows with NaN, with +inf (or nothing but -inf), and with -inf beside finite scores (`masked`).
+    """Counts rows with NaN, with +inf (or nothing but -inf), and with -inf beside finite scores (`masked`).
 
     Attributes:
         n: of all rows.  collect: whether to keep the indices of those with NaN or infinite scores, in `bad`.
@@ -121,19 +115,19 @@ class Nonfinite:
 
     n: int
     collect: bool = False
-    nan: Spot = field(default_factory=Spot)
-    infinite: Spot = field(default_factory=Spot)
-    masked: Spot = field(default_factory=Spot)
+    nan: RowCount = field(default_factory=RowCount)
+    infinite: RowCount = field(default_factory=RowCount)
+    masked: RowCount = field(default_factory=RowCount)
     bad: list[Ints] = field(default_factory=list)
     choices: Counter[int] = field(default_factory=Counter)
 
     @property
     def count(self) -> int:
-        """Rows that cannot be used."""
+        """Number of rows that cannot be used."""
         return self.nan.count + self.infinite.count
 
     def usable(self, block: Array, start: int) -> Array:
-        """Mask of the rows that can be used; counts the others."""
+        """Return a mask of the rows that can be used, and count the others."""
         nan = np.isnan(block).any(axis=1)
         below = block == -np.inf
         endless = ~nan & ((block == np.inf).any(axis=1) | below.all(axis=1))
@@ -146,7 +140,7 @@ class Nonfinite:
         return np.asarray(~(nan | endless))
 
     def guess(self, k: int) -> dict[str, float]:
-        """Return what a guess scores on the rows that can be used, of k classes of which those at -inf are no choice.
+        """Return what guessing scores on the usable rows, where classes at -inf are not among the k choices.
 
         The NLL is the mean of ln K_i in nats, the accuracy that of 1 / K_i, for K_i finite scores in row i.
         """
@@ -156,14 +150,15 @@ class Nonfinite:
         return {"guess_nll": nll, "guess_accuracy": sum(count / offered for offered, count in rows.items()) / usable}
 
     def refuse(self, masks: bool, half: bool) -> None:
-        """Where `masks`, -inf is probability 0; `half`: the scores are in half precision.
+        """Refuse rows that cannot be used. If `masks`, -inf is probability 0; if `half`, the scores are in half
+        precision.
 
         Raises:
             InputError: there are rows that cannot be used.
         """
         if self.nan.count:
             problem = f"{self.nan.count:,} of {self.n:,} rows hold NaN, first row {self.nan.first}"
-            raise InputError(problem, "--drop-nonfinite drops and counts them; better find where they come from")
+            raise InputError(problem, "--drop-nonfinite drops and counts them; better find out where they come from")
         spots = [spot for spot in (self.infinite, self.masked)[: 1 if masks else 2] if spot.count]
         if spots:
             first = min(spot.first for spot in (self.infinite, self.masked) if spot.count)
@@ -174,17 +169,17 @@ class Nonfinite:
 
 
 class OneColumn(Mistake):
-    """One score per row, of which class is a matter of convention."""
+    """One score per row: which class it belongs to is a convention, and a note says which was assumed."""
 
     def verdict(self, outcome: Outcome) -> list[str]:
         if outcome.scan.k > 1:
             return []
-        what = {"logits": "log-odds", "log_probabilities": "log P"}.get(outcome.kind, "P")
-        return [f"one score per row: read as {what} of {outcome.classes[1] if outcome.classes else 'class 1'}"]
+        quantity = {"logits": "log-odds", "log_probabilities": "log P"}.get(outcome.kind, "P")
+        return [f"one score per row: read as {quantity} of {outcome.classes[1] if outcome.classes else 'class 1'}"]
 
 
 class UnnormalisedRows(Mistake):
-    """Rows of probabilities that have another sum than one, which is then divided out."""
+    """Rows of probabilities that do not sum to one; each is then divided by its sum."""
 
     def verdict(self, outcome: Outcome) -> list[str]:
         scan, probabilities = outcome.scan, outcome.kind == "probabilities"
@@ -197,7 +192,7 @@ class UnnormalisedRows(Mistake):
 
 @dataclass
 class SoftmaxTwice(Mistake):
-    """Every probability lies where softmax of probabilities puts it.
+    """Every probability lies where softmax would put it if it were applied to probabilities.
 
     Attributes:
         low, high: smallest and largest score.  spread: largest range of scores within a block.
@@ -236,15 +231,15 @@ class HalfPrecision(Mistake):
         return [f"scores reach {max(low, high, key=abs):.4g}, close to the end of float16 (65504)"]
 
 
-class Masked(Mistake):
-    """Classes that -inf leaves out."""
+class MaskedClasses(Mistake):
+    """Classes that are excluded by -inf."""
 
     def verdict(self, outcome: Outcome) -> list[str]:
         count = outcome.scan.nonfinite.masked.count
         return [f"-inf in {count:,} row{'s' * (count != 1)}: probability 0 of those classes"] if count else []
 
 
-class Impossible(Spot, Mistake):
+class ZeroProbabilityLabels(RowCount, Mistake):
     """Rows whose label has probability 0."""
 
     def see(self, block: ScoreBlock) -> None:
@@ -262,7 +257,7 @@ class Impossible(Spot, Mistake):
 
 
 @dataclass
-class Same(Mistake):
+class ConstantScores(Mistake):
     """All rows have the same scores: `first` are those of the first row, as long as all have them."""
 
     first: Array | None = None
@@ -280,7 +275,7 @@ class Same(Mistake):
 
 @dataclass
 class TiedScores(Mistake):
-    """Rows with several largest scores: which accuracy they have is a matter of the rule, here the first.
+    """Rows with several largest scores: their accuracy depends on the rule for ties, here the first class.
 
     Attributes:
         tied: such rows.  tied_right: those where the label's is among them.
@@ -304,8 +299,8 @@ class TiedScores(Mistake):
         self.right += int((right & ~several).sum())
 
     def verdict(self, outcome: Outcome) -> list[str]:
-        """Notes on ties, and on labels that all are the predicted class."""
-        ties, n, order = self, outcome.scan.finite, outcome.scan[Order]
+        """Return notes on ties, and on labels that all equal the predicted class."""
+        ties, n, order = self, outcome.scan.finite, outcome.scan[ClassOrder]
         if outcome.scan.k == 1 and order.margins:
             ties, n = order.one_column(outcome.kind)
         notes = []
@@ -322,14 +317,14 @@ class TiedScores(Mistake):
 
 
 @lru_cache(maxsize=4)
-def marked(k: int) -> tuple[int, ...]:
-    """Classes whose scores mark a row."""
+def marker_classes(k: int) -> tuple[int, ...]:
+    """Return the classes whose scores identify a row."""
     return tuple(sorted(set(np.linspace(0, k - 1, MARKS).astype(np.int64).tolist())))
 
 
 @dataclass
-class Repeated(Mistake):
-    """Rows that repeat an earlier one (scores and label); rows that are certain or constant do not count.
+class RepeatedRows(Mistake):
+    """Rows that repeat an earlier one (scores and label); rows that are certain or constant are not counted.
 
     Attributes:
         marks: of scores and label.  of_scores: of the scores alone.  of_near: of the scores rounded to about 4 digits.
@@ -347,16 +342,16 @@ class Repeated(Mistake):
         rows, at_label, labels = block.rows, block.at_label, block.labels
         if at_label is None or labels is None or block.n > HASHED:
             return
-        seen = rows.columns(marked(rows.k))
+        seen = rows.columns(marker_classes(rows.k))
         differ = np.full(len(rows), rows.k == 1)
         for column in seen[1:]:
             differ |= column != seen[0]
         differ &= at_label != 1
         predicted = rows.best if rows.k > 1 else rows.columns([0])[0] > 0.5
         keep = np.flatnonzero(differ)
-        self.marks.append(mix([*seen, rows.top, at_label, labels])[keep])
-        self.of_scores.append(mix([*seen, rows.top])[keep])
-        self.of_near.append(mix([rounded(column) for column in (*seen, rows.top)])[keep])
+        self.marks.append(hash_rows([*seen, rows.top, at_label, labels])[keep])
+        self.of_scores.append(hash_rows([*seen, rows.top])[keep])
+        self.of_near.append(hash_rows([round_to_digits(column) for column in (*seen, rows.top)])[keep])
         margin = seen[-1] - seen[0] if rows.k == 2 else rows.top
         self.margins.append(margin[keep].astype(np.float32))
         self.wrong.append(np.asarray(predicted != labels)[keep])
@@ -371,7 +366,8 @@ class Repeated(Mistake):
 
     @property
     def by_chance(self) -> bool:
-        """Whether rows of the same scores have labels of their own, as other samples of a model of few values do.
+        """Whether rows of equal scores have independent labels, as different samples do under a model with few distinct
+        scores.
 
         Copies of a sample are right or wrong together. Two other samples of which a share e is wrong differ in that
         with a probability of about 2 e (1 - e): half of that is enough here.
@@ -420,7 +416,7 @@ class Repeated(Mistake):
 
     def verdict(self, outcome: Outcome) -> list[str]:
         count, n = self.count, outcome.scan.n
-        if outcome.scan[Same].first is not None or count <= 0.01 * n or self.by_chance:
+        if outcome.scan[ConstantScores].first is not None or count <= 0.01 * n or self.by_chance:
             return []
         text = (
             f"{count:,} of {n:,} rows repeat an earlier row (scores and label): if they are the same samples, the "
@@ -430,8 +426,9 @@ class Repeated(Mistake):
 
 
 @dataclass
-class Order(Mistake):
-    """Predicted class and label of a subset of the rows (every one when there are few): is the order the same?
+class ClassOrder(Mistake):
+    """Checks whether scores and labels have the classes in the same order, on a subset of the rows (all when there are
+    few).
 
     Attributes:
         margins: of two classes, score of the second less that of the first (one column: that alone).
@@ -453,7 +450,7 @@ class Order(Mistake):
             self.margins.append(np.asarray(last - (first if k == 2 else 0), np.float64))
 
     def one_column(self, kind: Kind) -> tuple[TiedScores, int]:
-        """TiedScores of one column, and the rows looked at."""
+        """Return the ties of a single column, and the number of rows checked."""
         score, label = np.concatenate(self.margins), np.concatenate(self.labels)
         half = {"logits": 0.0, "log_probabilities": math.log(0.5)}.get(kind, 0.5)
         tied = int((score == half).sum())
@@ -461,17 +458,19 @@ class Order(Mistake):
         return TiedScores(tied, tied, right), len(score)
 
     def verdict(self, outcome: Outcome) -> list[str]:
-        """A note when the order was confirmed by `--classes`, else an error, when `class_order` finds one."""
+        """Return a note if `class_order` finds another order and `--classes` confirmed this one; without that, it is an
+        error.
+        """
         k, classes = max(outcome.scan.k, 2), outcome.classes
         if not self.predicted:
             return []
         if k == 2:
             return self.backwards(classes or ("y = 0", "y = 1"))
         labels = np.concatenate(self.labels)
-        found = class_order(np.concatenate(self.predicted), labels, k)
-        if found is None:
+        renaming = class_order(np.concatenate(self.predicted), labels, k)
+        if renaming is None:
             return []
-        moved, plain, renamed = found
+        moved, plain, renamed = renaming
         name = (lambda i: str(classes[i])) if classes else str
         shown = ", ".join(f"{name(r)} -> {name(c)}" for r, c in sorted(moved.items())[:4])
         text = (
@@ -488,8 +487,8 @@ class Order(Mistake):
         )
 
     def backwards(self, names: Sequence[str]) -> list[str]:
-        """A note where two classes make sense the other way round: AUC < 1/2 beyond chance."""
-        auc, z = ranked(np.concatenate(self.margins), np.concatenate(self.labels))
+        """Return a note if two classes make sense the other way round: AUC < 1/2 beyond chance."""
+        auc, z = auc_and_z(np.concatenate(self.margins), np.concatenate(self.labels))
         if not -z >= BACKWARDS_Z:
             return []
         return [
@@ -500,13 +499,24 @@ class Order(Mistake):
 
 
 MISTAKES: tuple[type[Mistake], ...] = (
-    OneColumn, UnnormalisedRows, TiedScores, SoftmaxTwice, HalfPrecision, Masked, Impossible, Same, Repeated, Order,
-)  # fmt: skip
-"""In the order of their notes."""
+    OneColumn,
+    UnnormalisedRows,
+    TiedScores,
+    SoftmaxTwice,
+    HalfPrecision,
+    MaskedClasses,
+    ZeroProbabilityLabels,
+    ConstantScores,
+    RepeatedRows,
+    ClassOrder,
+)
+"""The checks, in the order of their notes."""
 
 
-def ranked(score: Floats, label: Array) -> tuple[float, float]:
-    """AUC of two classes, and by how many standard errors it is above 1/2 (Mann & Whitney 1947); NaN for one class."""
+def auc_and_z(score: Floats, label: Array) -> tuple[float, float]:
+    """Return the AUC of two classes, and by how many standard errors it exceeds 1/2 (Mann & Whitney 1947); NaN for one
+    class.
+    """
     n, ones = len(label), int(label.sum())
     if ones in (0, n):
         return math.nan, math.nan
@@ -518,7 +528,7 @@ def ranked(score: Floats, label: Array) -> tuple[float, float]:
 
 
 def class_order(predicted: Ints, labels: Ints, k: int) -> tuple[dict[int, int], float, float] | None:
-    """A renaming of the classes, found on the even rows, that raises accuracy on the odd rows at p < 1e-6.
+    """Find, on the even rows, a renaming of the classes that raises accuracy on the odd rows at p < 1e-6.
 
     Args:
         predicted, labels: (N,) int64 in [0, k).
@@ -541,7 +551,7 @@ def class_order(predicted: Ints, labels: Ints, k: int) -> tuple[dict[int, int], 
         return None
     mutual = set(zip(rows[most].tolist(), columns[most].tolist(), strict=True))
     order = np.argsort(-counts, kind="stable")
-    image = matched(rows[order].tolist(), columns[order].tolist(), k)
+    image = match_classes(rows[order].tolist(), columns[order].tolist(), k)
     moved = _sound_cycles(image, mutual)
     if not moved:
         return None
@@ -557,8 +567,8 @@ def class_order(predicted: Ints, labels: Ints, k: int) -> tuple[dict[int, int], 
     return moved, float(plain.mean()), float(renamed.mean())
 
 
-def matched(rows: list[int], columns: list[int], k: int) -> Ints:
-    """Match every class with a label of its own, (k,) int64, the pairs (row, column) that come first before the others.
+def match_classes(rows: list[int], columns: list[int], k: int) -> Ints:
+    """Give every class a label of its own, (k,) int64; earlier pairs (row, column) take precedence.
 
     A class that no pair gives a label keeps its own where that is free, and else takes the least label that is free.
     """
@@ -579,7 +589,7 @@ def matched(rows: list[int], columns: list[int], k: int) -> Ints:
 
 
 def _sound_cycles(image: Ints, mutual: set[tuple[int, int]]) -> dict[int, int]:
-    """Cycles of classes that move, where most of the moves are among the `mutual` pairs."""
+    """Return the cycles of renamed classes in which most of the moves are among the `mutual` pairs."""
     moved: dict[int, int] = {}
     seen: set[int] = set()
     for first in sorted(r for r, c in mutual if r != c):  # a cycle without such a pair does not count
@@ -598,7 +608,7 @@ def multipliers(k: int) -> Hashes:
     return np.random.Generator(np.random.PCG64(k)).integers(0, 2**63, k, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
 
 
-def rounded(column: Array) -> npt.NDArray[np.float32]:
+def round_to_digits(column: Array) -> npt.NDArray[np.float32]:
     """Round (n,) numbers to about 4 digits: large ones relative to their size, those below 1 to steps of 1e-4.
 
     So noise of 1e-6 in a small probability is rounded away too. 13 bits after the leading one are kept of 1 + |x|.
@@ -607,8 +617,8 @@ def rounded(column: Array) -> npt.NDArray[np.float32]:
     return np.copysign(((bits + np.uint32(1 << 9)) & np.uint32(0xFFFFFC00)).view(np.float32), column)
 
 
-def mix(columns: Sequence[Array] | Array) -> Hashes:
-    """(n,) a number for each row of some columns (n,), to float32: the same for the same row."""
+def hash_rows(columns: Sequence[Array] | Array) -> Hashes:
+    """Return one number (n,) for each row of some columns (n,), cast to float32; equal rows get equal numbers."""
     mixed, part = np.zeros((2, len(columns[0])), np.uint64)
     for column, odd in zip(columns, multipliers(len(columns)), strict=True):
         part[:] = (column.astype(np.float32, copy=False) + np.float32(0)).view(np.uint32)  # -0 is 0
@@ -620,14 +630,14 @@ def mix(columns: Sequence[Array] | Array) -> Hashes:
     return mixed
 
 
-# Fingerprints of rows: the same sample twice, or in the fitted and the evaluated file.
+# Rows that are both in the fitted and in the evaluated file.
 
 
-OVERLAP = 0.01
+OVERLAP = 0.01  # excess share of shared rows that is an error
 
 
 def row_hashes(predictions: Predictions) -> Hashes:
-    """(N,) fingerprints of the score rows, in one streaming pass: equal rows have equal fingerprints.
+    """Return (N,) fingerprints of the score rows, in one streaming pass: equal rows have equal fingerprints.
 
     A multilinear hash of the bits of the scores as float32 (modulo 2^64, odd multipliers), so that float64 and
     float32 copies of a row agree. Unequal rows collide with a probability of about 1e-19 a pair.
@@ -635,12 +645,14 @@ def row_hashes(predictions: Predictions) -> Hashes:
     out = np.empty(predictions.n, np.uint64)
     with np.errstate(all="ignore"):
         for start, block in predictions.blocks():
-            out[start : start + len(block)] = mix(np.ascontiguousarray(block.T))
+            out[start : start + len(block)] = hash_rows(np.ascontiguousarray(block.T))
     return out
 
 
 def _telling(predictions: Predictions) -> npt.NDArray[np.bool_]:
-    """(N,) mask of the rows that are neither certain (one class has all probability) nor the same for every class."""
+    """Return an (N,) mask of the rows that are neither certain (one class has all probability) nor constant over the
+    classes.
+    """
     out = np.empty(predictions.n, bool)
     for start, block in predictions.blocks():
         second = np.partition(block, block.shape[1] - 2, axis=1)[:, -2]
@@ -649,8 +661,8 @@ def _telling(predictions: Predictions) -> npt.NDArray[np.bool_]:
 
 
 def refuse_overlap(fit: Predictions, test: Predictions, way_out: str = "leave --test out and use --folds 5") -> str:
-    """A note when few rows of `test` are also in `fit`, "" when none are, or no more than by chance; `way_out` is what
-    else the error advises.
+    """Return a note if few rows of `test` are also in `fit`, or "" if there are no more than by chance; `way_out` is
+    what else the error advises.
 
     By chance a row of `test` has a twin in `fit` as often as a row of `fit` has one among the others of `fit`: of
     samples from one population, the share of twins among n - 1 others estimates that among n. Twins come in pairs,
@@ -672,10 +684,10 @@ def refuse_overlap(fit: Predictions, test: Predictions, way_out: str = "leave --
     error = math.sqrt(2 * share * (1 - share) / len(b)) + math.sqrt(2 * chance * (1 - chance) / len(a))
     text = (
         f"{rows:,} of {len(b):,} {'rows' if len(b) == test.n else 'uncertain rows'} of {test.source} "
-        f"({share:.1%}) are also in {fit.source}; {chance:.1%} would be by chance, as rows tie"
+        f"({share:.1%}) are also in {fit.source}; {chance:.1%} are expected by chance, because rows tie"
     )
     if share > chance + OVERLAP + 3 * error:
-        problem = f"{text}: numbers on rows that were fitted on look better than they are"
-        raise InputError(problem, "pass rows that were not fitted on" + (f", or {way_out}" if way_out else ""))
+        problem = f"{text}: results on rows that were used for fitting are too optimistic"
+        raise InputError(problem, "pass rows that were not used for fitting" + (f", or {way_out}" if way_out else ""))
     spread = math.sqrt(2 * chance * (1 - chance) * (1 / len(a) + 1 / len(b)))
     return text if share > chance + 3 * spread else ""

@@ -17,12 +17,12 @@ from calibcli.core.errors import InputError, refusing
 from calibcli.core.options import normal
 from calibcli.scores.files import pickles
 from calibcli.scores.files.arrays import EncodedPictures, FileContents
-from calibcli.scores.files.formats.numpy import distinct_members, stored_part
+from calibcli.scores.files.formats.numpy import DAMAGED, distinct_members, stored_part
 from calibcli.scores.files.roles import PAIRS, TABLE_LABELS, TEXTS
 from calibcli.scores.files.source import Source
 from calibcli.scores.files.text_tables import parsed
 
-# PyTorch files as far as they are read without PyTorch: which program one is, checksums, what its pickle names.
+# What can be told of PyTorch files without PyTorch.
 
 SUFFIXES = (".pt", ".pth")
 UNREADABLE = (
@@ -31,8 +31,8 @@ UNREADABLE = (
 )
 
 
-def program(names: Collection[str]) -> str:
-    """The program of torch that a zip archive of files of these names is: TorchScript, torch.export, or ""."""
+def torch_program(names: Collection[str]) -> str:
+    """Return which program of torch a zip archive with these members is: TorchScript, torch.export, or ""."""
     tails = {name.partition("/")[2] for name in names} | set(names)
     if "constants.pkl" in tails or any(tail.startswith("code/") for tail in tails):
         return "TorchScript"
@@ -41,7 +41,8 @@ def program(names: Collection[str]) -> str:
 
 
 def note_checksums(source: Source) -> int:
-    """Note what `source.sha256()` is to check, which torch does not; the bytes that the file takes when unpacked.
+    """Note the checksums that `source.sha256()` is to compare, as torch does not; return the size of the file when
+    unpacked.
 
     Raises:
         InputError: damaged, or two members have one name.
@@ -57,8 +58,8 @@ def note_checksums(source: Source) -> int:
         return sum(member.file_size for member in members)
 
 
-def named(source: Source) -> set[str]:
-    """What the pickle in a .pt file names, after a look at how much work it asks for.
+def pickled_globals(source: Source) -> set[str]:
+    """Return the globals that the pickle in a .pt file names, after checking how much work it asks for.
 
     Raises:
         InputError: too much, or the file is damaged.
@@ -66,14 +67,14 @@ def named(source: Source) -> set[str]:
     if source.pread(min(2, source.size), 0) != b"PK":
         return pickles.names(source.reader(), source.name)
     with _zip(source) as archive:
-        found: set[str] = set()
+        names: set[str] = set()
         for member in archive.infolist():
             if member.filename.endswith(".pkl"):
                 with archive.open(member) as file:
                     if not member.CRC:
                         file._expected_crc = None  # type: ignore[attr-defined]
-                    found |= pickles.names(file, source.name)
-        return found
+                    names |= pickles.names(file, source.name)
+        return names
 
 
 @contextlib.contextmanager
@@ -84,18 +85,15 @@ def _zip(source: Source) -> Iterator[zipfile.ZipFile]:
         yield archive
 
 
-# Files that are something else than recorded outputs: named, with the commands that take them.
-
-
 CALIBRATOR = "a calibrator of calib scale"
 STATE = "calib_state"  # array of a state
-RESULT = 64 << 20  # longest result that is looked into
+RESULT = 64 << 20  # bytes; longer files are not parsed to see whether they are a result
 WEIGHTS = (".weight", ".bias", ".running_mean")
 
 
 @dataclass(frozen=True)
 class Foreign:
-    """What a file is, which commands take it, and what it says about itself."""
+    """What a file is if not recorded outputs, which commands take it, and what it says about itself."""
 
     what: str
     commands: str
@@ -103,47 +101,45 @@ class Foreign:
 
 
 PARTIAL = Foreign("a state of calib metrics --partial", "merge")
-"""What parts of the rows left behind, which holds scores as well."""
+"""Its arrays would pass for recorded outputs, so that it is refused by its name."""
 
 
-def refuse(found: Foreign | None, source: Source) -> None:
-    """Raises:
-    InputError: the file is something else than recorded outputs.
+def refuse_other_file(other: Foreign | None, source: Source) -> None:
+    """Refuse a file that was recognised as something else than recorded outputs.
+
+    Raises:
+        InputError: the file is something else than recorded outputs.
     """
-    if found is not None:
-        raise InputError(f"{source.name} is {found.what}, not recorded outputs", f"it goes to: {found.commands}")
+    if other is not None:
+        raise InputError(f"{source.name} is {other.what}, not recorded outputs", f"it goes to: {other.commands}")
 
 
 def before_reading(source: Source) -> Foreign | None:
-    """What the bytes tell without a reader: results of calib, programs of PyTorch, configuration."""
+    """Recognise results of calib, programs of PyTorch and configurations by their bytes, without a reader."""
     head = source.pread(min(source.size, 512), 0)
     pickled = pickles.is_pickle(head)
     if head.lstrip()[:1] == b"{" and source.size <= RESULT:
         return _result(source.pread(source.size, 0))
     if head.startswith(b"PK\x03\x04"):
-        import zipfile
-
-        from calibcli.scores.files.formats.numpy import DAMAGED
-
         try:
             with zipfile.ZipFile(source.reader()) as archive:
                 names = archive.namelist()
         except DAMAGED:
             return None
-        if kind := program(names):
+        if kind := torch_program(names):
             return Foreign(f"a {kind} program", "curvature, logits (with --trust: it is code)")
         pickled = any(name.endswith("data.pkl") for name in names)
-    if pickled and (found := _pickled(source)) is not None:
-        return found
+    if pickled and (network := _pickled(source)) is not None:
+        return network
     if Path(source.path).suffix == ".toml":
         return Foreign("a configuration", "check (as --config)")
     return None
 
 
 def _pickled(source: Source) -> Foreign | None:
-    """A network, or weights under a name that recorded outputs do not have, by what the pickle names."""
+    """Recognise a network, or weights under a name that recorded outputs do not have, by what the pickle names."""
     try:
-        names = {name.removeprefix(pickles.STACKED) for name in named(source)}
+        names = {name.removeprefix(pickles.STACKED) for name in pickled_globals(source)}
     except InputError:  # damaged: whoever reads it says so
         return None
     if any(name.startswith("torch.nn.modules.") for name in names):
@@ -156,15 +152,15 @@ def _pickled(source: Source) -> Foreign | None:
 
 
 def after_reading(contents: FileContents, source: Source) -> Foreign | None:
-    """What the names and metadata of the arrays tell: calibrators, checkpoints, data sets."""
-    about = _object(contents.metadata.get("calib", ""))
-    if about.get("what") == "calibrator":
+    """Recognise calibrators, checkpoints and data sets by the names and metadata of their arrays."""
+    metadata = _object(contents.metadata.get("calib", ""))
+    if metadata.get("what") == "calibrator":
         return Foreign(CALIBRATOR, "apply (first argument)")
     weights = [name for name in contents.arrays if name.endswith(WEIGHTS)]
-    if "architecture" in about or weights:
+    if "architecture" in metadata or weights:
         count = sum(math.prod(array.shape) for array in contents.arrays.values())
         facts = {"tensors": len(contents.arrays), "parameters": count}
-        facts |= {key: about[key] for key in ("architecture", "preprocess", "classes", "data") if key in about}
+        facts |= {key: metadata[key] for key in ("architecture", "preprocess", "classes", "data") if key in metadata}
         return Foreign("a checkpoint", "curvature, logits, fit", facts)
     rows, shapes = _rows(contents), {name: list(array.shape) for name, array in contents.arrays.items()}
     if not contents.scores and (rows or any(len(shape) >= 3 for shape in shapes.values())):
@@ -174,7 +170,7 @@ def after_reading(contents: FileContents, source: Source) -> Foreign | None:
 
 
 def _rows(contents: FileContents) -> dict[str, Any]:
-    """Columns of pictures, or of texts beside labels, of a table; {} where it has neither."""
+    """Return the columns of pictures, or of texts beside labels, of a table; {} if it has neither."""
     shape = next((array.shape for array in contents.arrays.values()), ())
     size = {"rows": shape[0]} if shape else {}
     pictures = [name for name, array in contents.arrays.items() if isinstance(array, EncodedPictures)]
@@ -187,16 +183,16 @@ def _rows(contents: FileContents) -> dict[str, Any]:
 
 
 def _result(text: bytes) -> Foreign | None:
-    about = _object(text)
-    if "command" not in about or "schema" not in about:
+    members = _object(text)
+    if "command" not in members or "schema" not in members:
         return None
-    command = str(about["command"])
-    facts = {"command": command, "schema": about["schema"]}
-    if isinstance(about.get("estimates"), list):
-        facts["estimates"] = len(about["estimates"])
+    command = str(members["command"])
+    facts = {"command": command, "schema": members["schema"]}
+    if isinstance(members.get("estimates"), list):
+        facts["estimates"] = len(members["estimates"])
     return Foreign(f"a result of calib {command}", "check, compare", facts)
 
 
 def _object(text: str | bytes) -> dict[str, Any]:
-    found = parsed(text)
-    return found if isinstance(found, dict) else {}
+    value = parsed(text)
+    return value if isinstance(value, dict) else {}

@@ -1,9 +1,10 @@
-"""What belongs to a row: its label as a code 0..K-1, its weight, id, group and slices; mistakes are reported by row."""
+"""Labels as codes 0..K-1, and weights, ids, groups and slices of the rows; mistakes are reported with their row."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,118 +14,38 @@ import numpy as np
 from calibcli.core.errors import InputError, UsageError, nearest
 from calibcli.scores import array_names
 from calibcli.scores.array_names import shape_text
-from calibcli.scores.files.arrays import Converted, FileColumn, FileContents, Memory, blocks, distinct, texts_of, whole
+from calibcli.scores.files.arrays import (
+    Converted,
+    FileColumn,
+    FileContents,
+    Memory,
+    blocks,
+    distinct,
+    read_all,
+    texts_of,
+)
 from calibcli.scores.files.roles import IDS
 from calibcli.scores.files.source import Source, load_any
 from calibcli.scores.files.text_tables import MISSING, floats_of_text, is_number
 from calibcli.scores.predictions import Array, ArrayScores, Floats, Ints, Named, PickedScores, Predictions
 from calibcli.scores.reading_options import Reading
 
-# Weights of rows.
+# Labels as codes 0..K-1. Mistakes are reported with their row.
 
 
-def weights(values: Array, name: str, kind: str) -> Floats:
-    """Finite weights >= 0 as float64.
-
-    Raises:
-        InputError: otherwise, or `count` weights that are not whole.
-    """
-    if values.dtype.kind in "USO":
-        values = floats_of_text(values, name, "the weights")
-    w = values.astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        bad = np.flatnonzero(~(np.isfinite(w) & (w >= 0)))
-    if len(bad):
-        raise InputError(f"weight {w[bad[0]]:g} in row {bad[0]} ('{name}')", "weights are finite and not negative")
-    if not w.any():
-        raise InputError(f"weights '{name}' are all 0", "pass weights that are not all 0")
-    with np.errstate(over="ignore"):
-        total = float(w.sum())
-    if kind == "count" and total > 2**53:
-        raise InputError(f"weights '{name}' count {total:.3g} rows", "use --weight-kind sampling")
-    used = w[w > 0]
-    if used.min() < 1e-100 or used.max() > 1e100:  # their squares are summed
-        problem = f"weights '{name}' run from {used.min():.3g} to {used.max():.3g}"
-        raise InputError(problem, "divide them by the largest of them")
-    odd = np.flatnonzero(w != np.floor(w))
-    if kind == "count" and len(odd):
-        problem = f"weight {w[odd[0]]:g} in row {odd[0]} ('{name}') is not a count"
-        raise InputError(problem, "use --weight-kind sampling")
-    return w
-
-
-def counted(found: Predictions) -> Predictions:
-    """Without rows of weight 0, which no number may depend on, nor a bound or a fold."""
-    if found.weights is None or found.weights.all():
-        return found
-    index = np.flatnonzero(found.weights)
-    memory = isinstance(found.scores, ArrayScores)
-    kept = found.take(index) if memory else found.with_rows(index, PickedScores(found.scores, index))
-    note = f"weight 0: {found.n - kept.n:,} of {found.n:,} rows left out"
-    return dataclasses.replace(kept, notes=[*kept.notes, note])
-
-
-# Labels in a file of their own, whose rows belong to those of the scores by their ids where both have them.
-
-
-def labels_of(source: Source, contents: Sequence[FileContents], reading: Reading, about: list[str]) -> Named:
-    """The labels of the rows of the scores; where they were put in the order of these, `about` says so.
-
-    They are the file's only array, or the one with a label's name.
-
-    Raises:
-        InputError: there are none; or a row of the scores has an id that none of theirs has, or several have.
-    """
-    held = load_any(source)
-    names = list(held.arrays)
-    name = names[0] if len(names) == 1 else array_names.pick_labels(held, None, "", source.name)
-    if name is None:
-        raise InputError(
-            f"no labels in {source.name}: it holds {array_names.describe(held)}", "name the array 'labels'"
-        )
-    labels = held.arrays[name]
-    for column, array in held.arrays.items():
-        own = None if column == name or array.shape != labels.shape[:1] else _ids(contents, column, reading)
-        if own is None or (theirs := texts_of(whole(array)).tolist()) == own:
-            continue
-        at = {id: row for row, id in enumerate(theirs)}
-        lost = next((row for row, id in enumerate(own) if id not in at), None)
-        if lost is None and len(at) == len(theirs):
-            rows = np.array([at[id] for id in own], np.int64)
-            about.append(f"labels of {source.name} belong to the rows by their '{column}'")
-            return Memory(whole(labels)[rows])
-        if column in IDS or column in (reading.ids, contents[0].ids):
-            has = (
-                f"'{column}' names rows twice" if lost is None else f"no '{column}' is {own[lost][:40]!r} (row {lost})"
-            )
-            raise InputError(f"in {source.name} {has}", "give every row of the scores its label, once")
-    return labels
-
-
-def _ids(contents: Sequence[FileContents], column: str, reading: Reading) -> list[str] | None:
-    """What names the rows of the scores, as a column of the labels' file does: of its name, or both known for ids."""
-    first, asked = contents[0].arrays, reading.ids or contents[0].ids
-    known = asked or next((n for n in first if n in IDS), "")
-    here = column if column in first else known if column in IDS else ""
-    parts = [c.arrays.get(here) for c in contents]
-    found = [part for part in parts if part is not None and len(part.shape) == 1 and part.dtype.kind in IDS.dtypes]
-    return [id for part in found for id in texts_of(whole(part)).tolist()] if len(found) == len(parts) else None
-
-
-# What belongs to a row: its label as a code 0..K-1, id, group and slices; what is wrong is said by row.
-
-
-HELD = 20_000_000  # labels beyond this many stay in the file
+HELD = 20_000_000  # labels; more of them stay in the file
 OBSERVED = "pass the class that was observed, one integer per row"
 NO_LABEL = {"", "nan", "<na>", "nat"}
-MOST_NAMED = 12  # classes that an error names all of
-ABSENT = {*MISSING, *NO_LABEL}  # `none` and `na` may be classes
+MOST_NAMED = 12  # classes up to which an error lists all of them
+ABSENT = {*MISSING, *NO_LABEL}  # of texts that are no class; `none` and `na` may be classes
 WHOLE = re.compile(r"^\s*[+-]?\d{1,18}(\.0*)?\s*$")
 
 
 @dataclass(frozen=True, eq=False)
 class LabelCodes:
-    """Codes of all rows. `dropped`: mask of the rows to leave out, or None. `names`: they were names of classes."""
+    """Codes of all rows. `dropped`: mask of the rows to leave out, or None. `names`: whether they were names of
+    classes.
+    """
 
     codes: Any
     dropped: Array | None = None
@@ -133,17 +54,18 @@ class LabelCodes:
     names: bool = False
 
 
-def read_labels(labels: Named, name: str, scores: Named, classes: Sequence[str] | None, how: Reading) -> LabelCodes:
+def read_labels(labels: Named, name: str, scores: Named, classes: Sequence[str] | None, reading: Reading) -> LabelCodes:
     """Check labels against (N, C) scores and convert them to int64 codes in [0, K), where K = max(C, 2).
 
     Args:
         classes: names of the classes, to translate labels that are names.
-        how: what the first class is called (`label_base`, 0 or 1), and which label drops its row (`ignore_label`).
+        reading: tells what the first class is called (`label_base`, 0 or 1) and which label drops its row
+            (`ignore_label`).
 
     Raises:
         InputError: any of the mistakes that labels can have.
     """
-    (n, columns), label_base, ignore_label = scores.shape, how.label_base, how.ignore_label
+    (n, columns), label_base, ignore_label = scores.shape, reading.label_base, reading.ignore_label
     k = max(columns, 2)
     notes: list[str] = []
     labels = _one_dimension(labels, name, n, notes)
@@ -169,13 +91,13 @@ def read_labels(labels: Named, name: str, scores: Named, classes: Sequence[str] 
         total = int(dropped.sum())
         notes.append(f"{total:,} row{'s' * (total != 1)} with label {ignore_label} dropped")
         dropped = dropped if total else None
-    held = whole(codes) if n <= HELD else FileColumn(codes)
-    return LabelCodes(held, dropped, notes, seen.counts, labels.dtype.kind in "USO" and bool(classes))
+    all_codes = read_all(codes) if n <= HELD else FileColumn(codes)
+    return LabelCodes(all_codes, dropped, notes, seen.counts, labels.dtype.kind in "USO" and bool(classes))
 
 
 def as_names(labels: Named | None, name: str, classes: Sequence[str] | None) -> Named | None:
-    """Labels that are numbers as the texts that they would be in a table, where all names of the classes are numbers
-    (and not 0 .. K-1): so that they are looked up among the names, of arrays too.
+    """Convert labels that are numbers to texts if the classes are called by numbers other than 0 .. K-1, so that labels
+    of arrays are looked up among the names as labels of tables are.
     """
     if labels is None or classes is None or labels.dtype.kind not in "iuf" or labels.shape[1:] not in ((), (1,)):
         return labels
@@ -187,8 +109,10 @@ def as_names(labels: Named | None, name: str, classes: Sequence[str] | None) -> 
 
 
 def _refuse_outside(seen: _LabelRange, name: str, k: int, columns: int, base: int) -> None:
-    """Raises:
-    InputError: a label that is none of the classes.
+    """Refuse labels that are none of the classes.
+
+    Raises:
+        InputError: a label that is none of the classes.
     """
     if columns == 1 and max(seen.largest, max(seen.counts, default=0)) > 1:
         raise InputError(
@@ -218,7 +142,7 @@ def _one_dimension(labels: Named, name: str, n: int, notes: list[str]) -> Named:
         return Converted(labels, lambda block: block[:, 0], (), labels.dtype)
     if len(shape) == 2 and shape[0] == 1 and shape[1] == n:
         notes.append(f"labels '{name}' have shape {tuple(shape)}: read as ({n},)")
-        return Memory(whole(labels)[0])
+        return Memory(read_all(labels)[0])
     if len(shape) != 2 or labels.dtype.kind not in "biuf":
         problem = f"labels '{name}' have shape {shape_text(labels)}"
         raise InputError(problem, "pass one label per row: shape (N,), integers")
@@ -245,7 +169,7 @@ def _one_dimension(labels: Named, name: str, n: int, notes: list[str]) -> Named:
 
 
 def _translator(labels: Named, name: str, k: int, classes: Sequence[str] | None) -> Callable[[Array], Ints]:
-    """A function from a block of labels as they are to int64."""
+    """Return a function that converts a block of labels to int64."""
     kind = labels.dtype.kind
     if labels.dtype == np.uint64:
         return lambda block: np.minimum(block, np.uint64(2**62)).astype(np.int64)
@@ -276,8 +200,6 @@ def _translator(labels: Named, name: str, k: int, classes: Sequence[str] | None)
         raise InputError(f"labels '{name}' are not whole numbers ({odd[:20]}): soft targets?", OBSERVED)
     shown = ", ".join(sorted(texts)[:4])[:80]
     problem = f"labels '{name}' are names ({shown}{', ...' if len(texts) > 4 else ''})"
-    import shlex
-
     every = sorted({text.strip() for text in texts})
     fix = "pass --classes A,B,C: all class names in the order of the score columns"
     if len(every) == k <= MOST_NAMED and not any("," in one for one in every):
@@ -286,7 +208,7 @@ def _translator(labels: Named, name: str, k: int, classes: Sequence[str] | None)
 
 
 def refuse_missing(labels: Named, name: str, texts: Sequence[str]) -> None:
-    """Refuse rows without a label, where one of the texts that are no class says so.
+    """Refuse rows without a label, if one of `texts`, which are no classes, stands for a missing value.
 
     Raises:
         InputError: there are such rows.
@@ -302,7 +224,7 @@ def refuse_missing(labels: Named, name: str, texts: Sequence[str]) -> None:
 
 
 def _letters(labels: Named, k: int, notes: list[str]) -> list[str] | None:
-    """A, B, C, ... where the labels of classes without names are such letters."""
+    """Return A, B, C, ... if the classes have no names and the labels are such letters, else None."""
     alphabet = [chr(ord("A") + i) for i in range(min(k, 26))]
     if labels.dtype.kind not in "USO" or len(labels.shape) != 1 or k > 26:
         return None
@@ -376,7 +298,7 @@ def _whole_numbers(labels: Named, name: str) -> None:
 
 
 def _plain(text: str) -> str:
-    """A name without blanks around it; of 3.0, 3."""
+    """Strip a name; 3.0 becomes 3."""
     return str(int(float(text))) if WHOLE.match(text) else text.strip()
 
 
@@ -388,11 +310,68 @@ def _lookup(table: Mapping[str, int]) -> Callable[[Array], Ints]:
 
 
 def _texts(block: Array) -> list[str]:
-    """Objects one by one: an array of the longest text would be large."""
+    """Return a block as a list of texts. Objects go one by one, as an array as wide as the longest text could be
+    large.
+    """
     return [str(text) for text in block.tolist()] if block.dtype.kind == "O" else texts_of(block).tolist()
 
 
-def columns(
+# Labels in a file of their own. Their rows are matched by ids where both files have them.
+
+
+def labels_of(source: Source, contents: Sequence[FileContents], reading: Reading, notes: list[str]) -> Named:
+    """Read the labels of the rows of the scores. If they had to be reordered, `notes` gets a note.
+
+    They are the file's only array, or the one with a label's name.
+
+    Raises:
+        InputError: there are none; or a row of the scores has an id that none of theirs has, or several have.
+    """
+    file = load_any(source)
+    names = list(file.arrays)
+    name = names[0] if len(names) == 1 else array_names.pick_labels(file, None, "", source.name)
+    if name is None:
+        raise InputError(
+            f"no labels in {source.name}: it holds {array_names.describe(file)}",
+            "name the array 'labels'",
+        )
+    labels = file.arrays[name]
+    for column, array in file.arrays.items():
+        own = None if column == name or array.shape != labels.shape[:1] else _ids(contents, column, reading)
+        if own is None or (theirs := texts_of(read_all(array)).tolist()) == own:
+            continue
+        at = {id: row for row, id in enumerate(theirs)}
+        lost = next((row for row, id in enumerate(own) if id not in at), None)
+        if lost is None and len(at) == len(theirs):
+            rows = np.array([at[id] for id in own], np.int64)
+            notes.append(f"labels of {source.name} belong to the rows by their '{column}'")
+            return Memory(read_all(labels)[rows])
+        if column in IDS or column in (reading.ids, contents[0].ids):
+            has = (
+                f"'{column}' names rows twice" if lost is None else f"no '{column}' is {own[lost][:40]!r} (row {lost})"
+            )
+            raise InputError(f"in {source.name} {has}", "give every row of the scores its label, once")
+    return labels
+
+
+def _ids(contents: Sequence[FileContents], column: str, reading: Reading) -> list[str] | None:
+    """Return what names the rows of the scores as `column` does in the labels' file: the column of that name, or the
+    ids of both.
+    """
+    first, asked = contents[0].arrays, reading.ids or contents[0].ids
+    known = asked or next((n for n in first if n in IDS), "")
+    here = column if column in first else known if column in IDS else ""
+    parts = [c.arrays.get(here) for c in contents]
+    id_parts = [part for part in parts if part is not None and len(part.shape) == 1 and part.dtype.kind in IDS.dtypes]
+    return (
+        [id for part in id_parts for id in texts_of(read_all(part)).tolist()] if len(id_parts) == len(parts) else None
+    )
+
+
+# Ids, weights, groups and slices.
+
+
+def per_row_fields(
     contents: Sequence[FileContents],
     sources: Sequence[Source],
     reading: Reading,
@@ -402,11 +381,11 @@ def columns(
     label_name: str,
     notes: list[str],
 ) -> dict[str, Any]:
-    """The fields of `Predictions` that are asked for, or found (ids), of the rows that are kept."""
+    """Read the per-row fields of `Predictions` that are asked for or recognised (ids), for the rows that are kept."""
 
     def column(name: str, option: str) -> Array:
         parts: list[Named] = [array_names.column(c, name, option, s.name) for c, s in zip(contents, sources)]
-        array = parts[0] if len(parts) == 1 else Memory(np.concatenate([texts_of(whole(p)) for p in parts]))
+        array = parts[0] if len(parts) == 1 else Memory(np.concatenate([texts_of(read_all(p)) for p in parts]))
         return _per_row(array, name, option, n, keep)
 
     out: dict[str, Any] = {}
@@ -428,21 +407,62 @@ def columns(
         out["group_names"], codes = np.unique(column(group, "--group"), return_inverse=True)
         out["groups"] = codes.astype(np.int64)
     if reading.by:
-        found = {name: column(name, "--by") for name in reading.by}
+        columns_by_name = {name: column(name, "--by") for name in reading.by}
         kept = "fiu" if reading.numbers else ""
-        out["slices"] = {name: a if a.dtype.kind in kept else texts_of(a) for name, a in found.items()}
+        out["slices"] = {name: a if a.dtype.kind in kept else texts_of(a) for name, a in columns_by_name.items()}
     return out
 
 
 def _per_row(array: Named, name: str, option: str, n: int, keep: Ints | None) -> Array:
-    """One value per row, of the rows that are kept.
+    """Return one value per row, for the rows that are kept.
 
     Raises:
         InputError: another shape.
     """
     if len(array.shape) == 2 and array.shape[1] == 1:
-        array = Memory(whole(array)[:, 0])
+        array = Memory(read_all(array)[:, 0])
     if array.shape != (n,):
         raise InputError(f"{option} {name} has shape {shape_text(array)} for {n:,} rows", "pass one value per row")
-    values = whole(array)
+    values = read_all(array)
     return values if keep is None else values[keep]
+
+
+def weights(values: Array, name: str, kind: str) -> Floats:
+    """Check weights and return them as float64, finite and >= 0.
+
+    Raises:
+        InputError: otherwise, or `count` weights that are not whole.
+    """
+    if values.dtype.kind in "USO":
+        values = floats_of_text(values, name, "the weights")
+    w = values.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        bad = np.flatnonzero(~(np.isfinite(w) & (w >= 0)))
+    if len(bad):
+        raise InputError(f"weight {w[bad[0]]:g} in row {bad[0]} ('{name}')", "weights are finite and not negative")
+    if not w.any():
+        raise InputError(f"weights '{name}' are all 0", "pass weights that are not all 0")
+    with np.errstate(over="ignore"):
+        total = float(w.sum())
+    if kind == "count" and total > 2**53:
+        raise InputError(f"weights '{name}' count {total:.3g} rows", "use --weight-kind sampling")
+    used = w[w > 0]
+    if used.min() < 1e-100 or used.max() > 1e100:  # their squares are summed
+        problem = f"weights '{name}' run from {used.min():.3g} to {used.max():.3g}"
+        raise InputError(problem, "divide them by the largest of them")
+    odd = np.flatnonzero(w != np.floor(w))
+    if kind == "count" and len(odd):
+        problem = f"weight {w[odd[0]]:g} in row {odd[0]} ('{name}') is not a count"
+        raise InputError(problem, "use --weight-kind sampling")
+    return w
+
+
+def without_zero_weights(rows: Predictions) -> Predictions:
+    """Leave out rows of weight 0, as neither a number nor a bound nor a fold may depend on them."""
+    if rows.weights is None or rows.weights.all():
+        return rows
+    index = np.flatnonzero(rows.weights)
+    memory = isinstance(rows.scores, ArrayScores)
+    kept = rows.take(index) if memory else rows.with_rows(index, PickedScores(rows.scores, index))
+    note = f"weight 0: {rows.n - kept.n:,} of {rows.n:,} rows left out"
+    return dataclasses.replace(kept, notes=[*kept.notes, note])

@@ -1,4 +1,4 @@
-"""Two classes: which one is the event, and what a single column of scores is the probability of."""
+"""Decide which of two classes is the event, and to which of them a single column of scores belongs."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ import numpy as np
 
 from calibcli.core.errors import InputError, UsageError, did_you_mean
 from calibcli.core.options import normal
-from calibcli.scores.array_names import carried
-from calibcli.scores.files.arrays import Converted, FileContents, blocks, texts_of, whole
+from calibcli.scores.array_names import class_in_name
+from calibcli.scores.files.arrays import Converted, FileContents, blocks, read_all, texts_of
 from calibcli.scores.files.roles import OUTCOMES, PREDICTED
 from calibcli.scores.files.text_tables import is_number
-from calibcli.scores.input_mistakes import ranked
+from calibcli.scores.input_mistakes import auc_and_z
 from calibcli.scores.per_row import NO_LABEL, WHOLE, as_names, refuse_missing
 from calibcli.scores.predictions import Array, ArrayScores, Kind, MappedScores, Named, Predictions
 from calibcli.scores.reading_options import Reading
 from calibcli.scores.score_kind import KeptRows, Scan
 
-# One score for each row: of a class, or of whichever class was predicted, as pipelines write it?
+# Is a single score per row that of one class, or that of whichever class was predicted, as some pipelines write it?
 
-FEWEST, MOST_LEVELS = 20, 100_000  # rows that are looked at
-SAME_RANKS = 0.9  # AUC of a score for its own prediction is 1, of a confidence about 1/2
+FEWEST, MOST_LEVELS = 20, 100_000  # rows: the fewest that are judged, the most that are looked at
+SAME_RANKS = 0.9  # between the AUC of a score for its own prediction, 1, and that of a confidence, about 1/2
 RANK_Z, GAP_Z = 1.5, 4.0
 
 
-def refuse_top(
-    found: Scan, rows: KeptRows, kind: Kind, contents: FileContents, name: str, labels: str, event: str
+def refuse_confidence(
+    scan: Scan, rows: KeptRows, kind: Kind, contents: FileContents, name: str, labels: str, event: str
 ) -> None:
     """Refuse P of the predicted class as that of one class. Ours: none is below 1/2, and they do not rank the rows.
 
@@ -42,50 +42,51 @@ def refuse_top(
     Raises:
         InputError: they are of the predicted class.
     """
-    if found.k != 1 or kind != "probabilities" or found.low < 0.5 or found.high == found.low or found.finite < FEWEST:
+    if scan.k != 1 or kind != "probabilities" or scan.low < 0.5 or scan.high == scan.low or scan.finite < FEWEST:
         return
     p = np.asarray(rows.scores.read(0, MOST_LEVELS)[:, 0], np.float64)
     beside = next((c for c, a in contents.arrays.items() if c in PREDICTED and c not in (name, labels)), None)
     predicted = None if beside is None else _is_event(contents, beside, rows, event)
     if predicted is not None and len(predicted) == len(p) and 0 < predicted.sum() < len(p):
-        top, why = ranked(p, predicted)[0] < SAME_RANKS, f"and is as large where '{beside}' is another class"
+        top, why = auc_and_z(p, predicted)[0] < SAME_RANKS, f"and is as large where '{beside}' is another class"
     elif rows.codes is not None:
         y = np.asarray(rows.codes[: len(p)], np.int64)
-        z, gap = ranked(p, y)[1], float(np.mean(p - y))
+        z, gap = auc_and_z(p, y)[1], float(np.mean(p - y))
         top = z < RANK_Z and gap > GAP_Z * math.sqrt(float(np.mean(p * (1 - p))) / len(p))
         why = f"and its mean {p.mean():.3f} is far from the share of that class, {y.mean():.3f}"
     else:
         return
     if top:
         file = contents.format != "arrays"
-        way = f"--confidence {name}, beside the columns predicted and label" if file else "calibcli.from_confidence"
+        option = f"--confidence {name}, beside the columns predicted and label" if file else "calibcli.from_confidence"
         raise InputError(
             f"'{name}' is never below 0.5 {why}: is it the probability of the predicted class?",
-            f"then {way}; if it is of {event or 'class 1'} in every row: --kind probabilities",
+            f"then {option}; if it is of {event or 'class 1'} in every row: --kind probabilities",
         )
 
 
 def _is_event(contents: FileContents, column: str, rows: KeptRows, event: str) -> Array | None:
-    """Whether each of the rows that are kept is predicted as the event."""
+    """Return whether each of the kept rows is predicted as the event, or None if the column does not have one value per
+    row.
+    """
     array = contents.arrays[column]
     if array.shape[1:] not in ((), (1,)):
         return None
-    values = whole(array).reshape(-1)
+    values = read_all(array).reshape(-1)
     values = values if rows.keep is None or len(values) <= rows.keep.max(initial=0) else values[rows.keep]
     texts = np.char.strip(texts_of(values[:MOST_LEVELS]))
     return np.isin(texts, [event] if event else ["1", "1.0", "True", "true"])
 
 
-# Two classes: which of them is the event, and which of them a single column of scores is of. Never by the alphabet.
+# Which of two classes is the event, and which of them a single column of scores belongs to. The alphabet never decides.
 
 
-"""Names of two classes whose order is plain."""
-MOST = 4  # names of labels that are looked for; two are allowed
+MOST = 4  # distinct names of labels after which the search stops; two are allowed
 
 
 @dataclass(frozen=True)
 class BinaryReading:
-    """The classes of the score columns, in their order, the labels to read, and whether the event is the first class.
+    """The classes of the score columns in order, the labels to read, and whether the event is the first class.
 
     Attributes:
         classes: two names, or None where labels are numbers and nothing names them.
@@ -100,10 +101,10 @@ class BinaryReading:
     turned: bool = False
 
 
-def two(
+def read_binary(
     reading: Reading, column: str, width: int, classes: list[str] | None, labels: Named | None, name: str
 ) -> BinaryReading:
-    """What (N, 1) or (N, 2) scores are of.
+    """Decide which classes (N, 1) or (N, 2) scores belong to, and which of them is the event.
 
     Args:
         column: name of the scores.  width: 1 or 2; more is refused.
@@ -130,7 +131,7 @@ def two(
     if width == 2 or classes is not None:
         shown = list(classes or numbers)
         event = _known(reading.event, shown)
-        own = carried(column) if width == 1 and labels is not None else ""
+        own = class_in_name(column) if width == 1 and labels is not None else ""
         if own and _same(own, shown[0]):
             problem = f"column '{column}' is of {shown[0]!r}, --classes makes {shown[1]!r} the class of the scores"
             raise InputError(problem, f"pass --classes {shown[1]},{shown[0]}")
@@ -141,8 +142,8 @@ def two(
 
 
 def _numbered(reading: Reading, column: str, labels: Named | None, numbers: list[str]) -> BinaryReading:
-    """One column with labels 0 and 1, or none: of 1, unless its name or --event says 0."""
-    own = carried(column)
+    """Read one column with labels 0 and 1, or none, as the score of class 1, unless its name or --event says 0."""
+    own = class_in_name(column)
     if own and own not in numbers and (reading.event in (None, own, *numbers[1:])):
         return BinaryReading([f"not {own}", own], labels)
     if labels is None and reading.event:
@@ -165,8 +166,8 @@ def _numbered(reading: Reading, column: str, labels: Named | None, numbers: list
 
 
 def _named(reading: Reading, column: str, labels: Named | None, names: list[str], name: str) -> BinaryReading:
-    """One column with names as labels."""
-    own = carried(column)
+    """Read one column with names as labels."""
+    own = class_in_name(column)
     of = next((n for n in names if own and _same(own, n)), None)
     if of is None and reading.event is None and (pair := plain_order(names)):
         names, of = pair, pair[1]
@@ -188,29 +189,29 @@ def _named(reading: Reading, column: str, labels: Named | None, names: list[str]
 
 
 def plain_order(names: Sequence[str]) -> list[str] | None:
-    """Return the two classes that labels of these names are of, as `no` and `yes`; None where no order is plain."""
+    """Return the two classes that these labels belong to in their natural order, as `no` and `yes`; else None."""
     spelled = {name.lower(): name for name in names}
     pair = next((pair for pair in OUTCOMES if spelled and set(spelled) <= set(pair)), None)
     return None if pair is None else [spelled.get(name, name) for name in pair]
 
 
-def swapped(found: Predictions) -> Predictions:
-    """Two classes with their places exchanged, so that the event is class 1."""
-    scores = found.scores
+def swap_classes(read: Predictions) -> Predictions:
+    """Exchange two classes, so that the event is class 1."""
+    scores = read.scores
     if isinstance(scores, ArrayScores):
         turned: ArrayScores | MappedScores = ArrayScores(np.ascontiguousarray(scores.array[:, ::-1]))
     else:
         turned = MappedScores(scores, lambda block: block[:, ::-1])
-    counts = {str(1 - int(c)): rows for c, rows in found.facts["class_rows"].items()}
-    values = found.facts["label_values"]
-    labels = found.labels if values is None else 1 - np.asarray(found.labels[:])
+    counts = {str(1 - int(c)): rows for c, rows in read.facts["class_rows"].items()}
+    values = read.facts["label_values"]
+    labels = read.labels if values is None else 1 - np.asarray(read.labels[:])
     return dataclasses.replace(
-        found,
+        read,
         scores=turned,
         labels=labels,
-        classes=list(found.classes or ())[::-1],
+        classes=list(read.classes or ())[::-1],
         facts={
-            **found.facts,
+            **read.facts,
             "exchanged": True,
             "class_rows": dict(sorted(counts.items())),
             "label_values": values and values[::-1],
@@ -219,19 +220,19 @@ def swapped(found: Predictions) -> Predictions:
 
 
 def _names(labels: Named | None) -> list[str]:
-    """The labels' names in order of the alphabet, at most MOST; [] where they are numbers."""
+    """Return the names among the labels in alphabetical order, at most MOST; [] if they are numbers."""
     if labels is None or labels.dtype.kind not in "USO" or len(labels.shape) > 2:
         return []
-    found: set[str] = set()
+    names: set[str] = set()
     for _, block in blocks(labels):
-        found.update(str(text).strip() for text in texts_of(block.reshape(-1)).tolist())
-        if len(found) >= MOST:
+        names.update(str(text).strip() for text in texts_of(block.reshape(-1)).tolist())
+        if len(names) >= MOST:
             break
-    return [] if all(WHOLE.match(text) or is_number(text) for text in found) else sorted(found)
+    return [] if all(WHOLE.match(text) or is_number(text) for text in names) else sorted(names)
 
 
 def _other_way(labels: Named | None, numbers: list[str]) -> Named | None:
-    """Labels that are numbers, the two exchanged."""
+    """Exchange two labels that are numbers."""
     if labels is None:
         return None
     total = int(numbers[0]) + int(numbers[1])
@@ -249,7 +250,7 @@ def _number(block: Array) -> Array:
 
 
 def _known(event: str | None, names: Sequence[str]) -> str | None:
-    """The event as it is spelled among the names.
+    """Return the event as it is spelled among the names.
 
     Raises:
         InputError: it is none of them.
@@ -263,5 +264,5 @@ def _known(event: str | None, names: Sequence[str]) -> str | None:
 
 
 def _same(a: str, b: str) -> bool:
-    """Names that differ in case, spaces, `-` and `_` alone."""
+    """Return whether two names differ in case, spaces, `-` and `_` alone."""
     return normal(a).replace(" ", "_") == normal(b).replace(" ", "_")

@@ -1,4 +1,4 @@
-"""What a model said about labelled rows: validated once, then read in blocks by everything else."""
+"""Predictions: scores and labels of N rows, checked once and then read in blocks by everything else."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Kind = Literal["logits", "probabilities", "log_probabilities"]
-VERDICTS = ("the prediction is wrong", "the prediction is right")  # the classes where the confidence is all there is
-UNIT_LOW, UNIT_HIGH = -1e-6, 1 + 1e-3  # probabilities lie here, rounding allowed for
-SHARE_OFF = 1e-3  # share of the rows that may miss a sum of one
+VERDICTS = ("the prediction is wrong", "the prediction is right")  # the two classes if only confidences are known
+UNIT_LOW, UNIT_HIGH = -1e-6, 1 + 1e-3  # range of probabilities, with room for rounding
+SHARE_OFF = 1e-3  # share of the rows that need not sum to one
 CHUNK_BYTES = 1 << 23  # read from a file at once: large enough for the disk, small beside any memory
 CHUNK_ROWS = 1 << 15
-HELD = 1 << 26  # bytes of mapped scores that are kept rather than mapped again at every use
-NEAR = 1 << 16  # bytes between two rows that are read along
+HELD = 1 << 26  # bytes up to which mapped scores are kept instead of being mapped at every use
+NEAR = 1 << 16  # bytes between two rows up to which the gap is read too, as a second read costs more
 Progress = Callable[[float, str], None]
 """Called as `progress(fraction, text)`; fraction in [0, 1]."""
 
@@ -135,7 +135,7 @@ class Predictions:
             map keeps those of the raw logits, which rounding could otherwise change at a tie.
         top_only: how sure a prediction was and whether it was right is all that is known: the classes are VERDICTS,
             and every row is predicted to be right, however small its confidence.
-        notes: remarks of the reader.  sha256: of the source file, or "".  facts: what was found while reading.
+        notes: of the reader, for the user.  sha256: of the source file, or "".  facts: further results of reading.
     """
 
     scores: Scores
@@ -157,7 +157,7 @@ class Predictions:
 
     @classmethod
     def of(cls, logits: npt.ArrayLike, labels: npt.ArrayLike, **fields: Any) -> Predictions:
-        """From arrays: (N, K) finite logits and (N,) labels. `inputs.scores` checks what others wrote.
+        """Make predictions of arrays: (N, K) finite logits and (N,) labels. `calibcli.from_arrays` also checks them.
 
         >>> Predictions.of([[2.0, 0.0], [0.0, 1.0]], [0, 1]).logits.dtype
         dtype('float64')
@@ -168,7 +168,7 @@ class Predictions:
         return cls(scores=ArrayScores(np.ascontiguousarray(z)), labels=np.asarray(labels, dtype=np.int64), **fields)
 
     def __repr__(self) -> str:
-        return f"Predictions({self.n:,} rows of {self.k:,} classes, {words(self.kind)}, from {self.source})"
+        return f"Predictions({self.n:,} rows of {self.k:,} classes, {kind_words(self.kind)}, from {self.source})"
 
     @property
     def n(self) -> int:
@@ -193,7 +193,7 @@ class Predictions:
         if self.top_only:
             return {"event": self.event, "kind": "confidence"}
         guess = {name: self.facts[name] for name in ("guess_nll", "guess_accuracy") if name in self.facts}
-        return {"classes": self.k, **self.event_fact, "kind": words(self.kind), **guess}
+        return {"classes": self.k, **self.event_fact, "kind": kind_words(self.kind), **guess}
 
     @property
     def event_fact(self) -> dict[str, str]:
@@ -202,7 +202,9 @@ class Predictions:
 
     @property
     def plain(self) -> Predictions:
-        """Without weights that are all the same, and groups of one row each: such rows are like any others."""
+        """These predictions without weights that are all equal, and without groups of one row each, which change
+        nothing.
+        """
         weights, groups = self.weights, self.groups
         if weights is not None and self.weight_kind == "sampling" and self.n and weights[0] > 0 and not np.ptp(weights):
             weights = None
@@ -219,7 +221,8 @@ class Predictions:
         return np.concatenate(parts) if parts else np.empty((0, self.k))
 
     def blocks(self, rows: int | None = None) -> Iterator[tuple[int, Array]]:
-        """(first row, scores of the next rows) in order; float16 widened to float32. About 8 MB each by default.
+        """Yield (first row, scores of the next rows) in order; float16 is widened to float32. About 8 MB each by
+        default.
 
         >>> [(first, block.shape) for first, block in calibcli.from_arrays(logits, labels).blocks(600)]
         [(0, (600, 10)), (600, (397, 10))]
@@ -229,7 +232,7 @@ class Predictions:
             yield start, read(self.scores, start, min(start + rows, self.n))
 
     def take(self, rows: Ints) -> Predictions:
-        """The given rows (indices, or a boolean mask of length N), in memory.
+        """Return the given rows (indices, or a boolean mask of length N), in memory.
 
         >>> calibcli.from_arrays(logits, labels).take(labels == 3).labels[:4].tolist()
         [3, 3, 3, 3]
@@ -238,7 +241,7 @@ class Predictions:
         return self.with_rows(index, ArrayScores(np.ascontiguousarray(gather(self.scores, index, NEAR))))
 
     def with_rows(self, index: Ints, scores: Scores) -> Predictions:
-        """Everything about the rows `index`, with `scores` that hold these rows.
+        """Return the rows `index` of everything per row, with `scores` that already hold these rows.
 
         >>> rows = calibcli.from_arrays(logits, labels)
         >>> rows.with_rows(np.array([5, 2]), ArrayScores(rows.logits[[5, 2]])).n
@@ -260,7 +263,7 @@ class Predictions:
         )
 
     def mapped(self, function: Callable[[Array], Array], predicted: Ints | None = None) -> Predictions:
-        """The same rows with `function` applied to every block of scores (n, K) -> (n, K), lazily.
+        """Return the same rows with `function` applied to every block of scores (n, K) -> (n, K), lazily.
 
         >>> rows = calibcli.from_arrays(logits, labels).mapped(lambda block: block / 2)
         >>> bool((rows.logits == logits / 2).all())
@@ -269,7 +272,7 @@ class Predictions:
         return dataclasses.replace(self, scores=MappedScores(self.scores, function), predicted=predicted)
 
     def held(self) -> Predictions:
-        """With the scores in memory where they are few: what maps them is called once.
+        """Return these predictions with their scores in memory if they are few, so that a mapping runs once.
 
         >>> halved = calibcli.from_arrays(logits, labels).mapped(lambda z: z / 2)
         >>> type(halved.scores).__name__, type(halved.held().scores).__name__
@@ -281,28 +284,28 @@ class Predictions:
 
 
 def notes_of(*inputs: Predictions) -> list[str]:
-    """Remarks of the readers, each once; where there are several inputs, with the files that it is about."""
-    found: dict[str, list[str]] = {}
+    """Collect the notes of all inputs, each once; if there are several inputs, with the files that it is about."""
+    sources_by_note: dict[str, list[str]] = {}
     for one in inputs:
         for note in one.notes:
-            found.setdefault(note, []).append(one.source)
+            sources_by_note.setdefault(note, []).append(one.source)
     if len(inputs) == 1:
-        return list(found)
-    return [f"{', '.join(dict.fromkeys(sources))}: {note}" for note, sources in found.items()]
+        return list(sources_by_note)
+    return [f"{', '.join(dict.fromkeys(sources))}: {note}" for note, sources in sources_by_note.items()]
 
 
 def same_rows(n: int, what: str) -> str:
-    """The remark that all rows have the same scores."""
+    """Return the note that all rows have the same scores."""
     return f"all {n:,} rows have the same {what}: the model, or what prepared its inputs, does not tell them apart"
 
 
-def words(kind: str) -> str:
-    """A kind of scores as people write it: `log-probabilities`."""
+def kind_words(kind: str) -> str:
+    """Spell a kind of scores as people write it: `log-probabilities`."""
     return kind.replace("_", "-")
 
 
 def two_columns(score: Floats, kind: Kind) -> Floats:
-    """(n, 2) scores from the log-odds, the probability or the log-probability of class 1, (n,)."""
+    """Return (n, 2) scores from the log-odds, the probability or the log-probability of class 1, (n,)."""
     if kind == "logits":
         return np.column_stack([np.zeros_like(score), score])
     p = np.exp(score) if kind == "log_probabilities" else np.clip(score, 0, 1)
@@ -311,12 +314,12 @@ def two_columns(score: Floats, kind: Kind) -> Floats:
 
 
 def rows_of(array: Named, size: int = 0) -> int:
-    """Rows that make up a piece, or `size` bytes."""
+    """Return how many rows make up a piece to read, or `size` bytes."""
     return max(1, (size or CHUNK_BYTES) // max(1, math.prod(array.shape[1:]) * array.dtype.itemsize))
 
 
 def gather(array: Named, rows: Ints, near: int = 1, memory: Array | None = None) -> Array:
-    """The given rows, in any order, never more than a piece read at once.
+    """Read the given rows in any order, never more than a piece at once.
 
     Args:
         near: rows that lie less than so many bytes apart are read with what is between them.
@@ -340,17 +343,17 @@ def gather(array: Named, rows: Ints, near: int = 1, memory: Array | None = None)
 
 
 def reusing(array: Named) -> Named:
-    """`array` for one reader that is done with what it read before it reads on, in memory of its own."""
+    """Return `array` for one reader that is done with a block before it reads the next, which may overwrite it."""
     return cast(Named, array.reusing()) if hasattr(array, "reusing") else array
 
 
 def chunk_rows(scores: Scores) -> int:
-    """Rows that make up about CHUNK_BYTES, and few enough that per-row arrays stay in the cache."""
+    """Return the number of rows in about CHUNK_BYTES, and few enough that per-row arrays stay in the cache."""
     return min(CHUNK_ROWS, max(1, CHUNK_BYTES // (scores.shape[1] * max(scores.dtype.itemsize, 4))))
 
 
 def read(scores: Scores, start: int, stop: int) -> Array:
-    """Rows of scores as contiguous float32 or float64."""
+    """Read rows of scores as contiguous float32 or float64."""
     block = scores.read(start, stop)
     if block.dtype not in (np.float32, np.float64):
         block = block.astype(np.float32 if block.dtype.itemsize <= 2 else np.float64)

@@ -16,8 +16,11 @@ MODEL = "Checkpoint: .safetensors, .pt, .pth, .ckpt, .onnx, a Hugging Face or ti
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """How to read; each field but the last three is an option of commands: `numbers` keeps columns of numbers as they
-    are, where `by` has them as texts; without `hashed` no digest of a file is taken. See `recorded.read`."""
+    """How recorded outputs are read; see `recorded_outputs.read`.
+
+    Each field is an option of commands, except for the last three: `numbers` keeps the numbers of `by` columns, which
+    otherwise become texts; without `need_labels` rows may have no labels; without `hashed` files get no digest.
+    """
 
     PANEL: ClassVar[str] = "How the file is read"
     OFTEN: ClassVar[tuple[str, ...]] = ("scores", "labels", "classes", "event", "kind", "by")  # what --help shows of it
@@ -76,7 +79,7 @@ class Reading:
     hashed: bool = True
 
     def whole(self, command: str) -> Reading:
-        """This reading, of a command that takes the rows of one problem as a whole.
+        """Return this reading, for a command that takes all rows of one problem together.
 
         Raises:
             UsageError: `by` or `multilabel`, which split them.
@@ -90,7 +93,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class ReaderOptions:
-    """What the user said that readers are to know.
+    """Options that the readers of files need to know.
 
     Attributes:
         no_header: the first row of a text table is one of its rows.
@@ -106,7 +109,7 @@ class ReaderOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkOptions:
-    """Of `checkpoint.load`."""
+    """Options of `checkpoint.load`."""
 
     arch: str | None = option(
         None, "Architecture: resnet:depth=20 (calib list architectures), timm:NAME, torchvision:NAME or module:factory."
@@ -117,7 +120,7 @@ class NetworkOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetOptions:
-    """Of `dataset.load`."""
+    """Options of `dataset.load`."""
 
     mean: str | None = option(None, "Mean of each channel, for inputs scaled to [0, 1], such as 0.49,0.48,0.45.")
     std: str | None = option(None, "Standard deviation of each channel, such as 0.2,0.2,0.2.")

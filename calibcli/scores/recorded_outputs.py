@@ -1,6 +1,4 @@
-"""Read recorded outputs: open the files, recognise scores and labels, check them in one pass, and give
-`Predictions`.
-"""
+"""Read recorded outputs: open files, recognise scores and labels, check them in one pass, return `Predictions`."""
 
 from __future__ import annotations
 
@@ -19,128 +17,19 @@ from calibcli.core.options import check_options
 from calibcli.scores import array_names, confidence, other_files, per_row, positive_class, tasks
 from calibcli.scores.array_names import kind_option
 from calibcli.scores.files import locations
-from calibcli.scores.files.arrays import FileContents, Joined, blocks, class_names, texts_of, whole
+from calibcli.scores.files.arrays import FileContents, Joined, blocks, class_names, read_all, texts_of
 from calibcli.scores.files.roles import CLASSES
 from calibcli.scores.files.source import FORMATS, Digests, Source, by_suffix, fingerprint, load_any, suffixes
-from calibcli.scores.input_mistakes import Nonfinite, Outcome, Repeated
-from calibcli.scores.per_row import LabelCodes, as_names, counted, read_labels
-from calibcli.scores.positive_class import BinaryReading, swapped, two
+from calibcli.scores.input_mistakes import Nonfinite, Outcome, RepeatedRows
+from calibcli.scores.per_row import LabelCodes, as_names, labels_of, read_labels, without_zero_weights
+from calibcli.scores.positive_class import BinaryReading, read_binary, swap_classes
 from calibcli.scores.predictions import Ints, Kind, Named, Predictions, Progress
 from calibcli.scores.reading_options import ReaderOptions, Reading
 from calibcli.scores.score_kind import KeptRows, Scan, decide_kind, evidence, scan
 
-# What was asked of evaluations, and the files of a folder: seldom needed when files are opened.
-
-MEANS_MORE = frozenset("*?[:")  # in a path that may be a pattern or an address
-
-
-def asked_of(reading: Reading) -> ReaderOptions:
-    """What readers of evaluations are to know.
-
-    Raises:
-        UsageError: choices that are too few or the same.
-    """
-    choices = tuple(class_names(reading.choices)) if reading.choices else ()
-    if choices and (len(set(choices)) < max(len(choices), 2) or not all(choices)):
-        raise UsageError(f"--choices {','.join(choices)[:40]}", "name two or more different ones: --choices A,B,C,D")
-    return ReaderOptions(reading.lm_norm or "", choices, reading.unlisted or "", reading.no_header)
-
-
-def unused(contents: FileContents, source: Source) -> None:
-    """Refuse what was asked of an evaluation where the file is none, or one of another kind.
-
-    Raises:
-        InputError: --lm-norm, --choices or --unlisted would have no effect.
-    """
-    if source.asked.no_header and contents.format not in ("csv", "tsv"):
-        raise InputError(f"--no-header is for text tables; {source.name} is read as {contents.format}", "leave it out")
-    for name in ("lm_norm", "choices", "unlisted"):
-        if getattr(source.asked, name) and name not in contents.used and not contents.lacking:
-            flag = f"--{name.replace('_', '-')}"
-            of = "log-likelihoods of lm-eval or LightEval" if name == "lm_norm" else "log-probabilities of tokens"
-            raise InputError(f"{flag} is for {of}; {source.name} is read as {contents.format}", "leave it out")
-
-
-def sources(paths: Sequence[str | Path], reading: Reading) -> list[Source]:
-    """The files, opened, those in a folder too; the parts of one data set know their folder.
-
-    Raises:
-        InputError: as `parts` and `tasks_in`.
-    """
-    asked, found = asked_of(reading), []
-    for path in paths:
-        for file in files_of(path, reading):
-            found.append(Source(file, asked=asked))
-            found[-1].folder = str(path) if saved(path) else ""
-    return found
-
-
-def files_of(path: str | Path, reading: Reading) -> list[str | Path]:
-    """The files that a path stands for: itself, those of a pattern, or what is in a folder or at an address.
-
-    Raises:
-        InputError: there are none; else as `parts` and `tasks_in`.
-    """
-    if os.path.isfile(path):
-        return [path]
-    if os.path.isdir(path):
-        reading_from(path)
-    if saved(path):
-        return [*parts(Path(path))]
-    if os.path.isdir(path) and reading.tasks:
-        return [*tasks_in(Path(path))]
-    if os.path.isdir(path) or MEANS_MORE & set(str(path)):
-        return locations.found(path, [suffix for name in FORMATS for suffix in suffixes(name)])
-    return [path]
-
-
-def saved(path: str | Path) -> bool:
-    """Whether this is a folder that `save_to_disk` made."""
-    return any(os.path.isfile(os.path.join(path, name)) for name in (locations.STATE, locations.PARTS))
-
-
-def tasks_in(folder: Path) -> list[Path]:
-    """The files of a folder that a harness wrote, one for each task.
-
-    Raises:
-        InputError: none, or two runs of one task.
-    """
-    from calibcli.scores.files.evals.lm_eval import task_of
-
-    found = sorted(p for p in folder.iterdir() if known(p) and not p.name.startswith((".", "results")))
-    if not found:
-        raise InputError(f"no evaluations in {folder}", "name the files, or the folder that they lie in")
-    runs = Counter(task_of(p.name) for p in found)
-    twice = next((task for task, count in runs.items() if count > 1), None)
-    if twice is not None:
-        problem = f"{folder} holds {runs[twice]} runs of the task {twice}"
-        raise InputError(problem, "name the files, one of each task")
-    return found
-
-
-def known(path: Path) -> bool:
-    """Whether its suffix is of a format, compressed or not."""
-    return path.is_file() and bool(by_suffix(locations.suffix(path.name)))
-
-
-def parts(folder: Path) -> list[Path]:
-    """The files of a folder that `save_to_disk` made.
-
-    Raises:
-        InputError: a folder with several splits, or of another kind.
-    """
-    if (folder / locations.PARTS).is_file():
-        splits = sorted(p.parent.name for p in folder.glob(f"*/{locations.STATE}"))
-        fix = f"choose one: {folder / (splits or ['test'])[0]}"
-        raise InputError(f"{folder} holds several splits: {', '.join(splits)}", fix)
-    return locations.saved(folder)
-
-
-# Recorded outputs: a file with scores and labels, recognised, checked in one pass, and read in blocks ever after.
-
-
+MEANS_MORE = frozenset("*?[:")  # characters of a path that may be a pattern or an address
 Paths = str | Path | Sequence[str | Path]
-LARGEST = 1e75  # of a score: its fourth power is a number
+LARGEST = 1e75  # largest score: its fourth power, which fits of the temperature sum, is still a number
 
 
 def read(path: Paths, *, progress: Progress | None = None, **how: Any) -> Predictions:
@@ -182,13 +71,13 @@ def read(path: Paths, *, progress: Progress | None = None, **how: Any) -> Predic
     return predictions([load(source) for source in sources], sources, reading, progress)
 
 
-def provenance(found: Predictions) -> list[dict[str, Any]]:
-    """Path and sha256 of each file that was read, for the provenance of a result."""
-    return [dict(file) for file in found.facts["files"]]
+def provenance(rows: Predictions) -> list[dict[str, Any]]:
+    """Return path and sha256 of each file that was read, for the provenance of a result."""
+    return [dict(file) for file in rows.facts["files"]]
 
 
 def reading_of(how: Mapping[str, Any]) -> Reading:
-    """The options as a `Reading`.
+    """Return the options as a `Reading`.
 
     Raises:
         UsageError: there is no such option.
@@ -201,7 +90,7 @@ def reading_of(how: Mapping[str, Any]) -> Reading:
 
 
 def open_all(path: Paths, reading: Reading) -> list[Source]:
-    """The files, opened; of a folder that `save_to_disk` made, those that it consists of; of tasks, those in a folder.
+    """Open the files: those named, the parts in a folder that `save_to_disk` wrote, or the tasks in a folder.
 
     Raises:
         InputError: several files without `shards` or `tasks`.
@@ -225,7 +114,7 @@ def open_all(path: Paths, reading: Reading) -> list[Source]:
 
 
 def load(source: Source) -> FileContents:
-    """As `load_any`, for files of recorded outputs.
+    """Read the arrays of a file as `load_any` does, and refuse files that hold no recorded outputs.
 
     Raises:
         InputError: it is something else of calib's or of a model's; or it has no use for what was asked.
@@ -233,30 +122,32 @@ def load(source: Source) -> FileContents:
     try:
         contents = load_any(source)
         if source.asked != ReaderOptions():
-            unused(contents, source)
+            refuse_unused_options(contents, source)
         if other_files.STATE in contents.arrays:
-            other_files.refuse(other_files.PARTIAL, source)
+            other_files.refuse_other_file(other_files.PARTIAL, source)
         if array_names.candidates(contents) or contents.lacking or confidence.columns(contents):
             return contents
         contents = array_names.grouped(contents, None, source.name)
         if contents.scores:
             return contents
     except InputError:
-        other_files.refuse(other_files.before_reading(source), source)
+        other_files.refuse_other_file(other_files.before_reading(source), source)
         raise
-    other_files.refuse(other_files.before_reading(source) or other_files.after_reading(contents, source), source)
+    other_files.refuse_other_file(
+        other_files.before_reading(source) or other_files.after_reading(contents, source), source
+    )
     return contents
 
 
 def _task(contents: FileContents, source: Source) -> str:
-    """The task that a file says it is of; "" where that is the name of the file alone."""
+    """Return the task that a file names, or "" where that is merely the name of the file."""
     return "" if contents.task == source.stem else contents.task
 
 
 def predictions(
     contents: Sequence[FileContents], sources: Sequence[Source], reading: Reading, progress: Progress | None = None
 ) -> Predictions:
-    """Mistake the arrays of all files as one data set; of tasks, each by itself."""
+    """Check the arrays of all files together as one data set; with `tasks`, check each task by itself."""
     check_options(reading)
     if contents[0].table and not contents[0].scores:
         contents = [array_names.grouped(c, reading.scores, s.name) for c, s in zip(contents, sources)]
@@ -264,33 +155,37 @@ def predictions(
         one = dataclasses.replace(reading, tasks=False, by=tuple(name for name in reading.by if name != tasks.TASK))
         files = tasks.files_of(contents, sources)
         parts = [predictions(*each, one, progress) for each in files]
-        return tasks.joined(parts, tasks.names_of([c[0].task or Path(s[0].folder or s[0].stem).name for c, s in files]))
+        return tasks.join_tasks(
+            parts, tasks.names_of([c[0].task or Path(s[0].folder or s[0].stem).name for c, s in files])
+        )
     if len(contents) > 1 and not reading.shards:
         tasks.refuse_several(_task(c, s) for c, s in zip(contents, sources))
     first = contents[0]
     alone = reading.confidence or reading.correct or not (reading.scores or array_names.candidates(first))
     if alone and (columns := confidence.columns(first, reading, sources[0].name)):
-        found = confidence.predictions(contents, sources, reading, columns)
+        rows = confidence.predictions(contents, sources, reading, columns)
     else:
-        found = _one(contents, sources, reading, progress)
-    return counted(found) if reading.weights and reading.need_labels else found
+        rows = _one_dataset(contents, sources, reading, progress)
+    return without_zero_weights(rows) if reading.weights and reading.need_labels else rows
 
 
 @np.errstate(all="ignore")  # what is not finite is counted and told
-def _one(
+def _one_dataset(
     contents: Sequence[FileContents], sources: Sequence[Source], reading: Reading, progress: Progress | None
 ) -> Predictions:
-    """One data set, of one file or of its parts."""
+    """Return one data set, from one file or from its parts."""
     first, where = contents[0], sources[0].name if len(sources) == 1 else f"{len(sources)} shards"
     name = array_names.pick_scores(first, reading.scores, sources[0].name)
     raw, ragged = _joined_scores(contents, sources, reading)
-    notes = [remark for c in contents for remark in c.about]
+    notes = [note for c in contents for note in c.about]
     label_name, raw_labels, label_file = label_array(contents, sources, reading, name, notes)
     if raw_labels is None and reading.need_labels:
         problem = f"no labels in {where}: it holds {array_names.describe(first)}"
         raise InputError(problem, "choose them with --labels KEY, or --labels FILE for a file of their own")
     count = raw_labels.shape[0] if raw_labels is not None and reading.need_labels else None
-    scores = array_names.held(array_names.two_dimensional(raw, name, where, count, bool(kind_option(reading.kind))))
+    scores = array_names.in_memory(
+        array_names.two_dimensional(raw, name, where, count, bool(kind_option(reading.kind)))
+    )
     n, width, k = *scores.shape, max(scores.shape[1], 2)
     array_names.refuse_verdicts(name, label_name, where, width)
     classes, confirmed = classes_of(first, reading, name, k)
@@ -301,25 +196,29 @@ def _one(
             if width > 2 and not reading.event:
                 of = BinaryReading(classes, as_names(raw_labels, label_name, classes))
             else:
-                of = two(reading, name, width, classes, raw_labels, label_name)
+                of = read_binary(reading, name, width, classes, raw_labels, label_name)
                 if width == 2 and classes is None and of.classes and not reading.event:
-                    notes.append(f"the score columns are read as of {of.classes[0]} and {of.classes[1]}, in this order")
+                    notes.append(
+                        f"the score columns are taken to be {of.classes[0]} and {of.classes[1]}, in this order"
+                    )
             if of.labels is not None:
                 labels = read_labels(of.labels, label_name, scores, of.classes, reading)
         except InputError as error:
             if reading.need_labels:
                 raise
             notes.append(f"labels are not used: {error.problem}")
-            of = of or two(reading, name, width, classes, None, "")
-        rows, found, kind = _checked(scores, labels, first, name, reading, ragged, notes, progress)
-        if found.forced is None and width == 1:
-            positive_class.refuse_top(found, rows, kind, first, name, label_name, of.classes[1] if of.classes else "")
+            of = of or read_binary(reading, name, width, classes, None, "")
+        rows, scanned, kind = _check_rows(scores, labels, first, name, reading, ragged, notes, progress)
+        if scanned.forced is None and width == 1:
+            positive_class.refuse_confidence(
+                scanned, rows, kind, first, name, label_name, of.classes[1] if of.classes else ""
+            )
         sure = (confirmed and not (labels and labels.names)) or not reading.need_labels
-        notes += found.verdicts(Outcome(found, kind, of.classes, bool(reading.weights), reading.clip, sure))
-        further = per_row.columns(contents, sources, reading, n, rows.keep, name, label_name, notes)
+        notes += scanned.verdicts(Outcome(scanned, kind, of.classes, bool(reading.weights), reading.clip, sure))
+        further = per_row.per_row_fields(contents, sources, reading, n, rows.keep, name, label_name, notes)
         files = digests.files()
     read = Predictions(
-        scores=array_names.as_scores(rows.scores, kind, clip=reading.clip, ends=found.ends),
+        scores=array_names.as_scores(rows.scores, kind, clip=reading.clip, ends=scanned.ends),
         labels=np.zeros(rows.scores.shape[0], np.int64) if rows.codes is None else rows.codes,
         kind=kind,
         source=where,
@@ -334,24 +233,24 @@ def _one(
             "label_values": None if labels is None else _label_values(labels, of, k, reading.label_base or 0),
             "dtype": str(scores.dtype),
             "kind": kind,
-            "why": "given by --kind" if found.forced else evidence(found, kind),
+            "why": "given by --kind" if scanned.forced else evidence(scanned, kind),
             "columns": width,
             "class_rows": {} if labels is None else {str(c): count for c, count in labels.counts.items()},
-            "repeated_rows": found[Repeated].count,
-            "copies": found[Repeated].copies(found.n),
+            "repeated_rows": scanned[RepeatedRows].count,
+            "copies": scanned[RepeatedRows].copies(scanned.n),
             "files": files,
             "evaluation": dict(first.facts),
             "task": _task(first, sources[0]),
-            "choices_vary": (varied := ragged and found.nonfinite.masked.count > 0),
-            **(found.nonfinite.guess(k) if varied else {}),
-            "folded": array_names.folded(first),
+            "choices_vary": (varied := ragged and scanned.nonfinite.masked.count > 0),
+            **(scanned.nonfinite.guess(k) if varied else {}),
+            "folded": array_names.folded_calibrator(first),
         },
         **further,
     )
-    return swapped(read) if of.first else read
+    return swap_classes(read) if of.first else read
 
 
-def _checked(
+def _check_rows(
     scores: Named,
     labels: LabelCodes | None,
     contents: FileContents,
@@ -361,40 +260,42 @@ def _checked(
     notes: list[str],
     progress: Progress | None,
 ) -> tuple[KeptRows, Scan, Kind]:
-    """The rows that are kept after one look at all of them, what was seen, and the kind of scores."""
+    """Check all rows in one pass. Returns the rows that are kept, the scan, and the kind of scores."""
     rows = KeptRows(scores, None if labels is None else labels.codes)
     if labels is not None:
         notes += labels.notes
         rows = rows if labels.dropped is None else rows.without(np.flatnonzero(labels.dropped))
     decimals, drop = contents.decimals.get(name), reading.drop_nonfinite
     forced, declared = kind_option(reading.kind), array_names.declared_kind(contents, name)
-    found = scan(rows.scores, rows.codes, decimals=decimals, collect=drop, forced=forced, progress=progress)
-    half, bad = scores.dtype.itemsize <= 2, found.nonfinite
+    scanned = scan(rows.scores, rows.codes, decimals=decimals, collect=drop, forced=forced, progress=progress)
+    half, bad = scores.dtype.itemsize <= 2, scanned.nonfinite
     masks = ragged or forced is not None
-    if drop and not found.finite:
-        raise InputError(f"all {found.n:,} rows hold NaN or infinite scores", "save the scores again, as float32")
+    if drop and not scanned.finite:
+        raise InputError(f"all {scanned.n:,} rows hold NaN or infinite scores", "save the scores again, as float32")
     if bad.count and not drop:
         bad.refuse(masks, half)
-    kind = decide_kind(found, declared, name)
+    kind = decide_kind(scanned, declared, name)
     masks = masks or kind == "log_probabilities"
     if drop:
         index: Ints = np.concatenate([*bad.bad, np.empty(0, np.int64)])
         if bad.masked.count and not masks:
             masked = [np.isneginf(block).any(axis=1) for _, block in blocks(rows.scores)]
             index = np.union1d(index, np.flatnonzero(np.concatenate(masked)))
-        if 0 < len(index) < found.n:
+        if 0 < len(index) < scanned.n:
             rows = rows.without(index)
-            notes.append(f"{len(index):,} of {found.n:,} rows with NaN or infinite scores dropped")
-            bad = Nonfinite(found.n)
+            notes.append(f"{len(index):,} of {scanned.n:,} rows with NaN or infinite scores dropped")
+            bad = Nonfinite(scanned.n)
     bad.refuse(masks, half)
-    if found.finite and max(-found.low, found.high) > LARGEST:
-        problem = f"scores from {found.low:.3g} to {found.high:.3g} are no logits: powers of them overflow"
-        raise InputError(problem, "find where they come from: an array never filled, or bytes of another type?")
-    empty = found.unit.empty
+    if scanned.finite and max(-scanned.low, scanned.high) > LARGEST:
+        problem = f"scores from {scanned.low:.3g} to {scanned.high:.3g} cannot be logits: their powers overflow"
+        raise InputError(
+            problem, "find out where they come from: was the array never filled, or read with another dtype?"
+        )
+    empty = scanned.unit.empty
     if kind == "probabilities" and empty.count:
         problem = f"{empty.count:,} rows give every class probability 0, first row {empty.first}"
         raise InputError(problem, "leave these rows out, or save the logits")
-    return rows, found, kind
+    return rows, scanned, kind
 
 
 def _joined_scores(contents: Sequence[FileContents], sources: Sequence[Source], reading: Reading) -> tuple[Named, bool]:
@@ -412,30 +313,30 @@ def _joined_scores(contents: Sequence[FileContents], sources: Sequence[Source], 
 
 
 def label_array(
-    contents: Sequence[FileContents], sources: Sequence[Source], reading: Reading, score_name: str, about: list[str]
+    contents: Sequence[FileContents], sources: Sequence[Source], reading: Reading, score_name: str, notes: list[str]
 ) -> tuple[str, Named | None, list[Source]]:
-    """Name and array of all labels (None when there are none), and the file they have of their own; adds to `about`."""
+    """Return name and array of all labels (None when there are none), and the files that hold only them; adds to
+    `notes`.
+    """
     wanted = reading.labels
     beside = Path(sources[0].path).with_suffix(".labels.npy")
     alone = len(sources) == 1 and contents[0].format == "npy"
     own = (wanted not in contents[0].arrays and wanted) if wanted else alone and beside
     if own and os.path.isfile(own):
         source = Source(own)
-        from calibcli.scores.per_row import labels_of
-
-        return wanted or beside.name, labels_of(source, contents, reading, about), [source]
-    found = [(array_names.pick_labels(c, wanted, score_name, s.name), c, s) for c, s in zip(contents, sources)]
-    absent = [s.name for name, _, s in found if name is None]
-    if absent and len(absent) < len(found):
+        return wanted or beside.name, labels_of(source, contents, reading, notes), [source]
+    picked = [(array_names.pick_labels(c, wanted, score_name, s.name), c, s) for c, s in zip(contents, sources)]
+    absent = [s.name for name, _, s in picked if name is None]
+    if absent and len(absent) < len(picked):
         raise InputError(f"{absent[0]} has no labels, other shards have", "give every shard its labels")
-    parts = [c.arrays[name] for name, c, _ in found if name is not None]
+    parts = [c.arrays[name] for name, c, _ in picked if name is not None]
     if not parts:
         return "", None, []
-    return str(found[0][0]), parts[0] if len(parts) == 1 else Joined(parts), []
+    return str(picked[0][0]), parts[0] if len(parts) == 1 else Joined(parts), []
 
 
 def classes_of(contents: FileContents, reading: Reading, scores: str, k: int) -> tuple[list[str] | None, bool]:
-    """Names of the classes and whether the user gave them."""
+    """Return the names of the classes, and whether the user gave them."""
     given = reading.classes
     names: list[str] | None = None
     if given is not None:
@@ -445,7 +346,7 @@ def classes_of(contents: FileContents, reading: Reading, scores: str, k: int) ->
     else:
         key = CLASSES.first(contents.arrays, (k,))
         if key:
-            names = [str(t) for t in texts_of(whole(contents.arrays[key]))]
+            names = [str(t) for t in texts_of(read_all(contents.arrays[key]))]
     if names is not None and len(names) != k:
         raise InputError(f"{len(names)} class names for {k} score columns", "name every column once, in order")
     if names is not None and len(set(names)) < k:
@@ -454,6 +355,112 @@ def classes_of(contents: FileContents, reading: Reading, scores: str, k: int) ->
 
 
 def _label_values(labels: LabelCodes, of: BinaryReading, k: int, base: int) -> list[Any]:
-    """What the labels were in the file, by their codes."""
+    """Return the labels as they are in the file, by their codes."""
     numbers = list(range(base, base + k))
     return list(of.classes or ()) if labels.names else numbers[::-1] if of.turned else numbers
+
+
+# Which files a path stands for.
+
+
+def reader_options(reading: Reading) -> ReaderOptions:
+    """Return the options that the readers of files need to know.
+
+    Raises:
+        UsageError: choices that are too few or the same.
+    """
+    choices = tuple(class_names(reading.choices)) if reading.choices else ()
+    if choices and (len(set(choices)) < max(len(choices), 2) or not all(choices)):
+        raise UsageError(f"--choices {','.join(choices)[:40]}", "name two or more different ones: --choices A,B,C,D")
+    return ReaderOptions(reading.lm_norm or "", choices, reading.unlisted or "", reading.no_header)
+
+
+def refuse_unused_options(contents: FileContents, source: Source) -> None:
+    """Refuse options for evaluations if the file is not an evaluation, or not one of that kind.
+
+    Raises:
+        InputError: --lm-norm, --choices or --unlisted would have no effect.
+    """
+    if source.asked.no_header and contents.format not in ("csv", "tsv"):
+        raise InputError(f"--no-header is for text tables; {source.name} is read as {contents.format}", "leave it out")
+    for name in ("lm_norm", "choices", "unlisted"):
+        if getattr(source.asked, name) and name not in contents.used and not contents.lacking:
+            flag = f"--{name.replace('_', '-')}"
+            of = "log-likelihoods of lm-eval or LightEval" if name == "lm_norm" else "log-probabilities of tokens"
+            raise InputError(f"{flag} is for {of}; {source.name} is read as {contents.format}", "leave it out")
+
+
+def sources(paths: Sequence[str | Path], reading: Reading) -> list[Source]:
+    """Open the files, those in folders included; the parts of one data set know their folder.
+
+    Raises:
+        InputError: as `parts` and `tasks_in`.
+    """
+    asked, opened = reader_options(reading), []
+    for path in paths:
+        for file in files_of(path, reading):
+            opened.append(Source(file, asked=asked))
+            opened[-1].folder = str(path) if is_saved_dataset(path) else ""
+    return opened
+
+
+def files_of(path: str | Path, reading: Reading) -> list[str | Path]:
+    """Return the files that a path stands for: itself, the matches of a pattern, or what is in a folder or at an
+    address.
+
+    Raises:
+        InputError: there are none; else as `parts` and `tasks_in`.
+    """
+    if os.path.isfile(path):
+        return [path]
+    if os.path.isdir(path):
+        reading_from(path)
+    if is_saved_dataset(path):
+        return [*saved_parts(Path(path))]
+    if os.path.isdir(path) and reading.tasks:
+        return [*tasks_in(Path(path))]
+    if os.path.isdir(path) or MEANS_MORE & set(str(path)):
+        return locations.expand(path, [suffix for name in FORMATS for suffix in suffixes(name)])
+    return [path]
+
+
+def is_saved_dataset(path: str | Path) -> bool:
+    """Return whether this is a folder that `save_to_disk` wrote."""
+    return any(os.path.isfile(os.path.join(path, name)) for name in (locations.STATE, locations.PARTS))
+
+
+def tasks_in(folder: Path) -> list[Path]:
+    """Return the files that a harness wrote to a folder, one for each task.
+
+    Raises:
+        InputError: none, or two runs of one task.
+    """
+    from calibcli.scores.files.evals.lm_eval import task_of
+
+    files = sorted(p for p in folder.iterdir() if has_known_suffix(p) and not p.name.startswith((".", "results")))
+    if not files:
+        raise InputError(f"no evaluations in {folder}", "name the files, or the folder that they lie in")
+    runs = Counter(task_of(p.name) for p in files)
+    twice = next((task for task, count in runs.items() if count > 1), None)
+    if twice is not None:
+        problem = f"{folder} holds {runs[twice]} runs of the task {twice}"
+        raise InputError(problem, "name the files, one of each task")
+    return files
+
+
+def has_known_suffix(path: Path) -> bool:
+    """Return whether a file has the suffix of a format, compressed or not."""
+    return path.is_file() and bool(by_suffix(locations.suffix(path.name)))
+
+
+def saved_parts(folder: Path) -> list[Path]:
+    """Return the files of a folder that `save_to_disk` wrote.
+
+    Raises:
+        InputError: a folder with several splits, or of another kind.
+    """
+    if (folder / locations.PARTS).is_file():
+        splits = sorted(p.parent.name for p in folder.glob(f"*/{locations.STATE}"))
+        fix = f"choose one: {folder / (splits or ['test'])[0]}"
+        raise InputError(f"{folder} holds several splits: {', '.join(splits)}", fix)
+    return locations.parts_of_saved(folder)

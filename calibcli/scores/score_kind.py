@@ -1,4 +1,4 @@
-"""What scores are, logits, probabilities or log-probabilities, told from all rows in one pass of small memory."""
+"""Recognise logits, probabilities and log-probabilities from all rows, in one pass that needs little memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,16 @@ import numpy as np
 
 from calibcli.core.errors import InputError
 from calibcli.scores.columns import MANY
-from calibcli.scores.input_mistakes import HASHED, MISTAKES, Mistake, Nonfinite, Outcome, ScoreBlock, Spot, marked
+from calibcli.scores.input_mistakes import (
+    HASHED,
+    MISTAKES,
+    Mistake,
+    Nonfinite,
+    Outcome,
+    RowCount,
+    ScoreBlock,
+    marker_classes,
+)
 from calibcli.scores.predictions import (
     SHARE_OFF,
     UNIT_HIGH,
@@ -22,17 +31,17 @@ from calibcli.scores.predictions import (
     Named,
     PickedScores,
     Progress,
+    kind_words,
     reusing,
     rows_of,
-    words,
 )
 from calibcli.scores.softmax import CACHED, NARROW, DeviceScores, Piece
 
-OFF, OFF_A_CLASS, MOST_OFF = 0.02, 0.005, 0.2  # what rounding to two decimals may leave of a sum of one
-FEWEST = 10  # rows that show shares of another whole than one
-PERCENT = 20.0  # log-odds none of which is negative, and which are wrong once in 1e8, end below
-PAIRS = 200_000  # rows that the comparison of predicted class and label looks at, at most about
-WIDE = 1 << 21  # scores of many classes whose rows are looked at together
+OFF, OFF_A_CLASS, MOST_OFF = 0.02, 0.005, 0.2  # error of a sum of K numbers rounded to two decimals: 0.005 K, bounded
+FEWEST = 10  # rows from which a constant sum other than one is trusted
+PERCENT = 20.0  # log-odds of a model that is wrong once in 1e8 end at 18.4; more, and never negative, are percentages
+PAIRS = 200_000  # rows in which predicted class and label are compared, about
+WIDE = 1 << 21  # scores of many classes per piece
 C = TypeVar("C", bound=Mistake)
 
 
@@ -53,8 +62,8 @@ class KeptRows:
 
 
 @dataclass
-class Unit:
-    """Rows as probabilities.
+class UnitSums:
+    """Checks the rows as probabilities.
 
     Attributes:
         tolerance: of their sums.  outside: rows with a value outside [0, 1].
@@ -65,9 +74,9 @@ class Unit:
     k: int
     tolerance: float
     outside: int = 0
-    off: Spot = field(default_factory=Spot)
+    off: RowCount = field(default_factory=RowCount)
     off_sum: float = math.nan
-    empty: Spot = field(default_factory=Spot)
+    empty: RowCount = field(default_factory=RowCount)
     worst: float = 0.0
 
     @property
@@ -92,8 +101,8 @@ class Unit:
 
 
 @dataclass
-class Whole:
-    """Rows that share out another whole than one: not negative, and of one sum, as percents and votes are.
+class ConstantSum:
+    """Checks for rows that sum to a constant other than one and are not negative, such as percentages and votes.
 
     Attributes:
         rounding: of a sum.  low, high: smallest and largest sum.  lost: whether there is no such whole.
@@ -110,7 +119,7 @@ class Whole:
     varied: bool = False
 
     def add(self, rows: Piece) -> None:
-        """Rows of which none is negative."""
+        """Add rows, none of which is negative."""
         sums, z = rows.sums, rows.z
         self.varied = self.varied or bool(((z > z.min()) & (z < z.max())).any())
         self.total, self.rows = self.total + float(sums.sum()), self.rows + len(sums)
@@ -118,15 +127,15 @@ class Whole:
         self.lost = not self.high - self.low <= 2 * max(min(self.rounding, 0.05 * self.high), 0.005 * self.high)
 
     @property
-    def found(self) -> float:
-        """The whole, 0 where there is none."""
+    def value(self) -> float:
+        """The sum of the rows, or 0 if they do not have one sum."""
         mean = self.total / self.rows if self.high > 1.5 and self.varied and not self.lost else 0.0
         return float(round(mean)) if abs(mean - round(mean)) <= 0.005 * mean else mean
 
 
 @dataclass
 class Scan:
-    """What the rows look like. Rows that are not finite are counted apart and leave the other numbers alone.
+    """What one pass over the rows found. Rows that are not finite are counted, and left out of all other numbers.
 
     Attributes:
         n, k: shape.  low, high: range of the finite scores.
@@ -141,10 +150,10 @@ class Scan:
 
     n: int
     k: int
-    unit: Unit
+    unit: UnitSums
     tolerance: float
     nonfinite: Nonfinite
-    whole: Whole
+    whole: ConstantSum
     forced: Kind | None = None
     logs: bool = True
     log_low: float = 0.0
@@ -163,12 +172,12 @@ class Scan:
 
     @property
     def in_unit(self) -> bool:
-        """Every score lies in [0, 1]."""
+        """Whether every score lies in [0, 1]."""
         return self.low >= UNIT_LOW and self.high <= UNIT_HIGH and not self.nonfinite.masked.count
 
     @property
     def kind(self) -> Kind | None:
-        """What the rows are, or None: in [0, 1] but not summing to one."""
+        """Kind of the rows; None if they lie in [0, 1] without summing to one."""
         if self.k > 1 and self.unit.others <= SHARE_OFF * self.finite:
             return "probabilities"
         if self.k == 1:
@@ -179,14 +188,16 @@ class Scan:
 
     @property
     def most_off(self) -> float:
-        """How far from one the sum of a row may be where the user says that these are probabilities.
+        """The most that the sum of a row may differ from one if the user says that these are probabilities.
 
         Numbers rounded to two decimals miss it by up to K / 200; those of independent labels miss it by more.
         """
         return max(OFF, min(OFF_A_CLASS * self.k, MOST_OFF), self.unit.tolerance)
 
     def off(self, kind: Kind) -> float:
-        """Return how far from one the sum of a row is at most, as rows of this kind; 0 for what has no such sum."""
+        """Return the most that the sum of a row differs from one, as rows of this kind; 0 for kinds without such a
+        sum.
+        """
         if self.k == 1 or kind == "logits":
             return 0.0
         if kind == "probabilities":
@@ -194,7 +205,7 @@ class Scan:
         return max(math.expm1(min(self.log_high, 700.0)), -math.expm1(self.log_low))
 
     def add(self, rows: Piece, labels: Array | None, start: int, sampled: bool) -> None:
-        """Look at the rows from `start` on."""
+        """Check the rows from `start` on."""
         places = np.empty(0, np.int64)
         low, high = rows.range
         if not (math.isfinite(low) and math.isfinite(high)):
@@ -220,7 +231,7 @@ class Scan:
             mistake.see(block)
 
     def _kinds(self, block: ScoreBlock) -> None:
-        """What the rows may be; each kind is given up once it is lost."""
+        """Check which kinds the rows may be of; a kind that was ruled out is not checked again."""
         if self.unit.others <= SHARE_OFF * self.n or self.in_unit:
             self.unit.add(block)
         self.logs &= block.high <= 0
@@ -234,7 +245,7 @@ class Scan:
             self.whole.add(block.rows)
 
     def verdicts(self, outcome: Outcome) -> list[str]:
-        """The notes of all mistakes.
+        """Return the notes of all mistakes.
 
         Raises:
             InputError: the rows cannot be measured.
@@ -251,7 +262,7 @@ def scan(
     forced: Kind | None = None,
     progress: Progress | None = None,
 ) -> Scan:
-    """Look at every row of (N, K) scores once.
+    """Check every row of (N, K) scores, once.
 
     Args:
         scores: (N, K) real numbers.
@@ -269,11 +280,11 @@ def scan(
     digits = 0 if np.array_equal(head, np.floor(head)) else decimals
     rounding = 0.0 if digits is None else k * 0.5 * 10.0 ** -min(digits, 300)
     slack, nonfinite = 1e-2 if coarse else 1e-3, Nonfinite(n, collect)
-    found = Scan(n, k, Unit(k, tolerance), slack, nonfinite, Whole(rounding), forced)
-    for mistake in found.mistakes.values():
+    result = Scan(n, k, UnitSums(k, tolerance), slack, nonfinite, ConstantSum(rounding), forced)
+    for mistake in result.mistakes.values():
         mistake.begin(head, n)
     every, height = max(1, math.ceil(n / PAIRS)), min(step, max(1, (CACHED if k <= NARROW else WIDE) // k))
-    which = marked(k) if labels is not None and n <= HASHED else ()
+    which = marker_classes(k) if labels is not None and n <= HASHED else ()
     ends = None
     if k > NARROW and n <= MANY and not isinstance(scores, DeviceScores):
         ends = np.empty(n, np.int64), np.empty(n, np.float64 if scores.dtype.itemsize > 4 else np.float32)
@@ -282,17 +293,19 @@ def scan(
         for start in range(0, n, step):
             for at, part in _pieces(scores, start, min(start + step, n), height, which, ends):
                 known = None if labels is None else np.asarray(labels[at : at + len(part)])
-                found.add(part, known, at, sampled=at // height % every == 0)
+                result.add(part, known, at, sampled=at // height % every == 0)
             if progress:
                 progress(min(1.0, (start + step) / n), "checking scores")
-    found.ends = None if found.nonfinite.count else ends
-    return found
+    result.ends = None if result.nonfinite.count else ends
+    return result
 
 
 def _pieces(
     scores: Named, start: int, stop: int, height: int, which: Sequence[int], ends: tuple[Ints, Array] | None
 ) -> Iterator[tuple[int, Piece]]:
-    """Rows that are read at once as pieces: (first row, its piece). Of scores on a device, one there."""
+    """Yield (first row, piece) for rows that are read together. Scores on a device give one piece, which stays
+    there.
+    """
     if isinstance(scores, DeviceScores):
         yield start, scores.piece(start, stop)
         return
@@ -304,53 +317,54 @@ def _pieces(
         yield here.start, Piece(block[at : at + height], which, ends and (ends[0][here], ends[1][here]))
 
 
-def decide_kind(found: Scan, declared: str, name: str) -> Kind:
-    """Return the kind of scores, from all rows. A name that says otherwise is an error; what `--kind` says goes, where
+def decide_kind(scanned: Scan, declared: str, name: str) -> Kind:
+    """Return the kind of scores, judged by all rows. A name that says otherwise is an error; `--kind` is followed if
     the rows can be of that kind.
 
     Raises:
         InputError: the rows fit no kind, or not the one that the name or `--kind` claims.
     """
-    if found.forced:
-        _refuse_forced(found, found.forced, name)
-        return found.forced
-    kind = found.kind
-    if found.k == 1 and declared == "logits":
+    if scanned.forced:
+        _refuse_forced(scanned, scanned.forced, name)
+        return scanned.forced
+    kind = scanned.kind
+    if scanned.k == 1 and declared == "logits":
         return "logits"
     if kind is None:
-        off = found.unit.off
-        near = "rounded probabilities: --kind probabilities; " if found.unit.worst <= found.most_off else ""
+        off = scanned.unit.off
+        near = "rounded probabilities: --kind probabilities; " if scanned.unit.worst <= scanned.most_off else ""
         raise InputError(
             f"'{name}' lies in [0, 1] but rows do not sum to 1: row {off.first} sums to "
-            f"{found.unit.off_sum:.4g} ({off.count:,} of {found.finite:,} rows)",
+            f"{scanned.unit.off_sum:.4g} ({off.count:,} of {scanned.finite:,} rows)",
             f"{near}probabilities of independent labels: --multilabel; logits that happen to lie there: --kind logits",
         )
     if kind == "logits" and declared != "logits":
-        _refuse_shares(found.whole, found.k, found.finite, found.low, found.high, name)
+        _refuse_shares(scanned.whole, scanned.k, scanned.finite, scanned.low, scanned.high, name)
     if declared and declared != kind and (declared, kind) != ("logits", "log_probabilities"):
-        problem = f"the name '{name}' says {words(declared)} but the rows are {words(kind)} ({evidence(found, kind)})"
+        problem = f"the name '{name}' says {kind_words(declared)} but the rows are {kind_words(kind)}"
+        problem += f" ({evidence(scanned, kind)})"
         raise InputError(problem, f"pass --kind {kind} if that is what they are, or save what the name says")
     return kind
 
 
-def _refuse_shares(whole: Whole, k: int, n: int, low: float, high: float, name: str) -> None:
-    """Refuse n rows of k scores from `low` to `high` that look like shares.
+def _refuse_shares(whole: ConstantSum, k: int, n: int, low: float, high: float, name: str) -> None:
+    """Refuse n rows of k scores from `low` to `high` that look like shares of another total than one.
 
     Raises:
         InputError: of rows that differ, none is negative, their sums are one number, and some score is below half of
             an equal share, as those of logits with a large offset are not; of one column, the largest is more than any
             log-odds would be where none is negative.
     """
-    one = whole.found if k > 1 else 100.0 * (PERCENT < high <= 100 and low >= 0)
+    one = whole.value if k > 1 else 100.0 * (PERCENT < high <= 100 and low >= 0)
     if not one or n < FEWEST or low == high or (k > 1 and low >= one / (2 * k)):
         return
-    rows = f"its rows sum to {one:.3g}" if k > 1 else f"goes to {high:.4g}"
-    problem = f"'{name}' is nowhere negative and {rows}: shares of {one:.3g}, not logits?"
+    rows = f"its rows sum to {one:.3g}" if k > 1 else f"goes up to {high:.4g}"
+    problem = f"'{name}' is never negative and {rows}: are these shares of {one:.3g} instead of logits?"
     raise InputError(problem, f"divide by {one:.3g}; if these are logits: --kind logits")
 
 
-def _refuse_forced(found: Scan, forced: Kind, name: str) -> None:
-    """Refuse a `--kind` that the rows cannot be of.
+def _refuse_forced(scanned: Scan, forced: Kind, name: str) -> None:
+    """Refuse a `--kind` that contradicts the rows.
 
     Raises:
         InputError: scores beyond the range of that kind; or rows whose sum is further from one than `found.most_off`.
@@ -359,41 +373,41 @@ def _refuse_forced(found: Scan, forced: Kind, name: str) -> None:
         return
     logs = forced == "log_probabilities"
     high, low = (1e-3, -math.inf) if logs else (UNIT_HIGH, UNIT_LOW)
-    if found.high > high or found.low < low:
-        problem = f"--kind {forced}, but scores of '{name}' run from {found.low:.4g} to {found.high:.4g}"
+    if scanned.high > high or scanned.low < low:
+        problem = f"--kind {forced}, but scores of '{name}' run from {scanned.low:.4g} to {scanned.high:.4g}"
         raise InputError(problem, "leave --kind out, or pass --kind logits")
-    worst, most = found.off(forced), found.most_off
+    worst, most = scanned.off(forced), scanned.most_off
     if worst <= most:
         return
-    first = "" if logs else f": row {found.unit.off.first} sums to {found.unit.off_sum:.4g}"
+    first = "" if logs else f": row {scanned.unit.off.first} sums to {scanned.unit.off_sum:.4g}"
     raise InputError(
         f"--kind {forced}, but {'exponentials of ' * logs}rows of '{name}' do not sum to 1{first} (the sum furthest "
         f"off misses it by {worst:.2g}, rounding by no more than {most:.2g})",
-        "probabilities of independent labels: --multilabel; shares of another whole: divide each row by its sum"
+        "probabilities of independent labels: --multilabel; shares of another total: divide each row by its sum"
         if not logs
         else "--kind logits divides each row by its sum",
     )
 
 
-def evidence(found: Scan, kind: Kind) -> str:
-    """The numbers behind the decision."""
-    if found.k == 1:
-        return f"one column in [{found.low:.4g}, {found.high:.4g}]"
+def evidence(scanned: Scan, kind: Kind) -> str:
+    """Return the numbers that support the decision, as text."""
+    if scanned.k == 1:
+        return f"one column in [{scanned.low:.4g}, {scanned.high:.4g}]"
     if kind == "probabilities":
-        others = found.unit.others
-        rows = "all rows" if others == 0 else f"all but {others:,} of {found.finite:,} rows"
+        others = scanned.unit.others
+        rows = "all rows" if others == 0 else f"all but {others:,} of {scanned.finite:,} rows"
         return (
-            f"{rows} lie in [0, 1] and sum to 1 within {found.unit.tolerance:.2g} (largest deviation "
-            f"{found.unit.worst:.2g})"
+            f"{rows} lie in [0, 1] and sum to 1 within {scanned.unit.tolerance:.2g} (largest deviation "
+            f"{scanned.unit.worst:.2g})"
         )
     if kind == "log_probabilities":
-        return f"no score above 0 and |logsumexp| <= {found.tolerance:.0e} in every row"
-    inside = found.low >= UNIT_LOW and found.high <= UNIT_HIGH
-    return f"scores run from {found.low:.4g} to {found.high:.4g}" + ("" if inside else ", beyond [0, 1]")
+        return f"no score above 0 and |logsumexp| <= {scanned.tolerance:.0e} in every row"
+    inside = scanned.low >= UNIT_LOW and scanned.high <= UNIT_HIGH
+    return f"scores run from {scanned.low:.4g} to {scanned.high:.4g}" + ("" if inside else ", beyond [0, 1]")
 
 
 def _coarse(block: Array, dtype: np.dtype[np.generic]) -> float:
-    """Tolerance of a sum of probabilities stored in half precision (also when widened since), else 0."""
+    """Return the tolerance for sums of probabilities stored in half precision (also if widened since), else 0."""
     if dtype.itemsize <= 2 and dtype.kind == "f":
         return 5e-3
     if dtype != np.float32 or block.size == 0:

@@ -1,6 +1,4 @@
-"""Blocks of rows of scores: their largest and smallest, their softmax with the top class taken out, on the host or on
-a device.
-"""
+"""Compute extremes and softmax of blocks of scores, with the top class taken out, on the host or on a device."""
 
 from __future__ import annotations
 
@@ -19,37 +17,37 @@ from calibcli.core import extensions
 from calibcli.core.array_likes import tensor_of
 from calibcli.scores.predictions import Array, Floats, Ints, Kind
 
-# Rows of scores: extremes, ties and the listed ones, taken without what makes NumPy slow on short rows.
+# Extremes and ties of rows, computed without the operations that NumPy is slow at on short rows.
 
 LONG = 512  # classes from which rows are long
-SHORT = 128  # classes up to which `argmax` of float32 waits more often than it works
-THREAD = threading.local()  # memory for keys, as new memory for each piece would cost a twentieth
+SHORT = 128  # classes up to which `argmax` of float32 loses most of its time to mispredicted branches
+THREAD = threading.local()  # memory for keys, as new memory for each piece would cost 5 % of the time
 
 
 def first_moment(z: Array, top: Ints) -> Floats:
-    """(n,) Σ p (z - z_top); 0 for a class with probability 0."""
+    """Compute (n,) Σ p (z - z_top), where a class with probability 0 counts 0."""
     d = (z - np.take_along_axis(z, top[:, None], axis=1)).astype(np.float64)
     e = np.exp(d)
     moment: Floats = np.einsum("ij,ij->i", e, np.maximum(d, -1e4)) / e.sum(axis=1)
     return moment
 
 
-def deepest(z: Array) -> Floats:
-    """(n,) the largest score minus the smallest that is finite."""
-    there = np.isfinite(z)
-    found: Floats = np.where(there, z, -np.inf).max(axis=1) - np.where(there, z, np.inf).min(axis=1)
-    return found
+def depth_of(z: Array) -> Floats:
+    """Return (n,) the largest score minus the smallest finite one."""
+    finite = np.isfinite(z)
+    depth: Floats = np.where(finite, z, -np.inf).max(axis=1) - np.where(finite, z, np.inf).min(axis=1)
+    return depth
 
 
 def largest_of(z: Array) -> tuple[Ints, Array, Ints | None]:
-    """(n,) class of the largest score of each row, the first of those that are as large; that score; and how many are,
-    None: one in every row.
+    """Return (n,) the class of the largest score of each row (the first of equals), that score, and how many scores
+    equal it; None if it is one in every row.
     """
     n, k = z.shape
     first, flat = np.arange(0, z.size, k), z.reshape(-1)
-    found = _by_bits(flat, first, k) if z.dtype == np.float32 and k <= SHORT else None
-    if found is not None:
-        best, odd = found
+    candidates = _by_bits(flat, first, k) if z.dtype == np.float32 and k <= SHORT else None
+    if candidates is not None:
+        best, odd = candidates
         best[odd] = z[odd].argmax(axis=1)
         top = flat[first + best]
         close = np.count_nonzero(z[odd] == top[odd, None], axis=1)
@@ -60,13 +58,13 @@ def largest_of(z: Array) -> tuple[Ints, Array, Ints | None]:
         return best, top, several
     best = z.argmax(axis=1)
     top = flat[first + best]
-    as_large = with_each(np.equal, z, top)
+    as_large = apply_by_row(np.equal, z, top)
     return best, top, None if np.count_nonzero(as_large) == n else np.count_nonzero(as_large, axis=1)
 
 
 def _by_bits(flat: Array, first: Ints, k: int) -> tuple[Ints, Ints] | None:
-    """(n,) class of the largest score, and the rows in which another one is about as large; None: a row has no positive
-    score.
+    """Return (n,) the class of the largest score, and the rows in which another score is about as large; None if a row
+    has no positive score.
 
     Positive numbers of IEEE 754 are ordered as their bits. The last of them are replaced by the class, so that the
     largest tells it without the branches that `argmax` mispredicts.
@@ -90,26 +88,30 @@ def _classes(n: int, k: int) -> npt.NDArray[np.int32]:
 
 
 def least_of(z: Array) -> Array:
-    """(n,) smallest score of each row: where one has a sign, that whose bits are the largest number."""
+    """Return (n,) the smallest score of each row: among negative numbers, the one whose bits are the largest
+    integer.
+    """
     first, bits = np.arange(0, z.size, z.shape[1]), z.view(f"u{z.itemsize}").reshape(-1)
-    found: Array = np.maximum.reduceat(bits, first)
-    signs = found.view(f"i{z.itemsize}") < 0
+    least: Array = np.maximum.reduceat(bits, first)
+    signs = least.view(f"i{z.itemsize}") < 0
     if not signs.all():
-        found = np.where(signs, found, np.minimum.reduceat(bits, first))
-    return found.view(z.dtype)
+        least = np.where(signs, least, np.minimum.reduceat(bits, first))
+    return least.view(z.dtype)
 
 
-def places_of(mask: npt.NDArray[np.bool_]) -> Ints:
-    """Where a flat mask of few is true: NumPy goes through eight places at once faster, which are more often true."""
+def true_places(mask: npt.NDArray[np.bool_]) -> Ints:
+    """Return the indices at which a sparse flat mask is true, by testing eight entries at once, faster than
+    `nonzero`.
+    """
     whole = len(mask) // 8 * 8
     words = mask[:whole].view(np.uint64)
-    there = (words != 0).nonzero()[0]
-    at = words[there].view(np.bool_).nonzero()[0]
-    return np.concatenate([there[at >> 3] * 8 + (at & 7), mask[whole:].nonzero()[0] + whole])
+    nonzero = (words != 0).nonzero()[0]
+    at = words[nonzero].view(np.bool_).nonzero()[0]
+    return np.concatenate([nonzero[at >> 3] * 8 + (at & 7), mask[whole:].nonzero()[0] + whole])
 
 
-def with_each(ufunc: np.ufunc, z: Array, row: Array, out: Array | None = None) -> Array:
-    """`ufunc` of (n, K) scores and one number of each row, (n,).
+def apply_by_row(ufunc: np.ufunc, z: Array, row: Array, out: Array | None = None) -> Array:
+    """Apply `ufunc` to (n, K) scores and one number per row, (n,).
 
     NumPy copies such a number as often as its buffer has room, where that is longer than the row.
     """
@@ -122,25 +124,24 @@ def with_each(ufunc: np.ufunc, z: Array, row: Array, out: Array | None = None) -
         np.setbufsize(size)
 
 
-# Some rows of scores at a time: their extremes, and their softmax with the top class taken out.
+# Softmax with the top class taken out.
 #
 # p_top = 1 / (1 + R) with R the sum of exp(z_j - z_top) over the other classes, so that 1 - p, the NLL and the
-# entropy of
-# a saturated row keep all their digits.
+# entropy of a saturated row keep all their digits.
 
 
-CACHED = 1 << 17  # scores of few classes looked at together: about what the second-level cache holds
-NARROW = 32  # classes up to which scores are looked at class by class
-PIECE = 1 << 18  # float32 scores worked on at once: beyond, memory is waited for; below, calls take longer
-OF_LONG = 1 << 20  # as many of long rows, whose memory comes in time
-ROWS = 1 << 15  # rows at most whose numbers are worked out together
-ALIKE = 2  # mean over least of the limits of some rows, up to which the least serves all of them
+CACHED = 1 << 17  # scores of few classes per piece: about what the second-level cache holds
+NARROW = 32  # classes up to which scores are processed class by class
+PIECE = 1 << 18  # float32 scores per piece: more would wait for memory, fewer would spend the time in calls
+OF_LONG = 1 << 20  # scores per piece of long rows, whose memory is prefetched in time
+ROWS = 1 << 15  # rows per block, at most
+ALIKE = 2  # ratio of the mean to the least limit of some rows, up to which the least is used for all of them
 SAFE = 30.0  # exp(z)^2 summed over classes stays within float32 for |z_top| up to here
 Sparse = tuple[Ints, Ints, Floats]  # row, class, probability
 
 
 class SoftmaxBlock:
-    """Rows whose columns are written to `out`; `mass` and `found` are what a class table needs of them.
+    """Computes the columns of some rows into `out`; class tables are made from `mass` and `listed`.
 
     Up to NARROW classes it is worked on class by class, beyond that row by row in pieces, whichever keeps the long axis
     inside.
@@ -149,7 +150,7 @@ class SoftmaxBlock:
         top: (n,) class of the largest score.  miss: rows where that is not the label.
         p_label: its probability there.  known: `top` and the least score of each row, or nothing.
         lean: nothing but `confidence` and `rest` is asked for.  entropy: it is asked for.
-        found: (row, class, probability) of all probabilities of about `least` and more, top classes excluded; rows are
+        listed: (row, class, probability) of all probabilities of about `least` and more, top classes excluded; rows are
             of no meaning without weights.
         mass: (K,) weighted sum of the probabilities of each class, top classes excluded.
     """
@@ -166,7 +167,7 @@ class SoftmaxBlock:
     ) -> None:
         self.known = known
         self.labels, self.buffer, self.weights, self.n = labels, buffer, weights, len(z)
-        self.found: list[Sparse] = []
+        self.listed: list[Sparse] = []
         self.mass = np.zeros(z.shape[1])
         self.lean, self.entropy, self.least, self.masked = "nll" not in out, "entropy" in out, buffer.least, masked
         with np.errstate(invalid="ignore", under="ignore", divide="ignore", over="ignore"):
@@ -182,17 +183,19 @@ class SoftmaxBlock:
                     first[odd] = first_moment(z[odd], self.top[odd])
             without = np.flatnonzero(~np.isfinite(deep))
             if masked and len(without):
-                deep[without] = deepest(z[without])
+                deep[without] = depth_of(z[without])
             self._columns(r, squares, first, gap, deep, out)
 
     def _sums(self, z: Array) -> tuple[Floats, ...]:
-        """Sums over the other classes, as `_columns` takes them; from the top score to that of the label, the least."""
+        """Return sums over the other classes, as `_columns` takes them, and the distances from the top score to that of
+        the label and to the smallest.
+        """
         return (self._narrow if self.buffer.narrow else self._wide)(z)
 
     def _columns(
         self, r: Floats, squares: Floats, first: Floats, gap: Floats, deep: Floats, out: Mapping[str, Floats]
     ) -> None:
-        """From the sums over the other classes: of exp(z - z_top), of p² and of p (z - z_top)."""
+        """Fill the columns from the sums over the other classes: of exp(z - z_top), of p² and of p (z - z_top)."""
         confidence, rest, brier = out["confidence"], out["rest"], out["brier"]
         total = r + 1
         np.divide(1, total, out=confidence)
@@ -212,7 +215,9 @@ class SoftmaxBlock:
         brier[self.miss] = squares[self.miss] + top * top - 2 * self.p_label + 1
 
     def _label(self, gap: Floats, confidence: Floats) -> Floats:
-        """Finds the rows whose label is not the top class, and its probability there; returns that of the top class."""
+        """Find the rows whose label is not the top class and its probability there; return the probability of their top
+        class.
+        """
         self.miss = np.flatnonzero(self.top != self.labels)
         top = confidence[self.miss]
         self.p_label = np.exp(-gap[self.miss].astype(self.buffer.dtype, copy=False)) * top
@@ -237,13 +242,15 @@ class SoftmaxBlock:
         if listed:
             at, p = np.concatenate([part[0] for part in listed]), np.concatenate([part[1] for part in listed])
             row = at // k
-            self.found.append((row, at - row * k, p * scale[row]))
+            self.listed.append((row, at - row * k, p * scale[row]))
         return r, squares, first, gap, deep
 
     def _piece(
         self, z: Array, start: int, sums: Array, top: Ints, gap: Floats, deep: Floats
     ) -> list[tuple[Ints, Array]]:
-        """Rows from `start`: fills in the rest, and returns where among the scores of all rows the listed ones are."""
+        """Fill the sums of the rows from `start` on, and return the flat indices and values of the probabilities that
+        are listed.
+        """
         n, k = z.shape
         buffer, rows = self.buffer, slice(start, start + n)
         e = buffer.scores[: n * k].reshape(n, k)
@@ -260,7 +267,7 @@ class SoftmaxBlock:
         if buffer.safe:
             shift[:], d = z_top, z  # exp(z) itself cannot overflow: spare the subtraction
         else:
-            shift[:], d = 0, with_each(np.subtract, z, z_top)
+            shift[:], d = 0, apply_by_row(np.subtract, z, z_top)
         if not (early and buffer.safe):
             np.exp(d, out=e)
         own[:] = flat[at_top]
@@ -280,11 +287,11 @@ class SoftmaxBlock:
         if limit.sum() <= ALIKE * n * lowest:  # one number is compared three times as fast as one per row
             np.greater_equal(flat, lowest, out=mask)
         else:
-            with_each(np.greater_equal, e, limit, mask.reshape(n, k))
-        found = places_of(mask)
+            apply_by_row(np.greater_equal, e, limit, mask.reshape(n, k))
+        places = true_places(mask)
         np.divide(1 if self.weights is None else self.weights[rows], total, out=limit, casting="same_kind")
         self.mass += limit @ e
-        return [(found + start * k, flat[found])]
+        return [(places + start * k, flat[places])]
 
     def _narrow(self, z: Array) -> tuple[Floats, ...]:
         n, k = z.shape
@@ -321,16 +328,16 @@ class SoftmaxBlock:
         k, n = p.shape
         mask = self.buffer.mask[: n * k]
         np.greater_equal(p.reshape(-1), self.buffer.least, out=mask)
-        found = places_of(mask)
-        edges = np.searchsorted(found, np.arange(k + 1) * n).tolist()
+        places = true_places(mask)
+        edges = np.searchsorted(places, np.arange(k + 1) * n).tolist()
         col = np.repeat(np.arange(k), [last - first for first, last in pairwise(edges)])
-        row = found if self.weights is None else found - col * n
-        self.found.append((row, col, p.reshape(-1)[found].astype(np.float64)))
+        row = places if self.weights is None else places - col * n
+        self.listed.append((row, col, p.reshape(-1)[places].astype(np.float64)))
         self.mass += p @ (self.buffer.ones_rows[:n] if self.weights is None else self.weights.astype(p.dtype))
 
 
-def even(n: int, k: int, size: int) -> int:
-    """Rows of pieces of about `size` scores, into which n rows go without a small rest."""
+def even_height(n: int, k: int, size: int) -> int:
+    """Return the height of pieces of about `size` scores that divides n rows without a small remainder."""
     return max(1, -(-n // max(1, round(n * k / size))))
 
 
@@ -348,7 +355,7 @@ class Buffer:
         piece = (OF_LONG if k >= LONG else PIECE) // (1 if dtype.itemsize <= 4 else 4)
         self.height = self.step = min(rows, max(1, piece // k) if self.narrow else ROWS)
         if not self.narrow:
-            self.step = even(self.height, k, piece)
+            self.step = even_height(self.height, k, piece)
         size = self.step * k
         self.least = least * (1 - 1e-5)
         self.scores = np.empty(size, dtype)
@@ -360,8 +367,8 @@ class Buffer:
 
 
 class Piece:
-    """A piece of scores, (n, K), whose numbers per row are taken along the long axis: over few classes class by class,
-    else row by row, some rows at a time, so that they are read from memory once.
+    """Some rows of scores, (n, K), whose numbers per row are taken along the longer axis: class by class if classes are
+    few, else some rows at a time, so that they are read from memory once.
 
     Attributes:
         z: (n, K).  by_class: (K, n), contiguous where K is small.
@@ -382,7 +389,7 @@ class Piece:
             self.top, self.low = self.by_class.max(axis=0), float(self.by_class.min(initial=math.inf))
             return
         self._best, self._least = ends or (np.empty(n, np.int64), np.empty(n, z.dtype))
-        self.top, self._several, step = np.empty(n, z.dtype), None, even(n, k, PIECE)
+        self.top, self._several, step = np.empty(n, z.dtype), None, even_height(n, k, PIECE)
         self.which, self._taken = tuple(which), np.empty((len(which), n), z.dtype)
         for start in range(0, n, step):
             rows, part = slice(start, start + step), z[start : start + step]
@@ -399,7 +406,7 @@ class Piece:
         return self.n
 
     def columns(self, which: Sequence[int]) -> list[Array]:
-        """(n,) the scores of each of these classes."""
+        """Return (n,) the scores of each of these classes."""
         if self.narrow:
             return [self.by_class[c] for c in which]
         if tuple(which) == self.which:
@@ -413,18 +420,20 @@ class Piece:
 
     @property
     def range(self) -> tuple[float, float]:
-        """Of all scores; NaN where one is."""
+        """Smallest and largest of all scores; NaN if one is."""
         return self.low, float(self.top.max())
 
     @property
     def best(self) -> Ints:
-        """(n,) class of the largest score, the first of those that are as large."""
+        """(n,) class of the largest score, the first of equals."""
         if not self.narrow:
             return self._best
-        found, last = np.zeros(len(self), np.uint8), self.k - 1
+        reversed_class, last = np.zeros(len(self), np.uint8), self.k - 1
         for c in range(last):
-            np.maximum(found, (self.by_class[c] == self.top).view(np.uint8) * np.uint8(last - c), out=found)
-        return last - found.astype(np.int64)
+            np.maximum(
+                reversed_class, (self.by_class[c] == self.top).view(np.uint8) * np.uint8(last - c), out=reversed_class
+            )
+        return last - reversed_class.astype(np.int64)
 
     @property
     def least(self) -> Array:
@@ -435,31 +444,30 @@ class Piece:
 
     @property
     def sums(self) -> Floats:
-        """(n,) float64."""
+        """(n,) float64 sum of the scores of each row."""
         scores, axis = (self.by_class, 0) if self.narrow else (self.z, 1)
         return np.asarray(scores.sum(axis=axis, dtype=np.float64))
 
     @property
     def largest(self) -> Ints | None:
-        """(n,) how many scores of each row are as large as the largest; None: one in every row."""
+        """(n,) number of scores of each row that equal the largest; None if it is one in every row."""
         if not self.narrow:
             return self._several
         same = self.by_class == self.top
         return None if np.count_nonzero(same) <= len(self) else np.count_nonzero(same, axis=0)
 
     def at(self, labels: Ints) -> Array:
-        """(n,) the score of the label; of one column the probability of it."""
+        """Return (n,) the score of the label; for a single column, the probability of the label."""
         if self.k > 1:
             return np.asarray(self.z.reshape(-1)[np.arange(0, self.z.size, self.k) + labels])
         return np.where(labels == 1, self.z[:, 0], 1 - self.z[:, 0])
 
 
-# Scores that lie on a device (a GPU): what the blocked pass needs of them.
-# `networks/device_scores.py` implements it for torch tensors.
+# Scores on a device (a GPU). `networks/device_scores.py` implements this interface for torch tensors.
 
 
 class DeviceScores(ABC):
-    """(N, K) scores whose rows are worked on where they lie; what comes to the host is numbers per row.
+    """(N, K) scores that are processed where they lie; only numbers per row come to the host.
 
     Attributes:
         block: the kind of block that works on what `part` gives.
@@ -475,29 +483,29 @@ class DeviceScores(ABC):
     @property
     @abstractmethod
     def height(self) -> int:
-        """Rows worked on together."""
+        """Rows that are processed together."""
 
     @abstractmethod
     def part(self, rows: slice, wide: bool = False) -> Any:
-        """Rows on the device, in float64 where `wide`, else in the dtype that is read."""
+        """Return rows on the device, in float64 if `wide`, else in the dtype that is read."""
 
     @abstractmethod
     def piece(self, start: int, stop: int) -> Piece:
-        """Rows start..stop for the search for mistakes."""
+        """Return rows start..stop, to be checked for mistakes."""
 
     @abstractmethod
     def read(self, start: int, stop: int) -> Array:
-        """Rows start..stop on the host."""
+        """Return rows start..stop on the host."""
 
     @abstractmethod
     def measured(self, kind: Kind, dtype: np.dtype[Any], least: float) -> DeviceScores:
-        """These scores as they are measured: logits or log-probabilities, raised to `least` as a probability."""
+        """Return these scores as they are measured: logits or log-probabilities, raised to `least` as a probability."""
 
 
 def on_device(scores: Any) -> DeviceScores | None:
-    """A tensor as scores that are worked on where it lies; None for what NumPy reads better."""
+    """Wrap a tensor as scores that are processed on its device; None for what NumPy reads better."""
     tensor = tensor_of(scores)
     if tensor is None:
         return None
-    found: DeviceScores | None = extensions.device_scores(tensor)
-    return found
+    wrapped: DeviceScores | None = extensions.device_scores(tensor)
+    return wrapped

@@ -1,4 +1,4 @@
-"""Several tasks of one evaluation as one data set: rows of all, each with its task, whatever its number of choices."""
+"""Join several tasks of one evaluation to one data set, in which each row has its task and any number of choices."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ import numpy as np
 
 from calibcli.core.errors import InputError
 from calibcli.scores.array_names import HOLD
-from calibcli.scores.files.arrays import FileContents, Joined, column_of, whole
+from calibcli.scores.files.arrays import FileContents, Joined, column_of, read_all
 from calibcli.scores.files.source import Source, fingerprint
 from calibcli.scores.predictions import Array, ArrayScores, Predictions
 
 TASK = "task"
 
 
-def names_of(found: Sequence[str]) -> list[str]:
-    """Names of tasks, numbered where two are the same."""
-    count = Counter(found)
-    return [name if count[name] == 1 else f"{name} ({i})" for i, name in enumerate(found)]
+def names_of(names: Sequence[str]) -> list[str]:
+    """Return the names of tasks, with numbers behind those that occur twice."""
+    count = Counter(names)
+    return [name if count[name] == 1 else f"{name} ({i})" for i, name in enumerate(names)]
 
 
 def files_of(
     contents: Sequence[FileContents], sources: Sequence[Source]
 ) -> list[tuple[list[FileContents], list[Source]]]:
-    """The files of each task: one, or the parts that lie in one folder."""
+    """Return the files of each task: one file, or the parts in one folder."""
     places = [source.folder or str(i) for i, source in enumerate(sources)]
     return [
         ([contents[i] for i in rows], [sources[i] for i in rows])
@@ -36,23 +36,23 @@ def files_of(
     ]
 
 
-def refuse_several(found: Iterable[str]) -> None:
-    """Of files that a folder or a pattern stands for.
+def refuse_several(tasks: Iterable[str]) -> None:
+    """Refuse files of several tasks where a folder or a pattern stands for one data set.
 
     Args:
-        found: the task of each, or "".
+        tasks: the task of each file, or "".
 
     Raises:
         InputError: they are evaluations of several tasks.
     """
-    names = sorted({*found} - {""})
+    names = sorted({*tasks} - {""})
     if len(names) > 1:
         problem = f"files of {len(names)} tasks: {', '.join(names[:4])}{', ...' * (len(names) > 4)}"
         raise InputError(problem, "tasks of one evaluation: --tasks; parts of one data set: --shards")
 
 
-def joined(parts: Sequence[Predictions], names: Sequence[str]) -> Predictions:
-    """The rows of all tasks, with the slice `task`; choices that a task has not have probability 0.
+def join_tasks(parts: Sequence[Predictions], names: Sequence[str]) -> Predictions:
+    """Join the rows of all tasks, with the slice `task`; choices that a task does not have get probability 0.
 
     Args:
         parts: each read and checked by itself.  names: of the tasks.
@@ -77,7 +77,7 @@ def joined(parts: Sequence[Predictions], names: Sequence[str]) -> Predictions:
     slices[TASK] = np.concatenate([np.full(p.n, name, dtype=object) for p, name in zip(parts, names)]).astype(str)
     small = math.prod(rows.shape) * rows.dtype.itemsize <= HOLD
     return Predictions(
-        scores=ArrayScores(whole(rows)) if small else rows,  # type: ignore[arg-type]
+        scores=ArrayScores(read_all(rows)) if small else rows,  # type: ignore[arg-type]
         labels=np.concatenate([np.asarray(p.labels[:]) for p in parts]),
         kind=first.kind if len({p.kind for p in parts}) == 1 else "logits",
         source=f"{len(parts)} tasks" if len(parts) > 1 else first.source,
@@ -109,7 +109,7 @@ def joined(parts: Sequence[Predictions], names: Sequence[str]) -> Predictions:
 
 
 def _guess(parts: Sequence[Predictions]) -> dict[str, float]:
-    """Return the NLL and the accuracy of a guess over the rows of all tasks."""
+    """Return the NLL and the accuracy of guessing, over the rows of all tasks."""
     plain = [{"guess_nll": math.log(p.k), "guess_accuracy": 1 / p.k} for p in parts]
     rows = [p.n for p in parts]
     return {
@@ -119,38 +119,40 @@ def _guess(parts: Sequence[Predictions]) -> dict[str, float]:
 
 
 def _ids(parts: Sequence[Predictions], names: Sequence[str]) -> Array | None:
-    """`task/id` of every row, None where a task has no ids."""
+    """Return `task/id` of every row, or None if a task has no ids."""
     if len(parts) == 1:
         return parts[0].ids
-    found = [[f"{name}/{i}" for i in np.asarray(p.ids).tolist()] for p, name in zip(parts, names) if p.ids is not None]
-    return column_of([one for ids in found for one in ids]) if len(found) == len(parts) else None
+    ids_by_task = [
+        [f"{name}/{i}" for i in np.asarray(p.ids).tolist()] for p, name in zip(parts, names) if p.ids is not None
+    ]
+    return column_of([one for ids in ids_by_task for one in ids]) if len(ids_by_task) == len(parts) else None
 
 
 def _groups(parts: Sequence[Predictions], names: Sequence[str]) -> dict[str, Array]:
-    """Groups of every task apart, `task/group`; where a task has none, each row is one."""
+    """Return the groups of all tasks, kept apart as `task/group`; in a task without groups each row is its own."""
     if all(p.groups is None for p in parts):
         return {}
-    codes, found, first = [], list[str](), 0
+    codes, names_of_groups, first = [], list[str](), 0
     for p, name in zip(parts, names):
         own = np.arange(p.n) if p.groups is None else p.groups
         called = np.arange(p.n) if p.group_names is None else p.group_names
         codes.append(own + first)
-        found += [f"{name}/{one}" for one in called.tolist()]
+        names_of_groups += [f"{name}/{one}" for one in called.tolist()]
         first += len(called)
-    return {"groups": np.concatenate(codes).astype(np.int64), "group_names": column_of(found)}
+    return {"groups": np.concatenate(codes).astype(np.int64), "group_names": column_of(names_of_groups)}
 
 
 def _notes(parts: Sequence[Predictions], names: Sequence[str], k: int) -> list[str]:
-    """Remarks of all tasks, those that differ in their numbers alone once."""
+    """Return the notes of all tasks; notes that differ only in numbers appear once."""
     seen: dict[str, list[tuple[str, str]]] = {}
     for p, name in zip(parts, names):
         for note in p.notes:
             seen.setdefault(re.sub(r"[\d.,%]+|'[^']*'", "#", note), []).append((name, note))
     notes = []
-    for found in seen.values():
-        name, note = found[0]
-        others = "1 more task says" if len(found) == 2 else f"{len(found) - 1} more tasks say"
-        more = f"; {others} so too" if len(found) > 1 else ""
+    for alike in seen.values():
+        name, note = alike[0]
+        others = "1 more task says" if len(alike) == 2 else f"{len(alike) - 1} more tasks say"
+        more = f"; {others} the same" if len(alike) > 1 else ""
         notes.append(f"{name}: {note}{more}")
     least = min(p.k for p in parts)
     if least < k:

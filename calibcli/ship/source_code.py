@@ -21,7 +21,7 @@ from calibcli import __version__
 from calibcli.calibrators import Scaler
 from calibcli.calibrators.program import Operations, Parameters, unpacked
 from calibcli.core.errors import InputError, refusing
-from calibcli.scores.predictions import words
+from calibcli.scores.predictions import kind_words
 from calibcli.ship.target import mapped
 
 # The program of a map is run once on symbols. The result of an operation is a `Node`: one that is used once is written
@@ -432,7 +432,7 @@ MARK = " by calibcli "  # stands in the first line of a program, by which a late
 def program(scaler: Scaler, suffix: str) -> str:
     """Write the program that maps the scores of one row to probabilities, in float64."""
     o = RowOps(scaler.k, scaler.columns, scaler.parameters)
-    takes = f"{words(scaler.kind)} ({scaler.columns})"
+    takes = f"{kind_words(scaler.kind)} ({scaler.columns})"
     description = f"{scaler.spec}{MARK}{__version__}: {takes} to probabilities ({scaler.k})"
     comment = {".py": f"# {description}", ".js": f"// {description}", ".c": f"/* {description} */"}[suffix]
     return f"{comment}\n" + LANGUAGES[suffix].program(o, o.probabilities(mapped(o, scaler, o.scores)))

@@ -23,7 +23,7 @@ from calibcli.core.files import known_suffix, sha256
 from calibcli.core.result import Cell, Estimate, Result
 from calibcli.core.shelves import Shelf
 from calibcli.scores import from_arrays, recorded_outputs
-from calibcli.scores.predictions import Predictions, words
+from calibcli.scores.predictions import Predictions, kind_words
 
 # Every output is compared with the calibrator in float64, on real rows, and kept only within its limit.
 
@@ -259,7 +259,7 @@ def fed(scaler: Scaler, rows: Predictions, dtype: str) -> Array:
     """
     z = np.asarray(rows.logits, np.float64)
     if (scaler.kind == "logits") != (rows.kind == "logits"):
-        problem = f"{rows.source} holds {words(rows.kind)}, the calibrator was fitted on {words(scaler.kind)}"
+        problem = f"{rows.source} holds {kind_words(rows.kind)}, the calibrator was fitted on {kind_words(scaler.kind)}"
         raise InputError(problem, "pass rows of the kind of the fit")
     if scaler.columns == 1:
         z = z[:, 1:] - z[:, :1] if scaler.kind == "logits" else z[:, 1:]
@@ -364,7 +364,7 @@ def export(spec: str, request: ExportRequest) -> Result:
     facts: dict[str, Cell] = {
         "target": choice.spec,
         "calibrator": request.scaler.spec,
-        "kind": words(request.scaler.kind),
+        "kind": kind_words(request.scaler.kind),
         "classes": request.scaler.k,
         **shipped.facts,
     }

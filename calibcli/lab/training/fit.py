@@ -35,7 +35,7 @@ from calibcli.networks.checkpoint.factory import is_built_in
 from calibcli.networks.dataset.vocabulary import vectors
 from calibcli.scores import reading_options
 from calibcli.scores.columns import columns
-from calibcli.scores.files.arrays import parted
+from calibcli.scores.files.arrays import split_part
 from calibcli.scores.predictions import Predictions
 
 # What a `Result` says of finished runs: calibration before and after temperature, the log as figures.
@@ -258,7 +258,7 @@ def run_all(setup: Setup) -> Result:
     if len(recipes) > 1 and isinstance(setup.model, nn.Module):
         raise UsageError(f"{len(recipes)} losses for one module", "train a copy with each, or pass a checkpoint")
     save = setup.save and Path(setup.save)
-    reading(*(parted(str(name))[0] for name in setup.files if os.path.exists(parted(str(name))[0])))
+    reading(*(split_part(str(name))[0] for name in setup.files if os.path.exists(split_part(str(name))[0])))
     folders = [save / slug(r.loss) if save and len(recipes) > 1 else save for r in recipes]
     with _emptied(folders), contextlib.ExitStack() as stack:
         for folder in folders:

@@ -28,7 +28,7 @@ from calibcli.scores.files import pickles
 from calibcli.scores.files.formats import safetensors
 from calibcli.scores.files.pickles import is_pickle
 from calibcli.scores.files.source import Source
-from calibcli.scores.other_files import UNREADABLE, named, note_checksums, program
+from calibcli.scores.other_files import UNREADABLE, note_checksums, pickled_globals, torch_program
 
 # ONNX graphs, run by onnxruntime. They are safe to load: their operators can only compute.
 
@@ -361,7 +361,7 @@ def _safetensors(paths: list[Path], container: str) -> CheckpointContents:
 def _zip(path: Path, trust: bool) -> CheckpointContents:
     with damaged(path, "a damaged zip file"), zipfile.ZipFile(path) as file:
         names = file.namelist()
-    if kind := program(names):
+    if kind := torch_program(names):
         load = torchscript if kind == "TorchScript" else exported
         return _whole(kind, load(path, trust))
     if any(name.partition("/")[2] == "data.pkl" or name == "data.pkl" for name in names):
@@ -375,8 +375,8 @@ def _pickle(path: Path, container: str, trust: bool) -> CheckpointContents:
     source = Source(path)
     note_checksums(source)
     source.sha256()
-    names = set() if trust else named(source)
-    if not pickles.plain(names):
+    names = set() if trust else pickled_globals(source)
+    if not pickles.only_tensors(names):
         return _inert(path, container, names)
     try:
         with warnings.catch_warnings(action="ignore"):  # about the pickle protocols of damaged files
@@ -401,7 +401,7 @@ def _whole(kind: str, module: nn.Module) -> CheckpointContents:
 
 def _inert(path: Path, container: str, names: set[str]) -> CheckpointContents:
     """Read only the tensors of a pickle that also holds other objects."""
-    strange = sorted(name.removeprefix(pickles.STACKED) for name in names if not pickles.plain({name}))
+    strange = sorted(name.removeprefix(pickles.STACKED) for name in names if not pickles.only_tensors({name}))
     listed = f" ({', '.join(strange[:3])}{', ...' if len(strange) > 3 else ''})" if strange else ""
     refusal = untrusted(path, f"pickled Python objects{listed}")
     try:

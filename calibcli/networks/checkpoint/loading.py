@@ -21,7 +21,7 @@ from calibcli.networks.checkpoint.factory import build, canonical, is_built_in, 
 from calibcli.networks.checkpoint.weights import likely
 from calibcli.networks.dataset import Dataset
 from calibcli.networks.dataset.library_preparation import Preparation
-from calibcli.scores.files.arrays import parted
+from calibcli.scores.files.arrays import split_part
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def load(path: str | Path, *, arch: str | None = None, arch_file: str | None = N
     if arch is not None and arch_file is not None:
         raise UsageError("both --arch and --arch-file were given", "pass one of them")
     source = str(path)
-    file, key = parted(source)
+    file, key = split_part(source)
     reading(file)
     with unchanged(*members(file)):  # torch, safetensors and transformers open files by name
         return _load(source, file, key, arch, arch_file, trust)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from calibcli.core.errors import InputError, did_you_mean
 from calibcli.core.options import normal, real
-from calibcli.scores.files.arrays import EncodedPictures, FileContents, Memory, whole
+from calibcli.scores.files.arrays import EncodedPictures, FileContents, Memory, read_all
 from calibcli.scores.files.roles import CLASSES, IDS, INPUTS, LABELS, PAIRS, SPLITS, TABLE_LABELS, TEXTS, TOKENS
 from calibcli.scores.files.text_tables import floats_of_text
 from calibcli.scores.predictions import Named
@@ -201,7 +201,7 @@ def _inputs(arrays: Mapping[str, Named], asked: ArrayRequest) -> tuple[dict[str,
 
 
 def _all(array: Named) -> NDArray[Any]:
-    return whole(array) if array.shape else np.asarray([])
+    return read_all(array) if array.shape else np.asarray([])
 
 
 def _named(arrays: Mapping[str, Named], key: str, asked: ArrayRequest) -> Named:

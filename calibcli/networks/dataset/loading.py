@@ -40,7 +40,7 @@ from calibcli.networks.dataset.library_preparation import (
 from calibcli.networks.dataset.rows import Dataset, Preprocess, for_array, guess_layout, needs_pillow, resized, sizing
 from calibcli.networks.user_code import FAILURES, NAMES_CODE, from_module
 from calibcli.scores.files import locations
-from calibcli.scores.files.arrays import EncodedPictures, InFile, Memory, parted, whole
+from calibcli.scores.files.arrays import EncodedPictures, InFile, Memory, read_all, split_part
 from calibcli.scores.files.locations import PARTS, STATE
 from calibcli.scores.files.roles import SPLITS
 from calibcli.scores.files.source import Source, fingerprint, load_any
@@ -74,7 +74,7 @@ def of(folder: Path, split: str) -> list[Path]:
     if (folder / PARTS).is_file():
         return of(folder / _chosen(folder, names(folder), split), "")
     if (folder / STATE).is_file():
-        return locations.saved(folder)
+        return locations.parts_of_saved(folder)
     files = _files(folder)
     if not files:
         return []
@@ -288,7 +288,7 @@ def _check(stored: DatasetArrays, labels: NDArray[np.int64], name: str) -> None:
 
 def _tokens(stored: DatasetArrays, tokenizer: TextPreparation, name: str) -> tuple[DatasetArrays, dict[str, Any]]:
     """Tokenize texts; also return the facts about the tokenizer."""
-    texts = [[str(text) for text in whole(array)] for array in stored.inputs.values()]
+    texts = [[str(text) for text in read_all(array)] for array in stored.inputs.values()]
     inputs, remarks = tokens(tokenizer, texts[0], texts[1] if len(texts) > 1 else None, name)
     facts = {"by": tokenizer.name, "longest": tokenizer.longest, "columns": list(stored.inputs)}
     return replace(stored, inputs=inputs, integral=True, notes=[*stored.notes, *remarks]), facts
@@ -330,7 +330,7 @@ def _resized(inputs: Mapping[str, Named], applied: Preprocess, source: str) -> M
 
 
 def _read(name: str, options: DatasetOptions, trust: bool, texts: bool) -> DatasetArrays | Dataset:
-    path, split = parted(name)
+    path, split = split_part(name)
     if os.path.lexists(path):
         reading(path)
     published = downloads.read(path, split)
@@ -409,7 +409,7 @@ def _of_tables(parts: Sequence[DatasetArrays], files: Sequence[Path]) -> Dataset
             raise InputError(f"{file} names other classes than {files[0]}", "pass parts of one data set")
     inputs: dict[str, Named] = {}
     for key, values in first.inputs.items():
-        rows = np.concatenate([whole(part.inputs[key]) for part in parts])
+        rows = np.concatenate([read_all(part.inputs[key]) for part in parts])
         inputs[key] = EncodedPictures(rows) if isinstance(values, EncodedPictures) else Memory(rows)
     ids = None if any(part.ids is None for part in parts) else np.concatenate([part.ids for part in parts])
 
@@ -429,7 +429,7 @@ def _by_rows(arrays: Mapping[str, Named]) -> Mapping[str, Named]:
     if list(arrays) == ["item0", "item1"]:  # torch.save((inputs, labels))
         arrays = dict(zip(("inputs", "labels"), arrays.values()))
     by_columns = {n: a for n, a in arrays.items() if isinstance(a, InFile) and a.fortran and len(a.shape) > 1}
-    return {**arrays, **{name: Memory(whole(array)) for name, array in by_columns.items()}}
+    return {**arrays, **{name: Memory(read_all(array)) for name, array in by_columns.items()}}
 
 
 def splits(source: str | Path, *, trust: bool = False) -> list[str]:

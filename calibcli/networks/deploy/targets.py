@@ -9,7 +9,7 @@ import numpy as np
 from calibcli.calibrators import Scaler
 from calibcli.core.errors import UsageError
 from calibcli.core.files import atomic
-from calibcli.scores.predictions import words
+from calibcli.scores.predictions import kind_words
 from calibcli.ship.target import TARGETS, ExportRequest, Shipped, of_scores, softmax
 
 
@@ -146,7 +146,7 @@ def vllm(job: ExportRequest) -> Shipped:
     scaler = job.scaler
     name, given = scaler.choice.name, scaler.parameters
     if scaler.kind != "logits":
-        problem = f"vLLM's pooler works on logits, the calibrator was fitted on {words(scaler.kind)}"
+        problem = f"vLLM's pooler works on logits, the calibrator was fitted on {kind_words(scaler.kind)}"
         raise UsageError(problem, _instead(scaler))
     if name == "temperature" and float(given["beta"]) > 0:
         sigma, mean = 1 / float(given["beta"]), 0.0

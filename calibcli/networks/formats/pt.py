@@ -22,7 +22,7 @@ from calibcli.scores.files import pickles
 from calibcli.scores.files.arrays import FileContents, Memory, known_shape
 from calibcli.scores.files.formats.numpy import MEMBERS
 from calibcli.scores.files.source import Source, refuse_large
-from calibcli.scores.other_files import SUFFIXES, UNREADABLE, named, note_checksums
+from calibcli.scores.other_files import SUFFIXES, UNREADABLE, note_checksums, pickled_globals
 from calibcli.scores.predictions import Named
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def read(source: Source) -> FileContents:
     )
     size = note_checksums(source)
     refuse_large(size, f"{source.name} takes {size / 1e9:.3g} GB when loaded", PIECEWISE)  # torch decompresses it
-    if not source.trust and not pickles.plain(named(source)):
+    if not source.trust and not pickles.only_tensors(pickled_globals(source)):
         raise code
     try:
         with source.reader() as file, warnings.catch_warnings(action="ignore"):

@@ -1,4 +1,4 @@
-"""Named arrays of a file, read piece by piece: what every reader returns, and what arrays are called."""
+"""The named arrays of a file, which every reader returns and which are read piece by piece."""
 
 from __future__ import annotations
 
@@ -17,15 +17,13 @@ from calibcli.core.options import normal
 from calibcli.scores.files.source import Source
 from calibcli.scores.predictions import NEAR, Array, ArrayScores, Named, gather, reusing, rows_of
 
-# Named arrays of a file, read piece by piece: what every reader returns.
-
-DIMENSIONS = 32  # most that every NumPy holds
+DIMENSIONS = 32  # the most that every version of NumPy allows
 LONGEST = 1 << 48
 
 
 @dataclass(frozen=True, eq=False)
 class FileContents:
-    """What a reader found.
+    """The named arrays of a file, and what its format says about them.
 
     Attributes:
         format: name of the format, with what matters for memory (`npz, uncompressed`).
@@ -36,10 +34,10 @@ class FileContents:
         classes: names of the score columns where the file tells them.
         scores, labels, ids, groups: names that this format's convention fixes.
         table: every array is a column of a table.
-        about: remarks.  metadata: of the file.
+        about: notes.  metadata: of the file.
         facts: how an evaluation was read, for the result.  task: its name.
         lacking: why there are no scores, and what would work, where the format tells.
-        used: fields of `Asked` that took effect.
+        used: fields of `ReaderOptions` that took effect.
     """
 
     format: str
@@ -63,7 +61,7 @@ class FileContents:
 
 @dataclass(frozen=True)
 class Role:
-    """What an array or column is for; `name in role` asks whether a name says so.
+    """The purpose of an array or column; `name in role` asks whether a name stands for it.
 
     Attributes:
         names: that say so.
@@ -77,14 +75,14 @@ class Role:
 
     @property
     def all(self) -> tuple[str, ...]:
-        """Names of both kinds."""
+        """Strong and weak names."""
         return (*self.names, *self.weak)
 
     def __contains__(self, name: str) -> bool:
         return normal(name) in self.names
 
     def first(self, arrays: Mapping[str, Named], shape: tuple[int, ...]) -> str | None:
-        """The first array with one of `names`, of this shape and a dtype that the role may hold."""
+        """Return the first array with one of `names`, of this shape and of a dtype that the role may hold."""
         fitting = (name for name, a in arrays.items() if a.shape == shape and a.dtype.kind in self.dtypes)
         return next((name for name in fitting if name in self), None)
 
@@ -128,7 +126,9 @@ class InFile:
     memory: list[Array] | None = None
 
     def reusing(self) -> InFile:
-        """The same for a reader that is done with what it read before it reads on: new memory takes half the time."""
+        """Return this array for a reader that is done with a block before it reads the next; reusing memory halves the
+        time.
+        """
         return replace(self, memory=[])
 
     @property
@@ -147,14 +147,14 @@ class InFile:
         return self._native(raw.view(self.stored).reshape(stop - start, *tail))
 
     def _memory(self, size: int) -> Array:
-        """(size,) uint8."""
-        held = [] if self.memory is None else self.memory
-        if not held or len(held[0]) < size:
-            held[:] = [np.empty(size, np.uint8)]
-        return held[0][:size]
+        """Return memory (size,) uint8."""
+        buffers = [] if self.memory is None else self.memory
+        if not buffers or len(buffers[0]) < size:
+            buffers[:] = [np.empty(size, np.uint8)]
+        return buffers[0][:size]
 
     def _columns(self, start: int, stop: int, row: int) -> Array:
-        """Rows of an array stored column after column: one piece of each column."""
+        """Read rows of an array that is stored column after column, one piece of each column."""
         out = np.empty((stop - start, row), self.stored)
         size = self.stored.itemsize
         for k in range(row):
@@ -185,13 +185,13 @@ class Joined:
         return np.result_type(*(p.dtype for p in self.parts))
 
     def read(self, start: int, stop: int) -> Array:
-        found, first = [], 0
+        blocks, first = [], 0
         for part in self.parts:
             last = first + part.shape[0]
             if first < stop and start < last:
-                found.append(self._wide(part.read(max(start, first) - first, min(stop, last) - first)))
+                blocks.append(self._wide(part.read(max(start, first) - first, min(stop, last) - first)))
             first = last
-        return found[0] if len(found) == 1 else np.concatenate(found)
+        return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
 
     def _wide(self, block: Array) -> Array:
         block = block.astype(self.dtype, copy=False)
@@ -219,7 +219,7 @@ class Converted:
         return (self.inner.shape[0], *self.tail)
 
     def reusing(self) -> Converted:
-        """As that of `InFile`."""
+        """Return this array for a reader that is done with a block before it reads the next; see `InFile.reusing`."""
         return replace(self, inner=reusing(self.inner))
 
     def read(self, start: int, stop: int) -> Array:
@@ -246,18 +246,18 @@ class FileColumn:
         return gather(self.inner, rows.reshape(-1), NEAR).reshape(rows.shape)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        return whole(self.inner).astype(dtype or self.dtype, copy=False)
+        return read_all(self.inner).astype(dtype or self.dtype, copy=False)
 
 
 def blocks(array: Named) -> Iterator[tuple[int, Array]]:
-    """(first row, next rows) in order, piece by piece."""
+    """Yield (first row, rows) in order, piece by piece."""
     step = rows_of(array)
     for start in range(0, array.shape[0], step):
         yield start, array.read(start, start + step)
 
 
 def texts_of(values: Array) -> Array:
-    """(N,) array of str; bytes are decoded."""
+    """Convert values to an (N,) array of str; bytes are decoded."""
     if values.dtype.kind == "S":
         return np.char.decode(values, "utf-8", "replace")
     if values.dtype.kind == "f":
@@ -266,7 +266,7 @@ def texts_of(values: Array) -> Array:
 
 
 def distinct(values: Array) -> int:
-    """Number of different values (numbers by sorting: several times faster than a hash table here)."""
+    """Count the different values; numbers are sorted, which is several times faster here than a hash table."""
     if values.dtype.kind == "O":
         return len(set(values.tolist()))
     ordered = np.sort(values)
@@ -274,19 +274,19 @@ def distinct(values: Array) -> int:
 
 
 def column_of(texts: Sequence[Any]) -> Array:
-    """(N,) array of the objects in a list."""
+    """Return the objects of a list as an (N,) array."""
     out = np.empty(len(texts), dtype=object)
     out[:] = texts
     return out
 
 
-def whole(array: Named) -> Array:
-    """All of it in memory."""
+def read_all(array: Named) -> Array:
+    """Read all rows into memory."""
     return np.ascontiguousarray(array.read(0, array.shape[0]))
 
 
 def known_shape(shape: Sequence[int], name: str, where: str) -> tuple[int, ...]:
-    """`shape`, unless NumPy has no such arrays.
+    """Return `shape` if NumPy can hold such an array.
 
     Raises:
         InputError: too many dimensions, or too long.
@@ -298,7 +298,7 @@ def known_shape(shape: Sequence[int], name: str, where: str) -> tuple[int, ...]:
 
 
 def known_dtype(dtype: np.dtype[Any], name: str, where: str) -> np.dtype[Any]:
-    """`dtype`, unless it is one that needs a pickle or has no order of numbers.
+    """Return `dtype` unless it needs a pickle or its numbers have no order.
 
     Raises:
         InputError: object and structured arrays.
@@ -313,7 +313,7 @@ def known_dtype(dtype: np.dtype[Any], name: str, where: str) -> np.dtype[Any]:
     return dtype
 
 
-# How users name classes, parts of files, and archives of published data sets.
+# What users write to name classes and parts of files.
 
 
 TARS = (".tar.gz", ".tgz", ".tar", ".tar.bz2", ".tar.xz")
@@ -322,7 +322,7 @@ DOWNLOADED = (*TARS, ".zip", ".mat", "-ubyte", "-ubyte.gz")
 
 
 def class_names(given: str | Sequence[str]) -> list[str]:
-    """Class names from a list, from `a,b,c`, or from a file with one per line (or a JSON list).
+    """Read class names from a list, from `a,b,c`, or from a file with one per line (or a JSON list).
 
     Raises:
         InputError: the file cannot be read.
@@ -342,7 +342,7 @@ def class_names(given: str | Sequence[str]) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
-def parted(name: str) -> tuple[Path, str]:
-    """A file and what stands after `#`, "" where that belongs to the file's own name."""
+def split_part(name: str) -> tuple[Path, str]:
+    """Split `FILE#PART` into the file and the part; the part is "" where `#` belongs to the name of the file."""
     file, _, part = name.rpartition("#")
     return (Path(file), part) if file and not os.path.exists(name) else (Path(name), "")

@@ -1,6 +1,4 @@
-"""Where files lie (patterns, folders, addresses) and how compressed ones are unpacked, piece by piece within a
-limit.
-"""
+"""Find and open files by pattern, folder or address, and unpack compressed ones piece by piece within a limit."""
 
 from __future__ import annotations
 
@@ -18,11 +16,11 @@ from typing import IO, Any
 from calibcli.core.errors import InputError, refusing
 from calibcli.core.files import reading
 
-# Compressed bytes (gzip, bzip2, xz, Zstandard), unpacked piece by piece and never beyond a limit.
+# Unpacking of gzip, bzip2, xz and Zstandard, piece by piece and never beyond a limit.
 
-PIECE = 1 << 20  # most that comes out at once
-FEED = 1 << 16  # what goes in at once
-SMALL = 1 << 10  # the same where nothing bounds what comes out: at most 32 MB of it, a block of 128 kB for 4 bytes
+PIECE = 1 << 20  # bytes of output at once, at most
+FEED = 1 << 16  # bytes of input at once
+SMALL = 1 << 10  # input at once if nothing bounds the output: at most 32 MB, as 4 bytes may be a block of 128 kB
 WINDOW = 27  # largest window of Zstandard, as a power of two; also what its own programs allow
 MAGIC = {
     b"\x1f\x8b\x08": "gzip",
@@ -35,14 +33,14 @@ BLOCK = bytes.fromhex("314159265359")  # follows `BZh9`, which text may begin wi
 SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
 
 
-def kind_of(head: bytes) -> str:
-    """How bytes are compressed, by the first ten; "" if they are not."""
+def compression_of(head: bytes) -> str:
+    """Return how bytes are compressed, judged by the first ten; "" if they are not."""
     kind = next((kind for magic, kind in MAGIC.items() if head.startswith(magic)), "")
     return "" if kind == "bzip2" and head[4:10] != BLOCK else kind
 
 
-def copied(stream: IO[bytes]) -> IO[bytes]:
-    """A pipe as an unnamed temporary file, which can be read twice."""
+def copy_of_pipe(stream: IO[bytes]) -> IO[bytes]:
+    """Copy a pipe to an unnamed temporary file, which can be read twice."""
     import shutil
     import tempfile
 
@@ -52,8 +50,8 @@ def copied(stream: IO[bytes]) -> IO[bytes]:
     return copy
 
 
-def spooled(file: IO[bytes], kind: str, most: int, name: str) -> tuple[IO[bytes], str]:
-    """An unnamed temporary file with what a compressed one holds, and the sha256 of the compressed bytes.
+def unpack_to_file(file: IO[bytes], kind: str, most: int, name: str) -> tuple[IO[bytes], str]:
+    """Unpack a compressed file to an unnamed temporary file; also return the sha256 of the compressed bytes.
 
     Raises:
         InputError: damaged, cut off, or more than `most` bytes.
@@ -70,34 +68,34 @@ def spooled(file: IO[bytes], kind: str, most: int, name: str) -> tuple[IO[bytes]
             digest.update(block)
             yield block
 
-    for piece in pieces(feed(), kind, most, name):
+    for piece in unpacked(feed(), kind, most, name):
         out.write(piece)
     out.flush()
     return out, digest.hexdigest()
 
 
-def pieces(feed: Iterator[bytes], kind: str, most: int, name: str) -> Iterator[bytes]:
-    """What compressed bytes hold. Several streams one after the other are one, as for every unpacker.
+def unpacked(feed: Iterator[bytes], kind: str, most: int, name: str) -> Iterator[bytes]:
+    """Yield the unpacked bytes. Several streams one after the other count as one, as for every unpacker.
 
     Raises:
         InputError: damaged, cut off, or more than `most` bytes.
     """
     make, errors = _unpacker(kind, name)
-    total, unpacker, rest = 0, None, b""
+    total, unpacker, waiting = 0, None, b""
     with refusing(
         (*errors, EOFError, OSError, ValueError, MemoryError),
         lambda e: f"{name} is damaged or cut off: it cannot be unpacked ({kind}: {str(e)[:80]})",
         "copy or write it again",
     ):
         for block in feed:
-            rest += block
-            while rest or not (unpacker is None or unpacker.needs_input):
+            waiting += block
+            while waiting or not (unpacker is None or unpacker.needs_input):
                 if unpacker is None:
-                    rest = rest.lstrip(b"\0") if total else rest  # padding between and after streams
-                    if not rest:
+                    waiting = waiting.lstrip(b"\0") if total else waiting  # padding between and after streams
+                    if not waiting:
                         break
                     unpacker = make()
-                piece, rest = unpacker.decompress(rest, PIECE), b""
+                piece, waiting = unpacker.decompress(waiting, PIECE), b""
                 total += len(piece)
                 if total > most:
                     problem = f"{name} unpacks to more than {most / 1e9:.3g} GB"
@@ -105,13 +103,13 @@ def pieces(feed: Iterator[bytes], kind: str, most: int, name: str) -> Iterator[b
                 if piece:
                     yield piece
                 if unpacker.eof:
-                    rest, unpacker = unpacker.unused_data, None
+                    waiting, unpacker = unpacker.unused_data, None
         if unpacker is not None:
             raise EOFError("it ends too early")
 
 
 class _Deflate:
-    """zlib with the interface of the other unpackers."""
+    """Gives zlib the interface of the other unpackers."""
 
     def __init__(self, wbits: int) -> None:
         self.inner, self.eof, self.needs_input, self.unused_data = zlib.decompressobj(wbits), False, True, b""
@@ -124,7 +122,9 @@ class _Deflate:
 
 
 class _Zstandard:
-    """The package `zstandard` with the interface of the other unpackers; it bounds no output, so little goes in."""
+    """Gives the package `zstandard` the interface of the other unpackers. It does not bound its output, so little goes
+    in.
+    """
 
     def __init__(self, module: Any) -> None:
         self.inner = module.ZstdDecompressor(max_window_size=1 << WINDOW).decompressobj()
@@ -141,7 +141,7 @@ class _Zstandard:
 
 
 def _unpacker(kind: str, name: str) -> tuple[Callable[[], Any], tuple[type[Exception], ...]]:
-    """What makes an unpacker, and what it may raise.
+    """Return a function that makes an unpacker, and the exceptions that it may raise.
 
     Raises:
         InputError: Zstandard, and nothing installed reads it.
@@ -165,34 +165,33 @@ def _unpacker(kind: str, name: str) -> tuple[Callable[[], Any], tuple[type[Excep
         return functools.partial(zstd.ZstdDecompressor, options=options), (zstd.ZstdError,)
     with refusing(
         ImportError,
-        f"{name} is compressed with Zstandard, which nothing installed here reads",
+        f"{name} is compressed with Zstandard, which no installed package reads",
         "pip install 'calibcli[evals]' (the package zstandard), or unpack it",
     ):
         import zstandard
     return lambda: _Zstandard(zstandard), (zstandard.ZstdError,)
 
 
-# Where files are: patterns, folders of parts, and addresses (`file://`, `s3://`, `gs://`), by pyarrow's file systems.
+# Patterns, folders of parts, and addresses (`file://`, `s3://`, `gs://`), which pyarrow's file systems open.
 #
-# What lies elsewhere is copied to an unnamed temporary file when it is opened, so that every format can be read from
-# it.
+# Remote files are copied to an unnamed temporary file when they are opened, as every format is read at offsets.
 
 
 SCHEMES = ("file", "s3", "gs", "gcs", "hdfs", "abfs", "abfss")
 ADDRESS = re.compile(rf"({'|'.join(SCHEMES)}):/+(.*)", re.DOTALL)  # a `Path` keeps one slash of two
-RETRIES = 1  # seconds for which an address of Google's that does not answer is tried again
+RETRIES = 1  # seconds for which pyarrow retries an address at Google that does not answer
 STATE, PARTS = "state.json", "dataset_dict.json"  # in folders that `save_to_disk` writes: of one data set, of several
 PATTERN = re.compile(r"[*?\[]")
 
 
 def remote(path: str | Path) -> bool:
-    """Whether this is an address that the file system of this machine does not know."""
-    found = ADDRESS.fullmatch(str(path))
-    return found is not None and found[1] != "file"
+    """Return whether this is an address that the local file system cannot open."""
+    address = ADDRESS.fullmatch(str(path))
+    return address is not None and address[1] != "file"
 
 
-def found(path: str | Path, suffixes: Sequence[str]) -> list[str | Path]:
-    """The files that a path stands for: itself, the matches of a pattern, the parts in a folder.
+def expand(path: str | Path, suffixes: Sequence[str]) -> list[str | Path]:
+    """Return the files that a path stands for: itself, the matches of a pattern, or the parts in a folder.
 
     Args:
         suffixes: of files that may be parts. Names that begin with `_` or `.` are none, as for other engines.
@@ -222,8 +221,8 @@ def found(path: str | Path, suffixes: Sequence[str]) -> list[str | Path]:
     return [path]
 
 
-def saved(folder: Path) -> list[Path]:
-    """The files that the folder of one data set names, as Hugging Face's `save_to_disk` writes it.
+def parts_of_saved(folder: Path) -> list[Path]:
+    """Return the parts of a data set that Hugging Face's `save_to_disk` wrote, as its state file names them.
 
     Raises:
         InputError: none in the folder, a part that is named twice, or rows that are kept as indices.
@@ -231,8 +230,8 @@ def saved(folder: Path) -> list[Path]:
     fix = "save the data set again: save_to_disk"
     with refusing((OSError, ValueError, RecursionError), f"{folder / STATE} is not JSON", fix):
         state = json.loads((folder / STATE).read_text(encoding="utf-8"))
-    found = state.get("_data_files") if isinstance(state, dict) else None
-    names = [part.get("filename") for part in found if isinstance(part, dict)] if isinstance(found, list) else []
+    listed = state.get("_data_files") if isinstance(state, dict) else None
+    names = [part.get("filename") for part in listed if isinstance(part, dict)] if isinstance(listed, list) else []
     plain = [name for name in names if isinstance(name, str) and name == Path(name).name]
     if not names or len(plain) < len(names):
         raise InputError(f"{folder / STATE} names no parts in its folder", fix)
@@ -243,19 +242,19 @@ def saved(folder: Path) -> list[Path]:
     return [folder / name for name in plain]
 
 
-def opened(path: str) -> IO[bytes]:
-    """A file, stdin (`-`) or what lies at an address, to be read.
+def open_binary(path: str) -> IO[bytes]:
+    """Open a file, stdin (`-`) or an address for reading.
 
     Raises:
         OSError: as `open`.
     """
     if path == "-":
-        return copied(sys.stdin.buffer)
+        return copy_of_pipe(sys.stdin.buffer)
     if not remote(path):
         return open(path, "rb")
     system, name, _ = _system(path)
     with system.open_input_stream(name, compression=None) as stream:
-        return copied(stream)
+        return copy_of_pipe(stream)
 
 
 def _parts(folder: str, names: Iterable[str], suffixes: Sequence[str]) -> list[str]:
@@ -266,35 +265,37 @@ def _parts(folder: str, names: Iterable[str], suffixes: Sequence[str]) -> list[s
     if not kept:
         fix = f"name a file, or a folder of parts: {', '.join(suffixes[:4])}, ..."
         raise InputError(f"{folder} is a folder without recorded outputs", fix)
-    found = [kinds[name] for name in kept]
-    if len(set(found)) > 1:
-        fix = f"choose with a pattern: '{folder.rstrip('/')}/*{max(sorted(set(found)), key=found.count)}'"
-        raise InputError(f"{folder} holds files of several formats: {', '.join(sorted(set(found)))}", fix)
+    suffixes_kept = [kinds[name] for name in kept]
+    if len(set(suffixes_kept)) > 1:
+        fix = (
+            f"choose with a pattern: '{folder.rstrip('/')}/*{max(sorted(set(suffixes_kept)), key=suffixes_kept.count)}'"
+        )
+        raise InputError(f"{folder} holds files of several formats: {', '.join(sorted(set(suffixes_kept)))}", fix)
     return kept
 
 
 def suffix(name: str) -> str:
-    """Of a name, in small letters; of a compressed file, the one before."""
+    """Return the suffix of a name in lower case; that of a compressed file is the one before `.gz`."""
     path = PurePosixPath(name.lower())
     return path.with_suffix("").suffix if path.suffix in SUFFIXES else path.suffix
 
 
 def _system(path: str | Path) -> tuple[Any, str, str]:
-    """The file system of an address, the name there, and what makes a name there an address again."""
+    """Return the file system of an address, the name in it, and a template that turns names into addresses."""
     address = ADDRESS.fullmatch(str(path))
     assert address is not None
     name, _, options = address[2].partition("?")
     where, more = f"{address[1]}://", f"?{options}" if options else ""
     # the place of the bucket alone is parsed: names may hold what an address must not
-    bucket, _, rest = name.partition("/")
+    bucket, _, key = name.partition("/")
     if address[1] in ("gs", "gcs") and "retry_limit_seconds" not in options:  # else it tries for minutes, silently
         more = f"{more}{'&' if more else '?'}retry_limit_seconds={RETRIES}"
     system, base = _from_uri(f"{where}{bucket}/{more}")
-    return system, f"{base.rstrip('/')}/{rest}".rstrip("/"), f"{where}{{}}{more}"
+    return system, f"{base.rstrip('/')}/{key}".rstrip("/"), f"{where}{{}}{more}"
 
 
 def _expression(pattern: str) -> str:
-    """A pattern as `glob` has them, as a regular expression: `*` stays in its folder, `**/` is any folders, or none."""
+    """Translate a `glob` pattern to a regular expression: `*` stays within a folder, `**/` is any number of folders."""
     parts = re.split(r"(\*\*/|\*|\[[^]]+\])", pattern)
     known = {"**/": "(?:.*/)?", "*": "[^/]*"}
     return "".join(known.get(part, part if part.startswith("[") else re.escape(part)) for part in parts)
@@ -303,8 +304,8 @@ def _expression(pattern: str) -> str:
 def _from_uri(address: str) -> tuple[Any, str]:
     with refusing(ImportError, f"{address} needs pyarrow", "pip install 'calibcli[parquet]', or copy the files here"):
         from pyarrow import fs
-    found: tuple[Any, str] = fs.FileSystem.from_uri(address)
-    return found
+    system: tuple[Any, str] = fs.FileSystem.from_uri(address)
+    return system
 
 
 def _remote(path: str | Path, suffixes: Sequence[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""How much work a pickle asks for, told from its opcodes before anything interprets them.
+"""Bound the work that a pickle asks for, by following its opcodes before anything interprets them.
 
 An object that stands in a tuple twice is written once, so that a few hundred bytes describe a tuple of 2^100 numbers;
 hashing or printing it takes for ever. Here the opcodes are followed without making an object: what each container would
@@ -35,39 +35,39 @@ MADE_OF_MARK = {"TUPLE", "LIST", "DICT", "FROZENSET", "INST", "OBJ"}
 
 
 def is_pickle(head: bytes) -> bool:
-    """Whether a file starts as pickles do: the opcode PROTO, a protocol from 2 to 5, and another opcode."""
+    """Return whether a file starts as pickles do: the opcode PROTO, a protocol from 2 to 5, and another opcode."""
     if len(head) < 3 or head[0] != 0x80 or head[1] not in range(2, 6):
         return False
     return chr(head[2]) in {opcode.code for opcode in pickletools.opcodes}
 
 
 def names(stream: IO[bytes], where: str, most: int = MOST) -> set[str]:
-    """The globals that the pickles in a stream name, after a look at how much work they ask for.
+    """Return the globals that the pickles in a stream name, after checking how much work they ask for.
 
     At most `most` bytes are followed.
 
     Raises:
         InputError: more opcodes than `OPCODES`, or a container of more than `SPREAD` values.
     """
-    found: set[str] = set()
+    globals_named: set[str] = set()
     data, at, total = stream.read(most), 0, 0
     for _ in range(PICKLES):
         walk = PickleScanner(data, at, total, most)
         walk.follow(where)
         at, total = walk.at, walk.total
-        found |= walk.globals
+        globals_named |= walk.globals
         if not walk.ended:
             break
-    return found
+    return globals_named
 
 
-def plain(found: set[str]) -> bool:
-    """Whether a pickle names only what torch makes tensors of."""
-    return all(name.startswith("torch.") or name in TORCH_OWN for name in found)
+def only_tensors(globals_named: set[str]) -> bool:
+    """Return whether a pickle names only what torch builds tensors from."""
+    return all(name.startswith("torch.") or name in TORCH_OWN for name in globals_named)
 
 
 class PickleScanner:
-    """The stack, the memo and the containers of one pickle; containers by number, 0 is anything else."""
+    """Follows the stack, the memo and the containers of one pickle. Containers are numbered; 0 is anything else."""
 
     def __init__(self, data: bytes, at: int, total: int, most: int = MOST) -> None:
         self.data, self.stream, self.most = data, io.BytesIO(data), most
@@ -81,7 +81,7 @@ class PickleScanner:
         self.inner: list[list[int]] = [[]]
 
     def follow(self, where: str) -> None:
-        """Take every opcode up to STOP, or to the first that is none."""
+        """Follow the opcodes up to STOP, or to the first that is invalid."""
         with contextlib.suppress(ValueError, IndexError, KeyError, OverflowError, MemoryError):  # reading it ends there
             while not self.ended and self.total <= OPCODES:
                 self.total += 1
@@ -97,7 +97,7 @@ class PickleScanner:
             raise InputError(problem, "save tensors alone, and names as short lists")
 
     def _leaf(self) -> bool:
-        """Take a text, a number or a memo entry, which most opcodes are, in little time."""
+        """Follow a text, a number or a memo entry: most opcodes are of these kinds, and this path is fast."""
         data, at = self.data, self.at
         size = LEAVES.get(data[at])
         if size is None:
@@ -164,9 +164,9 @@ class PickleScanner:
         return len(self.leaves) - 1
 
     def _push(self, items: list[int]) -> None:
-        made = self._new()
-        self._add(made, items)
-        self.stack.append(made)
+        container = self._new()
+        self._add(container, items)
+        self.stack.append(container)
 
     def _add(self, target: int, items: list[int]) -> None:
         inside = [item for item in items if item != LEAF]
@@ -174,20 +174,20 @@ class PickleScanner:
         self.inner[target] += inside
 
     def _spread(self) -> float:
-        """Values in the largest container, nothing shared; what holds itself is not followed again."""
+        """Return the number of values in the largest container if nothing were shared. Cycles are followed once."""
         size: list[float] = [-1.0] * len(self.inner)
         size[LEAF] = 0.0
         open_now = 2.0 * SPREAD  # stands for a container that is being added up
         for first in range(1, len(self.inner)):
             waiting: list[tuple[int, Iterator[int]]] = [(first, iter(self.inner[first]))] if size[first] < 0 else []
             while waiting:
-                node, rest = waiting[-1]
+                node, children = waiting[-1]
                 size[node] = open_now
-                child = next((c for c in rest if size[c] < 0), LEAF)
+                child = next((c for c in children if size[c] < 0), LEAF)
                 if child != LEAF:
                     waiting.append((child, iter(self.inner[child])))
                     continue
-                held = math.fsum(0.0 if size[c] == open_now else size[c] for c in self.inner[node])
-                size[node] = min(self.leaves[node] + held, SPREAD + 1.0)
+                inside = math.fsum(0.0 if size[c] == open_now else size[c] for c in self.inner[node])
+                size[node] = min(self.leaves[node] + inside, SPREAD + 1.0)
                 waiting.pop()
         return max(size)

@@ -1,4 +1,4 @@
-"""What arrays and columns are for, told from their names: one table for score files and data sets alike.
+"""Recognise the role of arrays and columns by their names: one table for score files and data sets alike.
 
 A name counts in any case, with `-` for `_`. `Role` has the names that say so (`names`), those that say so where nothing
 else does (`weak`), and what it may hold (`dtypes`).

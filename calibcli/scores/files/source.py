@@ -62,13 +62,13 @@ OTHERS = {
     b"\x1f\x8b": ("compressed with gzip, twice or more", "unpack it first"),
     b"\x89HDF": ("an HDF5 file", "save the arrays with np.savez"),
 }
-TAR = ("a tar archive of no data set that calib knows", "unpack it, and name the folder or the file in it")
+TAR = ("a tar archive, but not of a data set that calib knows", "unpack it, and name the folder or the file in it")
 PIECEWISE = "save the scores as .npy or uncompressed .npz: these are read piece by piece"
 PICKLE = ("a pickle, which is code; it was not opened", "save arrays: np.savez(path, logits=..., labels=...)")
 
 
 def refuse_large(size: int, what: str, fix: str = PIECEWISE) -> None:
-    """Refuse what takes more memory than there is; `what` names it, with its size.
+    """Refuse what needs more memory than is allowed; `what` names it with its size.
 
     Raises:
         InputError: `size` bytes are more than `memory_limit`.
@@ -80,7 +80,7 @@ def refuse_large(size: int, what: str, fix: str = PIECEWISE) -> None:
 
 @dataclass(frozen=True)
 class StoredBytes:
-    """Bytes start..stop of a file, whose CRC-32 the file itself tells."""
+    """Bytes start..stop of a file, with the CRC-32 that the file records for them."""
 
     start: int
     stop: int
@@ -89,7 +89,8 @@ class StoredBytes:
 
 
 class Source:
-    """An open file. Pipes and stdin (`-`) are first copied to an unnamed temporary file, so that all can be read twice.
+    """An open file. Pipes and stdin (`-`) are first copied to an unnamed temporary file, so that they can be read
+    twice.
 
     So is what a compressed file (.gz, .bz2, .xz, .zst) holds: names and digests are those of the compressed one.
 
@@ -118,11 +119,11 @@ class Source:
             if os.path.isfile(self.path):
                 self.file: IO[bytes] = opened.enter_context(open(self.path, "rb"))  # noqa: SIM115
             else:
-                self.file = opened.enter_context(locations.opened(self.path))
+                self.file = opened.enter_context(locations.open_binary(self.path))
             if stat.S_ISCHR(mode := os.fstat(self.file.fileno()).st_mode):  # a terminal, /dev/zero: without an end
                 raise OSError("it is a device")
             if not stat.S_ISREG(mode):
-                self.file = opened.enter_context(locations.copied(self.file))
+                self.file = opened.enter_context(locations.copy_of_pipe(self.file))
         except CalibError:
             raise
         except (OSError, ValueError, AttributeError) as error:  # a NUL in the name; a closed stdin
@@ -130,15 +131,15 @@ class Source:
             raise InputError(problem, check_path(self.path)) from None
         self.size = os.fstat(self.file.fileno()).st_size
         if self.size == 0:
-            raise InputError(f"{self.name} is empty", "was it written to the end?")
+            raise InputError(f"{self.name} is empty", "is the file truncated?")
         head = os.pread(self.file.fileno(), 10, 0)
-        if head.startswith(locations.STARTS) and (kind := locations.kind_of(head)):
+        if head.startswith(locations.STARTS) and (kind := locations.compression_of(head)):
             most = memory_limit() // TEXT
-            self.file, self.digest_packed = locations.spooled(self.file, kind, most, self.name)
+            self.file, self.digest_packed = locations.unpack_to_file(self.file, kind, most, self.name)
             opened.enter_context(self.file)
             self.size = os.fstat(self.file.fileno()).st_size
             if self.size == 0:
-                raise InputError(f"{self.name} holds nothing", "was it written to the end?")
+                raise InputError(f"{self.name} holds nothing", "is the file truncated?")
 
     @property
     def plain(self) -> Path:
@@ -151,17 +152,17 @@ class Source:
         return self.plain.stem
 
     def pread(self, size: int, offset: int) -> bytes:
-        """Exactly `size` bytes at `offset`.
+        """Return exactly `size` bytes at `offset`.
 
         Raises:
             InputError: the file ends before.
         """
-        found = bytearray(size)
-        self.pread_into(memoryview(found), offset)
-        return bytes(found)
+        data = bytearray(size)
+        self.pread_into(memoryview(data), offset)
+        return bytes(data)
 
     def pread_into(self, memory: memoryview, offset: int) -> None:
-        """As `pread`, of as many bytes as there is memory."""
+        """Fill `memory` with the bytes at `offset`."""
         while len(memory):
             size = os.preadv(self.file.fileno(), [memory[: 1 << 30]], offset)
             if not size:
@@ -169,11 +170,11 @@ class Source:
             memory, offset = memory[size:], offset + size
 
     def reader(self) -> io.BufferedReader:
-        """A file object of its own from the start."""
+        """Return a new file object, positioned at the start."""
         return io.BufferedReader(_At(self))
 
     def sha256(self, stop: threading.Event | None = None, hashed: bool = True) -> str:
-        """Hex digest of all bytes, taken once, while the parts `stored` are checked; "" when stopped, or not `hashed`.
+        """Compute the hex digest of all bytes once, and check the parts in `stored`; "" if stopped or not `hashed`.
 
         Raises:
             InputError: a part has another CRC-32 than the file says, or two parts overlap.
@@ -203,11 +204,11 @@ class Source:
         return self.digest
 
     def entry(self) -> dict[str, str]:
-        """Path and digest, for the provenance of a result."""
+        """Return path and digest, for the provenance of a result."""
         return {"path": self.path, "sha256": self.sha256()}
 
     def read(self) -> bytes:
-        """All bytes of a small file (a result, a configuration), once; its digest is that of these very bytes.
+        """Return all bytes of a small file (a result, a configuration), once; the digest is that of these very bytes.
 
         Raises:
             InputError: more than memory takes.
@@ -225,14 +226,14 @@ class Source:
 
 
 class Digests(contextlib.AbstractContextManager["Digests"]):
-    """Fingerprints of files, taken by a thread while other work goes on; given up when that work fails.
+    """Computes the digests of files in a thread while other work goes on, and gives up when that work fails.
 
     What is no file, or not `hashed`, has a path alone.
     """
 
     def __init__(self, sources: Sequence[Source], hashed: bool = True) -> None:
         self.sources, self.hashed, self.stop = sources, hashed, threading.Event()
-        self.found: list[dict[str, str]] = []
+        self.entries: list[dict[str, str]] = []
         self.failed: BaseException | None = None
         self.thread = threading.Thread(target=self._work)
         begin = self.thread.start if any(isinstance(source, Source) for source in sources) else self._work
@@ -250,26 +251,26 @@ class Digests(contextlib.AbstractContextManager["Digests"]):
         try:
             for source in self.sources:
                 digest = source.sha256(self.stop, self.hashed) if isinstance(source, Source) else ""
-                self.found.append({"path": source.path, **({"sha256": digest} if digest else {})})
+                self.entries.append({"path": source.path, **({"sha256": digest} if digest else {})})
         except BaseException as error:  # raised where the digests are asked for
             self.failed = error
 
     def files(self) -> list[dict[str, str]]:
-        """Path and digest of each file, when all are done."""
+        """Return path and digest of each file, once all are done."""
         self._wait()
         if self.failed is not None:
             raise self.failed
-        return self.found
+        return self.entries
 
 
 def fingerprint(files: Sequence[Mapping[str, str]]) -> str:
-    """One of several files; "" of what is none."""
+    """Return one digest of several files; "" if none of them has one."""
     joined = "".join(file.get("sha256", "") for file in files)
     return joined if len(joined) <= 64 else hashlib.sha256(joined.encode()).hexdigest()
 
 
 class _At(io.RawIOBase):
-    """A raw file object over a Source with a position of its own."""
+    """A raw file object over a Source, with a position of its own."""
 
     def __init__(self, source: Source) -> None:
         self.source, self.at = source, 0
@@ -294,23 +295,23 @@ class _At(io.RawIOBase):
 
 @cache
 def module(name: str) -> ModuleType:
-    """The file of the format `name`."""
+    """Import the module of the format `name`."""
     return importlib.import_module(FORMATS[name])
 
 
 def suffixes(name: str) -> tuple[str, ...]:
-    """Of the files of the format `name`."""
+    """Return the suffixes of files of the format `name`."""
     return cast(tuple[str, ...], module(name).SUFFIXES)
 
 
 def by_suffix(suffix: str) -> str:
-    """The format whose files end in `suffix`, or ""; the one of that name is asked first, and that of most files."""
+    """Return the format of files with this suffix, or "". A format of that name is tried first, then `numpy`."""
     likely = [*(name for name in FORMATS if f".{name}" == suffix), "numpy"]
     return next((name for name in (*likely, *FORMATS) if suffix in suffixes(name)), "")
 
 
 def format_of(source: Source) -> str:
-    """The format of a file: by the first bytes where they tell, else by suffix.
+    """Recognise the format of a file, by the first bytes where they tell, else by suffix.
 
     Raises:
         InputError: none that is known.
@@ -320,25 +321,27 @@ def format_of(source: Source) -> str:
     if own and _is(own, head, source.size):
         return own
     alone = {name for name in FORMATS if getattr(module(name), "BY_SUFFIX", False)}
-    found = next((name for name in FORMATS if name not in alone and _is(name, head, source.size)), "")
-    if found or own in alone:
-        return found or own
-    other = next((about for magic, about in OTHERS.items() if head.startswith(magic)), None)
+    recognised = next((name for name in FORMATS if name not in alone and _is(name, head, source.size)), "")
+    if recognised or own in alone:
+        return recognised or own
+    other = next((description for magic, description in OTHERS.items() if head.startswith(magic)), None)
     other = TAR if head[257:262] == b"ustar" else other
     from calibcli.scores.files.pickles import is_pickle
 
     if other or is_pickle(head):
         what, fix = other or PICKLE
         raise InputError(f"{source.name} is {what}", fix)
-    found = own or next((name for name in FORMATS if hasattr(module(name), "guess") and module(name).guess(head)), "")
-    if not found:
+    recognised = own or next(
+        (name for name in FORMATS if hasattr(module(name), "guess") and module(name).guess(head)), ""
+    )
+    if not recognised:
         *most, last = (suffixes(name)[0] for name in FORMATS)
-        raise InputError(f"cannot tell what {source.name} is", f"pass {', '.join(most)} or {last}")
-    return found
+        raise InputError(f"the format of {source.name} is not recognised", f"pass {', '.join(most)} or {last}")
+    return recognised
 
 
 def load_any(source: Source, columns: bool = False) -> FileContents:
-    """The arrays of a file by the reader of its format; of tables every column, or those of scores as one array."""
+    """Read the arrays of a file by its format; of tables return every column, or the score columns as one array."""
     read = module(format_of(source)).read
     read = partial(read, grouped=False) if columns and "grouped" in inspect.signature(read).parameters else read
     with warnings.catch_warnings(action="ignore"):  # what NumPy and torch say about odd headers is no result

@@ -24,16 +24,17 @@ from calibcli.scores.files.roles import PREFIXED, PREFIXES
 from calibcli.scores.files.source import Source, refuse_large
 from calibcli.scores.predictions import Array, Named
 
-# What is plain, read many rows at a time: text tables of numbers, JSON lines of numbers. Of all else `text`, and the
-# reader of JSON lines, have the words.
+# Fast readers of regular text tables and JSON lines. They return None for irregular files, and the slow readers below
+# and in `formats/jsonl.py` then report what is wrong, with its row.
 
-LONGEST = 24  # letters of a cell that is no score
-BLOCK = 1 << 16  # bytes; what they are as objects stays in the cache
+LONGEST = 24  # letters; a longer cell of text is left to the slow reader
+BLOCK = 1 << 16  # bytes parsed at once; the objects that they become stay in the cache
 OF_NUMBERS = b"0123456789+-.eE, \t\r"
 
 
 def fast_table(source: Source, delimiter: str, width: int, groups: Sequence[Sequence[int]]) -> dict[int, Array] | None:
-    """Columns of all rows after the header; None where a cell is quoted, missing, long or no number, or a row is odd.
+    """Parse all rows after the header at once. Returns None for cells that are quoted, missing, long or not numbers,
+    and for odd rows.
 
     Args:
         width: number of columns.
@@ -59,28 +60,29 @@ def fast_table(source: Source, delimiter: str, width: int, groups: Sequence[Sequ
         raise
     except (ValueError, OSError):
         return None
-    found: dict[int, Array] = {}
+    columns_by_first: dict[int, Array] = {}
     for name, kind, *_ in fields:
         column = np.ascontiguousarray(table[name])
-        found[int(name)] = column
+        columns_by_first[int(name)] = column
         if kind != "f8":
             letters = column.view(np.uint8).reshape(-1, LONGEST)
             if letters[:, -1].any() or (letters == ord('"')).any():
                 return None
             cells = column.tolist()
             texts = {cell: cell.decode("latin-1") for cell in set(cells)}
-            found[int(name)] = column_of([texts[cell] for cell in cells])
-    return found
+            columns_by_first[int(name)] = column_of([texts[cell] for cell in cells])
+    return columns_by_first
 
 
 def lines(source: Source, first: Mapping[str, Any]) -> dict[str, Array] | None:
-    """Lists as (N, K) float64, whole numbers as (N,) texts; None unless every line is an object like the first row.
+    """Parse lists as (N, K) float64 and whole numbers as (N,) texts; None unless every line is an object like the first
+    row.
 
     Each has the same keys in the same order, with as many numbers, or one whole number, behind them. Without what
     numbers are made of, all lines are then the same: no text, no `true` and no second member of one name fits in.
     """
     lists = {key: len(value) for key, value in first.items() if isinstance(value, list) and value}
-    found: dict[str, list[Any]] = {key: [] for key in first}
+    columns: dict[str, list[Any]] = {key: [] for key in first}
     texts: dict[int, str] = {}
     skeleton = None
     try:
@@ -90,7 +92,7 @@ def lines(source: Source, first: Mapping[str, Any]) -> dict[str, Array] | None:
             rows = json.loads("[" + block[:-1].replace(b"\n", b",").decode() + "]")
             if bones != skeleton * len(rows) or {*map(tuple, rows)} != {tuple(first)}:
                 return None
-            for key, values in found.items():
+            for key, values in columns.items():
                 cells = [*map(itemgetter(key), rows)]
                 if key in lists and set(map(len, cells)) == {lists[key]}:
                     flat = np.fromiter(chain.from_iterable(cells), np.float64, len(cells) * lists[key])
@@ -104,22 +106,22 @@ def lines(source: Source, first: Mapping[str, Any]) -> dict[str, Array] | None:
         raise
     except (ValueError, OverflowError, TypeError, AttributeError):  # not JSON, or other values
         return None
-    return {key: np.concatenate(values) if key in lists else column_of(values) for key, values in found.items()}
+    return {key: np.concatenate(values) if key in lists else column_of(values) for key, values in columns.items()}
 
 
 def _blocks(source: Source) -> Iterator[bytes]:
-    """The file in pieces of whole lines, each with its end."""
-    rest = b""
+    """Yield the file in pieces of whole lines, each ending in a newline."""
+    unfinished = b""
     with source.reader() as file:
         while block := file.read(BLOCK):
-            whole, end, rest = (rest + block).rpartition(b"\n")
+            whole, end, unfinished = (unfinished + block).rpartition(b"\n")
             if end:
                 yield whole + end
-    if rest:
-        yield rest + b"\n"
+    if unfinished:
+        yield unfinished + b"\n"
 
 
-# Tables in text: a header row, score columns `logit_0 ..` or `prob_0 ..` (or `prob_cat ..`), and a label column.
+# The slow reader of tables: a header row, score columns `logit_0 ..`, `prob_0 ..` or `prob_cat ..`, and a label column.
 
 
 ROWS, CELLS = 1024, 1 << 16  # parsed at once
@@ -129,7 +131,7 @@ MISSING = {"", "na", "null", "none", "n/a"}
 
 
 def delimiter(head: bytes) -> str:
-    """Comma or tab, by the first line of a text table; "" of what is none."""
+    """Return comma or tab, judged by the first line of a text table; "" for other files."""
     if b"\0" in head or b"\n" not in head or head.lstrip()[:1] in (b"{", b"["):
         return ""
     first = head.split(b"\n")[0]
@@ -137,7 +139,7 @@ def delimiter(head: bytes) -> str:
 
 
 def table(source: Source, delimiter: str, grouped: bool = True) -> FileContents:
-    """Columns by name; where `grouped`, those of a score group as one (N, K) array.
+    """Read columns by name; if `grouped`, a group of score columns becomes one (N, K) array.
 
     Raises:
         InputError: larger than memory, no header or rows, ragged rows, or score cells that are not numbers.
@@ -156,7 +158,7 @@ def table(source: Source, delimiter: str, grouped: bool = True) -> FileContents:
     if len(header) > 1 and all(is_number(cell) for cell in header) and not source.asked.no_header:
         problem = f"{source.name} has no header row: its first row holds numbers alone"
         raise InputError(problem, "pass --no-header, or name the columns in the first row: logit_0,logit_1,...,label")
-    groups, others, said = score_groups(header, source.name, grouped)
+    groups, others, fields = score_groups(header, source.name, grouped)
     numbers: dict[str, list[Array]] = {name: [] for name in groups}
     texts: dict[int, list[str]] = {i: [] for i in others}
     seen: dict[str, str] = {}
@@ -176,19 +178,19 @@ def table(source: Source, delimiter: str, grouped: bool = True) -> FileContents:
             if quick is not None:
                 break
     if done == 0:
-        fix = "was it written to the end? calib list formats has what can be read"
+        fix = "is the file truncated? calib list formats shows what can be read"
         raise NoRows(f"{source.name} has a header but no rows", fix)
     arrays: dict[str, Named] = {}
     for name, columns in groups.items():
         arrays[name] = Memory(np.concatenate(numbers[name]) if quick is None else quick[columns[0]])
     for i in others:
         arrays[header[i]] = Memory(column_of(texts[i]) if quick is None else quick[i])
-    return FileContents(form, arrays, decimals=decimals, **said)
+    return FileContents(form, arrays, decimals=decimals, **fields)
 
 
 def _names(rows: Iterator[list[str]], width: int) -> list[str]:
-    """Names of the columns of a table without a header: `label` is the first or the last, where it alone of the two
-    holds whole numbers or names, and the others are then scores; else 0, 1, ...
+    """Name the columns of a table without a header. `label` is the first or the last column, if it alone of the two
+    holds whole numbers or names, and the others are then scores; else they are 0, 1, ...
     """
     head = [row for row in itertools.islice(rows, 1000) if len(row) == width]
     plain = [i for i in {0, width - 1} if not any("." in row[i] and is_number(row[i]) for row in head)]
@@ -201,23 +203,23 @@ def _names(rows: Iterator[list[str]], width: int) -> list[str]:
 def score_groups(
     header: Sequence[str], where: str, grouped: bool
 ) -> tuple[dict[str, list[int]], list[int], dict[str, Any]]:
-    """Columns that together are the scores where they are to be `grouped` (prefix -> columns in class order), the other
-    columns, and the fields of `Contents` that say so.
+    """Group the score columns by prefix, in class order, if `grouped`. Returns the groups, the other columns, and the
+    fields of `FileContents` that describe them.
 
     Raises:
         InputError: columns of a group are missing, or two columns have one name.
     """
-    found: dict[str, dict[int, int]] = {}
+    numbered_groups: dict[str, dict[int, int]] = {}
     named: dict[str, list[tuple[str, int]]] = {}
     for i, name in enumerate(header if grouped else ()):
         numbered = NUMBERED.match(name.lower())
         prefixed = PREFIXED.match(name)
         if numbered and numbered[1].rstrip("_") in PREFIXES:
-            found.setdefault(numbered[1].rstrip("_"), {})[int(numbered[2])] = i
+            numbered_groups.setdefault(numbered[1].rstrip("_"), {})[int(numbered[2])] = i
         elif prefixed:
             named.setdefault(prefixed[1], []).append((prefixed[2], i))
     groups: dict[str, list[int]] = {}
-    for prefix, columns in found.items():
+    for prefix, columns in numbered_groups.items():
         first = min(columns)
         wanted = range(first, first + len(columns))
         missing = [k for k in wanted if k not in columns]
@@ -242,7 +244,7 @@ def score_groups(
 
 
 def floats_of_text(column: Array, name: str, where: str) -> Array:
-    """A (N,) column of text as float64; empty cells are NaN.
+    """Convert an (N,) column of text to float64; empty cells become NaN.
 
     Raises:
         InputError: a cell is not a number; its row is named.
@@ -251,7 +253,7 @@ def floats_of_text(column: Array, name: str, where: str) -> Array:
 
 
 def _rows(source: Source, delimiter: str) -> Iterator[list[str]]:
-    """Rows of cells, the header first; blank lines are passed over."""
+    """Yield rows of cells, the header first; blank lines are skipped."""
     text = io.TextIOWrapper(source.reader(), encoding="utf-8-sig", newline="")
     count = 0
     errors = (UnicodeDecodeError, csv.Error, OSError)
@@ -261,7 +263,7 @@ def _rows(source: Source, delimiter: str) -> Iterator[list[str]]:
                 count += 1
                 yield row
     if count == 0:
-        raise InputError(f"{source.name} has no rows", "was it written to the end?")
+        raise InputError(f"{source.name} has no rows", "is the file truncated?")
 
 
 def _chunks(rows: Iterator[list[str]], width: int, where: str) -> Iterator[list[list[str]]]:
@@ -299,37 +301,37 @@ def _floats(cells: list[list[str]], names: Sequence[str], first: int, where: str
 
 
 def _share(cell: str) -> float:
-    """A number; of `63.4%` the share."""
+    """Parse a number; `63.4%` becomes 0.634."""
     percent = cell.strip().endswith("%")
     return real(cell.strip()[:-1]) / 100 if percent else real(cell)
 
 
 def json_of(data: bytes, where: str) -> Any:
-    """What JSON holds; `json.loads` alone keeps the last of two members of one name.
+    """Parse JSON, and refuse two members of one name, of which `json.loads` would keep the last.
 
     Raises:
         InputError: an object has two members of one name.  ValueError, RecursionError: it is not JSON.
     """
 
     def once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
+        members = dict(pairs)
+        if len(members) < len(pairs):
             twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
             raise InputError(f"{where} has two '{twice[:40]}'", "write every key once")
-        return found
+        return members
 
     return json.loads(data, object_pairs_hook=once)
 
 
 def parsed(text: str | bytes) -> Any:
-    """What JSON holds; None of what is none."""
+    """Parse JSON; None if it is not JSON."""
     with contextlib.suppress(ValueError, RecursionError):
         return json.loads(text)
     return None
 
 
 def decimals_of(cell: str) -> int:
-    """Digits after the point: 3 for 0.125, 7 for 1.25e-5."""
+    """Count the digits after the point: 3 for 0.125, 7 for 1.25e-5."""
     mantissa, _, exponent = cell.strip().lower().partition("e")
     digits = len(mantissa.partition(".")[2])
     try:
@@ -339,7 +341,7 @@ def decimals_of(cell: str) -> int:
 
 
 def is_number(cell: str) -> bool:
-    """Whether text is a number."""
+    """Return whether a text is a number."""
     try:
         real(cell)
     except ValueError:

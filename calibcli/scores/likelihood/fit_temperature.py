@@ -105,7 +105,7 @@ def fit_beta(
 def cross_fit_beta(
     logits: ArrayLike, labels: ArrayLike, folds: ArrayLike, weights: ArrayLike | None = None
 ) -> tuple[Array, list[BetaFit], BetaFit]:
-    """What a re-fitted temperature would save on rows it has not seen.
+    """Estimate what a re-fitted temperature would save on rows that it has not seen, by cross-fitting.
 
     Args:
         logits: (N, K).
@@ -142,12 +142,12 @@ def cross_fit_beta(
 
 
 def _many(z: NDArray[Any]) -> bool:
-    """Whether float32 passes save time over float64 ones."""
+    """Return whether float32 passes are faster than float64 passes here."""
     return bool(z.dtype == np.float32 and z.size > SMALL)
 
 
 def in_float32(logits: NDArray[Any]) -> NDArray[Any]:
-    """Logits for float32 passes: those of float64 without their row maximum, which would cost digits."""
+    """Return logits for float32 passes: float64 logits lose their row maximum first, which would cost digits."""
     if logits.dtype == np.float32:
         return logits
     with np.errstate(over="ignore"):
@@ -155,7 +155,9 @@ def in_float32(logits: NDArray[Any]) -> NDArray[Any]:
 
 
 def _rounding(block: Block, quick: Block, beta: float) -> float:
-    """Mean over some rows of F'(β) in float64 minus F'(β) in float32: what float32 exponentials leave is systematic."""
+    """Return the systematic error of float32 exponentials: the mean over some rows of F'(β) in float64 minus F'(β) in
+    float32.
+    """
     some = np.arange(0, len(block[0]), max(1, len(block[0]) // 20))
     (z, y, w), (z32, _, _) = _take(block, some), _take(quick, some)
     difference = expectation(z, y, beta) - series(z32, y, beta)[0]
@@ -163,7 +165,7 @@ def _rounding(block: Block, quick: Block, beta: float) -> float:
 
 
 def nll_rows(logits: ArrayLike, labels: ArrayLike, beta: float | Array = 1.0) -> Array:
-    """-ln softmax(β z)_y of each row.
+    """Return -ln softmax(β z)_y of each row.
 
     Args:
         logits: (N, K).
@@ -177,7 +179,7 @@ def nll_rows(logits: ArrayLike, labels: ArrayLike, beta: float | Array = 1.0) ->
 
 
 def _nll_rows(z: NDArray[Any], y: NDArray[Any], betas: list[float | Array]) -> Array:
-    """(B, N) `nll_rows` at each of B betas, in one pass."""
+    """Return (B, N) `nll_rows` at each of B betas, in one pass."""
     result = np.empty((len(betas), len(z)))
     start = 0
     for part, labels_part, _ in chunks((z, y, None)):
@@ -203,7 +205,7 @@ def _arrays(logits: Any, labels: Any, weights: Any) -> Block:
 
 
 def _sample(source: Source) -> tuple[int, Block]:
-    """Number of rows, and rows drawn evenly over the data (all of them when there are few)."""
+    """Return the number of rows, and rows drawn evenly over the data (all of them when there are few)."""
     rng = np.random.default_rng(0)
     blocks = source()
     if isinstance(blocks, tuple) and len(blocks) == 1:  # arrays in memory: no pass is needed
@@ -231,7 +233,7 @@ def _take(block: Block, rows: NDArray[Any]) -> Block:
 
 
 class _Run:
-    """The passes of one fit."""
+    """The passes of one fit over the rows."""
 
     def __init__(self, source: Source, n: int, sample: Block, arrays: Block | None, scale: float | None = None) -> None:
         self.source, self.n, self.sample, self.arrays = source, n, sample, arrays
@@ -284,15 +286,15 @@ class _Run:
         return self._sums
 
     def known_at(self, beta: float, rows: NDArray[Any], dtype: Any) -> list[Array]:
-        """What a pass over these rows finds of each; of the last pass, or one over all rows."""
+        """Return what a pass finds for each of these rows, taken from the last pass or from a new one over all rows."""
         if beta != self.last:
             self.last, self.each = beta, {}
         if dtype not in self.each:
             self.each[dtype] = each_row(self.sample, beta, dtype)
-        return [found[rows] for found in self.each[dtype]]
+        return [numbers[rows] for numbers in self.each[dtype]]
 
     def _in_float32(self, beta: float) -> float:
-        """β near the optimum of many float64 scores, from passes over a float32 copy."""
+        """Return β near the optimum of many float64 scores, from passes over a float32 copy."""
         z, y, w = self.sample
         run = _Run.of((in_float32(z), y, w), self.scale)
         near = run._descend(lambda b: run._pass(b, np.float32), beta)
@@ -300,7 +302,7 @@ class _Run:
         return near.beta if near.status == "ok" else beta
 
     def _warm(self, beta: float) -> float:
-        """β from two parts of the rows: a solution on the first, one step on the other."""
+        """Return β from two parts of the rows: a solution on the first, one step on the other."""
         count = len(self.sample[0])
         eighth = _take(self.sample, np.arange(0, count, 8))
         level = _Run(lambda: (eighth,), len(eighth[0]), eighth, eighth, self.scale)
@@ -316,7 +318,7 @@ class _Run:
         return min(max(beta, 10 * self.floor), self.cap / 10)
 
     def _refine(self, sums: SumsAtBeta, at: float) -> BetaFit:
-        """Remove what float32 and the truncated expansion left, as measured in float64 on the sample."""
+        """Remove the error of float32 and of the truncated expansion, as measured in float64 on the sample."""
         for _ in range(2):
             beta = _root(sums.means(), at)
             error, se = self._difference(at, beta)
@@ -330,7 +332,9 @@ class _Run:
         return self._descend(lambda b: self._pass(b, np.float64), _root(sums.means(), at))
 
     def _difference(self, at: float, beta: float) -> tuple[float, float]:
-        """Mean over the sample of float64 F'_i(β) minus the float32 expansion about `at`, and its standard error."""
+        """Return the mean over the sample of float64 F'_i(β) minus the float32 expansion about `at`, and its standard
+        error.
+        """
         differences, weights = [], []
         for z, y, w in chunks(self.sample):
             differences.append(expectation(z, y, beta) - shifted(series(z, y, at)[:4], beta - at)[0])
@@ -338,7 +342,7 @@ class _Run:
         return weighted_mean(np.concatenate(differences), np.concatenate(weights))
 
     def _descend(self, pass_at: Callable[[float], SumsAtBeta], beta: float, settled: float = SETTLED) -> BetaFit:
-        """Third-order steps in ln β inside a bracket, until a step is within `settled`."""
+        """Take third-order steps in ln β inside a bracket, until a step is within `settled`."""
         low, high = 0.0, math.inf
         beta = first = min(max(beta, self.floor), self.cap)
         falls: bool | None = None  # whether F falls at β = 0: else it rises everywhere, as it is convex
@@ -367,12 +371,12 @@ class _Run:
             beta = min(max(following, self.floor), self.cap)
 
     def _slope_at_zero(self) -> float:
-        """F'(0): mean over rows of the mean logit minus that of the label; -inf logits are not there."""
+        """Return F'(0): the mean over rows of the mean logit minus that of the label, without logits of -inf."""
         total = weight = 0.0
         for z, y, w in weighted(self.source):
             z, own, axis = shift(z, y, np.float64)
-            there = np.isfinite(z)
-            mean = np.where(there, z, 0).sum(axis=axis) / there.sum(axis=axis)
+            finite = np.isfinite(z)
+            mean = np.where(finite, z, 0).sum(axis=axis) / finite.sum(axis=axis)
             total, weight = total + float(w @ (mean - own)), weight + float(w.sum())
         self.passes += 1
         return total / weight
@@ -384,17 +388,19 @@ class _Run:
 
 
 def spread(logits: NDArray[Any]) -> float:
-    """Median standard deviation of the (finite) logits of a row, over some rows; 1 where every row is constant."""
+    """Return the median, over some rows, of the standard deviation of a row's finite logits; 1 if every row is
+    constant.
+    """
     count = min(500, max(20, SMALL // logits.shape[1]))
     z = np.asarray(logits[:: max(1, len(logits) // count)][:count], np.float64)
-    there = np.isfinite(z)
-    spread = z.std(axis=1) if there.all() else np.nanstd(np.where(there, z, np.nan), axis=1)
+    finite = np.isfinite(z)
+    spread = z.std(axis=1) if finite.all() else np.nanstd(np.where(finite, z, np.nan), axis=1)
     spread = spread[spread > 0]
     return quantile(spread, 0.5) if len(spread) else 1.0
 
 
 def _step(f: Array, beta: float) -> float:
-    """Halley's step for F' = 0 in ln β, at most a factor 8."""
+    """Take Halley's step for F' = 0 in ln β, at most a factor of 8."""
     if not f[1] > 0:
         return beta * (8.0 if f[0] < 0 else 0.125)
     newton = -f[0] / (beta * f[1])
@@ -404,13 +410,15 @@ def _step(f: Array, beta: float) -> float:
 
 
 def shifted(f: Any, delta: float) -> tuple[Any, Any]:
-    """F' and F'' at β + δ from F' and its three derivatives at β, numbers or (N,), to the order that they carry."""
+    """Expand F' and F'' at β + δ from F' and its three derivatives at β (numbers or (N,)), to the order that these
+    allow.
+    """
     f1, f2, f3, f4 = f
     return f1 + delta * (f2 + delta * (f3 / 2 + delta * f4 / 6)), f2 + delta * (f3 + delta * f4 / 2)
 
 
 def _root(f: Array, beta: float) -> float:
-    """Root of the cubic expansion of F' about β; Halley's step where the expansion does not reach."""
+    """Return the root of the cubic expansion of F' about β, or Halley's step where the expansion does not reach."""
     delta = _step(f, beta) - beta
     if abs(delta) > 0.1 * beta:
         return beta + delta

@@ -11,17 +11,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from calibcli.core.errors import InputError, UsageError
 
-# The focal calibration map φ_γ in logarithms, stable at every margin.
-#
-# A model trained with the focal loss -(1 - q)^γ ln q reports probabilities q that are not the truth; the truth they
-# stand
-# for is p = φ_γ(q), φ_γ(q)_k = h(q_k) / Σ_j h(q_j), h(q) = q / ((1 - q)^γ - γ q (1 - q)^(γ - 1) ln q).
+# A model trained with the focal loss -(1 - q)^γ ln q reports probabilities q that are not the true ones; the true
+# ones are p = φ_γ(q), φ_γ(q)_k = h(q_k) / Σ_j h(q_j), h(q) = q / ((1 - q)^γ - γ q (1 - q)^(γ - 1) ln q).
 
 Array = NDArray[np.float64]
 
 
 def log_softmax(logits: ArrayLike) -> Array:
-    """ln softmax over the last axis.
+    """Compute ln softmax over the last axis.
 
     Args:
         logits: (..., K); -inf is probability 0. float16 is widened before anything else.
@@ -33,7 +30,9 @@ def log_softmax(logits: ArrayLike) -> Array:
 
 
 def _log_softmax_and_rest(logits: ArrayLike) -> tuple[Array, Array, NDArray[np.intp]]:
-    """log-softmax; ln Σ_others exp(z - z_top), shape (..., 1); and the index of the top class, shape (..., 1)."""
+    """Return log-softmax; ln Σ_others exp(z - z_top), shape (..., 1); and the index of the top class, shape (...,
+    1).
+    """
     z = np.asarray(logits, dtype=np.float64)
     top = z.argmax(axis=-1, keepdims=True)
     z = z - np.take_along_axis(z, top, axis=-1)
@@ -47,7 +46,7 @@ def _log_softmax_and_rest(logits: ArrayLike) -> tuple[Array, Array, NDArray[np.i
 
 
 def log_both(logits: ArrayLike) -> tuple[Array, Array]:
-    """ln p and ln(1 - p) of every class, p = softmax(z); neither loses digits where p is near 0 or 1.
+    """Compute ln p and ln(1 - p) of every class, p = softmax(z); neither loses digits where p is near 0 or 1.
 
     Args:
         logits: (..., K); -inf is probability 0.
@@ -62,7 +61,7 @@ def log_both(logits: ArrayLike) -> tuple[Array, Array]:
 
 
 def log_phi(logits: ArrayLike, gamma: float) -> Array:
-    """ln φ_γ(softmax(z)) over the last axis. γ = 0 is log-softmax.
+    """Compute ln φ_γ(softmax(z)) over the last axis. γ = 0 is log-softmax.
 
     With L = ln q, M = ln(1 - q) and s = -q ln q / (1 - q): ln h = L - γ M - ln(1 + γ s), then log-softmax of ln h.
     For γ < 0 (a formal extension that softens; order is preserved down to -1), 1 + γ s = (1 + γ) - γ (1 - s).
@@ -85,13 +84,13 @@ def log_phi(logits: ArrayLike, gamma: float) -> Array:
 
 
 def _log_h(log_q: Array, log_rest: Array, gamma: float) -> Array:
-    """ln h = L - γ M - ln(1 + γ s) from L = ln q, M = ln(1 - q), finite also at a vertex (M = -inf)."""
+    """Compute ln h = L - γ M - ln(1 + γ s) from L = ln q, M = ln(1 - q), finite also at a vertex (M = -inf)."""
     log_rest = np.maximum(log_rest, -1e150)
     return np.asarray(log_q - gamma * log_rest - _log_slope(log_q, log_rest, gamma))
 
 
 def _log_slope(log_q: Array, log_x: Array, gamma: float) -> Array:
-    """ln(1 + γ s), s = -q ln q / (1 - q), x = 1 - q, without cancellation at either end."""
+    """Compute ln(1 + γ s), s = -q ln q / (1 - q), x = 1 - q, without cancellation at either end."""
     x = np.exp(log_x)
     if gamma < 0:
         return log_factor((1 + gamma) - gamma * _one_minus_s(log_q, x), log_x)
@@ -103,13 +102,13 @@ def _log_slope(log_q: Array, log_x: Array, gamma: float) -> Array:
 
 
 def log_factor(factor: Array, log_x: Array) -> Array:
-    """ln(1 + γ s); at γ = -1 it is ln(x / 2) where x = 1 - q underflows."""
+    """Compute ln(1 + γ s); at γ = -1 it is ln(x / 2) where x = 1 - q underflows."""
     with np.errstate(divide="ignore"):
         return np.where(factor > 0, np.log(factor), log_x - np.log(2.0))
 
 
 def _one_minus_s(log_q: Array, x: Array) -> Array:
-    """1 - s = Σ_n x^n / (n (n + 1)); the series where x < 0.01."""
+    """Compute 1 - s = Σ_n x^n / (n (n + 1)), by the series where x < 0.01."""
     series = np.zeros_like(x)
     for n in range(8, 0, -1):
         series = x * (1 / (n * (n + 1)) + series)
@@ -122,8 +121,7 @@ def _one_minus_s(log_q: Array, x: Array) -> Array:
 # NLL of φ_γ(softmax(β z)) row by row with its derivatives in β and γ, and the confidence of its top class.
 #
 # φ_γ(q)_k is proportional to q_k w(q_k), w(q) = (1 - q)^-γ / (1 + γ s(q)), s(q) = -q ln q / (1 - q). Only the top
-# class
-# can have q > 1/2, so it alone is kept as a logarithm; the others are summed as they are.
+# class can have q > 1/2, so it alone is kept as a logarithm; the others are summed directly.
 
 
 ROWS = 1 << 14  # logits per block
@@ -131,7 +129,7 @@ ROWS = 1 << 14  # logits per block
 
 @dataclass(frozen=True)
 class FocalRows:
-    """Per row, at one (β, γ): NLL, its derivatives in β and γ (both zero-length if not asked for), top confidence."""
+    """Numbers per row at one (β, γ): NLL, its derivatives in β and γ (both empty if not asked for), top confidence."""
 
     nll: Array
     d_beta: Array
@@ -141,7 +139,7 @@ class FocalRows:
 
 @dataclass(frozen=True)
 class Shifted:
-    """Logits prepared once: z - z_top as (K, n) with the top class at 0, where it is, and the labels."""
+    """Logits prepared once: z - z_top as (K, n), the index of the top class, and the labels."""
 
     z: Array
     top: NDArray[np.intp]
@@ -167,7 +165,7 @@ class Shifted:
 
 
 def focal_rows(data: Shifted, beta: float, gammas: Sequence[float], gradient: bool = True) -> list[FocalRows]:
-    """One result per γ; what depends on β alone is computed once.
+    """Compute one result per γ; what depends on β alone is computed once.
 
     Args:
         data: prepared logits and labels.
@@ -186,7 +184,7 @@ def focal_rows(data: Shifted, beta: float, gammas: Sequence[float], gradient: bo
 
 
 class _AtBeta:
-    """A block at one β: probabilities q and what every γ needs of them."""
+    """A block at one β: the probabilities q, and what every γ needs from them."""
 
     def __init__(self, block: Shifted, beta: float) -> None:
         self.block = block
@@ -243,7 +241,7 @@ class _AtBeta:
 
 
 def _top_factors(q: Array, x: Array, minus_log_q: Array) -> tuple[Array, Array, Array]:
-    """s, 1 - s and (s - q) / x of the top class, by series where x = 1 - q is small."""
+    """Compute s, 1 - s and (s - q) / x of the top class, by series where x = 1 - q is small."""
     s = q * np.where(x > 1e-300, minus_log_q / np.maximum(x, 1e-300), 1.0)
     one_minus_s, slope = np.zeros_like(x), np.zeros_like(x)
     for n in range(8, 0, -1):

@@ -25,7 +25,7 @@ WIDE = 48  # classes from which rows are reduced along memory; narrower blocks a
 
 
 def chunks(block: Block, elements: int = BLOCK) -> Iterator[Block]:
-    """A block cut into row ranges of about `elements` logits (views, not copies)."""
+    """Cut a block into row ranges of about `elements` logits (views, not copies)."""
     logits, labels, weights = block
     step = max(1, elements // logits.shape[1])
     for start in range(0, len(logits), step):
@@ -34,7 +34,7 @@ def chunks(block: Block, elements: int = BLOCK) -> Iterator[Block]:
 
 
 def weighted(source: Source) -> Iterator[tuple[NDArray[Any], NDArray[Any], Array]]:
-    """The rows of a source in such blocks, each with weights: ones where there are none."""
+    """Yield the rows of a source in such blocks, each with weights, which are ones where there are none."""
     for whole in source():
         for z, y, w in chunks(whole):
             yield z, y, np.ones(len(y)) if w is None else w
@@ -63,22 +63,25 @@ class SumsAtBeta:
 
 @one_thread()
 def evaluate(source: Source, beta: float, dtype: Any) -> SumsAtBeta:
-    """One pass at this β with the exponentials in `dtype`."""
+    """Make one pass at this β with the exponentials in `dtype`."""
     total = SumsAtBeta()
     for whole in source():
-        for weights, found in _found(whole, beta, dtype):
-            add(total, weights, found)
+        for weights, numbers in _cumulants_by_part(whole, beta, dtype):
+            add(total, weights, numbers)
     return total
 
 
 @one_thread()
 def each_row(block: Block, beta: float, dtype: Any) -> list[Array]:
-    """What a pass finds of each row, (n,) each: sums over some of the rows then need no pass."""
-    return [np.concatenate(parts) for parts in zip(*(found for _, found in _found(block, beta, dtype)), strict=True)]
+    """Return what a pass finds for each row, (n,) each, so that sums over some of the rows need no further pass."""
+    return [
+        np.concatenate(parts)
+        for parts in zip(*(numbers for _, numbers in _cumulants_by_part(block, beta, dtype)), strict=True)
+    ]
 
 
-def _found(whole: Block, beta: float, dtype: Any) -> Iterator[tuple[NDArray[Any] | None, list[Array]]]:
-    """Weights and `cumulants` of each part of the rows; max z - z_y is NaN where it was not needed."""
+def _cumulants_by_part(whole: Block, beta: float, dtype: Any) -> Iterator[tuple[NDArray[Any] | None, list[Array]]]:
+    """Yield weights and `cumulants` of each part of the rows; max z - z_y is NaN where it was not needed."""
     z = whole[0]
     quick = dtype is np.float32 and z.dtype == np.float32 and z.flags.c_contiguous
     power = _Powers(z.shape[1], beta) if quick else None
@@ -86,9 +89,9 @@ def _found(whole: Block, beta: float, dtype: Any) -> Iterator[tuple[NDArray[Any]
         yield block[2], (power and power(*block[:2])) or cumulants(*block[:2], beta, dtype)
 
 
-def add(total: SumsAtBeta, weights: NDArray[Any] | None, found: list[Array]) -> None:
-    """Adds rows, of which `each_row` found these numbers."""
-    excess, psi, *kappa = found
+def add(total: SumsAtBeta, weights: NDArray[Any] | None, numbers: list[Array]) -> None:
+    """Add rows to `total`; `numbers` has those of each row, as `each_row` returns them."""
+    excess, psi, *kappa = numbers
     sum_of: Callable[[Array], Any] = np.sum if weights is None else weights.__matmul__
     wide = psi if weights is None else weights * psi
     total.rows += len(psi)
@@ -99,7 +102,7 @@ def add(total: SumsAtBeta, weights: NDArray[Any] | None, found: list[Array]) -> 
 
 
 class _Powers:
-    """Cumulants of contiguous float32 rows without the row maximum taken out, in memory that blocks reuse.
+    """Computes cumulants of contiguous float32 rows without subtracting the row maximum, in memory that blocks reuse.
 
     Where exponentials overflow or vanish it returns None, and the shifted form has to do.
     """
@@ -149,7 +152,7 @@ class _Powers:
 
 
 def cumulants(logits: NDArray[Any], labels: NDArray[Any], beta: float, dtype: Any) -> list[Array]:
-    """Per row: max z - z_y, E z - z_y, κ2, κ3, κ4 of z under softmax(β z), each (n,) float64.
+    """Compute max z - z_y, E z - z_y, κ2, κ3, κ4 of z under softmax(β z) for each row, each (n,) float64.
 
     Args:
         logits: (n, K).
@@ -170,7 +173,7 @@ def by_rows(
     labels: NDArray[Any],
     elements: int = BLOCK,
 ) -> list[Array]:
-    """Numbers per row, worked out on rows that stay in the cache."""
+    """Compute numbers per row on few rows at a time, so that they stay in the cache."""
     parts = [function(z, y) for z, y, _ in chunks((logits, labels, None), elements)]
     return parts[0] if len(parts) == 1 else [np.concatenate(each) for each in zip(*parts, strict=True)]
 
@@ -189,7 +192,7 @@ def _cumulants(logits: NDArray[Any], labels: NDArray[Any], beta: float, dtype: A
 
 
 def _from_powers(s0: Array, s1: Array, s2: Array, s3: Array, s4: Array, own: Array) -> list[Array]:
-    """E z - z_y and the cumulants 2 to 4 from Σ e^{βz} z^k."""
+    """Compute E z - z_y and the cumulants 2 to 4 from Σ e^{βz} z^k."""
     inverse = 1 / s0
     m1, m2, m3, m4 = s1 * inverse, s2 * inverse, s3 * inverse, s4 * inverse
     square = m1 * m1
@@ -200,7 +203,7 @@ def _from_powers(s0: Array, s1: Array, s2: Array, s3: Array, s4: Array, own: Arr
 
 
 def expectation(logits: NDArray[Any], labels: NDArray[Any], beta: float) -> Array:
-    """E z - z_y of each row under softmax(β z), in float64."""
+    """Compute E z - z_y of each row under softmax(β z), in float64."""
 
     def some(z: NDArray[Any], y: NDArray[Any]) -> list[Array]:
         d, own, axis = shift(z, y, np.float64)
@@ -213,23 +216,24 @@ def expectation(logits: NDArray[Any], labels: NDArray[Any], beta: float) -> Arra
 
 
 def series(logits: NDArray[Any], labels: NDArray[Any], beta: float) -> list[Array]:
-    """E z - z_y, κ2, κ3, κ4 and the NLL of each row as a float32 pass over a file of such rows computes them.
+    """Compute E z - z_y, κ2, κ3, κ4 and the NLL of each row, as a float32 pass over a file of such rows does.
 
     The NLL is NaN where exponentials need a shift.
     """
     powers = _Powers(logits.shape[1], beta) if logits.dtype == np.float32 else None
 
     def some(z: NDArray[Any], y: NDArray[Any]) -> list[Array]:
-        found = powers and powers(np.ascontiguousarray(z), y)
-        if not (powers and found):
+        numbers = powers and powers(np.ascontiguousarray(z), y)
+        if not (powers and numbers):
             return [*_cumulants(z, y, beta, np.float32)[1:], np.full(len(z), np.nan)]
-        return [*found[1:], np.log(powers.sums[0], dtype=np.float64) - beta * z[np.arange(len(z)), y]]
+        return [*numbers[1:], np.log(powers.sums[0], dtype=np.float64) - beta * z[np.arange(len(z)), y]]
 
     return by_rows(some, logits, labels, min(SPAN, ROWS * logits.shape[1]))
 
 
 def shift(logits: NDArray[Any], labels: NDArray[Any], dtype: Any) -> tuple[NDArray[Any], Array, int]:
-    """Logits minus their row maximum as `dtype`, that of the label as float64, and the axis that holds the classes.
+    """Return logits minus their row maximum as `dtype`, that of the label as float64, and the axis that holds the
+    classes.
 
     The maximum is subtracted in the logits' own precision (at least `dtype`), so a common offset costs no digits.
     """
@@ -245,7 +249,7 @@ def shift(logits: NDArray[Any], labels: NDArray[Any], dtype: Any) -> tuple[NDArr
 
 
 def _powers(d: NDArray[Any], beta: float, axis: int, keep: NDArray[np.bool_] | None = None) -> list[NDArray[Any]]:
-    """Σ e^{βd} d^k for k = 0..4 over the classes."""
+    """Compute Σ e^{βd} d^k for k = 0..4 over the classes."""
     if d.shape[axis] > BLOCK:  # a row that the cache does not hold is summed in parts, at twice the speed
         halves = np.array_split(d, 2, axis), [None, None] if keep is None else np.array_split(keep, 2, axis)
         parts = (_powers(part, beta, axis, kept) for part, kept in zip(*halves, strict=True))

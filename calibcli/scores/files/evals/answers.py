@@ -1,4 +1,4 @@
-"""What every evaluation has: scores of the choices, the right one, the harness's own verdict, and further columns."""
+"""Parts that the readers of evaluations share: scores of choices, the harness's verdict, and further columns."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from calibcli.scores.files.arrays import FileContents, Memory, column_of
 from calibcli.scores.files.source import Source
 from calibcli.scores.predictions import Array, Ints, Named
 
-CHOICES = 100_000  # most of a question
+CHOICES = 100_000  # limit for one question
 NEAR = 1e-6  # scores that differ by less may be in either order
-DEPTH, COLUMNS, LETTERS = 4, 200, 100  # of further columns: levels, how many, longest text
-SPARSE = 64  # numbers of a padded table for each that is there, at most
+DEPTH, COLUMNS, LETTERS = 4, 200, 100  # limits of further columns: levels of nesting, number, length of a text
+SPARSE = 64  # cells of a padded table per number in it, at most
 LETTERED = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 VERBALISED = "confidence"
 
 
 class NestedColumns:
-    """Short values of nested objects as columns of text, named by their path: `doc.subject`.
+    """Collects short values of nested objects as columns of text, named by their path: `doc.subject`.
 
     What is long in one row, or a list, is no slice and no group, and is left out.
     """
@@ -53,16 +53,16 @@ class NestedColumns:
                 column.append("")
 
     def arrays(self) -> dict[str, Named]:
-        """(N,) texts by path; "" where a row has none."""
+        """Return (N,) texts by path; "" where a row has no value."""
         return {name: Memory(column_of(column)) for name, column in self.texts.items()}
 
     def confidences(self) -> list[str]:
-        """Paths whose last part is a confidence."""
+        """Return the paths whose last part names a confidence."""
         return [name for name in self.texts if VERBALISED in name.rpartition(".")[2].lower()]
 
 
 def _text(value: float) -> str:
-    """As JSON writes it."""
+    """Return the number or truth value as JSON writes it."""
     return ("false", "true")[value] if isinstance(value, bool) else repr(value)
 
 
@@ -76,7 +76,7 @@ def _leaves(row: Mapping[str, Any], path: str, depth: int) -> Iterator[tuple[str
 
 
 def padded(rows: Sequence[Sequence[float]], where: str) -> Array:
-    """(N, K) float64 from rows of scores that may differ in length; what is not there is -inf, probability 0.
+    """Return (N, K) float64 from rows of scores that may differ in length; missing scores are -inf, probability 0.
 
     Raises:
         InputError: a few long rows among many short ones.
@@ -90,27 +90,27 @@ def padded(rows: Sequence[Sequence[float]], where: str) -> Array:
 
 
 def width_of(rows: Sequence[Sequence[Any]]) -> int | None:
-    """Of a table of these rows; None where it would hold next to nothing but padding."""
+    """Return the width of a table of these rows, or None if the table would be almost all padding."""
     width = max(map(len, rows))
     return width if len(rows) * width <= SPARSE * sum(map(len, rows)) + 1_000_000 else None
 
 
 def filled(rows: Sequence[Sequence[Any]], width: int, fill: float) -> Array:
-    """(N, width) float64 from rows that may be shorter."""
+    """Return (N, width) float64 from rows that may be shorter, padded with `fill`."""
     out = np.full((len(rows), width), fill)
     for i, row in enumerate(rows):
         out[i, : len(row)] = row
     return out
 
 
-def ragged(rows: Sequence[Sequence[float]]) -> list[str]:
-    """A remark on questions that differ in their number of choices, if they do."""
+def note_on_lengths(rows: Sequence[Sequence[float]]) -> list[str]:
+    """Return a note if the questions differ in their number of choices, else []."""
     least, most = min(map(len, rows)), max(map(len, rows))
     return [f"{least} to {most} choices per question: the others have probability 0"] if least < most else []
 
 
-def agree(table: Array, labels: Ints, verdicts: Sequence[Any], metric: str, where: str) -> None:
-    """Hold scores and labels against the harness's own verdict: whether the best choice is the right one.
+def check_verdicts(table: Array, labels: Ints, verdicts: Sequence[Any], metric: str, where: str) -> None:
+    """Check scores and labels against the harness's own verdict on whether the best choice is the right one.
 
     Args:
         table: (N, K) scores as the harness compared them.  labels: (N,) as they were read.
@@ -126,18 +126,20 @@ def agree(table: Array, labels: Ints, verdicts: Sequence[Any], metric: str, wher
             "(as in truthfulqa_mc2)",
             "calibration needs one right choice: use a task that has one (truthfulqa_mc1)",
         )
-    said = np.array([float(v) if _number(v) else np.nan for v in verdicts])
+    verdict = np.array([float(v) if _number(v) else np.nan for v in verdicts])
     top = np.where(np.isnan(table), -np.inf, table)
     best = top.argmax(axis=1)
     two = np.partition(top, top.shape[1] - 2, axis=1)[:, -2:]
     with np.errstate(invalid="ignore"):
         clear = two[:, 1] - two[:, 0] > NEAR
-    wrong = np.flatnonzero(clear & ~np.isnan(said) & ((best == labels) != (said == 1)) & ~np.isnan(table).any(axis=1))
+    wrong = np.flatnonzero(
+        clear & ~np.isnan(verdict) & ((best == labels) != (verdict == 1)) & ~np.isnan(table).any(axis=1)
+    )
     if len(wrong):
         i = int(wrong[0])
         own = f"{table[i, labels[i]]:.6g}" if 0 <= labels[i] < table.shape[1] else "none"
         raise InputError(
-            f"row {i} of {where} has {metric} {said[i]:g}, but its target reads as choice {labels[i]} "
+            f"row {i} of {where} has {metric} {verdict[i]:g}, but its target reads as choice {labels[i]} "
             f"(score {own}) and its best is choice {best[i]} (score {table[i, best[i]]:.6g}): {len(wrong):,} of "
             f"{len(labels):,} rows disagree",
             "was the file changed? Else save the scores as logits and the index of the right choice as label",
@@ -148,38 +150,38 @@ def _number(value: Any) -> bool:
     return isinstance(value, int | float) and value == value
 
 
-def scored(
+def contents_with_scores(
     form: str,
     source: Source,
     columns: NestedColumns,
     scores: tuple[str, Array],
     labels: tuple[str, Array],
     ids: tuple[str, Sequence[str]],
-    **said: Any,
+    **fields: Any,
 ) -> FileContents:
-    """Contents with the scores of the choices as logits, labels, names of rows, each under its name, and columns.
+    """Return contents with the scores of the choices as logits, the labels, the ids, and the further columns.
 
     Args:
-        labels: "" where there are none.  said: further fields of `Contents`.
+        labels: "" where there are none.  said: further fields of `FileContents`.
     """
     own = {scores[0]: Memory(scores[1]), labels[0]: Memory(labels[1]), ids[0]: Memory(column_of(ids[1]))}
     own.pop("", None)
     arrays = {**own, **{name: array for name, array in columns.arrays().items() if name not in own}}
-    told = {"task": source.stem, **said, "kinds": {scores[0]: "logits"}}
-    return FileContents(form, arrays, scores=scores[0], labels=labels[0], ids=ids[0], **told)
+    further = {"task": source.stem, **fields, "kinds": {scores[0]: "logits"}}
+    return FileContents(form, arrays, scores=scores[0], labels=labels[0], ids=ids[0], **further)
 
 
-def no_scores(
-    form: str, columns: NestedColumns, why: str, fix: str, about: Sequence[str] = (), correct: Sequence[str] = ()
+def contents_without_scores(
+    form: str, columns: NestedColumns, why: str, fix: str, notes: Sequence[str] = (), correct: Sequence[str] = ()
 ) -> FileContents:
-    """Contents without scores, of which whoever asks for them says why.
+    """Return contents without scores, which say why there are none and what would help.
 
     Args:
         why: with the name of the file.  correct: columns that may say whether an answer was right.
     """
-    found = columns.confidences()
-    if found:
+    confidences = columns.confidences()
+    if confidences:
         right = next((name for name in correct if name in columns.texts), "KEY")
-        why += f", only a confidence that the model stated ('{found[0]}')"
-        fix = f"--confidence {found[0]} --correct {right}"
-    return FileContents(form, columns.arrays(), about=about, lacking=(why, fix))
+        why += f", only a confidence that the model stated ('{confidences[0]}')"
+        fix = f"--confidence {confidences[0]} --correct {right}"
+    return FileContents(form, columns.arrays(), about=notes, lacking=(why, fix))

@@ -1,4 +1,4 @@
-"""Evaluations from the answers of a server with log-probabilities, as the OpenAI API and vLLM write them."""
+"""Read evaluations from the responses of a server with log-probabilities, as the OpenAI API and vLLM write them."""
 
 from __future__ import annotations
 
@@ -13,35 +13,34 @@ import numpy as np
 from calibcli.core.errors import CalibError, InputError
 from calibcli.core.options import real
 from calibcli.scores.files.arrays import FileContents, column_of
-from calibcli.scores.files.evals.answers import NestedColumns, no_scores, scored
+from calibcli.scores.files.evals.answers import NestedColumns, contents_with_scores, contents_without_scores
 from calibcli.scores.files.roles import LABELS
 from calibcli.scores.files.source import Source
 
-# What a model chose from, read off the log-probabilities of the tokens it generated and of their alternatives.
+# The choices of a model, read from the log-probabilities of the tokens that it generated and of their alternatives.
 #
-# `" A"` and `"A"` are one choice, whose probabilities add up. An alternative that is not listed is less probable than
-# every one that is: it gets the smallest listed log-probability as its upper bound, or its row is left out, and its
-# row
-# counts as censored. Where these are more than 1 % of the rows, the user says which of the two (`--unlisted`).
+# `" A"` and `"A"` are one choice, whose probabilities add up. A choice that is not among the alternatives is less
+# probable than each of them: it gets the smallest listed log-probability as its upper bound, or its row is left out.
+# Such rows are called censored. If they are more than 1 % of all, the user must decide between the two (`--unlisted`).
 
 MOST = 0.01  # share of rows with a choice that is not listed, or without an answer
-MASS = 0.9  # mean probability of the choices below which a remark is due
-NEAR = 1e-3  # the same number written twice
+MASS = 0.9  # a lower mean probability of all choices together is noted
+NEAR = 1e-3  # two spellings of one log-probability differ by less: servers round
 BLANK = " \t\r\n\u0120\u2581"  # the last two begin words in the vocabularies of byte-pair and sentence-piece tokenisers
-FLOOR = -9999.0  # servers write it for minus infinity
+FLOOR = -9999.0  # what servers write for minus infinity
 
 
 @dataclass(frozen=True)
 class Token:
-    """A generated token, and log-probabilities of what could have stood there, by text, itself included."""
+    """A generated token, and the log-probabilities of all listed alternatives by text, itself included."""
 
     text: str
     among: Mapping[str, float]
 
 
 @dataclass
-class Letters:
-    """The scores of the choices in each row, and what was noticed on the way.
+class ChoiceScores:
+    """Collects the scores of the choices in each row, and counts what users must be told.
 
     Attributes:
         unlisted: what becomes of rows with a choice that is not listed, `bound` or `drop`; "" where nothing was said.
@@ -61,7 +60,8 @@ class Letters:
     spread: float = 0.0
 
     def add(self, tokens: Sequence[Token], choices: Sequence[str], answer: str = "") -> tuple[list[float], str] | None:
-        """Log-probabilities of the choices where the model answered, and the choice that it generated ("": none there).
+        """Return the log-probabilities of the choices where the model answered, and the choice that it generated ("":
+        none).
 
         Args:
             tokens: all that were generated.  answer: the choice that the harness read, where it tells.
@@ -83,12 +83,12 @@ class Letters:
             if text.strip(BLANK) in parts:
                 parts[text.strip(BLANK)].append(value)
         bound = min(token.among.values())
-        scores = [_sum(found) if found else bound for found in parts.values()]
+        scores = [_sum(values) if values else bound for values in parts.values()]
         if not all(parts.values()):
             self.censored.append(row)
             if self.unlisted == "drop":
                 return None
-        mass = min(1.0, sum(math.exp(_sum(found)) for found in parts.values() if found))
+        mass = min(1.0, sum(math.exp(_sum(values)) for values in parts.values() if values))
         self.mass.append(mass)
         given = token.text.strip(BLANK)
         best = max(scores)
@@ -100,8 +100,8 @@ class Letters:
             self.unlike.append((row, given, own, best))
         return scores, given if given in parts else ""
 
-    def remarks(self, where: str, drawn: bool = True) -> list[str]:
-        """Notes on all rows.
+    def notes(self, where: str, drawn: bool = True) -> list[str]:
+        """Return the notes on all rows.
 
         Args:
             drawn: answers may have been drawn.
@@ -113,9 +113,7 @@ class Letters:
         rows, silent, notes = self.rows, self.silent, list[str]()
         if silent > MOST * rows:
             problem = f"in {silent:,} of {rows:,} rows of {where} the model named none of the choices"
-            raise InputError(
-                f"{problem}, or no log-probability of one is there", "are --choices what it answered with?"
-            )
+            raise InputError(f"{problem}, or gave no log-probability of one", "do --choices list its answers?")
         if len(self.censored) > MOST * rows and not self.unlisted:
             raise InputError(
                 f"in {len(self.censored):,} of {rows:,} rows of {where} ({len(self.censored) / rows:.1%}) a choice is "
@@ -129,24 +127,28 @@ class Letters:
         if silent:
             notes.append(f"{silent:,} of {rows:,} rows left out: the model named none of the choices")
         if self.censored:
-            fate = "the smallest log-probability listed stands for it, an upper bound"
+            fate = "it gets the smallest listed log-probability, an upper bound"
             fate = "these rows are left out" if self.unlisted == "drop" else fate
             notes.append(f"in {len(self.censored):,} of {rows:,} rows a choice is not among the alternatives: {fate}")
         mean = self.mean_mass
-        notes.append(f"probability of the choices together, before they are made to sum to one: {mean:.3f} on average")
+        notes.append(f"the choices together have probability {mean:.3f} on average, before they are normalised to one")
         if mean < MASS:
-            notes.append("the model often gave its probability to something else than the choices")
+            notes.append("the model often gave most of its probability to tokens other than the choices")
         count, most = len(self.unlike), self.unlikely + 5 * math.sqrt(self.spread) + 1
         if count and (not drawn or count > most):
             row, given, own, best = self.unlike[0]
-            why = f"{self.unlikely:.1f} would be if answers were drawn" if drawn else "although the temperature is 0"
+            why = (
+                f"{self.unlikely:.1f} are expected if answers were drawn" if drawn else "although the temperature is 0"
+            )
             raise InputError(
                 f"row {row} of {where} was answered {given!r} (log-probability {own:.6g}), another has {best:.6g}: "
                 f"so in {count:,} of {rows:,} rows, {why}",
                 "were the log-probabilities changed?",
             )
         if count:
-            notes.append(f"answers were drawn: {count:,} of {rows:,} are not the most probable choice, which is judged")
+            notes.append(
+                f"answers were drawn: {count:,} of {rows:,} are not the most probable choice, which is the prediction"
+            )
         return notes
 
     @property
@@ -169,8 +171,8 @@ def _sum(values: Sequence[float]) -> float:
 
 
 def tokens_of(logprobs: Any, here: str) -> list[Token]:
-    """The tokens of a `logprobs` object: of chats (`content` with `top_logprobs`), or of completions (`tokens`,
-    `token_logprobs`, `top_logprobs`). [] where there are none.
+    """Return the tokens of a `logprobs` object of a chat (`content` with `top_logprobs`) or of a completion (`tokens`,
+    `token_logprobs`, `top_logprobs`); [] where there are none.
 
     Raises:
         InputError: numbers that are none, above 0, or different for one token.
@@ -198,8 +200,10 @@ def _chat(token: Any) -> Token:
 
 
 def _token(text: Any, value: Any, pairs: Any) -> Token:
-    """Raises:
-    ValueError: a number that is none, above 0, or different for one token.
+    """Return a token with the log-probabilities of its alternatives.
+
+    Raises:
+        ValueError: a number that is none, above 0, or different for one token.
     """
     among: dict[str, float] = {}
     for name, number in [*pairs, (text, value)]:
@@ -207,40 +211,39 @@ def _token(text: Any, value: Any, pairs: Any) -> Token:
             number = real(number)
         if number is None:  # of the first token of an echoed prompt
             continue
-        found = -math.inf if number <= FLOOR else float(number)
-        if not isinstance(name, str) or found != found or found > NEAR:
+        logprob = -math.inf if number <= FLOOR else float(number)
+        if not isinstance(name, str) or logprob != logprob or logprob > NEAR:
             raise ValueError(f"{str(name)[:20]!r}: {number}")
-        if name == text and abs(among.get(name, found) - found) > NEAR:
-            raise ValueError(f"{name[:20]!r} has {among[name]:.6g} and {found:.6g}")
-        among.setdefault(name, min(found, 0.0))
+        if name == text and abs(among.get(name, logprob) - logprob) > NEAR:
+            raise ValueError(f"{name[:20]!r} has {among[name]:.6g} and {logprob:.6g}")
+        among.setdefault(name, min(logprob, 0.0))
     return Token(str(text), among or {str(text): -math.inf})
 
 
-# Answers of a server with log-probabilities: chats, completions and batches, as OpenAI's API and vLLM's write them.
+# Responses of a server: chats, completions and batches, as the APIs of OpenAI and vLLM write them.
 #
-# Each line is a response, with `choices[0].logprobs`, or holds one: `response.body` of a batch, beside `custom_id`.
-# The
-# label is a further key of the line (`target`), or in a file of its own.
+# Each line is a response with `choices[0].logprobs`, or holds one, such as `response.body` of a batch beside
+# `custom_id`. The label is a further key of the line (`target`), or lies in a file of its own.
 
 
-EXPANSION = 3  # bytes in memory for a byte of text, at worst about
+EXPANSION = 3  # bytes of memory per byte of text, at worst
 FORMAT = "jsonl, chat log-probabilities"
 HOLDERS = ("response", "body", "completion", "output", "result")
-FAILED = 400  # HTTP statuses from here on
+FAILED = 400  # the lowest HTTP status of an error
 
 
 def matches(row: Mapping[str, Any]) -> bool:
-    """Whether a row is a response of a server, or holds one."""
+    """Return whether a row is a response of a server, or holds one."""
     return bool(_response(row)) or ("custom_id" in row and "response" in row)
 
 
 def read(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, Any]]) -> FileContents:
-    """Log-probabilities of `--choices` where the model named one, as logits.
+    """Read the log-probabilities of `--choices` as logits, from the token where the model named one of them.
 
     Raises:
         InputError: without --choices; too many rows lack a choice; several answers in a row.
     """
-    choices, letters = source.asked.choices, Letters(source.asked.unlisted)
+    choices, letters = source.asked.choices, ChoiceScores(source.asked.unlisted)
     columns, every = NestedColumns(), NestedColumns()
     scores: list[list[float]] = []
     ids: list[str] = []
@@ -261,15 +264,15 @@ def read(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, Any]
         seen |= bool(tokens)
         if not choices and tokens:
             problem = f"{source.name} holds log-probabilities of tokens, and does not say which of them are the choices"
-            raise InputError(problem, "pass --choices A,B,C,D: what the model answered with")
+            raise InputError(problem, "pass the answers: --choices A,B,C,D")
         further = {k: v for k, v in row.items() if k not in (*HOLDERS, "choices", "usage", label)}
         if not seen:
             every.add(further)
-        found = letters.add(tokens, choices)
-        if found is None:
+        answered = letters.add(tokens, choices)
+        if answered is None:
             continue
         columns.add(further)
-        scores.append(found[0])
+        scores.append(answered[0])
         ids.append(str(row.get("custom_id", row.get("id", number)))[:1000])
         if label:
             if label not in row:
@@ -277,32 +280,37 @@ def read(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, Any]
             labels.append(str(row[label]).strip())
     if not seen:
         why = f"the responses in {source.name} hold no log-probabilities"
-        return no_scores(FORMAT, every, why, "ask for them: logprobs=true, top_logprobs=20")
-    about = [f"{failed:,} requests failed: left out"] if failed else []
-    about += letters.remarks(source.name)
-    said = {
+        return contents_without_scores(FORMAT, every, why, "ask for them: logprobs=true, top_logprobs=20")
+    notes = [f"{failed:,} requests failed: left out"] if failed else []
+    notes += letters.notes(source.name)
+    fields = {
         "classes": {"logprobs": choices},
-        "about": about,
+        "about": notes,
         "facts": letters.facts,
         "used": frozenset({"choices", "unlisted"}),
     }
-    return scored(
-        FORMAT, source, columns, ("logprobs", np.array(scores)), (label, column_of(labels)), ("ids", ids), **said
+    return contents_with_scores(
+        FORMAT, source, columns, ("logprobs", np.array(scores)), (label, column_of(labels)), ("ids", ids), **fields
     )
 
 
 def _response(row: Any, depth: int = 3) -> Mapping[str, Any]:
-    """What has `choices` that hold a message or a text; {} where nothing has."""
+    """Return the object whose `choices` hold a message or a text, or {}."""
     if not isinstance(row, Mapping) or depth == 0:
         return {}
-    found = row.get("choices")
-    if isinstance(found, list) and found and isinstance(found[0], Mapping) and {"message", "text"} & set(found[0]):
+    choices = row.get("choices")
+    if (
+        isinstance(choices, list)
+        and choices
+        and isinstance(choices[0], Mapping)
+        and {"message", "text"} & set(choices[0])
+    ):
         return row
     return next((inner for key in HOLDERS if (inner := _response(row.get(key), depth - 1))), {})
 
 
 def _failed(row: Mapping[str, Any]) -> bool:
-    """Whether a request of a batch got no answer."""
+    """Return whether a request of a batch got no answer."""
     response = row.get("response")
     status = response.get("status_code") if isinstance(response, Mapping) else None
     return (

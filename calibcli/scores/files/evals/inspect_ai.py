@@ -14,18 +14,25 @@ import numpy as np
 
 from calibcli.core.errors import InputError
 from calibcli.scores.files.arrays import FileContents
-from calibcli.scores.files.evals.answers import LETTERED, NestedColumns, no_scores, padded, ragged, scored
-from calibcli.scores.files.evals.chats import Letters, tokens_of
+from calibcli.scores.files.evals.answers import (
+    LETTERED,
+    NestedColumns,
+    contents_with_scores,
+    contents_without_scores,
+    note_on_lengths,
+    padded,
+)
+from calibcli.scores.files.evals.chats import ChoiceScores, tokens_of
 from calibcli.scores.files.source import Source
 
 VERDICTS = {"C": 1, "I": 0, "N": 0}  # correct, incorrect, no answer; a partial one ("P") is neither
 
 
 @dataclass
-class Log:
+class LogSamples:
     """The samples of a log as they are read."""
 
-    letters: Letters
+    letters: ChoiceScores
     columns: NestedColumns = field(default_factory=NestedColumns)
     every: NestedColumns = field(default_factory=NestedColumns)
     scores: list[list[float]] = field(default_factory=list)
@@ -35,8 +42,10 @@ class Log:
     failed: int = 0
 
     def add(self, sample: Mapping[str, Any], number: int, source: Source) -> None:
-        """Raises:
-        InputError: a sample that is none, has no single right choice, or an answer that its own score contradicts.
+        """Add a sample.
+
+        Raises:
+            InputError: a sample that is none, has no single right choice, or an answer that its own score contradicts.
         """
         name = str(sample.get("id", number))[:1000]
         here = f"sample {number} ('{name[:40]}') of {source.name}"
@@ -55,13 +64,13 @@ class Log:
         count = len(texts) if isinstance(texts, list) else 0
         if not (2 <= count <= len(LETTERED)) and not source.asked.choices:
             problem = f"{here} has log-probabilities but {count or 'no'} choices"
-            raise InputError(problem, "pass --choices A,B,C,D: what the model answered with")
+            raise InputError(problem, "pass the answers: --choices A,B,C,D")
         choices = source.asked.choices or tuple(LETTERED[:count])
         label = _label(sample.get("target"), choices, here)
         score, answer, verdict = _score(sample.get("scores"))
         silent = self.letters.silent
-        found = self.letters.add(tokens, choices, answer if answer in choices else "")
-        if found is None:
+        answered = self.letters.add(tokens, choices, answer if answer in choices else "")
+        if answered is None:
             if answer in choices and self.letters.silent > silent:
                 raise InputError(
                     f"{here} was read as {answer!r}, which is none of the tokens that the model generated: the choices "
@@ -69,17 +78,17 @@ class Log:
                     "run the task without shuffle, or shuffle the data set (shuffle_choices), which the log records",
                 )
             return
-        given = found[1]
+        given = answered[1]
         if given and verdict is not None and (choices.index(given) == label) != bool(verdict):
-            said = str(_at(sample, "scores", score, "value"))[:20]
+            value = str(_at(sample, "scores", score, "value"))[:20]
             raise InputError(
-                f"{here} has score {score} = {said!r}, but the model answered {given!r} "
-                f"(log-probability {found[0][choices.index(given)]:.6g}) and its target is {choices[label]!r} "
-                f"({found[0][label]:.6g})",
+                f"{here} has score {score} = {value!r}, but the model answered {given!r} "
+                f"(log-probability {answered[0][choices.index(given)]:.6g}) and its target is {choices[label]!r} "
+                f"({answered[0][label]:.6g})",
                 "was the log changed? Else save the log-probabilities as logits and the index of the target as label",
             )
         self.columns.add(further)
-        self.scores.append(found[0])
+        self.scores.append(answered[0])
         self.labels.append(label)
         self.ids.append(name)
         epoch = sample.get("epoch", 1)
@@ -87,39 +96,39 @@ class Log:
 
 
 def contents(form: str, header: Mapping[str, Any], samples: Iterable[Any], source: Source) -> FileContents:
-    """The scores of the choices as logits, each sample held against its own score.
+    """Read the scores of the choices as logits, and check each sample against its own score.
 
     Raises:
         InputError: see `Log.add`; samples without log-probabilities, more than 1 % without an answer.
     """
-    log, number = Log(Letters(source.asked.unlisted)), 0
+    log, number = LogSamples(ChoiceScores(source.asked.unlisted)), 0
     for number, sample in enumerate(samples, start=1):
         if not isinstance(sample, Mapping):
-            raise InputError(f"sample {number - 1} of {source.name} is none", "write the log again")
+            raise InputError(f"sample {number - 1} of {source.name} is not an object", "write the log again")
         log.add(sample, number - 1, source)
     task = _text(header, "eval", "task") or source.stem
-    about = []
+    notes = []
     if (status := _text(header, "status")) not in ("success", ""):
-        about.append(f"the evaluation ended with status '{status}': {number:,} samples are there")
+        notes.append(f"the evaluation ended with status '{status}': {number:,} samples were logged")
     if log.failed:
-        about.append(f"{log.failed:,} samples failed: left out")
+        notes.append(f"{log.failed:,} samples failed: left out")
     if not (log.scores or log.letters.censored):
         why = f"the {number:,} samples of {source.name} (Inspect, task '{task}') hold no log-probabilities of choices"
-        why += f" ({'; '.join(about)})" if about else ""
+        why += f" ({'; '.join(notes)})" if notes else ""
         fix = "run a multiple-choice task with --logprobs --top-logprobs 20"
         right = [name for name in log.every.texts if name.startswith("scores.") and name.endswith(".value")]
-        return no_scores(form, log.every, why, fix, about, right)
-    about += log.letters.remarks(source.name, _temperature(header) != 0)
+        return contents_without_scores(form, log.every, why, fix, notes, right)
+    notes += log.letters.notes(source.name, _temperature(header) != 0)
     drawn = len(set(log.ids)) < len(log.ids)
     ids = [f"{name}/{epoch}" for name, epoch in zip(log.ids, log.epochs)] if drawn else log.ids
-    about.insert(
+    notes.insert(
         0, f"log of Inspect, task '{task}': {len(log.ids):,} samples, log-probabilities of the choices as logits"
     )
     if drawn:
-        about.append(f"{max(log.epochs)} epochs of {len(set(log.ids)):,} ids: the draws of an id are one group")
+        notes.append(f"{max(log.epochs)} epochs of {len(set(log.ids)):,} ids: the answers to one id form a group")
     most = max(map(len, log.scores))
     log.columns.texts["id"] = log.ids
-    return scored(
+    return contents_with_scores(
         form,
         source,
         log.columns,
@@ -129,7 +138,7 @@ def contents(form: str, header: Mapping[str, Any], samples: Iterable[Any], sourc
         classes={"logprobs": source.asked.choices or tuple(LETTERED[:most])},
         ragged=frozenset({"logprobs"}),
         groups="id" if drawn else "",
-        about=[*about, *ragged(log.scores)],
+        about=[*notes, *note_on_lengths(log.scores)],
         facts=log.letters.facts,
         task=task,
         used=frozenset({"choices", "unlisted"}),
@@ -137,14 +146,16 @@ def contents(form: str, header: Mapping[str, Any], samples: Iterable[Any], sourc
 
 
 def _first(sample: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The first choice of the output; {} of none."""
-    found = _at(sample, "output", "choices")
-    return found[0] if isinstance(found, list) and found and isinstance(found[0], Mapping) else {}
+    """Return the first choice of the output, or {}."""
+    choices = _at(sample, "output", "choices")
+    return choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], Mapping) else {}
 
 
 def _label(target: Any, choices: Sequence[str], here: str) -> int:
-    """Raises:
-    InputError: no choice, or several.
+    """Return the index of the right choice.
+
+    Raises:
+        InputError: no choice, or several.
     """
     if isinstance(target, list):
         if len(target) != 1:
@@ -158,7 +169,9 @@ def _label(target: Any, choices: Sequence[str], here: str) -> int:
 
 
 def _score(scores: Any) -> tuple[str, str, int | None]:
-    """Name, answer and verdict of the scorer `choice`, else of the first: 1, 0, or None of a score of another kind."""
+    """Return name, answer and verdict of the scorer `choice`, else of the first scorer. The verdict is 1, 0, or None
+    for a score of another kind.
+    """
     if not isinstance(scores, Mapping) or not scores:
         return "", "", None
     name = "choice" if "choice" in scores else next(iter(scores))
@@ -179,12 +192,12 @@ def _at(header: Any, *path: str) -> Any:
 
 
 def _text(header: Mapping[str, Any], *path: str) -> str:
-    found = _at(header, *path)
-    return found[:200] if isinstance(found, str) else ""
+    text = _at(header, *path)
+    return text[:200] if isinstance(text, str) else ""
 
 
 def _temperature(header: Mapping[str, Any]) -> float | None:
-    """Of the answers, where the log tells."""
+    """Return the temperature at which the answers were drawn, where the log has it."""
     for path in (("plan", "config"), ("eval", "model_generate_config")):
         value = _at(header, *path, "temperature")
         if isinstance(value, int | float):

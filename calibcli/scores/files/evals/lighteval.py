@@ -13,7 +13,15 @@ import numpy as np
 
 from calibcli.core.errors import InputError
 from calibcli.scores.files.arrays import FileContents
-from calibcli.scores.files.evals.answers import CHOICES, NestedColumns, agree, no_scores, padded, ragged, scored
+from calibcli.scores.files.evals.answers import (
+    CHOICES,
+    NestedColumns,
+    check_verdicts,
+    contents_with_scores,
+    contents_without_scores,
+    note_on_lengths,
+    padded,
+)
 from calibcli.scores.files.evals.lm_eval import NORMS
 from calibcli.scores.files.source import Source
 
@@ -22,7 +30,7 @@ COLUMNS = frozenset({"doc", "metric", "model_response"})
 
 
 def contents(rows: Iterable[Mapping[str, Any]], source: Source) -> FileContents:
-    """The log-likelihoods of the choices as logits, by `--lm-norm`, held against `metric.acc`.
+    """Read the log-likelihoods of the choices as logits, by `--lm-norm`, and check them against `metric.acc`.
 
     Raises:
         InputError: several right choices, rows without scores of every choice, a verdict that contradicts.
@@ -41,25 +49,27 @@ def contents(rows: Iterable[Mapping[str, Any]], source: Source) -> FileContents:
             raise InputError(f"{here} has no doc or model_response", "write the details again")
         metric = metric if isinstance(metric, Mapping) else {}
         columns.add({"doc": doc, "metric": metric})
-        choices, found = doc.get("choices"), answer.get("logprobs")
-        if not isinstance(found, list) or not isinstance(choices, list) or not 2 <= len(found) <= CHOICES:
+        choices, logprobs = doc.get("choices"), answer.get("logprobs")
+        if not isinstance(logprobs, list) or not isinstance(choices, list) or not 2 <= len(logprobs) <= CHOICES:
             if number:
                 raise InputError(f"{here} holds no log-probability per choice", "pass a task that scores every choice")
             why = f"the rows of {source.name} (LightEval) hold no log-probability per choice: a generative task?"
             for other in rows:
                 columns.add({key: other.get(key) for key in ("doc", "metric")})
             right = [name for name in columns.texts if name.startswith("metric.")]
-            return no_scores(FORMAT, columns, why, "only tasks that score every choice have them", correct=right)
-        plain.append(_numbers(found, len(choices), here))
+            return contents_without_scores(
+                FORMAT, columns, why, "only tasks that score every choice have them", correct=right
+            )
+        plain.append(_numbers(logprobs, len(choices), here))
         scores.append(_normalised(plain[-1], [str(c) for c in choices], answer, norm, here))
         labels.append(_gold(doc.get("gold_index"), len(choices), here))
         verdicts.append(metric.get("acc"))
         ids.append(str(doc.get("id", number)))
         task = str(doc.get("task_name") or task)
     if not scores:
-        raise InputError(f"{source.name} has no rows", "was it written to the end?")
-    agree(padded(plain, source.name), np.array(labels), verdicts, "metric.acc", source.name)
-    return scored(
+        raise InputError(f"{source.name} has no rows", "is the file truncated?")
+    check_verdicts(padded(plain, source.name), np.array(labels), verdicts, "metric.acc", source.name)
+    return contents_with_scores(
         FORMAT,
         source,
         columns,
@@ -67,18 +77,21 @@ def contents(rows: Iterable[Mapping[str, Any]], source: Source) -> FileContents:
         ("gold_index", np.array(labels)),
         ("id", ids),
         ragged=frozenset({"logprobs"}),
-        about=[f"details of LightEval: {len(scores):,} questions, as logits the {NORMS[norm]}", *ragged(scores)],
+        about=[
+            f"details of LightEval: {len(scores):,} questions, as logits the {NORMS[norm]}",
+            *note_on_lengths(scores),
+        ],
         facts={"scores are": NORMS[norm]},
         task=task,
         used=frozenset({"lm_norm"}),
     )
 
 
-def _numbers(found: list[Any], choices: int, here: str) -> list[float]:
-    if len(found) != choices or not all(isinstance(v, int | float) for v in found):
-        problem = f"{here} has {choices} choices and {len(found)} log-probabilities, or one that is no number"
+def _numbers(logprobs: list[Any], choices: int, here: str) -> list[float]:
+    if len(logprobs) != choices or not all(isinstance(v, int | float) for v in logprobs):
+        problem = f"{here} has {choices} choices and {len(logprobs)} log-probabilities, or one that is not a number"
         raise InputError(problem, "write the details again")
-    return [float(v) for v in found]
+    return [float(v) for v in logprobs]
 
 
 def _normalised(plain: list[float], choices: list[str], answer: Mapping[str, Any], norm: str, here: str) -> list[float]:
@@ -91,13 +104,17 @@ def _normalised(plain: list[float], choices: list[str], answer: Mapping[str, Any
         return [a - b for a, b in zip(plain, _numbers(free, len(plain), here))]
     lengths = [len(c) if norm == "char" else len(c.encode("utf-8", "replace")) for c in choices]
     if not all(lengths):
-        raise InputError(f"{here} has a choice without letters, which --lm-norm {norm} divides by", "--lm-norm sum")
+        raise InputError(
+            f"{here} has an empty choice, and --lm-norm {norm} divides by its length", "pass --lm-norm sum"
+        )
     return [value / length for value, length in zip(plain, lengths)]
 
 
 def _gold(gold: Any, choices: int, here: str) -> int:
-    """Raises:
-    InputError: none, several, or one that there is not.
+    """Return the index of the right choice.
+
+    Raises:
+        InputError: none, several, or one that there is not.
     """
     if isinstance(gold, list):
         if len(gold) != 1:

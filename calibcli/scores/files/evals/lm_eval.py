@@ -20,7 +20,16 @@ import numpy as np
 from calibcli.core.errors import InputError
 from calibcli.core.options import real, whole
 from calibcli.scores.files.arrays import FileContents
-from calibcli.scores.files.evals.answers import CHOICES, NestedColumns, agree, filled, no_scores, padded, ragged, scored
+from calibcli.scores.files.evals.answers import (
+    CHOICES,
+    NestedColumns,
+    check_verdicts,
+    contents_with_scores,
+    contents_without_scores,
+    filled,
+    note_on_lengths,
+    padded,
+)
 from calibcli.scores.files.source import Source
 from calibcli.scores.predictions import Array, Ints
 
@@ -41,13 +50,13 @@ OWN_ENDS = "_hash"
 
 
 def matches(row: Mapping[str, Any]) -> bool:
-    """Whether a row is one of a samples file."""
+    """Return whether a row belongs to a samples file."""
     return "filtered_resps" in row or "resps" in row
 
 
 @dataclass
-class Task:
-    """Questions as they are read: scores of the choices, lengths of their texts, targets, verdicts.
+class TaskSamples:
+    """The questions read so far: scores of the choices, lengths of their texts, targets, verdicts.
 
     Attributes:
         scores: log-likelihoods.  free: those without the question, where they were asked for.
@@ -68,14 +77,14 @@ class Task:
     verdicts: dict[str, list[Any]] = field(default_factory=lambda: {metric: [] for metric in METRICS.values()})
     columns: NestedColumns = field(default_factory=NestedColumns)
 
-    def add(self, row: Mapping[str, Any], found: list[float], here: str) -> None:
-        texts = _continuations(row.get("arguments"), len(found))
-        if _twice(row, texts, len(found), here):
-            half = len(found) // 2
-            self.free.append(found[half:])
-            found, texts = found[:half], texts[:half]
-        label, other = _target(row, texts, len(found), here)
-        self.scores.append(found)
+    def add(self, row: Mapping[str, Any], scores: list[float], here: str) -> None:
+        texts = _continuations(row.get("arguments"), len(scores))
+        if _twice(row, texts, len(scores), here):
+            half = len(scores) // 2
+            self.free.append(scores[half:])
+            scores, texts = scores[:half], texts[:half]
+        label, other = _target(row, texts, len(scores), here)
+        self.scores.append(scores)
         self.chars.append([len(text) for text in texts])
         self.bytes.append([len(text.encode("utf-8", "replace")) for text in texts])
         for text in texts:
@@ -88,11 +97,11 @@ class Task:
         for metric, values in self.verdicts.items():
             value = row.get(metric)
             values.append(value if isinstance(value, int | float) else None)
-        rest = {k: v for k, v in row.items() if k not in OWN and not k.endswith(OWN_ENDS)}
-        self.columns.add(rest)
+        further = {k: v for k, v in row.items() if k not in OWN and not k.endswith(OWN_ENDS)}
+        self.columns.add(further)
 
     def table(self, norm: str, without: bool = True) -> Array | None:
-        """(N, K) scores in a normalisation, None where the file has not what it takes.
+        """Return (N, K) scores in a normalisation, or None if the file lacks what the normalisation needs.
 
         Args:
             norm: of METRICS.  without: leave what all continuations begin with out of their length.
@@ -111,41 +120,41 @@ class Task:
 
 
 def read(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, Any]]) -> FileContents:
-    """The scores of the choices as logits, by `--lm-norm`, held against the harness's verdicts.
+    """Read the scores of the choices as logits, by `--lm-norm`, and check them against the harness's verdicts.
 
     Raises:
         InputError: no scores of every choice, or targets that are unclear or contradict a verdict.
     """
-    task, filters, metrics = Task(), Counter[str](), set[str]()
+    task, filters, metrics = TaskSamples(), Counter[str](), set[str]()
     for row in itertools.chain([first], rows):
         name = str(row.get("filter", "none"))
         filters[name] += 1
         if name != next(iter(filters)):
             continue
         here = f"row {len(task.scores)} of {source.name}"
-        found = _likelihoods(row)
-        if not found and task.scores:
+        likelihoods = _likelihoods(row)
+        if not likelihoods and task.scores:
             raise InputError(f"{here}: {GENERATED}", "only multiple-choice tasks score every choice")
-        if not found:
+        if not likelihoods:
             return _generated(row, rows, here)
-        task.add(row, found, here)
+        task.add(row, likelihoods, here)
         if isinstance(row.get("metrics"), list):
             metrics.update(m for m in row["metrics"] if isinstance(m, str))
     norm = source.asked.lm_norm or "sum"
     padded(task.scores, source.name)
-    labels, about = _judged(task, source)
+    labels, notes = _judged(task, source)
     table = task.table(norm, task.lead is not None)
     if table is None:
         why = "log-likelihoods without the question (acc_mutual_info)" if norm == "pmi" else "the texts of the choices"
-        raise InputError(f"--lm-norm {norm} needs {why}, which {source.name} has not", "pass --lm-norm sum")
-    about = [f"samples of lm-eval: {len(task.scores):,} questions, as logits the {NORMS[norm]}", *about]
+        raise InputError(f"--lm-norm {norm} needs {why}, which {source.name} lacks", "pass --lm-norm sum")
+    notes = [f"samples of lm-eval: {len(task.scores):,} questions, as logits the {NORMS[norm]}", *notes]
     has = metrics | {metric for metric, values in task.verdicts.items() if any(v is not None for v in values)}
     if not source.asked.lm_norm and "acc_norm" in has and "acc" not in has:
-        about.append("the task reports acc_norm alone, which divides by the characters of the choice: --lm-norm char")
+        notes.append("the task reports acc_norm alone, which divides by the characters of the choice: --lm-norm char")
     if len(filters) > 1:
         kept, *others = filters
-        about.append(f"rows of filter '{kept}' read, those of {', '.join(others)} left out")
-    return scored(
+        notes.append(f"rows of filter '{kept}' read, those of {', '.join(others)} left out")
+    return contents_with_scores(
         FORMAT,
         source,
         task.columns,
@@ -153,7 +162,7 @@ def read(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, Any]
         ("target", labels),
         ("doc_id", task.ids),
         ragged=frozenset({"filtered_resps"}),
-        about=[*about, *ragged(task.scores)],
+        about=[*notes, *note_on_lengths(task.scores)],
         facts={"scores are": NORMS[norm]},
         task=task_of(source.stem),
         used=frozenset({"lm_norm"}),
@@ -161,77 +170,84 @@ def read(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, Any]
 
 
 def task_of(stem: str) -> str:
-    """The task of `samples_TASK_2026-11-22T10-00-00.123`."""
+    """Return the task in a file name such as `samples_TASK_2026-11-22T10-00-00.123`."""
     name = stem.removeprefix("samples_")
     head, _, tail = name.rpartition("_")
     return head if head and tail[:2].isdigit() and "T" in tail else name
 
 
-def _judged(task: Task, source: Source) -> tuple[Ints, list[str]]:
-    """(N,) labels, from two choices' verdicts where targets do not tell, held against every verdict; and remarks.
+def _judged(task: TaskSamples, source: Source) -> tuple[Ints, list[str]]:
+    """Return (N,) labels and notes. Where targets of two choices do not tell, the label follows from the verdict; all
+    labels are checked against every verdict.
 
     Raises:
         InputError: unclear ones without a verdict; a verdict that contradicts.
     """
-    about, tables = [], {}
+    notes, tables = [], {}
     for norm, metric in METRICS.items():
-        if any(v is not None for v in task.verdicts[metric]) and (made := task.table(norm)) is not None:
-            tables[metric] = made
+        if any(v is not None for v in task.verdicts[metric]) and (scored := task.table(norm)) is not None:
+            tables[metric] = scored
     labels = np.array(task.labels)
     unclear = np.flatnonzero(labels == UNCLEAR)
     if len(unclear):
         by = next((m for m in tables if all(task.verdicts[m][i] in (0, 1) for i in unclear)), None)
         if by is None:
-            problem = f"row {unclear[0]} of {source.name}: its target does not tell the right one of two choices"
-            raise InputError(f"{problem} (winogrande and its like), and no acc does", SAVE)
+            problem = f"row {unclear[0]} of {source.name}: its target does not say which of two choices is right"
+            raise InputError(f"{problem} (as in winogrande), and neither does acc", SAVE)
         best = np.nan_to_num(tables[by][unclear, :2], nan=-np.inf).argmax(axis=1)
         right = np.array([task.verdicts[by][i] == 1 for i in unclear])
         labels[unclear] = np.where(right, best, 1 - best)
-        about.append(f"the target tells no choice in {len(unclear):,} rows of two: their label follows from {by}")
+        notes.append(
+            f"in {len(unclear):,} rows the target does not say which choice is right: their label follows from {by}"
+        )
     others = np.where(np.array(task.others) == UNCLEAR, labels, task.others)
     if (others != labels).any() and not _right(task, tables, labels, source) and _right(task, tables, others, source):
         labels = others
-        about.append("targets are the texts of choices, not their numbers: so they agree with the verdicts")
+        notes.append(
+            "targets are read as the texts of choices, not as their numbers, as only then they agree with the verdicts"
+        )
     for metric, table in tables.items():
         try:
-            agree(table, labels, task.verdicts[metric], metric, source.name)
+            check_verdicts(table, labels, task.verdicts[metric], metric, source.name)
         except InputError:
             norm = next(norm for norm, own in METRICS.items() if own == metric)
             whole_texts = task.table(norm, without=False)
             if metric not in ("acc_norm", "acc_bytes") or not task.lead or whole_texts is None:
                 raise
-            agree(whole_texts, labels, task.verdicts[metric], metric, source.name)
+            check_verdicts(whole_texts, labels, task.verdicts[metric], metric, source.name)
             task.lead = None  # the choices themselves begin so
-    return labels, about
+    return labels, notes
 
 
-def _right(task: Task, tables: Mapping[str, Array], labels: Ints, source: Source) -> bool:
-    """Whether labels agree with every verdict."""
+def _right(task: TaskSamples, tables: Mapping[str, Array], labels: Ints, source: Source) -> bool:
+    """Return whether the labels agree with every verdict."""
     try:
         for metric, table in tables.items():
-            agree(table, labels, task.verdicts[metric], metric, source.name)
+            check_verdicts(table, labels, task.verdicts[metric], metric, source.name)
     except InputError:
         return False
     return True
 
 
 def _generated(first: Mapping[str, Any], rows: Iterator[dict[str, Any]], here: str) -> FileContents:
-    """What a generation task recorded beside its answers."""
+    """Return what a generation task recorded beside its answers."""
     columns = NestedColumns()
     for row in itertools.chain([first], rows):
         columns.add({k: v for k, v in row.items() if k not in OWN[2:] and not k.endswith(OWN_ENDS)})
     fix = "only multiple-choice tasks score every choice; a confidence beside a verdict: --confidence KEY --correct KEY"
-    return no_scores(FORMAT, columns, f"{here}: {GENERATED}", fix, correct=("acc", "exact_match", "correct"))
+    return contents_without_scores(
+        FORMAT, columns, f"{here}: {GENERATED}", fix, correct=("acc", "exact_match", "correct")
+    )
 
 
 def _likelihoods(row: Mapping[str, Any]) -> list[float]:
-    """Of every choice; [] of what scores none."""
-    found = row.get("filtered_resps", row.get("resps"))
+    """Return the log-likelihood of every choice, or [] for a row that does not score its choices."""
+    responses = row.get("filtered_resps", row.get("resps"))
     try:
-        if not isinstance(found, list) or not 2 <= len(found) <= CHOICES:
+        if not isinstance(responses, list) or not 2 <= len(responses) <= CHOICES:
             raise TypeError
         values = []
-        for choice in found:
+        for choice in responses:
             while isinstance(choice, list) and len(choice) == 1:  # resps nest one level more
                 choice = choice[0]
             if not isinstance(choice, list):
@@ -243,7 +259,7 @@ def _likelihoods(row: Mapping[str, Any]) -> list[float]:
 
 
 def _twice(row: Mapping[str, Any], texts: list[str], choices: int, here: str) -> bool:
-    """Whether a row has every choice twice, with the question and without it.
+    """Return whether a row has every choice twice, with the question and without it.
 
     Raises:
         InputError: it should, by its metrics, but the halves have other texts.
@@ -262,8 +278,9 @@ def _twice(row: Mapping[str, Any], texts: list[str], choices: int, here: str) ->
 
 
 def _target(row: Mapping[str, Any], texts: list[str], choices: int, here: str) -> tuple[int, int]:
-    """The index of the right choice, from a number, a letter, a truth value, or the text of a choice: UNCLEAR of two
-    that it does not tell apart; and, of a number, the index of the choice with that text.
+    """Return the index of the right choice, from a number, a letter, a truth value, or the text of a choice, UNCLEAR
+    for two choices that the target does not tell apart; and, if the target is a number, the index of the choice with
+    that text.
 
     Raises:
         InputError: several right ones, none, or more than two that the target does not tell apart.
@@ -279,8 +296,8 @@ def _target(row: Mapping[str, Any], texts: list[str], choices: int, here: str) -
         if choices == 2:
             return UNCLEAR, UNCLEAR
         raise InputError(
-            f"{here}: every choice continues with the target {text[:30]!r} and the context differs (winogrande and its "
-            "like), so that target does not tell the right choice",
+            f"{here}: every choice continues with the target {text[:30]!r} and the context differs (as in "
+            "winogrande), so that target does not say which choice is right",
             SAVE,
         )
     own = names.index(text) if text in names and len(names) == choices else UNCLEAR
@@ -304,11 +321,13 @@ def _target(row: Mapping[str, Any], texts: list[str], choices: int, here: str) -
 
 
 def _continuations(arguments: Any, choices: int) -> list[str]:
-    """Texts of the choices from `arguments`: [[context, choice], ...] or {"gen_args_0": {"arg_0":, "arg_1":}, ...}."""
+    """Return the texts of the choices from `arguments`: [[context, choice], ...] or {"gen_args_0": {"arg_0":,
+    "arg_1":}, ...}.
+    """
     if isinstance(arguments, Mapping):
-        found = [a.get("arg_1") for a in arguments.values() if isinstance(a, Mapping)]
+        texts = [a.get("arg_1") for a in arguments.values() if isinstance(a, Mapping)]
     elif isinstance(arguments, list):
-        found = [a[1] if isinstance(a, list) and len(a) > 1 else None for a in arguments]
+        texts = [a[1] if isinstance(a, list) and len(a) > 1 else None for a in arguments]
     else:
-        found = []
-    return [str(text) for text in found] if len(found) == choices else []
+        texts = []
+    return [str(text) for text in texts] if len(texts) == choices else []

@@ -22,12 +22,12 @@ FILE, FIRST_FEATHER = b"ARROW1", b"FEA1"
 
 
 def signature(head: bytes, size: int) -> bool:
-    """The magic number of a file. Streams have none of their own: they are known by their suffix."""
+    """Return whether the file begins with a magic number. Streams have none: they are known by their suffix."""
     return head.startswith((FILE, FIRST_FEATHER))
 
 
 def read(source: Source, grouped: bool = True) -> FileContents:
-    """Columns by name; those of a score group as one (N, K) array, a column of lists likewise.
+    """Read columns by name; a group of score columns, or a column of lists, becomes one (N, K) array.
 
     Raises:
         InputError: pyarrow is not installed, the file is damaged, or larger than memory when decoded.

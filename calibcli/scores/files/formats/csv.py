@@ -16,10 +16,10 @@ SUFFIXES = (".csv",)
 
 
 def guess(head: bytes) -> bool:
-    """Text whose first line has no more tabs than commas."""
+    """Return whether this is text whose first line has no more tabs than commas."""
     return text_tables.delimiter(head) == ","
 
 
 def read(source: Source, grouped: bool = True) -> FileContents:
-    """Columns by name; where `grouped`, those of a score group as one (N, K) array."""
+    """Read columns by name; if `grouped`, a group of score columns becomes one (N, K) array."""
     return text_tables.table(source, ",", grouped)

@@ -42,12 +42,12 @@ AGAIN = "copy or write the log again"
 
 
 def signature(head: bytes, size: int) -> bool:
-    """A zip archive whose first member is one of a log's."""
+    """Return whether this is a zip archive whose first member belongs to a log."""
     return head.startswith(b"PK\x03\x04") and head[30:].startswith(FIRST)
 
 
 def read(source: Source) -> FileContents:
-    """The samples, one at a time.
+    """Read the samples, one at a time.
 
     Raises:
         InputError: damaged, larger than memory, no samples, or samples that cannot be measured.
@@ -63,15 +63,15 @@ def read(source: Source) -> FileContents:
     refuse_large(total, f"the samples of {source.name} take {total / 1e9:.3g} GB when decoded", "log fewer of them")
     ends = sorted((member.header_offset, member.header_offset + member.compress_size) for member in members)
     if any(end > start for (_, end), (start, _) in itertools.pairwise(ends)):
-        raise InputError(f"the members of {source.name} lie over one another", AGAIN)
-    about = {member.filename: member for member in members}
-    header = next((about[name] for name in ("header.json", "_journal/start.json") if name in about), None)
+        raise InputError(f"the members of {source.name} overlap", AGAIN)
+    by_name = {member.filename: member for member in members}
+    header = next((by_name[name] for name in ("header.json", "_journal/start.json") if name in by_name), None)
     known = _object(source, header) if header else {}
     return inspect_ai.contents(FORMAT, known, (_object(source, member) for member in samples), source)
 
 
 def _object(source: Source, member: zipfile.ZipInfo) -> Mapping[str, Any]:
-    """The JSON object of a member.
+    """Return the JSON object in a member.
 
     Raises:
         InputError: it is damaged, too large, or none.
@@ -87,14 +87,14 @@ def _object(source: Source, member: zipfile.ZipInfo) -> Mapping[str, Any]:
         names, extra = struct.unpack("<HH", source.pread(30, member.header_offset)[26:30])
         data = source.pread(member.compress_size, member.header_offset + 30 + names + extra)
     if method:
-        data = b"".join(locations.pieces(iter([data]), method, member.file_size, name))
+        data = b"".join(locations.unpacked(iter([data]), method, member.file_size, name))
     if len(data) != member.file_size or zlib.crc32(data) != member.CRC:
         raise InputError(f"{name} is damaged: its bytes do not have the checksum that the archive gives", AGAIN)
     with refusing((ValueError, RecursionError, TypeError), f"{name} is not a JSON object", AGAIN):
-        found: dict[str, Any] = {**json_of(data, name)}
-    return found
+        members: dict[str, Any] = {**json_of(data, name)}
+    return members
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """Orders numbers in a name by their size."""
+    """Return a key that sorts numbers within a name by their size."""
     return [(int(part[:300]), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]

@@ -33,12 +33,12 @@ LOG = re.compile(rb'\s*\{\s*"version"\s*:\s*\d+\s*,\s*"status"\s*:')
 
 
 def signature(head: bytes, size: int) -> bool:
-    """It begins as a table or a log does."""
+    """Return whether the file begins as a table or a log does."""
     return bool(TABLE.match(head) or LOG.match(head))
 
 
 def read(source: Source, grouped: bool = True) -> FileContents:
-    """Columns by name, those of a score group as one (N, K) array; or the samples of a log.
+    """Read columns by name, with a group of score columns as one (N, K) array; or the samples of a log.
 
     Raises:
         InputError: not JSON, larger than memory, no such table or log, or samples that cannot be measured.
@@ -48,32 +48,32 @@ def read(source: Source, grouped: bool = True) -> FileContents:
         return jsonl.read(source)
     refuse_large(source.size * EXPANSION, f"{source.name} takes {source.size * EXPANSION / 1e9:.3g} GB when decoded")
     try:
-        found = json_of(source.pread(source.size, 0), source.name)
+        value = json_of(source.pread(source.size, 0), source.name)
     except CalibError:
         raise
     except (ValueError, RecursionError):
         lines = source.pread(source.size, 0).count(b"\n") > 0 and LOG.match(head) is None
         if lines and b"columns" not in head:
             return jsonl.read(source)
-        raise InputError(f"{source.name} is not JSON", "was it written to the end?") from None
+        raise InputError(f"{source.name} is not JSON", "is the file truncated?") from None
     if LOG.match(head):
-        samples = found.get("samples")
+        samples = value.get("samples")
         if not isinstance(samples, list) or not samples:
             raise InputError(
                 f"{source.name} is a log of Inspect without samples", "log them: inspect eval --log-samples"
             )
-        return inspect_ai.contents("json, log of Inspect", found, samples, source)
-    return _table(found, source, grouped)
+        return inspect_ai.contents("json, log of Inspect", value, samples, source)
+    return _table(value, source, grouped)
 
 
-def _table(found: Mapping[str, Any], source: Source, grouped: bool) -> FileContents:
-    names, rows = found.get("columns"), found.get("data")
+def _table(value: Mapping[str, Any], source: Source, grouped: bool) -> FileContents:
+    names, rows = value.get("columns"), value.get("data")
     if not isinstance(names, list) or not isinstance(rows, list) or not rows:
-        if set(found) <= {"columns", "data", "index"}:
+        if set(value) <= {"columns", "data", "index"}:
             raise InputError(f"{source.name} has no lists `columns` and `data` with rows", "write the table again")
         return jsonl.read(source)
     header = [str(name) for name in names]
-    groups, others, said = score_groups(header, source.name, grouped)
+    groups, others, fields = score_groups(header, source.name, grouped)
     odd = next((i for i, row in enumerate(rows) if not isinstance(row, list) or len(row) != len(header)), None)
     if odd is not None:
         count = len(rows[odd]) if isinstance(rows[odd], list) else "no"
@@ -91,11 +91,11 @@ def _table(found: Mapping[str, Any], source: Source, grouped: bool) -> FileConte
         if array.dtype.kind == "f":
             flat = (v for cell in cells[name][:1000] for v in (cell if isinstance(cell, list) else [cell]))
             decimals[name] = max(decimals_of(repr(v)) for v in flat)
-    return FileContents("json, table", arrays, decimals=decimals, **said)
+    return FileContents("json, table", arrays, decimals=decimals, **fields)
 
 
 def _numbers(cells: list[Any], name: str, source: Source) -> Array:
-    """(N,) float64; null is NaN.
+    """Return (N,) float64; null becomes NaN.
 
     Raises:
         InputError: a cell is no number; its row is named.
@@ -113,7 +113,7 @@ def _numbers(cells: list[Any], name: str, source: Source) -> Array:
 
 
 def _column(cells: list[Any], name: str, source: Source) -> Array:
-    """A column of numbers, of lists of numbers (N, K), or of text.
+    """Return a column of numbers, of lists of numbers (N, K), or of text.
 
     Raises:
         InputError: lists of numbers that differ in length.

@@ -37,12 +37,12 @@ HEAD = 1000  # rows whose digits are counted
 
 
 def guess(head: bytes) -> bool:
-    """It begins with an object or a list."""
+    """Return whether the file begins with an object or a list."""
     return head.lstrip()[:1] in (b"{", b"[")
 
 
 def read(source: Source) -> FileContents:
-    """Lists of numbers become (N, K) arrays, other values columns of text.
+    """Read lists of numbers as (N, K) arrays, and other values as columns of text.
 
     Raises:
         InputError: not JSON lines, rows that differ in their keys, or samples without scores of each choice.
@@ -50,7 +50,7 @@ def read(source: Source) -> FileContents:
     rows = _rows(source)
     first = next(rows, None)
     if first is None:
-        raise InputError(f"{source.name} has no rows", "was it written to the end?")
+        raise InputError(f"{source.name} has no rows", "is the file truncated?")
     layout = next((layout for layout in LAYOUTS if layout.matches(first)), None)
     size = source.size * (layout.EXPANSION if layout else EXPANSION)
     refuse_large(size, f"{source.name} takes {size / 1e9:.3g} GB when decoded")
@@ -87,7 +87,7 @@ def read(source: Source) -> FileContents:
             cells.append(row[key] if isinstance(row[key], str) else json.dumps(row[key])[:10_000])
     arrays: dict[str, Named] = {}
     ragged = set()
-    about = []
+    notes = []
     for key, values in lists.items():
         try:
             table, uneven = _padded(values)
@@ -101,37 +101,39 @@ def read(source: Source) -> FileContents:
         arrays[key] = Memory(table)
         if uneven:
             ragged.add(key)
-            about.append(_choices(key, [len(row) for row in values], source))
+            notes.append(_choices(key, [len(row) for row in values], source))
     for key, cells in texts.items():
         arrays[key] = Memory(column_of(cells))
     decimals = {key: _digits(values[:HEAD]) for key, values in lists.items() if key in arrays}
     names = {key: of for key, of in classes.items() if key in arrays}
-    return FileContents("jsonl", arrays, decimals=decimals, ragged=frozenset(ragged), about=about, classes=names)
+    return FileContents("jsonl", arrays, decimals=decimals, ragged=frozenset(ragged), about=notes, classes=names)
 
 
 def _digits(rows: Iterable[list[Any]]) -> int:
-    """After the point, at most."""
+    """Return the largest number of digits after the point."""
     return max(decimals_of(repr(v)) for row in rows for v in row)
 
 
 def _of_classes(value: Any) -> dict[str, Any]:
-    """Scores by class: of an object of numbers, or of the list of labels and scores that pipelines return."""
+    """Return scores by class, from an object of numbers or from the list of labels and scores that pipelines return;
+    else {}.
+    """
     if isinstance(value, list) and value and all(isinstance(v, dict) and v.keys() == {"label", "score"} for v in value):
         value = {str(v["label"]): v["score"] for v in value}
     numbers = isinstance(value, dict) and len(value) > 1 and all(type(v) in (int, float) for v in value.values())
     return dict(value) if numbers else {}
 
 
-def _in_order(scores: dict[str, Any], classes: list[str], what: str) -> list[Any]:
+def _in_order(scores: dict[str, Any], classes: list[str], where: str) -> list[Any]:
     if scores.keys() != set(classes):
         odd = next(iter(scores.keys() ^ set(classes)), "")
-        problem = f"{what} does not name the classes of row 0" + (f" ('{odd[:40]}')" if odd else "")
+        problem = f"{where} does not name the classes of row 0" + (f" ('{odd[:40]}')" if odd else "")
         raise InputError(problem, "write a score for every class in every row")
     return [scores[name] for name in classes]
 
 
 def _choices(key: str, lengths: list[int], source: Source) -> str:
-    """A note on rows of different lengths.
+    """Return a note on rows of different lengths.
 
     Raises:
         InputError: most rows have one length: another one is a mistake, which would mask a class in all the others.
@@ -170,7 +172,8 @@ def _rows(source: Source) -> Iterator[dict[str, Any]]:
 
 
 def _padded(rows: list[list[Any]]) -> tuple[Array, bool]:
-    """(N, K) float64 from lists of numbers, and whether they were padded: with 0 if all lie in [0, 1], else with -inf.
+    """Return (N, K) float64 from lists of numbers, and whether they were padded: with 0 if all lie in [0, 1], else
+    -inf.
 
     Raises:
         ValueError, TypeError, OverflowError: not numbers, or a few long rows among many short ones.

@@ -38,12 +38,12 @@ DAMAGED = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, Runt
 
 
 def signature(head: bytes, size: int) -> bool:
-    """A zip archive, an empty one, or the magic number of an array."""
+    """Return whether this is a zip archive, an empty one, or an array."""
     return head.startswith((b"PK\x03\x04", b"PK\x05\x06", npy_format.MAGIC_PREFIX))
 
 
 def read(source: Source) -> FileContents:
-    """Every array of an archive; one alone is named after the file, its labels come from `--labels`.
+    """Read every array of an archive. A single array is named after the file, and its labels come from `--labels`.
 
     Raises:
         InputError: damaged, arrays that need a pickle, or larger than memory when decoded.
@@ -54,7 +54,7 @@ def read(source: Source) -> FileContents:
     file = source.reader()
     shape, fortran, dtype = header(file, source.stem, source.name)
     offset = file.tell()
-    enough(source.size - offset, shape, dtype, source.stem, source.name)
+    refuse_truncated(source.size - offset, shape, dtype, source.stem, source.name)
     return FileContents("npy", {source.stem: InFile(source, offset, shape, dtype, fortran)}, scores=source.stem)
 
 
@@ -76,12 +76,12 @@ def _archive(source: Source) -> FileContents:
         packed |= isinstance(arrays[name], Lazy)
     if not arrays:
         fix = AGAIN if source.plain.suffix == ".npz" else "unpack it, and name the folder or the file in it"
-        raise InputError(f"{source.name} is a zip archive with no arrays in it", fix)
+        raise InputError(f"{source.name} is a zip archive without arrays", fix)
     return FileContents("npz, compressed" if packed else "npz", arrays)
 
 
 def distinct_members(members: Sequence[zipfile.ZipInfo], source: Source) -> None:
-    """Refuse a zip archive in which two members have the same name: readers do not agree on which one is meant.
+    """Refuse a zip archive in which two members have the same name, as readers do not agree on which one is meant.
 
     Raises:
         InputError: there are two.
@@ -89,11 +89,11 @@ def distinct_members(members: Sequence[zipfile.ZipInfo], source: Source) -> None
     name, count = Counter(member.filename for member in members).most_common(1)[0] if members else ("", 0)
     if count > 1:
         shown = name.removesuffix(".npy")[:40]
-        raise InputError(f"{source.name} holds {count} members named '{shown}'", "write it again, each array once")
+        raise InputError(f"{source.name} holds {count} members named '{shown}'", "write each array once")
 
 
 def stored_part(source: Source, member: zipfile.ZipInfo, name: str) -> int:
-    """Offset of the bytes of an uncompressed member, which are noted to be checked against their CRC-32.
+    """Return the offset of an uncompressed member, and note that its bytes are to be checked against their CRC-32.
 
     Raises:
         ValueError: the archive gives it two lengths.  InputError: the file ends before.
@@ -103,7 +103,7 @@ def stored_part(source: Source, member: zipfile.ZipInfo, name: str) -> int:
     names, extra = struct.unpack("<HH", source.pread(30, member.header_offset)[26:30])
     start: int = member.header_offset + 30 + names + extra
     if start + member.file_size > source.size:
-        raise ValueError("it is cut off")
+        raise ValueError("it is truncated")
     source.stored.append(StoredBytes(start, start + member.file_size, member.CRC, name))
     return start
 
@@ -112,18 +112,20 @@ def _member(source: Source, archive: zipfile.ZipFile, member: zipfile.ZipInfo, n
     with archive.open(member) as file:
         shape, fortran, dtype = header(file, name, source.name)
         start = file.tell()
-    enough(member.file_size - start, shape, dtype, name, source.name)
+    refuse_truncated(member.file_size - start, shape, dtype, name, source.name)
     if member.compress_type == zipfile.ZIP_STORED and not member.flag_bits & 1:
         begin = stored_part(source, member, name) + start
-        enough(source.size - begin, shape, dtype, name, source.name)
+        refuse_truncated(source.size - begin, shape, dtype, name, source.name)
         return InFile(source, begin, shape, dtype, fortran)
     return Lazy(shape, dtype.newbyteorder("="), lambda: _decode(source, archive, member, name))
 
 
 def _decode(source: Source, archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str) -> Array:
-    """Decompress one array; never more bytes than its header declares."""
-    what = f"array '{name}' in {source.name} is compressed and takes {member.file_size / 1e9:.3g} GB when decoded"
-    refuse_large(member.file_size, what, "save it with np.savez (uncompressed): then it is read piece by piece")
+    """Decompress one array, never more bytes than its header declares."""
+    description = (
+        f"array '{name}' in {source.name} is compressed and takes {member.file_size / 1e9:.3g} GB when decoded"
+    )
+    refuse_large(member.file_size, description, "save it with np.savez (uncompressed): then it is read piece by piece")
     problem = f"array '{name}' in {source.name} cannot be decompressed"
     with refusing(DAMAGED, lambda error: f"{problem} ({error})", AGAIN), archive.open(member) as file:
         shape, fortran, dtype = header(file, name, source.name)
@@ -139,7 +141,9 @@ def _decode(source: Source, archive: zipfile.ZipFile, member: zipfile.ZipInfo, n
 
 
 def header(file: IO[bytes] | io.BufferedReader, name: str, where: str) -> Header:
-    """Shape, order and dtype from the start of an array: magic number, length, a Python literal (never executed)."""
+    """Parse shape, order and dtype at the start of an array: a magic number, a length, a Python literal (never
+    executed).
+    """
     try:
         magic = _exactly(file, 8)
         if magic[:6] != npy_format.MAGIC_PREFIX or magic[6] not in (1, 2, 3):
@@ -147,9 +151,9 @@ def header(file: IO[bytes] | io.BufferedReader, name: str, where: str) -> Header
         (length,) = struct.unpack("<H", _exactly(file, 2)) if magic[6] == 1 else struct.unpack("<I", _exactly(file, 4))
         if length > HEADER:
             raise ValueError(f"{length:,} bytes long")
-        about = ast.literal_eval(_exactly(file, length).decode("utf-8" if magic[6] == 3 else "latin-1").strip())
-        shape, fortran = about["shape"], about["fortran_order"]
-        dtype = npy_format.descr_to_dtype(about["descr"])
+        fields = ast.literal_eval(_exactly(file, length).decode("utf-8" if magic[6] == 3 else "latin-1").strip())
+        shape, fortran = fields["shape"], fields["fortran_order"]
+        dtype = npy_format.descr_to_dtype(fields["descr"])
         if not isinstance(shape, tuple) or not all(type(s) is int and s >= 0 for s in shape):
             raise ValueError("shape")
         if not isinstance(fortran, bool):
@@ -176,8 +180,8 @@ def _exactly(file: IO[bytes] | io.BufferedReader, size: int) -> bytes:
     return data
 
 
-def enough(present: int, shape: tuple[int, ...], dtype: np.dtype[Any], name: str, where: str) -> None:
-    """Refuse an array whose bytes are not all there."""
+def refuse_truncated(present: int, shape: tuple[int, ...], dtype: np.dtype[Any], name: str, where: str) -> None:
+    """Refuse an array that is cut off."""
     wanted = math.prod(shape) * dtype.itemsize
     if present < wanted:
         problem = f"array '{name}' in {where} has shape {shape} but only {max(present, 0):,} of its {wanted:,} bytes"

@@ -32,12 +32,12 @@ SUFFIXES = (".parquet",)
 
 
 def signature(head: bytes, size: int) -> bool:
-    """The magic number."""
+    """Return whether the file begins with the magic number."""
     return head.startswith(b"PAR1")
 
 
 def read(source: Source, grouped: bool = True) -> FileContents:
-    """Columns by name; those of a score group as one (N, K) array, a column of lists likewise.
+    """Read columns by name; a group of score columns, or a column of lists, becomes one (N, K) array.
 
     Raises:
         InputError: pyarrow is not installed, the file is damaged, or larger than memory when decoded.
@@ -54,17 +54,17 @@ def read(source: Source, grouped: bool = True) -> FileContents:
             return lighteval.contents(_rows(_read(file, names, source)), source)
         later = _texts(file.schema_arrow, names, source) if grouped else []
         table = _read(file, [name for name in names if name not in later] if later else None, source)
-    found = of_table(table, "parquet", source, grouped)
+    contents = of_table(table, "parquet", source, grouped)
     texts = {
         name: Lazy((file.metadata.num_rows,), np.dtype(object), partial(_text, file, name, source)) for name in later
     }
-    order = [*(name for name in found.arrays if name not in names), *names]
-    arrays = {**found.arrays, **texts}
-    return replace(found, arrays={name: arrays[name] for name in order if name in arrays})
+    order = [*(name for name in contents.arrays if name not in names), *names]
+    arrays = {**contents.arrays, **texts}
+    return replace(contents, arrays={name: arrays[name] for name in order if name in arrays})
 
 
 def _texts(schema: Any, names: Sequence[str], source: Source) -> list[str]:
-    """Names of the columns of text that are no scores, to be read when they are asked for."""
+    """Return the columns of text that are no scores, which are read only when they are needed."""
     import pyarrow as pa
 
     if len(set(names)) < len(names):
@@ -79,7 +79,7 @@ def _texts(schema: Any, names: Sequence[str], source: Source) -> list[str]:
 
 
 def _text(file: Any, name: str, source: Source) -> Array:
-    """(N,) a column of text.
+    """Read a column of text (N,).
 
     Raises:
         InputError: it is damaged, or larger than memory.
@@ -92,13 +92,15 @@ def _text(file: Any, name: str, source: Source) -> Array:
 
 
 def _read(file: Any, names: Sequence[str] | None, source: Source) -> Any:
-    """The table of these columns of a file (None: of all).
+    """Read these columns of a file (None: all) as a table.
 
     Raises:
         InputError: they are larger than memory when decoded.
     """
-    about = file.metadata
-    leaves = [about.row_group(i).column(j) for i in range(about.num_row_groups) for j in range(about.num_columns)]
+    metadata = file.metadata
+    leaves = [
+        metadata.row_group(i).column(j) for i in range(metadata.num_row_groups) for j in range(metadata.num_columns)
+    ]
     size = sum(
         leaf.total_uncompressed_size
         for leaf in leaves
@@ -110,7 +112,7 @@ def _read(file: Any, names: Sequence[str] | None, source: Source) -> Any:
 
 
 def of_table(table: Any, form: str, source: Source, grouped: bool = True) -> FileContents:
-    """The columns of an Arrow table, with the class names that Hugging Face's data sets keep beside them.
+    """Return the columns of an Arrow table, with the class names that Hugging Face's data sets keep beside them.
 
     Raises:
         InputError: two columns of one name, lists that differ in length.
@@ -120,7 +122,7 @@ def of_table(table: Any, form: str, source: Source, grouped: bool = True) -> Fil
     errors = (pa.ArrowException, ValueError, OverflowError)  # names and texts that are no UTF-8, dates of no calendar
     with refusing(errors, lambda e: f"{source.name} is not readable {form} ({str(e)[:80]})", "write it again"):
         names = [str(name) for name in table.column_names]
-        groups, others, said = score_groups(names, source.name, grouped)
+        groups, others, fields = score_groups(names, source.name, grouped)
         arrays: dict[str, Named] = {}
         for name, columns in groups.items():
             parts = [_column(table.column(i), names[i], source) for i in columns]
@@ -128,27 +130,31 @@ def of_table(table: Any, form: str, source: Source, grouped: bool = True) -> Fil
         for i in others:
             pictures = _pictures(table.column(i), names[i], source)
             arrays[names[i]] = pictures or Memory(_column(table.column(i), names[i], source))
-    known, classes = label_names(table.schema.metadata), said["classes"]
+    known, classes = label_names(table.schema.metadata), fields["classes"]
     classes |= {n: known for n, a in arrays.items() if known and n not in classes and a.shape[1:] == (len(known),)}
     if not grouped:
         classes |= {n: of for n, of in _class_labels(table.schema.metadata).items() if n in arrays}
-    return FileContents(form, arrays, **said)
+    return FileContents(form, arrays, **fields)
 
 
 def label_names(metadata: Mapping[bytes, bytes] | None) -> list[str]:
-    """Class names of the one column of labels, from what Hugging Face's data sets write into a schema; else []."""
-    found = [names for name, names in _class_labels(metadata).items() if name in LABELS]
-    return found[0] if len(found) == 1 else []
+    """Return the class names of the only column of labels, as Hugging Face's data sets write them into a schema; else
+    [].
+    """
+    candidates = [names for name, names in _class_labels(metadata).items() if name in LABELS]
+    return candidates[0] if len(candidates) == 1 else []
 
 
 def _class_labels(metadata: Mapping[bytes, bytes] | None) -> dict[str, list[str]]:
-    """Class names by column, likewise."""
+    """Return class names by column, as Hugging Face's data sets write them into a schema."""
     try:
         features = json.loads((metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
-        found = {n: f["names"] for n, f in features.items() if isinstance(f, dict) and f.get("_type") == "ClassLabel"}
+        names_of = {
+            n: f["names"] for n, f in features.items() if isinstance(f, dict) and f.get("_type") == "ClassLabel"
+        }
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
-    return {name: list(map(str, names)) for name, names in found.items() if isinstance(names, list)}
+    return {name: list(map(str, names)) for name, names in names_of.items() if isinstance(names, list)}
 
 
 def _rows(table: Any) -> Iterator[dict[str, Any]]:
@@ -157,7 +163,8 @@ def _rows(table: Any) -> Iterator[dict[str, Any]]:
 
 
 def _pictures(column: Any, name: str, source: Source) -> EncodedPictures | None:
-    """A column of bytes, or of Hugging Face's pictures: bytes with the path that they come from.
+    """Return a column of encoded pictures: bytes, or Hugging Face's objects of bytes and a path; None for other
+    columns.
 
     Raises:
         InputError: pictures that lie elsewhere.

@@ -36,12 +36,12 @@ DTYPES = {
 
 
 def signature(head: bytes, size: int) -> bool:
-    """8 bytes with the length of a JSON object, then that."""
+    """Return whether the file begins with 8 bytes that hold the length of a JSON object, and with that object."""
     return head[8:9] == b"{" and 2 <= int.from_bytes(head[:8], "little") <= size - 8
 
 
 def read(source: Source) -> FileContents:
-    """Every tensor of the file, none of them read yet. Lists in its metadata named ids or classes are arrays too.
+    """Read the header and return every tensor unread. Lists in the metadata named ids or classes become arrays too.
 
     Raises:
         InputError: not safetensors, damaged, or a tensor of a type that NumPy cannot hold.
@@ -50,26 +50,26 @@ def read(source: Source) -> FileContents:
     metadata = header.pop("__metadata__", None) or {}
     if not isinstance(metadata, dict):
         raise _broken(source, "its metadata is not an object")
-    arrays: dict[str, Named] = {name: _tensor(source, name, about, start) for name, about in header.items()}
+    arrays: dict[str, Named] = {name: _tensor(source, name, entry, start) for name, entry in header.items()}
     for name, text in metadata.items():
         if (name in CLASSES or name in IDS) and name not in arrays and isinstance(text, str):
-            found = parsed(text)
-            if isinstance(found, list) and found and all(isinstance(v, str | int) for v in found):
-                arrays[name] = Memory(column_of(list(map(str, found))))
+            names = parsed(text)
+            if isinstance(names, list) and names and all(isinstance(v, str | int) for v in names):
+                arrays[name] = Memory(column_of(list(map(str, names))))
     return FileContents("safetensors", arrays, metadata={str(k): str(v) for k, v in metadata.items()})
 
 
 def described(path: Path) -> list[Mapping[str, Any]]:
-    """`dtype` and `shape` of each tensor, as the header has them.
+    """Return `dtype` and `shape` of each tensor, as the header has them.
 
     Raises:
         InputError: as `read`.
     """
     source = Source(path)
-    found = [about for name, about in _header(source)[0].items() if name != "__metadata__"]
-    if not all(isinstance(about, dict) and {"dtype", "shape"} <= about.keys() for about in found):
+    entries = [entry for name, entry in _header(source)[0].items() if name != "__metadata__"]
+    if not all(isinstance(entry, dict) and {"dtype", "shape"} <= entry.keys() for entry in entries):
         raise _broken(source, "a tensor has no dtype and shape")
-    return found
+    return entries
 
 
 def _header(source: Source) -> tuple[dict[str, Any], int]:
@@ -77,7 +77,7 @@ def _header(source: Source) -> tuple[dict[str, Any], int]:
         raise _broken(source, "it is too short")
     length = int.from_bytes(source.pread(8, 0), "little")
     if length > min(HEADER, source.size - 8):
-        raise _broken(source, f"its header claims {length:,} bytes")
+        raise _broken(source, f"its header claims to have {length:,} bytes")
     try:
         header = json_of(source.pread(length, 8), source.name)
     except CalibError:
@@ -89,9 +89,9 @@ def _header(source: Source) -> tuple[dict[str, Any], int]:
     return header, 8 + length
 
 
-def _tensor(source: Source, name: str, about: Any, start: int) -> Named:
+def _tensor(source: Source, name: str, entry: Any, start: int) -> Named:
     try:
-        kind, shape, (first, last) = about["dtype"], tuple(about["shape"]), about["data_offsets"]
+        kind, shape, (first, last) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
     except (TypeError, KeyError, ValueError):
         raise _broken(source, f"tensor '{name[:40]}' has no dtype, shape and offsets") from None
     whole = all(isinstance(v, int) and not isinstance(v, bool) and v >= 0 for v in (*shape, first, last))

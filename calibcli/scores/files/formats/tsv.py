@@ -15,10 +15,10 @@ SUFFIXES = (".tsv",)
 
 
 def guess(head: bytes) -> bool:
-    """Text whose first line has more tabs than commas."""
+    """Return whether this is text whose first line has more tabs than commas."""
     return text_tables.delimiter(head) == "\t"
 
 
 def read(source: Source, grouped: bool = True) -> FileContents:
-    """Columns by name; where `grouped`, those of a score group as one (N, K) array."""
+    """Read columns by name; if `grouped`, a group of score columns becomes one (N, K) array."""
     return text_tables.table(source, "\t", grouped)
