@@ -48,9 +48,9 @@ def _sentences() -> dict[str, Sentence]:
 
 def headed(result: Result) -> Result:
     """With its sentence among its facts, unless its command wrote its own."""
-    if FACT in result.facts or not (said := of(result)):
+    if FACT in result.facts or not (text := of(result)):
         return result
-    return dataclasses.replace(result, facts={FACT: said, **result.facts})
+    return dataclasses.replace(result, facts={FACT: text, **result.facts})
 
 
 # numbers and their claims in words
@@ -117,8 +117,8 @@ def value(e: Estimate) -> str:
     if e.low is None or e.high is None:
         bound = shown.interval.replace("≤", "at most").replace("≥", "at least")
         return f"{shown.value} ({bound}, {number_format.percent(e.level)}){unit}"
-    said = number_format.level([e])
-    level = "" if said == USUAL else f" ({said} end)" if said.endswith("each") else f" ({said})"
+    level_text = number_format.level([e])
+    level = "" if level_text == USUAL else f" ({level_text} end)" if level_text.endswith("each") else f" ({level_text})"
     return f"{shown.value} {shown.interval}{level}{unit}"
 
 
@@ -145,10 +145,10 @@ def named(e: Estimate) -> str:
 
 def listed(items: Iterable[str], most: int = MOST) -> str:
     """`a, b and c`; of more, how many more there are."""
-    told = list(items)
-    if len(told) > most:
-        told = [*told[:most], f"{len(told) - most} more"]
-    return " and ".join(filter(None, [", ".join(told[:-1]), told[-1]])) if told else ""
+    shown = list(items)
+    if len(shown) > most:
+        shown = [*shown[:most], f"{len(shown) - most} more"]
+    return " and ".join(filter(None, [", ".join(shown[:-1]), shown[-1]])) if shown else ""
 
 
 def counted(n: int, noun: str) -> str:
@@ -158,14 +158,14 @@ def counted(n: int, noun: str) -> str:
 
 def count(result: Result, *keys: str) -> int:
     """The first of these facts that is a whole number, else 0."""
-    found = (result.facts.get(key) for key in keys)
-    return next((n for n in found if isinstance(n, int) and not isinstance(n, bool)), 0)
+    values = (result.facts.get(key) for key in keys)
+    return next((n for n in values if isinstance(n, int) and not isinstance(n, bool)), 0)
 
 
 def items(result: Result, key: str) -> list[Any]:
     """A fact that is a list, else an empty one."""
-    found = result.facts.get(key)
-    return list(found) if isinstance(found, list | tuple) else []
+    fact = result.facts.get(key)
+    return list(fact) if isinstance(fact, list | tuple) else []
 
 
 def upper(text: str) -> str:
@@ -180,8 +180,8 @@ def told(*parts: str) -> str:
 
 def numbers_alone(result: Result) -> str:
     """The first numbers, without a word about them; or why there are none."""
-    found = [e for e in result.estimates if e.value is not None]
-    if found:
-        return "; ".join(f"{named(e)}{f' ({e.scope})' if e.scope else ''}" for e in found[:MOST])
+    valued = [e for e in result.estimates if e.value is not None]
+    if valued:
+        return "; ".join(f"{named(e)}{f' ({e.scope})' if e.scope else ''}" for e in valued[:MOST])
     lacking = next((e for e in result.estimates if e.reason), None)
     return "" if lacking is None else f"{name(lacking.name)} has no value: {lacking.reason}"

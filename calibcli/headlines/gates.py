@@ -19,16 +19,16 @@ def check(result: Result) -> str:
         return ""
     own = [c for c in result.checks if c.outcome == verdict]
     own.sort(key=lambda c: not c.fatal)
-    rest = [f"{sum(c.outcome == o for c in result.checks)} {VERDICTS[o]}" for o in WORST_FIRST if o != verdict]
-    rest = [text for text in rest if not text.startswith("0 ")]
+    counts = [f"{sum(c.outcome == o for c in result.checks)} {VERDICTS[o]}" for o in WORST_FIRST if o != verdict]
+    counts = [text for text in counts if not text.startswith("0 ")]
     if verdict == "pass":
         many = {1: "", 2: "both rules hold, "}.get(len(own), f"all {len(own)} rules hold, ")
         return told(f"PASS: {many}{listed(map(_numbers, own), 2)}{_sure(own)}")
     fatal = any(c.fatal for c in own)
     excused = " (fails the run)" * (verdict == "not_run") if fatal else " (a warning, which fails no run)"
-    said = f"{VERDICTS[verdict]}{excused}: {_numbers(own[0])}{_why(own[0])}"
+    verdict_text = f"{VERDICTS[verdict]}{excused}: {_numbers(own[0])}{_why(own[0])}"
     others = [f"{len(own) - 1} more {VERDICTS[verdict]}"] if len(own) > 1 else []
-    return told(said, ", ".join(others + rest), _advice(own[0]))
+    return told(verdict_text, ", ".join(others + counts), _advice(own[0]))
 
 
 def _numbers(check: Check) -> str:
@@ -91,14 +91,14 @@ def _coarse(e: Estimate | None) -> bool:
 
 @sentence
 def plan(result: Result) -> str:
-    found = [e for e in result.estimates if e.name == "n"]
-    unknown = [e for e in found if e.value is None]
-    known = [e for e in found if e.value is not None]
+    sizes = [e for e in result.estimates if e.name == "n"]
+    unknown = [e for e in sizes if e.value is None]
+    known = [e for e in sizes if e.value is not None]
     if unknown:
-        rest = upper(
+        possible = upper(
             "; ".join(f"for {_what_plan_needs(e)}: {counted(int(e.value or 0), 'row')} in all" for e in known[:2])
         )
-        return told(f"No number of rows up to 10⁹ is enough for {listed(map(_what_plan_needs, unknown))}", rest)
+        return told(f"No number of rows up to 10⁹ is enough for {listed(map(_what_plan_needs, unknown))}", possible)
     if not known:
         return ""
     most = max(known, key=lambda e: e.value or 0.0)

@@ -37,11 +37,11 @@ SIGNS = "undecided, with signs of miscalibration"  # where the interval and chan
 
 @sentence
 def metrics(result: Result) -> str:
-    said = [_broken(result), _calibration(result), _gain(result) if error(result) else "", _parts(result)]
-    said = [upper(one) for one in said if one]
-    if len(said) > MOST_SENTENCES:
-        said[:2] = ["; ".join(said[:2])]
-    return told(*said) if said else told(numbers_alone(result))
+    parts = [_broken(result), _calibration(result), _gain(result) if error(result) else "", _parts(result)]
+    parts = [upper(one) for one in parts if one]
+    if len(parts) > MOST_SENTENCES:
+        parts[:2] = ["; ".join(parts[:2])]
+    return told(*parts) if parts else told(numbers_alone(result))
 
 
 def _broken(result: Result) -> str:
@@ -83,24 +83,24 @@ def _calibration(result: Result) -> str:
     chance = "" if null is None else _chance(e, null)
     beyond, above = beyond_chance(e), side(e) == "above"
     if way and chance and not beyond:
-        rest = f"though {named(e)} alone is within chance (up to {chance}, 95 %)"
-        return ", ".join([f"{way} by one measure taken alone: {ground}" if ground else way, rest])
+        ground_for_doubt = f"though {named(e)} alone is within chance (up to {chance}, 95 %)"
+        return ", ".join([f"{way} by one measure taken alone: {ground}" if ground else way, ground_for_doubt])
     if way or (above and (beyond or not chance)):
         own = f" ({ground})" if ground.startswith("slope") else ""
-        said = f"{way or 'miscalibrated'}{own}: {named(e)}"
-        return f"{said} where a calibrated model would show at most {chance} (95 %)" if chance else said
+        text = f"{way or 'miscalibrated'}{own}: {named(e)}"
+        return f"{text} where a calibrated model would show at most {chance} (95 %)" if chance else text
     if above:
         return f"{SIGNS}: {named(e)} leaves out 0, though chance gives a calibrated model up to {chance} (95 %)"
     if beyond and not number_format.has_interval(e):
         return f"beyond chance: {named(e)} where a calibrated model would show at most {chance} (95 %); no interval"
     if beyond:
-        rest = f"is more than a calibrated model would show ({chance}, 95 %), though its interval holds 0"
-        return f"{SIGNS}: {named(e)} {rest}"
-    said = f"no miscalibration shown: {named(e)}"
-    said += f", which chance gives a calibrated model too (up to {chance}, 95 %)" if chance else ""
+        ground_for_doubt = f"is more than a calibrated model would show ({chance}, 95 %), though its interval holds 0"
+        return f"{SIGNS}: {named(e)} {ground_for_doubt}"
+    text = f"no miscalibration shown: {named(e)}"
+    text += f", which chance gives a calibrated model too (up to {chance}, 95 %)" if chance else ""
     if e.n is not None and e.n < FEW:
-        said += f"; only {counted(e.n, 'row')}"
-    return said
+        text += f"; only {counted(e.n, 'row')}"
+    return text
 
 
 def _chance(error: Estimate, null: float) -> str:
@@ -137,7 +137,7 @@ def _gain(result: Result) -> str:
 def _parts(result: Result) -> str:
     """Slices or labels that are shown to be miscalibrated, each by itself: no correction for how many there are."""
     scopes = list(dict.fromkeys(e.scope for e in result.estimates if e.scope and "=" in e.scope))
-    said = []
+    texts = []
     for column in dict.fromkeys(scope.partition("=")[0] for scope in scopes):
         own = [s for s in scopes if s.startswith(f"{column}=") and (error(result, s) or direction(result, s))]
         shown = [s for s in own if _miscalibrated(result, s)]
@@ -147,14 +147,14 @@ def _parts(result: Result) -> str:
         if shown:
             level = number_format.level(e for s in shown[:2] if (e := error(result, s)) is not None)
             judged = "each judged by itself" + (f", {level} end" if level.endswith("each") else "")
-            said.append(f"{len(shown)} of {counted(len(own), noun)}{of} shown to be miscalibrated, {judged}: {each}")
+            texts.append(f"{len(shown)} of {counted(len(own), noun)}{of} shown to be miscalibrated, {judged}: {each}")
         elif own:
-            said.append(f"no {noun}{of} shown to be miscalibrated (of {len(own)})")
+            texts.append(f"no {noun}{of} shown to be miscalibrated (of {len(own)})")
     mean = error(result, MEAN)
     if mean is not None:
         bare = "" if number_format.has_interval(mean) else " (no interval)"
-        said.insert(0, f"mean over tasks: {named(mean)}{bare}")
-    return "; ".join(said)
+        texts.insert(0, f"mean over tasks: {named(mean)}{bare}")
+    return "; ".join(texts)
 
 
 def _miscalibrated(result: Result, scope: str) -> bool:
@@ -189,17 +189,17 @@ def ood(result: Result) -> str:
     first = own[0]  # not the best, whose interval would be that of a winner
     passed = result.get(("fpr95", first.scope))
     outside = result.facts.get("outside", "outside")
-    rest = f"; {value(passed)} of {outside} pass where 95 % of the rows inside do" if passed is not None else ""
+    passing = f"; {value(passed)} of {outside} pass where 95 % of the rows inside do" if passed is not None else ""
     if passed is not None and passed.low is not None and passed.high is not None and passed.low <= KEPT <= passed.high:
-        rest += ", which is not shown to differ"
+        passing += ", which is not shown to differ"
     word = {
         "above": "tells rows inside from rows outside",
         "below": "is larger outside than inside",
         "open": "is not shown to tell rows inside from rows outside",
     }[side(first, 0.5)]
-    said = upper(f"{first.scope.removeprefix(SCORE)} {word}: AUROC {value(first)}{rest}")
+    text = upper(f"{first.scope.removeprefix(SCORE)} {word}: AUROC {value(first)}{passing}")
     tested = all(", model=" not in e.scope for e in own)  # one model: each score against the first
-    return told(said, _largest(first, own, tested), _differences(result))
+    return told(text, _largest(first, own, tested), _differences(result))
 
 
 def _largest(first: Estimate, own: list[Estimate], tested: bool) -> str:
@@ -237,12 +237,12 @@ def compare(result: Result) -> str:
     """The differences that hold after Holm's correction and whose own interval leaves out zero."""
     verdicts = _verdicts(result)
     scopes = list(dict.fromkeys(e.scope for e in result.estimates))
-    said = [_one_difference(result, scope, verdicts) for scope in scopes]
-    if len(said) > 3:
+    texts = [_one_difference(result, scope, verdicts) for scope in scopes]
+    if len(texts) > 3:
         real = [s for s in scopes if any(_holds(e, verdicts) for e in result.estimates if e.scope == s)]
-        rest = f"Differences are shown in {len(real)} of {len(scopes)} comparisons"
-        return told(*said[:2], rest)
-    return told(*said)
+        summary = f"Differences are shown in {len(real)} of {len(scopes)} comparisons"
+        return told(*texts[:2], summary)
+    return told(*texts)
 
 
 def _verdicts(result: Result) -> dict[tuple[str, str], str]:
@@ -270,7 +270,11 @@ def _one_difference(result: Result, scope: str, verdicts: dict[tuple[str, str], 
     if not real:
         near = f" ({listed(map(named, own[:SHOWN]))})" if own and side(own[0]) == "open" else ""
         return "; ".join(filter(None, [f"{_subject(scope)}: no difference shown{near}", many]))
-    parts = [f"{word} in {_with_numbers(some)}" for word, some in (("better", better), ("worse", worse)) if some]
+    parts = [
+        f"{word} in {_with_numbers(estimates)}"
+        for word, estimates in (("better", better), ("worse", worse))
+        if estimates
+    ]
     if not parts:
         parts = [f"another {_with_numbers(real)}"]
     undecided = [e for e in own if e not in [*real, *alone] and e.low is not None]
@@ -287,9 +291,9 @@ def _place(e: Estimate) -> int:
     return place
 
 
-def _with_numbers(some: list[Estimate]) -> str:
+def _with_numbers(estimates: list[Estimate]) -> str:
     """`NLL -0.494 [-0.585, -0.419] nats, ECE ... and 3 more`."""
-    return listed([*map(named, some[:SHOWN]), *(name(e.name) for e in some[SHOWN:])], SHOWN)
+    return listed([*map(named, estimates[:SHOWN]), *(name(e.name) for e in estimates[SHOWN:])], SHOWN)
 
 
 def _subject(scope: str) -> str:

@@ -74,11 +74,11 @@ def known_output(path: Path) -> Path:
     """
     if is_folder(path):
         return path
-    found = _by_suffix(path)
-    if not found:
+    format_name = _by_suffix(path)
+    if not format_name:
         known = sorted(s for name in NAMES for s in suffixes(name))
         raise UsageError(f"cannot tell the format of '{path}'", "use a suffix of: " + " ".join(known))
-    if needed := _lacks(module(found)):
+    if needed := _lacks(module(format_name)):
         raise UsageError(f"'{path}' is drawn by {needed}, which is not installed", f"pip install {needed}")
     target(path)
     return path

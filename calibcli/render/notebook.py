@@ -36,8 +36,8 @@ def text(value: Any) -> str:
     shown = number_format.shown(value)
     level = f" ({number_format.level([value])})" if shown.interval and number_format.level([value]) else ""
     unit = f" {value.unit}" if value.unit not in ("", "probability", *number_format.UNITS) else ""
-    said = " ".join(filter(None, (value.name, value.scope, shown.value + unit, shown.interval + level)))
-    return f"{said}: {value.reason}" if value.value is None and value.reason else said
+    line = " ".join(filter(None, (value.name, value.scope, shown.value + unit, shown.interval + level)))
+    return f"{line}: {value.reason}" if value.value is None and value.reason else line
 
 
 def html(value: Any) -> str:
@@ -87,22 +87,22 @@ def forest(shown: Result) -> Plot:
     Raises:
         UsageError: none has a value.
     """
-    found = [e for e in shown.estimates if e.value is not None][:MOST]
-    if not found:
+    valued = [e for e in shown.estimates if e.value is not None][:MOST]
+    if not valued:
         raise UsageError("there is nothing to draw: no figure and no number", "measure(..., diagram=True) has figures")
-    units = {e.unit for e in found}
+    units = {e.unit for e in valued}
     one = units.pop() if len(units) == 1 else ""
     points = Curve(
-        label=" ".join(filter(None, ("value,", number_format.level(found), "interval"))),
+        label=" ".join(filter(None, ("value,", number_format.level(valued), "interval"))),
         kind="points",
         role="model",
-        x=[float(i) for i in range(len(found))],
-        y=[e.value for e in found],
-        low=[e.low for e in found],
-        high=[e.high for e in found],
+        x=[float(i) for i in range(len(valued))],
+        y=[e.value for e in valued],
+        low=[e.low for e in valued],
+        high=[e.high for e in valued],
     )
-    names = [" ".join(filter(None, (e.name, e.scope, f"({e.unit})" if e.unit and not one else ""))) for e in found]
-    title = " ".join(filter(None, ("calib", shown.command))) if shown.command else found[0].name
+    names = [" ".join(filter(None, (e.name, e.scope, f"({e.unit})" if e.unit and not one else ""))) for e in valued]
+    title = " ".join(filter(None, ("calib", shown.command))) if shown.command else valued[0].name
     return Plot(name="estimates", title=title, ylabel=one or "value", labels=names, flip=True, curves=[points])
 
 

@@ -34,22 +34,22 @@ def fitted(
         pictures: the lines of each with at most so many bins.  bins: where there is room.
         taken: lines of the screen that other things take; None where it may be as long as it gets.
     """
-    made = [_clipped(s) for s in tables]
+    sheets = [_clipped(s) for s in tables]
     if taken is None:
-        return made, pictures(bins)
+        return sheets, pictures(bins)
     left = LINES - taken
-    lengths = [_length(*one, encoding, width) for one in made]
+    lengths = [_length(*one, encoding, width) for one in sheets]
     for most in (bins, *(m for m in FEWER_BINS if m < bins)):
         blocks = pictures(most)
         if sum(lengths) + sum(1 + len(block) for block in blocks) <= left:
-            return made, blocks
+            return sheets, blocks
     blocks = [["(the picture with -v or -o FILE.png)"]] * bool(blocks)
     left -= sum(1 + len(block) for block in blocks)
-    while sum(lengths) > left and max((len(s.rows) for s, _ in made), default=0) > LEAST_ROWS:
-        i = max(range(len(made)), key=lambda i: len(made[i][0].rows))
-        made[i] = _without_one(*made[i])
-        lengths[i] = _length(*made[i], encoding, width)
-    return made, blocks
+    while sum(lengths) > left and max((len(s.rows) for s, _ in sheets), default=0) > LEAST_ROWS:
+        i = max(range(len(sheets)), key=lambda i: len(sheets[i][0].rows))
+        sheets[i] = _without_one(*sheets[i])
+        lengths[i] = _length(*sheets[i], encoding, width)
+    return sheets, blocks
 
 
 def _clipped(s: Sheet) -> Clipped:
@@ -99,10 +99,10 @@ def _change(result: Result) -> list[Sheet]:
     ]
     columns += [SheetColumn("if calibrated", spare=2), WHY]
     breaks = changes([of for _, of in keys])
-    made = [table_contents.estimates(other, "why")] if other else []
+    sheets = [table_contents.estimates(other, "why")] if other else []
     size = table_contents.size([e for (_, _, when), e in by.items() if when == "after"])
-    made += [table_contents.without_empty(Sheet(size, columns, rows, breaks))] if rows else []
-    return made + [_with_interval(t) for t in result.tables]
+    sheets += [table_contents.without_empty(Sheet(size, columns, rows, breaks))] if rows else []
+    return sheets + [_with_interval(t) for t in result.tables]
 
 
 def _when(scope: str) -> tuple[str, str]:
@@ -156,7 +156,7 @@ def _models(result: Result) -> list[Sheet]:
         return table_contents.sheets(result, "why")
     names = [str(name) for name in models.columns[2:]]
     own = {(str(row[0]), str(row[1])): row[2:] for row in models.rows}
-    said = {(str(row[0]), str(row[1])): str(row[-1]) for row in verdicts.rows}
+    verdict_of = {(str(row[0]), str(row[1])): str(row[-1]) for row in verdicts.rows}
     rows = []
     for e in result.estimates:
         at, of = _model(e.scope, names)
@@ -164,7 +164,7 @@ def _models(result: Result) -> list[Sheet]:
         pair = [None, None] if values is None else [values[0], values[at]]
         pair_shown = number_format.column(pair)
         shown = number_format.shown(e)
-        verdict = said.get((e.name, e.scope), "").removeprefix(f"{names[at]} is ")
+        verdict = verdict_of.get((e.name, e.scope), "").removeprefix(f"{names[at]} is ")
         unit = e.unit if e.unit == "nats" else ""
         rows.append([e.name, of, names[at], *pair_shown, shown.value, shown.interval, unit, verdict])
     columns = [*OF, SheetColumn("model", code=True), SheetColumn(names[0], right=True, spare=2)]
@@ -196,18 +196,18 @@ def _errors(result: Result) -> list[Sheet]:
         low, high, se = (e.detail.get(key) for key in ("estimator_low", "estimator_high", "sampling_se"))
         half = number_format.number((high - low) / 2, 2) if isinstance(low, float) and isinstance(high, float) else ""
         spread = number_format.number(se, 2) if isinstance(se, float) else ""
-        beside, _, rest = e.scope.partition(", ") if e.scope.startswith("loss=") else ("", "", e.scope)
+        beside, _, scope = e.scope.partition(", ") if e.scope.startswith("loss=") else ("", "", e.scope)
         owners.append(beside.removeprefix("loss=") or (losses[0] if len(losses) > 1 else ""))
-        rows.append([e.name, owners[-1], rest, shown.value, shown.interval, half, spread, e.reason])
+        rows.append([e.name, owners[-1], scope, shown.value, shown.interval, half, spread, e.reason])
     columns = [SheetColumn(head, code=True) for head in ("quantity", "loss", "scope")]
     columns += [VALUE, intervals(result.estimates), SheetColumn("± estimator", right=True, spare=2)]
     columns += [SheetColumn("± rows (se)", right=True, spare=1), WHY]
     breaks = changes(owners)
     musts = frozenset(i for i, e in enumerate(result.estimates) if e.reason)
-    made = table_contents.without_empty(
+    sheet = table_contents.without_empty(
         Sheet(table_contents.size(result.estimates), columns, rows, breaks, musts=musts)
     )
-    return [made, *(table_contents.of_table(t) for t in result.tables if t.tier != "all")]
+    return [sheet, *(table_contents.of_table(t) for t in result.tables if t.tier != "all")]
 
 
 def _scores(result: Result) -> list[Sheet]:
@@ -228,12 +228,12 @@ def _scores(result: Result) -> list[Sheet]:
     for name in names:
         columns += [SheetColumn(name, right=True), level]
     columns.append(SheetColumn("threshold", right=True, spare=1))
-    made = [Sheet(table_contents.size(result.estimates), columns, rows)]
+    sheets = [Sheet(table_contents.size(result.estimates), columns, rows)]
     for name in dict.fromkeys(e.name for e in changed):
         heads = [SheetColumn(f"{name} of", code=True), DIFFERENCE, level, SheetColumn("shown")]
         of_name = [e for e in changed if e.name == name]
-        made.append(Sheet("", heads, [[e.scope, *by[name, e.scope], verdicts[name, e.scope]] for e in of_name]))
-    return [table_contents.without_empty(one) for one in made if one.rows]
+        sheets.append(Sheet("", heads, [[e.scope, *by[name, e.scope], verdicts[name, e.scope]] for e in of_name]))
+    return [table_contents.without_empty(one) for one in sheets if one.rows]
 
 
 def _claims(result: Result) -> list[Sheet]:
@@ -243,12 +243,12 @@ def _claims(result: Result) -> list[Sheet]:
         return table_contents.sheets(result, "why")
     tones: dict[Cell, table_contents.Tone] = {"holds": "good", "reversed": "warn"}
     rows: list[list[str]] = []
-    found = []
+    row_tones = []
     for row in claims.rows:
         name, text, word, value, both, alone, p, more = (str(cell or "") for cell in row)
         counted = both.startswith("[")
         rows.append([word, name, value, both if counted else alone, p, "; ".join(filter(None, [text, more]))])
-        found.append(tones.get(word, ""))
+        row_tones.append(tones.get(word, ""))
     columns = [
         SheetColumn("verdict"),
         SheetColumn("claim", code=True),
@@ -257,7 +257,7 @@ def _claims(result: Result) -> list[Sheet]:
     ]
     columns += [SheetColumn("p (Holm)", right=True, spare=1), SheetColumn("in words", free=True)]
     title = f"{claims.title} (arms, what differs from the paper and figures with -v or -o)"
-    return [Sheet(title, columns, rows, tones=found, musts=frozenset(range(len(rows))))]
+    return [Sheet(title, columns, rows, tones=row_tones, musts=frozenset(range(len(rows))))]
 
 
 def _tables(result: Result) -> list[Sheet]:

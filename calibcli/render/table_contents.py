@@ -35,15 +35,15 @@ def bins(plot: Plot, strip: Plot | None = None) -> list[Bin]:
         return []
     counts = curve(strip, "bars", "count") if strip else None
     band = curve(plot, "band", "null")
-    found = []
+    diagram_bins = []
     for i, x in enumerate(model.x):
         low = high = None
         if band and band.width and len(band.x) == len(model.x):
             low, high = at(band.low, i), at(band.high, i)
         count = at(counts.y, i) if counts else None
         right = x + (at(model.width, i) or 0.0)
-        found.append(Bin(x, right, count, at(model.y, i), at(gap.y, i), low, high))
-    return found
+        diagram_bins.append(Bin(x, right, count, at(model.y, i), at(gap.y, i), low, high))
+    return diagram_bins
 
 
 def fewer(bins: list[Bin], most: int) -> list[Bin]:
@@ -52,16 +52,16 @@ def fewer(bins: list[Bin], most: int) -> list[Bin]:
     return bins if step <= 1 else [merged(bins[i : i + step]) for i in range(0, len(bins), step)]
 
 
-def merged(some: Sequence[Bin]) -> Bin:
+def merged(neighbours: Sequence[Bin]) -> Bin:
     """Neighbours as one bin, weighted by their rows; it has no band."""
-    filled = [(b.count if b.count is not None else 1.0, b.accuracy, b.confidence) for b in some]
+    filled = [(b.count if b.count is not None else 1.0, b.accuracy, b.confidence) for b in neighbours]
     rows = [(n, a, c) for n, a, c in filled if a is not None and c is not None and n > 0]
     total = sum(n for n, _, _ in rows)
-    count = total if any(b.count is not None for b in some) else None
+    count = total if any(b.count is not None for b in neighbours) else None
     if total <= 0:
-        return Bin(some[0].left, some[-1].right, count)
+        return Bin(neighbours[0].left, neighbours[-1].right, count)
     accuracy = sum(n * a for n, a, _ in rows) / total
-    return Bin(some[0].left, some[-1].right, count, accuracy, sum(n * c for n, _, c in rows) / total)
+    return Bin(neighbours[0].left, neighbours[-1].right, count, accuracy, sum(n * c for n, _, c in rows) / total)
 
 
 def bins_table(result: Result) -> Table | None:
@@ -133,14 +133,14 @@ class Sheet:
 def sheets(result: Result, how: How = "short") -> list[Sheet]:
     """Verdicts with the numbers they judged, the other estimates (before and after side by side), then the tables."""
     judged = [c.estimate for c in result.checks]
-    found = [e for e in result.estimates if e not in judged]
-    pairs = _pairs(found)
+    unjudged = [e for e in result.estimates if e not in judged]
+    pairs = _pairs(unjudged)
     paired = {id(e) for pair in pairs for e in pair}
-    rest = [e for e in found if id(e) not in paired]
+    single = [e for e in unjudged if id(e) not in paired]
     verdicts = [_checks(result.checks, result.words)] if result.checks else []
     measured = [_before_after(pairs, how)] if pairs else []
-    measured += [estimates(rest, how)] if rest else []
-    if pairs and rest and found[0] in rest:  # what was fitted comes before what it changed
+    measured += [estimates(single, how)] if single else []
+    if pairs and single and unjudged[0] in single:  # what was fitted comes before what it changed
         measured.reverse()
     return verdicts + measured + [of_table(t) for t in result.tables]
 
@@ -173,50 +173,50 @@ def verdict(result: Result) -> tuple[str, Tone]:
 def banner(outcomes: Sequence[tuple[Outcome, bool]], words: Mapping[Outcome, str] = VERDICTS) -> tuple[str, Tone]:
     """The worst of these and how many there are of each, red only where one of the worst is fatal (the second)."""
     counts = Counter(outcome for outcome, _ in outcomes)
-    found = [name for name in WORST_FIRST if name in counts]
-    if not found:
+    present = [name for name in WORST_FIRST if name in counts]
+    if not present:
         return "", ""
-    warns = TONE[found[0]] == "bad" and (found[0], True) not in outcomes
-    said = ", ".join(f"{counts[name]} {words[name].lower()}" for name in found)
-    worst = words[found[0]] + " (only warns)" * (warns and words is VERDICTS)
-    return f"{worst}: {said}", "warn" if warns else TONE[found[0]]
+    warns = TONE[present[0]] == "bad" and (present[0], True) not in outcomes
+    counted = ", ".join(f"{counts[name]} {words[name].lower()}" for name in present)
+    worst = words[present[0]] + " (only warns)" * (warns and words is VERDICTS)
+    return f"{worst}: {counted}", "warn" if warns else TONE[present[0]]
 
 
-def estimates(found: Sequence[Estimate], how: How = "short") -> Sheet:
+def estimates(listed: Sequence[Estimate], how: How = "short") -> Sheet:
     """One row per estimate, those of a scope together."""
-    order = list(dict.fromkeys(e.scope for e in found))
-    found = sorted(found, key=lambda e: order.index(e.scope)) if len(order) > 1 else found
-    level = number_format.level(found)
-    sizes = {e.n for e in found if e.n is not None}
-    quantile = any(e.null_high is not None for e in found)
+    order = list(dict.fromkeys(e.scope for e in listed))
+    listed = sorted(listed, key=lambda e: order.index(e.scope)) if len(order) > 1 else listed
+    level = number_format.level(listed)
+    sizes = {e.n for e in listed if e.n is not None}
+    quantile = any(e.null_high is not None for e in listed)
     columns = [
         *OF,
         VALUE,
         UNIT,
-        intervals(found),
+        intervals(listed),
         LEVEL,
         SheetColumn(f"if calibrated{' (95 %)' * quantile}", spare=4),
         ROWS,
     ]
     columns.append(WHY if how == "why" else SheetColumn("how", free=True))
     rows = []
-    for e in found:
+    for e in listed:
         value, interval, null = number_format.shown(e)
         own = "" if level else number_format.level([e])
         own_size = "" if len(sizes) <= 1 or e.n is None else str(e.n)
         rows.append(
             [e.name, e.scope, value, _unit(e), interval or number_format.NONE, own, null, own_size, _how(e, how)]
         )
-    many = {scope for scope, rows_of in Counter(e.scope for e in found).items() if rows_of > 1}
-    ends = ((found[i - 1].scope, found[i].scope) for i in range(1, len(found)))
+    many = {scope for scope, rows_of in Counter(e.scope for e in listed).items() if rows_of > 1}
+    ends = ((listed[i - 1].scope, listed[i].scope) for i in range(1, len(listed)))
     breaks = {i for i, (a, b) in enumerate(ends, 1) if a != b and {a, b} & many}
-    musts = frozenset(i for i, e in enumerate(found) if e.reason)
-    return without_empty(Sheet(size(found), columns, rows, frozenset(breaks), musts=musts))
+    musts = frozenset(i for i, e in enumerate(listed) if e.reason)
+    return without_empty(Sheet(size(listed), columns, rows, frozenset(breaks), musts=musts))
 
 
-def size(found: Sequence[Estimate]) -> str:
+def size(estimates: Sequence[Estimate]) -> str:
     """`n = 997`, where all of them have that."""
-    sizes = {e.n for e in found if e.n is not None}
+    sizes = {e.n for e in estimates if e.n is not None}
     return f"n = {sizes.pop()}" if len(sizes) == 1 else ""
 
 
@@ -224,9 +224,9 @@ def _unit(e: Estimate) -> str:
     return "" if e.unit in ("probability", "percent", "ratio") else e.unit
 
 
-def intervals(found: Sequence[Estimate], word: str = "interval") -> SheetColumn:
+def intervals(estimates: Sequence[Estimate], word: str = "interval") -> SheetColumn:
     """The column of intervals, headed by the level that they share: `95 % interval`, `bounds, 95 % each`."""
-    level = number_format.level(found)
+    level = number_format.level(estimates)
     if level.endswith(("each", "FAIL", "lower", "upper")):
         return SheetColumn(f"bounds, {level}")
     return SheetColumn(f"{level} {word}".strip())

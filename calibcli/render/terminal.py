@@ -111,9 +111,9 @@ def put(text: str, json: bool = False) -> None:
         sys.stdout.write(text)
         return
     sys.stdout.flush()
-    rest = memoryview(text.encode(sys.stdout.encoding, sys.stdout.errors or "strict"))
-    while rest:  # unbuffered (`python -u`), a write that a signal cut short would lose the rest
-        rest = rest[raw.write(rest) or 0 :]
+    remaining = memoryview(text.encode(sys.stdout.encoding, sys.stdout.errors or "strict"))
+    while remaining:  # unbuffered (`python -u`), a write that a signal cut short would lose the rest
+        remaining = remaining[raw.write(remaining) or 0 :]
 
 
 def escape(text: str) -> str:
@@ -131,27 +131,27 @@ def lines(table: Sheet, encoding: str = "utf-8", room: int | None = None) -> lis
     parts, below = [list(range(len(heads)))], False
     if room is not None:
         parts, below = _fitted(table.columns, heads, rows, sizes, room)
-    found: list[Line] = []
+    styled: list[Line] = []
     if table.title:
         title = fold(clean(table.title), encoding)
-        found += [[(line, "title")] for line in (prose(title, room) if room else [title])]
+        styled += [[(line, "title")] for line in (prose(title, room) if room else [title])]
     for number, kept in enumerate(parts):
-        found += [[]] if number else []
-        found += _cells([heads[i] for i in kept], kept, sizes, table, "head")
-        found.append([(fold((" " * GAP).join("─" * sizes[i] for i in kept), encoding), "faint")])
+        styled += [[]] if number else []
+        styled += _cells([heads[i] for i in kept], kept, sizes, table, "head")
+        styled.append([(fold((" " * GAP).join("─" * sizes[i] for i in kept), encoding), "faint")])
         for r, row in enumerate(rows):
             if r in table.breaks:
-                found.append([])
+                styled.append([])
             tone = table.tones[r] if table.tones else ""
-            found += _cells([row[i] for i in kept], kept, sizes, table, "", tone)
+            styled += _cells([row[i] for i in kept], kept, sizes, table, "", tone)
             if below and not number and r in table.musts:
-                found += _below(row, table.columns, room or 80)
+                styled += _below(row, table.columns, room or 80)
     shown = {i for kept in parts for i in kept}
     missing = [head for i, head in enumerate(heads) if i not in shown and not (table.columns[i].free and below)]
     if missing:
-        said = f"(not shown at this width: {', '.join(missing)})"
-        found += [[(line, "faint")] for line in prose(said, room or len(said))]
-    return found
+        note = f"(not shown at this width: {', '.join(missing)})"
+        styled += [[(line, "faint")] for line in prose(note, room or len(note))]
+    return styled
 
 
 def prose(text: str, room: int) -> list[str]:
@@ -178,8 +178,8 @@ def text(table: Sheet, encoding: str = "utf-8", room: int | None = None) -> list
 
 
 def _below(row: Sequence[str], columns: Sequence[SheetColumn], room: int) -> list[Line]:
-    said = "; ".join(row[i] for i, c in enumerate(columns) if c.free and row[i])
-    return [[(f"    {line}", "")] for line in prose(said, room - 4)]
+    prose_text = "; ".join(row[i] for i, c in enumerate(columns) if c.free and row[i])
+    return [[(f"    {line}", "")] for line in prose(prose_text, room - 4)]
 
 
 def _fitted(
@@ -226,14 +226,14 @@ def _fitted(
 
 def _parts(kept: list[int], sizes: Sequence[int], room: int) -> list[list[int]]:
     """The columns in as many tables as the width asks for, the first of them in each, which names the rows."""
-    found: list[list[int]] = [[]]
+    parts: list[list[int]] = [[]]
     name = kept[:1]
     for i in kept:
-        used = sum(sizes[j] + GAP for j in found[-1])
-        if found[-1] not in ([], name) and used + sizes[i] > room:
-            found.append([*name] if sizes[name[0]] + GAP + sizes[i] <= room else [])
-        found[-1].append(i)
-    return found
+        used = sum(sizes[j] + GAP for j in parts[-1])
+        if parts[-1] not in ([], name) and used + sizes[i] > room:
+            parts.append([*name] if sizes[name[0]] + GAP + sizes[i] <= room else [])
+        parts[-1].append(i)
+    return parts
 
 
 def _cells(
@@ -241,7 +241,7 @@ def _cells(
 ) -> list[Line]:
     """One row; several lines where a cell is wrapped. The tone colours the first cell."""
     wrapped = [wrap(text, sizes[i]) for text, i in zip(cells, kept, strict=True)]
-    found = []
+    styled = []
     for k in range(max(map(len, wrapped), default=1)):
         line: Line = []
         for position, (parts, i) in enumerate(zip(wrapped, kept, strict=True)):
@@ -251,8 +251,8 @@ def _cells(
             own = style or (tone if position == 0 and part else "code" if column.code else "")
             line += [(" " * GAP, "")] if position else []
             line.append((space + part if column.right else part + space, own))
-        found.append(line)
-    return found
+        styled.append(line)
+    return styled
 
 
 def _pieces(text: str) -> list[str]:
@@ -265,23 +265,23 @@ def wrap(text: str, size: int) -> list[str]:
     only a piece that is longer than a line is cut."""
     if width(text) <= size:
         return [text]
-    found: list[str] = []
+    lines: list[str] = []
     part = ""
     for word in _held(text).split(" "):
         joined = f"{part} {word}" if part else word
         if width(joined) <= size:
             part = joined
             continue
-        found += [part] if part else []
+        lines += [part] if part else []
         part = ""
         for piece in [word] if width(word) <= size else _pieces(word):
-            for some in [piece] if width(piece) <= size else piece:
-                if part and width(part + some) > size:
-                    found.append(part)
-                    part = some
+            for characters in [piece] if width(piece) <= size else piece:
+                if part and width(part + characters) > size:
+                    lines.append(part)
+                    part = characters
                 else:
-                    part += some
-    return [line.replace(HELD, " ") for line in [*found, part]]
+                    part += characters
+    return [line.replace(HELD, " ") for line in [*lines, part]]
 
 
 # A progress bar on stderr, with the time left.
@@ -354,5 +354,5 @@ def sentence(check: Check) -> str:
 
 def troubled(checks: Sequence[Check]) -> list[Check]:
     """Checks that did not pass, the worst first: those that fail the run, then FAIL, NOT RUN, INCONCLUSIVE."""
-    found = [c for c in checks if c.outcome != "pass"]
-    return sorted(found, key=lambda c: (not c.fatal, WORST_FIRST.index(c.outcome)))
+    failing = [c for c in checks if c.outcome != "pass"]
+    return sorted(failing, key=lambda c: (not c.fatal, WORST_FIRST.index(c.outcome)))

@@ -130,10 +130,10 @@ def _draw(grid: list[list[str]], curve: Curve, mark: str, across: Scale, up: Sca
     height, room = len(grid), len(grid[0])
     levels, shares = [r / (height - 1) for r in range(height)], [j / (room - 1) for j in range(room)]
 
-    def put(column: float, row: float, what: str = mark) -> None:
+    def put(column: float, row: float, character: str = mark) -> None:
         i, j = height - 1 - round(row * (height - 1)), round(column * (room - 1))
         if 0 <= i < height and 0 <= j < room:
-            grid[i][j] = what
+            grid[i][j] = character
 
     if curve.kind == "vline":
         for x, r in itertools.product(curve.x, levels):
@@ -144,8 +144,8 @@ def _draw(grid: list[list[str]], curve: Curve, mark: str, across: Scale, up: Sca
     elif curve.kind in ("band", "bars"):
         ends = (curve.low, curve.high) if curve.kind == "band" else (curve.base or [up[0]] * len(curve.x), curve.y)
         for j in shares:
-            found = [v for end in ends if (v := _value(curve, end or (), j, across)) is not None]
-            first, last = sorted(_to(v, up) for v in found) if len(found) == 2 else (math.inf, -math.inf)
+            heights = [v for end in ends if (v := _value(curve, end or (), j, across)) is not None]
+            first, last = sorted(_to(v, up) for v in heights) if len(heights) == 2 else (math.inf, -math.inf)
             for r in levels:
                 if first - 0.5 / height <= r <= last + 0.5 / height:
                     put(j, r)
@@ -159,8 +159,8 @@ def _draw(grid: list[list[str]], curve: Curve, mark: str, across: Scale, up: Sca
                 put(_to(x, across), _to(p, up))
     else:
         for j in shares:
-            if (there := _value(curve, curve.y, j, across)) is not None:
-                put(j, _to(there, up))
+            if (height_at := _value(curve, curve.y, j, across)) is not None:
+                put(j, _to(height_at, up))
 
 
 def _value(curve: Curve, series: Sequence[float | None], share: float, across: Scale) -> float | None:
@@ -212,19 +212,19 @@ def _put(cells: list[str], share: float, mark: str) -> None:
 
 def _heights(curve: Curve) -> list[float]:
     series = [curve.y, curve.low or (), curve.high or (), curve.base or ()]
-    found = [v for s in series for v in s if v is not None]
-    return [*found, 0.0] if found and curve.kind == "bars" and curve.base is None else found
+    heights = [v for s in series for v in s if v is not None]
+    return [*heights, 0.0] if heights and curve.kind == "bars" and curve.base is None else heights
 
 
 def _scale(values: Sequence[float | None], limits: Sequence[float] | None, scale: str) -> Scale | None:
     log = scale == "log"
     if limits is not None and len(limits) == 2 and (not log or min(limits) > 0):
-        found = [float(v) for v in limits]
+        ends = [float(v) for v in limits]
     else:
-        found = [v for v in values if v is not None and (v > 0 or not log)]
-    if not found:
+        ends = [v for v in values if v is not None and (v > 0 or not log)]
+    if not ends:
         return None
-    low, high = min(found), max(found)
+    low, high = min(ends), max(ends)
     if low == high:
         low, high = (low / 2, high * 2) if log else (low - (abs(low) or 1) / 2, high + (abs(high) or 1) / 2)
     return low, high, log

@@ -49,25 +49,28 @@ def render(result: Result, format: str, look: Style = "screen", images: bool = T
         for artist in [] if images else figure.findobj(lambda one: one.get_rasterized()):
             artist.set_rasterized(False)
         file = io.BytesIO()
-        said = terminal.clean(table_contents.headline(result))
-        about = {**DATES[format], **({SENTENCE[format]: said} if said else {})}  # in words, for who cannot see it
-        how: dict[str, Any] = {"bbox_inches": "tight", "pad_inches": chosen.pad, "metadata": about}
-        figure.savefig(file, format=format, dpi=chosen.dpi, **how)
+        sentence = terminal.clean(table_contents.headline(result))
+        metadata = {
+            **DATES[format],
+            **({SENTENCE[format]: sentence} if sentence else {}),
+        }  # in words, for who cannot see it
+        options: dict[str, Any] = {"bbox_inches": "tight", "pad_inches": chosen.pad, "metadata": metadata}
+        figure.savefig(file, format=format, dpi=chosen.dpi, **options)
         return file.getvalue()
 
 
 def parts(result: Result) -> dict[str, Result]:
     """A result for each figure, by name: a panel with its strip, small multiples, or before beside after."""
     names = {p.name for p in result.plots}
-    found: dict[str, list[Plot]] = {}
+    by_key: dict[str, list[Plot]] = {}
     for plot in result.plots:
         if plot.under not in names or plot.under == plot.name:
             key = plot.group or _pair(plot) or plot.name
-            found.setdefault(key, []).extend(
+            by_key.setdefault(key, []).extend(
                 [plot, *(p for p in result.plots if p.under == plot.name and p is not plot)]
             )
     named: dict[str, Result] = {}
-    for key, plots in found.items():
+    for key, plots in by_key.items():
         name = terminal.file_name(key.lower(), "figure")
         name = name if name not in named else f"{name}_{len(named)}"
         named[name] = dataclasses.replace(result, plots=plots)
@@ -157,9 +160,9 @@ class _Page:
         if (lines or not look.aside) and panel.legend(axes, handles, lines):
             handles, lines = {}, []
         elif not look.aside:
-            said = "" if panel.legend(axes, {}, lines) else "\n".join(lines)
+            title_text = "" if panel.legend(axes, {}, lines) else "\n".join(lines)
             start = look.left - _hang(plot, look)
-            self._legend(handles, start, self.top - height - below - BELOW, columns=2, title=said)
+            self._legend(handles, start, self.top - height - below - BELOW, columns=2, title=title_text)
             return width, height + below + BELOW, False, {}
         self._legend(handles, left, self.top, title="\n".join(lines))
         return width, height + below, bool(handles), {}
@@ -243,7 +246,7 @@ class _Page:
 
     def _legend(self, handles: Handles, left: float, top: float, columns: int = 1, title: str = "") -> None:
         if handles:
-            found = self.figure.legend(
+            legend = self.figure.legend(
                 list(handles.values()),
                 [_wrapped(label) for label in handles],
                 loc="upper left",
@@ -252,7 +255,7 @@ class _Page:
                 title=title or None,
                 alignment="left",
             )
-            found.get_title().set(fontweight="bold", multialignment="left")
+            legend.get_title().set(fontweight="bold", multialignment="left")
 
     def _axes(self, box: Box) -> Axes:
         left, bottom, width, height = box

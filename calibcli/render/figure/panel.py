@@ -75,8 +75,10 @@ class _Mark:
                 look = {"facecolor": style.MID_GAP, "linewidth": 0}
         usual = by_chance(self.plot, curve)
         usual = np.zeros(n, dtype=bool) if usual is None else fine & usual
-        for drawn, how in ((fine & ~usual, look), (usual, QUIET)):
-            self._blocks(left[drawn], start[drawn], self.y[drawn], width[drawn], align=align, zorder=self.order, **how)
+        for drawn, options in ((fine & ~usual, look), (usual, QUIET)):
+            self._blocks(
+                left[drawn], start[drawn], self.y[drawn], width[drawn], align=align, zorder=self.order, **options
+            )
         if self.ends:
             self._whiskers(left + (width / 2 if align == "edge" else 0), style.INK, self.order + 0.3, 0.9)
         return Patch(**look)
@@ -146,23 +148,23 @@ class _Mark:
         look, effects = _line_style(self.curve), OUTLINE if self.plot.kind == "heat" else None
         if self.ends:
             self._fill(self.order - 1)
-        how: dict[str, Any] = {"color": self.colour, "zorder": self.order}
-        self._plot(self.x, self.y, **how, path_effects=effects, **look)
+        options: dict[str, Any] = {"color": self.colour, "zorder": self.order}
+        self._plot(self.x, self.y, **options, path_effects=effects, **look)
         fine = np.append(np.append(False, np.isfinite(self.y)), False)
         alone = fine[1:-1] & ~fine[:-2] & ~fine[2:]
         if alone.any():  # a line needs two points
-            self._plot(self.x[alone], self.y[alone], **how, linestyle="none", marker="o", ms=4)
+            self._plot(self.x[alone], self.y[alone], **options, linestyle="none", marker="o", ms=4)
         return Line2D([], [], color=self.colour, path_effects=effects, **look)
 
-    def _plot(self, x: Any, y: Any, **how: Any) -> None:
-        self.axes.plot(*((y, x) if self.flip else (x, y)), **how)
+    def _plot(self, x: Any, y: Any, **options: Any) -> None:
+        self.axes.plot(*((y, x) if self.flip else (x, y)), **options)
 
     def _beside(self, width: Any) -> Any:
         return self.x + (self.k - (self.several - 1) / 2) * width
 
-    def _blocks(self, left: Any, low: Any, high: Any, width: Any, **how: Any) -> None:
+    def _blocks(self, left: Any, low: Any, high: Any, width: Any, **options: Any) -> None:
         side = {"left" if self.flip else "bottom": low}
-        (self.axes.barh if self.flip else self.axes.bar)(left, high - low, width, **side, **how)
+        (self.axes.barh if self.flip else self.axes.bar)(left, high - low, width, **side, **options)
 
     def _whiskers(self, x: Any, colour: str, order: float, width: float) -> None:
         fine = np.isfinite(self.low) & np.isfinite(self.high) & np.isfinite(x)
@@ -236,13 +238,13 @@ def said(plot: Plot, estimates: Sequence[Estimate], short: bool = False) -> list
     """The ECE with its interval, and what a calibrated model shows; of one of many panels the ECE alone."""
     if plot.about is None:
         return []
-    found = next((e for e in estimates if e.name.partition(":")[0] == METRIC_INSIDE and e.scope == plot.about), None)
-    if found is None or found.value is None:
+    estimate = next((e for e in estimates if e.name.partition(":")[0] == METRIC_INSIDE and e.scope == plot.about), None)
+    if estimate is None or estimate.value is None:
         return []
-    shown = number_format.shown(found)
-    name = METRIC_INSIDE.upper() + found.name.removeprefix(METRIC_INSIDE).replace(":", " ")
+    shown = number_format.shown(estimate)
+    name = METRIC_INSIDE.upper() + estimate.name.removeprefix(METRIC_INSIDE).replace(":", " ")
     lines = [f"{name} {shown.value}" + (f" {shown.interval}" if shown.interval and not short else "")]
-    if found.null is not None and not short:
+    if estimate.null is not None and not short:
         lines.append(f"if calibrated {shown.null}")
     return lines
 
@@ -282,16 +284,16 @@ def _put(axes: Axes, corner: str, handles: dict[str, Any], lines: Sequence[str])
     left = corner == "upper left"
     x, y = (MARGIN, 1 - MARGIN) if left else (1 - MARGIN, MARGIN)
     if not handles:
-        how: dict[str, Any] = {"ha": "left" if left else "right", "va": "top" if left else "bottom", "zorder": 9}
-        how |= {"fontsize": rcParams["legend.fontsize"], "transform": axes.transAxes, "linespacing": 1.3}
-        return axes.text(x, y, "\n".join(lines), fontweight="bold" if len(lines) > 1 else "normal", **how)
-    found = axes.legend(
+        options: dict[str, Any] = {"ha": "left" if left else "right", "va": "top" if left else "bottom", "zorder": 9}
+        options |= {"fontsize": rcParams["legend.fontsize"], "transform": axes.transAxes, "linespacing": 1.3}
+        return axes.text(x, y, "\n".join(lines), fontweight="bold" if len(lines) > 1 else "normal", **options)
+    box = axes.legend(
         list(handles.values()), list(handles), loc=corner, bbox_to_anchor=(x, y), title="\n".join(lines) or None,
         alignment="left", handlelength=1.6, labelspacing=0.35, borderpad=0,
     )  # fmt: skip
-    found.set_zorder(9)
-    found.get_title().set(fontweight="bold", multialignment="left")
-    return found
+    box.set_zorder(9)
+    box.get_title().set(fontweight="bold", multialignment="left")
+    return box
 
 
 def _covered(axes: Axes, box: Any) -> int:
@@ -379,12 +381,12 @@ def _says(axes: Axes, plot: Plot, label: str) -> bool:
 def _told_apart(curves: Sequence[Curve]) -> list[Curve]:
     """The curves, where two of one kind and role but with different labels get roles, and so colours, of their own."""
     labels: dict[tuple[str, str], str] = {}
-    found = []
+    distinct = []
     for curve in curves:
         first = labels.setdefault((curve.kind, curve.role), curve.label)
         again = curve.kind in ("line", "steps", "points") and curve.role and curve.label and curve.label != first
-        found.append(dataclasses.replace(curve, role=f"{curve.role}/{curve.label}") if again else curve)
-    return found
+        distinct.append(dataclasses.replace(curve, role=f"{curve.role}/{curve.label}") if again else curve)
+    return distinct
 
 
 def colour_bar(axes: Axes, bar: Axes, plot: Plot) -> None:

@@ -25,8 +25,8 @@ MOST = 9
 def render(result: Result) -> str:
     """Workflow commands `::error file=...,line=...,title=...::message`, then the verdict in plain words."""
     checks = terminal.troubled(result.checks)
-    said = terminal.clean(table_contents.headline(result))
-    lines = [f"calib {terminal.clean(result.command)}: {said}"] if said else []
+    headline = terminal.clean(table_contents.headline(result))
+    lines = [f"calib {terminal.clean(result.command)}: {headline}"] if headline else []
     lines += [_command(check, result.words) for check in checks[:MOST]]
     if left := checks[MOST:]:
         level = "error" if any(c.fatal for c in left) else "warning"
@@ -35,7 +35,7 @@ def render(result: Result) -> str:
     if passed:
         more = f"; {len(passed) - MOST} more" if len(passed) > MOST else ""
         lines.append("passed: " + "; ".join(passed[:MOST]) + more)
-    if result.checks or not said:
+    if result.checks or not headline:
         lines.append(table_contents.verdict(result)[0] or f"calib {result.command}: done")
     return "\n".join(lines) + "\n"
 

@@ -45,7 +45,7 @@ OF_TEXT = re.compile("|".join(map(re.escape, SPECIAL)))
 def render(result: Result) -> str:
     """Every table as a `tabular`; titles and notes as comments, as a paper has its own captions."""
     head = [f"% {clean(table_contents.heading(result))}", r"% needs \usepackage{booktabs}"]
-    head += [f"% {clean(said)}" for said in filter(None, [table_contents.headline(result)])]
+    head += [f"% {clean(sentence)}" for sentence in filter(None, [table_contents.headline(result)])]
     head += [f"% {clean(table_contents.verdict(result)[0])}"] * bool(result.checks)
     head += [f"% note: {clean(note)}" for note in result.notes]
     tables = table_contents.sheets(result)

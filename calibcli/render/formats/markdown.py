@@ -27,10 +27,10 @@ TITLES = {"good": "✅ ", "bad": "❌ ", "warn": "⚠️ ", "": ""}
 
 def render(result: Result, limit: int = LIMIT) -> str:
     """Heading, verdict, notes, tables and the first diagram; rows are dropped from the end of the longest table."""
-    said, tone = table_contents.verdict(result)
+    verdict, tone = table_contents.verdict(result)
     head = [f"## {_prose(table_contents.heading(result))}"]
-    head += [_prose(said_first)] if (said_first := table_contents.headline(result)) else []
-    head += [f"**{TITLES[tone]}{said}**"] if said else []
+    head += [_prose(headline)] if (headline := table_contents.headline(result)) else []
+    head += [f"**{TITLES[tone]}{verdict}**"] if verdict else []
     if facts := table_contents.facts(result):
         head.append(" · ".join(f"{key}: {_prose(value)}" for key, value in facts))
     tail = ["\n".join(f"> **note:** {_prose(note)}" + "  " for note in result.notes)] if result.notes else []

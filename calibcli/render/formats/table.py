@@ -66,8 +66,8 @@ def plain(result: Result, detail: Detail = "few", encoding: str = "utf-8") -> st
 
 
 def _opening(result: Result, facts: list[str]) -> list[list[str]]:
-    said = wrapped_sentence(result, WIDTH)
-    return [[heading(result), *said], facts] if said else [[heading(result), *facts]]
+    sentence = wrapped_sentence(result, WIDTH)
+    return [[heading(result), *sentence], facts] if sentence else [[heading(result), *facts]]
 
 
 def _closing(result: Result) -> list[list[str]]:
@@ -103,8 +103,8 @@ def _flowing(facts: Sequence[tuple[str, str]], width: int, detail: Detail) -> li
     """Several to a line, broken between them; one on each where all are asked for."""
     if detail == "all":
         return _facts(facts)
-    said = [f"{terminal.clean(key)}: {terminal.clean(value)}" for key, value in facts]
-    return terminal.wrapped(said, width, " · ")
+    items = [f"{terminal.clean(key)}: {terminal.clean(value)}" for key, value in facts]
+    return terminal.wrapped(items, width, " · ")
 
 
 def _saved(role: str, path: str) -> str:
@@ -125,23 +125,23 @@ def _rich(result: Result, detail: Detail, encoding: str) -> None:
         console.print(Text(terminal.fold(line, encoding), style=style))
 
     say(heading(result), "dim")
-    for opening in (said_first := wrapped_sentence(result, width)):
+    for opening in (sentence := wrapped_sentence(result, width)):
         say(opening, "bold")
-    if said_first:
+    if sentence:
         console.print()
-    known = [line for one in _flowing(facts(result, detail), width, detail) for line in terminal.prose(one, width)]
-    for fact in known:
+    fact_lines = [line for one in _flowing(facts(result, detail), width, detail) for line in terminal.prose(one, width)]
+    for fact in fact_lines:
         say(fact, "dim")
     drawn = dataclasses.replace(result, plots=plots(result, detail))
-    made, blocks = side_by_side.fitted(
+    sheets, blocks = side_by_side.fitted(
         tables(result, detail),
         lambda most: diagrams(drawn, min(100, width), encoding, most),
         _bins(result, detail, width),
-        _taken(result, known, said_first, width) if detail == "few" and result.screen.one_page else None,
+        _taken(result, fact_lines, sentence, width) if detail == "few" and result.screen.one_page else None,
         width,
         encoding,
     )
-    for s, more in made:
+    for s, more in sheets:
         console.print()
         for line in terminal.lines(s, encoding, width):
             pieces = Text.assemble(*((piece, STYLES[style]) for piece, style in line))
@@ -155,16 +155,16 @@ def _rich(result: Result, detail: Detail, encoding: str) -> None:
             console.print(Text(diagram.rstrip()), soft_wrap=True)
     for i, (role, path) in enumerate(result.artefacts.items()):
         say("\n" * (i == 0) + _saved(role, path), "dim")
-    said, tone = table_contents.verdict(result)
-    if said:
+    verdict, tone = table_contents.verdict(result)
+    if verdict:
         console.print()
-        say(said, STYLES[tone])
+        say(verdict, STYLES[tone])
 
 
-def _taken(result: Result, known: list[str], said: list[str], width: int) -> int:
+def _taken(result: Result, fact_lines: list[str], sentence: list[str], width: int) -> int:
     """Lines above and below the tables and pictures."""
     closing = len(result.artefacts)
-    above = len(terminal.prose(heading(result), width)) + len(said) + bool(said) + len(known)
+    above = len(terminal.prose(heading(result), width)) + len(sentence) + bool(sentence) + len(fact_lines)
     return above + closing + bool(closing) + 2 * bool(result.checks)
 
 
@@ -291,8 +291,8 @@ def reliability(plot: Plot, strip: Plot | None, width: int, most_bins: int = BIN
     lines += terminal.wrapped(LEGEND if top else LEGEND_OF_CLASS, width)
     if outside:
         band = next((c.label for c in plot.curves if c.kind == "band" and c.role == "null"), "")
-        what = heads[0] if not top else title
-        lines.append(f"* {what} outside the band: {terminal.clean(band) or 'what a calibrated model shows'}")
+        share = heads[0] if not top else title
+        lines.append(f"* {share} outside the band: {terminal.clean(band) or 'what a calibrated model shows'}")
     return lines
 
 

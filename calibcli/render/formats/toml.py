@@ -27,12 +27,12 @@ def render(result: Result) -> str:
 
 def _confirmed(result: Result) -> Iterator[str]:
     for rule in result.facts["rules"]:
-        said = f"{rule['metric']} was {rule['value']:.4f} in {rule['n']} rows; half of it is allowed here"
+        comment = f"{rule['metric']} was {rule['value']:.4f} in {rule['n']} rows; half of it is allowed here"
         if rule["metric"] == "error":
-            said = f"accuracy was {1 - rule['value']:.4f} in {rule['n']} rows; half of the errors are allowed here"
-            yield _gate("accuracy", "min", 1 - KEPT * rule["value"], by=rule["by"], said=said)
+            comment = f"accuracy was {1 - rule['value']:.4f} in {rule['n']} rows; half of the errors are allowed here"
+            yield _gate("accuracy", "min", 1 - KEPT * rule["value"], by=rule["by"], comment=comment)
         else:
-            yield _gate(rule["metric"], "limit", KEPT * abs(rule["value"]), by=rule["by"], said=said)
+            yield _gate(rule["metric"], "limit", KEPT * abs(rule["value"]), by=rule["by"], comment=comment)
 
 
 def _estimates(result: Result) -> Iterator[str]:
@@ -42,8 +42,8 @@ def _estimates(result: Result) -> Iterator[str]:
             yield _gate(e.name, "limit", value, scope=e.scope)
 
 
-def _gate(metric: str, side: str, limit: float, by: str = "", scope: str = "", said: str = "") -> str:
-    lines = [f"# {said}"] if said else []
+def _gate(metric: str, side: str, limit: float, by: str = "", scope: str = "", comment: str = "") -> str:
+    lines = [f"# {comment}"] if comment else []
     lines += ["[[gate]]", f"metric = {json.dumps(metric)}", f"{side} = {limit:.6g}"]
     lines += [f"{key} = {json.dumps(text)}" for key, text in (("by", by), ("scope", scope)) if text]
     return "\n".join(lines) + "\n"

@@ -21,11 +21,11 @@ def panels(plots: Sequence[Plot]) -> list[Plot]:
 
 def groups(plots: Sequence[Plot]) -> list[list[Plot]]:
     """The panels that one figure shows: small multiples, or a panel with the strip under it."""
-    found: dict[object, list[Plot]] = {}
+    by_group: dict[object, list[Plot]] = {}
     for plot in panels(plots):
         below = [p for p in plots if p.under == plot.name and p is not plot]
-        found.setdefault(plot.group or id(plot), []).extend([plot, *below])
-    return list(found.values())
+        by_group.setdefault(plot.group or id(plot), []).extend([plot, *below])
+    return list(by_group.values())
 
 
 def title(plots: Sequence[Plot]) -> str:
@@ -36,34 +36,38 @@ def title(plots: Sequence[Plot]) -> str:
 def words(plots: Sequence[Plot]) -> str:
     """The figure in sentences: what is drawn over what, with the numbers."""
     strips = {p.under: p for p in plots if p.under}
-    told = panels(plots)
-    few = 3 if len(told) > 1 else NAMED
-    said = []
-    for plot in told:
+    described = panels(plots)
+    few = 3 if len(described) > 1 else NAMED
+    texts = []
+    for plot in described:
         bins = table_contents.bins(plot, strips.get(plot.name))
         body = _reliability(plot, bins) if bins else _curves(plot, few)
         head = f"{plot.title or plot.name}: " if plot.title != title(plots) else ""
-        said.append(head + body)
-    return " ".join(said)
+        texts.append(head + body)
+    return " ".join(texts)
 
 
 def tables(plots: Sequence[Plot], most: int) -> list[tuple[Table, int]]:
     """The numbers of a figure, at most as many rows a table, each with how many there are; bins where it has bins."""
     strips = {p.under: p for p in plots if p.under}
     binned = {p.name: table_contents.bins(p, strips.get(p.name)) for p in plots}
-    found = []
+    cut_tables = []
     for plot in plots:
         curves = list(plot.curves)
         if bins := binned[plot.name]:
-            found.append(_bins(plot, bins, most))
+            cut_tables.append(_bins(plot, bins, most))
             curves = [c for c in curves if not (c.kind in ("bars", "band") and c.width)]
         elif binned.get(plot.under):
             continue
         elif plot.kind == "heat" and plot.z:
             cells: list[list[Cell]] = [[x, y, v] for y, row in zip(plot.y, plot.z) for x, v in zip(plot.x, row)]
-            found.append(_cut(_name(plot), [plot.xlabel or "x", plot.ylabel or "y", plot.zlabel or "z"], cells, most))
-        found += [_points(plot, curve, most) for curve in curves if curve.role != "ideal" or curve.kind == "hline"]
-    return [(table, rows) for table, rows in found if rows and len(table.columns) > 1]  # one column is in the words
+            cut_tables.append(
+                _cut(_name(plot), [plot.xlabel or "x", plot.ylabel or "y", plot.zlabel or "z"], cells, most)
+            )
+        cut_tables += [_points(plot, curve, most) for curve in curves if curve.role != "ideal" or curve.kind == "hline"]
+    return [
+        (table, rows) for table, rows in cut_tables if rows and len(table.columns) > 1
+    ]  # one column is in the words
 
 
 def _bins(plot: Plot, bins: Sequence[table_contents.Bin], most: int) -> tuple[Table, int]:
@@ -116,13 +120,13 @@ def _reliability(plot: Plot, bins: Sequence[table_contents.Bin]) -> str:
         b for b in filled if b.low is not None and b.high is not None and not b.low <= (b.accuracy or 0) <= b.high
     ]
     up, across = plot.ylabel or "accuracy", plot.xlabel or "confidence"
-    said = []
+    texts = []
     for b in filled[-NAMED:]:
         count = f" of {b.count:.0f} rows" if b.count is not None else ""
-        said.append(f"{b.left:.2f} to {b.right:.2f}{count}: {up} {b.accuracy:.3f}, {across} {b.confidence:.3f}")
+        texts.append(f"{b.left:.2f} to {b.right:.2f}{count}: {up} {b.accuracy:.3f}, {across} {b.confidence:.3f}")
     more = f" (the last {NAMED})" if len(filled) > NAMED else ""
     band = f" In {len(outside)} of them the {up} is outside the band of a calibrated model." if filled else ""
-    return f"{len(filled)} bins of {across} hold rows{more}: " + "; ".join(said) + "." + band
+    return f"{len(filled)} bins of {across} hold rows{more}: " + "; ".join(texts) + "." + band
 
 
 def _curves(plot: Plot, few: int) -> str:
@@ -132,11 +136,11 @@ def _curves(plot: Plot, few: int) -> str:
             (low, x, y), (high, *_) = min(values), max(values)
             where = f"{plot.xlabel or 'x'} {number(x)}, {plot.ylabel or 'y'} {number(y)}"
             return f"{plot.zlabel or 'z'} from {number(low)} (at {where}) to {number(high)}, on {len(values)} points."
-    said = [text for curve in plot.curves if (text := _curve(plot, curve, few))]
+    texts = [text for curve in plot.curves if (text := _curve(plot, curve, few))]
     axes = (
         f"{plot.ylabel or 'values'} over {plot.xlabel}: " if plot.xlabel else f"{plot.ylabel}: " if plot.ylabel else ""
     )
-    return axes + ("; ".join(said) if said else "nothing to draw") + "."
+    return axes + ("; ".join(texts) if texts else "nothing to draw") + "."
 
 
 def _curve(plot: Plot, curve: Curve, few: int) -> str:
@@ -154,16 +158,16 @@ def _curve(plot: Plot, curve: Curve, few: int) -> str:
             f"{_category(plot, x)} {_category(plot, x, plot.texts)}" for x, *_ in points[:few]
         )
     if plot.labels or len(points) <= few:
-        told = []
+        texts = []
         for x, i, y in points[:few]:
             low, high = table_contents.at(curve.low, i), table_contents.at(curve.high, i)
             name = _category(plot, x) if plot.labels else f"at {_text_of_x(plot)(x)}"
-            told.append(
+            texts.append(
                 f"{name} {number(y)}"
                 + (f" [{number(low)}, {number(high)}]" if low is not None and high is not None else "")
             )
         more = f", and {len(points) - few} more" if len(points) > few else ""
-        return f"{label}: " + ", ".join(told) + more
+        return f"{label}: " + ", ".join(texts) + more
     ends = (points[0], points[-1], min(points, key=lambda p: p[2]), max(points, key=lambda p: p[2]))
     first, last, lowest, highest = (f"{number(y)} at {_text_of_x(plot)(x)}" for x, _, y in ends)
     return f"{label}: {first}, {last}, lowest {lowest}, highest {highest}"

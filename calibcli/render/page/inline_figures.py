@@ -48,10 +48,10 @@ def outline(d: str) -> str:
             run += points
             continue
         if command == "M":
-            start, said, steps = points[0], "M", [*points[0]]
+            start, letter, steps = points[0], "M", [*points[0]]
         else:
-            said, steps = command.lower(), [step for x, y in points for step in (x - here[0], y - here[1])]
-        written.append(said + _numbers(steps))
+            letter, steps = command.lower(), [step for x, y in points for step in (x - here[0], y - here[1])]
+        written.append(letter + _numbers(steps))
         here = points[-1]
     return "".join(written + (_lines(here, run) if run else []))
 
@@ -59,16 +59,16 @@ def outline(d: str) -> str:
 def _lines(start: Point, points: list[Point]) -> list[str]:
     """The steps of straight lines."""
     here, last = start, ""
-    said: list[str] = []
+    written: list[str] = []
     for x, y in _seen([start, *points])[1:]:
         steps, here = (x - here[0], y - here[1]), (x, y)
         if steps == (0, 0) and len(points) > 1:
             continue
         command, numbers = ("h", steps[:1]) if steps[1] == 0 else ("v", steps[1:]) if steps[0] == 0 else ("l", steps)
         text = _numbers(list(numbers))
-        said.append(_after(said[-1], text) if command == last else command + text)
+        written.append(_after(written[-1], text) if command == last else command + text)
         last = command
-    return said
+    return written
 
 
 def _seen(points: list[Point]) -> list[Point]:
@@ -104,12 +104,12 @@ def closer(d: str) -> str:
     'M10.4 20.5h-2m2 3h-2'
     """
     parts = re.findall(r"M[^M]*", d)
-    said, here = parts[:1], (0, 0)
+    written, here = parts[:1], (0, 0)
     for before, part in itertools.pairwise(parts):
         here, (x, y) = _end(before), _end(start := re.findall(r"M[^a-z]*", part)[0])
         step = "m" + _numbers([x - here[0], y - here[1]])
-        said.append((step if len(step) < len(start) else start) + part[len(start) :])
-    return "".join(said)
+        written.append((step if len(step) < len(start) else start) + part[len(start) :])
+    return "".join(written)
 
 
 def _end(part: str) -> Point:
@@ -133,10 +133,10 @@ def _end(part: str) -> Point:
 
 
 def _numbers(steps: list[int]) -> str:
-    said = ""
+    written = ""
     for text in map(_tenths, steps):
-        said += _after(said, text) if said else text
-    return said
+        written += _after(written, text) if written else text
+    return written
 
 
 def _after(before: str, text: str) -> str:
@@ -146,8 +146,8 @@ def _after(before: str, text: str) -> str:
 
 
 def _tenths(number: int) -> str:
-    whole, rest = divmod(abs(number), 10)
-    return "-" * (number < 0) + (f"{whole or ''}.{rest}" if rest else str(whole))
+    whole, tenths = divmod(abs(number), 10)
+    return "-" * (number < 0) + (f"{whole or ''}.{tenths}" if tenths else str(whole))
 
 
 # Figures inside a page: Matplotlib's SVG made small, with colours that follow the page's and ids of its own.
@@ -230,8 +230,8 @@ def small(svg: bytes, prefix: str, title: str, described_by: str, styles: Styles
         if element.tag == "path":
             element.set("d", closer(element.get("d", "")))
     box = NUMBER.sub(lambda m: _short(float(m[0]), 1), root.attrib["viewBox"])
-    about = {"role": "img", "aria-labelledby": f"{prefix}-t", "aria-describedby": described_by}
-    root.attrib = {"viewBox": box, "width": box.split()[2], **about}
+    attributes = {"role": "img", "aria-labelledby": f"{prefix}-t", "aria-describedby": described_by}
+    root.attrib = {"viewBox": box, "width": box.split()[2], **attributes}
     called = Element("title", {"id": f"{prefix}-t"})
     called.text = title
     root.insert(0, called)
@@ -330,8 +330,8 @@ def _attributes(element: Element, names: dict[str, str], styles: Styles) -> None
     if "url(" in look:
         parts = [_declaration(part) for part in look.split(";") if part.strip()]
         element.set("style", REFERENCE.sub(lambda m: f"#{names.get(m[1], m[1])}", ";".join(parts)))
-    elif said := styles.of(look):
-        element.set("class", said)
+    elif name := styles.of(look):
+        element.set("class", name)
     if element.get("transform", "").startswith("rotate(0 "):
         del element.attrib["transform"]
 
@@ -377,8 +377,10 @@ def _merge(mesh: Element) -> None:
         shades.setdefault("#" + "".join(f"{c:02x}" for c in channels), []).append(path.get("d", ""))
     if shades:
         clip = next((p.get("clip-path") for p in mesh.iter("path") if p.get("clip-path")), None)
-        how = {"shape-rendering": "crispEdges", **({"clip-path": clip} if clip else {})}
-        mesh[:] = [Element("path", {"d": " ".join(ds), "style": f"fill: {fill}", **how}) for fill, ds in shades.items()]
+        attributes = {"shape-rendering": "crispEdges", **({"clip-path": clip} if clip else {})}
+        mesh[:] = [
+            Element("path", {"d": " ".join(ds), "style": f"fill: {fill}", **attributes}) for fill, ds in shades.items()
+        ]
 
 
 def _written(element: Element) -> Iterator[str]:

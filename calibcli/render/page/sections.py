@@ -103,8 +103,8 @@ class Portion:
 
     @property
     def facts(self) -> list[tuple[str, str]]:
-        found = [(key, _text(value, self.caps.text)) for key, value in table_contents.facts(self.result)]
-        return found[: self.caps.rows]
+        shown = [(key, _text(value, self.caps.text)) for key, value in table_contents.facts(self.result)]
+        return shown[: self.caps.rows]
 
 
 def portion(result: Result, id: str, name: str, caps: Caps) -> Portion:
@@ -184,7 +184,7 @@ def _thinned(plot: Plot) -> Plot:
 
 def fields(result: Result, caps: Caps) -> dict[str, Any]:
     """Every field of the JSON that says something; series of figures are in their pictures."""
-    found: dict[str, Any] = {"provenance": _plain(result.provenance, caps)}
+    kept: dict[str, Any] = {"provenance": _plain(result.provenance, caps)}
     if caps.fields:
         data = saved(result)
         data["tables"] = [{"name": t.name, "title": t.title, "rows": len(t.rows)} for t in result.tables]
@@ -198,12 +198,12 @@ def fields(result: Result, caps: Caps) -> dict[str, Any]:
             plot["curves"] = "; ".join(f"{c['label'] or '-'} ({c['kind']} {c['role']})" for c in plot["curves"])
             for key in SERIES[:3]:
                 del plot[key]
-        found |= {
+        kept |= {
             f.name: _plain(data[f.name], caps)
             for f in dataclasses.fields(Result)
             if f.name in data and f.name not in ELSEWHERE
         }
-    return found
+    return kept
 
 
 def _unseen(e: Estimate, judged: bool = False) -> dict[str, Any]:
@@ -219,7 +219,7 @@ def _plain(value: Any, caps: Caps) -> Any:
     """Plain data without what is empty, long texts and lists cut."""
     if isinstance(value, Mapping):
         pairs = list(value.items())
-        kept = {str(k): said for k, v in pairs[: caps.rows] if (said := _plain(v, caps)) not in (None, "", [], {})}
+        kept = {str(k): plain for k, v in pairs[: caps.rows] if (plain := _plain(v, caps)) not in (None, "", [], {})}
         return kept | ({"…": f"{len(pairs) - caps.rows} more in the JSON"} if len(pairs) > caps.rows else {})
     if isinstance(value, list | tuple):
         items = [_plain(v, caps) for v in value[: caps.rows]]
