@@ -1,4 +1,4 @@
-"""The sentences of `calib scale`, `apply` and `fit`: the parameters, what they change, and what is recommended."""
+"""Headlines of `calib scale`, `apply` and `fit`: parameters, the changes they make, and what is recommended."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from calibcli.headlines import (
     name,
     named,
     sentence,
+    sentences,
     side,
-    told,
     traits,
     upper,
     value,
 )
 
-# Of `calib scale`: the parameters, what they change on rows they were not fitted on, and what is recommended.
+# `calib scale`: the parameters, the changes on rows that were not fitted on, and what is recommended.
 
 
 @sentence
 def scale(result: Result) -> str:
-    return told(_change(result), _words(result), _ranking(result))
+    return sentences(_change(result), _words(result), _ranking(result))
 
 
 def _parameters(result: Result) -> str:
@@ -46,7 +46,7 @@ def _of(result: Result, metric: str) -> Estimate | None:
 
 
 def _from_to(result: Result, metric: str) -> str:
-    """`NLL 0.464 → 0.268 (difference -0.196 [-0.541, -0.048] nats)`."""
+    """Describe a change: `NLL 0.464 → 0.268 (difference -0.196 [-0.541, -0.048] nats)`."""
     change = _of(result, metric)
     if change is None:
         return ""
@@ -57,7 +57,7 @@ def _from_to(result: Result, metric: str) -> str:
 
 
 def _words(result: Result) -> str:
-    """What is better, worse, or not told apart; and the predicted classes."""
+    """List what is better, worse or not shown to differ, and whether predicted classes changed."""
     losses = [e for e in result.estimates if e.scope == CHANGE and e.better == "lower" and e.value is not None]
     losses.sort(key=lambda e: "error" in traits(e.name))  # calibration errors after the proper scores
     changes = {e.name: e for e in losses}
@@ -95,7 +95,7 @@ def _ranking(result: Result) -> str:
     return f"Recommended: {recommended}"
 
 
-# Of `calib apply`: what was written by which map, and whether predicted classes changed.
+# `calib apply`: what was written, by which map, and whether predicted classes changed.
 
 
 @sentence
@@ -105,25 +105,25 @@ def apply(result: Result) -> str:
     text = f"wrote {result.facts.get('written', counted(n, 'row'))}" + (f", to {where}" if where else "")
     text += f", by the method {result.facts['method']}" if "method" in result.facts else ""
     if not isinstance(changed, int):
-        return told(upper(text))
+        return sentences(upper(text))
     kept = "no predicted class changed" if changed == 0 else f"{changed:,} of {n:,} predicted classes changed"
-    return told(upper(f"{text}: {kept}"))
+    return sentences(upper(f"{text}: {kept}"))
 
 
-# Of `calib fit`: the losses, before and after a temperature, on rows that were not trained on.
+# `calib fit`: the losses, before and after a temperature, on rows that were not trained on.
 
 
 @sentence
 def fit(result: Result) -> str:
     losses = [str(run.get("loss", "")) for run in items(result, "runs") if isinstance(run, dict)]
     if len(losses) <= 1:
-        return told(*(_one(result, loss, "") for loss in losses))
+        return sentences(*(_one(result, loss, "") for loss in losses))
     each = [_one(result, loss, f"{loss} ") for loss in losses] if len(losses) == 2 else []
-    return told(*each, _best(result, losses)) or told(f"{', '.join(losses)}: trained, nothing measured")
+    return sentences(*each, _best(result, losses)) or sentences(f"{', '.join(losses)}: trained, nothing measured")
 
 
 def _one(result: Result, loss: str, prefix: str) -> str:
-    """`ce, then T = 1.30 [0.90, 2.00]: NLL 0.300 → 0.280, ECE 0.030 → 0.028`."""
+    """Describe one loss: `ce, then T = 1.30 [0.90, 2.00]: NLL 0.300 → 0.280, ECE 0.030 → 0.028`."""
     before = [
         e for e in (first(result, "nll", f"{prefix}before"), first(result, "ece", f"{prefix}before")) if e is not None
     ]
@@ -143,7 +143,7 @@ def _one(result: Result, loss: str, prefix: str) -> str:
 
 
 def _best(result: Result, losses: list[str]) -> str:
-    """The loss with the lowest NLL after temperature, and whether the intervals of the others meet its own."""
+    """Name the loss with the lowest NLL, after temperature if there is one, and those whose intervals overlap it."""
     when = "after" if any(e.scope.endswith(" after") for e in result.estimates) else "before"
     by_loss = {loss: e for loss in losses if (e := first(result, "nll", f"{loss} {when}")) is not None}
     if len(by_loss) < 2:

@@ -1,12 +1,12 @@
-"""The sentences of `calib curvature`, `logits` and `inspect`."""
+"""Headlines of `calib curvature`, `logits` and `inspect`."""
 
 from __future__ import annotations
 
 from calibcli.core import number_format
 from calibcli.core.result import Estimate, Result
-from calibcli.headlines import base, count, counted, first, items, name, named, sentence, side, told, upper, value
+from calibcli.headlines import base, count, counted, first, items, name, named, sentence, sentences, side, upper, value
 
-# Of `calib curvature`: the value with both its errors, and how it compares with that of the other loss.
+# `calib curvature`: the value with both its errors, and how it compares under another loss.
 
 FIRST = ("lambda_max", "top", "trace", "trace_ggn", "lambda_min", "negative_fraction", "grad_norm")
 
@@ -18,7 +18,7 @@ def curvature(result: Result) -> str:
     valued.sort(key=lambda e: FIRST.index(base(e.name)) if base(e.name) in FIRST else len(FIRST))
     if not valued:
         why = next((e.reason for e in result.estimates if e.reason), "")
-        return told(f"No number: {why}" if why else "No number was asked for that has a value")
+        return sentences(f"No number: {why}" if why else "No number was asked for that has a value")
     main = valued[0]
     stopped = "Interrupted: " if result.facts.get("interrupted") else ""
     of = f" of {losses[0]}" if losses else ""
@@ -26,11 +26,11 @@ def curvature(result: Result) -> str:
     more = next((e for e in valued if base(e.name) == "trace" and e is not main), None)
     bottom = first(result, "lambda_min")
     negative = f"Negative curvature: {named(bottom)}" if bottom is not None and side(bottom) == "below" else ""
-    return told(text, _against(result, main, losses), negative or (upper(named(more)) if more else ""))
+    return sentences(text, _against(result, main, losses), negative or (upper(named(more)) if more else ""))
 
 
 def _errors(e: Estimate) -> str:
-    """Both errors: what the estimator leaves open on these rows, and the standard error that the rows bring."""
+    """Describe both errors: that of the estimator on these rows, and the standard error from drawing the rows."""
     low, high, se = (e.detail.get(key) for key in ("estimator_low", "estimator_high", "sampling_se"))
     texts = []
     if isinstance(low, float) and isinstance(high, float) and not e.reason:
@@ -43,7 +43,7 @@ def _errors(e: Estimate) -> str:
 
 
 def _against(result: Result, main: Estimate, losses: list[str]) -> str:
-    """The same number of the second loss; larger or smaller where the intervals do not meet."""
+    """Compare with the number under the second loss: larger or smaller if the intervals do not overlap."""
     if len(losses) < 2:
         return ""
     scope = ", ".join(filter(None, [f"loss={losses[1]}", main.scope]))
@@ -71,7 +71,7 @@ def _order(a: tuple[float | None, float | None], b: tuple[float | None, float | 
     return "smaller" if high is not None and least is not None and high < least else ""
 
 
-# Of `calib logits`: what was written, and how accurate it is.
+# `calib logits`: what was written, and its accuracy.
 
 
 @sentence
@@ -80,28 +80,28 @@ def logits(result: Result) -> str:
     accuracy = first(result, "accuracy")
     where = result.artefacts.get("logits", "")
     written = f"Wrote {rows:,} × {classes} logits" + (f" to {where}" if where else "")
-    return told(f"{written}: {named(accuracy)}" if accuracy else written)
+    return sentences(f"{written}: {named(accuracy)}" if accuracy else written)
 
 
-# Of `calib inspect`: what a file is, and which commands take it.
+# `calib inspect`: what a file is, and which commands read it.
 
 
 @sentence
 def inspect(result: Result) -> str:
     facts = result.facts
-    what, commands = str(facts.get("what", "")), str(facts.get("used_by", ""))
-    if not what:
+    kind, commands = str(facts.get("what", "")), str(facts.get("used_by", ""))
+    if not kind:
         return ""
-    if what == "recorded outputs":
-        return told(_outputs(result), upper(f"for {commands}") if commands else "")
-    text = what
+    if kind == "recorded outputs":
+        return sentences(_outputs(result), upper(f"for {commands}") if commands else "")
+    text = kind
     spec = facts.get("spec") or facts.get("architecture")
     text += f" ({spec})" if spec else ""
     numbers = ", ".join(
         f"{name(e.name)} = {value(e)}" for e in result.estimates[:3] if e.value is not None and not e.unit
     )
     taken = f"No command takes it{commands[4:]}" if commands.startswith("none") else f"For {commands}"
-    return told(upper(text) + (f": {numbers}" if numbers else ""), taken if commands else "")
+    return sentences(upper(text) + (f": {numbers}" if numbers else ""), taken if commands else "")
 
 
 def _outputs(result: Result) -> str:
