@@ -88,7 +88,7 @@ def _change(result: Result) -> list[Sheet]:
     rows = []
     for name, of in keys:
         before, after, change = (by.get((name, of, when)) for when in ("before", "after", CHANGE))
-        rows.append(_moved(before, after, change, of))
+        rows.append(_change_row(before, after, change, of))
     columns = [
         *OF,
         SheetColumn("before", right=True, spare=3),
@@ -102,7 +102,7 @@ def _change(result: Result) -> list[Sheet]:
     sheets = [table_contents.estimates(other, "why")] if other else []
     size = table_contents.size([e for (_, _, when), e in by.items() if when == "after"])
     sheets += [table_contents.without_empty(Sheet(size, columns, rows, breaks))] if rows else []
-    return sheets + [_with_interval(t) for t in result.tables]
+    return sheets + [_ranking(t) for t in result.tables]
 
 
 def _when(scope: str) -> tuple[str, str]:
@@ -111,7 +111,7 @@ def _when(scope: str) -> tuple[str, str]:
     return scope.removesuffix(when).rstrip(), when
 
 
-def _with_interval(table: Table) -> Sheet:
+def _ranking(table: Table) -> Sheet:
     """A ranking in its order, without the ranks, its columns `low` and `high` as one; any other table as it is."""
     heads = [str(name) for name in table.columns]
     if not {"rank", "low", "high"} <= {*heads}:
@@ -136,7 +136,7 @@ def _with_interval(table: Table) -> Sheet:
     return table_contents.without_empty(Sheet(table.title, columns, [list(row) for row in zip(*series, strict=True)]))
 
 
-def _moved(before: Estimate | None, after: Estimate | None, change: Estimate | None, of: str) -> list[str]:
+def _change_row(before: Estimate | None, after: Estimate | None, change: Estimate | None, of: str) -> list[str]:
     shown = [
         number_format.shown(e) if e is not None else number_format.EstimateText(number_format.NONE, "", "")
         for e in (before, after)

@@ -42,7 +42,7 @@ PLAIN = str.maketrans(
     }
 )  # fmt: skip
 GAP = 2
-HELD = "\N{NO-BREAK SPACE}"
+NO_BREAK = "\N{NO-BREAK SPACE}"
 PROSE = 24  # columns below which wrapped prose is unreadable
 Line = list[tuple[str, str]]  # pieces of a line with their styles: "", title, head, code, faint, good, bad, warn
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -130,7 +130,7 @@ def lines(table: Sheet, encoding: str = "utf-8", room: int | None = None) -> lis
     sizes = [max(map(width, column)) for column in zip(heads, *rows, strict=True)]
     parts, below = [list(range(len(heads)))], False
     if room is not None:
-        parts, below = _fitted(table.columns, heads, rows, sizes, room)
+        parts, below = _fit_columns(table.columns, heads, rows, sizes, room)
     styled: list[Line] = []
     if table.title:
         title = fold(clean(table.title), encoding)
@@ -145,7 +145,7 @@ def lines(table: Sheet, encoding: str = "utf-8", room: int | None = None) -> lis
             tone = table.tones[r] if table.tones else ""
             styled += _cells([row[i] for i in kept], kept, sizes, table, "", tone)
             if below and not number and r in table.musts:
-                styled += _below(row, table.columns, room or 80)
+                styled += _prose_below(row, table.columns, room or 80)
     shown = {i for kept in parts for i in kept}
     missing = [head for i, head in enumerate(heads) if i not in shown and not (table.columns[i].free and below)]
     if missing:
@@ -156,8 +156,8 @@ def lines(table: Sheet, encoding: str = "utf-8", room: int | None = None) -> lis
 
 def prose(text: str, room: int) -> list[str]:
     """Lines that end between words; an interval and a per cent are one word each."""
-    lines = textwrap.wrap(_held(text), room, break_long_words=False, break_on_hyphens=False)
-    return [line.replace(HELD, " ") for line in lines]
+    lines = textwrap.wrap(_keep_together(text), room, break_long_words=False, break_on_hyphens=False)
+    return [line.replace(NO_BREAK, " ") for line in lines]
 
 
 def fitted(text: str, to: TextIO) -> str:
@@ -168,8 +168,8 @@ def fitted(text: str, to: TextIO) -> str:
     return "\n".join(line for one in text.splitlines() for line in prose(one, room) or [""])
 
 
-def _held(text: str) -> str:
-    return re.sub(r"\[[^\[\],\s]+, [^\[\],\s]+\]|\S+ %", lambda m: m.group().replace(" ", HELD), text)
+def _keep_together(text: str) -> str:
+    return re.sub(r"\[[^\[\],\s]+, [^\[\],\s]+\]|\S+ %", lambda m: m.group().replace(" ", NO_BREAK), text)
 
 
 def text(table: Sheet, encoding: str = "utf-8", room: int | None = None) -> list[str]:
@@ -177,12 +177,12 @@ def text(table: Sheet, encoding: str = "utf-8", room: int | None = None) -> list
     return ["".join(piece for piece, _ in line).rstrip() for line in lines(table, encoding, room)]
 
 
-def _below(row: Sequence[str], columns: Sequence[SheetColumn], room: int) -> list[Line]:
+def _prose_below(row: Sequence[str], columns: Sequence[SheetColumn], room: int) -> list[Line]:
     prose_text = "; ".join(row[i] for i, c in enumerate(columns) if c.free and row[i])
     return [[(f"    {line}", "")] for line in prose(prose_text, room - 4)]
 
 
-def _fitted(
+def _fit_columns(
     columns: Sequence[SheetColumn], heads: Sequence[str], rows: Sequence[Sequence[str]], sizes: list[int], room: int
 ) -> tuple[list[list[int]], bool]:
     """The columns of each part (their `sizes` narrowed in place), and whether prose went below the rows."""
@@ -202,7 +202,7 @@ def _fitted(
             kept, below = [i for i in kept if i not in free], True
     if excess() > 0:
         for i in kept:
-            least = max((width(word) for word in _held(heads[i]).split(" ")), default=0)
+            least = max((width(word) for word in _keep_together(heads[i]).split(" ")), default=0)
             cells = max((width(row[i]) for row in rows), default=0)
             sizes[i] = max(cells, min(sizes[i], max(least, sizes[i] - excess())))
     dropped = []
@@ -267,7 +267,7 @@ def wrap(text: str, size: int) -> list[str]:
         return [text]
     lines: list[str] = []
     part = ""
-    for word in _held(text).split(" "):
+    for word in _keep_together(text).split(" "):
         joined = f"{part} {word}" if part else word
         if width(joined) <= size:
             part = joined
@@ -281,7 +281,7 @@ def wrap(text: str, size: int) -> list[str]:
                     part = characters
                 else:
                     part += characters
-    return [line.replace(HELD, " ") for line in [*lines, part]]
+    return [line.replace(NO_BREAK, " ") for line in [*lines, part]]
 
 
 # A progress bar on stderr, with the time left.
@@ -352,7 +352,7 @@ def sentence(check: Check) -> str:
     return clean(text or VERDICTS[check.outcome].lower())
 
 
-def troubled(checks: Sequence[Check]) -> list[Check]:
+def not_passed(checks: Sequence[Check]) -> list[Check]:
     """Checks that did not pass, the worst first: those that fail the run, then FAIL, NOT RUN, INCONCLUSIVE."""
     failing = [c for c in checks if c.outcome != "pass"]
     return sorted(failing, key=lambda c: (not c.fatal, WORST_FIRST.index(c.outcome)))

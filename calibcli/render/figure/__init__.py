@@ -112,31 +112,31 @@ class _Page:
         self.top = 8.0  # inches above the bottom of an 8 inch page; rows may lie below it, the file is cut to fit
         rows: dict[object, list[Plot]] = {}  # a group; or up to two panels of their own
         for plot in plots:
-            key: object = plot.group or _pair(plot) or (_row(rows) if self._slim(plot) else id(plot))
+            key: object = plot.group or _pair(plot) or (_open_row(rows) if self._slim(plot) else id(plot))
             rows.setdefault(key, []).append(plot)
         for panels in rows.values():
             if len(panels) > 1 and panels[0].group:
                 self._group(panels[0].group, panels)
             else:
-                self._own(panels)
+                self._ungrouped(panels)
 
     def _slim(self, plot: Plot) -> bool:
         """Whether a panel leaves room for another at its side."""
         return plot.kind == "xy" and not plot.labels and not _square(plot) and plot.name not in self.strips
 
-    def _own(self, plots: Sequence[Plot]) -> None:
+    def _ungrouped(self, plots: Sequence[Plot]) -> None:
         """Panels without a group, beside each other; a legend widens the gap."""
         look = self.look
         left, heights = look.left, []
         waiting: Handles = {}  # of before, for one legend beside those of after
         for i, plot in enumerate(plots):
             first = bool(_pair(plot)) and i + 1 < len(plots)
-            width, height, legend, waiting = self._single(plot, left, waiting, first)
+            width, height, legend, waiting = self._panel(plot, left, waiting, first)
             left += width + (look.legend if legend else look.column) + look.left / 5
             heights.append(height)
         self.top -= max(heights) + look.row
 
-    def _single(self, plot: Plot, left: float, waiting: Handles, first: bool) -> tuple[float, float, bool, Handles]:
+    def _panel(self, plot: Plot, left: float, waiting: Handles, first: bool) -> tuple[float, float, bool, Handles]:
         """Draw a panel; its width, its height with the strip below, whether it has a legend beside it, and what the
         legend of the next is to hold too: all of it for the first of a pair."""
         look = self.look
@@ -153,7 +153,7 @@ class _Page:
             bar = self._axes((left - 0.05, self.top - height, 0.16, height))
             panel.colour_bar(axes, bar, plot)
             left += 1.0
-        lines = panel.said(plot, self.estimates)
+        lines = panel.ece_lines(plot, self.estimates)
         if first:
             panel.legend(axes, {}, lines, must=True)
             return width, height + below, False, handles
@@ -161,7 +161,7 @@ class _Page:
             handles, lines = {}, []
         elif not look.aside:
             title_text = "" if panel.legend(axes, {}, lines) else "\n".join(lines)
-            start = look.left - _hang(plot, look)
+            start = look.left - _overhang(plot, look)
             self._legend(handles, start, self.top - height - below - BELOW, columns=2, title=title_text)
             return width, height + below + BELOW, False, {}
         self._legend(handles, left, self.top, title="\n".join(lines))
@@ -185,7 +185,7 @@ class _Page:
         )
         gap = look.legend if own else look.column * (0.56 if same_y else 1)
         if not look.aside:  # as wide as the column of a paper at the most, without being shrunk
-            hang = max(_hang(p, look) for p in drawn)
+            hang = max(_overhang(p, look) for p in drawn)
             fits = (look.wide + 0.1 - hang - gap * (columns - 1)) / columns
             wide, high = min(wide, fits), min(high, fits) if all(map(_square, drawn)) else high
         strip = 0.6 * look.strip + look.gap if any(p.name in self.strips for p in drawn) else 0.0
@@ -206,7 +206,7 @@ class _Page:
             if plot.ylabel == plot.title and not plot.flip:
                 axes.set_ylabel("")
             self._strip(plot, axes, box, counts=False, share=0.6)
-            panel.legend(axes, {}, panel.said(plot, self.estimates, short=True), must=True)
+            panel.legend(axes, {}, panel.ece_lines(plot, self.estimates, short=True), must=True)
             if own:
                 self._legend(handles, box[0] + wide + LEGEND_GAP / 2, box[1] + high)
             shared = {**shared, **handles}
@@ -222,7 +222,7 @@ class _Page:
                 self._legend(shared, look.left + columns * (wide + gap) - gap + LEGEND_GAP, self.top)
             else:
                 bottom = self.top - (-(-len(drawn) // columns) - 1) * step - high - strip
-                self._legend(shared, look.left - max(_hang(p, look) for p in drawn), bottom - BELOW, columns=2)
+                self._legend(shared, look.left - max(_overhang(p, look) for p in drawn), bottom - BELOW, columns=2)
         self.top -= -(-len(drawn) // columns) * step - 0.75 * look.row - extra + look.row + (0 if look.aside else BELOW)
 
     def _strip(self, plot: Plot, above: Axes, box: Box, counts: bool, share: float = 1.0) -> float:
@@ -282,11 +282,11 @@ def _size(plot: Plot, look: style.Look) -> tuple[float, float]:
     if _square(plot):
         return look.square, look.square
     if plot.flip and plot.labels:
-        return look.wide - _hang(plot, look), max(1.2, 0.27 * len(plot.labels) * _series(plot))
+        return look.wide - _overhang(plot, look), max(1.2, 0.27 * len(plot.labels) * _category_room(plot))
     return look.wide, look.high + 0.4 * (plot.kind == "heat")
 
 
-def _hang(plot: Plot, look: style.Look) -> float:
+def _overhang(plot: Plot, look: style.Look) -> float:
     """Inches that names down the side take of a paper's column, beyond the room for numbers."""
     if look.aside or not (plot.flip and plot.labels):
         return 0.0
@@ -301,12 +301,12 @@ def _pair(plot: Plot) -> str:
     return "before and after" if plot.about in ("before", "after") and not plot.group else ""
 
 
-def _series(plot: Plot) -> float:
+def _category_room(plot: Plot) -> float:
     """Room that a category needs: more where several bars stand beside each other."""
     return max(1.0, 0.6 * len(panel.beside(plot.curves)))
 
 
-def _row(rows: Mapping[object, Sequence[Plot]]) -> object:
+def _open_row(rows: Mapping[object, Sequence[Plot]]) -> object:
     """The key of a row with room for one more slim panel, else of a new row."""
     return next((k for k, row in rows.items() if isinstance(k, tuple) and len(row) == 1), ("slim", len(rows)))
 

@@ -234,7 +234,7 @@ MARGIN = 0.025  # of the panel, between its edge and a text
 STEPS = 400  # points of a line that a text may not cover
 
 
-def said(plot: Plot, estimates: Sequence[Estimate], short: bool = False) -> list[str]:
+def ece_lines(plot: Plot, estimates: Sequence[Estimate], short: bool = False) -> list[str]:
     """The ECE with its interval, and what a calibrated model shows; of one of many panels the ECE alone."""
     if plot.about is None:
         return []
@@ -329,7 +329,7 @@ def draw(axes: Axes, plot: Plot, colours: style.Colours, small: bool = False) ->
     """Draw `plot`; the legend's handles by label."""
     if plot.kind == "heat":
         _heat(axes, plot)
-    curves = _told_apart(one_message(plot.curves))
+    curves = _with_own_roles(without_bins(plot.curves))
     shared = beside(curves) if plot.labels else []
     handles: Handles = {}
     used: set[str] = set()
@@ -362,7 +362,7 @@ def beside(curves: Sequence[Curve]) -> list[int]:
     return marked if len(set(positions)) < len(positions) else []
 
 
-def one_message(curves: Sequence[Curve]) -> list[Curve]:
+def without_bins(curves: Sequence[Curve]) -> list[Curve]:
     """Of a reliability diagram the isotonic or the smooth curve, where there is one, without the bins."""
     if not any(c.role in ("corp", "smooth") for c in curves):
         return list(curves)
@@ -378,7 +378,7 @@ def _says(axes: Axes, plot: Plot, label: str) -> bool:
     return any(text.startswith(label) for text in words)
 
 
-def _told_apart(curves: Sequence[Curve]) -> list[Curve]:
+def _with_own_roles(curves: Sequence[Curve]) -> list[Curve]:
     """The curves, where two of one kind and role but with different labels get roles, and so colours, of their own."""
     labels: dict[tuple[str, str], str] = {}
     distinct = []

@@ -24,7 +24,7 @@ MOST = 9
 
 def render(result: Result) -> str:
     """Workflow commands `::error file=...,line=...,title=...::message`, then the verdict in plain words."""
-    checks = terminal.troubled(result.checks)
+    checks = terminal.not_passed(result.checks)
     headline = terminal.clean(table_contents.headline(result))
     lines = [f"calib {terminal.clean(result.command)}: {headline}"] if headline else []
     lines += [_command(check, result.words) for check in checks[:MOST]]

@@ -58,7 +58,7 @@ def show(result: Result, detail: Detail = "few") -> None:
 
 def plain(result: Result, detail: Detail = "few", encoding: str = "utf-8") -> str:
     """What a screen shows, without colour and as wide as it needs."""
-    blocks = _opening(result, _flowing(facts(result, detail), WIDTH, detail))
+    blocks = _opening(result, _wrapped_facts(facts(result, detail), WIDTH, detail))
     blocks += [terminal.text(s, encoding) for s in tables(result, detail)]
     drawn = dataclasses.replace(result, plots=plots(result, detail))
     blocks += diagrams(drawn, WIDTH, encoding, _bins(result, detail, WIDTH))
@@ -99,7 +99,7 @@ def _facts(facts: Sequence[tuple[str, str]]) -> list[str]:
     return [f"  {key}{' ' * (longest - terminal.width(key))}  {value}" for key, value in facts]
 
 
-def _flowing(facts: Sequence[tuple[str, str]], width: int, detail: Detail) -> list[str]:
+def _wrapped_facts(facts: Sequence[tuple[str, str]], width: int, detail: Detail) -> list[str]:
     """Several to a line, broken between them; one on each where all are asked for."""
     if detail == "all":
         return _facts(facts)
@@ -129,7 +129,9 @@ def _rich(result: Result, detail: Detail, encoding: str) -> None:
         say(opening, "bold")
     if sentence:
         console.print()
-    fact_lines = [line for one in _flowing(facts(result, detail), width, detail) for line in terminal.prose(one, width)]
+    fact_lines = [
+        line for one in _wrapped_facts(facts(result, detail), width, detail) for line in terminal.prose(one, width)
+    ]
     for fact in fact_lines:
         say(fact, "dim")
     drawn = dataclasses.replace(result, plots=plots(result, detail))
@@ -137,7 +139,7 @@ def _rich(result: Result, detail: Detail, encoding: str) -> None:
         tables(result, detail),
         lambda most: diagrams(drawn, min(100, width), encoding, most),
         _bins(result, detail, width),
-        _taken(result, fact_lines, sentence, width) if detail == "few" and result.screen.one_page else None,
+        _lines_taken(result, fact_lines, sentence, width) if detail == "few" and result.screen.one_page else None,
         width,
         encoding,
     )
@@ -161,7 +163,7 @@ def _rich(result: Result, detail: Detail, encoding: str) -> None:
         say(verdict, STYLES[tone])
 
 
-def _taken(result: Result, fact_lines: list[str], sentence: list[str], width: int) -> int:
+def _lines_taken(result: Result, fact_lines: list[str], sentence: list[str], width: int) -> int:
     """Lines above and below the tables and pictures."""
     closing = len(result.artefacts)
     above = len(terminal.prose(heading(result), width)) + len(sentence) + bool(sentence) + len(fact_lines)

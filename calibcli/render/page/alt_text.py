@@ -76,14 +76,14 @@ def _bins(plot: Plot, bins: Sequence[table_contents.Bin], most: int) -> tuple[Ta
     ]
     band = next((c.label for c in plot.curves if c.role == "null" and c.label), "if calibrated")
     heads = ["from", "to", "rows", plot.ylabel or "accuracy", plot.xlabel or "confidence", f"{band}, low", "high"]
-    return _filled(_name(plot), heads, rows, most)
+    return _without_empty_columns(_name(plot), heads, rows, most)
 
 
 def _points(plot: Plot, curve: Curve, most: int) -> tuple[Table, int]:
     rows: list[list[Cell]] = []
     if plot.texts:
         rows = [[_category(plot, x), _category(plot, x, plot.texts)] for x in curve.x]
-        return _filled(_name(plot) + f": {curve.label}", [plot.xlabel or "name", "value"], rows, most)
+        return _without_empty_columns(_name(plot) + f": {curve.label}", [plot.xlabel or "name", "value"], rows, most)
     for i in range(max(map(len, (curve.x, curve.y, curve.low or ())))):
         x = table_contents.at(curve.x, i)
         name: Cell = x
@@ -94,14 +94,16 @@ def _points(plot: Plot, curve: Curve, most: int) -> tuple[Table, int]:
         )
     heads = [plot.xlabel or "x", plot.ylabel or "y", "low", "high", "base", "width"]
     label = curve.label or curve.role or curve.kind
-    return _filled(_name(plot) + ("" if label in (plot.title, plot.name) else f": {label}"), heads, rows, most)
+    return _without_empty_columns(
+        _name(plot) + ("" if label in (plot.title, plot.name) else f": {label}"), heads, rows, most
+    )
 
 
 def _name(plot: Plot) -> str:
     return plot.title or plot.name
 
 
-def _filled(name: str, heads: list[str], rows: list[list[Cell]], most: int) -> tuple[Table, int]:
+def _without_empty_columns(name: str, heads: list[str], rows: list[list[Cell]], most: int) -> tuple[Table, int]:
     """Without columns that hold nothing."""
     kept = [j for j in range(len(heads)) if any(row[j] is not None for row in rows)]
     return _cut(name, [heads[j] for j in kept], [[row[j] for j in kept] for row in rows], most)

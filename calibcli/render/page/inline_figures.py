@@ -60,18 +60,18 @@ def _lines(start: Point, points: list[Point]) -> list[str]:
     """The steps of straight lines."""
     here, last = start, ""
     written: list[str] = []
-    for x, y in _seen([start, *points])[1:]:
+    for x, y in _simplified([start, *points])[1:]:
         steps, here = (x - here[0], y - here[1]), (x, y)
         if steps == (0, 0) and len(points) > 1:
             continue
         command, numbers = ("h", steps[:1]) if steps[1] == 0 else ("v", steps[1:]) if steps[0] == 0 else ("l", steps)
         text = _numbers(list(numbers))
-        written.append(_after(written[-1], text) if command == last else command + text)
+        written.append(_separated(written[-1], text) if command == last else command + text)
         last = command
     return written
 
 
-def _seen(points: list[Point]) -> list[Point]:
+def _simplified(points: list[Point]) -> list[Point]:
     """The points of a line without those that lie within the tolerance of the others (Douglas and Peucker 1973)."""
     if len(points) < 8:
         return points
@@ -97,10 +97,10 @@ def _seen(points: list[Point]) -> list[Point]:
     return [points[i] for i in sorted(kept)]
 
 
-def closer(d: str) -> str:
+def relative_moves(d: str) -> str:
     """A path of `outline` whose parts begin with a step from the part before, where that is shorter.
 
-    >>> closer("M10.4 20.5h-2M10.4 23.5h-2")
+    >>> relative_moves("M10.4 20.5h-2M10.4 23.5h-2")
     'M10.4 20.5h-2m2 3h-2'
     """
     parts = re.findall(r"M[^M]*", d)
@@ -135,11 +135,11 @@ def _end(part: str) -> Point:
 def _numbers(steps: list[int]) -> str:
     written = ""
     for text in map(_tenths, steps):
-        written += _after(written, text) if written else text
+        written += _separated(written, text) if written else text
     return written
 
 
-def _after(before: str, text: str) -> str:
+def _separated(before: str, text: str) -> str:
     """A number after another, apart from it only where it has to be."""
     apart = text[0].isdigit() or (text[0] == "." and "." not in re.split(r"[ a-zA-Z-]", before)[-1])
     return f" {text}" if apart else text
@@ -226,16 +226,16 @@ def small(svg: bytes, prefix: str, title: str, described_by: str, styles: Styles
     names = {old: f"{prefix}-{i}" for i, old in enumerate(names)}
     _tidy(root, names, styles)
     for element in list(root.iter()):
-        _gathered(element)
+        _group_alike(element)
         if element.tag == "path":
-            element.set("d", closer(element.get("d", "")))
-    box = NUMBER.sub(lambda m: _short(float(m[0]), 1), root.attrib["viewBox"])
+            element.set("d", relative_moves(element.get("d", "")))
+    box = NUMBER.sub(lambda m: _rounded(float(m[0]), 1), root.attrib["viewBox"])
     attributes = {"role": "img", "aria-labelledby": f"{prefix}-t", "aria-describedby": described_by}
     root.attrib = {"viewBox": box, "width": box.split()[2], **attributes}
     called = Element("title", {"id": f"{prefix}-t"})
     called.text = title
     root.insert(0, called)
-    return "".join(_written(root))
+    return "".join(_to_html(root))
 
 
 def _axis(group: Element, used: dict[str, Element]) -> None:
@@ -267,7 +267,7 @@ def _axis(group: Element, used: dict[str, Element]) -> None:
 def _tidy(parent: Element, names: dict[str, str], styles: Styles) -> None:
     """Children without what says nothing: groups that only group, ids that nobody names, digits that nobody sees."""
     if parent.get("id", "").startswith("QuadMesh"):
-        _merge(parent)
+        _merge_cells(parent)
     children: list[Element] = []
     for child in list(parent):
         _tidy(child, names, styles)
@@ -283,12 +283,12 @@ def _tidy(parent: Element, names: dict[str, str], styles: Styles) -> None:
         if child.tag in ("g", "defs") and not len(child):
             continue
         for one in list(child) if child.tag == "g" and not child.attrib else [child]:
-            if not _joined(children, one):
+            if not _join_previous(children, one):
                 children.append(one)
     parent[:] = children
 
 
-def _gathered(parent: Element) -> None:
+def _group_alike(parent: Element) -> None:
     """Texts and marks beside each other that look the same in one group, which says so once."""
     children: list[Element] = []
     for (tag, look), run in groupby(list(parent), key=lambda one: (one.tag, one.get("class", ""))):
@@ -326,7 +326,7 @@ def _attributes(element: Element, names: dict[str, str], styles: Styles) -> None
         elif key in ("href", "clip-path"):
             element.set(key, REFERENCE.sub(lambda m: f"#{names.get(m[1], m[1])}", value))
         elif key != "id":
-            element.set(key, NUMBER.sub(lambda m: _short(float(m[0]), 1), value))
+            element.set(key, NUMBER.sub(lambda m: _rounded(float(m[0]), 1), value))
     if "url(" in look:
         parts = [_declaration(part) for part in look.split(";") if part.strip()]
         element.set("style", REFERENCE.sub(lambda m: f"#{names.get(m[1], m[1])}", ";".join(parts)))
@@ -336,7 +336,7 @@ def _attributes(element: Element, names: dict[str, str], styles: Styles) -> None
         del element.attrib["transform"]
 
 
-def _joined(before: list[Element], one: Element) -> bool:
+def _join_previous(before: list[Element], one: Element) -> bool:
     """Whether a line or rectangle could be drawn with the one before it, which looks the same."""
     last = before[-1] if before else one
     d = one.get("d", "")
@@ -354,19 +354,19 @@ def _declaration(text: str) -> str:
     key, _, value = text.partition(":")
     value = value.strip()
     if "#" not in value and "'" not in value:
-        value = re.sub(r"\d+\.\d{3,}", lambda m: _short(float(m[0]), 2), value)
+        value = re.sub(r"\d+\.\d{3,}", lambda m: _rounded(float(m[0]), 2), value)
     changes = {colour.lower() for colour in DARK}
     value = COLOUR.sub(lambda m: f"var({variable(m[0])})" if m[0] in changes else m[0], value)
     return f"{key.strip()}:{value}"
 
 
-def _short(number: float, places: int) -> str:
+def _rounded(number: float, places: int) -> str:
     text = f"{number:.{places}f}"
     text = re.sub(r"^(-?)0\.", r"\1.", text.rstrip("0").rstrip(".") if "." in text else text)
     return "0" if text in ("-0", "") else text
 
 
-def _merge(mesh: Element) -> None:
+def _merge_cells(mesh: Element) -> None:
     """The cells of a heat map, those of nearly the same colour as one path."""
     shades: dict[str, list[str]] = {}
     for path in [p for p in mesh.iter("path") if "fill" in p.get("style", "")]:
@@ -383,7 +383,7 @@ def _merge(mesh: Element) -> None:
         ]
 
 
-def _written(element: Element) -> Iterator[str]:
+def _to_html(element: Element) -> Iterator[str]:
     """The element as HTML has it, with quotation marks only where they are needed."""
     yield f"<{element.tag}"
     quoted = False
@@ -395,5 +395,5 @@ def _written(element: Element) -> Iterator[str]:
         return
     yield ">" + html.escape(element.text or "", quote=False)
     for child in element:
-        yield from _written(child)
+        yield from _to_html(child)
     yield f"</{element.tag}>"

@@ -188,10 +188,10 @@ def fields(result: Result, caps: Caps) -> dict[str, Any]:
     if caps.fields:
         data = saved(result)
         data["tables"] = [{"name": t.name, "title": t.title, "rows": len(t.rows)} for t in result.tables]
-        data["estimates"] = [_unseen(e) for e in result.estimates]
+        data["estimates"] = [_fields_left(e) for e in result.estimates]
         data["checks"] = [
             {k: v for k, v in one.items() if k not in CHECKED}
-            | ({"estimate": _unseen(c.estimate, judged=True)} if c.estimate else {})
+            | ({"estimate": _fields_left(c.estimate, judged=True)} if c.estimate else {})
             for c, one in zip(result.checks, data["checks"], strict=True)
         ]
         for plot in data["plots"]:
@@ -206,7 +206,7 @@ def fields(result: Result, caps: Caps) -> dict[str, Any]:
     return kept
 
 
-def _unseen(e: Estimate, judged: bool = False) -> dict[str, Any]:
+def _fields_left(e: Estimate, judged: bool = False) -> dict[str, Any]:
     """What the table of an estimate, or of verdicts, does not say of it, after its name."""
     seen = SEEN[:5] if e.scope.rpartition(" ")[2] == "before" else SEEN  # beside what came after, its null is not there
     left = {k: v for k, v in saved(e).items() if k not in seen or (judged and k == "unit")}
