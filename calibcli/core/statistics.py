@@ -22,6 +22,9 @@ LOCK, held = threading.Lock(), list[int]()  # for each open block of `one_thread
 TINY = 5e-324  # smallest float64: keeps a logarithm finite where Φ underflows (z² is then larger, and is used)
 
 
+# Distributions: normal, Student, binomial and beta.
+
+
 def normal_quantile(level: float) -> float:
     """Compute z with Φ(z) = level: a rational approximation (Hastings 1955), then three steps of Halley's method."""
     p = min(level, 1 - level)
@@ -172,6 +175,9 @@ def beta_quantile(p: float, a: float, b: float) -> tuple[float, float]:
     return (y, x) if mirrored else (x, y)
 
 
+# Weighted means, and one-sided bounds of means.
+
+
 def effective_rows(weights: Floats) -> float:
     """Compute (Σw)²/Σw²: the number of equally weighted rows whose mean has the same variance."""
     return float(weights.sum() ** 2 / (weights @ weights))
@@ -254,6 +260,9 @@ def skewed_reach(z: float, spread: float, skew: float) -> float:
         skew: Σ c³ / Σ c², with the sign of the side: positive if the few large contributions lie towards the bound.
     """
     return score_bound(0.0, z, skew, spread) if skew > 0 else z * math.sqrt(spread) + skew * (z * z - 1) / 3
+
+
+# Quantiles, random numbers and roots.
 
 
 def quantile(values: Floats, level: float) -> float:
@@ -344,6 +353,8 @@ def root(function: Callable[[float], float], low: float, high: float, tolerance:
     return 0.5 * (low + high)
 
 
+# Numbers of many rows: bins, maxima, ties, counts.
+
 DOUBLE, SINGLE = 1e-12, 2e-6  # relative errors of probabilities computed in float64 and in float32
 
 
@@ -417,6 +428,9 @@ def quantiles(values: Floats, chances: Sequence[float]) -> list[Floats]:
         low = min(int(chance * last), max(last - 1, 0))
         results.append(ordered[low] + (chance * last - low) * (ordered[min(low + 1, last)] - ordered[low]))
     return results
+
+
+# Threads of BLAS.
 
 
 @contextlib.contextmanager

@@ -72,16 +72,12 @@ def _advice(check: Check) -> str:
     rows = f"about {check.n_needed:,} rows" + (f" ({more:,} more)" if more > 0 else "")
     rows += f" in {groups:,} groups" if groups else ""
     done = [f"{rows} would decide it if the value stays"]
-    if _coarse(e):
+    if e is not None and traits(e.name).get("table_bounds") and "score" in e.how and "sharp" not in e.how:
         done.append("sharper bounds may (--bounds sharp)")
     done.append("see calib plan --from FILE")
     if check.fatal:
         done.append("--on-inconclusive warn lets it through")
     return upper("; ".join(done))
-
-
-def _coarse(e: Estimate | None) -> bool:
-    return e is not None and bool(traits(e.name).get("table_bounds")) and "score" in e.how and "sharp" not in e.how
 
 
 # `calib plan`: the rows that all gates together need, and the gate that needs most.

@@ -155,6 +155,6 @@ def _best(result: Result, losses: list[str]) -> str:
     text += " after a temperature" * (when == "after")
     if len(apart) == len(by_loss) - 1:
         next_, second = min(((loss, by_loss[loss]) for loss in apart), key=lambda pair: pair[1].value or 0.0)
-        return f"{text}, {value(least)}; the next, {next_}, {value(second)}: intervals that do not meet"
+        return f"{text}, {value(least)}; the next, {next_}, {value(second)}: the intervals do not overlap"
     others = [loss for loss in by_loss if loss != best and loss not in apart]
-    return f"{text} ({value(least)}); not told apart from {listed(others)}"
+    return f"{text} ({value(least)}); not distinguishable from {listed(others)}"

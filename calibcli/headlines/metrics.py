@@ -207,12 +207,12 @@ def _largest(first: Estimate, own: list[Estimate], tested: bool) -> str:
     if tested or first.high is None or side(best, first.high) != "above":
         return ""
     scope = best.scope.removeprefix(SCORE).replace(", model=", " of ")
-    return upper(f"{scope} has the largest AUROC of {len(own)}, {value(best)}: intervals that do not meet")
+    return upper(f"{scope} has the largest AUROC of {len(own)}, {value(best)}: the intervals do not overlap")
 
 
 def _differences(result: Result) -> str:
     """List differences in AUROC that hold after Holm's correction and whose own interval excludes zero."""
-    verdicts = {(r[0], r[1]): r[-1] for t in result.tables if t.name == "differences" for r in t.rows}
+    verdicts = _verdicts(result)
     changes = [e for e in result.estimates if e.name == "auroc" and (e.name, e.scope) in verdicts]
     if not changes:
         return ""

@@ -55,7 +55,7 @@ def _against(result: Result, main: Estimate, losses: list[str]) -> str:
     here, beyond = _order(_known(other), _known(main)), _order((other.low, other.high), (main.low, main.high))
     text = f"For the same weights under {losses[1]} it is {value(other)}"
     if beyond:
-        return f"{text}: {beyond}, by intervals that do not meet"
+        return f"{text}: {beyond}, and the intervals do not overlap"
     return f"{text}: {here} on these rows, no difference shown beyond them" if here else f"{text}: no difference shown"
 
 

@@ -1,4 +1,4 @@
-"""Results, fits and estimates as Python shows them: text, HTML, Markdown, data frames, axes. `shown` asks for them."""
+"""Results, fits and estimates as Python shows them: text, HTML, Markdown, data frames, axes (see `Display`)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from calibcli.core.result import Estimate, Result
 from calibcli.render import table_contents
 
 FRAME = ("name", "scope", "value", "low", "high", "level", "sided", "unit", "better", "n", "se", "null", "null_high")
-MOST = 40  # estimates in a figure
+MOST = 40  # estimates in a figure, one line each
 
 
 def result(value: Any) -> Result:
-    """A result as it is; a fit or an estimate as one."""
+    """Return a result as it is, and wrap a fit or an estimate in one."""
     if isinstance(value, Result):
         return value
     if isinstance(value, Estimate):
@@ -30,7 +30,7 @@ def result(value: Any) -> Result:
 
 
 def text(value: Any) -> str:
-    """A table; of an estimate its value and interval on a line."""
+    """Return tables as text; for an estimate its value and interval on one line."""
     if not isinstance(value, Estimate):
         return render.text(dataclasses.replace(result(value), plots=[]), "table").rstrip("\n")
     shown = number_format.shown(value)
@@ -41,7 +41,7 @@ def text(value: Any) -> str:
 
 
 def html(value: Any) -> str:
-    """The cell of a notebook."""
+    """Return HTML for a cell of a notebook."""
     from calibcli.render import page
 
     return page.cell(result(value))
@@ -52,10 +52,10 @@ def markdown(value: Any) -> str:
 
 
 def frame(value: Any, table: str = "") -> Any:
-    """A pandas `DataFrame` of the estimates, or of a table.
+    """Return a pandas `DataFrame` of the estimates, or of a table.
 
     Raises:
-        UsageError: without pandas, or of a table that is not there.
+        UsageError: pandas is not installed, or there is no such table.
     """
     if importlib.util.find_spec("pandas") is None:
         raise UsageError("a data frame needs pandas, which is not installed", "pip install pandas")
@@ -72,7 +72,7 @@ def frame(value: Any, table: str = "") -> Any:
 
 
 def plot(value: Any, ax: Any = None) -> Any:
-    """The axes with the first reliability diagram, else the first figure, else the estimates."""
+    """Draw the first reliability diagram, else the first figure, else the estimates, and return the axes."""
     from calibcli.render.figure import panel
 
     shown = result(value)
@@ -82,10 +82,10 @@ def plot(value: Any, ax: Any = None) -> Any:
 
 
 def forest(shown: Result) -> Plot:
-    """The estimates with their intervals, from the top down.
+    """Make a forest plot of the estimates with their intervals, from the top down.
 
     Raises:
-        UsageError: none has a value.
+        UsageError: no estimate has a value.
     """
     valued = [e for e in shown.estimates if e.value is not None][:MOST]
     if not valued:
@@ -107,10 +107,10 @@ def forest(shown: Result) -> Plot:
 
 
 def write(value: Any, path: Path) -> None:
-    """To a file by its suffix.
+    """Write a file in the format of its suffix.
 
     Raises:
-        UsageError: as `render.known_output`.
+        UsageError: as for `render.known_output`.
     """
     shown = result(value)
     with guarding():

@@ -1,6 +1,4 @@
-"""Lay out a screen: numbers that are compared stand side by side, and pictures and tables shrink to the lines there
-are.
-"""
+"""Layout of a screen: numbers that are compared stand side by side, and tables and pictures shrink to fit."""
 
 from __future__ import annotations
 
@@ -12,11 +10,11 @@ from calibcli.core.result import CHANGE, Cell, Estimate, Result, Table
 from calibcli.render import table_contents, terminal
 from calibcli.render.table_contents import DIFFERENCE, OF, UNIT, VALUE, WHY, Sheet, SheetColumn, changes, intervals
 
-# The room of a first screen: pictures get fewer bins, then none is drawn, then tables lose rows.
+# Fitting the first screen: pictures get fewer bins, then none is drawn, then tables lose rows.
 
-LINES, LEAST_ROWS = 40, 3  # of a first screen; of a table of it
+LINES, LEAST_ROWS = 40, 3  # lines of a first screen; rows that each of its tables keeps
 FEWER_BINS = (8, 5)
-ROWS = 60  # of a table beside the estimates on a terminal
+ROWS = 60  # most rows of a table beside the estimates on a terminal
 Clipped = tuple[Sheet, int]
 
 
@@ -28,11 +26,11 @@ def fitted(
     width: int,
     encoding: str,
 ) -> tuple[list[Clipped], list[list[str]]]:
-    """The tables, each with the number of rows that are left out, and the pictures.
+    """Fit tables and pictures to a screen; each table is returned with the number of rows left out.
 
     Args:
-        pictures: the lines of each with at most so many bins.  bins: where there is room.
-        taken: lines of the screen that other things take; None where it may be as long as it gets.
+        pictures: draws the pictures with at most the given number of bins, as lines.  bins: that number if all fits.
+        taken: lines of the screen that are used by other things; None if the screen may have any length.
     """
     sheets = [_clipped(s) for s in tables]
     if taken is None:
@@ -58,12 +56,12 @@ def _clipped(s: Sheet) -> Clipped:
 
 
 def _length(s: Sheet, more: int, encoding: str, width: int) -> int:
-    """Lines, with the empty one before."""
+    """Count the lines of a table, with the empty one before."""
     return 1 + len(terminal.lines(s, encoding, width)) + bool(more)
 
 
 def _without_one(s: Sheet, more: int) -> Clipped:
-    """Without the row that says least: the last that passes, else that did not run, else that is undecided."""
+    """Drop the least important row: the last that passes, else that did not run, else that is undecided."""
     tones = s.tones or [""] * len(s.rows)
     order = {"good": 0, "": 1, "warn": 3, "bad": 4}
     at = min(reversed(range(len(s.rows))), key=lambda i: 2 if s.rows[i][0].startswith("NOT RUN") else order[tones[i]])
@@ -76,11 +74,11 @@ def _without_one(s: Sheet, more: int) -> Clipped:
     return dataclasses.replace(s, rows=rows, tones=left, breaks=moved(s.breaks), musts=moved(s.musts)), more + 1
 
 
-# Numbers beside each other on a screen, where a reader compares two: before and after, models, errors.
+# Layouts that put numbers side by side: before and after, models, errors.
 
 
 def _change(result: Result) -> list[Sheet]:
-    """The other numbers, then before, after and their paired difference side by side, of each loss by itself."""
+    """Put before, after and their paired difference side by side, for each loss; other numbers come first."""
     by = {(e.name, *_when(e.scope)): e for e in result.estimates}
     moved = [e for e in result.estimates if _when(e.scope)[1] == CHANGE]
     keys = list(dict.fromkeys((name, of) for name, of, when in by if when in ("before", "after")))
@@ -106,13 +104,13 @@ def _change(result: Result) -> list[Sheet]:
 
 
 def _when(scope: str) -> tuple[str, str]:
-    """What a number is of, and whether it is from before, after, or their difference: `ce`, `after` of `ce after`."""
+    """Split a scope into its subject and `before`, `after` or `CHANGE`: `ce after` into `ce` and `after`."""
     when = next((one for one in (CHANGE, "before", "after") if scope == one or scope.endswith(f" {one}")), "")
     return scope.removesuffix(when).rstrip(), when
 
 
 def _ranking(table: Table) -> Sheet:
-    """A ranking in its order, without the ranks, its columns `low` and `high` as one; any other table as it is."""
+    """Format a ranking without its ranks and with `low` and `high` in one column; any other table as it is."""
     heads = [str(name) for name in table.columns]
     if not {"rank", "low", "high"} <= {*heads}:
         return table_contents.of_table(table)
@@ -126,7 +124,7 @@ def _ranking(table: Table) -> Sheet:
         if name == "low":
             columns.append(SheetColumn("interval"))
             series.append(["" if a == number_format.NONE else f"[{a}, {b}]" for a, b in zip(low, high, strict=True)])
-        elif name in numeric:  # those after the interval are left out where the width is short, the last first
+        elif name in numeric:  # columns after the interval may be left out, the last first
             spare = len(numeric) - numeric.index(name) if at > heads.index("low") else 0
             columns.append(SheetColumn(name, right=True, spare=spare))
             series.append(number_format.column(cells[name]))
@@ -149,7 +147,7 @@ def _change_row(before: Estimate | None, after: Estimate | None, change: Estimat
 
 
 def _models(result: Result) -> list[Sheet]:
-    """Each difference beside the numbers of both models, with what is shown of it."""
+    """Put each difference beside the numbers of both models, with its verdict."""
     models = next((t for t in result.tables if t.name == "models"), None)
     verdicts = next((t for t in result.tables if t.name == "differences"), None)
     if models is None or verdicts is None or len(models.columns) < 4:
@@ -179,7 +177,7 @@ def _models(result: Result) -> list[Sheet]:
 
 
 def _model(scope: str, names: Sequence[str]) -> tuple[int, str]:
-    """Which model a difference is of, and the scope of the number that differs: `site=A, b - a`."""
+    """Split a scope such as `site=A, b - a` into the index of the model and the scope of the number, `site=A`."""
     for at, name in enumerate(names[1:], 1):
         difference = f"{name} - {names[0]}"
         if scope == difference or scope.endswith(f", {difference}"):
@@ -188,7 +186,7 @@ def _model(scope: str, names: Sequence[str]) -> tuple[int, str]:
 
 
 def _errors(result: Result) -> list[Sheet]:
-    """Every number with both its errors beside it."""
+    """Put both its errors beside each number."""
     losses = [str(one) for one in result.facts.get("losses") or ()]
     rows, owners = [], []
     for e in result.estimates:
@@ -211,7 +209,7 @@ def _errors(result: Result) -> list[Sheet]:
 
 
 def _scores(result: Result) -> list[Sheet]:
-    """A row for each score with its metrics, then the paired differences between scores."""
+    """Make a row for each score with its metrics, then the paired differences between scores."""
     table = next((t for t in result.tables if t.name == "differences"), None)
     verdicts = {} if table is None else {(row[0], row[1]): str(row[-1]) for row in table.rows}
     own = [e for e in result.estimates if (e.name, e.scope) not in verdicts]
@@ -237,7 +235,7 @@ def _scores(result: Result) -> list[Sheet]:
 
 
 def _claims(result: Result) -> list[Sheet]:
-    """The verdict on each claim, in its own word, with what decides it."""
+    """Put the verdict on each claim beside the numbers that decide it."""
     claims = next((t for t in result.tables if t.name == "claims"), None)
     if claims is None:
         return table_contents.sheets(result, "why")
@@ -261,7 +259,7 @@ def _claims(result: Result) -> list[Sheet]:
 
 
 def _tables(result: Result) -> list[Sheet]:
-    """The tables alone, which have the numbers too."""
+    """Show only the tables, which have the numbers too."""
     return [table_contents.of_table(t) for t in result.tables]
 
 
@@ -274,4 +272,4 @@ LAYOUTS: Mapping[str, Callable[[Result], list[Sheet]]] = {
     "claims": _claims,
     "tables": _tables,
 }
-"""What stands beside what, by `Screen.pairs`."""
+"""The layouts by `Screen.pairs`."""

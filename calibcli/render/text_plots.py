@@ -1,4 +1,4 @@
-"""Plots on a grid of characters: curves over x, one row per category, heat maps."""
+"""Plots of characters: curves over x, one row per category, heat maps."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from calibcli.render.table_contents import at
 HEIGHT = 12
 NAME = 28  # characters of a category's name
 MARKS = "●○▲■◆+x*"
-HOLLOW = "○"  # what may be chance
-BEHIND = {"band": "░", "bars": "█", "hline": "─", "vline": ""}  # drawn first, in this order
+HOLLOW = "○"  # for what chance may give
+BEHIND = {"band": "░", "bars": "█", "hline": "─", "vline": ""}  # drawn before other curves, in this order
 SHADES = "█▓▒░ "  # lowest to highest
 Scale = tuple[float, float, bool]  # low, high, logarithmic
 
 
 def xy(plot: Plot, width: int, height: int = HEIGHT) -> list[str]:
-    """Curves over a numeric axis; marks differ by curve, bands are shaded."""
+    """Draw curves over a numeric axis; each has a mark of its own, and bands are shaded."""
     across = _scale([x for c in plot.curves for x in c.x], plot.xlim, plot.xscale)
     up = _scale([y for c in plot.curves for y in _values(c)], plot.ylim, plot.yscale)
     if across is None or up is None:
@@ -53,7 +53,7 @@ def xy(plot: Plot, width: int, height: int = HEIGHT) -> list[str]:
 
 
 def rows(plot: Plot, width: int) -> list[str]:
-    """One row per category and curve: name, value, and a bar (or a mark with its interval) on a common scale."""
+    """Draw one row per category and curve: name, value, and a bar (or a mark with its interval) on a common scale."""
     listed = [c for c in plot.curves if c.kind in ("bars", "points", "line", "steps")]
     entries = sorted(((x, c, i) for c in listed for i, x in enumerate(c.x)), key=lambda e: e[0])
     values = [y for c in plot.curves if c.kind != "vline" for y in _values(c)]
@@ -90,7 +90,7 @@ def rows(plot: Plot, width: int) -> list[str]:
 
 
 def heat(plot: Plot, width: int) -> list[str]:
-    """Shades by rank of z, darkest lowest; the acceptable set and the curves drawn on it."""
+    """Draw a heat map, shaded by the rank of z (lowest darkest), with the acceptable set and curves on top."""
     values = sorted(v for row in plot.z for v in row if v is not None)
     if not values or not plot.x or not plot.y:
         return []
@@ -164,7 +164,7 @@ def _draw(grid: list[list[str]], curve: Curve, mark: str, across: Scale, up: Sca
 
 
 def _curve_at(curve: Curve, series: Sequence[float | None], share: float, across: Scale) -> float | None:
-    """The curve at a share of the axis: its bin's value, or interpolated between its points."""
+    """Evaluate a curve at a share of the axis: the value of its bin, or interpolated between points."""
     x = _value_at(share, across)
     edge = 1e-9 * (across[1] - across[0])
     if curve.kind in ("bars", "steps") or curve.width:
@@ -195,7 +195,7 @@ def _mark(cells: list[str], curve: Curve, i: int, mark: str, up: Scale) -> None:
 
 
 def _texts(entries: Sequence[tuple[Curve, int]], width: int) -> list[str]:
-    """Values, with their intervals where the width allows."""
+    """Format values, with their intervals if the width allows."""
     values = [at(c.y, i) for c, i in entries]
     ends = [(at(c.low, i), at(c.high, i)) for c, i in entries]
     if width < 72 or not any(low is not None and high is not None for low, high in ends):
@@ -231,7 +231,7 @@ def _scale(values: Sequence[float | None], limits: Sequence[float] | None, scale
 
 
 def _share_of(value: float, scale: Scale) -> float:
-    """Share of the axis at which `value` lies."""
+    """Return the share of the axis at which `value` lies."""
     low, high, log = scale
     if log:
         return (math.log(value / low) / math.log(high / low)) if value > 0 else 0.0

@@ -23,7 +23,7 @@ COLORS = {"good": "brightgreen", "warn": "yellow", "bad": "red", "": "blue"}
 
 
 def render(result: Result) -> str:
-    """The verdict; of a result without one, its first number."""
+    """Render the verdict, or without one the first number."""
     verdict, tone = table_contents.verdict(result)
     message = verdict.partition(":")[0].lower()
     if not verdict:

@@ -14,8 +14,7 @@ from xml.etree import ElementTree as ET
 
 from calibcli.core.result import Check, Outcome, Result
 from calibcli.render import terminal
-from calibcli.render.table_contents import heading
-from calibcli.render.table_contents import headline as sheet_headline
+from calibcli.render.table_contents import heading, headline
 
 NUMBERS = True
 SUFFIXES = (".xml",)
@@ -24,7 +23,7 @@ OF_CHECKS = True
 
 
 def render(result: Result) -> str:
-    """FAIL and a fatal INCONCLUSIVE are failures, NOT RUN is an error, a warning is a skipped case."""
+    """Render the checks: FAIL and fatal INCONCLUSIVE as failures, NOT RUN as an error, warnings as skipped cases."""
     checks = result.checks
     kinds = [_kind(c) for c in checks]
     seconds = f"{float(result.provenance.get('seconds') or 0):.3f}"
@@ -37,7 +36,7 @@ def render(result: Result) -> str:
     suite = ET.SubElement(suites, "testsuite", {**own, **counts})
     properties = ET.SubElement(suite, "properties")
     ET.SubElement(properties, "property", name="input", value=terminal.clean(heading(result)))
-    if sentence := sheet_headline(result):
+    if sentence := headline(result):
         ET.SubElement(properties, "property", name="headline", value=terminal.clean(sentence))
     for check, kind in zip(checks, kinds, strict=True):
         suite.append(_case(check, kind, result.words))

@@ -1,6 +1,6 @@
-"""TOML: `[[gate]]` rules for calib.toml, at the numbers that a result has: of `calib slices` those that were confirmed.
+"""TOML: `[[gate]]` rules for calib.toml, with the numbers of a result as limits (for `calib slices`, confirmed rules).
 
-The format is that of Preston-Werner et al. (2021). Rules are to be judged on new rows, not on those that they are from.
+The format is that of Preston-Werner et al. (2021). Judge the rules on new rows, not on those that gave the numbers.
 
 >>> print(render(result).splitlines()[-2])
 metric = "accuracy"
@@ -16,11 +16,11 @@ from calibcli.core.result import Result
 NUMBERS = True
 SUFFIXES = (".toml",)
 HEAD = "# From calib {}: limits at the numbers found. Choose your own, and judge them on new rows.\nschema = 1\n"
-KEPT = 0.5  # of a gap that was found in a slice, that is allowed from now on
+KEPT = 0.5  # share of the gap found in a slice that the rule allows
 
 
 def render(result: Result) -> str:
-    """One gate per confirmed rule, or per estimate that has a better end."""
+    """Render one gate per confirmed rule, or per estimate with a better direction."""
     gates = [*(_confirmed(result) if "rules" in result.facts else _estimates(result))]
     return "\n".join([HEAD.format(result.command), *gates])
 

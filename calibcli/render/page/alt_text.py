@@ -1,4 +1,4 @@
-"""What a figure shows, in words with its numbers, and as a table: for who cannot see it, or wants to copy it."""
+"""Descriptions of figures with their numbers, and tables of them, for readers who cannot see or want to copy them."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from calibcli.core.number_format import number
 from calibcli.core.result import Cell, Table
 from calibcli.render import table_contents
 
-NAMED = 12  # points of a curve that are told one by one
+NAMED = 12  # points of a curve that are listed one by one
 KINDS = {"vline": "at", "hline": "at"}
 
 
 def panels(plots: Sequence[Plot]) -> list[Plot]:
-    """Plots that are not a strip under another."""
+    """List the plots that are not strips under others."""
     names = {p.name for p in plots}
     return [p for p in plots if p.under not in names - {p.name}]
 
 
 def groups(plots: Sequence[Plot]) -> list[list[Plot]]:
-    """The panels that one figure shows: small multiples, or a panel with the strip under it."""
+    """Group the plots by figure: small multiples, or a panel with the strip under it."""
     by_group: dict[object, list[Plot]] = {}
     for plot in panels(plots):
         below = [p for p in plots if p.under == plot.name and p is not plot]
@@ -29,12 +29,12 @@ def groups(plots: Sequence[Plot]) -> list[list[Plot]]:
 
 
 def title(plots: Sequence[Plot]) -> str:
-    """What the figure is called."""
+    """Return the title of a figure."""
     return plots[0].group or plots[0].title or plots[0].name
 
 
 def words(plots: Sequence[Plot]) -> str:
-    """The figure in sentences: what is drawn over what, with the numbers."""
+    """Describe a figure in sentences, with numbers."""
     strips = {p.under: p for p in plots if p.under}
     described = panels(plots)
     few = 3 if len(described) > 1 else NAMED
@@ -48,7 +48,7 @@ def words(plots: Sequence[Plot]) -> str:
 
 
 def tables(plots: Sequence[Plot], most: int) -> list[tuple[Table, int]]:
-    """The numbers of a figure, at most as many rows a table, each with how many there are; bins where it has bins."""
+    """Make tables of a figure's numbers, or of its bins, of at most `most` rows; each with the number of all rows."""
     strips = {p.under: p for p in plots if p.under}
     binned = {p.name: table_contents.bins(p, strips.get(p.name)) for p in plots}
     cut_tables = []
@@ -67,7 +67,7 @@ def tables(plots: Sequence[Plot], most: int) -> list[tuple[Table, int]]:
         cut_tables += [_points(plot, curve, most) for curve in curves if curve.role != "ideal" or curve.kind == "hline"]
     return [
         (table, rows) for table, rows in cut_tables if rows and len(table.columns) > 1
-    ]  # one column is in the words
+    ]  # a single column is in the description
 
 
 def _bins(plot: Plot, bins: Sequence[table_contents.Bin], most: int) -> tuple[Table, int]:
@@ -104,13 +104,13 @@ def _name(plot: Plot) -> str:
 
 
 def _without_empty_columns(name: str, heads: list[str], rows: list[list[Cell]], most: int) -> tuple[Table, int]:
-    """Without columns that hold nothing."""
+    """Make a table without its empty columns."""
     kept = [j for j in range(len(heads)) if any(row[j] is not None for row in rows)]
     return _cut(name, [heads[j] for j in kept], [[row[j] for j in kept] for row in rows], most)
 
 
 def _cut(name: str, columns: list[str], rows: list[list[Cell]], most: int) -> tuple[Table, int]:
-    """Every so many rows, and the last."""
+    """Make a table of every n-th row and the last, at most about `most`."""
     step = max(1, -(-len(rows) // max(1, most)))
     kept = rows[::step] + (rows[-1:] if step > 1 and (len(rows) - 1) % step else [])
     return Table(name=name, title=name, columns=columns, rows=kept if most else []), len(rows)
