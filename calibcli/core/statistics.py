@@ -18,7 +18,10 @@ Ints = npt.NDArray[np.int64]
 SMALLEST_P = 1e-300  # so that the logarithm of a p-value is finite
 ROOT_2 = math.sqrt(2)
 OPENBLAS = ("scipy_openblas_{}_num_threads64_", "scipy_openblas_{}_num_threads", "openblas_{}_num_threads")
-LOCK, held = threading.Lock(), list[int]()  # for each open block of `one_thread`, the number of threads to restore
+LOCK, thread_counts = (
+    threading.Lock(),
+    list[int](),
+)  # for each open block of `one_thread`, the number of threads to restore
 TINY = 5e-324  # smallest float64: keeps a logarithm finite where Φ underflows (z² is then larger, and is used)
 
 
@@ -447,14 +450,14 @@ def one_thread() -> Iterator[None]:
         return
     get, put = functions
     with LOCK:
-        held.append(held[0] if held else get())
+        thread_counts.append(thread_counts[0] if thread_counts else get())
         put(1)
     try:
         yield
     finally:
         with LOCK:
-            before = held.pop()
-            if not held:
+            before = thread_counts.pop()
+            if not thread_counts:
                 put(before)
 
 
