@@ -1,6 +1,6 @@
-"""Arrays as users pass them, torch tensors included, as NumPy arrays and back; torch itself is never imported.
+"""Convert what users pass as arrays, torch tensors included, to NumPy arrays and back, without importing torch.
 
-Whoever passes a tensor has imported torch, so that it is found in `sys.modules`.
+Whoever passes a tensor has imported torch already, so it is taken from `sys.modules`.
 """
 
 from __future__ import annotations
@@ -12,28 +12,30 @@ import numpy as np
 
 
 def tensor_of(given: Any) -> Any:
-    """`given` without its graph where it is a torch tensor, else None; whoever made one has imported torch."""
+    """Return `given` without its graph if it is a torch tensor, else None."""
     torch = sys.modules.get("torch")
     return given.detach() if torch is not None and isinstance(given, torch.Tensor) else None
 
 
-def like(found: Any, given: Any) -> Any:
-    """A NumPy array as `given` came: of a tensor a tensor on its device, in float64 of float64, else in float32."""
+def like(values: Any, given: Any) -> Any:
+    """Return an array in the form that `given` had: a tensor for a tensor, on its device, in `precision(given)`."""
     tensor = tensor_of(given)
     if tensor is None:
-        return found
-    return sys.modules["torch"].from_numpy(found.astype(precision(given), copy=False)).to(tensor.device)
+        return values
+    return sys.modules["torch"].from_numpy(values.astype(precision(given), copy=False)).to(tensor.device)
 
 
 def precision(given: Any) -> str:
-    """The dtype of what `like` gives."""
+    """Name the dtype that `like` returns: float32 for tensors of any type but float64, else float64."""
     tensor = tensor_of(given)
     return "float64" if tensor is None or tensor.dtype == sys.modules["torch"].float64 else "float32"
 
 
 def array(given: Any) -> Any:
-    """`given` as a NumPy array: any array-like; torch tensors of any device, with a graph, of a float type that NumPy
-    lacks, or a list of them included.
+    """Convert any array-like to a NumPy array.
+
+    Takes torch tensors too, and lists of them: on any device, with a graph, or of a float type that NumPy lacks
+    (bfloat16 becomes float32).
     """
     if isinstance(given, list | tuple) and given and hasattr(given[0], "detach"):
         given = [array(one) for one in given]

@@ -1,4 +1,4 @@
-"""What can go wrong, said in one place: the problem, the fix, and the exit code."""
+"""Errors that a user can act on: each has the problem, a fix and an exit code; and suggestions for misspelt names."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from contextvars import ContextVar
 from enum import IntEnum
 from typing import Any
 
-MOST_NAMES = 10_000  # of a folder in which a name is looked for
-LIKE = 5  # names that are suggested for another
-WORD = 3  # letters from which on a name is looked for within others
+MOST_NAMES = 10_000  # files of a folder that are compared with a misspelt name
+LIKE = 5  # names that are suggested at most
+WORD = 3  # letters: shorter texts occur in almost any name
 
 
-COMMAND = ContextVar("COMMAND", default=False)  # whether a command runs, and not a function of Python
+COMMAND = ContextVar("COMMAND", default=False)  # true inside a command, false in a call from Python
 
 
 @contextlib.contextmanager
 def as_options() -> Iterator[None]:
-    """Errors of public functions keep the words of the command line as long as the block, a command, runs."""
+    """Let errors name options (`--label-base 1`) instead of keywords while the block, a command, runs."""
     token = COMMAND.set(True)
     try:
         yield
@@ -30,9 +30,9 @@ class Exit(IntEnum):
     """Exit codes of `calib`. 70, 2 and 4 abort at once; otherwise the worst of 1 > 5 > 3 > 0."""
 
     OK = 0
-    FAIL = 1  # a gate said FAIL; nothing else exits 1
+    FAIL = 1  # a gate failed; nothing else exits with 1
     USAGE = 2  # the request was wrong
-    INCONCLUSIVE = 3  # a gate could not decide and its rule says that fails
+    INCONCLUSIVE = 3  # a gate could not decide, and its rule counts that as a failure
     REFUSED = 4  # an input was refused
     NOT_RUN = 5  # a gate could not run, or none was configured
     BUG = 70  # a bug in calib
@@ -73,7 +73,7 @@ class UsageError(CalibError, ValueError):
 
 
 class WriteError(UsageError):
-    """A file could not be written: no room, or a medium that takes none (exit 2). Nothing of it is left behind."""
+    """A file could not be written, because the disk is full or read-only (exit 2). No partial file is left behind."""
 
 
 class InputError(CalibError, ValueError):
@@ -83,44 +83,49 @@ class InputError(CalibError, ValueError):
 
 
 class NoRows(InputError):
-    """A file that is whole has no rows."""
+    """A file is complete and readable but has no rows."""
 
 
 @contextlib.contextmanager
 def refusing(
     errors: type[BaseException] | tuple[type[BaseException], ...], problem: str | Callable[[Any], str], fix: str
 ) -> Iterator[None]:
-    """What other code raises inside the block, as an `InputError`; `problem` may be a function of the error.
+    """Turn errors that other code raises inside the block into an `InputError`.
+
+    Args:
+        errors: types of errors that mean that the input is wrong; a `CalibError` passes unless it is listed here.
+        problem: what is wrong, or a function of the error that says it.
+        fix: what would work instead.
 
     Raises:
-        InputError: one of `errors` was raised.
+        InputError: one of `errors` was raised in the block.
     """
     try:
         yield
     except errors as error:
         ours = tuple(one for one in (errors if isinstance(errors, tuple) else (errors,)) if issubclass(one, CalibError))
-        if isinstance(error, CalibError) and not isinstance(error, ours):  # it says what is wrong already
+        if isinstance(error, CalibError) and not isinstance(error, ours):  # has a problem and a fix of its own
             raise
         raise InputError(problem if isinstance(problem, str) else problem(error), fix) from None
 
 
 class GateFailed(CalibError):
-    """A gate did not pass; `code` is what the command would exit with."""
+    """A gate did not pass; `code` is the exit code of the command."""
 
     code = Exit.FAIL
 
 
 def printable(text: str, most: int = 800) -> str:
-    """`text` without control characters, which could come from a file and steer a terminal, and of bounded length."""
+    """Replace control characters, which come from files and could steer a terminal, and cut `text` at `most`."""
     clean = "".join(c if c.isprintable() or c == "\n" else "?" for c in text[: most + 1])
     return clean[: most - 1] + "…" if len(clean) > most else clean
 
 
 def like(name: str, known: Iterable[str]) -> list[str]:
-    """The known names that a name may stand for, at most `LIKE`.
+    """Find the known names that a misspelt name may stand for, at most `LIKE`.
 
-    The one that differs by a letter or so; else those that it is a whole word of, the shortest first; else the one
-    closest in spelling; else those that hold it within a word.
+    The first rule that finds any decides: the name that differs by a letter or so; names that have it as a whole word,
+    the shortest first; the name closest in spelling; names that contain it.
     """
     import difflib
     import re
@@ -135,12 +140,12 @@ def like(name: str, known: Iterable[str]) -> list[str]:
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that is likeliest meant by `name`, or None when none is like it."""
+    """Return the known name most similar to `name`, or None if no name is similar."""
     return next(iter(like(name, known)), None)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A fix for a name that is not known: those like it, else the whole list."""
+    """Write the fix for an unknown name: similar names, else all of them."""
     known = list(known)
     *others, last = [f"'{one}'" for one in like(name, known)] or [""]
     if not last:
@@ -149,7 +154,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def check_path(path: object) -> str:
-    """Return the fix for a file that cannot be read: where it is not there, the name in its folder that is nearest."""
+    """Write the fix for a file that cannot be read; if there is none of that name, suggest the most similar one."""
     import itertools
     import os
 
@@ -168,7 +173,7 @@ def check_keywords(given: Iterable[str], known: Collection[str], function: str) 
     """Refuse keywords that a function of the Python API does not take.
 
     Raises:
-        TypeError: there is one; says the nearest that it takes.
+        TypeError: there is such a keyword; the message suggests a known one.
     """
     for name in given:
         if name not in known:

@@ -1,7 +1,7 @@
-"""What modules that need PyTorch add to those that stand on NumPy alone.
+"""Registry of what higher rooms, such as those that need PyTorch, add to rooms that need NumPy alone.
 
-A module is imported by name and when what it adds is first used, so that this costs nothing at `import calibcli`.
-`calibcli/__init__.py` fills it, as the one module that is imported before all others and knows all of them.
+`calibcli/__init__.py` fills it with functions that import a module. They are called when the module is first needed, so
+registering costs nothing at `import calibcli`.
 """
 
 from __future__ import annotations
@@ -17,41 +17,41 @@ _SHELF_FILES: dict[str, list[Callable[[], ModuleType]]] = {}
 
 
 def register_device_scores(make: Callable[[Any], Any]) -> None:
-    """`make(tensor)` gives a `columns.on_device.DeviceScores`, or None where NumPy reads the tensor better."""
+    """Register `make(tensor)`, which returns scores on a device, or None if NumPy should read the tensor."""
     _DEVICE_SCORES.append(make)
 
 
 def register_formats(package: Callable[[], ModuleType]) -> None:
-    """`package()` is a package whose files are input formats, beside those of `inputs/files/formats`."""
+    """Register `package()`, a package whose files are input formats, beside those of `scores/files/formats`."""
     _FORMAT_PACKAGES.append(package)
 
 
 def register_display(module: Callable[[], ModuleType]) -> None:
-    """`module()` shows values as text, HTML, Markdown, data frame or picture, and writes them to files."""
+    """Register `module()`, which shows results as text, HTML, Markdown, data frame or picture, and writes files."""
     _DISPLAY.append(module)
 
 
 def register_entries(kind: str, file: Callable[[], ModuleType]) -> None:
-    """`file()` imports a module that puts entries on the shelf of this kind, beside those of the shelf's own folder."""
+    """Register `file()`, which imports a module with further entries of the shelf of this kind."""
     _SHELF_FILES.setdefault(kind, []).append(file)
 
 
 def device_scores(tensor: Any) -> Any:
-    """The first of what is registered that takes the tensor, or None."""
+    """Return the scores of the first registered maker that takes the tensor, or None."""
     return next(filter(None, (make(tensor) for make in _DEVICE_SCORES)), None)
 
 
 def format_packages() -> list[ModuleType]:
-    """The packages that are registered."""
+    """Return the registered packages of input formats."""
     return [package() for package in _FORMAT_PACKAGES]
 
 
 def load_entries(kind: str) -> None:
-    """Import what is registered for the shelf of this kind."""
+    """Import the modules registered for the shelf of this kind."""
     for file in _SHELF_FILES.get(kind, ()):
         file()
 
 
 def display() -> Any:
-    """The module that shows values."""
+    """Return the module that shows results."""
     return _DISPLAY[-1]()

@@ -1,4 +1,4 @@
-"""The data of figures: panels with labelled axes, and the curves in them, of plain Python data."""
+"""The data of figures as plain Python values: panels with labelled axes, and the curves in them."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal
 
 Tier = Literal["few", "asked", "all"]
-"""When a screen shows a part of a result: at first; where numbers were asked for by name; with `-v` alone."""
+"""When a screen shows a part of a result: always; when numbers were asked for by name; only with `-v`."""
 SCREEN = {"screen": True}
-"""Marks a field that only tells a screen what to show: no file holds it, and equal results may differ in it."""
+"""Metadata of a field that only guides the screen: it is not written to files and not compared."""
 RULES = "rules"
-"""Name of the figure of rules, which a text leaves out: the table of verdicts has its numbers."""
+"""Name of the figure of rules, which text formats leave out, since the table of verdicts has its numbers."""
 METRIC_INSIDE = "ece"
-"""Whose number stands inside a reliability diagram: what `about` means in the files that hold it."""
+"""Name of the metric whose value is written inside a reliability diagram (see `Plot.about`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """One drawn thing; `kind` is its geometry, `role` what it stands for. Nulls leave a gap.
+    """One drawn series; `kind` is its geometry, `role` its meaning. None leaves a gap.
 
     kind:
         `line`: y over x; with `low`/`high`, a shaded band around it.
@@ -60,9 +60,9 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True)
 class Plot:
-    """Data of one figure panel: labelled axes with units, a title that says what and n.
+    """Data of one figure panel: labelled axes with units, and a title that names the quantity and n.
 
-    A reliability diagram is two of them, and every renderer (the terminal's too) knows it by these roles::
+    A reliability diagram consists of two panels, which every renderer recognises by these roles::
 
         Plot(name="reliability", title="Reliability of the top label, n = 500", xlim=(0, 1), ylim=(0, 1),
              xlabel="confidence", ylabel="accuracy", curves=[
@@ -75,20 +75,20 @@ class Plot:
         Plot(name="confidence", under="reliability", ylabel="rows", curves=[
                  Curve(label="rows", kind="bars", role="count", x=edges[:-1], width=widths, y=counts)])
 
-    A picture draws the line (`corp` or `smooth`) in place of the bars, which are for the terminal and for tables.
+    Pictures draw the line (`corp` or `smooth`) instead of the bars, which are for the terminal and for tables.
 
     Attributes:
         kind: `xy` (curves) or `heat` (`z[row][column]` at the centres `y[row]`, `x[column]`; `curves` are drawn on it).
         xscale: with `date`, x counts days as `datetime.date.toordinal` does.
         xlim, ylim: (low, high), or None to fit the data.
         labels: names of the categorical x positions 0, 1, ... (layers, classes, differences).
-        flip: draw x upwards, first at the top, y to the right; for long labels (forest plot, bars per layer).
+        flip: draw categories from the top down and values to the right; for long labels (forest plot, bars per layer).
         zlabel, zscale: colour bar of a heat map; with `log`, z <= 0 takes the lowest colour.
-        levels: contours of z with their meaning as `levels_label` (the acceptable set: `levels=[best + 1.92 / n]`).
-        group: panels of the same group are small multiples under that heading; "" is a row of its own.
-        under: name of the Plot under which this one is a low strip with the same x axis.
-        texts: the numbers beside categorical rows, where those on the axis are in another unit.
-        about: of a reliability diagram, the scope of the estimates whose ECE stands inside it; None: no number does.
+        levels: contours of z, whose meaning `levels_label` says (the acceptable set: `levels=[best + 1.92 / n]`).
+        group: panels of the same group are small multiples under that heading; "" gives the panel a row of its own.
+        under: name of the Plot below which this one is drawn as a low strip with the same x axis.
+        texts: numbers written beside categorical rows whose axis is in another unit.
+        about: for a reliability diagram, the scope of the estimate whose ECE is written inside it; None for no number.
         tier: when a screen draws it.
     """
 
@@ -124,10 +124,10 @@ class Plot:
 
 
 def first_alone(plots: Sequence[Plot], preferred: Callable[[Plot], bool] = lambda plot: False) -> list[Plot]:
-    """Plots of which a screen draws one panel, with the strip under it, unless all are asked for.
+    """Mark all panels but one, with the strip under it, to be drawn only with `-v`.
 
     Args:
-        preferred: whether a panel is drawn rather than the first.
+        preferred: whether a panel is to be drawn rather than the first one.
     """
     panels = [p for p in plots if not p.under and p.tier != "all"]
     first = next(iter([*filter(preferred, panels), *panels]), None)
@@ -136,7 +136,7 @@ def first_alone(plots: Sequence[Plot], preferred: Callable[[Plot], bool] = lambd
 
 
 def saved(value: Any) -> Any:
-    """What a file holds of a dataclass: mappings and lists without the fields that are for a screen alone."""
+    """Convert dataclasses to the mappings and lists that a file holds, without fields that only guide the screen."""
     if is_dataclass(value):
         return {f.name: saved(getattr(value, f.name)) for f in fields(value) if "screen" not in f.metadata}
     if isinstance(value, Mapping):
@@ -147,7 +147,7 @@ def saved(value: Any) -> Any:
 
 
 def date(day: float) -> str:
-    """The ISO date of a day on an axis of dates.
+    """Write the ISO date of a day on an axis of dates.
 
     >>> date(738000)
     '2021-07-27'
@@ -155,15 +155,15 @@ def date(day: float) -> str:
     return datetime.date.fromordinal(max(1, round(day))).isoformat()
 
 
-def become(frozen: Any, made: Callable[[Any], Any], *keys: str) -> None:
-    """What a frozen value holds under these keys, as `made` has it; nothing stays nothing."""
+def become(frozen: Any, convert: Callable[[Any], Any], *keys: str) -> None:
+    """Replace the fields `keys` of a frozen dataclass by `convert` of them; None stays None."""
     for key in keys:
         if (value := getattr(frozen, key)) is not None:
-            object.__setattr__(frozen, key, made(value))
+            object.__setattr__(frozen, key, convert(value))
 
 
 def finite(value: Any) -> Any:
-    """Plain Python data: NumPy scalars and arrays unpacked, non-finite numbers None, tuples lists."""
+    """Convert to plain Python data: NumPy values unpacked, numbers that are not finite as None, tuples as lists."""
     if isinstance(value, bool | str | int | None):
         return value
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Files on disk: written whole or not at all, never over an input, and fingerprinted."""
+"""Files on disk: writing them whole or not at all, never over an input; hashes of inputs."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from pathlib import Path
 from calibcli.core.errors import CalibError, InputError, UsageError, WriteError, check_path, printable, refusing
 
 NO_ROOM = {getattr(errno, n) for n in ("ENOSPC", "EDQUOT", "EFBIG", "EIO", "EROFS") if hasattr(errno, n)}
-PROBE = 1 << 20  # bytes that a medium with room takes
-YOUNG = 60.0  # seconds in which a temporary file may not be locked yet
+PROBE = 1 << 20  # bytes that are written to find out whether a disk is full
+YOUNG = 60.0  # seconds for which a temporary file is kept: its process may not have locked it yet
 
 
 @dataclass
 class Guard:
-    """What a command, or one call from Python, has opened and is going to write: no file is both.
+    """The paths that one command or call from Python reads and writes; none may be both.
 
     Attributes:
-        inputs: by resolved path, the name of each file or folder that was opened.
-        files: the same by device and inode, so that a hard link is known too.
-        outputs: paths that will be written, as they were asked for.
-        own: resolved paths that were written meanwhile: to read them, or what lies in such a folder, makes it no input.
+        inputs: resolved path of each file or folder that was opened, with the name it was opened by.
+        files: the same by device and inode, which recognises hard links.
+        outputs: paths that will be written, as the user wrote them.
+        own: resolved paths that were written here; reading them, or files in such a folder, does not make them inputs.
     """
 
     inputs: dict[str, str] = field(default_factory=dict)
@@ -36,10 +36,10 @@ class Guard:
     own: set[str] = field(default_factory=set)
 
     def open(self, name: str) -> None:
-        """Note an input.
+        """Record an input.
 
         Raises:
-            UsageError: it is going to be written.
+            UsageError: it is also an output.
         """
         if "\0" in name:  # no file has a NUL in its name
             return
@@ -53,7 +53,7 @@ class Guard:
             self.refuse(path)
 
     def refuse(self, path: Path) -> None:
-        """Refuse a path that would replace what was opened.
+        """Refuse an output that would replace an input.
 
         Raises:
             UsageError: it is an input under any name, or lies in a folder that is one.
@@ -75,7 +75,7 @@ _GUARDS: ContextVar[tuple[Guard, ...]] = ContextVar("guards", default=())
 
 @contextlib.contextmanager
 def guarding() -> Iterator[None]:
-    """Refuse, as long as the block runs, to write to a path that it has read from (see `reading` and `claim`)."""
+    """Refuse, inside the block, to write to a path that was read from (see `reading` and `claim`)."""
     token = _GUARDS.set((*_GUARDS.get(), Guard()))
     try:
         yield
@@ -84,10 +84,10 @@ def guarding() -> Iterator[None]:
 
 
 def reading(*names: str | os.PathLike[str]) -> None:
-    """Note files or folders that are read, under the names they were asked for by. Every reader calls this first.
+    """Record files or folders as inputs, under the names that the user wrote. Every reader calls this first.
 
     Raises:
-        UsageError: one of them is going to be written.
+        UsageError: one of them is also an output.
     """
     for guard in _GUARDS.get():
         for name in names:
@@ -95,15 +95,15 @@ def reading(*names: str | os.PathLike[str]) -> None:
 
 
 def claim(*paths: str | os.PathLike[str], folder: bool = False) -> None:
-    """Refuse, before any work, paths that cannot or must not be written; an input that is opened later is refused too.
+    """Check output paths before any work is done, and record them, so that opening one later as an input is refused.
 
     Args:
         paths: files that will be written.
-        folder: each may also be a folder that is made.
+        folder: whether a path may also be a folder, which will be created.
 
     Raises:
-        UsageError: a path is an input, lies in a folder that is one, is a folder itself or has none, or is written
-            twice; the root is no folder to write into.
+        UsageError: a path is an input or lies in an input folder, is a folder, lies in none that exists, is written
+            twice, or is the root of the file system.
     """
     for path in map(Path, paths):
         if not folder:
@@ -120,7 +120,7 @@ def claim(*paths: str | os.PathLike[str], folder: bool = False) -> None:
 
 
 def refuse_input(path: Path) -> None:
-    """Refuse to write to a path that was read from: the guard at the moment of writing.
+    """Refuse to write to a path that was read from; called at the moment of writing.
 
     Raises:
         UsageError: as `Guard.refuse`.
@@ -130,7 +130,7 @@ def refuse_input(path: Path) -> None:
 
 
 def written(*paths: Path) -> None:
-    """Note files or folders that the command itself has made: to read them again makes them no inputs."""
+    """Record files or folders that the command itself created, so that reading them does not make them inputs."""
     for guard in _GUARDS.get():
         guard.own.update(map(os.path.realpath, paths))
 
@@ -150,13 +150,13 @@ def _same(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
 
 @contextlib.contextmanager
 def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A temporary path beside `path`, renamed to it when the block ends well, so a killed run leaves no half file.
+    """Give a temporary path beside `path`, and rename it to `path` when the block succeeds: no partial file is left.
 
-    What a killed run left beside `path` before is removed.
+    Temporary files that killed runs left beside `path` are removed.
 
     Raises:
         UsageError: the path is an input, a folder or no regular file; its folder does not exist or cannot be written.
-        WriteError: no room; what stood at `path` before still does.
+        WriteError: the disk is full or read-only; an earlier file at `path` is unchanged.
     """
     path = target(path)
     refuse_input(path)
@@ -185,7 +185,7 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def _locked(handle: int) -> bool:
-    """Lock an open file as long as it is open, which a killed process does not survive; whether that could be done."""
+    """Lock a file until it is closed (also by the end of its process); returns whether that succeeded."""
     try:
         import fcntl
 
@@ -196,7 +196,7 @@ def _locked(handle: int) -> bool:
 
 
 def _sweep(path: Path) -> None:
-    """Remove temporary files of `path` whose process is gone."""
+    """Remove temporary files of `path` whose process has ended."""
     of_path = re.compile(rf"\.{re.escape(path.name)}\.[a-z0-9_]{{8}}{re.escape(path.suffix)}")
     with contextlib.suppress(OSError), os.scandir(path.parent) as entries:
         old = [entry for entry in entries if of_path.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)]
@@ -212,7 +212,7 @@ def _sweep(path: Path) -> None:
 
 @contextlib.contextmanager
 def _room(path: Path, written: Path | None = None) -> Iterator[None]:
-    """Errors of the block that mean that `path` has no room, by that name; `written` as in `no_room`."""
+    """Raise a `WriteError` for errors of the block which mean a full disk; `written` is the `path` of `no_room`."""
     try:
         yield
     except BaseException as error:
@@ -223,10 +223,12 @@ def _room(path: Path, written: Path | None = None) -> Iterator[None]:
 
 
 class Lines(contextlib.AbstractContextManager["Lines"]):
-    """A text file that grows by whole lines; one that finds no room is taken back, a torn last one is cut off.
+    """A text file to which whole lines are appended.
+
+    An incomplete last line of an earlier run is cut off, and so is a line for which there is no room.
 
     Raises:
-        WriteError: no room.
+        WriteError: the disk is full or read-only.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -242,11 +244,11 @@ class Lines(contextlib.AbstractContextManager["Lines"]):
 
     def write(self, line: str) -> None:
         """Append a line."""
-        before, rest = self._file.seek(0, os.SEEK_END), memoryview(line.encode() + b"\n")
+        before, remaining = self._file.seek(0, os.SEEK_END), memoryview(line.encode() + b"\n")
         with _room(self.path):
             try:
-                while rest:
-                    rest = rest[self._file.write(rest) or 0 :]
+                while remaining:
+                    remaining = remaining[self._file.write(remaining) or 0 :]
             except OSError:
                 self._file.truncate(before)
                 raise
@@ -256,7 +258,7 @@ class Lines(contextlib.AbstractContextManager["Lines"]):
 
 
 def target(path: str | os.PathLike[str]) -> Path:
-    """`path`, if a file can stand there.
+    """Return `path` if a file can be written there.
 
     Raises:
         UsageError: it is a folder, a pipe or a device, or its folder does not exist.
@@ -280,11 +282,11 @@ def target(path: str | os.PathLike[str]) -> Path:
 
 
 def no_room(error: BaseException, path: Path | None = None) -> str | None:
-    """Why nothing more can be written, where that is what `error` says; None for any other error.
+    """Say why nothing more can be written, if `error` means that; None for any other error.
 
     Args:
-        path: of the file that was being written. Libraries hide the reason (safetensors and torch raise errors of their
-            own, NumPy counts bytes): a megabyte more there tells.
+        path: of the file that was being written. safetensors and torch raise errors of their own and NumPy only counts
+            bytes, so the reason is found by trying to write another megabyte.
     """
     if isinstance(error, OSError) and error.errno in NO_ROOM:
         return str(error.strerror).lower()
@@ -298,19 +300,19 @@ def no_room(error: BaseException, path: Path | None = None) -> str | None:
     return None
 
 
-def known_suffix(path: Path, suffixes: Sequence[str], what: str) -> Path:
-    """`path`, if `what` can be written to a file of its suffix.
+def known_suffix(path: Path, suffixes: Sequence[str], contents: str) -> Path:
+    """Return `path` if it has one of `suffixes`; `contents` names in the error what is to be written.
 
     Raises:
         UsageError: another suffix.
     """
     if path.suffix not in suffixes:
-        raise UsageError(f"cannot write {what} as '{path.name}'", "use a suffix of: " + " ".join(suffixes))
+        raise UsageError(f"cannot write {contents} as '{path.name}'", "use a suffix of: " + " ".join(suffixes))
     return path
 
 
 def sha256(path: str | os.PathLike[str]) -> str:
-    """Hex digest of the bytes of an input, read in blocks.
+    """Compute the hex SHA-256 of an input file, read in blocks.
 
     Raises:
         InputError: the file cannot be read.
@@ -324,10 +326,10 @@ def sha256(path: str | os.PathLike[str]) -> str:
 
 @contextlib.contextmanager
 def unchanged(*paths: str | os.PathLike[str]) -> Iterator[None]:
-    """Refuse inputs that are replaced or written to while the block reads them by name, more than once.
+    """Refuse inputs that change while the block reads them more than once.
 
     Raises:
-        InputError: one was, or is not there.
+        InputError: a file changed or does not exist.
     """
     reading(*paths)
     before = [_state(path) for path in paths]
@@ -340,8 +342,8 @@ def unchanged(*paths: str | os.PathLike[str]) -> Iterator[None]:
 def _state(path: str | os.PathLike[str]) -> tuple[int, ...]:
     fix = check_path(path)
     with refusing((OSError, ValueError), lambda e: f"cannot read {path} ({getattr(e, 'strerror', e)})", fix):
-        found = os.stat(path)
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+        status = os.stat(path)
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _umask() -> int:
@@ -351,7 +353,7 @@ def _umask() -> int:
 
 
 def samples() -> Path:
-    """Where the sample data lie: in the package, or beside it in a clone."""
+    """Return the folder of the sample data: in the package, or beside it in a clone."""
     here = Path(__file__).parent.parent
     inside = here / "sample_data"
     return inside if inside.is_dir() else here.parent / "sample_data"

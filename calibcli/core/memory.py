@@ -1,4 +1,4 @@
-"""How much memory of the host is free: what the machine has, and what containers and batch systems allow.
+"""Free memory of the host: what the machine has, and what containers and batch systems allow.
 
 The memory of a CUDA device is in `device.free_bytes`.
 """
@@ -12,22 +12,22 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path, PurePosixPath
 
-MOST_DECODED = 8 << 30  # bytes: what must be decoded (compressed, text) never takes more
-UNIFIED = ("memory.max", "memory.current", "inactive_file")  # of control groups, version 2
+MOST_DECODED = 8 << 30  # bytes that decoded contents (of compressed or text files) may take at most
+UNIFIED = ("memory.max", "memory.current", "inactive_file")  # limit, usage and cache of control groups, version 2
 DIVIDED = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")  # version 1
 
 
 def memory_limit() -> int:
-    """Bytes that decoded contents may take: half of the memory that is free for this process, at most MOST_DECODED."""
+    """Return the bytes that decoded contents may take: half of the free memory, at most `MOST_DECODED`."""
     return min(2 * MOST_DECODED, free_memory()) // 2
 
 
 def free_memory(root: str = "/") -> int:
-    """Bytes of memory that this process can still take without being killed or swapping.
+    """Return the bytes of memory that this process can still take without being killed or swapping.
 
-    The least of what the kernel calls available (half of the memory where it does not say, 4 GiB where even that is
-    unknown) and, of the control group of this process and all groups above it, limit - used + what is only cached of
-    files. Containers and batch systems set such limits, and end whoever goes beyond.
+    This is the minimum of what the kernel calls available (half of the memory if it does not say, 4 GiB if even that is
+    unknown) and of limit - usage + file cache in the control group of this process and in all groups above it.
+    Containers and batch systems set such limits, and kill processes that exceed them.
 
     Args:
         root: the folder that /proc and /sys lie in.
@@ -41,7 +41,7 @@ def free_memory(root: str = "/") -> int:
 
 
 def trim() -> None:
-    """Give freed memory of the host back to the system: glibc keeps what lies between blocks in use."""
+    """Return freed memory to the system: glibc keeps free blocks that lie between blocks in use."""
     with contextlib.suppress(OSError, TypeError, AttributeError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)
 
@@ -55,20 +55,21 @@ def _available(root: Path) -> int:
     return 4 << 30
 
 
-@cache  # limits are set before a process starts; what is used is read each time
+@cache  # limits are set before a process starts; the usage is read each time
 def _limits(root: str) -> list[tuple[Path, int, tuple[str, str, str]]]:
-    """The control groups that have a limit: folder, limit in bytes, and the names of limit, usage and cache."""
-    found = []
+    """List the control groups with a limit: folder, limit in bytes, and the names of limit, usage and cache."""
+    limited = []
     for folder, names in _groups(Path(root)):
         with contextlib.suppress(OSError, ValueError):  # "max": no limit
-            found.append((folder, int((folder / names[0]).read_text()), names))
-    return found
+            limited.append((folder, int((folder / names[0]).read_text()), names))
+    return limited
 
 
 def _groups(root: Path) -> Iterator[tuple[Path, tuple[str, str, str]]]:
-    """The folder of this process's control group and of each above it, with the names of limit, usage and cache.
+    """Yield the folders of this process's control group and of those above it, with `UNIFIED` or `DIVIDED`.
 
-    A container may see its own group as the root, under the path that it has outside: what is not there is skipped.
+    Inside a container, its own group may be the root although the path is that seen from outside, so some of the
+    folders may not exist.
     """
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()

@@ -1,6 +1,6 @@
-"""The one place that turns numbers into text: as many digits as the interval supports, and never one that lies.
+"""Format numbers as text, everywhere, with as many digits as their interval supports.
 
-Rounding keeps order: a bound above its limit is printed above it, however many digits that takes.
+Rounding never reverses an order: a bound above its limit is printed above it, however many digits that takes.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import NamedTuple
 from calibcli.core.result import Cell, Estimate
 
 NONE = "—"
-SIGNIFICANT = 4  # digits of a number that has no interval
-EXACT = 400  # decimals that tell any two doubles apart
+SIGNIFICANT = 4  # digits of a number without an interval
+EXACT = 400  # decimals that distinguish any two doubles of ordinary size
 UNITS = {"percent": " %", "ratio": "×"}
 
 
 class EstimateText(NamedTuple):
-    """An estimate as text; "" where there is nothing to show."""
+    """The texts of an estimate; "" if there is nothing to show."""
 
     value: str
     interval: str
@@ -26,15 +26,16 @@ class EstimateText(NamedTuple):
 
 
 def shown(estimate: Estimate, limit: float | None = None) -> EstimateText:
-    """Value, interval and null level of `estimate` with the same number of decimals.
+    """Format value, interval and null level of `estimate` with the same number of decimals.
 
-    Two significant digits of the interval's half width, one more where that leaves fewer than three of the value (four
-    of the value without an interval); and more until every number is on the same side as in memory: value and bounds
-    of `limit`, value of the null level's quantile, bounds of zero when the question is whether they hold it.
+    The decimals show two significant digits of the interval's half width, or one more if the value would have fewer
+    than three digits; without an interval, four digits of the value. Decimals are added until rounding changes no
+    comparison: of value and bounds with `limit`, of the value with the quantile of the null level, and of the bounds
+    with zero if the question is whether the interval contains it.
     """
     e = estimate
     places = 0 if e.unit == "rows" else _places(e)
-    if (digits := e.detail.get("digits")) and e.value:  # at most so many, however narrow the interval is
+    if (digits := e.detail.get("digits")) and e.value:  # the most that are known, however narrow the interval
         places = min(places, int(digits) - 1 - _exponent(e.value, int(digits)))
     bounds = [b for b in (e.value, e.low, e.high) if b is not None]
     pairs = [] if limit is None else [(b, limit, EXACT) for b in bounds]
@@ -50,7 +51,7 @@ def shown(estimate: Estimate, limit: float | None = None) -> EstimateText:
 
 
 def place(number: float, places: int) -> str:
-    """`number` rounded to `places` decimals; scientific where that would be a wall of digits; no negative zero."""
+    """Format `number` with `places` decimals, or in scientific notation if it would have too many digits; never -0."""
     if number != 0 and (abs(number) >= 1e7 or places > 9):
         exponent = math.floor(math.log10(abs(number)))
         if abs(number) >= 1e7 or exponent < -4:
@@ -61,27 +62,27 @@ def place(number: float, places: int) -> str:
 
 
 def number(x: float, significant: int = SIGNIFICANT) -> str:
-    """`x` alone, to `significant` digits."""
+    """Format `x` with `significant` digits."""
     if x == 0:
         return "0"
     return place(x, significant - 1 - _exponent(x, significant))
 
 
 def exact(x: float) -> str:
-    """The shortest text that reads back as `x`: a limit as its author wrote it."""
+    """Format `x` as the shortest text that reads back as `x`, such as a limit as its author wrote it."""
     text = repr(float(x))
     return text.removesuffix(".0")
 
 
 def setting(value: Cell) -> str:
-    """A value that somebody set: as it was written, unless that is a long fraction."""
+    """Format a setting exactly, unless it is a long fraction."""
     if isinstance(value, float) and len(exact(value)) <= 8:
         return exact(value)
     return cell(value)
 
 
 def cell(value: Cell) -> str:
-    """A table's cell alone."""
+    """Format one cell of a table."""
     if value is None:
         return NONE
     if isinstance(value, bool):
@@ -90,35 +91,35 @@ def cell(value: Cell) -> str:
 
 
 def column(values: Sequence[Cell]) -> list[str]:
-    """The cells of a table's column; its fractions share decimals that show two digits of the smallest."""
+    """Format the cells of a column; fractions share a number of decimals that shows two digits of the smallest."""
     sizes = [abs(v) for v in values if isinstance(v, float) and v != 0]
     if not sizes or max(sizes) >= 1e7:
         return [cell(v) for v in values]
     places = max(SIGNIFICANT - 1 - max(-1, _exponent(max(sizes), SIGNIFICANT)), 1 - _exponent(min(sizes), 2))
-    if places > 6:  # a wall of zeros for the sake of one small number
+    if places > 6:  # one small number would fill the column with zeros
         return [cell(v) for v in values]
     return [place(v, max(0, places)) if isinstance(v, float) else cell(v) for v in values]
 
 
 P_COLUMNS = ("p", "p (Holm)")
-LEAST_P = 1e-4  # below, digits of a p-value say nothing
+LEAST_P = 1e-4  # the digits of smaller p-values are not reliable
 
 
 def of_table(name: str, values: Sequence[Cell]) -> list[str]:
-    """The cells of a table's column of that name: p-values at most as exactly as they are known, and never 0."""
+    """Format the cells of the column `name`; p-values get four decimals and are never 0."""
     if name not in P_COLUMNS:
         return column(values)
     return [cell(v) if not isinstance(v, float) else "< 1e-4" if v < LEAST_P else f"{v:.4f}" for v in values]
 
 
 def level(estimates: Iterable[Estimate]) -> str:
-    """The level that all intervals of these estimates share, e.g. `95 %`; "" when they differ or there is none.
+    """Format the level that all intervals of these estimates share, e.g. `95 %`; "" if they differ or there is none.
 
-    Of two one-sided bounds it is that of each: `95 % each` for what is, as an interval, one of 90 %; or, where FAIL
-    needs a surer one than PASS, of both.
+    For two one-sided bounds it is the level of each bound: `95 % each`, whose interval has 90 %. Where FAIL needs a
+    higher level than PASS, both are written.
     """
-    found = {_level(e) for e in estimates if has_interval(e)}
-    return found.pop() if len(found) == 1 else ""
+    levels = {_level(e) for e in estimates if has_interval(e)}
+    return levels.pop() if len(levels) == 1 else ""
 
 
 def _level(e: Estimate) -> str:
@@ -134,7 +135,7 @@ def has_interval(e: Estimate) -> bool:
 
 
 def percent(share: float | None) -> str:
-    """0.95 as `95 %`; of a long fraction as many decimals as tell it from 100 %."""
+    """Format 0.95 as `95 %`; levels close to 1 get as many decimals as distinguish them from 100 %."""
     if share is None:
         return ""
     places = 2 if share < 0.999 else 6
@@ -142,7 +143,7 @@ def percent(share: float | None) -> str:
 
 
 def short(text: str, length: int) -> str:
-    """`text` on one line, cut at a word so that it is at most `length` long."""
+    """Shorten `text` to one line of at most `length` characters, cut between words."""
     text = " ".join(text.split())
     if len(text) <= length:
         return text
@@ -151,7 +152,7 @@ def short(text: str, length: int) -> str:
 
 
 def _places(e: Estimate) -> int:
-    """Decimals that show two significant digits of the half width; one more where the value shows fewer than three."""
+    """Choose decimals that show two digits of the half width; one more if the value has fewer than three."""
     ends = [x for x in (e.low, e.high) if x is not None]
     reach = max((abs(x - (e.value if e.value is not None else x)) for x in ends), default=0.0)
     half = (ends[1] - ends[0]) / 2 if len(ends) == 2 else reach
@@ -163,14 +164,14 @@ def _places(e: Estimate) -> int:
 
 
 def _exponent(x: float, significant: int) -> int:
-    """Power of ten of the leading digit of |x| once it is rounded to `significant` digits."""
+    """Return the power of ten of the leading digit of |x| after rounding to `significant` digits."""
     return int(f"{abs(x):.{significant - 1}e}".split("e")[1])
 
 
 def _apart(x: float, reference: float, places: int, most: int) -> int:
-    """The fewest decimals >= `places` at which `x` rounds to the side of `reference` that it is on (or onto it).
+    """Find the fewest decimals >= `places` with which `x`, rounded, compares to `reference` as before.
 
-    `places` itself where as many as `most` do not tell them apart.
+    Returns `places` if not even `most` decimals are enough.
     """
     for p in range(places, max(places, most) + 1):
         rounded = float(place(x, p))

@@ -1,4 +1,4 @@
-"""What an option may be: its annotation, with the range of a number; and text, numbers and words held against it."""
+"""Types of options, with the ranges of numbers; conversion of text to them, and checks of values against them."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from calibcli.core.errors import UsageError, did_you_mean
 
 
 def normal(name: str) -> str:
-    """`-` and `_` are the same in every spec."""
+    """Return `name` in lower case with `_` for `-`: both are the same in every spec."""
     return name.strip().lower().replace("-", "_")
 
 
 def whole(text: str) -> int:
-    """A whole number in decimal digits; Python alone also reads `1_0`, as 10.
+    """Parse a whole number in decimal digits; `1_0`, which `int` reads as 10, is refused.
 
     Raises:
-        ValueError: it is none, or has more digits than Python converts.
+        ValueError: the text is no such number, or has more digits than Python converts.
     """
     return int(_plain(text))
 
 
 def real(text: str) -> float:
-    """A number in decimal digits, as `whole`; `nan` and `inf` are numbers.
+    """Parse a number, without underscores like `whole`; `nan` and `inf` are numbers.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is no number.
     """
     return float(_plain(text))
 
@@ -42,7 +42,7 @@ def _plain(text: str) -> str:
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers that an option may be, in its annotation: `bins: Annotated[int, Range(1, 100_000)] = 15`.
+    """The range of numbers that an option takes, in its annotation: `bins: Annotated[int, Range(1, 100_000)] = 15`.
 
     Attributes:
         low, high: ends, included unless `open_low` or `open_high`; infinities are never included.
@@ -60,7 +60,7 @@ class Range:
         return above and (value < self.high if self.open_high else value <= self.high)
 
     def __str__(self) -> str:
-        """In words: `at least 1`, `more than 0`, `from 0 to 1`, `at least 0 and less than 1`."""
+        """Describe the range: `at least 1`, `more than 0`, `from 0 to 1`, `at least 0 and less than 1`."""
         low, high = (text if len(text := f"{end:.15g}") <= 12 else f"{end:.4g}" for end in (self.low, self.high))
         ends = [] if math.isinf(self.low) else [f"{'more than' if self.open_low else 'at least'} {low}"]
         ends += [] if math.isinf(self.high) else [f"{'less than' if self.open_high else 'at most'} {high}"]
@@ -72,10 +72,10 @@ class Range:
 Share = Annotated[float, Range(0, 1)]
 NotNegative = Annotated[float, Range(0, 1e9)]
 Positive = Annotated[float, Range(1e-9, 1e9)]
-Edges = Literal["right", "left", "torchmetrics"]  # how bins are closed
-Style = Literal["screen", "paper"]  # of pictures: for a page of its own, or for the column of a paper
+Edges = Literal["right", "left", "torchmetrics"]  # the end of a bin that belongs to it
+Style = Literal["screen", "paper"]  # figure style: for a page of its own, or for the column of a paper
 Drawn = Literal["corp", "bars", "smooth"]  # what a reliability diagram draws: isotonic regression, bins, a smooth curve
-Count = Annotated[int, Range(1, 1_000)]  # bins; bounds keep a matrix of bins by bins
+Count = Annotated[int, Range(1, 1_000)]  # of bins; bounded, since bounds need a matrix of bins by bins
 Alpha = Annotated[float, Range(1e-6, 0.25)]  # below, 1 - alpha / claims has no normal quantile in float64
 Level = Annotated[float, Range(0.5, 1 - 1e-12)]
 Seed = Annotated[int, Range(0, 2**32 - 1)]
@@ -85,37 +85,37 @@ Classes = Annotated[int, Range(2, 100_000)]
 Folds = Annotated[int, Range(2, 1_000)]
 Limit = Annotated[float, Range(-1e9, 1e9)]
 Rows = Annotated[int, Range(1, 10**9)]
-Seeds = Annotated[int, Range(1, 10_000)]  # of an experiment: each is a run of its own
+Seeds = Annotated[int, Range(1, 10_000)]  # of an experiment, which runs once for each
 Jobs = Annotated[int, Range(1, 1_000)]  # processes at once
-OrNone = Annotated[int, Range(0, 10**9)]  # 0 stands for none, never or all
+OrNone = Annotated[int, Range(0, 10**9)]  # 0 means none, never or all
 Epochs = Annotated[int, Range(1, 1_000_000)]
 LearningRate = Annotated[float, Range(0, 1e30, open_low=True)]
 Warmup = Annotated[float, Range(0, 1, open_high=True)]
-Depth = Annotated[int, Range(1, 3)]  # conditions of a rule that finds a slice
+Depth = Annotated[int, Range(1, 3)]  # conditions that a slice may combine
 PerYear = Annotated[float, Range(1e-6, 1)]
 Nats = Annotated[float, Range(0.7, 100)]
 Label = Annotated[int, Range(-(2**31), 2**31)]
 
 
 def argument(help: str, default: Any = MISSING, **about: Any) -> Any:
-    """As `option`, of what is written without a flag."""
+    """Declare a positional argument; see `option`."""
     return option(default, help, argument=True, **about)
 
 
 def option(default: Any, help: str, *flags: str, **about: Any) -> Any:
-    """A dataclass field, or the default of a parameter, that is an option of a command too.
+    """Declare an option of a command: the default of a dataclass field or of a parameter.
 
     Args:
         help: what the option does.
-        flags: how it is written; `--name-of-the-field` where nothing is said.
-        about: `metavar`; `kind`, the type of what is written where that is narrower than the field's; `writes`, of a
-            path that the command writes to: `file`, `folder`, or `either` by whether it has a suffix.
+        flags: its names on the command line; by default `--name-of-the-field`.
+        about: `metavar`; `kind`, the type on the command line if it is narrower than that of the field; `writes`, for
+            a path that the command writes to: `file`, `folder`, or `either` (a file if it has a suffix).
     """
     return field(default=default, metadata={"help": help, "flags": flags, **about})
 
 
 def spelled(value: Any) -> str:
-    """A value as a spec spells it."""
+    """Write a value as in a spec."""
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -128,17 +128,18 @@ def spelled(value: Any) -> str:
 
 
 def convert(text: str, kind: Any, where: str, needs: str = "") -> Any:
-    """Text to the annotated type: bool, int, float, str, Literal, tuple[T, ...] (with /), X | None; a number with a
-    `Range` in its `Annotated` lies in it.
+    """Convert text to the annotated type, and check the `Range` of numbers.
+
+    Types are bool, int, float, str, Literal, tuple[T, ...] (separated by /), X | None, and Annotated with a Range.
 
     Args:
         text: what the user wrote.
         kind: the annotation.
-        where: what it was written behind, `ece:bins=` or `--alpha `.
-        needs: what a number has to be, in words; worked out from `kind`.
+        where: what stands before it in messages, `ece:bins=` or `--alpha `.
+        needs: a description of the values allowed, by default that of `kind`.
 
     Raises:
-        UsageError: the text is not of that type, or out of range.
+        UsageError: the text has another type, or the number is out of range.
     """
     origin, args = get_origin(kind), get_args(kind)
     if origin is Annotated:
@@ -179,14 +180,14 @@ def _convert_union(text: str, kinds: tuple[Any, ...], where: str) -> Any:
 
 
 class OutOfRange(UsageError):
-    """A number of the right type that its `Range` does not hold."""
+    """A number has the right type but is outside its `Range`."""
 
 
 def within(value: Any, kind: Any, where: str, text: str = "") -> None:
     """Refuse a number outside the `Range` of its annotation.
 
     Raises:
-        OutOfRange: it, or one of a tuple, is.
+        OutOfRange: the number, or one of a tuple, is outside.
     """
     if get_origin(kind) in (Union, types.UnionType):
         for arg in get_args(kind):
@@ -201,10 +202,10 @@ def within(value: Any, kind: Any, where: str, text: str = "") -> None:
 
 
 def check_options(given: Any) -> None:
-    """Refuse numbers out of range, and words that are no choice, among the fields of a dataclass.
+    """Check the fields of a dataclass: numbers against their range, words against their choices.
 
     Raises:
-        UsageError: there is one; named as its option.
+        UsageError: a value is not allowed; the message names its option.
     """
     for name, kind, words, default in _fields(given.__class__):
         value = getattr(given, name)
@@ -218,9 +219,9 @@ def check_options(given: Any) -> None:
 
 
 def in_tuples(given: Any) -> None:
-    """Put a lone value, and the values of a list, into a tuple where a field of a dataclass holds several.
+    """Turn a single value or a list into a tuple in each field of a dataclass that holds a tuple.
 
-    A text that was passed for several texts would be read letter by letter.
+    Otherwise a single text would later be read as a sequence of letters.
     """
     for name, kind, _, _ in _fields(given.__class__):
         value = getattr(given, name)
@@ -232,14 +233,14 @@ def in_tuples(given: Any) -> None:
 
 @lru_cache
 def _fields(kind: type) -> list[tuple[str, Any, list[Any], Any]]:
-    """Name, annotation, choices and default of each field of a dataclass."""
+    """List name, annotation, choices and default of each field of a dataclass."""
     hints = get_type_hints(kind, include_extras=True)
-    found = []
+    described = []
     for f in fields(kind):
         hint = hints[f.name]
         words = [a for part in (hint, *get_args(hint)) if get_origin(part) is Literal for a in get_args(part)]
-        found.append((f.name, hint, words, f.default))
-    return found
+        described.append((f.name, hint, words, f.default))
+    return described
 
 
 def _range(kind: Any) -> Range | None:
@@ -251,7 +252,7 @@ def _short(text: str) -> str:
 
 
 def values(kind: Any) -> str:
-    """What an option of this annotation takes, in words: `a whole number from 1 to 100000`, `right, left`."""
+    """Describe the values of an annotation: `a whole number from 1 to 100000`, `right, left`."""
     origin, args = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return " ".join([values(args[0]), *(str(bounds) for bounds in args[1:] if isinstance(bounds, Range))])
@@ -265,7 +266,7 @@ def values(kind: Any) -> str:
 
 
 def _noun(kind: Any) -> str:
-    """A type in words."""
+    """Name a type: `a whole number`."""
     for part in (kind, *get_args(kind)):
         if part in (int, float):
             return "a whole number" if part is int else "a number"

@@ -1,5 +1,6 @@
-"""The `Result` that every command returns and every renderer reads, its estimates, tables and checks. Its JSON is the
-file format.
+"""The `Result` that every command returns and every renderer reads, with its estimates, tables and checks.
+
+Its JSON is the file format.
 """
 
 from __future__ import annotations
@@ -16,30 +17,29 @@ from calibcli.core.figure_data import SCREEN, Plot, Tier, become, finite, saved
 from calibcli.core.options import Range, normal
 from calibcli.core.shelves import alike
 
-# Values that readers look at: in a notebook, at a prompt, as a data frame, drawn, or written to a file.
-#
-# How they look is `render`'s, above this room; it is asked by its name when somebody looks, and costs nothing before.
+# Display in notebooks, at the prompt, as data frames, figures and files. The work is done in `render`, which lies above
+# this room and is imported when something is first shown.
 
 
 class Display:
-    """A result, a fit or an estimate as its reader wants it."""
+    """The methods that show a result, a fit or an estimate, and write it to a file."""
 
     def __str__(self) -> str:
         return str(extensions.display().text(self))
 
     def _repr_html_(self) -> str:
-        """For a notebook: verdict, sentences and tables."""
+        """Return HTML for a notebook: verdict, sentences and tables."""
         return str(extensions.display().html(self))
 
     def _repr_markdown_(self) -> str:
-        """For a notebook or a document that takes Markdown."""
+        """Return Markdown for a notebook or a document."""
         return str(extensions.display().markdown(self))
 
     def to_frame(self, table: str = "") -> Any:
-        """The estimates as a pandas `DataFrame`, one row each; or a table by its name.
+        """Return the estimates as a pandas `DataFrame` with one row each, or a table by its name.
 
-        >>> found = calibcli.measure(logits, labels, "ece", "nll")
-        >>> list(found.to_frame().columns[:4]), found.to_frame()["n"].tolist()
+        >>> result = calibcli.measure(logits, labels, "ece", "nll")
+        >>> list(result.to_frame().columns[:4]), result.to_frame()["n"].tolist()
         (['name', 'scope', 'value', 'low'], [997, 997])
 
         Raises:
@@ -48,35 +48,32 @@ class Display:
         return extensions.display().frame(self, table)
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the main figure, or the estimates with their intervals where there is none; the Matplotlib axes.
+        """Draw the main figure, or without one the estimates with their intervals, and return the Matplotlib axes.
 
         >>> calibcli.measure(logits, labels, "ece", diagram=True).plot().get_ylabel()
         'accuracy'
 
         Args:
-            ax: axes to draw on; None makes a figure.
+            ax: axes to draw on; None makes a new figure.
         """
         return extensions.display().plot(self, ax)
 
     def write(self, path: str | Path) -> None:
-        """Write a file, whole or not at all, in the format of its suffix: .html, .json, .png, .csv, .md, ...
+        """Write a file, whole or not at all, in the format that its suffix names: .html, .json, .png, .csv, .md, ...
 
         >>> calibcli.measure(logits, labels, "ece").write(folder / "report.html")
         >>> (folder / "report.html").read_text()[:15]
         '<!doctype html>'
 
         Raises:
-            UsageError: a suffix that is no format, or a path that cannot be written.
+            UsageError: the suffix is not that of a format, or the path cannot be written.
         """
         extensions.display().write(self, Path(path))
 
 
-# The one value every command returns and every renderer reads: a `Result`. Its JSON is the file format.
-
-
-SCHEMA = (
-    3  # 1: of two classes `ece` and its like were of the predicted class, `brier` was twice as large; 2: other names
-)
+# Schema 1: with two classes, `ece` and similar metrics were those of the predicted class, `brier` was twice as large.
+# Schema 2: some metrics and fields had other names.
+SCHEMA = 3
 Outcome = Literal["pass", "fail", "inconclusive", "not_run"]
 Cell = str | bool | int | float | None
 EXITS: dict[Outcome, Exit] = {
@@ -87,42 +84,42 @@ EXITS: dict[Outcome, Exit] = {
 }
 WORST_FIRST = tuple(EXITS)
 CHANGE = "after minus before"
-"""The scope of what changed between the scopes `before` and `after`, paired over rows."""
+"""The scope of the difference between the scopes `before` and `after`, paired over rows."""
 VERDICTS: Mapping[Outcome, str] = {"pass": "PASS", "fail": "FAIL", "inconclusive": "INCONCLUSIVE", "not_run": "NOT RUN"}
-"""The words of a verdict on a rule, in every format and sentence."""
+"""The names of verdicts on rules, in every format and sentence."""
 CLAIMS: Mapping[Outcome, str] = {
     "pass": "holds",
     "fail": "reversed",
     "inconclusive": "undecided",
     "not_run": "no verdict",
 }
-"""The words of a verdict on a claim, which fails nothing."""
+"""The names of verdicts on claims, which never fail a run."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate(Display):
-    """A number with its uncertainty and how that was got.
+    """A number with its uncertainty and the method behind both.
 
-    A value that is not finite becomes None with a `reason`, so that what is in memory is what JSON can hold.
+    A value that is not finite becomes None with a `reason`, since JSON cannot hold it.
 
-    >>> found = calibcli.measure(logits, labels, "nll")["nll"]
-    >>> round(found.value, 3), round(found.low, 3), round(found.high, 3), found.unit
+    >>> nll = calibcli.measure(logits, labels, "nll")["nll"]
+    >>> round(nll.value, 3), round(nll.low, 3), round(nll.high, 3), nll.unit
     (0.464, 0.341, 0.849, 'nats')
 
     Attributes:
         name: canonical spec, e.g. `ece:bins=30`.
         value: the point estimate, or None.
-        low, high: interval at `level`; None where no valid interval exists (`reason` says why).
+        low, high: interval at `level`; None if no valid interval exists (`reason` says why).
         level: confidence level of the interval, e.g. 0.95.
-        sided: `two`, or `lower`/`upper` where only that bound is meaningful, or `each` for two one-sided bounds
-            that each hold at (1 + level) / 2.
-        scope: what the number is of: "" (everything), `before`, `after`, `class=3`, `site=A`, `layer=conv1`.
-        unit: the unit that `value` is in: `nats`, `probability`, ... (`percent` is shown as 4.1 %, `ratio` as 1.3×).
+        sided: `two`, or `lower`/`upper` if only that bound is meaningful, or `each` for two one-sided bounds with a
+            level of (1 + level) / 2 each.
+        scope: what was measured: "" (everything), `before`, `after`, `class=3`, `site=A`, `layer=conv1`.
+        unit: the unit of `value`: `nats`, `probability`, ... (`percent` is shown as 4.1 %, `ratio` as 1.3×).
         better: `lower`, `higher`, `zero` (closest to zero) or "".
         how: estimator and interval method, in words.
-        reason: why value or interval is missing.
+        reason: why the value or the interval is missing.
         n: rows behind the number.  se: standard error.
-        null, null_high: level to expect under perfect calibration, and its 95 % quantile.
+        null, null_high: the value expected under perfect calibration, and its 95 % quantile.
         detail: further named numbers (sampling error, effective n, ...).
         tier: when a screen shows it.
     """
@@ -153,31 +150,32 @@ class Estimate(Display):
             number = float(number)
             if not math.isfinite(number):
                 if not self.reason:
-                    what = "not a number" if math.isnan(number) else "infinite"
-                    object.__setattr__(self, "reason", f"{key} is {what}")
+                    problem = "not a number" if math.isnan(number) else "infinite"
+                    object.__setattr__(self, "reason", f"{key} is {problem}")
                 number = None
             object.__setattr__(self, key, number)
-        if self.level is not None:  # 1 - 2 * 0.05 is 0.9 to the reader
+        if self.level is not None:  # 1 - 2 * 0.05 is not exactly 0.9 in floating point
             object.__setattr__(self, "level", round(float(self.level), 12))
         object.__setattr__(self, "detail", {k: finite(v) for k, v in self.detail.items()})
 
     def __float__(self) -> float:
-        """The value.
+        """Return the value.
 
         Raises:
-            ValueError: there is none; says why.
+            ValueError: there is none; the message says why.
         """
         if self.value is None:
             raise ValueError(f"{self.name} has no value: {self.reason or 'it is not defined here'}")
         return self.value
 
     def __format__(self, spec: str) -> str:
-        """`f"{e:.3f}"` is the value alone, `f"{e}"` has its interval too."""
+        """Format the value alone (`f"{e:.3f}"`), or without a format spec the value with its interval."""
         return format(float(self), spec) if spec else str(self)
 
     def groups_of(self, rows: int) -> int:
-        """Groups of this number's mean size that hold so many rows; 0 where rows are independent. More rows of the same
-        groups decide nothing, as the spread between groups stays.
+        """Return how many groups of this number's mean size hold `rows` rows; 0 if rows are independent.
+
+        More rows of the same groups would not help, as the spread between groups stays.
 
         >>> Estimate(name="nll", value=1.0, n=600, detail={"groups": 12}).groups_of(1000)
         20
@@ -186,7 +184,7 @@ class Estimate(Display):
         return math.ceil(rows * groups / self.n) if isinstance(groups, (int, float)) and self.n else 0
 
     def problem(self) -> str:
-        """What of a number that was read cannot be: a value of no rows, bounds that do not hold it; or "".
+        """Describe what cannot be true of a number from a file: a value of no rows, bounds in the wrong order; or "".
 
         >>> Estimate(name="nll", value=1.0, low=2.0).problem()
         'low is 2, above the value of 1'
@@ -203,10 +201,10 @@ class Estimate(Display):
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Rows of a table beside the estimates (per class, per bin, ranking).
+    """A table beside the estimates (per class, per bin, ranking).
 
     Attributes:
-        tier: when a screen shows it.  few: the rows that a screen shows at first, by number; none: all of them.
+        tier: when a screen shows it.  few: indices of the rows that a screen shows at first; empty for all rows.
     """
 
     name: str
@@ -230,7 +228,7 @@ class Check:
         outcome: pass, fail, inconclusive or not_run.
         message: one sentence with the numbers behind the verdict.
         estimate: the number that was judged.
-        limit: what it was judged against.  scope: slice or class.
+        limit: the limit it was compared with.  scope: slice or class.
         kind: how a binned metric is binned (`binned, 15 bins`), or "".
         n_needed: rows that would decide an inconclusive rule.
         fatal: whether this outcome fails the run (an inconclusive rule may only warn).
@@ -251,7 +249,7 @@ class Check:
 
     @property
     def rule_shown(self) -> str:
-        """The rule as a reader is shown it: `ece <= 0.03 (binned, 15 bins)`."""
+        """The rule as shown to readers: `ece <= 0.03 (binned, 15 bins)`."""
         return f"{self.rule} ({self.kind})" if self.kind else self.rule
 
 
@@ -259,10 +257,11 @@ Key = str | tuple[str, str]
 
 
 class Numbers(Display, Mapping[Key, Estimate]):
-    """Estimates by spec, or by spec and what they are of: `found["ece"]`, `found["ece", "site=A"]`.
+    """A mapping to estimates from specs, or specs and scopes: `result["ece"]`, `result["ece", "site=A"]`.
 
-    A spec may be in any spelling (`ece:bins=15`, and of two classes `ece:of=positive`, are `ece`), or a name alone
-    where one spec of it was measured (`lambda_max` for `lambda_max:tol=0.01`). `get` gives None where there is none.
+    Any spelling of a spec will do (`ece:bins=15` is `ece`, and with two classes so is `ece:of=positive`), and so does
+    the name alone if one spec of it was measured (`lambda_max` for `lambda_max:tol=0.01`). `get` returns None for a
+    spec that was not measured.
     """
 
     estimates: Sequence[Estimate]
@@ -272,24 +271,24 @@ class Numbers(Display, Mapping[Key, Estimate]):
         return str(self)
 
     def __getitem__(self, key: Key) -> Estimate:
-        """The estimate.
+        """Return the estimate.
 
         Raises:
-            KeyError: there is none, or several that may be meant; says which there are.
+            KeyError: there is none, or the key fits several; the message lists them.
         """
         name, scope = (key, "") if isinstance(key, str) else key
-        there = {e.name: e for e in reversed(self.estimates) if e.scope == scope}
+        in_scope = {e.name: e for e in reversed(self.estimates) if e.scope == scope}
         classes = self.facts.get("classes")
         for spec in (name, *sorted(alike(name, classes if isinstance(classes, int) else 0))):
-            if spec in there:
-                return there[spec]
-        family = [e for spec, e in there.items() if spec.partition(":")[0] == normal(name)]
+            if spec in in_scope:
+                return in_scope[spec]
+        family = [e for spec, e in in_scope.items() if spec.partition(":")[0] == normal(name)]
         if len(family) == 1:
             return family[0]
         elsewhere = [f"'{e.name}' of '{e.scope}'" for e in self.estimates if e.name == name]
-        known = [e.name for e in family] or elsewhere or list(reversed(there)) or [str(key) for key in self]
-        about = f" of '{scope}'" if scope else ""
-        raise KeyError(f"no estimate '{name}'{about}, but {', '.join(known) or 'none'}")
+        known = [e.name for e in family] or elsewhere or list(reversed(in_scope)) or [str(key) for key in self]
+        of_scope = f" of '{scope}'" if scope else ""
+        raise KeyError(f"no estimate '{name}'{of_scope}, but {', '.join(known) or 'none'}")
 
     def __iter__(self) -> Iterator[Key]:
         return iter(dict.fromkeys((e.name, e.scope) if e.scope else e.name for e in self.estimates))
@@ -300,17 +299,17 @@ class Numbers(Display, Mapping[Key, Estimate]):
 
 @dataclass(frozen=True, kw_only=True)
 class Screen:
-    """How a command lays its result out on a screen, beside the tiers of its parts.
+    """The layout of a result on a screen, beside the tiers of its parts.
 
     Attributes:
-        pairs: which numbers stand beside each other. `change`: before, after and their difference. `models`: the values
-            of two models and their difference. `errors`: both errors of a number. `scores`: the metrics of one score.
-            `claims`: a claim and what decides it. `tables`: none, the tables have the numbers. "": before and after,
-            each with its interval.
+        pairs: which numbers stand side by side. `change`: before, after and their difference. `models`: the values of
+            two models and their difference. `errors`: both errors of a number. `scores`: the metrics of one score.
+            `claims`: a claim and the numbers that decide it. `tables`: none, since the tables have all numbers. "":
+            before and after, each with its interval.
         hidden: names of facts that only `-v` shows.
-        one_page: whether what is shown at first is cut to the height of a screen.
-        bins: the most rows of a diagram that is shown at first.
-        badge: what a badge calls the result, by default its command.
+        one_page: whether the first screen is cut to one page.
+        bins: the most rows of a reliability diagram on the first screen.
+        badge: the label of a badge, by default the command.
     """
 
     pairs: Literal["", "change", "models", "errors", "scores", "claims", "tables"] = ""
@@ -322,12 +321,12 @@ class Screen:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Result(Numbers):
-    """What a command found. Plain data: every renderer reads this and nothing else.
+    """The result of a command, as plain data: every renderer reads this and nothing else.
 
-    It is a mapping of its estimates too, see `Numbers`: `result["ece"].high`.
+    It is also a mapping to its estimates (see `Numbers`): `result["ece"].high`.
 
-    >>> found = calibcli.measure(logits, labels, "ece", "nll")
-    >>> list(found), found.facts["kind"]
+    >>> result = calibcli.measure(logits, labels, "ece", "nll")
+    >>> list(result), result.facts["kind"]
     (['ece', 'nll'], 'logits')
 
     Attributes:
@@ -335,7 +334,7 @@ class Result(Numbers):
         facts: settings and findings that are not estimates (kind of scores, n, classes, ridge, ...).
         artefacts: files written by `--save`, by role.
         provenance: version, argv, seed, device, inputs with sha256, and the time fields `started`, `seconds`.
-        screen: how a screen lays it out.
+        screen: the layout on a screen.
     """
 
     command: str
@@ -352,10 +351,10 @@ class Result(Numbers):
 
     def __post_init__(self) -> None:
         become(self, list, "estimates", "tables", "plots", "checks", "notes")
-        become(self, lambda held: finite(dict(held)), "facts", "artefacts", "provenance")
+        become(self, lambda mapping: finite(dict(mapping)), "facts", "artefacts", "provenance")
 
     def problem(self) -> str:
-        """The same number twice, or another schema.
+        """Describe what is wrong with a result from a file: a number that is there twice, or another schema; or "".
 
         >>> Result(command="fit", estimates=[Estimate(name="nll", value=1.0)] * 2).problem()
         'nll is there twice'
@@ -371,21 +370,21 @@ class Result(Numbers):
 
     @property
     def verdict(self) -> Outcome | None:
-        """The worst outcome of the checks: fail, not_run, inconclusive, pass; None where nothing was judged.
+        """The worst outcome of the checks (fail, not_run, inconclusive, pass); None if nothing was judged.
 
-        A check that only warns counts as well: `exit_code` is what leaves it out.
+        Checks that only warn count too, unlike in `exit_code`.
         """
         outcomes = {check.outcome for check in self.checks}
         return next((o for o in WORST_FIRST if o in outcomes), None)
 
     @property
     def words(self) -> Mapping[Outcome, str]:
-        """What its verdicts are called: those of a result that answers a question are on claims."""
+        """The names of its verdicts: `CLAIMS` if it answers the question of a study, else `VERDICTS`."""
         return CLAIMS if "question" in self.facts else VERDICTS
 
     @property
     def exit_code(self) -> int:
-        """What `calib` exits with, the worst of its fatal checks: 1 fail, 5 not run, 3 inconclusive, else 0."""
+        """The exit code of the command, by the worst of its fatal checks: 1 fail, 5 not run, 3 inconclusive, else 0."""
         outcomes = {check.outcome for check in self.checks if check.fatal}
         return int(next((EXITS[o] for o in WORST_FIRST if o in outcomes), Exit.OK))
 
@@ -401,13 +400,13 @@ class Result(Numbers):
         return self.exit_code == 0
 
     def raise_if_failed(self) -> Result:
-        """This result, if it passed.
+        """Return this result if it passed.
 
         >>> calibcli.check(logits, labels, max={"ece": 0.1}).raise_if_failed().verdict
         'pass'
 
         Raises:
-            GateFailed: a check fails the run; says which and why.
+            GateFailed: a check fails the run; the message says which and why.
             ValueError: nothing was judged.
         """
         if self.passed:
@@ -427,7 +426,7 @@ class Result(Numbers):
         )
 
     def to_json(self) -> str:
-        """Strict JSON (no NaN or Infinity), two-space indent, final newline, with a checksum that notices edits.
+        """Write strict JSON (no NaN or Infinity), indented, with a checksum that reveals edits.
 
         >>> calibcli.measure(logits, labels, "ece").to_json()[:24]
         '{\\n  "command": "metrics"'
@@ -435,19 +434,21 @@ class Result(Numbers):
         import json
 
         data = saved(self)
-        data["checksum"] = _checksum(json.loads(json.dumps(data, allow_nan=False)))  # as it is read: keys are texts
+        data["checksum"] = _checksum(
+            json.loads(json.dumps(data, allow_nan=False))
+        )  # as it will be read: with keys that are texts
         return json.dumps(data, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str | bytes, source: str = "result") -> Result:
-        """Read what `to_json` wrote.
+        """Read the JSON that `to_json` writes.
 
         >>> Result.from_json(calibcli.measure(logits, labels, "accuracy").to_json())["accuracy"].n
         997
 
         Raises:
-            InputError: not JSON, not a result, written by a newer schema, with numbers that cannot be, or changed by
-                something else than calib.
+            InputError: it is not JSON, not a result, of another schema, has numbers that cannot be right, or was
+                changed by another program.
         """
         import json
 
@@ -465,37 +466,39 @@ class Result(Numbers):
                 "upgrade calibcli, or write the result again with this version",
             )
         fix = "write it again: this is not what calib writes"
-        made: Result = validation.read(data, cls, source, fix)
+        result: Result = validation.read(data, cls, source, fix)
         if "checksum" in data and data["checksum"] != _checksum(data):  # earlier versions wrote none
             raise InputError(f"{source} was changed by something else than calib: its checksum does not fit", fix)
-        return made
+        return result
 
 
 def _checksum(data: Mapping[str, Any]) -> str:
-    """SHA-256 of a result without its checksum and its times, which two runs do not share.
+    """Compute the SHA-256 of a result without its checksum and its times, which differ between equal runs.
 
-    It is that of one spelling: programs may order keys anew, and write 1 for 1.0.
+    Keys are sorted and 1.0 is hashed as 1, since programs that copy JSON may change both.
     """
     import hashlib
     import json
     import re
 
-    rest = {key: value for key, value in data.items() if key != "checksum"}
-    rest["provenance"] = {key: value for key, value in data["provenance"].items() if key not in ("started", "seconds")}
-    text = json.dumps(rest, sort_keys=True, separators=(",", ":"))
+    hashed = {key: value for key, value in data.items() if key != "checksum"}
+    hashed["provenance"] = {
+        key: value for key, value in data["provenance"].items() if key not in ("started", "seconds")
+    }
+    text = json.dumps(hashed, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(re.sub(r"(?<=\d)\.0(?=[,\]}])", "", text).encode()).hexdigest()
 
 
 def by_report(result: Result) -> bool:
-    """Whether a report made this result itself, by comparing those that it was given."""
+    """Whether this result is the comparison that a report made of the results given to it."""
     return result.command == "compare" and not result.provenance
 
 
 def results_of(result: Result, name: str = "") -> list[tuple[str, Result]]:
-    """The results that a report holds, by name; any other result is its own, by the name given.
+    """List the results in a report, with their names; for any other result, itself with the given name.
 
     Raises:
-        InputError: one of them is no result of this version.
+        InputError: one of them is no result that this version reads.
     """
     inside = result.facts.get("results") if result.command == "report" else None
     if not isinstance(inside, list):

@@ -1,7 +1,7 @@
-"""The shelves that the grammar `name:key=value,key=value` picks from.
+"""Shelves: registries from which specs such as `name:key=value,key=value` choose.
 
 A shelf holds decorated functions or classes. Their keyword-only parameters are the options of the spec, their
-docstring is the help, and the canonical spec string is the identity of a choice everywhere (table, JSON, rule).
+docstring is the help, and the canonical spec names a choice everywhere (tables, JSON, rules).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from calibcli.core.options import convert, normal, spelled, within
 
 @dataclass(frozen=True)
 class Entry:
-    """One definition on a shelf: its target, its options with defaults and types, and its traits."""
+    """One function or class on a shelf, with its options (defaults and types) and its traits."""
 
     name: str
     target: Callable[..., Any]
@@ -51,13 +51,13 @@ class Entry:
 
     @property
     def signature(self) -> str:
-        """`bins=15,edges=right|left,tau`: options with their defaults, or their choices, the default first."""
+        """The options with their defaults, or their choices (default first): `bins=15,edges=right|left,tau`."""
         return ",".join(_brief(name, p) for name, p in self.options.items())
 
 
 @dataclass(frozen=True)
 class Choice:
-    """An entry with its options filled in. Calling it calls the entry's target with those options."""
+    """An entry with its options filled in; calling it calls the function or class with those options."""
 
     entry: Entry
     options: Mapping[str, Any]
@@ -72,7 +72,7 @@ class Choice:
 
     @property
     def spec(self) -> str:
-        """Canonical spec: only options that differ from their defaults, in signature order."""
+        """The canonical spec, with the options that differ from their defaults, in the order of the signature."""
         changed = [
             f"{key}={spelled(self.options[key])}"
             for key, p in self.entry.options.items()
@@ -91,16 +91,16 @@ _SHELVES: list[Shelf] = []
 
 
 def alike(spec: str, classes: int = 0) -> set[str]:
-    """Specs that say the same as this one of so many classes (0: not known): its canonical form on every shelf."""
-    found = {spec}
+    """Find the specs equal to this one, in canonical form, with `classes` classes (0: unknown)."""
+    specs = {spec}
     for shelf in _SHELVES:
         if spec.partition(":")[0] in shelf:
             try:
                 choice = shelf.choose(spec)
-                found |= {choice.spec, shelf.shortest(choice, classes).spec if classes else choice.spec}
+                specs |= {choice.spec, shelf.shortest(choice, classes).spec if classes else choice.spec}
             except UsageError:
                 continue
-    return found
+    return specs
 
 
 class Shelf:
@@ -117,23 +117,23 @@ class Shelf:
     ) -> None:
         """
         Args:
-            joint: what stands between the words of a name where names are listed, as the docs spell them.
-            package: its files fill the shelf; they are imported when its entries are first asked for.
-            first: the entries that are used most, in their order; the others follow by name.
-            usual: files that are asked for an entry before all others are imported.
-            flag: the option that takes one, repeatable.
+            joint: the character between the words of a name in lists and messages.
+            package: the package whose files hold the entries; they are imported when entries are first needed.
+            first: the most used entries, which are listed first; the others follow by name.
+            usual: files that are searched for an entry before all others are imported.
+            flag: the repeatable option that takes a spec.
         """
         self.kind, self.joint, self._package, self._first = kind, joint, package, list(first)
         self._flag = flag
         self._usual = [f"{package}.{file}" for file in usual]
         self.shortest: Callable[[Choice, int], Choice] = lambda choice, classes: choice
-        """The choice as it is written of so many classes."""
+        """Shorten a choice for a number of classes, on which the meaning of an option may depend."""
         _SHELVES.append(self)
         self._entries: dict[str, Entry] = {}
 
     @property
     def entries(self) -> dict[str, Entry]:
-        """By name; those of a package that are used most first, the others by name, whatever was imported first."""
+        """All entries by name: the most used first, the others sorted, whatever the order of imports."""
         if self._package:
             package, self._package = self._package, ""
             for file in pkgutil.iter_modules(importlib.import_module(package).__path__, package + "."):
@@ -144,13 +144,13 @@ class Shelf:
         return self._entries
 
     def entry(self, name: str) -> Entry | None:
-        """By any spelling of its name; imports no more than it has to."""
+        """Return the entry with this name in any spelling, or None; imports as few files as possible."""
         while normal(name) not in self._entries and self._usual:
             importlib.import_module(self._usual.pop(0))
         return self._entries.get(normal(name)) or self.entries.get(normal(name))
 
     def add(self, name: str = "", **traits: Any) -> Callable[[Any], Any]:
-        """Decorator: put a function or class on the shelf under `name` (default: its own name)."""
+        """Return a decorator that puts a function or class on the shelf under `name` (default: its own name)."""
 
         def put(target: Any) -> Any:
             key = normal(name or target.__name__)
@@ -168,7 +168,7 @@ class Shelf:
         return self.entry(name) is not None
 
     def _unknown(self, spec: str) -> UsageError:
-        """What to say where the name of a spec is none of the entries."""
+        """Make the error for a spec with an unknown name."""
         name, parts = spec.partition(":")[0], [part.strip() for part in spec.split(",")]
         problem = f"unknown {self.kind} '{name.strip()}'"
         if len(parts) > 1 and "=" in parts[1] and parts[0] in self:  # options after a comma
@@ -190,12 +190,12 @@ class Shelf:
 
         Args:
             spec: the spec string.
-            defaults: options to use where the spec is silent and the entry has an option of that name.
+            defaults: options that apply if the spec does not set them and the entry has them.
 
         Raises:
-            UsageError: unknown name, unknown option, an option twice, or a value of the wrong type or out of range.
+            UsageError: a name or option is unknown, an option is there twice, or a value has the wrong type or range.
         """
-        name, _, rest = spec.partition(":")
+        name, _, settings = spec.partition(":")
         entry = self.entry(name)
         if entry is None:
             raise self._unknown(spec)
@@ -205,7 +205,7 @@ class Shelf:
             within(value, entry.options[key].annotation, f"{entry.name}:{key}=")
         options.update(given)
         written = set()
-        for part in filter(None, (s.strip() for s in rest.split(","))):
+        for part in filter(None, (s.strip() for s in settings.split(","))):
             key, eq, text = part.partition("=")
             key = normal(key)
             if key not in entry.options:
@@ -215,7 +215,7 @@ class Shelf:
                 raise UsageError(f"option '{key}' of '{entry.name}' is there twice", "write it once")
             written.add(key)
             if not eq and entry.options[key].annotation is bool:
-                text = "true"  # `trace:exact` says enough
+                text = "true"  # `trace:exact` means `trace:exact=true`
             elif not eq:
                 raise UsageError(f"option '{key}' of '{entry.name}' has no value", f"write {entry.name}:{key}=VALUE")
             options[key] = convert(text.strip(), entry.options[key].annotation, f"{entry.name}:{key}=")

@@ -1,4 +1,4 @@
-"""Quantiles, bounds, roots, bins and ranks, each defined once. Without SciPy, which loads as long as NumPy does."""
+"""Quantiles, bounds, roots, bins and ties, without SciPy, whose import would double the time to start."""
 
 from __future__ import annotations
 
@@ -15,15 +15,21 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-SMALLEST_P = 1e-300
+SMALLEST_P = 1e-300  # so that the logarithm of a p-value is finite
 ROOT_2 = math.sqrt(2)
 OPENBLAS = ("scipy_openblas_{}_num_threads64_", "scipy_openblas_{}_num_threads", "openblas_{}_num_threads")
-LOCK, held = threading.Lock(), list[int]()  # of each block of `one_thread`: the threads before the first of them
-TINY = 5e-324  # where Φ is 0 in float64, z² is the larger of the two
+LOCK, thread_counts = (
+    threading.Lock(),
+    list[int](),
+)  # for each open block of `one_thread`, the number of threads to restore
+TINY = 5e-324  # smallest float64: keeps a logarithm finite where Φ underflows (z² is then larger, and is used)
+
+
+# Distributions: normal, Student, binomial and beta.
 
 
 def normal_quantile(level: float) -> float:
-    """z with Φ(z) = level, from a rational start (Hastings 1955) by three of Halley's steps."""
+    """Compute z with Φ(z) = level: a rational approximation (Hastings 1955), then three steps of Halley's method."""
     p = min(level, 1 - level)
     log_p = math.log(p)
     t = math.sqrt(-2 * log_p)
@@ -35,13 +41,13 @@ def normal_quantile(level: float) -> float:
 
 
 def normal_share(z: float) -> float:
-    """Φ(z)."""
+    """Compute Φ(z), the standard normal distribution function."""
     return math.erfc(-z / ROOT_2) / 2
 
 
 @lru_cache(maxsize=256)
 def student_quantile(level: float, degrees: float) -> float:
-    """t with P(T <= t) = level, T Student's with any positive (also fractional) degrees of freedom; nan without."""
+    """Compute t with P(T <= t) = level for Student's T; `degrees` may be fractional, and without any t is nan."""
     if not degrees > 0:
         return math.nan
     if math.isinf(degrees):
@@ -50,12 +56,12 @@ def student_quantile(level: float, degrees: float) -> float:
         return -student_quantile(1 - level, degrees)
     if level in (0.5, 1.0):
         return 0.0 if level == 0.5 else math.inf
-    near, far = beta_quantile(2 * (1 - level), degrees / 2, 0.5)  # 1 / (1 + t² / degrees), and what it lacks
+    near, far = beta_quantile(2 * (1 - level), degrees / 2, 0.5)  # 1 / (1 + t² / degrees), and 1 minus that
     return math.sqrt(degrees) * math.sqrt(far / near) if near > 0 else math.inf
 
 
 def two_sided(t: float, degrees: float = math.inf) -> float:
-    """P(|T| > t), never 0."""
+    """Compute the two-sided p-value P(|T| > t), which is never 0."""
     if not t > 0:
         return 1.0
     if math.isinf(degrees) or math.isinf(t):
@@ -68,10 +74,10 @@ def two_sided(t: float, degrees: float = math.inf) -> float:
 
 @lru_cache(maxsize=256)
 def clopper_pearson(hits: float, n: float, alpha: float) -> tuple[float, float]:
-    """One-sided bounds, each at 1 - alpha, of a share of which `hits` of `n` rows are (Clopper & Pearson 1934).
+    """Compute exact one-sided bounds of a proportion, each at 1 - alpha (Clopper & Pearson 1934).
 
-    The share at which that many hits, or more (lower) or fewer (upper), have probability alpha: exact, so never wrong
-    more often. `hits` and `n` need not be whole (effective rows).
+    The lower bound is the proportion at which `hits` or more of `n` rows have probability alpha, the upper bound that
+    at which `hits` or fewer have. `hits` and `n` need not be whole (effective rows).
     """
     low = 0.0 if hits <= 0 else beta_quantile(alpha, hits, n - hits + 1)[0]
     high = 1.0 if hits >= n else beta_quantile(alpha, n - hits, hits + 1)[1]
@@ -79,14 +85,17 @@ def clopper_pearson(hits: float, n: float, alpha: float) -> tuple[float, float]:
 
 
 def binomial_tail(hits: float, n: float, p: float) -> float:
-    """P(X >= hits), X of n draws that each hit with chance p."""
+    """Compute P(X >= hits) for a binomial X of n draws with probability p."""
     return 1.0 if hits <= 0 else beta_tails(p, 1 - p, hits, n - hits + 1)[0]
 
 
 def beta_tails(x: float, y: float, a: float, b: float) -> tuple[float, float]:
-    """P(X <= x) and P(X >= x) of a Beta(a, b); y = 1 - x, with all its digits. The smaller has a small relative error.
+    """Compute P(X <= x) and P(X >= x) of a Beta(a, b); the smaller one has a small relative error.
 
-    By the continued fraction of the side that converges (Lentz's method, Press et al. 2007, 6.4).
+    By the continued fraction of the tail for which it converges (Lentz's method, Press et al. 2007, 6.4).
+
+    Args:
+        y: 1 - x, passed separately so that no digits are lost.
     """
     if x <= 0 or y <= 0:
         return (0.0, 1.0) if x <= 0 else (1.0, 0.0)
@@ -98,11 +107,11 @@ def beta_tails(x: float, y: float, a: float, b: float) -> tuple[float, float]:
 
 
 def _beta_tail(x: float, y: float, a: float, b: float) -> float:
-    """P(X <= x), X of a Beta(a, b) whose mean is not far below x."""
+    """Compute P(X <= x) of a Beta(a, b) whose mean is not far below x."""
     tiny, c, total = 1e-300, 1.0, a + b
     d = 1 / ((1 - total * x / (a + 1)) or tiny)
     fraction = d
-    for m in range(1, 1_000_000):  # about the root of the larger of a and b are needed
+    for m in range(1, 1_000_000):  # about sqrt(max(a, b)) steps are needed
         for term in (
             m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
             -(a + m) * (total + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
@@ -116,13 +125,13 @@ def _beta_tail(x: float, y: float, a: float, b: float) -> float:
 
 
 def _beta_density(x: float, y: float, a: float, b: float) -> float:
-    """x^a y^b / B(a, b), y = 1 - x, by what it lacks of its largest, so that no digits go (Loader 2000)."""
-    lacks = _deviance(a, x, a + b) + _deviance(b, y, a + b) - _stirling(a + b) + _stirling(a) + _stirling(b)
-    return math.exp(-lacks) * math.sqrt(a / (a + b) * b / (2 * math.pi))
+    """Compute x^a y^b / B(a, b), y = 1 - x, from the deviance, so that no digits are lost (Loader 2000)."""
+    deviance = _deviance(a, x, a + b) + _deviance(b, y, a + b) - _stirling(a + b) + _stirling(a) + _stirling(b)
+    return math.exp(-deviance) * math.sqrt(a / (a + b) * b / (2 * math.pi))
 
 
 def _deviance(a: float, x: float, n: float) -> float:
-    """a log(a / v) + v - a, v = n x."""
+    """Compute a log(a / v) + v - a with v = n x, by a series where the terms nearly cancel."""
     t = (a - n * x) / (a + n * x)
     if abs(t) > 0.1:
         return a * (math.log(a) - math.log(n) - math.log(x)) + n * x - a
@@ -131,7 +140,7 @@ def _deviance(a: float, x: float, n: float) -> float:
 
 
 def _stirling(z: float) -> float:
-    """log Γ(z) less Stirling's (z - 1/2) log z - z + log(2π) / 2."""
+    """Compute the error of Stirling's formula: log Γ(z) - ((z - 1/2) log z - z + log(2π) / 2)."""
     if z < 16:
         return math.lgamma(z) - ((z - 0.5) * math.log(z) - z + math.log(2 * math.pi) / 2)
     s = 1 / (z * z)
@@ -140,16 +149,16 @@ def _stirling(z: float) -> float:
 
 @lru_cache(maxsize=256)
 def beta_quantile(p: float, a: float, b: float) -> tuple[float, float]:
-    """x with P(X <= x) = p, X of a Beta(a, b), and 1 - x, each with all its digits.
+    """Compute x with P(X <= x) = p for a Beta(a, b), and 1 - x, each to full precision.
 
-    By Newton's steps on the logarithm of the smaller tail in the logarithm of x, or of 1 - x where that is smaller,
-    kept in a bracket.
+    By Newton's method for the logarithm of the smaller tail as a function of log x, or of log(1 - x) if 1 - x is
+    smaller, kept inside a bracket.
     """
     if p <= 0 or p >= 1:
         return (0.0, 1.0) if p <= 0 else (1.0, 0.0)
     mirrored = beta_tails(0.5, 0.5, a, b)[0] < p
-    small, large = (b, a) if mirrored else (a, b)  # of the side whose x is at most 1/2
-    side = int((p > 0.5) != mirrored)  # of x, the tail that is given: the lower or the upper one
+    small, large = (b, a) if mirrored else (a, b)  # mirrored, so that the x that is sought is at most 1/2
+    side = int((p > 0.5) != mirrored)  # the tail of x that is given: 0 the lower, 1 the upper one
     wanted = math.log(min(p, 1 - p))
     low, high = math.log(5e-324), math.log(0.5)
     u = min(high, math.log(small / (small + large)))
@@ -169,71 +178,74 @@ def beta_quantile(p: float, a: float, b: float) -> tuple[float, float]:
     return (y, x) if mirrored else (x, y)
 
 
+# Weighted means, and one-sided bounds of means.
+
+
 def effective_rows(weights: Floats) -> float:
-    """(Σw)²/Σw²: how many rows of equal weight have a mean that varies as much."""
+    """Compute (Σw)²/Σw²: the number of equally weighted rows whose mean has the same variance."""
     return float(weights.sum() ** 2 / (weights @ weights))
 
 
 def weighted_mean(values: Floats, weights: Floats | None = None) -> tuple[float, float]:
-    """Σ w x / Σ w, and its standard error, (Σ w² (x - mean)²)^½ / Σ w, where the weights are taken as they are."""
+    """Compute Σ w x / Σ w and its standard error for fixed weights, (Σ w² (x - mean)²)^½ / Σ w."""
     w = np.ones(len(values)) if weights is None else weights
     mean = float(np.average(values, weights=w))
     return mean, math.sqrt(float(np.sum((w * (values - mean)) ** 2))) / float(w.sum())
 
 
 def effective_groups(sizes: npt.ArrayLike) -> float:
-    """(Σ m²)² / Σ m⁴: how many groups of equal size would measure a spread as well as these, of sizes (weights) m.
+    """Compute (Σ m²)² / Σ m⁴: the number of equal groups that would measure a variance as well as groups of sizes m.
 
-    A group's sum varies as its size at the most, so its square enters the variance with m² and the error of the
+    The sum of a group varies at most as its size, so its square enters the variance with m², and the error of the
     variance with m⁴ (Satterthwaite 1946).
     """
     m = np.asarray(sizes, dtype=np.float64)
     top = float(np.abs(m).max(initial=0.0))
     if top == 0:
         return 0.0
-    return effective_rows((m / top) ** 2)  # no overflow
+    return effective_rows((m / top) ** 2)  # divided by the largest, so that nothing overflows
 
 
 def rows_at_once(z: float) -> float:
-    """-ln α, with Φ(z) = 1 - α, and at least z²: how many rows may have stayed undrawn together.
+    """Compute max(z², -ln α), with Φ(z) = 1 - α: how many rows of one kind a sample may lack by chance.
 
-    A share h of the population is in none of n rows with probability (1 - h)^n, which is α at h = -ln α / n; that is
-    more than z² / n, the h at which the normal approximation stops, where α is below .03 or so.
+    A share h of the population is in none of n rows with probability (1 - h)^n, which is α at h = -ln α / n. For α
+    below about .03 that is more than z² / n, the share at which the normal approximation stops.
     """
     return max(z * z, -math.log(max(normal_share(-z), TINY)))
 
 
 def score_bound(value: float, z: float, unit: float, spread: float) -> float:
-    """value + h with h² = z² spread + a h: an upper bound at which the variance is larger than at the estimate.
+    """Compute the upper bound value + h with h² = z² spread + a h, where a = max(z², -ln α) unit (`rows_at_once`).
 
-    The variance of a mean of rows that are 0 or `unit` grows with the mean, by `unit` h over a distance h (Wilson
-    1927). a = max(z², -ln α) unit: see `rows_at_once`.
+    The score form (Wilson 1927): the variance is taken at the bound, not at the estimate. For rows that are 0 or `unit`
+    the variance of the mean grows with the mean, by `unit` h over a distance h.
     """
     a = unit * rows_at_once(z)
     return value + (a + math.sqrt(a * a + 4 * z * z * spread)) / 2
 
 
 def unseen_reach(z: float, spread: float, seen: float, unseen: float) -> float:
-    """How far beyond its estimate the upper bound of a mean lies: h = max(h₁, h₂), with a = max(z², -ln α),
+    """Compute how far the upper bound of a mean lies from the estimate: h = max(h₁, h₂), with a = max(z², -ln α),
 
         h₁² = z² spread + a seen h₁         rows that were drawn too seldom,
         h₂³ = (z √spread)³ + (a unseen)³    rows that were not drawn at all.
 
-    Ours. With c_i what row i adds to the estimate beyond the mean, `spread` is Σ c² and `seen` is Σ c³ / Σ c²: among
-    the distributions that put other weights exp(s c) on the same rows, the variance grows with the mean at that rate,
-    so h₁ is the score form (Wilson 1927, whose Σ c³ / Σ c² is (1 - 2p) / n). But rows of a kind that none of the file
-    shows are in none of those distributions. -ln α of them may be missing, each of which moves the mean by at most
-    `unseen`; that all of them are missing and the noise of the other rows hides it too is rarer than α, so that less
-    than the sum of both is needed. Their cubes add up: over all mixtures of noise and of rows that are one size and
-    seldom, this errs in at most 5.1 % at α = .05 (as squares in 5.0 %, the larger of both in 5.7 %), and in 5.8 % where
-    a kind of rows is expected in 3 of the file and may lack altogether. What rows would cost is in the file even where
-    it has not happened: `unseen` is what the dearest of them would add. Where all rows are of one size, `seen` is
-    `unseen` and h₁ the larger.
+    Ours. Let c_i be what row i adds to the estimate beyond the mean; then `spread` is Σ c² and `seen` is Σ c³ / Σ c².
+    Among the distributions that reweight the same rows by exp(s c), the variance grows with the mean at the rate
+    `seen`, so h₁ is the score form (Wilson 1927, whose Σ c³ / Σ c² is (1 - 2p) / n). Kinds of rows that are not in the
+    file are in none of those distributions, which is why h₂ is needed. -ln α rows of such a kind may be missing, and
+    each moves the mean by at most `unseen`. That all of them are missing and the noise of the other rows hides it as
+    well is rarer than α, so less than the sum of both is enough: their cubes are added. Over all mixtures of noise and
+    of rare rows of one size, this errs in at most 5.1 % at α = .05 (adding squares: 5.0 %, the larger of both: 5.7 %),
+    and in 5.8 % if 3 rows of a kind are expected in the file and all may be missing. The cost of rows is known even
+    where it did not occur: `unseen` is what the dearest row of the file would add. If all rows have one size, `seen`
+    equals `unseen` and h₁ is the larger.
 
     Args:
         z: Φ(z) = 1 - α, or Student's quantile.
         spread: variance of the estimate.
-        seen: Σ c³ / Σ c², at least 0; of lower bounds its negative.
+        seen: Σ c³ / Σ c², at least 0; for lower bounds its negative.
         unseen: the most that one row (or group of rows) may add to the estimate.
     """
     noise, missing = z * math.sqrt(spread), rows_at_once(z) * unseen
@@ -241,36 +253,39 @@ def unseen_reach(z: float, spread: float, seen: float, unseen: float) -> float:
 
 
 def skewed_reach(z: float, spread: float, skew: float) -> float:
-    """How far beyond its estimate a bound of a sum of skewed contributions lies: at least so far by what was drawn.
+    """Compute how far a bound of a sum of skewed contributions lies from the estimate, as far as drawn rows tell.
 
-    Towards the side where contributions are few and large (`skew` > 0) the score form, as in `unseen_reach`. On the
-    other side z √spread + skew (z² - 1) / 3: of a count x, x - z √x + (z² - 1) / 3 is the series of Clopper and
-    Pearson's bound. The score form, x - z √x + z² / 2, is too near and fails in up to 11 % where 1.8 are expected.
+    On the side of few large contributions (`skew` > 0) it is the score form, as in `unseen_reach`. On the other side
+    it is z √spread + skew (z² - 1) / 3: for a count x, x - z √x + (z² - 1) / 3 is the series of Clopper and Pearson's
+    bound. There the score form, x - z √x + z² / 2, is too close and fails in up to 11 % where 1.8 are expected.
 
     Args:
-        skew: Σ c³ / Σ c², its sign that of the side: positive where the few large ones lie beyond the bound.
+        skew: Σ c³ / Σ c², with the sign of the side: positive if the few large contributions lie towards the bound.
     """
     return score_bound(0.0, z, skew, spread) if skew > 0 else z * math.sqrt(spread) + skew * (z * z - 1) / 3
 
 
+# Quantiles, random numbers and roots.
+
+
 def quantile(values: Floats, level: float) -> float:
-    """`np.quantile` of (n,) finite numbers, in a fraction of its time where they are few."""
+    """Compute `np.quantile` of (n,) numbers, in a fraction of its time for short arrays."""
     at = level * (len(values) - 1)
     low = int(at)
     part = np.partition(values, low)
     above = float(part[low + 1 :].min()) if at > low else 0.0
-    between = at > low and above != part[low]  # which infinite numbers are not
+    between = at > low and above != part[low]  # equal numbers need no interpolation, and infinite ones allow none
     return float(part[low] + (at - low) * (above - part[low])) if between else float(part[low])
 
 
 @lru_cache(maxsize=16)
 def normals(shape: tuple[int, ...], seed: int) -> Floats:
-    """Standard normal draws of this shape, drawn once."""
+    """Draw standard normal numbers of this shape; the same arguments return the same array."""
     return np.random.default_rng(seed).standard_normal(shape)
 
 
 def scrambled(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """SplitMix64 finaliser: a fixed permutation that looks random, so that no period of the rows matters."""
+    """Permute 64-bit numbers as the finaliser of SplitMix64 does: pseudorandom, whatever the pattern of the input."""
     x = x + np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -278,7 +293,7 @@ def scrambled(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 
 def log_sigmoid(m: Floats) -> Floats:
-    """log(1 / (1 + exp(-m))), where that is 0 or -∞ in float64 too."""
+    """Compute log(1 / (1 + exp(-m))), accurate also where the sigmoid rounds to 0 or 1."""
     result: Floats = np.minimum(m, 0) - np.log1p(np.exp(-np.abs(m)))
     return result
 
@@ -286,10 +301,10 @@ def log_sigmoid(m: Floats) -> Floats:
 def bisect(
     function: Callable[[float], float], low: float, high: float, halvings: int = 14, tolerance: float = 0.0
 ) -> tuple[float, float]:
-    """Bracket of the root in [low, high] of a function that falls: positive at its lower end, not at its upper one.
+    """Bracket the root of a decreasing function in [low, high]: it is positive at the lower end, not at the upper.
 
-    As narrow as `halvings` make it, `tolerance` times its upper end, or two neighbours in float64. The end that no step
-    moved is not evaluated: it is that of [low, high] where the function has one sign throughout.
+    Stops after `halvings` steps, or when the bracket is narrower than `tolerance` times its upper end or has no float64
+    inside. The given ends are not evaluated: if the function has one sign throughout, one of them is returned.
     """
     for _ in range(halvings):
         middle = (low + high) / 2
@@ -302,11 +317,11 @@ def bisect(
 
 
 def inverted(reaches: Callable[[float], float], alpha: float) -> float:
-    """p-value of an interval: the alpha at which it ends at the value that is tested.
+    """Compute the p-value of an interval: the alpha at which the interval ends at the tested value.
 
     Args:
-        reaches: positive for an alpha whose interval holds that value; it falls.
-        alpha: that of an interval that was shown; the p-value lies on the same side of it.
+        reaches: a decreasing function of alpha, positive if the interval at alpha contains the tested value.
+        alpha: that of the interval shown to the user; the p-value lies on the same side of it.
     """
     inside = reaches(alpha) > 0
     ends = (math.log(alpha), 0.0) if inside else (math.log(SMALLEST_P), math.log(alpha))
@@ -315,7 +330,7 @@ def inverted(reaches: Callable[[float], float], alpha: float) -> float:
 
 
 def root(function: Callable[[float], float], low: float, high: float, tolerance: float = 1e-13) -> float:
-    """Root of an increasing function in [low, high] by secants kept inside the bracket (Illinois)."""
+    """Find the root of an increasing function in [low, high] by the Illinois method (bracketed secants)."""
     f_low, f_high = function(low), function(high)
     if f_low >= 0:
         return low
@@ -341,18 +356,20 @@ def root(function: Callable[[float], float], low: float, high: float, tolerance:
     return 0.5 * (low + high)
 
 
-DOUBLE, SINGLE = 1e-12, 2e-6  # relative errors of probabilities by a pass in float64 and in float32
+# Numbers of many rows: bins, maxima, ties, counts.
+
+DOUBLE, SINGLE = 1e-12, 2e-6  # relative errors of probabilities computed in float64 and in float32
 
 
 def bin_index(values: Floats, bins: int, edges: str = "right", precision: float = DOUBLE) -> Ints:
-    """Bin of each value in [0, 1], equal width, computed in float64.
+    """Assign each value in [0, 1] to a bin of equal width.
 
     `right`: ((b-1)/M, b/M], 0 in the first (Guo 2017). `left`: [(b-1)/M, b/M), 1 in the last. `torchmetrics`: as
-    `left`, with a bin of its own for values of exactly 1. A value within `precision` of an inner edge, relative to it,
-    is on it: 0.75 given as a probability stays there though its logarithm and the softmax round it.
+    `left`, with an additional bin for values of exactly 1. A value within a relative `precision` of an inner edge
+    counts as on it: a probability of 0.75 stays there although taking its logarithm and the softmax rounds it.
     """
     scaled = np.asarray(values, dtype=np.float64) * (bins * (1 - precision if edges == "right" else 1 + precision))
-    narrow = scaled.astype(np.int32)  # truncates: the floor of what is >= 0; half as wide is several times as fast
+    narrow = scaled.astype(np.int32)  # truncation is the floor of numbers >= 0; int32 is several times as fast
     np.minimum(narrow, bins - 1, out=narrow)
     np.maximum(narrow, 0, out=narrow)
     index: Ints = narrow.astype(np.int64)
@@ -362,34 +379,34 @@ def bin_index(values: Floats, bins: int, edges: str = "right", precision: float 
 
 
 def top_of(z: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """(N,) largest of each row of (N, K): `z.max(axis=1)`, which takes two to three times as long."""
+    """Return the (N,) row maxima of (N, K), as `z.max(axis=1)` does in two to three times the time."""
     return np.asarray(np.maximum.reduceat(z.reshape(-1), np.arange(0, z.size, z.shape[1])))
 
 
-CHUNK = 1 << 15  # rows whose numbers stay in the cache
+CHUNK = 1 << 15  # rows: a column of so many float64 numbers stays in the cache
 
 
 def parts(n: int) -> Iterator[slice]:
-    """Of n rows, some at a time: what is worked out of them stays in the cache, and takes no memory to speak of."""
+    """Yield slices of `CHUNK` of n rows, so that intermediate arrays are small and stay in the cache."""
     return (slice(start, start + CHUNK) for start in range(0, n, CHUNK))
 
 
-TIE = 1e-12  # what probabilities differ by that are the same: softmax of classes in another order differs by an ulp
-HIGHEST = 1e300  # odds
+TIE = 1e-12  # largest difference of equal probabilities: a softmax of reordered classes differs by an ulp
+HIGHEST = 1e300  # odds of probability 1, finite so that they can be multiplied
 
 
 def odds(p: Floats, complement: Floats) -> Floats:
-    """p / (1 - p), which keeps the digits of both; finite."""
+    """Compute the odds p / (1 - p), finite; `complement` is 1 - p with all its digits."""
     with np.errstate(divide="ignore", over="ignore"):
-        found: Floats = np.divide(p, complement)
-    return np.minimum(found, HIGHEST, out=found)
+        ratio: Floats = np.divide(p, complement)
+    return np.minimum(ratio, HIGHEST, out=ratio)
 
 
 def tie_ends(p: Floats, complement: Floats) -> Ints:
-    """Where, among n rows by rising odds, those of other odds begin: from 0 to n.
+    """Find where runs of tied rows begin among n rows sorted by rising odds; the last entry is n.
 
-    The one rule for ties: odds that differ by rounding from those of the row before (by 4 TIE of them, which is TIE of
-    the probability at 1/2) are the same. Probabilities near 0 and 1 keep all their digits.
+    The one rule for ties: odds within a relative 4 TIE of those of the row before, which is TIE in the probability at
+    1/2, are equal up to rounding. By odds, probabilities near 0 and 1 keep all their digits.
     """
     begins = np.ones(len(p) + 1, np.bool_)
     for part in parts(len(p) - 1):
@@ -400,49 +417,53 @@ def tie_ends(p: Floats, complement: Floats) -> Ints:
 
 
 def counted(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Ints]:
-    """Different numbers, rising, and how often each is there. (`np.unique` loads numpy.ma: 7 % of a start.)"""
+    """Return the distinct numbers in rising order with their counts. (`np.unique` loads numpy.ma: 7 % of a start.)"""
     ordered = np.sort(values, axis=None)
     at = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)])
     return ordered[at], np.diff(np.append(at, len(ordered)))
 
 
 def quantiles(values: Floats, chances: Sequence[float]) -> list[Floats]:
-    """Along the first axis, between the two next to it in proportion (as `np.quantile`, which asks `np.unique`)."""
+    """Compute quantiles along the first axis by linear interpolation (`np.quantile` needs the slow `np.unique`)."""
     ordered, last = np.sort(values, axis=0), len(values) - 1
-    found = []
+    results = []
     for chance in chances:
         low = min(int(chance * last), max(last - 1, 0))
-        found.append(ordered[low] + (chance * last - low) * (ordered[min(low + 1, last)] - ordered[low]))
-    return found
+        results.append(ordered[low] + (chance * last - low) * (ordered[min(low + 1, last)] - ordered[low]))
+    return results
+
+
+# Threads of BLAS.
 
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """NumPy's OpenBLAS held to one thread, while any of these blocks runs.
+    """Limit NumPy's OpenBLAS to one thread while any such block runs.
 
-    A product of some rows with a vector is over before the threads woken for it have begun: they cost as much processor
-    time as all the rest, and two threads of ours that ask for them at once wait ten times as long.
+    A product of a few rows with a vector is done before the threads woken for it start. They cost as much processor
+    time as everything else, and two of our threads that wake them at once wait ten times as long. Other BLAS libraries
+    (MKL, BLIS, Accelerate) are left alone.
     """
-    found = _blas()
-    if found is None:
+    functions = _blas()
+    if functions is None:
         yield
         return
-    get, put = found
+    get, put = functions
     with LOCK:
-        held.append(held[0] if held else get())
+        thread_counts.append(thread_counts[0] if thread_counts else get())
         put(1)
     try:
         yield
     finally:
         with LOCK:
-            before = held.pop()
-            if not held:
+            before = thread_counts.pop()
+            if not thread_counts:
                 put(before)
 
 
 @cache
 def _blas() -> tuple[Callable[[], int], Callable[[int], object]] | None:
-    """What tells the number of threads, and what sets it."""
+    """Find the functions of OpenBLAS that get and set its number of threads; None for another library."""
     try:
         library = ctypes.CDLL(np._core._multiarray_umath.__file__)  # type: ignore[attr-defined]  # and what it has loaded
     except (AttributeError, OSError):

@@ -1,7 +1,6 @@
-"""The one validator of what calib wrote and reads back: JSON against the annotations of the dataclass that it becomes;
-and the one reader of TOML, which people write.
+"""Validation of JSON that calib wrote, against the annotations of a dataclass; and reading of TOML.
 
-Types, choices and ranges are in the annotations; what must hold between fields is in the dataclass's own `problem()`.
+Types, choices and ranges are in the annotations; conditions between fields are in the dataclass's own `problem()`.
 """
 
 from __future__ import annotations
@@ -16,26 +15,25 @@ from calibcli.core.options import Range
 
 FINITE = Range()
 LISTS = (Sequence, list, tuple)
-WORDS = {bool: "true or false", int: "a whole number", float: "a finite number", str: "a text", Any: "anything"}
+NAMES = {bool: "true or false", int: "a whole number", float: "a finite number", str: "a text", Any: "anything"}
 
 
-DEEPEST = 16  # lists and tables inside one another in a TOML file
+DEEPEST = 16  # most levels of lists and tables inside one another in a TOML file
 
 
 def toml(text: str, source: str) -> dict[str, Any]:
-    """Parse TOML that may hold anything.
+    """Parse TOML from an untrusted file.
 
     Args:
-        text: of the file.  source: its name, for the message.
+        text: contents of the file.  source: its name, for messages.
 
     Returns:
-        Its tables, with whole numbers of at most 64 bits, texts without NUL, and lists and tables at most `DEEPEST`
-        deep.
+        The tables. Whole numbers have at most 64 bits, texts no NUL, and nesting is at most `DEEPEST` deep.
 
     Raises:
-        UsageError: it is no TOML, or holds a value that no option can have.
+        UsageError: the text is not TOML, or has a value that no option can have.
     """
-    import tomllib  # not needed where no file of TOML is read
+    import tomllib  # needed only when a file of TOML is read
 
     try:
         tables: dict[str, Any] = tomllib.loads(text)
@@ -44,7 +42,7 @@ def toml(text: str, source: str) -> dict[str, Any]:
         raise UsageError(f"{source} is not TOML ({problem[:1].lower()}{problem[1:]})", "correct that line") from None
     except RecursionError:
         raise _too_deep(source) from None
-    except ValueError:  # Python converts no more than some thousand digits
+    except ValueError:  # Python refuses to convert numbers of more than 4,300 digits
         raise _too_large(source) from None
     _check_toml(tables, source, DEEPEST)
     return tables
@@ -71,18 +69,18 @@ def _too_large(source: str) -> UsageError:
 
 
 def read(data: Any, kind: Any, source: str, fix: str, key: str = "") -> Any:
-    """`data` as `kind`: a dataclass of a mapping (keys that it does not know are left out), lists, choices, numbers.
+    """Convert plain data to `kind`: a mapping to a dataclass (unknown keys are ignored), lists, choices, numbers.
 
     Args:
-        data: of `json.loads`, or the plain data of a state.
+        data: the output of `json.loads`, or the plain data of a state.
         kind: a type or annotation: dataclass, Sequence[T], tuple[T, ...], Mapping[str, T], Literal, X | None, Annotated
             with a Range, bool, int, float, str, Any. Sequences of numbers may have gaps (None).
-        source: the file, for the message.
-        fix: what to do about it.
+        source: name of the file, for messages.
+        fix: the fix that errors have.
         key: the place of `data` in the file, `estimates[3].low`.
 
     Raises:
-        InputError: it is not; the message has the file, the key, what was found there and what should have been.
+        InputError: the data do not fit; the message has the file, the key, the value and what would fit.
     """
     origin, args = get_origin(kind), get_args(kind)
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
@@ -105,13 +103,13 @@ def read(data: Any, kind: Any, source: str, fix: str, key: str = "") -> Any:
 
 
 def wrong(found: Any, wanted: str, source: str, fix: str, key: str) -> InputError:
-    """The refusal of one value."""
+    """Make the error for one value."""
     shown = printable(repr(found), 60) if not isinstance(found, int) or abs(found) < 10**40 else "a very large number"
     return InputError(f"{source}: {printable(key, 80) or 'the file'} is {shown}, not {wanted}", fix)
 
 
 def words(kind: Any) -> str:
-    """An annotation in words."""
+    """Describe the values of an annotation."""
     origin, args = get_origin(kind), get_args(kind)
     if origin is Annotated:
         limits = next((str(a) for a in args[1:] if isinstance(a, Range)), "")
@@ -120,29 +118,29 @@ def words(kind: Any) -> str:
         return " or ".join(repr(arg) for arg in args)
     if origin in LISTS:
         return "a list"
-    return WORDS.get(kind, "a table of keys and values")
+    return NAMES.get(kind, "a table of keys and values")
 
 
 def _dataclass(data: Any, kind: Any, source: str, fix: str, key: str) -> Any:
     if not isinstance(data, Mapping):
         raise wrong(data, "a table of keys and values", source, fix, key)
     hints = get_type_hints(kind, include_extras=True)
-    found = {}
+    values = {}
     for field in dataclasses.fields(kind):
         place = f"{key}.{field.name}" if key else field.name
         if field.name in data:
-            found[field.name] = read(data[field.name], hints[field.name], source, fix, place)
+            values[field.name] = read(data[field.name], hints[field.name], source, fix, place)
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise InputError(f"{source}: {place} is missing", fix)
-    made = kind(**found)
-    problem = made.problem() if hasattr(made, "problem") else ""
+    instance = kind(**values)
+    problem = instance.problem() if hasattr(instance, "problem") else ""
     if problem:
         raise InputError(f"{source}: {key + ': ' if key else ''}{problem}", fix)
-    return made
+    return instance
 
 
 def _fits(data: Any, kind: Any) -> bool:
-    """Whether `data` has the type, whatever is inside."""
+    """Whether `data` has the type, without regard to its items."""
     origin, args = get_origin(kind), get_args(kind)
     if kind is Any:
         return True

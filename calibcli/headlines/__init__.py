@@ -1,8 +1,8 @@
-"""The sentence that a result opens with: one to three of them, made from the Result alone.
+"""The headline of a result: one to three sentences, made from the Result alone.
 
-The sentence of a command is a function of the command's name, registered by the decorator `sentence`. Its words depend
-on the interval behind them: "overconfident" where the whole interval of the gap is above zero, "no difference shown"
-where it holds zero.
+The headline of a command is written by the function of that name, registered by the decorator `sentence`. Its words
+depend on intervals: "overconfident" if the whole interval of the gap is above zero, "no difference shown" if the
+interval of a difference contains zero.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SENTENCES: dict[str, Sentence] = {}
 
 
 def of(result: Result) -> str:
-    """The sentence of a result; "" of a command that has none.
+    """Write the headline of a result; "" for a command without one.
 
     >>> of(calibcli.measure(logits, labels, "ece", "confidence_gap")).split(":")[0]
     'Overconfident'
@@ -33,61 +33,61 @@ def of(result: Result) -> str:
 
 
 def sentence(function: Sentence) -> Sentence:
-    """Decorator: the function writes the sentence of the command that has its name."""
+    """Register a function, as a decorator, to write the headline of the command with its name."""
     SENTENCES[function.__name__] = function
     return function
 
 
 @cache
 def _sentences() -> dict[str, Sentence]:
-    """Those of the files of this folder, which are imported when a sentence is first asked for."""
+    """Import the files of this folder, when a headline is first needed, and return the registered functions."""
     for file in pkgutil.iter_modules(__path__):
         importlib.import_module(f"{__name__}.{file.name}")
     return SENTENCES
 
 
 def headed(result: Result) -> Result:
-    """With its sentence among its facts, unless its command wrote its own."""
-    if FACT in result.facts or not (said := of(result)):
+    """Add the headline to the facts of a result, unless its command wrote one."""
+    if FACT in result.facts or not (text := of(result)):
         return result
-    return dataclasses.replace(result, facts={FACT: said, **result.facts})
+    return dataclasses.replace(result, facts={FACT: text, **result.facts})
 
 
-# numbers and their claims in words
+# Numbers in words, and what their intervals show.
 
 Side = Literal["above", "below", "open"]
 OTHERS = {"lambda_max": "λmax", "lambda_min": "λmin", "temperature": "T"}
-"""Names of numbers that are on no shelf of metrics."""
-MOST = 3  # things that are named one by one
-USUAL = "95 %"  # level of an interval of which no sentence says it
+"""Names of numbers that are not on the shelf of metrics."""
+MOST = 3  # items that a sentence lists before it counts the others
+USUAL = "95 %"  # level of intervals, which sentences do not repeat
 
 
 def base(spec: str) -> str:
-    """`ece` of `ece:bins=30`."""
+    """Return the name without options: `ece` for `ece:bins=30`."""
     return spec.partition(":")[0]
 
 
 def traits(spec: str) -> Mapping[str, Any]:
-    """What the shelf says of a metric: loaded with NumPy, so where a sentence is written, not for `calib --help`."""
-    from calibcli.metrics import shelf
+    """Return the traits of a metric from its shelf entry."""
+    from calibcli.metrics import shelf  # loads NumPy, which `calib --help` must not wait for
 
     return shelf.traits(spec)
 
 
 def name(spec: str) -> str:
-    """`ECE`, `ECE (bins=30)`, `mean confidence`."""
+    """Name a metric for a sentence: `ECE`, `ECE (bins=30)`, `mean confidence`."""
     own, _, options = spec.partition(":")
     label = OTHERS.get(own) or traits(own).get("label", own.replace("_", " "))
     return f"{label} ({options.replace(',', ', ')})" if options else label
 
 
 def first(result: Result, name: str, scope: str = "") -> Estimate | None:
-    """The first estimate of a metric, with whatever options, that has a value."""
+    """Return the first estimate of a metric, with any options, that has a value; or None."""
     return next((e for e in _valued(result, scope) if base(e.name) == name), None)
 
 
 def error(result: Result, scope: str = "") -> Estimate | None:
-    """The calibration error to speak of, where several were measured."""
+    """Return the most important calibration error that has a value; or None."""
     errors = [e for e in _valued(result, scope) if "error" in traits(e.name)]
     return min(errors, key=lambda e: traits(e.name)["error"], default=None)
 
@@ -97,7 +97,7 @@ def _valued(result: Result, scope: str) -> Iterator[Estimate]:
 
 
 def side(e: Estimate | None, of: float = 0.0) -> Side:
-    """Where the whole interval lies: above a number, below it, or on no one side of it (or there is none)."""
+    """Return on which side of a number the whole interval lies; "open" if it contains the number or is missing."""
     if e is None or e.value is None or not number_format.has_interval(e):
         return "open"
     if e.low is not None and e.low > of:
@@ -106,9 +106,9 @@ def side(e: Estimate | None, of: float = 0.0) -> Side:
 
 
 def value(e: Estimate) -> str:
-    """`0.198 [0.115, 0.451] nats`; with any level but 95 % of the whole: `0.06 [0.04, 0.08] (95 % each end)`.
+    """Format `0.198 [0.115, 0.451] nats`; with three digits if there is no interval.
 
-    To three digits where there is no interval.
+    A level other than 95 % of the interval is added: `0.06 [0.04, 0.08] (95 % each end)`.
     """
     unit = f" {e.unit}" if e.unit == "nats" else ""
     if not number_format.has_interval(e):
@@ -117,15 +117,15 @@ def value(e: Estimate) -> str:
     if e.low is None or e.high is None:
         bound = shown.interval.replace("≤", "at most").replace("≥", "at least")
         return f"{shown.value} ({bound}, {number_format.percent(e.level)}){unit}"
-    said = number_format.level([e])
-    level = "" if said == USUAL else f" ({said} end)" if said.endswith("each") else f" ({said})"
+    level_text = number_format.level([e])
+    level = "" if level_text == USUAL else f" ({level_text} end)" if level_text.endswith("each") else f" ({level_text})"
     return f"{shown.value} {shown.interval}{level}{unit}"
 
 
 def moved(before: Estimate, after: Estimate) -> str:
-    """`0.464 → 0.268`, each as exactly as its interval says, or both to three digits where one has none.
+    """Format `0.464 → 0.268`, with the digits that the intervals support, or three if one is missing.
 
-    A calibration error that a calibrated model would not show in 95 % of cases is said to be beyond chance.
+    A calibration error above the 95 % quantile of a calibrated model is called "beyond chance".
     """
     more = ", beyond chance" if beyond_chance(after) else ""
     if number_format.has_interval(before) and number_format.has_interval(after):
@@ -134,54 +134,54 @@ def moved(before: Estimate, after: Estimate) -> str:
 
 
 def beyond_chance(error: Estimate) -> bool:
-    """Whether it is more than chance gives a calibrated model in 95 % of cases."""
+    """Whether an error exceeds the 95 % quantile of a calibrated model."""
     return error.null_high is not None and error.value is not None and error.value > error.null_high
 
 
 def named(e: Estimate) -> str:
-    """`ECE 0.0646 [0.0459, 0.0801]`."""
+    """Format a number with its name: `ECE 0.0646 [0.0459, 0.0801]`."""
     return f"{name(e.name)} {value(e)}"
 
 
 def listed(items: Iterable[str], most: int = MOST) -> str:
-    """`a, b and c`; of more, how many more there are."""
-    told = list(items)
-    if len(told) > most:
-        told = [*told[:most], f"{len(told) - most} more"]
-    return " and ".join(filter(None, [", ".join(told[:-1]), told[-1]])) if told else ""
+    """Join items as `a, b and c`, or `a, b, c and 4 more`."""
+    shown = list(items)
+    if len(shown) > most:
+        shown = [*shown[:most], f"{len(shown) - most} more"]
+    return " and ".join(filter(None, [", ".join(shown[:-1]), shown[-1]])) if shown else ""
 
 
 def counted(n: int, noun: str) -> str:
-    """`1 row`, `997 rows`."""
+    """Format a count: `1 row`, `997 rows`."""
     return f"{n:,} {noun}" + ("" if n == 1 else "s")
 
 
 def count(result: Result, *keys: str) -> int:
-    """The first of these facts that is a whole number, else 0."""
-    found = (result.facts.get(key) for key in keys)
-    return next((n for n in found if isinstance(n, int) and not isinstance(n, bool)), 0)
+    """Return the first of these facts that is a whole number, else 0."""
+    values = (result.facts.get(key) for key in keys)
+    return next((n for n in values if isinstance(n, int) and not isinstance(n, bool)), 0)
 
 
 def items(result: Result, key: str) -> list[Any]:
-    """A fact that is a list, else an empty one."""
-    found = result.facts.get(key)
-    return list(found) if isinstance(found, list | tuple) else []
+    """Return a fact that is a list, else an empty list."""
+    fact = result.facts.get(key)
+    return list(fact) if isinstance(fact, list | tuple) else []
 
 
 def upper(text: str) -> str:
-    """With a large first letter."""
+    """Capitalise the first letter."""
     return text[:1].upper() + text[1:]
 
 
-def told(*parts: str) -> str:
-    """Sentences from parts, each with a full stop."""
+def sentences(*parts: str) -> str:
+    """Join parts that are not empty, each with a full stop."""
     return " ".join(f"{part}." for part in parts if part)
 
 
 def numbers_alone(result: Result) -> str:
-    """The first numbers, without a word about them; or why there are none."""
-    found = [e for e in result.estimates if e.value is not None]
-    if found:
-        return "; ".join(f"{named(e)}{f' ({e.scope})' if e.scope else ''}" for e in found[:MOST])
-    lacking = next((e for e in result.estimates if e.reason), None)
-    return "" if lacking is None else f"{name(lacking.name)} has no value: {lacking.reason}"
+    """Format the first numbers without comment, or say why there are none."""
+    valued = [e for e in result.estimates if e.value is not None]
+    if valued:
+        return "; ".join(f"{named(e)}{f' ({e.scope})' if e.scope else ''}" for e in valued[:MOST])
+    missing = next((e for e in result.estimates if e.reason), None)
+    return "" if missing is None else f"{name(missing.name)} has no value: {missing.reason}"

@@ -1,15 +1,13 @@
-"""The sentences of `calib check` and `calib plan`: the verdict and why, and what one can do where it is undecided."""
+"""Headlines of `calib check` and `calib plan`: the verdict, its reason, and what to do if it is undecided."""
 
 from __future__ import annotations
 
 from calibcli.core import number_format
 from calibcli.core.number_format import number
 from calibcli.core.result import VERDICTS, WORST_FIRST, Check, Estimate, Result
-from calibcli.headlines import count, counted, listed, sentence, told, traits, upper
+from calibcli.headlines import count, counted, listed, sentence, sentences, traits, upper
 
-# Of `calib check`: the verdict and why; and where it is undecided, what one can do.
-
-NO_RULE = "(none)"
+NO_RULE = "(none)"  # the rule of a check that could not run at all
 
 
 @sentence
@@ -19,20 +17,20 @@ def check(result: Result) -> str:
         return ""
     own = [c for c in result.checks if c.outcome == verdict]
     own.sort(key=lambda c: not c.fatal)
-    rest = [f"{sum(c.outcome == o for c in result.checks)} {VERDICTS[o]}" for o in WORST_FIRST if o != verdict]
-    rest = [text for text in rest if not text.startswith("0 ")]
+    counts = [f"{sum(c.outcome == o for c in result.checks)} {VERDICTS[o]}" for o in WORST_FIRST if o != verdict]
+    counts = [text for text in counts if not text.startswith("0 ")]
     if verdict == "pass":
         many = {1: "", 2: "both rules hold, "}.get(len(own), f"all {len(own)} rules hold, ")
-        return told(f"PASS: {many}{listed(map(_numbers, own), 2)}{_sure(own)}")
+        return sentences(f"PASS: {many}{listed(map(_numbers, own), 2)}{_sure(own)}")
     fatal = any(c.fatal for c in own)
     excused = " (fails the run)" * (verdict == "not_run") if fatal else " (a warning, which fails no run)"
-    said = f"{VERDICTS[verdict]}{excused}: {_numbers(own[0])}{_why(own[0])}"
+    verdict_text = f"{VERDICTS[verdict]}{excused}: {_numbers(own[0])}{_why(own[0])}"
     others = [f"{len(own) - 1} more {VERDICTS[verdict]}"] if len(own) > 1 else []
-    return told(said, ", ".join(others + rest), _advice(own[0]))
+    return sentences(verdict_text, ", ".join(others + counts), _advice(own[0]))
 
 
 def _numbers(check: Check) -> str:
-    """`ece <= 0.06 (binned, 15 bins): 0.0263 [0.0010, 0.0400]`."""
+    """Format the rule with its numbers: `ece <= 0.06 at 0.0263 [0.0010, 0.0400]`."""
     scope = f" ({check.scope})" if check.scope else ""
     rule = check.rule if check.rule != NO_RULE else ""
     e = check.estimate
@@ -62,7 +60,7 @@ def _why(check: Check) -> str:
 
 
 def _advice(check: Check) -> str:
-    """What decides an open rule, or lets it be."""
+    """Say what would decide an inconclusive rule, or let it pass."""
     if check.outcome != "inconclusive":
         return ""
     e = check.estimate
@@ -74,7 +72,7 @@ def _advice(check: Check) -> str:
     rows = f"about {check.n_needed:,} rows" + (f" ({more:,} more)" if more > 0 else "")
     rows += f" in {groups:,} groups" if groups else ""
     done = [f"{rows} would decide it if the value stays"]
-    if _coarse(e):
+    if e is not None and traits(e.name).get("table_bounds") and "score" in e.how and "sharp" not in e.how:
         done.append("sharper bounds may (--bounds sharp)")
     done.append("see calib plan --from FILE")
     if check.fatal:
@@ -82,33 +80,31 @@ def _advice(check: Check) -> str:
     return upper("; ".join(done))
 
 
-def _coarse(e: Estimate | None) -> bool:
-    return e is not None and bool(traits(e.name).get("table_bounds")) and "score" in e.how and "sharp" not in e.how
-
-
-# Of `calib plan`: the rows that every gate together needs, and which of them asks for most.
+# `calib plan`: the rows that all gates together need, and the gate that needs most.
 
 
 @sentence
 def plan(result: Result) -> str:
-    found = [e for e in result.estimates if e.name == "n"]
-    unknown = [e for e in found if e.value is None]
-    known = [e for e in found if e.value is not None]
+    sizes = [e for e in result.estimates if e.name == "n"]
+    unknown = [e for e in sizes if e.value is None]
+    known = [e for e in sizes if e.value is not None]
     if unknown:
-        rest = upper(
+        possible = upper(
             "; ".join(f"for {_what_plan_needs(e)}: {counted(int(e.value or 0), 'row')} in all" for e in known[:2])
         )
-        return told(f"No number of rows up to 10⁹ is enough for {listed(map(_what_plan_needs, unknown))}", rest)
+        return sentences(
+            f"No number of rows up to 10⁹ is enough for {listed(map(_what_plan_needs, unknown))}", possible
+        )
     if not known:
         return ""
     most = max(known, key=lambda e: e.value or 0.0)
     needed = max(int(most.value or 0), count(result, "min_n"))
     others = f", the one of {len(known)} gates that asks for most" if len(known) > 1 else ""
-    return told(f"Plan {counted(needed, 'row')} in all: {_what_plan_needs(most)}{others}")
+    return sentences(f"Plan {counted(needed, 'row')} in all: {_what_plan_needs(most)}{others}")
 
 
 def _what_plan_needs(e: Estimate) -> str:
-    """`ece <= 0.02 (PASS with a chance of 80 % if its truth is 0)`."""
+    """Describe what a number of rows is for: `ece <= 0.02 (PASS with a chance of 80 % if ece truly is 0)`."""
     truth = e.detail.get("truth")
     assumed = f" if {e.scope.partition(' ')[0]} truly is {number(truth)}" if isinstance(truth, float) else ""
     return f"{e.scope} ({e.how.partition(';')[0]}{assumed})"

@@ -1,4 +1,4 @@
-"""The sentences of `calib scale`, `apply` and `fit`: the parameters, what they change, and what is recommended."""
+"""Headlines of `calib scale`, `apply` and `fit`: parameters, the changes they make, and what is recommended."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from calibcli.headlines import (
     name,
     named,
     sentence,
+    sentences,
     side,
-    told,
     traits,
     upper,
     value,
 )
 
-# Of `calib scale`: the parameters, what they change on rows they were not fitted on, and what is recommended.
+# `calib scale`: the parameters, the changes on rows that were not fitted on, and what is recommended.
 
 
 @sentence
 def scale(result: Result) -> str:
-    return told(_change(result), _words(result), _ranking(result))
+    return sentences(_change(result), _words(result), _ranking(result))
 
 
 def _parameters(result: Result) -> str:
-    found = [e for e in result.estimates if not e.scope and e.value is not None and not e.unit]
-    return ", ".join(f"{name(e.name)} = {value(e)}" for e in found[:3]) or str(result.facts.get("method", ""))
+    parameters = [e for e in result.estimates if not e.scope and e.value is not None and not e.unit]
+    return ", ".join(f"{name(e.name)} = {value(e)}" for e in parameters[:3]) or str(result.facts.get("method", ""))
 
 
 def _change(result: Result) -> str:
-    said = [_from_to(result, "nll"), _from_to(result, "ece")]
-    said = said if any(said) else [_from_to(result, "brier_top"), _from_to(result, "brier")]
-    return ": ".join(filter(None, [_parameters(result), ", ".join(filter(None, said))]))
+    changes = [_from_to(result, "nll"), _from_to(result, "ece")]
+    changes = changes if any(changes) else [_from_to(result, "brier_top"), _from_to(result, "brier")]
+    return ": ".join(filter(None, [_parameters(result), ", ".join(filter(None, changes))]))
 
 
 def _of(result: Result, metric: str) -> Estimate | None:
@@ -46,7 +46,7 @@ def _of(result: Result, metric: str) -> Estimate | None:
 
 
 def _from_to(result: Result, metric: str) -> str:
-    """`NLL 0.464 → 0.268 (difference -0.196 [-0.541, -0.048] nats)`."""
+    """Describe a change: `NLL 0.464 → 0.268 (difference -0.196 [-0.541, -0.048] nats)`."""
     change = _of(result, metric)
     if change is None:
         return ""
@@ -57,21 +57,21 @@ def _from_to(result: Result, metric: str) -> str:
 
 
 def _words(result: Result) -> str:
-    """What is better, worse, or not told apart; and the predicted classes."""
+    """List what is better, worse or not shown to differ, and whether predicted classes changed."""
     losses = [e for e in result.estimates if e.scope == CHANGE and e.better == "lower" and e.value is not None]
     losses.sort(key=lambda e: "error" in traits(e.name))  # calibration errors after the proper scores
     changes = {e.name: e for e in losses}
     better = [name(key) for key, e in changes.items() if side(e) == "below"]
     worse = [name(key) for key, e in changes.items() if side(e) == "above"]
     open_ = [name(key) for key, e in changes.items() if side(e) == "open"]
-    said = []
+    parts = []
     if better:
-        said.append(f"lower {listed(better)}")
+        parts.append(f"lower {listed(better)}")
     if worse:
-        said.append(f"worse: {listed(worse)}")
+        parts.append(f"worse: {listed(worse)}")
     if open_:
-        said.append(f"no difference shown in {listed(open_)}" if better or worse else "no gain shown")
-    return upper("; ".join(filter(None, [*said, _classes(result)])))
+        parts.append(f"no difference shown in {listed(open_)}" if better or worse else "no gain shown")
+    return upper("; ".join(filter(None, [*parts, _classes(result)])))
 
 
 def _classes(result: Result) -> str:
@@ -95,35 +95,35 @@ def _ranking(result: Result) -> str:
     return f"Recommended: {recommended}"
 
 
-# Of `calib apply`: what was written by which map, and whether predicted classes changed.
+# `calib apply`: what was written, by which map, and whether predicted classes changed.
 
 
 @sentence
 def apply(result: Result) -> str:
     n, changed = count(result, "n"), result.facts.get("predicted classes changed")
     where = result.artefacts.get("scores", "")
-    said = f"wrote {result.facts.get('written', counted(n, 'row'))}" + (f", to {where}" if where else "")
-    said += f", by the method {result.facts['method']}" if "method" in result.facts else ""
+    text = f"wrote {result.facts.get('written', counted(n, 'row'))}" + (f", to {where}" if where else "")
+    text += f", by the method {result.facts['method']}" if "method" in result.facts else ""
     if not isinstance(changed, int):
-        return told(upper(said))
+        return sentences(upper(text))
     kept = "no predicted class changed" if changed == 0 else f"{changed:,} of {n:,} predicted classes changed"
-    return told(upper(f"{said}: {kept}"))
+    return sentences(upper(f"{text}: {kept}"))
 
 
-# Of `calib fit`: the losses, before and after a temperature, on rows that were not trained on.
+# `calib fit`: the losses, before and after a temperature, on rows that were not trained on.
 
 
 @sentence
 def fit(result: Result) -> str:
     losses = [str(run.get("loss", "")) for run in items(result, "runs") if isinstance(run, dict)]
     if len(losses) <= 1:
-        return told(*(_one(result, loss, "") for loss in losses))
+        return sentences(*(_one(result, loss, "") for loss in losses))
     each = [_one(result, loss, f"{loss} ") for loss in losses] if len(losses) == 2 else []
-    return told(*each, _best(result, losses)) or told(f"{', '.join(losses)}: trained, nothing measured")
+    return sentences(*each, _best(result, losses)) or sentences(f"{', '.join(losses)}: trained, nothing measured")
 
 
 def _one(result: Result, loss: str, prefix: str) -> str:
-    """`ce, then T = 1.30 [0.90, 2.00]: NLL 0.300 → 0.280, ECE 0.030 → 0.028`."""
+    """Describe one loss: `ce, then T = 1.30 [0.90, 2.00]: NLL 0.300 → 0.280, ECE 0.030 → 0.028`."""
     before = [
         e for e in (first(result, "nll", f"{prefix}before"), first(result, "ece", f"{prefix}before")) if e is not None
     ]
@@ -143,18 +143,18 @@ def _one(result: Result, loss: str, prefix: str) -> str:
 
 
 def _best(result: Result, losses: list[str]) -> str:
-    """The loss with the lowest NLL after temperature, and whether the intervals of the others meet its own."""
+    """Name the loss with the lowest NLL, after temperature if there is one, and those whose intervals overlap it."""
     when = "after" if any(e.scope.endswith(" after") for e in result.estimates) else "before"
-    found = {loss: e for loss in losses if (e := first(result, "nll", f"{loss} {when}")) is not None}
-    if len(found) < 2:
+    by_loss = {loss: e for loss in losses if (e := first(result, "nll", f"{loss} {when}")) is not None}
+    if len(by_loss) < 2:
         return ""
-    best, least = min(found.items(), key=lambda pair: pair[1].value or 0.0)
+    best, least = min(by_loss.items(), key=lambda pair: pair[1].value or 0.0)
     top = math.inf if least.high is None else least.high
-    apart = [loss for loss, e in found.items() if loss != best and e.low is not None and e.low > top]
-    said = f"Of {len(losses)} losses, one run of each, {best} has the lowest NLL"
-    said += " after a temperature" * (when == "after")
-    if len(apart) == len(found) - 1:
-        next_, second = min(((loss, found[loss]) for loss in apart), key=lambda pair: pair[1].value or 0.0)
-        return f"{said}, {value(least)}; the next, {next_}, {value(second)}: intervals that do not meet"
-    others = [loss for loss in found if loss != best and loss not in apart]
-    return f"{said} ({value(least)}); not told apart from {listed(others)}"
+    apart = [loss for loss, e in by_loss.items() if loss != best and e.low is not None and e.low > top]
+    text = f"Of {len(losses)} losses, one run of each, {best} has the lowest NLL"
+    text += " after a temperature" * (when == "after")
+    if len(apart) == len(by_loss) - 1:
+        next_, second = min(((loss, by_loss[loss]) for loss in apart), key=lambda pair: pair[1].value or 0.0)
+        return f"{text}, {value(least)}; the next, {next_}, {value(second)}: the intervals do not overlap"
+    others = [loss for loss in by_loss if loss != best and loss not in apart]
+    return f"{text} ({value(least)}); not distinguishable from {listed(others)}"

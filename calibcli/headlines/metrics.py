@@ -1,6 +1,4 @@
-"""The sentences of `calib metrics`, `ood` and `compare`: miscalibration and its direction, and which differences are
-shown.
-"""
+"""Headlines of `calib metrics`, `ood` and `compare`: miscalibration, its direction, and differences that are shown."""
 
 from __future__ import annotations
 
@@ -20,37 +18,39 @@ from calibcli.headlines import (
     named,
     numbers_alone,
     sentence,
+    sentences,
     side,
-    told,
     traits,
     upper,
     value,
 )
 
-# Of `calib metrics`: whether miscalibration is shown and which way, what a temperature would save, and the parts.
+# `calib metrics`: whether miscalibration is shown and in which direction, the gain of a temperature, and the slices.
 
 MOST_SENTENCES = 3
-FEW = 200  # rows, as of a gate, below which it is said how few they are
+FEW = 200  # rows, as in a gate: below, the sentence says how few there are
 MEAN = "mean of tasks"
-SIGNS = "undecided, with signs of miscalibration"  # where the interval and chance disagree
+SIGNS = "undecided, with signs of miscalibration"  # if the interval and the null level disagree
 
 
 @sentence
 def metrics(result: Result) -> str:
-    said = [_broken(result), _calibration(result), _gain(result) if error(result) else "", _parts(result)]
-    said = [upper(one) for one in said if one]
-    if len(said) > MOST_SENTENCES:
-        said[:2] = ["; ".join(said[:2])]
-    return told(*said) if said else told(numbers_alone(result))
+    parts = [_broken(result), _calibration(result), _gain(result) if error(result) else "", _parts(result)]
+    parts = [upper(one) for one in parts if one]
+    if len(parts) > MOST_SENTENCES:
+        parts[:2] = ["; ".join(parts[:2])]
+    return sentences(*parts) if parts else sentences(numbers_alone(result))
 
 
 def _broken(result: Result) -> str:
-    """What points to labels or scores that are not what they are taken for."""
+    """Warn of results worse than guessing, which mean wrong labels or scores."""
     classes = count(result, "classes")
     if classes < 2:
         return ""
     accuracy, nll = first(result, "accuracy"), first(result, "nll")
-    chance = float(result.facts.get("guess_accuracy", 1 / classes))  # of rows with fewer choices than classes
+    chance = float(
+        result.facts.get("guess_accuracy", 1 / classes)
+    )  # differs from 1 / classes if rows have fewer choices
     if accuracy is not None and side(accuracy, chance) == "below":
         shown = number_format.number(chance, 3)
         return f"accuracy {value(accuracy)} is below that of a guess ({shown}): check labels and order of the classes"
@@ -61,7 +61,7 @@ def _broken(result: Result) -> str:
 
 
 def direction(result: Result, scope: str = "") -> str:
-    """`overconfident`, where the interval of the gap says so; else ""."""
+    """Name the direction of miscalibration that the interval of the gap shows, such as `overconfident`; else ""."""
     gap = first(result, "confidence_gap", scope)
     where = side(gap)
     if where == "open":
@@ -83,28 +83,28 @@ def _calibration(result: Result) -> str:
     chance = "" if null is None else _chance(e, null)
     beyond, above = beyond_chance(e), side(e) == "above"
     if way and chance and not beyond:
-        rest = f"though {named(e)} alone is within chance (up to {chance}, 95 %)"
-        return ", ".join([f"{way} by one measure taken alone: {ground}" if ground else way, rest])
+        doubt = f"though {named(e)} alone is within chance (up to {chance}, 95 %)"
+        return ", ".join([f"{way} by one measure taken alone: {ground}" if ground else way, doubt])
     if way or (above and (beyond or not chance)):
         own = f" ({ground})" if ground.startswith("slope") else ""
-        said = f"{way or 'miscalibrated'}{own}: {named(e)}"
-        return f"{said} where a calibrated model would show at most {chance} (95 %)" if chance else said
+        text = f"{way or 'miscalibrated'}{own}: {named(e)}"
+        return f"{text} where a calibrated model would show at most {chance} (95 %)" if chance else text
     if above:
         return f"{SIGNS}: {named(e)} leaves out 0, though chance gives a calibrated model up to {chance} (95 %)"
     if beyond and not number_format.has_interval(e):
         return f"beyond chance: {named(e)} where a calibrated model would show at most {chance} (95 %); no interval"
     if beyond:
-        rest = f"is more than a calibrated model would show ({chance}, 95 %), though its interval holds 0"
-        return f"{SIGNS}: {named(e)} {rest}"
-    said = f"no miscalibration shown: {named(e)}"
-    said += f", which chance gives a calibrated model too (up to {chance}, 95 %)" if chance else ""
+        doubt = f"is more than a calibrated model would show ({chance}, 95 %), though its interval holds 0"
+        return f"{SIGNS}: {named(e)} {doubt}"
+    text = f"no miscalibration shown: {named(e)}"
+    text += f", which chance gives a calibrated model too (up to {chance}, 95 %)" if chance else ""
     if e.n is not None and e.n < FEW:
-        said += f"; only {counted(e.n, 'row')}"
-    return said
+        text += f"; only {counted(e.n, 'row')}"
+    return text
 
 
 def _chance(error: Estimate, null: float) -> str:
-    """The level of a calibrated model as the table has it, with more digits where those would be none."""
+    """Format the null level as the table does, with more digits if it would be printed as 0."""
     if not number_format.has_interval(error):
         return number_format.number(null, 3)
     shown = number_format.shown(error).null.partition("≤ ")[2].rstrip(")")
@@ -112,7 +112,7 @@ def _chance(error: Estimate, null: float) -> str:
 
 
 def _otherwise(result: Result) -> tuple[str, str]:
-    """What shows miscalibration without a gap: a slope of the log-odds, with its number, or a temperature's gain."""
+    """Find another sign of miscalibration: the slope of the log-odds, with its number, or the gain of a temperature."""
     slope = first(result, "cox_slope")
     where = side(slope, 1.0)
     if slope is not None and where != "open":
@@ -135,9 +135,9 @@ def _gain(result: Result) -> str:
 
 
 def _parts(result: Result) -> str:
-    """Slices or labels that are shown to be miscalibrated, each by itself: no correction for how many there are."""
+    """Count slices or labels shown to be miscalibrated, each by itself, without a correction for their number."""
     scopes = list(dict.fromkeys(e.scope for e in result.estimates if e.scope and "=" in e.scope))
-    said = []
+    texts = []
     for column in dict.fromkeys(scope.partition("=")[0] for scope in scopes):
         own = [s for s in scopes if s.startswith(f"{column}=") and (error(result, s) or direction(result, s))]
         shown = [s for s in own if _miscalibrated(result, s)]
@@ -147,14 +147,14 @@ def _parts(result: Result) -> str:
         if shown:
             level = number_format.level(e for s in shown[:2] if (e := error(result, s)) is not None)
             judged = "each judged by itself" + (f", {level} end" if level.endswith("each") else "")
-            said.append(f"{len(shown)} of {counted(len(own), noun)}{of} shown to be miscalibrated, {judged}: {each}")
+            texts.append(f"{len(shown)} of {counted(len(own), noun)}{of} shown to be miscalibrated, {judged}: {each}")
         elif own:
-            said.append(f"no {noun}{of} shown to be miscalibrated (of {len(own)})")
+            texts.append(f"no {noun}{of} shown to be miscalibrated (of {len(own)})")
     mean = error(result, MEAN)
     if mean is not None:
         bare = "" if number_format.has_interval(mean) else " (no interval)"
-        said.insert(0, f"mean over tasks: {named(mean)}{bare}")
-    return "; ".join(said)
+        texts.insert(0, f"mean over tasks: {named(mean)}{bare}")
+    return "; ".join(texts)
 
 
 def _miscalibrated(result: Result, scope: str) -> bool:
@@ -174,11 +174,10 @@ def _one(result: Result, scope: str) -> str:
     return ", ".join(filter(None, [way, shown]))
 
 
-# Of `calib ood`: how well the first score tells the rows apart, what passes, and which differences are shown.
-
+# `calib ood`: how well the first score separates the rows, what passes, and which differences are shown.
 
 SCORE = "score="
-KEPT = 0.95  # of the rows inside, where the share of those outside that pass is measured
+KEPT = 0.95  # share of rows inside that pass at the threshold of FPR95
 
 
 @sentence
@@ -186,34 +185,34 @@ def ood(result: Result) -> str:
     own = [e for e in result.estimates if e.name == "auroc" and e.scope.startswith(SCORE) and e.value is not None]
     if not own:
         return ""
-    first = own[0]  # not the best, whose interval would be that of a winner
+    first = own[0]  # not the best: the interval of a winner chosen on these rows would be too optimistic
     passed = result.get(("fpr95", first.scope))
     outside = result.facts.get("outside", "outside")
-    rest = f"; {value(passed)} of {outside} pass where 95 % of the rows inside do" if passed is not None else ""
+    passing = f"; {value(passed)} of {outside} pass where 95 % of the rows inside do" if passed is not None else ""
     if passed is not None and passed.low is not None and passed.high is not None and passed.low <= KEPT <= passed.high:
-        rest += ", which is not shown to differ"
+        passing += ", which is not shown to differ"
     word = {
         "above": "tells rows inside from rows outside",
         "below": "is larger outside than inside",
         "open": "is not shown to tell rows inside from rows outside",
     }[side(first, 0.5)]
-    said = upper(f"{first.scope.removeprefix(SCORE)} {word}: AUROC {value(first)}{rest}")
-    tested = all(", model=" not in e.scope for e in own)  # one model: each score against the first
-    return told(said, _largest(first, own, tested), _differences(result))
+    text = upper(f"{first.scope.removeprefix(SCORE)} {word}: AUROC {value(first)}{passing}")
+    tested = all(", model=" not in e.scope for e in own)  # with one model, each score is compared with the first
+    return sentences(text, _largest(first, own, tested), _differences(result))
 
 
 def _largest(first: Estimate, own: list[Estimate], tested: bool) -> str:
-    """The score with the largest AUROC, where its interval lies above that of the first and no difference is tested."""
+    """Name the score with the largest AUROC if its interval lies above the first's and no difference was tested."""
     best = max(own, key=lambda e: e.value or 0.0)
     if tested or first.high is None or side(best, first.high) != "above":
         return ""
     scope = best.scope.removeprefix(SCORE).replace(", model=", " of ")
-    return upper(f"{scope} has the largest AUROC of {len(own)}, {value(best)}: intervals that do not meet")
+    return upper(f"{scope} has the largest AUROC of {len(own)}, {value(best)}: the intervals do not overlap")
 
 
 def _differences(result: Result) -> str:
-    """Those of the AUROC that hold after Holm's correction and whose own interval leaves out zero."""
-    verdicts = {(r[0], r[1]): r[-1] for t in result.tables if t.name == "differences" for r in t.rows}
+    """List differences in AUROC that hold after Holm's correction and whose own interval excludes zero."""
+    verdicts = _verdicts(result)
     changes = [e for e in result.estimates if e.name == "auroc" and (e.name, e.scope) in verdicts]
     if not changes:
         return ""
@@ -224,25 +223,24 @@ def _differences(result: Result) -> str:
     return f"Differences in AUROC: {listed((f'{e.scope} {value(e)}' for e in real), 2)}"
 
 
-# Of `calib compare`: who is better in what, by how much, and what is undecided.
-
+# `calib compare`: which model is better in what, by how much, and what is undecided.
 
 SHOWN = 2  # differences with their numbers
-OTHERS = ("lambda_max", "trace")  # named before the metrics that say nothing of their place
-LAST = 100
+OTHERS = ("lambda_max", "trace")  # named before metrics without a trait `named`
+LAST = 100  # above every place in the trait `named`
 
 
 @sentence
 def compare(result: Result) -> str:
-    """The differences that hold after Holm's correction and whose own interval leaves out zero."""
+    """List the differences that hold after Holm's correction and whose own interval excludes zero."""
     verdicts = _verdicts(result)
     scopes = list(dict.fromkeys(e.scope for e in result.estimates))
-    said = [_one_difference(result, scope, verdicts) for scope in scopes]
-    if len(said) > 3:
+    texts = [_one_difference(result, scope, verdicts) for scope in scopes]
+    if len(texts) > 3:
         real = [s for s in scopes if any(_holds(e, verdicts) for e in result.estimates if e.scope == s)]
-        rest = f"Differences are shown in {len(real)} of {len(scopes)} comparisons"
-        return told(*said[:2], rest)
-    return told(*said)
+        summary = f"Differences are shown in {len(real)} of {len(scopes)} comparisons"
+        return sentences(*texts[:2], summary)
+    return sentences(*texts)
 
 
 def _verdicts(result: Result) -> dict[tuple[str, str], str]:
@@ -256,7 +254,9 @@ def _holds(e: Estimate, verdicts: dict[tuple[str, str], str]) -> bool:
 
 def _one_difference(result: Result, scope: str, verdicts: dict[tuple[str, str], str]) -> str:
     own = [e for e in result.estimates if e.scope == scope]
-    own = [e for e in own if not traits(e.name).get("refitted")] or own  # another loss to be saved is not a better one
+    own = [
+        e for e in own if not traits(e.name).get("refitted")
+    ] or own  # a different saving by a temperature makes no model better
     own.sort(key=_place)
     real = [e for e in own if _holds(e, verdicts)]
     better = [e for e in real if (side(e) == "below") == (e.better == "lower") and e.better in ("lower", "higher")]
@@ -270,7 +270,11 @@ def _one_difference(result: Result, scope: str, verdicts: dict[tuple[str, str], 
     if not real:
         near = f" ({listed(map(named, own[:SHOWN]))})" if own and side(own[0]) == "open" else ""
         return "; ".join(filter(None, [f"{_subject(scope)}: no difference shown{near}", many]))
-    parts = [f"{word} in {_with_numbers(some)}" for word, some in (("better", better), ("worse", worse)) if some]
+    parts = [
+        f"{word} in {_with_numbers(estimates)}"
+        for word, estimates in (("better", better), ("worse", worse))
+        if estimates
+    ]
     if not parts:
         parts = [f"another {_with_numbers(real)}"]
     undecided = [e for e in own if e not in [*real, *alone] and e.low is not None]
@@ -281,18 +285,18 @@ def _one_difference(result: Result, scope: str, verdicts: dict[tuple[str, str], 
 
 
 def _place(e: Estimate) -> int:
-    """Where a difference is named: the metrics' own order, then the curvature, then others as they come."""
+    """Order differences: by the trait `named` of metrics, then the curvature, then all others."""
     name = base(e.name)
     place: int = LAST + OTHERS.index(name) if name in OTHERS else traits(name).get("named", LAST + len(OTHERS))
     return place
 
 
-def _with_numbers(some: list[Estimate]) -> str:
-    """`NLL -0.494 [-0.585, -0.419] nats, ECE ... and 3 more`."""
-    return listed([*map(named, some[:SHOWN]), *(name(e.name) for e in some[SHOWN:])], SHOWN)
+def _with_numbers(estimates: list[Estimate]) -> str:
+    """List differences, the first with numbers: `NLL -0.494 [-0.585, -0.419] nats, ECE ... and 3 more`."""
+    return listed([*map(named, estimates[:SHOWN]), *(name(e.name) for e in estimates[SHOWN:])], SHOWN)
 
 
 def _subject(scope: str) -> str:
-    """`b against a`, of `b - a`."""
+    """Write the scope `b - a` as `b against a`."""
     first, minus, second = scope.partition(" - ")
     return f"{first} against {second}" if minus and " - " not in second else scope

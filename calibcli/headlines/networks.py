@@ -1,12 +1,12 @@
-"""The sentences of `calib curvature`, `logits` and `inspect`."""
+"""Headlines of `calib curvature`, `logits` and `inspect`."""
 
 from __future__ import annotations
 
 from calibcli.core import number_format
 from calibcli.core.result import Estimate, Result
-from calibcli.headlines import base, count, counted, first, items, name, named, sentence, side, told, upper, value
+from calibcli.headlines import base, count, counted, first, items, name, named, sentence, sentences, side, upper, value
 
-# Of `calib curvature`: the value with both its errors, and how it compares with that of the other loss.
+# `calib curvature`: the value with both its errors, and how it compares under another loss.
 
 FIRST = ("lambda_max", "top", "trace", "trace_ggn", "lambda_min", "negative_fraction", "grad_norm")
 
@@ -14,36 +14,36 @@ FIRST = ("lambda_max", "top", "trace", "trace_ggn", "lambda_min", "negative_frac
 @sentence
 def curvature(result: Result) -> str:
     losses = [str(one) for one in items(result, "losses")]
-    found = [e for e in result.estimates if not e.scope.startswith("loss=") and e.value is not None]
-    found.sort(key=lambda e: FIRST.index(base(e.name)) if base(e.name) in FIRST else len(FIRST))
-    if not found:
+    valued = [e for e in result.estimates if not e.scope.startswith("loss=") and e.value is not None]
+    valued.sort(key=lambda e: FIRST.index(base(e.name)) if base(e.name) in FIRST else len(FIRST))
+    if not valued:
         why = next((e.reason for e in result.estimates if e.reason), "")
-        return told(f"No number: {why}" if why else "No number was asked for that has a value")
-    main = found[0]
+        return sentences(f"No number: {why}" if why else "No number was asked for that has a value")
+    main = valued[0]
     stopped = "Interrupted: " if result.facts.get("interrupted") else ""
     of = f" of {losses[0]}" if losses else ""
-    said = f"{stopped}{name(main.name)}{of} {value(main)}{_errors(main)}"
-    more = next((e for e in found if base(e.name) == "trace" and e is not main), None)
+    text = f"{stopped}{name(main.name)}{of} {value(main)}{_errors(main)}"
+    more = next((e for e in valued if base(e.name) == "trace" and e is not main), None)
     bottom = first(result, "lambda_min")
-    rest = f"Negative curvature: {named(bottom)}" if bottom is not None and side(bottom) == "below" else ""
-    return told(said, _against(result, main, losses), rest or (upper(named(more)) if more else ""))
+    negative = f"Negative curvature: {named(bottom)}" if bottom is not None and side(bottom) == "below" else ""
+    return sentences(text, _against(result, main, losses), negative or (upper(named(more)) if more else ""))
 
 
 def _errors(e: Estimate) -> str:
-    """Both errors: what the estimator leaves open on these rows, and the standard error that the rows bring."""
+    """Describe both errors: that of the estimator on these rows, and the standard error from drawing the rows."""
     low, high, se = (e.detail.get(key) for key in ("estimator_low", "estimator_high", "sampling_se"))
-    said = []
+    texts = []
     if isinstance(low, float) and isinstance(high, float) and not e.reason:
-        said.append(f"known to ± {number_format.number((high - low) / 2, 2)} on these rows")
+        texts.append(f"known to ± {number_format.number((high - low) / 2, 2)} on these rows")
     if isinstance(se, float):
-        said.append(f"± {number_format.number(se, 2)} (standard error) by the choice of the rows")
+        texts.append(f"± {number_format.number(se, 2)} (standard error) by the choice of the rows")
     if e.reason:
-        said.append(e.reason)
-    return ": " + ", ".join(said) if said else ""
+        texts.append(e.reason)
+    return ": " + ", ".join(texts) if texts else ""
 
 
 def _against(result: Result, main: Estimate, losses: list[str]) -> str:
-    """The same number of the second loss; larger or smaller where the intervals do not meet."""
+    """Compare with the number under the second loss: larger or smaller if the intervals do not overlap."""
     if len(losses) < 2:
         return ""
     scope = ", ".join(filter(None, [f"loss={losses[1]}", main.scope]))
@@ -53,10 +53,10 @@ def _against(result: Result, main: Estimate, losses: list[str]) -> str:
     if other is None:
         return ""
     here, beyond = _order(_known(other), _known(main)), _order((other.low, other.high), (main.low, main.high))
-    said = f"For the same weights under {losses[1]} it is {value(other)}"
+    text = f"For the same weights under {losses[1]} it is {value(other)}"
     if beyond:
-        return f"{said}: {beyond}, by intervals that do not meet"
-    return f"{said}: {here} on these rows, no difference shown beyond them" if here else f"{said}: no difference shown"
+        return f"{text}: {beyond}, and the intervals do not overlap"
+    return f"{text}: {here} on these rows, no difference shown beyond them" if here else f"{text}: no difference shown"
 
 
 def _known(e: Estimate) -> tuple[float | None, float | None]:
@@ -71,7 +71,7 @@ def _order(a: tuple[float | None, float | None], b: tuple[float | None, float | 
     return "smaller" if high is not None and least is not None and high < least else ""
 
 
-# Of `calib logits`: what was written, and how accurate it is.
+# `calib logits`: what was written, and its accuracy.
 
 
 @sentence
@@ -80,36 +80,36 @@ def logits(result: Result) -> str:
     accuracy = first(result, "accuracy")
     where = result.artefacts.get("logits", "")
     written = f"Wrote {rows:,} × {classes} logits" + (f" to {where}" if where else "")
-    return told(f"{written}: {named(accuracy)}" if accuracy else written)
+    return sentences(f"{written}: {named(accuracy)}" if accuracy else written)
 
 
-# Of `calib inspect`: what a file is, and which commands take it.
+# `calib inspect`: what a file is, and which commands read it.
 
 
 @sentence
 def inspect(result: Result) -> str:
     facts = result.facts
-    what, commands = str(facts.get("what", "")), str(facts.get("used_by", ""))
-    if not what:
+    kind, commands = str(facts.get("what", "")), str(facts.get("used_by", ""))
+    if not kind:
         return ""
-    if what == "recorded outputs":
-        return told(_outputs(result), upper(f"for {commands}") if commands else "")
-    said = what
+    if kind == "recorded outputs":
+        return sentences(_outputs(result), upper(f"for {commands}") if commands else "")
+    text = kind
     spec = facts.get("spec") or facts.get("architecture")
-    said += f" ({spec})" if spec else ""
+    text += f" ({spec})" if spec else ""
     numbers = ", ".join(
         f"{name(e.name)} = {value(e)}" for e in result.estimates[:3] if e.value is not None and not e.unit
     )
     taken = f"No command takes it{commands[4:]}" if commands.startswith("none") else f"For {commands}"
-    return told(upper(said) + (f": {numbers}" if numbers else ""), taken if commands else "")
+    return sentences(upper(text) + (f": {numbers}" if numbers else ""), taken if commands else "")
 
 
 def _outputs(result: Result) -> str:
     facts = result.facts
     rows, kind, classes = facts.get("rows"), facts.get("kind"), facts.get("classes")
-    said = counted(rows, "row") if isinstance(rows, int) else "rows"
-    said += f" of {kind}" if kind else ""
+    text = counted(rows, "row") if isinstance(rows, int) else "rows"
+    text += f" of {kind}" if kind else ""
     if isinstance(classes, int):
-        said += f" over {counted(classes, 'class').replace('classs', 'classes')}"
+        text += f" over {counted(classes, 'class').replace('classs', 'classes')}"
     labelled = any(table.name == "labels" for table in result.tables)
-    return f"{said}, {'with labels' if labelled else 'without labels'}"
+    return f"{text}, {'with labels' if labelled else 'without labels'}"

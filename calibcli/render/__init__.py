@@ -1,18 +1,17 @@
-"""Formats: each is one file of `formats/`, found by its name. stdout gets `--format NAME`; `-o FILE` goes by suffix.
+"""Output formats, one file of `formats/` each: `--format NAME` prints to stdout, `-o FILE` goes by the suffix.
 
-A file of `formats/` has `render(result) -> str | bytes`, and may have
+A file of `formats/` has `render(result) -> str | bytes`, which reads a `Result` and nothing else. It may also have
 
-    SUFFIXES = (".csv",)          of the files that it writes
-    TO_STDOUT = False             pictures go to files alone
-    NEEDS = ("matplotlib",)       libraries that a light install may lack
-    REPORT = "estimates.csv"      its name in a folder of reports (`-o DIR/`)
-    OF_CHECKS = True              a folder gets it where something was judged
-    figures(result, style)        {name: content} of each figure, of a picture; its `render` takes the style too
-    FIGURES = True                a folder gets them
-    NUMBERS = True                it holds numbers and verdicts alone: a list of names is refused
-    show(result, detail)          prints to stdout, for one that knows more about where it goes (colour, width)
-
-and reads a `Result` and nothing else.
+    SUFFIXES = (".csv",)          suffixes of the files that it writes
+    TO_STDOUT = False             it is written to files only, as pictures are
+    NEEDS = ("matplotlib",)       libraries that a minimal installation may lack
+    REPORT = "estimates.csv"      its file name in a folder of reports (`-o DIR/`)
+    OF_CHECKS = True              it is in a folder only if the result has checks
+    figures(result, style)        for pictures: {name: content} of each figure; `render` then takes the style too
+    FIGURES = True                each figure is in a folder
+    NUMBERS = True                it holds only numbers and verdicts, so results that are lists of names are refused
+    show(result, detail)          prints to stdout, for formats that depend on the terminal (colour, width)
+    notes(result, detail)         the notes on what `show` shows
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ NAMES = sorted(m.name for m in pkgutil.iter_modules(formats.__path__))
 
 @cache
 def module(name: str) -> ModuleType:
-    """The file of the format `name`."""
+    """Import the file of the format `name`."""
     return importlib.import_module(f"calibcli.render.formats.{name}")
 
 
 def suffixes(name: str) -> tuple[str, ...]:
-    """Of the files that the format `name` writes."""
+    """Return the suffixes of the files that the format `name` writes."""
     return cast(tuple[str, ...], getattr(module(name), "SUFFIXES", ()))
 
 
@@ -54,10 +53,10 @@ def to_stdout(name: str) -> bool:
 
 
 def known_format(name: str) -> str:
-    """`name`, if it is a format that stdout can take.
+    """Return `name` if it is a format that can go to stdout.
 
     Raises:
-        UsageError: otherwise.
+        UsageError: it is not.
     """
     if name not in NAMES:
         raise UsageError(f"unknown format '{name}'", did_you_mean(name, filter(to_stdout, NAMES)))
@@ -67,25 +66,25 @@ def known_format(name: str) -> str:
 
 
 def known_output(path: Path) -> Path:
-    """`path`, if its suffix is a format and its folder exists (a path ending in `/` is a folder of reports).
+    """Return `path` if its suffix names a format and its folder exists, or if it is a folder of reports.
 
     Raises:
-        UsageError: otherwise.
+        UsageError: the path cannot be written, or the format needs a library that is not installed.
     """
     if is_folder(path):
         return path
-    found = _by_suffix(path)
-    if not found:
+    format_name = _by_suffix(path)
+    if not format_name:
         known = sorted(s for name in NAMES for s in suffixes(name))
         raise UsageError(f"cannot tell the format of '{path}'", "use a suffix of: " + " ".join(known))
-    if needed := _lacks(module(found)):
+    if needed := _lacks(module(format_name)):
         raise UsageError(f"'{path}' is drawn by {needed}, which is not installed", f"pip install {needed}")
     target(path)
     return path
 
 
 def files(path: Path) -> list[Path]:
-    """The files that `-o path` may write: itself, or in a folder the reports and any table or figure that is there."""
+    """List existing files that `-o path` may replace: the file, or the reports, tables and figures in a folder."""
     if not is_folder(path):
         return [path]
     reports = [path / one.REPORT for one in map(module, NAMES) if hasattr(one, "REPORT")]
@@ -94,15 +93,15 @@ def files(path: Path) -> list[Path]:
 
 
 def text(result: Result, name: str) -> str:
-    """`result` as the text of format `name`."""
+    """Render `result` as text in format `name`."""
     return cast(str, module(name).render(result))
 
 
 def show(result: Result, name: str, detail: Detail = "few") -> None:
-    """Print `result` to stdout in format `name`; a screen shows a few numbers, those asked for, or all.
+    """Print `result` to stdout in format `name`; `detail` is how much a screen shows.
 
     Raises:
-        UsageError: a format of numbers, of a result that lists what there is.
+        UsageError: the format holds only numbers and verdicts, and the result has none.
     """
     _holds(result, name)
     if hasattr(module(name), "show"):
@@ -112,7 +111,7 @@ def show(result: Result, name: str, detail: Detail = "few") -> None:
 
 
 def notes(result: Result, name: str, detail: Detail = "few") -> Sequence[str]:
-    """The notes on what `show` shows."""
+    """Return the notes on what `show` prints."""
     own = getattr(module(name), "notes", None)
     return result.notes if own is None else list(own(result, detail))
 
@@ -121,10 +120,10 @@ def write(result: Result, path: Path, style: Style = "screen") -> None:
     """Write `result` to a file by its suffix, or every report and figure to a folder; whole or not at all.
 
     Args:
-        style: of pictures.
+        style: figure style.
 
     Raises:
-        UsageError: as `show`, or a folder cannot be made.
+        UsageError: as for `show`, or the folder cannot be created.
     """
     if not is_folder(path):
         one = module(_holds(result, _by_suffix(path)))
@@ -147,7 +146,7 @@ def write(result: Result, path: Path, style: Style = "screen") -> None:
 
 
 def _holds(result: Result, name: str) -> str:
-    """The format `name`, where it holds what the result has."""
+    """Return `name` if that format can hold the result."""
     listed = any(t.rows for t in result.tables) and not (result.estimates or result.checks or result.artefacts)
     if listed and getattr(module(name), "NUMBERS", False):
         others = ", ".join(one for one in filter(to_stdout, NAMES) if not getattr(module(one), "NUMBERS", False))
@@ -158,7 +157,7 @@ def _holds(result: Result, name: str) -> str:
 
 
 def _lacks(one: ModuleType) -> str:
-    """A library that a format needs and is not installed, or ""."""
+    """Return a library that a format needs and that is not installed, or ""."""
     return next((name for name in getattr(one, "NEEDS", ()) if importlib.util.find_spec(name) is None), "")
 
 
@@ -168,13 +167,11 @@ def is_folder(path: Path) -> bool:
 
 def _save(content: str | bytes, path: Path) -> None:
     with atomic(path) as temporary:
-        # a file name that is not UTF-8 arrives in lone surrogates: escaped, which in JSON says the same
+        # file names that are not UTF-8 arrive as lone surrogates, which UTF-8 cannot encode: they are escaped
         temporary.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "backslashreplace"))
 
 
 def _by_suffix(path: Path) -> str:
-    """The format by suffix, or ""; `metrics.txt` is what a folder of reports calls OpenMetrics, other .txt files hold
-    the table.
-    """
-    named = next((name for name in NAMES if getattr(module(name), "REPORT", "") == path.name), "")
-    return named or next((name for name in NAMES if path.suffix.lower() in suffixes(name)), "")
+    """Find the format of a path by its name in a folder of reports (`metrics.txt` is OpenMetrics) or its suffix."""
+    report = next((name for name in NAMES if getattr(module(name), "REPORT", "") == path.name), "")
+    return report or next((name for name in NAMES if path.suffix.lower() in suffixes(name)), "")

@@ -1,4 +1,4 @@
-"""Results, fits and estimates as Python shows them: text, HTML, Markdown, data frames, axes. `shown` asks for them."""
+"""Results, fits and estimates as Python shows them: text, HTML, Markdown, data frames, axes (see `Display`)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from calibcli.core.result import Estimate, Result
 from calibcli.render import table_contents
 
 FRAME = ("name", "scope", "value", "low", "high", "level", "sided", "unit", "better", "n", "se", "null", "null_high")
-MOST = 40  # estimates in a figure
+MOST = 40  # estimates in a figure, one line each
 
 
 def result(value: Any) -> Result:
-    """A result as it is; a fit or an estimate as one."""
+    """Return a result as it is, and wrap a fit or an estimate in one."""
     if isinstance(value, Result):
         return value
     if isinstance(value, Estimate):
@@ -30,18 +30,18 @@ def result(value: Any) -> Result:
 
 
 def text(value: Any) -> str:
-    """A table; of an estimate its value and interval on a line."""
+    """Return tables as text; for an estimate its value and interval on one line."""
     if not isinstance(value, Estimate):
         return render.text(dataclasses.replace(result(value), plots=[]), "table").rstrip("\n")
     shown = number_format.shown(value)
     level = f" ({number_format.level([value])})" if shown.interval and number_format.level([value]) else ""
     unit = f" {value.unit}" if value.unit not in ("", "probability", *number_format.UNITS) else ""
-    said = " ".join(filter(None, (value.name, value.scope, shown.value + unit, shown.interval + level)))
-    return f"{said}: {value.reason}" if value.value is None and value.reason else said
+    line = " ".join(filter(None, (value.name, value.scope, shown.value + unit, shown.interval + level)))
+    return f"{line}: {value.reason}" if value.value is None and value.reason else line
 
 
 def html(value: Any) -> str:
-    """The cell of a notebook."""
+    """Return HTML for a cell of a notebook."""
     from calibcli.render import page
 
     return page.cell(result(value))
@@ -52,10 +52,10 @@ def markdown(value: Any) -> str:
 
 
 def frame(value: Any, table: str = "") -> Any:
-    """A pandas `DataFrame` of the estimates, or of a table.
+    """Return a pandas `DataFrame` of the estimates, or of a table.
 
     Raises:
-        UsageError: without pandas, or of a table that is not there.
+        UsageError: pandas is not installed, or there is no such table.
     """
     if importlib.util.find_spec("pandas") is None:
         raise UsageError("a data frame needs pandas, which is not installed", "pip install pandas")
@@ -72,7 +72,7 @@ def frame(value: Any, table: str = "") -> Any:
 
 
 def plot(value: Any, ax: Any = None) -> Any:
-    """The axes with the first reliability diagram, else the first figure, else the estimates."""
+    """Draw the first reliability diagram, else the first figure, else the estimates, and return the axes."""
     from calibcli.render.figure import panel
 
     shown = result(value)
@@ -82,35 +82,35 @@ def plot(value: Any, ax: Any = None) -> Any:
 
 
 def forest(shown: Result) -> Plot:
-    """The estimates with their intervals, from the top down.
+    """Make a forest plot of the estimates with their intervals, from the top down.
 
     Raises:
-        UsageError: none has a value.
+        UsageError: no estimate has a value.
     """
-    found = [e for e in shown.estimates if e.value is not None][:MOST]
-    if not found:
+    valued = [e for e in shown.estimates if e.value is not None][:MOST]
+    if not valued:
         raise UsageError("there is nothing to draw: no figure and no number", "measure(..., diagram=True) has figures")
-    units = {e.unit for e in found}
+    units = {e.unit for e in valued}
     one = units.pop() if len(units) == 1 else ""
     points = Curve(
-        label=" ".join(filter(None, ("value,", number_format.level(found), "interval"))),
+        label=" ".join(filter(None, ("value,", number_format.level(valued), "interval"))),
         kind="points",
         role="model",
-        x=[float(i) for i in range(len(found))],
-        y=[e.value for e in found],
-        low=[e.low for e in found],
-        high=[e.high for e in found],
+        x=[float(i) for i in range(len(valued))],
+        y=[e.value for e in valued],
+        low=[e.low for e in valued],
+        high=[e.high for e in valued],
     )
-    names = [" ".join(filter(None, (e.name, e.scope, f"({e.unit})" if e.unit and not one else ""))) for e in found]
-    title = " ".join(filter(None, ("calib", shown.command))) if shown.command else found[0].name
+    names = [" ".join(filter(None, (e.name, e.scope, f"({e.unit})" if e.unit and not one else ""))) for e in valued]
+    title = " ".join(filter(None, ("calib", shown.command))) if shown.command else valued[0].name
     return Plot(name="estimates", title=title, ylabel=one or "value", labels=names, flip=True, curves=[points])
 
 
 def write(value: Any, path: Path) -> None:
-    """To a file by its suffix.
+    """Write a file in the format of its suffix.
 
     Raises:
-        UsageError: as `render.known_output`.
+        UsageError: as for `render.known_output`.
     """
     shown = result(value)
     with guarding():

@@ -1,4 +1,4 @@
-"""What the formats of pictures have in common: Matplotlib is imported when one is drawn."""
+"""The functions that the picture formats share; Matplotlib is imported when one is drawn."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from calibcli.core.result import Result
 
 
 def drawer(kind: str) -> tuple[Callable[..., bytes], Callable[..., dict[str, bytes]]]:
-    """`render` and `figures` of the format `kind`: png, svg or pdf."""
+    """Make the functions `render` and `figures` of a picture format: png, svg or pdf."""
 
     def render(result: Result, style: Style = "screen") -> bytes:
-        """The bytes of the main figure."""
+        """Draw the main figure and return the contents of its file."""
         from calibcli.render import figure
 
         return figure.render(figure.main(result), kind, style)
 
     def figures(result: Result, style: Style = "screen") -> dict[str, bytes]:
-        """Each figure, by name."""
+        """Draw each figure and return the contents of the files by name."""
         from calibcli.render import figure
 
         return {name: figure.render(part, kind, style) for name, part in figure.parts(result).items()}

@@ -1,6 +1,4 @@
-"""Lay out a screen: numbers that are compared stand side by side, and pictures and tables shrink to the lines there
-are.
-"""
+"""Layout of a screen: numbers that are compared stand side by side, and tables and pictures shrink to fit."""
 
 from __future__ import annotations
 
@@ -12,11 +10,11 @@ from calibcli.core.result import CHANGE, Cell, Estimate, Result, Table
 from calibcli.render import table_contents, terminal
 from calibcli.render.table_contents import DIFFERENCE, OF, UNIT, VALUE, WHY, Sheet, SheetColumn, changes, intervals
 
-# The room of a first screen: pictures get fewer bins, then none is drawn, then tables lose rows.
+# Fitting the first screen: pictures get fewer bins, then none is drawn, then tables lose rows.
 
-LINES, LEAST_ROWS = 40, 3  # of a first screen; of a table of it
+LINES, LEAST_ROWS = 40, 3  # lines of a first screen; rows that each of its tables keeps
 FEWER_BINS = (8, 5)
-ROWS = 60  # of a table beside the estimates on a terminal
+ROWS = 60  # most rows of a table beside the estimates on a terminal
 Clipped = tuple[Sheet, int]
 
 
@@ -28,28 +26,28 @@ def fitted(
     width: int,
     encoding: str,
 ) -> tuple[list[Clipped], list[list[str]]]:
-    """The tables, each with the number of rows that are left out, and the pictures.
+    """Fit tables and pictures to a screen; each table is returned with the number of rows left out.
 
     Args:
-        pictures: the lines of each with at most so many bins.  bins: where there is room.
-        taken: lines of the screen that other things take; None where it may be as long as it gets.
+        pictures: draws the pictures with at most the given number of bins, as lines.  bins: that number if all fits.
+        taken: lines of the screen that are used by other things; None if the screen may have any length.
     """
-    made = [_clipped(s) for s in tables]
+    sheets = [_clipped(s) for s in tables]
     if taken is None:
-        return made, pictures(bins)
+        return sheets, pictures(bins)
     left = LINES - taken
-    lengths = [_length(*one, encoding, width) for one in made]
+    lengths = [_length(*one, encoding, width) for one in sheets]
     for most in (bins, *(m for m in FEWER_BINS if m < bins)):
         blocks = pictures(most)
         if sum(lengths) + sum(1 + len(block) for block in blocks) <= left:
-            return made, blocks
+            return sheets, blocks
     blocks = [["(the picture with -v or -o FILE.png)"]] * bool(blocks)
     left -= sum(1 + len(block) for block in blocks)
-    while sum(lengths) > left and max((len(s.rows) for s, _ in made), default=0) > LEAST_ROWS:
-        i = max(range(len(made)), key=lambda i: len(made[i][0].rows))
-        made[i] = _without_one(*made[i])
-        lengths[i] = _length(*made[i], encoding, width)
-    return made, blocks
+    while sum(lengths) > left and max((len(s.rows) for s, _ in sheets), default=0) > LEAST_ROWS:
+        i = max(range(len(sheets)), key=lambda i: len(sheets[i][0].rows))
+        sheets[i] = _without_one(*sheets[i])
+        lengths[i] = _length(*sheets[i], encoding, width)
+    return sheets, blocks
 
 
 def _clipped(s: Sheet) -> Clipped:
@@ -58,12 +56,12 @@ def _clipped(s: Sheet) -> Clipped:
 
 
 def _length(s: Sheet, more: int, encoding: str, width: int) -> int:
-    """Lines, with the empty one before."""
+    """Count the lines of a table, with the empty one before."""
     return 1 + len(terminal.lines(s, encoding, width)) + bool(more)
 
 
 def _without_one(s: Sheet, more: int) -> Clipped:
-    """Without the row that says least: the last that passes, else that did not run, else that is undecided."""
+    """Drop the least important row: the last that passes, else that did not run, else that is undecided."""
     tones = s.tones or [""] * len(s.rows)
     order = {"good": 0, "": 1, "warn": 3, "bad": 4}
     at = min(reversed(range(len(s.rows))), key=lambda i: 2 if s.rows[i][0].startswith("NOT RUN") else order[tones[i]])
@@ -76,11 +74,11 @@ def _without_one(s: Sheet, more: int) -> Clipped:
     return dataclasses.replace(s, rows=rows, tones=left, breaks=moved(s.breaks), musts=moved(s.musts)), more + 1
 
 
-# Numbers beside each other on a screen, where a reader compares two: before and after, models, errors.
+# Layouts that put numbers side by side: before and after, models, errors.
 
 
 def _change(result: Result) -> list[Sheet]:
-    """The other numbers, then before, after and their paired difference side by side, of each loss by itself."""
+    """Put before, after and their paired difference side by side, for each loss; other numbers come first."""
     by = {(e.name, *_when(e.scope)): e for e in result.estimates}
     moved = [e for e in result.estimates if _when(e.scope)[1] == CHANGE]
     keys = list(dict.fromkeys((name, of) for name, of, when in by if when in ("before", "after")))
@@ -88,7 +86,7 @@ def _change(result: Result) -> list[Sheet]:
     rows = []
     for name, of in keys:
         before, after, change = (by.get((name, of, when)) for when in ("before", "after", CHANGE))
-        rows.append(_moved(before, after, change, of))
+        rows.append(_change_row(before, after, change, of))
     columns = [
         *OF,
         SheetColumn("before", right=True, spare=3),
@@ -99,20 +97,20 @@ def _change(result: Result) -> list[Sheet]:
     ]
     columns += [SheetColumn("if calibrated", spare=2), WHY]
     breaks = changes([of for _, of in keys])
-    made = [table_contents.estimates(other, "why")] if other else []
+    sheets = [table_contents.estimates(other, "why")] if other else []
     size = table_contents.size([e for (_, _, when), e in by.items() if when == "after"])
-    made += [table_contents.without_empty(Sheet(size, columns, rows, breaks))] if rows else []
-    return made + [_with_interval(t) for t in result.tables]
+    sheets += [table_contents.without_empty(Sheet(size, columns, rows, breaks))] if rows else []
+    return sheets + [_ranking(t) for t in result.tables]
 
 
 def _when(scope: str) -> tuple[str, str]:
-    """What a number is of, and whether it is from before, after, or their difference: `ce`, `after` of `ce after`."""
+    """Split a scope into its subject and `before`, `after` or `CHANGE`: `ce after` into `ce` and `after`."""
     when = next((one for one in (CHANGE, "before", "after") if scope == one or scope.endswith(f" {one}")), "")
     return scope.removesuffix(when).rstrip(), when
 
 
-def _with_interval(table: Table) -> Sheet:
-    """A ranking in its order, without the ranks, its columns `low` and `high` as one; any other table as it is."""
+def _ranking(table: Table) -> Sheet:
+    """Format a ranking without its ranks and with `low` and `high` in one column; any other table as it is."""
     heads = [str(name) for name in table.columns]
     if not {"rank", "low", "high"} <= {*heads}:
         return table_contents.of_table(table)
@@ -126,7 +124,7 @@ def _with_interval(table: Table) -> Sheet:
         if name == "low":
             columns.append(SheetColumn("interval"))
             series.append(["" if a == number_format.NONE else f"[{a}, {b}]" for a, b in zip(low, high, strict=True)])
-        elif name in numeric:  # those after the interval are left out where the width is short, the last first
+        elif name in numeric:  # columns after the interval may be left out, the last first
             spare = len(numeric) - numeric.index(name) if at > heads.index("low") else 0
             columns.append(SheetColumn(name, right=True, spare=spare))
             series.append(number_format.column(cells[name]))
@@ -136,7 +134,7 @@ def _with_interval(table: Table) -> Sheet:
     return table_contents.without_empty(Sheet(table.title, columns, [list(row) for row in zip(*series, strict=True)]))
 
 
-def _moved(before: Estimate | None, after: Estimate | None, change: Estimate | None, of: str) -> list[str]:
+def _change_row(before: Estimate | None, after: Estimate | None, change: Estimate | None, of: str) -> list[str]:
     shown = [
         number_format.shown(e) if e is not None else number_format.EstimateText(number_format.NONE, "", "")
         for e in (before, after)
@@ -149,14 +147,14 @@ def _moved(before: Estimate | None, after: Estimate | None, change: Estimate | N
 
 
 def _models(result: Result) -> list[Sheet]:
-    """Each difference beside the numbers of both models, with what is shown of it."""
+    """Put each difference beside the numbers of both models, with its verdict."""
     models = next((t for t in result.tables if t.name == "models"), None)
     verdicts = next((t for t in result.tables if t.name == "differences"), None)
     if models is None or verdicts is None or len(models.columns) < 4:
         return table_contents.sheets(result, "why")
     names = [str(name) for name in models.columns[2:]]
     own = {(str(row[0]), str(row[1])): row[2:] for row in models.rows}
-    said = {(str(row[0]), str(row[1])): str(row[-1]) for row in verdicts.rows}
+    verdict_of = {(str(row[0]), str(row[1])): str(row[-1]) for row in verdicts.rows}
     rows = []
     for e in result.estimates:
         at, of = _model(e.scope, names)
@@ -164,7 +162,7 @@ def _models(result: Result) -> list[Sheet]:
         pair = [None, None] if values is None else [values[0], values[at]]
         pair_shown = number_format.column(pair)
         shown = number_format.shown(e)
-        verdict = said.get((e.name, e.scope), "").removeprefix(f"{names[at]} is ")
+        verdict = verdict_of.get((e.name, e.scope), "").removeprefix(f"{names[at]} is ")
         unit = e.unit if e.unit == "nats" else ""
         rows.append([e.name, of, names[at], *pair_shown, shown.value, shown.interval, unit, verdict])
     columns = [*OF, SheetColumn("model", code=True), SheetColumn(names[0], right=True, spare=2)]
@@ -179,7 +177,7 @@ def _models(result: Result) -> list[Sheet]:
 
 
 def _model(scope: str, names: Sequence[str]) -> tuple[int, str]:
-    """Which model a difference is of, and the scope of the number that differs: `site=A, b - a`."""
+    """Split a scope such as `site=A, b - a` into the index of the model and the scope of the number, `site=A`."""
     for at, name in enumerate(names[1:], 1):
         difference = f"{name} - {names[0]}"
         if scope == difference or scope.endswith(f", {difference}"):
@@ -188,7 +186,7 @@ def _model(scope: str, names: Sequence[str]) -> tuple[int, str]:
 
 
 def _errors(result: Result) -> list[Sheet]:
-    """Every number with both its errors beside it."""
+    """Put both its errors beside each number."""
     losses = [str(one) for one in result.facts.get("losses") or ()]
     rows, owners = [], []
     for e in result.estimates:
@@ -196,22 +194,22 @@ def _errors(result: Result) -> list[Sheet]:
         low, high, se = (e.detail.get(key) for key in ("estimator_low", "estimator_high", "sampling_se"))
         half = number_format.number((high - low) / 2, 2) if isinstance(low, float) and isinstance(high, float) else ""
         spread = number_format.number(se, 2) if isinstance(se, float) else ""
-        beside, _, rest = e.scope.partition(", ") if e.scope.startswith("loss=") else ("", "", e.scope)
+        beside, _, scope = e.scope.partition(", ") if e.scope.startswith("loss=") else ("", "", e.scope)
         owners.append(beside.removeprefix("loss=") or (losses[0] if len(losses) > 1 else ""))
-        rows.append([e.name, owners[-1], rest, shown.value, shown.interval, half, spread, e.reason])
+        rows.append([e.name, owners[-1], scope, shown.value, shown.interval, half, spread, e.reason])
     columns = [SheetColumn(head, code=True) for head in ("quantity", "loss", "scope")]
     columns += [VALUE, intervals(result.estimates), SheetColumn("± estimator", right=True, spare=2)]
     columns += [SheetColumn("± rows (se)", right=True, spare=1), WHY]
     breaks = changes(owners)
     musts = frozenset(i for i, e in enumerate(result.estimates) if e.reason)
-    made = table_contents.without_empty(
+    sheet = table_contents.without_empty(
         Sheet(table_contents.size(result.estimates), columns, rows, breaks, musts=musts)
     )
-    return [made, *(table_contents.of_table(t) for t in result.tables if t.tier != "all")]
+    return [sheet, *(table_contents.of_table(t) for t in result.tables if t.tier != "all")]
 
 
 def _scores(result: Result) -> list[Sheet]:
-    """A row for each score with its metrics, then the paired differences between scores."""
+    """Make a row for each score with its metrics, then the paired differences between scores."""
     table = next((t for t in result.tables if t.name == "differences"), None)
     verdicts = {} if table is None else {(row[0], row[1]): str(row[-1]) for row in table.rows}
     own = [e for e in result.estimates if (e.name, e.scope) not in verdicts]
@@ -228,27 +226,27 @@ def _scores(result: Result) -> list[Sheet]:
     for name in names:
         columns += [SheetColumn(name, right=True), level]
     columns.append(SheetColumn("threshold", right=True, spare=1))
-    made = [Sheet(table_contents.size(result.estimates), columns, rows)]
+    sheets = [Sheet(table_contents.size(result.estimates), columns, rows)]
     for name in dict.fromkeys(e.name for e in changed):
         heads = [SheetColumn(f"{name} of", code=True), DIFFERENCE, level, SheetColumn("shown")]
         of_name = [e for e in changed if e.name == name]
-        made.append(Sheet("", heads, [[e.scope, *by[name, e.scope], verdicts[name, e.scope]] for e in of_name]))
-    return [table_contents.without_empty(one) for one in made if one.rows]
+        sheets.append(Sheet("", heads, [[e.scope, *by[name, e.scope], verdicts[name, e.scope]] for e in of_name]))
+    return [table_contents.without_empty(one) for one in sheets if one.rows]
 
 
 def _claims(result: Result) -> list[Sheet]:
-    """The verdict on each claim, in its own word, with what decides it."""
+    """Put the verdict on each claim beside the numbers that decide it."""
     claims = next((t for t in result.tables if t.name == "claims"), None)
     if claims is None:
         return table_contents.sheets(result, "why")
     tones: dict[Cell, table_contents.Tone] = {"holds": "good", "reversed": "warn"}
     rows: list[list[str]] = []
-    found = []
+    row_tones = []
     for row in claims.rows:
         name, text, word, value, both, alone, p, more = (str(cell or "") for cell in row)
         counted = both.startswith("[")
         rows.append([word, name, value, both if counted else alone, p, "; ".join(filter(None, [text, more]))])
-        found.append(tones.get(word, ""))
+        row_tones.append(tones.get(word, ""))
     columns = [
         SheetColumn("verdict"),
         SheetColumn("claim", code=True),
@@ -257,11 +255,11 @@ def _claims(result: Result) -> list[Sheet]:
     ]
     columns += [SheetColumn("p (Holm)", right=True, spare=1), SheetColumn("in words", free=True)]
     title = f"{claims.title} (arms, what differs from the paper and figures with -v or -o)"
-    return [Sheet(title, columns, rows, tones=found, musts=frozenset(range(len(rows))))]
+    return [Sheet(title, columns, rows, tones=row_tones, musts=frozenset(range(len(rows))))]
 
 
 def _tables(result: Result) -> list[Sheet]:
-    """The tables alone, which have the numbers too."""
+    """Show only the tables, which have the numbers too."""
     return [table_contents.of_table(t) for t in result.tables]
 
 
@@ -274,4 +272,4 @@ LAYOUTS: Mapping[str, Callable[[Result], list[Sheet]]] = {
     "claims": _claims,
     "tables": _tables,
 }
-"""What stands beside what, by `Screen.pairs`."""
+"""The layouts by `Screen.pairs`."""

@@ -1,4 +1,4 @@
-"""What the tables of a Result say, before a format lays them out as text; and the bins of its diagrams."""
+"""The contents of the tables of a Result, before a format lays them out; and the bins of its diagrams."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from calibcli.headlines import FACT as HEADLINE
 
 @dataclass(frozen=True)
 class Bin:
-    """Edges, rows, accuracy and mean confidence; `low` and `high` are the band of a calibrated model."""
+    """One bin of a reliability diagram; `low` and `high` are the band of a calibrated model."""
 
     left: float
     right: float
@@ -29,43 +29,43 @@ class Bin:
 
 
 def bins(plot: Plot, strip: Plot | None = None) -> list[Bin]:
-    """The bins of a reliability diagram with the counts of the strip under it; none of any other plot."""
+    """Read the bins of a reliability diagram, with counts from the strip under it; [] for any other plot."""
     model, gap = curve(plot, "bars", "model"), curve(plot, "bars", "gap")
     if model is None or gap is None:
         return []
     counts = curve(strip, "bars", "count") if strip else None
     band = curve(plot, "band", "null")
-    found = []
+    diagram_bins = []
     for i, x in enumerate(model.x):
         low = high = None
         if band and band.width and len(band.x) == len(model.x):
             low, high = at(band.low, i), at(band.high, i)
         count = at(counts.y, i) if counts else None
         right = x + (at(model.width, i) or 0.0)
-        found.append(Bin(x, right, count, at(model.y, i), at(gap.y, i), low, high))
-    return found
+        diagram_bins.append(Bin(x, right, count, at(model.y, i), at(gap.y, i), low, high))
+    return diagram_bins
 
 
 def fewer(bins: list[Bin], most: int) -> list[Bin]:
-    """At most so many bins, neighbours joined."""
+    """Merge neighbouring bins until there are at most `most`."""
     step = -(-len(bins) // most)
     return bins if step <= 1 else [merged(bins[i : i + step]) for i in range(0, len(bins), step)]
 
 
-def merged(some: Sequence[Bin]) -> Bin:
-    """Neighbours as one bin, weighted by their rows; it has no band."""
-    filled = [(b.count if b.count is not None else 1.0, b.accuracy, b.confidence) for b in some]
+def merged(neighbours: Sequence[Bin]) -> Bin:
+    """Merge neighbouring bins, weighted by their rows, into one without a band."""
+    filled = [(b.count if b.count is not None else 1.0, b.accuracy, b.confidence) for b in neighbours]
     rows = [(n, a, c) for n, a, c in filled if a is not None and c is not None and n > 0]
     total = sum(n for n, _, _ in rows)
-    count = total if any(b.count is not None for b in some) else None
+    count = total if any(b.count is not None for b in neighbours) else None
     if total <= 0:
-        return Bin(some[0].left, some[-1].right, count)
+        return Bin(neighbours[0].left, neighbours[-1].right, count)
     accuracy = sum(n * a for n, a, _ in rows) / total
-    return Bin(some[0].left, some[-1].right, count, accuracy, sum(n * c for n, _, c in rows) / total)
+    return Bin(neighbours[0].left, neighbours[-1].right, count, accuracy, sum(n * c for n, _, c in rows) / total)
 
 
 def bins_table(result: Result) -> Table | None:
-    """The bins of every reliability diagram of a result."""
+    """Collect the bins of all reliability diagrams of a result in a table; None if there are none."""
     strips = {p.under: p for p in result.plots if p.under}
     rows: list[list[Cell]] = [
         [plot.name, b.left, b.right, b.count, b.accuracy, b.confidence, b.low, b.high]
@@ -77,39 +77,41 @@ def bins_table(result: Result) -> Table | None:
 
 
 def curve(plot: Plot, kind: str, role: str) -> Curve | None:
-    """The first curve of that kind and role."""
+    """Return the first curve of this kind and role, or None."""
     return next((c for c in plot.curves if c.kind == kind and c.role == role), None)
 
 
 def at(series: Sequence[float | None] | None, i: int) -> float | None:
-    """The value there, or None where the series is none or too short."""
+    """Return `series[i]`, or None if there is no series or it is too short."""
     return series[i] if series is not None and i < len(series) else None
 
 
 Detail = Literal["few", "asked", "all"]
-"""The few numbers that decide; every number, as they were asked for by name; everything that is known."""
+"""How much a screen shows: the few numbers that decide; all numbers, since they were asked for; everything."""
 How = Literal["short", "full", "why"]
-"""What is said of how a number was found: in short, all of it, or only why there is none."""
+"""How much of the method of a number a table shows: a short text, all of it, or only why there is no number."""
 NO_LIMIT = 10**6
-HOW = 60  # characters of "how" that a table shows; JSON has all of it
+HOW = 60  # characters of the method that a table shows; JSON has all of it
 Tone = Literal["", "good", "bad", "warn"]
 TONE: dict[str, Tone] = {"pass": "good", "fail": "bad", "inconclusive": "warn", "not_run": "bad"}
 
 
 @dataclass(frozen=True)
 class SheetColumn:
+    """A column of a `Sheet`: its head and how it may be laid out."""
+
     head: str
     right: bool = False
     code: bool = False  # an identifier: metric, rule, slice
-    free: bool = False  # prose, which may be wrapped where the width is short
-    spare: int = 0  # > 0: may be left out where the width is short, the lowest first
+    free: bool = False  # prose, which may be wrapped
+    spare: int = 0  # above 0, may be left out if the width is short, the lowest first
 
 
 OF = (SheetColumn("metric", code=True), SheetColumn("scope", code=True))
 VALUE, DIFFERENCE = SheetColumn("value", right=True), SheetColumn("change", right=True)
 UNIT, LEVEL = SheetColumn("unit", spare=1), SheetColumn("level", right=True, spare=2)
 ROWS, WHY = SheetColumn("n", right=True, spare=3), SheetColumn("why", free=True)
-"""Columns that several tables have."""
+"""Columns that several tables share."""
 
 
 @dataclass(frozen=True)
@@ -117,9 +119,9 @@ class Sheet:
     """A table of text.
 
     Attributes:
-        breaks: rows before which a group begins.
-        tones: one per row, or none.
-        musts: rows whose prose must be seen, however short the width (why there is no number, why no PASS).
+        breaks: indices of rows before which a group begins.
+        tones: one per row, or empty.
+        musts: indices of rows whose prose is shown at any width (why there is no number, why no PASS).
     """
 
     title: str
@@ -131,33 +133,33 @@ class Sheet:
 
 
 def sheets(result: Result, how: How = "short") -> list[Sheet]:
-    """Verdicts with the numbers they judged, the other estimates (before and after side by side), then the tables."""
+    """Make the tables: verdicts with the numbers they judged, other estimates (before beside after), further tables."""
     judged = [c.estimate for c in result.checks]
-    found = [e for e in result.estimates if e not in judged]
-    pairs = _pairs(found)
+    unjudged = [e for e in result.estimates if e not in judged]
+    pairs = _pairs(unjudged)
     paired = {id(e) for pair in pairs for e in pair}
-    rest = [e for e in found if id(e) not in paired]
+    single = [e for e in unjudged if id(e) not in paired]
     verdicts = [_checks(result.checks, result.words)] if result.checks else []
     measured = [_before_after(pairs, how)] if pairs else []
-    measured += [estimates(rest, how)] if rest else []
-    if pairs and rest and found[0] in rest:  # what was fitted comes before what it changed
+    measured += [estimates(single, how)] if single else []
+    if pairs and single and unjudged[0] in single:  # fitted parameters come before the changes they make
         measured.reverse()
     return verdicts + measured + [of_table(t) for t in result.tables]
 
 
 def heading(result: Result) -> str:
-    """`calib metrics test.npz`, from the command and its inputs."""
+    """Write `calib metrics test.npz`, from the command and its inputs."""
     inputs = result.provenance.get("inputs") or ()
     return " ".join(["calib", result.command, *(str(i.get("path", "")) for i in inputs if isinstance(i, dict))])
 
 
 def headline(result: Result) -> str:
-    """The sentence that a result opens with, or ""."""
+    """Return the headline of a result, or ""."""
     return " ".join(str(result.facts.get(HEADLINE) or "").split())
 
 
 def facts(result: Result) -> list[tuple[str, str]]:
-    """Facts that fit on a line; what is nested is in the JSON alone."""
+    """List the facts that fit on a line; nested ones are only in the JSON."""
     return [
         (str(key).replace("_", " "), number_format.setting(value))
         for key, value in result.facts.items()
@@ -166,57 +168,61 @@ def facts(result: Result) -> list[tuple[str, str]]:
 
 
 def verdict(result: Result) -> tuple[str, Tone]:
-    """The sentence that a gate ends with; "" without checks."""
+    """Write the last line of a gate, with its tone; "" without checks."""
     return banner([(c.outcome, c.fatal) for c in result.checks], result.words)
 
 
 def banner(outcomes: Sequence[tuple[Outcome, bool]], words: Mapping[Outcome, str] = VERDICTS) -> tuple[str, Tone]:
-    """The worst of these and how many there are of each, red only where one of the worst is fatal (the second)."""
+    """Write the worst outcome and the count of each, with the tone.
+
+    Args:
+        outcomes: each with whether it is fatal; the tone is red only if one of the worst is.
+    """
     counts = Counter(outcome for outcome, _ in outcomes)
-    found = [name for name in WORST_FIRST if name in counts]
-    if not found:
+    present = [name for name in WORST_FIRST if name in counts]
+    if not present:
         return "", ""
-    warns = TONE[found[0]] == "bad" and (found[0], True) not in outcomes
-    said = ", ".join(f"{counts[name]} {words[name].lower()}" for name in found)
-    worst = words[found[0]] + " (only warns)" * (warns and words is VERDICTS)
-    return f"{worst}: {said}", "warn" if warns else TONE[found[0]]
+    warns = TONE[present[0]] == "bad" and (present[0], True) not in outcomes
+    counted = ", ".join(f"{counts[name]} {words[name].lower()}" for name in present)
+    worst = words[present[0]] + " (only warns)" * (warns and words is VERDICTS)
+    return f"{worst}: {counted}", "warn" if warns else TONE[present[0]]
 
 
-def estimates(found: Sequence[Estimate], how: How = "short") -> Sheet:
-    """One row per estimate, those of a scope together."""
-    order = list(dict.fromkeys(e.scope for e in found))
-    found = sorted(found, key=lambda e: order.index(e.scope)) if len(order) > 1 else found
-    level = number_format.level(found)
-    sizes = {e.n for e in found if e.n is not None}
-    quantile = any(e.null_high is not None for e in found)
+def estimates(listed: Sequence[Estimate], how: How = "short") -> Sheet:
+    """Make a table with one row per estimate, ordered by scope."""
+    order = list(dict.fromkeys(e.scope for e in listed))
+    listed = sorted(listed, key=lambda e: order.index(e.scope)) if len(order) > 1 else listed
+    level = number_format.level(listed)
+    sizes = {e.n for e in listed if e.n is not None}
+    quantile = any(e.null_high is not None for e in listed)
     columns = [
         *OF,
         VALUE,
         UNIT,
-        intervals(found),
+        intervals(listed),
         LEVEL,
         SheetColumn(f"if calibrated{' (95 %)' * quantile}", spare=4),
         ROWS,
     ]
     columns.append(WHY if how == "why" else SheetColumn("how", free=True))
     rows = []
-    for e in found:
+    for e in listed:
         value, interval, null = number_format.shown(e)
         own = "" if level else number_format.level([e])
         own_size = "" if len(sizes) <= 1 or e.n is None else str(e.n)
         rows.append(
             [e.name, e.scope, value, _unit(e), interval or number_format.NONE, own, null, own_size, _how(e, how)]
         )
-    many = {scope for scope, rows_of in Counter(e.scope for e in found).items() if rows_of > 1}
-    ends = ((found[i - 1].scope, found[i].scope) for i in range(1, len(found)))
+    many = {scope for scope, rows_of in Counter(e.scope for e in listed).items() if rows_of > 1}
+    ends = ((listed[i - 1].scope, listed[i].scope) for i in range(1, len(listed)))
     breaks = {i for i, (a, b) in enumerate(ends, 1) if a != b and {a, b} & many}
-    musts = frozenset(i for i, e in enumerate(found) if e.reason)
-    return without_empty(Sheet(size(found), columns, rows, frozenset(breaks), musts=musts))
+    musts = frozenset(i for i, e in enumerate(listed) if e.reason)
+    return without_empty(Sheet(size(listed), columns, rows, frozenset(breaks), musts=musts))
 
 
-def size(found: Sequence[Estimate]) -> str:
-    """`n = 997`, where all of them have that."""
-    sizes = {e.n for e in found if e.n is not None}
+def size(estimates: Sequence[Estimate]) -> str:
+    """Write `n = 997` if all estimates share it, else ""."""
+    sizes = {e.n for e in estimates if e.n is not None}
     return f"n = {sizes.pop()}" if len(sizes) == 1 else ""
 
 
@@ -224,16 +230,16 @@ def _unit(e: Estimate) -> str:
     return "" if e.unit in ("probability", "percent", "ratio") else e.unit
 
 
-def intervals(found: Sequence[Estimate], word: str = "interval") -> SheetColumn:
-    """The column of intervals, headed by the level that they share: `95 % interval`, `bounds, 95 % each`."""
-    level = number_format.level(found)
+def intervals(estimates: Sequence[Estimate], word: str = "interval") -> SheetColumn:
+    """Make the column of intervals, whose head is the level that they share: `95 % interval`, `bounds, 95 % each`."""
+    level = number_format.level(estimates)
     if level.endswith(("each", "FAIL", "lower", "upper")):
         return SheetColumn(f"bounds, {level}")
     return SheetColumn(f"{level} {word}".strip())
 
 
 def changes(values: Sequence[object]) -> frozenset[int]:
-    """Where one is not as that before it."""
+    """Return the indices of values that differ from the one before."""
     return frozenset(i for i, (a, b) in enumerate(itertools.pairwise(values), 1) if a != b)
 
 
@@ -249,7 +255,7 @@ def _how(e: Estimate, how: How) -> str:
 
 
 def _pairs(estimates: Sequence[Estimate]) -> list[tuple[Estimate, Estimate]]:
-    """Numbers that are there once `before` and once `after`, or once `X before` and once `X after`; by X."""
+    """Pair numbers that occur once `before` and once `after`, or once `X before` and once `X after`; sorted by X."""
     seen: dict[tuple[str, str], dict[str, list[Estimate]]] = {}
     for e in estimates:
         subject, phase = _phase(e.scope)
@@ -296,7 +302,7 @@ def _checks(checks: Sequence[Check], words: Mapping[Outcome, str]) -> Sheet:
     judged = [c.estimate for c in checks if c.estimate is not None]
     level = number_format.level(judged)
     columns = [SheetColumn("verdict"), SheetColumn("rule", code=True), OF[1], VALUE, intervals(judged, "bounds"), LEVEL]
-    columns.append(SheetColumn("limit", right=True, spare=1))  # which the rule says
+    columns.append(SheetColumn("limit", right=True, spare=1))  # the rule has it too
     columns += [SheetColumn("if calibrated", spare=5), ROWS, SheetColumn("n to decide", right=True, spare=4), WHY]
     rows = []
     for c in checks:
@@ -327,6 +333,7 @@ def _checks(checks: Sequence[Check], words: Mapping[Outcome, str]) -> Sheet:
 
 
 def of_table(table: Table) -> Sheet:
+    """Format a table of a result."""
     width = len(table.columns)
     full = [[*row, *[None] * (width - len(row))][:width] for row in table.rows]
     cells = [number_format.of_table(str(name), [row[i] for row in full]) for i, name in enumerate(table.columns)]
@@ -336,7 +343,7 @@ def of_table(table: Table) -> Sheet:
 
 
 def without_empty(sheet: Sheet) -> Sheet:
-    """Columns that say nothing are left out, but for those of a table without rows."""
+    """Drop empty columns, unless the table has no rows."""
     if not sheet.rows:
         return sheet
     kept = [

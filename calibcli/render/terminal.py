@@ -1,6 +1,4 @@
-"""Text for the terminal or pipe behind stdout, in any encoding and width; the progress bar; a verdict as one
-sentence.
-"""
+"""Text for terminals and pipes of any encoding and width, the progress bar, and a verdict as one sentence."""
 
 from __future__ import annotations
 
@@ -21,15 +19,10 @@ from calibcli.render.table_contents import Sheet, SheetColumn
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-# Text for whatever stands behind stdout: any encoding, any width.
-#
-# A table in lines is as wide as it needs, or fitted to a width, with no word and no number ever broken. Where the
-# width
-# is short, in this order: prose goes below the rows that need it, heads are wrapped between words, columns that can
-# be
-# spared are left out by name, identifiers are wrapped after a comma, a colon or a space, other texts between words,
-# and
-# what is still too wide becomes several tables, each with the column that names the rows.
+# Text and tables. A table is as wide as it needs, or is fitted to a width without breaking a word or a number, in this
+# order: prose goes below the rows that need it; heads are wrapped between words; columns that can be spared are left
+# out and named below the table; identifiers are wrapped after a comma, a colon or a space, other texts between words;
+# and a table that is still too wide is split into several, each with the column that names the rows.
 
 PLAIN = str.maketrans(
     {
@@ -42,14 +35,14 @@ PLAIN = str.maketrans(
     }
 )  # fmt: skip
 GAP = 2
-HELD = "\N{NO-BREAK SPACE}"
-PROSE = 24  # columns below which wrapped prose is unreadable
+NO_BREAK = "\N{NO-BREAK SPACE}"
+PROSE = 24  # columns; narrower prose is hard to read
 Line = list[tuple[str, str]]  # pieces of a line with their styles: "", title, head, code, faint, good, bad, warn
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def fits(text: str, encoding: str) -> bool:
-    """Whether `encoding` can say `text`."""
+    """Whether `encoding` has all characters of `text`."""
     try:
         text.encode(encoding)
     except (UnicodeEncodeError, LookupError):
@@ -58,7 +51,7 @@ def fits(text: str, encoding: str) -> bool:
 
 
 def fold(text: str, encoding: str = "ascii") -> str:
-    """`text` in the characters of `encoding`: symbols by look-alikes, what is left by `?`."""
+    """Replace characters that `encoding` lacks, by similar ones of ASCII or by `?`."""
     if fits(text, encoding):
         return text
     folded = "".join(c if fits(c, encoding) else c.translate(PLAIN) for c in text)
@@ -66,29 +59,29 @@ def fold(text: str, encoding: str = "ascii") -> str:
 
 
 def clean(text: str) -> str:
-    """`text` on one line without control characters or lone surrogates: no name can draw on a terminal."""
+    """Put `text` on one line, without control characters and lone surrogates, so that no name can steer a terminal."""
     return " ".join(CONTROL.sub("\ufffd", text).split())
 
 
 def file_name(text: str, otherwise: str) -> str:
-    """`text` as a name of a file that stays in its folder."""
+    """Turn `text` into a safe file name, without path separators."""
     return re.sub(r"[^\w.-]+", "_", text).strip("._")[:100] or otherwise
 
 
 def width(text: str) -> int:
-    """Columns that `text` takes on a terminal."""
+    """Count the columns that `text` takes on a terminal."""
     if text.isascii():
         return len(text)
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
 def eighth(share: float) -> str:
-    """A bar of one character."""
+    """Draw a bar one character wide, in eighths of its height."""
     return "▁▂▃▄▅▆▇█"[min(7, max(0, math.ceil(share * 8) - 1))]
 
 
 def wrapped(items: Sequence[str], room: int, between: str = "   ") -> list[str]:
-    """A legend's items in as few lines as fit."""
+    """Join items, such as those of a legend, to as few lines as fit."""
     lines: list[str] = []
     for item in items:
         if lines and width(lines[-1] + between + item) <= room:
@@ -103,89 +96,93 @@ def encoding() -> str:
 
 
 def put(text: str, json: bool = False) -> None:
-    """Write `text` to stdout, with what its encoding lacks escaped (`json`) or folded."""
+    """Write `text` to stdout; characters that its encoding lacks are escaped (`json`) or replaced."""
     if not fits(text, encoding()):
         text = escape(text) if json else fold(text, encoding())
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", getattr(sys.stdout, "buffer", None))
-    if not isinstance(raw, io.FileIO):  # a test's or a notebook's stdout
+    if not isinstance(raw, io.FileIO):  # stdout of a test or a notebook
         sys.stdout.write(text)
         return
     sys.stdout.flush()
-    rest = memoryview(text.encode(sys.stdout.encoding, sys.stdout.errors or "strict"))
-    while rest:  # unbuffered (`python -u`), a write that a signal cut short would lose the rest
-        rest = rest[raw.write(rest) or 0 :]
+    remaining = memoryview(text.encode(sys.stdout.encoding, sys.stdout.errors or "strict"))
+    while remaining:  # with `python -u`, a write that a signal interrupts would lose the rest
+        remaining = remaining[raw.write(remaining) or 0 :]
 
 
 def escape(text: str) -> str:
-    """JSON text in ASCII: everything else only occurs inside strings, where \\u escapes say the same."""
+    """Write JSON text in ASCII: other characters occur only inside strings, where \\u escapes mean the same."""
     from json import dumps
 
     return re.sub(r"[^\x00-\x7f]+", lambda m: dumps(m.group())[1:-1], text)
 
 
 def lines(table: Sheet, encoding: str = "utf-8", room: int | None = None) -> list[Line]:
-    """The title, the heads, a rule, and the rows with an empty line between groups."""
+    """Lay out a table in lines: title, heads, a rule, and rows with an empty line between groups.
+
+    Args:
+        room: width to fit the table to; None for as wide as it needs.
+    """
     heads = [fold(clean(c.head), encoding) for c in table.columns]
     rows = [[fold(clean(text), encoding) for text in row] for row in table.rows]
     sizes = [max(map(width, column)) for column in zip(heads, *rows, strict=True)]
     parts, below = [list(range(len(heads)))], False
     if room is not None:
-        parts, below = _fitted(table.columns, heads, rows, sizes, room)
-    found: list[Line] = []
+        parts, below = _fit_columns(table.columns, heads, rows, sizes, room)
+    styled: list[Line] = []
     if table.title:
         title = fold(clean(table.title), encoding)
-        found += [[(line, "title")] for line in (prose(title, room) if room else [title])]
+        styled += [[(line, "title")] for line in (prose(title, room) if room else [title])]
     for number, kept in enumerate(parts):
-        found += [[]] if number else []
-        found += _cells([heads[i] for i in kept], kept, sizes, table, "head")
-        found.append([(fold((" " * GAP).join("─" * sizes[i] for i in kept), encoding), "faint")])
+        styled += [[]] if number else []
+        styled += _cells([heads[i] for i in kept], kept, sizes, table, "head")
+        styled.append([(fold((" " * GAP).join("─" * sizes[i] for i in kept), encoding), "faint")])
         for r, row in enumerate(rows):
             if r in table.breaks:
-                found.append([])
+                styled.append([])
             tone = table.tones[r] if table.tones else ""
-            found += _cells([row[i] for i in kept], kept, sizes, table, "", tone)
+            styled += _cells([row[i] for i in kept], kept, sizes, table, "", tone)
             if below and not number and r in table.musts:
-                found += _below(row, table.columns, room or 80)
+                styled += _prose_below(row, table.columns, room or 80)
     shown = {i for kept in parts for i in kept}
     missing = [head for i, head in enumerate(heads) if i not in shown and not (table.columns[i].free and below)]
     if missing:
-        said = f"(not shown at this width: {', '.join(missing)})"
-        found += [[(line, "faint")] for line in prose(said, room or len(said))]
-    return found
+        note = f"(not shown at this width: {', '.join(missing)})"
+        styled += [[(line, "faint")] for line in prose(note, room or len(note))]
+    return styled
 
 
 def prose(text: str, room: int) -> list[str]:
-    """Lines that end between words; an interval and a per cent are one word each."""
-    lines = textwrap.wrap(_held(text), room, break_long_words=False, break_on_hyphens=False)
-    return [line.replace(HELD, " ") for line in lines]
+    """Wrap text between words; an interval, or a number with its per cent sign, counts as one word."""
+    lines = textwrap.wrap(_keep_together(text), room, break_long_words=False, break_on_hyphens=False)
+    return [line.replace(NO_BREAK, " ") for line in lines]
 
 
 def fitted(text: str, to: TextIO) -> str:
-    """Lines that end between words where `to` is a terminal, else `text`."""
+    """Wrap `text` to the width of a terminal; if `to` is none, return it unchanged."""
     if not to.isatty():
         return text
     room = max(40, shutil.get_terminal_size().columns)
     return "\n".join(line for one in text.splitlines() for line in prose(one, room) or [""])
 
 
-def _held(text: str) -> str:
-    return re.sub(r"\[[^\[\],\s]+, [^\[\],\s]+\]|\S+ %", lambda m: m.group().replace(" ", HELD), text)
+def _keep_together(text: str) -> str:
+    return re.sub(r"\[[^\[\],\s]+, [^\[\],\s]+\]|\S+ %", lambda m: m.group().replace(" ", NO_BREAK), text)
 
 
 def text(table: Sheet, encoding: str = "utf-8", room: int | None = None) -> list[str]:
-    """Plain lines."""
+    """Lay out a table in plain lines; see `lines`."""
     return ["".join(piece for piece, _ in line).rstrip() for line in lines(table, encoding, room)]
 
 
-def _below(row: Sequence[str], columns: Sequence[SheetColumn], room: int) -> list[Line]:
-    said = "; ".join(row[i] for i, c in enumerate(columns) if c.free and row[i])
-    return [[(f"    {line}", "")] for line in prose(said, room - 4)]
+def _prose_below(row: Sequence[str], columns: Sequence[SheetColumn], room: int) -> list[Line]:
+    prose_text = "; ".join(row[i] for i, c in enumerate(columns) if c.free and row[i])
+    return [[(f"    {line}", "")] for line in prose(prose_text, room - 4)]
 
 
-def _fitted(
+def _fit_columns(
     columns: Sequence[SheetColumn], heads: Sequence[str], rows: Sequence[Sequence[str]], sizes: list[int], room: int
 ) -> tuple[list[list[int]], bool]:
-    """The columns of each part (their `sizes` narrowed in place), and whether prose went below the rows."""
+    """Choose the columns of each part of a table, narrowing `sizes` in place, and whether prose goes below the rows."""
     kept = list(range(len(columns)))
 
     def excess() -> int:
@@ -202,7 +199,7 @@ def _fitted(
             kept, below = [i for i in kept if i not in free], True
     if excess() > 0:
         for i in kept:
-            least = max((width(word) for word in _held(heads[i]).split(" ")), default=0)
+            least = max((width(word) for word in _keep_together(heads[i]).split(" ")), default=0)
             cells = max((width(row[i]) for row in rows), default=0)
             sizes[i] = max(cells, min(sizes[i], max(least, sizes[i] - excess())))
     dropped = []
@@ -210,38 +207,38 @@ def _fitted(
         if excess() > 0:
             kept.remove(i)
             dropped.append(i)
-    for i in reversed(dropped):  # the last one dropped may have made room for another
+    for i in reversed(dropped):  # the last column dropped may have made room for an earlier one
         if excess() + sizes[i] + GAP <= 0:
             kept = sorted([*kept, i])
     for i in sorted((i for i in kept if columns[i].code), key=lambda i: -sizes[i]):
         least = max((width(part) for row in [heads, *rows] for part in _pieces(row[i])), default=1)
         sizes[i] = min(sizes[i], max(least, sizes[i] - max(0, excess())))
     texts = [i for i in kept if not columns[i].right and not columns[i].code]
-    for i in sorted(texts, key=lambda i: -sizes[i]):  # texts of a result's tables
+    for i in sorted(texts, key=lambda i: -sizes[i]):  # texts, in the tables of a result
         sizes[i] = min(sizes[i], max(PROSE, sizes[i] - max(0, excess())))
-    for i in kept:  # what is longer than a line has to be cut
+    for i in kept:  # a column wider than the screen has to be cut
         sizes[i] = min(sizes[i], room)
     return _parts(kept, sizes, room), below
 
 
 def _parts(kept: list[int], sizes: Sequence[int], room: int) -> list[list[int]]:
-    """The columns in as many tables as the width asks for, the first of them in each, which names the rows."""
-    found: list[list[int]] = [[]]
+    """Split the columns into tables that fit; the first column, which names the rows, is in each of them."""
+    parts: list[list[int]] = [[]]
     name = kept[:1]
     for i in kept:
-        used = sum(sizes[j] + GAP for j in found[-1])
-        if found[-1] not in ([], name) and used + sizes[i] > room:
-            found.append([*name] if sizes[name[0]] + GAP + sizes[i] <= room else [])
-        found[-1].append(i)
-    return found
+        used = sum(sizes[j] + GAP for j in parts[-1])
+        if parts[-1] not in ([], name) and used + sizes[i] > room:
+            parts.append([*name] if sizes[name[0]] + GAP + sizes[i] <= room else [])
+        parts[-1].append(i)
+    return parts
 
 
 def _cells(
     cells: Sequence[str], kept: Sequence[int], sizes: Sequence[int], table: Sheet, style: str, tone: str = ""
 ) -> list[Line]:
-    """One row; several lines where a cell is wrapped. The tone colours the first cell."""
+    """Lay out one row, in several lines if a cell is wrapped; the tone colours the first cell."""
     wrapped = [wrap(text, sizes[i]) for text, i in zip(cells, kept, strict=True)]
-    found = []
+    styled = []
     for k in range(max(map(len, wrapped), default=1)):
         line: Line = []
         for position, (parts, i) in enumerate(zip(wrapped, kept, strict=True)):
@@ -251,54 +248,55 @@ def _cells(
             own = style or (tone if position == 0 and part else "code" if column.code else "")
             line += [(" " * GAP, "")] if position else []
             line.append((space + part if column.right else part + space, own))
-        found.append(line)
-    return found
+        styled.append(line)
+    return styled
 
 
 def _pieces(text: str) -> list[str]:
-    """What is not broken: words, and parts of an identifier that end in a comma, a colon, a slash or a bar."""
+    """Split text into pieces that are never broken: words, and parts of identifiers up to `,`, `:`, `/` or `|`."""
     return [piece.rstrip() for piece in re.findall(r"[^\s,:/|]*[,:/|]+\s*|[^\s,:/|]+\s*|\s+", text)]
 
 
 def wrap(text: str, size: int) -> list[str]:
-    """`text` in lines of that size, broken between words, then after the `_pieces` of one that is longer;
-    only a piece that is longer than a line is cut."""
+    """Wrap `text` to lines of `size` columns: between words, and longer words between their `_pieces`.
+
+    Only a piece that is longer than a line is cut.
+    """
     if width(text) <= size:
         return [text]
-    found: list[str] = []
+    lines: list[str] = []
     part = ""
-    for word in _held(text).split(" "):
+    for word in _keep_together(text).split(" "):
         joined = f"{part} {word}" if part else word
         if width(joined) <= size:
             part = joined
             continue
-        found += [part] if part else []
+        lines += [part] if part else []
         part = ""
         for piece in [word] if width(word) <= size else _pieces(word):
-            for some in [piece] if width(piece) <= size else piece:
-                if part and width(part + some) > size:
-                    found.append(part)
-                    part = some
+            for characters in [piece] if width(piece) <= size else piece:
+                if part and width(part + characters) > size:
+                    lines.append(part)
+                    part = characters
                 else:
-                    part += some
-    return [line.replace(HELD, " ") for line in [*found, part]]
+                    part += characters
+    return [line.replace(NO_BREAK, " ") for line in [*lines, part]]
 
 
 # A progress bar on stderr, with the time left.
-
 
 _open: list[Progress] = []
 
 
 def close() -> None:
-    """Take away what is still drawn, and show the cursor again: before a result or an error is printed."""
+    """Remove open progress bars and show the cursor again, before a result or an error is printed."""
     while _open:
         _open.pop().stop()
 
 
 def bar(title: str) -> Callable[[float, str], None]:
-    """A callback `(fraction, text)` that draws a bar and closes it at fraction 1."""
-    from rich.console import Console  # here, as text alone needs none of rich
+    """Make a callback `(fraction, text)` that draws a progress bar and closes it at fraction 1."""
+    from rich.console import Console  # imported here, since plain text needs no rich
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     progress = Progress(
@@ -322,17 +320,17 @@ def bar(title: str) -> Callable[[float, str], None]:
     return update
 
 
-# The verdict of a check as one sentence, for formats that have no columns.
+# The verdict of a check as one sentence, for formats without columns.
 
 
 def title(check: Check, words: Mapping[Outcome, str] = VERDICTS) -> str:
-    """`ece <= 0.03 (site=A): FAIL`."""
+    """Write a rule with its verdict: `ece <= 0.03 (site=A): FAIL`."""
     scope = f" ({check.scope})" if check.scope else ""
     return clean(f"{check.rule_shown}{scope}: {words[check.outcome]}")
 
 
 def sentence(check: Check) -> str:
-    """Value, bounds, limit, null level, n and reason; digits are kept until no number contradicts the verdict."""
+    """Write value, bounds, limit, null level, n and reason; no rounded number contradicts the verdict."""
     parts = []
     e = check.estimate
     if e is not None and e.value is not None:
@@ -352,7 +350,7 @@ def sentence(check: Check) -> str:
     return clean(text or VERDICTS[check.outcome].lower())
 
 
-def troubled(checks: Sequence[Check]) -> list[Check]:
-    """Checks that did not pass, the worst first: those that fail the run, then FAIL, NOT RUN, INCONCLUSIVE."""
-    found = [c for c in checks if c.outcome != "pass"]
-    return sorted(found, key=lambda c: (not c.fatal, WORST_FIRST.index(c.outcome)))
+def not_passed(checks: Sequence[Check]) -> list[Check]:
+    """Sort the checks that did not pass: those that fail the run first, then by FAIL, NOT RUN, INCONCLUSIVE."""
+    failing = [c for c in checks if c.outcome != "pass"]
+    return sorted(failing, key=lambda c: (not c.fatal, WORST_FIRST.index(c.outcome)))

@@ -1,4 +1,4 @@
-"""Plots on a grid of characters: curves over x, one row per category, heat maps."""
+"""Plots of characters: curves over x, one row per category, heat maps."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from calibcli.render.table_contents import at
 HEIGHT = 12
 NAME = 28  # characters of a category's name
 MARKS = "●○▲■◆+x*"
-HOLLOW = "○"  # what may be chance
-BEHIND = {"band": "░", "bars": "█", "hline": "─", "vline": ""}  # drawn first, in this order
+HOLLOW = "○"  # for what chance may give
+BEHIND = {"band": "░", "bars": "█", "hline": "─", "vline": ""}  # drawn before other curves, in this order
 SHADES = "█▓▒░ "  # lowest to highest
 Scale = tuple[float, float, bool]  # low, high, logarithmic
 
 
 def xy(plot: Plot, width: int, height: int = HEIGHT) -> list[str]:
-    """Curves over a numeric axis; marks differ by curve, bands are shaded."""
+    """Draw curves over a numeric axis; each has a mark of its own, and bands are shaded."""
     across = _scale([x for c in plot.curves for x in c.x], plot.xlim, plot.xscale)
-    up = _scale([y for c in plot.curves for y in _heights(c)], plot.ylim, plot.yscale)
+    up = _scale([y for c in plot.curves for y in _values(c)], plot.ylim, plot.yscale)
     if across is None or up is None:
         return []
-    ticks = [_tick(v) for v in (up[1], _from(0.5, up), up[0])]
+    ticks = [_tick(v) for v in (up[1], _value_at(0.5, up), up[0])]
     margin = max(map(terminal.width, ticks))
     room = max(10, width - margin - 2)
     grid = [[" "] * room for _ in range(height)]
@@ -53,10 +53,10 @@ def xy(plot: Plot, width: int, height: int = HEIGHT) -> list[str]:
 
 
 def rows(plot: Plot, width: int) -> list[str]:
-    """One row per category and curve: name, value, and a bar (or a mark with its interval) on a common scale."""
+    """Draw one row per category and curve: name, value, and a bar (or a mark with its interval) on a common scale."""
     listed = [c for c in plot.curves if c.kind in ("bars", "points", "line", "steps")]
     entries = sorted(((x, c, i) for c in listed for i, x in enumerate(c.x)), key=lambda e: e[0])
-    values = [y for c in plot.curves if c.kind != "vline" for y in _heights(c)]
+    values = [y for c in plot.curves if c.kind != "vline" for y in _values(c)]
     if any(c.kind == "bars" for c in plot.curves) and plot.yscale == "linear":
         values.append(0.0)
     up = _scale(values, plot.ylim, plot.yscale)
@@ -64,13 +64,13 @@ def rows(plot: Plot, width: int) -> list[str]:
         return []
     named = [n for c in listed if (n := terminal.clean(c.label))]
     several = len(named) > 1
-    texts = [_name(plot.texts, x) for x, _, _ in entries] if plot.texts else _texts([e[1:] for e in entries], width)
+    texts = [_category(plot.texts, x) for x, _, _ in entries] if plot.texts else _texts([e[1:] for e in entries], width)
     drawn = [c for c in listed if c.x]
     cycle = itertools.cycle(MARKS.replace(HOLLOW, "") if any(c.role == "null" for c in drawn) else MARKS)
     marks = {id(c): HOLLOW if c.role == "null" else next(cycle) for c in drawn}
     if not several:
         marks = {id(c): "█" if c.kind == "bars" else marks[id(c)] for c in drawn}
-    names = [_name(plot.labels, x) for x, _, _ in entries]
+    names = [_category(plot.labels, x) for x, _, _ in entries]
     margin, figures = max(map(terminal.width, names)), max(map(terminal.width, texts))
     room = max(10, width - margin - figures - 3)
     guides = [y for c in plot.curves if c.kind == "hline" for y in c.y if y is not None]
@@ -80,7 +80,7 @@ def rows(plot: Plot, width: int) -> list[str]:
     for k, ((_, curve, i), name, text) in enumerate(zip(entries, names, texts, strict=True)):
         cells = [" "] * room
         for guide in guides:
-            _put(cells, _to(guide, up), "│")
+            _put(cells, _share_of(guide, up), "│")
         _mark(cells, curve, i, marks[id(curve)], up)
         shown = "" if k and names[k - 1] == name and entries[k - 1][0] == entries[k][0] else name
         lines.append(f"{shown}{' ' * (margin - terminal.width(shown))} {text:>{figures}} {''.join(cells)}".rstrip())
@@ -90,7 +90,7 @@ def rows(plot: Plot, width: int) -> list[str]:
 
 
 def heat(plot: Plot, width: int) -> list[str]:
-    """Shades by rank of z, darkest lowest; the acceptable set and the curves drawn on it."""
+    """Draw a heat map, shaded by the rank of z (lowest darkest), with the acceptable set and curves on top."""
     values = sorted(v for row in plot.z for v in row if v is not None)
     if not values or not plot.x or not plot.y:
         return []
@@ -130,22 +130,22 @@ def _draw(grid: list[list[str]], curve: Curve, mark: str, across: Scale, up: Sca
     height, room = len(grid), len(grid[0])
     levels, shares = [r / (height - 1) for r in range(height)], [j / (room - 1) for j in range(room)]
 
-    def put(column: float, row: float, what: str = mark) -> None:
+    def put(column: float, row: float, character: str = mark) -> None:
         i, j = height - 1 - round(row * (height - 1)), round(column * (room - 1))
         if 0 <= i < height and 0 <= j < room:
-            grid[i][j] = what
+            grid[i][j] = character
 
     if curve.kind == "vline":
         for x, r in itertools.product(curve.x, levels):
-            put(_to(x, across), r)
+            put(_share_of(x, across), r)
     elif curve.kind == "hline":
         for y, j in itertools.product([y for y in curve.y if y is not None], shares):
-            put(j, _to(y, up))
+            put(j, _share_of(y, up))
     elif curve.kind in ("band", "bars"):
         ends = (curve.low, curve.high) if curve.kind == "band" else (curve.base or [up[0]] * len(curve.x), curve.y)
         for j in shares:
-            found = [v for end in ends if (v := _value(curve, end or (), j, across)) is not None]
-            first, last = sorted(_to(v, up) for v in found) if len(found) == 2 else (math.inf, -math.inf)
+            heights = [v for end in ends if (v := _curve_at(curve, end or (), j, across)) is not None]
+            first, last = sorted(_share_of(v, up) for v in heights) if len(heights) == 2 else (math.inf, -math.inf)
             for r in levels:
                 if first - 0.5 / height <= r <= last + 0.5 / height:
                     put(j, r)
@@ -153,19 +153,19 @@ def _draw(grid: list[list[str]], curve: Curve, mark: str, across: Scale, up: Sca
         for i, x in enumerate(curve.x):
             low, high, p = at(curve.low, i), at(curve.high, i), at(curve.y, i)
             for r in levels:
-                if low is not None and high is not None and _to(low, up) <= r <= _to(high, up):
-                    put(_to(x, across), r, "│")
+                if low is not None and high is not None and _share_of(low, up) <= r <= _share_of(high, up):
+                    put(_share_of(x, across), r, "│")
             if p is not None:
-                put(_to(x, across), _to(p, up))
+                put(_share_of(x, across), _share_of(p, up))
     else:
         for j in shares:
-            if (there := _value(curve, curve.y, j, across)) is not None:
-                put(j, _to(there, up))
+            if (height_at := _curve_at(curve, curve.y, j, across)) is not None:
+                put(j, _share_of(height_at, up))
 
 
-def _value(curve: Curve, series: Sequence[float | None], share: float, across: Scale) -> float | None:
-    """The curve at a share of the axis: its bin's value, or interpolated between its points."""
-    x = _from(share, across)
+def _curve_at(curve: Curve, series: Sequence[float | None], share: float, across: Scale) -> float | None:
+    """Evaluate a curve at a share of the axis: the value of its bin, or interpolated between points."""
+    x = _value_at(share, across)
     edge = 1e-9 * (across[1] - across[0])
     if curve.kind in ("bars", "steps") or curve.width:
         widths = curve.width or [b - a for a, b in zip(curve.x, [*curve.x[1:], math.inf])]
@@ -185,17 +185,17 @@ def _mark(cells: list[str], curve: Curve, i: int, mark: str, up: Scale) -> None:
         return
     last = len(cells) - 1
     if curve.kind == "bars":
-        start, end = sorted((_to(max(0.0, up[0]) if not up[2] else up[0], up), _to(y, up)))
+        start, end = sorted((_share_of(max(0.0, up[0]) if not up[2] else up[0], up), _share_of(y, up)))
         for j in range(round(max(0, start) * last), round(min(1, end) * last) + 1):
             cells[j] = mark
     if low is not None and high is not None:
-        for j in range(round(max(0, _to(low, up)) * last), round(min(1, _to(high, up)) * last) + 1):
+        for j in range(round(max(0, _share_of(low, up)) * last), round(min(1, _share_of(high, up)) * last) + 1):
             cells[j] = "─" if cells[j] != mark else cells[j]
-    _put(cells, _to(y, up), mark)
+    _put(cells, _share_of(y, up), mark)
 
 
 def _texts(entries: Sequence[tuple[Curve, int]], width: int) -> list[str]:
-    """Values, with their intervals where the width allows."""
+    """Format values, with their intervals if the width allows."""
     values = [at(c.y, i) for c, i in entries]
     ends = [(at(c.low, i), at(c.high, i)) for c, i in entries]
     if width < 72 or not any(low is not None and high is not None for low, high in ends):
@@ -210,35 +210,35 @@ def _put(cells: list[str], share: float, mark: str) -> None:
         cells[j] = mark
 
 
-def _heights(curve: Curve) -> list[float]:
+def _values(curve: Curve) -> list[float]:
     series = [curve.y, curve.low or (), curve.high or (), curve.base or ()]
-    found = [v for s in series for v in s if v is not None]
-    return [*found, 0.0] if found and curve.kind == "bars" and curve.base is None else found
+    values = [v for s in series for v in s if v is not None]
+    return [*values, 0.0] if values and curve.kind == "bars" and curve.base is None else values
 
 
 def _scale(values: Sequence[float | None], limits: Sequence[float] | None, scale: str) -> Scale | None:
     log = scale == "log"
     if limits is not None and len(limits) == 2 and (not log or min(limits) > 0):
-        found = [float(v) for v in limits]
+        ends = [float(v) for v in limits]
     else:
-        found = [v for v in values if v is not None and (v > 0 or not log)]
-    if not found:
+        ends = [v for v in values if v is not None and (v > 0 or not log)]
+    if not ends:
         return None
-    low, high = min(found), max(found)
+    low, high = min(ends), max(ends)
     if low == high:
         low, high = (low / 2, high * 2) if log else (low - (abs(low) or 1) / 2, high + (abs(high) or 1) / 2)
     return low, high, log
 
 
-def _to(value: float, scale: Scale) -> float:
-    """Share of the axis at which `value` lies."""
+def _share_of(value: float, scale: Scale) -> float:
+    """Return the share of the axis at which `value` lies."""
     low, high, log = scale
     if log:
         return (math.log(value / low) / math.log(high / low)) if value > 0 else 0.0
     return (value - low) / (high - low)
 
 
-def _from(share: float, scale: Scale) -> float:
+def _value_at(share: float, scale: Scale) -> float:
     low, high, log = scale
     return low * (high / low) ** share if log else low + share * (high - low)
 
@@ -255,7 +255,7 @@ def _axis(scale: Scale, label: str, room: int, tick: Callable[[float], str] = _t
     return low + text.center(max(0, room - len(low) - len(high))) + high
 
 
-def _name(labels: Sequence[str], x: float) -> str:
+def _category(labels: Sequence[str], x: float) -> str:
     i = round(x)
     return number_format.short(terminal.clean(labels[i]), NAME) if 0 <= i < len(labels) else _tick(x)
 

@@ -1,6 +1,6 @@
-"""PNG, SVG and PDF from the plots of a Result: the one place that draws with matplotlib.
+"""Draw the plots of a Result with Matplotlib, as PNG, SVG or PDF.
 
-The same input gives the same bytes: no dates, no random identifiers, no settings of the user's.
+The same input gives the same bytes: no dates, no random identifiers, no settings of the user.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from calibcli.render.figure.panel import Axes, Handles
 from calibcli.render.formats import table
 
 LEGEND_GAP, HEADING, BELOW = 0.25, 0.3, 0.42  # inches
-MOST = 36  # panels of a group
+MOST = 36  # panels that a group shows
 DATES: dict[str, dict[str, str | None]] = {
     "png": {"Software": None},
     "svg": {"Date": None, "Creator": "calib"},
@@ -38,36 +38,39 @@ Box = tuple[float, float, float, float]  # left, bottom, width, height in inches
 
 
 def render(result: Result, format: str, look: Style = "screen", images: bool = True) -> bytes:
-    """The figure as a file of `format` (png, svg, pdf). A result without plots gives its table as a picture.
+    """Draw the figure as a file of `format` (png, svg, pdf); a result without plots gives its table as a picture.
 
     Args:
         look: `screen` or `paper`, see `style.LOOKS`.
-        images: without, a heat map and its colour bar are paths in an SVG too, however many.
+        images: whether an SVG may hold a heat map as an image; otherwise its cells are paths, however many.
     """
     chosen = style.LOOKS[look]
     with drawn(result, chosen) as figure:
         for artist in [] if images else figure.findobj(lambda one: one.get_rasterized()):
             artist.set_rasterized(False)
         file = io.BytesIO()
-        said = terminal.clean(table_contents.headline(result))
-        about = {**DATES[format], **({SENTENCE[format]: said} if said else {})}  # in words, for who cannot see it
-        how: dict[str, Any] = {"bbox_inches": "tight", "pad_inches": chosen.pad, "metadata": about}
-        figure.savefig(file, format=format, dpi=chosen.dpi, **how)
+        sentence = terminal.clean(table_contents.headline(result))
+        metadata = {
+            **DATES[format],
+            **({SENTENCE[format]: sentence} if sentence else {}),
+        }  # a description for readers who cannot see the figure
+        options: dict[str, Any] = {"bbox_inches": "tight", "pad_inches": chosen.pad, "metadata": metadata}
+        figure.savefig(file, format=format, dpi=chosen.dpi, **options)
         return file.getvalue()
 
 
 def parts(result: Result) -> dict[str, Result]:
-    """A result for each figure, by name: a panel with its strip, small multiples, or before beside after."""
+    """Split a result into its figures, by name: a panel with its strip, small multiples, or before and after."""
     names = {p.name for p in result.plots}
-    found: dict[str, list[Plot]] = {}
+    by_key: dict[str, list[Plot]] = {}
     for plot in result.plots:
         if plot.under not in names or plot.under == plot.name:
             key = plot.group or _pair(plot) or plot.name
-            found.setdefault(key, []).extend(
+            by_key.setdefault(key, []).extend(
                 [plot, *(p for p in result.plots if p.under == plot.name and p is not plot)]
             )
     named: dict[str, Result] = {}
-    for key, plots in found.items():
+    for key, plots in by_key.items():
         name = terminal.file_name(key.lower(), "figure")
         name = name if name not in named else f"{name}_{len(named)}"
         named[name] = dataclasses.replace(result, plots=plots)
@@ -75,7 +78,7 @@ def parts(result: Result) -> dict[str, Result]:
 
 
 def main(result: Result) -> Result:
-    """The main figure: the first, with the small multiples that were asked for; a summary of rows and what follows."""
+    """Keep the plots of the main figure: the first (two after a summary in rows) and reliability small multiples."""
     every = [part.plots for part in parts(result).values()]
     if len(every) < 2:
         return result
@@ -86,7 +89,7 @@ def main(result: Result) -> Result:
 
 @contextmanager
 def drawn(result: Result, look: style.Look = style.LOOKS["screen"]) -> Iterator[Figure]:
-    """The figure, with our settings for as long as it is open."""
+    """Draw a figure; Matplotlib has our settings inside the block, for saving it."""
     with matplotlib.rc_context(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a glyph the font lacks is drawn as a box
         matplotlib.rcdefaults()
@@ -96,7 +99,11 @@ def drawn(result: Result, look: style.Look = style.LOOKS["screen"]) -> Iterator[
 
 
 class _Page:
-    """Rows of panels from the top down, left edges aligned, legends to the right of the data or in a free corner."""
+    """A figure laid out in rows of panels: left edges aligned, legends beside the panels or in a free corner.
+
+    Positions are computed in inches, so that panels have the same size in every figure; Matplotlib's own layouts shrink
+    panels to make room for legends and titles.
+    """
 
     def __init__(self, result: Result, look: style.Look) -> None:
         self.look, self.estimates = look, result.estimates
@@ -106,36 +113,42 @@ class _Page:
         self.strips = {p.under: p for p in result.plots if p.under in names and p.under != p.name}
         plots = [p for p in result.plots if p not in self.strips.values()]
         self.colours = style.Colours(c for p in plots for c in p.curves)
-        self.top = 8.0  # inches above the bottom of an 8 inch page; rows may lie below it, the file is cut to fit
-        rows: dict[object, list[Plot]] = {}  # a group; or up to two panels of their own
+        self.top = (
+            8.0  # inches from the bottom of an 8 inch page; rows may lie below it, since the file is cropped to fit
+        )
+        rows: dict[object, list[Plot]] = {}  # by key: a group, or up to two panels without one
         for plot in plots:
-            key: object = plot.group or _pair(plot) or (_row(rows) if self._slim(plot) else id(plot))
+            key: object = plot.group or _pair(plot) or (_open_row(rows) if self._slim(plot) else id(plot))
             rows.setdefault(key, []).append(plot)
         for panels in rows.values():
             if len(panels) > 1 and panels[0].group:
                 self._group(panels[0].group, panels)
             else:
-                self._own(panels)
+                self._ungrouped(panels)
 
     def _slim(self, plot: Plot) -> bool:
-        """Whether a panel leaves room for another at its side."""
+        """Whether another panel fits beside this one."""
         return plot.kind == "xy" and not plot.labels and not _square(plot) and plot.name not in self.strips
 
-    def _own(self, plots: Sequence[Plot]) -> None:
-        """Panels without a group, beside each other; a legend widens the gap."""
+    def _ungrouped(self, plots: Sequence[Plot]) -> None:
+        """Draw panels without a group side by side; a legend widens the gap."""
         look = self.look
         left, heights = look.left, []
-        waiting: Handles = {}  # of before, for one legend beside those of after
+        waiting: Handles = {}  # legend of `before`, which is drawn with that of `after`
         for i, plot in enumerate(plots):
             first = bool(_pair(plot)) and i + 1 < len(plots)
-            width, height, legend, waiting = self._single(plot, left, waiting, first)
+            width, height, legend, waiting = self._panel(plot, left, waiting, first)
             left += width + (look.legend if legend else look.column) + look.left / 5
             heights.append(height)
         self.top -= max(heights) + look.row
 
-    def _single(self, plot: Plot, left: float, waiting: Handles, first: bool) -> tuple[float, float, bool, Handles]:
-        """Draw a panel; its width, its height with the strip below, whether it has a legend beside it, and what the
-        legend of the next is to hold too: all of it for the first of a pair."""
+    def _panel(self, plot: Plot, left: float, waiting: Handles, first: bool) -> tuple[float, float, bool, Handles]:
+        """Draw a panel.
+
+        Returns:
+            Its width; its height with the strip below; whether a legend stands beside it; and the handles that the
+            legend of the next panel has to include, which are all handles if this is the first of a pair.
+        """
         look = self.look
         width, height = _size(plot, look)
         box = (left, self.top - height, width, height)
@@ -150,16 +163,16 @@ class _Page:
             bar = self._axes((left - 0.05, self.top - height, 0.16, height))
             panel.colour_bar(axes, bar, plot)
             left += 1.0
-        lines = panel.said(plot, self.estimates)
+        lines = panel.ece_lines(plot, self.estimates)
         if first:
             panel.legend(axes, {}, lines, must=True)
             return width, height + below, False, handles
         if (lines or not look.aside) and panel.legend(axes, handles, lines):
             handles, lines = {}, []
         elif not look.aside:
-            said = "" if panel.legend(axes, {}, lines) else "\n".join(lines)
-            start = look.left - _hang(plot, look)
-            self._legend(handles, start, self.top - height - below - BELOW, columns=2, title=said)
+            title_text = "" if panel.legend(axes, {}, lines) else "\n".join(lines)
+            start = look.left - _overhang(plot, look)
+            self._legend(handles, start, self.top - height - below - BELOW, columns=2, title=title_text)
             return width, height + below + BELOW, False, {}
         self._legend(handles, left, self.top, title="\n".join(lines))
         return width, height + below, bool(handles), {}
@@ -172,8 +185,12 @@ class _Page:
             self.figure.text(look.left / 8, height, style.plain(heading), fontsize=11.5, fontweight="bold")
 
         same_x, same_y = (len({getattr(p, k) for p in drawn}) == 1 for k in ("xlabel", "ylabel"))
-        named = all(p.flip and p.labels for p in drawn)  # names down the side: once, or every panel a row of its own
-        own = len({tuple(c.label for c in p.curves) for p in drawn if len(p.curves) > 1}) > 1  # legends of their own
+        named = all(
+            p.flip and p.labels for p in drawn
+        )  # categories down the side: written once, or each panel has a row of its own
+        own = (
+            len({tuple(c.label for c in p.curves) for p in drawn if len(p.curves) > 1}) > 1
+        )  # panels with different curves have legends of their own
         wide, high = (look.small, look.small) if all(map(_square, drawn)) else (look.small * 1.35, look.small)
         high = max(_size(p, look)[1] for p in drawn) * 0.8 if named else high
         columns = 2 if own or len(drawn) == 4 else min(look.across, len(drawn))
@@ -181,8 +198,8 @@ class _Page:
             1 if (named and len({(*p.labels, *p.texts) for p in drawn}) > 1) or (own and not look.aside) else columns
         )
         gap = look.legend if own else look.column * (0.56 if same_y else 1)
-        if not look.aside:  # as wide as the column of a paper at the most, without being shrunk
-            hang = max(_hang(p, look) for p in drawn)
+        if not look.aside:  # at most as wide as the column of a paper, so that it is not shrunk
+            hang = max(_overhang(p, look) for p in drawn)
             fits = (look.wide + 0.1 - hang - gap * (columns - 1)) / columns
             wide, high = min(wide, fits), min(high, fits) if all(map(_square, drawn)) else high
         strip = 0.6 * look.strip + look.gap if any(p.name in self.strips for p in drawn) else 0.0
@@ -203,7 +220,7 @@ class _Page:
             if plot.ylabel == plot.title and not plot.flip:
                 axes.set_ylabel("")
             self._strip(plot, axes, box, counts=False, share=0.6)
-            panel.legend(axes, {}, panel.said(plot, self.estimates, short=True), must=True)
+            panel.legend(axes, {}, panel.ece_lines(plot, self.estimates, short=True), must=True)
             if own:
                 self._legend(handles, box[0] + wide + LEGEND_GAP / 2, box[1] + high)
             shared = {**shared, **handles}
@@ -219,11 +236,11 @@ class _Page:
                 self._legend(shared, look.left + columns * (wide + gap) - gap + LEGEND_GAP, self.top)
             else:
                 bottom = self.top - (-(-len(drawn) // columns) - 1) * step - high - strip
-                self._legend(shared, look.left - max(_hang(p, look) for p in drawn), bottom - BELOW, columns=2)
+                self._legend(shared, look.left - max(_overhang(p, look) for p in drawn), bottom - BELOW, columns=2)
         self.top -= -(-len(drawn) // columns) * step - 0.75 * look.row - extra + look.row + (0 if look.aside else BELOW)
 
     def _strip(self, plot: Plot, above: Axes, box: Box, counts: bool, share: float = 1.0) -> float:
-        """The low panel under `above`, with the same x axis; the inches it takes."""
+        """Draw the low panel under `above`, with the same x axis; returns its height in inches."""
         strip = self.strips.get(plot.name)
         if strip is None:
             return 0.0
@@ -243,7 +260,7 @@ class _Page:
 
     def _legend(self, handles: Handles, left: float, top: float, columns: int = 1, title: str = "") -> None:
         if handles:
-            found = self.figure.legend(
+            legend = self.figure.legend(
                 list(handles.values()),
                 [_wrapped(label) for label in handles],
                 loc="upper left",
@@ -252,7 +269,7 @@ class _Page:
                 title=title or None,
                 alignment="left",
             )
-            found.get_title().set(fontweight="bold", multialignment="left")
+            legend.get_title().set(fontweight="bold", multialignment="left")
 
     def _axes(self, box: Box) -> Axes:
         left, bottom, width, height = box
@@ -260,13 +277,13 @@ class _Page:
 
 
 def _lines(title: str, width: int) -> list[str]:
-    """A title in lines; "n = 500" stays in one."""
+    """Wrap a title, without breaking "n = 500"."""
     kept = title.replace(" = ", "\u00a0=\u00a0")
     return [line.replace("\u00a0=\u00a0", " = ") for line in textwrap.wrap(kept, width, break_long_words=False)]
 
 
 def _wrapped(label: str, width: int = 28) -> str:
-    """A label in lines that end after a space, or a comma or plus of a spec."""
+    """Wrap a label after spaces, and after a comma or plus of a spec."""
     lines = [""]
     for part in re.split(r"(?<=[\s,+])", label):
         if lines[-1] and len(lines[-1]) + len(part.rstrip()) > width:
@@ -279,12 +296,12 @@ def _size(plot: Plot, look: style.Look) -> tuple[float, float]:
     if _square(plot):
         return look.square, look.square
     if plot.flip and plot.labels:
-        return look.wide - _hang(plot, look), max(1.2, 0.27 * len(plot.labels) * _series(plot))
+        return look.wide - _overhang(plot, look), max(1.2, 0.27 * len(plot.labels) * _category_room(plot))
     return look.wide, look.high + 0.4 * (plot.kind == "heat")
 
 
-def _hang(plot: Plot, look: style.Look) -> float:
-    """Inches that names down the side take of a paper's column, beyond the room for numbers."""
+def _overhang(plot: Plot, look: style.Look) -> float:
+    """Return the inches of a paper's column that category names take beyond the room for numbers."""
     if look.aside or not (plot.flip and plot.labels):
         return 0.0
     longest = max(
@@ -294,17 +311,17 @@ def _hang(plot: Plot, look: style.Look) -> float:
 
 
 def _pair(plot: Plot) -> str:
-    """What a diagram is one of two of: before and after, beside each other; or ""."""
+    """Return the key of diagrams that stand side by side as before and after; or ""."""
     return "before and after" if plot.about in ("before", "after") and not plot.group else ""
 
 
-def _series(plot: Plot) -> float:
-    """Room that a category needs: more where several bars stand beside each other."""
+def _category_room(plot: Plot) -> float:
+    """Return the relative room of a category, larger if several bars stand side by side."""
     return max(1.0, 0.6 * len(panel.beside(plot.curves)))
 
 
-def _row(rows: Mapping[object, Sequence[Plot]]) -> object:
-    """The key of a row with room for one more slim panel, else of a new row."""
+def _open_row(rows: Mapping[object, Sequence[Plot]]) -> object:
+    """Return the key of a row with room for another slim panel, else a new key."""
     return next((k for k, row in rows.items() if isinstance(k, tuple) and len(row) == 1), ("slim", len(rows)))
 
 
@@ -313,7 +330,7 @@ def _square(plot: Plot) -> bool:
 
 
 def _text(result: Result) -> Figure:
-    """The plain table, for a result that has nothing to draw."""
+    """Draw the plain table, for a result without plots."""
     figure = Figure(figsize=(8, 2))
     FigureCanvasAgg(figure)
     lines = table.render(result).splitlines()[:60]

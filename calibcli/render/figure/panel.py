@@ -23,25 +23,29 @@ from calibcli.core.figure_data import METRIC_INSIDE, Curve, Plot, date
 from calibcli.core.result import Estimate
 from calibcli.render.figure import style
 
-# The marks of a curve on axes: bars, points, lines, bands; each also with its axes swapped.
+# The marks of a curve: bars, points, lines, bands; each also with swapped axes.
 
 Axes = Any  # matplotlib's own types differ between the versions we support
 ORDER = {"bars": 2.0, "band": 3.0, "vline": 3.5, "hline": 3.5, "steps": 4.0, "line": 5.0, "points": 6.0}
 FILL = {"null": 0.26, "corp_null": 0.26, "smooth": 0.17}  # opacity of a band
 CROWDED = 40  # bins beyond which bars lose their outlines
-QUIET: dict[str, Any] = {"facecolor": style.FAINT_GAP, "edgecolor": style.MID_GAP, "linewidth": 0.6}  # a gap by chance
-OUTLINE = [Stroke(linewidth=3.2, foreground="#303048", alpha=0.7), Normal()]  # of what is drawn on a heat map
+QUIET: dict[str, Any] = {
+    "facecolor": style.FAINT_GAP,
+    "edgecolor": style.MID_GAP,
+    "linewidth": 0.6,
+}  # a gap within chance
+OUTLINE = [Stroke(linewidth=3.2, foreground="#303048", alpha=0.7), Normal()]  # makes lines visible on a heat map
 
 
 def draw_curve(axes: Axes, curve: Curve, colour: str, plot: Plot, place: tuple[int, int], small: bool) -> Any:
-    """Draw one curve and return its legend handle. `place`: its position among curves that stand beside each other."""
+    """Draw one curve and return its legend handle; `place` is its index among curves side by side, and their number."""
     mark = _Mark(axes, curve, colour, plot, place, small)
     straight = curve.kind in ("vline", "hline")
     return mark.straight() if straight else getattr(mark, curve.kind)()
 
 
 class _Mark:
-    """A curve's arrays, and where and in which order it is drawn; each kind of curve has a method of that name."""
+    """A curve on axes: its arrays and drawing order, and a method for each kind of curve."""
 
     def __init__(self, axes: Axes, curve: Curve, colour: str, plot: Plot, place: tuple[int, int], small: bool) -> None:
         self.axes, self.curve, self.colour, self.plot, self.small = axes, curve, colour, plot, small
@@ -75,8 +79,10 @@ class _Mark:
                 look = {"facecolor": style.MID_GAP, "linewidth": 0}
         usual = by_chance(self.plot, curve)
         usual = np.zeros(n, dtype=bool) if usual is None else fine & usual
-        for drawn, how in ((fine & ~usual, look), (usual, QUIET)):
-            self._blocks(left[drawn], start[drawn], self.y[drawn], width[drawn], align=align, zorder=self.order, **how)
+        for drawn, options in ((fine & ~usual, look), (usual, QUIET)):
+            self._blocks(
+                left[drawn], start[drawn], self.y[drawn], width[drawn], align=align, zorder=self.order, **options
+            )
         if self.ends:
             self._whiskers(left + (width / 2 if align == "edge" else 0), style.INK, self.order + 0.3, 0.9)
         return Patch(**look)
@@ -108,7 +114,7 @@ class _Mark:
         return Patch(facecolor=self.colour, alpha=FILL.get(self.curve.role, 0.2) + 0.05, linewidth=0)
 
     def _brackets(self) -> Line2D:
-        """A band over bars as brackets, one a bin: an area would show through the bars."""
+        """Draw a band over bars as one bracket per bin, since an area would show through the bars."""
         width = _padded(self.curve.width, len(self.x))
         thin = 0.6 if len(self.x) > CROWDED else 1.1
         centre, half = self.x + width / 2, width * 0.3
@@ -146,23 +152,23 @@ class _Mark:
         look, effects = _line_style(self.curve), OUTLINE if self.plot.kind == "heat" else None
         if self.ends:
             self._fill(self.order - 1)
-        how: dict[str, Any] = {"color": self.colour, "zorder": self.order}
-        self._plot(self.x, self.y, **how, path_effects=effects, **look)
+        options: dict[str, Any] = {"color": self.colour, "zorder": self.order}
+        self._plot(self.x, self.y, **options, path_effects=effects, **look)
         fine = np.append(np.append(False, np.isfinite(self.y)), False)
         alone = fine[1:-1] & ~fine[:-2] & ~fine[2:]
-        if alone.any():  # a line needs two points
-            self._plot(self.x[alone], self.y[alone], **how, linestyle="none", marker="o", ms=4)
+        if alone.any():  # a point without neighbours would be invisible in a line
+            self._plot(self.x[alone], self.y[alone], **options, linestyle="none", marker="o", ms=4)
         return Line2D([], [], color=self.colour, path_effects=effects, **look)
 
-    def _plot(self, x: Any, y: Any, **how: Any) -> None:
-        self.axes.plot(*((y, x) if self.flip else (x, y)), **how)
+    def _plot(self, x: Any, y: Any, **options: Any) -> None:
+        self.axes.plot(*((y, x) if self.flip else (x, y)), **options)
 
     def _beside(self, width: Any) -> Any:
         return self.x + (self.k - (self.several - 1) / 2) * width
 
-    def _blocks(self, left: Any, low: Any, high: Any, width: Any, **how: Any) -> None:
+    def _blocks(self, left: Any, low: Any, high: Any, width: Any, **options: Any) -> None:
         side = {"left" if self.flip else "bottom": low}
-        (self.axes.barh if self.flip else self.axes.bar)(left, high - low, width, **side, **how)
+        (self.axes.barh if self.flip else self.axes.bar)(left, high - low, width, **side, **options)
 
     def _whiskers(self, x: Any, colour: str, order: float, width: float) -> None:
         fine = np.isfinite(self.low) & np.isfinite(self.high) & np.isfinite(x)
@@ -170,7 +176,7 @@ class _Mark:
         lines(x[fine], self.low[fine], self.high[fine], color=colour, linewidth=width, zorder=order)
 
     def _fill(self, order: float) -> None:
-        """Fill between the ends of a band."""
+        """Fill the area of a band."""
         fine = np.isfinite(self.low) & np.isfinite(self.high)
         fill = self.axes.fill_betweenx if self.flip else self.axes.fill_between
         look: dict[str, Any] = {"color": self.colour, "alpha": FILL.get(self.curve.role, 0.2), "linewidth": 0}
@@ -178,7 +184,7 @@ class _Mark:
 
 
 def by_chance(plot: Plot, curve: Curve) -> Any:
-    """For a gap: the bins whose accuracy lies in the band of a calibrated model. None without such a band."""
+    """Return which bins of a gap have an accuracy inside the band of a calibrated model; None without a band."""
     band = next((c for c in plot.curves if c.kind == "band" and c.role == "null" and c.width), None)
     if curve.role != "gap" or curve.base is None or band is None or list(band.x) != list(curve.x):
         return None
@@ -187,7 +193,7 @@ def by_chance(plot: Plot, curve: Curve) -> Any:
 
 
 def beyond_axis(axes: Axes, plot: Plot) -> Patch | None:
-    """Fill what lies between an isotonic curve and the band of a calibrated model, where it is outside; its handle."""
+    """Fill between an isotonic curve and the band of a calibrated model where it is outside; returns the handle."""
     line, band = ([c for c in plot.curves if c.role == role] for role in ("corp", "corp_null"))
     if not (line and band) or len(band[0].x) < 2:
         return None
@@ -224,39 +230,38 @@ def _padded(series: Sequence[float | None] | None, n: int) -> Any:
     return np.append(values, np.full(n - len(values), np.nan))
 
 
-# What is written inside a reliability diagram: its ECE, and the legend, in the corner that is free.
-
+# Text inside a reliability diagram: its ECE and the legend, in a free corner.
 
 CORNERS = ("upper left", "lower right")
-MARGIN = 0.025  # of the panel, between its edge and a text
-STEPS = 400  # points of a line that a text may not cover
+MARGIN = 0.025  # between the edge of the panel and a text, as a share of the panel
+STEPS = 400  # points at which a line is tested for being covered by a text
 
 
-def said(plot: Plot, estimates: Sequence[Estimate], short: bool = False) -> list[str]:
-    """The ECE with its interval, and what a calibrated model shows; of one of many panels the ECE alone."""
+def ece_lines(plot: Plot, estimates: Sequence[Estimate], short: bool = False) -> list[str]:
+    """Write the ECE with its interval, and its value under calibration; with `short` the ECE alone."""
     if plot.about is None:
         return []
-    found = next((e for e in estimates if e.name.partition(":")[0] == METRIC_INSIDE and e.scope == plot.about), None)
-    if found is None or found.value is None:
+    estimate = next((e for e in estimates if e.name.partition(":")[0] == METRIC_INSIDE and e.scope == plot.about), None)
+    if estimate is None or estimate.value is None:
         return []
-    shown = number_format.shown(found)
-    name = METRIC_INSIDE.upper() + found.name.removeprefix(METRIC_INSIDE).replace(":", " ")
+    shown = number_format.shown(estimate)
+    name = METRIC_INSIDE.upper() + estimate.name.removeprefix(METRIC_INSIDE).replace(":", " ")
     lines = [f"{name} {shown.value}" + (f" {shown.interval}" if shown.interval and not short else "")]
-    if found.null is not None and not short:
+    if estimate.null is not None and not short:
         lines.append(f"if calibrated {shown.null}")
     return lines
 
 
 def diagrams(plots: Sequence[Plot]) -> bool:
-    """Whether these are small multiples of a reliability diagram."""
+    """Whether these plots are small multiples of a reliability diagram."""
     return bool(plots[0].group) and any(c.role == "gap" for c in plots[0].curves)
 
 
 def legend(axes: Axes, handles: dict[str, Any], lines: Sequence[str], must: bool = False) -> bool:
-    """Put the lines and the legend into a free corner, or one into each; whether there was room for both.
+    """Put the lines and the legend into a free corner, or into two corners; returns whether there was room.
 
     Args:
-        must: put them where they cover least.
+        must: without a free corner, put them where they cover least.
     """
     ways = [[(corner, handles, lines)] for corner in CORNERS]
     if handles and lines:
@@ -282,20 +287,20 @@ def _put(axes: Axes, corner: str, handles: dict[str, Any], lines: Sequence[str])
     left = corner == "upper left"
     x, y = (MARGIN, 1 - MARGIN) if left else (1 - MARGIN, MARGIN)
     if not handles:
-        how: dict[str, Any] = {"ha": "left" if left else "right", "va": "top" if left else "bottom", "zorder": 9}
-        how |= {"fontsize": rcParams["legend.fontsize"], "transform": axes.transAxes, "linespacing": 1.3}
-        return axes.text(x, y, "\n".join(lines), fontweight="bold" if len(lines) > 1 else "normal", **how)
-    found = axes.legend(
+        options: dict[str, Any] = {"ha": "left" if left else "right", "va": "top" if left else "bottom", "zorder": 9}
+        options |= {"fontsize": rcParams["legend.fontsize"], "transform": axes.transAxes, "linespacing": 1.3}
+        return axes.text(x, y, "\n".join(lines), fontweight="bold" if len(lines) > 1 else "normal", **options)
+    box = axes.legend(
         list(handles.values()), list(handles), loc=corner, bbox_to_anchor=(x, y), title="\n".join(lines) or None,
         alignment="left", handlelength=1.6, labelspacing=0.35, borderpad=0,
     )  # fmt: skip
-    found.set_zorder(9)
-    found.get_title().set(fontweight="bold", multialignment="left")
-    return found
+    box.set_zorder(9)
+    box.get_title().set(fontweight="bold", multialignment="left")
+    return box
 
 
 def _covered(axes: Axes, box: Any) -> int:
-    """How many points of what is drawn lie under a box: lines, ends of bands and bars."""
+    """Count the points of lines and bands, and the bars, that lie under a box."""
     points = [_walk(line.get_xydata()) for line in axes.lines]
     points += [_walk(path.vertices) for filled in axes.collections for path in filled.get_paths()]
     wide = box.padded(2)
@@ -307,7 +312,7 @@ def _covered(axes: Axes, box: Any) -> int:
 
 
 def _walk(xy: Any) -> Any:
-    """Points along a line through these."""
+    """Return points spread along a line through these points."""
     xy = np.asarray(xy, dtype=float)
     xy = xy[np.isfinite(xy).all(axis=1)]
     if len(xy) < 2:
@@ -316,18 +321,17 @@ def _walk(xy: Any) -> Any:
     return np.stack([np.interp(at, np.arange(len(xy)), xy[:, i]) for i in (0, 1)], axis=1)
 
 
-# One panel: the curves of a Plot on axes.
-
+# A panel: the curves of a Plot on axes, with scales, ticks and labels.
 
 Handles = dict[str, Any]
-DIGIT = 0.64  # width of a digit, of the size of its font
+DIGIT = 0.64  # width of a digit, as a share of the font size
 
 
 def draw(axes: Axes, plot: Plot, colours: style.Colours, small: bool = False) -> Handles:
-    """Draw `plot`; the legend's handles by label."""
+    """Draw `plot` and return the handles of its legend by label."""
     if plot.kind == "heat":
         _heat(axes, plot)
-    curves = _told_apart(one_message(plot.curves))
+    curves = _with_own_roles(without_bins(plot.curves))
     shared = beside(curves) if plot.labels else []
     handles: Handles = {}
     used: set[str] = set()
@@ -354,21 +358,21 @@ def draw(axes: Axes, plot: Plot, colours: style.Colours, small: bool = False) ->
 
 
 def beside(curves: Sequence[Curve]) -> list[int]:
-    """Which curves stand beside each other in a category: bars and points, unless each category has only one."""
+    """Return the indices of curves that share categories, so that their bars or points are drawn side by side."""
     marked = [i for i, c in enumerate(curves) if c.kind in ("bars", "points")]
     positions = [x for i in marked for x in curves[i].x]
     return marked if len(set(positions)) < len(positions) else []
 
 
-def one_message(curves: Sequence[Curve]) -> list[Curve]:
-    """Of a reliability diagram the isotonic or the smooth curve, where there is one, without the bins."""
+def without_bins(curves: Sequence[Curve]) -> list[Curve]:
+    """Drop the bins of a reliability diagram that has an isotonic or smooth curve, so that it has one message."""
     if not any(c.role in ("corp", "smooth") for c in curves):
         return list(curves)
     return [c for c in curves if not c.width]
 
 
 def _says(axes: Axes, plot: Plot, label: str) -> bool:
-    """Whether title and axis say what the legend of the only curve would; an axis label that begins it takes all."""
+    """Whether title or axis label say the same as the legend of the only curve; an axis label may take its text."""
     words = [style.plain(text) for text in (plot.title, plot.ylabel, plot.name) if text]
     if words and label.startswith(style.plain(plot.ylabel) or "\n"):
         (axes.set_xlabel if plot.flip else axes.set_ylabel)(label)
@@ -376,15 +380,15 @@ def _says(axes: Axes, plot: Plot, label: str) -> bool:
     return any(text.startswith(label) for text in words)
 
 
-def _told_apart(curves: Sequence[Curve]) -> list[Curve]:
-    """The curves, where two of one kind and role but with different labels get roles, and so colours, of their own."""
+def _with_own_roles(curves: Sequence[Curve]) -> list[Curve]:
+    """Give curves of one kind and role but with different labels roles, and so colours, of their own."""
     labels: dict[tuple[str, str], str] = {}
-    found = []
+    distinct = []
     for curve in curves:
         first = labels.setdefault((curve.kind, curve.role), curve.label)
         again = curve.kind in ("line", "steps", "points") and curve.role and curve.label and curve.label != first
-        found.append(dataclasses.replace(curve, role=f"{curve.role}/{curve.label}") if again else curve)
-    return found
+        distinct.append(dataclasses.replace(curve, role=f"{curve.role}/{curve.label}") if again else curve)
+    return distinct
 
 
 def colour_bar(axes: Axes, bar: Axes, plot: Plot) -> None:
@@ -401,10 +405,10 @@ def colour_bar(axes: Axes, bar: Axes, plot: Plot) -> None:
 
 
 def two_ticks(axes: Axes, plot: Plot, numbers: bool) -> None:
-    """0 and one round number, well below the top: a low strip has no room for more.
+    """Set two ticks, 0 and a round number well below the top, as a low strip has no room for more.
 
     Args:
-        numbers: whether they stand above the bars; the strip is then higher.
+        numbers: whether numbers stand above the bars, which then need more room.
     """
     most = max((v for c in plot.curves for v in c.y if v), default=0.0)
     if most <= 0 or plot.yscale == "log":
@@ -416,7 +420,7 @@ def two_ticks(axes: Axes, plot: Plot, numbers: bool) -> None:
 
 
 def write_counts(axes: Axes, plot: Plot) -> None:
-    """The number above each bar of a histogram, where there is room for it."""
+    """Write the number above each bar of a histogram, if there is room."""
     bars = next((c for c in plot.curves if c.kind == "bars"), None)
     if bars is None or len(bars.x) > 20 or any(v is not None and v >= 1e5 for v in bars.y):
         return
@@ -440,7 +444,7 @@ def _heat(axes: Axes, plot: Plot) -> None:
     axes.pcolormesh(*edges, z, norm=norm, cmap="viridis", rasterized=z.size > 1600, zorder=1, linewidth=0)
     if plot.levels and min(z.shape) > 1:
         height, levels = z, sorted(set(plot.levels))
-        if isinstance(norm, LogNorm):  # the logarithm is the smoother surface to interpolate
+        if isinstance(norm, LogNorm):  # contours of the logarithm are smoother
             height, levels = np.ma.log(z), [math.log(v) for v in levels if v > 0]
         if levels:
             lines = axes.contour(
@@ -460,7 +464,7 @@ def _edges(centres: Sequence[float], scale: str) -> Any:
 
 
 def _axes(axes: Axes, plot: Plot, small: bool) -> None:
-    """Scales, limits, ticks and labels; with `flip`, x runs down the side."""
+    """Set scales, limits, ticks and labels; with `flip`, x runs down the side."""
     across, up = (axes.yaxis, axes.xaxis) if plot.flip else (axes.xaxis, axes.yaxis)
     set_across, set_up = (axes.set_ylim, axes.set_xlim) if plot.flip else (axes.set_xlim, axes.set_ylim)
     data = [v for c in plot.curves for s in (c.y, c.low or (), c.high or ()) for v in s if v is not None]
@@ -515,7 +519,7 @@ def _log_ticks(axis: Any) -> None:
 
 
 def _room(axis: Any, decades: float, longest: str) -> bool:
-    """Whether there is room for a label beside that of its double."""
+    """Whether the labels of a number and of its double fit side by side on a logarithmic axis."""
     size = axis.get_major_ticks()[0].label1.get_fontsize() / 72
     return bool(math.log10(2) / decades * _inches(axis) > size * (DIGIT * len(longest) + 1))
 
@@ -536,7 +540,7 @@ def _name(label: str) -> str:
 
 
 def alone(plot: Plot, ax: Any = None) -> Any:
-    """Draw `plot` on `ax` with title and legend, and return it; without `ax` on a new figure of pyplot's."""
+    """Draw `plot` with title and legend on `ax`, or on a new figure of pyplot, and return the axes."""
     with matplotlib.rc_context(style.PARAMETERS), warnings.catch_warnings():  # type: ignore[arg-type, unused-ignore]
         warnings.simplefilter("ignore")  # a glyph that the font lacks
         if ax is None:

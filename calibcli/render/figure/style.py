@@ -1,4 +1,4 @@
-"""How figures look: one palette that colour-blind readers can tell apart (Okabe and Ito 2008), one colour per role."""
+"""Style of figures: a palette that colour-blind readers can distinguish (Okabe and Ito 2008), one colour per role."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from calibcli.render import terminal
 INK = "#26303a"
 FAINT = "#d5dae0"
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#5b5b5b")
-SOLID = 3  # lines that hue alone tells apart, for every reader; the others have a pattern too
+SOLID = 3  # lines that every reader can distinguish by colour alone; further lines are dashed as well
 DASHES = ((0, (5, 1.5)), (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5)), (0, (3, 1, 1, 1, 1, 1)))
 ROLES = {
     "model": "#0072B2",
@@ -33,8 +33,12 @@ ROLES = {
     "printed": "#111111",
     "ridge": "#ffffff",
 }
-BEYOND = "#E8590C"  # the gap that chance does not explain
-FAINT_GAP, PALE_GAP, MID_GAP = "#fdf3ec", "#fbe6d8", "#f0ab7c"  # opaque: the same on and above a bar
+BEYOND = "#E8590C"  # a gap that chance does not explain
+FAINT_GAP, PALE_GAP, MID_GAP = (
+    "#fdf3ec",
+    "#fbe6d8",
+    "#f0ab7c",
+)  # opaque, so that a gap looks the same on a bar and above it
 PARAMETERS: dict[str, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": 9,
@@ -73,14 +77,14 @@ PARAMETERS: dict[str, Any] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """Sizes in inches, and the parameters of matplotlib that differ.
+    """Sizes of a figure style, in inches, and its parameters of Matplotlib.
 
     Attributes:
         wide, high: a panel of its own.  square: the side of a reliability diagram.
         small: the side of one of several panels.
         strip, gap: height of the panel of counts, and the space above it.
         left: room for the labels of the y axis.  row, column: between panels.  legend: beside a panel.
-        across: panels beside each other.  counts: whether the strip has numbers.
+        across: panels side by side.  counts: whether the strip has numbers.
         titles: whether there are titles; a paper has captions.  aside: whether legends may stand beside panels.
     """
 
@@ -123,7 +127,7 @@ LOOKS = {
 
 
 class Colours:
-    """Colours by role; a role that has none takes one that its panel has not used, and keeps it through the figure."""
+    """Colours by role; a role without one gets a colour not yet used in its panel, and keeps it in the whole figure."""
 
     def __init__(self, curves: Iterable[Curve]) -> None:
         taken = {ROLES[c.role] for c in curves if c.role in ROLES}
@@ -131,17 +135,17 @@ class Colours:
         self._given: dict[str, str] = {}
 
     def of(self, curve: Curve, used: Collection[str]) -> str:
-        """The colour of `curve` in a panel that has `used` these."""
+        """Return the colour of `curve` in a panel where the colours `used` are taken."""
         if curve.role in ROLES:
             return ROLES[curve.role]
         colour = self._given.get(curve.role) or next((c for c in self._free if c not in used), self._free[0])
         if curve.role:
             self._given[curve.role] = colour
-        self._free.remove(colour)  # the longest unused comes first
+        self._free.remove(colour)  # moved to the end: the colour unused for longest comes first
         self._free.append(colour)
         return colour
 
 
 def plain(text: str) -> str:
-    """Text drawn as it is: no line breaks of its own, no mathematics between dollar signs."""
+    """Prepare text to be drawn literally: on one line, and without mathematics between dollar signs."""
     return terminal.clean(text).replace("$", r"\$")

@@ -23,10 +23,10 @@ COLORS = {"good": "brightgreen", "warn": "yellow", "bad": "red", "": "blue"}
 
 
 def render(result: Result) -> str:
-    """The verdict; of a result without one, its first number."""
-    said, tone = table_contents.verdict(result)
-    message = said.partition(":")[0].lower()
-    if not said:
+    """Render the verdict, or without one the first number."""
+    verdict, tone = table_contents.verdict(result)
+    message = verdict.partition(":")[0].lower()
+    if not verdict:
         e = next((e for e in result.estimates if e.value is not None), None)
         message = "done" if e is None else f"{e.name} {number_format.shown(e)[0]}"
     badge = {

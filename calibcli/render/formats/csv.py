@@ -1,7 +1,7 @@
 """CSV: one row per estimate, in full precision; a judged estimate carries its rule and verdict.
 
-Without estimates its table; of several tables one row per cell, with the table, the row and the column that it is of;
-else its facts. The format is RFC 4180 (Shafranovich 2005).
+A result without estimates gives its table; several tables give one row per cell, with table, row and column; without
+tables it gives its facts. The format is RFC 4180 (Shafranovich 2005).
 
 >>> heads, row = (line.split(",") for line in render(result).splitlines())
 >>> row[heads.index("name")], round(float(row[heads.index("value")]), 3)
@@ -26,7 +26,7 @@ JUDGED = ["rule", "limit", "verdict"]
 
 
 def render(result: Result) -> str:
-    """The estimates; each check that judged none of them adds a row of its own."""
+    """Render the estimates; a check that judged none of them adds a row."""
     if not result.estimates and not result.checks and (result.tables or result.facts):
         return _of_tables(result)
     rows: list[Sequence[Cell]] = []
@@ -41,12 +41,12 @@ def render(result: Result) -> str:
 
 
 def table(table: Table) -> str:
-    """A table beside the estimates."""
+    """Render a table of a result."""
     return _written(table.columns, table.rows)
 
 
 def _of_tables(result: Result) -> str:
-    """What a result without numbers has."""
+    """Render the tables or facts of a result without numbers."""
     if len(result.tables) == 1:
         return table(result.tables[0])
     if not result.tables:
@@ -61,7 +61,7 @@ def _of_tables(result: Result) -> str:
 
 
 def _plain(value: Any) -> Cell:
-    """A fact as a cell: lists and mappings as JSON."""
+    """Turn a fact into a cell: lists and mappings as JSON."""
     return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value
 
 

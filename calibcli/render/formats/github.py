@@ -1,6 +1,6 @@
-"""GitHub Actions: the sentence, annotations at the line of the rule, and the step's summary.
+"""GitHub Actions: the headline, annotations at the line of the rule, and the summary of the step.
 
-A step shows at most 10 annotations of a kind: 9 checks, then how many more there are; what passed is a line of the log.
+A step shows at most 10 annotations of a kind: 9 checks, then the number of the others. Passed checks are in the log.
 Ours: the choice of the checks; the lines are the workflow commands of GitHub Actions.
 
 >>> print(render(calibcli.check(logits, labels, max={"ece": 0.01})).splitlines()[-1])
@@ -19,14 +19,14 @@ from calibcli.render import table_contents, terminal
 from calibcli.render.formats import markdown
 
 NUMBERS = True
-MOST = 9
+MOST = 9  # checks with an annotation
 
 
 def render(result: Result) -> str:
-    """Workflow commands `::error file=...,line=...,title=...::message`, then the verdict in plain words."""
-    checks = terminal.troubled(result.checks)
-    said = terminal.clean(table_contents.headline(result))
-    lines = [f"calib {terminal.clean(result.command)}: {said}"] if said else []
+    """Render workflow commands `::error file=...,line=...,title=...::message`, then the verdict."""
+    checks = terminal.not_passed(result.checks)
+    headline = terminal.clean(table_contents.headline(result))
+    lines = [f"calib {terminal.clean(result.command)}: {headline}"] if headline else []
     lines += [_command(check, result.words) for check in checks[:MOST]]
     if left := checks[MOST:]:
         level = "error" if any(c.fatal for c in left) else "warning"
@@ -35,13 +35,13 @@ def render(result: Result) -> str:
     if passed:
         more = f"; {len(passed) - MOST} more" if len(passed) > MOST else ""
         lines.append("passed: " + "; ".join(passed[:MOST]) + more)
-    if result.checks or not said:
+    if result.checks or not headline:
         lines.append(table_contents.verdict(result)[0] or f"calib {result.command}: done")
     return "\n".join(lines) + "\n"
 
 
 def show(result: Result, detail: str = "") -> None:
-    """Annotations to stdout; the Markdown report to the file that the runner names for step summaries."""
+    """Print annotations to stdout, and append the Markdown report to the file of the step's summary."""
     path = os.environ.get("GITHUB_STEP_SUMMARY")
     if path:
         try:
@@ -61,14 +61,14 @@ def _command(check: Check, words: Mapping[Outcome, str]) -> str:
 
 
 def _passed(check: Check) -> str:
-    """`ece <= 0.05 (site=A): 0.031 [0.020, 0.041]`; the line begins with a word, so that it is no workflow command."""
+    """Write a passed check: `ece <= 0.05 (site=A): 0.031 [0.020, 0.041]`, which is no workflow command."""
     e, scope = check.estimate, f" ({check.scope})" if check.scope else ""
     value, interval, _ = ("", "", "") if e is None else number_format.shown(e, check.limit)
     return terminal.clean(f"{check.rule_shown}{scope}: {value} {interval}").strip(" :")
 
 
 def _in_repository(path: str) -> str:
-    """`path` as GitHub wants it: from the top of the repository, whatever the step's working folder."""
+    """Make `path` relative to the top of the repository, as GitHub expects, whatever the working folder."""
     top = os.environ.get("GITHUB_WORKSPACE")
     if top:
         inside = os.path.relpath(os.path.abspath(path), os.path.abspath(top))

@@ -1,6 +1,7 @@
-"""HTML: a page for a colleague, whole in one file: verdict, sentences, figures, tables and where they come from.
+"""HTML: a page in one file, with verdict, sentences, figures, tables and provenance.
 
-Figures are SVG inside the page; nothing is loaded, nothing runs. Laid out by Jinja2 (Ronacher 2008) as HTML (WHATWG).
+Figures are SVG inside the page; nothing is loaded, and no script runs. Laid out by Jinja2 (Ronacher
+2008) as HTML (WHATWG).
 
 >>> render(result).startswith("<!doctype html>")
 True
@@ -16,7 +17,7 @@ REPORT = "report.html"
 
 
 def render(result: Result) -> str:
-    """The page."""
+    """Render the page."""
     from calibcli.render import page
 
     return page.page(result)

@@ -14,5 +14,5 @@ REPORT = "result.json"
 
 
 def render(result: Result) -> str:
-    """What `Result.from_json` reads."""
+    """Render the JSON that `Result.from_json` reads."""
     return result.to_json()

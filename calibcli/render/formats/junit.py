@@ -14,8 +14,7 @@ from xml.etree import ElementTree as ET
 
 from calibcli.core.result import Check, Outcome, Result
 from calibcli.render import terminal
-from calibcli.render.table_contents import heading
-from calibcli.render.table_contents import headline as sheet_headline
+from calibcli.render.table_contents import heading, headline
 
 NUMBERS = True
 SUFFIXES = (".xml",)
@@ -24,7 +23,7 @@ OF_CHECKS = True
 
 
 def render(result: Result) -> str:
-    """FAIL and a fatal INCONCLUSIVE are failures, NOT RUN is an error, a warning is a skipped case."""
+    """Render the checks: FAIL and fatal INCONCLUSIVE as failures, NOT RUN as an error, warnings as skipped cases."""
     checks = result.checks
     kinds = [_kind(c) for c in checks]
     seconds = f"{float(result.provenance.get('seconds') or 0):.3f}"
@@ -37,8 +36,8 @@ def render(result: Result) -> str:
     suite = ET.SubElement(suites, "testsuite", {**own, **counts})
     properties = ET.SubElement(suite, "properties")
     ET.SubElement(properties, "property", name="input", value=terminal.clean(heading(result)))
-    if said := sheet_headline(result):
-        ET.SubElement(properties, "property", name="headline", value=terminal.clean(said))
+    if sentence := headline(result):
+        ET.SubElement(properties, "property", name="headline", value=terminal.clean(sentence))
     for check, kind in zip(checks, kinds, strict=True):
         suite.append(_case(check, kind, result.words))
     ET.SubElement(suite, "system-out").text = "".join(
@@ -61,10 +60,10 @@ def _case(check: Check, kind: str, words: Mapping[Outcome, str]) -> ET.Element:
     name = terminal.clean(check.rule) + (f" ({terminal.clean(check.scope)})" if check.scope else "")
     case = ET.Element("testcase", name=name, classname="calib.gate", time="0.000")
     if kind:
-        said = terminal.sentence(check)
-        inside = ET.SubElement(case, kind, message=said)
+        sentence = terminal.sentence(check)
+        inside = ET.SubElement(case, kind, message=sentence)
         if kind != "skipped":
             inside.set("type", words[check.outcome])
         where = f"{check.file}:{check.line}: " if check.line else f"{check.file}: " if check.file else ""
-        inside.text = terminal.clean(f"{where}{terminal.title(check, words)}: {said}")
+        inside.text = terminal.clean(f"{where}{terminal.title(check, words)}: {sentence}")
     return case

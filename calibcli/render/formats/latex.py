@@ -43,9 +43,9 @@ OF_TEXT = re.compile("|".join(map(re.escape, SPECIAL)))
 
 
 def render(result: Result) -> str:
-    """Every table as a `tabular`; titles and notes as comments, as a paper has its own captions."""
+    """Render each table as a `tabular`; titles and notes are comments, since a paper has its own captions."""
     head = [f"% {clean(table_contents.heading(result))}", r"% needs \usepackage{booktabs}"]
-    head += [f"% {clean(said)}" for said in filter(None, [table_contents.headline(result)])]
+    head += [f"% {clean(sentence)}" for sentence in filter(None, [table_contents.headline(result)])]
     head += [f"% {clean(table_contents.verdict(result)[0])}"] * bool(result.checks)
     head += [f"% note: {clean(note)}" for note in result.notes]
     tables = table_contents.sheets(result)
@@ -54,7 +54,7 @@ def render(result: Result) -> str:
 
 
 def _tabular(table: Sheet) -> str:
-    """Without the columns of prose, which are wider than a page."""
+    """Render a table without its columns of prose, which are wider than a page."""
     kept = [i for i, column in enumerate(table.columns) if not column.free]
     spec = "".join("r" if table.columns[i].right else "l" for i in kept)
     lines = [f"% {clean(table.title)}"] * bool(table.title)
@@ -67,9 +67,11 @@ def _tabular(table: Sheet) -> str:
 
 def _row(cells: list[str]) -> str:
     row = " & ".join(map(text, cells))
-    return (r"\relax " if row.startswith(("[", "*")) else "") + row + r" \\"  # else an option of the line before
+    return (
+        (r"\relax " if row.startswith(("[", "*")) else "") + row + r" \\"
+    )  # else LaTeX reads it as an option of the line before
 
 
 def text(cell: str) -> str:
-    """A cell that LaTeX prints as it is."""
+    """Escape a cell for LaTeX."""
     return OF_TEXT.sub(lambda m: SPECIAL[m.group()], clean(cell)).replace(r" \%", r"\,\%")

@@ -26,11 +26,11 @@ TITLES = {"good": "✅ ", "bad": "❌ ", "warn": "⚠️ ", "": ""}
 
 
 def render(result: Result, limit: int = LIMIT) -> str:
-    """Heading, verdict, notes, tables and the first diagram; rows are dropped from the end of the longest table."""
-    said, tone = table_contents.verdict(result)
+    """Render heading, verdict, notes, tables and the first diagram; the longest tables lose rows to stay in `limit`."""
+    verdict, tone = table_contents.verdict(result)
     head = [f"## {_prose(table_contents.heading(result))}"]
-    head += [_prose(said_first)] if (said_first := table_contents.headline(result)) else []
-    head += [f"**{TITLES[tone]}{said}**"] if said else []
+    head += [_prose(headline)] if (headline := table_contents.headline(result)) else []
+    head += [f"**{TITLES[tone]}{verdict}**"] if verdict else []
     if facts := table_contents.facts(result):
         head.append(" · ".join(f"{key}: {_prose(value)}" for key, value in facts))
     tail = ["\n".join(f"> **note:** {_prose(note)}" + "  " for note in result.notes)] if result.notes else []
@@ -83,14 +83,14 @@ def _line(row: Sequence[str], columns: Sequence[SheetColumn]) -> str:
 
 
 def _prose(text: str) -> str:
-    """Text that Markdown shows as it is: no markup, no HTML, no link, no mention of a person."""
+    """Escape text for Markdown: no markup, no HTML, no link, no mention of a user."""
     text = re.sub(r"([\\`*_|<~]|\[(?=[^\]]*\]\s*[(\[:]))", r"\\\1", terminal.clean(text))
-    text = re.sub(r"(?<=\w)\\_(?=\w)", "_", text)  # within a word it means nothing
+    text = re.sub(r"(?<=\w)\\_(?=\w)", "_", text)  # inside a word an underscore needs no escape
     return re.sub(r"@(?=\w)", "@\u200b", text)
 
 
 def _code(text: str) -> str:
-    """A code span; a pipe would end the cell even here."""
+    """Write a code span; pipes are escaped, since they end a cell even there."""
     text = terminal.clean(text).replace("|", r"\|")
     fence = "``" if "`" in text else "`"
     return f"{fence} {text} {fence}" if "`" in text else f"{fence}{text}{fence}"

@@ -23,7 +23,7 @@ OUTCOMES = ("pass", "fail", "inconclusive", "not_run")
 
 
 def render(result: Result) -> str:
-    """Fixed decimals (more only where fewer would put a number on the other side of its limit)."""
+    """Render gauges with fixed decimals, more only if rounding would move a number across its limit."""
     limits = {(c.estimate.name, c.estimate.scope): c.limit for c in result.checks if c.estimate is not None}
     lines: list[str] = []
     for family, key, text in (
@@ -67,7 +67,7 @@ HISTORY = {
 
 
 def _history(result: Result) -> list[str]:
-    """The nights of a watch, each sample with its date; tonight's is the last of each rule."""
+    """Render the nights of a watch with their dates; the last sample of each rule is tonight's."""
     nights = result.facts.get("history")
     lines: list[str] = []
     for key, (family, text) in HISTORY.items() if nights else ():

@@ -1,10 +1,10 @@
-"""The table format: the sentence, verdicts, estimates with their intervals, tables, diagrams in plain Unicode.
+"""The table format: headline, verdicts, estimates with their intervals, tables, and diagrams in plain Unicode.
 
-A screen gets the few numbers that decide first, each question in one table (all of them with `-v`, or where they were
-named), in colour (not with NO_COLOR) and fitted to the width of a terminal, plain and as wide as it needs anywhere
-else; its notes are on stderr. A file has everything, and the notes.
+A screen shows the few numbers that decide, one table per question; with `-v` or for numbers asked for by name, all. A
+terminal gets colour (not with NO_COLOR) and tables fitted to its width; pipes get plain text as wide as needed. Notes
+go to stderr. A file has everything, with the notes.
 
-Ours: the choice and the order of its parts.
+Ours: the choice and the order of the parts.
 
 >>> print(render(result).splitlines()[-1])
 accuracy  0.911  [0.891, 0.928]  Clopper-Pearson interval
@@ -24,20 +24,20 @@ from calibcli.render import side_by_side, table_contents, terminal, text_plots
 from calibcli.render.table_contents import Detail, Sheet
 
 SUFFIXES = (".txt",)
-MOST = 3  # diagrams in one table
+MOST = 3  # diagrams at most
 BINS = 30  # rows of a reliability diagram; more bins are merged
 LEGEND = ("█ accuracy", "░ overconfident by", "▒ underconfident by", "◆ mean confidence")
 LEGEND_OF_CLASS = ("█ share of the class", "░ predicted too high by", "▒ too low by", "◆ mean probability")
-FEW_LINES = 8  # of a curve among few numbers
-WIDTH = 80  # of a diagram where there is no terminal to ask
+FEW_LINES = 8  # height of a curve on a first screen
+WIDTH = 80  # of a diagram if there is no terminal
 STYLES = {"title": "bold", "head": "bold", "code": "", "faint": "dim", "": ""}
 STYLES |= {"good": "black on green", "bad": "bold bright_white on red", "warn": "black on yellow"}
-"""With a ground of their own: as letters, green, yellow and cyan are pale on white, red is dark on black."""
-FEW_BINS = 10  # where few numbers are shown, of two diagrams or in little room
+"""Verdicts have a coloured background: green, yellow and cyan letters are pale on white, red ones dark on black."""
+FEW_BINS = 10  # rows of a diagram on a narrow terminal
 
 
 def render(result: Result, encoding: str = "utf-8") -> str:
-    """Plain text of everything; every line as long as it needs to be."""
+    """Render everything as plain text, with lines as long as needed."""
     blocks = [*_opening(result, _facts(table_contents.facts(result)))]
     blocks += [terminal.text(s, encoding) for s in table_contents.sheets(result)]
     blocks += diagrams(result, WIDTH, encoding)
@@ -47,7 +47,7 @@ def render(result: Result, encoding: str = "utf-8") -> str:
 
 
 def show(result: Result, detail: Detail = "few") -> None:
-    """Print to stdout: with rich on a terminal, or anywhere with FORCE_COLOR, plain elsewhere."""
+    """Print to stdout: with rich on a terminal or with FORCE_COLOR, else plain."""
     encoding = terminal.encoding()
     forced = bool(os.environ.get("FORCE_COLOR"))
     if not forced and (not sys.stdout.isatty() or os.environ.get("TERM") == "dumb"):
@@ -57,8 +57,8 @@ def show(result: Result, detail: Detail = "few") -> None:
 
 
 def plain(result: Result, detail: Detail = "few", encoding: str = "utf-8") -> str:
-    """What a screen shows, without colour and as wide as it needs."""
-    blocks = _opening(result, _flowing(facts(result, detail), WIDTH, detail))
+    """Render what a screen shows, without colour and as wide as needed."""
+    blocks = _opening(result, _wrapped_facts(facts(result, detail), WIDTH, detail))
     blocks += [terminal.text(s, encoding) for s in tables(result, detail)]
     drawn = dataclasses.replace(result, plots=plots(result, detail))
     blocks += diagrams(drawn, WIDTH, encoding, _bins(result, detail, WIDTH))
@@ -66,8 +66,8 @@ def plain(result: Result, detail: Detail = "few", encoding: str = "utf-8") -> st
 
 
 def _opening(result: Result, facts: list[str]) -> list[list[str]]:
-    said = wrapped_sentence(result, WIDTH)
-    return [[heading(result), *said], facts] if said else [[heading(result), *facts]]
+    sentence = wrapped_sentence(result, WIDTH)
+    return [[heading(result), *sentence], facts] if sentence else [[heading(result), *facts]]
 
 
 def _closing(result: Result) -> list[list[str]]:
@@ -85,12 +85,12 @@ def heading(result: Result) -> str:
 
 
 def wrapped_sentence(result: Result, width: int) -> list[str]:
-    """What the result opens with, in lines that end between words."""
+    """Wrap the headline between words."""
     return terminal.prose(terminal.clean(table_contents.headline(result)), width)
 
 
 def _facts(facts: Sequence[tuple[str, str]]) -> list[str]:
-    """On one line where they fit, else one on each."""
+    """Put facts on one line if they fit, else on one line each."""
     facts = [(terminal.clean(key), terminal.clean(value)) for key, value in facts]
     line = " · ".join(f"{key}: {value}" for key, value in facts)
     if terminal.width(line) <= WIDTH:
@@ -99,12 +99,12 @@ def _facts(facts: Sequence[tuple[str, str]]) -> list[str]:
     return [f"  {key}{' ' * (longest - terminal.width(key))}  {value}" for key, value in facts]
 
 
-def _flowing(facts: Sequence[tuple[str, str]], width: int, detail: Detail) -> list[str]:
-    """Several to a line, broken between them; one on each where all are asked for."""
+def _wrapped_facts(facts: Sequence[tuple[str, str]], width: int, detail: Detail) -> list[str]:
+    """Put several facts on each line; with `detail="all"`, see `_facts`."""
     if detail == "all":
         return _facts(facts)
-    said = [f"{terminal.clean(key)}: {terminal.clean(value)}" for key, value in facts]
-    return terminal.wrapped(said, width, " · ")
+    items = [f"{terminal.clean(key)}: {terminal.clean(value)}" for key, value in facts]
+    return terminal.wrapped(items, width, " · ")
 
 
 def _saved(role: str, path: str) -> str:
@@ -125,23 +125,25 @@ def _rich(result: Result, detail: Detail, encoding: str) -> None:
         console.print(Text(terminal.fold(line, encoding), style=style))
 
     say(heading(result), "dim")
-    for opening in (said_first := wrapped_sentence(result, width)):
+    for opening in (sentence := wrapped_sentence(result, width)):
         say(opening, "bold")
-    if said_first:
+    if sentence:
         console.print()
-    known = [line for one in _flowing(facts(result, detail), width, detail) for line in terminal.prose(one, width)]
-    for fact in known:
+    fact_lines = [
+        line for one in _wrapped_facts(facts(result, detail), width, detail) for line in terminal.prose(one, width)
+    ]
+    for fact in fact_lines:
         say(fact, "dim")
     drawn = dataclasses.replace(result, plots=plots(result, detail))
-    made, blocks = side_by_side.fitted(
+    sheets, blocks = side_by_side.fitted(
         tables(result, detail),
         lambda most: diagrams(drawn, min(100, width), encoding, most),
         _bins(result, detail, width),
-        _taken(result, known, said_first, width) if detail == "few" and result.screen.one_page else None,
+        _lines_taken(result, fact_lines, sentence, width) if detail == "few" and result.screen.one_page else None,
         width,
         encoding,
     )
-    for s, more in made:
+    for s, more in sheets:
         console.print()
         for line in terminal.lines(s, encoding, width):
             pieces = Text.assemble(*((piece, STYLES[style]) for piece, style in line))
@@ -155,16 +157,16 @@ def _rich(result: Result, detail: Detail, encoding: str) -> None:
             console.print(Text(diagram.rstrip()), soft_wrap=True)
     for i, (role, path) in enumerate(result.artefacts.items()):
         say("\n" * (i == 0) + _saved(role, path), "dim")
-    said, tone = table_contents.verdict(result)
-    if said:
+    verdict, tone = table_contents.verdict(result)
+    if verdict:
         console.print()
-        say(said, STYLES[tone])
+        say(verdict, STYLES[tone])
 
 
-def _taken(result: Result, known: list[str], said: list[str], width: int) -> int:
-    """Lines above and below the tables and pictures."""
+def _lines_taken(result: Result, fact_lines: list[str], sentence: list[str], width: int) -> int:
+    """Count the lines above and below the tables and pictures."""
     closing = len(result.artefacts)
-    above = len(terminal.prose(heading(result), width)) + len(said) + bool(said) + len(known)
+    above = len(terminal.prose(heading(result), width)) + len(sentence) + bool(sentence) + len(fact_lines)
     return above + closing + bool(closing) + 2 * bool(result.checks)
 
 
@@ -173,13 +175,13 @@ def _bins(result: Result, detail: Detail, width: int) -> int:
 
 
 def tables(result: Result, detail: Detail) -> list[Sheet]:
-    """The tables of a screen."""
+    """Make the tables of a screen."""
     if detail == "all":
         return [
             dataclasses.replace(s, musts=frozenset(range(len(s.rows)))) for s in table_contents.sheets(result, "full")
         ]
     few = _few(result) if detail == "few" else _asked(result)
-    sizes = {f"n = {result.facts.get(key)}" for key in ("n", "rows")}  # which the facts say
+    sizes = {f"n = {result.facts.get(key)}" for key in ("n", "rows")}  # titles that repeat a fact
     return [
         dataclasses.replace(one, title="") if one.title in sizes else one
         for one in side_by_side.LAYOUTS[few.screen.pairs](few)
@@ -187,7 +189,7 @@ def tables(result: Result, detail: Detail) -> list[Sheet]:
 
 
 def facts(result: Result, detail: Detail) -> list[tuple[str, str]]:
-    """The settings that a reader of the few numbers wants to see."""
+    """List the facts of a screen, without those that only `-v` shows."""
     if detail == "all":
         return table_contents.facts(result)
     shown = {key: value for key, value in result.facts.items() if key not in result.screen.hidden}
@@ -195,7 +197,7 @@ def facts(result: Result, detail: Detail) -> list[tuple[str, str]]:
 
 
 def notes(result: Result, detail: Detail) -> Sequence[str]:
-    """Without those of numbers that are not shown."""
+    """Return the notes, without those on numbers that are not shown."""
     if detail != "few":
         return result.notes
     hidden = {e.name for e in result.estimates} - {e.name for e in _few(result).estimates}
@@ -203,18 +205,18 @@ def notes(result: Result, detail: Detail) -> Sequence[str]:
 
 
 def plots(result: Result, detail: Detail) -> Sequence[Plot]:
-    """The pictures of a screen: those that its command shows at first, or all of them."""
+    """Return the plots of a screen: those of tier `few`, or all of them."""
     return result.plots if detail == "all" else [plot for plot in result.plots if plot.tier == "few"]
 
 
 def _asked(result: Result) -> Result:
-    """Every number that can be asked for by name, and the tables that are not of how numbers were found."""
+    """Keep numbers that can be asked for by name, and tables that are not only for `-v`."""
     estimates = [e for e in result.estimates if e.tier != "all"]
     return dataclasses.replace(result, estimates=estimates, tables=[t for t in result.tables if t.tier != "all"])
 
 
 def _few(result: Result) -> Result:
-    """The numbers and tables that are shown at first; all of them where no number is, or where rules were judged."""
+    """Keep the numbers and tables of tier `few`; all of them if no number has it or if rules were judged."""
     kept = [e for e in result.estimates if e.tier == "few"]
     if result.checks or not kept:
         return result
@@ -222,7 +224,7 @@ def _few(result: Result) -> Result:
 
 
 def _few_rows(table: Table) -> Table:
-    """With the rows that are shown at first."""
+    """Keep the rows of a table that are shown at first."""
     if not table.few:
         return table
     title = f"{table.title or table.name}: {len(table.few)} of {len(table.rows)}, all with -v or -o"
@@ -230,7 +232,7 @@ def _few_rows(table: Table) -> Table:
 
 
 def diagrams(result: Result, width: int, encoding: str = "utf-8", most: int = BINS) -> list[list[str]]:
-    """The first figures of a result, one block of lines each; small multiples only where there is nothing else."""
+    """Draw the first figures of a result, a block of lines each; small multiples only if there is nothing else."""
     strips = {p.under: p for p in result.plots if p.under}
     panels = sorted((p for p in result.plots if not p.under), key=lambda p: bool(p.group))
     blocks: list[list[str]] = []
@@ -248,7 +250,7 @@ def diagrams(result: Result, width: int, encoding: str = "utf-8", most: int = BI
 
 
 def diagram(plot: Plot, strip: Plot | None, width: int, most: int = BINS) -> list[str]:
-    """One panel; nothing when it has nothing to draw."""
+    """Draw one panel; [] if it has nothing to draw."""
     if plot.kind == "heat":
         body = text_plots.heat(plot, width)
     elif table_contents.bins(plot):
@@ -261,13 +263,13 @@ def diagram(plot: Plot, strip: Plot | None, width: int, most: int = BINS) -> lis
 
 
 def reliability(plot: Plot, strip: Plot | None, width: int, most_bins: int = BINS) -> list[str]:
-    """A row per bin: edges, count, accuracy, mean confidence, gap, and a bar for accuracy with the gap beside it."""
+    """Draw a reliability diagram: for each bin its edges, count, accuracy, mean confidence, gap, and a bar."""
     bins = table_contents.fewer(table_contents.bins(plot, strip), most_bins)
     across = max(10, width - 42)
     title = terminal.clean(plot.ylabel or "accuracy")
     axis = "0" + title.center(across - 2) + "1" if len(title) <= across - 4 else "0" + " " * (across - 2) + "1"
     most = max((b.count or 0 for b in bins), default=0)
-    top = title == "accuracy"  # else the probability of one class, and how often it was the label
+    top = title == "accuracy"  # else a diagram of one class: its probability, and how often it was the label
     heads = ("acc.", "conf.") if top else ("share", "mean p")
     lines = [f"{'bin':<9} {'rows':>7}   {heads[0]:>6} {heads[1]:>6} {'gap':>6}  {axis}"]
     outside = False
@@ -291,13 +293,13 @@ def reliability(plot: Plot, strip: Plot | None, width: int, most_bins: int = BIN
     lines += terminal.wrapped(LEGEND if top else LEGEND_OF_CLASS, width)
     if outside:
         band = next((c.label for c in plot.curves if c.kind == "band" and c.role == "null"), "")
-        what = heads[0] if not top else title
-        lines.append(f"* {what} outside the band: {terminal.clean(band) or 'what a calibrated model shows'}")
+        share = heads[0] if not top else title
+        lines.append(f"* {share} outside the band: {terminal.clean(band) or 'what a calibrated model shows'}")
     return lines
 
 
 def _bar(accuracy: float, confidence: float, room: int) -> str:
-    """Filled up to accuracy, shaded between accuracy and confidence, a mark at confidence."""
+    """Draw a bar up to accuracy, shaded between accuracy and confidence, with a mark at confidence."""
     lower, upper = sorted((accuracy, confidence))
     shade = "░" if confidence > accuracy else "▒"
     solid, end = (round(min(max(v, 0.0), 1.0) * (room - 1)) for v in (lower, upper))

@@ -1,6 +1,6 @@
-"""TOML: `[[gate]]` rules for calib.toml, at the numbers that a result has: of `calib slices` those that were confirmed.
+"""TOML: `[[gate]]` rules for calib.toml, with the numbers of a result as limits (for `calib slices`, confirmed rules).
 
-The format is that of Preston-Werner et al. (2021). Rules are to be judged on new rows, not on those that they are from.
+The format is that of Preston-Werner et al. (2021). Judge the rules on new rows, not on those that gave the numbers.
 
 >>> print(render(result).splitlines()[-2])
 metric = "accuracy"
@@ -16,23 +16,23 @@ from calibcli.core.result import Result
 NUMBERS = True
 SUFFIXES = (".toml",)
 HEAD = "# From calib {}: limits at the numbers found. Choose your own, and judge them on new rows.\nschema = 1\n"
-KEPT = 0.5  # of a gap that was found in a slice, that is allowed from now on
+KEPT = 0.5  # share of the gap found in a slice that the rule allows
 
 
 def render(result: Result) -> str:
-    """One gate per confirmed rule, or per estimate that has a better end."""
+    """Render one gate per confirmed rule, or per estimate with a better direction."""
     gates = [*(_confirmed(result) if "rules" in result.facts else _estimates(result))]
     return "\n".join([HEAD.format(result.command), *gates])
 
 
 def _confirmed(result: Result) -> Iterator[str]:
     for rule in result.facts["rules"]:
-        said = f"{rule['metric']} was {rule['value']:.4f} in {rule['n']} rows; half of it is allowed here"
+        comment = f"{rule['metric']} was {rule['value']:.4f} in {rule['n']} rows; half of it is allowed here"
         if rule["metric"] == "error":
-            said = f"accuracy was {1 - rule['value']:.4f} in {rule['n']} rows; half of the errors are allowed here"
-            yield _gate("accuracy", "min", 1 - KEPT * rule["value"], by=rule["by"], said=said)
+            comment = f"accuracy was {1 - rule['value']:.4f} in {rule['n']} rows; half of the errors are allowed here"
+            yield _gate("accuracy", "min", 1 - KEPT * rule["value"], by=rule["by"], comment=comment)
         else:
-            yield _gate(rule["metric"], "limit", KEPT * abs(rule["value"]), by=rule["by"], said=said)
+            yield _gate(rule["metric"], "limit", KEPT * abs(rule["value"]), by=rule["by"], comment=comment)
 
 
 def _estimates(result: Result) -> Iterator[str]:
@@ -42,8 +42,8 @@ def _estimates(result: Result) -> Iterator[str]:
             yield _gate(e.name, "limit", value, scope=e.scope)
 
 
-def _gate(metric: str, side: str, limit: float, by: str = "", scope: str = "", said: str = "") -> str:
-    lines = [f"# {said}"] if said else []
+def _gate(metric: str, side: str, limit: float, by: str = "", scope: str = "", comment: str = "") -> str:
+    lines = [f"# {comment}"] if comment else []
     lines += ["[[gate]]", f"metric = {json.dumps(metric)}", f"{side} = {limit:.6g}"]
     lines += [f"{key} = {json.dumps(text)}" for key, text in (("by", by), ("scope", scope)) if text]
     return "\n".join(lines) + "\n"

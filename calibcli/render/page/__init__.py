@@ -1,6 +1,6 @@
-"""One page of HTML for one result or several: no JavaScript, no request, figures inside, at most a megabyte.
+"""A page of HTML for one result or several: no JavaScript, no requests, figures inside, at most a megabyte.
 
-What would be too large is cut, and the page says so; rows of data are never in it. Equal results give equal bytes.
+A page that would be larger is cut, and says so. It never has rows of data. Equal results give equal bytes.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from calibcli.render.page import sections
 from calibcli.render.page.sections import Caps, Picture
 
 MOST = 1_000_000  # bytes of a page
-MANY = 400000
-FIGURE = 3_000  # of a small figure
+MANY = 400_000  # bytes of a page of several results
+FIGURE = 3_000  # bytes of a small figure, to estimate the size of a page before its figures are drawn
 LEVELS = (
     Caps(),
     Caps(fields=False),
@@ -34,13 +34,12 @@ LEFT = "the fields that are not shown, longer tables and more figures"
 
 
 def page(result: Result) -> str:
-    """The page of a result; of `calib report`, that of the results that it holds."""
+    """Render the page of a result, or of the results in a report.
+
+    It has the first of `LEVELS` that makes it small enough; if none does, results are left out.
+    """
     named = results_of(result)
-    return _page(named, result.notes if len(named) > 1 else [])
-
-
-def _page(named: Sequence[tuple[str, Result]], notes: Sequence[str]) -> str:
-    """At the first of the levels that makes the page small enough, else with fewer and fewer results."""
+    notes = result.notes if len(named) > 1 else []
     drawn: dict[str, bytes] = {}
     text, kept, most = " " * (MOST + 1), len(named), MANY if len(named) > 1 else MOST
     for i, caps in enumerate(LEVELS):
@@ -61,7 +60,7 @@ def _page(named: Sequence[tuple[str, Result]], notes: Sequence[str]) -> str:
 def _text(
     named: Sequence[tuple[str, Result]], notes: Sequence[str], caps: Caps, cut: str, drawn: dict[str, bytes] | None
 ) -> tuple[str, int]:
-    """The page and how many figures it has; they are left out without `drawn`, where their drawings are kept."""
+    """Render the page and count its figures, which are left out without `drawn`, a cache of their drawings."""
     several = len(named) > 1
     shown = [sections.portion(r, f"r{i}", name if several else "", caps) for i, (name, r) in enumerate(named, 1)]
     judged = [(r.verdict, any(c.fatal for c in r.checks if c.outcome == r.verdict)) for _, r in named if r.verdict]
@@ -85,13 +84,13 @@ def _text(
 
 
 def cell(result: Result) -> str:
-    """What a notebook shows of a result: a page's head and tables, without figures and how each number was got."""
+    """Render a result for a notebook: the head and tables of a page, without figures and methods."""
     one = sections.portion(dataclasses.replace(result, plots=[]), "", "", Caps(rows=60, fields=False))
     return rendered("cell.html", one=one, style=stylesheet())
 
 
 def drawings(pictures: Sequence[Picture], drawn: dict[str, bytes]) -> str:
-    """Draw pictures in place, equal ones once for all calls with the same `drawn`; the rules of their style sheet."""
+    """Draw pictures in place and return the rules of their style sheet; `drawn` caches equal pictures."""
     if not pictures:
         return ""
     from calibcli.render import figure
@@ -111,7 +110,7 @@ def stylesheet() -> str:
 
 
 def rendered(name: str, **values: Any) -> str:
-    """A template of this folder, every text in it escaped and without control characters."""
+    """Render a template of this folder; texts are escaped and lose control characters."""
     return str(_environment().get_template(name).render(**{**values, "style": _safe(values.get("style", ""))}))
 
 
@@ -127,7 +126,7 @@ def _environment() -> Any:
 
 
 def _safe(markup: str) -> Any:
-    """Markup of our own, which is not escaped again."""
+    """Mark our own markup as safe, so that it is not escaped again."""
     from markupsafe import Markup
 
     return Markup(markup)

@@ -1,4 +1,4 @@
-"""What a figure shows, in words with its numbers, and as a table: for who cannot see it, or wants to copy it."""
+"""Descriptions of figures with their numbers, and tables of them, for readers who cannot see or want to copy them."""
 
 from __future__ import annotations
 
@@ -9,61 +9,65 @@ from calibcli.core.number_format import number
 from calibcli.core.result import Cell, Table
 from calibcli.render import table_contents
 
-NAMED = 12  # points of a curve that are told one by one
+NAMED = 12  # points of a curve that are listed one by one
 KINDS = {"vline": "at", "hline": "at"}
 
 
 def panels(plots: Sequence[Plot]) -> list[Plot]:
-    """Plots that are not a strip under another."""
+    """List the plots that are not strips under others."""
     names = {p.name for p in plots}
     return [p for p in plots if p.under not in names - {p.name}]
 
 
 def groups(plots: Sequence[Plot]) -> list[list[Plot]]:
-    """The panels that one figure shows: small multiples, or a panel with the strip under it."""
-    found: dict[object, list[Plot]] = {}
+    """Group the plots by figure: small multiples, or a panel with the strip under it."""
+    by_group: dict[object, list[Plot]] = {}
     for plot in panels(plots):
         below = [p for p in plots if p.under == plot.name and p is not plot]
-        found.setdefault(plot.group or id(plot), []).extend([plot, *below])
-    return list(found.values())
+        by_group.setdefault(plot.group or id(plot), []).extend([plot, *below])
+    return list(by_group.values())
 
 
 def title(plots: Sequence[Plot]) -> str:
-    """What the figure is called."""
+    """Return the title of a figure."""
     return plots[0].group or plots[0].title or plots[0].name
 
 
 def words(plots: Sequence[Plot]) -> str:
-    """The figure in sentences: what is drawn over what, with the numbers."""
+    """Describe a figure in sentences, with numbers."""
     strips = {p.under: p for p in plots if p.under}
-    told = panels(plots)
-    few = 3 if len(told) > 1 else NAMED
-    said = []
-    for plot in told:
+    described = panels(plots)
+    few = 3 if len(described) > 1 else NAMED
+    texts = []
+    for plot in described:
         bins = table_contents.bins(plot, strips.get(plot.name))
         body = _reliability(plot, bins) if bins else _curves(plot, few)
         head = f"{plot.title or plot.name}: " if plot.title != title(plots) else ""
-        said.append(head + body)
-    return " ".join(said)
+        texts.append(head + body)
+    return " ".join(texts)
 
 
 def tables(plots: Sequence[Plot], most: int) -> list[tuple[Table, int]]:
-    """The numbers of a figure, at most as many rows a table, each with how many there are; bins where it has bins."""
+    """Make tables of a figure's numbers, or of its bins, of at most `most` rows; each with the number of all rows."""
     strips = {p.under: p for p in plots if p.under}
     binned = {p.name: table_contents.bins(p, strips.get(p.name)) for p in plots}
-    found = []
+    cut_tables = []
     for plot in plots:
         curves = list(plot.curves)
         if bins := binned[plot.name]:
-            found.append(_bins(plot, bins, most))
+            cut_tables.append(_bins(plot, bins, most))
             curves = [c for c in curves if not (c.kind in ("bars", "band") and c.width)]
         elif binned.get(plot.under):
             continue
         elif plot.kind == "heat" and plot.z:
             cells: list[list[Cell]] = [[x, y, v] for y, row in zip(plot.y, plot.z) for x, v in zip(plot.x, row)]
-            found.append(_cut(_name(plot), [plot.xlabel or "x", plot.ylabel or "y", plot.zlabel or "z"], cells, most))
-        found += [_points(plot, curve, most) for curve in curves if curve.role != "ideal" or curve.kind == "hline"]
-    return [(table, rows) for table, rows in found if rows and len(table.columns) > 1]  # one column is in the words
+            cut_tables.append(
+                _cut(_name(plot), [plot.xlabel or "x", plot.ylabel or "y", plot.zlabel or "z"], cells, most)
+            )
+        cut_tables += [_points(plot, curve, most) for curve in curves if curve.role != "ideal" or curve.kind == "hline"]
+    return [
+        (table, rows) for table, rows in cut_tables if rows and len(table.columns) > 1
+    ]  # a single column is in the description
 
 
 def _bins(plot: Plot, bins: Sequence[table_contents.Bin], most: int) -> tuple[Table, int]:
@@ -72,14 +76,14 @@ def _bins(plot: Plot, bins: Sequence[table_contents.Bin], most: int) -> tuple[Ta
     ]
     band = next((c.label for c in plot.curves if c.role == "null" and c.label), "if calibrated")
     heads = ["from", "to", "rows", plot.ylabel or "accuracy", plot.xlabel or "confidence", f"{band}, low", "high"]
-    return _filled(_name(plot), heads, rows, most)
+    return _without_empty_columns(_name(plot), heads, rows, most)
 
 
 def _points(plot: Plot, curve: Curve, most: int) -> tuple[Table, int]:
     rows: list[list[Cell]] = []
     if plot.texts:
         rows = [[_category(plot, x), _category(plot, x, plot.texts)] for x in curve.x]
-        return _filled(_name(plot) + f": {curve.label}", [plot.xlabel or "name", "value"], rows, most)
+        return _without_empty_columns(_name(plot) + f": {curve.label}", [plot.xlabel or "name", "value"], rows, most)
     for i in range(max(map(len, (curve.x, curve.y, curve.low or ())))):
         x = table_contents.at(curve.x, i)
         name: Cell = x
@@ -90,21 +94,23 @@ def _points(plot: Plot, curve: Curve, most: int) -> tuple[Table, int]:
         )
     heads = [plot.xlabel or "x", plot.ylabel or "y", "low", "high", "base", "width"]
     label = curve.label or curve.role or curve.kind
-    return _filled(_name(plot) + ("" if label in (plot.title, plot.name) else f": {label}"), heads, rows, most)
+    return _without_empty_columns(
+        _name(plot) + ("" if label in (plot.title, plot.name) else f": {label}"), heads, rows, most
+    )
 
 
 def _name(plot: Plot) -> str:
     return plot.title or plot.name
 
 
-def _filled(name: str, heads: list[str], rows: list[list[Cell]], most: int) -> tuple[Table, int]:
-    """Without columns that hold nothing."""
+def _without_empty_columns(name: str, heads: list[str], rows: list[list[Cell]], most: int) -> tuple[Table, int]:
+    """Make a table without its empty columns."""
     kept = [j for j in range(len(heads)) if any(row[j] is not None for row in rows)]
     return _cut(name, [heads[j] for j in kept], [[row[j] for j in kept] for row in rows], most)
 
 
 def _cut(name: str, columns: list[str], rows: list[list[Cell]], most: int) -> tuple[Table, int]:
-    """Every so many rows, and the last."""
+    """Make a table of every n-th row and the last, at most about `most`."""
     step = max(1, -(-len(rows) // max(1, most)))
     kept = rows[::step] + (rows[-1:] if step > 1 and (len(rows) - 1) % step else [])
     return Table(name=name, title=name, columns=columns, rows=kept if most else []), len(rows)
@@ -116,13 +122,13 @@ def _reliability(plot: Plot, bins: Sequence[table_contents.Bin]) -> str:
         b for b in filled if b.low is not None and b.high is not None and not b.low <= (b.accuracy or 0) <= b.high
     ]
     up, across = plot.ylabel or "accuracy", plot.xlabel or "confidence"
-    said = []
+    texts = []
     for b in filled[-NAMED:]:
         count = f" of {b.count:.0f} rows" if b.count is not None else ""
-        said.append(f"{b.left:.2f} to {b.right:.2f}{count}: {up} {b.accuracy:.3f}, {across} {b.confidence:.3f}")
+        texts.append(f"{b.left:.2f} to {b.right:.2f}{count}: {up} {b.accuracy:.3f}, {across} {b.confidence:.3f}")
     more = f" (the last {NAMED})" if len(filled) > NAMED else ""
     band = f" In {len(outside)} of them the {up} is outside the band of a calibrated model." if filled else ""
-    return f"{len(filled)} bins of {across} hold rows{more}: " + "; ".join(said) + "." + band
+    return f"{len(filled)} bins of {across} hold rows{more}: " + "; ".join(texts) + "." + band
 
 
 def _curves(plot: Plot, few: int) -> str:
@@ -132,11 +138,11 @@ def _curves(plot: Plot, few: int) -> str:
             (low, x, y), (high, *_) = min(values), max(values)
             where = f"{plot.xlabel or 'x'} {number(x)}, {plot.ylabel or 'y'} {number(y)}"
             return f"{plot.zlabel or 'z'} from {number(low)} (at {where}) to {number(high)}, on {len(values)} points."
-    said = [text for curve in plot.curves if (text := _curve(plot, curve, few))]
+    texts = [text for curve in plot.curves if (text := _curve(plot, curve, few))]
     axes = (
         f"{plot.ylabel or 'values'} over {plot.xlabel}: " if plot.xlabel else f"{plot.ylabel}: " if plot.ylabel else ""
     )
-    return axes + ("; ".join(said) if said else "nothing to draw") + "."
+    return axes + ("; ".join(texts) if texts else "nothing to draw") + "."
 
 
 def _curve(plot: Plot, curve: Curve, few: int) -> str:
@@ -154,16 +160,16 @@ def _curve(plot: Plot, curve: Curve, few: int) -> str:
             f"{_category(plot, x)} {_category(plot, x, plot.texts)}" for x, *_ in points[:few]
         )
     if plot.labels or len(points) <= few:
-        told = []
+        texts = []
         for x, i, y in points[:few]:
             low, high = table_contents.at(curve.low, i), table_contents.at(curve.high, i)
             name = _category(plot, x) if plot.labels else f"at {_text_of_x(plot)(x)}"
-            told.append(
+            texts.append(
                 f"{name} {number(y)}"
                 + (f" [{number(low)}, {number(high)}]" if low is not None and high is not None else "")
             )
         more = f", and {len(points) - few} more" if len(points) > few else ""
-        return f"{label}: " + ", ".join(told) + more
+        return f"{label}: " + ", ".join(texts) + more
     ends = (points[0], points[-1], min(points, key=lambda p: p[2]), max(points, key=lambda p: p[2]))
     first, last, lowest, highest = (f"{number(y)} at {_text_of_x(plot)(x)}" for x, _, y in ends)
     return f"{label}: {first}, {last}, lowest {lowest}, highest {highest}"

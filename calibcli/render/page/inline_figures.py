@@ -1,4 +1,4 @@
-"""Figures inside a page of HTML: Matplotlib's SVG made small, with the colours of the page and ids of its own."""
+"""Figures inside a page of HTML: Matplotlib's SVG made compact, with the colours of the page and unique ids."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from xml.etree import ElementTree
 
 from calibcli.render.figure import style
 
-# Paths with the digits that can be seen: tenths of a point, as steps, without points on a straight line.
+# Paths in tenths of a point, with relative steps and without points on straight lines.
 
 TOKEN = re.compile(r"[A-Za-z](?![a-z])|-?\d*\.?\d+(?:e[-+]?\d+)?")
-POINTS = {"M": 2, "L": 2, "Q": 4, "C": 6}  # numbers of a command that Matplotlib writes
-TOLERANCE = 3  # tenths of a point that a curve may be off
+POINTS = {"M": 2, "L": 2, "Q": 4, "C": 6}  # numbers after each path command that Matplotlib writes
+TOLERANCE = 3  # tenths of a point that a simplified line may be off
 Point = tuple[int, int]
 
 
 def outline(d: str) -> str:
-    """A path in tenths of a point, each point as its step from the one before.
+    """Round a path to tenths of a point, and write each point as its step from the one before.
 
     >>> outline("M 10.04 20 L 30.26 20 L 30.26 15.5 z")
     'M10 20h20.3v-4.5z'
@@ -48,31 +48,31 @@ def outline(d: str) -> str:
             run += points
             continue
         if command == "M":
-            start, said, steps = points[0], "M", [*points[0]]
+            start, letter, steps = points[0], "M", [*points[0]]
         else:
-            said, steps = command.lower(), [step for x, y in points for step in (x - here[0], y - here[1])]
-        written.append(said + _numbers(steps))
+            letter, steps = command.lower(), [step for x, y in points for step in (x - here[0], y - here[1])]
+        written.append(letter + _numbers(steps))
         here = points[-1]
     return "".join(written + (_lines(here, run) if run else []))
 
 
 def _lines(start: Point, points: list[Point]) -> list[str]:
-    """The steps of straight lines."""
+    """Write the steps of straight lines."""
     here, last = start, ""
-    said: list[str] = []
-    for x, y in _seen([start, *points])[1:]:
+    written: list[str] = []
+    for x, y in _simplified([start, *points])[1:]:
         steps, here = (x - here[0], y - here[1]), (x, y)
         if steps == (0, 0) and len(points) > 1:
             continue
         command, numbers = ("h", steps[:1]) if steps[1] == 0 else ("v", steps[1:]) if steps[0] == 0 else ("l", steps)
         text = _numbers(list(numbers))
-        said.append(_after(said[-1], text) if command == last else command + text)
+        written.append(_separated(written[-1], text) if command == last else command + text)
         last = command
-    return said
+    return written
 
 
-def _seen(points: list[Point]) -> list[Point]:
-    """The points of a line without those that lie within the tolerance of the others (Douglas and Peucker 1973)."""
+def _simplified(points: list[Point]) -> list[Point]:
+    """Drop points within the tolerance of the line through the others (Douglas and Peucker 1973)."""
     if len(points) < 8:
         return points
     kept = {0, len(points) - 1}
@@ -97,23 +97,23 @@ def _seen(points: list[Point]) -> list[Point]:
     return [points[i] for i in sorted(kept)]
 
 
-def closer(d: str) -> str:
-    """A path of `outline` whose parts begin with a step from the part before, where that is shorter.
+def relative_moves(d: str) -> str:
+    """Let the parts of a path of `outline` begin with a step from the part before, if that is shorter.
 
-    >>> closer("M10.4 20.5h-2M10.4 23.5h-2")
+    >>> relative_moves("M10.4 20.5h-2M10.4 23.5h-2")
     'M10.4 20.5h-2m2 3h-2'
     """
     parts = re.findall(r"M[^M]*", d)
-    said, here = parts[:1], (0, 0)
+    written, here = parts[:1], (0, 0)
     for before, part in itertools.pairwise(parts):
         here, (x, y) = _end(before), _end(start := re.findall(r"M[^a-z]*", part)[0])
         step = "m" + _numbers([x - here[0], y - here[1]])
-        said.append((step if len(step) < len(start) else start) + part[len(start) :])
-    return "".join(said)
+        written.append((step if len(step) < len(start) else start) + part[len(start) :])
+    return "".join(written)
 
 
 def _end(part: str) -> Point:
-    """Where a part of a path ends."""
+    """Return the point where a part of a path ends."""
     here = start = (0, 0)
     for command, text in re.findall(r"([Mhvlqcz])([^a-z]*)", part):
         numbers = [round(10 * float(t)) for t in TOKEN.findall(text)]
@@ -133,25 +133,24 @@ def _end(part: str) -> Point:
 
 
 def _numbers(steps: list[int]) -> str:
-    said = ""
+    written = ""
     for text in map(_tenths, steps):
-        said += _after(said, text) if said else text
-    return said
+        written += _separated(written, text) if written else text
+    return written
 
 
-def _after(before: str, text: str) -> str:
-    """A number after another, apart from it only where it has to be."""
+def _separated(before: str, text: str) -> str:
+    """Put a space before a number only if it is needed to separate it from the one before."""
     apart = text[0].isdigit() or (text[0] == "." and "." not in re.split(r"[ a-zA-Z-]", before)[-1])
     return f" {text}" if apart else text
 
 
 def _tenths(number: int) -> str:
-    whole, rest = divmod(abs(number), 10)
-    return "-" * (number < 0) + (f"{whole or ''}.{rest}" if rest else str(whole))
+    whole, tenths = divmod(abs(number), 10)
+    return "-" * (number < 0) + (f"{whole or ''}.{tenths}" if tenths else str(whole))
 
 
-# Figures inside a page: Matplotlib's SVG made small, with colours that follow the page's and ids of its own.
-
+# Elements: styles become classes that the figures of a page share, colours become variables of its style sheet.
 
 Element = ElementTree.Element
 DARK = {
@@ -166,47 +165,47 @@ DARK = {
     "#111111": "#f4f6f8",
     "#5b5b5b": "#a9b0b8",
 }
-"""Colours that change on a dark ground; the others can be seen on both."""
+"""Colours that change on a dark background; the others are visible on both."""
 NUMBER = re.compile(r"-?\d*\.\d+(?:e-?\d+)?|-?\d+(?:e-?\d+)?")
 REFERENCE = re.compile(r"#([\w.-]+)")
 COLOUR = re.compile(r"#[0-9a-f]{6}\b")
 SIMPLE = re.compile(r"(?:M[^a-z]*(?:[hvlz][^a-z]*){1,5})+")  # lines and rectangles
-BARE = re.compile(r"[\w.#,()-]+")  # an attribute that needs no quotation marks
+BARE = re.compile(r"[\w.#,()-]+")  # an attribute value that needs no quotation marks
 DROPPED = {"metadata", "style"}
-GROUND = "fill: #ffffff"  # of what is the page's own
-SHADES = 8  # steps of a channel that are one colour on a heat map
+GROUND = "fill: #ffffff"  # style of the background, which the page has already
+SHADES = 8  # steps of a colour channel that a heat map shows as one colour
 
 
 def variable(colour: str) -> str:
-    """The name of a colour that changes, in the page's style sheet."""
+    """Return the CSS variable of a colour that changes on a dark background."""
     return f"--c{colour[1:].lower()}"
 
 
 def palette() -> str:
-    """The rules that give the colours of figures their values, on a light and on a dark ground."""
+    """Write the CSS rules for the colours of figures on light and dark backgrounds."""
     light, dark = ("".join(f"{variable(k)}:{v};" for k, v in pairs) for pairs in (((k, k) for k in DARK), DARK.items()))
     return f".calib{{{light}}}\n@media screen and (prefers-color-scheme:dark){{.calib{{{dark}}}}}\n"
 
 
 @dataclass
 class Styles:
-    """Style attributes by the class that stands for them, shared by the figures of a page."""
+    """CSS classes that replace equal style attributes, shared by the figures of a page."""
 
     classes: dict[str, str] = field(default_factory=dict)
 
     def of(self, text: str) -> str:
-        """The class of a style attribute."""
+        """Return the class that replaces a style attribute."""
         parts = [part.strip() for part in text.split(";") if part.strip()]
         kept = sorted(_declaration(part) for part in parts if "font-family" not in part)
         return self.classes.setdefault(";".join(kept), f"k{len(self.classes)}") if kept else ""
 
     def sheet(self) -> str:
-        """Their rules."""
+        """Write the CSS rules of the classes."""
         return "\n".join(f".{name}{{{rule}}}" for rule, name in self.classes.items())
 
 
 def small(svg: bytes, prefix: str, title: str, described_by: str, styles: Styles) -> str:
-    """Matplotlib's file as an `<svg>` for a page: ids that begin with `prefix`, a title, and where it is described."""
+    """Convert a file of Matplotlib to an `<svg>` of a page, with ids that begin with `prefix` and a title."""
     root = ElementTree.fromstring(svg)
     used: dict[str, Element] = {}
     for element in root.iter():
@@ -226,20 +225,20 @@ def small(svg: bytes, prefix: str, title: str, described_by: str, styles: Styles
     names = {old: f"{prefix}-{i}" for i, old in enumerate(names)}
     _tidy(root, names, styles)
     for element in list(root.iter()):
-        _gathered(element)
+        _group_alike(element)
         if element.tag == "path":
-            element.set("d", closer(element.get("d", "")))
-    box = NUMBER.sub(lambda m: _short(float(m[0]), 1), root.attrib["viewBox"])
-    about = {"role": "img", "aria-labelledby": f"{prefix}-t", "aria-describedby": described_by}
-    root.attrib = {"viewBox": box, "width": box.split()[2], **about}
+            element.set("d", relative_moves(element.get("d", "")))
+    box = NUMBER.sub(lambda m: _rounded(float(m[0]), 1), root.attrib["viewBox"])
+    attributes = {"role": "img", "aria-labelledby": f"{prefix}-t", "aria-describedby": described_by}
+    root.attrib = {"viewBox": box, "width": box.split()[2], **attributes}
     called = Element("title", {"id": f"{prefix}-t"})
     called.text = title
     root.insert(0, called)
-    return "".join(_written(root))
+    return "".join(_to_html(root))
 
 
 def _axis(group: Element, used: dict[str, Element]) -> None:
-    """Ticks drawn where they stand, and lines before texts, so that those that look the same become one path."""
+    """Replace references to tick marks by lines, and put lines before texts, so that equal lines become one path."""
     lines: list[Element] = []
     texts: list[Element] = []
 
@@ -265,9 +264,9 @@ def _axis(group: Element, used: dict[str, Element]) -> None:
 
 
 def _tidy(parent: Element, names: dict[str, str], styles: Styles) -> None:
-    """Children without what says nothing: groups that only group, ids that nobody names, digits that nobody sees."""
+    """Remove what changes nothing: groups without attributes, unused ids, invisible digits."""
     if parent.get("id", "").startswith("QuadMesh"):
-        _merge(parent)
+        _merge_cells(parent)
     children: list[Element] = []
     for child in list(parent):
         _tidy(child, names, styles)
@@ -283,13 +282,13 @@ def _tidy(parent: Element, names: dict[str, str], styles: Styles) -> None:
         if child.tag in ("g", "defs") and not len(child):
             continue
         for one in list(child) if child.tag == "g" and not child.attrib else [child]:
-            if not _joined(children, one):
+            if not _join_previous(children, one):
                 children.append(one)
     parent[:] = children
 
 
-def _gathered(parent: Element) -> None:
-    """Texts and marks beside each other that look the same in one group, which says so once."""
+def _group_alike(parent: Element) -> None:
+    """Group neighbouring texts and marks of the same look, so that the class is written once."""
     children: list[Element] = []
     for (tag, look), run in groupby(list(parent), key=lambda one: (one.tag, one.get("class", ""))):
         same = list(run)
@@ -304,7 +303,7 @@ def _gathered(parent: Element) -> None:
 
 
 def _spans(text: Element) -> None:
-    """Characters beside each other that look the same as one span, each where it stands."""
+    """Merge neighbouring spans of the same look into one with a list of positions."""
     kept: list[Element] = []
     for span in text:
         last = kept[-1].attrib if kept else {}
@@ -326,18 +325,18 @@ def _attributes(element: Element, names: dict[str, str], styles: Styles) -> None
         elif key in ("href", "clip-path"):
             element.set(key, REFERENCE.sub(lambda m: f"#{names.get(m[1], m[1])}", value))
         elif key != "id":
-            element.set(key, NUMBER.sub(lambda m: _short(float(m[0]), 1), value))
+            element.set(key, NUMBER.sub(lambda m: _rounded(float(m[0]), 1), value))
     if "url(" in look:
         parts = [_declaration(part) for part in look.split(";") if part.strip()]
         element.set("style", REFERENCE.sub(lambda m: f"#{names.get(m[1], m[1])}", ";".join(parts)))
-    elif said := styles.of(look):
-        element.set("class", said)
+    elif name := styles.of(look):
+        element.set("class", name)
     if element.get("transform", "").startswith("rotate(0 "):
         del element.attrib["transform"]
 
 
-def _joined(before: list[Element], one: Element) -> bool:
-    """Whether a line or rectangle could be drawn with the one before it, which looks the same."""
+def _join_previous(before: list[Element], one: Element) -> bool:
+    """Join a line or rectangle to the one before it if they look the same; returns whether it did."""
     last = before[-1] if before else one
     d = one.get("d", "")
     same = {**last.attrib, "d": ""} == {**one.attrib, "d": ""} and last is not one
@@ -350,24 +349,24 @@ def _joined(before: list[Element], one: Element) -> bool:
 
 
 def _declaration(text: str) -> str:
-    """One declaration of a style, with its colour as the page's variable."""
+    """Rewrite a style declaration with the CSS variable of its colour."""
     key, _, value = text.partition(":")
     value = value.strip()
     if "#" not in value and "'" not in value:
-        value = re.sub(r"\d+\.\d{3,}", lambda m: _short(float(m[0]), 2), value)
+        value = re.sub(r"\d+\.\d{3,}", lambda m: _rounded(float(m[0]), 2), value)
     changes = {colour.lower() for colour in DARK}
     value = COLOUR.sub(lambda m: f"var({variable(m[0])})" if m[0] in changes else m[0], value)
     return f"{key.strip()}:{value}"
 
 
-def _short(number: float, places: int) -> str:
+def _rounded(number: float, places: int) -> str:
     text = f"{number:.{places}f}"
     text = re.sub(r"^(-?)0\.", r"\1.", text.rstrip("0").rstrip(".") if "." in text else text)
     return "0" if text in ("-0", "") else text
 
 
-def _merge(mesh: Element) -> None:
-    """The cells of a heat map, those of nearly the same colour as one path."""
+def _merge_cells(mesh: Element) -> None:
+    """Merge the cells of a heat map that have nearly the same colour into one path."""
     shades: dict[str, list[str]] = {}
     for path in [p for p in mesh.iter("path") if "fill" in p.get("style", "")]:
         colour = COLOUR.search(path.get("style", ""))
@@ -377,12 +376,14 @@ def _merge(mesh: Element) -> None:
         shades.setdefault("#" + "".join(f"{c:02x}" for c in channels), []).append(path.get("d", ""))
     if shades:
         clip = next((p.get("clip-path") for p in mesh.iter("path") if p.get("clip-path")), None)
-        how = {"shape-rendering": "crispEdges", **({"clip-path": clip} if clip else {})}
-        mesh[:] = [Element("path", {"d": " ".join(ds), "style": f"fill: {fill}", **how}) for fill, ds in shades.items()]
+        attributes = {"shape-rendering": "crispEdges", **({"clip-path": clip} if clip else {})}
+        mesh[:] = [
+            Element("path", {"d": " ".join(ds), "style": f"fill: {fill}", **attributes}) for fill, ds in shades.items()
+        ]
 
 
-def _written(element: Element) -> Iterator[str]:
-    """The element as HTML has it, with quotation marks only where they are needed."""
+def _to_html(element: Element) -> Iterator[str]:
+    """Write the element as HTML, with quotation marks only where they are needed."""
     yield f"<{element.tag}"
     quoted = False
     for key, value in sorted(element.attrib.items(), key=lambda item: not BARE.fullmatch(item[1])):
@@ -393,5 +394,5 @@ def _written(element: Element) -> Iterator[str]:
         return
     yield ">" + html.escape(element.text or "", quote=False)
     for child in element:
-        yield from _written(child)
+        yield from _to_html(child)
     yield f"</{element.tag}>"

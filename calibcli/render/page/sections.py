@@ -1,4 +1,4 @@
-"""What a page has of a result, before it is laid out: verdict, sentences, figures, tables, and every field."""
+"""The contents of a page before layout: verdict, sentences, figures, tables, and every field of a result."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from calibcli.render import table_contents
 from calibcli.render.page import alt_text
 from calibcli.render.table_contents import Sheet, SheetColumn
 
-SERIES = ("x", "y", "z", "low", "high", "width", "base", "curves")  # of a plot: in its picture and its tables
-ELSEWHERE = ("notes", "provenance")  # fields that the page shows whole in places of their own
+SERIES = ("x", "y", "z", "low", "high", "width", "base", "curves")  # fields of a plot that its picture and tables show
+ELSEWHERE = ("notes", "provenance")  # fields of a result that the page shows elsewhere
 DIGITS = 6  # of a number in a field
-SEEN = ("value", "low", "high", "level", "unit", "null", "null_high", "n")  # of an estimate, in its table
-FIRST = {"name": 0, "scope": 1}  # columns of a table of fields
-CHECKED = ("outcome", "message", "limit", "n_needed", "kind")  # of a check, likewise
+SEEN = ("value", "low", "high", "level", "unit", "null", "null_high", "n")  # fields that the table of estimates shows
+FIRST = {"name": 0, "scope": 1}  # the first columns of a table of fields
+CHECKED = ("outcome", "message", "limit", "n_needed", "kind")  # fields that the table of checks shows
 
 
 @dataclass(frozen=True)
 class Caps:
-    """How much of everything a page shows; what is left out is said."""
+    """Limits of what a page shows; the page says what was left out."""
 
     rows: int = 300  # of a table
     points: int = 20  # of a figure's table
     panels: int = 12  # of a figure
-    thinned: bool = True  # tables of curves with more points than that, if only every so many of them
+    thinned: bool = True  # whether curves with more points have tables of every n-th point
     figures: int = 12  # of a result
     text: int = 500  # characters of a field
-    fields: bool = True  # every field of the JSON as well, and how each number was got
+    fields: bool = True  # whether every field of the JSON is shown, and the method of each number
 
 
 @dataclass
 class CutSheet:
-    """A sheet for a page, cut to `rows`; `more` is how many were left out."""
+    """A table cut to `rows`; `more` is the number of rows left out."""
 
     sheet: Sheet
     name: str
@@ -49,7 +49,7 @@ class CutSheet:
 
     @property
     def right(self) -> str:
-        """Classes that say which columns hold numbers."""
+        """CSS classes that say which columns hold numbers."""
         return " ".join(f"n{i}" for i, column in enumerate(self.columns, 1) if column.right and i <= 20)
 
     def tone(self, i: int) -> str:
@@ -58,7 +58,7 @@ class CutSheet:
 
 @dataclass
 class Picture:
-    """A figure: its panels, its words and its tables."""
+    """A figure on a page: its panels, its description and its tables."""
 
     id: str
     title: str
@@ -72,7 +72,7 @@ class Picture:
 
 @dataclass
 class Portion:
-    """What a page shows of one result."""
+    """The part of a page on one result."""
 
     id: str
     name: str
@@ -103,12 +103,12 @@ class Portion:
 
     @property
     def facts(self) -> list[tuple[str, str]]:
-        found = [(key, _text(value, self.caps.text)) for key, value in table_contents.facts(self.result)]
-        return found[: self.caps.rows]
+        shown = [(key, _text(value, self.caps.text)) for key, value in table_contents.facts(self.result)]
+        return shown[: self.caps.rows]
 
 
 def portion(result: Result, id: str, name: str, caps: Caps) -> Portion:
-    """The parts of a result, cut to `caps`."""
+    """Collect what a page shows of a result, cut to `caps`."""
     groups = sorted(alt_text.groups(result.plots), key=_order)
     early = [plots for plots in groups if _order(plots) == 0][: caps.figures + bool(caps.panels)]
     later = [plots for plots in groups if _order(plots) > 0][: caps.figures - (caps.figures < len(early))]
@@ -128,13 +128,13 @@ def portion(result: Result, id: str, name: str, caps: Caps) -> Portion:
 
 
 def _order(plots: Sequence[Plot]) -> int:
-    """Reliability first, before the tables; how an estimator converged last."""
+    """Sort figures: reliability diagrams first (before the tables), convergence of estimators last."""
     first = plots[0]
     return 0 if table_contents.bins(first) and not first.group else 2 if first.name.startswith("convergence") else 1
 
 
 def sheets(result: Result, how: table_contents.How) -> list[Sheet]:
-    """As in every format, but slices, or whatever numbers are of the parts of, in a table of their own."""
+    """Make the tables as in every format, but with the numbers of slices in tables of their own."""
     parts = [e for e in result.estimates if "=" in e.scope]
     whole = [e for e in result.estimates if "=" not in e.scope]
     if not parts or not whole:
@@ -147,7 +147,7 @@ def sheets(result: Result, how: table_contents.How) -> list[Sheet]:
 
 
 def shown(one: Sheet, caps: Caps) -> CutSheet:
-    """A sheet with at most so many rows, of at most so many characters a cell."""
+    """Cut a table to the rows, and the characters of a cell, that `caps` allows."""
     name = one.title if one.title and not one.title.startswith("n = ") else "Verdicts" if one.tones else "Numbers"
     name += f", {one.title}" if one.title.startswith("n = ") else ""
     rows = [[_text(text, caps.text) for text in row] for row in one.rows[: caps.rows]]
@@ -155,7 +155,7 @@ def shown(one: Sheet, caps: Caps) -> CutSheet:
 
 
 def picture(plots: Sequence[Plot], id: str, estimates: Sequence[Estimate], caps: Caps) -> Picture:
-    """A figure of at most `caps.panels` panels, a fine heat map thinned so that its cells stay paths."""
+    """Make a figure of at most `caps.panels` panels; fine heat maps are thinned, since each cell becomes a path."""
     panels = alt_text.panels(plots)
     names = {p.name for p in panels[: caps.panels]}
     kept = [_thinned(p) for p in plots if p.name in names or p.under in names]
@@ -167,7 +167,7 @@ def picture(plots: Sequence[Plot], id: str, estimates: Sequence[Estimate], caps:
     tables: list[CutSheet] = []
     for table, rows in alt_text.tables(kept, caps.points):
         if not caps.thinned and tables and rows > len(table.rows):
-            continue  # a few points of a curve, which is drawn
+            continue  # every n-th point of a curve adds little to its drawing
         one = shown(table_contents.of_table(table), dataclasses.replace(caps, rows=caps.points + 1))
         one.more = rows - len(one.rows)
         tables.append(one)
@@ -183,32 +183,34 @@ def _thinned(plot: Plot) -> Plot:
 
 
 def fields(result: Result, caps: Caps) -> dict[str, Any]:
-    """Every field of the JSON that says something; series of figures are in their pictures."""
-    found: dict[str, Any] = {"provenance": _plain(result.provenance, caps)}
+    """Collect the fields of the JSON that are not empty, without the series of figures."""
+    kept: dict[str, Any] = {"provenance": _plain(result.provenance, caps)}
     if caps.fields:
         data = saved(result)
         data["tables"] = [{"name": t.name, "title": t.title, "rows": len(t.rows)} for t in result.tables]
-        data["estimates"] = [_unseen(e) for e in result.estimates]
+        data["estimates"] = [_fields_left(e) for e in result.estimates]
         data["checks"] = [
             {k: v for k, v in one.items() if k not in CHECKED}
-            | ({"estimate": _unseen(c.estimate, judged=True)} if c.estimate else {})
+            | ({"estimate": _fields_left(c.estimate, judged=True)} if c.estimate else {})
             for c, one in zip(result.checks, data["checks"], strict=True)
         ]
         for plot in data["plots"]:
             plot["curves"] = "; ".join(f"{c['label'] or '-'} ({c['kind']} {c['role']})" for c in plot["curves"])
             for key in SERIES[:3]:
                 del plot[key]
-        found |= {
+        kept |= {
             f.name: _plain(data[f.name], caps)
             for f in dataclasses.fields(Result)
             if f.name in data and f.name not in ELSEWHERE
         }
-    return found
+    return kept
 
 
-def _unseen(e: Estimate, judged: bool = False) -> dict[str, Any]:
-    """What the table of an estimate, or of verdicts, does not say of it, after its name."""
-    seen = SEEN[:5] if e.scope.rpartition(" ")[2] == "before" else SEEN  # beside what came after, its null is not there
+def _fields_left(e: Estimate, judged: bool = False) -> dict[str, Any]:
+    """Return the fields of an estimate that the table of estimates, or of verdicts, does not show."""
+    seen = (
+        SEEN[:5] if e.scope.rpartition(" ")[2] == "before" else SEEN
+    )  # beside `after`, the table does not show the null level of `before`
     left = {k: v for k, v in saved(e).items() if k not in seen or (judged and k == "unit")}
     if not judged and seen is SEEN:
         del left["reason"], left["how"]
@@ -216,10 +218,10 @@ def _unseen(e: Estimate, judged: bool = False) -> dict[str, Any]:
 
 
 def _plain(value: Any, caps: Caps) -> Any:
-    """Plain data without what is empty, long texts and lists cut."""
+    """Drop empty values from plain data, and cut long texts and lists."""
     if isinstance(value, Mapping):
         pairs = list(value.items())
-        kept = {str(k): said for k, v in pairs[: caps.rows] if (said := _plain(v, caps)) not in (None, "", [], {})}
+        kept = {str(k): plain for k, v in pairs[: caps.rows] if (plain := _plain(v, caps)) not in (None, "", [], {})}
         return kept | ({"…": f"{len(pairs) - caps.rows} more in the JSON"} if len(pairs) > caps.rows else {})
     if isinstance(value, list | tuple):
         items = [_plain(v, caps) for v in value[: caps.rows]]
@@ -231,7 +233,7 @@ def _plain(value: Any, caps: Caps) -> Any:
 
 
 class FactRows(list[Any]):
-    """Mappings as the rows of a table; what all of several share is said once."""
+    """Mappings as rows of a table; values that all rows share are kept once in `shared`."""
 
     def __init__(self, rows: Sequence[Mapping[str, Any]], more: str = "") -> None:
         keys = sorted(dict.fromkeys(key for row in rows for key in row), key=lambda k: FIRST.get(k, len(FIRST)))
