@@ -243,12 +243,13 @@ def _claims(result: Result) -> list[Sheet]:
         return table_contents.sheets(result, "why")
     tones: dict[Cell, table_contents.Tone] = {"holds": "good", "reversed": "warn"}
     rows: list[list[str]] = []
-    found = []
-    for row in claims.rows:
-        name, text, word, value, both, alone, p, more = (str(cell or "") for cell in row)
+    row_tones = []
+    p_values = number_format.of_table("p (Holm)", ["" if row[6] is None else row[6] for row in claims.rows])
+    for row, p in zip(claims.rows, p_values, strict=True):
+        name, text, word, value, both, alone, _, more = (str(cell or "") for cell in row)
         counted = both.startswith("[")
         rows.append([word, name, value, both if counted else alone, p, "; ".join(filter(None, [text, more]))])
-        found.append(tones.get(word, ""))
+        row_tones.append(tones.get(word, ""))
     columns = [
         SheetColumn("verdict"),
         SheetColumn("claim", code=True),
@@ -257,7 +258,7 @@ def _claims(result: Result) -> list[Sheet]:
     ]
     columns += [SheetColumn("p (Holm)", right=True, spare=1), SheetColumn("in words", free=True)]
     title = f"{claims.title} (arms, what differs from the paper and figures with -v or -o)"
-    return [Sheet(title, columns, rows, tones=found, musts=frozenset(range(len(rows))))]
+    return [Sheet(title, columns, rows, tones=row_tones, musts=frozenset(range(len(rows))))]
 
 
 def _tables(result: Result) -> list[Sheet]:
