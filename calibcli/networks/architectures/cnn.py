@@ -22,8 +22,6 @@ from calibcli.networks.architectures.shelf import (
     norm,
 )
 
-# Small convolutional network.
-
 
 @ARCHITECTURES.add("cnn")
 class CNN(nn.Module):
