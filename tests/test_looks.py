@@ -180,7 +180,7 @@ def test_a_snapshot_is_the_checkpoint_of_a_shorter_run(tmp_path: Path, capsys: A
         (["--log-every", "2", "--patience", "1"], 2, "--log-every 2 leaves out epochs"),
         (["--amp", "bf16", "--dtype", "float64"], 2, "--amp bf16 with --dtype float64"),
         (["--log-rows", "tests"], 2, "did you mean 'test'"),
-        (["--log-rows", "test", "{bare}"], 2, "there are no test rows"),
+        (["--log-rows", "test", "{bare}"], 2, "--log-rows test needs test rows"),
     ],
 )
 def test_what_is_refused(argv: list[str], code: int, said: str, tmp_path: Path, capsys: Any) -> None:

@@ -509,7 +509,7 @@ def test_the_plans_of_the_documents(capsys: pytest.CaptureFixture[str]) -> None:
     planned = json.loads(capsys.readouterr().out)["facts"]
     assert (planned["runs"], f"of {hours} GPU hours each" in planned["cost"]) == (int(runs), True)
     (machine,) = re.findall(rf"{line.removesuffix(' --dry-run')} .*--jobs (\d+)\n", text)
-    (told,) = re.findall(r"Eight GPUs of one machine, a process for each, (\d+) hours", text)
+    (told,) = re.findall(r"With eight GPUs in one machine and a process for each, this takes (\d+) hours", text)
     assert int(machine) == 8
     assert int(told) == round(int(runs) * float(hours) / 8)
     (tasks,) = re.findall(r"--array=0-(\d+)\n", text)
@@ -529,7 +529,7 @@ def test_the_digits_are_those_that_travel_with_the_package(tmp_path: Path, monke
     assert work.sample("digits") == ROOT / "sample_data" / "digits.npz"
     (tmp_path / "sample_data").mkdir()
     (tmp_path / "sample_data" / "digits.npz").touch()
-    monkeypatch.setattr(files, "__file__", str(tmp_path / "files.py"))
+    monkeypatch.setattr(files, "__file__", str(tmp_path / "core" / "files.py"))
     assert work.sample("digits") == tmp_path / "sample_data" / "digits.npz"
 
 
@@ -873,7 +873,7 @@ def test_a_full_disk_ends_the_study_and_the_same_command_goes_on(
         done.append(1)
         raise WriteError("no space left", "make room")
 
-    monkeypatch.setattr(work, "train", full)
+    monkeypatch.setattr(work, "run_all", full)
     with pytest.raises(WriteError, match="no space"):
         work.work(study, tmp_path, lambda fraction, text: None)
     assert done == [1]

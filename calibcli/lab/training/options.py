@@ -1,4 +1,4 @@
-"""What a training command may be asked for, as options. Light: nothing of torch."""
+"""The options of training commands. This file does not import torch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Progress = Callable[[float, str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """Everything that decides what a run computes, given model, data, loss and seed.
+    """Everything that decides the result of a run, given model, data, loss and seed.
 
     Attributes:
         epochs: passes over the training rows.  batch_size: rows per step, over all processes.
@@ -59,14 +59,14 @@ class Training:
     select: Literal["nll", "error", "ece", "adaece", "loss"] = option(
         "nll", "nll, error, ece, adaece or loss, on validation rows."
     )
-    patience: Epochs | None = option(None, "Stop after so many epochs in which --select did not improve.")
+    patience: Epochs | None = option(None, "Stop when --select has not improved for this many epochs.")
     freeze: tuple[str, ...] = option((), "Parameters that are not trained: 'layer1.*'. Repeatable.")
     head_only: bool = option(False, "Train the last linear layer alone, on features computed once.")
 
 
 @dataclass(frozen=True)
 class Given:
-    """What to start from: model and rows. `model` and `data` are what the command line names, or objects of Python."""
+    """Model and rows. `model` and `data` are names from the command line, or Python objects."""
 
     model: Any = argument("Checkpoint to start from, or an architecture: mlp:hidden=64/64.", kind=str)
     data: Any = option(None, reading_options.DATA, kind=str)
@@ -74,14 +74,14 @@ class Given:
     validation: Any = option(None, "Validation rows.", kind=str)
     test: Any = option(None, "Test rows.", kind=str)
     embeddings: Any = option(
-        None, "Vectors of words for text_cnn or tree_lstm, as GloVe's text has them.", metavar="FILE", kind=str
+        None, "Word vectors for text_cnn or tree_lstm, in the text format of GloVe.", metavar="FILE", kind=str
     )
     split: Literal["stratified", "mukhoti"] | None = option(
         None,
         "How rows are held out where there is no validation set: stratified, by class (default), or mukhoti, "
         "shuffled as in that paper.",
     )
-    val_fraction: Share | None = option(None, "Share of rows that is held out; default: 0.1. 0 for none.")
+    val_fraction: Share | None = option(None, "Share of rows that is held out (default: 0.1; 0 for none).")
     missing_classes: bool = option(False, "Allow classes without training or validation rows.")
     loss: str | Callable[..., Any] | tuple[str | Callable[..., Any], ...] = option(
         ("ce",),
@@ -90,27 +90,27 @@ class Given:
         kind=tuple[str, ...],
     )
     penalty: tuple[str, ...] = option(
-        (), "Added to every loss: trace:weight=0.01,kind=ggn or mmce:weight=2 (calib list penalties)."
+        (), "Penalty that is added to every loss: trace:weight=0.01,kind=ggn or mmce:weight=2 (calib list penalties)."
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOutputs:
-    """What a run leaves behind."""
+    """The outputs of a run."""
 
-    init: Literal["keep", "fresh"] = option("keep", "Of a checkpoint: keep its weights, or draw fresh ones.")
+    init: Literal["keep", "fresh"] = option("keep", "Weights of a checkpoint: keep them, or draw fresh ones.")
     save: Path | None = option(
         None, "Folder for the model, logits, log and state; one folder per loss inside it.", writes="folder"
     )
     save_every: Rows = option(500, "Steps between saved states.")
-    resume: bool = option(False, "Go on from the state in --save.")
-    overwrite: bool = option(False, "Start again where --save holds a run.")
+    resume: bool = option(False, "Continue from the state in --save.")
+    overwrite: bool = option(False, "Start again if --save holds a run.")
     pt: bool = option(False, "Also write model.pt.")
     report_link: Literal["none", "phi"] = option(
         "none", "phi: report the focal map of a focal network's softmax, or none."
     )
     curvature_every: OrNone = option(0, "Epochs between measurements of λmax and trace; 0 for never.")
-    log_every: Epochs = option(1, "Epochs between looks at the rows whose numbers are logged.")
+    log_every: Epochs = option(1, "Epochs between evaluations for the log.")
     log_rows: tuple[Literal["train", "test"], ...] = option(
         (), "train, test: log NLL, error and ECE of these rows too, epoch by epoch. Repeatable."
     )
@@ -121,7 +121,7 @@ class RunOutputs:
 
 @dataclass(frozen=True)
 class Setup(reading_options.DatasetOptions, reading_options.NetworkOptions, Machine, RunOutputs, Training, Given):
-    """What a training command was asked for; of Python also whom to tell: `progress(fraction, text)`, `note(text)`."""
+    """All options of a training command; in Python also the callbacks `progress(fraction, text)` and `note(text)`."""
 
     _: KW_ONLY
     progress: Progress = lambda fraction, text: None
@@ -133,10 +133,10 @@ class Setup(reading_options.DatasetOptions, reading_options.NetworkOptions, Mach
 
     @property
     def files(self) -> list[str | Path]:
-        """The files that it names."""
+        """The files that the options name."""
         asked = (self.model, self.data, self.validation, self.test, self.arch_file, self.embeddings)
         return [name for name in asked if isinstance(name, str | Path)]
 
     def fields_of(self, kind: type) -> dict[str, Any]:
-        """Those of a base, by name."""
+        """Return the options of a base class, by name."""
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(kind)}
