@@ -23,8 +23,8 @@ DRAWN = np.round(GRID[9::20], 4)  # points of the curves
 def computed(study: Study) -> Result:
     """Return the result of a study that computes something by name."""
     plots, tables, checks = COMPUTED[study.computes]()
-    held, reversed_ = (sum(check.outcome == one for check in checks) for one in ("pass", "fail"))
-    headline = f"{len(checks)} claims, computed: {held} hold{'s' * (held == 1)}, {reversed_} reversed."
+    holding, reversed_ = (sum(check.outcome == one for check in checks) for one in ("pass", "fail"))
+    headline = f"{len(checks)} claims, computed: {holding} hold{'s' * (holding == 1)}, {reversed_} reversed."
     facts = {"headline": headline, "study": study.name, "question": study.question, "paper": study.paper}
     facts |= {"command": f"calib study {study.name}", "cost": study.cost, "cite": study.bibtex}
     notes = ["computed on a grid, without training: no seeds, no rows, and so no intervals", *study.differs]

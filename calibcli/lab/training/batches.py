@@ -315,7 +315,7 @@ def features(model: nn.Module, loader: Loader) -> Loader:
         InputError: the model has no linear layer whose output is the logits.
     """
     parts = [*fed(model, layer(model), loader, torch.arange(len(loader)))]
-    if not all(made for *_, made in parts):
+    if not all(makes_logits for *_, makes_logits in parts):
         raise InputError("the last linear layer does not make the logits", "use --freeze instead")
     return Loader.holding(torch.cat([features for features, *_ in parts]), loader.labels)
 

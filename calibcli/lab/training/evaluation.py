@@ -67,7 +67,7 @@ Evaluated = Callable[[Loader], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Looks:
+class EvaluationPlan:
     """The schedule of evaluations, and the rows to evaluate.
 
     Attributes:

@@ -19,7 +19,7 @@ from calibcli.core.errors import InputError, UsageError
 from calibcli.core.files import Lines, atomic
 from calibcli.lab.training import evaluation, recipes, state
 from calibcli.lab.training.batches import Batches, Loader, last_linear, train_mode
-from calibcli.lab.training.evaluation import Looks
+from calibcli.lab.training.evaluation import EvaluationPlan
 from calibcli.lab.training.options import Progress
 from calibcli.lab.training.recipes import Recipe
 from calibcli.networks import device, inference, losses
@@ -61,7 +61,7 @@ class Trainer:
         folder: where `state.pt`, `log.jsonl` and `steps.jsonl` go, or None to write nothing.
         identity: recipe, architecture and data, which must be the same when the run is continued.
         save_every: steps between saved states (and one at the end).
-        looks: which further rows to evaluate, and when.
+        evaluations: which further rows to evaluate, and when.
         curvature_every: epochs between measurements of λmax and trace of cross-entropy's Hessian, on up to 256
             validation rows.
     """
@@ -75,7 +75,7 @@ class Trainer:
     identity: dict[str, Any] = field(default_factory=dict)
     save_every: int = 500
     curvature_every: int = 0
-    looks: Looks = Looks()  # noqa: RUF009
+    evaluations: EvaluationPlan = EvaluationPlan()  # noqa: RUF009
     progress: Progress = lambda fraction, text: None
 
     def __post_init__(self) -> None:
@@ -87,8 +87,10 @@ class Trainer:
             raise UsageError(
                 "--keep best, --patience and adafocal need validation rows", "pass --validation or --val-fraction 0.1"
             )
-        if self.looks.every > 1 and (recipe.keep == "best" or recipe.patience):
-            problem = f"--log-every {self.looks.every} leaves out epochs that --keep best and --patience choose among"
+        if self.evaluations.every > 1 and (recipe.keep == "best" or recipe.patience):
+            problem = (
+                f"--log-every {self.evaluations.every} leaves out epochs that --keep best and --patience choose among"
+            )
             raise UsageError(problem, "leave it out")
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         if not self.parameters:
@@ -279,7 +281,7 @@ class Trainer:
         if self.last_layer is not None:
             record["last_weight_norm"] = float(self.last_layer.weight.detach().norm())
             record["last_gradient_norm"] = at.gradient_norm
-        if self.validation is not None and self.looks.due(at.epoch + 1, recipe.epochs):
+        if self.validation is not None and self.evaluations.due(at.epoch + 1, recipe.epochs):
             logits, labels = self._validate(signals)
             if not bool(torch.isfinite(logits).all()):
                 raise self._diverged(f"the validation logits of epoch {at.epoch + 1} are not finite")
@@ -293,15 +295,15 @@ class Trainer:
                 record.update(evaluation.curvature(self.model, self.validation, recipe.seed))
             self._keep_best(record)
         here = (lambda rows: self.logits(rows, signals.check)), self.validation, self.model, loss
-        record |= self.looks.record(at.epoch + 1, recipe.epochs, *here)
+        record |= self.evaluations.record(at.epoch + 1, recipe.epochs, *here)
         at.history.append(record)
         at.epoch, at.step, at.loss_sum, at.rows, at.penalties = at.epoch + 1, 0, 0.0, 0, {}
         out_of_patience = recipe.patience is not None and at.since_best >= recipe.patience
         at.finished = at.epoch >= recipe.epochs or out_of_patience
         if self._log is not None:
             self._log.write(json.dumps(record))
-        if at.epoch in self.looks.snapshots:
-            self.looks.keep(at.epoch)
+        if at.epoch in self.evaluations.snapshots:
+            self.evaluations.keep(at.epoch)
 
     def _keep_best(self, record: dict[str, Any]) -> None:
         at, recipe = self.position, self.recipe

@@ -19,7 +19,7 @@ from calibcli.core.errors import InputError, UsageError
 from calibcli.core.files import atomic
 from calibcli.lab.training import batches, state
 from calibcli.lab.training.batches import Index, Loader, Parts, Split
-from calibcli.lab.training.evaluation import Looks, room, snapshot_name
+from calibcli.lab.training.evaluation import EvaluationPlan, room, snapshot_name
 from calibcli.lab.training.loop import Trainer
 from calibcli.lab.training.options import Progress, RunOutputs
 from calibcli.lab.training.recipes import Recipe
@@ -113,13 +113,13 @@ def fit(
         trained = batches.layer(model)
         train, steering = batches.features(model, train), steering and batches.features(model, steering)
     fitted = TrainedModel(recipe, folder, model)
-    looks = _looks(kept, fitted, start, parts, train, where, dtype)
+    evaluations = _evaluation_plan(kept, fitted, start, parts, train, where, dtype)
     trainer = Trainer(
         trained,
         recipe,
         train,
         steering,
-        looks=looks,
+        evaluations=evaluations,
         folder=folder,
         identity=_identity(start, parts, dtype),
         save_every=kept.save_every,
@@ -145,7 +145,7 @@ def fit(
     return fitted
 
 
-def _looks(
+def _evaluation_plan(
     kept: RunOutputs,
     fitted: TrainedModel,
     start: Start,
@@ -153,7 +153,7 @@ def _looks(
     train: Loader,
     where: torch.device,
     dtype: torch.dtype,
-) -> Looks:
+) -> EvaluationPlan:
     """Schedule the evaluation of further rows than the validation rows, and the snapshots."""
     rows = {"train": train} if "train" in kept.log_rows else {}
     if "test" in kept.log_rows:
@@ -163,7 +163,7 @@ def _looks(
         rows["test"] = batches.features(fitted.model, test) if fitted.recipe.head_only else test
     if fitted.folder is not None and kept.snapshot:
         room(fitted.model, fitted.folder, len(set(kept.snapshot)))
-    return Looks(
+    return EvaluationPlan(
         every=kept.log_every,
         rows=rows,
         snapshots=tuple(kept.snapshot),

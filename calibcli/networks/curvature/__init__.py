@@ -190,7 +190,7 @@ def _result(
     if problem.tf32:
         notes.append("the products of the Krylov run are in TF32; residuals, traces and gradients are in float32")
     if shared.stopped:
-        notes.append("interrupted: what was known by then is reported")
+        notes.append("interrupted: the results until then are reported")
     return Result(
         command="curvature",
         estimates=estimates,
@@ -292,8 +292,8 @@ def curvature(
     >>> model = torch.nn.Linear(1, 2, bias=False)
     >>> torch.nn.init.zeros_(model.weight).shape
     torch.Size([2, 1])
-    >>> found = curvature(model, (torch.ones(40, 1), torch.arange(40) % 2), "trace:exact=true", device="cpu")
-    >>> round(found["trace"].value, 6)  # p (1 - p) of each of two outputs
+    >>> result = curvature(model, (torch.ones(40, 1), torch.arange(40) % 2), "trace:exact=true", device="cpu")
+    >>> round(result["trace"].value, 6)  # p (1 - p) of each of two outputs
     0.5
 
     Args:

@@ -152,19 +152,19 @@ def mapped(
         def total(at: dict[str, torch.Tensor]) -> torch.Tensor:
             return scalar(problem.outputs(x, problem.placed(at)), y)
 
-        found: dict[str, torch.Tensor] = grad(total)(at)
-        return found
+        gradients: dict[str, torch.Tensor] = grad(total)(at)
+        return gradients
 
     def product(x: Inputs, y: torch.Tensor, v: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        found: dict[str, torch.Tensor] = vjp(lambda at: gradient(at, x, y), weights)[1](v)[0]
-        return found
+        products: dict[str, torch.Tensor] = vjp(lambda at: gradient(at, x, y), weights)[1](v)[0]
+        return products
 
     if vectors is None:
-        found = vmap(gradient, (None, 0, 0))(weights, inputs, labels)
+        by_name = vmap(gradient, (None, 0, 0))(weights, inputs, labels)
     else:
         v = dict(zip(problem.names, problem.pieces(vectors)))
-        found = vmap(product, (0, 0, None if vectors.ndim == 1 else 0))(inputs, labels, v)
-    return torch.cat([found[name].flatten(1) for name in problem.names], 1).detach()
+        by_name = vmap(product, (0, 0, None if vectors.ndim == 1 else 0))(inputs, labels, v)
+    return torch.cat([by_name[name].flatten(1) for name in problem.names], 1).detach()
 
 
 Cell = tuple[range, range]
@@ -555,7 +555,7 @@ def mean_gradient(hessian: SecondDerivative) -> Gradient:
     squares = torch.zeros(1, dtype=torch.float64, device=problem.device)
 
     def spread() -> None:
-        squares.zero_()  # after memory ran out it starts again, without what was held
+        squares.zero_()  # where memory ran out it starts again, without the gradients that were kept
         along.zero_()
         sums = [*kept]
         kept.clear()

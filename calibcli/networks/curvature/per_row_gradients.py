@@ -212,7 +212,7 @@ def layer_norms(
     Args:
         model: whose layers are watched.
         run: the forward pass, (n, K) logits.
-        choose: (n, K) logits to cotangents (n, K), or to None, and nothing is found.
+        choose: (n, K) logits to cotangents (n, K), or to None, and the result is empty.
 
     A layer that runs twice, or whose parameters are used elsewhere, gives a wrong number: the caller compares.
     """

@@ -89,7 +89,7 @@ def _certified(engine: Engine, c: Certificate, run: Lanczos, converged: bool, to
     }
     reason = "" if converged else f"not converged to {tol:g} after {run.products} products"
     if engine.problem.tf32 and c.residual > tol * max(abs(c.value), 0.01 * float(run.ritz().values.abs().max())):
-        reason = reason or f"products in TF32 leave more than {tol:g} of it: take them in float32"
+        reason = reason or f"products in TF32 leave a relative error above {tol:g}: leave TF32 out"
     products = f"{run.products} Lanczos products" + (" and a true one" if c.products else "")
     return Estimate(
         name="",
@@ -110,7 +110,9 @@ def dominating(engine: Engine, part: GGNTrace) -> list[str]:
     if share <= DOMINATES or len(size) < 8:
         return []
     row = int(size.argmax())
-    text = f"row {row} (counted from 0) holds {share:.0%} of Tr(G): only more rows make the trace tell of others"
+    text = (
+        f"row {row} (counted from 0) holds {share:.0%} of Tr(G): measure more rows, as the trace says little of others"
+    )
     return [engine.named.setdefault(row, text)]
 
 
@@ -123,7 +125,7 @@ def dominating_group(engine: Engine, certificate: Certificate | None, name: str)
     last = min(first + layout.group, layout.n) - 1
     rows, hold = (f"row {first}", "holds") if first == last else (f"rows {first} to {last}", "hold")
     share = f"{certificate.share:.0%} of {name}"
-    return [f"{rows} (counted from 0) {hold} {share}: only more rows make it tell of others"]
+    return [f"{rows} (counted from 0) {hold} {share}: measure more rows, as it says little of others"]
 
 
 def closeness(run: Lanczos, index: int, tol: float, bound: Bound) -> float:

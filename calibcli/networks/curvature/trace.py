@@ -248,7 +248,7 @@ def allocate(
     error, but Student's factor would be large: there are as many as the half width of the interval needs.
 
     Args:
-        found: probes so far, of cells no smaller.
+        pilot_probes: probes so far, of cells no smaller.
         rows: (N,) guess of what a row's variance is proportional to. It shares out the variance of a cell, and counts
             for a little in it.
         se: the standard error to reach, were its degrees of freedom known to be many.  most: of the average number.
