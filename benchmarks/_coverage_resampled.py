@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from calibcli.core.statistics import student_quantile
-from calibcli.networks.curvature import Tensors, settings
+from calibcli.networks.curvature import Tensors
 from calibcli.networks.curvature import trace as traces
-from calibcli.networks.curvature.engine import Engine, Shared
+from calibcli.networks.curvature.engine import SHARE, Engine, Shared
 from calibcli.networks.curvature.problem import CurvatureProblem
 from calibcli.networks.losses import CrossEntropy
 
@@ -96,7 +96,7 @@ def resampled(name: str, model: nn.Module, x: Tensor, y: Tensor, runs: int) -> N
             size = abs(g.value + traces.summarise(pilot, n).value)
             layout = cells.engine.problem.layout
             sampling = traces.sampling_error(g.rows, *traces.by_group(pilot, layout), layout)
-            wish = precision * size if precision else max(settings.SHARE * sampling, 1e-3 * size)
+            wish = precision * size if precision else max(SHARE * sampling, 1e-3 * size)
             count = traces.allocate(pilot, steepness, wish, MOST, cells.rows, LEVEL, elements)
             mean = traces.summarise(cells.draw(count, stream), n, steepness)
             error = mean.value - float(cells.true.sum()) / n

@@ -19,8 +19,7 @@ from calibcli import CalibError, curvature
 from calibcli.core.result import Result
 from calibcli.networks import inference
 from calibcli.networks.curvature.operator import SecondDerivative, hessian_scalar
-from calibcli.networks.curvature.problem import CurvatureProblem, Tensors
-from calibcli.networks.curvature.settings import plain_recurrence, second_order
+from calibcli.networks.curvature.problem import CurvatureProblem, Tensors, plain_recurrence, second_order
 from calibcli.networks.losses import CrossEntropy
 
 NEAR = {"float64": 1e-6, "float32": 5e-3}  # of the largest eigenvalue, beside a value's own interval

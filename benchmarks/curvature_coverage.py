@@ -31,8 +31,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from calibcli.networks.curvature import QUANTITIES, LogitLoss, Tensors, measure
 from calibcli.networks.curvature.engine import Engine, Shared
-from calibcli.networks.curvature.problem import CurvatureProblem
-from calibcli.networks.curvature.settings import second_order
+from calibcli.networks.curvature.problem import CurvatureProblem, second_order
 from calibcli.networks.losses import CrossEntropy, final
 
 torch.set_num_threads(1)

@@ -66,7 +66,7 @@ def measured(size: int, rows: int) -> dict[str, Counts]:
 
     from calibcli.networks.architectures import build
     from calibcli.networks.curvature.operator import mean_gradient
-    from calibcli.networks.curvature.settings import second_order
+    from calibcli.networks.curvature.problem import second_order
 
     torch.manual_seed(0)
     cuda, out = torch.device("cuda", 0), {}

@@ -20,9 +20,8 @@ from calibcli.networks.architectures import ARCHITECTURES
 from calibcli.networks.curvature import Tensors
 from calibcli.networks.curvature import trace as traces
 from calibcli.networks.curvature.engine import Engine, Shared
-from calibcli.networks.curvature.problem import CurvatureProblem, signs
+from calibcli.networks.curvature.problem import CurvatureProblem, second_order, signs
 from calibcli.networks.curvature.selftest import check
-from calibcli.networks.curvature.settings import second_order
 from calibcli.networks.losses import CrossEntropy
 
 ROWS, PROBES = 128, 16

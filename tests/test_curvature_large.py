@@ -60,17 +60,17 @@ def test_few_rows_of_a_large_model_are_one_micro_batch() -> None:
     model = nn.Sequential(nn.Linear(4, 256), nn.Tanh(), *(nn.Linear(256, 256) for _ in range(3)), nn.Linear(256, 3))
     one = problem(model, 16, 4)
     one.graph_bytes = 16 << 20  # as of a picture
-    one.plan(by_group=False)
+    one.choose_plan(by_group=False)
     assert one.layout.micro == 8
     one = problem(model, 16, 4)
     one.size, one.graph_bytes = 25_000_000, 45 << 20
-    one.plan()
-    assert (one.layout.micro, one.keep) == (16, True)
+    one.choose_plan()
+    assert (one.layout.micro, one.plan.keep) == (16, True)
     assert "micro-batches of 16 rows" in one.plan_text
     low = problem(model, 16, 4, memory="low")
     low.size, low.graph_bytes = 25_000_000, 45 << 20
-    low.plan()
-    assert (low.layout.micro, low.keep) == (2, False)
+    low.choose_plan()
+    assert (low.layout.micro, low.plan.keep) == (2, False)
 
 
 def test_sums_of_few_micro_batches_stay_narrow_and_of_many_are_wide() -> None:

@@ -17,9 +17,10 @@ from calibcli.core.result import Result
 from calibcli.networks import device
 from calibcli.networks.curvature import engine, measure
 from calibcli.networks.curvature.loss import Pairs, logit_hessian, read
+from calibcli.networks.curvature.memory_plan import Layout
 from calibcli.networks.curvature.operator import SecondDerivative, hessian_scalar
 from calibcli.networks.curvature.per_row_gradients import RowNorms, outer
-from calibcli.networks.curvature.problem import CurvatureProblem, Layout, Tensors, normal, signs
+from calibcli.networks.curvature.problem import CurvatureProblem, Tensors, normal, signs
 from calibcli.networks.curvature.spectrum import Lanczos, Record, Ritz, Sketch, certify, density, quadrature
 from calibcli.networks.losses import CrossEntropy
 

@@ -11,12 +11,12 @@ from curvature_models import K, dense, setup
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from calibcli.networks.curvature import Tensors, measure, settings
+from calibcli.networks.curvature import Tensors, measure, quantities
 from calibcli.networks.curvature import trace as traces
 from calibcli.networks.curvature.engine import Engine, Shared
-from calibcli.networks.curvature.problem import CurvatureProblem, Layout, signs
+from calibcli.networks.curvature.memory_plan import Layout
+from calibcli.networks.curvature.problem import CurvatureProblem, second_order, signs
 from calibcli.networks.curvature.selftest import check
-from calibcli.networks.curvature.settings import second_order
 from calibcli.networks.derivatives.jets import Bend, Jets
 from calibcli.networks.derivatives.rules import Lost
 from calibcli.networks.losses import CrossEntropy
@@ -67,14 +67,14 @@ def test_both_ways_give_one_trace(name: str, monkeypatch: pytest.MonkeyPatch) ->
     h, _, _ = dense(model, inputs, labels, CE)
     found = []
     for worth in (0, 1 << 60):
-        monkeypatch.setattr(settings, "WORTH", worth)
+        monkeypatch.setattr(traces, "WORTH", worth)
         found.append(measure(model, (inputs, labels), "trace:probes=9"))
     one, other = (f.get("trace:probes=9") for f in found)
     assert one.value == pytest.approx(other.value, rel=1e-10)
     assert one.detail["estimator_se"] == pytest.approx(other.detail["estimator_se"], rel=1e-8)
     # each row its own probes
-    monkeypatch.setattr(settings, "WORTH", 0)
-    monkeypatch.setattr(settings, "FINE", 1)
+    monkeypatch.setattr(traces, "WORTH", 0)
+    monkeypatch.setattr(quantities, "FINE", 1)
     fine = measure(model, (inputs, labels), "trace:precision=0.05,most=30").estimates[0]
     error = float(fine.detail["estimator_se"])  # type: ignore[arg-type]
     assert 0 < error < 0.2 * float(h.trace())

@@ -13,14 +13,13 @@ from scipy import stats
 from torch import Tensor, nn
 
 import calibcli
-from calibcli.networks.curvature import Tensors, measure, settings
+from calibcli.networks.curvature import Tensors, measure, quantities
 from calibcli.networks.curvature import trace as traces
 from calibcli.networks.curvature.engine import Engine, Shared
 from calibcli.networks.curvature.ggn import _PairTrace, ggn_trace
 from calibcli.networks.curvature.loss import Pairs, logit_hessian
-from calibcli.networks.curvature.problem import CurvatureProblem
+from calibcli.networks.curvature.problem import CurvatureProblem, second_order
 from calibcli.networks.curvature.selftest import check
-from calibcli.networks.curvature.settings import second_order
 from calibcli.networks.losses import CrossEntropy, final
 
 
@@ -122,7 +121,7 @@ def test_probes_are_planned_for_the_interval(wish: float) -> None:
     dof = float(variance.sum() ** 2 / (variance.square() / (count - 1)).sum())
     half = float(stats.t.ppf(0.975, dof) * variance.sum().sqrt())
     assert half < 1.15 * 1.96 * wish  # the guess counts for a little in the spread
-    assert count[3] >= settings.HEAVY  # that two agree by chance is likely, that eight do is not
+    assert count[3] >= traces.HEAVY  # that two agree by chance is likely, that eight do is not
     assert int(count.sum() - count[3]) == 2 * 31  # the others get no more for it
 
 
@@ -164,8 +163,8 @@ def test_a_cell_is_taken_exactly_where_that_takes_fewer_products(fine: bool, mon
     model, x = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 3)).double(), torch.randn(64, 4).double()
     y, elements = between(model, x, 40), 4 * 8 + 8  # of the first layer, the one that bends
     if fine:  # every row has its own probes
-        monkeypatch.setattr(settings, "FINE", 0)
-        monkeypatch.setattr(settings, "WORTH", 0)
+        monkeypatch.setattr(quantities, "FINE", 0)
+        monkeypatch.setattr(traces, "WORTH", 0)
     plans: list[tuple[Tensor, Tensor]] = []
     drawn: list[Tensor] = []
     plan, draw = traces.allocate, traces.Prober.__call__

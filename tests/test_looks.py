@@ -17,7 +17,7 @@ import calibcli
 from calibcli.cli.app import main
 from calibcli.lab.training import state
 from calibcli.lab.training.batches import Loader
-from calibcli.lab.training.evaluation import Looks, confidences_of_wrong, counted, gradient_norms
+from calibcli.lab.training.evaluation import EvaluationPlan, confidences_of_wrong, counted, gradient_norms
 from calibcli.lab.training.loop import Trainer
 from calibcli.lab.training.recipes import Recipe
 from calibcli.networks import checkpoint, losses
@@ -46,7 +46,7 @@ def rows(n: int, seed: int) -> Loader:
 def trainer(folder: Path | None, keep: Callable[[nn.Module, int], None], kind: type[Trainer] = Trainer) -> Trainer:
     torch.manual_seed(0)
     train, model = rows(60, 0), Net()
-    looks = Looks(
+    evaluations = EvaluationPlan(
         every=2,
         rows={"train": train, "test": rows(40, 2)},
         snapshots=(1, 4),
@@ -54,7 +54,7 @@ def trainer(folder: Path | None, keep: Callable[[nn.Module, int], None], kind: t
         keep=lambda epoch: keep(model, epoch),
     )
     recipe = Recipe(epochs=5, batch_size=20, loss="focal:gamma=2", lr=0.05)
-    return kind(model, recipe, train, rows(30, 1), folder=folder, save_every=2, looks=looks)
+    return kind(model, recipe, train, rows(30, 1), folder=folder, save_every=2, evaluations=evaluations)
 
 
 def content(model: nn.Module) -> bytes:
@@ -180,7 +180,7 @@ def test_a_snapshot_is_the_checkpoint_of_a_shorter_run(tmp_path: Path, capsys: A
         (["--log-every", "2", "--patience", "1"], 2, "--log-every 2 leaves out epochs"),
         (["--amp", "bf16", "--dtype", "float64"], 2, "--amp bf16 with --dtype float64"),
         (["--log-rows", "tests"], 2, "did you mean 'test'"),
-        (["--log-rows", "test", "{bare}"], 2, "there are no test rows"),
+        (["--log-rows", "test", "{bare}"], 2, "--log-rows test needs test rows"),
     ],
 )
 def test_what_is_refused(argv: list[str], code: int, said: str, tmp_path: Path, capsys: Any) -> None:

@@ -96,7 +96,7 @@ def test_another_run_is_not_gone_on_with(
         del argv[at : at + 2]
     assert main([*argv, "--resume", *change]) == 2
     err = capsys.readouterr().err
-    assert f"is of another run ({said}" in err or f"; {said}" in err
+    assert f"belongs to another run ({said}" in err or f"; {said}" in err
     assert main([*run[1], "--resume", "--mean", "0.5", "--std", "0.2"]) == 0
 
 

@@ -23,7 +23,7 @@ import render_cases
 from calibcli import headlines, metrics, render
 from calibcli.cli.app import main
 from calibcli.core import number_format
-from calibcli.core.result import CHANGE, Check, Estimate, Result, Table
+from calibcli.core.result import CHANGE, Cell, Check, Estimate, Result, Table
 from calibcli.lab.study.experiment import SCREEN
 from calibcli.render import table_contents, terminal
 from calibcli.render.formats import table
@@ -274,6 +274,18 @@ def test_a_study_fits(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     lines = shown(monkeypatch, result(command), 80)
     assert len(lines) <= 48
     assert all(claim.rule.split()[0] in " ".join(lines) for claim in result(command).checks)
+
+
+def test_a_study_shows_p_values_with_four_digits_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    study = result("step-size")
+    (claims,) = (table for table in study.tables if table.name == "claims")
+    given: list[Cell] = [0.060689289369513746, 2.5e-27, 0.0, 1.0, "", None]
+    at = claims.columns.index("p (Holm)")
+    rows = [[*claims.rows[0][:at], p, *claims.rows[0][at + 1 :]] for p in given]
+    study = dataclasses.replace(study, tables=[dataclasses.replace(claims, rows=rows)])
+    lines = shown(monkeypatch, study, 200)
+    texts = [line.partition("]")[2].partition("cross-entropy")[0].strip() for line in lines if line.startswith("holds")]
+    assert texts == ["0.0607", "< 1e-4", "< 1e-4", "1.0000", "", ""]
 
 
 @pytest.mark.parametrize("command", ["ood", "slices", "merge"])

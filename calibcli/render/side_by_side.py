@@ -242,8 +242,9 @@ def _claims(result: Result) -> list[Sheet]:
     tones: dict[Cell, table_contents.Tone] = {"holds": "good", "reversed": "warn"}
     rows: list[list[str]] = []
     row_tones = []
-    for row in claims.rows:
-        name, text, word, value, both, alone, p, more = (str(cell or "") for cell in row)
+    p_values = number_format.of_table("p (Holm)", ["" if row[6] is None else row[6] for row in claims.rows])
+    for row, p in zip(claims.rows, p_values, strict=True):
+        name, text, word, value, both, alone, _, more = (str(cell or "") for cell in row)
         counted = both.startswith("[")
         rows.append([word, name, value, both if counted else alone, p, "; ".join(filter(None, [text, more]))])
         row_tones.append(tones.get(word, ""))

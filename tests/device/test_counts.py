@@ -16,9 +16,8 @@ from calibcli.networks.curvature import Tensors
 from calibcli.networks.curvature.engine import Engine, Shared
 from calibcli.networks.curvature.loss import independent
 from calibcli.networks.curvature.operator import mean_gradient
-from calibcli.networks.curvature.problem import CurvatureProblem
+from calibcli.networks.curvature.problem import CurvatureProblem, second_order
 from calibcli.networks.curvature.selftest import check
-from calibcli.networks.curvature.settings import second_order
 from calibcli.networks.losses import CrossEntropy
 
 pytestmark = pytest.mark.pretended
@@ -85,7 +84,7 @@ def test_a_step_of_lanczos_waits_six_times(unit: int, found: Engine) -> None:
 
 def test_a_product_without_memory(unit: int) -> None:
     low = engine(memory="low")
-    assert not low.problem.keep
+    assert not low.problem.plan.keep
     v = torch.ones(low.problem.size, device=CUDA)
     with second_order(CUDA):
         assert kernels(lambda: low.hessian.matvec(v)) <= 1.5 * unit

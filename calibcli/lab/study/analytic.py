@@ -1,4 +1,4 @@
-"""Studies that need no training: what is true of the focal loss and of its map as functions."""
+"""Studies that need no training: properties of the focal loss and of its map as functions."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from calibcli.scores.predictions import Floats
 GAMMAS = (0.5, 1.0, 2.0, 3.0, 5.0)
 GRID = np.linspace(0.0005, 0.9995, 1999)  # probabilities
 
-DRAWN = np.round(GRID[9::20], 4)  # of which curves are drawn
+DRAWN = np.round(GRID[9::20], 4)  # points of the curves
 
 
 def computed(study: Study) -> Result:
-    """The result of a study that computes something by name."""
+    """Return the result of a study that computes something by name."""
     plots, tables, checks = COMPUTED[study.computes]()
-    held, reversed_ = (sum(check.outcome == one for check in checks) for one in ("pass", "fail"))
-    said = f"{len(checks)} claims, computed: {held} hold{'s' * (held == 1)}, {reversed_} reversed."
-    facts = {"headline": said, "study": study.name, "question": study.question, "paper": study.paper}
+    holding, reversed_ = (sum(check.outcome == one for check in checks) for one in ("pass", "fail"))
+    headline = f"{len(checks)} claims, computed: {holding} hold{'s' * (holding == 1)}, {reversed_} reversed."
+    facts = {"headline": headline, "study": study.name, "question": study.question, "paper": study.paper}
     facts |= {"command": f"calib study {study.name}", "cost": study.cost, "cite": study.bibtex}
     notes = ["computed on a grid, without training: no seeds, no rows, and so no intervals", *study.differs]
     plots = [dataclasses.replace(plot, tier="all") for plot in plots]
@@ -43,7 +43,7 @@ def curvature_ratio(p: Floats, gamma: float) -> Floats:
 
 
 def focal_shape() -> Parts:
-    """The gradient and the curvature of the focal loss beside those of cross-entropy, over the true class's p."""
+    """Compare gradient and curvature of the focal loss with those of cross-entropy, over the true class's p."""
     rows: list[list[Cell]] = []
     for gamma in (0.0, *GAMMAS):
         factor, ratio = _factor(GRID, gamma), curvature_ratio(GRID, gamma)
@@ -82,7 +82,7 @@ def focal_shape() -> Parts:
 
 
 def focal_map() -> Parts:
-    """The focal calibration map: between which temperatures it lies, and where it lowers the top probability."""
+    """Examine the focal calibration map: the temperatures that bound it, and where it lowers the top probability."""
     odds = np.linspace(0.001, 40, 4000)
     binary: list[list[Cell]] = []
     many: list[list[Cell]] = []
@@ -99,7 +99,7 @@ def focal_map() -> Parts:
         inverse = np.interp(np.log(9.0), beta * odds, odds)
         at_nine = 1 / (1 + np.exp(-inverse))
         ranges = (_temperatures(drawn[k], gamma) for k in (3, 4, 10))
-        many.append([gamma, *(f"{found.min():.3f} to {found.max():.3f}" for found in ranges)])
+        many.append([gamma, *(f"{temperatures.min():.3f} to {temperatures.max():.3f}" for temperatures in ranges)])
         binary.append([gamma, f"{at_nine:.4f}", f"{1 / (1 + gamma):.4f}", f"{1 / beta.min():.4f}", f"{beta.max():.4f}"])
     between = all(float(str(row[4])) <= 1 + float(str(row[0])) for row in binary)
     fewest = next(k for k in classes if max(lowered[k]) > 0)
@@ -143,15 +143,15 @@ def _top(p: Floats, gamma: float) -> Floats:
 
 
 def _temperatures(logits: Floats, gamma: float) -> Floats:
-    """(N,) the temperature that gives the map's top probability, by bisection in its logarithm."""
+    """Find the temperatures (N,) that give the map's top probability, by bisection in their logarithm."""
     wanted = log_phi(logits, gamma).max(axis=1)
     low, high = np.full(len(logits), -5.0), np.full(len(logits), 5.0)
     for _ in range(40):
         middle = (low + high) / 2
         above = log_softmax(logits / np.exp(middle)[:, None]).max(axis=1) > wanted
         low, high = np.where(above, middle, low), np.where(above, high, middle)
-    found: Floats = np.exp(low)
-    return found
+    temperatures: Floats = np.exp(low)
+    return temperatures
 
 
 def _lines(name: str, title: str, of: Callable[[Floats, float], Floats]) -> Plot:
@@ -163,7 +163,7 @@ def _lines(name: str, title: str, of: Callable[[Floats, float], Floats]) -> Plot
 
 
 def _entropy_slack() -> float:
-    """The least of FL - CE + γ H(q) over targets t: sum over classes of t (1 - q)^γ (-log q)."""
+    """Compute the least of FL - CE + γ H(q) over targets t, where FL sums t (1 - q)^γ (-log q) over classes."""
     rng, least = np.random.default_rng(0), np.inf
     for t, q in _targets(rng):
         log = np.log(q)
@@ -175,10 +175,10 @@ def _entropy_slack() -> float:
 
 
 def _targets(rng: np.random.Generator) -> Sequence[tuple[Floats, Floats]]:
-    """Hard labels of two classes on the grid, where the bound is tightest, and random soft ones."""
+    """Return hard labels of two classes on the grid, where the bound is tightest, and random soft ones."""
     grid = np.stack([GRID, 1 - GRID], axis=1)
-    found = [(np.tile([1.0, 0.0], (len(GRID), 1)), grid)]
-    return found + [(rng.dirichlet(np.ones(k), 5000), rng.dirichlet(np.full(k, 0.5), 5000)) for k in (2, 3, 5, 7)]
+    hard = [(np.tile([1.0, 0.0], (len(GRID), 1)), grid)]
+    return hard + [(rng.dirichlet(np.ones(k), 5000), rng.dirichlet(np.full(k, 0.5), 5000)) for k in (2, 3, 5, 7)]
 
 
 def _check(rule: str, holds: bool, message: str) -> Check:

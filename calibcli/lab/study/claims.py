@@ -1,5 +1,9 @@
-"""Verdicts on claims about arms that were trained with several seeds and measured on the same rows, with their
-figures.
+"""Verdicts on the claims of a study, and its figures.
+
+Seeds and rows are crossed: every arm has every seed, and all runs are measured on the same rows. The error of a mean
+over seeds has two parts: the seeds that were drawn (variance of the paired differences over S) and the rows (the mean
+covariance of two seeds in a bootstrap of the rows, since what is a seed's own is in the first part already). Both
+count: a verdict is about the recipe and the population, not about these rows.
 """
 
 from __future__ import annotations
@@ -18,19 +22,10 @@ from calibcli.lab.study.experiment import Arm, Study, StudyClaim
 from calibcli.metrics import paired
 from calibcli.scores.predictions import Floats
 
-# Verdicts on claims about arms that were trained with several seeds and measured on the same rows.
-#
-# Seeds and rows are crossed: every arm has every seed, and all runs are measured on the same rows. A mean over seeds
-# errs
-# by the seeds that were drawn (variance of the paired differences over S) and by the rows: the mean covariance of two
-# seeds in a bootstrap of the rows, as what is a seed's own is in the first part already. Both count: a verdict is
-# about
-# the recipe and the population, not about these rows.
-
 Word = Literal["holds", "reversed", "undecided", "not comparable", "no verdict"]
-DRAWS = 200
-MOST_SEEDS = 10_000
-ASKEW = 25
+DRAWS = 200  # bootstrap draws of the rows
+MOST_SEEDS = 10_000  # beyond which no number of seeds is suggested
+ASKEW = 25  # factor on the p-value of a claim whose seeds may lie askew, see `close_to`
 
 
 @dataclass(frozen=True)
@@ -39,7 +34,7 @@ class MeasuredArm:
 
     Attributes:
         values: (S,) one for each seed.
-        draws: (S, B) each of them on each draw of the rows; None where what rows add is not known.
+        draws: (S, B) each of them on each draw of the rows; None where the error over rows is not known.
     """
 
     values: Floats
@@ -68,10 +63,10 @@ class SeedMean:
     count: int
 
     @classmethod
-    def of(cls, found: MeasuredArm) -> SeedMean:
-        count = len(found.values)
-        seeds = float(found.values.var(ddof=1)) / count if count > 1 else math.nan
-        return cls(float(found.values.mean()), seeds, 0.0 if found.draws is None else _shared(found.draws), count)
+    def of(cls, arm: MeasuredArm) -> SeedMean:
+        count = len(arm.values)
+        seeds = float(arm.values.var(ddof=1)) / count if count > 1 else math.nan
+        return cls(float(arm.values.mean()), seeds, 0.0 if arm.draws is None else _shared(arm.draws), count)
 
     @property
     def error(self) -> float:
@@ -82,7 +77,7 @@ class SeedMean:
         return math.sqrt(_square(self.seeds, self.count, self.rows if rows else 0.0, level))
 
     def p(self, against: float = 0.0) -> float:
-        """Two-sided, of a mean of `against`: of the interval that just reaches it."""
+        """Two-sided p-value of the hypothesis that the mean is `against`: that of the interval that just reaches it."""
         off = abs(self.value - against)
         if self.error == 0:
             return float(off == 0)
@@ -96,9 +91,9 @@ class SeedMean:
         return two_sided(high, self.count - 1)
 
     def needed(self, level: float) -> tuple[int | None, float | None]:
-        """Seeds that would decide the sign, were the values as they are; or else how many times the rows.
+        """Return the number of seeds that would decide the sign at these values, or else how many times the rows.
 
-        With seeds without end the error is that of the rows: where that alone is too large, more rows are needed.
+        With infinitely many seeds the error is that of the rows: where that alone is too large, more rows are needed.
         """
         square, most = self.value**2, self.rows * student_quantile((1 + level) / 2, math.inf) ** 2
         if square <= most:
@@ -120,11 +115,12 @@ class SeedMean:
 
 @dataclass(frozen=True)
 class ClaimVerdict:
-    """What became of a claim.
+    """The verdict on a claim.
 
     Attributes:
-        p: of the hypothesis that must be refuted for the word; corrected for the number of claims by `holm`.
-        about: the difference that decides, or the worst of several; `seeds_needed`, `rows_times`: what would.
+        p: p-value of the hypothesis that must be refuted for the word; corrected for the number of claims by `holm`.
+        about: the difference that decides, or the worst of several.
+        seeds_needed, rows_times: the number of seeds, or the factor on the rows, that would decide.
     """
 
     word: Word
@@ -136,43 +132,55 @@ class ClaimVerdict:
 
 
 def less(a: MeasuredArm, b: MeasuredArm, level: float = 0.95) -> ClaimVerdict:
-    """a < b."""
+    """Judge the claim a < b."""
     return _signed(SeedMean.of(a - b), level)
 
 
 def both(first: ClaimVerdict, second: ClaimVerdict) -> ClaimVerdict:
-    """The same claim by two estimators: undecided where they disagree."""
+    """Combine the verdicts of two estimators on the same claim: undecided where they disagree."""
     if first.word == second.word:
         return replace(first, p=max(first.p, second.p))
     return replace(first, word="undecided", p=max(first.p, second.p), why="two estimators of the error disagree")
 
 
 def preserved(a: MeasuredArm, b: MeasuredArm, margin: float, level: float = 0.95) -> ClaimVerdict:
-    """|a - b| < margin: two one-sided tests (Schuirmann 1987). Reversed where the difference is surely beyond it."""
-    found = SeedMean.of(a - b)
-    tails = [_one_sided(found, margin, -1), _one_sided(found, -margin, 1)]
+    """Judge the claim |a - b| < margin by two one-sided tests (Schuirmann 1987).
+
+    It is reversed where the difference is significantly beyond the margin.
+    """
+    difference = SeedMean.of(a - b)
+    tails = [_one_sided(difference, margin, -1), _one_sided(difference, -margin, 1)]
     if max(tails) < 1 - level:
-        return ClaimVerdict("holds", max(tails), found)
-    nearest = found.p(math.copysign(margin, found.value))
-    if abs(found.value) > margin and nearest < 1 - level:
-        return ClaimVerdict("reversed", nearest, found)
-    return ClaimVerdict("undecided", max(tails), found, why=f"the difference is not shown to be within {margin:g}")
+        return ClaimVerdict("holds", max(tails), difference)
+    nearest = difference.p(math.copysign(margin, difference.value))
+    if abs(difference.value) > margin and nearest < 1 - level:
+        return ClaimVerdict("reversed", nearest, difference)
+    return ClaimVerdict("undecided", max(tails), difference, why=f"the difference is not shown to be within {margin:g}")
 
 
 def decreasing(levels: Sequence[MeasuredArm], level: float = 0.95) -> ClaimVerdict:
-    """Every step falls (intersection-union, so that no correction is due); reversed where any surely rises."""
-    found = _all_below([SeedMean.of(after - before) for before, after in itertools.pairwise(levels)], level)
-    return found if found.word != "undecided" else replace(found, why="not every step is shown to fall")
+    """Judge the claim that every step falls (intersection-union test, which needs no correction).
+
+    It is reversed where any step rises significantly.
+    """
+    verdict = _all_below([SeedMean.of(after - before) for before, after in itertools.pairwise(levels)], level)
+    return verdict if verdict.word != "undecided" else replace(verdict, why="not every step is shown to fall")
 
 
 def crosses(first: MeasuredArm, last: MeasuredArm, level: float = 0.95) -> ClaimVerdict:
-    """A difference is below 0 at first and above it at last; reversed where either is surely the other way round."""
+    """Judge the claim that a difference is below 0 at first and above it at last.
+
+    It is reversed where either is significantly the other way round.
+    """
     turned = MeasuredArm(-last.values, None if last.draws is None else -last.draws)
     return _all_below([SeedMean.of(first), SeedMean.of(turned)], level)
 
 
 def interior_minimum(levels: Sequence[MeasuredArm], level: float = 0.95) -> ClaimVerdict:
-    """The least is at neither end. Which level is compared with the ends is chosen for each seed on the other seeds."""
+    """Judge the claim that the least is at neither end.
+
+    The level that is compared with the ends is chosen for each seed on the other seeds.
+    """
     if len(levels) < 3:
         return ClaimVerdict("no verdict", why="an interior needs three levels")
     values = np.stack([one.values for one in levels])
@@ -185,7 +193,10 @@ def interior_minimum(levels: Sequence[MeasuredArm], level: float = 0.95) -> Clai
 
 
 def slope(x: Sequence[MeasuredArm], y: Sequence[MeasuredArm], sign: int, level: float = 0.95) -> ClaimVerdict:
-    """y rises (`sign` 1) or falls (-1) with x over the arms: least squares for each seed and each draw of the rows."""
+    """Judge the claim that y rises (`sign` 1) or falls (-1) with x over the arms.
+
+    The slope is that of least squares, for each seed and each draw of the rows.
+    """
     u, v = (np.stack([one.values for one in side]) for side in (x, y))
     of_x, of_y = _stacked(x), _stacked(y)
     draws = None if of_x is None or of_y is None else -sign * _slopes(of_x, of_y)
@@ -193,110 +204,110 @@ def slope(x: Sequence[MeasuredArm], y: Sequence[MeasuredArm], sign: int, level: 
 
 
 def close_to(a: MeasuredArm, low: float, high: float, level: float = 0.95) -> ClaimVerdict:
-    """The mean lies in [low, high]; reversed where it surely does not.
+    """Judge the claim that the mean lies in [low, high]; reversed where it significantly does not.
 
-    No difference of two: its seeds may lie askew, as squares of normal numbers do (a NLL around its least). At 95 %
-    three to ten of those are surely on a wrong side of their mean in 18 %; their p is taken `ASKEW` times.
+    This is no difference of two arms: its seeds may have a skewed distribution, as squares of normal numbers have (a
+    NLL around its least). A nominal interval of 95 % misses the mean of three to ten of those in 18 % of cases;
+    therefore the p-value is multiplied by `ASKEW`.
     """
-    found = SeedMean.of(a)
-    p = max(min(1.0, ASKEW * found.p(end)) for end in (low, high))
+    mean = SeedMean.of(a)
+    p = max(min(1.0, ASKEW * mean.p(end)) for end in (low, high))
     if p >= 1 - level:
-        return ClaimVerdict("undecided", p, found)
-    return ClaimVerdict("holds" if low < found.value < high else "reversed", p, found)
+        return ClaimVerdict("undecided", p, mean)
+    return ClaimVerdict("holds" if low < mean.value < high else "reversed", p, mean)
 
 
-def holm(found: Mapping[str, ClaimVerdict], level: float = 0.95) -> dict[str, ClaimVerdict]:
-    """The verdicts of a study with their p-values corrected for their number (Holm 1979)."""
-    judged = [key for key, v in found.items() if v.word in ("holds", "reversed", "undecided")]
-    worded = [found[key].word != "undecided" for key in judged]
-    adjusted = paired.holm([found[key].p if said else 1.0 for key, said in zip(judged, worded, strict=True)])
-    kept = dict(found)
-    for key, said, p in zip(judged, worded, adjusted.tolist(), strict=True):
-        if said:
-            kept[key] = replace(found[key], p=p)
+def holm(verdicts: Mapping[str, ClaimVerdict], level: float = 0.95) -> dict[str, ClaimVerdict]:
+    """Correct the p-values of a study's verdicts for their number (Holm 1979)."""
+    judged = [key for key, v in verdicts.items() if v.word in ("holds", "reversed", "undecided")]
+    decisive = [verdicts[key].word != "undecided" for key in judged]
+    adjusted = paired.holm([verdicts[key].p if decided else 1.0 for key, decided in zip(judged, decisive, strict=True)])
+    kept = dict(verdicts)
+    for key, decided, p in zip(judged, decisive, adjusted.tolist(), strict=True):
+        if decided:
+            kept[key] = replace(verdicts[key], p=p)
             if p >= 1 - level:
                 why = f"not after correction for {len(judged)} claims"
                 kept[key] = replace(kept[key], word="undecided", why=why)
     return kept
 
 
-def _signed(found: SeedMean, level: float) -> ClaimVerdict:
-    p = found.p()
+def _signed(mean: SeedMean, level: float) -> ClaimVerdict:
+    p = mean.p()
     if p < 1 - level:
-        return ClaimVerdict("holds" if found.value < 0 else "reversed", p, found)
-    return ClaimVerdict("undecided", p, found, *found.needed(level))
+        return ClaimVerdict("holds" if mean.value < 0 else "reversed", p, mean)
+    return ClaimVerdict("undecided", p, mean, *mean.needed(level))
 
 
-def _all_below(found: Sequence[SeedMean], level: float) -> ClaimVerdict:
-    """All below 0 (intersection-union); reversed where any is surely above."""
-    worst = max(found, key=lambda one: one.value / one.error if one.error else one.value)
-    if all(one.value < 0 and one.p() < 1 - level for one in found):
-        return ClaimVerdict("holds", max(one.p() for one in found), worst)
-    above = [one for one in found if one.value > 0 and len(found) * one.p() < 1 - level]
+def _all_below(means: Sequence[SeedMean], level: float) -> ClaimVerdict:
+    """Judge the claim that all are below 0 (intersection-union); reversed where any is significantly above."""
+    worst = max(means, key=lambda one: one.value / one.error if one.error else one.value)
+    if all(one.value < 0 and one.p() < 1 - level for one in means):
+        return ClaimVerdict("holds", max(one.p() for one in means), worst)
+    above = [one for one in means if one.value > 0 and len(means) * one.p() < 1 - level]
     if above:
         worst = min(above, key=lambda one: one.p())
-        return ClaimVerdict("reversed", len(found) * worst.p(), worst)
+        return ClaimVerdict("reversed", len(means) * worst.p(), worst)
     return ClaimVerdict("undecided", 1.0, worst, *(worst.needed(level) if worst.value < 0 else (None, None)))
 
 
-def _one_sided(found: SeedMean, limit: float, side: int) -> float:
-    """p of the hypothesis that the mean is not beyond `limit` towards `side` (1: above)."""
-    half = found.p(limit) / 2
-    return half if side * (found.value - limit) > 0 else 1 - half
+def _one_sided(mean: SeedMean, limit: float, side: int) -> float:
+    """Compute p of the hypothesis that the mean is not beyond `limit` towards `side` (1: above)."""
+    half = mean.p(limit) / 2
+    return half if side * (mean.value - limit) > 0 else 1 - half
 
 
 def _square(seeds: float, count: int, rows: float, level: float) -> float:
-    """The square of half the width of an interval."""
+    """Compute the square of half the width of an interval."""
     student, normal = (student_quantile((1 + level) / 2, degrees) for degrees in (count - 1, math.inf))
     return student**2 * seeds + normal**2 * rows
 
 
 def _shared(draws: Floats) -> float:
-    """The mean covariance of two different seeds, (S, B) on draws of the rows; of one seed its variance."""
+    """Compute the mean covariance of two different seeds from (S, B) draws of the rows; for one seed its variance."""
     count, of_mean = len(draws), float(draws.mean(axis=0).var())
     return max(0.0, (count * of_mean - float(draws.var(axis=1).mean())) / (count - 1)) if count > 1 else of_mean
 
 
 def _stacked(levels: Sequence[MeasuredArm]) -> Floats | None:
-    """(A, S, B) draws of all arms, where all have them."""
+    """Stack the draws of all arms, (A, S, B), where all have them."""
     known = [one.draws for one in levels if one.draws is not None]
     return np.stack(known) if len(known) == len(levels) else None
 
 
 def _slopes(x: Floats, y: Floats) -> Floats:
-    """(S, ...) least squares slopes of (A, S, ...) arms."""
+    """Compute least squares slopes (S, ...) over arms (A, S, ...)."""
     centred = x - x.mean(axis=0)
     return np.asarray((centred * (y - y.mean(axis=0))).sum(axis=0) / np.maximum((centred**2).sum(axis=0), 1e-300))
 
 
 # The figures of a study: the differences that decide its claims, metrics along an axis, the log by epoch.
 
-
 LEVEL = 0.95
 POINTS = 100  # of the curve of a log
-Found = Mapping[str, Mapping[str, Mapping[str, MeasuredArm]]]  # by network, arm and metric
+MeasuredArms = Mapping[str, Mapping[str, Mapping[str, MeasuredArm]]]  # by network, arm and metric
 
 
 def strip(study: Study, judged: Mapping[str, tuple[StudyClaim, ClaimVerdict]]) -> list[Plot]:
-    """Each claim's difference with both of its bars and the paper's own value; a panel for each kind of number."""
+    """Draw each claim's difference with both error bars and the paper's own value; a panel for each metric."""
     kinds: dict[str, list[tuple[str, StudyClaim, ClaimVerdict, SeedMean]]] = {}
     for name, (claim, verdict) in judged.items():
         if verdict.about is not None and np.isfinite(verdict.about.error):
             kind = str(claim.keys["metric"]).partition(" ")[0]
             kinds.setdefault(kind, []).append((name, claim, verdict, verdict.about))
-    return [_forest(study, kind, found) for kind, found in kinds.items()]
+    return [_forest(study, kind, entries) for kind, entries in kinds.items()]
 
 
-def _forest(study: Study, kind: str, found: list[tuple[str, StudyClaim, ClaimVerdict, SeedMean]]) -> Plot:
-    x = [float(i) for i in range(len(found))]
-    value = [about.value for *_, about in found]
+def _forest(study: Study, kind: str, entries: list[tuple[str, StudyClaim, ClaimVerdict, SeedMean]]) -> Plot:
+    x = [float(i) for i in range(len(entries))]
+    value = [mean.value for *_, mean in entries]
 
     def bars(label: str, role: str, rows: bool) -> Curve:
-        half = [about.half(LEVEL, rows) for *_, about in found]
+        half = [mean.half(LEVEL, rows) for *_, mean in entries]
         low, high = ([v + side * h for v, h in zip(value, half, strict=True)] for side in (-1, 1))
         return Curve(label=label, kind="points", role=role, x=x, y=value, low=low, high=high)
 
-    own = [printed(study, claim) for _, claim, *_ in found]
+    own = [printed(study, claim) for _, claim, *_ in entries]
     curves = [
         Curve(label="", kind="hline", role="ideal", y=[0.0]),
         bars("seeds and rows", "model", True),
@@ -309,21 +320,21 @@ def _forest(study: Study, kind: str, found: list[tuple[str, StudyClaim, ClaimVer
         title=kind,
         group=f"Differences that decide the claims, {study.seeds} seeds",
         ylabel=f"difference of {kind}",
-        labels=[f"{name}: {told(verdict)}" for name, _, verdict, _ in found],
+        labels=[f"{name}: {verdict_text(verdict)}" for name, _, verdict, _ in entries],
         flip=True,
         curves=curves,
     )
 
 
-def told(verdict: ClaimVerdict) -> str:
-    """The verdict, and what would decide it."""
+def verdict_text(verdict: ClaimVerdict) -> str:
+    """Return the verdict and the number of seeds that would decide it."""
     if verdict.word == "undecided" and verdict.seeds_needed:
         return f"undecided, {verdict.seeds_needed} seeds would"
     return verdict.word
 
 
 def printed(study: Study, claim: StudyClaim) -> float | None:
-    """The paper's own difference, where its numbers are in the recipe."""
+    """Return the paper's own difference, where its numbers are in the recipe."""
     arms = {arm.name: arm.printed for arm in study.arms}
     metric = str(claim.keys["metric"])
     if claim.kind not in ("less", "preserved", "close_to"):
@@ -336,16 +347,16 @@ def printed(study: Study, claim: StudyClaim) -> float | None:
 
 
 def ordered(study: Study, axis: str) -> list[Arm]:
-    """The arms on an axis, in its order."""
+    """Return the arms on an axis, in its order."""
     return sorted((arm for arm in study.arms if axis in arm.at), key=lambda arm: arm.at[axis])
 
 
-def along(study: Study, found: Found) -> list[Plot]:
-    """Metrics of claims along their axis."""
+def along(study: Study, measured: MeasuredArms) -> list[Plot]:
+    """Draw the metrics of claims along their axis."""
     asked = {(str(c.keys["metric"]), str(c.keys["along"])): None for c in study.claims if "along" in c.keys}
     plots = []
     for metric, axis in asked:
-        for arch, arms in found.items():
+        for arch, arms in measured.items():
             levels = [arm for arm in ordered(study, axis) if arm.name in arms]
             means = [SeedMean.of(arms[arm.name][metric]) for arm in levels]
             half = [mean.half(LEVEL) if study.seeds > 1 else 0.0 for mean in means]
@@ -358,17 +369,17 @@ def along(study: Study, found: Found) -> list[Plot]:
                 high=[mean.value + h for mean, h in zip(means, half, strict=True)],
                 role="model",
             )
-            name = f"{metric} along {axis}" + (f", {arch}" if len(found) > 1 else "")
+            name = f"{metric} along {axis}" + (f", {arch}" if len(measured) > 1 else "")
             plots.append(Plot(name=name, title=name, xlabel=axis, ylabel=metric, curves=[curve]))
     return plots
 
 
-def against(study: Study, found: Found) -> list[Plot]:
-    """Each arm as a point with both of its bars, for claims about the slope of one metric against another."""
+def against(study: Study, measured: MeasuredArms) -> list[Plot]:
+    """Draw each arm as a point with both error bars, for claims about the slope of one metric against another."""
     plots = []
     for claim in (one for one in study.claims if one.kind == "slope"):
         names = [str(claim.keys[key]) for key in ("against", "metric")]
-        for arch, arms in found.items():
+        for arch, arms in measured.items():
             curves = []
             for name in (arm.name for arm in ordered(study, str(claim.keys["along"])) if arm.name in arms):
                 x, y = (SeedMean.of(arms[name][metric]) for metric in names)
@@ -377,15 +388,15 @@ def against(study: Study, found: Found) -> list[Plot]:
                 curves.append(Curve(label=name, kind="points", role=name, x=[x.value], y=[y.value], **bars))
                 across = [x.value - wide, x.value + wide]
                 curves.append(Curve(label="", kind="line", role=name, x=across, y=[y.value, y.value]))
-            title = f"{names[1]} against {names[0]}" + (f", {arch}" if len(found) > 1 else "")
+            title = f"{names[1]} against {names[0]}" + (f", {arch}" if len(measured) > 1 else "")
             plots.append(Plot(name=title, title=title, xlabel=names[0], ylabel=names[1], curves=curves))
     return plots
 
 
-def epochs(study: Study, log: Callable[[Arm, str, int], list[dict[str, Any]]], found: Found) -> list[Plot]:
-    """The log of each arm, mean over seeds."""
+def epochs(study: Study, log: Callable[[Arm, str, int], list[dict[str, Any]]], measured: MeasuredArms) -> list[Plot]:
+    """Draw the log of each arm, mean over seeds."""
     plots = []
-    for arch, arms in found.items() if study.log else ():
+    for arch, arms in measured.items() if study.log else ():
         of = {arm.name: arm for arm in study.arms if arm.name in arms}
         runs = {name: [log(arm, arch, seed) for seed in range(study.seeds)] for name, arm in of.items()}
         for name in study.log:
@@ -396,11 +407,11 @@ def epochs(study: Study, log: Callable[[Arm, str, int], list[dict[str, Any]]], f
                 at = np.unique(np.linspace(0, length - 1, min(length, POINTS)).round().astype(int))
                 x = [float(i + 1) for i in at]
                 curves.append(Curve(label=arm, kind="line", x=x, y=each.mean(axis=0)[at]))
-            title = f"{name} of validation rows" + (f", {arch}" if len(found) > 1 else "")
+            title = f"{name} of validation rows" + (f", {arch}" if len(measured) > 1 else "")
             plots.append(Plot(name=f"log {name} {arch}", title=title, xlabel="epoch", ylabel=name, curves=curves))
     return plots
 
 
-def number(found: Any) -> float:
-    """Of a line of the log; nan where it has none."""
-    return float(found) if isinstance(found, int | float) else np.nan
+def number(value: Any) -> float:
+    """Convert a value of the log to a float; nan where it is missing."""
+    return float(value) if isinstance(value, int | float) else np.nan

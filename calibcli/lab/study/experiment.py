@@ -1,4 +1,4 @@
-"""What a study is: arms with the options of `calib fit`, seeds, what is measured, and claims."""
+"""The parts of a study: arms with the options of `calib fit`, seeds, measured numbers, and claims."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ LOGGED = (
     *("nll", "nll_correct", "nll_wrong", "entropy", "p_true", "error", "ece", "adaece", "temperature"),
     *("train_loss", "last_weight_norm"),
 )
-"""What the log of a run has of the validation rows, and of the last layer."""
+"""Numbers of the log of a run: of the validation rows, and of the last layer."""
 TRAIN = ("train_nll", "train_confidence_gap")
-"""What is measured of the training rows, at the end."""
+"""Numbers that are measured on the training rows, at the end."""
 UNRENORMALISED = " unrenormalised"
 KINDS = {
     "less": {"metric", "a", "b", "than"},
@@ -39,7 +39,7 @@ KINDS = {
     "crosses": {"metric", "a", "b", "first", "last"},
     "close_to": {"metric", "a", "low", "high"},
 }
-"""What a claim may be, and the keys of each."""
+"""The kinds of claims, and the keys of each."""
 OPTIONAL = {"margin", "sign", "than"}
 
 
@@ -118,30 +118,30 @@ class Study:
 
     @property
     def readings(self) -> tuple[str, ...]:
-        """What follows the name of a metric: where a class is never an answer, confidence is read in two ways."""
+        """Suffixes of the names of metrics: where a class is never an answer, confidence is read in two ways."""
         return ("", UNRENORMALISED) if self.masked else ("",)
 
     @property
     def measured(self) -> list[str]:
         """Names of everything that a claim may be about."""
         maps = ["", " after", *(f" after {scaler}" for scaler in self.scalers)]
-        found = [f"{name}{suffix}{of}" for of in self.readings for suffix in maps for name in self.metrics]
-        found += [*(f"temperature{of}" for of in self.readings), *TRAIN]
-        found += [f"{name} at {moment}%" for name in self.log for moment in self.moments]
-        return found + [f"{what} of {loss}" for what in self.curvature for loss in self.losses]
+        names = [f"{name}{suffix}{of}" for of in self.readings for suffix in maps for name in self.metrics]
+        names += [*(f"temperature{of}" for of in self.readings), *TRAIN]
+        names += [f"{name} at {moment}%" for name in self.log for moment in self.moments]
+        return names + [f"{what} of {loss}" for what in self.curvature for loss in self.losses]
 
 
 def built_in() -> list[str]:
-    """Names of the studies that come along."""
+    """Return the names of the built-in studies."""
     folder = resources.files("calibcli.lab.study").joinpath("builtin")
     return sorted(file.name.removesuffix(".toml") for file in folder.iterdir() if file.name.endswith(".toml"))
 
 
 def text_of(name: str) -> tuple[str, str]:
-    """The TOML of a built-in study or of a file, and where it is from.
+    """Return the TOML of a built-in study or of a file, and its name or path.
 
     Raises:
-        UsageError: neither.
+        UsageError: it is neither.
     """
     if name in built_in():
         return resources.files("calibcli.lab.study").joinpath("builtin", f"{name}.toml").read_text("utf-8"), name
@@ -187,23 +187,26 @@ VALUES: dict[str, tuple[Any, str]] = {
     "sign": (Literal["+", "-"], '"+" or "-"'),
 }
 EXAMPLES = {"clip_norm": 1.0, "patience": 5, "augment": "flip", "freeze": ["layer1.*"]}
-"""Of the options of training that are left out by default."""
+"""Examples for the options of training that are left out by default."""
 
 
 def _options() -> dict[str, tuple[Any, str]]:
-    """Kind and example of each option of training, as `VALUES` has them."""
-    kinds, found = get_type_hints(Training, include_extras=True), {}
+    """Return kind and example of each option of training, as `VALUES` has them."""
+    kinds, options = get_type_hints(Training, include_extras=True), {}
     for f in dataclasses.fields(Training):
         example, words = json.dumps(EXAMPLES.get(f.name, f.default)), values(kinds[f.name]).removesuffix(" or none")
-        found[f.name] = (kinds[f.name], f"{example}, {words}" if words.startswith(("a whole", "a number")) else example)
-    return found
+        options[f.name] = (
+            kinds[f.name],
+            f"{example}, {words}" if words.startswith(("a whole", "a number")) else example,
+        )
+    return options
 
 
 VALUES |= _options()
 
 
 def wanted(key: str, value: Any) -> str:
-    """What to write where a value is not what its key may be; else empty."""
+    """Say what to write in place of a value that its key does not take; "" where the value is right."""
     kind, example = VALUES.get(key, (Any, ""))
     try:
         read(value, kind, "", "")

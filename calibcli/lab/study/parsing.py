@@ -1,4 +1,4 @@
-"""A study as it is written: TOML with the names of `calib fit`'s options; mistakes are told with their line."""
+"""Read and write the recipe of a study: TOML with the names of `calib fit`'s options; errors name the line."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ from calibcli.networks.checkpoint import factory
 from calibcli.networks.user_code import NAMES_CODE
 
 SCHEMA = 1
-MOST_ARMS = 1_000  # that one table stands for
+MOST_ARMS = 1_000  # arms that one table may stand for
 PARTS = ("train", "validation", "test")
 BESIDE = ("split", "embeddings", "masked")  # of [data], apart from the rows
 DEFAULTS = {"metrics": ("error", "nll", "ece"), "losses": ("ce",)}
 FILE = "study.toml"  # in the folder of a study
 OPTIONS = {f.name for f in dataclasses.fields(Training)}
-MACHINE = {"device": str, "threads": int}  # of [train] too, but no part of what a run is
+MACHINE = {"device": str, "threads": int}  # of [train] too, but no part of the identity of a run
 ABOUT = ("name", "question", "paper", "bibtex", "cost", "differs", "computes", "size")
 MEASURE = ("metrics", "scalers", "curvature", "losses", "log", "moments")
 FREE = (
     *("seeds", "claims", "size", "device", "threads", "question", "paper", "bibtex", "cost", "differs"),
     *("metrics", "scalers", "log", "moments", "masked"),  # of the files of a run
 )
-"""What may change in the folder of a study: its runs stay what they are."""
+"""Fields that may change in the folder of a study, since its runs stay the same."""
 
 
 def keep(study: Study, save: Path) -> None:
     """Write the recipe into the folder of the study, so that the folder alone is enough to go on.
 
     Raises:
-        UsageError: the folder holds another study, or files that are no study's.
+        UsageError: the folder holds another study, or files that belong to no study.
     """
     path = save / FILE
     save.mkdir(parents=True, exist_ok=True)
@@ -56,20 +56,22 @@ def keep(study: Study, save: Path) -> None:
         problem = f"{printable(str(save))} holds {printable(others[0])}, and no {FILE}: it is not the folder of a study"
         raise UsageError(problem, "pass another --save folder, a new or an empty one")
     if path.is_file():
-        held, _ = _read(path.read_text("utf-8"), str(path))  # compared, so that none of its code has to run
+        kept, _ = _read(path.read_text("utf-8"), str(path))  # compared, so that none of its code has to run
         differing = [
             f.name
             for f in dataclasses.fields(Study)
-            if f.name not in FREE and getattr(held, f.name) != getattr(study, f.name)
+            if f.name not in FREE and getattr(kept, f.name) != getattr(study, f.name)
         ]
         if differing:
-            raise UsageError(f"{path} is of another study: {', '.join(differing)} differ", "pass another --save folder")
+            raise UsageError(
+                f"{path} belongs to another study: {', '.join(differing)} differ", "pass another --save folder"
+            )
     with atomic(path) as temporary:
         temporary.write_text(written(study), "utf-8")
 
 
 def written(study: Study) -> str:
-    """A study as TOML, every arm by itself."""
+    """Write a study as TOML, every arm by itself."""
     tables: list[tuple[str, Mapping[str, Any]]] = [
         ("[study]", {name: getattr(study, name) for name in ABOUT}),
         ("[data]", {name: getattr(study, name) for name in (*PARTS, *BESIDE)}),
@@ -87,7 +89,7 @@ def written(study: Study) -> str:
 
 
 def _toml(value: Any) -> str:
-    """A value as TOML; JSON's texts, numbers and lists are TOML's."""
+    """Write a value as TOML; JSON's texts, numbers and lists are TOML's."""
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{json.dumps(key)} = {_toml(v)}" for key, v in value.items()) + " }"
     return json.dumps(list(value) if isinstance(value, tuple) else value, default=str)  # dates and times as texts
@@ -102,7 +104,7 @@ def parse(
     trust: bool = False,
     arch: Sequence[str] = (),
 ) -> Study:
-    """A study of its TOML, with the code that it names loaded, and checked.
+    """Read and check a study from TOML, and load the code that it names.
 
     Args:
         size: which of the tables `[size.NAME]` replaces keys.  data: rows in place of those written, `PATH`, whose
@@ -110,7 +112,7 @@ def parse(
             that it names may run.
 
     Raises:
-        UsageError: not TOML, a key that is not known, an arm or a claim that cannot be.
+        UsageError: not TOML, an unknown key, or an arm or a claim that is not possible.
     """
     study, where = _read(text, source, size, data, seeds, arch)
     _check_code(study, where, trust)
@@ -121,7 +123,7 @@ def parse(
 def _read(
     text: str, source: str, size: str = "", data: str = "", seeds: int = 0, arch: Sequence[str] = ()
 ) -> tuple[Study, _Where]:
-    """The study that a text describes, as `parse`; nothing that it names is looked up or run."""
+    """Read a study as `parse` does, without looking up or running anything that it names."""
     raw = toml(text, source)
     where = _Where(source, text)
     sections = ("schema", "study", "data", "axes", "train", "arm", "measure", "claim", "size")
@@ -136,12 +138,12 @@ def _read(
     if size and size not in sizes:
         raise UsageError(f"{source} has no size '{size}'", f"pass one of {', '.join(sizes) or 'none'}")
     raw = _merged(raw, sizes.get(size, {}))
-    about = where.table(raw, "study", ABOUT)
+    study_table = where.table(raw, "study", ABOUT)
     rows = where.table(raw, "data", (*PARTS, *BESIDE))
     axes = where.table(raw, "axes", ("arch", "seeds"))
     measure = where.table(raw, "measure", MEASURE)
-    beside = {name: str(rows.pop(name, "")) for name in BESIDE}
-    split, train = beside["split"], where.table(raw, "train", {*OPTIONS, *MACHINE})
+    data_options = {name: str(rows.pop(name, "")) for name in BESIDE}
+    split, train = data_options["split"], where.table(raw, "train", {*OPTIONS, *MACHINE})
     machine = {name: train.pop(name) for name in MACHINE if name in train}
     for name, value in machine.items():
         if type(value) is not MACHINE[name]:
@@ -150,41 +152,47 @@ def _read(
     if data:
         rows = {part: f"{data}#{part}" for part in PARTS if not (split and part == "validation")}
     missing = [part for part in PARTS if not rows.get(part) and not (split and part == "validation")]
-    if missing and not about.get("computes"):
+    if missing and not study_table.get("computes"):
         raise UsageError(f"{source} names no {' and no '.join(missing)} rows", "pass --data PATH, or --size small")
     fields: dict[str, Any] = {part: str(rows.get(part, "")) for part in PARTS}
     fields |= {name: tuple(measure.get(name, DEFAULTS.get(name, ()))) for name in MEASURE}
-    fields |= beside | {name: str(about.get(name, "")) for name in ("question", "paper", "computes", "bibtex", "cost")}
+    fields |= data_options | {
+        name: str(study_table.get(name, "")) for name in ("question", "paper", "computes", "bibtex", "cost")
+    }
     study = Study(
-        name=str(about.get("name", Path(source).stem)),
+        name=str(study_table.get("name", Path(source).stem)),
         arch=tuple(arch or axes.get("arch", ())),
         seeds=seeds or int(axes.get("seeds", 5)),
         options=options,
         arms=tuple(arm for table in raw.get("arm", ()) for arm in _arms(table, where)),
         claims=tuple(_claim(table, where) for table in raw.get("claim", ())),
-        size=size or str(about.get("size", "")),
+        size=size or str(study_table.get("size", "")),
         **machine,
         **fields,
-        differs=tuple(about.get("differs", ())),
+        differs=tuple(study_table.get("differs", ())),
     )
     return study, where
 
 
 def _check_code(study: Study, where: _Where, trust: bool) -> None:
-    """Code of the user's own, `module:factory`, is loaded where whoever runs the study says so; a file alone cannot."""
-    found = named_code(study)
-    if found and not trust:
-        raise UsageError(f"{where.source} names code to run: {', '.join(found)}", "read that code, and pass --trust")
+    """Load code of the user's own, `module:factory`, if the person who runs the study allows it.
+
+    Raises:
+        UsageError: the study names code, and `trust` is not set.
+    """
+    code = named_code(study)
+    if code and not trust:
+        raise UsageError(f"{where.source} names code to run: {', '.join(code)}", "read that code, and pass --trust")
     for arm in study.arms:
-        if arm.loss in found:
+        if arm.loss in code:
             own_loss(arm.loss)
 
 
 def named_code(study: Study) -> list[str]:
-    """Every `module:factory` of its networks, rows and losses."""
+    """Return every `module:factory` among its networks, rows and losses."""
     heads = [name.partition(",")[0] for name in (*study.arch, *(getattr(study, part) for part in PARTS))]
-    found = [head.partition("#")[0] for head in heads if NAMES_CODE.fullmatch(head.partition("#")[0])]
-    return found + [arm.loss for arm in study.arms if NAMES_CODE.fullmatch(arm.loss.partition("+")[0].strip())]
+    code = [head.partition("#")[0] for head in heads if NAMES_CODE.fullmatch(head.partition("#")[0])]
+    return code + [arm.loss for arm in study.arms if NAMES_CODE.fullmatch(arm.loss.partition("+")[0].strip())]
 
 
 @dataclass(frozen=True)
@@ -215,20 +223,20 @@ class _Where:
         return dict(self.known(raw.get(name, {}), keys, f"[{name}]"))
 
     def among(self, name: str, known: Iterable[str], problem: str, place: str = "") -> None:
-        """Refuse a name that is none of those."""
+        """Refuse a name that is not known."""
         if name not in (names := [*known]):
             raise UsageError(f"{place or self.source}: {problem}", did_you_mean(name, names))
 
     def at(self, word: str, value: Any = None) -> str:
-        """`FILE:LINE` of the first line that begins with a word, or of that with this value."""
+        """Return `FILE:LINE` of the first line that begins with a word, or of the one with this value."""
         lines = enumerate(self.text.splitlines(), 1)
-        found = [(n, line) for n, line in lines if re.match(rf"\s*\[*\"?{re.escape(word)}\b", line)]
-        exact = [n for n, line in found if value is not None and _toml(value) in line]
-        return f"{self.source}:{(exact or [found[0][0]])[0]}" if found else self.source
+        matches = [(n, line) for n, line in lines if re.match(rf"\s*\[*\"?{re.escape(word)}\b", line)]
+        exact = [n for n, line in matches if value is not None and _toml(value) in line]
+        return f"{self.source}:{(exact or [matches[0][0]])[0]}" if matches else self.source
 
 
 def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`over` on top of `base`, table by table; a list replaces a list."""
+    """Merge `over` into `base`, table by table; a list replaces a list."""
     both = {k: _merged(base[k], v) if isinstance(v, Mapping) and k in base else v for k, v in over.items()}
     return {**base, **both}
 
@@ -236,16 +244,16 @@ def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 def _options(table: Mapping[str, Any], where: _Where, place: str) -> dict[str, Any]:
     for key, value in table.items():
         where.value(key, value, place)
-    found: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
-    refused = _refused(frozenset(found.items()))
+    options: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
+    refused = _refused(frozenset(options.items()))
     if refused is not None:
         raise UsageError(f"{where.source}: {place}: {refused[0]}", refused[1])
-    return found
+    return options
 
 
 @functools.cache
 def _refused(options: frozenset[tuple[str, Any]]) -> tuple[str, str] | None:
-    """The problem of options and its fix; the arms of a study share most."""
+    """Return the problem of options and its fix, or None; cached, as the arms of a study share most options."""
     try:
         Recipe(**dict(options))
     except UsageError as error:
@@ -254,7 +262,7 @@ def _refused(options: frozenset[tuple[str, Any]]) -> tuple[str, str] | None:
 
 
 def _arms(table: Any, where: _Where) -> list[Arm]:
-    """One arm, or one for each value of the lists that its `{name}`s stand for."""
+    """Read one arm, or one for each value of the lists that its `{name}`s stand for."""
     if not isinstance(table, Mapping) or not {"name", "loss"} <= table.keys():
         raise UsageError(f"{where.at('arm')}: an arm needs a name and a loss", 'write name = "CE" and loss = "ce"')
     holes = set(re.findall(r"{(\w+)}", f"{table['name']} {table['loss']}"))
@@ -309,21 +317,21 @@ def _claim(table: Any, where: _Where) -> StudyClaim:
 
 
 def _check(study: Study, where: _Where) -> None:
-    """What must hold between the tables; told before anything is trained."""
+    """Check what must hold between the tables, before anything is trained."""
     if study.computes:
         return
     names = [arm.name for arm in study.arms]
-    for what, called in (("arms", names), ("claims", [claim.id for claim in study.claims])):
+    for kind, called in (("arms", names), ("claims", [claim.id for claim in study.claims])):
         for twice in sorted({name for name in called if called.count(name) > 1}):
-            raise UsageError(f"{where.source}: two {what} are called '{twice}'", "give each a name of its own")
-    for what, found, known in (
+            raise UsageError(f"{where.source}: two {kind} are called '{twice}'", "give each a name of its own")
+    for kind, names_used, known in (
         ("metric", study.metrics, readings.names()),
         ("quantity", study.curvature, CURVATURE),
         ("loss of a curvature", study.losses, ("ce", "train")),
         ("number of the log", study.log, LOGGED),
     ):
-        for name in found:
-            where.among(name, known, f"a study has no {what} '{name}'")
+        for name in names_used:
+            where.among(name, known, f"a study has no {kind} '{name}'")
     if not (names and study.arch and study.seeds > 0):
         lacking = "arms" if not names else "networks" if not study.arch else "seeds"
         raise UsageError(f"{where.source} has no {lacking}", "write [[arm]], [axes] arch = [...] and seeds = 5")
@@ -337,10 +345,10 @@ def _check(study: Study, where: _Where) -> None:
     for scaler in study.scalers:
         METHODS.choose(scaler)
     for claim in study.claims:
-        told = [str(claim.keys[key]) for key in ("metric", "against", "than") if key in claim.keys]
+        measured = [str(claim.keys[key]) for key in ("metric", "against", "than") if key in claim.keys]
         if claim.kind == "crosses":
-            told = [f"{told[0]} at {claim.keys[key]}%" for key in ("first", "last")]
-        for asked in told:
+            measured = [f"{measured[0]} at {claim.keys[key]}%" for key in ("first", "last")]
+        for asked in measured:
             where.among(asked, study.measured, f"claim {claim.id}: '{asked}' is not measured")
         if claim.kind == "close_to" and claim.keys["low"] >= claim.keys["high"]:
             raise UsageError(f"{where.source}: claim {claim.id}: low is not below high", "correct it")

@@ -1,4 +1,4 @@
-"""What the finished runs of an arm measure, also on other draws of the rows."""
+"""The metrics of finished runs, also on bootstrap draws of the rows."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from calibcli.scores.likelihood import log_softmax
 from calibcli.scores.predictions import ArrayScores, Floats, Ints, Predictions
 from calibcli.scores.recorded_outputs import read
 
-# What a metric would be on other draws of the rows: sums over rows, of which it is a function.
+# Metrics on bootstrap draws of the rows: a metric is a function of sums over rows.
 
 ERROR = "error"  # 1 - accuracy, which is on no shelf
 
 
 @dataclass(frozen=True)
 class RowSums:
-    """(n, m) what each row adds, and the metric as a function of (..., m) their means."""
+    """The terms of each row (n, m), and the metric as a function of their means (..., m)."""
 
     parts: Floats
     metric: Callable[[Floats], Floats]
@@ -42,18 +42,18 @@ class RowSums:
         return float(self.metric(self.parts.mean(axis=0)))
 
     def drawn(self, times: Floats) -> Floats:
-        """(B,) the metric on each draw, (B, n) how often each row is in it."""
+        """Compute the metric on each draw (B,), from the number of times (B, n) that each row is in it."""
         return self.metric((times @ self.parts.astype(times.dtype)).astype(np.float64) / len(self.parts))
 
 
 def names() -> list[str]:
-    """Metrics that a study can take: the error, means over rows, and norms of the gaps of bins."""
+    """Return the metrics that a study can take: the error, means over rows, and norms of the gaps of bins."""
     kinds = ((entry.name, get_type_hints(entry.target)["return"]) for entry in METRICS)
     return [ERROR, *(name for name, kind in kinds if issubclass(kind, MeanOf | GapNorm))]
 
 
 def sums(name: str, columns: Columns) -> RowSums:
-    """A metric of a study, one of `names`; bins stay where they are on the rows themselves."""
+    """Write a metric of a study, one of `names`, as sums over rows; bins stay those of the original rows."""
     if name == ERROR:
         return means(np.asarray(~columns.correct, np.float64))
     choice = METRICS.choose(name)
@@ -67,12 +67,12 @@ def sums(name: str, columns: Columns) -> RowSums:
 
 
 def means(rows: Floats) -> RowSums:
-    """The mean of a number of each row."""
+    """Write the mean of a number of each row as `RowSums`."""
     return RowSums(np.asarray(rows[:, None], np.float64), lambda mean: np.asarray(mean[..., 0]))
 
 
 def _binned(statistic: GapNorm, bins: int, equal_width: bool) -> RowSums:
-    """The norm of the gaps: of each bin the share of the rows, of their residuals and of their hits.
+    """Write the norm of the gaps as sums over rows: for each bin the share of rows, residuals and hits.
 
     Bins of equal mass hold equal numbers of rows; ties stay in row order, as a draw may hold some of them only.
     """
@@ -96,21 +96,21 @@ def _binned(statistic: GapNorm, bins: int, equal_width: bool) -> RowSums:
 
 
 def draws(n: int, count: int, seed: int = 0) -> Floats:
-    """(count, n) how often each of n rows is in each of `count` draws with replacement; single precision is enough."""
+    """Draw n rows with replacement `count` times: (count, n) numbers of times; single precision is enough."""
     rng = np.random.default_rng(seed)
     return np.stack([np.bincount(rng.integers(n, size=n), minlength=n).astype(np.float32) for _ in range(count)])
 
 
 def _ratio(means: Floats) -> Floats:
-    held, value = means[..., 0], means[..., 1]
-    return np.asarray(np.where(held > 0, value / np.where(held > 0, held, 1), np.nan))
+    share, value = means[..., 0], means[..., 1]
+    return np.asarray(np.where(share > 0, value / np.where(share > 0, share, 1), np.nan))
 
 
-# What the finished runs of an arm measure, in each of the ways that its confidence can be read.
+# Metrics of the finished runs of an arm, in each of the ways that its confidence can be read.
 
 
 def measured(study: Study, save: Path, arch: str) -> tuple[dict[str, dict[str, MeasuredArm]], dict[str, str]]:
-    """Every metric of each arm with all of its runs, and why another has none."""
+    """Measure every metric of each arm whose runs are all finished, and say why another arm has none."""
     complete: dict[str, dict[str, MeasuredArm]] = {}
     lost: dict[str, str] = {}
     times = None
@@ -143,9 +143,9 @@ def measured(study: Study, save: Path, arch: str) -> tuple[dict[str, dict[str, M
                 for spec in study.scalers:
                     mapped.append((f" after {spec}", calibrators.apply(calibrators.fit(spec, validation).scaler, test)))
                 for suffix, rows in mapped:
-                    made = unrenormalised(rows, study.masked) if reading else columns(rows, class_bins=())
+                    table = unrenormalised(rows, study.masked) if reading else columns(rows, class_bins=())
                     for name in {**dict.fromkeys(study.metrics), **_second(study)}:
-                        summed = sums(name, made)
+                        summed = sums(name, table)
                         values.setdefault(name + suffix + reading, []).append(summed.value)
                         if not traits(name).get("largest_gap"):  # on draws of the rows it is larger than on the rows
                             spread.setdefault(name + suffix + reading, []).append(summed.drawn(times))
@@ -157,10 +157,10 @@ def measured(study: Study, save: Path, arch: str) -> tuple[dict[str, dict[str, M
 
 
 def answers(rows: Predictions, masked: str) -> Predictions:
-    """The same rows with the softmax over the other classes alone.
+    """Return the same rows with the softmax over all classes but the masked one.
 
     Raises:
-        UsageError: no class is called so, or rows are labelled with it.
+        UsageError: no class has that name, or rows are labelled with it.
     """
     out, logits = _masked(rows, masked), rows.logits.copy()
     logits[:, out] = -np.inf
@@ -168,8 +168,10 @@ def answers(rows: Predictions, masked: str) -> Predictions:
 
 
 def unrenormalised(rows: Predictions, masked: str) -> Columns:
-    """The prediction is one of the other classes, and its confidence the softmax over all of them, as in the code of
-    Mukhoti et al. (2020): no probability of being right, since what the masked class has of it is lost.
+    """Return columns with a prediction among the other classes, and its confidence from the softmax over all classes.
+
+    That is how the code of Mukhoti et al. (2020) does it. It is no probability of being right, since the share of the
+    masked class is lost.
 
     Raises:
         UsageError: as `answers`.
@@ -196,7 +198,7 @@ def _masked(rows: Predictions, name: str) -> int:
 def _alone(
     study: Study, folder: Path, run: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]
 ) -> Iterator[tuple[str, float]]:
-    """What a run says by itself, of its record and its log.
+    """Yield the numbers of a run that stand in its record and its log.
 
     Raises:
         InputError: its record lacks a number, which was not kept when it was trained.
@@ -213,5 +215,5 @@ def _alone(
 
 
 def _second(study: Study) -> dict[str, None]:
-    """The estimator by which a claim about a binned error is judged again."""
+    """Return the second estimators, by which claims about binned errors are judged again."""
     return dict.fromkeys(second for name in study.metrics if (second := traits(name).get("debiased")))

@@ -1,4 +1,4 @@
-"""What a study found, as a `Result`: a number for each arm, a verdict on each claim."""
+"""The `Result` of a study: a number for each arm, a verdict on each claim."""
 
 from __future__ import annotations
 
@@ -31,30 +31,30 @@ OUTCOMES: dict[claims.Word, Outcome] = {
     "no verdict": "not_run",
 }
 DIGITS = {"digits": 4}
-"""Of a number on a screen: seeds that agree to ten digits say nothing of what other rows would give."""
+"""Digits of a number on a screen: seeds may agree to ten digits, other rows would not."""
 UNITS = {"nll": "nats", "nll after": "nats", "train_nll": "nats"}
 
 
 def report(study: Study, save: Path, expect: bool = False) -> Result:
-    """Everything that the finished runs say; arms with runs missing have no verdict.
+    """Report all finished runs; claims about arms with missing runs have no verdict.
 
     Args:
         expect: whether a verdict other than `holds` fails the run.
     """
     source = study.name if study.name in built_in() else ""
-    found: dict[str, dict[str, dict[str, MeasuredArm]]] = {}
+    arms_by_network: dict[str, dict[str, dict[str, MeasuredArm]]] = {}
     missing: dict[str, str] = {}
     for arch in study.arch:
-        found[arch], lost = measured(study, save, arch)
+        arms_by_network[arch], lost = measured(study, save, arch)
         missing |= {f"{name}, {arch}": why for name, why in lost.items()}
     judged: dict[str, ClaimVerdict] = {}
     for claim in study.claims:
-        for arch, arms in found.items():
+        for arch, arms in arms_by_network.items():
             judged[_scoped(study, claim.id, arch)] = _judged(study, claim, arms)
     judged = claims.holm(judged, LEVEL)
     estimates = [
         _estimate(name, study, arm, arch, one)
-        for arch, arms in found.items()
+        for arch, arms in arms_by_network.items()
         for arm, metrics in arms.items()
         for name, one in metrics.items()
     ]
@@ -62,8 +62,8 @@ def report(study: Study, save: Path, expect: bool = False) -> Result:
         command="study",
         estimates=estimates,
         tables=[
-            _verdicts(study, found, judged),
-            *(_table(study, arch, arms) for arch, arms in found.items()),
+            _verdicts(study, arms_by_network, judged),
+            *(_table(study, arch, arms) for arch, arms in arms_by_network.items()),
             *_differs(study, source),
         ],
         plots=[  # a screen has the claims in a table
@@ -74,16 +74,16 @@ def report(study: Study, save: Path, expect: bool = False) -> Result:
                     {
                         _scoped(study, c.id, a): (c, judged[_scoped(study, c.id, a)])
                         for c in study.claims
-                        for a in found
+                        for a in arms_by_network
                     },
                 ),
-                *claims.along(study, found),
-                *claims.against(study, found),
-                *claims.epochs(study, lambda arm, arch, seed: logged(save, StudyRun(arm, arch, seed)), found),
+                *claims.along(study, arms_by_network),
+                *claims.against(study, arms_by_network),
+                *claims.epochs(study, lambda arm, arch, seed: logged(save, StudyRun(arm, arch, seed)), arms_by_network),
             )
         ],
         checks=[
-            _check(claim, study, arch, judged, expect, _counted(claim, found[arch]))
+            _check(claim, study, arch, judged, expect, _counted(claim, arms_by_network[arch]))
             for claim in study.claims
             for arch in study.arch
         ],
@@ -118,22 +118,22 @@ def _judged(study: Study, claim: StudyClaim, arms: dict[str, dict[str, MeasuredA
         why = f"cross-entropy does not overfit here (training NLL < {OVERFIT_NLL}, T > {OVERFIT_T})"
         return ClaimVerdict("not comparable", why=why)
     names = [str(keys[key]) for key in ("metric", "than") if key in keys]
-    made = _one(claim, names, asked, arms)
+    verdict = _one(claim, names, asked, arms)
     second = [_debiased(name) for name in names]
-    if second != names and all(name in arms[asked[0]] for name in second) and made.word in ("holds", "reversed"):
-        made = claims.both(made, _one(claim, second, asked, arms))
-    return made
+    if second != names and all(name in arms[asked[0]] for name in second) and verdict.word in ("holds", "reversed"):
+        verdict = claims.both(verdict, _one(claim, second, asked, arms))
+    return verdict
 
 
 def _debiased(name: str) -> str:
-    """The other estimator of a binned error, of the same rows and map."""
+    """Return the other estimator of a binned error, of the same rows and map."""
     first, _, rest = name.partition(" ")
     second = traits(first).get("debiased")
     return f"{second} {rest}".strip() if second else name
 
 
 def _overfits(study: Study, arms: dict[str, dict[str, MeasuredArm]]) -> bool:
-    """Whether each arm of plain cross-entropy knows its training rows by heart and is overconfident on others."""
+    """Whether each arm of plain cross-entropy fits its training rows perfectly and is overconfident on others."""
     plain = [arms[arm.name] for arm in study.arms if arm.loss == "ce" and arm.name in arms]
     return bool(plain) and all(
         one["train_nll"].values.mean() < OVERFIT_NLL and one["temperature"].values.mean() > OVERFIT_T for one in plain
@@ -150,28 +150,28 @@ def _one(
         return claims.crosses(a[first] - b[first], a[last] - b[last], LEVEL)
     if claim.kind == "less":
         return claims.less(arms[asked[0]][metrics[0]], arms[asked[1]][metrics[-1]], LEVEL)
-    found = [arms[name][metrics[0]] for name in asked]
+    measured = [arms[name][metrics[0]] for name in asked]
     if claim.kind == "preserved":
-        return claims.preserved(found[0], found[1], float(keys.get("margin", 0.005)), LEVEL)
+        return claims.preserved(measured[0], measured[1], float(keys.get("margin", 0.005)), LEVEL)
     if claim.kind == "decreasing":
-        return claims.decreasing(found, LEVEL)
+        return claims.decreasing(measured, LEVEL)
     if claim.kind == "interior_minimum":
-        return claims.interior_minimum(found, LEVEL)
+        return claims.interior_minimum(measured, LEVEL)
     if claim.kind == "slope":
         against = [arms[name][str(keys["against"])] for name in asked]
-        return claims.slope(against, found, -1 if str(keys.get("sign", "+")).startswith("-") else 1, LEVEL)
-    return claims.close_to(found[0], float(keys["low"]), float(keys["high"]), LEVEL)
+        return claims.slope(against, measured, -1 if str(keys.get("sign", "+")).startswith("-") else 1, LEVEL)
+    return claims.close_to(measured[0], float(keys["low"]), float(keys["high"]), LEVEL)
 
 
 def _scoped(study: Study, name: str, arch: str) -> str:
     return f"{name}, {arch}" if len(study.arch) > 1 else name
 
 
-def _estimate(name: str, study: Study, arm: str, arch: str, found: MeasuredArm) -> Estimate:
-    mean = SeedMean.of(found)
+def _estimate(name: str, study: Study, arm: str, arch: str, measured: MeasuredArm) -> Estimate:
+    mean = SeedMean.of(measured)
     half = mean.half(LEVEL) if study.seeds > 1 and np.isfinite(mean.error) else None
     lost = "one seed" if study.seeds == 1 else "of a seed, or of a draw of the rows, it has no rows"
-    both = "seeds and rows" if found.draws is not None else "seeds; these rows alone"
+    both = "seeds and rows" if measured.draws is not None else "seeds; these rows alone"
     return Estimate(
         name=name,
         scope=_scoped(study, arm, arch),
@@ -182,28 +182,30 @@ def _estimate(name: str, study: Study, arm: str, arch: str, found: MeasuredArm) 
         unit=UNITS.get(name, ""),
         how=f"mean of {study.seeds} seeds; {both}",
         reason="" if half is not None else lost,
-        n=len(found.values),
+        n=len(measured.values),
         se=None if half is None else mean.error,
         detail=DIGITS,
     )
 
 
 def _verdicts(
-    study: Study, found: dict[str, dict[str, dict[str, MeasuredArm]]], judged: dict[str, ClaimVerdict]
+    study: Study, arms_by_network: dict[str, dict[str, dict[str, MeasuredArm]]], judged: dict[str, ClaimVerdict]
 ) -> Table:
     rows: list[list[Cell]] = []
     for claim in study.claims:
-        for arch in found:
+        for arch in arms_by_network:
             verdict = judged[_scoped(study, claim.id, arch)]
-            about = verdict.about
-            counted = _counted(claim, found[arch])
+            difference = verdict.about
+            counted = _counted(claim, arms_by_network[arch])
             cells: list[Cell] = ["", "", ""]
-            if about is not None:
-                both, alone = about.half(LEVEL), about.half(LEVEL, rows=False)
+            if difference is not None:
+                both, alone = difference.half(LEVEL), difference.half(LEVEL, rows=False)
                 cells = [
-                    f"{about.value:.4g}",
-                    f"[{about.value - both:.4g}, {about.value + both:.4g}]" if counted else "rows are not counted",
-                    f"[{about.value - alone:.4g}, {about.value + alone:.4g}]",
+                    f"{difference.value:.4g}",
+                    f"[{difference.value - both:.4g}, {difference.value + both:.4g}]"
+                    if counted
+                    else "rows are not counted",
+                    f"[{difference.value - alone:.4g}, {difference.value + alone:.4g}]",
                 ]
             more = _more(verdict)
             p = verdict.p if counted else ""
@@ -213,7 +215,7 @@ def _verdicts(
 
 
 def _counted(claim: StudyClaim, arms: dict[str, dict[str, MeasuredArm]]) -> bool:
-    """Whether what other rows would add is known of the metrics of a claim; a p-value without says too much."""
+    """Whether the error over rows is known for the metrics of a claim; a p-value without it would be too small."""
     names = [str(claim.keys[key]) for key in ("metric", "than", "against") if key in claim.keys]
     of = next(iter(arms.values()), {})
     return all(name in of and of[name].draws is not None for name in names)
@@ -230,7 +232,7 @@ def _more(verdict: ClaimVerdict) -> str:
 
 
 def _table(study: Study, arch: str, arms: dict[str, dict[str, MeasuredArm]]) -> Table:
-    names = [name for name in study.measured if any(name in found for found in arms.values())]
+    names = [name for name in study.measured if any(name in metrics for metrics in arms.values())]
     rows: list[list[Cell]] = []
     for arm in study.arms:
         if arm.name in arms:
@@ -243,7 +245,7 @@ def _table(study: Study, arch: str, arms: dict[str, dict[str, MeasuredArm]]) -> 
 
 
 def _differs(study: Study, source: str) -> list[Table]:
-    """What is not as in the paper: keys whose value is another one at this size, and what the recipe says."""
+    """Tabulate the differences from the paper: options with other values at this size, and the recipe's remarks."""
     rows: list[list[Cell]] = []
     if source and study.size not in ("", "paper"):
         paper = parsing.parse(*text_of(source), size="paper", data="DATA")
@@ -251,10 +253,12 @@ def _differs(study: Study, source: str) -> list[Table]:
         pairs |= {key: (paper.options.get(key), study.options.get(key)) for key in {**paper.options, **study.options}}
         pairs["vectors of words"] = (paper.embeddings or None, study.embeddings or None)
         pairs["training rows"] = ("those of the paper", study.train)
-        for key, (there, here) in pairs.items():
-            if there != here:
-                rows.append([key.replace("_", " "), *("default" if v is None else _listed(v) for v in (there, here))])
-    rows += [["", "", said] for said in study.differs]
+        for key, (in_paper, here) in pairs.items():
+            if in_paper != here:
+                rows.append(
+                    [key.replace("_", " "), *("default" if v is None else _listed(v) for v in (in_paper, here))]
+                )
+    rows += [["", "", difference] for difference in study.differs]
     columns = ["what", "paper size", "here"]
     return [Table(name="differs", columns=columns, rows=rows, title="What differs from the paper")] if rows else []
 
@@ -263,8 +267,8 @@ def _listed(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
 
 
-def _spread(found: MeasuredArm) -> float:
-    return float(found.values.std(ddof=1)) if len(found.values) > 1 else 0.0
+def _spread(arm: MeasuredArm) -> float:
+    return float(arm.values.std(ddof=1)) if len(arm.values) > 1 else 0.0
 
 
 def _check(
@@ -272,22 +276,22 @@ def _check(
 ) -> Check:
     verdict = judged[_scoped(study, claim.id, arch)]
     message = ": ".join(filter(None, (verdict.word, _more(verdict))))
-    about, found = verdict.about, None
-    if about is not None and np.isfinite(about.error):
-        half = about.half(LEVEL)
+    difference, estimate = verdict.about, None
+    if difference is not None and np.isfinite(difference.error):
+        half = difference.half(LEVEL)
         p = f"p {number_format.of_table('p', [verdict.p])[0]} after Holm's correction"
-        found = Estimate(
+        estimate = Estimate(
             name=str(claim.keys["metric"]),
-            value=about.value,
-            low=about.value - half,
-            high=about.value + half,
+            value=difference.value,
+            low=difference.value - half,
+            high=difference.value + half,
             level=LEVEL,
             how=f"{claim.kind}: what decides; {p if counted else 'other rows are not counted'}",
             detail=DIGITS,
         )
     return Check(
         rule=claim.text,
-        estimate=found,
+        estimate=estimate,
         scope=_scoped(study, claim.id, arch),
         outcome=OUTCOMES[verdict.word],
         message=message,
@@ -309,11 +313,11 @@ def _notes(study: Study, missing: dict[str, str]) -> list[str]:
 def _headline(study: Study, judged: dict[str, ClaimVerdict]) -> str:
     counts = {word: sum(v.word == word for v in judged.values()) for word in OUTCOMES}
     named = {word: listed(key for key, v in judged.items() if v.word == word) for word in OUTCOMES}
-    told = ", ".join(
+    parts = ", ".join(
         f"{n} {'hold' if word == 'holds' and n > 1 else word} ({named[word]})" for word, n in counts.items() if n
     )
     seeds = f"{study.seeds} seeds" if study.seeds > 1 else "one seed"
-    return f"{len(judged)} claim{'s' * (len(judged) != 1)} at {seeds}: {told or 'none'}."
+    return f"{len(judged)} claim{'s' * (len(judged) != 1)} at {seeds}: {parts or 'none'}."
 
 
 GIVEN = ("seeds", "arch", *parsing.MACHINE)
@@ -321,8 +325,9 @@ WORDS = ("question", "paper", "bibtex", "cost", "differs")
 
 
 def command(study: Study) -> str:
-    """What makes a study again: of one that comes along, with what it was given in place of its own; else of the recipe
-    that its folder has.
+    """Return the command that repeats a study.
+
+    A built-in study is named, with the options that were given in place of its own; else the recipe in its folder is.
     """
     more = ["--trust"] if parsing.named_code(study) else []
     for data in ("", study.train.removesuffix("#train")) if study.name in built_in() else ():

@@ -1,4 +1,4 @@
-"""The runs of a study, in an order of which any beginning is balanced; each is claimed by one worker and kept."""
+"""The runs of a study, each claimed by one worker and kept; any beginning of their order is balanced."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from calibcli.networks.curvature import curvature
 from calibcli.networks.dataset import synthetic
 from calibcli.networks.user_code import NAMES_CODE
 
-DATA = ("digits", "square")  # that travel with the package
+DATA = ("digits", "square")  # data sets that the package has
 DRAWN = {"drawn-posts": lambda folder: synthetic.newsgroups(folder, posts=200), "drawn-trees": synthetic.sentiment}
 """Small corpora of texts in the layout of 20 Newsgroups and of the Stanford Treebank, drawn into a study's folder."""
-FORMAT = 1  # of a run: a change of it trains again
+FORMAT = 1  # of a run: where it changes, runs are trained again
 BEAT, STALE = 10.0, 60.0  # seconds between signs of life of a worker, and without one until its run is free
-POLL = 0.5
+POLL = 0.5  # seconds between looks at the runs of other workers
 Progress = Callable[[float, str], None]
 
 
@@ -53,20 +53,20 @@ class StudyRun:
 
 
 def runs(study: Study) -> list[StudyRun]:
-    """All arms on all networks with seed 0, then with seed 1, and so on: a study that was stopped is balanced."""
+    """List all arms on all networks with seed 0, then with seed 1, and so on: a stopped study is balanced."""
     return [StudyRun(arm, arch, seed) for seed in range(study.seeds) for arch in study.arch for arm in study.arms]
 
 
 def rows(study: Study, part: str, save: Path) -> str:
-    """The rows of a part as `calib fit` takes them."""
+    """Return the rows of a part as `calib fit` takes them."""
     named: str = getattr(study, part)
     name = named.partition("#")[0]
-    found = sample(name) if name in DATA else drawn(name, save) if name in DRAWN else name
-    return f"{found}{named.removeprefix(name)}"
+    path = sample(name) if name in DATA else drawn(name, save) if name in DRAWN else name
+    return f"{path}{named.removeprefix(name)}"
 
 
 def sample(name: str) -> Path:
-    """A file of the sample data.
+    """Return the path of a file of the sample data.
 
     Raises:
         InputError: the package was installed without.
@@ -78,7 +78,7 @@ def sample(name: str) -> Path:
 
 
 def drawn(name: str, save: Path) -> Path:
-    """The small corpus of a study, in place at once, so that no other worker reads a part of it."""
+    """Draw the small corpus of a study; it is moved in place at once, so that no other worker reads a part of it."""
     folder = save / name
     if not folder.is_dir():
         with tempfile.TemporaryDirectory(dir=save) as aside:
@@ -89,8 +89,8 @@ def drawn(name: str, save: Path) -> Path:
 
 
 def content(study: Study, run: StudyRun) -> dict[str, Any]:
-    """Everything that decides what a run computes, as JSON has it."""
-    found = {
+    """Return everything that decides the result of a run, as JSON data."""
+    fields = {
         "format": FORMAT,
         **{part: _identity(getattr(study, part)) for part in ("train", "validation", "test")},
         **({"split": study.split} if study.split else {}),
@@ -101,86 +101,87 @@ def content(study: Study, run: StudyRun) -> dict[str, Any]:
         "options": {**study.options, **run.arm.options},
         "curvature": [study.curvature, study.losses],
     }
-    plain: dict[str, Any] = json.loads(json.dumps(found))
+    plain: dict[str, Any] = json.loads(json.dumps(fields))
     return plain
 
 
 def places(device: str, jobs: int) -> list[str]:
-    """Where each of several workers runs: one GPU after the other, unless one is named.
+    """Assign a device to each of several workers: one GPU after the other, unless one is named.
 
     Raises:
         UsageError: no such device on this machine.
     """
-    found = devices.pick(device)
-    if found.type == "cpu" or ":" in device:
-        return [str(found)] * jobs
+    chosen = devices.pick(device)
+    if chosen.type == "cpu" or ":" in device:
+        return [str(chosen)] * jobs
     return [f"cuda:{number % devices.count()}" for number in range(jobs)]
 
 
 def work(study: Study, save: Path, progress: Progress, until: float | None = None, wait: bool = True) -> None:
-    """Do what no other worker does until nothing is left, or the time `until` (of `time.monotonic`) has come.
+    """Train the runs that no other worker trains, until none is left or the time `until` (of `time.monotonic`).
 
     Args:
-        wait: for what others have begun, which is done here should they die.
+        wait: whether to wait for runs that others have begun, which are trained here should the others die.
 
     Raises:
-        UsageError, InputError: what every run would be refused for.
+        UsageError, InputError: a mistake that every run has.
     """
     todo = [(run, content(study, run)) for run in runs(study)]
-    while left := [(run, what) for run, what in todo if not done(save, run, what)]:
+    while left := [(run, fields) for run, fields in todo if not done(save, run, fields)]:
         mine = False
-        for run, what in left:
+        for run, fields in left:
             if until is not None and time.monotonic() > until:
                 return
             with claimed(save / run.folder) as free:
-                if free and not done(save, run, what):
+                if free and not done(save, run, fields):
                     mine = True
-                    _one(study, run, what, save, _within(progress, len(todo) - len(left), len(todo), run.words))
+                    _train(study, run, fields, save, _within(progress, len(todo) - len(left), len(todo), run.words))
                     break
         if not (mine or wait):
             return
         if not mine:
-            time.sleep(POLL)  # the rest is with others
+            time.sleep(POLL)  # other workers have the remaining runs
 
 
-def done(save: Path, run: StudyRun, what: Mapping[str, Any]) -> bool:
-    """Whether a run is finished, be it with weights or as diverged.
+def done(save: Path, run: StudyRun, fields: Mapping[str, Any]) -> bool:
+    """Whether a run is finished, with weights or as diverged.
 
     Raises:
         UsageError: the folder holds the run of another study.
     """
-    found = record(save, run)
-    if found and found.get("is") != what:
+    saved = record(save, run)
+    if saved and saved.get("is") != fields:
         raise UsageError(
-            f"{save / run.folder} holds another run: {_differing(found.get('is'), what)}",
+            f"{save / run.folder} holds another run: {_differing(saved.get('is'), fields)}",
             "pass another --save folder, or remove that one",
         )
-    return bool(found)
+    return bool(saved)
 
 
 def record(save: Path, run: StudyRun) -> dict[str, Any]:
-    """What is known of a finished run; empty before."""
+    """Read the record of a finished run; it is empty before."""
     try:
-        found = json.loads((save / run.folder / "run.json").read_text("utf-8"))
+        saved = json.loads((save / run.folder / "run.json").read_text("utf-8"))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
         raise InputError(f"{save / run.folder / 'run.json'} cannot be read: {error}", "remove that folder") from None
-    return found if isinstance(found, dict) else {}
+    return saved if isinstance(saved, dict) else {}
 
 
 def logged(save: Path, run: StudyRun) -> list[dict[str, Any]]:
-    """The log of a finished run, a line for each epoch."""
+    """Read the log of a finished run, a line for each epoch."""
     text = (save / run.folder / "log.jsonl").read_text("utf-8")
     return [json.loads(line) for line in text.splitlines()]
 
 
 @contextlib.contextmanager
 def claimed(folder: Path) -> Iterator[bool]:
-    """Whether this worker has the folder for itself: by a file that only one can make, touched while it works.
+    """Claim a folder for this worker; yields whether it got it.
 
-    A worker that died (its process is gone, or on another machine it gave no sign for a minute) loses its claim. One
-    whose process lives on this machine keeps it, however long it slept.
+    The claim is a file that only one worker can make, and that is touched while the worker runs. A worker that died
+    (its process is gone, or on another machine it gave no sign for a minute) loses its claim. One whose process lives
+    on this machine keeps it, however long it slept.
     """
     folder.mkdir(parents=True, exist_ok=True)
     lock = folder / "run.lock"
@@ -206,10 +207,10 @@ def claimed(folder: Path) -> Iterator[bool]:
         _taken_away(lock, own)
 
 
-def _one(study: Study, run: StudyRun, what: Mapping[str, Any], save: Path, progress: Progress) -> None:
-    """Train a run, or go on with it, and measure its curvature."""
+def _train(study: Study, run: StudyRun, fields: Mapping[str, Any], save: Path, progress: Progress) -> None:
+    """Train a run, or continue it, and measure its curvature."""
     folder = save / run.folder
-    found: dict[str, Any] = {"is": what}
+    outcome: dict[str, Any] = {"is": fields}
     begun = time.monotonic()
     try:
         setup = Setup(
@@ -232,27 +233,27 @@ def _one(study: Study, run: StudyRun, what: Mapping[str, Any], save: Path, progr
         )
         with guarding():
             result = run_all(setup)
-        told = result.facts["runs"][0]
-        found |= {"status": "finished", **{name: told[name] for name in TRAIN}}
+        facts = result.facts["runs"][0]
+        outcome |= {"status": "finished", **{name: facts[name] for name in TRAIN}}
         for loss in study.losses if study.curvature else ():
-            about = run.arm.loss.partition("+")[0] if loss == "train" else loss
+            loss_spec = run.arm.loss.partition("+")[0] if loss == "train" else loss
             around = curvature(
                 folder / "model.safetensors",
                 rows(study, "validation", save) or rows(study, "test", save),
                 *study.curvature,
-                loss=about,
+                loss=loss_spec,
                 arch=run.arch if NAMES_CODE.fullmatch(run.arch.partition(",")[0]) else None,
                 seed=run.seed,
                 device=study.device,
             )
-            found |= {f"{what} of {loss}": around[what].value for what in study.curvature}
+            outcome |= {f"{quantity} of {loss}": around[quantity].value for quantity in study.curvature}
     except InputError as error:
         if not error.problem.startswith(("the loss became", "the validation logits", "out of memory")):
             raise
-        found |= {"status": "diverged", "why": error.problem}
-    found["seconds"] = round(time.monotonic() - begun, 2)  # of the process that ended it
+        outcome |= {"status": "diverged", "why": error.problem}
+    outcome["seconds"] = round(time.monotonic() - begun, 2)  # of the process that ended it
     with atomic(folder / "run.json") as temporary:
-        temporary.write_text(json.dumps(found, indent=1, sort_keys=True, default=str) + "\n", "utf-8")
+        temporary.write_text(json.dumps(outcome, indent=1, sort_keys=True, default=str) + "\n", "utf-8")
     (folder / "state.pt").unlink(missing_ok=True)
 
 
@@ -267,7 +268,7 @@ def _make(lock: Path, own: str) -> bool:
 
 
 def _born(pid: int) -> str:
-    """When a process of this machine began, in ticks since it was started; "" where the system does not say."""
+    """Return when a process of this machine began, in ticks since the machine did; "" where it is not known."""
     try:
         return Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[19]
     except (OSError, ValueError, IndexError):
@@ -275,7 +276,7 @@ def _born(pid: int) -> str:
 
 
 def _dead(lock: Path) -> str | None:
-    """What a worker wrote that is gone, or None."""
+    """Return the text of a lock whose worker is gone, or None."""
     try:
         age, text = time.time() - lock.stat().st_mtime, lock.read_text("utf-8")
         owner = json.loads(text)
@@ -294,7 +295,10 @@ def _dead(lock: Path) -> str | None:
 
 
 def _taken_away(lock: Path, dead: str | None) -> bool:
-    """Whether it was the file with the text `dead` that was moved; a live one's, made since, is put back."""
+    """Remove the lock with the text `dead`, and return whether it was that one.
+
+    A lock that another worker made in the meantime is put back.
+    """
     if dead is None:
         return False
     with contextlib.suppress(OSError, ValueError):
@@ -319,10 +323,10 @@ def _identity(named: str) -> dict[str, str]:
     return {"sha256": sha256(path) if path.is_file() else name, "part": part}
 
 
-def _differing(found: Any, what: Mapping[str, Any]) -> str:
-    """Every key that differs, with both values."""
-    found = found if isinstance(found, dict) else {}
-    pairs = [(name, found.get(name), what[name]) for name in what if found.get(name) != what[name]]
+def _differing(saved: Any, fields: Mapping[str, Any]) -> str:
+    """List every key that differs, with both values."""
+    saved = saved if isinstance(saved, dict) else {}
+    pairs = [(name, saved.get(name), fields[name]) for name in fields if saved.get(name) != fields[name]]
     return "; ".join(f"{name} {printable(str(a), 80)} there, {printable(str(b), 80)} here" for name, a, b in pairs)
 
 

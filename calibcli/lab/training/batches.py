@@ -1,6 +1,4 @@
-"""The rows of a run: which are trained on, validated on and tested on, and the batches that a step sees; training the
-head alone.
-"""
+"""The rows of a run: training, validation and test rows, batches, and training of the last layer alone."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ from calibcli.core.errors import InputError, UsageError
 from calibcli.networks import dataset, device, inference
 from calibcli.networks.dataset import Dataset
 
-# Which rows a step sees, and where they wait: batches, and data kept on the device.
+# Batches, and data kept on the device.
 
 Inputs = Tensor | Mapping[str, Tensor]
 Index = NDArray[np.int64]
@@ -47,11 +45,11 @@ class Loader:
 
     @classmethod
     def holding(cls, inputs: Tensor, labels: Tensor) -> Loader:
-        """A loader of rows that are on their device already."""
-        made = cls.__new__(cls)
-        made.kept, made.labels, made.shape = inputs, labels, tuple(inputs.shape[1:])
-        made.device, made.dtype = inputs.device, inputs.dtype
-        return made
+        """Make a loader of rows that are on their device already."""
+        loader = cls.__new__(cls)
+        loader.kept, loader.labels, loader.shape = inputs, labels, tuple(inputs.shape[1:])
+        loader.device, loader.dtype = inputs.device, inputs.dtype
+        return loader
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -61,7 +59,7 @@ class Loader:
         return inputs
 
     def __call__(self, rows: Tensor) -> tuple[Inputs, Tensor]:
-        """Inputs and labels of these rows (int64, on the CPU)."""
+        """Return inputs and labels of these rows (int64, on the CPU)."""
         index = rows.to(self.device)
         if self.kept is None:
             return self._read(rows.numpy()), self.labels[index]
@@ -76,28 +74,27 @@ class Batches:
 
     def __init__(self, rows: int, size: int, seed: int, ranks: int = 1) -> None:
         self.rows, self.size, self.seed = rows, min(size, rows), seed
-        full, rest = divmod(rows, self.size)
-        self.steps = full + (rest >= 2 * ranks)
+        full, remaining = divmod(rows, self.size)
+        self.steps = full + (remaining >= 2 * ranks)
 
     def epoch(self, number: int) -> Tensor:
-        """All rows in this epoch's order, int64 `(rows,)`."""
+        """Return all rows in this epoch's order, int64 `(rows,)`."""
         generator = torch.Generator().manual_seed((self.seed * 1_000_003 + number) % 2**63)
         return torch.randperm(self.rows, generator=generator)
 
     def batch(self, order: Tensor, step: int) -> Tensor:
-        """The rows of a step, over all processes."""
+        """Return the rows of a step, over all processes."""
         return order[step * self.size : (step + 1) * self.size]
 
 
-# The rows of a run: trained on, validated on, tested on.
-
+# Training, validation and test rows.
 
 SEEDS = {"stratified": 0, "mukhoti": 1}  # where none is asked for; the paper's is the one of its code
 
 
 @dataclass(frozen=True)
 class Split:
-    """How rows are held out; None: as of the checkpoint that is trained on, else by default.
+    """The way in which rows are held out; a field that is None is that of the checkpoint, else the default.
 
     Attributes:
         how: `stratified`, the same share of every class; or `mukhoti`, the first share of all rows in the order of
@@ -109,14 +106,14 @@ class Split:
     share: float | None = None
 
     def after(self, start: Mapping[str, Any] | None) -> Split:
-        """This split with nothing left open: as the start `said` its own was, where neither `how` nor `seed` is."""
+        """Fill the open fields: from the split of the checkpoint `start` if neither `how` nor `seed` is given."""
         if start and self.how is None and self.seed is None:
             return Split(start["how"], start["seed"], start["share"] if self.share is None else self.share)
         how = self.how or "stratified"
         return Split(how, SEEDS[how] if self.seed is None else self.seed, 0.1 if self.share is None else self.share)
 
     def __call__(self, labels: Index) -> tuple[Index, Index]:
-        """Rows (kept, held out), each sorted.
+        """Split rows into (kept, held out), each sorted.
 
         Raises:
             UsageError: a share outside (0, 1), or of no row.
@@ -132,24 +129,24 @@ class Split:
         chosen = np.sort(HOW[whole.how](labels, whole.share, whole.seed))
         return np.setdiff1d(np.arange(len(labels)), chosen), chosen
 
-    def said(self, data: Dataset, held: Index) -> dict[str, Any]:
-        """What a result and a checkpoint say of it; the digest is of the held out rows' places in the file."""
-        places = np.ascontiguousarray(data.rows[held], "<i8").tobytes()
+    def describe(self, data: Dataset, held_out: Index) -> dict[str, Any]:
+        """Describe the split for results and checkpoints; the digest is of the held out rows' places in the file."""
+        places = np.ascontiguousarray(data.rows[held_out], "<i8").tobytes()
         digest = hashlib.sha256(places).hexdigest()[:16]
-        return {**vars(self), "held_out": len(held), "of": len(data), "rows_sha256": digest}
+        return {**vars(self), "held_out": len(held_out), "of": len(data), "rows_sha256": digest}
 
 
 def _stratified(labels: Index, share: float, seed: int) -> Index:
-    """The same share of every class, at least one row each."""
+    """Hold out the same share of every class, at least one row each."""
     rng = np.random.default_rng(seed)
-    held = []
+    chosen = []
     for label in np.unique(labels):
         rows = np.flatnonzero(labels == label)
         if len(rows) < 2:
             problem = f"class {label} has one row: it cannot be both trained on and held out"
             raise InputError(problem, "add rows of that class, or pass --validation")
-        held.append(rng.permutation(rows)[: min(len(rows) - 1, max(1, round(share * len(rows))))])
-    return np.concatenate(held)
+        chosen.append(rng.permutation(rows)[: min(len(rows) - 1, max(1, round(share * len(rows))))])
+    return np.concatenate(chosen)
 
 
 def _mukhoti(labels: Index, share: float, seed: int) -> Index:
@@ -168,8 +165,8 @@ class Parts:
     """Training rows, and validation and test rows where there are any.
 
     Attributes:
-        classes: K.  split: of the seed that the user gave, for whatever else is split.
-        held_out: how the validation rows were split off, `Split.said`; None where they were named.
+        classes: K.  split: with the seed that the user gave, for other splits.
+        held_out: how the validation rows were split off, `Split.describe`; None where they were named.
         notes: remarks, one sentence each.
     """
 
@@ -182,9 +179,9 @@ class Parts:
     held_out: dict[str, Any] | None = None
 
     def items(self) -> list[tuple[str, Dataset]]:
-        """(role, data set) of the parts there are."""
-        found = (("train", self.train), ("validation", self.validation), ("test", self.test))
-        return [(role, data) for role, data in found if data is not None]
+        """Return (role, data set) of the parts that exist."""
+        roles = (("train", self.train), ("validation", self.validation), ("test", self.test))
+        return [(role, data) for role, data in roles if data is not None]
 
 
 def open_parts(
@@ -201,7 +198,7 @@ def open_parts(
     classes: list[str] | None = None,
     **options: Any,
 ) -> Parts:
-    """Open what was named.
+    """Open the rows of a run, and hold out validation rows where none are named.
 
     Args:
         data: training rows, named or in memory; of a file that holds splits, all of its splits.
@@ -218,8 +215,8 @@ def open_parts(
     """
     roles: dict[str, Any] = dict(named or {}) if data is None else {}
     if data is not None:
-        held = dataset.splits(data, trust=trust) if isinstance(data, str | Path) else []
-        roles = {role: f"{data}#{role}" for role in held} if "train" in held else {"train": data}
+        splits = dataset.splits(data, trust=trust) if isinstance(data, str | Path) else []
+        roles = {role: f"{data}#{role}" for role in splits} if "train" in splits else {"train": data}
     roles |= {role: source for role, source in (("validation", validation), ("test", test)) if source is not None}
     if "train" not in roles:
         raise UsageError("no training rows were named", "pass --data FILE")
@@ -237,24 +234,24 @@ def open_parts(
         for role, source in roles.items()
     }
     train, held_out, notes = opened["train"], opened.get("validation"), []
-    said: dict[str, Any] | None = None
+    described: dict[str, Any] | None = None
     earlier = start.get("split") if start and start.get("data_sha256") == train.sha256 else None
     split = split.after(earlier)
     if held_out is None and split.share:
         kept, chosen = split(train.labels)
-        said = split.said(train, chosen)
+        described = split.describe(train, chosen)
         train, held_out = train.select(kept), train.select(chosen)
         by = "by class" if split.how == "stratified" else f"as {split.how} does"
         notes.append(
-            f"{len(chosen)} of {said['of']} rows are held out for validation, {by}, with split seed {split.seed}"
+            f"{len(chosen)} of {described['of']} rows are held out for validation, {by}, with split seed {split.seed}"
         )
-        if earlier and said["rows_sha256"] != earlier.get("rows_sha256"):
+        if earlier and described["rows_sha256"] != earlier.get("rows_sha256"):
             notes.append(
                 "the checkpoint held out other rows: it may have been trained on some that are validated on now"
             )
     labelled = 1 + max(int(d.labels.max()) for d in (train, held_out, opened.get("test")) if d is not None)
     classes_ = max(labelled, len(train.classes or ()))
-    parts = Parts(train, held_out, opened.get("test"), classes_, notes, split, said)
+    parts = Parts(train, held_out, opened.get("test"), classes_, notes, split, described)
     _check_classes(parts, missing_classes)
     return parts
 
@@ -265,16 +262,16 @@ def _check_classes(parts: Parts, missing_allowed: bool) -> None:
         empty = np.flatnonzero(np.bincount(data.labels, minlength=parts.classes) == 0)
         if not len(empty) or role == "test":
             continue
-        what = f"class {names[empty[0]]} has no {'training' if role == 'train' else role} rows"
+        problem = f"class {names[empty[0]]} has no {'training' if role == 'train' else role} rows"
         if not missing_allowed:
-            raise InputError(what, "add rows of that class, or pass --missing-classes to go on without")
-        parts.notes.append(f"{what} ({len(empty)} such classes)")
+            raise InputError(problem, "add rows of that class, or pass --missing-classes to go on without")
+        parts.notes.append(f"{problem} ({len(empty)} such classes)")
 
 
 def standardised(data: Dataset) -> Dataset:
-    """The data set with the mean and spread of its own inputs taken out: per channel of images, per feature of rows.
+    """Standardise a data set by the mean and spread of its own inputs, per channel of images, per feature of rows.
 
-    As it is where a mean was given, and for inputs that are not numbers. At most 10,000 rows are looked at.
+    It stays as it is where a mean was given, and for inputs that are not numbers. At most 10,000 rows are read.
     """
     if data.preprocess.mean or data.preprocess.std or set(data.inputs) != {""}:
         return data
@@ -296,37 +293,37 @@ def standardised(data: Dataset) -> Dataset:
     )
 
 
-# Parts of a network: the last linear layer, trained alone on features computed once; what is frozen.
+# The last linear layer, which may be trained alone on features computed once, and frozen parameters.
 
 
 def layer(model: nn.Module) -> nn.Linear:
-    """The last linear layer.
+    """Return the last linear layer.
 
     Raises:
         InputError: the model has none.
     """
-    found = last_linear(model)
-    if found is None:
+    last = last_linear(model)
+    if last is None:
         raise InputError("the model has no linear layer", "leave --head-only out, or use --freeze")
-    return found
+    return last
 
 
 def features(model: nn.Module, loader: Loader) -> Loader:
-    """What the last linear layer gets, for every row, in eval mode: a loader to train that layer on.
+    """Compute the inputs of the last linear layer for every row, in eval mode: a loader to train that layer on.
 
     Raises:
         InputError: the model has no linear layer whose output is the logits.
     """
-    found = [*fed(model, layer(model), loader, torch.arange(len(loader)))]
-    if not all(made for *_, made in found):
+    parts = [*fed(model, layer(model), loader, torch.arange(len(loader)))]
+    if not all(makes_logits for *_, makes_logits in parts):
         raise InputError("the last linear layer does not make the logits", "use --freeze instead")
-    return Loader.holding(torch.cat([features for features, *_ in found]), loader.labels)
+    return Loader.holding(torch.cat([features for features, *_ in parts]), loader.labels)
 
 
 def fed(
     model: nn.Module, head: nn.Linear, loader: Loader, rows: Tensor
 ) -> Iterator[tuple[Tensor, Tensor, Tensor, bool]]:
-    """What the layer gets for these rows, in eval mode; the model's logits, the labels, and whether it makes them."""
+    """Yield inputs of the layer, logits of the model, labels, and whether the layer makes the logits, in eval mode."""
     seen: list[Tensor] = []
     hook = head.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0].detach()))
     model.eval()
@@ -337,14 +334,14 @@ def fed(
                 logits = inference.logits(model, inputs)
                 f = seen.pop()
                 fits = f.ndim == 2 and len(f) == len(chosen)
-                made = fits and torch.equal(nn.functional.linear(f, head.weight, head.bias), logits)
-            yield f, logits, labels, made
+                makes_logits = fits and torch.equal(nn.functional.linear(f, head.weight, head.bias), logits)
+            yield f, logits, labels, makes_logits
     finally:
         hook.remove()
 
 
 def freeze(model: nn.Module, globs: tuple[str, ...]) -> list[str]:
-    """Keep the parameters that match as they are; their names.
+    """Freeze the parameters that match, and return their names.
 
     Raises:
         InputError: a glob that matches nothing.
@@ -354,22 +351,22 @@ def freeze(model: nn.Module, globs: tuple[str, ...]) -> list[str]:
     names = dict(model.named_parameters())
     frozen: list[str] = []
     for glob in globs:
-        found = [n for n in names if fnmatchcase(n, glob) or fnmatchcase(n, f"{glob}.*")]
-        if not found:
+        matching = [n for n in names if fnmatchcase(n, glob) or fnmatchcase(n, f"{glob}.*")]
+        if not matching:
             raise InputError(f"--freeze {glob} matches no parameter", f"names are like {', '.join(list(names)[:4])}")
-        frozen += found
+        frozen += matching
     for name in frozen:
         names[name].requires_grad_(False)
     return sorted(set(frozen))
 
 
 def last_linear(model: nn.Module) -> nn.Linear | None:
-    """The linear layer defined last, which makes the logits in every usual network."""
+    """Return the linear layer defined last, which makes the logits in every usual network."""
     return next((m for m in reversed([*model.modules()]) if isinstance(m, nn.Linear)), None)
 
 
 def train_mode(model: nn.Module) -> None:
-    """Train mode; modules whose parameters are all frozen stay in eval mode, so that their statistics stay too."""
+    """Switch to train mode; modules whose parameters are all frozen stay in eval mode, to keep their statistics."""
     model.train()
     for module in model.modules():
         own = [*module.parameters()]

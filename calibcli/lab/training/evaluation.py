@@ -23,7 +23,7 @@ from calibcli.scores.columns import columns
 from calibcli.scores.likelihood import fit_beta
 from calibcli.scores.predictions import Predictions
 
-# The numbers of an epoch's log, from the validation logits.
+# The numbers of an epoch's log.
 
 LOGGED = ("nll", "nll_correct", "nll_wrong", "entropy", "entropy_wrong", "accuracy", "ece", "adaece")
 
@@ -31,7 +31,7 @@ LOGGED = ("nll", "nll_correct", "nll_wrong", "entropy", "entropy_wrong", "accura
 def epoch_numbers(
     logits: NDArray[np.floating], labels: NDArray[np.int64], *, temperature: bool = True
 ) -> dict[str, float | None]:
-    """Point values for the log, without the intervals that the final table has; None where not defined.
+    """Compute point values for the log, without the intervals that the final table has; None where not defined.
 
     Returns:
         nll, nll_correct, nll_wrong, entropy, entropy_wrong, accuracy, ece, adaece as the metrics of those names; error
@@ -40,26 +40,25 @@ def epoch_numbers(
     predictions = Predictions.of(logits, labels)
     table = columns(predictions, class_bins=())
     sample = Sample.of(table, predictions)
-    found = {name: finite(float(METRICS.choose(name)(sample))) for name in LOGGED}
-    found["error"] = float(1 - table.correct.mean())
-    found["p_true"] = float(table.p_true.mean())
+    numbers = {name: finite(float(METRICS.choose(name)(sample))) for name in LOGGED}
+    numbers["error"] = float(1 - table.correct.mean())
+    numbers["p_true"] = float(table.p_true.mean())
     if temperature:
         fit = fit_beta(logits, labels)
-        found["temperature"] = fit.temperature if fit.status == "ok" else None
-    return found
+        numbers["temperature"] = fit.temperature if fit.status == "ok" else None
+    return numbers
 
 
 def curvature(model: nn.Module, rows: Loader, seed: int, most: int = 256) -> dict[str, float | None]:
-    """λmax and trace of the Hessian of mean cross-entropy in the trainable parameters, on evenly spread rows."""
+    """Measure λmax and trace of the Hessian of mean cross-entropy on evenly spread rows."""
     from calibcli.networks import curvature as hessian
 
     chosen = torch.linspace(0, len(rows) - 1, min(most, len(rows))).long()
-    found = hessian.measure(model, rows(chosen), "lambda_max", "trace", forward=inference.logits, seed=seed)
-    return {name: found[name].value for name in ("lambda_max", "trace")}
+    result = hessian.measure(model, rows(chosen), "lambda_max", "trace", forward=inference.logits, seed=seed)
+    return {name: result[name].value for name in ("lambda_max", "trace")}
 
 
-# What is looked at while a network trains, beside its validation rows: training and test rows, and snapshots.
-
+# Evaluation beside the validation rows: training and test rows, and snapshots.
 
 CONFIDENCES = 20  # equal bins of the confidence
 NORMS = (-8.0, 4.0, 48)  # log10 of gradient norms: ends and bins; what lies outside is in the last
@@ -68,11 +67,11 @@ Evaluated = Callable[[Loader], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Looks:
-    """When to look, and at what.
+class EvaluationPlan:
+    """The schedule of evaluations, and the rows to evaluate.
 
     Attributes:
-        every: epochs between two looks at any rows; the last epoch is always looked at.
+        every: epochs between two evaluations; the last epoch is always evaluated.
         rows: further rows by role, `train` and `test`, in eval mode and without augmentation.
         snapshots: epochs after which `keep` is called, and histograms are noted.
         train: rows of the gradient norms.
@@ -85,14 +84,14 @@ class Looks:
     keep: Callable[[int], None] = lambda epoch: None
 
     def due(self, epoch: int, epochs: int) -> bool:
-        """Whether rows are looked at after this epoch, counted from 1."""
+        """Whether rows are evaluated after this epoch, counted from 1."""
         return epoch % self.every == 0 or epoch == epochs
 
     def record(
         self, epoch: int, epochs: int, evaluated: Evaluated, validation: Loader | None, model: nn.Module, loss: Loss
     ) -> dict[str, Any]:
-        """What the log gets of an epoch: `train_nll`, ..., and at a snapshot `snapshot`, its histograms."""
-        found: dict[str, Any] = {}
+        """Make the log's entries of an epoch: `train_nll`, ..., and at a snapshot `snapshot`, its histograms."""
+        entries: dict[str, Any] = {}
         shown = epoch in self.snapshots
         wrong = {}
         rows = {**({} if validation is None else {"validation": validation}), **self.rows}
@@ -102,45 +101,48 @@ class Looks:
             logits, labels = (part.numpy() for part in evaluated(loader))
             if role != "validation" and self.due(epoch, epochs):
                 numbers = epoch_numbers(logits, labels, temperature=False)
-                found.update({f"{role}_{name}": value for name, value in numbers.items()})
+                entries.update({f"{role}_{name}": value for name, value in numbers.items()})
             if shown:
                 wrong[role] = confidences_of_wrong(logits, labels)
         if shown:
             norms = None if self.train is None else gradient_norms(model, loss, self.train)
-            found["snapshot"] = {"wrong_confidence": wrong, "gradient_norms": None if norms is None else counted(norms)}
-        return found
+            entries["snapshot"] = {
+                "wrong_confidence": wrong,
+                "gradient_norms": None if norms is None else counted(norms),
+            }
+        return entries
 
 
 def confidences_of_wrong(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> list[int]:
-    """Wrong rows in each of 20 equal bins of the confidence."""
+    """Count wrong rows in each of 20 equal bins of the confidence."""
     table = columns(Predictions.of(logits, labels), class_bins=())
-    found: list[int] = np.histogram(table.confidence[~table.correct], CONFIDENCES, (0, 1))[0].tolist()
-    return found
+    counts: list[int] = np.histogram(table.confidence[~table.correct], CONFIDENCES, (0, 1))[0].tolist()
+    return counts
 
 
 def counted(norms: NDArray[np.float64]) -> list[int]:
-    """Rows in each bin of log10 of their norms."""
+    """Count rows in each bin of log10 of their norms."""
     low, high, bins = NORMS
     with np.errstate(divide="ignore"):
         logs = np.clip(np.log10(norms), low, high)
-    found: list[int] = np.histogram(logs, bins, (low, high))[0].tolist()
-    return found
+    counts: list[int] = np.histogram(logs, bins, (low, high))[0].tolist()
+    return counts
 
 
 def gradient_norms(model: nn.Module, loss: Loss, rows: Loader) -> NDArray[np.float64] | None:
-    """(n,) norm of each row's gradient of the loss in the weights and biases of the last linear layer.
+    """Compute the norm (n,) of each row's gradient of the loss in the weights and biases of the last linear layer.
 
-    That is ‖dℓ/dz‖ (‖f‖² + 1)^½, f what the layer gets (without the 1 where it has no bias); on up to 10,000 evenly
-    spread rows. None where that layer does not make the logits.
+    That is ‖dℓ/dz‖ (‖f‖² + 1)^½, with f the input of the layer (without the 1 where it has no bias); on up to 10,000
+    evenly spread rows. None where that layer does not make the logits.
     """
     layer = last_linear(model)
     if layer is None:
         return None
     norms = []
-    for f, logits, labels, made in fed(
+    for f, logits, labels, makes_logits in fed(
         model, layer, rows, torch.linspace(0, len(rows) - 1, min(MOST, len(rows))).long()
     ):
-        if not made:
+        if not makes_logits:
             return None
         z = logits.detach().double().requires_grad_()
         (slope,) = torch.autograd.grad(loss(z, labels).sum(), z)
@@ -150,15 +152,15 @@ def gradient_norms(model: nn.Module, loss: Loss, rows: Loader) -> NDArray[np.flo
 
 
 def snapshot_name(epoch: int | str) -> str:
-    """The file of a snapshot."""
+    """Return the file name of a snapshot."""
     return f"epoch-{epoch}.safetensors"
 
 
 def room(model: nn.Module, folder: Path, count: int) -> None:
-    """Refuse snapshots that the disk cannot hold.
+    """Refuse snapshots for which the disk has no room.
 
     Raises:
-        WriteError: it has less room than they take.
+        WriteError: the disk has less free space than they take.
     """
     needed = count * sum(t.numel() * t.element_size() for t in model.state_dict().values())
     free = shutil.disk_usage(folder).free

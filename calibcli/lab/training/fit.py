@@ -38,21 +38,21 @@ from calibcli.scores.columns import columns
 from calibcli.scores.files.arrays import split_part
 from calibcli.scores.predictions import Predictions
 
-# What a `Result` says of finished runs: calibration before and after temperature, the log as figures.
+# The `Result` of finished runs: calibration before and after temperature, the log as figures.
 
 METRICS = ("accuracy", "nll", "ece", "adaece")
 
 
 def summarize(runs: Sequence[TrainedModel], *, seed: int = 0, split_seed: int = 0) -> Result:
-    """Estimates of every run, a table that compares them, and the figures of their logs."""
+    """Make the result: estimates of every run, a table that compares them, and the figures of their logs."""
     several = len(runs) > 1
     estimates: list[Estimate] = []
     rows: list[list[Any]] = []
     for run in runs:
         prefix = f"{run.recipe.loss} " if several else ""
-        found = calibration(run, prefix, seed, split_seed)
-        estimates += found
-        rows += table_rows(run, found, prefix)
+        run_estimates = calibration(run, prefix, seed, split_seed)
+        estimates += run_estimates
+        rows += table_rows(run, run_estimates, prefix)
     columns = ["loss", "", "error", "NLL", "ECE", "AdaECE", "T"]
     title = "before and after temperature, on " + ("test rows" if runs[0].test is not None else "validation rows")
     return Result(
@@ -70,7 +70,7 @@ def summarize(runs: Sequence[TrainedModel], *, seed: int = 0, split_seed: int = 
 
 
 def calibration(run: TrainedModel, prefix: str, seed: int, split_seed: int) -> list[Estimate]:
-    """Error, NLL, ECE and AdaECE before and after a temperature that was fitted on other rows."""
+    """Measure error, NLL, ECE and AdaECE before and after a temperature that was fitted on other rows."""
     judged = run.test or run.validation
     if judged is None:
         run.notes.append("nothing is measured: there are no validation and no test rows")
@@ -92,22 +92,22 @@ def calibration(run: TrainedModel, prefix: str, seed: int, split_seed: int) -> l
 
 
 def estimates(predictions: Predictions, scope: str, seed: int) -> list[Estimate]:
-    """Error and calibration of predictions, each with its interval."""
+    """Measure error and calibration of predictions, each with its interval."""
     accuracy, *others = metrics.measure(predictions, METRICS, seed=seed)
     return [dataclasses.replace(e, scope=scope) for e in (error_of(accuracy), *others)]
 
 
 def error_of(accuracy: Estimate) -> Estimate:
-    """The share of wrong rows, with the interval of the share of right ones turned round."""
+    """Turn the accuracy and its interval into the share of wrong rows."""
     value, low, high = (None if v is None else 1 - v for v in (accuracy.value, accuracy.high, accuracy.low))
     return dataclasses.replace(accuracy, name="error", value=value, low=low, high=high, better="lower")
 
 
-def table_rows(run: TrainedModel, found: Sequence[Estimate], prefix: str) -> list[list[Any]]:
-    """Two rows of the comparison: before and after."""
-    if not found:
+def table_rows(run: TrainedModel, estimates: Sequence[Estimate], prefix: str) -> list[list[Any]]:
+    """Make the two rows of a run in the comparison: before and after."""
+    if not estimates:
         return []
-    by = {(e.name, e.scope): e for e in found}
+    by = {(e.name, e.scope): e for e in estimates}
     t = by.get(("temperature", prefix.strip()))
     rows = []
     for when in ("before", "after") if t else ("before",):
@@ -117,7 +117,7 @@ def table_rows(run: TrainedModel, found: Sequence[Estimate], prefix: str) -> lis
 
 
 def text(estimate: Estimate) -> str:
-    """`0.0412 [0.031, 0.052]`, with as many digits as say something."""
+    """Format an estimate as `0.0412 [0.031, 0.052]`."""
     if estimate.value is None:
         return "-"
     if estimate.low is None or estimate.high is None:
@@ -181,7 +181,7 @@ COMPARED = {
 
 
 def plots(runs: Sequence[TrainedModel]) -> list[Plot]:
-    """The logs over epochs, on validation rows: of one run its quantities in pairs, of several one panel each."""
+    """Draw the logs over epochs, on validation rows: of one run in pairs of quantities, of several one panel each."""
     if len(runs) > 1:
         panels = [
             _panel(key, title, [(run, key, run.recipe.loss, run.recipe.loss) for run in runs])
@@ -196,13 +196,13 @@ def plots(runs: Sequence[TrainedModel]) -> list[Plot]:
 
 
 def _snapshots(runs: Sequence[TrainedModel]) -> Iterator[Plot]:
-    """Histograms at each snapshot: confidences of wrong rows, and norms of the rows' gradients of the last layer."""
+    """Draw histograms at each snapshot: confidences of wrong rows, and gradient norms of the last layer by row."""
     low, high, bins = NORMS
-    found = [(run, r["epoch"], r["snapshot"]) for run in runs for r in run.history if "snapshot" in r]
+    snapshots = [(run, r["epoch"], r["snapshot"]) for run in runs for r in run.history if "snapshot" in r]
     several = len(runs) > 1
-    for epoch in sorted({epoch for _, epoch, _ in found}):
+    for epoch in sorted({epoch for _, epoch, _ in snapshots}):
         wrong, norms = [], []
-        for run, at, shown in found:
+        for run, at, shown in snapshots:
             counts, loss = shown["wrong_confidence"], run.recipe.loss
             roles = ["test"] if several and "test" in counts else list(counts)[: 1 if several else None]
             for role in roles if at == epoch else ():
@@ -224,7 +224,7 @@ def _snapshots(runs: Sequence[TrainedModel]) -> Iterator[Plot]:
 
 
 def _panel(name: str, title: str, series: Sequence[tuple[TrainedModel, str, str, str]]) -> Plot:
-    """A panel of (run, key of its log, label, role)."""
+    """Draw a panel of (run, key of its log, label, role)."""
     curves = []
     for run, key, label, role in series:
         points = [(r["epoch"], r[key]) for r in run.history if r.get(key) is not None]
@@ -236,16 +236,16 @@ def _panel(name: str, title: str, series: Sequence[tuple[TrainedModel, str, str,
     )
 
 
-# Everything `calib fit` does between its options and its result: where to start, which folders, one run per loss.
-
+# From the options of `calib fit` to its runs: the start, the folders, one run per loss.
 
 MADE = ("model.safetensors", "model.pt", "validation.npz", "test.npz")
+"""Files that a folder gets at the end of a run."""
 RUN = ("log.jsonl", "steps.jsonl", state.FILE)
-"""What a folder gets at the end of a run, and what says that it holds one."""
+"""Files that show that a folder holds a run."""
 
 
 def run_all(setup: Setup) -> Result:
-    """One run per loss from the same start, and what they came to. A module that was given has the kept weights then.
+    """Train one run per loss from the same start, and report them. A module that was given then has the kept weights.
 
     Raises:
         UsageError, InputError: a wrong request, or inputs that were refused.
@@ -282,10 +282,10 @@ def run_all(setup: Setup) -> Result:
         setup.model.load_state_dict(runs[0].model.state_dict())
     if devices.rank():
         return Result(command="fit")
-    return _told(setup, start, parts, runs, str(where))
+    return _result(setup, start, parts, runs, str(where))
 
 
-def _told(setup: Setup, start: Start, parts: Parts, runs: Sequence[TrainedModel], where: str) -> Result:
+def _result(setup: Setup, start: Start, parts: Parts, runs: Sequence[TrainedModel], where: str) -> Result:
     result = summarize(runs, seed=setup.seed, split_seed=parts.split.seed or 0)
     facts = {
         "model": start.source,
@@ -312,7 +312,7 @@ def _told(setup: Setup, start: Start, parts: Parts, runs: Sequence[TrainedModel]
 
 
 def recipe(setup: Setup, loss: str) -> Recipe:
-    """The recipe of a loss.
+    """Make the recipe of a loss.
 
     Raises:
         UsageError: an option that is not a choice, or out of range.
@@ -322,7 +322,7 @@ def recipe(setup: Setup, loss: str) -> Recipe:
 
 
 def begin(setup: Setup) -> tuple[Start, Parts]:
-    """The model to start from and the rows, which decide each other's shapes."""
+    """Open the model to start from and the rows, which decide each other's shapes."""
     rows = functools.partial(
         open_parts,
         setup.data,
@@ -375,7 +375,7 @@ def begin(setup: Setup) -> tuple[Start, Parts]:
 
 
 def _embedded(model: nn.Module, name: str, path: str, parts: Parts) -> str:
-    """Put the vectors of a file into a network of words; the file's digest.
+    """Put the vectors of a file into a network of words, and return the file's digest.
 
     Raises:
         UsageError: a network or rows without words.  InputError: as `vocabulary.vectors`.
@@ -385,18 +385,20 @@ def _embedded(model: nn.Module, name: str, path: str, parts: Parts) -> str:
     if not parts.train.words:
         problem = f"the words of {parts.train.source} are not known, only their numbers"
         raise UsageError(problem, "leave --embeddings out, or pass texts such as 20_newsgroups.tar.gz")
-    held, width = model.vectors.shape
-    found, count = vectors(path, parts.train.words, width)
-    if len(found) > held:
-        raise UsageError(f"{len(found):,} words, and {name} has {held:,}", f"pass {name}:vocabulary={len(found)}")
+    capacity, width = model.vectors.shape
+    word_vectors, count = vectors(path, parts.train.words, width)
+    if len(word_vectors) > capacity:
+        raise UsageError(
+            f"{len(word_vectors):,} words, and {name} has {capacity:,}", f"pass {name}:vocabulary={len(word_vectors)}"
+        )
     with torch.no_grad():
-        model.vectors.zero_()[: len(found)] = torch.from_numpy(found)
-    parts.notes.append(f"{count:,} of {len(found) - 1:,} words have a vector in {path}, the others are 0")
+        model.vectors.zero_()[: len(word_vectors)] = torch.from_numpy(word_vectors)
+    parts.notes.append(f"{count:,} of {len(word_vectors) - 1:,} words have a vector in {path}, the others are 0")
     return sha256(path)
 
 
 def _drawn(setup: Setup, spec: str, **known: Any) -> nn.Module:
-    """A network of the spec, or of the user's code, with weights drawn from the seed."""
+    """Build a network of the spec, or of the user's code, with weights drawn from the seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(setup.seed)
         return checkpoint.build(None if setup.arch_file else spec, setup.arch_file, **known)
@@ -423,14 +425,16 @@ def _prepare(setup: Setup, folder: Path | None) -> None:
     except OSError as error:
         raise UsageError(f"cannot make the folder {folder} ({error.strerror})", "name another --save folder") from None
     claim(*(folder / name for name in (*MADE, *map(snapshot_name, setup.snapshot), *RUN)))
-    made, held = ([folder / name for name in names if (folder / name).exists()] for names in (MADE, RUN))
-    made += folder.glob(snapshot_name("[0-9]*"))
-    if made and not held:
-        raise UsageError(f"{folder} holds a {made[0].name} that is of no run in it", "name another --save folder")
-    if held and setup.overwrite:
-        for path in (*made, *held):  # in this order: another process looks at them too
+    outputs, run_files = ([folder / name for name in names if (folder / name).exists()] for names in (MADE, RUN))
+    outputs += folder.glob(snapshot_name("[0-9]*"))
+    if outputs and not run_files:
+        raise UsageError(
+            f"{folder} holds a {outputs[0].name} that belongs to no run in it", "name another --save folder"
+        )
+    if run_files and setup.overwrite:
+        for path in (*outputs, *run_files):  # in this order: another process looks at them too
             path.unlink(missing_ok=True)
-    elif held and not setup.resume:
+    elif run_files and not setup.resume:
         raise UsageError(f"{folder} holds a run", "pass --resume to go on with it, or --overwrite to start again")
 
 
@@ -448,10 +452,10 @@ def _emptied(folders: Sequence[Path | None]) -> Iterator[None]:
 
 
 def slug(spec: str) -> str:
-    """A folder name of a loss: `focal-gamma-3`."""
+    """Make a folder name of a loss: `focal-gamma-3`."""
     return "".join(c if c.isalnum() or c in "._" else "-" for c in spec)
 
 
 def _part(progress: Progress, index: int, count: int, loss: str) -> Progress:
     text = f"{loss}: " if count > 1 else ""
-    return lambda fraction, what: progress((index + min(fraction, 0.999)) / count, text + what)
+    return lambda fraction, detail: progress((index + min(fraction, 0.999)) / count, text + detail)

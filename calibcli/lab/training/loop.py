@@ -19,27 +19,25 @@ from calibcli.core.errors import InputError, UsageError
 from calibcli.core.files import Lines, atomic
 from calibcli.lab.training import evaluation, recipes, state
 from calibcli.lab.training.batches import Batches, Loader, last_linear, train_mode
-from calibcli.lab.training.evaluation import Looks
+from calibcli.lab.training.evaluation import EvaluationPlan
 from calibcli.lab.training.options import Progress
 from calibcli.lab.training.recipes import Recipe
 from calibcli.networks import device, inference, losses
 from calibcli.networks.device import Signals, Stopping, held_signals
 
-# What a run says of itself on the way: the loss so far in this epoch, and how fast rows go by.
-
 
 @dataclass
 class Pace:
-    """Rows since the run began, or went on."""
+    """The rate of rows since the run began or was continued, for the progress line."""
 
     began: float = field(default_factory=time.monotonic)
     rows: int = 0
 
-    def said(self, epoch: str, loss: float | None, rows: int) -> str:
+    def text(self, epoch: str, loss: float | None, rows: int) -> str:
         """`epoch 3 of 20, loss 0.412, 5,300 rows a second`, with `rows` more.
 
         >>> import time
-        >>> Pace(time.monotonic() - 2).said("epoch 1 of 2", 0.4123, 200)
+        >>> Pace(time.monotonic() - 2).text("epoch 1 of 2", 0.4123, 200)
         'epoch 1 of 2, loss 0.412, 100 rows a second'
         """
         self.rows += rows
@@ -49,11 +47,8 @@ class Pace:
         return ", ".join(filter(None, parts))
 
 
-# The training loop: deterministic given the seed, and continued bit for bit after any interruption.
-
-
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
-FLUSH = 50  # steps between looks at the loss on an accelerator, where every look waits for it
+FLUSH = 50  # steps between reads of the loss on an accelerator, as every read waits for the device
 
 
 @dataclass(eq=False)
@@ -64,10 +59,11 @@ class Trainer:
         model: on its device, in its dtype; trained in place.
         train, validation: loaders; without validation there is no per-epoch calibration.
         folder: where `state.pt`, `log.jsonl` and `steps.jsonl` go, or None to write nothing.
-        identity: what a continued run must share (recipe, architecture, data).
+        identity: recipe, architecture and data, which must be the same when the run is continued.
         save_every: steps between saved states (and one at the end).
-        looks: at which further rows to look, and when.
-        curvature_every: epochs between looks at λmax and trace of cross-entropy's Hessian on up to 256 validation rows.
+        evaluations: which further rows to evaluate, and when.
+        curvature_every: epochs between measurements of λmax and trace of cross-entropy's Hessian, on up to 256
+            validation rows.
     """
 
     model: nn.Module
@@ -79,7 +75,7 @@ class Trainer:
     identity: dict[str, Any] = field(default_factory=dict)
     save_every: int = 500
     curvature_every: int = 0
-    looks: Looks = Looks()  # noqa: RUF009
+    evaluations: EvaluationPlan = EvaluationPlan()  # noqa: RUF009
     progress: Progress = lambda fraction, text: None
 
     def __post_init__(self) -> None:
@@ -91,8 +87,10 @@ class Trainer:
             raise UsageError(
                 "--keep best, --patience and adafocal need validation rows", "pass --validation or --val-fraction 0.1"
             )
-        if self.looks.every > 1 and (recipe.keep == "best" or recipe.patience):
-            problem = f"--log-every {self.looks.every} leaves out epochs that --keep best and --patience choose among"
+        if self.evaluations.every > 1 and (recipe.keep == "best" or recipe.patience):
+            problem = (
+                f"--log-every {self.evaluations.every} leaves out epochs that --keep best and --patience choose among"
+            )
             raise UsageError(problem, "leave it out")
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         if not self.parameters:
@@ -121,10 +119,10 @@ class Trainer:
         return self.recipe.epochs * self.batches.steps
 
     def resume(self) -> None:
-        """Go to where the folder's saved state was.
+        """Continue from the state saved in the folder.
 
         Raises:
-            InputError, UsageError: as `State.load`.
+            InputError, UsageError: as `TrainingState.load`.
         """
         assert self.state is not None
         self.position = self.state.load()
@@ -166,7 +164,7 @@ class Trainer:
         return self.position.history
 
     def logits(self, loader: Loader, check: Callable[[], None] = lambda: None) -> tuple[Tensor, Tensor]:
-        """Logits `(N, K)` in eval mode and full precision, and labels, both on the CPU."""
+        """Compute logits `(N, K)` in eval mode and full precision; return them with the labels, both on the CPU."""
         self.model.eval()
         parts = []
         with torch.no_grad(), device.full_float32():
@@ -196,7 +194,7 @@ class Trainer:
                     self.save()
                 mean = at.loss_sum / at.rows if at.rows else None
                 epoch = f"epoch {at.epoch + 1} of {self.recipe.epochs}"
-                self.progress(number / self.total, self._pace.said(epoch, mean, self.recipe.batch_size))
+                self.progress(number / self.total, self._pace.text(epoch, mean, self.recipe.batch_size))
         self._flush()
         self._end_epoch(signals)
         if at.finished:
@@ -239,7 +237,7 @@ class Trainer:
     def _gradients(
         self, number: int, rows: Tensor, inputs: Any, mixed: list[tuple[float, Tensor]], signals: Signals
     ) -> tuple[Tensor, bool]:
-        """The loss of a batch, its labels shared out as `mixed` says; its gradients are left in the parameters."""
+        """Compute the loss of a batch whose labels have the shares in `mixed`; leave gradients in the parameters."""
         self.optimizer.zero_grad(set_to_none=True)
         amp = AUTOCAST.get(self.recipe.amp)
         autocast = torch.autocast(self.device.type, amp) if amp else contextlib.nullcontext()
@@ -261,7 +259,7 @@ class Trainer:
         return state.sum_gradients(self.parameters, value.detach(), signals.received is not None)
 
     def _share(self, rows: Tensor, logits: Tensor, labels: Tensor) -> Tensor | float:
-        """This process's part of the mean over the whole batch."""
+        """Return this process's share of the mean over the whole batch."""
         if self.recipe.reduction == "sum":
             return 1.0
         loss = self.objective.loss
@@ -283,7 +281,7 @@ class Trainer:
         if self.last_layer is not None:
             record["last_weight_norm"] = float(self.last_layer.weight.detach().norm())
             record["last_gradient_norm"] = at.gradient_norm
-        if self.validation is not None and self.looks.due(at.epoch + 1, recipe.epochs):
+        if self.validation is not None and self.evaluations.due(at.epoch + 1, recipe.epochs):
             logits, labels = self._validate(signals)
             if not bool(torch.isfinite(logits).all()):
                 raise self._diverged(f"the validation logits of epoch {at.epoch + 1} are not finite")
@@ -297,15 +295,15 @@ class Trainer:
                 record.update(evaluation.curvature(self.model, self.validation, recipe.seed))
             self._keep_best(record)
         here = (lambda rows: self.logits(rows, signals.check)), self.validation, self.model, loss
-        record |= self.looks.record(at.epoch + 1, recipe.epochs, *here)
+        record |= self.evaluations.record(at.epoch + 1, recipe.epochs, *here)
         at.history.append(record)
         at.epoch, at.step, at.loss_sum, at.rows, at.penalties = at.epoch + 1, 0, 0.0, 0, {}
         out_of_patience = recipe.patience is not None and at.since_best >= recipe.patience
         at.finished = at.epoch >= recipe.epochs or out_of_patience
         if self._log is not None:
             self._log.write(json.dumps(record))
-        if at.epoch in self.looks.snapshots:
-            self.looks.keep(at.epoch)
+        if at.epoch in self.evaluations.snapshots:
+            self.evaluations.keep(at.epoch)
 
     def _keep_best(self, record: dict[str, Any]) -> None:
         at, recipe = self.position, self.recipe
@@ -325,7 +323,7 @@ class Trainer:
     # the log of steps ----------------------------------------------------------------------------------------------
 
     def _record(self, number: int, value: Tensor, rows: int) -> None:
-        """Note a step's loss; on an accelerator look at it only now and then, as every look waits for the device."""
+        """Keep a step's loss; on an accelerator it is read only now and then, as every read waits for the device."""
         self._pending.append((number, value, rows))
         if self.device.type == "cpu" or len(self._pending) >= FLUSH:
             self._flush()

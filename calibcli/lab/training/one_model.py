@@ -1,4 +1,4 @@
-"""One trained model: from a start and a recipe to weights, logits and a log on disk."""
+"""Train one model: from a start and a recipe to weights, logits and a log on disk."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from calibcli.core.errors import InputError, UsageError
 from calibcli.core.files import atomic
 from calibcli.lab.training import batches, state
 from calibcli.lab.training.batches import Index, Loader, Parts, Split
-from calibcli.lab.training.evaluation import Looks, room, snapshot_name
+from calibcli.lab.training.evaluation import EvaluationPlan, room, snapshot_name
 from calibcli.lab.training.loop import Trainer
 from calibcli.lab.training.options import Progress, RunOutputs
 from calibcli.lab.training.recipes import Recipe
@@ -31,13 +31,13 @@ from calibcli.scores.predictions import Predictions, same_rows
 
 @dataclass(frozen=True)
 class Start:
-    """Where runs start from.
+    """The model that runs start from.
 
     Attributes:
-        model: the weights to start from; every run trains its own copy.
+        model: with the weights to start from; every run trains its own copy.
         architecture: canonical spec, or a description where the network is not built in.
         fresh: drawn at random rather than read from a checkpoint.  classes: class names, or None.
-        source: what the user named.  sha256, vectors: of the checkpoint and of a file of word vectors, or "".
+        source: the name that the user gave.  sha256, vectors: of the checkpoint and of a file of word vectors, or "".
     """
 
     model: nn.Module
@@ -54,7 +54,7 @@ class TrainedModel:
     """A finished run.
 
     Attributes:
-        recipe: what was run.  folder: where its files are, or None.  model: with the kept weights.
+        recipe: of the run.  folder: where its files are, or None.  model: with the kept weights.
         history: the log, a record per epoch.
         train: NLL and error on the training rows, in eval mode and without augmentation.
         validation, test: predictions, where there are such rows.
@@ -89,7 +89,7 @@ def fit(
     dtype: torch.dtype = torch.float32,
     progress: Progress = lambda fraction, text: None,
 ) -> TrainedModel:
-    """Train a copy of the start's model and write what came of it.
+    """Train a copy of the start's model, and write weights, logits and logs.
 
     `folder` gets `model.safetensors` (and `model.pt` with `kept.pt`), `validation.npz` and `test.npz`, `log.jsonl`
     (a line per epoch), `steps.jsonl` (a line per step) and `state.pt`, from which `kept.resume` goes on. With
@@ -113,13 +113,13 @@ def fit(
         trained = batches.layer(model)
         train, steering = batches.features(model, train), steering and batches.features(model, steering)
     fitted = TrainedModel(recipe, folder, model)
-    looks = _looks(kept, fitted, start, parts, train, where, dtype)
+    evaluations = _evaluation_plan(kept, fitted, start, parts, train, where, dtype)
     trainer = Trainer(
         trained,
         recipe,
         train,
         steering,
-        looks=looks,
+        evaluations=evaluations,
         folder=folder,
         identity=_identity(start, parts, dtype),
         save_every=kept.save_every,
@@ -145,7 +145,7 @@ def fit(
     return fitted
 
 
-def _looks(
+def _evaluation_plan(
     kept: RunOutputs,
     fitted: TrainedModel,
     start: Start,
@@ -153,17 +153,17 @@ def _looks(
     train: Loader,
     where: torch.device,
     dtype: torch.dtype,
-) -> Looks:
-    """Which rows are looked at beside those of the validation, and where snapshots go."""
+) -> EvaluationPlan:
+    """Schedule the evaluation of further rows than the validation rows, and the snapshots."""
     rows = {"train": train} if "train" in kept.log_rows else {}
     if "test" in kept.log_rows:
         if parts.test is None:
-            raise UsageError("--log-rows test, and there are no test rows", "pass --test FILE")
+            raise UsageError("--log-rows test needs test rows", "pass --test FILE")
         test = Loader(parts.test, where, dtype)
         rows["test"] = batches.features(fitted.model, test) if fitted.recipe.head_only else test
     if fitted.folder is not None and kept.snapshot:
         room(fitted.model, fitted.folder, len(set(kept.snapshot)))
-    return Looks(
+    return EvaluationPlan(
         every=kept.log_every,
         rows=rows,
         snapshots=tuple(kept.snapshot),
@@ -173,7 +173,7 @@ def _looks(
 
 
 def _snapshot(fitted: TrainedModel, start: Start, parts: Parts, epoch: int) -> None:
-    """Keep the weights as they are after an epoch, as a checkpoint that says so."""
+    """Save the weights as they are after an epoch, as a checkpoint whose metadata name the epoch."""
     if fitted.folder is None or devices.rank():
         return
     now = dataclasses.replace(fitted, epochs=epoch, best_epoch=epoch, notes=[])
@@ -182,7 +182,11 @@ def _snapshot(fitted: TrainedModel, start: Start, parts: Parts, epoch: int) -> N
 
 
 def _misfits(recipe: Recipe, model: nn.Module, parts: Parts) -> list[str]:
-    """Notes on what does not quite go together; what does not at all is refused."""
+    """Check that recipe, model and rows fit together; return notes on what fits badly.
+
+    Raises:
+        UsageError, InputError: they do not fit at all.
+    """
     for role, data in parts.items():
         known = inference.check(data, model)
         if role == "train" and parts.classes > known:
@@ -204,7 +208,7 @@ def _misfits(recipe: Recipe, model: nn.Module, parts: Parts) -> list[str]:
 
 
 def _steering(recipe: Recipe, parts: Parts, where: torch.device, dtype: torch.dtype) -> tuple[Loader | None, list[str]]:
-    """The validation rows that training may look at: half of them for a loss that they steer."""
+    """Return the validation rows that training may use, with notes: half of them for a loss that they steer."""
     if parts.validation is None:
         return None, []
     if not losses.objective(recipe.loss).loss.needs_validation:
@@ -215,7 +219,7 @@ def _steering(recipe: Recipe, parts: Parts, where: torch.device, dtype: torch.dt
 
 
 def _halves(parts: Parts) -> tuple[Index, Index]:
-    """Validation rows that are judged on, and those that may steer."""
+    """Split validation rows into those that are measured and those that may steer the loss."""
     assert parts.validation is not None
     return Split("stratified", parts.split.seed, 0.5)(parts.validation.labels)
 
@@ -232,8 +236,8 @@ def _identity(start: Start, parts: Parts, dtype: torch.dtype) -> dict[str, Any]:
         }
         for role, d in parts.items()
     }
-    found = {"architecture": start.architecture, "start": start.sha256, "data": data, "dtype": str(dtype)}
-    return {**found, "vectors": start.vectors} if start.vectors else found
+    identity = {"architecture": start.architecture, "start": start.sha256, "data": data, "dtype": str(dtype)}
+    return {**identity, "vectors": start.vectors} if start.vectors else identity
 
 
 def _train_numbers(model: nn.Module, loader: Loader, batch_size: int) -> dict[str, float]:
@@ -264,18 +268,18 @@ def _write(
         rows = data
         if role == "validation" and losses.objective(fitted.recipe.loss).loss.needs_validation:
             rows = data.select(_halves(parts)[0])
-        made = torch.cat(list(inference.predict(fitted.model, rows, device=where, dtype=dtype))).numpy()
+        logits = torch.cat(list(inference.predict(fitted.model, rows, device=where, dtype=dtype))).numpy()
         if gamma:
-            made = log_phi(made, gamma).astype(made.dtype)
-        setattr(fitted, role, Predictions.of(made, rows.labels, source=role))
-        if len(made) > 1 and (made == made[0]).all():
-            parts.notes.append(f"{role}: {same_rows(len(made), 'logits')}")
+            logits = log_phi(logits, gamma).astype(logits.dtype)
+        setattr(fitted, role, Predictions.of(logits, rows.labels, source=role))
+        if len(logits) > 1 and (logits == logits[0]).all():
+            parts.notes.append(f"{role}: {same_rows(len(logits), 'logits')}")
         if folder is not None:
             fitted.files[role] = str(folder / f"{role}.npz")
             named = {"ids": rows.ids, "classes": rows.classes and np.array(rows.classes)}
             arrays: dict[str, Any] = {k: v for k, v in named.items() if v is not None}
             with atomic(fitted.files[role]) as temporary:
-                np.savez(temporary, logits=made, labels=rows.labels, **arrays)
+                np.savez(temporary, logits=logits, labels=rows.labels, **arrays)
     if folder is None:
         return
     described = metadata(fitted, start, parts, folder)
@@ -289,7 +293,7 @@ def _write(
 
 
 def _link(recipe: Recipe, report_link: str) -> tuple[float, list[str]]:
-    """The γ of the map from the network's softmax to the probabilities that are reported (0: none), and a note."""
+    """Return the γ of the map from the network's softmax to the reported probabilities (0: none), and a note."""
     if report_link == "none":
         return 0.0, []
     if (gamma := losses.final(recipe.loss).link_gamma) is None:
@@ -299,11 +303,11 @@ def _link(recipe: Recipe, report_link: str) -> tuple[float, list[str]]:
 
 
 def metadata(fitted: TrainedModel, start: Start, parts: Parts, folder: Path) -> dict[str, Any]:
-    """What the checkpoint says of itself, so that other commands need no options."""
+    """Make the metadata of the checkpoint, so that other commands need no options for it."""
     from calibcli.networks.checkpoint.factory import is_built_in
 
     train = parts.train
-    found: dict[str, Any] = {
+    entries: dict[str, Any] = {
         **({} if train.prepared else {"preprocess": train.preprocess.as_dict()}),  # a library's is not ours to write
         "data": {role: _relative(d.source, folder) for role, d in parts.items() if Path(_path(d.source)).exists()},
         "training": {
@@ -316,20 +320,20 @@ def metadata(fitted: TrainedModel, start: Start, parts: Parts, folder: Path) -> 
         "data_sha256": train.sha256,
     }
     if parts.validation is not None and parts.validation.source == train.source:
-        found["data"].pop("validation", None)  # rows of the training file that its name cannot tell
+        entries["data"].pop("validation", None)  # rows of the training file that its name cannot tell
     if parts.held_out:
-        found["split"] = parts.held_out
+        entries["split"] = parts.held_out
     if is_built_in(start.architecture):
-        found["architecture"] = start.architecture
+        entries["architecture"] = start.architecture
     else:
         fitted.notes.append(f"the network is not built in: {_how_to_load(start)}")
     if names := start.classes or train.classes:
-        found["classes"] = list(names)
-    return found
+        entries["classes"] = list(names)
+    return entries
 
 
 def _how_to_load(start: Start) -> str:
-    """A checkpoint of a network that is not built in."""
+    """Say how to load a checkpoint of a network that is not built in."""
     from calibcli.networks.checkpoint.huggingface import HEADS
 
     if start.architecture.endswith(HEADS):
@@ -338,7 +342,7 @@ def _how_to_load(start: Start) -> str:
 
 
 def _path(source: str) -> str:
-    """Without `#SPLIT`, where no file has that in its name."""
+    """Remove `#SPLIT` from a source, unless a file has that in its name."""
     return source if Path(source).exists() else source.rpartition("#")[0] or source
 
 

@@ -1,4 +1,4 @@
-"""What a training command may be asked for, as options. Light: nothing of torch."""
+"""The options of training commands. This file does not import torch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Progress = Callable[[float, str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """Everything that decides what a run computes, given model, data, loss and seed.
+    """Everything that decides the result of a run, given model, data, loss and seed.
 
     Attributes:
         epochs: passes over the training rows.  batch_size: rows per step, over all processes.
@@ -68,7 +68,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Given:
-    """What to start from: model and rows. `model` and `data` are what the command line names, or objects of Python."""
+    """Model and rows. `model` and `data` are names from the command line, or Python objects."""
 
     model: Any = argument("Checkpoint to start from, or an architecture: mlp:hidden=64/64.", kind=str)
     data: Any = option(None, reading_options.DATA, kind=str)
@@ -98,7 +98,7 @@ class Given:
 
 @dataclass(frozen=True, kw_only=True)
 class RunOutputs:
-    """What a run leaves behind."""
+    """The outputs of a run."""
 
     init: Literal["keep", "fresh"] = option(
         "keep", "Initial weights: keep those of the checkpoint, or draw fresh ones."
@@ -125,7 +125,7 @@ class RunOutputs:
 
 @dataclass(frozen=True)
 class Setup(reading_options.DatasetOptions, reading_options.NetworkOptions, Machine, RunOutputs, Training, Given):
-    """What a training command was asked for; of Python also whom to tell: `progress(fraction, text)`, `note(text)`."""
+    """All options of a training command; in Python also the callbacks `progress(fraction, text)` and `note(text)`."""
 
     _: KW_ONLY
     progress: Progress = lambda fraction, text: None
@@ -137,10 +137,10 @@ class Setup(reading_options.DatasetOptions, reading_options.NetworkOptions, Mach
 
     @property
     def files(self) -> list[str | Path]:
-        """The files that it names."""
+        """The files that the options name."""
         asked = (self.model, self.data, self.validation, self.test, self.arch_file, self.embeddings)
         return [name for name in asked if isinstance(name, str | Path)]
 
     def fields_of(self, kind: type) -> dict[str, Any]:
-        """Those of a base, by name."""
+        """Return the options of a base class, by name."""
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(kind)}

@@ -110,19 +110,19 @@ def mixup(*, alpha: Annotated[float, Range(0, 1e6)] = 0.2) -> Mixup:
 
 
 def mixing(spec: str) -> Mixup | None:
-    """The mixup of a spec.
+    """Return the mixup of a spec, or None.
 
     Raises:
         UsageError: unknown name or option, or two of them.
     """
-    found: list[Mixup] = [choice() for choice in augmentations(spec) if choice.name == "mixup"]
-    if len(found) > 1:
+    mixups: list[Mixup] = [choice() for choice in augmentations(spec) if choice.name == "mixup"]
+    if len(mixups) > 1:
         raise UsageError(f"--augment {spec} has mixup twice", "pass it once")
-    return found[0] if found else None
+    return mixups[0] if mixups else None
 
 
 def augmentations(spec: str) -> list[Choice]:
-    """The augmentations of `crop:pad=4+flip`, in order; none for "".
+    """Read the augmentations of `crop:pad=4+flip`, in order; none for "".
 
     Raises:
         UsageError: unknown name or option.
@@ -131,7 +131,7 @@ def augmentations(spec: str) -> list[Choice]:
 
 
 def pipeline(spec: str, shape: tuple[int, ...]) -> Augment | None:
-    """The function of a spec for rows of this shape, or None for "".
+    """Make the augmentation of a spec for rows of this shape, or None for "".
 
     Raises:
         InputError: the rows are not images.
@@ -150,8 +150,7 @@ def pipeline(spec: str, shape: tuple[int, ...]) -> Augment | None:
     return run
 
 
-# Optimizers, and what is put around a step of one: `sgd:momentum=0.9+sam:rho=0.05`.
-
+# Optimizers, and changes to their steps: `sgd:momentum=0.9+sam:rho=0.05`.
 
 OPTIMIZERS = Shelf("optimizer")
 
@@ -232,23 +231,23 @@ def adagrad(
 
 
 class Ascent:
-    """Weights moved uphill by ρ along the gradient, for a second gradient there."""
+    """Move weights uphill by ρ along the gradient, for a second gradient there."""
 
     def __init__(self, parameters: list[nn.Parameter], rho: float) -> None:
         self.parameters, self.rho = parameters, rho
 
     @contextlib.contextmanager
     def moved(self, model: nn.Module) -> Iterator[None]:
-        """Within this the parameters are `w + ρ g/|g|`; they are w afterwards, and batch norm's statistics as before.
+        """Move the parameters to `w + ρ g/|g|` within it; afterwards they and batch norm's statistics are as before.
 
         Where the gradient is zero or not finite they stay.
         """
-        held = [(p, p.detach().clone()) for p in self.parameters if p.grad is not None]
-        norms = torch.stack([p.grad.norm() for p, _ in held if p.grad is not None])
+        originals = [(p, p.detach().clone()) for p in self.parameters if p.grad is not None]
+        norms = torch.stack([p.grad.norm() for p, _ in originals if p.grad is not None])
         length = norms.norm()
         scale = torch.where(torch.isfinite(length) & (length > 0), self.rho / length, 0.0)
         with torch.no_grad():
-            for p, _ in held:
+            for p, _ in originals:
                 assert p.grad is not None
                 p.add_(torch.nan_to_num(p.grad) * scale.to(p.dtype))
         statistics = [
@@ -261,7 +260,7 @@ class Ascent:
             yield
         finally:
             with torch.no_grad():
-                for tensor, before in [*held, *statistics]:
+                for tensor, before in [*originals, *statistics]:
                     tensor.copy_(before)
 
 
@@ -279,7 +278,7 @@ def sam(parameters: list[nn.Parameter], lr: float, *, rho: Annotated[float, Rang
 
 
 def optimizer_choices(spec: str) -> tuple[Choice, ...]:
-    """The optimizer of `sgd:momentum=0.9+sam:rho=0.05`, and what is around its steps.
+    """Read the optimizer of `sgd:momentum=0.9+sam:rho=0.05`, and the ascent around its steps.
 
     Raises:
         UsageError: unknown name or option, or two of a kind.
@@ -293,14 +292,13 @@ def optimizer_choices(spec: str) -> tuple[Choice, ...]:
 
 
 def build(spec: str, parameters: Iterable[nn.Parameter], lr: float) -> tuple[torch.optim.Optimizer, Ascent | None]:
-    """The optimizer of a spec, and the ascent before its steps where there is one."""
-    held = list(parameters)
-    optimizer, *around = (choice(held, lr) for choice in optimizer_choices(spec))
+    """Make the optimizer of a spec, and the ascent before its steps where there is one."""
+    trained = list(parameters)
+    optimizer, *around = (choice(trained, lr) for choice in optimizer_choices(spec))
     return optimizer, around[0] if around else None
 
 
-# A training recipe: plain data, and the learning rate it stands for.
-
+# The recipe, and its schedule of the learning rate.
 
 SCHEDULES = Shelf("schedule")
 
@@ -309,7 +307,7 @@ Factor = Annotated[float, Range(0, 1000)]
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(Training):
-    """Everything that decides what a run computes, given the model and the data. Specs are canonical.
+    """Everything that decides the result of a run, given the model and the data. Specs are canonical.
 
     Attributes:
         loss: objective spec, `focal:gamma=3+trace:weight=0.01`.
@@ -337,11 +335,11 @@ class Recipe(Training):
             object.__setattr__(self, name, spec)
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON data."""
+        """Return the recipe as JSON data."""
         return {k: list(v) if isinstance(v, tuple) else v for k, v in dataclasses.asdict(self).items()}
 
     def learning_rate(self, step: int, total: int, epochs: int) -> float:
-        """The learning rate of a step (0-based) among `total`."""
+        """Compute the learning rate of a step (0-based) among `total`."""
         warm = round(self.warmup * total)
         if step < warm:
             return self.lr * (step + 1) / warm
@@ -349,10 +347,10 @@ class Recipe(Training):
 
 
 def own_loss(asked: str | Callable[..., Any]) -> str:
-    """The spec of a loss that the user asked for. One of the user's own, `module:name` or passed in Python, is loaded.
+    """Return the spec of a loss that the user asked for; load one of the user's own, `module:name` or a Python object.
 
     Raises:
-        UsageError, InputError: no such module, or what it makes is no loss.  TypeError: neither text nor callable.
+        UsageError, InputError: no such module, or its object is no loss.  TypeError: neither text nor callable.
     """
     if not isinstance(asked, str):
         spec = shelf.spec_of(asked)

@@ -1,4 +1,4 @@
-"""The state file with which a run goes on exactly where it was, and data-parallel training over ranks."""
+"""The state file from which a run continues exactly where it was, and data-parallel training over ranks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from calibcli.networks import device
 
 
 def share(rows: Tensor) -> Tensor:
-    """This process's rows of a batch."""
+    """Return this process's rows of a batch."""
     return rows[device.rank() :: device.world()] if device.world() > 1 else rows
 
 
@@ -57,19 +57,18 @@ def agree(model: nn.Module, buffers_only: bool = False) -> None:
 
 
 def gather(value: Any) -> list[Any]:
-    """The values of all processes, by rank."""
+    """Gather the values of all processes, by rank."""
     if device.world() == 1:
         return [value]
     import torch.distributed as dist
 
-    found: list[Any] = [None] * device.world()
+    values: list[Any] = [None] * device.world()
     with device.together():
-        dist.all_gather_object(found, value)
-    return found
+        dist.all_gather_object(values, value)
+    return values
 
 
-# What a run needs to go on exactly where it was, in one file that is written whole or not at all.
-
+# The state file, which is written whole or not at all.
 
 FILE = "state.pt"
 UNFIT = (RuntimeError, ValueError, KeyError, TypeError, AttributeError, IndexError)
@@ -78,10 +77,10 @@ UNREADABLE = (OSError, RuntimeError, ValueError, KeyError, TypeError, EOFError, 
 
 @dataclass(frozen=True)
 class TrainingState:
-    """A run's state file, and what is kept in it.
+    """A run's state file, and the objects whose state it holds.
 
     Attributes:
-        identity: recipe and data, which a continued run must share.
+        identity: recipe and data, which must be the same when the run is continued.
         parts: objects with `state_dict`, by name.
         model, generator: of the run.
     """
@@ -131,24 +130,26 @@ class TrainingState:
 
         Raises:
             InputError: not a state of this version, damaged, or of another number of processes.
-            UsageError: of another recipe, model or data.
+            UsageError: it belongs to another recipe, model or data.
         """
         path, model, parts = self.path, self.model, self.parts
         fix = "pass --overwrite to start again, or another --save folder"
         with refusing(UNREADABLE, lambda error: f"{path} is not the state of a run ({_first_line(error)})", fix):
             content = torch.load(path, map_location="cpu", weights_only=True)
-        held, stored, position = read(content, path, fix)
-        found = differences(stored, json.loads(json.dumps(self.identity)))
-        if found:
-            raise UsageError(f"{path} is of another run ({'; '.join(found)})", f"pass the same options; or {fix[5:]}")
-        if len(held.local) != device.world():
-            raise InputError(f"{path} is of {len(held.local)} processes, this is {device.world()}", fix)
-        local: Local = held.local[device.rank()]
-        check(held, position, stored, model, parts, path, fix)
+        saved, stored, position = read(content, path, fix)
+        differing = differences(stored, json.loads(json.dumps(self.identity)))
+        if differing:
+            raise UsageError(
+                f"{path} belongs to another run ({'; '.join(differing)})", f"pass the same options; or {fix[5:]}"
+            )
+        if len(saved.local) != device.world():
+            raise InputError(f"{path} is of {len(saved.local)} processes, this run has {device.world()}", fix)
+        local: ProcessState = saved.local[device.rank()]
+        check(saved, position, stored, model, parts, path, fix)
         with refusing(UNFIT, lambda error: f"{path} does not fit this run ({_first_line(error)})", fix):
-            model.load_state_dict(held.model)
+            model.load_state_dict(saved.model)
             for name, part in parts.items():
-                part.load_state_dict(held.parts[name])
+                part.load_state_dict(saved.parts[name])
             for name, buffer in model.named_buffers():
                 buffer.copy_(local.buffers[name])
             torch.set_rng_state(local.torch)
@@ -163,12 +164,12 @@ def _first_line(error: Exception) -> str:
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:
-    """A copy of the model's state, on the CPU."""
+    """Copy the model's state to the CPU."""
     return {k: v.detach().cpu().clone() for k, v in model.state_dict().items()}
 
 
 def differences(stored: Any, given: Any, name: str = "", most: int = 60) -> list[str]:
-    """What differs between two JSON values, leaf by leaf: `recipe lr: 0.1, not 0.2`; long texts from where they do."""
+    """List the differences of two JSON values, leaf by leaf: `recipe lr: 0.1, not 0.2`; long texts are cut."""
     if isinstance(stored, dict) and isinstance(given, dict):
         keys = dict.fromkeys([*stored, *given])
         return [d for k in keys for d in differences(stored.get(k), given.get(k), f"{name} {k}".strip(), most)]
@@ -184,12 +185,12 @@ def differences(stored: Any, given: Any, name: str = "", most: int = 60) -> list
 SCHEMA = 1
 MOMENTS = {"step", "exp_avg", "exp_avg_sq"}
 SLOTS = {"SGD": {"momentum_buffer"}, "Adam": MOMENTS, "AdamW": MOMENTS, "Adagrad": {"step", "sum"}}
-"""What each optimizer keeps of a parameter."""
+"""The values that each optimizer keeps for a parameter."""
 
 
 @dataclass
 class Position:
-    """How far a run is.
+    """The progress of a run.
 
     Attributes:
         epoch, step: the next step to take.
@@ -213,7 +214,7 @@ class Position:
     finished: bool = False
 
     def problem(self) -> str:
-        """A log of another length than the epochs that are done, or sums without their number."""
+        """Report a log of another length than the finished epochs, or sums without their number; "" if all is right."""
         if len(self.history) != self.epoch:
             return f"the log has {len(self.history)} epochs, {self.epoch} are done"
         bad = next((name for name, pair in self.penalties.items() if len(pair) != 2 or pair[1] == 0), None)
@@ -230,8 +231,8 @@ class Best:
 
 
 @dataclass
-class Local:
-    """What each process has of its own: random states and buffers."""
+class ProcessState:
+    """The state that each process has of its own: random states and buffers."""
 
     torch: Tensor
     generator: Tensor
@@ -240,8 +241,8 @@ class Local:
 
 
 @dataclass
-class Held:
-    """A state file: `identity` and `history` are JSON, `position` the rest of a `Position`."""
+class SavedState:
+    """The content of a state file: `identity` and `history` are JSON, `position` the other fields of a `Position`."""
 
     schema: int
     identity: str
@@ -249,11 +250,11 @@ class Held:
     history: str
     model: Mapping[str, Tensor]
     parts: Mapping[str, Mapping[str, Any]]
-    local: list[Local]
+    local: list[ProcessState]
 
 
-def read(content: Any, path: Path, fix: str) -> tuple[Held, dict[str, Any], Position]:
-    """The parts of a state file, the identity of its run, and where that was.
+def read(content: Any, path: Path, fix: str) -> tuple[SavedState, dict[str, Any], Position]:
+    """Read the content of a state file, the identity of its run, and the run's position.
 
     Raises:
         InputError: something is missing, of another type or out of range.
@@ -263,18 +264,18 @@ def read(content: Any, path: Path, fix: str) -> tuple[Held, dict[str, Any], Posi
         raise InputError(f"{path} is not the state of a run", fix)
     if content["schema"] != SCHEMA:
         raise validation.wrong(content["schema"], f"{SCHEMA}, which this version reads", source, fix, "schema")
-    held: Held = validation.read(content, Held, source, fix)
+    saved: SavedState = validation.read(content, SavedState, source, fix)
     with refusing((ValueError, RecursionError), f"{path}: its identity or its log is not JSON", fix):
-        identity, history = json.loads(held.identity), json.loads(held.history)
+        identity, history = json.loads(saved.identity), json.loads(saved.history)
     stored: dict[str, Any] = validation.read(identity, dict[str, Any], source, fix, "identity")
     if not isinstance(stored.get("recipe"), dict):
         raise InputError(f"{path}: identity.recipe is missing", fix)
-    position: Position = validation.read({**held.position, "history": history}, Position, source, fix, "position")
-    return held, stored, position
+    position: Position = validation.read({**saved.position, "history": history}, Position, source, fix, "position")
+    return saved, stored, position
 
 
 def check(
-    held: Held,
+    saved: SavedState,
     position: Position,
     identity: Mapping[str, Any],
     model: nn.Module,
@@ -293,30 +294,30 @@ def check(
     if position.finished and position.epoch < epochs and not identity["recipe"].get("patience"):
         raise InputError(f"{path}: position.finished is true after {position.epoch} of {epochs} epochs", fix)
     own = model.state_dict()
-    named: list[tuple[str, Mapping[str, Tensor], Mapping[str, Tensor]]] = [("model", held.model, own)]
-    named += [(f"local[{i}].buffers", one.buffers, dict(model.named_buffers())) for i, one in enumerate(held.local)]
+    named: list[tuple[str, Mapping[str, Tensor], Mapping[str, Tensor]]] = [("model", saved.model, own)]
+    named += [(f"local[{i}].buffers", one.buffers, dict(model.named_buffers())) for i, one in enumerate(saved.local)]
     if position.best is not None:
         best: Best = validation.read(position.best, Best, str(path), fix, "position.best")
         if best.epoch > position.epoch:
             raise InputError(f"{path}: position.best.epoch is {best.epoch}, {position.epoch} epochs are done", fix)
         if best.weights or identity["recipe"].get("keep") == "best":
             named.append(("position.best.weights", best.weights, own))
-    for key, found, wanted in named:
-        if {k: v.shape for k, v in found.items()} != {k: v.shape for k, v in wanted.items()}:
+    for key, state, wanted in named:
+        if {k: v.shape for k, v in state.items()} != {k: v.shape for k, v in wanted.items()}:
             raise InputError(f"{path}: {key} is not of this model", fix)
     for name, part in parts.items():
-        if name not in held.parts:
+        if name not in saved.parts:
             raise InputError(f"{path}: parts.{name} is missing", fix)
         if isinstance(part, torch.optim.Optimizer):
-            _check_optimizer(held.parts[name], part, path, fix)
-    for key, tensor in _tensors({"model": held.model, "parts": held.parts}, ""):
+            _check_optimizer(saved.parts[name], part, path, fix)
+    for key, tensor in _tensors({"model": saved.model, "parts": saved.parts}, ""):
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise InputError(f"{path}: {key} is not finite", fix)
 
 
-def _check_optimizer(found: Mapping[str, Any], own: torch.optim.Optimizer, path: Path, fix: str) -> None:
-    """Its settings are the recipe's, and what it keeps has the shapes of the parameters."""
-    groups, states = found.get("param_groups"), found.get("state")
+def _check_optimizer(saved: Mapping[str, Any], own: torch.optim.Optimizer, path: Path, fix: str) -> None:
+    """Refuse a state of an optimizer with other settings than the recipe's, or with values of other shapes."""
+    groups, states = saved.get("param_groups"), saved.get("state")
     shapes = dict(enumerate(p.shape for group in own.param_groups for p in group["params"]))
     slots = SLOTS[type(own).__name__]
 

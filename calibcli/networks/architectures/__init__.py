@@ -1,4 +1,4 @@
-"""Networks a study needs no code for. Each family is one file; a spec such as `resnet:depth=20` builds one.
+"""Built-in networks, for which a study needs no code. A spec such as `resnet:depth=20` builds one.
 
 Every network maps a float batch, (n, channels, height, width) or (n, inputs), to logits (n, classes), and ends in a
 linear layer. Weights are drawn from torch's global generator: seed it before building.
@@ -16,9 +16,9 @@ __all__ = ["ARCHITECTURES", "build"]
 
 
 def build(spec: str, **defaults: object) -> nn.Module:
-    """A fresh network from its spec; `defaults` fill options on which the spec is silent.
+    """Build a fresh network from its spec; `defaults` fill options that the spec leaves out.
 
     Raises:
-        UsageError: unknown name or option, or a value that makes no network.
+        UsageError: unknown name or option, or a value that fits no network.
     """
     return cast(nn.Module, ARCHITECTURES.choose(spec, **defaults)())

@@ -22,8 +22,6 @@ from calibcli.networks.architectures.shelf import (
     norm,
 )
 
-# Small convolutional network.
-
 
 @ARCHITECTURES.add("cnn")
 class CNN(nn.Module):
@@ -176,17 +174,17 @@ class DenseNet(nn.Module):
         super().__init__()
         growth, blocks = SIZES[depth]
         growth = max(1, round(width * growth))
-        held = 2 * growth
-        self.conv1 = nn.Conv2d(channels, held, 3, padding=1, bias=False)
+        features = 2 * growth
+        self.conv1 = nn.Conv2d(channels, features, 3, padding=1, bias=False)
         self.blocks = nn.Sequential()
         for i, layers in enumerate(blocks):
             if i:
-                self.blocks.append(Transition(held, held // 2))
-                held //= 2
-            self.blocks.extend(DenseLayer(held + growth * j, growth) for j in range(layers))
-            held += growth * layers
-        self.bn = nn.BatchNorm2d(held)
-        self.linear = nn.Linear(held, classes)
+                self.blocks.append(Transition(features, features // 2))
+                features //= 2
+            self.blocks.extend(DenseLayer(features + growth * j, growth) for j in range(layers))
+            features += growth * layers
+        self.bn = nn.BatchNorm2d(features)
+        self.linear = nn.Linear(features, classes)
         initialised(self, init)
 
     def forward(self, x: Tensor) -> Tensor:

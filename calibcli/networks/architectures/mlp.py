@@ -10,8 +10,6 @@ from torch import Tensor, nn
 from calibcli.core.options import Share
 from calibcli.networks.architectures.shelf import ACTIVATIONS, ARCHITECTURES, Activation, Size, Sizes
 
-# One linear layer.
-
 
 @ARCHITECTURES.add("linear")
 class Linear(nn.Module):
@@ -39,9 +37,6 @@ class Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return cast(Tensor, self.linear(x.flatten(1)))
-
-
-# Multi-layer perceptron.
 
 
 @ARCHITECTURES.add("mlp")

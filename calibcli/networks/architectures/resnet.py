@@ -31,7 +31,7 @@ class PadShortcut(nn.Module):
 
 
 def shortcut(inputs: int, outputs: int, stride: int, option: str) -> nn.Module:
-    """The path around a block: identity where shapes agree, else option A (padding) or B (1x1 convolution)."""
+    """Make the path around a block: identity where shapes agree, else option A (padding) or B (1x1 convolution)."""
     if stride == 1 and inputs == outputs:
         return nn.Sequential()
     if option == "A":
@@ -220,7 +220,7 @@ def resnet50(
 
 
 def four(width: float) -> tuple[int, ...]:
-    """Channels of the four stages, times `width`."""
+    """Compute the channels of the four stages, times `width`."""
     return tuple(round(width * w) for w in (64, 128, 256, 512))
 
 
@@ -359,13 +359,13 @@ class MobileNet(nn.Module):
         self.conv1 = nn.Conv2d(channels, first, 3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(first)
         self.blocks = nn.Sequential()
-        held = first
+        channels_in = first
         for expansion, full, count, stride in STAGES:
             outputs = max(1, round(width * full))
             for i in range(count):
-                self.blocks.append(InvertedResidual(held, outputs, expansion, stride if i == 0 else 1))
-                held = outputs
-        self.conv2 = nn.Conv2d(held, last, 1, bias=False)
+                self.blocks.append(InvertedResidual(channels_in, outputs, expansion, stride if i == 0 else 1))
+                channels_in = outputs
+        self.conv2 = nn.Conv2d(channels_in, last, 1, bias=False)
         self.bn2 = nn.BatchNorm2d(last)
         self.linear = nn.Linear(last, classes)
         initialised(self, init)

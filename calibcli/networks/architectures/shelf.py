@@ -12,7 +12,7 @@ from calibcli.core.errors import InputError
 from calibcli.core.options import Range
 from calibcli.core.shelves import Shelf
 
-# The shelf of networks, and the small choices that families share.
+# The shelf of networks, and the options that families share.
 
 ARCHITECTURES = Shelf("architecture", package="calibcli.networks.architectures")
 
@@ -29,14 +29,14 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU, "si
 
 
 def initialised(model: nn.Module, init: Init) -> None:
-    """Draw its convolutions from N(0, 2 / (k² outputs)) (He et al. 2015), or leave them as PyTorch draws them."""
+    """Draw convolutions from N(0, 2 / (k² outputs)) (He et al. 2015), or leave them as PyTorch draws them."""
     for module in model.modules() if init == "fan_out" else ():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
 
 def norm(name: Norm, channels: int) -> nn.Module:
-    """Batch norm, group norm with at most 8 groups that divide the channels, or nothing."""
+    """Make batch norm, group norm with at most 8 groups that divide the channels, or the identity."""
     if name == "batch":
         return nn.BatchNorm2d(channels)
     if name == "group":
@@ -44,14 +44,13 @@ def norm(name: Norm, channels: int) -> nn.Module:
     return nn.Identity()
 
 
-# The logits of any classifier, whatever its forward pass takes and returns.
-
+# The logits of any classifier.
 
 Inputs = Tensor | Mapping[str, Tensor]
 
 
 def logits(model: Any, inputs: Inputs) -> Tensor:
-    """The model's logits on a batch.
+    """Compute the model's logits on a batch, whatever its forward pass returns.
 
     Args:
         inputs: a tensor with rows first, or named tensors (tokens, masks) passed as keyword arguments.
@@ -63,24 +62,24 @@ def logits(model: Any, inputs: Inputs) -> Tensor:
     Raises:
         InputError: the output is not (n, K).
     """
-    made: Any = model(**inputs) if isinstance(inputs, Mapping) else model(inputs)
+    output: Any = model(**inputs) if isinstance(inputs, Mapping) else model(inputs)
     first = next(iter(inputs.values())) if isinstance(inputs, Mapping) else inputs
     rows = first.shape[0]  # len() would write the number of rows into an exported program
-    if not isinstance(made, Tensor):
-        if isinstance(made, Mapping) and "logits" in made:
-            made = made["logits"]
-        elif hasattr(made, "logits"):
-            made = made.logits
-        elif isinstance(made, tuple | list) and made:
-            made = made[0]
-    if not isinstance(made, Tensor):
-        raise InputError(f"the model returned {type(made).__name__}, not logits", "return a tensor (rows, classes)")
-    if made.ndim != 2 or made.shape[0] != rows:
-        shape = tuple(made.shape)
+    if not isinstance(output, Tensor):
+        if isinstance(output, Mapping) and "logits" in output:
+            output = output["logits"]
+        elif hasattr(output, "logits"):
+            output = output.logits
+        elif isinstance(output, tuple | list) and output:
+            output = output[0]
+    if not isinstance(output, Tensor):
+        raise InputError(f"the model returned {type(output).__name__}, not logits", "return a tensor (rows, classes)")
+    if output.ndim != 2 or output.shape[0] != rows:
+        shape = tuple(output.shape)
         sequence = "of a sequence, those of one position: logits[:, -1]"
-        other = "of one logit a row: z[:, None]" if made.ndim == 1 else sequence
+        other = "of one logit a row: z[:, None]" if output.ndim == 1 else sequence
         fix = f"return logits (rows, classes); {other}"
         raise InputError(f"the model's output has shape {shape} for {rows} rows", fix)
-    if made.shape[1] == 1:
-        return torch.cat([torch.zeros_like(made), made], 1)
-    return made
+    if output.shape[1] == 1:
+        return torch.cat([torch.zeros_like(output), output], 1)
+    return output

@@ -12,8 +12,6 @@ from calibcli.core.errors import InputError
 from calibcli.core.options import Range
 from calibcli.networks.architectures.shelf import ARCHITECTURES, Size
 
-# Convolutions over words, with a global maximum (GP-CNN).
-
 
 @ARCHITECTURES.add("text_cnn")
 class TextCNN(nn.Module):
@@ -62,9 +60,6 @@ class TextCNN(nn.Module):
             x = convolution(x).relu()
             x = self.pool(x) if number < 2 else x.amax(2)
         return cast(Tensor, self.linear(self.dropout(self.hidden(x).relu())))
-
-
-# LSTMs over binary trees of words (constituency Tree-LSTM).
 
 
 REFUSED = "a row is no binary tree of words", "pass trees as trainDevTestTrees_PTB.zip has them"
@@ -121,7 +116,10 @@ class TreeLSTM(nn.Module):
 
 
 def _levels(trees: list[list[int]]) -> tuple[list[int], list[tuple[list[int], list[int]]], list[int]]:
-    """All words; level by level, which nodes are joined, left and right; the roots. Nodes count in this order."""
+    """Sort trees by level: all words; for each level the nodes that are joined, left and right; the roots.
+
+    Nodes are numbered in this order, so that a level is joined in one step.
+    """
     words: list[int] = []
     levels: list[list[tuple[Place, Place]]] = []
     roots: list[Place] = []

@@ -6,6 +6,7 @@ weight decay. Every number carries the error of its estimator (for this data) an
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,15 +27,23 @@ from calibcli.networks.architectures.shelf import logits
 from calibcli.networks.curvature import quantities as figures
 from calibcli.networks.curvature.engine import Engine, Progress, Shared
 from calibcli.networks.curvature.loss import LogitLoss, PlacedLoss, independent, name
-from calibcli.networks.curvature.problem import CurvatureProblem, Forward, IndexedData, Memory, Tensors
+from calibcli.networks.curvature.memory_plan import Memory
+from calibcli.networks.curvature.problem import (
+    CurvatureProblem,
+    Forward,
+    IndexedData,
+    Tensors,
+    plain_recurrence,
+    second_order,
+)
 from calibcli.networks.curvature.quantities import DEFAULT, QUANTITIES, QuantityEstimates
 from calibcli.networks.curvature.selftest import SelfTest, check
-from calibcli.networks.curvature.settings import held_together, memory_said, plain_recurrence, second_order
 from calibcli.networks.dataset import Dataset
+from calibcli.networks.device import Signals, held_signals
 from calibcli.networks.losses import final
 
 HIDDEN = ("model", "data", "container", "tensors", "memory_plan", "krylov_basis", "ranks")
-"""Facts that a screen shows with `-v` alone: where the numbers come from, and how they were computed."""
+"""Facts that a screen shows with `-v` alone: the origin of the numbers, and how they were computed."""
 __all__ = ["DEFAULT", "QUANTITIES", "IndexedData", "LogitLoss", "Tensors", "curvature", "measure"]
 
 
@@ -56,7 +65,7 @@ def measure(
     progress: Progress | None = None,
     interrupts: tuple[type[BaseException], ...] = (KeyboardInterrupt,),
 ) -> Result:
-    """Curvature of the mean loss of `model` over `data`. The model and torch's global state are left as they were.
+    """Measure the curvature of the mean loss of `model` over `data`; model and torch's global state stay as they were.
 
     >>> from calibcli.networks.curvature import measure
     >>> measure(model, (images, labels), "lambda_max", "trace")["trace"].value  # doctest: +SKIP
@@ -72,12 +81,12 @@ def measure(
         forward: `(model, inputs) -> logits (n, K)`; by default a tensor, the `logits` of an output object or dict, the
             first of a tuple; one column is the log-odds of class 1.
         device, dtype: where and in which precision; those of the model's first parameter by default.
-        batch_size, memory: see `Problem`; they change time and memory, not results.
+        batch_size, memory: see `CurvatureProblem`; they change time and memory, not results.
         tf32: TF32 for the products of the Krylov run on a CUDA device; certificates, traces and gradients in float32.
         seed: of start vectors and probes, which depend on it, on the block of 256 rows and on their number alone.
         level: of the intervals.
         progress: called with (fraction, text).
-        interrupts: exceptions after which what is known so far is returned (`facts["interrupted"]` names it).
+        interrupts: exceptions after which the results so far are returned (`facts["interrupted"]` names it).
 
     Raises:
         UsageError: an unknown quantity or option, `params` that match nothing, or TF32 elsewhere than in float32 on
@@ -94,41 +103,46 @@ def measure(
     problem = CurvatureProblem(model, source, params=params, forward=forward, tf32=tf32, **plan)
     given = [loss or "ce", *([train_loss] if train_loss is not None else [])]
     losses: list[LogitLoss] = [PlacedLoss(final(one) if isinstance(one, str) else one, where) for one in given]
-    with second_order(where), plain_recurrence(problem.model), memory_said(problem), held_together() as signals:
+    with second_order(where), plain_recurrence(problem.model), problem.memory_errors(), _held_signals() as signals:
         certified = any(c.traits.get("certifies") and c.options.get("bound") != "estimate" for c in choices)
         test = check(problem, losses[0], by_group=certified)
         independent(problem)
         shared = Shared(problem, seed, level, progress, signals)
-        found: list[tuple[LogitLoss, Choice, QuantityEstimates]] = []
+        findings: list[tuple[LogitLoss, Choice, QuantityEstimates]] = []
         for one in losses:
             engine = Engine(shared, one)
-            found += [(one, choice, f) for choice, f in _run(engine, choices, interrupts)]
+            findings += [(one, choice, f) for choice, f in _run(engine, choices, interrupts)]
         try:
             shared.quality()
         except interrupts as interrupt:
             shared.stopped = type(interrupt).__name__
-    return _result(problem, shared, test, losses, found)
+    return _result(problem, shared, test, losses, findings)
+
+
+def _held_signals() -> contextlib.AbstractContextManager[Signals | None]:
+    """Hold signals until all ranks have heard of them; one process holds none and gets None."""
+    return held_signals() if devices.world() > 1 else contextlib.nullcontext()
 
 
 def _run(
     engine: Engine, choices: Sequence[Choice], interrupts: tuple[type[BaseException], ...]
 ) -> list[tuple[Choice, QuantityEstimates]]:
-    """Each choice's finding, in the order asked; worked off in the order that shares most."""
+    """Compute each choice, in the order that shares most work; the estimates come in the order asked."""
     shared = engine.shared
     order = sorted(range(len(choices)), key=lambda i: int(choices[i].traits["order"]))
-    found: dict[int, QuantityEstimates] = {}
+    findings: dict[int, QuantityEstimates] = {}
     report = shared.progress
     for position, i in enumerate(order):
         shared.progress = _within(report, position, len(order))
         try:
             shared.agree()
-            found[i] = choices[i](engine)
+            findings[i] = choices[i](engine)
         except interrupts as interrupt:
             shared.stopped = type(interrupt).__name__
-            found[i] = choices[i](engine)
+            findings[i] = choices[i](engine)
     shared.progress = report
     engine.hessian.drop()
-    return [(choices[i], found[i]) for i in range(len(choices))]
+    return [(choices[i], findings[i]) for i in range(len(choices))]
 
 
 def _within(report: Progress, position: int, total: int) -> Callable[[float, str], None]:
@@ -140,7 +154,7 @@ def _result(
     shared: Shared,
     test: SelfTest,
     losses: list[LogitLoss],
-    found: list[tuple[LogitLoss, Choice, QuantityEstimates]],
+    findings: list[tuple[LogitLoss, Choice, QuantityEstimates]],
 ) -> Result:
     estimates: list[Estimate] = []
     plots: list[Plot] = []
@@ -149,7 +163,7 @@ def _result(
     for number, loss in enumerate(losses):
         label = f"loss={name(loss)}" if number else ""
         layers: dict[str, torch.Tensor] = {}
-        for owner, choice, f in found:
+        for owner, choice, f in findings:
             if owner is not loss:
                 continue
             for e in f.estimates:
@@ -176,7 +190,7 @@ def _result(
     if problem.tf32:
         notes.append("the products of the Krylov run are in TF32; residuals, traces and gradients are in float32")
     if shared.stopped:
-        notes.append("interrupted: what was known by then is reported")
+        notes.append("interrupted: the results until then are reported")
     return Result(
         command="curvature",
         estimates=estimates,
@@ -204,7 +218,7 @@ def _result(
 
 
 def _error_table(estimates: list[Estimate]) -> Table:
-    """Both errors side by side: what the estimator leaves open on this data, and what the sample brings."""
+    """Tabulate both errors side by side: that of the estimator on this data, and that of the sample."""
     errors = ("estimator_low", "estimator_high", "sampling_se")
     return Table(
         name="errors",
@@ -216,7 +230,7 @@ def _error_table(estimates: list[Estimate]) -> Table:
 
 
 def by_layer(problem: CurvatureProblem, values: dict[str, torch.Tensor]) -> tuple[list[str], dict[str, torch.Tensor]]:
-    """Columns summed over the tensors of each module; norms and errors add in squares."""
+    """Sum columns over the tensors of each module; norms and errors add in squares."""
     owners = [n.rpartition(".")[0] or n for n in problem.names]
     names = list(dict.fromkeys(owners))
     index = torch.tensor([names.index(o) for o in owners])
@@ -278,8 +292,8 @@ def curvature(
     >>> model = torch.nn.Linear(1, 2, bias=False)
     >>> torch.nn.init.zeros_(model.weight).shape
     torch.Size([2, 1])
-    >>> found = curvature(model, (torch.ones(40, 1), torch.arange(40) % 2), "trace:exact=true", device="cpu")
-    >>> round(found["trace"].value, 6)  # p (1 - p) of each of two outputs
+    >>> result = curvature(model, (torch.ones(40, 1), torch.arange(40) % 2), "trace:exact=true", device="cpu")
+    >>> round(result["trace"].value, 6)  # p (1 - p) of each of two outputs
     0.5
 
     Args:
@@ -308,10 +322,10 @@ def curvature(
     both = {"loss": measured, "train_loss": _beside(measured, train_loss, loaded)}
     rows = {"mean": mean, "std": std, "size": size, "resize": resize, "crop": crop, "interpolation": interpolation}
     rows |= {"layout": layout, "inputs": inputs, "labels": labels}
-    found = loaded.open_data(data, "test", "validation", **rows, subset=subset, split_seed=split_seed, trust=trust)
+    dataset = loaded.open_data(data, "test", "validation", **rows, subset=subset, split_seed=split_seed, trust=trust)
     plan = {"params": params, "batch_size": batch_size, "memory": memory, "tf32": tf32, "seed": seed, "level": level}
-    how = {**both, **plan, "device": where, "dtype": precision, "progress": progress, "interrupts": interrupts}
-    return headlines.headed(_of_checkpoint(loaded, found, quantities, how))
+    options = {**both, **plan, "device": where, "dtype": precision, "progress": progress, "interrupts": interrupts}
+    return headlines.headed(_of_checkpoint(loaded, dataset, quantities, options))
 
 
 def _check(quantities: tuple[str, ...], memory: str, level: float, batch_size: int, seed: int) -> None:
@@ -326,23 +340,27 @@ def _check(quantities: tuple[str, ...], memory: str, level: float, batch_size: i
 
 
 def _beside(measured: Any, asked: str | Callable[..., Any] | None, loaded: checkpoint.Checkpoint) -> Any:
-    """The second loss: the one asked for, else the checkpoint's own; None where it is the first."""
+    """Return the second loss: the one asked for, else the checkpoint's own; None where it is the first."""
     named = asked or str(loaded.metadata.get("training", {}).get("loss") or "none")
     second = None if named == "none" else final(named)
     return None if getattr(second, "spec", second) == getattr(measured, "spec", measured) else second
 
 
 def _of_checkpoint(
-    loaded: checkpoint.Checkpoint, rows: Dataset, quantities: tuple[str, ...], how: dict[str, Any]
+    loaded: checkpoint.Checkpoint, rows: Dataset, quantities: tuple[str, ...], options: dict[str, Any]
 ) -> Result:
-    """What `measure` finds of a checkpoint, with where model and rows come from."""
+    """Measure a checkpoint, and add to the result where model and rows come from."""
     inference.check(rows, loaded.model)
-    with devices.process_group(how["device"]):
-        found = measure(loaded.model, rows, *quantities, forward=inference.logits, **how)
-    run = {"seed": how["seed"], "device": str(how["device"]), "dtype": str(how["dtype"]).removeprefix("torch.")}
+    with devices.process_group(options["device"]):
+        result = measure(loaded.model, rows, *quantities, forward=inference.logits, **options)
+    run = {
+        "seed": options["seed"],
+        "device": str(options["device"]),
+        "dtype": str(options["dtype"]).removeprefix("torch."),
+    }
     return dataclasses.replace(
-        found,
-        facts={**loaded.facts(rows), **found.facts},
-        notes=[*loaded.notes, *rows.notes, *found.notes],
+        result,
+        facts={**loaded.facts(rows), **result.facts},
+        notes=[*loaded.notes, *rows.notes, *result.notes],
         provenance={"inputs": loaded.inputs(rows), **run},
     )

@@ -1,4 +1,4 @@
-"""What the quantities of one loss share: logits, one Krylov run, Tr(G), the probes of H - G; each computed once."""
+"""The work that quantities share, done once: logits, one Krylov run, Tr(G), and the probes of H - G."""
 
 from __future__ import annotations
 
@@ -25,19 +25,20 @@ from calibcli.networks.curvature.operator import (
 )
 from calibcli.networks.curvature.per_row_gradients import RowNorms
 from calibcli.networks.curvature.problem import PAIRS, CurvatureProblem, Scalar, normal
-from calibcli.networks.curvature.settings import ROUND, SHARE
 from calibcli.networks.curvature.spectrum import Certificate, Lanczos, Record, certify, least
 from calibcli.networks.device import Signals, free_bytes
 from calibcli.scores.predictions import same_rows
 
 Progress = Callable[[float, str], None]
-NEAR = 128 << 20  # bytes of other Ritz vectors that a certificate tells apart
-WORKING = 32  # bytes a parameter, at least, of a product and of the vectors around it, beside the basis
-ROUNDING = 8.0  # error of a product in units of the dtype's rounding of ‖H‖: float32 and float64 were found 3 apart
+SHARE = 0.3  # of the sampling error, at which an estimator stops unasked, by `benchmarks/curvature_coverage.py`
+ROUND = 64  # probes of a cell between two reports
+NEAR = 128 << 20  # bytes of other Ritz vectors that a certificate takes as known directions
+WORKING = 32  # bytes per parameter, at least, of a product and of the vectors around it, beside the basis
+ROUNDING = 8.0  # error of a product in units of the dtype's rounding of ‖H‖: float32 and float64 differed by 3
 
 
 class Shared:
-    """Model and data, and what does not depend on the loss."""
+    """Model and data, and all results that do not depend on the loss."""
 
     def __init__(
         self,
@@ -55,45 +56,47 @@ class Shared:
         self.known_quality: dict[str, float] = {}
 
     def agree(self, done: bool = True) -> bool:
-        """Whether every rank says `done`. A signal that came to one of them acts in all of them, here."""
+        """Whether every rank says `done`. A signal that came to one of them takes effect in all of them here."""
         if self.signals is None:
             return done
-        (said, signal) = devices.all_least(self.problem.device, done, -(self.signals.received or 0))
+        (all_done, signal) = devices.all_least(self.problem.device, done, -(self.signals.received or 0))
         if signal and not self.stopped:
             self.signals.received = -signal
             self.signals.release()
-        return bool(said)
+        return bool(all_done)
 
     def asked(self) -> bool:
-        """Whether this rank was asked to stop, and the others have not heard of it."""
+        """Whether this rank was asked to stop, and the others do not know it yet."""
         return self.signals is not None and self.signals.received is not None
 
     @cached_property
     def norms(self) -> RowNorms:
-        found = self.problem.guard(lambda: RowNorms(self.problem))
-        if not found.mapped:
+        norms = self.problem.guard(lambda: RowNorms(self.problem))
+        if not norms.mapped:
             self.notes.append("per-row gradients are taken one row at a time: the model does not run under vmap")
-        return found
+        return norms
 
     @cached_property
     def logits(self) -> torch.Tensor:
-        """(N, K) of all rows, on the CPU and on every rank, in the model's precision (at least float32)."""
+        """Logits (N, K) of all rows, on the CPU and on every rank, in the model's precision (at least float32)."""
         return read(self.problem)[0]
 
     def heaviest(self, loss: LogitLoss) -> torch.Tensor | None:
-        """What `read` says of each row's heaviest pair, if the pass for the logits is still to be made."""
+        """Read the logits and each row's heaviest pair (see `read`); None if the logits were read before."""
         if "logits" in vars(self):
             return None
-        self.logits, found = read(self.problem, (loss, self.labels, self.norms))
-        return found
+        self.logits, heaviest_pairs = read(self.problem, (loss, self.labels, self.norms))
+        return heaviest_pairs
 
     @cached_property
     def labels(self) -> torch.Tensor:
         return torch.as_tensor(self.problem.source.labels).long().cpu()
 
     def quality(self) -> None:
-        """Mean NLL in nats and accuracy of the rows: a wrong preprocessing shows in them. Nothing after an interrupt
-        that came before the logits."""
+        """Compute mean NLL in nats and accuracy of the rows, in which a wrong preprocessing shows.
+
+        Nothing is computed after an interrupt that came before the logits.
+        """
         if self.stopped and "logits" not in vars(self):
             return
         n, k = self.logits.shape
@@ -114,7 +117,7 @@ class Shared:
 
 
 class Engine:
-    """The work for one loss.
+    """All results for one loss, each computed at most once.
 
     Args:
         shared: model and data.
@@ -134,7 +137,7 @@ class Engine:
 
     @cached_property
     def record(self) -> Record:
-        """The Hessian, remembering the products of the run that gives the eigenvalues."""
+        """The Hessian, which remembers the products of the run that gives the eigenvalues."""
         return Record(self.hessian, self._storage)
 
     @cached_property
@@ -150,11 +153,11 @@ class Engine:
 
     @property
     def _storage(self) -> torch.dtype:
-        """Of Krylov vectors: float32 where products are no more exact than that, or memory would not suffice."""
+        """Dtype of Krylov vectors: float32 where products are no more exact, or memory would not suffice."""
         return torch.float64 if self._small and self.problem.dtype == torch.float64 else torch.float32
 
     def new_run(self, first: int, *, operator: Operator | None = None, capacity: int = 300) -> Lanczos:
-        """A Lanczos run from start vector number `first`.
+        """Start a Lanczos run from start vector number `first`.
 
         Its basis is within a quarter of the free memory, or the smallest that a run can do with.
 
@@ -195,10 +198,10 @@ class Engine:
         return True
 
     def extend(self, run: Lanczos) -> None:
-        """One more product of a run."""
+        """Make one more product of a run."""
 
         def room() -> None:
-            if not self.problem.keep:
+            if not self.problem.plan.keep:
                 self.hessian.drop()
             run.basis.reserve(self.problem.device)
 
@@ -206,25 +209,25 @@ class Engine:
         run.extend()
 
     def certificate(self, index: int) -> Certificate | None:
-        """What true products say of Ritz vector `index` (negative: from the top), or None after an interrupt."""
+        """Certify Ritz vector `index` (negative: from the top) by true products; None after an interrupt."""
         if index not in self._certificates and not self.shared.stopped:
             ritz = self.krylov.ritz()
             m = len(ritz.values)
             known = ritz.values.abs() > 0.02 * float(ritz.values.abs().max())
             near = [i for i in sorted({*range(max(0, m - 10), m), *range(min(m, 4))}) if i != index % m and known[i]]
             near = sorted(near, key=lambda i: abs(i - index % m))
-            found = None
+            certificate = None
             if self.krylov.operator is not self.hessian and not self.krylov.restarts:
                 chosen = [index % m, *near]
-                found = self.record.certificate(0, ritz.values[chosen], ritz.coordinates[:, chosen])
-            if found is None:
+                certificate = self.record.certificate(0, ritz.values[chosen], ritz.coordinates[:, chosen])
+            if certificate is None:
                 if not self._small:
                     self.hessian.drop()  # memory: products by group have graphs of their own
                     trim()
                 chosen = [index % m, *near[: max(1, NEAR // (self._storage.itemsize * self.problem.size))]]
-                found = certify(self.hessian, self.krylov.vectors(chosen), ritz.values[chosen])
+                certificate = certify(self.hessian, self.krylov.vectors(chosen), ritz.values[chosen])
             rounding = ROUNDING * torch.finfo(self.problem.dtype).eps * float(ritz.values.abs().max())
-            self._certificates[index] = replace(found, residual=found.residual + rounding)
+            self._certificates[index] = replace(certificate, residual=certificate.residual + rounding)
         return self._certificates.get(index)
 
     @cached_property
@@ -236,7 +239,7 @@ class Engine:
         return known_weights(self.loss, row, self.shared.labels[:1]) is not None
 
     def ggn(self, target: float, exact: bool = False) -> GGNTrace | None:
-        """Tr(G) to the relative standard error `target`, or None after an interrupt."""
+        """Estimate Tr(G) to the relative standard error `target`; None after an interrupt."""
         done = [g for (t, e), g in self._ggn.items() if t <= target and e >= exact]
         if done or self.shared.stopped:
             return done[0] if done else next(iter(self._ggn.values()), None)
@@ -250,21 +253,21 @@ class Engine:
 
     @cached_property
     def pairs(self) -> tuple[Pairs, torch.Tensor | None]:
-        """Of all rows, and what the pass for the logits says of the heaviest ones."""
-        self.problem.room(PAIRS)
+        """The pairs of all rows, and the heaviest ones as far as the pass for the logits computed them."""
+        self.problem.check_outputs_fit(PAIRS)
         heaviest = self.shared.heaviest(self.loss)
         return Pairs(self.loss, self.shared.logits, self.shared.labels), heaviest
 
     @cached_property
     def default_precision(self) -> float:
-        """0.3 of Tr(G)'s relative sampling error, taken as if the Jacobians' norms did not vary: known beforehand."""
+        """0.3 of Tr(G)'s relative sampling error, as if the Jacobians' norms did not vary: it is known beforehand."""
         mass = self.pairs[0].rows
         mean = float(mass.mean())
         return max(SHARE * float(mass.std(unbiased=False)) / mean / len(mass) ** 0.5, 1e-3) if mean > 0 else 1e-3
 
     @cached_property
     def has_curvature(self) -> torch.Tensor:
-        """(tensors,) bool: whose diagonal block of H - G does not vanish."""
+        """(tensors,) bool: whether the tensor's diagonal block of H - G does not vanish."""
         if not self.splits:
             return torch.ones(len(self.problem.tensors), dtype=torch.bool)
         return traces.has_curvature(self.problem, self.shared.seed)
@@ -279,7 +282,7 @@ class Engine:
 
     @property
     def rest(self) -> Scalar:
-        """What the probes differentiate: H - G, or H where the loss does not split."""
+        """The function that the probes differentiate twice, to H - G, or to H where the loss does not split."""
         return rest_scalar(self.loss) if self.splits else hessian_scalar(self.loss)
 
     @cached_property
@@ -289,7 +292,7 @@ class Engine:
 
     @cached_property
     def diagonals(self) -> Diagonals:
-        """Of what the probes differentiate."""
+        """The exact diagonals of the matrix that is probed."""
         return Diagonals(self.problem, self.rest, self.has_curvature, asked=self.shared.asked, agree=self.shared.agree)
 
     @property
@@ -303,10 +306,10 @@ class Engine:
     def probe(
         self, first: int, count: torch.Tensor | int, base: float, *, cell: int = 0, layers: bool = False
     ) -> traces.Probes | None:
-        """`count` (cells,) probes from number `first` on, in rounds; those of the rounds before an interrupt.
+        """Draw `count` (cells,) probes from number `first` on, in rounds; those of the rounds before an interrupt.
 
-        A cell of none is taken exactly. `layers` asks for each tensor's part. `base` is added in what the progress
-        says. `cell` is its number of rows.
+        A cell of 0 probes is taken exactly. `layers` asks for each tensor's part. `base` is added to the value that the
+        progress shows. `cell` is its number of rows.
         """
         cell = cell or traces.coarse(self.problem.layout.n)
         count = count + torch.zeros(-(-self.problem.layout.n // cell), dtype=torch.long)
@@ -320,8 +323,8 @@ class Engine:
                 self._probes[key] = traces.exactly(self.diagonals(cell, chosen), chosen, cell, whole)
             for r in range(rounds):
                 start, stop = (first + count * i // rounds for i in (r, r + 1))
-                found = self.prober(start, stop, cell, whole=whole)
-                self._probes[key] = self._probes[key] + found if key in self._probes else found
+                probes = self.prober(start, stop, cell, whole=whole)
+                self._probes[key] = self._probes[key] + probes if key in self._probes else probes
                 mean = traces.summarise(self._probes[key], n)
                 self.shared.progress((r + 1) / rounds, f"Tr(H) {base + mean.value:.4g} ± {mean.se:.2g}")
                 self.shared.agree()

@@ -20,9 +20,19 @@ from calibcli.networks import device as devices
 from calibcli.networks.curvature.loss import PART, Pairs, row_sums
 from calibcli.networks.curvature.per_row_gradients import UNMAPPED, RowNorms
 from calibcli.networks.curvature.problem import CurvatureProblem, has_twin, twin
-from calibcli.networks.curvature.settings import CHEAP, FEWEST, FLOOR, MOST, OPEN, PILOT, REDONE, REDONE_PAIRS, ROUNDED
 
 EXACT = 10**9  # degrees of freedom of an error without draws
+
+# Settings that change time and spread, never what is estimated, chosen by `benchmarks/curvature.py` (time to 1 %) and
+# `benchmarks/curvature_coverage.py` (whether the interval covers).
+CHEAP = 3  # pairs of a row, which take a product's time: if there are no more, all are taken
+PILOT = 48  # draws from which the number of draws is decided
+FEWEST, MOST = 128, 20_000  # draws for the rest
+FLOOR = 0.3  # of the mean scale of rows, added to every row's: no pair is out of reach of the draws
+OPEN = 0.1  # of the target, that rows which were not looked at may hold if they are as steep as any other
+REDONE = 8  # of the heaviest rows, computed again in float64 where every pair was taken
+REDONE_PAIRS = 1024  # of those rows at most, but of two rows in any case
+ROUNDED = 100.0  # rounding of Tr(G) in units of the dtype's, where no float64 copy tells: that of the worst rows seen
 
 
 @dataclass(frozen=True)
@@ -52,7 +62,7 @@ class GGNTrace:
 
     @property
     def how(self) -> str:
-        """In words."""
+        """The method in words."""
         if not self.drawn:
             return f"Tr(G) from all {self.pairs} pairs that count"
         return f"Tr(G) from {self.taken} of {self.pairs} pairs and {self.drawn} draws from the rest"
@@ -68,12 +78,12 @@ def ggn_trace(
     seed: int,
     exact: bool = False,
 ) -> GGNTrace:
-    """Tr(G) to a standard error of `target` relative to its value.
+    """Estimate Tr(G) to a standard error of `target` relative to its value.
 
     Args:
-        problem, norms: model and data; how per-row norms are had.
+        problem, norms: model and data, and the norms of per-row gradients.
         pairs: of all rows.
-        known: (N, 1 + tensors) a class of each row and ‖Jᵀu‖² of its pair, NaN where there is none yet.
+        known: (N, 1 + tensors) a class of each row and ‖Jᵀu‖² of its pair, NaN where it is not known yet.
         target: relative standard error of the draws to aim for.
         seed: of the draws.
         exact: take every pair.
@@ -89,12 +99,12 @@ def ggn_trace(
 
 
 def _variance(ratios: torch.Tensor) -> float:
-    """Of a draw, as if one more were as far from the mean as any: the tail is seldom seen whole."""
+    """Variance of a draw, as if one more were as far from the mean as any: the tail is seldom seen whole."""
     return float(ratios.var() + (ratios - ratios.mean()).square().max() / len(ratios))
 
 
 class _Rest:
-    """Pairs that are not taken.
+    """The pairs that are not taken exactly, to draw from.
 
     Args:
         weight: (N, pairs) to which their chances are proportional, 0 of those that are taken.
@@ -108,21 +118,21 @@ class _Rest:
         self.total = float(self.rows.sum())
 
     def draw(self, stream: np.random.Generator, count: int) -> torch.Tensor:
-        """(count,) pairs with replacement: a row, then one of its pairs."""
+        """Draw `count` pairs with replacement: a row, then one of its pairs."""
         n, k = self.weight.shape
         chance = self.rows.numpy()
         row = stream.choice(n, count, p=chance / chance.sum())
         at = stream.random(count)
         order = np.argsort(row, kind="stable")
-        found = np.empty(count, np.int64)
+        columns = np.empty(count, np.int64)
         for own in np.split(order, np.diff(row[order]).nonzero()[0] + 1):  # the draws of a row: one sum over its pairs
             sums = np.cumsum(self.weight[row[own[0]]].numpy(), dtype=np.float64)
-            found[own] = np.searchsorted(sums, at[own] * sums[-1], side="right")
-        return torch.from_numpy(row * k + np.minimum(found, k - 1))
+            columns[own] = np.searchsorted(sums, at[own] * sums[-1], side="right")
+        return torch.from_numpy(row * k + np.minimum(columns, k - 1))
 
 
 class _PairTrace:
-    """The phases: first pairs, plan, total. A pair is n·K + c."""
+    """The phases of the estimate: first pairs, plan, total. Pair (n, c) has the number n·K + c."""
 
     def __init__(self, problem: CurvatureProblem, norms: RowNorms, pairs: Pairs, seed: int) -> None:
         self.problem, self.norms, self.pairs = problem, norms, pairs
@@ -131,10 +141,10 @@ class _PairTrace:
         self.stream = np.random.Generator(np.random.Philox(key=np.array([seed, 1 << 62], np.uint64)))
 
     def first(self, known: torch.Tensor | None, target: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The heaviest pair of each row but the lightest, ‖Jᵀu‖² of each (pairs, tensors), and what those may hold.
+        """Take the heaviest pair of each row: the pairs, their ‖Jᵀu‖² (pairs, tensors), and what other rows may hold.
 
-        Rows are left out while they hold little of the mass and, if they were as steep as the steepest row that was
-        looked at, of Tr(G). That much, (1 + tensors,) in units of N Tr(G), enters the error.
+        Light rows are left out while they hold little of the mass and, if they were as steep as the steepest row that
+        was looked at, of Tr(G). What they may then hold, (1 + tensors,) in units of N Tr(G), enters the error.
         """
         mass = self.pairs.mass
         rows, heaviest = self.pairs.rows, mass.argmax(1)
@@ -165,7 +175,7 @@ class _PairTrace:
     def plan(
         self, first: torch.Tensor, square: torch.Tensor, left_out: torch.Tensor, target: float
     ) -> tuple[torch.Tensor, _Rest, int]:
-        """More pairs to take, the rest, and how many draws stand for it, for the fewest backward passes."""
+        """Choose further pairs to take, the rest, and the number of draws from it, for the fewest backward passes."""
         signed = self.weights[first].double() * square.sum(1)
         weight = self.pairs.mass * self.scales(first, signed.abs()).to(self.mass)[:, None]
         weight.view(-1)[first] = 0
@@ -197,7 +207,7 @@ class _PairTrace:
     def total(
         self, taken: torch.Tensor, square: torch.Tensor, rest: _Rest | None, draws: int, present: int
     ) -> GGNTrace:
-        """Sums over the pairs that are taken and, from draws, over the rest."""
+        """Add up the pairs that are taken exactly and, from draws, estimate the sum over the rest."""
         n = self.n
         signed = self.weights[taken, None].double() * square
         rows = torch.zeros(n, dtype=torch.float64).index_add_(0, taken // self.k, signed.sum(1))
@@ -236,9 +246,9 @@ class _PairTrace:
         )
 
     def redo(self, taken: torch.Tensor, signed: torch.Tensor, rows: torch.Tensor, layers: torch.Tensor) -> torch.Tensor:
-        """(1 + tensors,) what the rounding of Tr(G) and of each tensor's part may be.
+        """Bound the rounding of Tr(G) and of each tensor's part, (1 + tensors,).
 
-        The heaviest rows, which may be nearly all of it, are computed again in float64 and put in place in `rows` and
+        The heaviest rows, which may hold nearly all of it, are computed again in float64 and corrected in `rows` and
         `layers`. The others are taken to be rounded by the same share of their size as the worst of these.
         """
         of, size = taken // self.k, signed.sum(1).abs()
@@ -246,28 +256,29 @@ class _PairTrace:
         count = min(max(2, min(REDONE, REDONE_PAIRS // self.k)), self.n)
         heavy = sizes.topk(count).indices
         each = torch.linalg.vector_norm(signed, 1, dim=0)
-        rest = torch.cat([sizes.sum()[None], each])
+        remaining = torch.cat([sizes.sum()[None], each])
         exact = self.in_float64(heavy)
         if not bool(exact.isfinite().all()):
-            unknown: torch.Tensor = ROUNDED * torch.finfo(self.problem.dtype).eps * rest / self.n
+            unknown: torch.Tensor = ROUNDED * torch.finfo(self.problem.dtype).eps * remaining / self.n
             return unknown
-        share = torch.zeros_like(rest)
+        share = torch.zeros_like(remaining)
         for row, true in zip(heavy.tolist(), exact):
             own = signed[of == row]
-            held = torch.cat([sizes[row][None], own.abs().sum(0)])
+            own_size = torch.cat([sizes[row][None], own.abs().sum(0)])
             off = torch.cat([(true.sum() - rows[row])[None], true - own.sum(0)])
-            share = share.maximum(off.abs() / held.clamp(min=1e-300))
-            rest -= held
+            share = share.maximum(off.abs() / own_size.clamp(min=1e-300))
+            remaining -= own_size
             rows[row] = true.sum()
             layers += off[1:] / self.n
         # where nothing is left, that of float64
         rounding: torch.Tensor = (
-            share * rest.clamp(min=0) + ROUNDED * torch.finfo(torch.float64).eps * torch.cat([sizes.sum()[None], each])
+            share * remaining.clamp(min=0)
+            + ROUNDED * torch.finfo(torch.float64).eps * torch.cat([sizes.sum()[None], each])
         ) / self.n
         return rounding
 
     def in_float64(self, rows: torch.Tensor) -> torch.Tensor:
-        """(n, tensors) sums over all pairs of these rows by a float64 copy, each rank of its own; NaN without one."""
+        """Sum over all pairs of these rows in a float64 copy, (n, tensors), each rank its own; NaN without a copy."""
         problem, local = self.problem, self.problem.layout.local
         out = torch.zeros(len(rows), len(problem.tensors), dtype=torch.float64)
         own = (rows >= local.start) & (rows < local.stop)
@@ -286,28 +297,28 @@ class _PairTrace:
         pairs = Pairs(self.pairs.loss, logits.cpu(), labels.cpu())
         at, column = (part.flatten() for part in torch.meshgrid(*map(torch.arange, pairs.mass.shape), indexing="ij"))
         signed = pairs.weights.flatten()[:, None].double() * norms(rows[at], pairs.cotangents(at, column))
-        found: torch.Tensor = signed.view(*pairs.mass.shape, -1).sum(1)
-        return found
+        sums: torch.Tensor = signed.view(*pairs.mass.shape, -1).sum(1)
+        return sums
 
-    def scales(self, first: torch.Tensor, found: torch.Tensor) -> torch.Tensor:
-        """(N,) each row's |l| ‖Jᵀu‖² / mass from its first pair; the mean where none was taken, and a floor."""
+    def scales(self, first: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
+        """Estimate each row's scale |l| ‖Jᵀu‖² / mass (N,) from its first pair, else by the mean; plus a floor."""
         chosen = first // self.k
-        scale = found / self.mass[first]
-        held = self.pairs.rows[chosen]
-        mean = (scale * held).sum() / held.sum()
+        scale = sizes / self.mass[first]
+        masses = self.pairs.rows[chosen]
+        mean = (scale * masses).sum() / masses.sum()
         out = mean.repeat(self.n)
         out[chosen] = scale + FLOOR * mean
         # a Jacobian that vanishes on all of them says nothing
         return out if float(mean) > 0 else torch.ones_like(out)
 
     def draw(self, rest: _Rest, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """(count,) pairs drawn with replacement in proportion to weight, and l ‖Jᵀu‖² / weight (count, tensors)."""
+        """Draw `count` pairs with replacement by weight, and compute their l ‖Jᵀu‖² / weight, (count, tensors)."""
         drawn = rest.draw(self.stream, count)
         scale = self.weights[drawn].double() / rest.weight.view(-1)[drawn]
         return drawn, scale[:, None] * self.norms_of(drawn)
 
     def norms_of(self, pairs: torch.Tensor) -> torch.Tensor:
-        """(n, tensors) ‖J_nᵀu_nc‖² of pairs; each rank computes those of its rows."""
+        """Compute ‖J_nᵀu_nc‖² of pairs, (n, tensors); each rank computes those of its rows."""
         problem = self.problem
         wanted, back = torch.unique(pairs, return_inverse=True)
         row = wanted // self.k
@@ -321,11 +332,11 @@ class _PairTrace:
 
 
 def largest(values: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Indices and values of the `count` largest of (m,), descending; in blocks, for no block takes as much room."""
-    index, found = torch.zeros(0, dtype=torch.long), values[:0]
+    """Find the `count` largest of (m,) values, descending: indices and values. In blocks, which take less memory."""
+    index, largest_values = torch.zeros(0, dtype=torch.long), values[:0]
     for s in range(0, len(values), PART):
         top, at = values[s : s + PART].topk(min(count, len(values) - s, PART))
-        found, index = torch.cat([found, top]), torch.cat([index, at + s])
-        order = found.argsort(descending=True, stable=True)[:count]
-        found, index = found[order], index[order]
-    return index, found
+        largest_values, index = torch.cat([largest_values, top]), torch.cat([index, at + s])
+        order = largest_values.argsort(descending=True, stable=True)[:count]
+        largest_values, index = largest_values[order], index[order]
+    return index, largest_values

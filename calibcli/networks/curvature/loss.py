@@ -1,5 +1,7 @@
-"""Losses as the curvature engine sees them: values in the logits, Hessians of rows as signed pairs, and one pass over
-all rows.
+"""Losses as the curvature engine sees them: values in the logits, and the Hessian of a row as signed pairs.
+
+Tr(G) needs, for every row, A = Σ_c l_c u_c u_cᵀ = ∂²loss/∂z². A loss may know this split (`pair_weights`, with
+u_c = e_c - p); otherwise it is the eigendecomposition of A, found by automatic differentiation.
 """
 
 from __future__ import annotations
@@ -17,12 +19,6 @@ from calibcli.core.errors import CalibError, InputError
 from calibcli.networks import device as devices
 from calibcli.networks.curvature.per_row_gradients import RowNorms
 from calibcli.networks.curvature.problem import CurvatureProblem, twin
-from calibcli.networks.curvature.settings import FAINT
-
-# Losses as the engine sees them: values in the logits, and the K×K Hessian of a row split into signed pairs.
-#
-# Tr(G) needs, for every row, A = Σ_c l_c u_c u_cᵀ = ∂²loss/∂z². A loss may know this split (`pair_weights`, with
-# u_c = e_c - p); otherwise it is the eigendecomposition of A by automatic differentiation.
 
 PART = 1 << 22  # numbers of an (N, K) array that are worked on at once, 32 MiB in float64
 MOST_CLASSES = 256  # of a loss that does not know its split: an eigendecomposition per row beyond this is too dear
@@ -35,13 +31,13 @@ class LogitLoss(Protocol):
 
 
 def name(loss: LogitLoss) -> str:
-    """What a loss is called in a result: its `spec` or `name`, else that of the function or class."""
+    """Name a loss for a result: its `spec` or `name`, else that of the function or class."""
     given = getattr(loss, "spec", "") or getattr(loss, "name", "")
     return str(given or getattr(loss, "__name__", type(loss).__name__))
 
 
 def known_weights(loss: LogitLoss, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor | None:
-    """(N, K) coefficients l of the pairs (l_c, e_c - p), or None where the loss does not know them."""
+    """Return the (N, K) coefficients l of the pairs (l_c, e_c - p), or None where the loss does not know them."""
     if not hasattr(loss, "pair_weights"):
         return None
     weights = cast(torch.Tensor | None, loss.pair_weights(logits, labels))
@@ -49,7 +45,7 @@ def known_weights(loss: LogitLoss, logits: torch.Tensor, labels: torch.Tensor) -
 
 
 class PlacedLoss:
-    """A loss where the model is: called with logits of any device, with values that come back to theirs.
+    """A loss on the model's device: it takes logits of any device, and its values come back to theirs.
 
     A module is copied to the device. A loss that refuses float64, as one with float32 class weights does, gets float32.
 
@@ -85,15 +81,15 @@ class PlacedLoss:
         return values
 
     def _pair_weights(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor | None:
-        found = known_weights(self.loss, logits.to(self.device), labels.to(self.device))
-        return None if found is None else found.to(logits.device)
+        weights = known_weights(self.loss, logits.to(self.device), labels.to(self.device))
+        return None if weights is None else weights.to(logits.device)
 
 
 class Pairs:
     """Signed pairs (l, u) per row: ∂²loss/∂z² = Σ_c l_c u_c u_cᵀ; one of two classes, else K.
 
-    What is kept is (N, pairs): where the loss knows its split, the u of a pair are made when they are asked for, and
-    rows are worked on in blocks of `PART` logits.
+    Arrays of shape (N, pairs) are kept: where the loss knows its split, the u of a pair are made when they are asked
+    for, and rows are worked on in blocks of `PART` logits.
 
     Args:
         loss: the loss.
@@ -116,7 +112,7 @@ class Pairs:
             self.mass = self.weights.abs()
             self.rows = self.mass.sum(1)
             return
-        if k == 2:  # both vectors are multiples of (1, -1): one pair says it all
+        if k == 2:  # both vectors are multiples of (1, -1): one pair is enough
             self.vectors = torch.tensor([[[1.0], [-1.0]]], dtype=torch.float64, device=logits.device).expand(n, 2, 1)
         like = logits if n * k > PART else logits.new_empty(0, dtype=torch.float64)
         self.weights, self.mass = like.new_empty(n, k if k > 2 else 1), like.new_empty(n, k if k > 2 else 1)
@@ -129,12 +125,12 @@ class Pairs:
                 self.mass[s] = 2 * self.weights[s].abs()
             else:
                 self.weights[s] = known
-                rest = (p * p).sum(1, keepdim=True) - p * p
-                self.mass[s] = known.abs() * ((1 - p).square() + rest)
+                others = (p * p).sum(1, keepdim=True) - p * p
+                self.mass[s] = known.abs() * ((1 - p).square() + others)
         self.rows = row_sums(self.mass)
 
     def cotangents(self, row: torch.Tensor, column: torch.Tensor) -> torch.Tensor:
-        """(n, K) the u of pairs (row, column), float64."""
+        """Return the u of pairs (row, column), (n, K) in float64."""
         if self.vectors is not None:
             return self.vectors[row, :, column]
         u = -self.logits[row].double().softmax(1)
@@ -142,19 +138,19 @@ class Pairs:
 
 
 def parts(n: int, k: int) -> Iterator[slice]:
-    """Runs of rows of at most `PART` of (n, k) numbers, at least one row each."""
+    """Cut the rows of an (n, k) array into slices of at most `PART` numbers, at least one row each."""
     step = max(1, PART // k)
     return (slice(i, i + step) for i in range(0, n, step))
 
 
 def row_sums(array: torch.Tensor) -> torch.Tensor:
-    """(n, k) to (n,) sums in float64, of which no wide copy is made."""
+    """Sum each row of an (n, k) array in float64, without a wide copy of it."""
     sums = [array[s].sum(1, dtype=torch.float64) for s in parts(*array.shape)]
     return torch.cat([array.new_zeros(0, dtype=torch.float64), *sums])
 
 
 def logit_hessian(loss: LogitLoss, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """(N, K, K) second derivative of each row's loss in its logits, by automatic differentiation."""
+    """Differentiate each row's loss twice in its logits, (N, K, K)."""
     with torch.enable_grad():
         z = logits.detach().requires_grad_()
         (slope,) = torch.autograd.grad(loss(z, labels).sum(), z, create_graph=True)
@@ -164,53 +160,54 @@ def logit_hessian(loss: LogitLoss, logits: torch.Tensor, labels: torch.Tensor) -
     return torch.stack(columns, 2)
 
 
-# One pass over all rows: their logits and, where that is cheap, what the heaviest pair of each row weighs.
-
+# One pass over all rows.
 
 SAME = 1e-3  # relative difference up to which two rows of logits are the same
+FAINT = 1e-4  # of the mean mass: rows below it are mostly left out of the exact part of Tr(G)
 
 
 def read(
     problem: CurvatureProblem, heaviest: tuple[LogitLoss, torch.Tensor, RowNorms] | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logits (N, K), and (N, 1 + tensors) the class of each row's heaviest pair and its ‖Jᵀu‖², NaN where not known.
+    """Compute all logits (N, K) and, where that is cheap, what the heaviest pair of each row weighs.
 
-    On the CPU and on every rank; logits in the model's precision, at least float32, the rest float64.
+    The second array is (N, 1 + tensors): the class of the heaviest pair and its ‖Jᵀu‖², NaN where not known. Both are
+    on the CPU and on every rank; logits in the model's precision, at least float32, the rest in float64.
 
     Args:
         problem: model and data.
-        heaviest: the loss, the labels (N,) and how per-row norms are had, to ask for the second. It is given where
-            every layer has a rule and the loss knows its pairs, for micro-batches most of whose rows count: one
-            backward pass to the layers' outputs, which saves another forward pass and that.
+        heaviest: the loss, the labels (N,) and the per-row norms, to ask for the second array. It is filled where every
+            layer has a rule and the loss knows its pairs, for micro-batches most of whose rows count: one backward
+            pass to the layers' outputs then saves another forward and backward pass.
 
     Raises:
         InputError: logits that are not finite.
     """
-    problem.room(1)
+    problem.check_outputs_fit(1)
     n, k = len(problem.source), problem.classes
     precision = problem.dtype if problem.dtype.itemsize >= 4 else torch.float32
 
     def work() -> tuple[torch.Tensor, torch.Tensor]:
         logits = torch.zeros(n, k, dtype=precision)
-        found = torch.zeros(n, 1 + len(problem.tensors), dtype=torch.float64, device=problem.device)
+        heaviest_pairs = torch.zeros(n, 1 + len(problem.tensors), dtype=torch.float64, device=problem.device)
         for rows in problem.layout.batches():
             at = slice(rows.start, rows.stop)
-            part = found.new_full((len(rows), found.shape[1]), torch.nan, device=problem.device)
+            part = heaviest_pairs.new_full((len(rows), heaviest_pairs.shape[1]), torch.nan, device=problem.device)
             if heaviest and bool(heaviest[2].by_layer.all()):
                 loss, labels, norms = heaviest
                 seen: list[torch.Tensor] = []
                 part[:, 1:] = norms.chosen(rows, partial(_choose, loss, labels[at], part[:, 0], seen))
-                logits[at], found[at] = seen[0].cpu(), part
+                logits[at], heaviest_pairs[at] = seen[0].cpu(), part
             else:
                 with torch.no_grad():
-                    logits[at], found[at] = problem.logits(rows)[0].cpu(), torch.nan
-        return logits, found.cpu()
+                    logits[at], heaviest_pairs[at] = problem.logits(rows)[0].cpu(), torch.nan
+        return logits, heaviest_pairs.cpu()
 
-    logits, found = (devices.all_sum_of_host(part, problem.device) for part in problem.guard(work))
+    logits, heaviest_pairs = (devices.all_sum_of_host(part, problem.device) for part in problem.guard(work))
     bad = (~logits.isfinite()).any(1).nonzero()
     if len(bad):
         raise InputError(f"the model's outputs are not finite (first at row {int(bad[0])})", "check that input")
-    return logits, found
+    return logits, heaviest_pairs
 
 
 def independent(problem: CurvatureProblem) -> None:
@@ -236,13 +233,13 @@ def independent(problem: CurvatureProblem) -> None:
         if problem.dtype != torch.float64 and _dependence(twin(problem, [])) <= SAME / 10:
             if off <= 10 * SAME:
                 return
-            what = f"outputs in {str(problem.dtype)[6:]} are rounded to {off:.1g} of their size"
-            raise InputError(what, "pass --dtype float64")
+            problem_text = f"outputs in {str(problem.dtype)[6:]} are rounded to {off:.1g} of their size"
+            raise InputError(problem_text, "pass --dtype float64")
     raise InputError("the model's output for a row depends on the rows beside it", fix)
 
 
 def _dependence(problem: CurvatureProblem) -> float:
-    """Relative difference of the first and the last row's logits, beside each other and alone."""
+    """Compare the logits of the first and the last row, beside each other and alone: their relative difference."""
     ends = torch.tensor([0, problem.layout.n - 1])
     with torch.no_grad():
         beside, alone = problem.logits(ends)[0], torch.cat([problem.logits(ends[i : i + 1])[0] for i in range(2)])
@@ -253,7 +250,7 @@ def _dependence(problem: CurvatureProblem) -> float:
 def _choose(
     loss: LogitLoss, labels: torch.Tensor, chosen: torch.Tensor, seen: list[torch.Tensor], z: torch.Tensor
 ) -> torch.Tensor | None:
-    """Cotangents (n, K) of these rows' heaviest pairs, or None; logits are noted in `seen`, classes in `chosen`."""
+    """Return cotangents (n, K) of these rows' heaviest pairs, or None; write logits to `seen`, classes to `chosen`."""
     logits, labels = (z if z.dtype.itemsize >= 4 else z.float()).detach(), labels.to(z.device)
     seen.append(logits)
     if known_weights(loss, logits[:1].double(), labels[:1]) is None:

@@ -1,6 +1,4 @@
-"""Second derivatives of a mean loss as linear operators (`size`, `matvec`), by groups of rows, summed in float64
-blocks.
-"""
+"""Second derivatives of a mean loss as linear operators (`size`, `matvec`), also summed by groups of rows."""
 
 from __future__ import annotations
 
@@ -17,24 +15,22 @@ from torch.utils._pytree import tree_map
 
 from calibcli.core.errors import InputError
 from calibcli.networks import device as devices
-from calibcli.networks.curvature import settings
 from calibcli.networks.curvature.loss import LogitLoss
 from calibcli.networks.curvature.per_row_gradients import unless_unmapped
 from calibcli.networks.curvature.problem import CurvatureProblem, Inputs, Scalar, signs
 from calibcli.networks.device import free_bytes
 
-# Gradients and products summed over each group of rows: one group after the other, or on a device many at once.
-#
-# A group is small, and a device would wait for its launches: mapped over groups, an operation is launched once for
-# all.
+# Gradients and products summed over each group of rows: one group after the other, or on a device many at once. A group
+# is small, and a device would wait for its launches: mapped over groups, an operation is launched once for all.
 
+LIGHT = 1 << 30  # probes times bytes of a cell's graph up to which cells are mapped on a device: launches are dearer
 SHARE = 16  # part of the free memory for what is mapped at once to hold one vector for each group
 Part = tuple[int, torch.Tensor]
 """(first group, (g, size) sums over the rows of each of g groups); float64, or the model's dtype."""
 
 
 class Groups:
-    """Sums over the rows of a group of the gradient of `scalar`, and of products with its second derivative."""
+    """Sums over the rows of each group of the gradient of `scalar`, and of products with its second derivative."""
 
     def __init__(self, problem: CurvatureProblem, scalar: Scalar) -> None:
         self.problem, self.scalar = problem, scalar
@@ -51,27 +47,28 @@ class Groups:
         def row(z: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
             return self.scalar(z[None], y[None])
 
-        found = unless_unmapped(lambda: vmap(grad(row))(logits, labels))
+        mapped_gradients = unless_unmapped(lambda: vmap(grad(row))(logits, labels))
         z = logits.requires_grad_()
-        return found is not None and _agree(found, torch.autograd.grad(self.scalar(z, labels), z)[0])
+        return mapped_gradients is not None and _agree(
+            mapped_gradients, torch.autograd.grad(self.scalar(z, labels), z)[0]
+        )
 
     @property
     def at_once(self) -> int:
-        """Groups that are mapped together; 0 where one by itself is too much."""
+        """Number of groups that are mapped together; 0 where a single one takes too much memory."""
         problem = self.problem
-        row = 4 * problem.size * problem.dtype.itemsize  # the sums, and what becomes of them
-        return min(problem.rows // problem.layout.group, free_bytes(problem.device) // SHARE // row)
+        row = 4 * problem.size * problem.dtype.itemsize  # the sums, and copies of them
+        return min(problem.plan.rows // problem.layout.group, free_bytes(problem.device) // SHARE // row)
 
     def gradients(self) -> Iterator[Part]:
-        """Sums over the rows of this rank's groups, in order; `at_once` is not 0."""
+        """Sum gradients over the rows of this rank's groups, in order; `at_once` must not be 0."""
         return map(self._part, self._runs())
 
     def products(self, vector: torch.Tensor, plain: Callable[[range], torch.Tensor]) -> Iterator[Part] | None:
-        """Products with a vector (size,), summed over the rows of this rank's groups, in order; None where groups are
-        not mapped.
+        """Multiply by a vector (size,), with sums over the rows of this rank's groups in order; None if not mapped.
 
-        Where that is not known yet, the first of them are the trial: their sum must be the `plain` product of these
-        rows.
+        Where it is not known yet whether groups can be mapped, the first of them are the trial: their sum must be the
+        `plain` product of these rows.
         """
         if not self.at_once or ("mapped" in vars(self) and not self.mapped):
             return None
@@ -86,7 +83,7 @@ class Groups:
         return chain([first], map(part, runs[1:]))
 
     def _runs(self) -> Iterator[range]:
-        """Rows of as many groups as are mapped together, then those of a last one that is smaller."""
+        """Cut the rows into runs of as many groups as are mapped together, then those of a smaller last group."""
         group, local = self.problem.layout.group, self.problem.layout.local
         whole, step = local.stop - len(local) % group, self.at_once * group
         yield from (range(start, min(start + step, whole)) for start in range(local.start, whole, step))
@@ -101,9 +98,9 @@ class Groups:
 
 
 def maps(problem: CurvatureProblem) -> bool:
-    """Whether rows are mapped: on a device, a model that vmap runs, where two rows agree with a plain product."""
+    """Whether rows are mapped: on a device, if vmap runs the model and two rows agree with a plain product."""
     if problem.maps is None:
-        problem.maps = _worth(problem) and problem.guard(lambda: _tried(problem))
+        problem.maps = _worth(problem) and problem.guard(lambda: _try_vmap(problem))
     return problem.maps
 
 
@@ -111,19 +108,19 @@ def _worth(problem: CurvatureProblem) -> bool:
     return problem.device.type != "cpu" and problem.layout.n > 1 and problem.layout.micro > 1
 
 
-def _tried(problem: CurvatureProblem) -> bool:
+def _try_vmap(problem: CurvatureProblem) -> bool:
     rows = range(2)
     inputs, labels = problem.batch(rows)
     v = signs(problem.size, 0, 0, range((1 << 31) + 1, (1 << 31) + 2))[0].to(problem.device).to(problem.dtype)
-    found = unless_unmapped(lambda: mapped(problem, _squares, fold(inputs, 2), fold(labels, 2), v))
-    if found is None:
+    products = unless_unmapped(lambda: mapped(problem, _squares, fold(inputs, 2), fold(labels, 2), v))
+    if products is None:
         return False
     pieces = problem.product(problem.gradients(rows, _squares), problem.split(v))
-    return _agree(found.sum(0), torch.cat([piece.reshape(-1) for piece in pieces]))
+    return _agree(products.sum(0), torch.cat([piece.reshape(-1) for piece in pieces]))
 
 
-def _agree(found: torch.Tensor, true: torch.Tensor) -> bool:
-    return bool((found - true).norm() <= 1e-3 * true.norm())
+def _agree(values: torch.Tensor, true: torch.Tensor) -> bool:
+    return bool((values - true).norm() <= 1e-3 * true.norm())
 
 
 def _squares(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -131,14 +128,14 @@ def _squares(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 def fold(rows: Inputs, parts: int) -> Inputs:
-    """(parts · n, ...) to (parts, n, ...)."""
+    """Reshape (parts · n, ...) to (parts, n, ...)."""
     return tree_map(lambda part: part.unflatten(0, (parts, -1)), rows)
 
 
 def mapped(
     problem: CurvatureProblem, scalar: Scalar, inputs: Inputs, labels: torch.Tensor, vectors: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """(parts, size) gradients of `scalar`, summed over each part's rows, or products with its second derivative.
+    """Compute (parts, size) gradients of `scalar` summed over each part's rows, or products with its second derivative.
 
     Args:
         problem: the model.
@@ -155,19 +152,19 @@ def mapped(
         def total(at: dict[str, torch.Tensor]) -> torch.Tensor:
             return scalar(problem.outputs(x, problem.placed(at)), y)
 
-        found: dict[str, torch.Tensor] = grad(total)(at)
-        return found
+        gradients: dict[str, torch.Tensor] = grad(total)(at)
+        return gradients
 
     def product(x: Inputs, y: torch.Tensor, v: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        found: dict[str, torch.Tensor] = vjp(lambda at: gradient(at, x, y), weights)[1](v)[0]
-        return found
+        products: dict[str, torch.Tensor] = vjp(lambda at: gradient(at, x, y), weights)[1](v)[0]
+        return products
 
     if vectors is None:
-        found = vmap(gradient, (None, 0, 0))(weights, inputs, labels)
+        by_name = vmap(gradient, (None, 0, 0))(weights, inputs, labels)
     else:
         v = dict(zip(problem.names, problem.pieces(vectors)))
-        found = vmap(product, (0, 0, None if vectors.ndim == 1 else 0))(inputs, labels, v)
-    return torch.cat([found[name].flatten(1) for name in problem.names], 1).detach()
+        by_name = vmap(product, (0, 0, None if vectors.ndim == 1 else 0))(inputs, labels, v)
+    return torch.cat([by_name[name].flatten(1) for name in problem.names], 1).detach()
 
 
 Cell = tuple[range, range]
@@ -182,22 +179,22 @@ class DenseCells:
 
     @property
     def mapped(self) -> bool:
-        """Whether they are mapped. A loss that does not split is not: vmap might not run it."""
+        """Whether cells are mapped. Those of a loss that does not split are not: vmap might not run it."""
         return self.slope is not None and maps(self.problem)
 
     def light(self, wanted: Sequence[Cell]) -> bool:
         """Whether the launches for a cell by itself, on a device, take longer than its work."""
         probes = sum(len(rows) * len(numbers) for rows, numbers in wanted) / len(wanted)
-        return probes * self.problem.graph_bytes < settings.LIGHT
+        return probes * self.problem.graph_bytes < LIGHT
 
     def __call__(self, wanted: Sequence[Cell], whole: bool) -> Iterator[tuple[range, torch.Tensor]]:
-        """(a cell's rows, (1 or 1 + tensors, m) forms of m of its probes), several times for a cell."""
+        """Yield a cell's rows and the forms (1 or 1 + tensors, m) of m of its probes, several times for a cell."""
         problem = self.problem
         pairs = [(rows, number) for rows, numbers in wanted for number in numbers]
         room = free_bytes(problem.device) // SHARE // (4 * problem.size * problem.dtype.itemsize)
         for count, alike in groupby(pairs, lambda pair: len(pair[0])):
             same = list(alike)
-            step = max(1, min(problem.rows // count, room))
+            step = max(1, min(problem.plan.rows // count, room))
             for i in range(0, len(same), step):
                 some = same[i : i + step]
                 forms = self._together(some, whole).double().cpu()
@@ -205,7 +202,7 @@ class DenseCells:
                     yield rows, form[:, None]
 
     def _together(self, pairs: Sequence[tuple[range, int]], whole: bool) -> torch.Tensor:
-        """(pairs, 1 or 1 + tensors) forms vᵀ(H - G)v of cells with as many rows, and of a probe of each."""
+        """Compute forms vᵀ(H - G)v, (pairs, 1 or 1 + tensors), for a probe of each of some cells of equal size."""
         problem, slope = self.problem, self.slope
         assert slope is not None
         cells = {rows.start: rows for rows, _ in pairs}
@@ -228,14 +225,14 @@ class DenseCells:
 
 
 def bend_at_once(problem: CurvatureProblem, rows: range, seed: int, which: Sequence[int] | None = None) -> torch.Tensor:
-    """`trace.has_curvature` of these rows, of all tensors: a direction in each tensor, mapped over the tensors."""
+    """Compute `trace.has_curvature` of these rows for all tensors at once: a direction in each, mapped over them."""
     stream = torch.Generator().manual_seed(seed)
     weights = torch.randn(len(rows), problem.classes, generator=stream).to(problem.device)
     inputs = problem.batch(rows)[0]
     drawn = [torch.rand(size, generator=stream).sub_(0.5) for size in problem.sizes]
     gradient = problem.gradients(rows, lambda z, _: _along(z, weights.to(z.dtype)), graph=False)
     room = free_bytes(problem.device) // SHARE // (4 * problem.size * problem.dtype.itemsize)
-    step, found = max(1, min(room, problem.rows // len(rows))), []
+    step, bent = max(1, min(room, problem.plan.rows // len(rows))), []
     all_of_them = list(range(len(drawn)))
     for i in range(0, len(drawn), step):
         some = all_of_them[i : i + step]
@@ -247,8 +244,8 @@ def bend_at_once(problem: CurvatureProblem, rows: range, seed: int, which: Seque
         fixed = weights.to(problem.dtype)[None][index]
         bends = mapped(problem, _along, _chosen(inputs, 1, index), fixed, v).mul_(v).sum(1)
         sizes = (torch.cat([g.reshape(-1) for g in gradient]) * v).abs().sum(1)
-        found.append(bends.abs() > 1e-9 * sizes)
-    return torch.cat(found).cpu()
+        bent.append(bends.abs() > 1e-9 * sizes)
+    return torch.cat(bent).cpu()
 
 
 def _along(logits: torch.Tensor, fixed: torch.Tensor) -> torch.Tensor:
@@ -256,46 +253,43 @@ def _along(logits: torch.Tensor, fixed: torch.Tensor) -> torch.Tensor:
 
 
 def _chosen(inputs: Inputs, cells: int, index: torch.Tensor) -> Inputs:
-    """(pairs, rows, ...) inputs of the cells that pairs are of."""
+    """Select the inputs (pairs, rows, ...) of each pair's cell."""
     return tree_map(lambda part: part[index], fold(inputs, cells))
 
 
-# Sums over long vectors in float64, block by block: a block stays in a CPU's cache, and no wide copy is made.
+# Sums over long vectors in float64, block by block: no wide copy is made.
 
-
-BLOCK = 1 << 16  # elements
+BLOCK = 1 << 16  # elements: 256 KiB of float32, which stay in a CPU's cache
 
 
 def blocks(vector: torch.Tensor) -> Iterator[slice]:
-    """Slices of (..., size) vectors: cache-sized on a CPU, all of it elsewhere."""
+    """Cut (..., size) vectors into slices: cache-sized on a CPU, all of it elsewhere."""
     size = vector.shape[-1]
     step = BLOCK if vector.device.type == "cpu" else size
     return (slice(i, i + step) for i in range(0, size, step))
 
 
 def inner(a: torch.Tensor, b: torch.Tensor) -> float:
-    """aᵀb of two (size,) vectors of any precision, in float64."""
+    """Compute aᵀb of two (size,) vectors of any precision, in float64."""
     return math.fsum(float(torch.dot(a[s].double(), b[s].double())) for s in blocks(a))
 
 
 def norm(a: torch.Tensor) -> float:
-    """‖a‖ of a (size,) vector, in float64."""
+    """Compute ‖a‖ of a (size,) vector, in float64."""
     return math.sqrt(inner(a, a))
 
 
-# Second derivatives of a mean over the data as operators: `size` and `matvec`, exact for ragged batches and shards.
+# Second derivatives of a mean over the data as operators, exact for ragged batches and shards.
 #
 # Reverse over reverse: the gradient of a micro-batch is differentiated once more per vector. Keeping its graph saves
-# the
-# forward and first backward pass (6 instead of 9 units of a forward pass's work). Sums over rows, then one all-reduce
-# and one division by N; sums in float64, but for those of a few micro-batches.
+# the forward and first backward pass (6 instead of 9 units of a forward pass's work). Sums over rows are followed by
+# one all-reduce and one division by N; they are in float64, but for those of a few micro-batches.
 
-
-FEW = 8
+FEW = 8  # micro-batches that are summed in the model's dtype, see `Total`
 
 
 class Operator(Protocol):
-    """All that the Lanczos run knows."""
+    """A symmetric matrix as the Lanczos run knows it."""
 
     size: int
 
@@ -305,12 +299,12 @@ class Operator(Protocol):
 
 
 def hessian_scalar(loss: LogitLoss) -> Scalar:
-    """Sum of the losses: its second derivative is H."""
+    """Return the sum of the losses as a function of logits and labels: its second derivative is H."""
     return lambda logits, labels: loss(logits, labels).sum()
 
 
 def slope(loss: LogitLoss) -> Scalar:
-    """∂loss/∂z (n, K)."""
+    """Return ∂loss/∂z (n, K) as a function of logits and labels."""
 
     def of(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         z = logits.detach().requires_grad_()
@@ -320,7 +314,7 @@ def slope(loss: LogitLoss) -> Scalar:
 
 
 def rest_scalar(loss: LogitLoss) -> Scalar:
-    """Σ ⟨∂loss/∂z, z⟩ with the slope held fixed: its second derivative is H - G."""
+    """Return Σ ⟨∂loss/∂z, z⟩ with the slope held fixed: its second derivative is H - G."""
     fixed = slope(loss)
     return lambda logits, labels: (fixed(logits, labels) * logits).sum()
 
@@ -357,9 +351,9 @@ class SecondDerivative:
         return self.mean(total)
 
     def by_group(self, vector: torch.Tensor) -> Iterator[Part]:
-        """Sums of H_n v over each group's rows, for the groups of this rank in order."""
+        """Sum H_n v over each group's rows, for the groups of this rank in order."""
         problem = self.problem
-        if problem.tf32 or not problem.keep:
+        if problem.tf32 or not problem.plan.keep:
             self.drop()  # certificates take float32
         pieces = problem.split(vector)
 
@@ -367,22 +361,22 @@ class SecondDerivative:
             gradients = self._kept.get(rows) or problem.gradients(rows, self.scalar)
             return torch.cat([piece.reshape(-1) for piece in problem.product(gradients, pieces)])
 
-        if (found := self.groups.products(vector.to(problem.device, problem.dtype), plain)) is not None:
-            return found
+        if (mapped_products := self.groups.products(vector.to(problem.device, problem.dtype), plain)) is not None:
+            return mapped_products
 
         def products() -> Iterator[tuple[range, Sequence[torch.Tensor]]]:
             for rows, gradients in self._graphs(min(problem.layout.micro, problem.layout.group)):
-                found = problem.product(gradients, pieces)
+                group_products = problem.product(gradients, pieces)
                 del gradients  # memory, here and below: the next is made before a loop lets go of the last one
-                yield rows, found
-                del found
+                yield rows, group_products
+                del group_products
 
         return grouped(problem, products())
 
     def gradients(self) -> Iterator[Part]:
-        """Sums of the gradients over each group's rows, for the groups of this rank in order."""
+        """Sum the gradients over each group's rows, for the groups of this rank in order."""
         problem = self.problem
-        if not problem.keep:
+        if not problem.plan.keep:
             self.drop()
         if self.groups.mapped and self.groups.at_once:
             return self.groups.gradients()
@@ -390,7 +384,7 @@ class SecondDerivative:
         return grouped(problem, ((rows, problem.gradients(rows, self.scalar, graph=False)) for rows in batches))
 
     def mean(self, total: torch.Tensor) -> torch.Tensor:
-        """A rank's sum over rows to the mean over all of them, in place.
+        """Turn a rank's sum over rows into the mean over all of them, in place.
 
         Raises:
             InputError: it is not finite.
@@ -405,24 +399,24 @@ class SecondDerivative:
         self._kept.clear()
 
     def _graphs(self, micro: int) -> Iterator[tuple[range, list[torch.Tensor]]]:
-        """Micro-batches of `micro` rows and their gradients, whose graphs are kept where the plan says so."""
+        """Yield micro-batches of `micro` rows and their gradients, whose graphs are kept where the plan says so."""
         problem = self.problem
-        if not problem.keep:
+        if not problem.plan.keep:
             self.drop()
         for rows in problem.layout.batches(micro):
             gradients = self._kept.get(rows)
             if gradients is None:
                 gradients = problem.gradients(rows, self.scalar)
-                if problem.keep and micro == problem.layout.micro:
+                if problem.plan.keep and micro == problem.layout.micro:
                     self._kept[rows] = gradients
             yield rows, gradients
             del gradients
 
 
 def grouped(problem: CurvatureProblem, parts: Iterable[tuple[range, Sequence[torch.Tensor]]]) -> Iterator[Part]:
-    """Sums over the rows of one group after the other of what runs of rows give, a piece per tensor; groups in order.
+    """Add up what runs of rows give, a piece per tensor, to one sum for each group, in order.
 
-    float64, or the model's dtype where one run of rows is the whole group.
+    A sum is float64, or of the model's dtype where one run of rows is the whole group.
     """
     size, total = problem.layout.group, None
     for rows, pieces in parts:
@@ -450,7 +444,7 @@ class Total:
         self.count = 0
 
     def add(self, pieces: Sequence[torch.Tensor]) -> None:
-        """One piece per tensor."""
+        """Add one piece per tensor."""
         if self.count and self.count % FEW == 0:
             self.total, self.part = self._wide(), None
         self.count += 1
@@ -460,7 +454,7 @@ class Total:
             torch._foreach_add_(self.problem.pieces(self.part), list(pieces))
 
     def value(self) -> torch.Tensor:
-        """(size,), once: the sum is used up."""
+        """Return the sum (size,), once: it is used up."""
         return self._wide() if self.total is not None or self.part is None else self.part
 
     def _wide(self) -> torch.Tensor:
@@ -493,21 +487,21 @@ class Diagonals:
         self._known: dict[tuple[int, ...], torch.Tensor] = {}
 
     def __call__(self, cell: int, chosen: torch.Tensor | None = None) -> torch.Tensor:
-        """(cells, tensors), sums over the `cell` rows of one, in one group; of the `chosen` (cells,) ones or of all."""
+        """Return traces (cells, tensors), each summed over its `cell` rows, of the `chosen` (cells,) ones or of all."""
         cells = torch.ones(-(-self.problem.layout.n // cell), dtype=torch.bool) if chosen is None else chosen
         key = cell, *cells.nonzero().flatten().tolist()
         while key not in self._known:
-            found = self.problem.guard(lambda: self._own(cell, cells))
-            whole = all(devices.all_least(self.problem.device, int(found is not None)))
+            traces = self.problem.guard(lambda: self._own(cell, cells))
+            whole = all(devices.all_least(self.problem.device, int(traces is not None)))
             self.agree()
-            if whole and found is not None:
-                self._known[key] = devices.all_sum_of_host(found, self.problem.device)
+            if whole and traces is not None:
+                self._known[key] = devices.all_sum_of_host(traces, self.problem.device)
         return self._known[key]
 
     def _own(self, cell: int, cells: torch.Tensor) -> torch.Tensor | None:
-        """Of this rank's rows; None where it was asked to stop."""
+        """Compute the traces over this rank's rows; None where it was asked to stop."""
         layout = self.problem.layout
-        found = torch.zeros(len(cells), len(self.tensors), dtype=torch.float64)
+        traces = torch.zeros(len(cells), len(self.tensors), dtype=torch.float64)
         for rows in layout.batches(min(layout.micro, cell)):
             if not cells[rows.start // cell]:
                 continue
@@ -520,8 +514,8 @@ class Diagonals:
                     if self.asked():
                         return None
                     (row,) = torch.autograd.grad(flat[i], tensor, retain_graph=True, materialize_grads=True)
-                    found[rows.start // cell, k] += float(row.reshape(-1)[i])
-        return found
+                    traces[rows.start // cell, k] += float(row.reshape(-1)[i])
+        return traces
 
 
 @dataclass(frozen=True)
@@ -534,20 +528,23 @@ class Gradient:
 
 
 def mean_gradient(hessian: SecondDerivative) -> Gradient:
-    """Gradient of the mean loss and its spread between groups: one pass, or two where groups do not fit memory."""
+    """Compute the gradient of the mean loss and its spread between groups.
+
+    One pass over the data, or two where the gradients of all groups do not fit into memory.
+    """
     problem, layout = hessian.problem, hessian.problem.layout
     room = free_bytes(problem.device) // 16 // (problem.size * problem.dtype.itemsize)
-    held: list[Part] = []
+    kept: list[Part] = []
 
     def sum_of_all() -> torch.Tensor:
-        held.clear()
+        kept.clear()
         total = Total(problem)
         if layout.groups > room:
             for rows in layout.batches():
                 total.add(problem.gradients(rows, hessian.scalar, graph=False))
             return total.value()
         for part in hessian.gradients():
-            held.append(part)
+            kept.append(part)
             total.add(problem.pieces(part[1].sum(0)))
         return total.value()
 
@@ -558,11 +555,11 @@ def mean_gradient(hessian: SecondDerivative) -> Gradient:
     squares = torch.zeros(1, dtype=torch.float64, device=problem.device)
 
     def spread() -> None:
-        squares.zero_()  # after memory ran out it starts again, without what was held
+        squares.zero_()  # where memory ran out it starts again, without the gradients that were kept
         along.zero_()
-        found = [*held]
-        held.clear()
-        for first, g in found or hessian.gradients():
+        sums = [*kept]
+        kept.clear()
+        for first, g in sums or hessian.gradients():
             here = slice(first, first + len(g))
             for s in blocks(total):
                 mean = total[s].double()

@@ -1,4 +1,4 @@
-"""‖J_nᵀu‖² per row and per parameter tensor: squared norms of per-row gradients of ⟨u, z_n(θ)⟩."""
+"""Squared norms ‖J_nᵀu‖² of per-row gradients of ⟨u, z_n(θ)⟩, per row and per parameter tensor."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ class RowNorms:
 
     @property
     def chunk(self) -> int:
-        """Rows at once: what per-row gradients of the tensors without a rule leave room for."""
+        """Number of rows that are worked on at once: per-row gradients of the tensors without a rule must fit."""
         row = sum(s for s, layer in zip(self.problem.sizes, self.by_layer.tolist()) if not layer)
         row *= torch.empty((), dtype=self.problem.dtype).element_size()
         return max(1, min(CHUNK // max(row, 1), self.problem.layout.micro))
 
     def __call__(self, rows: torch.Tensor, cotangents: torch.Tensor) -> torch.Tensor:
-        """(n,) row indices and (n, K) cotangents to (n, tensors) float64 squared norms, on the CPU."""
+        """Compute squared norms (n, tensors), float64 on the CPU, for row indices (n,) and cotangents (n, K)."""
         return self.problem.guard(lambda: self._all(rows, cotangents))
 
     def _all(self, rows: torch.Tensor, cotangents: torch.Tensor) -> torch.Tensor:
@@ -73,18 +73,18 @@ class RowNorms:
             if not self.mapped:
                 out.append(self._row_by_row(inputs, u))
                 continue
-            found = (
+            norms = (
                 self._layers(inputs, u) if bool(self.by_layer.any()) else out[0].new_zeros(len(r), len(self.by_layer))
             )
             if bool(self.by_vmap.any()):
-                found = torch.where(by_vmap, self._vmap(inputs, u), found)
-            out.append(found)
+                norms = torch.where(by_vmap, self._vmap(inputs, u), norms)
+            out.append(norms)
         return torch.cat(out).cpu()
 
     def chosen(self, rows: range, choose: Callable[[torch.Tensor], torch.Tensor | None]) -> torch.Tensor:
-        """(n, tensors) squared norms for the cotangents that `choose` makes of these rows' logits, from one pass.
+        """Compute squared norms (n, tensors) in one pass, for the cotangents that `choose` makes of these rows' logits.
 
-        On the problem's device. NaN for tensors of layers without a rule, and for all where it makes none.
+        They are on the problem's device, NaN for tensors of layers without a rule, and for all if `choose` gives None.
         """
         inputs, labels = self.problem.batch(rows)
         return self._by_rule(inputs, len(labels), choose)
@@ -96,9 +96,9 @@ class RowNorms:
         self, inputs: Inputs, count: int, choose: Callable[[torch.Tensor], torch.Tensor | None]
     ) -> torch.Tensor:
         problem = self.problem
-        found = layer_norms(problem.model, lambda: problem.forward(problem.model, inputs), choose)
+        by_name = layer_norms(problem.model, lambda: problem.forward(problem.model, inputs), choose)
         missing = torch.full((count,), float("nan"), dtype=torch.float64, device=problem.device)
-        return torch.stack([found.get(n, missing) for n in problem.names], 1)
+        return torch.stack([by_name.get(n, missing) for n in problem.names], 1)
 
     def _vmap(self, inputs: Inputs, u: torch.Tensor) -> torch.Tensor:
         problem = self.problem
@@ -108,9 +108,9 @@ class RowNorms:
             single = {k: v[None] for k, v in x.items()} if isinstance(x, dict) else x[None]
             return (problem.forward(problem.placed(parameters), single)[0] * cotangent).sum()
 
-        found = vmap(grad(one), in_dims=(None, 0, 0))(wanted, inputs, u)
+        gradients = vmap(grad(one), in_dims=(None, 0, 0))(wanted, inputs, u)
         nothing = torch.zeros(len(u), dtype=torch.float64, device=problem.device)
-        return torch.stack([square(found[n]) if n in found else nothing for n in problem.names], 1).detach()
+        return torch.stack([square(gradients[n]) if n in gradients else nothing for n in problem.names], 1).detach()
 
     def _row_by_row(self, inputs: Inputs, u: torch.Tensor) -> torch.Tensor:
         problem = self.problem
@@ -118,13 +118,13 @@ class RowNorms:
         for i in range(len(u)):
             single = {k: v[i : i + 1] for k, v in inputs.items()} if isinstance(inputs, dict) else inputs[i : i + 1]
             z = problem.forward(problem.model, single)
-            found = torch.autograd.grad((z[0] * u[i]).sum(), problem.tensors, materialize_grads=True)
-            out.append(torch.cat([square(g[None]) for g in found]))
+            gradients = torch.autograd.grad((z[0] * u[i]).sum(), problem.tensors, materialize_grads=True)
+            out.append(torch.cat([square(g[None]) for g in gradients]))
         return torch.stack(out)
 
 
 def unless_unmapped(work: Callable[[], T]) -> T | None:
-    """None where vmap cannot run it."""
+    """Run `work`; None where vmap cannot run it."""
     try:
         return work()
     except UNMAPPED as error:
@@ -133,16 +133,16 @@ def unless_unmapped(work: Callable[[], T]) -> T | None:
         return None
 
 
-def _agree(found: torch.Tensor, true: torch.Tensor) -> torch.Tensor:
-    """(tensors,) bool, on the CPU: equal to rounding on every row."""
-    return ((found - true).abs() <= 1e-3 * true + 1e-7 * true.max()).all(0).cpu()
+def _agree(norms: torch.Tensor, true: torch.Tensor) -> torch.Tensor:
+    """Compare norms to rounding on every row: (tensors,) bool, on the CPU."""
+    return ((norms - true).abs() <= 1e-3 * true + 1e-7 * true.max()).all(0).cpu()
 
 
 Norms = Iterator[tuple[str, torch.Tensor]]  # (parameter's name in its module, (n,) squared norms)
 
 
 def linear(module: nn.Linear, a: torch.Tensor, d: torch.Tensor) -> Norms:
-    """y = a Wᵀ + b, positions in between."""
+    """Norms for y = a Wᵀ + b, with positions in between."""
     places = math.prod(a.shape[1:-1])  # -1 is no size where there are no outputs
     a, d = (t.reshape(len(t), places, t.shape[-1]) for t in (a, d))
     yield "weight", outer(a, d)
@@ -151,7 +151,7 @@ def linear(module: nn.Linear, a: torch.Tensor, d: torch.Tensor) -> Norms:
 
 
 def conv2d(module: nn.Conv2d, a: torch.Tensor, d: torch.Tensor) -> Norms:
-    """A convolution is linear in its patches."""
+    """Norms for a convolution, which is linear in its patches."""
     if module.groups == 1 and module.padding_mode == "zeros" and not isinstance(module.padding, str):
         patches = F.unfold(a, module.kernel_size, module.dilation, module.padding, module.stride)
         yield "weight", outer(patches.transpose(1, 2), d.flatten(2).transpose(1, 2))
@@ -160,7 +160,7 @@ def conv2d(module: nn.Conv2d, a: torch.Tensor, d: torch.Tensor) -> Norms:
 
 
 def outer(a: torch.Tensor, d: torch.Tensor) -> torch.Tensor:
-    """(n, L, i) and (n, L, o) to (n,) ‖Σ_l d_l a_lᵀ‖², by the cheaper of two ways."""
+    """Compute ‖Σ_l d_l a_lᵀ‖² (n,) of (n, L, i) and (n, L, o), by the cheaper of two ways."""
     places, i, o = a.shape[1], a.shape[2], d.shape[2]
     if places * (i + o) <= i * o:
         return ((a @ a.transpose(1, 2)) * (d @ d.transpose(1, 2))).flatten(1).double().sum(1)
@@ -168,7 +168,7 @@ def outer(a: torch.Tensor, d: torch.Tensor) -> torch.Tensor:
 
 
 def normalised(module: Any, a: torch.Tensor, d: torch.Tensor) -> Norms:
-    """y = w ∘ â + b with â the normalised input."""
+    """Norms for y = w ∘ â + b, with â the normalised input."""
     if isinstance(module, nn.LayerNorm):
         axes = tuple(range(1, a.ndim - len(module.normalized_shape)))
         unit = F.layer_norm(a, module.normalized_shape, eps=module.eps)
@@ -185,7 +185,7 @@ def normalised(module: Any, a: torch.Tensor, d: torch.Tensor) -> Norms:
 
 
 def embedding(module: nn.Embedding, a: torch.Tensor, d: torch.Tensor) -> Norms:
-    """Rows of a table: positions with the same token share one."""
+    """Norms for rows of a table: positions with the same token share one."""
     tokens, d = a.flatten(1), d.reshape(len(d), -1, d.shape[-1])
     same = tokens[:, :, None] == tokens[:, None, :]
     if module.padding_idx is not None:
@@ -207,12 +207,12 @@ RULES: dict[type[nn.Module], Callable[[Any, torch.Tensor, torch.Tensor], Norms]]
 def layer_norms(
     model: nn.Module, run: Callable[[], torch.Tensor], choose: Callable[[torch.Tensor], torch.Tensor | None]
 ) -> dict[str, torch.Tensor]:
-    """(n,) squared norms of the per-row gradients of ⟨u, z⟩ by parameter name, for layers with a rule.
+    """Compute squared norms (n,) of the per-row gradients of ⟨u, z⟩ by parameter name, for layers with a rule.
 
     Args:
         model: whose layers are watched.
         run: the forward pass, (n, K) logits.
-        choose: (n, K) logits to cotangents (n, K), or to None, and nothing is found.
+        choose: (n, K) logits to cotangents (n, K), or to None, and the result is empty.
 
     A layer that runs twice, or whose parameters are used elsewhere, gives a wrong number: the caller compares.
     """
@@ -234,15 +234,15 @@ def layer_norms(
     if not seen or cotangents is None:
         return {}
     slopes = torch.autograd.grad((logits * cotangents).sum(), [out for *_, out in seen], materialize_grads=True)
-    found = {}
+    by_name = {}
     for (name, module, a, _), d in zip(seen, slopes):
         if len(a) == len(logits):  # else it does not see rows: position embeddings, windows of an image, experts
             for part, norms in RULES[type(module)](module, a, d):
-                found[f"{name}.{part}".removeprefix(".")] = norms
-    return found
+                by_name[f"{name}.{part}".removeprefix(".")] = norms
+    return by_name
 
 
 def square(x: torch.Tensor) -> torch.Tensor:
-    """(n, ...) to (n,) float64 squared norms."""
+    """Compute the squared norm of each row of (n, ...), float64."""
     norms: torch.Tensor = torch.linalg.vector_norm(x.unsqueeze(-1).flatten(1), dim=1, dtype=torch.float64)
     return norms.square()

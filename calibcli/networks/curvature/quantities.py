@@ -13,24 +13,27 @@ from calibcli.core.figure_data import Curve, Plot
 from calibcli.core.options import Positive, Range
 from calibcli.core.result import Cell, Estimate
 from calibcli.core.shelves import Shelf
-from calibcli.networks.curvature import settings
 from calibcli.networks.curvature import trace as traces
-from calibcli.networks.curvature.engine import Engine
+from calibcli.networks.curvature.engine import SHARE, Engine
 from calibcli.networks.curvature.ggn import GGNTrace
 from calibcli.networks.curvature.operator import mean_gradient, norm
 from calibcli.networks.curvature.spectrum import Certificate, Density, Lanczos, Ritz, quadrature
 from calibcli.networks.curvature.spectrum import density as smooth
 
-# Numbers into estimates: the interval over the population, and beside it what the estimator leaves open.
+# Estimates: the interval over the population, and beside it the error of the estimator on this data.
 
 Bound = Literal["residual", "estimate"]
+FINE = 64  # probes of a cell from which every row has its own: what they then save outweighs the smaller batches
+MISSED = 1.2  # times the precision asked for, from which it counts as missed
+PAIRS_SHARE = 0.25  # of the error allowed to Tr(G) where there is a rest to probe, by far the dearer part
 DOMINATES = 0.5  # share of a number from which one row, or one group, is named
 FEWEST = 6  # products before an eigenvalue may count as found: a start vector may favour its neighbour
-FOUR, STANDS_OUT, SURE = 4, 4.0, 0.05  # so few where it is so many times the others, its residual so small a part of it
+FEWEST_OUTSTANDING = 4  # the same for an eigenvalue that stands out: STANDS_OUT times the others, with a residual of
+STANDS_OUT, SURE = 4.0, 0.05  # at most SURE of it
 
 
 def interval(value: float, half: float, positive: bool) -> tuple[float, float]:
-    """value ± half; for a quantity that is positive on every row, symmetric in its logarithm.
+    """Compute value ± half; for a quantity that is positive on every row, symmetric in its logarithm.
 
     Curvature sits in few rows, so its sampling distribution is skewed: on the logarithmic scale the interval covers
     from the smallest samples on. Half widths beyond twice the value are past that approximation.
@@ -41,7 +44,7 @@ def interval(value: float, half: float, positive: bool) -> tuple[float, float]:
 
 
 def errors(value: float, half: float, sampling: float | None) -> dict[str, Cell]:
-    """What every estimate says of itself: value ± half for this data, and the standard error over rows."""
+    """Return the details of every estimate: value ± half for this data, and the standard error over rows."""
     return {"estimator_low": value - half, "estimator_high": value + half, "sampling_se": sampling}
 
 
@@ -86,7 +89,7 @@ def _certified(engine: Engine, c: Certificate, run: Lanczos, converged: bool, to
     }
     reason = "" if converged else f"not converged to {tol:g} after {run.products} products"
     if engine.problem.tf32 and c.residual > tol * max(abs(c.value), 0.01 * float(run.ritz().values.abs().max())):
-        reason = reason or f"products in TF32 leave more than {tol:g} of it: take them in float32"
+        reason = reason or f"products in TF32 leave a relative error above {tol:g}: leave TF32 out"
     products = f"{run.products} Lanczos products" + (" and a true one" if c.products else "")
     return Estimate(
         name="",
@@ -101,18 +104,20 @@ def _certified(engine: Engine, c: Certificate, run: Lanczos, converged: bool, to
 
 
 def dominating(engine: Engine, part: GGNTrace) -> list[str]:
-    """A note where one row holds most of Tr(G), the same for every quantity that says so."""
+    """Write a note where one row holds most of Tr(G), the same for every quantity."""
     size = part.rows.abs()
     share = float(size.max() / size.sum().clamp(min=1e-300))
     if share <= DOMINATES or len(size) < 8:
         return []
     row = int(size.argmax())
-    text = f"row {row} (counted from 0) holds {share:.0%} of Tr(G): only more rows make the trace tell of others"
+    text = (
+        f"row {row} (counted from 0) holds {share:.0%} of Tr(G): measure more rows, as the trace says little of others"
+    )
     return [engine.named.setdefault(row, text)]
 
 
 def dominating_group(engine: Engine, certificate: Certificate | None, name: str) -> list[str]:
-    """A note where one group of rows holds most of an eigenvalue."""
+    """Write a note where one group of rows holds most of an eigenvalue."""
     layout = engine.problem.layout
     if certificate is None or certificate.share <= DOMINATES or layout.groups < 8:
         return []
@@ -120,11 +125,11 @@ def dominating_group(engine: Engine, certificate: Certificate | None, name: str)
     last = min(first + layout.group, layout.n) - 1
     rows, hold = (f"row {first}", "holds") if first == last else (f"rows {first} to {last}", "hold")
     share = f"{certificate.share:.0%} of {name}"
-    return [f"{rows} (counted from 0) {hold} {share}: only more rows make it tell of others"]
+    return [f"{rows} (counted from 0) {hold} {share}: measure more rows, as it says little of others"]
 
 
 def closeness(run: Lanczos, index: int, tol: float, bound: Bound) -> float:
-    """How far an eigenvalue is from its tolerance, 1 when there (on a logarithmic scale)."""
+    """Measure how close an eigenvalue is to its tolerance, 1 when it is there (on a logarithmic scale)."""
     ritz = run.ritz()
     scale = max(abs(float(ritz.values[index])), 0.01 * float(ritz.values.abs().max()))
     error = float(ritz.residuals[index])
@@ -132,7 +137,7 @@ def closeness(run: Lanczos, index: int, tol: float, bound: Bound) -> float:
         column = 0 if index else 2
         to_come = remaining([h[column] for h in run.history[-3:]]) if index in (0, -1) else 0.0
         error = max(ritz.value_error(index), to_come)
-    if run.products < (FOUR if stands_out(ritz, index) else FEWEST) and not run.exhausted:
+    if run.products < (FEWEST_OUTSTANDING if stands_out(ritz, index) else FEWEST) and not run.exhausted:
         return 0.0
     if error <= tol * scale or scale == 0.0:
         return 1.0
@@ -140,8 +145,11 @@ def closeness(run: Lanczos, index: int, tol: float, bound: Bound) -> float:
 
 
 def stands_out(ritz: Ritz, index: int) -> bool:
-    """Whether an extreme Ritz value is far beyond all others, and nearly an eigenvalue: a larger one, whose part in the
-    vector grows faster, would show in either unless the start vector had next to none of it."""
+    """Whether an extreme Ritz value is far beyond all others, and nearly an eigenvalue.
+
+    A larger eigenvalue, whose part in the vector grows faster, would show in either of them unless the start vector had
+    next to none of it.
+    """
     size = ritz.values.abs()
     others = torch.cat([size[:index], size[index + 1 :]]) if index != -1 else size[:-1]
     theta = float(size[index])
@@ -149,8 +157,10 @@ def stands_out(ritz: Ritz, index: int) -> bool:
 
 
 def remaining(values: Sequence[float]) -> float:
-    """How far the last three of a sequence still are from its limit, if what is left shrinks by the same factor at
-    every step; infinite where there are fewer."""
+    """Estimate how far a sequence is from its limit, if the distance shrinks by the same factor at every step.
+
+    The last three values are given; the distance is infinite where there are fewer.
+    """
     if len(values) < 3:
         return math.inf
     before, last = abs(values[1] - values[0]), abs(values[2] - values[1])
@@ -173,7 +183,10 @@ def trace_estimate(
     sampling_dof: int,
     positive: bool,
 ) -> Estimate:
-    """A trace with the standard errors of its estimator (`se`, `dof`) and of its rows; `positive` on every row?"""
+    """Make the estimate of a trace from the standard errors of its estimator (`se`, `dof`) and of its rows.
+
+    `positive` says that the trace of every row is positive.
+    """
     estimator = engine.shared.half_width(se, dof)
     over_rows = engine.shared.half_width(sampling, sampling_dof)
     low, high = interval(value, math.hypot(estimator, over_rows), positive)
@@ -189,7 +202,7 @@ def trace_estimate(
 
 
 def trace_of_pairs(engine: Engine, part: GGNTrace, how: str) -> Estimate:
-    """Tr(G), whose rows have traces of their own."""
+    """Make the estimate of Tr(G), whose rows have traces of their own."""
     return trace_estimate(
         engine,
         part.value,
@@ -202,26 +215,25 @@ def trace_of_pairs(engine: Engine, part: GGNTrace, how: str) -> Estimate:
     )
 
 
-def missed(engine: Engine, found: Estimate, precision: float | None, name: str) -> list[str]:
-    """A note where the interval is wider than the precision that was asked for makes it."""
-    if precision is None or not found.value or engine.shared.stopped:
+def missed(engine: Engine, estimate: Estimate, precision: float | None, name: str) -> list[str]:
+    """Write a note where the interval is wider than that of the precision that was asked for."""
+    if precision is None or not estimate.value or engine.shared.stopped:
         return []
-    half = (float(found.detail["estimator_high"]) - float(found.detail["estimator_low"])) / 2  # type: ignore[arg-type]
-    reached = half / engine.shared.half_width(1.0, 1e9) / abs(found.value)
-    if reached <= settings.MISSED * precision:
+    half = (float(estimate.detail["estimator_high"]) - float(estimate.detail["estimator_low"])) / 2  # type: ignore[arg-type]
+    reached = half / engine.shared.half_width(1.0, 1e9) / abs(estimate.value)
+    if reached <= MISSED * precision:
         return []
     return [f"{name}: its interval is that of a relative standard error of {reached:.2g}, not of {precision:.2g}"]
 
 
-# Curvature as figure data: the density with its band, eigenvalues, convergence of a Ritz value, bars per layer.
-
+# Figures: the density with its band, eigenvalues, convergence of a Ritz value, bars per layer.
 
 DENSITY = "density"
 """Name of the figure that a screen shows rather than another."""
 
 
 def density_figure(d: Density, quantile: float) -> Plot:
-    """Density over λ on a logarithmic scale, with the band of the random start vectors and of the steps."""
+    """Draw the density over λ on a logarithmic scale, with the band of the random start vectors and of the steps."""
     floor = 1e-8 * float(d.values.max())
     half = quantile * d.se
     y, low, high = (v.clamp(min=floor).tolist() for v in (d.values, d.least - half, d.most + half))
@@ -231,23 +243,23 @@ def density_figure(d: Density, quantile: float) -> Plot:
 
 
 def eigenvalues(estimates: Sequence[Estimate]) -> Plot:
-    """The largest eigenvalues with their intervals."""
+    """Draw the largest eigenvalues with their intervals."""
     y, low, high = ([getattr(e, part) for e in estimates] for part in ("value", "low", "high"))
     curve = _curve("eigenvalue", "points", y, low, high)
     return Plot(name="top", title="Largest eigenvalues", xlabel="rank", ylabel="eigenvalue λ", curves=[curve])
 
 
 def convergence(run: Lanczos, index: int, which: str) -> Plot:
-    """Ritz value and its residual bound after every product."""
+    """Draw a Ritz value and its residual bound after every product."""
     column = 0 if index else 2
-    found = [row[column : column + 2] for row in run.history]
-    curve = _curve("Ritz value ± residual", "line", *zip(*((v, v - e, v + e) for v, e in found)))
+    history = [row[column : column + 2] for row in run.history]
+    curve = _curve("Ritz value ± residual", "line", *zip(*((v, v - e, v + e) for v, e in history)))
     named: dict[str, Any] = {"name": f"convergence {which}", "title": f"Convergence of {which}", "tier": "all"}
     return Plot(**named, xlabel="Hessian-vector products", ylabel="Ritz value", curves=[curve])
 
 
 def layers(names: Sequence[str], values: Mapping[str, torch.Tensor]) -> list[Plot]:
-    """One bar chart per column, a bar per layer."""
+    """Draw one bar chart per column, a bar per layer."""
     plots = []
     for column, series in values.items():
         if column.startswith("±"):
@@ -266,13 +278,12 @@ def layers(names: Sequence[str], values: Mapping[str, torch.Tensor]) -> list[Plo
 
 
 def _curve(label: str, kind: Any, y: Any, low: Any = None, high: Any = None, x: Any = None) -> Curve:
-    """A curve with its band, over 1, 2, 3, ... where no abscissae are given."""
+    """Make a curve with its band, over 1, 2, 3, ... where no abscissae are given."""
     x = [float(i) for i in (range(1, len(y) + 1) if x is None else x)]
     return Curve(label=label, kind=kind, role="model", x=x, y=y, low=low, high=high)
 
 
-# The shelf: what can be asked of a loss around a checkpoint. Each returns estimates with both errors.
-
+# The shelf of quantities.
 
 DEFAULT = ("lambda_max", "lambda_min", "top", "trace", "trace_ggn", "density", "grad_norm")
 """What is measured when nothing is asked for."""
@@ -286,7 +297,7 @@ EVERY = 400  # products after which an eigenvalue that has not converged is repo
 
 @dataclass
 class QuantityEstimates:
-    """What a quantity gives: estimates (named by the caller), figures, values per parameter tensor, remarks."""
+    """The estimates of a quantity (named by the caller), its figures, values per parameter tensor, and notes."""
 
     estimates: list[Estimate]
     plots: list[Plot] = field(default_factory=list)
@@ -340,12 +351,12 @@ def trace_ggn(engine: Engine, *, precision: Precision | None = None, exact: bool
     part = engine.ggn(precision or engine.default_precision, exact)
     if part is None:
         return _nothing()
-    found = trace_of_pairs(engine, part, part.how)
+    estimate = trace_of_pairs(engine, part, part.how)
     layers = {"Tr(G)": part.layers, "± Tr(G)": part.layer_se}
     return QuantityEstimates(
-        [found],
+        [estimate],
         layers=layers,
-        notes=[*missed(engine, found, precision, "trace_ggn"), *dominating(engine, part)],
+        notes=[*missed(engine, estimate, precision, "trace_ggn"), *dominating(engine, part)],
     )
 
 
@@ -369,15 +380,15 @@ def trace(
     73.1
     """
     precision = precision or (None if engine.splits else 0.02)
-    share = settings.PAIRS_SHARE if bool(engine.has_curvature.any()) else 0.8
+    share = PAIRS_SHARE if bool(engine.has_curvature.any()) else 0.8
     part = engine.ggn(share * (precision or engine.default_precision), exact) if engine.splits else None
     if engine.splits and part is None:
         return _nothing()
     if part and not bool(engine.has_curvature.any()):
         how = f"{part.how}; H - G has no diagonal (the logits are linear in each parameter tensor)"
-        found = trace_of_pairs(engine, part, how)
-        notes = [*missed(engine, found, precision, "trace"), *dominating(engine, part)]
-        return QuantityEstimates([found], layers={"Tr(H)": part.layers}, notes=notes)
+        estimate = trace_of_pairs(engine, part, how)
+        notes = [*missed(engine, estimate, precision, "trace"), *dominating(engine, part)]
+        return QuantityEstimates([estimate], layers={"Tr(H)": part.layers}, notes=notes)
     base = part.value if part else 0.0
     layout = engine.problem.layout
     elements = int(torch.tensor(engine.problem.sizes)[engine.has_curvature].sum())
@@ -403,48 +414,49 @@ def trace(
     variance = mean.se**2 + (part.se**2 if part else 0.0)
     dof = variance**2 / max(mean.se**4 / mean.dof + (part.se**4 / part.dof if part else 0.0), 1e-300)
     sums, noise = traces.by_group(drawn, layout)
-    found = _trace_over_groups(engine, part, sums, noise, mean.value, how, variance**0.5, dof)
+    estimate = _trace_over_groups(engine, part, sums, noise, mean.value, how, variance**0.5, dof)
     whole: traces.Probes | None = drawn
     if not drawn.layers.shape[1]:  # the parts of the tensors need whole products, and get a few
         few = max(early, round(drawn.each) // 16)
         apart = {"count": few * ~known, "cell": drawn.cell} if bool(known.any()) else {"count": few}
         whole = engine.probe(0, base=base, layers=True, **apart)
-    notes = [*missed(engine, found, precision, "trace"), *(dominating(engine, part) if part else [])]
+    notes = [*missed(engine, estimate, precision, "trace"), *(dominating(engine, part) if part else [])]
     if whole is None:
-        return QuantityEstimates([found], notes=notes)
+        return QuantityEstimates([estimate], notes=notes)
     layers, spread = traces.by_tensor(whole, layout.n)
     if part:
         layers, spread = layers + part.layers, (spread.square() + part.layer_se.square()).sqrt()
-    return QuantityEstimates([found], layers={"Tr(H)": layers, "± Tr(H)": spread}, notes=notes)
+    return QuantityEstimates([estimate], layers={"Tr(H)": layers, "± Tr(H)": spread}, notes=notes)
 
 
 def _probes_needed(
     engine: Engine, part: GGNTrace | None, pilot: traces.Probes, precision: float | None, most: int, elements: int
 ) -> tuple[torch.Tensor, int]:
-    """(cells,) probes to take after a pilot, 0 where the `elements` of the diagonal are fewer, and the rows of a cell.
+    """Choose the number of probes (cells,) to take after a pilot, and the rows of a cell.
 
-    The pilot serves for nothing else: a mean that helped to decide how many there are would be biased.
+    The number is 0 for a cell whose diagonal has fewer `elements`. The pilot serves for nothing else: a mean that
+    helped to decide how many probes there are would be biased.
     """
     layout = engine.problem.layout
     base, se = (part.value, part.se) if part else (0.0, 0.0)
     size = abs(base + traces.summarise(pilot, layout.n).value)
     rows = part.rows if part else torch.zeros(layout.n, dtype=torch.float64)
     sampling = traces.sampling_error(rows, *traces.by_group(pilot, layout), layout)
-    wish = precision * size if precision else max(settings.SHARE * sampling, 1e-3 * size)
+    wish = precision * size if precision else max(SHARE * sampling, 1e-3 * size)
     wish = max(wish**2 - se**2, wish**2 / 4) ** 0.5
-    told, limits = (pilot, engine.steepness, wish, most), (engine.shared.level, elements)
-    count = traces.allocate(*told, pilot.cell, *limits)
-    few = bool(count.any()) and float(count.double().mean()) <= settings.FINE
-    if few or engine.prober.whole(settings.FINE, 1):
+    inputs, limits = (pilot, engine.steepness, wish, most), (engine.shared.level, elements)
+    count = traces.allocate(*inputs, pilot.cell, *limits)
+    few = bool(count.any()) and float(count.double().mean()) <= FINE
+    if few or engine.prober.whole(FINE, 1):
         return count, pilot.cell
-    return traces.allocate(*told, 1, *limits), 1
+    return traces.allocate(*inputs, 1, *limits), 1
 
 
 def _trace_of_diagonal(engine: Engine, part: GGNTrace | None) -> QuantityEstimates:
-    """Every diagonal element of H - G: exact, and cheaper than probes where there are fewer elements than those."""
+    """Compute every diagonal element of H - G: exact, and cheaper than probes where there are fewer elements."""
     layout = engine.problem.layout
-    found = engine.diagonals(layout.group)
-    sums, rest = found.sum(1), found.sum(0) / layout.n
+    traces = engine.diagonals(layout.group)
+    sums, rest = traces.sum(1), traces.sum(0) / layout.n
     how = (f"{part.how} and " if part else "") + "every diagonal element" + (" of H - G" if part else "")
     se, dof = (part.se, part.dof) if part else (0.0, 1)
     trace = _trace_over_groups(engine, part, sums, torch.zeros_like(sums), float(rest.sum()), how, se, dof)
@@ -461,7 +473,7 @@ def _trace_over_groups(
     se: float,
     dof: float,
 ) -> Estimate:
-    """Tr(G) + rest, whose sampling error is that between groups of rows."""
+    """Make the estimate of Tr(G) + rest, whose sampling error is that between groups of rows."""
     layout = engine.problem.layout
     rows = part.rows if part else torch.zeros(layout.n, dtype=torch.float64)
     return trace_estimate(
@@ -561,8 +573,8 @@ def top(engine: Engine, *, k: Steps = 5, tol: Precision = 1e-3, bound: Bound = "
     engine.lanczos(done, EVERY, progress_text)
     estimates = []
     for i in range(1, min(k, len(engine.krylov.basis)) + 1):
-        found = eigenvalue(engine, -i, tol, bound)
-        estimates.append(replace(found, scope=f"k={i}"))
+        estimate = eigenvalue(engine, -i, tol, bound)
+        estimates.append(replace(estimate, scope=f"k={i}"))
     if not estimates:
         return _nothing()
     return QuantityEstimates(estimates, plots=[eigenvalues(estimates)])
@@ -585,13 +597,13 @@ def _extreme(engine: Engine, index: int, tol: float, bound: Bound) -> QuantityEs
     engine.lanczos(lambda run: closeness(run, index, tol, bound), EVERY, progress_text)
     if not engine.krylov.basis:
         return _nothing()
-    found = eigenvalue(engine, index, tol, bound)
+    estimate = eigenvalue(engine, index, tol, bound)
     vector = engine.krylov.vector(engine.krylov.ritz().coordinates[:, index])
     shares = torch.stack([p.square().sum() for p in torch.split(vector, engine.problem.sizes)]).double().cpu()
     which = "λmax" if index else "λmin"
     notes = dominating_group(engine, engine.certificate(index) if bound == "residual" else None, which)
     layers = {f"share of {which} vector": shares}
-    return QuantityEstimates([found], plots=[convergence(engine.krylov, index, which)], layers=layers, notes=notes)
+    return QuantityEstimates([estimate], plots=[convergence(engine.krylov, index, which)], layers=layers, notes=notes)
 
 
 def _nothing(reason: str = "interrupted before the first result") -> QuantityEstimates:

@@ -1,22 +1,24 @@
-"""What is checked on a few rows before any number is trusted."""
+"""The self-test of `calib curvature`: outputs and second derivatives are checked on a few rows before all else."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from calibcli.core.errors import InputError
 from calibcli.core.memory import trim
 from calibcli.networks import device as devices
 from calibcli.networks.curvature.loss import LogitLoss
+from calibcli.networks.curvature.memory_plan import counted_graph
 from calibcli.networks.curvature.operator import hessian_scalar
 from calibcli.networks.curvature.per_row_gradients import UNMAPPED
 from calibcli.networks.curvature.problem import CurvatureProblem, has_twin, normal, second, signs, twin
-from calibcli.networks.curvature.settings import AttentionWatch
 
 SYMMETRIC = 1e-3  # relative difference of two forms from which a second derivative is taken to be none
 WRONG = 0.05  # relative difference from which a second derivative is taken to be wrong
@@ -29,9 +31,20 @@ CUSTOM = "(a custom autograd function may not be)"
 LARGEST = 20_000_000  # elements of the tensors that are moved: the smaller ones of a larger model
 
 
+class AttentionWatch(TorchFunctionMode):
+    """Note whether a forward pass calls scaled-dot-product attention."""
+
+    seen = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.nn.functional.scaled_dot_product_attention:
+            self.seen = True
+        return func(*args, **(kwargs or {}))
+
+
 @dataclass
 class SelfTest:
-    """Relative errors found on the test rows, and remarks for the reader."""
+    """Relative errors on the test rows, and notes for the reader."""
 
     asymmetry: float = 0.0
     difference: float | None = None
@@ -39,51 +52,51 @@ class SelfTest:
 
 
 def check(problem: CurvatureProblem, loss: LogitLoss, by_group: bool = True) -> SelfTest:
-    """Outputs, labels, determinism, second derivatives; then the memory plan (`Problem.plan`).
+    """Check outputs, labels, determinism and second derivatives; then choose the memory plan.
 
     Raises:
-        InputError: any of them is not as it must be.
+        InputError: a check fails.
     """
-    found = problem.guard(lambda: _check(problem, loss))
+    result = problem.guard(lambda: _check(problem, loss))
     trim()
-    problem.plan(by_group)
-    return found
+    problem.choose_plan(by_group)
+    return result
 
 
 def _check(problem: CurvatureProblem, loss: LogitLoss) -> SelfTest:
-    found = SelfTest()
+    result = SelfTest()
     rows = range(min(4 if problem.size <= LARGEST else 2, problem.layout.n, problem.layout.micro))
-    logits = _outputs(problem, rows, found)
+    logits = _outputs(problem, rows, result)
     _labels(problem, logits.shape[1])
     moved = _moved(problem)
     both = _directions(problem, moved)
     hv, hw = _products(problem, rows, loss, logits, moved, both)
     v, w = ([p[i] for p in both] for i in range(2))
     all_four = [v, w, hv, hw]
-    found.asymmetry = _asymmetry(*all_four)
-    if found.asymmetry > SYMMETRIC and (why := _asymmetric(problem, rows, loss, moved, all_four, found.asymmetry)):
+    result.asymmetry = _asymmetry(*all_four)
+    if result.asymmetry > SYMMETRIC and (why := _asymmetric(problem, rows, loss, moved, all_four, result.asymmetry)):
         raise why
     length = sum(p.numel() for p in v) ** 0.5  # of v and w
     unit = [*torch._foreach_div(v, length)]
     del both, v, w, hw, all_four  # memory
     torch._foreach_div_(hv, length)
-    found.difference, kinks = _difference(problem, rows, loss, moved, unit, hv, found.notes)
+    result.difference, kinks = _difference(problem, rows, loss, moved, unit, hv, result.notes)
     if kinks:
-        found.notes.append(
+        result.notes.append(
             "units lie exactly at a kink (a ReLU of 0, as behind a dead channel): the gradient jumps there, and"
             " H is that of PyTorch's choice of a side"
         )
-    elif found.difference is not None and found.difference > WRONG:
-        what = f"a difference of gradients (relative error {found.difference:.2g} on {len(rows)} rows)"
+    elif result.difference is not None and result.difference > WRONG:
+        comparison = f"a difference of gradients (relative error {result.difference:.2g} on {len(rows)} rows)"
         fix = f"use operations whose backward pass is differentiable {CUSTOM}, and leave the weights as they are"
-        raise InputError(f"the second derivative disagrees with {what}", fix)
+        raise InputError(f"the second derivative disagrees with {comparison}", fix)
     if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in problem.model.modules()):
-        found.notes.append("BatchNorm uses its running statistics (eval mode)")
-    return found
+        result.notes.append("BatchNorm uses its running statistics (eval mode)")
+    return result
 
 
 def _asymmetry(*pieces: list[torch.Tensor]) -> float:
-    """|wᵀHv - vᵀHw| of signs v, w, Hv and Hw, over the size that either might have."""
+    """Compute |wᵀHv - vᵀHw| from signs v, w, Hv and Hw, relative to the size that either might have."""
     v, w, hv, hw = pieces
     scale = (_norm(hv) + _norm(hw)) * sum(p.numel() for p in v) ** 0.5 / 2
     return abs(_dot(w, hv) - _dot(v, hw)) / scale if scale > 0 else 0.0
@@ -94,67 +107,74 @@ def _asymmetric(
     rows: range,
     loss: LogitLoss,
     moved: list[int],
-    found: list[list[torch.Tensor]],
+    vectors_and_products: list[list[torch.Tensor]],
     error: float,
 ) -> InputError | None:
-    """Why the products of v, w, Hv, Hw are not symmetric, by those of a float64 copy: a derivative that is wrong, or
-    rounding. None where that is small beside H times a Gaussian vector: H is next to 0 along v and w by chance."""
+    """Say why the products of v, w, Hv, Hw are not symmetric: a derivative that is wrong, or rounding.
+
+    A float64 copy decides. None where the rounding is small beside H times a Gaussian vector: H is then next to 0 along
+    v and w by chance.
+    """
     with contextlib.suppress(RuntimeError, KeyError):  # as for `_difference`
-        v, w, *products = ([p.double() for p in pieces] for pieces in found)
+        v, w, *products = ([p.double() for p in pieces] for pieces in vectors_and_products)
         wide = twin(problem, moved)
         *exact, scale = (_Along(wide, rows, loss, pieces).product() for pieces in (v, w, _normal(v)))
         if problem.dtype != torch.float64 and _asymmetry(v, w, *exact) <= SYMMETRIC / 10:
             off = max(_norm([*torch._foreach_sub(a, b)]) for a, b in zip(products, exact)) / _norm(scale)
-            what = f"products in {str(problem.dtype)[6:]} are rounded to {off:.1g} of their size (on {len(rows)} rows)"
-            return InputError(what, "pass --dtype float64") if off > SYMMETRIC else None
-    what = f"the second derivative is not symmetric (relative error {error:.1g} on {len(rows)} rows)"
-    return InputError(what, f"use operations whose backward pass is differentiable and deterministic {CUSTOM}")
+            problem_text = (
+                f"products in {str(problem.dtype)[6:]} are rounded to {off:.1g} of their size (on {len(rows)} rows)"
+            )
+            return InputError(problem_text, "pass --dtype float64") if off > SYMMETRIC else None
+    problem_text = f"the second derivative is not symmetric (relative error {error:.1g} on {len(rows)} rows)"
+    return InputError(problem_text, f"use operations whose backward pass is differentiable and deterministic {CUSTOM}")
 
 
 def _labels(problem: CurvatureProblem, classes: int) -> None:
-    """Note the number of classes, which the labels must be below."""
+    """Set the number of classes, and refuse labels that are not below it."""
     labels = torch.as_tensor(problem.source.labels)
     problem.classes = classes
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= classes:
-        what = f"label {low if low < 0 else high} is beyond the model's {classes} outputs"
-        raise InputError(what, f"pass labels from 0 to {classes - 1}, or the model that belongs to this data set")
+        problem_text = f"label {low if low < 0 else high} is beyond the model's {classes} outputs"
+        raise InputError(
+            problem_text, f"pass labels from 0 to {classes - 1}, or the model that belongs to this data set"
+        )
 
 
 def _moved(problem: CurvatureProblem) -> list[int]:
-    """Parameter tensors that the test moves: all, or of a large model the smaller ones."""
-    found: list[int] = []
+    """Choose the parameter tensors that the test moves: all, or of a large model the smaller ones."""
+    chosen: list[int] = []
     total = 0
     for i in sorted(range(len(problem.sizes)), key=problem.sizes.__getitem__):
         total += problem.sizes[i]
-        if total > LARGEST and found:
+        if total > LARGEST and chosen:
             break
-        found.append(i)
-    return sorted(found)
+        chosen.append(i)
+    return sorted(chosen)
 
 
 def _directions(problem: CurvatureProblem, moved: list[int]) -> list[torch.Tensor]:
-    """Two of random signs, (2, *shape) for each tensor that is moved."""
+    """Draw two directions of random signs, (2, *shape) for each tensor that is moved."""
     tensors = [problem.tensors[i] for i in moved]
     sizes = [t.numel() for t in tensors]
     drawn = signs(sum(sizes), 0, 0, range((1 << 31) + 1, (1 << 31) + 3)).to(problem.device).to(tensors[0].dtype)
-    found = [p.view(2, *t.shape) for p, t in zip(torch.split(drawn, sizes, 1), tensors)]
+    pieces = [p.view(2, *t.shape) for p, t in zip(torch.split(drawn, sizes, 1), tensors)]
     kinds = nn.Embedding, nn.EmbeddingBag
     padding = {id(m.weight): m.padding_idx for m in problem.model.modules() if isinstance(m, kinds)}
-    for piece, tensor in zip(found, tensors):
+    for piece, tensor in zip(pieces, tensors):
         if (row := padding.get(id(tensor))) is not None:
             piece[:, row] = 0  # an embedding's row for padding has no gradient by definition
-    return found
+    return pieces
 
 
-def _outputs(problem: CurvatureProblem, rows: range, found: SelfTest) -> torch.Tensor:
+def _outputs(problem: CurvatureProblem, rows: range, result: SelfTest) -> torch.Tensor:
     try:
         with torch.no_grad(), AttentionWatch() as watch:
             logits, _ = problem.logits(rows)
     except RuntimeError as error:
         raise devices.of_dtype(error, problem.dtype) or error from None
     if watch.seen or any(isinstance(m, nn.MultiheadAttention) for m in problem.model.modules()):
-        found.notes.append("attention runs in its math form: the fused kernels have no second derivative")
+        result.notes.append("attention runs in its math form: the fused kernels have no second derivative")
     if logits.ndim != 2 or len(logits) != len(rows):
         raise InputError(
             f"the model gives {tuple(logits.shape)} for {len(rows)} rows",
@@ -177,8 +197,10 @@ def _products(
     moved: list[int],
     vectors: list[torch.Tensor],
 ) -> list[list[torch.Tensor]]:
-    """H v for each of two, in the tensors that are moved. The pass counts what its graph holds, and its outputs are
-    those (`logits`) of the first call."""
+    """Compute H v for each of two vectors, in the tensors that are moved.
+
+    The pass also counts the bytes that its graph holds, and its outputs must be those of the first call, `logits`.
+    """
     again: list[torch.Tensor] = []
 
     def scalar(z: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -186,12 +208,13 @@ def _products(
         return loss(z, labels).sum()
 
     try:
-        with problem.counted(rows):
+        with counted_graph(problem.model) as sizes:
             gradients = problem.gradients(rows, scalar)
+        problem.graph_bytes = sum(sizes.values()) // len(rows)
         if not torch.allclose(logits, again[0], rtol=1e-5, atol=1e-6 * float(logits.abs().max())):
-            what = "the model's outputs change from call to call"
-            raise InputError(what, "switch off dropout and noise in eval mode")
-        _unseen(problem, rows, logits, gradients)
+            problem_text = "the model's outputs change from call to call"
+            raise InputError(problem_text, "switch off dropout and noise in eval mode")
+        _refuse_without_gradient(problem, rows, logits, gradients)
         some, tensors = [gradients[i] for i in moved], [problem.tensors[i] for i in moved]
         return _of_each(problem, some, tensors, vectors)
     except RuntimeError as error:
@@ -208,8 +231,10 @@ def _products(
         ) from None
 
 
-def _unseen(problem: CurvatureProblem, rows: range, logits: torch.Tensor, gradients: list[torch.Tensor]) -> None:
-    """Refuse parameters that the outputs depend on without a gradient: its second derivatives would be wrong too."""
+def _refuse_without_gradient(
+    problem: CurvatureProblem, rows: range, logits: torch.Tensor, gradients: list[torch.Tensor]
+) -> None:
+    """Refuse parameters that the outputs depend on without a gradient: second derivatives would be wrong too."""
     for name, tensor, gradient in zip(problem.names, problem.tensors, gradients):
         if gradient.grad_fn is not None or bool(gradient.any()):
             continue
@@ -229,11 +254,11 @@ def _unseen(problem: CurvatureProblem, rows: range, logits: torch.Tensor, gradie
 def _of_each(
     problem: CurvatureProblem, gradients: list[torch.Tensor], tensors: list[torch.Tensor], vectors: list[torch.Tensor]
 ) -> list[list[torch.Tensor]]:
-    """Second derivatives times each of two vectors: one after the other, on a device together where `vmap` can."""
+    """Multiply the second derivative by each of two vectors: together on a device where `vmap` can, else in turn."""
     if problem.device.type != "cpu" and all(g.requires_grad for g in gradients):
         try:
-            found = torch.autograd.grad(gradients, tensors, vectors, retain_graph=True, is_grads_batched=True)
-            return [[p[i] for p in found] for i in range(2)]
+            products = torch.autograd.grad(gradients, tensors, vectors, retain_graph=True, is_grads_batched=True)
+            return [[p[i] for p in products] for i in range(2)]
         except UNMAPPED as error:
             if devices.is_out_of_memory(error):
                 raise
@@ -249,13 +274,13 @@ def _difference(
     hv: list[torch.Tensor],
     notes: list[str],
 ) -> tuple[float | None, bool]:
-    """Relative error of the double backward along a unit vector v against central differences of gradients in a
-    float64 copy, and whether it is that of a point aside, since units of the model lie at a kink.
+    """Compare the double backward along a unit vector v with central differences of gradients in a float64 copy.
 
-    The products that are at hand come first; where they differ, those of the copy decide, free of rounding. At a kink
-    differences grow as 1/step, whatever the derivative. One that is wrong is so at other points too. Points far enough:
-    where batch norm's biases are 0 and signals shrink, all units lie near one. None of a model that does not run in
-    float64.
+    Returns the relative error, None for a model that does not run in float64, and whether it is that of a point aside,
+    because units of the model lie at a kink. The products at hand come first; where they differ, those of the copy
+    decide, free of rounding. At a kink differences grow as 1/step, whatever the derivative; a derivative that is wrong
+    is wrong at other points too. They must be far enough: where batch norm's biases are 0 and signals shrink, all units
+    lie near a kink.
     """
     if not has_twin(problem):
         return None, False
@@ -286,15 +311,15 @@ def _difference(
     return here, False
 
 
-def _rounding(along: _Along, found: list[torch.Tensor], exact: list[torch.Tensor]) -> float:
+def _rounding(along: _Along, product: list[torch.Tensor], exact: list[torch.Tensor]) -> float:
     """Relative error of a product along a unit vector; as it may be 0 by chance, one along a Gaussian counts too."""
     u = _normal(along.v)
     size = max(_norm(exact), _norm(replace(along, v=u).product()) / _norm(u), 1e-300)
-    return _norm([a - b for a, b in zip(found, exact)]) / size
+    return _norm([a - b for a, b in zip(product, exact)]) / size
 
 
 def _normal(like: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Standard normal pieces of these shapes, in float64."""
+    """Draw standard normal pieces of these shapes, in float64."""
     sizes = [p.numel() for p in like]
     pieces = torch.split(normal(sum(sizes), 0, 0), sizes)
     return [piece.view_as(p).to(p.device) for piece, p in zip(pieces, like)]

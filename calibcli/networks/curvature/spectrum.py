@@ -15,8 +15,7 @@ from calibcli.networks.curvature.problem import signs
 # One Krylov run for λmax, the top k, λmin and the density: Lanczos, fully reorthogonalised, restarted when full.
 #
 # The projected matrix T = VᵀHV is kept dense, which makes a thick restart (Wu and Simon 2000) one line: the basis
-# becomes
-# the wanted Ritz vectors and the residual, T their Ritz values; the coupling comes back with the next product.
+# becomes the wanted Ritz vectors and the residual, T their Ritz values; the coupling comes back with the next product.
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,7 @@ class Ritz:
     coordinates: torch.Tensor
 
     def value_error(self, index: int) -> float:
-        """min(r, r²/gap): the usual estimate of |θ - λ|; a bound only if the gap is that of the spectrum."""
+        """Estimate |θ - λ| as min(r, r²/gap), as is usual; it is a bound only if the gap is that of the spectrum."""
         r = float(self.residuals[index])
         others = torch.cat([self.values[:index], self.values[index + 1 :]]) if index != -1 else self.values[:-1]
         gap = float((others - self.values[index]).abs().min()) if len(others) else 0.0
@@ -53,11 +52,11 @@ class Basis:
         return self.count
 
     def __getitem__(self, i: int) -> torch.Tensor:
-        """(size,) row i, in the storage's dtype."""
+        """Return row i (size,), in the storage's dtype."""
         return self.matrices[i // self.rows][i % self.rows]
 
     def reserve(self, device: torch.device) -> None:
-        """Memory for one more."""
+        """Allocate memory for one more vector."""
         if self.count == self.rows * len(self.matrices):
             self.matrices.append(torch.empty(self.rows, self.size, dtype=self.storage, device=device))
 
@@ -67,12 +66,12 @@ class Basis:
         self.count += 1
 
     def dot(self, w: torch.Tensor) -> torch.Tensor:
-        """(..., count) float64 inner products with w (..., size)."""
+        """Compute the inner products with w (..., size): (..., count) in float64."""
         w = w.to(self.storage)
         return torch.cat([w @ matrix.T for matrix in self._filled()], -1).double()
 
     def combine(self, coefficients: torch.Tensor) -> torch.Tensor:
-        """(size,) or (r, size) Σ_i c_i row_i for coefficients (count,) or (r, count), in the storage's dtype."""
+        """Compute Σ_i c_i row_i, (size,) or (r, size), for coefficients c (count,) or (r, count), in the same dtype."""
         c = coefficients.to(self.matrices[0])
         total = c.new_zeros(*c.shape[:-1], self.size)
         for i, matrix in enumerate(self._filled()):
@@ -86,7 +85,7 @@ class Basis:
 
 
 def least(keep: int) -> int:
-    """Vectors that a run needs which keeps so many at each end of the spectrum."""
+    """Number of vectors that a run needs which keeps `keep` at each end of the spectrum."""
     return 2 * keep + 4
 
 
@@ -139,7 +138,7 @@ class Lanczos:
         return len(self.basis) == self.operator.size
 
     def extend(self) -> None:
-        """One more product."""
+        """Make one more product."""
         if len(self.basis) == self.capacity < self.operator.size:
             self._restart()
         v = self._next_vector()
@@ -181,16 +180,16 @@ class Lanczos:
         return self._ritz
 
     def vector(self, coordinates: torch.Tensor) -> torch.Tensor:
-        """(size,) combination of the basis, normalised, in the storage's dtype."""
+        """Combine the basis to a vector (size,) of length 1, in the storage's dtype."""
         total = self.basis.combine(coordinates)
         return total.div_(norm(total))
 
     def vectors(self, chosen: list[int]) -> torch.Tensor:
-        """(r, size) these Ritz vectors, in the storage's dtype."""
+        """Compute the chosen Ritz vectors (r, size), in the storage's dtype."""
         return self.basis.combine(self.ritz().coordinates[:, chosen].T)
 
     def _orthogonalise(self, w: torch.Tensor) -> torch.Tensor:
-        """Project the basis out of w, in place (classical Gram-Schmidt); the coefficients."""
+        """Project the basis out of w, in place (classical Gram-Schmidt), and return the coefficients."""
         h = self.basis.dot(w)
         w -= self.basis.combine(h)
         return h.cpu()
@@ -225,15 +224,14 @@ class Lanczos:
 #
 # A Gaussian start vector v has squared components v_i²/‖v‖² in the eigenbasis that are Dirichlet(½, ..., ½), whatever
 # the spectrum. So the error of one start vector has a closed form: for f averaged over the P eigenvalues,
-# Var(Σ w_i f(λ_i)) = 2/(P + 2) (mean f² - (mean f)²). And m steps tell only so much of that vector's spectral measure
-# μ:
+# Var(Σ w_i f(λ_i)) = 2/(P + 2) (mean f² - (mean f)²). And m steps bound that vector's spectral measure μ only so far:
 # with nodes θ_1 < θ_2 < ... and weights w of a quadrature, Σ_{i<k} w_i <= μ(-∞, θ_k) <= μ(-∞, θ_k] <= Σ_{i<=k} w_i
 # (Chebyshev, Markov and Stieltjes).
 
 
 @dataclass(frozen=True)
 class Quadrature:
-    """What m steps say of the measure of a start vector.
+    """The Gauss quadrature that m Lanczos steps give for the spectral measure of a start vector.
 
     Attributes:
         t: (m, m) the projected matrix.  beta: norm of the residual after it; 0 where nothing is left open.
@@ -248,9 +246,10 @@ class Quadrature:
     ends: torch.Tensor
 
     def below(self, x: float) -> tuple[float, float]:
-        """The least and the most weight that may lie below x, given the moments that the steps matched.
+        """Bound the weight that may lie below x, given the moments that the steps matched.
 
-        From the quadrature that has x as a node (Gauss and Radau; Golub 1973): that node's weight is what is open.
+        The bounds are those of the quadrature that has x as a node (Gauss and Radau; Golub 1973): they differ by the
+        weight of that node.
         """
         gaps = self.nodes - x
         gaps = torch.where(gaps.abs() < 1e-300, 1e-300, gaps)
@@ -265,7 +264,7 @@ class Quadrature:
         return low, low + float(weights[at])
 
     def between(self, first: float, last: float) -> tuple[torch.Tensor, torch.Tensor]:
-        """(m,) how far each weight may lie to the left and to the right: at its neighbours, or at the ends given."""
+        """Bound the place of each weight (m,) to the left and right: by its neighbours, or by `first` and `last`."""
         if self.beta <= 1e-12 * float(self.nodes.abs().max()):
             return self.nodes, self.nodes
         ends = self.nodes.new_tensor([first]), self.nodes.new_tensor([last])
@@ -273,7 +272,7 @@ class Quadrature:
 
 
 def quadrature(run: Lanczos, steps: int) -> Quadrature:
-    """Of the first `steps` of a run's unrestarted part."""
+    """Compute the quadrature of the first `steps` of a run's unrestarted part."""
     m = min(run.steps, steps)
     beside = torch.tensor(run.betas[: m - 1], dtype=torch.float64)
     t = torch.diag(torch.tensor(run.alphas[:m], dtype=torch.float64))
@@ -314,18 +313,18 @@ class Density:
         return math.sqrt(self.spread * max(0.0, self.negative * (1 - self.negative)))
 
     def interval(self, z: float) -> tuple[float, float]:
-        """The share below -sigma: both errors, the start vectors' to z standard errors at either bound."""
+        """Interval of the share below -sigma: the bounds of the steps, widened by z errors of the start vectors."""
         return tuple(self._shifted(*end) for end in ((self.negative_least, -z), (self.negative_most, z)))  # type: ignore[return-value]
 
     def _shifted(self, share: float, z: float) -> float:
-        """p with (share - p)² = z² spread p (1 - p), on the side of z's sign (Wilson 1927)."""
+        """Solve (share - p)² = z² spread p (1 - p) for p, on the side of z's sign (Wilson 1927)."""
         a = z * z * self.spread
         root = math.sqrt(max(0.0, a * share * (1 - share) + a * a / 4))
         return min(1.0, max(0.0, (share + a / 2 + math.copysign(root, z)) / (1 + a)))
 
 
 def density(runs: list[Quadrature], size: int, *, sigma: float = 0.0, points: int = 400) -> Density:
-    """Average of the start vectors' quadratures, smoothed.
+    """Average the quadratures of the start vectors, and smooth them.
 
     Args:
         runs: one for each start vector.
@@ -370,10 +369,9 @@ def density(runs: list[Quadrature], size: int, *, sigma: float = 0.0, points: in
     )
 
 
-# What true products say about an approximate eigenvector: the residual, and the error that the sample brings.
+# Certificates of an approximate eigenvector from true products: its residual, and its sampling error.
 #
-# A Ritz vector x = Σ s_j v_j has Hx = Σ s_j (H v_j): where the products of the Lanczos run are at hand, group by
-# group,
+# A Ritz vector x = Σ s_j v_j has Hx = Σ s_j (H v_j): where the products of the Lanczos run are at hand, group by group,
 # they are all that a certificate needs (`Record`); elsewhere one more product with x is made (`certify`).
 
 
@@ -382,7 +380,7 @@ SKETCH = 64  # random combinations of a group's product that stand for its norm
 
 @dataclass(frozen=True)
 class Certificate:
-    """For a unit vector x and θ = xᵀHx.
+    """The errors of θ = xᵀHx for a unit vector x.
 
     Attributes:
         value: θ.
@@ -405,7 +403,7 @@ class Certificate:
 
 
 def certify(operator: SecondDerivative, vectors: torch.Tensor, values: torch.Tensor) -> Certificate:
-    """One product with the first of some Ritz vectors, group by group.
+    """Certify the first of some Ritz vectors by one product with it, group by group.
 
     Args:
         operator: a mean over rows.
@@ -432,7 +430,7 @@ def _product(
     dots: Callable[[torch.Tensor], torch.Tensor],
     sketch: Sketch,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """This rank's sum over rows of H_n v; of each group's, (groups, known) `dots` and (groups, SKETCH) sketches.
+    """Sum H_n v over this rank's rows; of each group's sum return (groups, known) `dots` and (groups, SKETCH) sketches.
 
     `dots` and `sketch` take the products of several groups (g, size).
     """
@@ -461,7 +459,7 @@ class Sketch:
         self.signs = signs(size, 0, 0, range(1 << 31, (1 << 31) + 1))[0].to(device)
 
     def __call__(self, vector: torch.Tensor) -> torch.Tensor:
-        """(..., size) to (..., SKETCH) float64."""
+        """Sketch (..., size) vectors to (..., SKETCH) float64."""
         out = torch.zeros(*vector.shape[:-1], SKETCH, dtype=torch.float64, device=vector.device)
         for s in blocks(vector):
             signed = vector[..., s] * self.signs[s]
@@ -503,7 +501,7 @@ class Record:
         return total
 
     def certificate(self, index: int, values: torch.Tensor, vectors: torch.Tensor) -> Certificate | None:
-        """For one of some Ritz vectors; None where products that it needs were not remembered.
+        """Certify one of some Ritz vectors; None where products that it needs were not remembered.
 
         Args:
             index: which.
@@ -565,6 +563,6 @@ def _perturbed(
 
 
 def _shift(gap: float, variance: float) -> float:
-    """Shift of one eigenvalue by another at distance `gap` with squared coupling `variance`."""
+    """Compute the shift of one eigenvalue by another at distance `gap` with squared coupling `variance`."""
     sign = 1.0 if gap >= 0 else -1.0
     return sign * (math.sqrt(gap * gap + 4 * variance) - abs(gap)) / 2

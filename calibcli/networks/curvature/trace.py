@@ -17,12 +17,22 @@ import torch
 
 from calibcli.core.statistics import bisect, normal_quantile, student_quantile
 from calibcli.networks import device as devices
-from calibcli.networks.curvature import settings
+from calibcli.networks.curvature.memory_plan import Layout, power_of_two
 from calibcli.networks.curvature.operator import DenseCells, bend_at_once, maps
 from calibcli.networks.curvature.per_row_gradients import UNMAPPED
-from calibcli.networks.curvature.problem import CurvatureProblem, Layout, Scalar, power_of_two, signs
+from calibcli.networks.curvature.problem import CurvatureProblem, Scalar, signs
 from calibcli.networks.derivatives.jets import Bend
 from calibcli.networks.derivatives.rules import Lost
+
+# Settings that change time and spread, never what is estimated, chosen by `benchmarks/probes.py` (a pass of probes
+# against one of H) and `benchmarks/curvature.py` (the trace of the ViT).
+AT_ONCE = 64  # rows times probes whose first derivatives are carried together
+AT_ONCE_THERE = 4096  # the same on a device, by the counts of `benchmarks/device.py`
+BYTES = 256 << 20  # of directions at once
+WORTH = 32 << 20  # probes times bytes of a cell's graph from which carrying derivatives forward pays
+SIMILAR = 4.0  # degrees of freedom that the guess counts for in the variance of a cell
+HEAVY = 32  # probes of a cell at least, where it holds HOLDS of the variance: `curvature_coverage.py --resampled`
+HOLDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -51,19 +61,19 @@ class Probes:
 
 
 def moments(forms: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Means (...) of counts, sums and sums of squares (..., 3), and their squared standard errors (0 of a single)."""
+    """Turn counts, sums and sums of squares (..., 3) into means and their squared standard errors (0 of a single)."""
     count, total, square = forms.unbind(-1)
     mean = total / count.clamp(min=1)
     return mean, (square / count.clamp(min=1) - mean.square()).clamp(min=0) / (count - 1).clamp(min=1)
 
 
 def coarse(n: int) -> int:
-    """Rows of a cell: 8, more from 131,072 rows, fewer below 128."""
+    """Number of rows of a cell: 8, more from 131,072 rows, fewer below 128."""
     return min(power_of_two(n // 16), max(8, power_of_two(n // 8192)))
 
 
 class Prober:
-    """Draws probes.
+    """Draw random-sign probes of a second derivative, and compute their quadratic forms.
 
     Args:
         problem: model and data.
@@ -87,32 +97,34 @@ class Prober:
 
     @cached_property
     def forward(self) -> bool:
-        """Whether first derivatives can be carried forward (`Bend`), where whole products are not needed: decided on
-        one or two rows, where they must agree with reverse over reverse."""
+        """Whether first derivatives can be carried forward (`Bend`) where whole products are not needed.
+
+        It is decided on one or two rows, where they must agree with reverse over reverse.
+        """
         return self.slope is not None and self.problem.guard(self._agrees)
 
     def whole(self, each: float, cell: int) -> bool:
-        """Whether whole products are made for so many probes of a cell: to carry derivatives takes Python longer."""
-        return each * cell * self.problem.graph_bytes < settings.WORTH or not self.forward
+        """Whether whole products are made for `each` probes of a cell: carrying derivatives takes Python longer."""
+        return each * cell * self.problem.graph_bytes < WORTH or not self.forward
 
     def __call__(self, first: torch.Tensor, last: torch.Tensor, cell: int, *, whole: bool) -> Probes:
-        """Probes numbered from `first` up to `last` (cells,) of each cell of so many rows."""
+        """Compute the probes numbered from `first` up to `last` (cells,) of each cell of `cell` rows."""
         return self.problem.guard(lambda: self._draw(first.tolist(), last.tolist(), cell, whole or not self.forward))
 
     def _draw(self, first: list[int], last: list[int], cell: int, whole: bool) -> Probes:
         layout = self.problem.layout
-        found = torch.zeros(len(first), 1 + whole * len(self.tensors), 3, dtype=torch.float64)
+        sums = torch.zeros(len(first), 1 + whole * len(self.tensors), 3, dtype=torch.float64)
         wanted = [
             (range(start, min(start + cell, layout.local.stop)), range(first[start // cell], last[start // cell]))
             for start in range(layout.local.start, layout.local.stop, cell)
         ]
         for rows, forms in self._forms([(rows, numbers) for rows, numbers in wanted if numbers], whole):
-            found[rows.start // cell] += torch.stack([torch.ones_like(forms), forms, forms.square()], 2).sum(1)
-        both = devices.all_sum_of_host(found, self.problem.device)
+            sums[rows.start // cell] += torch.stack([torch.ones_like(forms), forms, forms.square()], 2).sum(1)
+        both = devices.all_sum_of_host(sums, self.problem.device)
         return Probes(both[:, 0], both[:, 1:], cell)
 
     def _forms(self, wanted: list[tuple[range, range]], whole: bool) -> Iterator[tuple[range, torch.Tensor]]:
-        """(a cell's rows, (1 or 1 + tensors, m) forms of m of its probes) of cells and their probes' numbers."""
+        """Yield a cell's rows and the forms (1 or 1 + tensors, m) of m of its probes, for each wanted cell."""
         layout = self.problem.layout
         cells = DenseCells(self.problem, self.slope, self.tensors, self.seed)
         if wanted and (whole or cells.light(wanted)) and cells.mapped:
@@ -124,12 +136,12 @@ class Prober:
             yield rows, torch.stack([part(some, rows.start, numbers) for some in micro]).sum(0)
 
     def _directions(self, row: int, numbers: range) -> list[torch.Tensor]:
-        """(m, *shape) signs for each parameter tensor."""
+        """Draw signs (m, *shape) for each parameter tensor."""
         problem = self.problem
         return problem.pieces(signs(problem.size, self.seed, row, numbers).to(problem.device).to(problem.dtype))
 
     def _whole(self, rows: range, row: int, numbers: range) -> torch.Tensor:
-        """(1 + tensors, m) forms and each tensor's part, by reverse over reverse."""
+        """Compute the forms and each tensor's part, (1 + tensors, m), by reverse over reverse."""
         gradients = self.problem.gradients(rows, self.scalar)
         forms = []
         for i in numbers:
@@ -141,47 +153,47 @@ class Prober:
         return torch.cat([parts.sum(0)[None], parts])
 
     def _bends(self, rows: range, row: int, numbers: range) -> torch.Tensor:
-        """(1, m) forms, with first derivatives carried forward."""
+        """Compute the forms (1, m), with first derivatives carried forward."""
         problem, slope = self.problem, self.slope
         assert slope is not None
         inputs, labels = problem.batch(rows)
         moving = [t for t, on in zip(problem.tensors, self.tensors) if on]
         bend = Bend(lambda: problem.outputs(inputs), moving, lambda logits: slope(logits, labels))
         size = problem.size * torch.empty((), dtype=problem.dtype).element_size()
-        most = settings.AT_ONCE if problem.device.type == "cpu" else settings.AT_ONCE_THERE
-        step = max(1, min(most // len(rows), settings.BYTES // size, 4 * problem.layout.micro // len(rows)))
-        found = []
+        most = AT_ONCE if problem.device.type == "cpu" else AT_ONCE_THERE
+        step = max(1, min(most // len(rows), BYTES // size, 4 * problem.layout.micro // len(rows)))
+        forms = []
         for i in range(numbers.start, numbers.stop, step):
             drawn = self._directions(row, range(i, min(i + step, numbers.stop)))
-            found.append(bend.forms([v for v, on in zip(drawn, self.tensors) if on]))
-        return torch.cat(found).double().cpu()[None]
+            forms.append(bend.forms([v for v, on in zip(drawn, self.tensors) if on]))
+        return torch.cat(forms).double().cpu()[None]
 
     def _agrees(self) -> bool:
         rows, numbers = range(min(2, self.problem.layout.n, self.problem.layout.micro)), range(4)
         true = self._whole(rows, 0, numbers)[0]
         try:
-            found = self._bends(rows, 0, numbers)[0]
+            carried = self._bends(rows, 0, numbers)[0]
         except Lost:
             return False
         except UNMAPPED as error:
             if devices.is_out_of_memory(error):
                 raise
             return False
-        return bool((found - true).abs().max() <= 1e-3 * true.square().mean().sqrt())
+        return bool((carried - true).abs().max() <= 1e-3 * true.square().mean().sqrt())
 
 
-def exactly(found: torch.Tensor, chosen: torch.Tensor, cell: int, whole: bool) -> Probes:
-    """What is known of the chosen (cells,) ones: traces (cells, tensors) of their tensors' diagonal blocks."""
-    found = torch.cat([found.sum(1, keepdim=True), found[:, : whole * found.shape[1]]], 1)
-    ones = torch.ones_like(found) * chosen[:, None]
-    forms = torch.stack([ones, found, found.square()], 2)
+def exactly(traces: torch.Tensor, chosen: torch.Tensor, cell: int, whole: bool) -> Probes:
+    """Turn exact traces (cells, tensors) of the chosen (cells,) cells into `Probes` without a variance."""
+    traces = torch.cat([traces.sum(1, keepdim=True), traces[:, : whole * traces.shape[1]]], 1)
+    ones = torch.ones_like(traces) * chosen[:, None]
+    forms = torch.stack([ones, traces, traces.square()], 2)
     return Probes(forms[:, 0], forms[:, 1:], cell)
 
 
 def has_curvature(problem: CurvatureProblem, seed: int, which: Sequence[int] | None = None) -> torch.Tensor:
-    """(tensors,) bool, or of those asked for: whether the logits bend in that tensor alone.
+    """Test for each tensor, or for those of `which`, whether the logits have curvature in that tensor alone: bool.
 
-    It is tested on two rows with random directions.
+    Two rows are tested with random directions.
 
     A tensor's diagonal block of H - G is a combination of second derivatives of the logits; random combinations and
     directions that give exactly zero say that all of them are zero there.
@@ -200,50 +212,56 @@ def _bend(problem: CurvatureProblem, rows: range, seed: int, which: Sequence[int
     stream = torch.Generator().manual_seed(seed)
     weights = torch.randn(len(rows), problem.classes, generator=stream).to(problem.device)
     gradients = problem.gradients(rows, lambda logits, labels: (weights.to(logits.dtype) * logits).sum())
-    found = []
+    bent = []
     for k in range(len(gradients)) if which is None else which:
         gradient, tensor = gradients[k], problem.tensors[k]
         if not gradient.requires_grad:
-            found.append(False)
+            bent.append(False)
             continue
         v = torch.rand(tensor.shape, generator=stream).sub_(0.5).to(problem.device, problem.dtype)
         (bend,) = torch.autograd.grad(gradient, tensor, v, retain_graph=True, materialize_grads=True)
         # tolerance: rounding of a product that should vanish but is a difference of two equal numbers
-        found.append(bool((bend * v).sum().abs() > 1e-9 * (gradient.detach() * v).abs().sum()))
-    return torch.tensor(found)
+        bent.append(bool((bend * v).sum().abs() > 1e-9 * (gradient.detach() * v).abs().sum()))
+    return torch.tensor(bent)
 
 
 def pilot(n: int) -> int:
-    """Probes from which the number of probes is decided: every cell has its own, so few do when there are many."""
+    """Number of pilot probes of a cell, from which the number of probes is decided: few where there are many cells."""
     cells = -(-n // coarse(n))
     return max(2, min(8, -(-256 // cells)))
 
 
 def allocate(
-    found: Probes, rows: torch.Tensor, se: float, most: int, cell: int, level: float = 0.95, exact: float = math.inf
+    pilot_probes: Probes,
+    rows: torch.Tensor,
+    se: float,
+    most: int,
+    cell: int,
+    level: float = 0.95,
+    exact: float = math.inf,
 ) -> torch.Tensor:
-    """(cells,) numbers of probes that bring the mean over rows to the interval of a standard error, in proportion to a
-    cell's spread; 0 of a cell that `exact` products, fewer than its probes, take exactly.
+    """Choose the number of probes of each cell (cells,), in proportion to its spread, for a wanted standard error.
 
-    At most `most` a cell on average, and at least two; a cell that holds much of the variance gets a few more,
-    for a spread told from two is next to nothing too often. Where few cells hold the variance, few probes of them
-    would do for the standard error, and Student's factor would be large: there are as many as half the interval needs.
+    It is 0 for a cell that `exact` products, fewer than its probes, take exactly; else at least two and on average at
+    most `most`. A cell that holds much of the variance gets a few more, since a spread estimated from two probes is
+    next to nothing too often. Where few cells hold the variance, few probes of them would be enough for the standard
+    error, but Student's factor would be large: there are as many as the half width of the interval needs.
 
     Args:
-        found: probes so far, of cells no smaller.
+        pilot_probes: probes so far, of cells no smaller.
         rows: (N,) guess of what a row's variance is proportional to. It shares out the variance of a cell, and counts
             for a little in it.
         se: the standard error to reach, were its degrees of freedom known to be many.  most: of the average number.
         cell: rows of the cells to come.  level: of the interval.
         exact: products for the diagonal of a cell. Where probes take as many on average, every cell is taken exactly.
     """
-    n, count = len(rows), found.forms[:, 0]
+    n, count = len(rows), pilot_probes.forms[:, 0]
     index = torch.arange(n)
-    of = index // found.cell
-    variance, freedom = moments(found.forms)[1] * count, count - 1  # of one probe
-    guess = _of_cells(rows, found)
+    of = index // pilot_probes.cell
+    variance, freedom = moments(pilot_probes.forms)[1] * count, count - 1  # of one probe
+    guess = _of_cells(rows, pilot_probes)
     variance = _leaning(variance, freedom, guess)
-    each = variance[of] * torch.where(guess[of] > 0, rows / guess[of].clamp(min=1e-300), 1 / found.cell)
+    each = variance[of] * torch.where(guess[of] > 0, rows / guess[of].clamp(min=1e-300), 1 / pilot_probes.cell)
     spread = torch.zeros(-(-n // cell), dtype=torch.float64).index_add_(0, index // cell, each).sqrt()
     count = _shared_out(spread, n, se, most, level)
     known = (count > exact) | (float(count.double().mean()) >= exact)
@@ -253,19 +271,19 @@ def allocate(
 
 
 def _shared_out(spread: torch.Tensor, n: int, se: float, most: int, level: float) -> torch.Tensor:
-    """(cells,) numbers of probes, from the standard deviations of one."""
+    """Share out probes (cells,) by the standard deviations of one probe of each cell."""
     wish = spread * spread.sum() / max(se * n, 1e-300) ** 2
     if not bool((spread > 0).any()):
         return wish.clamp(min=2).long()
-    heavy = spread.square() > settings.HOLDS * spread.square().sum()
-    least = torch.where(heavy, max(2, min(settings.HEAVY, most)), 2)
+    heavy = spread.square() > HOLDS * spread.square().sum()
+    least = torch.where(heavy, max(2, min(HEAVY, most)), 2)
 
     def counts(factor: float) -> torch.Tensor:
         more = wish * factor**2
         return (more * min(1.0, most / max(float(more.mean()), 1e-300))).round().long().maximum(least)
 
     def short(factor: float) -> float:
-        """By how much half the interval exceeds the one that is wished for, with so many times fewer errors."""
+        """By how much the half width exceeds the wanted one, with the standard error smaller by `factor`."""
         each, number = spread.square() / n**2 / counts(factor), counts(factor) - 1
         total = float(each.sum())
         dof = max(1.0, total**2 / float((each.square() / number).sum()))
@@ -285,7 +303,7 @@ class ProbeMean:
 
 
 def summarise(probes: Probes, n: int, rows: torch.Tensor | None = None) -> ProbeMean:
-    """Mean over rows of vᵀM_n v; cells have probes of their own, so their variances v add.
+    """Estimate the mean over rows of vᵀM_n v; cells have probes of their own, so their variances v add.
 
     With a guess `rows` (N,), as for `allocate`, a cell's variance leans to it: where forms are skewed, few probes give
     too small a value and too small a spread together. Degrees of freedom after Satterthwaite, (Σv)² / Σ(v²/f), with v²
@@ -302,26 +320,26 @@ def summarise(probes: Probes, n: int, rows: torch.Tensor | None = None) -> Probe
 
 
 def _of_cells(rows: torch.Tensor, probes: Probes) -> torch.Tensor:
-    """(cells,) sums over a cell's rows; 0 of cells that were taken exactly."""
+    """Sum over a cell's rows, (cells,); 0 for cells that were taken exactly."""
     of = torch.arange(len(rows)) // probes.cell
     sums = torch.zeros(len(probes.forms), dtype=torch.float64).index_add_(0, of, rows)
     return sums * (probes.forms[:, 0] > 1)
 
 
 def _leaning(variance: torch.Tensor, freedom: torch.Tensor, guess: torch.Tensor) -> torch.Tensor:
-    """Variances of one probe (cells,), between what was found and what it is proportional to by a guess."""
+    """Shrink the measured variances of one probe (cells,) towards variances in proportion to a guess."""
     expected = guess * (variance.sum() / guess.sum().clamp(min=1e-300))
-    return (freedom * variance + settings.SIMILAR * expected) / (freedom + settings.SIMILAR)
+    return (freedom * variance + SIMILAR * expected) / (freedom + SIMILAR)
 
 
 def by_tensor(probes: Probes, n: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """(tensors,) means over rows of each tensor's part, and their standard errors."""
+    """Return the mean over rows of each tensor's part (tensors,), and its standard error."""
     mean, variance = moments(probes.layers)
     return mean.sum(0) / n, variance.sum(0).sqrt() / n
 
 
 def sampling_error(rows: torch.Tensor, sums: torch.Tensor, noise: torch.Tensor, layout: Layout) -> float:
-    """Standard error over rows of the mean of t_n = rows (N,) + vᵀM_n v, from the spread between groups.
+    """Estimate the standard error over rows of the mean of t_n = rows (N,) + vᵀM_n v, from the spread between groups.
 
     `sums` (groups,) are of vᵀM_n v over a group's rows, `noise` (groups,) the variances that probes leave in them: they
     are taken out of the spread; where they drown it, a quarter of the raw variance is the floor.
@@ -335,7 +353,7 @@ def sampling_error(rows: torch.Tensor, sums: torch.Tensor, noise: torch.Tensor, 
 
 
 def by_group(probes: Probes, layout: Layout) -> tuple[torch.Tensor, torch.Tensor]:
-    """(groups,) sums over a group's rows of vᵀM_n v, and their squared standard errors."""
+    """Sum vᵀM_n v over each group's rows, (groups,), with the squared standard errors."""
     of = torch.arange(len(probes.forms)) * probes.cell // layout.group
     zero = torch.zeros(layout.groups, dtype=torch.float64)
     mean, variance = moments(probes.forms)

@@ -24,7 +24,7 @@ aten = torch.ops.aten
 
 
 class Twice(TorchFunctionMode):
-    """While it is on, 2-d convolutions and batch norms in train mode can be differentiated twice at low cost.
+    """Make 2-d convolutions and batch norms in train mode cheap to differentiate twice, while it is on.
 
     Values and derivatives are PyTorch's up to rounding (on a CPU, images are laid out with channels last, where the
     kernels are faster). A third derivative raises RuntimeError. Convolutions under autocast stay PyTorch's.
@@ -34,8 +34,7 @@ class Twice(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         replaced: dict[Any, Callable[..., Any]] = {torch.conv2d: conv2d, F.batch_norm: batch_norm}
-        found = replaced.get(func, func)
-        return found(*args, **(kwargs or {}))
+        return replaced.get(func, func)(*args, **(kwargs or {}))
 
 
 def conv2d(
@@ -47,13 +46,13 @@ def conv2d(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Tensor:
-    """`torch.conv2d`."""
+    """Compute `torch.conv2d`, with a second derivative of few passes."""
     if isinstance(padding, str) or x.ndim != 4 or torch.is_autocast_enabled(x.device.type):
         return torch.conv2d(x, weight, bias, stride, padding, dilation, groups)
     if x.device.type == "cpu":
         x = x.contiguous(memory_format=torch.channels_last)
-    how = tuple([n, n] if isinstance(n, int) else list(n) for n in (stride, padding, dilation))
-    out: Tensor = Convolution.apply(x, weight, bias, (*how, groups))  # type: ignore[no-untyped-call]
+    settings = tuple([n, n] if isinstance(n, int) else list(n) for n in (stride, padding, dilation))
+    out: Tensor = Convolution.apply(x, weight, bias, (*settings, groups))  # type: ignore[no-untyped-call]
     return out
 
 
@@ -61,20 +60,20 @@ class Convolution(Function):
     """A convolution whose derivative is `ConvolutionBackward`."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, how: tuple[Any, ...]) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, settings: tuple[Any, ...]) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.how, ctx.bias = how, None if bias is None else list(bias.shape)
-        return torch.conv2d(x, weight, bias, *how)
+        ctx.settings, ctx.bias = settings, None if bias is None else list(bias.shape)
+        return torch.conv2d(x, weight, bias, *settings)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Any:
         x, weight = ctx.saved_tensors
         needs = list(ctx.needs_input_grad[:3])
-        return (*ConvolutionBackward.apply(g, x, weight, ctx.bias, ctx.how, needs), None)  # type: ignore[no-untyped-call]
+        return (*ConvolutionBackward.apply(g, x, weight, ctx.bias, ctx.settings, needs), None)  # type: ignore[no-untyped-call]
 
 
-def conv_backward(g: Tensor, x: Tensor, weight: Tensor, bias: Any, how: tuple[Any, ...], needs: list[bool]) -> Any:
-    stride, padding, dilation, groups = how
+def conv_backward(g: Tensor, x: Tensor, weight: Tensor, bias: Any, settings: tuple[Any, ...], needs: list[bool]) -> Any:
+    stride, padding, dilation, groups = settings
     return aten.convolution_backward(g, x, weight, bias, stride, padding, dilation, False, [0, 0], groups, needs)
 
 
@@ -83,30 +82,30 @@ class ConvolutionBackward(Function):
 
     @staticmethod
     def forward(
-        ctx: Any, g: Tensor, x: Tensor, weight: Tensor, bias: Any, how: tuple[Any, ...], needs: list[bool]
+        ctx: Any, g: Tensor, x: Tensor, weight: Tensor, bias: Any, settings: tuple[Any, ...], needs: list[bool]
     ) -> Any:
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(g, x, weight)
-        ctx.how = how
-        return tuple(conv_backward(g, x, weight, bias, how, needs))
+        ctx.settings = settings
+        return tuple(conv_backward(g, x, weight, bias, settings, needs))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, a: Tensor | None, b: Tensor | None, c: Tensor | None) -> Any:
-        """Of cotangents of the gradients in the input (a), the weight (b) and the bias (c)."""
+        """Differentiate, for cotangents of the gradients in the input (a), the weight (b) and the bias (c)."""
         g, x, weight = ctx.saved_tensors
         to_g = to_x = to_weight = None
         if a is not None:
-            to_g = torch.conv2d(a, weight, c, *ctx.how)
+            to_g = torch.conv2d(a, weight, c, *ctx.settings)
         if b is not None:
-            product = torch.conv2d(x, b, c if a is None else None, *ctx.how)
+            product = torch.conv2d(x, b, c if a is None else None, *ctx.settings)
             to_g = product if to_g is None else to_g.add_(product)
         if to_g is None and c is not None:
             to_g = c.view(1, -1, 1, 1).expand_as(g)
         needs = [b is not None and ctx.needs_input_grad[1], a is not None and ctx.needs_input_grad[2], False]
         if any(needs):
             to_x, to_weight, _ = conv_backward(
-                g, x if a is None else a, weight if b is None else b, None, ctx.how, needs
+                g, x if a is None else a, weight if b is None else b, None, ctx.settings, needs
             )
         return to_g, to_x, to_weight, None, None, None
 
@@ -132,7 +131,10 @@ class TrainingBatchNorm(normalisation.BatchNorm):
 
 
 class BatchNormBackward(Function):
-    """With u = (x - centre) rate and m the mean over all but channels: w rate P g, where P g = g - m(g) - u m(u g)."""
+    """The gradients of batch norm: with u = (x - centre) rate and m the mean over all but channels, `w rate P g` in x.
+
+    P g = g - m(g) - u m(u g).
+    """
 
     @staticmethod
     def forward(ctx: Any, g: Tensor, x: Tensor, weight: Tensor, centre: Tensor, rate: Tensor) -> Any:
@@ -143,7 +145,7 @@ class BatchNormBackward(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, a: Tensor, b: Tensor, c: Tensor) -> Any:
-        """Of cotangents of the gradients in the input (a), the weight (b) and the bias (c).
+        """Differentiate, for cotangents of the gradients in the input (a), the weight (b) and the bias (c).
 
         The form is n w rate [m(ag) - m(a)m(g) - m(ua)m(ug)] + b n m(ug) + c n m(g), and du = rate P dx,
         d rate = -rate² m(u dx). So every gradient is, per channel, a linear combination of a, g, u and 1.

@@ -1,5 +1,9 @@
-"""Second derivatives along directions in parameter space, carried forward with the values, and quadratic forms of many
-directions.
+"""Second derivatives along directions in parameter space, carried forward with the values of a network.
+
+At parameters θ + t v every intermediate value is a curve y(t); with it go y'(0) and y''(0), its jet. Forward, a layer
+that is bilinear in input and weight costs five products in place of one, and v'Hv is one number at the end, which a
+single backward pass differentiates: about 13 products where three reverse passes on top of each other take 24 (Griewank
+and Walther 2008, chapter 13; Bettencourt, Johnson and Duvenaud 2019).
 """
 
 from __future__ import annotations
@@ -15,18 +19,9 @@ from torch.utils._pytree import tree_flatten
 from calibcli.networks.derivatives import normalisation
 from calibcli.networks.derivatives.rules import COMPOSED, CONSTANT, LINEAR, RULES, Call, Jet, Lost, generic
 
-# Second derivatives along directions in parameter space, carried forward through a network with its values.
-#
-# At parameters θ + t v every intermediate value is a curve y(t); with it go y'(0) and y''(0), its jet. Forward, a
-# layer
-# that is bilinear in input and weight costs five products in place of one, and v'Hv is one number at the end, which a
-# single backward pass differentiates: about 13 products where three reverse passes on top of each other take 24
-# (Griewank
-# and Walther 2008, chapter 13; Bettencourt, Johnson and Duvenaud 2019).
-
 
 class Followed(TorchFunctionMode):
-    """Hands every function call to `follow`, in the form that rules know, and numbers it."""
+    """Hand every function call to `follow`, in the form that rules know, and number it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +41,7 @@ class Followed(TorchFunctionMode):
         raise NotImplementedError
 
     def ruled(self, call: Call, take: Callable[[Any, list[Jet]], None]) -> Any:
-        """The value of a call by its rule; each tensor in it and its jets are for `take`, and what is lost is noted."""
+        """Compute the value of a call by its rule; pass each tensor in it with its jets to `take`, and note a loss."""
         try:
             y, jets = RULES.get(call.func, generic)(call)
             if jets is not None:
@@ -64,26 +59,26 @@ class Followed(TorchFunctionMode):
 
 
 class Carried:
-    """Jets of values, by identity."""
+    """The jets of values, by identity."""
 
     def __init__(self) -> None:
         # with the tensor, so that the id stays its own, and its version, so that no write goes unseen
-        self.held: dict[int, tuple[Tensor, int, list[Jet]]] = {}
+        self.entries: dict[int, tuple[Tensor, int, list[Jet]]] = {}
 
     def hold(self, y: Tensor, jets: list[Jet]) -> None:
-        self.held[id(y)] = y, y._version, [(_like(a, y), _like(b, y)) for a, b in jets]
+        self.entries[id(y)] = y, y._version, [(_like(a, y), _like(b, y)) for a, b in jets]
 
     def of(self, y: Tensor) -> list[Jet] | None:
-        found = self.held.get(id(y))
-        return found[2] if found is not None and found[1] == y._version else None
+        entry = self.entries.get(id(y))
+        return entry[2] if entry is not None and entry[1] == y._version else None
 
     def moves(self, y: Tensor) -> bool:
         """Whether it has a jet, or had one before it was written into."""
-        return id(y) in self.held
+        return id(y) in self.entries
 
 
 class Jets(Followed):
-    """While it is on, jets go along with every value that depends on the parameters.
+    """Carry jets along with every value that depends on the parameters, while it is on.
 
     Values and their autograd graph are PyTorch's up to rounding (on a CPU images are laid out channels last, where
     convolutions are faster), with normalisations that can be differentiated thrice. Smooth functions without a rule go
@@ -103,7 +98,7 @@ class Jets(Followed):
             self.carried.hold(p, [(v[i], None) for v in directions])
 
     def of(self, y: Tensor) -> list[Jet] | None:
-        """The jet of a value in each direction."""
+        """Return the jet of a value in each direction."""
         return self.carried.of(y)
 
     def follow(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -138,11 +133,11 @@ def _like(d: Tensor | None, y: Tensor) -> Tensor | None:
     return (d if d.dtype == y.dtype else d.to(y.dtype)).expand_as(y)
 
 
-# Quadratic forms in second derivatives along many directions at once: for the trace, which needs no whole products.
+# Quadratic forms along many directions at once, for the trace, which needs no whole products.
 
 
 class Bend:
-    """v'Rv of R = ∂²/∂θ² Σ ⟨s, z(θ)⟩, with s held fixed, along many directions v at once.
+    """Compute v'Rv of R = ∂²/∂θ² Σ ⟨s, z(θ)⟩, with s held fixed, along many directions v at once.
 
     A function y = f(x) inside the network bends by f''[x', x'], which counts by the adjoint δ of y: v'Rv is the sum of
     ⟨δ, f''[x', x']⟩ over all of them. The adjoints are those of one backward pass, the same for every v; a direction
@@ -166,11 +161,11 @@ class Bend:
                 z = run()
             total = (slope(z.detach()) * z).sum()
         values = list(seen.values.values())
-        found = torch.autograd.grad(total, values, allow_unused=True) if values else ()
-        self.adjoints = dict(zip(seen.values, found))
+        adjoints = torch.autograd.grad(total, values, allow_unused=True) if values else ()
+        self.adjoints = dict(zip(seen.values, adjoints))
 
     def forms(self, directions: Sequence[Tensor]) -> Tensor:
-        """(m,) v'Rv of (m, *shape) directions, a tensor for each parameter."""
+        """Compute v'Rv (m,) for directions (m, *shape), a tensor for each parameter."""
 
         def one(*v: Tensor) -> Tensor:
             bends = _Bends(self, v)
@@ -186,7 +181,7 @@ class Bend:
 
 
 class _SavedCalls(Followed):
-    """Keeps what function calls give, to be differentiated by."""
+    """Keep the results of function calls, to differentiate in them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -197,11 +192,11 @@ class _SavedCalls(Followed):
         if func in LINEAR or not isinstance(y, Tensor) or not y.requires_grad or any(y is a for a in args):
             return y
         self.values[self.calls] = y
-        return y.clone()  # what may be written into
+        return y.clone()  # the model may write into its copy, not into the kept value
 
 
 class _Bends(Followed):
-    """While it is on, first derivatives along one direction go with every value; sums up the bends."""
+    """Carry first derivatives along one direction with every value, while it is on, and sum up the bends."""
 
     def __init__(self, of: Bend, direction: Sequence[Tensor]) -> None:
         super().__init__()

@@ -20,16 +20,16 @@ from torch.nn import functional as F
 
 
 def upcast(x: Tensor) -> Tensor:
-    """x in float32 or wider."""
+    """Widen x to float32, unless it is that or wider."""
     return x if x.dtype in (torch.float32, torch.float64) else x.float()
 
 
 WRONG = ("BatchNorm", "LayerNorm", "GroupNorm", "RmsNorm", "RMSNorm")
-"""Parts of the names of autograd nodes with such a second derivative."""
+"""Parts of the names of autograd nodes whose third derivative is wrong."""
 
 
 def batch_norm_with(train: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """`F.batch_norm` with another function in train mode: of its arguments without `training`."""
+    """Make an `F.batch_norm` that calls `train` in train mode, with all its arguments but `training`."""
 
     def batch_norm(
         input: Tensor,
@@ -60,7 +60,7 @@ def train_norm(
     momentum: float,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Batch norm in train mode, with the mean and 1/√(variance + eps) by channel."""
+    """Compute batch norm in train mode; also return the mean and 1/√(variance + eps) by channel."""
     if x.numel() <= x.shape[1]:
         raise ValueError(f"Expected more than 1 value per channel when training, got input size {tuple(x.shape)}")
     w = upcast(x.new_ones(x.shape[1])) if weight is None else weight
@@ -100,18 +100,18 @@ def norm_backward(g: Tensor, x: Tensor, weight: Tensor, centre: Tensor, rate: Te
 
 
 def scaled(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """`x scale + shift`, by channel, in one pass."""
+    """Compute `x scale + shift`, by channel, in one pass."""
     return F.batch_norm(x, torch.zeros_like(scale), torch.ones_like(scale), scale, shift, False, 0.0, 0.0)
 
 
 def add_(to: Tensor, x: Tensor, scale: Tensor, shift: Tensor | None = None) -> Tensor:
-    """`to += x scale + shift`, by channel."""
+    """Add `x scale + shift` to a tensor in place, by channel."""
     to.addcmul_(x, by_channel(scale, x))
     return to if shift is None else to.add_(by_channel(shift, x))
 
 
 def standardised(x: Tensor, dims: tuple[int, ...], eps: float) -> tuple[Tensor, Tensor]:
-    """x less its mean, over the root of its variance + eps, and 1 over that root."""
+    """Compute (x - mean) rate, with rate = 1/√(variance + eps), and rate."""
     centred = x - x.mean(dims, True)
     rate = (centred.square().mean(dims, True) + eps).rsqrt()
     return centred * rate, rate
@@ -122,7 +122,7 @@ def by_channel(v: Tensor, like: Tensor) -> Tensor:
 
 
 def _as_torch(y: Tensor, x: Tensor) -> Tensor:
-    """Float32 under CUDA's autocast, else the input's dtype."""
+    """Cast y to the input's dtype, unless CUDA's autocast is on, which keeps float32."""
     return y if x.is_cuda and torch.is_autocast_enabled("cuda") else y.to(x.dtype)
 
 
@@ -185,11 +185,11 @@ EXACT: dict[Any, Any] = {
     F.instance_norm: instance_norm,
     **({F.rms_norm: rms_norm} if hasattr(F, "rms_norm") else {}),
 }
-"""What to call in place of PyTorch's function."""
+"""The function to call in place of PyTorch's."""
 
 
 def wrong_thrice(y: Tensor) -> str:
-    """The name of a node in the graph of y whose third derivative PyTorch gets wrong, or ""."""
+    """Find a node in the graph of y whose third derivative PyTorch gets wrong: its name, or ""."""
     seen, waiting = set(), [y.grad_fn]
     while waiting:
         node = waiting.pop()
@@ -205,7 +205,7 @@ def wrong_thrice(y: Tensor) -> str:
 
 
 class JetNorm(Function):
-    """y', y'' of y = w u + b, u = (x - mean x) rate, from x, x', x'', w, w' and b' (w'' = b'' = 0).
+    """Compute y', y'' of y = w u + b, u = (x - mean x) rate, from x, x', x'', w, w' and b' (w'' = b'' = 0).
 
     With m the mean over all but channels, s = m(u x'), q = m(x'²) and k = m(u x''):
     `rate' = -rate² s`, `u' = rate (x' - m(x') - s u)`, `s' = rate (q - m(x')² - s²) + k` and
@@ -242,10 +242,12 @@ class JetNorm(Function):
         g1_x1, g2_x1, g2_x2 = (inner(g, v, zero, one)[0] for g, v in ((g1, x1), (g2, x1), (g2, x2)))
         with torch.enable_grad():
             free = [v.detach().requires_grad_() for v in (w, rate, *moments)]
-            found = coefficients(w1, b1, free)
+            values = coefficients(w1, b1, free)
             by = (g1_x1 + g2_x2, g1_u, g1_sum, g2_x1, g2_u, g2_sum)
-            on_w, on_rate, on_m1, on_m2, on_s, on_q, on_k = torch.autograd.grad(found, free, by, materialize_grads=True)
-        a, c1, _, e1, e0, _ = (v.detach() for v in found)
+            on_w, on_rate, on_m1, on_m2, on_s, on_q, on_k = torch.autograd.grad(
+                values, free, by, materialize_grads=True
+            )
+        a, c1, _, e1, e0, _ = (v.detach() for v in values)
         m1, m2, s, _, k = moments
         on_s, on_k = on_s / n, on_k / n
         to_x2 = scaled(g2, a, on_m2 / n - on_k * rate * centre)
@@ -264,7 +266,7 @@ class JetNorm(Function):
 
 
 def coefficients(w1: Tensor, b1: Tensor, free: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """(a, c, d, e, f, h) of `y' = a x' + c u + d` and `y'' = a x'' + e x' + f u + h`, each by channel."""
+    """Compute (a, c, d, e, f, h) of `y' = a x' + c u + d` and `y'' = a x'' + e x' + f u + h`, each by channel."""
     w, rate, m1, m2, s, q, k = free
     s1 = rate * (q - m1.square() - s.square()) + k
     a = w * rate
@@ -279,6 +281,6 @@ def coefficients(w1: Tensor, b1: Tensor, free: Sequence[Tensor]) -> tuple[Tensor
 
 
 def inner(g: Tensor, x: Tensor, centre: Tensor, rate: Tensor) -> tuple[Tensor, Tensor]:
-    """Sums by channel of `g (x - centre) rate` and of g, in one pass."""
+    """Sum `g (x - centre) rate` and g by channel, in one pass."""
     _, product, total = norm_backward(g, x, torch.ones_like(rate), centre, rate, [False, True, True])
     return product, total

@@ -1,5 +1,7 @@
-"""Rules by which second-order jets go through functions: the value, and the first and second derivative along each
-direction.
+"""Rules by which second-order jets go through functions.
+
+A rule gives the value of a function and, for each direction, its first and second derivative. Smooth functions without
+a rule go through forward-mode differentiation twice.
 """
 
 from __future__ import annotations
@@ -18,14 +20,12 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from calibcli.networks.derivatives import normalisation
 from calibcli.networks.derivatives.normalisation import JetNorm, upcast
 
-# A function call whose arguments move along a curve, and sums and products of their derivatives.
-
 Jet = tuple[Tensor | None, Tensor | None]
 """First and second derivative; None is zero."""
 
 
 class Lost(Exception):
-    """An operation that jets do not go through; with its value, where there is one already."""
+    """An operation that jets do not go through; its value is the second argument, where there is one already."""
 
 
 @cache
@@ -54,18 +54,19 @@ class Call:
         return self.func(*self.args, **self.kwargs)
 
     def bound(self) -> dict[str, Any]:
-        """Arguments by name, defaults included, of a function written in Python."""
-        found = signature(self.func).bind(*self.args, **self.kwargs)
-        found.apply_defaults()
-        return found.arguments
+        """Return the arguments by name, defaults included, of a function written in Python."""
+        bound = signature(self.func).bind(*self.args, **self.kwargs)
+        bound.apply_defaults()
+        return bound.arguments
 
     def jets(self, value: Any) -> list[Jet]:
-        """Of an argument, one for each direction; zero for what does not move."""
-        found = self.lookup(value) if isinstance(value, Tensor) else None
-        return [(None, None)] * self.directions if found is None else found
+        """Return the jets of an argument, one for each direction; zero for what does not move."""
+        jets = self.lookup(value) if isinstance(value, Tensor) else None
+        return [(None, None)] * self.directions if jets is None else jets
 
 
 def total(*terms: Tensor | None) -> Tensor | None:
+    """Add up terms, of which None is zero."""
     out: Tensor | None = None
     for t in terms:
         out = t if out is None else out if t is None else out + t
@@ -73,7 +74,7 @@ def total(*terms: Tensor | None) -> Tensor | None:
 
 
 def each(f: Callable[[Tensor], Any], jet: Jet) -> Jet:
-    """The jet through a linear function."""
+    """Apply a linear function to a jet."""
     first, second = (None if d is None else f(d) for d in jet)
     return first, second
 
@@ -83,12 +84,12 @@ def plus(a: Jet, b: Jet) -> Jet:
 
 
 def times(a: Tensor | None, d: Tensor | None) -> Tensor | None:
-    """a d, of a factor that is 1 where it is None and a derivative that is zero where it is None."""
+    """Compute a d, with a factor that is 1 where it is None and a derivative that is zero where it is None."""
     return d if a is None or d is None else a * d
 
 
 def derivatives(f: Callable[[Tensor], Tensor], t: Tensor) -> tuple[Tensor, Tensor]:
-    """f'(t) and f''(t) in forward mode, of a curve in one number or a function of each number of t."""
+    """Compute f'(t) and f''(t) in forward mode, of a curve in one number or a function of each number of t."""
 
     def slope(t: Tensor) -> Any:
         return torch.func.jvp(f, (t,), (torch.ones_like(t),))[1]
@@ -98,22 +99,20 @@ def derivatives(f: Callable[[Tensor], Tensor], t: Tensor) -> tuple[Tensor, Tenso
     return first, second
 
 
-# How jets go through functions: a rule gives the value and, for each direction, its first and second derivative.
-#
-# Smooth functions without a rule go through forward-mode differentiation twice.
+# The rules.
 
 
 def named(names: str) -> tuple[Any, ...]:
-    """Methods of tensors, and torch's functions of the same names."""
-    found = [getattr(where, name, None) for name in names.split() for where in (torch.Tensor, torch)]
-    return tuple(f for f in found if callable(f))
+    """Return methods of tensors, and torch's functions of the same names."""
+    functions = [getattr(where, name, None) for name in names.split() for where in (torch.Tensor, torch)]
+    return tuple(f for f in functions if callable(f))
 
 
 Rule = Callable[[Call], tuple[Any, Any]]
 
 
 def added(call: Call) -> tuple[Any, Any]:
-    """a + b."""
+    """The rule of a + b."""
     if len(call.args) != 2 or call.kwargs:
         return generic(call)
     a, b = call.args
@@ -122,22 +121,22 @@ def added(call: Call) -> tuple[Any, Any]:
 
 
 def linear_in_first(call: Call) -> tuple[Any, Any]:
-    """Functions of one moving argument that commute with sums and factors: layout, selection, averages."""
-    x, *rest = call.args or (None,)
-    if call.lookup(x) is None or any(isinstance(r, Tensor) and call.lookup(r) is not None for r in rest):
+    """The rule of functions of one moving argument that are linear: layout, selection, averages."""
+    x, *others = call.args or (None,)
+    if call.lookup(x) is None or any(isinstance(r, Tensor) and call.lookup(r) is not None for r in others):
         return generic(call)
     y = call.value()
     if y is x:
         return y, None
 
-    jets = [each(lambda d: call.func(d, *rest, **call.kwargs), jet) for jet in call.jets(x)]
+    jets = [each(lambda d: call.func(d, *others, **call.kwargs), jet) for jet in call.jets(x)]
     if not isinstance(y, tuple | list):
         return y, jets
     return y, [[tuple(None if d is None else d[i] for d in jet) for jet in jets] for i in range(len(y))]
 
 
 def product(call: Call) -> tuple[Any, Any]:
-    """Bilinear functions, some with a bias: f(a, b)'' = f(a'', b) + 2 f(a', b') + f(a, b'')."""
+    """The rule of bilinear functions, some with a bias: f(a, b)'' = f(a'', b) + 2 f(a', b') + f(a, b'')."""
     if len(call.args) < 2 or {"bias", "input", "weight", "out"} & set(call.kwargs):
         return generic(call)
     (a, b), rest = call.args[:2], call.args[2:]
@@ -158,28 +157,28 @@ def product(call: Call) -> tuple[Any, Any]:
 
 
 def rectified(call: Call) -> tuple[Any, Any]:
-    """max(x, 0), in place or not."""
+    """The rule of max(x, 0), in place or not."""
     jets = call.jets(call.args[0])
     y = call.value()
     return y, [each(lambda d: torch.ops.aten.threshold_backward(d, y.detach(), 0), jet) for jet in jets]
 
 
 def dropped(call: Call) -> tuple[Any, Any]:
-    """Dropout: a product with a mask."""
+    """The rule of dropout: a product with a mask."""
     x = call.args[0]
     mask = call.func(torch.ones_like(x, requires_grad=False), *call.args[1:], **call.kwargs)
     return product(replace(call, func=torch.mul, args=(x, mask), kwargs={}))
 
 
 def normed(call: Call) -> tuple[Any, Any]:
-    """Batch norm; in train mode it has a function of its own."""
-    got = call.bound()
-    if not got.pop("training"):
+    """The rule of batch norm; in train mode it has a function of its own."""
+    arguments = call.bound()
+    if not arguments.pop("training"):
         return generic(call)
-    x, w, b = got.pop("input"), got["weight"], got["bias"]
+    x, w, b = arguments.pop("input"), arguments["weight"], arguments["bias"]
     if any(second is not None for _, second in (*call.jets(w), *call.jets(b))):
         raise Lost("its weight moves in another way than a parameter does")
-    y, centre, rate = normalisation.train_norm(x, **got)
+    y, centre, rate = normalisation.train_norm(x, **arguments)
     zero = torch.zeros_like(rate)
     jets = []
     for jet, (w1, _), (b1, _) in zip(*map(call.jets, (x, w, b))):
@@ -191,16 +190,16 @@ def normed(call: Call) -> tuple[Any, Any]:
 
 
 def instance_normed(call: Call) -> tuple[Any, Any]:
-    """Instance norm without running statistics: group norm with a channel to a group."""
-    got = call.bound()
-    if got["running_mean"] is not None or not got["use_input_stats"]:
+    """The rule of instance norm without running statistics: group norm with a channel to a group."""
+    arguments = call.bound()
+    if arguments["running_mean"] is not None or not arguments["use_input_stats"]:
         raise Lost("it keeps running statistics")
-    args = (got["input"], got["input"].shape[1], got["weight"], got["bias"], got["eps"])
+    args = (arguments["input"], arguments["input"].shape[1], arguments["weight"], arguments["bias"], arguments["eps"])
     return generic(replace(call, func=normalisation.group_norm, args=args, kwargs={}))
 
 
 def elementwise(call: Call) -> tuple[Any, Any]:
-    """Smooth functions of one number each: f(x)' = f_x x', f(x)'' = f_xx x'² + f_x x''."""
+    """The rule of smooth functions of one number each: f(x)' = f_x x', f(x)'' = f_xx x'² + f_x x''."""
     x, *rest = call.args or (None,)
     if call.lookup(x) is None:
         return generic(call)
@@ -216,7 +215,7 @@ def elementwise(call: Call) -> tuple[Any, Any]:
 
 
 def softmax(call: Call) -> tuple[Any, Any]:
-    """p of x: with c = x' - Σ p x', p' = p c and p'' = p (c² - Σ p c²) + p (x'' - Σ p x'')."""
+    """The rule of softmax: with c = x' - Σ p x', p' = p c and p'' = p (c² - Σ p c²) + p (x'' - Σ p x'')."""
     x, *rest = call.args or (None,)
     dim = rest[0] if rest else call.kwargs.get("dim")
     if call.lookup(x) is None or dim is None or len(rest) > 1 or call.kwargs.get("dtype") is not None:
@@ -234,19 +233,19 @@ def softmax(call: Call) -> tuple[Any, Any]:
 
 
 def layer_normed(call: Call) -> tuple[Any, Any]:
-    """y = w u + b, u = (x - mean x) rate; the formulas are those of `JetNorm`, over the last dimensions."""
-    got = call.bound()
-    x, w, b = upcast(got["input"]), got["weight"], got["bias"]
+    """The rule of y = w u + b, u = (x - mean x) rate: the formulas of `JetNorm`, over the last dimensions."""
+    arguments = call.bound()
+    x, w, b = upcast(arguments["input"]), arguments["weight"], arguments["bias"]
     if any(second is not None for _, second in (*call.jets(w), *call.jets(b))):
         return generic(call)
-    dims = tuple(range(x.ndim - len(got["normalized_shape"]), x.ndim))
-    u, rate = normalisation.standardised(x, dims, got["eps"])
+    dims = tuple(range(x.ndim - len(arguments["normalized_shape"]), x.ndim))
+    u, rate = normalisation.standardised(x, dims, arguments["eps"])
 
     def mean(v: Tensor) -> Tensor:
         return v.mean(dims, keepdim=True)
 
     jets = []
-    for (x1, x2), (w1, _), (b1, _) in zip(*map(call.jets, (got["input"], w, b))):
+    for (x1, x2), (w1, _), (b1, _) in zip(*map(call.jets, (arguments["input"], w, b))):
         u1 = u2 = None
         if x1 is not None:
             c, s = x1 - mean(x1), mean(u * x1)
@@ -260,7 +259,7 @@ def layer_normed(call: Call) -> tuple[Any, Any]:
 
 
 def added_product(call: Call) -> tuple[Any, Any]:
-    """a + b c."""
+    """The rule of a + b c."""
     if len(call.args) != 3 or call.kwargs:
         return generic(call)
     a, b, c = call.args
@@ -269,7 +268,7 @@ def added_product(call: Call) -> tuple[Any, Any]:
 
 
 def joined(call: Call) -> tuple[Any, Any]:
-    """Values side by side."""
+    """The rule of joining values, as `torch.cat` and `torch.stack` do."""
     if not call.args:
         return generic(call)
     values, *rest = call.args
@@ -284,25 +283,25 @@ def joined(call: Call) -> tuple[Any, Any]:
 
 
 def embedded(call: Call) -> tuple[Any, Any]:
-    """Rows of a table."""
-    got = call.bound()
-    if got["max_norm"] is not None:
+    """The rule of embedding: rows of a table."""
+    arguments = call.bound()
+    if arguments["max_norm"] is not None:
         return generic(call)
-    jets = call.jets(got["weight"])
-    return call.value(), [each(lambda d: F.embedding(got["input"], d), jet) for jet in jets]
+    jets = call.jets(arguments["weight"])
+    return call.value(), [each(lambda d: F.embedding(arguments["input"], d), jet) for jet in jets]
 
 
 def generic(call: Call) -> tuple[Any, Any]:
-    """A smooth function of tensors: t -> f(x + t x' + t² x''/2) is differentiated twice at 0 in forward mode.
+    """Differentiate t -> f(x + t x' + t² x''/2) twice at 0 in forward mode, for a smooth function of tensors.
 
     Raises:
         Lost: f is not among those known to allow that.
     """
     if call.func not in SMOOTH:
         y = call.value()
-        found = [t for t in tree_flatten(y)[0] if isinstance(t, Tensor)]
+        tensors = [t for t in tree_flatten(y)[0] if isinstance(t, Tensor)]
         written = call.strict and y is None
-        if written or any(t.requires_grad or (call.strict and t.is_floating_point()) for t in found):
+        if written or any(t.requires_grad or (call.strict and t.is_floating_point()) for t in tensors):
             raise Lost("it has no rule", y)
         return y, None
     leaves, tree = tree_flatten((call.args, call.kwargs))
@@ -372,7 +371,7 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """`F.scaled_dot_product_attention`, written out."""
+    """Compute `F.scaled_dot_product_attention` from functions that have rules."""
     if enable_gqa:
         times = query.shape[-3] // key.shape[-3]
         key, value = key.repeat_interleave(times, -3), value.repeat_interleave(times, -3)
@@ -387,4 +386,4 @@ def attention(
 
 
 COMPOSED: dict[Any, Any] = {F.scaled_dot_product_attention: attention}
-"""What to call in place of PyTorch's function."""
+"""The function to call in place of PyTorch's."""

@@ -1,4 +1,4 @@
-"""Losses that calibrate, penalties, and how a run's objective is spelled: `focal:gamma=3+trace:weight=0.01`."""
+"""Losses that calibrate, penalties, and the objective of a run from its spec: `focal:gamma=3+trace:weight=0.01`."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ PAPER_NAMES = {
     "logitnorm": "logit_norm",
     "mmce": "ce+mmce",
 }
-"""Names that papers use, and what they are here."""
+"""Names that papers use, and the specs that they stand for."""
 
 
 @dataclass
 class Objective:
-    """What a run minimises: a loss per sample and penalties on the batch.
+    """The function that a run minimises: a loss per sample and penalties on the batch.
 
     Attributes:
         spec: canonical spec, its identity in logs and tables.
@@ -61,7 +61,7 @@ class Objective:
     def reduce(
         self, losses: Tensor, logits: Tensor, labels: Tensor, reduction: Literal["mean", "sum"] = "mean"
     ) -> Tensor:
-        """Sum of losses, or their mean: divided by the sum of the class weights of the rows, as PyTorch does."""
+        """Sum losses, or average them: divided by the sum of the class weights of the rows, as PyTorch does."""
         if reduction == "sum":
             return losses.sum()
         if self.loss.alpha is None:
@@ -69,7 +69,10 @@ class Objective:
         return losses.sum() / self.loss.weights(logits, labels).sum()
 
     def __call__(self, batch: Batch, reduction: Literal["mean", "sum"] = "mean") -> Tensor:
-        """The scalar to minimise on a batch. With `sum`, penalties count once per row, so that λ means the same."""
+        """Compute the scalar to minimise on a batch.
+
+        With `sum`, penalties count once per row, so that λ means the same.
+        """
         value = self.reduce(self.loss(batch.logits, batch.labels), batch.logits, batch.labels, reduction)
         scale = len(batch.labels) if reduction == "sum" else 1
         for penalty in self.penalties:
@@ -78,7 +81,7 @@ class Objective:
         return value
 
     def around(self, model: nn.Module, step: int, generator: torch.Generator) -> contextlib.ExitStack:
-        """Run the model's forward pass for a batch within this, so that what penalties differentiate is cheap to.
+        """Return the context for the model's forward pass, in which penalties are cheap to differentiate.
 
         It changes values by rounding only, and nothing at a step where no penalty asks for it. The generator is that of
         the batch.
@@ -87,7 +90,7 @@ class Objective:
         due = [p for p in self.penalties if p.due(step)]
         most = max((p.order for p in due), default=1)
         for penalty in due:
-            if penalty.order == most:  # what makes few derivatives cheap may not give more
+            if penalty.order == most:  # a context that makes few derivatives cheap may not give more of them
                 stack.enter_context(penalty.around(model, generator))
         return stack
 
@@ -98,18 +101,18 @@ class Objective:
 
 
 def objective(spec: str, penalties: list[str] | tuple[str, ...] = ()) -> Objective:
-    """The objective of `LOSS[+PENALTY...]` and further penalty specs.
+    """Make the objective of `LOSS[+PENALTY...]` and further penalty specs.
 
-    Paper names (`FLA-53`, `FLS-531`, `mmce`, ...) stand for what `PAPER_NAMES` says.
+    Paper names (`FLA-53`, `FLS-531`, `mmce`, ...) stand for the specs in `PAPER_NAMES`.
 
     Raises:
         UsageError: unknown name or option.
     """
-    head, *rest = (part.strip() for part in spec.split("+"))
+    head, *penalty_parts = (part.strip() for part in spec.split("+"))
     head, *more = PAPER_NAMES.get(normal(head), head).split("+")
     if not more and normal(head.partition(":")[0]) in PENALTIES:
         raise UsageError(f"'{head}' is a penalty, not a loss", f"write ce+{head}")
-    extra = [PENALTIES.choose(p) for p in (*more, *rest, *penalties)]
+    extra = [PENALTIES.choose(p) for p in (*more, *penalty_parts, *penalties)]
     if head in shelf.OWN:
         loss = shelf.build(head)
     else:
@@ -120,13 +123,13 @@ def objective(spec: str, penalties: list[str] | tuple[str, ...] = ()) -> Objecti
 
 
 def final(asked: str | Callable[..., Any] = "ce") -> Any:
-    """The loss of a spec as it is in the last epochs of a run, penalties left out; one of the user's own as it is.
+    """Make the loss of a spec as in the last epochs of a run, without penalties; a loss of the user's own as it is.
 
     Raises:
         UsageError: unknown name or option.  TypeError: neither text nor callable.
     """
     if not isinstance(asked, str):
         return shelf.one(asked)
-    found = objective(asked)
-    found.loss.finish()
-    return found.loss
+    last = objective(asked)
+    last.loss.finish()
+    return last.loss

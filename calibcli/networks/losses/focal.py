@@ -26,7 +26,7 @@ from calibcli.networks.losses.shelf import (
     surprise_ratio,
 )
 
-# How strong a focal loss is: its gradient against cross-entropy's, and the γ that a probability calls for.
+# The gradient of focal loss relative to that of cross-entropy, and the γ that suits a probability.
 #
 # `grad FL = g(p, γ) grad CE` per sample, with `g = (1-p)^γ - γ p (1-p)^(γ-1) log p` (Mukhoti et al. 2020).
 
@@ -34,12 +34,12 @@ EXACT = 1100  # halvings after which the ends of any bracket are neighbours in f
 
 
 def focal_factor(p: float, gamma: float) -> float:
-    """`g(p, γ)`, the ratio of the focal gradient to that of cross-entropy, for 0 < p < 1."""
+    """Compute `g(p, γ)`, the ratio of the focal gradient to that of cross-entropy, for 0 < p < 1."""
     return math.exp(gamma * math.log1p(-p)) * (1 - gamma * p * math.log(p) / (1 - p))
 
 
 def gamma_star(p0: float) -> float:
-    """The smallest γ for which g(p, γ) <= 1 at every p >= p0; 0 for p0 >= 1/2.
+    """Compute the smallest γ for which g(p, γ) <= 1 at every p >= p0; 0 for p0 >= 1/2.
 
     The root of `f(γ) = (γ-1) ln a + ln(a - γ b)`, a = 1-p0, b = p0 ln p0, to the right of its maximum: concave. Equal
     to the closed form with Lambert's W_{-1}, but keeps its digits near 1/2.
@@ -64,12 +64,12 @@ def gamma_star(p0: float) -> float:
 
 
 def peak_p(gamma: float) -> float:
-    """The probability at which g(p, γ) is largest: the root of `2 (1-p)/log p + 1 - γ p`, for γ > 0."""
+    """Find the probability at which g(p, γ) is largest: the root of `2 (1-p)/log p + 1 - γ p`, for γ > 0."""
     return bisect(lambda p: 2 * (1 - p) / math.log(p) + 1 - gamma * p, 1e-300, 0.5, EXACT)[0]
 
 
 def critical_p(gamma: float) -> float:
-    """The probability p0(γ) above which g(p, γ) < 1: gradients shrink there and grow below, for γ > 0."""
+    """Find the probability p0(γ) above which g(p, γ) < 1: gradients shrink there and grow below, for γ > 0."""
     return bisect(lambda p: math.log(focal_factor(p, gamma)), peak_p(gamma), 0.5, EXACT)[0]
 
 
@@ -80,7 +80,7 @@ Gammas = Annotated[tuple[float, ...], Range(0, 1000)]
 
 
 def focal(m: Tensor, gamma: float | Tensor) -> Tensor:
-    """`-(1-p)^γ log p` of a class with margin m; γ = 0 is cross-entropy to the last bit."""
+    """Compute `-(1-p)^γ log p` of a class with margin m; γ = 0 is cross-entropy to the last bit."""
     ce = F.softplus(-m, threshold=THRESHOLD)
     if isinstance(gamma, float) and gamma == 0:
         return ce
@@ -88,24 +88,24 @@ def focal(m: Tensor, gamma: float | Tensor) -> Tensor:
 
 
 def inverse_focal(m: Tensor, gamma: float | Tensor) -> Tensor:
-    """`-(1+p)^γ log p` of a class with margin m, γ >= 0."""
+    """Compute `-(1+p)^γ log p` of a class with margin m, γ >= 0."""
     return torch.exp(gamma * torch.log1p(torch.sigmoid(m))) * F.softplus(-m, threshold=THRESHOLD)
 
 
 def focal_terms(m: Tensor, gamma: float | Tensor) -> tuple[Tensor, Tensor]:
-    """`g(p, γ)` and `-p dg/dp` of a class with margin m.
+    """Compute `g(p, γ)` and `-p dg/dp` of a class with margin m.
 
     `dg/dp = γ (1-p)^(γ-2) [-2(1-p) - (1-p) log p + (γ-1) p log p]`, here with `log p = -(1-p) u`.
     """
-    p, x, u, rest = torch.sigmoid(m), torch.sigmoid(-m), surprise_ratio(m), log_not_p(m)
-    g = torch.exp(gamma * rest) * (1 + gamma * p * u)
+    p, x, u, log_x = torch.sigmoid(m), torch.sigmoid(-m), surprise_ratio(m), log_not_p(m)
+    g = torch.exp(gamma * log_x) * (1 + gamma * p * u)
     # for γ < 1 this grows as p -> 1, where |e_y - p|² takes it to 0: bounded, so that the product is not inf · 0
-    power = torch.exp((gamma - 1) * rest.clamp(min=-60.0))
+    power = torch.exp((gamma - 1) * log_x.clamp(min=-60.0))
     return g, -gamma * power * p * (-2 + x * u - (gamma - 1) * p * u)
 
 
 def inverse_terms(m: Tensor, gamma: float | Tensor) -> tuple[Tensor, Tensor]:
-    """`-F'` and `F''` in `L = log p` of `F = -(1+p)^γ L`."""
+    """Compute `-F'` and `F''` in `L = log p` of `F = -(1+p)^γ L`."""
     p, L = torch.sigmoid(m), log_p(m)
     power = torch.exp((gamma - 1) * torch.log1p(p))
     first = power * (1 + p + gamma * p * L)
@@ -114,7 +114,7 @@ def inverse_terms(m: Tensor, gamma: float | Tensor) -> tuple[Tensor, Tensor]:
 
 
 def smoothed_focal(z: Tensor, labels: Tensor, gamma: float, epsilon: float, alpha: Tensor | None) -> Tensor:
-    """`-Σ_k t_k α_k (1-p_k)^γ log p_k` with `t = (1-ε) onehot + ε/K`: every class weighted by its own probability."""
+    """Compute `-Σ_k t_k α_k (1-p_k)^γ log p_k`, `t = (1-ε) onehot + ε/K`: each class weighted by its probability."""
     log_probability, log_rest = log_both(z)
     terms = -torch.exp(gamma * log_rest) * log_probability
     if alpha is not None:
@@ -333,15 +333,15 @@ class DualFocal(WithGamma):
         below = z.detach().masked_fill(z.detach() >= z.detach().gather(1, index), -torch.inf)
         highest, j = below.max(1)
         exists = highest > -torch.inf
-        rest = log_not_p(m)
+        log_not = log_not_p(m)
         other = z.log_softmax(1).gather(1, j.unsqueeze(1)).squeeze(1)
         # log(1 - p_y + p_j), with p_j <= 1 - p_y
-        base = rest + torch.where(exists, F.softplus(torch.where(exists, other, rest) - rest), 0.0)
+        base = log_not + torch.where(exists, F.softplus(torch.where(exists, other, log_not) - log_not), 0.0)
         return -torch.exp(self.gamma * base) * log_p(m)
 
 
 def check_increasing(name: str, values: tuple[float, ...], count: int) -> list[float]:
-    """`values` if they are `count` strictly increasing numbers in (0, 1).
+    """Return `values` if they are `count` strictly increasing numbers in (0, 1).
 
     Raises:
         UsageError: they are not.
@@ -359,18 +359,18 @@ def check_increasing(name: str, values: tuple[float, ...], count: int) -> list[f
 
 
 def log_h(a: Tensor, gamma: float) -> Tensor:
-    """`ln h` of the probability with log-odds a, where `h(q) = -1/ℓ'(q) = q / g(q, γ)` for focal ℓ; increasing."""
+    """Compute `ln h` of the probability with log-odds a, `h(q) = -1/ℓ'(q) = q / g(q, γ)` for focal ℓ; increasing."""
     return log_p(a) - gamma * log_not_p(a) - torch.log1p(gamma * torch.sigmoid(a) * surprise_ratio(a))
 
 
 def slope(a: Tensor, gamma: float) -> Tensor:
-    """`d ln h / da` at log-odds a: 1 towards q = 0, γ towards q = 1; positive for γ > 0."""
+    """Compute `d ln h / da` at log-odds a: 1 towards q = 0, γ towards q = 1; positive for γ > 0."""
     q, x, u = torch.sigmoid(a), torch.sigmoid(-a), surprise_ratio(a)
     return x + gamma * q - gamma * q * (u - 1) / (1 + gamma * q * u)
 
 
 class InverseMap(torch.autograd.Function):
-    """Log-odds a of `q = φ_γ^{-1}(softmax z)`, `(N, K) -> (N, K)`; any number of derivatives, in closed form.
+    """Compute log-odds a of `q = φ_γ^{-1}(softmax z)`, `(N, K) -> (N, K)`; any number of derivatives, in closed form.
 
     Differentiating `ln h(q_k) = t + z_k` and `Σ q_k = 1`:
     `da_k = (dz_k - Σ_j w_j dz_j) / slope_k`, `w ∝ q (1-q) / slope`. The backward is written in a itself, so autograd
@@ -393,7 +393,7 @@ class InverseMap(torch.autograd.Function):
 
 
 def solve(z: Tensor, gamma: float) -> Tensor:
-    """Log-odds a `(N, K)` of `q = φ_γ^{-1}(softmax z)`.
+    """Solve for log-odds a `(N, K)` of `q = φ_γ^{-1}(softmax z)`.
 
     Newton on `ln h(a_k) = t + log p_k` and, so that saturated rows keep their digits, on the constraint in log space
     `logsumexp_{k != top} log q_k = log(1 - q_top)`. Both are close to linear in a, so that 4 to 7 steps suffice.
@@ -447,7 +447,7 @@ class ProperFocal(Loss):
 def adafocal_update(
     gamma: float, error: float, *, rate: float = 1.0, switch: float = 0.2, low: float = -2.0, high: float = 20.0
 ) -> float:
-    """The next γ of a bin whose `error` is mean confidence minus accuracy (Ghosh et al. 2022).
+    """Compute the next γ of a bin whose `error` is mean confidence minus accuracy (Ghosh et al. 2022).
 
     `γ e^{λE}` for γ > 0, `γ e^{-λE}` else; below `switch` in size the sign flips; then clipped to [low, high].
     """

@@ -16,8 +16,6 @@ from calibcli.networks.derivatives.jets import Jets
 from calibcli.networks.derivatives.normalisation import upcast, wrong_thrice
 from calibcli.networks.losses.shelf import PENALTIES, Batch, Penalty, log_p, margin
 
-# Penalties, which see the batch: MMCE on the confidences, and the trace of the loss curvature.
-
 
 @PENALTIES.add("mmce")
 class MMCE(Penalty):
@@ -60,7 +58,7 @@ class MMCE(Penalty):
         return self.of_confidence(r, (top == batch.labels).to(r.dtype))
 
     def of_confidence(self, r: Tensor, correct: Tensor) -> Tensor:
-        """MMCE of confidences and 0/1 correctness, each `(N,)`."""
+        """Compute the MMCE of confidences and 0/1 correctness, each `(N,)`."""
         k = torch.exp(-(r.unsqueeze(1) - r.unsqueeze(0)).abs() / self.width)
         residual = correct - r
         right = correct.sum()
@@ -143,17 +141,20 @@ class Trace(Penalty):
 
 
 def moving(model: nn.Module) -> list[nn.Parameter]:
-    """The parameters whose curvature is meant."""
+    """Return the trainable parameters, whose curvature is penalised."""
     return [p for p in model.parameters() if p.requires_grad]
 
 
 def signs(parameters: list[nn.Parameter], probes: int, generator: torch.Generator) -> list[list[Tensor]]:
-    """Rademacher probes, each a tensor per parameter."""
+    """Draw Rademacher probes, each a tensor per parameter."""
     return [[rademacher(p, generator) for p in parameters] for _ in range(probes)]
 
 
 def second_derivative(logits: Tensor, labels: Tensor, first: Tensor | None, second: Tensor | None) -> Tensor:
-    """Of mean cross-entropy, along a curve on which the logits have this jet: `m(z'A z' + (p - onehot) z'')`."""
+    """Differentiate mean cross-entropy twice along a curve on which the logits have this jet.
+
+    It is the mean over rows of `z'ᵀA z' + (p - onehot)ᵀz''`, with A = diag p - p pᵀ.
+    """
     p = logits.softmax(1)
     total = torch.zeros_like(logits[:, 0])
     if first is not None:
@@ -168,7 +169,7 @@ def second_derivative(logits: Tensor, labels: Tensor, first: Tensor | None, seco
 
 
 def hessian_trace(logits: Tensor, labels: Tensor, parameters: list[nn.Parameter], probes: list[list[Tensor]]) -> Tensor:
-    """Unbiased estimate of the trace of the Hessian of mean cross-entropy, by three reverse passes; differentiable."""
+    """Estimate the trace of the Hessian of mean cross-entropy by three reverse passes; unbiased, differentiable."""
     mean = -log_p(margin(logits, labels)).mean()
     gradients = torch.autograd.grad(mean, parameters, create_graph=True, materialize_grads=True)
     forms = []
@@ -181,7 +182,7 @@ def hessian_trace(logits: Tensor, labels: Tensor, parameters: list[nn.Parameter]
 def ggn_trace(
     logits: Tensor, labels: Tensor, parameters: list[nn.Parameter], probes: int, generator: torch.Generator
 ) -> Tensor:
-    """Unbiased estimate of the trace of the generalised Gauss-Newton matrix of mean cross-entropy; differentiable.
+    """Estimate the trace of the generalised Gauss-Newton matrix of mean cross-entropy; unbiased, differentiable.
 
     `A = diag p - p p' = S S'` with `S = diag √p - p √p'`, so `Tr(J'AJ) = E |J' S w|²` over independent signs w in each
     logit: one product with J', and per-sample cross terms average out.
@@ -198,11 +199,8 @@ def ggn_trace(
 
 
 def rademacher(like: Tensor, generator: torch.Generator) -> Tensor:
-    """Independent signs of the shape, dtype and device of `like`."""
+    """Draw independent signs of the shape, dtype and device of `like`."""
     return torch.empty_like(like, requires_grad=False).bernoulli_(0.5, generator=generator).mul_(2).sub_(1)
-
-
-# Penalties on the logits of a batch: label smoothing with a margin, class-wise means, pairs of classes.
 
 
 @PENALTIES.add("mbls")

@@ -11,8 +11,6 @@ from torch.nn import functional as F
 from calibcli.core.options import Range, Share
 from calibcli.networks.losses.shelf import LOSSES, THRESHOLD, Loss, log_not_p, margin
 
-# Proper losses: cross-entropy, its smoothed form, and the Brier score.
-
 
 @LOSSES.add("ce")
 class CrossEntropy(Loss):
@@ -70,10 +68,7 @@ class Brier(Loss):
         return torch.exp(2 * log_not_p(margin(z, labels))) + wrong.square().sum(1)
 
 
-# Cross-entropy of logits of a length of their own.
-
-
-LEAST = 1e-7  # of the length, so that logits of zero have a derivative
+LEAST = 1e-7  # added to the length of logits, so that logits of zero have a derivative
 
 
 @LOSSES.add("logit_norm")

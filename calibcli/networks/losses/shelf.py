@@ -22,32 +22,31 @@ from calibcli.networks.derivatives.normalisation import upcast
 # Probabilities of a softmax in log space, exact at saturation and twice differentiable there.
 #
 # With the margin `m_k = z_k - logsumexp_{j != k} z_j` of a class, `log p_k = -softplus(-m_k)` and
-# `log(1 - p_k) = -softplus(m_k)`. Nothing here forms `1 - p` by subtraction. `softplus` keeps its accuracy under
-# double
-# backward where `logsigmoid` loses all of it.
+# `log(1 - p_k) = -softplus(m_k)`. Nothing here forms `1 - p` by subtraction. `softplus` keeps its accuracy under double
+# backward, where `logsigmoid` loses all of it.
 
 THRESHOLD = 40.0  # above it softplus(x) = x to the last bit in float64, and exp(x) is still finite in float32
 
 
 def margin(logits: Tensor, labels: Tensor) -> Tensor:
-    """Log-odds `(N,)` of the labelled class: `z_y - logsumexp_{j != y} z_j`."""
+    """Compute the log-odds `(N,)` of the labelled class: `z_y - logsumexp_{j != y} z_j`."""
     index = labels.unsqueeze(1)
     others = logits.scatter(1, index, -torch.inf).logsumexp(1)
     return logits.gather(1, index).squeeze(1) - others
 
 
 def log_p(m: Tensor) -> Tensor:
-    """`log p` of a class with margin m."""
+    """Compute `log p` of a class with margin m."""
     return -F.softplus(-m, threshold=THRESHOLD)
 
 
 def log_not_p(m: Tensor) -> Tensor:
-    """`log(1 - p)` of a class with margin m."""
+    """Compute `log(1 - p)` of a class with margin m."""
     return -F.softplus(m, threshold=THRESHOLD)
 
 
 def log_both(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """`log p` and `log(1 - p)` of every class, each `(N, K)`.
+    """Compute `log p` and `log(1 - p)` of every class, each `(N, K)`.
 
     Only the top class can have p > 1/2; it goes through its margin, for the others `log1p(-p)` is safe.
     """
@@ -60,15 +59,14 @@ def log_both(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def surprise_ratio(m: Tensor) -> Tensor:
-    """`u = -log p / (1 - p)` of a class with margin m: 1 at p = 1, growing like -log p at p = 0."""
+    """Compute `u = -log p / (1 - p)` of a class with margin m: 1 at p = 1, growing like -log p at p = 0."""
     x = torch.sigmoid(-m)
-    small = x < 1e-3
+    small = x < 1e-3  # where the next term of the series, x⁵/6, is at most 2e-16
     series = 1 + x * (1 / 2 + x * (1 / 3 + x * (1 / 4 + x / 5)))
     return torch.where(small, series, -log_p(m) / torch.where(small, 1.0, x))
 
 
-# The shelves of losses and penalties, and what one of each looks like.
-
+# The shelves of losses and penalties, and the interface of one of each.
 
 LOSSES = Shelf("loss", package="calibcli.networks.losses", first=("ce", "label_smoothing", "focal", "brier"))
 PENALTIES = Shelf("penalty", package="calibcli.networks.losses")
@@ -85,7 +83,7 @@ class Loss(nn.Module):
 
     Attributes:
         alpha: class weights (K,), or None.
-        gamma_text: what the log says of the current γ, or "".
+        gamma_text: the current γ as the log shows it, or "".
         spec: canonical spec, where it was made from one.
         needs_validation: whether `start_epoch` takes the validation logits.
     """
@@ -116,11 +114,11 @@ class Loss(nn.Module):
         return losses if self.alpha is None else losses * self.weights(z, labels)
 
     def values(self, z: Tensor, labels: Tensor) -> Tensor:
-        """The loss per sample, before class weights."""
+        """Compute the loss per sample, before class weights."""
         raise NotImplementedError
 
     def weights(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The class weight `(N,)` of each sample; ones without `alpha`."""
+        """Return the class weight `(N,)` of each sample; ones without `alpha`."""
         if self.alpha is None:
             return torch.ones(len(labels), dtype=upcast(logits).dtype, device=logits.device)
         if len(self.alpha) != logits.shape[1]:
@@ -131,15 +129,15 @@ class Loss(nn.Module):
         return self.alpha.to(upcast(logits))[labels]
 
     def gammas(self, logits: Tensor, labels: Tensor) -> Tensor | None:
-        """The focusing parameter γ `(N,)` that applies to each sample now, or None where the loss has none."""
+        """Return the focusing parameter γ `(N,)` that applies to each sample now, or None where the loss has none."""
         return None
 
     def pair_terms(self, m: Tensor) -> tuple[Tensor, Tensor] | None:
-        """`-F'` and `F''`, each `(N,)`, of a loss `F(log p_y)` at margins m of the labels; None for any other loss."""
+        """Compute `-F'` and `F''` `(N,)` of a loss `F(log p_y)` at margins m of the labels; None for any other loss."""
         return None
 
     def pair_weights(self, logits: Tensor, labels: Tensor) -> Tensor | None:
-        """Signed weights l `(N, K)` with `Hess_z = Σ_c l_c (e_c - p)(e_c - p)'`, or None where no closed form is known.
+        """Compute signed weights l `(N, K)` with `Hess_z = Σ_c l_c (e_c - p)(e_c - p)'`; None without a closed form.
 
         For a loss `F(log p_y)`: `l_c = -F' p_c + 1[c=y] F''`, so `l_c = p_c` for cross-entropy.
         """
@@ -158,7 +156,7 @@ class Loss(nn.Module):
         return None
 
     def get_extra_state(self) -> dict[str, Any]:
-        """What `start_epoch` set apart from buffers, so that a saved loss goes on within an epoch."""
+        """Return the state that `start_epoch` sets outside buffers, so that a saved loss goes on within an epoch."""
         return {"gamma": getattr(self, "gamma", None), "gamma_text": self.gamma_text}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
@@ -170,12 +168,12 @@ class Loss(nn.Module):
         """Set what depends on the epoch (0-based) or on the validation logits and labels after the previous one."""
 
     def finish(self) -> None:
-        """Go to how it is in the last epochs of a run."""
+        """Set the state of the last epochs of a run."""
 
 
 @dataclass
 class Batch:
-    """What a penalty sees of a training step.
+    """The data of a training step that a penalty reads.
 
     Attributes:
         model: the model, in train mode; its trainable parameters are what a curvature penalty differentiates.
@@ -215,44 +213,42 @@ class Penalty(nn.Module):
         return self.weight > 0 and step % self.every == 0
 
     def forward(self, batch: Batch) -> Tensor:
-        """`every · weight · value`, a scalar; call it only when `due`."""
+        """Compute `every · weight · value`, a scalar; call it only when `due`."""
         value = self.value(batch)
         self.realised = value.detach()
         return self.every * self.weight * value
 
     def around(self, model: nn.Module, generator: torch.Generator) -> contextlib.AbstractContextManager[object]:
-        """What the model's forward pass runs in at a step where the penalty is due; see `Objective.around`."""
+        """Return the context of the model's forward pass at a step where the penalty is due; see `Objective.around`."""
         return contextlib.nullcontext()
 
     def value(self, batch: Batch) -> Tensor:
         raise NotImplementedError
 
 
-# Losses of the user's own: a module, a class, a function of logits and labels, or what makes one of these.
-#
-# On the command line they are named `module:name`, in Python they are passed as they are; a file alone loads nothing.
-
+# Losses of the user's own: a module, a class, a function of logits and labels, or a factory of one of these. On the
+# command line they are named `module:name`, in Python they are passed as they are; a file alone loads no code.
 
 CLASSES = (3, 2, *range(4, 21), 100, 200, 1000)  # some losses take only their own number, as with a weight for each
-OWN: dict[str, Callable[[], Any]] = {}  # by how they are spelled
+OWN: dict[str, Callable[[], Any]] = {}  # factories by spec
 
 
 class Own(Loss):
     """A callable `(logits (N, K), labels (N,)) -> (N,)` as a loss; a module keeps its state and its parameters."""
 
-    def __init__(self, made: Callable[[Tensor, Tensor], Tensor]) -> None:
+    def __init__(self, function: Callable[[Tensor, Tensor], Tensor]) -> None:
         super().__init__()
-        self.made = made
+        self.made = function  # a saved state names the buffers of a module `made.…`
 
     def values(self, z: Tensor, labels: Tensor) -> Tensor:
         return self.made(z, labels)
 
 
 def spec_of(given: Callable[..., Any]) -> str:
-    """How a loss of Python is spelled: `module:name`, or the spec that it was made from.
+    """Return the spec of a loss of Python: `module:name`, or the spec that it was made from.
 
     Raises:
-        TypeError: it is nothing that can be called.
+        TypeError: it is not callable.
     """
     if not callable(given):
         raise TypeError(f"a loss is a text, a module, a class or a function, not {type(given).__name__}")
@@ -263,7 +259,7 @@ def spec_of(given: Callable[..., Any]) -> str:
 
 
 def factory_of(given: Callable[..., Any]) -> Callable[[], Any]:
-    """What makes the loss that is meant.
+    """Return a function without arguments that makes the loss that was given.
 
     A module gives copies of itself, a class an instance; a function that can be called without arguments makes the
     loss, any other is the loss.
@@ -280,25 +276,25 @@ def factory_of(given: Callable[..., Any]) -> Callable[[], Any]:
 
 
 def one(given: Callable[..., Any]) -> Callable[..., Any]:
-    """The loss itself of what was passed in Python.
+    """Return the loss itself, for a loss or a factory that was passed in Python.
 
     Raises:
-        TypeError: it is nothing that can be called.
+        TypeError: it is not callable.
     """
     spec_of(given)
     return given if isinstance(given, nn.Module) else factory_of(given)()
 
 
 def build(spec: str) -> Loss:
-    """A loss that was added."""
-    made = OWN[spec]()
-    loss = made if isinstance(made, Loss) else Own(made)
+    """Make a loss of the user's own that was added."""
+    own = OWN[spec]()
+    loss = own if isinstance(own, Loss) else Own(own)
     loss.spec = spec
     return loss
 
 
 def add(spec: str, given: Callable[..., Any]) -> None:
-    """Make `spec` known. The loss is tried on three rows, of as many classes as it takes.
+    """Add a loss of the user's own under `spec`, after a trial on three rows, of as many classes as it takes.
 
     Args:
         given: as `factory_of` takes it.
@@ -307,22 +303,22 @@ def add(spec: str, given: Callable[..., Any]) -> None:
         InputError: it is no loss per row.  Whatever it raises on rows of three classes, if it does so on all others.
     """
     OWN[spec] = factory_of(given)
-    found, first = None, None
+    losses, first_error = None, None
     for k in CLASSES:
         logits = torch.zeros(3, k).scatter(1, torch.tensor([[1], [0], [0]]), 2.0).requires_grad_()
         try:
-            found = build(spec)(logits, torch.arange(3) % k)
+            losses = build(spec)(logits, torch.arange(3) % k)
             break
         except CalibError:
             raise
         except (RuntimeError, IndexError, ValueError, AssertionError) as error:
-            first = first or error
+            first_error = first_error or error
     else:
         del OWN[spec]
-        assert first is not None
-        raise first
-    if not isinstance(found, Tensor) or found.shape != (3,) or not found.requires_grad:
-        shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        assert first_error is not None
+        raise first_error
+    if not isinstance(losses, Tensor) or losses.shape != (3,) or not losses.requires_grad:
+        shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
         del OWN[spec]
         fix = "let it return a number for each row, as torch's losses do with reduction='none'"
         raise InputError(f"loss {spec} gives {shape} for 3 rows", fix)
