@@ -34,7 +34,7 @@ from calibcli.scores.reading_options import Reading
 
 # Judge every gate of a configuration on one input.
 
-MOST_SLICES = 1000  # a column with more values is most likely an id
+MOST_SLICES = 1000
 BaselineLookup = Callable[[str], tuple[BaselineRows, BaselineRows] | str]
 """Path of a baseline -> (rows of the input with ids hashed like the baseline's, rows of the baseline), or why not."""
 
@@ -277,7 +277,7 @@ class Baselines:
     by_path: dict[str, BaselineRows | str] = field(default_factory=dict)
 
     def __call__(self, path: str) -> tuple[BaselineRows, BaselineRows] | str:
-        """Return the rows of the input, hashed with the baseline's salt, and those of the baseline; or why there are none."""
+        """Return the rows of the input, ids hashed with the baseline's salt, and of the baseline, or why not."""
         if path not in self.by_path:
             self.by_path[path] = self._read(path)
         base = self.by_path[path]

@@ -154,8 +154,8 @@ class SupportedClaim:
 def claim(e: Estimate, alpha: float, far: Estimate, error: float) -> SupportedClaim:
     """Take the bounds that PASS needs from `e`, at 1 - alpha, and those that FAIL needs from `far`, at 1 - error.
 
-    Both estimate the same number.
-     Bounds that hold at a higher level than needed keep it. A metric that gives a reason against gates has no bounds.
+    Both estimate the same number. Bounds that hold at a higher level than needed keep it. A metric that gives a reason
+    against gates has no bounds.
     """
     if why := e.detail.get(NO_GATE):
         return SupportedClaim(
@@ -266,7 +266,7 @@ def _shown(claim: SupportedClaim, side: Side, failed: bool) -> Estimate:
 
 
 def rows_by_scaling(e: Estimate, side: Side, limit: float) -> int | None:
-    """Return the rows at which the bound that crosses the limit would touch it, scaled by 1/sqrt(n) at the same value."""
+    """Return the rows at which the bound that crosses the limit would touch it, scaled by 1/sqrt(n)."""
     if e.value is None or not e.n or e.low is None or e.high is None:
         return None
     value = abs(e.value) if side == "zero" else e.value
