@@ -430,7 +430,7 @@ class Decomposed(Statistic):
     def _bounds(self, rows: WeightedMean, alpha: float) -> tuple[float, float]:
         """Of the gain by the regression on all rows, which is too large, above; of that by the rows of other folds,
         which is too small, below. Rows that were not drawn gain what their probabilities tell of either outcome
-        (`numerics.unseen_reach`); above, over the base rate, all that it costs there, as few rows may hold all
+        (`core.statistics.unseen_reach`); above, over the base rate, all that it costs there, as few rows may hold all
         discrimination.
 
         Above, the base rate is that of the other rows, whose score is no smaller than that of the true one; below that
@@ -438,7 +438,7 @@ class Decomposed(Statistic):
         """
         view, n = self.view, max(rows.effective, 2.0)
         others = np.clip((self.base - view.hit / n) * n / (n - 1), 0.5 / n, 1 - 0.5 / n)
-        edge = min(0.5, -math.log(alpha) * rows.unseen)  # what a regression of 0 or 1 may be for all rows
+        edge = min(0.5, -math.log(alpha) * rows.largest_share)  # what a regression of 0 or 1 may be for all rows
         inside = np.clip(self.fit.fitted, edge, 1 - edge)
         ends = []
         for fitted, best, base, sign in (
@@ -447,10 +447,10 @@ class Decomposed(Statistic):
         ):
             gain = replace(rows, values=self.gain(fitted, base))
             either = np.maximum(*(sign * self.gain(best[hit], base, hit) for hit in (False, True)))
-            unseen = max(gain.dearest(either - sign * gain.value), 0.0)
-            seen = max(sign * gain.skew, 0.0) + (self._curvature(gain) if sign > 0 and self.part == "mcb" else 0.0)
+            undrawn = max(gain.dearest(either - sign * gain.value), 0.0)
+            growth = max(sign * gain.skew, 0.0) + (self._curvature(gain) if sign > 0 and self.part == "mcb" else 0.0)
             t = student_quantile(1 - alpha, gain.units - 1)
-            ends.append(gain.value + sign * unseen_reach(t, gain.se**2, seen, unseen))
+            ends.append(gain.value + sign * unseen_reach(t, gain.se**2, growth, undrawn))
         return ends[0], ends[1]
 
     def _curvature(self, gain: WeightedMean) -> float:
@@ -464,7 +464,9 @@ class Decomposed(Statistic):
         if gain.value > NOTHING:
             return gain.se**2 / (2 * gain.value)
         fitted = self.fit.fitted
-        return 2 * gain.unseen * (0.5 if self.score == "log" else float(self.view.shares @ (fitted * (1 - fitted))))
+        return (
+            2 * gain.largest_share * (0.5 if self.score == "log" else float(self.view.shares @ (fitted * (1 - fitted))))
+        )
 
     def _of_rate(self, rows: WeightedMean, level: float) -> Interval:
         """Bounds of the base rate, through the score, which falls with the distance from one half.

@@ -71,7 +71,7 @@ class AveragePrecision(TwoSamples):
     def missing(self, tail: float) -> tuple[float, float]:
         """As many hits below, or misses above all rows, as may stay unseen with this probability; or the reverse."""
         t, (all_hits, all_misses), (hits, misses, _) = self.ties, self._sums, self._above
-        below, above = (min(1.0, -math.log(tail) * side.unseen) for side in self.sides)
+        below, above = (min(1.0, -math.log(tail) * side.largest_share) for side in self.sides)
         pushed = precision(hits, all_misses * above + misses * (1 - above))
         worst = min(self.value + below * (self.chance - self.value), float(t.hits @ pushed) / all_hits)
         return max(self.value - worst, 0.0), (1 - self.value) * max(below, above)

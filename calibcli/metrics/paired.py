@@ -211,8 +211,8 @@ def _binned(before: GapNorm, after: GapNorm, level: float) -> Paired | str | Non
 def ranked(before: RankFunctional, after: RankFunctional, level: float) -> Paired | str:
     """From the differences of the influences of rows (or of sums over groups), which are DeLong's components (1988).
 
-    Each side is as long as `numerics.unseen_reach` says: skewed differences are few rows that weigh much, and either
-    model may rank rows wrong of a kind that was not drawn (`Ranking.missing`).
+    Each side has the length of `core.statistics.unseen_reach`: skewed differences are few rows that weigh much, and
+    either model may rank rows wrong of a kind that was not drawn (`RankFunctional.missing`).
     """
     lacking = before.lacking or after.lacking
     if lacking:

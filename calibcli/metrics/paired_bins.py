@@ -135,31 +135,33 @@ class Gaps(NamedTuple):
         at = np.arange(len(self.d) // 2)
         return at, at + len(at) if self.beside is None else self.beside
 
-    def apart(self, alpha: float, unseen: float) -> float:
+    def apart(self, alpha: float, undrawn: float) -> float:
         """Upper bound at 1 - alpha of Σ |second gap - first gap| over bins, which the difference cannot exceed.
 
         The sum is that of the differences with their true signs, and no signs vary more than Σ |covariance|. Rows that
-        were not seen, a share `unseen`, may add as much.
+        were not drawn, a share `undrawn`, may add as much.
         """
         if not self.paired:
             return math.inf
         one, two = self._pairs
         change = np.eye(len(self.d))[two] - np.eye(len(self.d))[one]
         spread = float(np.abs(change @ self.covariance @ change.T).sum())
-        return float(np.abs(change @ self.d).sum()) + math.hypot(normal_quantile(1 - alpha) * math.sqrt(spread), unseen)
+        return float(np.abs(change @ self.d).sum()) + math.hypot(
+            normal_quantile(1 - alpha) * math.sqrt(spread), undrawn
+        )
 
 
 class BoundedEstimate(NamedTuple):
     """An estimate with a standard error, Student's degrees of freedom, and a bound of its bias.
 
-    `unseen`: the share of the rows that one of them (or of their groups) has, see `Rows.unseen`.
+    `largest_share`: of the total weight, that of one row or group, see `WeightedMean.largest_share`.
     """
 
     centre: float
     error: float
     degrees: float
     bias: float
-    unseen: float
+    largest_share: float
 
     def beyond(self, distance: float) -> float:
         """Chance that the estimate is farther than this from the truth, its bias being as large as it may be."""
@@ -171,18 +173,18 @@ class BoundedEstimate(NamedTuple):
         """Half of the interval's width at 1 - alpha: for this bias, and rows that were not seen, as squares."""
         far = self.bias + self.error * student_quantile(1 - alpha / 2, self.degrees)
         near = bisect(lambda distance: self.beyond(distance) - alpha, 0.0, far, 40, NEAR)[1]
-        return math.hypot(near, self.hidden(alpha / 2))
+        return math.hypot(near, self.undrawn(alpha / 2))
 
-    def hidden(self, tail: float) -> float:
-        """The share of rows that stays unseen with this probability."""
-        return -math.log(tail) * self.unseen
+    def undrawn(self, tail: float) -> float:
+        """Return the share of the population that is in none of the rows with this probability."""
+        return -math.log(tail) * self.largest_share
 
     def p_value(self, alpha: float) -> float:
         """The alpha at which the interval ends at 0; on the same side of the one given as where its interval ends."""
         distance = abs(self.centre)
 
         def reaches(alpha: float) -> float:
-            left = distance**2 - self.hidden(alpha / 2) ** 2
+            left = distance**2 - self.undrawn(alpha / 2) ** 2
             return 1.0 if left <= 0 else self.beyond(math.sqrt(left)) - alpha
 
         return inverted(reaches, alpha)
@@ -226,12 +228,12 @@ def difference(
     rows = WeightedMean(base.p, base.weights, base.counts, base.groups)
     variance, times = gaps.spread
     known = BoundedEstimate(
-        float(gaps.difference(gaps.d)), math.sqrt(variance), (rows.units - 1) * times, gaps.bias, rows.unseen
+        float(gaps.difference(gaps.d)), math.sqrt(variance), (rows.units - 1) * times, gaps.bias, rows.largest_share
     )
     half = known.half(1 - level)
     low, high = known.centre - half, known.centre + half
     tail = (1 - level) / 10
-    most = gaps.apart(tail, known.hidden(tail))
+    most = gaps.apart(tail, known.undrawn(tail))
     if low < most and high > -most:
         low, high = max(low, -most), min(high, most)
     value = min(max(float(np.abs(gaps.d) @ gaps.model), low), high)

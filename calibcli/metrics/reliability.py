@@ -140,7 +140,7 @@ class Ranked:
 
     @cached_property
     def ends(self) -> Ints:
-        """Where rows of other odds begin, from 0 to N: see `numerics.tie_ends`."""
+        """Where rows of other odds begin, from 0 to N: see `core.statistics.tie_ends`."""
         return tie_ends(self.p, self.complement)
 
     def across(self, cuts: Ints) -> list[slice]:

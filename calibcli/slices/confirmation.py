@@ -88,7 +88,7 @@ class MeasuredRows:
         spread = here.se**2 + rest.se**2
         if not (here.binomial and rest.binomial):
             up, down = (here.value + 1, 1 - rest.value) if apart > 0 else (1 - here.value, rest.value + 1)
-            spread += (here.unseen * up + rest.unseen * down) * abs(apart)
+            spread += (here.largest_share * up + rest.largest_share * down) * abs(apart)
             return two_sided(abs(apart) / math.sqrt(spread), degrees)
         sizes = here.effective, rest.effective
         common = (here.value * sizes[0] + rest.value * sizes[1]) / sum(sizes)
@@ -107,7 +107,7 @@ class MeasuredRows:
         difference = here.value - rest.value
         if difference <= 0:
             return 1.0
-        reach = here.unseen * here.value + rest.unseen * (1 - rest.value)
+        reach = here.largest_share * here.value + rest.largest_share * (1 - rest.value)
         variance = here.se**2 + rest.se**2 + reach * difference
         return two_sided(difference / math.sqrt(variance), min(here.units, rest.units) - 1) / 2
 
