@@ -321,7 +321,9 @@ def _condensed(at: PlacedRows, options: Mapping[str, Any], value: float) -> floa
     if options["variant"] != "exact":
         return None
     sigma = options["sigma"] or max(value, LEAST)
-    spread = 2e-5 if at.sample.n > EXACT or at.view.n > EXACT else 0.0  # the error of spreading rows over cells, see `SmoothError`
+    spread = (
+        2e-5 if at.sample.n > EXACT or at.view.n > EXACT else 0.0
+    )  # the error of spreading rows over cells, see `SmoothError`
     return min(at.variance * (2 * BEND_SLOPE / sigma + BEND / sigma**2) + spread, 1.0)
 
 
@@ -358,7 +360,7 @@ Width = Annotated[float, Range(2e-3, 1e6)]  # exp(1 / width) must be a number
 
 
 def _mmce_condensed(at: PlacedRows, options: Mapping[str, Any], value: float) -> float:
-    """Bound the change by merging: of u(p) r, u the potential of all residuals, at most 2 Σs|r| and as steep per width."""
+    """Bound the change by merging: of u(p) r, where |u| and width |u'| are at most 2 Σs|r|, u the potential of r."""
     view, scale = at.view, 1.0
     if options["weighted"]:
         right = float(view.shares[view.hit].sum())
@@ -386,7 +388,7 @@ def mmce(
 
 @dataclass(frozen=True, eq=False)
 class Mmce(Statistic):
-    """The length of the mean of r_i φ(p_i), |φ| = 1: bounded below by the triangle inequality, above in one direction."""
+    """The length of the mean of r_i φ(p_i), |φ| = 1; bounds: the triangle inequality below, one direction above."""
 
     view: BinaryOutcomes
     width: float

@@ -122,7 +122,7 @@ def _nll(z: Array, y: Ints, beta: float | Floats = 1.0) -> Floats:
 
 
 def _derivatives(z: Array, y: Ints, beta: float) -> Floats:
-    """Return (4, N) F' to F'''' of each row; of many scores (5, N), F last, NaN where it must be computed separately."""
+    """Return (4, N) F' to F'''' of each row; of many scores (5, N), F last, NaN where these do not give it."""
     return np.array(cumulants(z, y, beta, np.float64)[1:] if z.size <= WIDENED else series(z, y, beta))
 
 
@@ -140,8 +140,9 @@ def _near(near: Floats, step: float | Floats) -> Floats:
 def _leave_out(z: Array, y: Ints, w: Floats | None, fold: Ints) -> tuple[Floats, float, Floats] | None:
     """Fit β without each fold; also return the β of the expansion, with the derivatives of each row there.
 
-    Returns None where a few passes over all rows do not find them. From the first four derivatives of each fold's NLL, at a β so near to all of them (the optimum of some rows, or the
-    previous step) that what the expansion leaves out, its fourth power, is nothing beside the noise of the rows.
+    Returns None where a few passes over all rows do not find them. The fits come from the first four derivatives of
+    each fold's NLL, at a β so near to all of them (the optimum of some rows, or the previous step) that what the
+    expansion leaves out, its fourth power, is negligible beside the noise of the rows.
     """
     some = slice(None, None, max(1, len(y) * z.shape[1] // START))  # evenly spread rows
     fit = fit_beta(z[some], y[some], None if w is None else w[some])
