@@ -423,8 +423,8 @@ def test_effective_groups_of_a_bin() -> None:
     held = np.array([[2.0, 0, 1], [2, 0, 3], [0, 5, 3]])
     each = [sum(m**2) ** 2 / sum(m**4) for m in held.T]
     sigma = np.array([0.1, 0.3, 0.0])
-    assert paired_bins._in_a_bin(held, sigma) == pytest.approx(0.4 / (0.1 / each[0] + 0.3 / each[1]))
-    assert paired_bins._in_a_bin(held, 0 * sigma) == np.inf
+    assert paired_bins._groups_per_bin(held, sigma) == pytest.approx(0.4 / (0.1 / each[0] + 0.3 / each[1]))
+    assert paired_bins._groups_per_bin(held, 0 * sigma) == np.inf
 
 
 @pytest.mark.finding("2.10")

@@ -143,7 +143,7 @@ def test_the_spread_of_a_bin_is_counted_on_where_ten_rows_hold_it() -> None:
     spread, d, unit = np.array([0.04, 0.04, 0.04]), np.array([0.1, 0.1, 0.0]), 0.01
     fourth = spread**2 / np.array([9.9, 10.1, 100.0])
     expected = [0.0, math.sqrt(0.04 - math.sqrt(fourth[1]) - 0.1**2 * unit), math.sqrt(0.04 - math.sqrt(fourth[2]))]
-    assert sharp._surely(d, spread, fourth, unit).tolist() == pytest.approx(expected)
+    assert sharp._known_deviation(d, spread, fourth, unit).tolist() == pytest.approx(expected)
 
 
 def test_seed_moves_only_the_lower_bound_and_little() -> None:

@@ -19,7 +19,7 @@ from calibcli.core.number_format import level
 from calibcli.core.result import Estimate
 from calibcli.gate import baseline
 from calibcli.gate.baseline import Pairing, pair
-from calibcli.gate.verdicts import SupportedClaim, at_level, claim, judge, rule, scaled
+from calibcli.gate.verdicts import SupportedClaim, at_level, claim, judge, rows_by_scaling, rule
 from calibcli.metrics import paired
 from calibcli.metrics.intervals import WeightedMean
 from calibcli.metrics.temperature_gain import folds_of
@@ -93,9 +93,9 @@ def test_no_bound_never_passes(side: Any) -> None:
 
 def test_rows_that_would_decide() -> None:
     e = estimate(0.4, 0.3, 0.5)
-    assert scaled(e, "max", 0.45) == 400
-    assert scaled(e, "max", 0.35) == 400
-    assert scaled(e, "max", 0.4) is None
+    assert rows_by_scaling(e, "max", 0.45) == 400
+    assert rows_by_scaling(e, "max", 0.35) == 400
+    assert rows_by_scaling(e, "max", 0.4) is None
     assert judge(SupportedClaim(estimate=e, low=0.3, high=0.5), "max", 0.4).message.startswith("too close")
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from calibcli.gate import baseline
 from calibcli.metrics import METRICS, Sample, choose, columns_of
-from calibcli.metrics.binned_bounds import EVENTS, _surely, table_bounds
+from calibcli.metrics.binned_bounds import EVENTS, _known_deviation, table_bounds
 from calibcli.metrics.histogram_error import PlacedRows
 from calibcli.metrics.intervals import WeightedMean
 from calibcli.metrics.shelf import BinaryOutcomes
@@ -128,7 +128,7 @@ def test_errors_may_be_among_the_surest_rows() -> None:
 
 
 def test_hits_may_be_among_the_surest_rows() -> None:
-    """Where nearly every row is wrong, right rows that were not drawn matter most: 8 % of gates failed falsely there."""
+    """Where nearly every row is wrong, unseen right rows matter most: 8 % of gates failed falsely there."""
     rng = np.random.default_rng(0)
     margin = rng.uniform(0.5, 6, 300)
     z = np.stack([np.zeros(300), margin], axis=1)
@@ -180,7 +180,7 @@ def test_a_bin_is_known_from_ten_effective_rows() -> None:
     assert EVENTS == 10
     for rows in (9.9, 10.1):  # of equal |r| = .1 and mean 0: spread² / fourth is their number
         spread, fourth = np.array([rows * 1e-8]), np.array([rows * 1e-16])
-        least = _surely(np.zeros(1), spread, fourth, 1e-3)
+        least = _known_deviation(np.zeros(1), spread, fourth, 1e-3)
         assert least == pytest.approx(0 if rows < 10 else math.sqrt(rows * 1e-8 - math.sqrt(rows * 1e-16)))
 
 

@@ -1,1 +1,1 @@
-"""The release gate: rules, the claims that n rows support about them, and verdicts. No torch."""
+"""The release gate: rules (`config`), bounds (`sources`), verdicts, paired rows (`baseline`), comparisons and plans."""

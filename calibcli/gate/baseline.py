@@ -1,6 +1,4 @@
-"""Pair the rows of two evaluations by id or position, where their labels agree, and keep the values of rows for a
-later comparison.
-"""
+"""Pair the rows of two files by id or position, and keep the values of rows in a result for a later comparison."""
 
 from __future__ import annotations
 
@@ -21,8 +19,7 @@ from calibcli.core.errors import InputError, UsageError, did_you_mean, refusing
 from calibcli.core.options import Range
 from calibcli.gate.config import Gate
 from calibcli.metrics import paired
-from calibcli.metrics.intervals import IMPOSSIBLE, End, average
-from calibcli.metrics.intervals import WeightedMean as Mean
+from calibcli.metrics.intervals import IMPOSSIBLE, End, WeightedMean, average
 from calibcli.metrics.paired import MeanDifference
 from calibcli.metrics.shelf import METRICS, Sample, traits
 from calibcli.metrics.temperature_gain import FOLDS, crossed
@@ -30,7 +27,7 @@ from calibcli.scores.columns import Columns
 from calibcli.scores.likelihood import nll_rows
 from calibcli.scores.predictions import Ints, Predictions
 
-# Which row of one evaluation is which row of another: by id, or by position, and only where their labels agree.
+# How rows of two files are paired: by id, or else by position, and only where their labels agree.
 
 Array = npt.NDArray[Any]
 TOGETHER = 4
@@ -43,14 +40,14 @@ EVERY = slice(None)
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Keys:
-    """What rows are paired by.
+    """Ids and labels of the rows of one evaluation, by which they are paired with those of another.
 
     Attributes:
         n: rows.
         ids: (N,) uint64 hashes, or None when the rows have no ids.
-        labels: (N,) class of each row; None of rows that a result keeps, which hold what follows instead.
-        digest: sha256 of the label sequence; "" where all that is known is whether each prediction was right.
-        label_bits: (N // TOGETHER,) of rows that a result keeps, see `label_bits`; None where it keeps none.
+        labels: (N,) class of each row; None for rows that a result keeps, which have digest and label bits instead.
+        digest: sha256 of the label sequence; "" where only the correctness of each prediction is known.
+        label_bits: (N // TOGETHER,) bits of rows that a result keeps, see `label_bits`; None where it keeps none.
         labelled: whether the labels belong to the rows, so that two models of the same rows must agree on them.
     """
 
@@ -64,7 +61,7 @@ class Keys:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Pairing:
-    """Which row of one evaluation is which row of another; `how` says by what, for the reader."""
+    """Indices of the same rows in two evaluations; `how` tells the reader what they were paired by."""
 
     new: Array
     base: Array
@@ -73,7 +70,7 @@ class Pairing:
 
 @dataclass(frozen=True)
 class Unpaired:
-    """Why rows do not pair, and what to do about it."""
+    """The reason why rows do not pair, and what to do about it."""
 
     problem: str
     fix: str = "give both files an 'id' column"
@@ -83,7 +80,7 @@ class Unpaired:
 
 
 def keys(predictions: Predictions, salt: str = "") -> Keys:
-    """The keys of one evaluation's rows, ids hashed with the salt."""
+    """Return the keys of the rows of one evaluation, ids hashed with the salt."""
     top_only = predictions.top_only
     return Keys(
         n=predictions.n,
@@ -95,7 +92,7 @@ def keys(predictions: Predictions, salt: str = "") -> Keys:
 
 
 def hashes(ids: Array, salt: str) -> npt.NDArray[np.uint64]:
-    """First 64 bits of BLAKE2b of each id's text, keyed with the salt."""
+    """Hash each id as text to 64 bits by BLAKE2b, keyed with the salt."""
     key = salt.encode()
     digests = b"".join(hashlib.blake2b(str(i).encode(), digest_size=8, key=key).digest() for i in ids.tolist())
     return np.frombuffer(digests, dtype="<u8").astype(np.uint64)
@@ -104,12 +101,12 @@ def hashes(ids: Array, salt: str) -> npt.NDArray[np.uint64]:
 def pair(new: Keys, base: Keys, names: tuple[str, str] = ("this input", "the baseline")) -> Pairing | Unpaired:
     """Pair the rows that two evaluations share, or say why that cannot be done.
 
-    Rows pair by id where both have ids, and the labels of the shared rows must be equal. Else they pair by position,
-    and the sequences of labels must be equal.
+    Rows pair by id where both have ids; the labels of the shared rows must then be equal. Otherwise they pair by
+    position, and the sequences of labels must be equal.
 
     Args:
-        new: hashed with the salt of `base`.
-        base: the baseline.
+        new: keys of the new evaluation, hashed with the salt of `base`.
+        base: keys of the baseline.
         names: of both, for messages.
     """
     here, there = names
@@ -122,7 +119,7 @@ def pair(new: Keys, base: Keys, names: tuple[str, str] = ("this input", "the bas
             return Unpaired(f"no row of {here} has an id of {there}", "pass the same rows, under the same ids")
         order = np.argsort(i, kind="stable")
         i, j = i[order], j[order]
-        if new.labelled and base.labelled and (refusal := _differing(new, base, i, j, there)):
+        if new.labelled and base.labelled and (refusal := _label_conflict(new, base, i, j, there)):
             return refusal
         both = "" if len(i) == new.n == base.n else f" ({len(i)} in both, {new.n} {_in(here)}, {base.n} in {there})"
         return Pairing(new=i, base=j, how="rows paired by id" + both)
@@ -139,12 +136,14 @@ def pair(new: Keys, base: Keys, names: tuple[str, str] = ("this input", "the bas
 def label_bits(
     ids: npt.NDArray[np.uint64], labels: Ints, whole: npt.NDArray[np.bool_] | slice = EVERY
 ) -> npt.NDArray[np.bool_]:
-    """One bit for every TOGETHER rows, in the order of their hashed ids: of BLAKE2b of those ids with their labels.
+    """Compute one bit for every TOGETHER rows in the order of their hashed ids, from BLAKE2b of ids and labels.
+
+    A later evaluation that has the labels can compare them with these bits, which give no label away.
 
     Args:
         ids: (N,) hashes of all rows.
         labels: (N,) classes.
-        whole: which groups of TOGETHER rows are asked for.
+        whole: mask or slice of the groups of TOGETHER rows that are wanted.
     """
     order = np.argsort(ids, kind="stable")
     table = np.column_stack([ids[order], labels[order].astype(np.uint64)]).astype("<u8")
@@ -156,17 +155,17 @@ def label_bits(
 
 
 def _starts(n: int) -> Ints:
-    """First row of each group of TOGETHER; the last group takes the remaining rows too."""
+    """Return the first row of each group of TOGETHER; the last group takes the remaining rows too."""
     return np.arange(max(1, n // TOGETHER)) * TOGETHER
 
 
 def bits_of(n: int) -> int:
-    """Number of label bits of `n` rows."""
+    """Return the number of label bits of `n` rows."""
     return len(_starts(n))
 
 
-def _differing(new: Keys, base: Keys, i: Array, j: Array, there: str) -> Unpaired | None:
-    """Why the labels of the rows `i` of `new` and `j` of `base` are not known to be the same; None where they are."""
+def _label_conflict(new: Keys, base: Keys, i: Array, j: Array, there: str) -> Unpaired | None:
+    """Compare the labels of the rows `i` of `new` and `j` of `base`; None where they are known to be the same."""
     fix = "check the ids: the same id must name the same row"
     if new.labels is not None and base.labels is not None:
         wrong = int((new.labels[i] != base.labels[j]).sum())
@@ -201,23 +200,28 @@ def _digest(labels: Ints) -> str:
 
 
 def _in(name: str) -> str:
-    """Where rows are, for messages: `here`, or `in b.npz`."""
+    """Say where rows are in messages: `here`, or `in b.npz`."""
     return "here" if name == "this input" else f"in {name}"
 
 
 # Per-row values of an evaluation, kept in its result so that a later one can be compared row by row.
 
-
-CAP = 1_000_000
-FITTED = 1.92  # times V / (n F''): 95 % quantile of what fitting the temperatures costs, half a chi-square
+CAP = 1_000_000  # rows of 26 bytes: a result of some 35 MB in base64
+FITTED = 1.92
+"""Factor on V / (n F''): the 95 % quantile of what fitting a temperature costs, half of that of a chi-square (3.84)."""
 KEPT = dict.fromkeys(("nll", "brier", "gain"), "<f4") | dict.fromkeys(("least", "most", "beta"), "<f2")
-"""Columns of a kept row, and what they are packed as."""
-AT_ONCE = 3.69  # -ln .025: rows that may have stayed undrawn together, of a two-sided interval at 95 %
+"""Columns of a kept row with the types that they are packed as."""
+AT_ONCE = 3.69
+"""-ln .025: rows that may have stayed undrawn together, at the level of a two-sided 95 % interval whatever alpha is.
+
+A second statement of `core.statistics.rows_at_once`, which takes max(z², -ln α) and so says 3.84 at this level. The
+number stays: using the function here, or this constant there, would move bounds that are published and simulated.
+"""
 UNFITTED = "no temperature fits all but one fold of these rows: none is wrong, or the scores mislead"
 
 
 class Missing(str):
-    """Why there are no rows of a baseline: there is no such file (yet)."""
+    """The reason why a baseline has no rows: there is no such file (yet)."""
 
     __slots__ = ()
 
@@ -226,7 +230,7 @@ def known(gate: Gate) -> None:
     """Refuse a metric that is not compared row by row.
 
     Raises:
-        UsageError: it is not.
+        UsageError: no column of the kept rows is the metric, or it has options.
     """
     if "kept" not in traits(gate.metric) or ":" in gate.metric:
         problem = f"{gate.at}{gate.metric} is not compared with a baseline row by row"
@@ -235,10 +239,10 @@ def known(gate: Gate) -> None:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class BaselineRows(Keys):
-    """What a comparison by rows needs: 26 bytes a row.
+    """The values of rows that a comparison row by row needs: 26 bytes a row.
 
     Attributes:
-        salt: text that ids were hashed with, so that they cannot be looked up in another file.
+        salt: text that ids were hashed with, so that the same id cannot be recognised in another file.
         nll, brier: (N,) float32.  correct: (N,) bool.
         gain: (N,) float32, nats that a re-fitted temperature would save on the row (fitted without its fold); NaN
             where a label has probability 0 or some fold has no temperature.
@@ -261,10 +265,11 @@ class BaselineRows(Keys):
     curvature: float | None = None
 
     def column(self, metric: str) -> Array:
+        """Return the (N,) values of a metric."""
         return np.asarray(getattr(self, traits(metric)["kept"]), dtype=np.float64)
 
     def pack(self) -> dict[str, Any]:
-        """Plain data for a result file.
+        """Pack the rows as plain data for a result file.
 
         Raises:
             UsageError: more than a million rows.
@@ -286,14 +291,14 @@ class BaselineRows(Keys):
         }
 
     def _bits(self) -> npt.NDArray[np.bool_] | None:
-        """What lets a later evaluation of some of these rows compare its labels, and gives no label away."""
+        """Return the label bits, computed where the labels are known."""
         if self.ids is None or self.labels is None or not self.labelled:
             return self.label_bits
         return label_bits(self.ids, self.labels)
 
     @classmethod
     def unpack(cls, data: Mapping[str, Any], source: str) -> BaselineRows:
-        """What `pack` made.
+        """Unpack what `pack` returned.
 
         Raises:
             InputError: these are not packed rows.
@@ -306,21 +311,21 @@ class BaselineRows(Keys):
             ids = None if packed.ids is None else _unpacked(packed.ids, "<u8", n)
             kept: dict[str, Any] = {key: _unpacked(getattr(packed, key), dtype, n) for key, dtype in KEPT.items()}
             bits = _unpacked(packed.correct, "u1", (n + 7) // 8)
-            of_labels = None
+            kept_label_bits = None
             if packed.label_bits is not None:
-                of_labels = _unpacked(packed.label_bits, "u1", (bits_of(n) + 7) // 8)
-                of_labels = np.unpackbits(of_labels, count=bits_of(n)).astype(bool)
+                octets = _unpacked(packed.label_bits, "u1", (bits_of(n) + 7) // 8)
+                kept_label_bits = np.unpackbits(octets, count=bits_of(n)).astype(bool)
         if not ((kept["nll"] >= 0).all() and ((kept["brier"] >= 0) & (kept["brier"] <= 2)).all()):
             raise InputError(f"the rows kept in {source} hold an NLL or Brier score that cannot be", fix)
         kept |= {"correct": np.unpackbits(bits, count=n).astype(bool), "cost": packed.cost, "salt": packed.salt}
         kept["curvature"] = packed.curvature
-        kept |= {"digest": packed.labels_sha256, "label_bits": of_labels, "labelled": packed.labels_sha256 != ""}
+        kept |= {"digest": packed.labels_sha256, "label_bits": kept_label_bits, "labelled": packed.labels_sha256 != ""}
         return cls(n=n, ids=ids, labels=None, **kept)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompressedRows:
-    """`Rows` as they lie in the facts of a result: arrays compressed, in base64."""
+    """`BaselineRows` as a result stores them in `facts.rows`: arrays compressed, in base64."""
 
     n: Annotated[int, Range(1, CAP)]
     salt: str
@@ -339,22 +344,26 @@ class CompressedRows:
     label_bits: str | None = None
 
     def problem(self) -> str:
-        """A salt that is no key, or gains of other folds than these rows have."""
+        """Report a salt that is no key, or gains of another number of folds than this version uses."""
         if not re.fullmatch("[0-9a-f]{1,64}", self.salt):
             return "salt is not a hexadecimal number"
         return "" if self.folds == FOLDS else f"gains are of {self.folds} folds, not {FOLDS}"
 
 
 def rows(predictions: Predictions, columns: Columns, salt: str = "", sample: Sample | None = None) -> BaselineRows:
-    """The rows of one evaluation; a new salt unless one is given. `sample`: of both, where it is measured, too."""
+    """Keep the rows of one evaluation, with a new salt unless one is given.
+
+    Args:
+        sample: of predictions and columns, where there is one, so that cross-fitted gains are computed once.
+    """
     salt = salt or secrets.token_hex(8)
     gain, beta, cost = np.full(predictions.n, np.nan), np.ones(predictions.n), 0.0
     curvature: float | None = None
-    if len(columns.nll) and np.isfinite(columns.nll).all():  # which a comparison of other metrics does without
-        found = (sample or Sample.of(columns, predictions)).own.once(crossed)
-        if found is not None:
+    if len(columns.nll) and np.isfinite(columns.nll).all():  # other metrics are compared without gains
+        cross_fit = (sample or Sample.of(columns, predictions)).own.once(crossed)
+        if cross_fit is not None:
             z, y, w = predictions.logits, predictions.labels, predictions.weights
-            fold, (gains, fits, whole) = found
+            fold, (gains, fits, whole) = cross_fit
             if all(fit.status == "ok" for fit in fits):
                 gain, beta = gains, np.array([fit.beta for fit in fits])[fold]
                 cost = float(np.mean([(fit.se or 0.0) ** 2 * fit.hessian for fit in fits]))
@@ -373,9 +382,9 @@ def rows(predictions: Predictions, columns: Columns, salt: str = "", sample: Sam
 def difference(
     new: BaselineRows, base: BaselineRows, pairing: Pairing, metric: str, weights: Any, counts: bool, groups: Any
 ) -> MeanDifference | str:
-    """The metric of `new` minus that of `base` on the rows of the pairing, or why it is not known.
+    """Compare a metric row by row: `new` minus `base` on the rows of the pairing, or the reason why that is not known.
 
-    A cross-fitted gain is that of a fitted temperature: less than that of the best one, by about a chi-square.
+    A cross-fitted gain is that of a fitted temperature, less than that of the best one by about half a chi-square.
     """
     i, j = pairing.new, pairing.base
     values = new.column(metric)[i] - base.column(metric)[j]
@@ -383,7 +392,7 @@ def difference(
         fitted = np.isfinite(new.nll[i]).all() and np.isfinite(base.nll[j]).all()
         return UNFITTED if traits(metric).get("refitted") and fitted else IMPOSSIBLE
     pick = [None if column is None else column[i] for column in (weights, groups)]
-    mean = Mean(values, pick[0], counts, pick[1])
+    mean = WeightedMean(values, pick[0], counts, pick[1])
     if mean.lacking:
         return mean.lacking
     low, top = reach(new, base, pairing, metric)
@@ -398,7 +407,7 @@ def difference(
 
 
 def moved(dearest: float, curvature: float | None) -> float:
-    """Gain that rows which were not drawn may add by moving the best temperature.
+    """Bound the gain that rows which were not drawn may add by moving the best temperature.
 
     A share h of rows whose worst label costs m nats moves the mean of F' by at most h m, so that a new optimum saves
     (h m)² / 2F'' more (to second order), and never more than h m.
@@ -411,19 +420,19 @@ def moved(dearest: float, curvature: float | None) -> float:
 
 
 def reach(new: BaselineRows, base: BaselineRows, pairing: Pairing, metric: str) -> tuple[End, End]:
-    """How far below and above 0 the difference of a row may be, any row or each: see `metrics.paired.reach`."""
-    of = traits(metric)
-    if not (of.get("by_label") or of.get("refitted")):
-        most = of["values"].high - of["values"].low
-        return -most, most
-    gain = bool(of.get("refitted"))
+    """Return how far below and above 0 the difference of any row, or of each, may be: see `metrics.paired.reach`."""
+    known = traits(metric)
+    if not (known.get("by_label") or known.get("refitted")):
+        width = known["values"].high - known["values"].low
+        return -width, width
+    gain = bool(known.get("refitted"))
     low, top = (end[pairing.new] for end in _range(new, gain))
     base_low, base_top = (end[pairing.base] for end in _range(base, gain))
     return paired.reach((base_low, base_top), (low, top))
 
 
 def _range(rows: BaselineRows, gain: bool) -> tuple[Array, Array]:
-    """Smallest and largest NLL, or gain, over the labels of each row."""
+    """Return the smallest and largest NLL, or gain, over the labels of each row."""
     least, most = rows.least.astype(np.float64), rows.most.astype(np.float64)
     if not gain:
         return least, most
@@ -435,7 +444,7 @@ def _range(rows: BaselineRows, gain: bool) -> tuple[Array, Array]:
 
 
 def identical(new: BaselineRows, base: BaselineRows, pairing: Pairing) -> bool:
-    """Whether every kept value of every shared row is the same: the same predictions."""
+    """Return whether every kept value of every shared row is the same, as of the same predictions."""
     i, j = pairing.new, pairing.base
     columns = ("nll", "brier", "gain", "correct")
     return all(getattr(new, key)[i].tobytes() == getattr(base, key)[j].tobytes() for key in columns)
@@ -454,10 +463,10 @@ def _unpacked(text: str, dtype: str, count: int) -> Array:
 
 
 def squeezed(data: bytes, effort: int = 9) -> str:
-    """Compressed, in base64."""
+    """Compress bytes and write them in base64."""
     return base64.b64encode(zlib.compress(data, effort)).decode()
 
 
 def unsqueezed(text: str, most: int) -> bytes:
-    """No more than `most` bytes, and one more where there are more: no decompression bomb."""
+    """Undo `squeezed`, up to `most` bytes and one more where there are more: no decompression bomb."""
     return zlib.decompressobj().decompress(base64.b64decode(text, validate=True), most + 1)

@@ -32,27 +32,31 @@ from calibcli.scores.files.source import Source as InputFile
 from calibcli.scores.predictions import Predictions, Progress
 from calibcli.scores.reading_options import Reading
 
-# Every gate of a configuration, judged on one input.
+# Judge every gate of a configuration on one input.
 
 MOST_SLICES = 1000
-Judged = Callable[[str], tuple[BaselineRows, BaselineRows] | str]
-"""Baseline path -> (rows of this input hashed like the baseline's, rows of the baseline), or why not."""
+BaselineLookup = Callable[[str], tuple[BaselineRows, BaselineRows] | str]
+"""Path of a baseline -> (rows of the input with ids hashed like the baseline's, rows of the baseline), or why not."""
 
 
-def check(source: Source, config: Config, rows: Judged | None = None, progress: Progress | None = None) -> Result:
+def check(
+    source: Source, config: Config, rows: BaselineLookup | None = None, progress: Progress | None = None
+) -> Result:
     """Judge every gate.
 
     Args:
         source: scores or an earlier result.
-        config: the gates and their statistics.
-        rows: how to get at a baseline; needed by gates that have one.
+        config: the gates, and the options of their bounds.
+        rows: looks up the rows of a baseline; needed by gates that have one.
 
     Raises:
-        UsageError: a gate without a meaning (an unknown metric, or one that is better at neither end).
+        UsageError: a gate without a meaning (an unknown metric, or one without a direction).
     """
     checks: list[Check] = []
     notes: dict[str, None] = {}
-    rules = [resolved(g, source.better(g), source.k) for g in config.gates]  # every mistake is found before any work
+    rules = [
+        resolved(g, source.better(g), source.k) for g in config.gates
+    ]  # all rules are read first: a mistake in the last one costs no work
     tell = progress or (lambda fraction, text: None)
     for done, rule in enumerate(rules):
         tell(done / len(rules), rule.gate.metric)
@@ -65,7 +69,7 @@ def check(source: Source, config: Config, rows: Judged | None = None, progress: 
         choice = source.judged(rule.gate)
         kind = verdicts.kind(choice)
         checks += [dataclasses.replace(one, kind=kind) for one in _within_limit(rule, config.alpha, source)]
-        notes |= {verdicts.unseen(rule.gate.name, kind): None} if kind else {}
+        notes |= {verdicts.blind_spot(rule.gate.name, kind): None} if kind else {}
     tell(1.0, "")
     if not checks:
         none = "no gate is configured: write --max ece=0.05, or gates in calib.toml"
@@ -76,6 +80,7 @@ def check(source: Source, config: Config, rows: Judged | None = None, progress: 
 
 
 def _within_limit(rule: LimitRule, alpha: float, source: Source) -> list[Check]:
+    """Judge a rule on every part that it names; FAIL shares alpha between the parts that have enough rows."""
     gate = rule.gate
     parts = source.slices(gate)
     if isinstance(parts, str):
@@ -95,25 +100,25 @@ def _within_limit(rule: LimitRule, alpha: float, source: Source) -> list[Check]:
     return checks
 
 
-def _judged(rule: LimitRule, claim: SupportedClaim | str, scope: str, *said: str) -> Check:
-    """The verdict on a claim, or NOT RUN where none can be made."""
+def _judged(rule: LimitRule, claim: SupportedClaim | str, scope: str, *messages: str) -> Check:
+    """Judge a claim; NOT RUN where there is a reason in its place."""
     excused = rule.gate.on_not_run == "warn"
     if isinstance(claim, str):
         return rule.check("not_run", claim, excused, scope=scope)
     verdict = judge(claim, rule.side, rule.limit)
-    message = "; ".join(filter(None, [verdict.message, *said]))
+    message = "; ".join(filter(None, [verdict.message, *messages]))
     estimate = dataclasses.replace(verdict.estimate, scope=scope)
     excused = excused and verdict.outcome == "not_run"
     return rule.check(verdict.outcome, message, excused, scope=scope, estimate=estimate, n_needed=verdict.n_needed)
 
 
-def _against_baseline(rule: LimitRule, alpha: float, source: Source, rows: Judged | None) -> Check:
-    """The mean difference to the baseline on the same rows, against the margin."""
+def _against_baseline(rule: LimitRule, alpha: float, source: Source, rows: BaselineLookup | None) -> Check:
+    """Judge the mean difference to the baseline on the same rows against the margin."""
     gate = rule.gate
-    found = rows(gate.baseline) if rows is not None else "this input has no rows"
-    if isinstance(found, str):
-        return rule.check("not_run", found, gate.missing == "warn" and isinstance(found, Missing))
-    new, base = found
+    both = rows(gate.baseline) if rows is not None else "this input has no rows"
+    if isinstance(both, str):
+        return rule.check("not_run", both, gate.missing == "warn" and isinstance(both, Missing))
+    new, base = both
     pairing = pair(new, base)
     if isinstance(pairing, Unpaired):
         return rule.check("not_run", str(pairing))
@@ -146,7 +151,7 @@ def _against_baseline(rule: LimitRule, alpha: float, source: Source, rows: Judge
 
 def rules_plot(checks: Sequence[Check]) -> list[Plot]:
     """Draw value, bounds and limit of every rule that has them, the worst verdict first where they are many."""
-    from calibcli.gate.compare import MOST, Row, forest  # here, as few checks are drawn
+    from calibcli.gate.compare import MOST, Row, forest  # imported here, as few checks are drawn
 
     drawn = [c for c in checks if c.estimate is not None and c.limit is not None]
     if len(drawn) > MOST:
@@ -170,7 +175,7 @@ def rules_plot(checks: Sequence[Check]) -> list[Plot]:
 
 
 def _tables(source: Source, config: Config) -> list[Table]:
-    """ECE and accuracy of every slice of the columns in [data] slices that no gate judges, for the reader."""
+    """Tabulate ECE and accuracy of every slice of the columns in `[data] slices` that no gate judges."""
     judged = {gate.by for gate in config.gates if traits(gate.name).get("table_bounds")}
     if not isinstance(source, RecordedOutputs):
         return []
@@ -190,18 +195,18 @@ def _tables(source: Source, config: Config) -> list[Table]:
     return tables
 
 
-# The inputs of a gate: scores or an earlier result, and the baseline to compare with.
+# Read the inputs of a gate: scores or an earlier result, and the baseline to compare with.
 
 
 def open_source(given: Any, config: Config, reading: Mapping[str, Any]) -> Source:
-    """What the gates are asked about: what Python has, or `eval`, a scores file or the JSON of any command.
+    """Open the input of the gates: Python objects, or else `eval`: a scores file or the JSON of any command.
 
     Args:
-        given: predictions, a result, several files, or the name of a file, which `config` has too.
-        reading: options of `inputs.scores.recorded.read`.
+        given: predictions, a result, several files, or the name of a file, which `config.eval` has too.
+        reading: options of `scores.recorded_outputs.read`.
 
     Raises:
-        InputError: refused.
+        InputError: the input is refused.
     """
     if isinstance(given, Predictions):
         return RecordedOutputs(given, config)
@@ -210,70 +215,72 @@ def open_source(given: Any, config: Config, reading: Mapping[str, Any]) -> Sourc
     if not isinstance(given, list) and Path(config.eval).suffix == ".json":
         result, entry = read_result(config.eval)
         return Results(result, config.eval, files=[entry])
-    named = given if isinstance(given, list) else config.eval
-    return RecordedOutputs(read_scores(named, reading, [*config.slices, *columns_wanted(config)]), config)
+    paths = given if isinstance(given, list) else config.eval
+    return RecordedOutputs(read_scores(paths, reading, [*config.slices, *columns_wanted(config)]), config)
 
 
 def columns_wanted(config: Config) -> list[str]:
-    """Columns that gates judge by, or whose values are conditions of theirs."""
+    """Return the columns that gates slice by, or name in conditions."""
     named = [gate.by for gate in config.gates if gate.by]
     named += [condition.column for text in named for condition in parsed(text)]
     return [name for name in named if name != BY_CLASS]
 
 
 def read_result(path: str | Path) -> tuple[Result, dict[str, str]]:
-    """The result in a JSON file, and path and sha256 of the bytes that it was read from.
+    """Read a result from a JSON file; return it with path and sha256 of the bytes read.
 
     Raises:
-        InputError: it cannot be read, or is no result.
+        InputError: the file cannot be read, or is no result.
     """
     source = InputFile(path)
     return Result.from_json(source.read(), str(path)), source.entry()
 
 
 def read_scores(path: recorded_outputs.Paths, reading: Mapping[str, Any], by: Sequence[str] = ()) -> Predictions:
-    """Recorded outputs with those of the columns `by` that the file has."""
-    how = Reading(**{**reading, "by": ()})
-    sources = recorded_outputs.open_all(path, how)
+    """Read recorded outputs with those of the columns `by` that the file has."""
+    options = Reading(**{**reading, "by": ()})
+    sources = recorded_outputs.open_all(path, options)
     contents = [recorded_outputs.load(source) for source in sources]
-
-    there = []
+    present = []
     for name in dict.fromkeys(by):
         with contextlib.suppress(CalibError):
             array_names.column(contents[0], name, "by", "")
-            there.append(name)
-    return recorded_outputs.predictions(contents, sources, dataclasses.replace(how, by=tuple(there)))
+            present.append(name)
+    return recorded_outputs.predictions(contents, sources, dataclasses.replace(options, by=tuple(present)))
 
 
-def check_overlap(fit: str, found: Predictions, reading: Mapping[str, Any]) -> tuple[str, list[dict[str, Any]]]:
-    """A note on rows that are in `fit` too, or ""; and path and sha256 of what was read.
+def check_overlap(fit: str, predictions: Predictions, reading: Mapping[str, Any]) -> tuple[str, list[dict[str, Any]]]:
+    """Compare the rows with those that the calibrator was fitted on.
+
+    Returns:
+        A note on rows that are in `fit` too, or ""; and path and sha256 of what was read.
 
     Raises:
-        InputError: more than 1 % are; or it has other classes.
+        InputError: more than 1 % of the rows are; or `fit` has other classes.
     """
-    from calibcli.scores.input_mistakes import refuse_overlap  # here, as few checks say what was fitted on
+    from calibcli.scores.input_mistakes import refuse_overlap  # imported here, as few checks pass --fitted-on
 
     fitted = read_scores(fit, {**reading, "weights": None, "group": None, "ids": None})
-    if fitted.k != found.k:
-        problem = f"{fitted.source}, which was fitted on, has {fitted.k} classes, {found.source} {found.k}"
+    if fitted.k != predictions.k:
+        problem = f"{fitted.source}, which was fitted on, has {fitted.k} classes, {predictions.source} {predictions.k}"
         raise InputError(problem, "pass outputs of the same model (--fitted-on)")
-    return refuse_overlap(fitted, found, way_out=""), recorded_outputs.provenance(fitted)
+    return refuse_overlap(fitted, predictions, way_out=""), recorded_outputs.provenance(fitted)
 
 
 @dataclass(eq=False)
 class Baselines:
-    """Rows of the input beside those of a baseline; each is worked out once."""
+    """Look up the rows of the input and of a baseline; each is read once."""
 
     source: Source
     reading: Mapping[str, Any]
     files: list[dict[str, Any]] = field(default_factory=list)
-    used: dict[str, BaselineRows | str] = field(default_factory=dict)
+    by_path: dict[str, BaselineRows | str] = field(default_factory=dict)
 
     def __call__(self, path: str) -> tuple[BaselineRows, BaselineRows] | str:
-        """(rows of the input, hashed with the baseline's salt; rows of the baseline), or why there are none."""
-        if path not in self.used:
-            self.used[path] = self._read(path)
-        base = self.used[path]
+        """Return the rows of the input, ids hashed with the baseline's salt, and of the baseline, or why not."""
+        if path not in self.by_path:
+            self.by_path[path] = self._read(path)
+        base = self.by_path[path]
         if isinstance(base, str):
             return base
         if self.own is None:
@@ -285,10 +292,10 @@ class Baselines:
 
     @cached_property
     def own(self) -> BaselineRows | None:
-        """Rows of the input; None of a result that was written without them."""
+        """Rows of the input; None for a result that was written without them."""
         if isinstance(self.source, RecordedOutputs):
-            found, table = self.source.predictions, self.source.whole.columns
-            return baseline.rows(found, table if len(table.nll) else columns(found, class_bins=()))
+            predictions, table = self.source.predictions, self.source.whole.columns
+            return baseline.rows(predictions, table if len(table.nll) else columns(predictions, class_bins=()))
         return kept_rows(self.source.result, self.source.source)
 
     def _read(self, path: str) -> BaselineRows | str:
@@ -299,43 +306,43 @@ class Baselines:
             self.files.append(entry)
             kept = kept_rows(result, path)
             return kept if kept is not None else f"{path} holds no rows; write it with --keep-rows"
-        found = read_scores(path, {**self.reading, "weights": None, "group": None})
-        self.files += recorded_outputs.provenance(found)
-        return baseline.rows(found, columns(found, class_bins=()))
+        predictions = read_scores(path, {**self.reading, "weights": None, "group": None})
+        self.files += recorded_outputs.provenance(predictions)
+        return baseline.rows(predictions, columns(predictions, class_bins=()))
 
 
 def kept_rows(result: Result, source: str) -> BaselineRows | None:
-    """The rows that a result was written with, or None."""
+    """Return the rows that a result was written with, or None."""
     packed = result.facts.get("rows")
     return BaselineRows.unpack(packed, source) if isinstance(packed, dict) else None
 
 
-# One run of `calib check`: what was asked for, merged with the configuration, read and judged.
+# One run of `calib check`: merge the options with the configuration, read the input and judge the gates.
 
 
 FROM_FILE = ("group", "weights", "ids", "scores", "labels", "kind", "classes")
-"""What the configuration may say of how files are read, where the request is silent."""
+"""Options of reading that the configuration sets where the request does not."""
 
 
 def asked(request: Request) -> Config:
-    """The configuration with the request over it.
+    """Load the configuration and apply the request, which takes precedence.
 
     Raises:
         UsageError: either of them is wrong, or no input is named.
     """
     by = request.reading.get("by")
-    found = config.load(request.config, rules=False).over(
+    settings = config.load(request.config, rules=False).over(
         eval=str(request.input) if isinstance(request.input, str | Path) else None,
         slices=tuple(by) if by else None,
         **{name: getattr(request, name) for name in ("fitted_on", "alpha", "bins", "bounds", "seed")},
     )
-    if not found.eval and request.input is None:
+    if not settings.eval and request.input is None:
         raise UsageError("no input", 'name a file with scores, or set eval = "FILE" under [data] of calib.toml')
-    return dataclasses.replace(found, gates=tuple(_gates(request, found)))
+    return dataclasses.replace(settings, gates=tuple(_gates(request, settings)))
 
 
-def _gates(request: Request, found: Config) -> list[Gate]:
-    """Gates of the command line; those of the file when it has none."""
+def _gates(request: Request, settings: Config) -> list[Gate]:
+    """Return the gates of the command line, or those of the file when it has none."""
     rules = [("max", text) for text in request.max] + [("min", text) for text in request.min]
     gates = [config.limit_rule(text, side, scope=request.scope) for side, text in rules]
     by = tuple(request.reading.get("by") or ())
@@ -345,13 +352,13 @@ def _gates(request: Request, found: Config) -> list[Gate]:
     if request.margin and not request.baseline:
         raise UsageError("--margin without --baseline", "add --baseline result.json")
     gates += [config.limit_rule(text, "margin", baseline=request.baseline) for text in request.margin]
-    if not gates and request.baseline and any(g.baseline for g in found.gates):
-        gates = [dataclasses.replace(g, baseline=request.baseline) if g.baseline else g for g in found.gates]
+    if not gates and request.baseline and any(g.baseline for g in settings.gates):
+        gates = [dataclasses.replace(g, baseline=request.baseline) if g.baseline else g for g in settings.gates]
     elif request.baseline and not request.margin:
         gates.append(Gate(metric="temperature_gain", baseline=request.baseline, margin=0.0))
     asked_for = {"min_n": request.min_n, "on_inconclusive": request.on_inconclusive}
     changed: dict[str, Any] = {key: value for key, value in asked_for.items() if value is not None}
-    return [dataclasses.replace(gate, **changed) for gate in (gates or found.gates)]
+    return [dataclasses.replace(gate, **changed) for gate in (gates or settings.gates)]
 
 
 def run(
@@ -360,16 +367,16 @@ def run(
     """Read the input and judge every gate. The provenance holds path and sha256 of each file, as it was read.
 
     Args:
-        settings: of `asked(request)`, where the caller has them already.  diagram: of scores, with the reliability
-            diagram in `plots`.
+        settings: result of `asked(request)`, where the caller has it already.
+        diagram: add plots of the rules and, for scores, the reliability diagram.
     """
     settings = settings or asked(request)
     note_inputs(*settings.named())
-    how = reading(request.reading, settings)
-    source = open_source(request.input, settings, how)
+    options = reading(request.reading, settings)
+    source = open_source(request.input, settings, options)
     if not isinstance(source, RecordedOutputs):
         _refuse_settings_of_scores(request)
-    baselines = Baselines(source, how)
+    baselines = Baselines(source, options)
     result = check(source, settings, baselines, progress)
     if diagram:
         result = dataclasses.replace(result, plots=rules_plot(result.checks))
@@ -386,7 +393,7 @@ def run(
         if p.groups is not None:
             facts["groups"] = len(set(p.groups.tolist()))
         if settings.fitted_on:
-            overlap, read = check_overlap(settings.fitted_on, p, how)
+            overlap, read = check_overlap(settings.fitted_on, p, options)
             notes += [overlap] if overlap else []
             files += read
     if request.keep_rows:
@@ -398,7 +405,7 @@ def run(
 
 
 def _refuse_settings_of_scores(request: Request) -> None:
-    """A stored result is as it was computed: what would compute or read it otherwise is refused, not ignored.
+    """Refuse options of computing and reading on a stored result, on which they have no effect.
 
     Raises:
         UsageError: such an option was given.
@@ -412,14 +419,14 @@ def _refuse_settings_of_scores(request: Request) -> None:
 
 
 def reading(options: Mapping[str, Any], settings: Config) -> dict[str, Any]:
-    """Options of `inputs.scores.recorded.read`: the command line's, else the configuration's."""
-    found = {key: value for key, value in options.items() if key not in ("by", "multilabel")}
+    """Merge options of `scores.recorded_outputs.read`: the command line's, else the configuration's."""
+    merged = {key: value for key, value in options.items() if key not in ("by", "multilabel")}
     if options.get("multilabel"):
         raise UsageError("a gate takes one label per row", "check every label of a multi-label problem on its own")
     for key in FROM_FILE:
         value = getattr(settings, key)
-        if value and not found.get(key):
-            found[key] = list(value) if isinstance(value, tuple) else value
-    if settings.weight_kind and found.get("weight_kind", "sampling") == "sampling":
-        found["weight_kind"] = settings.weight_kind
-    return found
+        if value and not merged.get(key):
+            merged[key] = list(value) if isinstance(value, tuple) else value
+    if settings.weight_kind and merged.get("weight_kind", "sampling") == "sampling":
+        merged["weight_kind"] = settings.weight_kind
+    return merged

@@ -1,4 +1,4 @@
-"""Compare models in every metric: paired differences with intervals, which of them are real, and a forest plot."""
+"""Compare models in every metric: paired differences with intervals, tests of them, and a forest plot."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from calibcli.core.shelves import Choice
 from calibcli.core.statistics import SMALLEST_P, normal_quantile, two_sided
 from calibcli.gate import baseline
 from calibcli.gate.baseline import Pairing, Unpaired, pair
-from calibcli.gate.baseline import keys as keys_of
 from calibcli.gate.verdicts import at_level
 from calibcli.metrics import DEFAULT, METRICS, Sample, choose, columns_of, estimates, known, paired, shelf
 from calibcli.metrics.paired import Paired, outside, shown
@@ -27,7 +26,7 @@ from calibcli.metrics.shelf import traits
 from calibcli.scores.columns import Columns
 from calibcli.scores.predictions import Array, Predictions, notes_of
 
-# Draw numbers of different units on one axis: a row each, in units of half its interval, from a reference.
+# The forest plot: numbers of different units on one axis, each in units of half its interval.
 
 MOST = 40  # rows that a reader can still tell apart on a page
 
@@ -39,8 +38,8 @@ class Row:
     Attributes:
         label: the name of the row; its number and interval are written behind it.
         estimate: the number; without a value or bounds it is not drawn.
-        reference: where the axis has its 0: a limit, or 0 for a difference.
-        verdict: the legend's text of its colour.  role: `good`, `bad` or `undecided`.
+        reference: value at the 0 of the axis: a limit, or 0 for a difference.
+        verdict: text of the legend.  role: `good`, `bad` or `undecided`, which choose the colour.
         flipped: whether larger numbers lie to the left.
     """
 
@@ -53,13 +52,13 @@ class Row:
 
 
 def forest(rows: Sequence[Row], *, name: str, title: str, axis: str, line: str, group: str = "") -> list[Plot]:
-    """One panel with a row for every estimate that has a bound; none where no estimate has.
+    """Draw one panel with a row for every estimate that has a bound; no panel where none has.
 
     The position of a number x is (x - reference) / h, with h half the width of its interval, or the distance to its
-    only bound. All intervals so have a width of 2, whatever their unit, and those that hold the reference cross 0.
+    only bound. So all intervals have a width of 2, whatever their unit, and those that hold the reference cross 0.
 
     Args:
-        axis: the label of the axis.  line: what the line at 0 is.  group: of small multiples.
+        axis: label of the axis.  line: label of the line at 0.  group: name of the small multiples it belongs to.
     """
     drawn = [row for row in rows if row.estimate.value is not None and number_format.has_interval(row.estimate)]
     if not drawn:
@@ -86,26 +85,25 @@ def forest(rows: Sequence[Row], *, name: str, title: str, axis: str, line: str, 
 
 
 def _position(row: Row) -> tuple[float, float | None, float | None]:
-    """Number and bounds in units of half the interval, from the reference."""
+    """Return number and bounds in units of half the interval, from the reference."""
     e = row.estimate
     value = float(e)
     ends = [end for end in (e.low, e.high) if end is not None]
     half = (ends[1] - ends[0]) / 2 if len(ends) == 2 else abs(value - ends[0])
-    half = half or abs(value - row.reference) or 1.0  # a number that is known without error
+    half = half or abs(value - row.reference) or 1.0  # a number known without error has no width
     sign = -1.0 if row.flipped else 1.0
     low, high = (None if end is None else sign * (end - row.reference) / half for end in (e.low, e.high))
     return sign * (value - row.reference) / half, *((high, low) if row.flipped else (low, high))
 
 
-# The difference of two models in one metric, by the method for what the metric is.
-
+# The difference of two models in one metric, by the method that suits the metric.
 
 LEVEL = 0.95
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ComparedModel:
-    """One model's predictions of the shared rows."""
+    """The predictions of one model for the shared rows."""
 
     name: str
     predictions: Predictions
@@ -116,7 +114,7 @@ class ComparedModel:
 
 @dataclass(frozen=True)
 class Difference:
-    """A later model (`against`) minus the first in the metric of the estimate."""
+    """The metric of a later model (`against`) minus that of the first, with its p-value."""
 
     against: str
     estimate: Estimate
@@ -124,7 +122,7 @@ class Difference:
 
 
 def difference(first: ComparedModel, second: ComparedModel, choice: Choice, own: Sequence[Estimate]) -> Difference:
-    """Of one metric on the rows that both models have, by the method for what it is."""
+    """Compare two models in one metric on the rows that both have, paired where the metric allows."""
     name = f"{second.name} - {first.name}"
     common: dict[str, Any] = {"name": choice.spec, "scope": name, "unit": own[1].unit, "better": own[1].better}
     if any(e.value is None for e in own) and not choice.traits.get("refitted"):
@@ -141,7 +139,7 @@ def difference(first: ComparedModel, second: ComparedModel, choice: Choice, own:
 
 
 def _paired(first: ComparedModel, second: ComparedModel, choice: Choice) -> Paired | str | None:
-    """By the kept rows where a baseline would be compared by them, so that both say the same."""
+    """Compare row by row as a gate against a baseline does, where it does, so that both give the same numbers."""
     p = first.predictions
     every = np.arange(p.n)
     pairing = Pairing(new=every, base=every, how="")
@@ -155,7 +153,10 @@ def _paired(first: ComparedModel, second: ComparedModel, choice: Choice) -> Pair
 
 
 def combined(a: Estimate, b: Estimate, scope: str, against: str) -> Difference:
-    """b - a from their two intervals: each end takes the distances of its two parts in quadrature."""
+    """Return b - a from their two intervals: each end adds the distances of its two parts in quadrature.
+
+    Method of variance estimates recovery, MOVER (Zou and Donner 2008).
+    """
     common: dict[str, Any] = {"name": b.name, "unit": b.unit, "better": b.better, "n": b.n if a.n == b.n else None}
     common["scope"] = scope if not b.scope else f"{b.scope}, {scope}"
     if a.value is None or b.value is None:
@@ -177,31 +178,31 @@ def combined(a: Estimate, b: Estimate, scope: str, against: str) -> Difference:
 
 
 def _ends(e: Estimate) -> tuple[float, float] | None:
-    """The interval of an estimate with two sides at LEVEL."""
+    """Return the two-sided interval of an estimate at LEVEL; None where an end is missing."""
     low, high = at_level(e, (1 - LEVEL) / 2, widen=True)
     return None if low is None or high is None else (low, high)
 
 
-# Differences between models, on the same rows or between results, and which of them are real after multiplicity.
+# Differences between models, on the same rows or between results, and which are significant after Holm's correction.
 
 
 def scores(
     inputs: Sequence[Predictions], names: Sequence[str], specs: Sequence[str] | None = None, alpha: float = 0.05
 ) -> Result:
-    """Paired differences of every metric between each later model and the first, on the rows they share.
+    """Compare each later model with the first in every metric, on the rows they share.
 
     Accuracy: McNemar's exact test. Means over rows: the score form for the row differences. Binned errors (ece,
-    adaece): differences of signed gaps by row. Others: from the two intervals (Zou and Donner 2008), wider than they
-    must be as that leaves out that the rows are the same. The p-value is always that of the statistic whose interval
-    is shown.
+    adaece): differences of signed gaps by row. Others: from the two intervals (Zou and Donner 2008), which are then
+    wider than necessary, as that ignores that the rows are the same. The p-value is always that of the statistic whose
+    interval is shown.
 
     Raises:
         InputError: the rows are not the same.
     """
     first = inputs[0]
-    usual = [name for name in DEFAULT if traits(name).get("compared", True)]
-    choices = choose(known(usual, first.top_only) if specs is None else specs, first.k, first.top_only)
-    models, how = _aligned(inputs, names, choices)
+    default = [name for name in DEFAULT if traits(name).get("compared", True)]
+    choices = choose(known(default, first.top_only) if specs is None else specs, first.k, first.top_only)
+    models, pairing = _aligned(inputs, names, choices)
     values = [estimates(m.sample, choices, level=LEVEL) for m in models]
     differences = [
         difference(models[0], model, choice, both)
@@ -209,12 +210,12 @@ def scores(
         for choice, *both in zip(choices, values[0], own, strict=True)
     ]
     facts = {"n": models[0].columns.n, **inputs[0].event_fact}
-    notes = [how, *notes_of(*inputs), *outside([d.estimate for d in differences])]
+    notes = [pairing, *notes_of(*inputs), *outside([d.estimate for d in differences])]
     return _result(differences, values, names, alpha, notes, facts)
 
 
 def results(inputs: Sequence[Result], names: Sequence[str], alpha: float = 0.05) -> Result:
-    """Differences of the numbers that results share, as if from independent data: unpaired.
+    """Compare the numbers that results share, unpaired, as if from independent data.
 
     Raises:
         InputError: the results share no number.
@@ -246,22 +247,22 @@ def results(inputs: Sequence[Result], names: Sequence[str], alpha: float = 0.05)
 def _aligned(
     inputs: Sequence[Predictions], names: Sequence[str], choices: Sequence[Choice]
 ) -> tuple[list[ComparedModel], str]:
-    """The models on their shared rows, in the order of the first."""
+    """Restrict the models to their shared rows, in the order of the first; also return how rows were paired."""
     first = inputs[0]
     for p, name in zip(inputs, names, strict=True):
         if p.k != first.k:
             raise InputError(f"{name} has {p.k} classes, {names[0]} {first.k}", "compare models of the same classes")
         if p.event != first.event:
             raise InputError(f"{names[0]} is about {first.event}, {name} about {p.event}", "pass --event NAME")
-    keys = [keys_of(p) for p in inputs]
+    keys = [baseline.keys(p) for p in inputs]
     kept: list[Array] = [np.arange(first.n)] * len(inputs)
-    how = ""
+    paired_by = ""
     for i in range(1, len(inputs)):
         pairing = pair(keys[i], keys[0], (names[i], names[0]))
         if isinstance(pairing, Unpaired):
             problem = f"{names[i]} and {names[0]} do not pair: {pairing.problem}"
             raise InputError(problem, f"{pairing.fix}, or compare their result.json unpaired")
-        how = pairing.how
+        paired_by = pairing.how
         rank = np.full(first.n, -1)
         rank[pairing.base] = pairing.new
         kept[i] = rank
@@ -276,7 +277,7 @@ def _aligned(
         sample = Sample.of(columns, part)
         kept_rows = baseline.rows(part, columns, "compare", sample)
         models.append(ComparedModel(name=name, predictions=part, columns=columns, rows=kept_rows, sample=sample))
-    return models, how
+    return models, paired_by
 
 
 def _result(
@@ -289,8 +290,8 @@ def _result(
 ) -> Result:
     verdicts = shown([(d.estimate, d.p) for d in differences], alpha)
     rows = [
-        [*row, f"{d.against} is {said}" if said in ("better", "worse") else said]
-        for d, (*row, said) in zip(differences, verdicts.rows, strict=True)
+        [*row, f"{d.against} is {verdict}" if verdict in ("better", "worse") else verdict]
+        for d, (*row, verdict) in zip(differences, verdicts.rows, strict=True)
     ]
     measured = [[e.name, e.scope, *(own[i].value for own in values)] for i, e in enumerate(values[0])]
     changes = [d.estimate for d in differences]
@@ -317,7 +318,7 @@ def _result(
 
 
 def _forest(differences: Sequence[Difference], verdicts: Sequence[str]) -> list[Plot]:
-    """A panel for each later model, with a row for every metric."""
+    """Draw a panel for each later model, with a row for every metric."""
     roles = {"better": "good", "worse": "bad"}
     words = {"real": "differs", "not shown": "not shown (Holm)", "unknown": "no test"}
     models = dict.fromkeys(d.against for d in differences)
@@ -346,7 +347,7 @@ def _forest(differences: Sequence[Difference], verdicts: Sequence[str]) -> list[
 
 
 def names_of(inputs: Sequence[Any]) -> list[str]:
-    """Short names that tell the inputs apart: of files, numbers of what else there is.
+    """Return short names that tell the inputs apart: of files their stems, of Python objects their numbers.
 
     Raises:
         UsageError: fewer than two, or the same one twice.

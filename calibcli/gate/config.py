@@ -1,6 +1,4 @@
-"""Rules of a gate and where they come from: command line, calib.toml, pyproject.toml; conditions on columns that
-choose rows.
-"""
+"""Rules of a gate from the command line, calib.toml and pyproject.toml, and conditions on columns that choose rows."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ from calibcli.scores.columns import Edges, coded
 from calibcli.scores.files.source import Source
 from calibcli.scores.files.text_tables import is_number
 
-# `site=A & age<=30`: rows by conditions on their columns, where a gate's `by` names no column of that name.
+# Conditions such as `site=A & age<=30` choose rows, where a gate's `by` is not the name of a column.
 
 Op = Literal["=", "<=", ">"]
 TEXT = r'"(?:[^"\\]|\\.)*"'
@@ -35,7 +33,7 @@ ONE = re.compile(rf"\s*({TEXT}|{PLAIN})\s*(<=|>|=)\s*({TEXT}|{PLAIN})\s*(&|$)")
 
 @dataclass(frozen=True)
 class Condition:
-    """A column, and what its value is held against: a text (=), or a number (<=, >)."""
+    """A comparison of a column with a text (=) or a number (<=, >)."""
 
     column: str
     op: Op
@@ -45,10 +43,10 @@ class Condition:
         return f"{_quoted(self.column)}{self.op}{_quoted(self.value)}"
 
     def holds(self, column: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-        """(N,) of the rows' values; one that is no number is on neither side of a number.
+        """Return (N,) whether the value of each row meets the condition; what is no number meets no bound.
 
         Raises:
-            UsageError: a number is asked for, and the column has none.
+            UsageError: the condition compares with a number, and the column holds texts.
         """
         if self.op == "=":
             return np.asarray(column.astype(str, copy=False) == self.value)
@@ -59,28 +57,28 @@ class Condition:
 
 
 def parsed(text: str) -> list[Condition]:
-    """The conditions of a rule; none where the text is not one.
+    """Parse a text of conditions joined by `&`; an empty list where the text is something else.
 
     >>> [str(c) for c in parsed('site=A & "heart rate"<=60')]
     ['site=A', '"heart rate"<=60']
     """
-    found, at = [], 0
+    conditions, at = [], 0
     while match := ONE.match(text, at):
         column, op, value, more = match.groups()
-        found.append(Condition(_plain(column), op, _plain(value)))  # type: ignore[arg-type]
+        conditions.append(Condition(_plain(column), op, _plain(value)))  # type: ignore[arg-type]
         at = match.end()
         if not more:
-            return found
+            return conditions
     return []
 
 
 def text_of(conditions: Sequence[Condition]) -> str:
-    """What `parsed` reads."""
+    """Write conditions as the text that `parsed` reads."""
     return " & ".join(map(str, conditions))
 
 
 def rows_of(conditions: Sequence[Condition], columns: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.bool_] | str:
-    """(N,) whether all of them hold; or the first column that is not there."""
+    """Return (N,) whether all conditions hold; or the name of the first column that is missing."""
     missing = next((c.column for c in conditions if c.column not in columns), None)
     if missing is not None:
         return missing
@@ -88,7 +86,7 @@ def rows_of(conditions: Sequence[Condition], columns: Mapping[str, npt.NDArray[A
 
 
 def numbers(column: npt.NDArray[Any]) -> npt.NDArray[np.float64] | None:
-    """(N,) values as numbers, nan where there is none (`nan` or empty); None where a text is something else."""
+    """Return (N,) values as numbers, nan where a text is empty or says so; None where a text is something else."""
     if column.dtype.kind in "fiu":
         return column.astype(np.float64)
     known, codes = coded(column.astype(str, copy=False))
@@ -111,10 +109,8 @@ def _plain(text: str) -> str:
     return re.sub(r"\\(.)", r"\1", text[1:-1]) if text.startswith('"') else text
 
 
-# Rules of a gate and where they come from: command line, then calib.toml, then [tool.calib] of pyproject.toml.
-#
-# A key set in a stronger source replaces that key of a weaker one; the list of gates is one key.
-
+# Sources of rules, the strongest first: command line, calib.toml, [tool.calib] of pyproject.toml. A key that a stronger
+# source sets replaces that key of a weaker one; the list of gates is one key.
 
 SCHEMA = 1
 NAME = "calib.toml"
@@ -128,15 +124,16 @@ class Gate:
 
     Attributes:
         metric: spec of the metric.
-        limit: in the metric's own direction (largest ECE, smallest accuracy); or `max` or `min`, said outright.
+        limit: in the direction of the metric (largest ECE, smallest accuracy). `max` or `min` name the direction.
         by: slice column, or `class` for the predicted class; every slice is judged.
-        values: slices that must be there; one that is missing is NOT RUN.
+        values: slices that must be present; one that is missing is NOT RUN.
         scope: which estimate of a result file: `before`, `after`, `layer=conv1`, ...
         min_n: rows below which the gate (or slice) is NOT RUN.
-        on_inconclusive, on_not_run: `fail` or `warn`; of what is NOT RUN, parts with few rows or without a valid bound
-            may warn, a column, slice or number that is missing may not.
-        baseline: earlier result (written with --keep-rows) or scores file to compare with; `margin` is then allowed.
-        missing: `fail` or `warn` where there is no such file yet.
+        on_inconclusive, on_not_run: `fail` or `warn`. on_not_run applies to parts with few rows or without a valid
+            bound; a column, slice or number that is missing always fails.
+        baseline: earlier result (written with --keep-rows) or scores file to compare with.
+        margin: loss against the baseline that is allowed.
+        missing: `fail` or `warn` where there is no baseline file yet.
         file, line: where the rule is written; line None where that is not known.
     """
 
@@ -163,13 +160,13 @@ class Gate:
 
     @property
     def at(self) -> str:
-        """`calib.toml:12: `, where the rule is written; "" for the command line."""
+        """Prefix of messages that says where the rule is written, `calib.toml:12: `; "" for the command line."""
         return f"{self.file}:{self.line}: " if self.line else f"{self.file}: " if self.file else ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Earlier:
-    """`baseline = { file = "result.json", missing = "warn" }` of a gate."""
+    """The table `baseline = { file = "result.json", missing = "warn" }` of a gate."""
 
     file: str
     missing: FailOrWarn
@@ -177,10 +174,12 @@ class Earlier:
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """`[data]`: what is read, and how, as the options of those names; paths are relative to the folder of their file.
+    """The section `[data]`: files to read, and options of reading by the names that the command line has.
+
+    Paths are relative to the folder of the configuration file.
 
     Attributes:
-        eval, fitted_on: scores files; `fitted_on` is what a calibrator was fitted on and must not overlap `eval`.
+        eval: scores file to judge.  fitted_on: scores that the calibrator was fitted on, which must not overlap `eval`.
     """
 
     eval: str = ""
@@ -198,11 +197,11 @@ class Data:
 
 @dataclass(frozen=True, kw_only=True)
 class Stats:
-    """`[stats]`: how sure the bounds are.
+    """The section `[stats]`: options of the bounds.
 
     Attributes:
-        alpha: error probability of each bound.  bins, edges: of `ece` where its spec is silent.  seed: of draws.
-        bounds: of `ece`: `sharp` (rows in groups: `score` all the same), or `score`.
+        alpha: error probability of each bound.  bins, edges: of binned metrics whose spec has none.  seed: of draws.
+        bounds: of `ece`: `sharp` or `score`; rows in groups always have `score`.
     """
 
     alpha: Alpha = 0.05
@@ -214,7 +213,7 @@ class Stats:
 
 @dataclass(frozen=True, kw_only=True)
 class Config(Stats, Data):
-    """Everything a check needs to know besides the input.
+    """All settings of a check.
 
     Attributes:
         sources: files that were read.  files: path and sha256 of each.
@@ -225,39 +224,41 @@ class Config(Stats, Data):
     files: tuple[Mapping[str, str], ...] = ()
 
     def named(self) -> list[str]:
-        """Every file that a check may read, there or not."""
+        """Return every file that a check may read, whether it exists or not."""
         paths = [self.eval, self.fitted_on, *(gate.baseline for gate in self.gates), *self.sources]
-        labels = [self.labels] if os.path.isfile(self.labels) else []  # not the name of an array
+        labels = [self.labels] if os.path.isfile(self.labels) else []  # else it names an array
         return list(filter(None, dict.fromkeys([*paths, *labels])))
 
     def over(self, **values: Any) -> Config:
-        """This configuration with the values that are not None in its place."""
+        """Replace the settings whose value is not None."""
         return dataclasses.replace(self, **{k: v for k, v in values.items() if v is not None})
 
 
 def load(path: Path | None = None, folder: Path = Path(), rules: bool = True) -> Config:
-    """The configuration of `path`, or of calib.toml and pyproject.toml in `folder`. Files that it names are inputs.
+    """Load the configuration of `path`, or of calib.toml and pyproject.toml in `folder`.
+
+    Files that it names are noted as inputs, which no output may overwrite.
 
     Args:
-        rules: whether its rules are asked, so that their baselines are inputs too.
+        rules: whether its gates will be judged, so that their baselines are inputs too.
 
     Raises:
         InputError: it cannot be read.
         UsageError: not TOML, an unknown key, or a value of the wrong kind; says where.
     """
     if path is not None:
-        found = Config(**_read(path, required=True))
+        config = Config(**_read(path, required=True))
     else:
-        found = Config(**_read(folder / "pyproject.toml", required=False) | _read(folder / NAME, required=False))
-    reading(*(found if rules else dataclasses.replace(found, gates=())).named())
-    return found
+        config = Config(**_read(folder / "pyproject.toml", required=False) | _read(folder / NAME, required=False))
+    reading(*(config if rules else dataclasses.replace(config, gates=())).named())
+    return config
 
 
 def limit_rule(text: str, side: str, **keys: Any) -> Gate:
-    """A gate from `METRIC=NUMBER` of the command line; the metric may have options: `ece:bins=30=0.03`.
+    """Make a gate from `METRIC=NUMBER` of the command line; the metric may have options: `ece:bins=30=0.03`.
 
     Args:
-        text: what was passed.
+        text: the value of the option.
         side: `max`, `min` or `margin`.
         keys: further fields of the gate.
 
@@ -265,13 +266,13 @@ def limit_rule(text: str, side: str, **keys: Any) -> Gate:
         UsageError: not of that form.
     """
     metric, equals, number = text.rpartition("=")
-    bare = number.strip().removesuffix("%").strip()
-    if equals and re.fullmatch(r"-?\d*,\d+", bare):
+    plain = number.strip().removesuffix("%").strip()
+    if equals and re.fullmatch(r"-?\d*,\d+", plain):
         problem = f"--{side} {printable(text, 60)} is not a number"
-        raise UsageError(problem, f"write it with a point: --{side} {metric.strip()}={bare.replace(',', '.')}")
-    if equals and number.strip().endswith("%") and is_number(bare):
+        raise UsageError(problem, f"write it with a point: --{side} {metric.strip()}={plain.replace(',', '.')}")
+    if equals and number.strip().endswith("%") and is_number(plain):
         problem = f"--{side} {printable(text, 60)}: limits are shares of one, not percent"
-        raise UsageError(problem, f"write --{side} {metric.strip()}={float(bare) / 100:.12g}")
+        raise UsageError(problem, f"write --{side} {metric.strip()}={float(plain) / 100:.12g}")
     if not equals or not metric.strip() or not number.strip():
         example = {"max": "ece=0.03", "min": "accuracy=0.9", "margin": "temperature_gain=0.005"}[side]
         parts = re.fullmatch(r"\s*([\w:.-]+)\s*(?:<=?|>=?|:|\s)\s*(\S+)\s*", text)
@@ -285,7 +286,7 @@ def limit_rule(text: str, side: str, **keys: Any) -> Gate:
 
 
 def _read(path: Path, *, required: bool) -> dict[str, Any]:
-    """Fields of `Config` that this file sets."""
+    """Read the fields of `Config` that a file sets."""
     if not required and not (os.path.isfile(path) and os.path.getsize(path)):
         return {}
     source = Source(path)
@@ -309,15 +310,15 @@ def _fields(data: Mapping[str, Any], path: Path, prefix: str, text: str) -> dict
     _known(data, ("schema", "data", "stats", "gate"), str(path), prefix.rstrip("."))
     if data.get("schema", SCHEMA) != SCHEMA:
         raise UsageError(f"{path} has schema {data['schema']}, this version reads {SCHEMA}", f"write schema = {SCHEMA}")
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for section, kind in (("data", Data), ("stats", Stats)):
-        found |= _section(data.get(section, {}), kind, f"{path}, [{prefix}{section}]")
+        fields |= _section(data.get(section, {}), kind, f"{path}, [{prefix}{section}]")
     for key in ("eval", "fitted_on"):
-        if key in found:
-            found[key] = _beside(path, found[key])
+        if key in fields:
+            fields[key] = _beside(path, fields[key])
     if "gate" in data:
-        found["gates"] = tuple(_gates(data["gate"], path, prefix, text))
-    return found
+        fields["gates"] = tuple(_gates(data["gate"], path, prefix, text))
+    return fields
 
 
 def _gates(tables: Any, path: Path, prefix: str, text: str) -> list[Gate]:
@@ -345,7 +346,7 @@ def _gates(tables: Any, path: Path, prefix: str, text: str) -> list[Gate]:
 
 
 def gate_lines(text: str, count: int, prefix: str = "") -> list[int | None]:
-    """1-based line of every `[[gate]]` header; all None when they cannot be told for sure.
+    """Find the line (from 1) of every `[[gate]]` header; all None where it is not certain.
 
     TOML readers give no line numbers. A header inside a multi-line string, or gates written inline, make the number
     of headers differ from the number of gates.
@@ -357,7 +358,11 @@ def gate_lines(text: str, count: int, prefix: str = "") -> list[int | None]:
 
 
 def _checked(gate: Gate, where: str) -> Gate:
-    """`gate`, if it says what is judged against what."""
+    """Return the gate if its keys go together.
+
+    Raises:
+        UsageError: they do not.
+    """
     given = [k for k in ("limit", "max", "min") if getattr(gate, k) is not None]
     if gate.margin is not None and not gate.baseline:
         raise UsageError(f"{where}: a margin without a baseline", 'add baseline = "result.json", or write a limit')
@@ -367,8 +372,10 @@ def _checked(gate: Gate, where: str) -> Gate:
     if gate.values and not gate.by:
         raise UsageError(f"{where}: values without by", 'write by = "COLUMN", whose values these are')
     if not gate.baseline and len(given) != 1:
-        said = " and ".join(given) or "no limit"
-        raise UsageError(f"{where}: {gate.metric} has {said}", "write one of limit, max, min (or baseline and margin)")
+        limits = " and ".join(given) or "no limit"
+        raise UsageError(
+            f"{where}: {gate.metric} has {limits}", "write one of limit, max, min (or baseline and margin)"
+        )
     return gate
 
 
@@ -380,18 +387,18 @@ def _known(table: Mapping[str, Any], known: Collection[str], where: str, inside:
 
 
 def _beside(path: Path, target: str) -> str:
-    """`target` relative to the folder of the configuration file, as the working folder sees it."""
+    """Resolve `target`, relative to the folder of the configuration file, for the working folder."""
     return target if Path(target).is_absolute() else str(path.parent / target)
 
 
 def _spec(text: str) -> str:
-    """A metric's spec with `-` and `_` made the same in its name."""
-    name, colon, rest = text.strip().partition(":")
-    return normal(name) + colon + rest
+    """Write the spec of a metric with `_` for `-` in its name."""
+    name, colon, options = text.strip().partition(":")
+    return normal(name) + colon + options
 
 
 def _section(table: Any, kind: type, where: str, but: Collection[str] = ()) -> dict[str, Any]:
-    """The fields of a dataclass that a table sets, `but` those that no table may."""
+    """Read the fields of a dataclass from a table, which may not have the keys of `but`."""
     kinds = {key: of for key, of in get_type_hints(kind, include_extras=True).items() if key not in but}
     _known(_table(table, where), kinds, where)
     return {key: _value(value, kinds[key], f"{where} {key}") for key, value in table.items()}
@@ -404,9 +411,9 @@ def _table(value: Any, where: str) -> dict[str, Any]:
 
 
 def _value(value: Any, kind: Any, where: str) -> Any:
-    """A value of the file as its field is annotated: a text, texts, a choice, or a number in its range."""
+    """Convert a value of the file to the type of its field: a text, texts, a choice, or a number in its range."""
     origin, args = get_origin(kind), get_args(kind)
-    if origin in (Union, types.UnionType):  # with None, which TOML has not
+    if origin in (Union, types.UnionType):  # with None, which TOML does not have
         return _value(value, args[0], where)
     if origin is tuple:
         if not isinstance(value, str | list):

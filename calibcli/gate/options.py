@@ -1,4 +1,4 @@
-"""What a check, or a plan of one, may be asked for, as options. Light: nothing that computes."""
+"""Options of `calib check` and `calib plan`. Imports nothing that computes, so that help starts fast."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ MIN = "Smallest value allowed of a metric (calib list metrics). Repeatable."
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What is asked for over the configuration file; None and "" leave the choice to it.
+    """Options of one check, which take precedence over the configuration file; None and "" leave the choice to it.
 
     Attributes:
-        input: a file or several, or of Python predictions or a result.
-        reading: how files are read, see `recorded.read`; of predictions, `by` names the columns to judge by.
+        input: a file or several; from Python also predictions or a result.
+        reading: how files are read, see `recorded_outputs.read`; for predictions, `by` names the columns to judge by.
     """
 
     input: Any = argument(
@@ -73,7 +73,7 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Assumptions:
-    """What the evaluation that is planned is taken to be like; `pilot`: rows of it (`Predictions`), where there are."""
+    """Assumptions about the evaluation that is planned; `pilot`: some of its rows as `Predictions`, or None."""
 
     truth: Limit | None = option(
         None, "True value of the metric (default: that of the pilot; 0 for ece without a pilot)."

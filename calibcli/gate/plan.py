@@ -1,4 +1,4 @@
-"""Plan a gate: the chance of each verdict as a function of n, and the rows that reach it."""
+"""Plan a gate: the chance of each verdict as a function of n, and the rows at which it is large enough."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from calibcli.scores.columns import Edges, bin_index, columns
 from calibcli.scores.likelihood import fit_beta, log_softmax, nll_rows
 from calibcli.scores.predictions import Predictions
 
-# How many rows a gate needs: the chance that its verdict is reached, as a function of n.
+# The chance that a gate reaches its verdict, as a function of the number of rows n.
 
 Floats = npt.NDArray[np.float64]
-FEWEST, LARGEST = 10, 10**9
-DRAWS = 4_000
-QUICK = 2_000
+FEWEST, LARGEST = 10, 10**9  # rows that are planned
+DRAWS = 4_000  # simulated evaluations of a plan
+QUICK = 2_000  # and of the advice in an INCONCLUSIVE verdict
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class EcePopulation:
-    """What one row of the future evaluation brings to the binned calibration error.
+    """Moments, by bin, of what one row of the future evaluation adds to the binned calibration error.
 
     Attributes:
         gap: (B,) population d_b = E[(c - y) 1_b].
@@ -56,47 +56,52 @@ class EcePopulation:
 
     @property
     def ece(self) -> float:
+        """The population ECE, Σ |d_b|."""
         return float(np.abs(self.gap).sum())
 
     @classmethod
     def of(cls, view: BinaryOutcomes, table: Bins, truth: float | None = None) -> EcePopulation:
-        """From a pilot and its table of equal-width bins.
+        """Estimate the population from a pilot and its table of equal-width bins.
 
         Args:
-            truth: the population ECE to assume; the pilot's gaps are scaled to it. None takes the pilot's own, shrunk
-                towards 0 by the part of Σd̂² that is noise (James and Stein).
+            truth: population ECE to assume; the pilot's gaps are scaled to it. None: the pilot's own gaps are shrunk
+                towards 0 by the part of Σd̂² that is noise (James and Stein 1961).
         """
         assert table.index is not None
         per_bin = partial(view.sums, table.index, len(table.weight))
         square, null, fourth = map(per_bin, (view.residual**2, view.p * view.complement, view.residual**4))
         raw = cls(gap=table.weighted_gap, square=square, null=null, fourth=fourth)
-        return raw.taken(raw.gap, float(view.shares @ view.shares), truth)
+        return raw.with_gaps(raw.gap, float(view.shares @ view.shares), truth)
 
-    def taken(self, gap: Floats, noise: float, truth: float | None) -> EcePopulation:
-        """With a pilot's gaps, scaled to `truth`, or shrunk by their noise (`noise`: 1 / effective rows)."""
+    def with_gaps(self, gap: Floats, noise: float, truth: float | None) -> EcePopulation:
+        """Replace the gaps by those of a pilot, scaled to `truth` or shrunk by their noise.
+
+        Args:
+            gap: (B,) gaps of the pilot.  noise: 1 / effective rows of the pilot.
+        """
         if truth is not None:
             shape = gap if np.abs(gap).sum() > 0 else self.square
             gap = shape * (truth / np.abs(shape).sum())
         else:
             energy = float(gap @ gap)
-            less = float((self.square - gap**2).sum()) * noise
-            gap = gap * math.sqrt(max(0.0, 1 - less / energy)) if energy > 0 else gap
+            excess = float((self.square - gap**2).sum()) * noise
+            gap = gap * math.sqrt(max(0.0, 1 - excess / energy)) if energy > 0 else gap
         return replace(self, gap=gap)
 
     def pilots(self, noise: float, truth: float | None, count: int, seed: int) -> list[EcePopulation]:
-        """What other pilots of this population, as large as the one at hand, would have led to."""
+        """Draw the populations that other pilots of the same size would have led to."""
         draws = np.random.default_rng([seed, count]).standard_normal((count, len(self.gap)))
         root = np.sqrt(np.maximum(self.square - self.gap**2, 0) * noise)
-        return [self.taken(self.gap + root * z, noise, truth) for z in draws]
+        return [self.with_gaps(self.gap + root * z, noise, truth) for z in draws]
 
     @classmethod
     def assumed(
         cls, accuracy: float, truth: float, *, bins: int = 15, edges: Edges = "right", event: bool = False
     ) -> EcePopulation:
-        """Confidences spread as Beta(6, 6 (1 - a) / a) with mean a, each too high by `truth`.
+        """Assume confidences from Beta(6, 6 (1 - a) / a), with mean a = accuracy, each too high by `truth`.
 
         Args:
-            event: they are of two classes, either of which is predicted as often; the rows are P(class 1).
+            event: the rows are P(class 1) of two classes, each of which is predicted equally often.
         """
         from scipy.special import betaincinv
 
@@ -121,7 +126,7 @@ class EcePopulation:
         seed: int = 0,
         method: Method = "sharp",
     ) -> Power:
-        """Chance of PASS and of FAIL at n rows, from normal bins around the population's gaps."""
+        """Return the chance of PASS and FAIL as a function of n, from normal noise around the population's gaps."""
         used = self.square > 0
         covariance = np.diag(self.square[used]) - np.outer(self.gap[used], self.gap[used])
         values, vectors = np.linalg.eigh(covariance)
@@ -135,13 +140,13 @@ class EcePopulation:
 
         def chance(n: float) -> tuple[float, float]:
             d = gap + noise / math.sqrt(n)
-            found = np.abs(d).sum(axis=1)
+            estimate = np.abs(d).sum(axis=1)
             length = unseen_reach(z, float(square.sum()) / n, 1 / n, 1 / n)
-            most, lower = limit - length, found - reach / math.sqrt(n)
+            most, lower = limit - length, estimate - reach / math.sqrt(n)
             if method == "sharp":
                 most = binned_bounds.sharp_largest(limit, length, gap, square / n, fourth / n**3, 1 / n, alpha)
                 lower = np.maximum(lower, binned_bounds.signed(d, variance / n, error - whole))
-            return float((found <= most).mean()), float((lower > limit).mean())
+            return float((estimate <= most).mean()), float((lower > limit).mean())
 
         return chance
 
@@ -164,22 +169,21 @@ def mean_power(
     lost: float = 0.0,
     moved: Callable[[float], float] = lambda n: 0.0,
 ) -> Power:
-    """Chance of PASS and FAIL for a mean of independent rows.
+    """Return the chance of PASS and FAIL for a mean of independent rows.
 
     Args:
         truth, sd: mean and standard deviation of one row.
         side: which side of the limit passes; `zero` judges both, so that each bound of FAIL has half the error.
         at_limit: standard deviation that the bounds take (that of a share equal to the limit); None: `sd`.
-        above, below: `seen` and `unseen` of `numerics.unseen_reach` for one row, on either side: the rate at which its
-            variance grows, and how far from the truth a row that was not drawn may lie. Of an array, in rising order,
-            the number that the dearest of n such rows has.
-        lost: what n times the bounds are further off for, in the unit of the mean times rows.  moved: what they are
-            further off for at n rows.
+        above, below: two numbers for one row, on either side: the rate at which its variance grows, and how far from
+            the truth a row that was not drawn may lie (`seen` and `unseen` of `core.statistics.unseen_reach`). Of a
+            rising array of distances that of the dearest of n rows is taken.
+        lost: distance that is added to each bound, times n.  moved: distance that is added at n rows.
     """
     used = sd if at_limit is None else at_limit
     z, z_fail = normal_quantile(1 - alpha), normal_quantile(1 - alpha / family / (2 if side == "zero" else 1))
-    least = {"max": -math.inf, "min": limit, "zero": -limit}[side]  # what passes lies from here
-    most = {"max": limit, "min": math.inf, "zero": limit}[side]  # to here
+    least = {"max": -math.inf, "min": limit, "zero": -limit}[side]  # values from `least` to `most` pass
+    most = {"max": limit, "min": math.inf, "zero": limit}[side]
 
     def chance(n: float) -> tuple[float, float]:
         if sd == 0:
@@ -188,8 +192,8 @@ def mean_power(
         root, spread = math.sqrt(n) / sd, used * used / n
         (up, down), (up_fail, down_fail) = (
             [
-                lost / n + moved(n) + unseen_reach(at, spread, seen / n, dearest(unseen, n) / n)
-                for seen, unseen in (above, below)
+                lost / n + moved(n) + unseen_reach(at, spread, growth / n, dearest(distance, n) / n)
+                for growth, distance in (above, below)
             ]
             for at in (z, z_fail)
         )
@@ -204,14 +208,14 @@ def mean_power(
 
 
 def dearest(costs: End, n: float) -> float:
-    """Of n rows whose costs are spread as these, which rise."""
+    """Return the largest cost to expect among n rows: the quantile 1 - 1/n of rising costs, or the one cost of all."""
     if not isinstance(costs, np.ndarray):
         return costs
     return float(costs[min(math.floor(len(costs) * (1 - 1 / n)), len(costs) - 1)])
 
 
 def rows_for(chance: Callable[[float], float], power: float) -> int | None:
-    """The smallest n >= 10 with chance(n) >= power, for a chance that grows with n; None beyond 10⁹."""
+    """Search the smallest n >= 10 with chance(n) >= power, for a chance that grows with n; None beyond 10⁹."""
     high = FEWEST
     while chance(high) < power:
         if high >= LARGEST:
@@ -227,7 +231,7 @@ def rows_for(chance: Callable[[float], float], power: float) -> int | None:
 def to_decide(
     population: EcePopulation, limit: float, *, alpha: float, family: int, method: Method = "sharp"
 ) -> int | None:
-    """Rows at which a gate on ECE reaches the verdict that is true of this population in 4 of 5 cases."""
+    """Return the rows at which a gate on ECE reaches the true verdict of this population in 4 of 5 cases."""
     if population.ece == limit:
         return None
     chance = population.power(limit, alpha=alpha, family=family, draws=QUICK, method=method)
@@ -238,7 +242,7 @@ def to_decide(
 def synthetic_logits(
     accuracy: float, classes: int = 10, rows: int = 20_000, seed: int = 0
 ) -> tuple[Floats, npt.NDArray[np.int64]]:
-    """Logits of a perfectly calibrated model with the given accuracy: z ~ s·N(0, 1) per class, y ~ softmax(z).
+    """Draw logits of a perfectly calibrated model of the given accuracy: z ~ s·N(0, 1) per class, y ~ softmax(z).
 
     Returns:
         logits (rows, classes) and labels (rows,).
@@ -254,25 +258,25 @@ def synthetic_logits(
     return scale * base, np.minimum(labels, classes - 1).astype(np.int64)
 
 
-# `calib plan`: rows that a gate needs to reach its verdict, from a pilot or from stated assumptions.
-
+# `calib plan`: the rows that a gate needs to reach its verdict, from a pilot or from stated assumptions.
 
 POWERS = (0.5, 0.8, 0.9, 0.95)
 POINTS = 40
 
-PILOTS, QUICK_DRAWS = 25, 500  # other pilots that are tried, and the draws of their chances
-NINTH = 1.2815515655446004  # normal quantile of .9
-CROSS_FITTED = 1.14  # the temperatures that gains are measured with are fitted too: more rows needed, by simulation
+PILOTS, QUICK_DRAWS = 25, 500  # other pilots that are simulated, and the draws for each
+NORMAL_90 = 1.2815515655446004  # normal quantile of .9
+CROSS_FITTED = 1.14  # gains are measured with fitted temperatures, for which simulations need 14 % more rows
 
 
 @dataclass(frozen=True, kw_only=True)
 class Need:
-    """A gate's chances as a function of n.
+    """A gate with its chances of PASS and FAIL as a function of n.
 
     Attributes:
-        metric, side, limit: of the rule.  truth, assumed: the population's value, and what else is taken for granted.
-        chance: of PASS and of FAIL.  others: what other pilots of the same size would have said of it.
-        independent: rows were taken to be.
+        metric, side, limit: of the rule.
+        truth: value of the population.  assumed: the other assumptions, as text.
+        chance: of PASS and of FAIL.  others: chances by other pilots of the same size.
+        independent: whether the rows were taken to be independent.
 
     Raises:
         UsageError: the truth is the limit.
@@ -298,18 +302,18 @@ class Need:
 
     @property
     def verdict(self) -> Literal["PASS", "FAIL"]:
-        """The one that is true."""
+        """The verdict that is true of the population."""
         good = {"max": self.truth < self.limit, "min": self.truth > self.limit, "zero": abs(self.truth) < self.limit}
         return "PASS" if good[self.side] else "FAIL"
 
     def rows(self, power: float, chance: Power | None = None) -> int | None:
-        """The fewest rows that reach this verdict with this chance; None beyond 10⁹."""
+        """Return the fewest rows that reach the true verdict with this chance; None beyond 10⁹."""
         at, which = chance or self.chance, 0 if self.verdict == "PASS" else 1
         return rows_for(lambda n: at(n)[which], power)
 
 
 def plan(gates: Sequence[Gate], a: Assumptions) -> Result:
-    """Rows for every gate, with the chance of each verdict as a curve over n.
+    """Plan the rows of every gate, with the chance of each verdict as a curve over n.
 
     Raises:
         UsageError: a gate that cannot be planned, or a truth that is the limit itself.
@@ -320,7 +324,7 @@ def plan(gates: Sequence[Gate], a: Assumptions) -> Result:
     if a.pilot is not None and a.pilot.n < 2:
         raise InputError("a pilot of 1 row has no spread", "pass a pilot of more rows, or none")
     needs = [_need(gate, a) for gate in gates]
-    found = [_rows(need, a) for need in needs]
+    planned = [_rows(need, a) for need in needs]
     rows = [[need.rule, need.verdict, need.truth, *map(need.rows, POWERS)] for need in needs]
     heads = ["rule", "verdict", "truth", *(f"{p:.0%}" for p in POWERS)]
     title = "Rows by the chance of the verdict that is true"
@@ -328,16 +332,16 @@ def plan(gates: Sequence[Gate], a: Assumptions) -> Result:
     facts: dict[str, Any] = {"alpha": a.alpha, "power": a.power, "slices": a.slices, "min_n": MIN_N}
     if a.pilot is not None:
         facts |= a.pilot.event_fact
-    plots = [_plot(need, estimate, a) for need, estimate in zip(needs, found, strict=True)]
+    plots = [_plot(need, estimate, a) for need, estimate in zip(needs, planned, strict=True)]
     return Result(
-        command="plan", estimates=found, tables=[table], plots=plots, notes=_notes(needs, found, a), facts=facts
+        command="plan", estimates=planned, tables=[table], plots=plots, notes=_notes(needs, planned, a), facts=facts
     )
 
 
-def _notes(needs: Sequence[Need], found: Sequence[Estimate], a: Assumptions) -> list[str]:
+def _notes(needs: Sequence[Need], planned: Sequence[Estimate], a: Assumptions) -> list[str]:
     notes = [
         f"{e.scope}: {e.value:.0f} rows would do, but a gate runs from {MIN_N} rows (min_n)"
-        for e in found
+        for e in planned
         if e.value is not None and e.value < MIN_N
     ]
     grouped = a.pilot is not None and a.pilot.groups is not None
@@ -347,9 +351,9 @@ def _notes(needs: Sequence[Need], found: Sequence[Estimate], a: Assumptions) -> 
 
 
 def _rows(need: Need, a: Assumptions) -> Estimate:
-    """The planned rows; with a pilot the 90 % quantile over the pilots that could have been drawn, and the 10 % one.
+    """Return the planned rows; with a pilot the 90 % quantile over pilots that could have been drawn.
 
-    At the rows that the pilot's own value gives, half of all pilots promise too much.
+    The rows at the pilot's own value are too few for half of all pilots.
     """
     own = need.rows(a.power)
     how = f"{need.verdict} with a chance of {number_format.percent(a.power)}; {need.assumed}"
@@ -376,8 +380,8 @@ def _need(gate: Gate, a: Assumptions) -> Need:
         verdicts.resolved(gate, "", k)
         return _against_baseline(gate, a)
     choice = choose([gate.metric], k, a.pilot is not None and a.pilot.top_only)[0]
-    asked = verdicts.resolved(gate, str(choice.traits.get("better", "")), k)
-    side, limit = asked.side, asked.limit
+    resolved = verdicts.resolved(gate, str(choice.traits.get("better", "")), k)
+    side, limit = resolved.side, resolved.limit
     values = verdicts.possible(choice.spec, k)
     if a.truth is not None and not values.low <= a.truth <= values.high:
         raise UsageError(
@@ -395,42 +399,44 @@ def _need(gate: Gate, a: Assumptions) -> Need:
     at_limit = sd
     if choice.traits.get("binary"):  # an exact interval takes the spread that the limit implies
         sd, at_limit = math.sqrt(truth * (1 - truth)), math.sqrt(max(limit * (1 - limit), 0.0))
-    how: dict[str, Any] = {"side": side, "at_limit": at_limit, "alpha": a.alpha, "family": a.slices}
-    how |= _steps(choice(sample), truth)
+    arguments: dict[str, Any] = {"side": side, "at_limit": at_limit, "alpha": a.alpha, "family": a.slices}
+    arguments |= _steps(choice(sample), truth)
     own = (e.se or 0.0) if a.pilot is not None and a.truth is None else 0.0
-    chance, *others = (mean_power(truth + z * own, sd, limit, **how) for z in ((0, -NINTH, NINTH) if own else (0,)))
+    chance, *others = (
+        mean_power(truth + z * own, sd, limit, **arguments) for z in ((0, -NORMAL_90, NORMAL_90) if own else (0,))
+    )
     source = "the pilot's spread" if a.pilot is not None else f"a calibrated synthetic model of {a.n_classes} classes"
-    said = f"{source}, true {choice.spec} {truth:.4g}"
-    return Need(metric=choice.spec, side=side, limit=limit, truth=truth, assumed=said, chance=chance, others=others)
+    assumed = f"{source}, true {choice.spec} {truth:.4g}"
+    return Need(metric=choice.spec, side=side, limit=limit, truth=truth, assumed=assumed, chance=chance, others=others)
 
 
 def _ece(options: Any, spec: str, limit: float, a: Assumptions) -> Need:
-    how = {"bins": options["bins"], "edges": options["edges"]}
+    binning = {"bins": options["bins"], "edges": options["edges"]}
     if a.pilot is None:
         event = a.n_classes == 2 and options["of"] == "auto"
-        population = EcePopulation.assumed(a.accuracy, a.truth or 0.0, event=event, **how)
-        said = f"confidences spread around {a.accuracy:g}, each too high by {a.truth or 0.0:g}"
+        population = EcePopulation.assumed(a.accuracy, a.truth or 0.0, event=event, **binning)
+        assumed = f"confidences spread around {a.accuracy:g}, each too high by {a.truth or 0.0:g}"
         pilots: list[EcePopulation] = []
     else:
         view = Sample.of(columns(a.pilot, class_bins=())).view(options["of"])
-        population = EcePopulation.of(view, view.width_bins(**how), a.truth)
+        population = EcePopulation.of(view, view.width_bins(**binning), a.truth)
         if a.truth is None and population.ece == 0:
             problem = (
                 f"the pilot's {a.pilot.n:,} rows show no {spec} beyond what is noise, which may hide any small one"
             )
             raise UsageError(problem, "pass --truth with the value to plan for (0: a calibrated model), or more rows")
-        said = f"confidences of the pilot, true ECE {population.ece:.4g}"
-        said += " (its own, less what is noise)" if a.truth is None else ""
+        assumed = f"confidences of the pilot, true ECE {population.ece:.4g}"
+        assumed += " (its own, less what is noise)" if a.truth is None else ""
         pilots = population.pilots(1 / view.effective, a.truth, PILOTS, a.seed)
     power = partial(EcePopulation.power, limit=limit, alpha=a.alpha, family=a.slices, seed=a.seed)
     truth = population.ece if a.truth is None else a.truth
     others = [power(pilot, draws=QUICK_DRAWS) for pilot in pilots]
-    how = {"chance": power(population), "others": others, "independent": True}
-    return Need(metric=spec, side="max", limit=limit, truth=truth, assumed=said, **how)
+    chances = {"chance": power(population), "others": others, "independent": True}
+    return Need(metric=spec, side="max", limit=limit, truth=truth, assumed=assumed, **chances)
 
 
 def _against_baseline(gate: Gate, a: Assumptions) -> Need:
-    """A new model whose logits are `logit_factor` times those of a calibrated baseline."""
+    """Plan a gate against a baseline, for a new model whose logits are `logit_factor` times those of the baseline."""
     choice = choose([gate.metric], a.n_classes if a.pilot is None else a.pilot.k)[0]
     gain = bool(choice.traits.get("refitted"))
     if choice.traits.get("binary"):
@@ -453,40 +459,40 @@ def _against_baseline(gate: Gate, a: Assumptions) -> Need:
     low, high = baseline.reach(new, old, Pairing(new=every, base=every, how=""), gate.metric)
     rows = WeightedMean(delta, None, False, None)
     lost, cost = (baseline.FITTED * old.cost * len(y), CROSS_FITTED) if gain else (0.0, 1.0)
-    how: dict[str, Any] = {"side": "max", "alpha": a.alpha, "family": a.slices, "lost": lost}
+    arguments: dict[str, Any] = {"side": "max", "alpha": a.alpha, "family": a.slices, "lost": lost}
     if gain:
         dear = np.sort(old.most.astype(np.float64))
-        how["moved"] = lambda n: baseline.moved(dearest(dear, n) / n, old.curvature)
+        arguments["moved"] = lambda n: baseline.moved(dearest(dear, n) / n, old.curvature)
 
     def chance_of(truth: float) -> Power:
-        of_mean = mean_power(truth, sd, margin, **(how | _steps_of(rows, truth, low, high)))
+        of_mean = mean_power(truth, sd, margin, **(arguments | _steps_of(rows, truth, low, high)))
         return lambda n: of_mean(n / cost)
 
     own = sd / math.sqrt(len(delta)) if a.pilot is not None else 0.0
-    chance, *others = (chance_of(truth + z * own) for z in ((0, -NINTH, NINTH) if own else (0,)))
+    chance, *others = (chance_of(truth + z * own) for z in ((0, -NORMAL_90, NORMAL_90) if own else (0,)))
     source = "the pilot's re-scaled logits" if a.pilot is not None else f"a synthetic model of accuracy {a.accuracy:g}"
-    said = f"logits {a.logit_factor:g} times those of a calibrated baseline ({source}), difference {truth:.4g}"
+    assumed = f"logits {a.logit_factor:g} times those of a calibrated baseline ({source}), difference {truth:.4g}"
     name = f"{gate.metric} - baseline"
-    how = {"chance": chance, "others": others, "independent": True}
-    return Need(metric=name, side="max", limit=margin, truth=truth, assumed=said, **how)
+    chances = {"chance": chance, "others": others, "independent": True}
+    return Need(metric=name, side="max", limit=margin, truth=truth, assumed=assumed, **chances)
 
 
 def _steps(statistic: Statistic, truth: float) -> dict[str, tuple[float, End]]:
-    """`above` and `below` of `mean_power`; none for exact bounds."""
+    """Return `above` and `below` of `mean_power` for a metric; none for exact bounds."""
     if not isinstance(statistic, MeanOf) or statistic.share:
         return {}
     return _steps_of(statistic.rows, truth, *statistic.range)
 
 
 def _steps_of(rows: WeightedMean, truth: float, low: End, high: End) -> dict[str, tuple[float, End]]:
-    """The same of these rows, each of which may have anything from `low` to `high`."""
+    """Return `above` and `below` of `mean_power` for rows that may each have any value from `low` to `high`."""
     skew = rows.skew * rows.effective
     up, down = (np.maximum(np.sort(far), 0.0) if np.ndim(far) else far for far in (high - truth, truth - low))
     return {"above": (max(skew, 0.0), up), "below": (max(-skew, 0.0), down)}
 
 
 def _rows_of(a: Assumptions) -> Predictions:
-    """The pilot, or a synthetic model."""
+    """Return the pilot, or the rows of a synthetic model."""
     return a.pilot if a.pilot is not None else Predictions.of(*synthetic_logits(a.accuracy, a.n_classes, seed=a.seed))
 
 

@@ -1,4 +1,4 @@
-"""What gates judge: metrics of recorded outputs with their bounds, or the numbers of an earlier result."""
+"""Numbers that gates judge, with their bounds: metrics of recorded outputs, or estimates of an earlier result."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from calibcli.scores.columns import Columns, GatheredParts, columns, rows_by
 from calibcli.scores.histogram import NAMES
 from calibcli.scores.predictions import Ints, Predictions
 
-# Gates on recorded outputs, and what may be claimed of their metrics.
+# Gates on recorded outputs: their metrics are computed here, with the bounds that PASS and FAIL need.
 
 CURVATURE = ("lambda_max", "lambda_min", "top", "trace", "trace_ggn", "density", "grad_norm")
 FITTED = ("temperature", "gamma")
@@ -37,7 +37,7 @@ BY_CLASS = "class"
 
 @dataclass(eq=False)
 class RecordedOutputs:
-    """Gates on recorded outputs. A method returns a str where the answer is "cannot be said", and why."""
+    """Recorded outputs as the input of gates. Methods return a str that says why, where there is no answer."""
 
     predictions: Predictions
     config: Config
@@ -45,23 +45,24 @@ class RecordedOutputs:
 
     @cached_property
     def whole(self) -> Part:
+        """All rows."""
         table = columns(self.predictions, class_bins=(), names=self._names)
         rows = self.predictions
-        return Part(table, lambda: rows, self.config.seed)  # nothing that leads back here: it is freed at once
+        return Part(table, lambda: rows, self.config.seed)  # not `self`: without a cycle the rows are freed at once
 
     @property
     def _names(self) -> Sequence[str]:
-        """The columns that the gates read."""
+        """Return the columns that the gates read."""
         gates = self.config.gates
         if not gates or any(gate.baseline for gate in gates):
             return NAMES
         try:
             return names_read([self.judged(gate) for gate in gates])
-        except UsageError:  # said where that gate is judged
+        except UsageError:  # `judged` raises it again where that gate is judged
             return NAMES
 
     def diagram(self) -> list[Plot]:
-        """Reliability of the event of two classes, or of the top label, in the bins of the gates."""
+        """Draw the reliability of the event of two classes, or of the top label, in the bins of the gates."""
         view = Sample.of(self.whole.columns, None, self.config.seed).view()
         bins = view.width_bins(self.config.bins, self.config.edges)
         return reliability(view, bins, seed=self.config.seed, event=self.predictions.event)
@@ -75,7 +76,7 @@ class RecordedOutputs:
     def refusal(self) -> str:
         """Say why no rule can be judged on these rows, or "": copies of rows make every bound too narrow.
 
-        Counts as weights and groups say which rows belong together, so that the bounds allow for them.
+        Counts as weights, and groups, say which rows belong together, so that the bounds allow for the copies.
         """
         p = self.predictions
         copies = p.facts.get("copies", 0)
@@ -88,7 +89,7 @@ class RecordedOutputs:
 
     @property
     def k(self) -> int | None:
-        """Classes; None where they are not known, as of confidences."""
+        """Number of classes; None where it is not known, as for confidences."""
         return None if self.predictions.top_only else self.predictions.k
 
     @property
@@ -98,10 +99,10 @@ class RecordedOutputs:
         return p.weights, p.weight_kind == "count", p.groups
 
     def judged(self, gate: Gate) -> Choice:
-        """The metric with its options.
+        """Return the metric of a gate with its options.
 
         Raises:
-            UsageError: no such metric.
+            UsageError: no such metric, or one that is not measured on scores.
         """
         if gate.name in (*CURVATURE, *FITTED):
             fix = "pass the result.json of the command that measures it"
@@ -113,13 +114,13 @@ class RecordedOutputs:
             raise UsageError(gate.at + error.problem, error.fix) from None
 
     def better(self, gate: Gate) -> str:
-        """`lower`, `higher`, `zero` or "" for the gate's metric."""
+        """Return the direction of the gate's metric: `lower`, `higher`, `zero` or ""."""
         if gate.scope:
             raise UsageError(f"{gate.at}scope = '{gate.scope}' chooses among the numbers of a result", "leave it out")
         return str(self.judged(gate).traits.get("better", ""))
 
     def slices(self, gate: Gate) -> Mapping[str, Part] | str:
-        """The parts that the gate judges, by name; {"": ...} for everything."""
+        """Return the parts that the gate judges, by name; {"": all rows} without slices."""
         if not gate.by:
             return {"": self.whole}
         if gate.by not in self.rows_of:
@@ -128,19 +129,19 @@ class RecordedOutputs:
             elif gate.by == BY_CLASS and not self.predictions.top_only:
                 column = self.predicted
             elif conditions := parsed(gate.by):
-                held = rows_of(conditions, self._columns_of(conditions))
-                if isinstance(held, str):
-                    return f"no column '{held}' in {self.predictions.source}"
-                self.rows_of[gate.by] = {"": np.flatnonzero(held)}
+                selected = rows_of(conditions, self._columns_of(conditions))
+                if isinstance(selected, str):
+                    return f"no column '{selected}' in {self.predictions.source}"
+                self.rows_of[gate.by] = {"": np.flatnonzero(selected)}
                 return self.slices(gate)
             else:
                 return f"no column '{gate.by}' in {self.predictions.source}"
             self.rows_of[gate.by] = rows_by(column)
-        found, seed = self.rows_of[gate.by], self.config.seed
-        gathered = GatheredParts(self.predictions, [*found.values()])
+        rows_by_name, seed = self.rows_of[gate.by], self.config.seed
+        gathered = GatheredParts(self.predictions, [*rows_by_name.values()])
         return {
             name: Part(self.whole.columns, partial(gathered.take, i), seed, rows)
-            for i, (name, rows) in enumerate(found.items())
+            for i, (name, rows) in enumerate(rows_by_name.items())
         }
 
     @property
@@ -150,18 +151,18 @@ class RecordedOutputs:
         return np.asarray(names).astype(str)[self.whole.columns.predicted]
 
     def _columns_of(self, conditions: Sequence[Condition]) -> dict[str, Any]:
-        """Those that the conditions may name."""
+        """Return the columns that the conditions may name."""
         columns = dict(self.predictions.slices)
         if BY_CLASS not in columns and not self.predictions.top_only and any(c.column == BY_CLASS for c in conditions):
             columns[BY_CLASS] = self.predicted
         return columns
 
     def rows(self, part: Part, gate: Gate) -> int | None:
-        """Rows of a part."""
+        """Return the number of rows of a part."""
         return part.n
 
     def claim(self, rule: LimitRule, part: Part, alpha: float, family: int) -> SupportedClaim | str:
-        """The metric of a part with its bounds; `family` claims are made together."""
+        """Measure the metric of a part, with the bounds that its verdict needs; `family` claims are made together."""
         choice = self.judged(rule.gate)
         with closing(part):
             if choice.traits.get("table_bounds"):
@@ -173,8 +174,10 @@ class RecordedOutputs:
             return claim(near, alpha, near if error == alpha else self._measured(part, choice, error), error)
 
     def _measured(self, part: Part, choice: Choice, error: float) -> Estimate:
-        """The metric with bounds that each hold at 1 - error: a two-sided interval of level 1 - 2 error, or two
-        one-sided bounds of level 1 - error, as the metric has them.
+        """Measure the metric with bounds that each hold at 1 - error.
+
+        They are a two-sided interval of level 1 - 2 error or two one-sided bounds of level 1 - error, whichever the
+        metric has.
         """
         estimate = self._at(part, choice, 1 - 2 * error)
         one_sided = estimate.sided != "two" and estimate.level is not None
@@ -200,7 +203,7 @@ class RecordedOutputs:
         return SupportedClaim(estimate=estimate, low=bounds.lower, high=bounds.upper, error=error, needed=needed)
 
     def bounds(self, choice: Choice, part: Part, alpha: float, family: int = 1) -> Bounds:
-        """The ECE of a part."""
+        """Return the ECE of a part with its bounds."""
         ece = choice(part.sample(choice))
         return table_bounds(ece.view, ece.table, alpha=alpha, family=family, method=self.config.bounds)
 
@@ -213,8 +216,8 @@ NEVER = 10**12
 class Part:
     """All rows, or those of a slice; the scores of a slice are gathered only when a metric reads them.
 
-    What the claims of a metric share is worked out once, and `close` forgets it: the tables and simulated levels of a
-    thousand slices are gigabytes.
+    Samples are kept while the claims of one metric are made, and dropped by `close`: the tables and simulated levels of
+    a thousand slices would take gigabytes.
     """
 
     whole: Columns
@@ -233,7 +236,7 @@ class Part:
         return self.whole if self.index is None else self.whole.take(self.index)
 
     def sample(self, choice: Choice) -> Sample:
-        """Of the columns alone where that serves the metric."""
+        """Return the sample that a metric is measured on, without scores where the columns are enough."""
         key = choice.spec if reads_scores(choice) else ""
         if key and key not in self.samples:
             predictions = self.scores()
@@ -243,12 +246,13 @@ class Part:
         return self.samples[key]
 
     def close(self) -> None:
+        """Free what was computed for a slice; the samples of all rows serve further gates."""
         self.samples = {key: sample for key, sample in self.samples.items() if self.index is None and not key}
         vars(self).pop("columns", None)
 
 
 def ece_estimate(bounds: Bounds, name: str) -> Estimate:
-    """An ECE with its one-sided bounds, as every command shows it."""
+    """Make the estimate of an ECE with one-sided bounds that every command shows."""
     clustered = f", clustered in {bounds.groups} groups" if bounds.groups else ""
     family = f", the lower one shared by {bounds.family} claims" if bounds.family > 1 else ""
     detail: dict[str, Any] = {}
@@ -273,16 +277,16 @@ def ece_estimate(bounds: Bounds, name: str) -> Estimate:
     )
 
 
-# Gates on the numbers of an earlier result, which are believed only where they can be what calib wrote.
+# Gates on the numbers of an earlier result: stored intervals are used where calib can have written them.
 
 
-CHOSEN = re.compile(r"before|after|[^=]+=.*", re.DOTALL)
-"""What a number of the metric itself may be of; differences between models are not."""
+METRIC_SCOPES = re.compile(r"before|after|[^=]+=.*", re.DOTALL)
+"""Scopes of estimates of the metric itself; differences between models have others."""
 
 
 @dataclass(eq=False)
 class Results:
-    """Gates on the estimates of a result file; methods as of `Scores`."""
+    """A result as the input of gates, with the same methods as `RecordedOutputs`."""
 
     result: Result
     source: str
@@ -304,8 +308,8 @@ class Results:
         return None, False, None
 
     def judged(self, gate: Gate) -> Choice | None:
-        """The metric with its options; None where it is not one of scores (an eigenvalue, a missing number)."""
-        names = sorted({e.name for e in self._found(gate)})
+        """Return the metric with its options; None where it is not one of scores (an eigenvalue, a missing number)."""
+        names = sorted({e.name for e in self._estimates(gate)})
         return METRICS.choose(names[0]) if names and names[0].partition(":")[0] in METRICS else None
 
     def better(self, gate: Gate) -> str:
@@ -314,31 +318,31 @@ class Results:
             return str(METRICS.entries[name].traits.get("better", ""))
         if name in CURVATURE:
             return "lower"
-        found = self._found(gate)
-        if not found:
+        candidates = self._estimates(gate)
+        if not candidates:
             known = {e.name for e in self.result.estimates} | {e.name for e in METRICS} | {*CURVATURE, *FITTED}
             if name not in {k.partition(":")[0] for k in known}:
                 raise UsageError(f"{gate.at}unknown metric '{name}'", did_you_mean(gate.metric, sorted(known)))
             return ""
-        return found[0].better
+        return candidates[0].better
 
     def slices(self, gate: Gate) -> Mapping[str, Any] | str:
-        found = self._found(gate)
-        if not found:
+        candidates = self._estimates(gate)
+        if not candidates:
             return f"{self.source} holds no {gate.metric}"
-        found = [e for e in found if self._is_metric(e)]
-        if not found or (gate.scope and not CHOSEN.fullmatch(gate.scope)):
+        candidates = [e for e in candidates if self._is_metric(e)]
+        if not candidates or (gate.scope and not METRIC_SCOPES.fullmatch(gate.scope)):
             return f"{self.source} holds differences of {gate.metric}, not the metric itself"
         if gate.by:
-            parts = {e.scope.removeprefix(f"{gate.by}="): e for e in found if e.scope.startswith(f"{gate.by}=")}
+            parts = {e.scope.removeprefix(f"{gate.by}="): e for e in candidates if e.scope.startswith(f"{gate.by}=")}
             return parts or f"{self.source} holds no {gate.metric} by {gate.by}"
-        wanted = [e for e in found if e.scope == gate.scope]
-        if not wanted and not any(e.scope for e in found):  # a number that is there once needs no choice
-            wanted = found
+        wanted = [e for e in candidates if e.scope == gate.scope]
+        if not wanted and not any(e.scope for e in candidates):  # without scopes there is nothing to choose among
+            wanted = candidates
         if not wanted and gate.scope:
             return f"{self.source} holds no {gate.metric} of {gate.scope}"
         if not wanted:
-            scopes = sorted({e.scope for e in found})
+            scopes = sorted({e.scope for e in candidates})
             problem = f"{gate.at}{self.source} holds {gate.metric} of " + ", ".join(scopes)
             raise UsageError(problem, f"say which: scope = '{scopes[-1]}', or --scope '{scopes[-1]}'")
         names = sorted({e.name for e in wanted})
@@ -347,41 +351,43 @@ class Results:
         return {"": wanted[0]}
 
     def rows(self, part: Any, gate: Gate) -> int | None:
-        """Rows of a part; None where that is not known."""
+        """Return the number of rows of a part; None where it is not known."""
         n: int | None = part.n
         return n if gate.name in METRICS else None
 
     def claim(self, rule: LimitRule, part: Any, alpha: float, family: int) -> SupportedClaim | str:
         estimate: Estimate = dataclasses.replace(part, better=self.better(rule.gate))
-        bare = estimate.low is None and estimate.high is None
-        if bare and estimate.value is not None and not estimate.reason:
+        unbounded = estimate.low is None and estimate.high is None
+        if unbounded and estimate.value is not None and not estimate.reason:
             estimate = dataclasses.replace(estimate, reason="no interval was computed for it")
         if estimate.level is not None and at_level(estimate, alpha) == (None, None) and not estimate.reason:
             why = f"its interval is of level {estimate.level:g}, too short for alpha {alpha:g}: measure it again"
             estimate = dataclasses.replace(estimate, reason=why)
-        made = claim(estimate, alpha, estimate, rule.error(alpha, family))
-        return dataclasses.replace(made, scales=not traits(estimate.name).get("table_bounds"))
+        supported = claim(estimate, alpha, estimate, rule.error(alpha, family))
+        return dataclasses.replace(supported, scales=not traits(estimate.name).get("table_bounds"))
 
-    def _found(self, gate: Gate) -> list[Estimate]:
-        """Estimates of the gate's metric: the exact spec, else those of that name."""
+    def _estimates(self, gate: Gate) -> list[Estimate]:
+        """Return the estimates of the gate's metric: those of its spec, else those of its name with any options."""
         specs = {gate.metric, *alike(gate.metric, 2 if self.result.facts.get("event") else 0)}
         exact = [e for e in self.result.estimates if e.name in specs]
         return exact or [e for e in self.result.estimates if e.name.partition(":")[0] == gate.metric]
 
     def _is_metric(self, estimate: Estimate) -> bool:
-        """Whether it is a number of one model, not a difference between two."""
-        return self.result.command != "compare" and (not estimate.scope or CHOSEN.fullmatch(estimate.scope) is not None)
+        """Return whether an estimate is of one model, not a difference between two."""
+        return self.result.command != "compare" and (
+            not estimate.scope or METRIC_SCOPES.fullmatch(estimate.scope) is not None
+        )
 
 
 Source = RecordedOutputs | Results
-"""What a gate can be asked about."""
+"""What a gate can judge."""
 
 
 def _credible(e: Estimate, source: str) -> None:
-    """Refuse a number of the shelf that the metric cannot have.
+    """Refuse an estimate of a metric that calib cannot have written.
 
     Raises:
-        InputError: not a spec of this version, outside the metric's values, or without its rows.
+        InputError: not a spec of this version, outside the metric's range, or without its number of rows.
     """
     name = e.name.partition(":")[0]
     if name not in METRICS:

@@ -1,4 +1,4 @@
-"""Metrics of predictions, each with its uncertainty; the shelf that they are chosen from."""
+"""Metrics of recorded outputs, each with its uncertainty, and the shelf that they are chosen from."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def measure(
     threads: int | None = 1,
     progress: Progress | None = None,
 ) -> list[Estimate]:
-    """Metrics of predictions, each with its uncertainty or the reason why it has none.
+    """Measure metrics of predictions, each with its uncertainty or the reason why it has none.
 
     Args:
-        predictions: what to measure.
+        predictions: recorded outputs with labels.
         specs: metric specs (`ece:bins=30`); None: the default set.
         level: confidence level of intervals; one-sided bounds hold at this level each.
-        seed: of what is simulated.
+        seed: of simulations.
         threads: worker threads of the pass over the scores.
         progress: called with (fraction done, text).
 

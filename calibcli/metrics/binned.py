@@ -1,4 +1,4 @@
-"""Binned calibration errors: norms of the signed gaps of a reliability table."""
+"""Binned calibration errors: ECE and its kin, norms of the signed gaps of a reliability table."""
 
 from __future__ import annotations
 
@@ -20,14 +20,11 @@ from calibcli.metrics.shelf import METRICS, SIGNED, UNIT, BinaryOutcomes, Of, Sa
 from calibcli.scores.columns import ClassBins, ClassTable, Edges
 from calibcli.scores.predictions import Floats, Ints
 
-# Norms of the signed gaps of a reliability table, and the statistics that they are.
-#
-# A norm takes the table and, optionally, other weighted gaps d in place of its own: (..., B), one row per simulation.
+# Norms of signed gaps. Each takes the table and, optionally, other weighted gaps d: (..., B), one row per simulation.
 #
 # A norm of gaps is biased upwards, most where the model is calibrated, and its distribution there is not that of its
-# resamples: a percentile bootstrap interval misses the truth every time. What holds: one-sided bounds from the true
-# signs
-# (above) and from the triangle inequality (below).
+# resamples: a percentile bootstrap interval misses the truth every time. One-sided bounds hold: above from the true
+# signs of the gaps, below from the triangle inequality.
 
 Norm = Callable[..., Floats]
 
@@ -78,10 +75,10 @@ TIES = "no bound: method={} divides ties between bins, which biases it (method=w
 
 @dataclass(frozen=True, eq=False)
 class GapNorm(Statistic):
-    """A norm of the signed gaps of a table.
+    """A norm of the signed gaps of a table, with one-sided bounds.
 
     Upper: the norm is a sum s·d of signed gaps, so it exceeds its estimate by at most s·(d - d̂), s the true signs.
-    Lower: the estimate exceeds it by at most the norm of d̂ - d. Both as for the ECE, with this norm.
+    Lower: the estimate exceeds it by at most the norm of d̂ - d. Both as in `binned_bounds`, with this norm.
     """
 
     view: BinaryOutcomes
@@ -100,7 +97,7 @@ class GapNorm(Statistic):
 
     @property
     def null(self) -> dict[str, Any]:
-        """What the norm of a calibrated model is, of independent rows, and of how many bins."""
+        """Fields of the interval: mean and 95 % quantile under calibration (of independent rows), and the bins."""
         if self.view.groups is not None:
             return {"detail": self.detail}
         draws = self.norm(self.table, self.table.null_gaps)
@@ -115,24 +112,26 @@ class GapNorm(Statistic):
 
     @property
     def noise(self) -> Floats:
-        """(DRAWS, B) normal noise of the gaps."""
+        """(DRAWS, B) normal noise of the gaps, as large as seen or as under calibration, whichever is larger."""
         table = self.table
         scale = np.sqrt(np.maximum(table.gap_variance, table.null_variance))
         return normals((DRAWS, len(scale)), table.seed) * scale
 
     def _upper(self, level: float) -> float:
-        """The score form: of the norm where it is a sum s·d of signed gaps, of its square where it is a length."""
-        z, (seen, unseen) = normal_quantile(level), self.view.steps
+        """Return the upper bound: the score form, of a norm that is a sum of signed gaps or of a squared length."""
+        z, (drawn, undrawn) = normal_quantile(level), self.view.steps
         if self.norm is l2:
-            reach = unseen_reach(z, square_variance(self.table), STEEPEST * seen, STEEPEST * unseen)
+            reach = unseen_reach(z, square_variance(self.table), STEEPEST * drawn, STEEPEST * undrawn)
             return math.sqrt(self.value**2 + reach)
         variance = float((self._slope(z) * self.table.gap_variance).sum())
-        return self.value + unseen_reach(z, variance, seen, unseen)  # rows not drawn may lie in any bin, of either sign
+        return self.value + unseen_reach(
+            z, variance, drawn, undrawn
+        )  # rows not drawn may lie in any bin, of either sign
 
     def _slope(self, z: float) -> Floats:
-        """Squared weight of each gap in a norm that is a sum of them, 0 for gaps that surely have the other sign.
+        """Return the squared weight of each gap in a norm that is a sum, 0 for gaps that surely have the other sign.
 
-        Not surely while the score bound of the gap, with its unseen term, reaches 0.
+        A sign is not sure while the score bound of the gap, which allows for rows not drawn, reaches 0.
         """
         table = self.table
         if self.norm is l1:
@@ -143,9 +142,11 @@ class GapNorm(Statistic):
         return np.where(reach >= 0, table.confidence**2 if self.norm is over_by_confidence else 1.0, 0.0)
 
     def _lower(self, level: float) -> float:
-        """The triangle inequality; for the l1 norm the better of two bounds, which together err with probability alpha
-        (a fifth and four fifths of it), the other from s·d for signs that change at most once from bin to bin, all of
-        which are below the norm: the noise of their maximum is much less than that of a norm. The l2 norm has its own.
+        """Return the lower bound, by the triangle inequality.
+
+        The l1 norm takes the better of two bounds, which together err with probability alpha (a fifth and four fifths
+        of it). The other one is of s·d for signs that change at most once from bin to bin, all of which are below the
+        norm: their maximum has much less noise than the norm. The l2 norm has a bound of its own, `lower_square`.
         """
         table, noise, alpha = self.table, self.noise, 1 - level
         if self.norm is l2:
@@ -158,7 +159,7 @@ class GapNorm(Statistic):
 
 
 class Ece(GapNorm):
-    """With the bounds that gates use: see `calibcli.metrics.binned_bounds`."""
+    """The l1 norm with the bounds that gates use: see `calibcli.metrics.binned_bounds`."""
 
     def interval(self, level: float) -> Interval:
         bounds = table_bounds(self.view, self.table, alpha=1 - level)
@@ -170,7 +171,7 @@ class Ece(GapNorm):
 
 
 class Unbounded(GapNorm):
-    """With its null level alone."""
+    """The largest gap, which has no bound, only its level under calibration."""
 
     def interval(self, level: float) -> Interval:
         reason = "no bound: the largest gap may be in a bin with few rows, or in an empty one (ece has one)"
@@ -179,8 +180,10 @@ class Unbounded(GapNorm):
 
 @dataclass(frozen=True, eq=False)
 class DebiasedSquare(GapNorm):
-    """Upper: the score form, with the noise of gaps that are there (`square_variance`) and that of gaps that are not,
-    2 Σ w² v², v the variance of a bin's gap (Bröcker 2012). Lower: that of the squared length of the gaps.
+    """The squared l2 norm less its expected noise, which is negative where gaps are smaller than chance makes them.
+
+    Upper: the score form, with the noise of true gaps (`square_variance`) and that of gaps of 0, 2 Σ w² v², v the
+    variance of a bin's gap (Bröcker 2012). Lower: that of the squared length of the gaps.
     """
 
     method: Equal
@@ -195,12 +198,12 @@ class DebiasedSquare(GapNorm):
             return Interval(reason=TIES.format(self.method), **null)
         if not (table.effective >= 2).any():
             return Interval(reason="no bin has 2 rows", detail=detail)
-        moved = self._moved()
+        moved = self._cut_noise()
         still = float(((np.maximum(table.gap_variance, table.null_variance) * table.inverse) ** 2).sum())
         variance = square_variance(table) + float(np.var(moved @ (2 * table.gap))) + 2 * still
-        seen, unseen = (STEEPEST * step for step in self.view.steps)
+        drawn, undrawn = (STEEPEST * step for step in self.view.steps)
         low = min(value, lower_square(table, self.noise + moved, level))
-        high = max(0.0, value + unseen_reach(normal_quantile(level), variance, seen, unseen))
+        high = max(0.0, value + unseen_reach(normal_quantile(level), variance, drawn, undrawn))
         how = f"one-sided bounds, each {percent(level)}, of the squared length of the gaps; simulated null quantile"
         return one_sided(level, low, high, how, se=math.sqrt(variance), **null)
 
@@ -209,8 +212,8 @@ class DebiasedSquare(GapNorm):
         whole = self.view.mass_bins(len(self.table.weight), "whole")
         return not np.allclose(self.table.weight, whole.weight, atol=1e-9)
 
-    def _moved(self) -> Floats:
-        """(DRAWS, B) noise of the gaps from where the rows put the cuts between bins of equal mass.
+    def _cut_noise(self) -> Floats:
+        """Simulate (DRAWS, B) noise of the gaps from the cuts between bins of equal mass, which the rows place.
 
         A cut at the share q moves as the empirical share of rows below it, a Brownian bridge of variance q (1 - q) / n,
         and carries with it rows whose mean residual is that of the rows it passes.
@@ -219,7 +222,7 @@ class DebiasedSquare(GapNorm):
         q = np.cumsum(table.weight)[:-1]
         reach = np.maximum(np.sqrt(np.maximum(q * (1 - q), 0) / n), 1 / n)
         low, high = (np.clip(q + sign * reach, 0, 1) for sign in (-1, 1))
-        # between tied rows there is no place: their order must not matter
+        # no cut lies between tied rows, so that their order does not matter
         below, above = (self.view.ranked.residuals_before(total * end) / total for end in (low, high))
         passed = (above - below) / (high - low)
         steps = normals((DRAWS, len(table.weight)), table.seed + 1) * np.sqrt(table.weight / n)
@@ -228,7 +231,7 @@ class DebiasedSquare(GapNorm):
 
 
 def square_variance(table: Bins) -> float:
-    """Variance of the estimate of Σ w gap², seen from below.
+    """Return the variance of a lower bound of the estimate of Σ w gap².
 
     With g the true gaps, Σ ŵ ĝ² is at least the mean over rows of 2 g r - g², whose expectation is Σ w g² and whose
     variance, given the bin, is g² (4 E r² - 3 g²) at most: g² times what is never above 4/3 (`STEEPEST`).
@@ -239,7 +242,7 @@ def square_variance(table: Bins) -> float:
 
 
 def lower_square(table: Bins, noise: Floats, level: float) -> float:
-    """Smallest squared size t² of gaps in the direction u of the estimated ones that the estimate does not refute.
+    """Find the smallest squared size t² of gaps in the direction u of the estimates that these do not refute.
 
     ‖t u + noise‖² = t² + 2 t u·noise + ‖noise‖²: where gaps are large only the noise along them counts, where there are
     none all of it does. Its quantile rises with t, whatever the direction (Anderson 1955). Below 0 where even gaps of 0
@@ -248,34 +251,30 @@ def lower_square(table: Bins, noise: Floats, level: float) -> float:
     square = float(l2(table)) ** 2
     across, along = noise**2 @ table.inverse, noise @ table.gap
 
-    def spared(t: float) -> float:
-        """Of t in units of the estimated size."""
+    def excess(t: float) -> float:
+        """Excess of the quantile over the estimate for gaps of size t, in units of the estimated size."""
         return quantile(t * t * square + 2 * t * along + across, level) - square
 
-    least = spared(0.0)
-    return -least if least >= 0 else square * root(lambda t: spared(t) / square, 0.0, 1.0, 1e-10) ** 2
+    least = excess(0.0)
+    return -least if least >= 0 else square * root(lambda t: excess(t) / square, 0.0, 1.0, 1e-10) ** 2
 
 
 def _one_change(d: Floats) -> Floats:
-    """max of s·d over signs s that change at most once."""
+    """Return the maximum of s·d over signs s that change at most once from bin to bin."""
     running = np.cumsum(d, axis=-1)
     return np.asarray(np.abs(2 * running - running[..., -1:]).max(axis=-1))
 
 
-# Binned calibration errors: norms of the signed gaps d_b of a reliability table.
-#
-# With w_b the share of rows in bin b, gap_b = mean confidence minus accuracy and d_b = w_b gap_b, every one of these
-# is a
-# function of the table alone. Empty bins count for nothing. Of two classes the probability is that of the event,
-# class 1,
-# and `accuracy` its frequency; `of=top` measures the predicted class instead, which folds P(event) at one half.
-
+# The metrics. With w_b the share of rows in bin b, gap_b = mean confidence minus accuracy and d_b = w_b gap_b, each is
+# a function of the reliability table alone. Empty bins count for nothing. For two classes the probability is that of
+# the event, class 1, and `accuracy` its frequency; `of=top` measures the predicted class instead, which folds P(event)
+# at one half.
 
 _error = partial(METRICS.add, values=UNIT, better="lower", unit="probability", binned=True)
 
 
 def _signed(times_rho: float, times_mass: float = 0.0, root: bool = False) -> Bound:
-    """Of errors over equal-width bins that change by so many ρ and μ, or whose squares do."""
+    """Make the merge bound of an error over equal-width bins that changes by so many ρ and μ, or whose square does."""
 
     def bound(at: PlacedRows, options: Mapping[str, Any], value: float) -> float:
         rho, mass = at.cut_by_width(options["bins"])
@@ -286,7 +285,7 @@ def _signed(times_rho: float, times_mass: float = 0.0, root: bool = False) -> Bo
 
 
 def _largest(at: PlacedRows, options: Mapping[str, Any], value: float) -> float:
-    """The gap of a bin changes by what of its weight comes or goes."""
+    """Bound the change of the largest gap: that of a bin changes by the share of its weight that comes or goes."""
     bins = options["bins"]
     mass = at.cut_by_width(bins)[1]
     moved = np.append(mass, 0.0) + np.append(0.0, mass)
@@ -300,7 +299,7 @@ def _equal_mass(at: PlacedRows, options: Mapping[str, Any], value: float) -> flo
 
 
 def _debiased(at: PlacedRows, options: Mapping[str, Any], value: float) -> float:
-    """Beside the squares, the chance that is taken off, at most 1 / 2N in each bin."""
+    """Bound the change of the squares and of the noise subtracted, which is at most 1 / 2N in each bin."""
     bins = options["bins"]
     rho, mass = at.cut_by_mass(bins)
     return min(4 * rho + 2 * mass, 2.0) + (bins / (2 * at.view.total) if mass > 0 else 0.0)
@@ -441,8 +440,8 @@ def ece_sweep(sample: Sample, *, of: Of = "auto") -> Constant:
     view = sample.view(of)
     order = view.stable_order
     w = np.ones(view.n) if view.weights is None else view.weights[order]
-    there = w > 0
-    w, order = w[there], order[there]
+    weighted = w > 0
+    w, order = w[weighted], order[weighted]
     position = np.append(0.0, np.cumsum(w))
     p = np.append(0.0, np.cumsum(w * view.p[order]))
     accuracy = _shared(tie_ends(view.p[order], view.complement[order]), view.hit[order], w)
@@ -470,7 +469,7 @@ def ece_sweep(sample: Sample, *, of: Of = "auto") -> Constant:
 
 
 def _shared(ends: Ints, hit: Hits, w: Floats) -> Floats:
-    """(n,) outcomes by rank, those of ties as their mean: row order must not matter."""
+    """Return (n,) outcomes by rank, those of ties as their mean, so that row order does not matter."""
     if len(ends) > len(hit):
         return hit.astype(np.float64)
     mean = np.add.reduceat(w * hit, ends[:-1]) / np.add.reduceat(w, ends[:-1])
@@ -478,7 +477,7 @@ def _shared(ends: Ints, hit: Hits, w: Floats) -> Floats:
 
 
 def _bin_at(view: BinaryOutcomes, position: float, bins: int) -> int:
-    """The bin between `view.cuts` that a position lies in."""
+    """Return the bin between `view.cuts` that a position lies in."""
     if view.weights is not None and not view.counts:
         return int(position / view.total * bins)
     size, extra = divmod(round(view.total), bins)
@@ -487,12 +486,12 @@ def _bin_at(view: BinaryOutcomes, position: float, bins: int) -> int:
 
 
 def class_bins(k: int, *, bins: Count = 15, edges: Edges = "right", threshold: float = 0.0) -> ClassBins:
-    """The class table that `classwise_ece` reads."""
+    """Return the class table that `classwise_ece` reads."""
     return ClassBins(bins, edges, threshold if threshold >= 0 else 1 / k)
 
 
 def _of_classes(k: int | None, options: Mapping[str, Any]) -> Range:
-    """Σ_k |p_k - y_k| and its squares are at most 2."""
+    """Narrow the range for k classes, as Σ_k |p_k - y_k| and its squares are at most 2."""
     return Range(0, math.sqrt(2 / k) if options["norm"] == "l2" else 2 / k) if k else UNIT
 
 
@@ -517,18 +516,18 @@ def classwise_ece(
 
 @dataclass(frozen=True, eq=False)
 class Classwise(Statistic):
-    """Upper bound only, by the signs as for the ECE: Σ_k s_k (p_k - y_k) of a row is at most 2 (1 - p_y) in size.
+    """The mean over classes of their ECE, with an upper bound: Σ_k s_k (p_k - y_k) of a row is at most 2 (1 - p_y).
 
-    Below, the triangle inequality over K x bins cells is too wide to be of use, and none is given.
+    There is no lower bound: the triangle inequality over K x bins cells is too wide to be of use.
     """
 
     sample: Sample
-    how: ClassBins
+    bins: ClassBins
     norm: Literal["l1", "l2"]
 
     @property
     def table(self) -> ClassTable:
-        return self.sample.columns.classes[self.how]
+        return self.sample.columns.classes[self.bins]
 
     @cached_property
     def each(self) -> Floats:
@@ -546,29 +545,29 @@ class Classwise(Statistic):
 
     def interval(self, level: float) -> Interval:
         columns, view = self.sample.columns, self.sample.top
-        worst = float(self.each.max())  # of classes alike but for rounding, as two mostly are, the first
+        worst = float(self.each.max())  # the two of a binary problem differ by rounding alone: report the first
         detail = {"worst_class": int((self.each >= worst * (1 - 1e-9)).argmax()), "worst_value": worst}
         if columns.groups is not None:
             return Interval(reason=NO_GROUPS, detail=detail)
         null, null_high = self._null()
-        how: dict[str, Any] = {"null": null, "null_high": null_high, "detail": detail}
+        common: dict[str, Any] = {"null": null, "null_high": null_high, "detail": detail}
         if self.norm == "l2":
-            return Interval(reason="no bound: the largest gaps may be in cells with few rows", **how)
-        (seen, unseen), variance = (2 / columns.k * step for step in view.steps), 0.0
+            return Interval(reason="no bound: the largest gaps may be in cells with few rows", **common)
+        (drawn, undrawn), variance = (2 / columns.k * step for step in view.steps), 0.0
         for part in parts(view.n):
             share, rest = view.shares[part], np.expm1(-columns.nll[part]) * 2 / columns.k
             variance += float((share * rest * (1 / view.total if view.counts else share)) @ rest)
         return Interval(
-            high=min(1.0, self.value + unseen_reach(normal_quantile(level), variance, seen, unseen)),
+            high=min(1.0, self.value + unseen_reach(normal_quantile(level), variance, drawn, undrawn)),
             level=level,
             sided="upper",
             how="one-sided upper bound; null level: expected absolute deviation of a binomial per cell",
             reason="no lower bound: K x bins cells make it too wide to use",
-            **how,
+            **common,
         )
 
     def _null(self) -> tuple[float, float]:
-        """Mean and 95 % quantile under perfect calibration: cells as independent binomials, their sum as normal."""
+        """Return mean and 95 % quantile under perfect calibration: independent binomial cells, a normal sum."""
         n, p, mean = calibrated_cells(self.table, self.sample.top)
         scale = 1 / (self.sample.top.effective * len(n))
         if self.norm == "l2":
@@ -580,20 +579,20 @@ class Classwise(Statistic):
 
 
 def calibrated_cells(table: ClassTable, view: BinaryOutcomes) -> tuple[Floats, Floats, Floats]:
-    """(K, bins) effective rows, mean probability, and the deviation of hits to expect of a calibrated model."""
+    """Return (K, bins) effective rows, mean probability, and expected deviation of hits of a calibrated model."""
     n = table.count / (view.total / view.effective)
     p = np.clip(np.divide(table.sum_p, table.count, out=np.zeros_like(n), where=n > 0), 0, 1)
     return n, p, mean_absolute_deviation(n.ravel(), p.ravel()).reshape(n.shape)
 
 
 def mean_absolute_deviation(n: Floats, p: Floats) -> Floats:
-    """E|X - n p| of a binomial: 2 e^{-λ} λ (no success drawn, λ = -n log(1-p)) while n p < 1, else near-normal.
+    """Return E|X - n p| of a binomial: 2 e^{-λ} λ (no success drawn, λ = -n log(1-p)) while n p < 1, else near-normal.
 
     Uses De Moivre's 2 (1-p)^{n-m} p^{m+1} (m+1) C(n, m+1), m = floor(n p), for small means, where it is a few terms.
     """
-    found = np.zeros(len(n))
-    there = np.flatnonzero((n > 0) & (p > 0))  # most cells of many classes are empty
-    n, p = n[there], p[there]
+    deviation = np.zeros(len(n))
+    filled = np.flatnonzero((n > 0) & (p > 0))  # most cells of many classes are empty
+    n, p = n[filled], p[filled]
     mean = n * p
     q = 1 - p
     swap = p > 0.5
@@ -610,5 +609,5 @@ def mean_absolute_deviation(n: Floats, p: Floats) -> Floats:
             log_choose[more] += np.log(np.maximum(size[more] - j + 1, 1e-300)) - math.log(j)
         value = 2 * np.exp((size - m) * np.log1p(-r) + (m + 1) * np.log(r) + np.log(m + 1) + log_choose)
     exact[few] = np.where((r > 0) & (size >= m + 1), value, 0)
-    found[there] = exact
-    return found
+    deviation[filled] = exact
+    return deviation

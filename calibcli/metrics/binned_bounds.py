@@ -1,18 +1,18 @@
-"""One-sided bounds for the binned calibration error: what a gate may claim about the population from n rows.
+"""One-sided bounds of the ECE of the population, from n rows: what PASS and FAIL of a gate on ECE need.
 
 With r = p - y per row, d_b = mean(r in bin b) and s the true signs of d: ECE = s·d. The estimate is E = Σ|d̂_b|.
 
-- Upper: ECE = s·d <= E + s·(d - d̂), and the variance of s·d̂ is at most E[r²]/n: `numerics.unseen_reach`, whose
-  terms counts errors that happened not to be seen, without which a saturated model with no error among its rows gets an
-  interval of length nearly 0.
+- Upper: ECE = s·d <= E + s·(d - d̂), and the variance of s·d̂ is at most E[r²]/n. `core.statistics.unseen_reach` also
+  allows for errors of rows that were not drawn: without that a saturated model with no error among its rows would get
+  an interval of length nearly 0.
 - Lower: E - ECE <= ‖d̂ - d‖₁ (triangle inequality), whose quantile is that of normal bins with variance
   max(mean r² 1_b, mean p(1-p) 1_b)/n.
 
-`method=sharp` has shorter ones for independent rows. The plain bounds take the worst case: above, that every bin's sign
-is known (E then carries no upward bias, although it does wherever a gap is small beside its noise); below, that every
-bin is calibrated (E then carries all of that bias, although it does not where a gap is surely there). The sharp ones
-take, above, the worst case that the data leave open, and below, signs that the rows themselves foretell. With normal
-bins, d̂_b = d_b + σ_b Z_b and x_b = |d_b|/σ_b, a bin adds σ_b |x_b + Z_b| to the estimate E.
+`method=sharp` has shorter bounds for independent rows. The plain bounds assume the worst case: above, that the sign of
+every bin is known (E then has no upward bias, although it has one wherever a gap is small beside its noise); below,
+that every bin is calibrated (E then has all of that bias, although it has none where a gap is clearly there). The sharp
+bounds use, above, the worst case that the data leave open, and below, signs that the rows themselves predict. With
+normal bins, d̂_b = d_b + σ_b Z_b and x_b = |d_b|/σ_b, a bin adds σ_b |x_b + Z_b| to the estimate E.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from calibcli.metrics.reliability import Bins
 from calibcli.metrics.shelf import BinaryOutcomes
 from calibcli.scores.predictions import Floats
 
-EVENTS = 10.0  # effective rows behind a bin's variance, below which its bias is not counted on
-CAUTION = 1.0  # standard errors by which a bin's variance is lowered before its bias is counted on
-WHOLE = 0.2  # of alpha, spent below on the plain bound; the rest on signs
-NEAR = (0.6, 0.7, 0.8, 0.9, 1.0)
+EVENTS = 10.0  # effective rows behind the variance of a bin, below which its bias is not relied on
+CAUTION = 1.0  # standard errors by which the variance of a bin is lowered before its bias is relied on
+WHOLE = 0.2  # share of alpha for the plain lower bound; the rest is for that by signs
+NEAR = (0.6, 0.7, 0.8, 0.9, 1.0)  # s of the duals, as shares of the largest √V
 
 
 def sharp_upper(
     value: float, plain: float, d: Floats, spread: Floats, fourth: Floats, unit: float, alpha: float
 ) -> float:
-    """The largest ECE that E does not contradict at level alpha.
+    """Return the largest ECE that E does not contradict at level alpha.
 
     An ECE of τ is contradicted when E is below the α quantile of E for every way to spread τ over the bins. That
     quantile is at least min_d [μ(d) - z √V(d)], μ = Σ σ f(x), V = Σ σ² v(x), f and v mean and variance of |x + Z|
@@ -60,59 +60,64 @@ def sharp_upper(
         unit: 1 / n_eff.
     """
     z = normal_quantile(1 - alpha)
-    least = _surely(d, spread, fourth, unit)
-    # what the plain bound adds to the variance for errors that were not seen, in no bin in particular
-    unseen = max(((plain - value) / z) ** 2 - float(spread.sum()), 0.0)
-    value = max(value, _usual(least))
-    return min(plain, _quantile(least, spread, unseen, z).reaching(value)) if least.any() else plain
+    least = _known_deviation(d, spread, fourth, unit)
+    # the variance that the plain bound adds for rows that were not drawn, in no bin in particular
+    undrawn_variance = max(((plain - value) / z) ** 2 - float(spread.sum()), 0.0)
+    value = max(value, _usual_low(least))
+    return min(plain, _quantile(least, spread, undrawn_variance, z).reaching(value)) if least.any() else plain
 
 
 def sharp_largest(
     limit: float, length: float, d: Floats, spread: Floats, fourth: Floats, unit: float, alpha: float
 ) -> float:
-    """The largest E whose upper bound is at most `limit`; `length`: of the plain bound beyond E, else as `upper`."""
+    """Return the largest E whose upper bound is at most `limit`.
+
+    Args:
+        length: distance of the plain bound from E.  Others as for `sharp_upper`.
+    """
     z = normal_quantile(1 - alpha)
-    least = _surely(d, spread, fourth, unit)
-    unseen = max((length / z) ** 2 - float(spread.sum()), 0.0)
-    most = _quantile(least, spread, unseen, z).at(limit) if least.any() else 0.0
-    return max(limit - length, most if most >= _usual(least) else -math.inf)
+    least = _known_deviation(d, spread, fourth, unit)
+    undrawn_variance = max((length / z) ** 2 - float(spread.sum()), 0.0)
+    most = _quantile(least, spread, undrawn_variance, z).at(limit) if least.any() else 0.0
+    return max(limit - length, most if most >= _usual_low(least) else -math.inf)
 
 
-def _surely(d: Floats, spread: Floats, fourth: Floats, unit: float) -> Floats:
-    """Standard deviation of each bin's gap about its mean, less its own sampling error; 0 where too little is known."""
+def _known_deviation(d: Floats, spread: Floats, fourth: Floats, unit: float) -> Floats:
+    """Bound the standard deviation of each gap about its mean from below: less its error; 0 where rows are too few."""
     known = np.divide(spread**2, fourth, out=np.zeros_like(spread), where=fourth > 0) >= EVENTS
     return np.sqrt(np.where(known, np.maximum(spread - CAUTION * np.sqrt(fourth) - d**2 * unit, 0), 0))
 
 
-def _usual(least: Floats) -> float:
-    """An E lower than nearly any model shows is not taken as evidence of being better than perfect."""
+def _usual_low(least: Floats) -> float:
+    """Return an E that nearly no model is below: a lower one is no evidence of being better than perfect."""
     return math.sqrt(2 / math.pi) * float(least.sum()) - math.sqrt((1 - 2 / math.pi) * float(least @ least))
 
 
 class _Lines(NamedTuple):
-    """A lower bound on the α quantile of E over all gaps with Σ|d_b| = τ: in τ the largest of some lines."""
+    """A lower bound of the α quantile of E over all gaps with Σ|d_b| = τ: as a function of τ the maximum of lines."""
 
     slope: Floats
     start: Floats
 
     def at(self, tau: float) -> float:
+        """Return the bound at τ."""
         return float((self.start + self.slope * tau).max())
 
     def reaching(self, value: float) -> float:
-        """The largest τ where the bound is at most `value`; 0 where it never is."""
+        """Return the largest τ where the bound is at most `value`; 0 where it never is."""
         if self.start[self.slope == 0].max(initial=-math.inf) > value:
             return 0.0
         rises = self.slope > 0
         return max(0.0, float(((value - self.start[rises]) / self.slope[rises]).min()))
 
 
-def _quantile(least: Floats, spread: Floats, unseen: float, z: float) -> _Lines:
-    """The duals of NEAR and MULTIPLIERS, and the line of an E that has its bias whatever the gaps."""
+def _quantile(least: Floats, spread: Floats, undrawn_variance: float, z: float) -> _Lines:
+    """Compute the duals of NEAR and MULTIPLIERS, and the line that holds whatever the gaps: E is at least τ - z s."""
     x, mean, variance = _folded()
-    s = math.sqrt(float(spread.sum()) + unseen)
+    s = math.sqrt(float(spread.sum()) + undrawn_variance)
     on = least > 0
     size = least[on, None]
-    rest = float(spread[~on].sum()) + unseen
+    rest = float(spread[~on].sum()) + undrawn_variance
     gaps, means = size * x, size * mean
     ratio = np.sqrt(spread[on, None]) / size
     variances = spread[on, None] * np.interp(x / ratio, x, variance)
@@ -125,12 +130,12 @@ def _quantile(least: Floats, spread: Floats, unseen: float, z: float) -> _Lines:
     return _Lines(np.concatenate(slope), np.concatenate(start))
 
 
-MULTIPLIERS = np.linspace(0, 1, 21)
+MULTIPLIERS = np.linspace(0, 1, 21)  # values of ν
 
 
 @lru_cache(maxsize=1)
 def _folded() -> tuple[Floats, Floats, Floats]:
-    """x, mean and variance of |x + Z|; the last x stands for infinity."""
+    """Tabulate mean and variance of |x + Z| at some x, of which the last stands for infinity."""
     x = np.append(np.linspace(0, 4, 41), 60.0)
     density = np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
     mean = 2 * density + x * np.array([math.erf(v / math.sqrt(2)) for v in x])
@@ -138,16 +143,16 @@ def _folded() -> tuple[Floats, Floats, Floats]:
 
 
 def signed(d: Floats, variance: Floats, alpha: float) -> Floats:
-    """A lower bound from signs that are fixed before a row is looked at: whatever they are, s·d <= ECE.
+    """Return a lower bound by signs that are fixed before a row is looked at: whatever they are, s·d <= ECE.
 
-    Two choices, a third of alpha for each of three claims. The same sign for every row: |Σ d̂_b|, both signs. And the
-    sign of what the earlier rows of the bin add up to: Σ_i s_i r_i is then a sum whose expectation, row by row, is at
-    most the ECE and whose variance at most that of Σ d̂. Averaged over all orders of the rows it is, for a bin of many,
+    Three claims, each with a third of alpha: the same sign for every row, |Σ d̂_b|, with both signs; and the sign of the
+    sum of the earlier rows of the bin. In the last Σ_i s_i r_i is a sum whose expectation, row by row, is at most the
+    ECE and whose variance is at most that of Σ d̂. Averaged over all orders of the rows it is, for a bin of many,
 
         |d̂| - σ M(|d̂| / σ),   M(x) = Φ(-x) / φ(x) (Mills' ratio):
 
     the sum W of the rows in order is a Brownian bridge to d̂/σ, ∫ sign(W) dW = |W_1| - L with L its local time at 0
-    (Tanaka), and P(L > l | W_1 = x) = exp(-(l² + 2 l |x|) / 2). No order has to be drawn, and none matters.
+    (Tanaka), and P(L > l | W_1 = x) = exp(-(l² + 2 l |x|) / 2). So no order has to be drawn.
 
     Args:
         d: (..., B) signed gaps.  variance: (..., B) of d̂.  alpha: error probability.
@@ -161,7 +166,7 @@ def signed(d: Floats, variance: Floats, alpha: float) -> Floats:
 
 
 def _mills(x: Floats) -> Floats:
-    """Φ(-x) / φ(x) for x >= 0, to 1e-6: interpolated; beyond 8 its series."""
+    """Return Φ(-x) / φ(x) for x >= 0, to 1e-6: interpolated, beyond 8 by its series."""
     values, far = _mills_grid(), 1 / np.maximum(x, 8)
     at = np.minimum(x, 8) * 500
     below = np.minimum(at.astype(np.intp), 3999)
@@ -171,7 +176,7 @@ def _mills(x: Floats) -> Floats:
 
 @lru_cache(maxsize=1)
 def _mills_grid() -> Floats:
-    """At 0, 1/500, ..., 8."""
+    """Tabulate Φ(-x) / φ(x) at 0, 1/500, ..., 8."""
     grid = np.linspace(0, 8, 4001)
     half = np.array([math.erfc(x / math.sqrt(2)) / 2 for x in grid])
     return np.asarray(half * np.exp(grid**2 / 2) * math.sqrt(2 * math.pi))
@@ -189,12 +194,12 @@ class Bounds:
     Attributes:
         value: E, the binned calibration error of these rows.
         lower, upper: each holds with probability 1 - alpha (lower: 1 - alpha / family).
-        reason: why there are none (then 0 and 1, which hold for any model), or "".
+        reason: why there are no bounds (they are then 0 and 1, which hold for any model), or "".
         floor: the E to expect of a perfectly calibrated model with these confidences.
         null_high: 95 % quantile of E under perfect calibration (normal bins).
         n: rows (the sum of the weights when they are counts).
         n_eff: (Σw)²/Σw²; equal to n without sampling weights.
-        groups: number of groups that rows were clustered in, or None.  effective: see `numerics.effective_groups`.
+        groups: number of groups of the rows, or None.  effective: see `core.statistics.effective_groups`.
         alpha, family: as passed.  method: the one used.
     """
 
@@ -216,9 +221,9 @@ class Bounds:
 def table_bounds(
     view: BinaryOutcomes, table: Bins, *, alpha: float = 0.05, family: int = 1, method: Method = "sharp"
 ) -> Bounds:
-    """ECE of a table of equal-width bins of these outcomes, with one-sided bounds for its population value.
+    """Return the ECE of a table of equal-width bins, with one-sided bounds of its population value.
 
-    Of rows in groups, variances come from signed group sums per bin, and quantiles from Student's t with G_eff - 1
+    For rows in groups, variances come from signed group sums per bin, and quantiles from Student's t with G_eff - 1
     degrees; below 10 effective groups there are no bounds.
 
     Args:
@@ -274,10 +279,10 @@ def table_bounds(
 
 
 def _grouped(view: BinaryOutcomes, groups: Any, table: Bins) -> tuple[Floats, Floats]:
-    """Covariance of d̂ from signed group sums (B, B), and the share of each group (G,).
+    """Return the covariance (B, B) of d̂ from signed group sums, and the share (G,) of each group.
 
-    The rows of a group may all be wrong together: the sum of the squared shares is the mean share of a row's group, the
-    largest share that of a group that was not drawn.
+    The rows of a group may all be wrong together. So one group that was drawn moves a sum by the sum of the squared
+    shares, the mean share of the group of a row, and one that was not by the largest share.
     """
     from scipy.sparse import coo_array
 
@@ -289,7 +294,7 @@ def _grouped(view: BinaryOutcomes, groups: Any, table: Bins) -> tuple[Floats, Fl
 
 
 def norm_quantile(covariance: Floats, level: float, seed: int) -> float:
-    """Quantile of ‖G‖₁, G ~ N(0, covariance): simulated, or its concentration bound far in the tail."""
+    """Return a quantile of ‖G‖₁, G ~ N(0, covariance): simulated, far in the tail its concentration bound."""
     variance = np.diag(covariance)
     if not variance.any():
         return 0.0

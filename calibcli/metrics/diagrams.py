@@ -1,4 +1,4 @@
-"""The data of reliability diagrams: bins and the isotonic curve with their bands, the smooth curve, classes."""
+"""Data of reliability diagrams: bins and the isotonic curve with their bands, the smooth curve, panels of classes."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from calibcli.metrics.shelf import BinaryOutcomes
 from calibcli.scores.columns import ClassTable
 from calibcli.scores.predictions import Floats
 
-BAND = 0.90  # of the consistency and smooth bands, pointwise
-Z_BAND = 1.6448536269514722
-CELLS, POINTS = 512, 101
+BAND = 0.90  # level of the consistency and smooth bands, pointwise
+Z_BAND = 1.6448536269514722  # normal quantile of .95
+CELLS, POINTS = 512, 101  # of the smooth curve: cells that rows are summed in, and points that are drawn
 PERFECT = Curve(label="perfect", kind="line", role="ideal", x=[0, 1], y=[0, 1])
 FEWEST = 5  # effective rows within a bandwidth below which the smooth curve is not drawn
 
@@ -36,17 +36,17 @@ def reliability(
     curve: Drawn = "corp",
     about: str = "",
 ) -> list[Plot]:
-    """Two panels: accuracy and gap per bin with the band of a calibrated model, and the number of rows per bin.
+    """Draw two panels: accuracy and gap per bin with the band of a calibrated model, and the rows per bin.
 
     Args:
         view: probabilities and hits.
         bins: their reliability table.
         seed: of the band.
-        event: what the probability is of; "" for the top label.
+        event: name of the event of two classes; "" for the top label.
         name: name of the panel; the histogram is `{name}_rows`.
-        curve: what pictures draw in place of the bins: CORP's curve with its band, or the smooth one, which has the
+        curve: what pictures draw instead of bins: CORP's curve with its band, or the smooth one, which has the
             bandwidth of SmoothECE.
-        about: what the estimates are of that stand inside the panel.
+        about: scope of the estimates that are written inside the panel.
     """
     low, high = consistency(bins, seed)
     width = bins.upper - bins.lower
@@ -73,7 +73,7 @@ def reliability(
 
 
 def drawn(view: BinaryOutcomes, curve: Drawn) -> list[Curve]:
-    """What a picture draws in place of the bins."""
+    """Return the curves that a picture draws instead of bins."""
     if curve == "smooth":
         from calibcli.metrics.smooth_ece import Smoothed
 
@@ -82,12 +82,12 @@ def drawn(view: BinaryOutcomes, curve: Drawn) -> list[Curve]:
 
 
 def with_curve(plot: Plot, view: BinaryOutcomes, curve: Drawn) -> Plot:
-    """The panel with such a curve before its last, the diagonal."""
+    """Add such curves to a panel, before its last curve, the diagonal."""
     return replace(plot, curves=[*plot.curves[:-1], *drawn(view, curve), plot.curves[-1]])
 
 
 def corp_curves(view: BinaryOutcomes) -> list[Curve]:
-    """The isotonic regression, and where that of a calibrated model lies (Dimitriadis et al. 2021)."""
+    """Draw the isotonic regression, and the band of that of a calibrated model (Dimitriadis et al. 2021)."""
     from calibcli.metrics.corp import Isotonic
 
     fit = view.once(Isotonic.of)
@@ -118,20 +118,20 @@ def _rows(name: str, under: str, x: Any, width: Any, counts: Any) -> Plot:
 
 
 def consistency(bins: Bins, seed: int = 0) -> tuple[Floats, Floats]:
-    """Accuracy per bin of a calibrated model, 5 % and 95 % quantiles (consistency bars, Bröcker & Smith 2007).
+    """Simulate the accuracy per bin of a calibrated model: 5 % and 95 % quantiles (Bröcker & Smith 2007).
 
     Hits are binomial with the bin's mean confidence and its effective rows.
     """
     gaps = bins.simulated(DRAWS, np.random.default_rng([seed, 90])) * bins.inverse
     low, high = quantiles(bins.confidence - gaps, [(1 - BAND) / 2, (1 + BAND) / 2])
-    return np.clip(low, 0.0, 1.0), np.clip(high, 0.0, 1.0)  # but for rounding they are there
+    return np.clip(low, 0.0, 1.0), np.clip(high, 0.0, 1.0)  # against rounding
 
 
 def smooth_curve(view: BinaryOutcomes, sigma: float) -> Curve:
-    """The diagonal plus the kernel average of (hit - confidence), with a pointwise normal band.
+    """Draw the diagonal plus the kernel average of (hit - confidence), with a pointwise normal band.
 
     Reflected Gaussian kernel of width sigma, as in SmoothECE (Błasiok & Nakkiran 2024), which integrates the same
-    average. The regression of the hits alone would drag sparse confidences towards crowded ones beside them, and so
+    average. A regression of the hits alone would pull sparse confidences towards crowded ones next to them, and so
     leave the diagonal for a calibrated model.
     """
     sigma = min(max(sigma, 2 / CELLS), 0.25)
@@ -149,7 +149,7 @@ def smooth_curve(view: BinaryOutcomes, sigma: float) -> Curve:
     y = np.divide(kernel @ hit, mass, out=np.zeros(POINTS), where=near)
     k2 = kernel**2
     variance = np.maximum(k2 @ square_hit * (1 - 2 * y) + k2 @ square * y * y, 0)
-    # a stretch without errors is not one without noise: at least what (hits + 1/2) / (n + 1) would show
+    # where no row is wrong the variance is not 0: at least that of a share of (hits + 1/2) / (n + 1)
     effective = np.divide(mass**2, k2 @ square, out=np.zeros(POINTS), where=near)
     least = (y * effective + 0.5) / (effective + 1)
     variance = np.maximum(variance, k2 @ square * least * (1 - least))
@@ -170,7 +170,7 @@ def smooth_curve(view: BinaryOutcomes, sigma: float) -> Curve:
 
 
 def _rows_near(t: Floats, sigma: float, weight: Floats, square: Floats) -> Floats:
-    """Effective rows within `sigma` of each t, from sums per cell: the kernel itself reaches beyond any row."""
+    """Count effective rows within `sigma` of each t, from sums per cell; the kernel itself reaches beyond any row."""
     first = np.maximum(np.floor((t - sigma) * CELLS), 0).astype(np.int64)
     last = np.minimum(np.ceil((t + sigma) * CELLS), CELLS).astype(np.int64)
     mass, squares = (
@@ -180,7 +180,7 @@ def _rows_near(t: Floats, sigma: float, weight: Floats, square: Floats) -> Float
 
 
 def class_panels(table: ClassTable, names: Sequence[str], bins: int, seed: int = 0) -> list[Plot]:
-    """Small multiples, one per class: frequency of the class against its probability."""
+    """Draw small multiples, one per class: frequency of the class against its probability."""
     x: Any = np.arange(bins) / bins
     width: Any = np.full(bins, 1 / bins)
     rng = np.random.default_rng([seed, 91])

@@ -1,8 +1,8 @@
-"""How well probabilities rank what came true: AUC, the AUROC of errors, and the area under the risk-coverage curve.
+"""Ranking metrics: AUC, the AUROC of errors, and the area under the risk-coverage curve.
 
 Each is a function of ranks, whose error follows from what every row adds to it (its influence): for the AUC these are
-DeLong's structural components. Rows of a group are added up before they are squared (Obuchowski 1997), and two models
-on the same rows are compared by the differences of their influences (DeLong et al. 1988).
+DeLong's structural components. Influences of a group are added up before they are squared (Obuchowski 1997), and two
+models on the same rows are compared by the differences of their influences (DeLong et al. 1988).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FEWEST = 10  # effective rows (or groups) of either outcome, from where the inte
 
 
 def _pairs(at: PlacedRows, options: Mapping[str, Any], value: float) -> float:
-    """A hit and a miss of one cell may be ordered either way."""
+    """Bound the change of an AUC by merging: a hit and a miss of one cell may be ordered either way."""
     view = at.view
     hit, all_ = (np.bincount(at.cell, view.shares * values) for values in (view.hit, np.ones(view.n)))
     both = float(hit.sum() * (all_ - hit).sum())
@@ -33,7 +33,9 @@ def _pairs(at: PlacedRows, options: Mapping[str, Any], value: float) -> float:
 
 
 def _risk(at: PlacedRows, options: Mapping[str, Any], value: float) -> float:
-    """The area is least where the hits of every cell are surer than its misses, and largest where they are less sure.
+    """Bound the change of the AURC by merging.
+
+    The area is least where the hits of every cell are surer than its misses, and largest where they are less sure.
 
     A miss of rank k by falling confidence adds (H_n - H_{k-1}) / n, with H the harmonic numbers.
     """
@@ -99,7 +101,7 @@ def aurc(sample: Sample) -> RankFunctional:
 
 
 class TieGroups(NamedTuple):
-    """Rows by rising odds, and (T,) what the rows of equal odds hold.
+    """Rows by rising odds, with the (T,) weights of hits and misses in each tie.
 
     Attributes:
         order: (N,) rows.  tie: (N,) tie of each of them, in that order.
@@ -113,7 +115,7 @@ class TieGroups(NamedTuple):
 
 
 def ties(view: BinaryOutcomes) -> TieGroups:
-    """By `numerics.tie_ends`."""
+    """Group the rows of a view into ties of equal odds."""
     order = view.order
     size = np.diff(tie_ends(view.p[order], view.complement[order]))
     tie = np.repeat(np.arange(len(size)), size)
@@ -125,7 +127,7 @@ def ties(view: BinaryOutcomes) -> TieGroups:
 
 @dataclass(frozen=True, eq=False)
 class RankFunctional(Statistic):
-    """A functional of ranks that is near the sum of the influences of its rows."""
+    """A functional of ranks, whose error is near the sum of the influences of its rows."""
 
     view: BinaryOutcomes
 
@@ -135,11 +137,11 @@ class RankFunctional(Statistic):
 
     @property
     def influence(self) -> Floats:
-        """(N,) what each row adds to the estimate's error; of mean 0, and with the weight in it."""
+        """(N,) what each row adds to the error of the estimate, its weight included; of mean 0."""
         raise NotImplementedError
 
     def missing(self, tail: float) -> tuple[float, float]:
-        """How far below and above the value the truth may be by rows of a kind that stays unseen with this chance."""
+        """Return how far below and above the value the truth may be by rows that stay undrawn with this chance."""
         raise NotImplementedError
 
     @property
@@ -148,52 +150,53 @@ class RankFunctional(Statistic):
 
     @property
     def lacking(self) -> str:
-        """Why there is no interval, or ""."""
+        """Reason why there is no interval, or ""."""
         return self.rows.lacking
 
     @property
     def clustered(self) -> str:
-        """How groups enter the error, for the reader."""
+        """Addition to `how` that says how groups were used; "" without groups."""
         return "" if self.view.groups is None else ", sums over groups"
 
     def row_order(self, by_rank: Floats) -> Floats:
+        """Bring (N,) values by rank into the order of the rows."""
         out = np.empty(self.view.n)
         out[self.ties.order] = by_rank
         return out
 
 
 def variance(view: BinaryOutcomes, influence: Floats) -> float:
-    """Of a sum of influences: of independent rows, of counts, or of groups."""
+    """Return the variance of a sum of influences, of independent rows, counts or groups."""
     each, times = _draws(view, influence)
-    few = len(each) / max(len(each) - 1, 1) if view.groups is not None else 1.0
-    return float(times @ each**2) * few
+    correction = len(each) / max(len(each) - 1, 1) if view.groups is not None else 1.0
+    return float(times @ each**2) * correction
 
 
 def skew(view: BinaryOutcomes, influence: Floats) -> float:
-    """Σ c³ / Σ c² of the influences c of rows or of groups, as `intervals.Rows.skew`."""
+    """Return Σ c³ / Σ c² of the influences c of rows or groups, as `intervals.WeightedMean.skew`."""
     each, times = _draws(view, influence)
     square = float(times @ each**2)
     return float(times @ each**3) / square if square > 0 else 0.0
 
 
 def _draws(view: BinaryOutcomes, influence: Floats) -> tuple[Floats, Floats]:
-    """The influence of each draw, a row or a group, and how often it was drawn."""
+    """Return the influence of each draw, a row or a group, and how often it was drawn."""
     if view.groups is not None:
         influence = np.bincount(np.unique(view.groups, return_inverse=True)[1], influence).astype(np.float64)
     elif view.counts and view.weights is not None:
-        there = view.weights > 0
-        return influence[there] / view.weights[there], view.weights[there]
+        positive = view.weights > 0
+        return influence[positive] / view.weights[positive], view.weights[positive]
     return influence, np.ones(len(influence))
 
 
 def few(n: float) -> float:
-    """√(n / (n - 1)), by which influences about an estimated mean are too small."""
+    """Return √(n / (n - 1)), by which influences about an estimated mean are too small."""
     return math.sqrt(n / (n - 1)) if n > 1 + 1e-9 else 1.0
 
 
 @dataclass(frozen=True, eq=False)
 class TwoSamples(RankFunctional):
-    """A functional of how the hits and the misses are ranked among each other, each a sample by itself."""
+    """A functional of the ranks of hits among misses, where both are samples of their own."""
 
     @cached_property
     def _sums(self) -> tuple[float, float]:
@@ -201,7 +204,7 @@ class TwoSamples(RankFunctional):
 
     @property
     def parts(self) -> tuple[Floats, Floats]:
-        """(T,) what one more hit, and one more miss, in a tie would move; each of mean 0 over its sample."""
+        """(T,) changes of the value by one more hit, and one more miss, in a tie; each of mean 0 over its sample."""
         raise NotImplementedError
 
     @cached_property
@@ -212,8 +215,8 @@ class TwoSamples(RankFunctional):
             part[t.tie] / total * (1.0 if view.groups is not None else few(side.effective))
             for part, total, side in zip(self.parts, sums, self.sides, strict=True)
         ]
-        found = np.where(hit, *parts)
-        return self.row_order(found if view.weights is None else found * view.weights[t.order])
+        by_rank = np.where(hit, *parts)
+        return self.row_order(by_rank if view.weights is None else by_rank * view.weights[t.order])
 
     @cached_property
     def sides(self) -> tuple[WeightedMean, WeightedMean]:
@@ -240,8 +243,9 @@ class Concordance(TwoSamples):
     The interval is the score form: at each θ the variance that binormal scores would have there, as a multiple of what
     DeLong's is of theirs at the estimate (method 5 of Newcombe 2006, who takes the multiple as 1); Student's quantile
     has the degrees of two samples with variances of their own (Welch 1947). It holds where all hits lie above all
-    misses, and reaches at least as far as a share of hits, or of misses, that no row shows, and as the skewness of what
-    rows add says (`numerics.skewed_reach`): few wrong rows among the surest are a count.
+    misses. It reaches at least as far as a share of hits, or of misses, that was not drawn (`missing`), and as far as
+    the skewness of the influences requires (`core.statistics.skewed_reach`): few wrong rows among the surest are a
+    count.
     """
 
     @cached_property
@@ -264,8 +268,8 @@ class Concordance(TwoSamples):
         return below - self.value, above - self.value
 
     def missing(self, tail: float) -> tuple[float, float]:
-        """A share of the hits below all misses, or of the misses above all hits; or the reverse."""
-        share = min(1.0, -math.log(tail) * max(side.unseen for side in self.sides))
+        """Put a share of the hits below all misses, or of the misses above all hits; or the reverse."""
+        share = min(1.0, -math.log(tail) * max(side.largest_share for side in self.sides))
         return self.value * share, (1 - self.value) * share
 
     def interval(self, level: float) -> Interval:
@@ -287,7 +291,7 @@ class Concordance(TwoSamples):
 
         low, high = bisect(far, 0.0, self.value, 60)[0], 1 - bisect(lambda x: far(1 - x), 0.0, 1 - self.value, 60)[0]
         below, above = self.missing((1 - level) / 2)
-        third = skew(self.view, self.influence)  # few rows far from their place are a count, which is no normal number
+        third = skew(self.view, self.influence)  # a few rows far from their place are a count, not a normal number
         low = min(low, self.value - max(below, skewed_reach(t, spread, -third)))
         high = max(high, self.value + max(above, skewed_reach(t, spread, third)))
         low, high = max(low, 0.0), min(high, 1.0)
@@ -296,7 +300,7 @@ class Concordance(TwoSamples):
 
 
 def binormal(theta: float, m: float, n: float) -> float:
-    """Variance of the AUC of m hits and n misses (Hanley and McNeil 1982), symmetric in θ (Newcombe 2006)."""
+    """Return the variance of an AUC of m hits and n misses (Hanley, McNeil 1982), symmetric in θ (Newcombe 2006)."""
     more = (m + n) / 2 - 1
     return theta * (1 - theta) / (m * n) * (1 + more * ((1 - theta) / (2 - theta) + theta / (1 + theta)))
 
@@ -305,8 +309,9 @@ def binormal(theta: float, m: float, n: float) -> float:
 class RiskCoverage(RankFunctional):
     """AURC; the k-th row of n by falling confidence enters with Σ_{j>=k} 1/j / n, about -log(k / n) / n.
 
-    The upper bound counts errors that were not seen (`numerics.unseen_reach`). The dearest are the surest rows, a share
-    h of which costs about -∫ log u du = h (1 - log h), u from 0 to h; less where rows are as sure as many others.
+    The upper bound allows for errors of rows that were not drawn (`core.statistics.unseen_reach`). The costliest are
+    the surest rows, a share h of which costs about -∫ log u du = h (1 - log h), u from 0 to h; less where rows are as
+    sure as many others.
     """
 
     @cached_property
@@ -343,7 +348,7 @@ class RiskCoverage(RankFunctional):
         return float((rows * self._error) @ cost) / (drawn + surer)
 
     def _cost_of_surest(self, share: float) -> float:
-        """Mean cost of errors in the surest `share` of the rows."""
+        """Return the mean cost of errors in the surest `share` of the rows."""
         cost, _, rows = self._walk
         cost, rows = cost[::-1], rows[::-1]
         left = share * float(rows.sum())
@@ -378,7 +383,7 @@ class RiskCoverage(RankFunctional):
 
         Hits there matter as much where nearly every row is wrong, as of logits that are worse than chance.
         """
-        share = min(1.0, -math.log(tail) * self.rows.unseen)
+        share = min(1.0, -math.log(tail) * self.rows.largest_share)
         return self.value - self._with_surer_hits(share), share * self._cost_of_surest(share)
 
     def interval(self, level: float) -> Interval:
@@ -396,7 +401,7 @@ class RiskCoverage(RankFunctional):
 
 
 def harmonic(n: Floats) -> Floats:
-    """H_n = 1 + 1/2 + ... + 1/n, of numbers that need not be whole (the digamma function)."""
+    """Return H_n = 1 + 1/2 + ... + 1/n, also of numbers that are not whole (by the digamma function)."""
     # Euler and Maclaurin's series at n + 8, where its next term is below 1e-13; scipy.special takes 0.15 s to import
     x = np.asarray(n, dtype=np.float64) + 8
     far = np.log(x) + np.euler_gamma + 1 / (2 * x) - 1 / (12 * x**2) + 1 / (120 * x**4) - 1 / (252 * x**6)

@@ -1,15 +1,15 @@
-"""What condensing rows to cells does to a metric: nothing, no more than is said here, or what cannot be said.
+"""The error that compressing rows to a histogram of confidence makes in each metric: 0, a bound, or unknown.
 
-Within a cell the rows of one outcome keep their number, mean and variance (see `columns.condense`), so that means,
-binned errors whose bins the cells divide, and whatever is quadratic in the confidence stay as they are. Of others, the
-bound is what these rows could do wherever in their cell they lay. With shares s of the rows, residuals r = p - y:
+Within a cell the rows of one outcome keep their number, mean and variance (see `scores.histogram`). So means, binned
+errors whose bins are unions of cells, and whatever is quadratic in the confidence do not change. For other metrics the
+bound is over all places in their cell where these rows could lie. With shares s of the rows and residuals r = p - y:
 
     a cell that a bin edge cuts     Σ|d_b| changes by at most 2 ρ, ρ = Σ s|r| over its rows (and their share by 2 μ)
     a smooth function h of p        Σ s h(p) changes by at most Σ s variance · max|h''| over the cells
     a Lipschitz function h of p     Σ s h(p) changes by at most 2 Σ s deviation · max|h'|
 
-A metric says its bound in its trait `condensed`. Without one, sums over classes are those of all rows, what reads the
-scores again says of how many rows in its interval, and a mean (`MeanOf`) is exact where it stays the same wherever in
+A metric has its bound in its trait `condensed`. Without one, sums over classes are exact, metrics that read the scores
+again have the number of rows read in their interval, and a mean (`MeanOf`) is exact if it stays the same wherever in
 their cells the rows are placed.
 """
 
@@ -33,11 +33,12 @@ from calibcli.scores.predictions import Floats, Ints
 ERROR = "cell_error"  # key of `Estimate.detail`
 UNKNOWN = "rows that are kept as sums over cells of confidence do not tell it: measure up to 5,000,000 of them together"
 SAME = 1e-12  # relative difference of two sums of the same rows that is rounding
-SIGNS = ((1, 1, 1, 1), (1, -1, 1, -1), (-1, -1, 1, 1))  # of NLL, most, Brier score and entropy, as confidence rises
+SIGNS = ((1, 1, 1, 1), (1, -1, 1, -1), (-1, -1, 1, 1))
+"""Whether NLL, `most`, Brier score and entropy rise or fall with the confidence within a cell, in three trials."""
 
 
 class PlacedRows:
-    """Rows of a sample of cells, with what each cell holds of a view.
+    """The rows of a condensed sample in their cells, with sums over each cell.
 
     Attributes:
         mass, weight: (cells,) share of the rows and Σ s|r|.
@@ -60,7 +61,7 @@ class PlacedRows:
         self.variance, self.deviation = float(square.sum()), float(np.sqrt(square * own).sum())
 
     def cut_by_width(self, bins: int) -> tuple[Floats, Floats]:
-        """(bins - 1,) Σ s|r| and the share of the rows of the cell that each inner edge of equal-width bins cuts."""
+        """Return (bins - 1,) Σ s|r| and the share of rows of the cell that each inner edge of equal-width bins cuts."""
         edge = np.arange(1, bins)
         at, cuts = (edge * CELLS) // bins, (edge * CELLS) % bins != 0
         index = interval_of(self.view.p)
@@ -69,9 +70,9 @@ class PlacedRows:
         return rho, mass
 
     def cut_by_mass(self, bins: int) -> tuple[float, float]:
-        """Σ s|r| and the share of the rows of the cells that cuts between bins of equal mass fall in.
+        """Return Σ s|r| and the share of rows of the cells in which cuts between bins of equal mass fall.
 
-        Cells lie apart, so that no tie reaches from one to another.
+        No tie reaches from one cell to another.
         """
         view, order = self.view, self.view.order
         assert view.weights is not None
@@ -80,7 +81,7 @@ class PlacedRows:
         return float(self.weight[cells].sum()), float(self.mass[cells].sum())
 
     def in_order(self) -> tuple[Floats, Floats]:
-        """(cells,) misses and hits as shares of the rows, cells by rising odds."""
+        """Return (cells,) misses and hits as shares of the rows, cells by rising odds."""
         view = self.view
         p, complement, hits = (np.bincount(self.cell, view.shares * v) for v in (view.p, view.complement, view.hit))
         with np.errstate(divide="ignore"):
@@ -89,13 +90,11 @@ class PlacedRows:
 
 
 Bound = Callable[[PlacedRows, Mapping[str, Any], float], float | None]
-"""The most that condensing may have changed a metric by, from the cells, its options and its value; None: not known."""
+"""Maps the rows in cells, options and value of a metric to the largest change by merging; None where it is unknown."""
 
 
 def stated(sample: Sample, choices: Sequence[Choice], estimates: Sequence[Estimate]) -> list[Estimate]:
-    """Estimates of condensed rows with the most that condensing may have changed them by, in `detail`; without a value
-    where that is not known.
-    """
+    """Add to estimates of condensed rows their largest error, in `detail`; remove the value where it is unknown."""
     checked = []
     for choice, e in zip(choices, estimates, strict=True):
         error = 0.0 if e.value is None else _error(sample, choice, e.value)
@@ -108,7 +107,7 @@ def stated(sample: Sample, choices: Sequence[Choice], estimates: Sequence[Estima
 
 
 def _error(sample: Sample, choice: Choice, value: float) -> float | None:
-    """The most that condensing may have changed a metric by; None where that is not known."""
+    """Return the largest error of a metric of condensed rows; None where it is unknown."""
     bound: Bound | None = choice.traits.get("condensed")
     if bound is not None:
         of = choice.options.get("of", choice.traits.get("view", "auto"))
@@ -117,16 +116,17 @@ def _error(sample: Sample, choice: Choice, value: float) -> float | None:
         return 0.0
     if not isinstance(choice(sample), MeanOf):
         return None
-    with np.errstate(all="ignore"):  # a probability may lie beyond 1 there
-        moved = [float(choice(other)) for other in sample.once(_elsewhere)]
+    with np.errstate(all="ignore"):  # a moved probability may lie beyond 1
+        moved = [float(choice(other)) for other in sample.once(_moved_rows)]
     return 0.0 if all(abs(other - value) <= SAME * max(abs(value), 1.0) for other in moved) else None
 
 
-def _elsewhere(sample: Sample) -> list[Sample]:
-    """The same cells with their rows elsewhere: number, mean and variance of every column as they were.
+def _moved_rows(sample: Sample) -> list[Sample]:
+    """Place the rows elsewhere in their cells, with the same number, mean and variance of every column.
 
-    One of the two rows of an outcome at either end of its cell, so that a threshold within the cell is seen; columns
-    rise or fall together in other ways, so that their products are; predicted classes, which are not kept, are others.
+    Each outcome of a cell gets two rows. In turn either lies at the end of the cell, which reveals a threshold within
+    it; columns rise or fall together in other ways, which reveals products; and predicted classes, which are not kept,
+    are changed.
     """
     columns, at = sample.columns, sample.once(PlacedRows, "auto")
     assert columns.weights is not None
@@ -151,10 +151,10 @@ def _elsewhere(sample: Sample) -> list[Sample]:
 def _placed(
     columns: Columns, first: Ints, count: Floats, mean: Floats, spread: Floats, tilt: Floats, shift: int
 ) -> Columns:
-    """Two rows for each outcome of a cell, `tilt` standard deviations above the mean and the inverse of that below it.
+    """Make two rows for each outcome of a cell, `tilt` standard deviations above the mean and 1 / tilt below it.
 
     Args:
-        first: (outcomes,) a row of each.  shift: which class is predicted, of more than two.
+        first: (outcomes,) index of a row of each.  shift: added to the predicted class, of more than two.
     """
     upper = count / (1 + tilt * tilt)
     predicted, labels = (np.tile(column[first], 2) for column in (columns.predicted, columns.labels))
@@ -174,10 +174,10 @@ def _placed(
 
 
 def unchanged(at: PlacedRows, options: Mapping[str, Any], value: float) -> float:
-    """Of functions of means, numbers and variances within cells."""
+    """Bound of functions of means, numbers and variances within cells: no change."""
     return 0.0
 
 
 def of_root(change: float, value: float) -> float:
-    """Of a root whose square changes by so much."""
+    """Bound the change of a root whose square changes by so much."""
     return min(math.sqrt(change), change / value if value > 0 else math.inf, 1.0)

@@ -1,4 +1,4 @@
-"""What a metric returns: a statistic, with its interval. Intervals of means and shares."""
+"""Statistics, which metrics return, with their intervals; intervals of means and shares."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ NO_GROUPS = "rows belong to groups, and this bound is for independent rows (ece 
 FEWEST_GROUPS = 10  # effective groups below which no bound keeps its level (simulated: docs/measured/gate.md)
 Mask = npt.NDArray[np.bool_]
 End = float | Floats
-"""What a row may have at the least, or at the most: any row, or each one of its own."""
+"""Smallest or largest value that a row may have: one number for all rows, or (N,) one of each."""
 
 
 def few_groups(count: int, effective: float) -> str:
-    """Why there is no bound, and what would help."""
+    """Say why so few groups give no bound, and what would help."""
     if effective > 0.99 * count:
         return f"{count} group{'s' * (count != 1)}, and bounds need {FEWEST_GROUPS}: draw more of them"
     counted = f"{count} groups of these sizes count as {effective:.1f} equal ones, and bounds need {FEWEST_GROUPS}"
@@ -42,7 +42,7 @@ def few_groups(count: int, effective: float) -> str:
 
 
 def average(values: npt.NDArray[Any], weights: Floats | None) -> float:
-    """Weighted mean; nan where no weight is left."""
+    """Return the weighted mean; nan where the weights add up to 0."""
     if weights is None:
         total = np.count_nonzero(values) if values.dtype == bool else float(values.sum())
         return total / len(values) if len(values) else math.nan
@@ -55,7 +55,7 @@ def average(values: npt.NDArray[Any], weights: Floats | None) -> float:
 
 
 def counted(values: npt.NDArray[Any], weights: Floats) -> npt.NDArray[Any]:
-    """(N,) values, of which those without weight are finite: none is counted, as 0 times infinity is no number."""
+    """Replace infinite values of rows without weight by 0, as 0 times infinity is no number; (N,)."""
     known = np.isfinite(values)
     return values if known.all() else np.where(known | (weights > 0), values, 0.0)
 
@@ -78,11 +78,11 @@ class Interval:
 
 
 NO_GATE = "no gate"
-"""In the detail of an interval: why no gate is judged by it."""
+"""Key of the detail of an interval that says why no gate is judged by it."""
 
 
 class Statistic:
-    """What a metric returns: a number that knows its uncertainty. What is costly waits until it is asked for."""
+    """A number that knows its uncertainty, as a metric returns it. Costly parts are computed when they are read."""
 
     @property
     def value(self) -> float:
@@ -90,7 +90,7 @@ class Statistic:
         raise NotImplementedError
 
     def interval(self, level: float) -> Interval:
-        """Its uncertainty, one-sided bounds at `level` each; or why it has none."""
+        """Return the interval, one-sided bounds at `level` each, or the reason why there is none."""
         raise NotImplementedError
 
     def __float__(self) -> float:
@@ -99,50 +99,57 @@ class Statistic:
 
 @dataclass(frozen=True, eq=False)
 class Constant(Statistic):
-    """A number whose interval, or why it has none, depends on no level."""
+    """A number whose interval, or the reason why it has none, does not depend on the level."""
 
     number: float
-    said: Interval
+    fixed: Interval
 
     @property
     def value(self) -> float:
         return self.number
 
     def interval(self, level: float) -> Interval:
-        return self.said
+        return self.fixed
 
 
 def one_sided(level: float, low: float, high: float, how: str, **more: Any) -> Interval:
-    """Two bounds that hold at `level` each."""
+    """Make an interval of two bounds that hold at `level` each."""
     return Interval(low=low, high=high, level=1 - 2 * (1 - level), sided="each", how=how, **more)
 
 
 @dataclass(frozen=True)
 class WeightedMean:
-    """The rows a mean is over: values (n,), weights or None, groups or None."""
+    """A weighted mean over rows, with its standard error, skewness and bounds.
+
+    Attributes:
+        values: (n,).  weights: (n,) or None.  groups: (n,) or None.
+        counts: whether weights are frequencies.
+        condensed: whether rows are cells of a histogram, whose weights are numbers of rows.
+    """
 
     values: npt.NDArray[Any]
     weights: Floats | None
     counts: bool
     groups: Ints | None
-    condensed: bool = False  # weights are numbers of rows
+    condensed: bool = False
 
     @classmethod
     def of(cls, sample: Sample, values: npt.NDArray[Any], mask: Mask | None = None) -> WeightedMean:
+        """Take weights and groups from a sample; `mask` chooses rows."""
         w = sample.weights
         values = values if w is None else counted(values, w)
         every = cls(values, w, sample.counts, sample.columns.groups, sample.columns.condensed > 0)
         return every if mask is None else every.at(mask)
 
     def at(self, rows: Mask | Ints) -> WeightedMean:
-        """Some of them."""
+        """Return the mean over some of the rows."""
         weights = None if self.weights is None else self.weights[rows]
         groups = None if self.groups is None else self.groups[rows]
         return replace(self, values=self.values[rows], weights=weights, groups=groups)
 
     @property
     def n(self) -> int:
-        """Rows of the file."""
+        """Number of rows of the file."""
         return round(self.total) if self.condensed else len(self.values)
 
     @cached_property
@@ -173,16 +180,16 @@ class WeightedMean:
         return self.effective if self.groups is None else effective_groups(self.shares)
 
     @property
-    def unseen(self) -> float:
-        """The largest share of the total weight that one row (or group) has."""
+    def largest_share(self) -> float:
+        """The largest share of the total weight that one row (or group) has: what a row not drawn may have had."""
         return self.dearest(1.0)
 
     def dearest(self, cost: float | Floats, every: WeightedMean | None = None) -> float:
-        """The most that one row may add to the mean: its share times what it costs, of groups the sum over its rows.
+        """Return the most that one row may add to the mean: its share times its cost; of groups summed over the rows.
 
         Args:
-            cost: what a row that was not drawn may be above the mean; an array has one for each row of `every`.
-            every: the rows of the file where these are some of them, of which `cost` is known too (None: these).
+            cost: how far above the mean a row that was not drawn may be; an array has one for each row of `every`.
+            every: all rows of the file, where this mean is over some of them, for which `cost` is known too.
         """
         if not isinstance(cost, np.ndarray):
             if self.groups is not None:
@@ -198,7 +205,7 @@ class WeightedMean:
         return float((cost if self.counts else cost * every.weights[every.weights > 0]).max()) / self.total
 
     def _dearest_group(self, cost: Floats, every: WeightedMean) -> float:
-        """The largest share of a group among these rows times the mean cost of its rows in the file."""
+        """Return the largest product of a group's share of these rows and the mean cost of its rows in the file."""
         assert self.groups is not None
         assert every.groups is not None
         names, member = np.unique(every.groups, return_inverse=True)
@@ -214,10 +221,10 @@ class WeightedMean:
 
     @cached_property
     def _powers(self) -> tuple[float, float]:
-        """Σ c² and Σ c³ of what the rows (or groups) add to the mean beyond it.
+        """Σ c² and Σ c³, where c is what a row (or group) adds to the deviation of the mean.
 
-        Groups by the jackknife: without group g the mean is less by c_g = u_g / (1 - share_g), u_g the group's part of
-        Σ w (x - mean) / Σ w. Large groups pull the mean towards them, which sums of squares alone do not see.
+        For groups by the jackknife: without group g the mean is less by c_g = u_g / (1 - share_g), u_g the part of the
+        group in Σ w (x - mean) / Σ w. Large groups pull the mean towards them, which sums of squares alone do not see.
         """
         if self.groups is not None:
             centred = self.values - self.value
@@ -245,7 +252,7 @@ class WeightedMean:
 
     @cached_property
     def se(self) -> float:
-        """Standard error of the weighted mean; of groups the jackknife's, (G - 1) / G Σ c²."""
+        """Standard error of the weighted mean; of groups the root of the jackknife's variance, (G - 1) / G Σ c²."""
         if self.total <= 0:
             return math.nan
         if self.groups is not None:
@@ -257,7 +264,7 @@ class WeightedMean:
 
     @property
     def lacking(self) -> str:
-        """Why there is no bound, or ""."""
+        """Reason why there is no bound, or ""."""
         if self.groups is not None and self._member[0] < 2:
             return "one group has no spread"
         if not math.isfinite(self.se):
@@ -268,68 +275,67 @@ class WeightedMean:
 
     @property
     def binomial(self) -> bool:
-        """Whether a share of these rows is that of independent draws: no groups, weights equal or counts."""
+        """Whether a share of these rows is binomial: independent rows of equal weight, or counts."""
         return self.groups is None and (self.weights is None or self.counts or float(np.ptp(self.weights)) == 0)
 
     @property
     def clustered(self) -> str:
-        """How groups entered, for the reader."""
+        """Addition to `how` that says how groups were used; "" without groups."""
         return "" if self.groups is None else f", jackknife over groups ({self.units:.1f} effective)"
 
     def bounds(self, alpha: float, low: End, high: End, every: WeightedMean | None = None) -> tuple[float, float]:
-        """One-sided bounds of the mean, each at 1 - alpha: see `numerics.unseen_reach`, with Student's t.
+        """Return one-sided bounds of the mean, each at 1 - alpha, by `core.statistics.unseen_reach` with Student's t.
 
         Args:
-            low, high: the ends of what a row may have; arrays have them for each row of `every`, see `dearest`.
+            low, high: smallest and largest value of a row; arrays have one for each row of `every`, see `dearest`.
         """
         value = self.value
         below, above = self.reach(alpha, self.dearest(value - low, every), self.dearest(high - value, every))
         return max(value - below, min(float(np.min(low)), value)), min(value + above, max(float(np.max(high)), value))
 
     def reach(self, alpha: float, down: float, up: float) -> tuple[float, float]:
-        """How far below and above the mean its bounds lie; `down` and `up`: the most that one row moves it there."""
+        """Return how far below and above the mean its bounds lie; `down`, `up`: the most that one row moves it so."""
         t, variance = student_quantile(1 - alpha, self.units - 1), self.se**2
         below = unseen_reach(t, variance, max(-self.skew, 0.0), max(down, 0.0))
         return below, unseen_reach(t, variance, max(self.skew, 0.0), max(up, 0.0))
 
     def p_value(self, low: End, high: End, share: float = 1.0) -> float:
-        """Two-sided p-value of `share` times the mean = 0: twice the alpha at which the bound of `bounds` is 0.
+        """Return the two-sided p-value of `share` times the mean = 0: twice the alpha at which a bound is 0.
 
-        (Where alpha is above .03, there a little smaller than that: z² is used for -ln alpha.)
+        Where alpha is above .03 it is a little smaller than that, as z² is used for -ln alpha.
         """
         distance = abs(self.value * share)
         if distance == 0:
             return 1.0
         sign = -1 if self.value > 0 else 1  # towards 0
-        seen = max(sign * self.skew, 0.0)
-        unseen = max(self.dearest(self.value - low if sign < 0 else high - self.value), 0.0)
-        drawn = distance / math.sqrt(
-            self.se**2 + seen * distance
-        )  # z at which either distance of `unseen_reach` is this
+        growth = max(sign * self.skew, 0.0)
+        undrawn = max(self.dearest(self.value - low if sign < 0 else high - self.value), 0.0)
+        # the z at which the one and the other distance of `unseen_reach` are this distance
+        z_drawn = distance / math.sqrt(self.se**2 + growth * distance)
         cube = self.se**3
-        not_drawn = math.cbrt(2 * distance**3 / (cube + math.sqrt(cube**2 + 4 * (distance * unseen) ** 3)))
-        return two_sided(min(drawn, not_drawn), self.units - 1)
+        z_undrawn = math.cbrt(2 * distance**3 / (cube + math.sqrt(cube**2 + 4 * (distance * undrawn) ** 3)))
+        return two_sided(min(z_drawn, z_undrawn), self.units - 1)
 
 
 def percent(level: float) -> str:
-    """0.95 as `95 %`."""
+    """Write 0.95 as `95 %`."""
     return f"{100 * level:.4g} %"
 
 
 Ends = tuple[float, float]
-"""Smallest and largest."""
+"""Smallest and largest value."""
 
 
 @dataclass(frozen=True, eq=False)
 class MeanOf(Statistic):
-    """The mean of a column: its value, its interval and, as differences by row, that of two models.
+    """The mean of a column; two models are compared in it by the differences of their rows.
 
     Attributes:
         values: (N,).  mask: the rows that the mean is over, or None for all.
-        ends: what a row may have at the least and at the most: numbers, or (N,) of each row, also those that the mask
-            leaves out; a function of the sample where that is costly.
+        ends: smallest and largest value of a row: numbers, or (N,) for each row, also for those that the mask leaves
+            out; a function of the sample where they are costly.
         share: whether it is a share of the rows, whose interval is exact (Clopper and Pearson) for independent rows.
-        empty: why there is no value where the mask leaves no row.
+        empty: reason why there is no value where the mask leaves no row.
     """
 
     sample: Sample
@@ -349,11 +355,11 @@ class MeanOf(Statistic):
 
     @property
     def range(self) -> tuple[End, End]:
-        """What a row may have at the least and at the most."""
+        """Smallest and largest value of a row."""
         return self.sample.once(self.ends) if callable(self.ends) else self.ends
 
     def interval(self, level: float) -> Interval:
-        """Two-sided: the score form, or Clopper and Pearson's."""
+        """Return a two-sided interval: the score form, or that of Clopper and Pearson for shares."""
         rows, tail = self.rows, (1 - level) / 2
         if rows.total <= 0:
             return Interval(reason=self.empty, n=rows.n)
@@ -377,8 +383,10 @@ class MeanOf(Statistic):
 
 
 def share_bounds(rows: WeightedMean, alpha: float) -> Ends | None:
-    """One-sided bounds of a share, each at 1 - alpha: exact for independent rows of equal weight, else as of any mean
-    (weights may go with the outcome, which a binomial at the effective rows does not see); None where there are none.
+    """Return one-sided bounds of a share, each at 1 - alpha; None where there are none.
+
+    They are exact for independent rows of equal weight, else those of any mean: weights may depend on the outcome,
+    which a binomial at the effective rows would ignore.
     """
     if rows.binomial:
         return clopper_pearson(rows.value * rows.effective, rows.effective, alpha)

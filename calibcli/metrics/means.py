@@ -22,14 +22,14 @@ from calibcli.scores.columns import ClassBins
 from calibcli.scores.histogram import CELLS, interval_of
 from calibcli.scores.predictions import Floats
 
-# How often something happened against how often it was said to: calibration in the large.
+# Calibration in the large: how often an event happened against its mean probability.
 
-FARTHEST = 1e6  # a ratio beyond which there is no upper bound
+FARTHEST = 1e6  # a ratio above which no upper bound is given
 
 
 @METRICS.add(values=Range(0), better="", unit="", condensed=unchanged, first_screen="two classes")
 def observed_expected(sample: Sample, *, of: Of = "auto") -> Statistic:
-    """O:E, mean of what came true over mean of what was said; 1 if calibrated in the large (Debray et al. 2017).
+    """O:E, observed frequency over mean probability; 1 if calibrated in the large (Debray et al. 2017).
 
     >>> round(calibcli.measure(logits, labels, "observed_expected")["observed_expected"].value, 4)
     0.9337
@@ -39,17 +39,17 @@ def observed_expected(sample: Sample, *, of: Of = "auto") -> Statistic:
 
 @dataclass(frozen=True, eq=False)
 class Ratio(Statistic):
-    """The θ at which the mean of y - θ p is 0; its interval holds the θ at which that mean is not refuted as 0."""
+    """The θ at which the mean of y - θ p is 0; the interval holds every θ at which these rows do not refute that."""
 
     view: BinaryOutcomes
 
     @cached_property
     def value(self) -> float:
-        said = average(self.view.p, self.view.weights)
-        return average(self.view.hit, self.view.weights) / said if said > 0 else math.nan
+        expected = average(self.view.p, self.view.weights)
+        return average(self.view.hit, self.view.weights) / expected if expected > 0 else math.nan
 
     def interval(self, level: float) -> Interval:
-        """Fieller's, with the score form in place of the normal one."""
+        """Return Fieller's interval, with the score form instead of the normal one."""
         if not math.isfinite(self.value):
             return Interval(reason="every probability is 0")
         if lacking := self._rows(self.value).lacking:
@@ -75,24 +75,23 @@ class Ratio(Statistic):
         return WeightedMean(view.hit - theta * view.p, view.weights, view.counts, view.groups)
 
 
-# Means over rows: accuracy, proper scores, confidence and entropy, the share of very confident rows; and whether a
-# calibrated model could have looked like this: Spiegelhalter's Z of the Brier score, and the simulated test.
-
+# Means over rows: accuracy, proper scores, confidence, entropy and the share of very confident rows. Two tests of
+# calibration: Spiegelhalter's Z of the Brier score, and a simulated one.
 
 STEEP = 10.0  # the most that the second derivative of (1 - 2p)² p (1 - p) can be
 NO_RIGHT, NO_WRONG = "no row is correct", "no row is wrong"
 
 
 def cost(sample: Sample) -> tuple[float, Floats]:
-    """NLL that each row may have: the scores tell it for every label, of which these rows show one each.
+    """Return the range of the NLL of each row over all labels, of which the rows show one each.
 
-    At least twice the mean, as rows that are all alike tell nothing of others.
+    The upper end is at least twice the mean NLL, as rows that are all alike tell nothing of others.
     """
     return 0.0, np.maximum(sample.columns.most, 2 * average(sample.columns.nll, sample.weights))
 
 
 def _nats(sample: Sample) -> Ends:
-    """Entropy that a row may have; the NLL of a row that is correct."""
+    """Return the range of the entropy of a row, which is also that of the NLL of a correct row."""
     return 0.0, math.log(sample.columns.k)
 
 
@@ -101,7 +100,7 @@ def _up_to_log_k(k: int | None, options: Mapping[str, Any]) -> Range:
 
 
 def _cost_of_wrong(sample: Sample) -> tuple[float, Floats]:
-    """A row that is wrong is not the most probable class of its row."""
+    """Return the range of the NLL of a wrong row, whose label is not the most probable class."""
     return math.log(2), np.maximum(sample.once(cost)[1], math.log(2))
 
 
@@ -210,7 +209,7 @@ def mean_confidence(sample: Sample) -> MeanOf:
 
 
 def _gap(k: int | None, options: Mapping[str, Any]) -> Range:
-    """The confidence is at least 1 / k."""
+    """Narrow the range: the confidence is at least 1 / k."""
     return Range(-1 if k in (None, 2) else 1 / k - 1, 1)
 
 
@@ -296,12 +295,12 @@ def nll_wrong(sample: Sample) -> MeanOf:
 
 
 def _confident(sample: Sample, tau: float) -> Mask:
-    """(N,) whether confidence >= tau: 0.99 given as a probability is, though its logarithm and the softmax round it."""
+    """Return (N,) whether confidence >= tau, up to rounding: a probability of 0.99 counts after log and softmax."""
     return np.asarray(sample.columns.confidence >= tau * (1 - sample.columns.precision))
 
 
 def _share_condensed(at: PlacedRows, options: Mapping[str, Any], value: float) -> float:
-    """The cell that the threshold lies in, as a share of the rows beyond it."""
+    """Bound the change by merging: the share of rows in the cell that the threshold cuts."""
     tau = options["tau"]
     if abs(tau * CELLS - round(tau * CELLS)) < 1e-9:
         return 0.0
@@ -339,7 +338,7 @@ def high_confidence_accuracy(sample: Sample, *, tau: Share = 0.99) -> MeanOf:
 
 
 def _z_condensed(at: PlacedRows, options: Mapping[str, Any], value: float) -> float:
-    """Its numerator stays as it is; of the variance under the root, a quartic of p."""
+    """Bound the change by merging: of the variance under the root, a quartic of p; the numerator is kept."""
     view = at.view
     variance = float(view.shares @ ((view.complement - view.p) ** 2 * view.p * view.complement))
     lost = STEEP * at.variance / variance
@@ -369,7 +368,7 @@ def spiegelhalter_z(sample: Sample, *, of: Of = "auto") -> Constant:
 
 
 def _p_condensed(at: PlacedRows, options: Mapping[str, Any], value: float) -> float | None:
-    """Of the same table, the same draws, but for one that rounding may turn."""
+    """Return 0 where merging keeps the table of bins, and so the draws."""
     if options["statistic"] != "ece" or at.cut_by_width(options["bins"])[1].any():
         return None
     return 0.0
@@ -416,7 +415,7 @@ def calibration_p(
 
 
 def brier_parts(sample: Sample, shown: ClassBins, event: str) -> Table:
-    """The exact decomposition over bins (Murphy 1973; Stephenson 2008) of `brier` for two classes, else `brier_top`."""
+    """Tabulate the exact decomposition (Murphy 1973; Stephenson 2008) of `brier` for two classes, else `brier_top`."""
     view = sample.view()
     parts = murphy(view, view.width_bins(shown.bins, shown.edges))
     what = f"brier, of P({event})," if event else "brier_top, of the top label,"
@@ -426,7 +425,7 @@ def brier_parts(sample: Sample, shown: ClassBins, event: str) -> Table:
 
 
 def murphy(view: BinaryOutcomes, bins: Bins) -> dict[str, float]:
-    """Reliability - resolution + uncertainty + within-bin variance - within-bin covariance = mean (p - y)².
+    """Split mean (p - y)² = reliability - resolution + uncertainty + within-bin variance - within-bin covariance.
 
     With shares w_b, mean probability p_b and frequency y_b: Σ w (p_b - y_b)², Σ w (y_b - ȳ)², ȳ (1 - ȳ), the variance
     of p within bins, and twice its covariance with y. The last two are left out of many decompositions, which then do

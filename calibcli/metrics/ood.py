@@ -1,6 +1,4 @@
-"""Measure how well a model's scores tell rows of its distribution from others: AUROC, AUPR, false positives, and
-differences of two scores.
-"""
+"""Detection of rows outside the distribution by a model's scores: AUROC, AUPR, false positives, and differences."""
 
 from __future__ import annotations
 
@@ -26,25 +24,23 @@ from calibcli.metrics.shelf import BinaryOutcomes
 from calibcli.scores.columns import MANY, columns
 from calibcli.scores.predictions import Floats, Ints, Predictions, Progress, kind_words, notes_of
 
-# How well a score tells the rows of one sample from those of another: precision and recall, and false positives.
-#
-# Beside the AUROC (`discrimination.Concordance`), for rows of the distribution (hits) against others (misses).
+# The statistics besides the AUROC (`discrimination.Concordance`): rows of the distribution are hits, others misses.
 
 KEPT = 0.95  # share of hits that the threshold keeps
-SLACK = 1e-12  # of sums of weights
+SLACK = 1e-12  # rounding of sums of weights
 
 
 @dataclass(frozen=True, eq=False)
 class AveragePrecision(TwoSamples):
-    """Σ (recall_t - recall_{t-1}) precision_t over falling thresholds, hits and misses as frequent as in these samples.
+    """Average precision: Σ (recall_t - recall_{t-1}) precision_t over falling thresholds.
 
-    The interval is that of the logit (Boyd et al. 2013), its error from the influence of every row,
-    and reaches at least as far as hits below all others, or misses above all, in a share that no row shows.
+    The interval is that of the logit (Boyd et al. 2013), with the error from the influence of every row. It reaches at
+    least as far as a share of rows that was not drawn may move it: hits below all others, or misses above all.
     """
 
     @cached_property
     def _above(self) -> tuple[Floats, Floats, Floats]:
-        """(T,) hits and misses at least as high as this tie, and the precision there."""
+        """(T,) hits and misses at or above each tie, and the precision there."""
         hits, misses = (np.cumsum(part[::-1])[::-1] for part in (self.ties.hits, self.ties.misses))
         return hits, misses, precision(hits, misses)
 
@@ -56,7 +52,7 @@ class AveragePrecision(TwoSamples):
 
     @property
     def chance(self) -> float:
-        """The share of hits, which a score that tells nothing has."""
+        """The share of hits, which is the value of a score without information."""
         return self._sums[0] / sum(self._sums)
 
     @property
@@ -69,9 +65,9 @@ class AveragePrecision(TwoSamples):
         return of_hit - share @ of_hit, of_miss - other @ of_miss
 
     def missing(self, tail: float) -> tuple[float, float]:
-        """As many hits below, or misses above all rows, as may stay unseen with this probability; or the reverse."""
+        """Put as many hits below, or misses above all rows, as may stay undrawn with this chance; or the reverse."""
         t, (all_hits, all_misses), (hits, misses, _) = self.ties, self._sums, self._above
-        below, above = (min(1.0, -math.log(tail) * side.unseen) for side in self.sides)
+        below, above = (min(1.0, -math.log(tail) * side.largest_share) for side in self.sides)
         pushed = precision(hits, all_misses * above + misses * (1 - above))
         worst = min(self.value + below * (self.chance - self.value), float(t.hits @ pushed) / all_hits)
         return max(self.value - worst, 0.0), (1 - self.value) * max(below, above)
@@ -94,16 +90,17 @@ class AveragePrecision(TwoSamples):
 
 
 def precision(hits: Floats, misses: Floats) -> Floats:
+    """Return the share of hits, 0 where there are no rows."""
     both = hits + misses
     return np.divide(hits, both, out=np.zeros_like(both), where=both > 0)
 
 
 @dataclass(frozen=True, eq=False)
 class FalsePositives(TwoSamples):
-    """Share of the misses at the highest threshold that at least 95 % of the hits reach.
+    """FPR at 95 % TPR: the share of misses at the highest threshold that at least 95 % of the hits reach.
 
     Two things are uncertain: the share of misses at a threshold (Clopper and Pearson's bounds of independent rows) and
-    the threshold (those at which 95 % is among the bounds of the share of hits). Their distances from the estimate are
+    the threshold (those at which the bounds of the share of hits contain 95 %). Their distances from the estimate are
     added as squares (Zou and Donner 2008).
     """
 
@@ -118,7 +115,7 @@ class FalsePositives(TwoSamples):
 
     @cached_property
     def tie(self) -> int:
-        """The threshold, as one of the ties."""
+        """Index of the tie at the threshold."""
         return int(np.count_nonzero(self._rates[0] >= KEPT - SLACK)) - 1
 
     @cached_property
@@ -126,7 +123,7 @@ class FalsePositives(TwoSamples):
         return float(self._rates[1][self.tie]) if min(self._sums) > 0 else math.nan
 
     def _bounds(self, side: int, tie: int, tail: float) -> tuple[float, float]:
-        """Of the share of hits (0) or misses (1) that reach a tie, where nothing is `lacking`."""
+        """Bound the share of hits (side 0) or misses (1) that reach a tie; `lacking` must be empty."""
         reached = (self._row_ties >= tie)[self.view.hit if side == 0 else ~self.view.hit]
         bounds = share_bounds(replace(self.sides[side], values=reached), tail)
         assert bounds is not None
@@ -137,7 +134,7 @@ class FalsePositives(TwoSamples):
         return self.row_order(self.ties.tie.astype(np.float64))
 
     def _last(self, end: int, tail: float) -> int:
-        """The last tie whose bound of the share of hits is above 95 %: the lower one (0), or the upper one (1); -1."""
+        """Return the last tie where the lower (end 0) or upper (1) bound of the share of hits is above 95 %; or -1."""
         ties = range(len(self._rates[0]))
         return bisect_left(ties, True, key=lambda tie: self._bounds(0, tie, tail)[end] <= KEPT) - 1
 
@@ -154,8 +151,7 @@ class FalsePositives(TwoSamples):
         return Interval(low=max(low, 0.0), high=min(high, 1.0), level=level, how=how)
 
 
-# How well a model's own scores tell rows of its distribution from others, and which of two scores, or models, does.
-
+# The scores of a model, and the result of `calib ood`, which compares scores and models.
 
 Score = Literal["confidence", "entropy", "energy", "max_logit"]
 OF_PROBABILITIES: tuple[Score, ...] = ("confidence", "entropy")
@@ -163,16 +159,16 @@ EVERY: tuple[Score, ...] = (*OF_PROBABILITIES, "energy", "max_logit")
 AXES = {"entropy": "entropy, nats", "energy": "energy: T log Σ exp(z / T)", "max_logit": "largest logit"}
 BINS = 30
 SIDES = "inside", "outside"
-SHOWN = ("auroc", "fpr95")  # on a screen; the others with -v and in files
+SHOWN = ("auroc", "fpr95")  # estimates on a screen; the others are shown with -v and in files
 
 
 @dataclass(frozen=True, kw_only=True)
 class OodOptions:
-    """What is asked for.
+    """Options of `ood`.
 
     Attributes:
         scores: names, () for all that the files allow.  temperature: of the energy.  level: of intervals.
-        alpha: family-wise error of the differences that are called real.
+        alpha: family-wise error of the tests of differences.
         threads: workers, None for every core.
     """
 
@@ -190,11 +186,11 @@ class OodOptions:
 
 @dataclass(frozen=True, eq=False)
 class OodScores:
-    """What one model says of the two files.
+    """The outputs of one model on the two files.
 
     Attributes:
-        name: what differences call it.  inside, outside: rows of the distribution, and others.
-        mapped: probabilities that a calibrator made, whose logits have no level of their own.
+        name: of the model, in differences.  inside, outside: rows of the distribution, and others.
+        mapped: whether a calibrator made the probabilities, whose logits then have no level of their own.
     """
 
     name: str
@@ -204,10 +200,11 @@ class OodScores:
 
     @property
     def files(self) -> tuple[Predictions, Predictions]:
+        """Both files."""
         return self.inside, self.outside
 
     def lacking(self, score: Score) -> str:
-        """Why a score is not defined, or ""."""
+        """Return the reason why a score is not defined, or ""."""
         if score == "confidence":
             return ""
         if any(p.top_only for p in self.files):
@@ -226,11 +223,12 @@ class OodScores:
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """A score of every row, of the rows inside first: larger says inside.
+    """One score of every row, the rows inside first; larger values mean inside.
 
     Attributes:
-        model, score: whose ("" of the first), and which.  shown: of each side, as a reader knows them.
-        view: rows inside are hits.
+        model: its name, "" for the first.  score: its name.
+        shown: scores of each side, in the units that the reader knows.
+        view: outcomes by rank of the score, where rows inside are hits.
     """
 
     model: str
@@ -240,14 +238,17 @@ class Scored:
 
     @property
     def scope(self) -> str:
+        """Scope of the estimates."""
         return f"score={self.score}" + (f", model={self.model}" if self.model else "")
 
     @property
     def label(self) -> str:
+        """Name in tables and figures."""
         return f"{self.score} of {self.model}" if self.model else self.score
 
     @property
     def statistics(self) -> Mapping[str, TwoSamples]:
+        """The statistics of this score by name."""
         v = self.view
         turned = dataclasses.replace(v, p=v.complement, complement=v.p, hit=~v.hit)
         return {
@@ -259,11 +260,11 @@ class Scored:
 
 
 def scored(model: OodScores, name: str, options: OodOptions, progress: Progress | None = None) -> Iterator[Scored]:
-    """Every score of one model, under a name of its own.
+    """Yield every score of one model.
 
     Raises:
-        InputError: other classes outside than inside, weights of two kinds, too many rows; a score that was asked for
-            is not defined.
+        InputError: the files have other classes or kinds of weights, or too many rows; or a score of the options is not
+            defined.
     """
     one, two = model.files
     if one.k != two.k or one.top_only != two.top_only:
@@ -277,7 +278,7 @@ def scored(model: OodScores, name: str, options: OodOptions, progress: Progress 
         if options.scores and (why := model.lacking(score)):
             raise InputError(why, "leave it out (--score)")
     wanted = [score for score in wanted if not model.lacking(score)]
-    about = _together(one, two)
+    common = _joined(one, two)
     read = [columns(p, class_bins=(), threads=options.threads, progress=progress) for p in model.files]
     raw = None
     if set(wanted) - {*OF_PROBABILITIES}:
@@ -288,17 +289,17 @@ def scored(model: OodScores, name: str, options: OodOptions, progress: Progress 
             odds = np.concatenate(shown), np.concatenate(rest)
         elif score == "entropy":
             shown = [c.entropy for c in read]
-            odds = np.ones(len(about["hit"])), np.concatenate(shown)
+            odds = np.ones(len(common["hit"])), np.concatenate(shown)
         else:
             assert raw is not None
             shown = [pair[EVERY.index(score) - len(OF_PROBABILITIES)] for pair in raw]
             rank = np.unique(np.concatenate(shown), return_inverse=True)[1] + 1.0
             odds = rank.astype(np.float64), np.ones(len(rank))
-        yield Scored(name, score, (shown[0], shown[1]), BinaryOutcomes(*odds, **about))
+        yield Scored(name, score, (shown[0], shown[1]), BinaryOutcomes(*odds, **common))
 
 
 def levels(predictions: Predictions, temperature: float) -> tuple[Floats, Floats]:
-    """(N,) T log Σ exp(z / T), the negative energy of Liu et al. (2020), and the largest logit."""
+    """Return (N,) T log Σ exp(z / T), the negative energy of Liu et al. (2020), and the largest logit."""
     energy, largest = np.empty(predictions.n), np.empty(predictions.n)
     for start, block in predictions.blocks():
         z = block.astype(np.float64)
@@ -309,8 +310,8 @@ def levels(predictions: Predictions, temperature: float) -> tuple[Floats, Floats
     return energy, largest
 
 
-def _together(one: Predictions, two: Predictions) -> dict[str, Any]:
-    """Weights and groups of the rows of both; a group lies in one of them."""
+def _joined(one: Predictions, two: Predictions) -> dict[str, Any]:
+    """Concatenate weights and groups of both files; no group lies in both."""
     both = (one, two)
     kinds = {p.weight_kind for p in both if p.weights is not None}
     if len(kinds) > 1:
@@ -329,22 +330,22 @@ def _together(one: Predictions, two: Predictions) -> dict[str, Any]:
 
 
 def report(models: Sequence[OodScores], options: OodOptions | None = None, progress: Progress | None = None) -> Result:
-    """AUROC, AUPR and FPR at 95 % TPR of every score; differences between scores, and between models.
+    """Report AUROC, AUPR and FPR at 95 % TPR of every score, with differences between scores and between models.
 
     Args:
-        models: one, or two on the same rows in the same order; the first is what the second is compared with.
+        models: one, or two on the same rows in the same order, of which the second is compared with the first.
 
     Raises:
         InputError: as `scored`.
     """
     options = options or OodOptions()
     each = [list(scored(model, model.name if i else "", options, progress)) for i, model in enumerate(models)]
-    found = [one for part in each for one in part]
-    estimates = [e for one in found for e in _estimates(one, options.level)]
+    every = [one for part in each for one in part]
+    estimates = [e for one in every for e in _estimates(one, options.level)]
     pairs = [(each[0][0], other, f"{other.score} - {each[0][0].score}") for other in each[0][1:]]
     if len(each) > 1:
-        of = {one.score: one for one in each[0]}
-        pairs = [(of[b.score], b, f"{b.score}: {b.model} - {models[0].name}") for b in each[1] if b.score in of]
+        firsts = {one.score: one for one in each[0]}
+        pairs = [(firsts[b.score], b, f"{b.score}: {b.model} - {models[0].name}") for b in each[1] if b.score in firsts]
     differences, table = _differences(pairs, options)
     first = models[0]
     notes = notes_of(*(p for model in models for p in model.files))
@@ -352,8 +353,8 @@ def report(models: Sequence[OodScores], options: OodOptions | None = None, progr
     return Result(
         command="ood",
         estimates=[e if e.name in SHOWN else dataclasses.replace(e, tier="all") for e in (*estimates, *differences)],
-        tables=[_table(found, estimates), *([table] if pairs else [])],
-        plots=[*map(_histogram, found), _curves(found)],
+        tables=[_table(every, estimates), *([table] if pairs else [])],
+        plots=[*map(_histogram, every), _curves(every)],
         notes=[*notes, *left_out],
         facts={
             "inside": first.inside.source,
@@ -371,17 +372,17 @@ def report(models: Sequence[OodScores], options: OodOptions | None = None, progr
 
 def _estimates(one: Scored, level: float) -> Iterator[Estimate]:
     for name, statistic in one.statistics.items():
-        said = {**vars(statistic.interval(level)), "n": one.view.n}
+        fields = {**vars(statistic.interval(level)), "n": one.view.n}
         better = "lower" if name == "fpr95" else "higher"
         if isinstance(statistic, FalsePositives):
-            said["detail"] = {**said["detail"], "threshold": _threshold(one, statistic)}
+            fields["detail"] = {**fields["detail"], "threshold": _threshold(one, statistic)}
         elif isinstance(statistic, AveragePrecision):
-            said["detail"] = {**said["detail"], "chance": statistic.chance}
-        yield Estimate(name=name, value=statistic.value, scope=one.scope, better=better, unit="", **said)
+            fields["detail"] = {**fields["detail"], "chance": statistic.chance}
+        yield Estimate(name=name, value=statistic.value, scope=one.scope, better=better, unit="", **fields)
 
 
 def _threshold(one: Scored, statistic: FalsePositives) -> float:
-    """The score at the threshold: rows at least as sure as that are kept."""
+    """Return the score at the threshold, which the rows that are kept reach."""
     ties = statistic.ties
     row = int(ties.order[np.searchsorted(ties.tie, statistic.tie)])
     inside, outside = one.shown
@@ -389,32 +390,32 @@ def _threshold(one: Scored, statistic: FalsePositives) -> float:
 
 
 def _differences(pairs: Sequence[tuple[Scored, Scored, str]], options: OodOptions) -> tuple[list[Estimate], Table]:
-    """Paired, of what is a functional of ranks with an influence of every row."""
-    found: list[tuple[Estimate, float | None]] = []
+    """Compare pairs of scores on the same rows in the statistics that have an influence of every row."""
+    changes: list[tuple[Estimate, float | None]] = []
     for a, b, scope in pairs:
         for name in ("auroc", "aupr_in", "aupr_out"):
             before, after = a.statistics[name], b.statistics[name]
             change = ranked(before, after, options.level)
             common: dict[str, Any] = {"name": name, "scope": scope, "better": "higher", "n": a.view.n}
             if isinstance(change, Paired):
-                found.append((change.estimate(options.level, **common, se=change.se), change.p))
+                changes.append((change.estimate(options.level, **common, se=change.se), change.p))
             else:
-                found.append((Estimate(**common, value=after.value - before.value, reason=change), None))
-    return [e for e, _ in found], shown(found, options.alpha, "DeLong; ")
+                changes.append((Estimate(**common, value=after.value - before.value, reason=change), None))
+    return [e for e, _ in changes], shown(changes, options.alpha, "DeLong; ")
 
 
-def _table(found: Sequence[Scored], estimates: Sequence[Estimate]) -> Table:
-    """One row per score, and where its threshold is."""
+def _table(every: Sequence[Scored], estimates: Sequence[Estimate]) -> Table:
+    """Tabulate the estimates of every score, and its threshold."""
     names = ["auroc", "aupr_in", "aupr_out", "fpr95"]
     rows: list[list[Any]] = []
-    for one in found:
+    for one in every:
         own = {e.name: e for e in estimates if e.scope == one.scope}
         rows.append([one.label, *(own[name].value for name in names), own["fpr95"].detail["threshold"]])
     return Table(name="scores", title="Scores", columns=["score", *names, "threshold"], rows=rows)
 
 
 def _histogram(one: Scored) -> Plot:
-    """Shares of the rows inside and outside, over the score."""
+    """Draw the shares of the rows inside and outside over the score."""
     both = np.concatenate(one.shown)
     low, high = (0.0, 1.0) if one.score == "confidence" else np.quantile(both, [0.001, 0.999]).tolist()
     high = high if high > low else low + 1.0
@@ -437,13 +438,13 @@ def _histogram(one: Scored) -> Plot:
     )
 
 
-def _curves(found: Sequence[Scored]) -> Plot:
-    """True positives over false positives, of every score."""
+def _curves(every: Sequence[Scored]) -> Plot:
+    """Draw the ROC curve of every score."""
     curves = [Curve(label="chance", kind="line", role="ideal", x=[0, 1], y=[0, 1])]
-    for one in found:
+    for one in every:
         t = one.view.once(Concordance).ties
         kept, passed = (np.append(0.0, np.cumsum(part[::-1]) / part.sum()) for part in (t.hits, t.misses))
-        at = np.unique(np.concatenate([_places(kept), _places(passed)]))
+        at = np.unique(np.concatenate([_thinned(kept), _thinned(passed)]))
         curves.append(Curve(label=one.label, kind="line", x=passed[at].tolist(), y=kept[at].tolist(), role=one.label))
     return Plot(
         name="roc",
@@ -456,6 +457,6 @@ def _curves(found: Sequence[Scored]) -> Plot:
     )
 
 
-def _places(rising: Floats) -> Ints:
-    """Some 100 places that are evenly far apart in what rises."""
+def _thinned(rising: Floats) -> Ints:
+    """Return some 100 indices at which rising values are evenly spaced."""
     return np.minimum(np.searchsorted(rising, np.linspace(0, 1, 101)), len(rising) - 1)

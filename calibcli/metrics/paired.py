@@ -1,4 +1,4 @@
-"""Two models on the same rows: paired differences with intervals, McNemar's exact test, and multiplicity."""
+"""Paired differences of two models on the same rows, with intervals; McNemar's exact test and Holm's correction."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from calibcli.scores.predictions import Floats
 NAMES = ("nll", "ece", "brier", "accuracy")
 SAME = "no row changes"
 PLAIN = "plain difference"
-ROUNDING = 1e-12  # of a difference of functionals of ranks
+ROUNDING = 1e-12  # standard error of a difference of functionals of ranks that is rounding
 
 
 class Paired(NamedTuple):
-    """A difference with its interval, its p-value, how they were found, and its standard error where it has one.
+    """A difference with its interval, p-value, method and, where it has one, standard error.
 
-    `plain` is the difference of the two numbers where it is not `value`, as it lies outside the interval.
+    `plain` is the difference of the two numbers where that lies outside the interval, so that it is not `value`.
     """
 
     value: float
@@ -49,9 +49,11 @@ class Paired(NamedTuple):
 
     @property
     def bounded(self) -> bool:
+        """Whether both ends are finite."""
         return math.isfinite(self.low) and math.isfinite(self.high)
 
     def estimate(self, level: float, **common: Any) -> Estimate:
+        """Make the estimate that a result shows."""
         ends = {"low": self.low, "high": self.high, "level": level} if self.bounded else {"reason": BOUNDLESS}
         detail: dict[str, Cell] = {} if self.plain is None else {PLAIN: self.plain}
         return Estimate(**common, **ends, value=self.value, how=f"paired: {self.how}", detail=detail)
@@ -59,12 +61,12 @@ class Paired(NamedTuple):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class MeanDifference:
-    """Mean of the differences by row.
+    """The mean of the differences by row.
 
     Attributes:
-        mean: over rows.
-        low, high: the range of what a row may add to it, of any row or (n,) of each.
-        lost: by how much it may be too high, and too low, as each model's temperature was fitted.
+        mean: over the rows.
+        low, high: range of the difference of a row: one for all rows, or (n,) for each.
+        lost: how much the mean may be too high, and too low, because each model's temperature was fitted.
     """
 
     mean: WeightedMean
@@ -73,29 +75,30 @@ class MeanDifference:
     lost: Ends = (0.0, 0.0)
 
     def bounds(self, alpha: float) -> Ends:
-        """One-sided bounds, each at 1 - alpha, in which rows that were not drawn may be at the ends of the range."""
+        """Return one-sided bounds, each at 1 - alpha; rows that were not drawn may be at the ends of the range."""
         low, high = self.mean.bounds(alpha, self.low, self.high)
         return low - self.lost[0], high + self.lost[1]
 
     def p_value(self) -> float:
-        """Two-sided p-value of no difference."""
+        """Return the two-sided p-value of no difference."""
         value = self.mean.value
-        left = max(abs(value) - self.lost[0 if value > 0 else 1], 0.0)
-        return self.mean.p_value(self.low, self.high, left / abs(value) if value else 1.0)
+        certain = max(abs(value) - self.lost[0 if value > 0 else 1], 0.0)
+        return self.mean.p_value(self.low, self.high, certain / abs(value) if value else 1.0)
 
     def paired(self, level: float) -> Paired:
+        """Return the difference with its two-sided interval."""
         low, high = self.bounds((1 - level) / 2)
         how = f"mean of differences by row, score form{self.mean.clustered}"
         return Paired(self.mean.value, low, high, self.p_value(), how, self.mean.se)
 
 
 def differences(before: Sample, after: Sample, *, level: float = 0.95, scope: str = CHANGE) -> list[Estimate]:
-    """`nll`, `ece`, `brier` and `accuracy` of `after` minus those of `before`, samples of the same rows."""
+    """Compare two samples of the same rows in `nll`, `ece`, `brier` and `accuracy`: `after` minus `before`."""
     estimates = []
     for name in known(NAMES, before.columns.top_only):
         choice = METRICS.choose(name)
-        of = choice.traits
-        common = {"name": name, "scope": scope, "unit": of["unit"], "better": of["better"], "n": before.n}
+        has = choice.traits
+        common = {"name": name, "scope": scope, "unit": has["unit"], "better": has["better"], "n": before.n}
         change = SAME if _same(choice(before), choice(after)) else difference(before, after, choice, level)
         if isinstance(change, Paired):
             estimates.append(change.estimate(level, **common))
@@ -106,7 +109,7 @@ def differences(before: Sample, after: Sample, *, level: float = 0.95, scope: st
 
 
 def worse(changes: Sequence[Estimate]) -> list[Estimate]:
-    """The differences whose whole interval lies on the worse side of zero."""
+    """Return the differences whose whole interval lies on the worse side of zero."""
     return [
         e
         for e in changes
@@ -115,7 +118,7 @@ def worse(changes: Sequence[Estimate]) -> list[Estimate]:
 
 
 def outside(changes: Sequence[Estimate]) -> list[str]:
-    """Which differences are not those of the two numbers, whose bias takes them out of the interval."""
+    """Write a note on each difference that is not that of the two numbers, as that lies outside the interval."""
     return [
         f"{e.name}, {e.scope}: the numbers differ by {e.detail[PLAIN]:.4f}, outside of the interval, as chance makes "
         "|gaps| of a calibrated model too large; the nearer end stands for it"
@@ -127,11 +130,11 @@ def outside(changes: Sequence[Estimate]) -> list[str]:
 def difference(
     before: Sample, after: Sample, choice: Choice, level: float, ends: tuple[End, End] | None = None
 ) -> Paired | str | None:
-    """A metric of `after` minus that of `before`, by the method for what it is; or why there is none.
+    """Compare two samples of the same rows in a metric, `after` minus `before`; or return why there is no difference.
 
     Sums of absolute gaps over bins: differences of signed gaps. Functionals of ranks: differences of influences, which
     is DeLong's test. Accuracy of independent rows: McNemar. Other means over all rows: the score form, each row's
-    difference within `ends` (None: what the metrics' ranges allow). None: the metric is nothing of the kind.
+    difference within `ends` (None: what the ranges of the metric allow). Returns None for metrics of other kinds.
     """
     statistics = choice(before), choice(after)
     if all(isinstance(one, GapNorm) and one.norm is l1 for one in statistics):
@@ -157,7 +160,7 @@ def difference(
 
 
 def _change(before: Statistic, after: Statistic) -> Floats | None:
-    """(N,) differences by row; None where the metric is not a mean over all rows."""
+    """Return (N,) differences by row; None where the metric is not a mean over all rows."""
     if not (isinstance(before, MeanOf) and isinstance(after, MeanOf)) or before.mask is not None:
         return None
     a, b = (np.asarray(one.values, np.float64) for one in (before, after))
@@ -166,7 +169,7 @@ def _change(before: Statistic, after: Statistic) -> Floats | None:
 
 
 def _same(before: Statistic, after: Statistic) -> bool:
-    """Whether no row of the metric is another than before."""
+    """Return whether the metric is the same for every row."""
     if isinstance(before, GapNorm) and isinstance(after, GapNorm):
         a, b = before.view, after.view
         return np.array_equal(a.p, b.p) and np.array_equal(a.hit, b.hit)
@@ -175,11 +178,11 @@ def _same(before: Statistic, after: Statistic) -> bool:
 
 
 def reach(before: tuple[Floats, Floats], after: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
-    """(n,) how far below and above 0 the difference of each row may be, from the least and the most a row may have.
+    """Return (n,) how far below and above 0 the difference of each row may be, from the ranges of both models.
 
-    A regression in a few rows is easily not seen, but the scores tell what it may cost: the one model's worst label
-    less the other's best. (The largest difference for one and the same label is not enough: where the models agree on
-    every row seen it is 0, and a regression in .2 % of rows passes half the time.)
+    A regression in a few rows is easily not drawn, but the scores tell what it may cost: the worst label of the one
+    model less the best of the other. The largest difference for the same label is not enough: where the models agree on
+    every row it is 0, and a regression in .2 % of rows then passes half the time.
     """
     return after[0] - before[1], after[1] - before[0]
 
@@ -209,10 +212,10 @@ def _binned(before: GapNorm, after: GapNorm, level: float) -> Paired | str | Non
 
 
 def ranked(before: RankFunctional, after: RankFunctional, level: float) -> Paired | str:
-    """From the differences of the influences of rows (or of sums over groups), which are DeLong's components (1988).
+    """Compare two functionals of ranks by the differences of the influences of rows or groups (DeLong et al. 1988).
 
-    Each side is as long as `numerics.unseen_reach` says: skewed differences are few rows that weigh much, and either
-    model may rank rows wrong of a kind that was not drawn (`Ranking.missing`).
+    Each side has the length of `core.statistics.unseen_reach`: skewed differences are few rows that weigh much, and
+    either model may rank rows wrong of a kind that was not drawn (`RankFunctional.missing`).
     """
     lacking = before.lacking or after.lacking
     if lacking:
@@ -237,7 +240,7 @@ def ranked(before: RankFunctional, after: RankFunctional, level: float) -> Paire
 
 
 def mcnemar(gained: int, lost: int, n: int, level: float) -> tuple[float, float, float]:
-    """Interval and p-value of (gained - lost) / n, where two models differ in gained + lost of n rows.
+    """Return interval and p-value of (gained - lost) / n, where two models differ in gained + lost of n rows.
 
     p: exact, two-sided: each of the rows that differ is gained with chance 1/2 (McNemar 1947; binomial). The interval:
     Clopper and Pearson's for that chance θ, times the share δ of rows that differ, the difference being (2θ - 1) δ. As
@@ -261,26 +264,26 @@ def mcnemar(gained: int, lost: int, n: int, level: float) -> tuple[float, float,
 
 
 def shown(differences: Sequence[tuple[Estimate, float | None]], alpha: float, how: str = "") -> Table:
-    """Which differences, each with its p-value where it has one, are real after Holm's correction, and whether better.
+    """Tabulate which differences are significant after Holm's correction, and whether they are for the better.
 
     Args:
-        how: what the tests are called.
+        differences: each with its p-value, or None.  how: name of the tests.
     """
     known = [p for _, p in differences if p is not None]
     adjusted, rows = iter(holm(known).tolist()), list[list[Any]]()
     for e, p in differences:
         corrected = None if p is None else next(adjusted)
-        said = "unknown" if corrected is None else "real" if corrected <= alpha else "not shown"
-        if said == "real" and e.better in ("lower", "higher") and e.value is not None:
-            said = "better" if (e.value < 0) == (e.better == "lower") else "worse"
-        rows.append([e.name, e.scope, p, corrected, said])
+        verdict = "unknown" if corrected is None else "real" if corrected <= alpha else "not shown"
+        if verdict == "real" and e.better in ("lower", "higher") and e.value is not None:
+            verdict = "better" if (e.value < 0) == (e.better == "lower") else "worse"
+        rows.append([e.name, e.scope, p, corrected, verdict])
     title = f"Which differences are real ({how}Holm, {len(known)} comparisons, family-wise error {alpha:g})"
     heads = ["metric", "difference", "p", "p (Holm)", "verdict"]
     return Table(name="differences", title=title, columns=heads, rows=rows)
 
 
 def holm(p_values: Any) -> Floats:
-    """Holm's step-down adjusted p-values (Holm 1979): rejecting those <= α keeps the family-wise error at α."""
+    """Adjust p-values by Holm's step-down method (1979): rejecting those <= α keeps the family-wise error at α."""
     p = np.asarray(p_values, dtype=np.float64)
     order = np.argsort(p, kind="stable")
     stepped = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))

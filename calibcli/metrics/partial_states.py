@@ -1,4 +1,4 @@
-"""States of metrics on a part of the rows, which are merged into the metrics of all rows; their file format."""
+"""States of metrics on parts of the rows, which are merged to measure all rows, and their file format."""
 
 from __future__ import annotations
 
@@ -19,25 +19,21 @@ from calibcli.scores.columns import ClassBins, ClassTable, Columns, into_cells
 from calibcli.scores.histogram import NAMES, HistogramCells, cell_count
 from calibcli.scores.predictions import NEAR, Array, ArrayScores, Floats, Ints, Kind, Predictions, Progress, gather
 
-# What parts of the rows leave behind, so that metrics of all of them can be told from it: sums, and a sample.
-#
-# Sums of cells of confidence (`columns.condense`) and class tables are those of all rows however these are split, in
-# whatever order the parts come together. What needs the scores gets a sample of the rows: those whose hash is
-# smallest
-# (the bottom-k sketch of Cohen and Kaplan 2007), where a row's hash is that of its part and its place there. It is
-# the
-# same sample in whatever order the parts come together.
+# A state keeps sums and a sample. Sums over cells of confidence (`scores.histogram`) and class tables add up to those
+# of all rows, however these are split and in whatever order parts are merged. Metrics that need scores use a sample:
+# the rows with the smallest hashes (the bottom-k sketch of Cohen and Kaplan 2007), where the hash of a row is that of
+# its part and its place there. So the sample does not depend on the order of merging either.
 
-TELLING = 100  # rows from which two parts that are alike are the same: fewer may be so by chance
+TELLING = 100  # rows from which equal contents mean the same part: fewer may be equal by chance
 
 
 @dataclass(frozen=True, kw_only=True)
 class SharedSettings:
-    """What rows must have in common to be measured together.
+    """Settings that rows must have in common to be measured together.
 
     Attributes:
         k, kind, classes, top_only: as in `Predictions`.
-        label_values: what the labels were called, where that was found in the rows.
+        label_values: names of the labels, where they were read from the rows.
     """
 
     k: Annotated[int, Range(2)]
@@ -48,14 +44,17 @@ class SharedSettings:
 
     @classmethod
     def of(cls, rows: Predictions) -> SharedSettings:
-        found = rows.facts.get("label_values")
+        """Read the settings of some rows."""
+        labels = rows.facts.get("label_values")
         classes = None if rows.classes is None else [str(name) for name in rows.classes]
-        values = None if found is None else [str(value) for value in found]
+        values = None if labels is None else [str(value) for value in labels]
         return cls(k=rows.k, kind=rows.kind, top_only=rows.top_only, classes=classes, label_values=values)
 
     def refuse_other(self, other: SharedSettings, name: str) -> None:
-        """Raises:
-        InputError: rows of another problem.
+        """Refuse rows with other settings.
+
+        Raises:
+            InputError: a setting differs.
         """
         for key, fix in (
             ("k", "measure models of different classes apart"),
@@ -87,6 +86,7 @@ class SampledRows:
     labels: Ints
 
     def with_rows(self, other: SampledRows, most: int) -> SampledRows:
+        """Return the rows of both with the smallest hashes, at most `most`."""
         hashes = np.concatenate([self.hashes, other.hashes])
         order = np.argsort(hashes, kind="stable")[:most]
         scores = np.concatenate([self.scores, other.scores])[order]
@@ -94,12 +94,13 @@ class SampledRows:
 
 
 class _Fingerprint:
-    """Passes columns on to cells, and takes a digest of them on the way: of scores that lie on a device, too."""
+    """Passes columns on to cells and computes a digest of them, also where the scores lie on a device."""
 
     def __init__(self, cells: HistogramCells) -> None:
         self.cells, self.digest = cells, hashlib.sha256()
 
     def add(self, out: Mapping[str, Floats], predicted: Ints, labels: Ints) -> None:
+        """Add the columns of a block."""
         for column in (out["confidence"], out["nll"], out["entropy"], labels):
             self.digest.update(np.ascontiguousarray(column).data)
         self.cells.add(out, predicted, labels)
@@ -107,10 +108,10 @@ class _Fingerprint:
 
 @dataclass(eq=False)
 class MetricState:
-    """Sums over the rows seen so far, and a sample of them.
+    """Sums over the rows so far, and a sample of them.
 
     Attributes:
-        tables: class tables to fill.  parts, files, notes: as in `About`.
+        class_bins: class tables to fill.  parts, files, notes: as in `StateHeader`.
     """
 
     class_bins: Sequence[ClassBins]
@@ -125,17 +126,17 @@ class MetricState:
 
     @property
     def most(self) -> int:
-        """Rows that are kept with their scores: as many as `temperature_gain` uses."""
+        """Number of rows that are kept with their scores: as many as `temperature_gain` uses."""
         assert self.problem is not None
         return 0 if self.problem.top_only else max(FEWEST, SCORES // self.problem.k)
 
     def update(
         self, rows: Predictions, name: str = "", threads: int | None = 1, progress: Progress | None = None
     ) -> None:
-        """Add the rows of a part; nothing is added where that is refused.
+        """Add the rows of a part; a part that is refused adds nothing.
 
         Args:
-            name: of the part; else what is in it tells whether it was there before.
+            name: of the part, by which a second one is recognised; without it, by its contents.
 
         Raises:
             InputError: the part was added before, or is of another problem; it has groups, weights or slices.
@@ -143,10 +144,10 @@ class MetricState:
         _refuse_unmergeable(rows)
         problem = SharedSettings.of(rows)
         part = MetricState(self.class_bins, rows.n, problem=problem, cells=HistogramCells(rows.k, rows.top_only))
-        taking = _Fingerprint(part.cells)  # type: ignore[arg-type]
-        classes = into_cells(rows, taking, self.class_bins, threads, progress)
-        part.tables = {how: np.array([t.count, t.sum_p, t.sum_y]) for how, t in classes.items()}
-        digest = taking.digest.hexdigest()
+        fingerprint = _Fingerprint(part.cells)  # type: ignore[arg-type]
+        classes = into_cells(rows, fingerprint, self.class_bins, threads, progress)
+        part.tables = {bins: np.array([t.count, t.sum_p, t.sum_y]) for bins, t in classes.items()}
+        digest = fingerprint.digest.hexdigest()
         if name or rows.n >= TELLING:
             part.parts = {hashlib.sha256(name.encode()).hexdigest() if name else digest: rows.n}
         part.files = [File(path=f["path"], sha256=f.get("sha256", "")) for f in rows.facts.get("files", ())]
@@ -156,10 +157,10 @@ class MetricState:
         self.merge(part, name or rows.source)
 
     def merge(self, other: MetricState, name: str = "") -> None:
-        """Add the rows of another state, which is left as it is.
+        """Add the rows of another state, which is not changed.
 
         Raises:
-            InputError: as `update`; or the other has no class table that this one has.
+            InputError: as `update`; or the two have other class tables.
         """
         if other.problem is None:
             return
@@ -174,7 +175,7 @@ class MetricState:
             raise InputError("the class tables of two states differ", "pass the same metrics (-m) for every part")
         if self.problem is None:
             self.problem, self.cells = other.problem, HistogramCells(other.problem.k, other.problem.top_only)
-            self.tables = {how: np.zeros_like(table) for how, table in other.tables.items()}
+            self.tables = {bins: np.zeros_like(table) for bins, table in other.tables.items()}
             self.kept, self.class_bins = other.kept, other.class_bins
         else:
             assert self.kept is not None
@@ -183,29 +184,29 @@ class MetricState:
         assert self.cells is not None
         assert other.cells is not None
         self.cells.merge(other.cells)
-        for how, table in other.tables.items():
-            self.tables[how] = self.tables[how] + table
+        for bins, table in other.tables.items():
+            self.tables[bins] = self.tables[bins] + table
         self.rows += other.rows
         self.parts |= other.parts
         self.files += [file for file in other.files if file not in self.files]
         self.notes += [note for note in other.notes if note not in self.notes]
 
     def measured(self) -> tuple[Columns, Predictions]:
-        """All rows as columns, and those kept with their scores as predictions.
+        """Return all rows as columns, and those kept with their scores as predictions.
 
         Raises:
             UsageError: there are no rows.
         """
         if self.problem is None or self.cells is None or self.kept is None or not self.rows:
             raise UsageError("no rows were added", "update it with scores and labels first")
-        about = self.problem
-        classes = {how: ClassTable(*table) for how, table in self.tables.items()}
+        settings = self.problem
+        classes = {bins: ClassTable(*table) for bins, table in self.tables.items()}
         rows = Predictions(
             scores=ArrayScores(self.kept.scores),
             labels=self.kept.labels,
-            kind=about.kind,
-            classes=about.classes,
-            top_only=about.top_only,
+            kind=settings.kind,
+            classes=settings.classes,
+            top_only=settings.top_only,
             notes=self.notes,
         )
         return Columns(**self.cells.columns(), classes=classes, precision=DOUBLE), rows
@@ -224,7 +225,7 @@ def _refuse_unmergeable(rows: Predictions) -> None:
 
 
 def _smallest(rows: Predictions, seed: int, most: int) -> SampledRows:
-    """The rows of a part with the smallest hashes."""
+    """Return the rows of a part with the smallest hashes."""
     with np.errstate(over="ignore"):
         hashes = scrambled(scrambled(np.arange(rows.n, dtype=np.uint64) + np.uint64(seed)) ^ np.uint64(seed))
     index = np.argpartition(hashes, most)[:most] if most < rows.n else np.arange(rows.n)
@@ -239,12 +240,13 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else text[:59] + "…"
 
 
-# The file of a state: arrays, of which one is a JSON header; whatever else is in it is refused.
-
+# The file of a state: arrays, one of which is a JSON header. Anything else in it is refused.
 
 HEADER, SCHEMA = "calib_state", 1
 FIX = "write it again: this is not what calib metrics --partial writes"
-FINITE = [i for i, name in enumerate(NAMES) if name not in ("nll", "most")]  # those are infinite at probability 0
+FINITE = [
+    i for i, name in enumerate(NAMES) if name not in ("nll", "most")
+]  # nll and most are infinite at probability 0
 Rows = Annotated[int, Range(0)]
 
 
@@ -254,8 +256,8 @@ class StateHeader:
 
     Attributes:
         tables: how class probabilities are binned.
-        parts: rows of each part by its fingerprint.  files: where they came from.  notes: remarks of the reader.
-        checksum: of all else in the file; "" of earlier versions.
+        parts: rows of each part by its fingerprint.  files: that the rows came from.  notes: remarks of the reader.
+        checksum: of everything else in the file; "" in files of earlier versions.
     """
 
     schema: int
@@ -268,7 +270,7 @@ class StateHeader:
     checksum: str = ""
 
     def problem(self) -> str:
-        """What cannot be."""
+        """Report values that contradict each other, or ""."""
         if any(t.bins < 1 or t.bins > 1_000_000 or not -1 <= t.threshold <= 1 for t in self.tables):
             return "a class table has bins that cannot be"
         names = self.problem_of.classes
@@ -278,16 +280,16 @@ class StateHeader:
 
 
 def arrays_of(state: MetricState) -> dict[str, Array]:
-    """A state as arrays, of which HEADER is JSON."""
+    """Convert a state to arrays, of which HEADER is JSON."""
     state.measured()
     assert state.problem is not None
     assert state.cells is not None
     assert state.kept is not None
-    about = {
+    header = {
         "schema": SCHEMA,
         "rows": state.rows,
         "problem_of": vars(state.problem),
-        "tables": [vars(how) for how in state.tables],
+        "tables": [vars(bins) for bins in state.tables],
         "parts": state.parts,
         "files": [vars(file) for file in state.files],
         "notes": state.notes,
@@ -303,14 +305,14 @@ def arrays_of(state: MetricState) -> dict[str, Array]:
         "kept_rows": state.kept.scores,
         "kept_labels": state.kept.labels,
     }
-    text = json.dumps({**about, "checksum": _checksum(about, arrays)})
+    text = json.dumps({**header, "checksum": _checksum(header, arrays)})
     return {HEADER: np.frombuffer(text.encode(), np.uint8), **arrays}
 
 
-def _checksum(about: Mapping[str, Any], arrays: Mapping[str, Array]) -> str:
-    """SHA-256 of a header without its checksum and of all arrays, by name."""
-    rest = {key: value for key, value in about.items() if key != "checksum"}
-    digest = hashlib.sha256(json.dumps(rest, sort_keys=True).encode())
+def _checksum(header: Mapping[str, Any], arrays: Mapping[str, Array]) -> str:
+    """Compute SHA-256 of a header without its checksum and of all arrays, by name."""
+    fields = {key: value for key, value in header.items() if key != "checksum"}
+    digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode())
     for name in sorted(set(arrays) - {HEADER}):
         array = np.ascontiguousarray(arrays[name])
         digest.update(f"{name} {array.dtype.newbyteorder('<').str} {array.shape}".encode())
@@ -319,10 +321,10 @@ def _checksum(about: Mapping[str, Any], arrays: Mapping[str, Array]) -> str:
 
 
 def state_of(arrays: Mapping[str, Array], source: str) -> MetricState:
-    """What `arrays_of` gave.
+    """Convert the arrays of `arrays_of` back to a state.
 
     Raises:
-        InputError: it is no state, or not one that this version reads.
+        InputError: they are no state, or not one that this version reads.
     """
     if HEADER not in arrays:
         raise InputError(f"{source} is no state", "pass what calib metrics --partial wrote")
@@ -330,31 +332,31 @@ def state_of(arrays: Mapping[str, Array], source: str) -> MetricState:
         data = json.loads(arrays[HEADER].tobytes())
     if isinstance(data, dict) and data.get("schema") != SCHEMA:
         raise validation.wrong(data.get("schema"), f"{SCHEMA}, which this version reads", source, FIX, "schema")
-    about: StateHeader = validation.read(data, StateHeader, source, FIX)
-    problem = about.problem_of
-    fault = _fault(arrays, about)
+    header: StateHeader = validation.read(data, StateHeader, source, FIX)
+    problem = header.problem_of
+    fault = _fault(arrays, header)
     if fault:
         raise InputError(f"{source}: {fault}", FIX)
-    if about.checksum and about.checksum != _checksum(data, arrays):
+    if header.checksum and header.checksum != _checksum(data, arrays):
         raise InputError(f"{source} was changed by something else than calib: its checksum does not fit", FIX)
-    held = arrays["cells"].astype(np.int64), arrays["count"], arrays["sums"]
-    cells = HistogramCells(problem.k, problem.top_only, arrays["predicted"].copy(), held)
+    sums = arrays["cells"].astype(np.int64), arrays["count"], arrays["sums"]
+    cells = HistogramCells(problem.k, problem.top_only, arrays["predicted"].copy(), sums)
     kept = SampledRows(arrays["kept_hashes"], arrays["kept_rows"], arrays["kept_labels"].astype(np.int64))
-    tables = {how: arrays[f"table_{i}"] for i, how in enumerate(about.tables)}
-    parts, files, notes = dict(about.parts), list(about.files), [printable(note) for note in about.notes]
-    return MetricState(list(tables), about.rows, parts, files, notes, problem, cells, tables, kept)
+    tables = {bins: arrays[f"table_{i}"] for i, bins in enumerate(header.tables)}
+    parts, files, notes = dict(header.parts), list(header.files), [printable(note) for note in header.notes]
+    return MetricState(list(tables), header.rows, parts, files, notes, problem, cells, tables, kept)
 
 
-def _fault(arrays: Mapping[str, Array], about: StateHeader) -> str:
-    """What in the arrays of a state cannot be, or nothing."""
-    k, most = about.problem_of.k, cell_count(about.problem_of.k)
+def _fault(arrays: Mapping[str, Array], header: StateHeader) -> str:
+    """Report an array of a state with a wrong shape or impossible values, or ""."""
+    k, most = header.problem_of.k, cell_count(header.problem_of.k)
     count, rows = (arrays[name].size if name in arrays else 0 for name in ("cells", "kept_hashes"))
     shapes: dict[str, tuple[tuple[int, ...], str]] = {
         "cells": ((count,), "i"),
         "count": ((count,), "f"),
         "sums": ((2, len(NAMES), count), "f"),
         "predicted": ((3, k), "f"),
-        **{f"table_{i}": ((3, k, how.bins + (how.edges == "torchmetrics")), "f") for i, how in enumerate(about.tables)},
+        **{f"table_{i}": ((3, k, t.bins + (t.edges == "torchmetrics")), "f") for i, t in enumerate(header.tables)},
         "kept_hashes": ((rows,), "u"),
         "kept_rows": ((rows, k), "f"),
         "kept_labels": ((rows,), "i"),
@@ -362,21 +364,21 @@ def _fault(arrays: Mapping[str, Array], about: StateHeader) -> str:
     for name, (shape, kind) in shapes.items():
         if name not in arrays:
             return f"'{name}' is missing"
-        found = arrays[name]
-        if found.shape != shape or found.dtype.kind != kind or found.dtype.itemsize < 4:
-            return f"'{name}' is {found.dtype} of shape {list(found.shape)}, not {list(shape)}"
-        if np.isnan(found).any():
+        array = arrays[name]
+        if array.shape != shape or array.dtype.kind != kind or array.dtype.itemsize < 4:
+            return f"'{name}' is {array.dtype} of shape {list(array.shape)}, not {list(shape)}"
+        if np.isnan(array).any():
             return f"'{name}' holds NaN"
-        some = found[:, FINITE] if name == "sums" else found
-        if name != "kept_rows" and not np.isfinite(some).all():
+        finite = array[:, FINITE] if name == "sums" else array
+        if name != "kept_rows" and not np.isfinite(finite).all():
             return f"'{name}' holds what is not a finite number"
-        if name not in ("sums", "kept_rows") and found.min(initial=0) < 0:
+        if name not in ("sums", "kept_rows") and array.min(initial=0) < 0:
             return f"'{name}' holds numbers below 0"
     cells, labels = arrays["cells"], arrays["kept_labels"]
     if count and (cells[0] < 0 or cells[-1] >= most or (np.diff(cells) <= 0).any()):
         return "'cells' are not in order"
-    if arrays["count"].min(initial=1) < 1 or abs(float(arrays["count"].sum()) - about.rows) > 0.5:
-        return f"'count' adds up to {float(arrays['count'].sum()):,.0f}, not to its {about.rows:,} rows"
+    if arrays["count"].min(initial=1) < 1 or abs(float(arrays["count"].sum()) - header.rows) > 0.5:
+        return f"'count' adds up to {float(arrays['count'].sum()):,.0f}, not to its {header.rows:,} rows"
     if labels.min(initial=0) < 0 or labels.max(initial=0) >= k or rows > max(FEWEST, SCORES // k):
         return "'kept_labels' are not those of its classes"
     return "" if (np.diff(arrays["kept_hashes"].astype(np.float64)) >= 0).all() else "'kept_hashes' are not in order"

@@ -1,4 +1,4 @@
-"""Cox's recalibration: the regression of what came true on the log-odds that were said."""
+"""Cox's recalibration: slope and intercept of the regression of outcomes on the predicted log-odds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from calibcli.metrics.intervals import NO_GATE, Interval, Statistic, WeightedMea
 from calibcli.metrics.shelf import ANY, METRICS, BinaryOutcomes, Of, Sample
 from calibcli.scores.predictions import Floats
 
-DECIDING = 15  # rows from where the intercept's Wald interval covers, and a gate on the slope holds, by simulation
+DECIDING = (
+    15  # deciding rows from which the Wald interval of the intercept covers and a gate on the slope holds (simulated)
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,9 +28,9 @@ class Cox:
     Attributes:
         beta: (2,) intercept and slope.  covariance: (2, 2), HC3.
         model: (2, 2) inverse of the mean information of a row, so that model / rows is the model's covariance.
-        deciding: (2,) how many rows (or groups) of equal influence would decide each so.
+        deciding: (2,) effective number of rows (or groups) that decide each.
         skew: (2,) Σ c³ / Σ c² of the influences c on each.
-        pull: (2, 2, N) how far down and up (first axis) a row of the other outcome would draw each, times its share.
+        pull: (2, 2, N) shift of each coefficient (second axis) down and up (first) per share of rows like this one.
     """
 
     beta: Floats
@@ -40,8 +42,10 @@ class Cox:
 
 
 def _condensed(coefficient: int) -> Bound:
-    """What the score at the fit changes by where every cell's rows, outcome by outcome, stand at their mean, brought
-    through the Hessian; three times, for rows that stand neither there nor where they are put.
+    """Make the merge bound of a coefficient.
+
+    It is the change of the score at the fit when the rows of each outcome of a cell stand at their mean, divided by the
+    Hessian, times three, as the rows stand neither there nor where they are placed.
     """
 
     def bound(at: PlacedRows, options: Mapping[str, Any], value: float) -> float:
@@ -50,13 +54,13 @@ def _condensed(coefficient: int) -> Bound:
         own = np.maximum(np.bincount(at.outcome, view.shares), 1e-300)
 
         def scores(p: Floats, complement: Floats) -> tuple[Floats, Floats]:
-            """(2, rows) regressors, and those times the residual of the fit."""
+            """Return (2, rows) regressors, and their products with the residual of the fit."""
             x = np.stack([np.ones(view.n), log_odds(p, complement)])
             return x, x * ((1 + np.tanh(fit.beta @ x / 2)) / 2 - view.hit)
 
         mean = [(np.bincount(at.outcome, view.shares * v) / own)[at.outcome] for v in (view.p, view.complement)]
-        x, there = scores(view.p, view.complement)
-        change = view.shares * (there - scores(*mean)[1])
+        x, score = scores(view.p, view.complement)
+        change = view.shares * (score - scores(*mean)[1])
         moved = np.array([np.abs(np.bincount(at.outcome, row)).sum() for row in change])
         p = (1 + np.tanh(fit.beta @ x / 2)) / 2
         return float(3 * np.abs(np.linalg.inv((x * (view.shares * p * (1 - p))) @ x.T))[coefficient] @ moved)
@@ -86,7 +90,7 @@ def cox_intercept(sample: Sample, *, of: Of = "auto") -> Statistic:
 
 @dataclass(frozen=True, eq=False)
 class Coefficient(Statistic):
-    """The intercept (0) or the slope (1) of Cox's regression; what each is if calibrated."""
+    """The intercept (0) or the slope (1) of Cox's regression."""
 
     view: BinaryOutcomes
     at: int
@@ -131,12 +135,12 @@ class Coefficient(Statistic):
 
 
 def _variance(fit: Cox, rows: WeightedMean, at: int) -> float:
-    """HC3's variance, or the model's where that is larger: few wrong rows at nearly one confidence hide it from HC3."""
+    """Return HC3's variance or the model's, the larger: HC3 misses that of few wrong rows at nearly one confidence."""
     return max(float(fit.covariance[at, at]), float(fit.model[at, at]) / rows.effective)
 
 
 def _few(view: BinaryOutcomes, fit: Cox, at: int) -> str:
-    """Why too few rows decide a coefficient; "" where enough do."""
+    """Return the reason why too few rows decide a coefficient; "" where enough do."""
     if fit.deciding[at] >= DECIDING:
         return ""
     what = "rows" if view.groups is None else "groups"
@@ -145,10 +149,11 @@ def _few(view: BinaryOutcomes, fit: Cox, at: int) -> str:
 
 
 def _slope_interval(view: BinaryOutcomes, fit: Cox, rows: WeightedMean, level: float) -> Interval:
-    """Profile likelihood, its cut-off times HC3's variance over the model's where that is larger; outcomes not seen.
+    """Return the interval of the slope by profile likelihood, widened for outcomes that were not drawn.
 
-    The profile follows the skewness that few wrong rows give the slope, where a Wald interval does not cover; the
-    factor makes it hold where the regression is not the true one, or rows come in groups.
+    The profile follows the skewness that few wrong rows give the slope, where a Wald interval does not cover. Its
+    cut-off is multiplied by HC3's variance over the model's where that is larger, so that it holds where the regression
+    is not the true model, or rows come in groups.
     """
     tail = 1 - (1 - level) / 2
     t = student_quantile(tail, rows.units - 2)
@@ -160,40 +165,41 @@ def _slope_interval(view: BinaryOutcomes, fit: Cox, rows: WeightedMean, level: f
     low, high = (float(fit.beta[1]) + end for end in ends)
     how = f"profile likelihood, widened by HC3{rows.clustered}; outcomes not seen"
     detail: dict[str, Cell] = {"calibrated": 1.0}
-    if few := _few(view, fit, 1):  # a gate that is wrong in 5 % of samples may be so where one row too many was drawn
+    if few := _few(view, fit, 1):  # one row too many in the sample could make a gate wrong
         detail[NO_GATE] = few
     return Interval(low=low, high=high, level=level, se=math.sqrt(variance), how=how, detail=detail)
 
 
 def _undrawn(view: BinaryOutcomes, fit: Cox, rows: WeightedMean, end: int, count: float) -> float:
-    """How far down (end 0) or up (1) `count` rows that were not drawn would move the slope, where each is the row of
-    the file that draws most, with the outcome that draws so: the regression fitted again with them.
+    """Return how far down (end 0) or up (1) `count` rows that were not drawn would move the slope.
+
+    Each is the row of the file that moves it most, with the outcome that does; the regression is fitted with them.
     """
     linear = count * rows.dearest(fit.pull[end, 1])
     at = int(np.argmax(fit.pull[end, 1] if view.weights is None or view.counts else fit.pull[end, 1] * view.weights))
     share = linear / float(fit.pull[end, 1, at])
     x = log_odds(view.p, view.complement)
-    rises = float(fit.model[1, 0] + fit.model[1, 1] * x[at]) > 0  # whether a 1 there draws the slope up
+    rises = float(fit.model[1, 0] + fit.model[1, 1] * x[at]) > 0  # whether an outcome of 1 there moves the slope up
     design = np.stack([np.ones(view.n + 1), np.append(x, x[at])])
     y = np.append(view.hit, rises == (end == 1)).astype(np.float64)
-    again = _newton(design, y, np.append(view.shares, share), fit.beta)
-    return linear if again is None else min(linear, abs(float(again[0][1] - fit.beta[1])))
+    refit = _newton(design, y, np.append(view.shares, share), fit.beta)
+    return linear if refit is None else min(linear, abs(float(refit[0][1] - fit.beta[1])))
 
 
 def _profile_end(view: BinaryOutcomes, fit: Cox, drop: float, side: int) -> float:
-    """How far from the slope, down (-1) or up (1), twice the mean log-likelihood has fallen by `drop`.
+    """Find the distance from the slope, down (-1) or up (1), at which twice the mean log-likelihood is lower by `drop`.
 
     The signed root of the fall is nearly a line in the slope, so a secant needs few steps; at each slope the intercept
     is fitted by Newton's steps δ cut to ln(1 + |δ|), which never pass the optimum, as |g''| <= g' for the logistic g.
     """
     x, y, w = log_odds(view.p, view.complement), view.hit.astype(np.float64), view.shares
     best = _mean_loss(fit.beta[0] + fit.beta[1] * x, y, w)
-    along = float(fit.model[1, 0] / fit.model[1, 1])  # by how much the intercept moves with the slope, nearly
+    along = float(fit.model[1, 0] / fit.model[1, 1])  # change of the intercept per change of the slope, approximately
     at = [0.0]
 
     def past(distance: float) -> float:
         offset = (fit.beta[1] + side * distance) * x
-        at[0] = float(fit.beta[0]) + side * distance * along  # the steps are too short to come from far away
+        at[0] = float(fit.beta[0]) + side * distance * along  # start near: the damped steps are short
         for _ in range(100):
             p = 0.5 * (1 + np.tanh((at[0] + offset) / 2))
             delta = float(w @ (p - y)) / max(float(w @ (p * (1 - p))), 1e-300)
@@ -213,7 +219,10 @@ def _mean_loss(m: Floats, y: Floats, w: Floats) -> float:
 
 
 def _newton(x: Floats, y: Floats, w: Floats, beta: Floats) -> tuple[Floats, Floats, Floats] | None:
-    """Coefficients (2,) of x (2, N) by maximum likelihood, P(y) (N,) and the mean information (2, 2); None without."""
+    """Fit (2,) coefficients of x (2, N) by maximum likelihood; return them, (N,) P(y) and the (2, 2) mean information.
+
+    Returns None where there is no maximum.
+    """
     loss, step = math.inf, np.zeros(2)
     for _ in range(100):
         m = beta @ x
@@ -238,41 +247,41 @@ def _newton(x: Floats, y: Floats, w: Floats, beta: Floats) -> tuple[Floats, Floa
 
 
 def log_odds(p: Floats, complement: Floats) -> Floats:
-    """log p / (1 - p), of a probability of 0 about -690."""
+    """Return log p / (1 - p), about -690 for a probability of 0."""
     return np.asarray(np.log(np.maximum(p, 1e-300)) - np.log(np.maximum(complement, 1e-300)))
 
 
 def cox(view: BinaryOutcomes) -> Cox | None:
-    """Maximum likelihood of P(y) = sigmoid(intercept + slope log-odds) by Newton, and its sandwich covariance.
+    """Fit P(y) = sigmoid(intercept + slope log-odds) by maximum likelihood, with its sandwich covariance (HC3).
 
-    None where there is none: the hits are separable, or the log-odds constant.
+    Returns None where there is no maximum: the hits are separable, or the log-odds constant.
     """
-    said = log_odds(view.p, view.complement)
-    if view.hit.all() or not view.hit.any() or np.ptp(said) == 0:
+    predicted = log_odds(view.p, view.complement)
+    if view.hit.all() or not view.hit.any() or np.ptp(predicted) == 0:
         return None
     w = view.shares
     y = view.hit.astype(np.float64)
-    x = np.stack([np.ones(view.n), said])
+    x = np.stack([np.ones(view.n), predicted])
     solved = _newton(x, y, w, np.array([0.0, 1.0]))
     if solved is None:
         return None
     beta, p, hessian = solved
     bread = np.asarray(np.linalg.inv(hessian), dtype=np.float64)
     counts = view.weights if view.counts else None
-    each = w if counts is None else 1 / view.total  # of one of the rows that a row stands for
+    each = w if counts is None else 1 / view.total  # weight of one of the rows that a count stands for
     leverage = each * p * (1 - p) * np.einsum("in,ij,jn->n", x, bread, x)
     score: Floats = x * (w * (p - y) / np.maximum(1 - leverage, 0.1))  # HC3: few rows may decide the slope
     if view.groups is not None:
         _, member = np.unique(view.groups, return_inverse=True)
         score = np.array([np.bincount(member, s) for s in score])
     influence = bread @ score
-    there = np.ones(influence.shape[1])
+    times = np.ones(influence.shape[1])
     if counts is not None and view.groups is None:
-        there = np.maximum(counts, 1e-300)
-    square = (influence / np.abs(influence).max(axis=1, keepdims=True)) ** 2 / there
-    deciding = square.sum(axis=1) ** 2 / (square**2 / there).sum(axis=1)
-    each = influence / there
-    skew = (each**3 @ there) / (each**2 @ there)
+        times = np.maximum(counts, 1e-300)
+    square = (influence / np.abs(influence).max(axis=1, keepdims=True)) ** 2 / times
+    deciding = square.sum(axis=1) ** 2 / (square**2 / times).sum(axis=1)
+    each = influence / times
+    skew = (each**3 @ times) / (each**2 @ times)
     pull = bread @ x
     ends = [np.where(pull > 0, pull * one, pull * other) for one, other in ((-p, 1 - p), (1 - p, -p))]
     return Cox(beta, each @ influence.T, bread, deciding, skew, np.array([-ends[0], ends[1]]))

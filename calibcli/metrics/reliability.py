@@ -1,4 +1,4 @@
-"""Reliability tables, of which binned errors are functions: bins of equal width, and of equal mass by rank."""
+"""Reliability tables, of which binned errors are functions: bins of equal width, or of equal mass by rank."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Bins:
         weight: Σw / W.  p: Σ w p / W.  hit: Σ w y / W.  weighted_gap: d = Σ w (p - y) / W, the signed gap times the
             weight.
         weight_variance: variance of `weight` when rows are drawn: Σ w² / W² (Σ w / W² for counts).
-        gap_variance: the same of d, about 0.
-        null_variance: the same of d under perfect calibration, given the confidences.
+        gap_variance: variance of d about 0 when rows are drawn.
+        null_variance: that of d under perfect calibration, given the confidences.
         total: rows behind the shares (sum of the weights where they are counts).
-        seed: of what is simulated.
-        index: (N,) bin of each row, of equal-width bins.
-        method: how ties are divided, of bins of equal mass.
+        seed: of simulations.
+        index: (N,) bin of each row; for equal-width bins only.
+        method: how ties are divided; for bins of equal mass only.
     """
 
     lower: Floats
@@ -68,10 +68,12 @@ class Bins:
 
     @property
     def confidence(self) -> Floats:
+        """Mean probability per bin, 0 where empty."""
         return _ratio(self.p, self.weight)
 
     @property
     def accuracy(self) -> Floats:
+        """Share of hits per bin, 0 where empty."""
         return _ratio(self.hit, self.weight)
 
     @property
@@ -81,10 +83,11 @@ class Bins:
 
     @property
     def filled(self) -> npt.NDArray[np.bool_]:
+        """Whether a bin has weight."""
         return self.weight > 0
 
     def simulated(self, draws: int, rng: np.random.Generator) -> Floats:
-        """(draws, B) weighted gaps of a calibrated model: binomial hits, from mean confidence and effective rows."""
+        """Simulate (draws, B) weighted gaps of a calibrated model: binomial hits of the effective rows."""
         n = np.maximum(np.round(self.effective.round(9)), 0).astype(np.int64)
         p = self.confidence
         chance = np.clip(p.round(12), 0, 1)  # the draws must not depend on how sums of rows were rounded
@@ -93,7 +96,7 @@ class Bins:
 
     @cached_property
     def null_gaps(self) -> Floats:
-        """(DRAWS, B) weighted gaps of a calibrated model: metrics of one table share them."""
+        """(DRAWS, B) simulated gaps of a calibrated model, which all metrics of a table share."""
         return self.simulated(DRAWS, np.random.default_rng([self.seed, len(self.weight)]))
 
 
@@ -112,11 +115,13 @@ class Ranked:
 
     @classmethod
     def of(cls, p: Floats, complement: Floats, hit: Hits, weights: Floats | None, order: Ints | None) -> Ranked:
-        """Rows without weights are sorted by their odds, which keep the digits of both p and 1 - p, with the outcome as
-        the last bit: several times as fast as an order of the rows and what lies in that order.
+        """Sort outcomes by p.
+
+        Without weights the odds, which keep the digits of both p and 1 - p, are sorted with the outcome as their last
+        bit: several times as fast as argsort and taking rows in that order.
 
         Args:
-            p, complement, hit, weights: (N,) in any order.  order: that of p, where there are weights.
+            p, complement, hit, weights: (N,) in any order.  order: that of p, needed with weights.
         """
         if weights is not None:
             return cls(p[order], complement[order], hit[order], weights[order])
@@ -140,11 +145,11 @@ class Ranked:
 
     @cached_property
     def ends(self) -> Ints:
-        """Where rows of other odds begin, from 0 to N: see `numerics.tie_ends`."""
+        """Ends of ties, from 0 to N: see `core.statistics.tie_ends`."""
         return tie_ends(self.p, self.complement)
 
     def across(self, cuts: Ints) -> list[slice]:
-        """Tied rows that one of these ranks divides."""
+        """Return the ties that one of these ranks divides."""
         at = np.unique(np.searchsorted(self.ends, cuts, side="right")) - 1
         at = at[(at >= 0) & (at < len(self.ends) - 1)]
         return [slice(low, high) for low, high in zip(self.ends[at].tolist(), self.ends[at + 1].tolist(), strict=True)]
@@ -155,15 +160,13 @@ class Ranked:
         return self.ends if self.weights is None else np.append(0.0, np.cumsum(self.weights))[self.ends]
 
     def find(self, position: Floats, side: Literal["left", "right"]) -> Ints:
-        """As `np.searchsorted` in `position`, of which no second copy is made."""
+        """Search positions as `np.searchsorted` does, without a copy of `self.position`."""
         if self.weights is None:
             position = (np.ceil if side == "left" else np.floor)(position).astype(np.int64)
         return np.searchsorted(self.position, position, side)
 
     def residuals_before(self, position: Floats) -> Floats:
-        """Weighted sum of the residuals of the rows before these positions, in (0, total); in proportion between
-        `ends`.
-        """
+        """Sum the weighted residuals of the rows before positions in (0, total); within a tie in proportion."""
         at = np.clip(self.find(position, "left"), 1, len(self.ends) - 1)
         low, high = self.position[at - 1], self.position[at]
         ranks = counted(self.ends[np.append(at - 1, at)])[0]
@@ -176,16 +179,16 @@ class Ranked:
 
 
 def residual(p: Floats, complement: Floats, hit: Hits) -> Floats:
-    """p - y, from 1 - p where y is 1: as a sum, several times as fast as a choice by row."""
-    found = np.empty(len(p))
+    """Return p - y, from 1 - p where y is 1: written as a sum, which is several times as fast as np.where."""
+    difference = np.empty(len(p))
     for part in parts(len(p)):
-        np.multiply(p[part], ~hit[part], out=found[part])
-        found[part] -= complement[part] * hit[part]
-    return found
+        np.multiply(p[part], ~hit[part], out=difference[part])
+        difference[part] -= complement[part] * hit[part]
+    return difference
 
 
 def width_table(view: BinaryOutcomes, bins: int, edges: Edges) -> Bins:
-    """Equal-width bins of [0, 1]."""
+    """Tabulate outcomes in equal-width bins of [0, 1]."""
     size = bins + (edges == "torchmetrics")
     grid = np.append(np.arange(bins) / bins, [1.0, 1.0][: 1 + size - bins])
     index = np.empty(view.n, np.int32)
@@ -195,7 +198,7 @@ def width_table(view: BinaryOutcomes, bins: int, edges: Edges) -> Bins:
 
 
 def mass_table(view: BinaryOutcomes, bins: int, method: Equal) -> Bins:
-    """Bins of equal weight; see `adaece` for the methods."""
+    """Tabulate outcomes in bins of equal weight; see `adaece` for the methods."""
     if method == "split-merge" and view.weights is None:
         table = _merged(view, bins)
     elif method in ("split", "split-merge"):
@@ -206,15 +209,15 @@ def mass_table(view: BinaryOutcomes, bins: int, method: Equal) -> Bins:
 
 
 def _merged(view: BinaryOutcomes, bins: int) -> Bins:
-    """Rows of equal weight by rank; of ties, only those across a cut matter: their hits are shared."""
+    """Cut rows of equal weight by rank; the rows of a tie that a cut divides share their hits."""
     ranked, first = view.ranked, view.cuts(bins).astype(np.int64)
     edge = ranked.p[np.minimum(first, view.n - 1)]
     table = _stretches(view, first, edge)
     moved, change = np.zeros(bins), np.zeros(bins)
     for tied in ranked.across(first[1:-1]):
         hit = ranked.hit[tied]
-        there = np.searchsorted(first, np.arange(tied.start, tied.stop), side="right") - 1
-        more = np.bincount(there, minlength=bins) * hit.mean() - np.bincount(there, hit, bins)
+        own = np.searchsorted(first, np.arange(tied.start, tied.stop), side="right") - 1  # bin of each row
+        more = np.bincount(own, minlength=bins) * hit.mean() - np.bincount(own, hit, bins)
         moved += more
         value = float(ranked.p[tied.start])
         change += more * ((1 - value) ** 2 - value**2)
@@ -224,14 +227,14 @@ def _merged(view: BinaryOutcomes, bins: int) -> Bins:
 
 
 def _divided(view: BinaryOutcomes, bins: int, method: Equal) -> Bins:
-    """Differences of cumulative sums at the cuts, so that a row with weight is divided where a cut meets it."""
+    """Take differences of cumulative sums at the cuts, which divide the weight of a row that they meet."""
     cuts, order = view.cuts(bins), view.stable_order if method == "split" else view.order
     p, hit = view.p[order], view.hit[order].astype(np.float64)
     w = np.ones(view.n) if view.weights is None else view.weights[order]
     w2 = w if view.counts else w**2
     position = np.append(0.0, np.cumsum(w))
     at = np.interp(cuts, position, np.arange(view.n + 1))
-    if method == "split-merge":  # of ties, only those across a cut matter: their hits are shared, and their noise
+    if method == "split-merge":  # a tie that a cut divides shares its hits and its noise
         for tied in view.ranked.across(np.clip(at[1:-1].astype(np.int64), 0, view.n - 1)):
             if w[tied].sum() > 0:
                 hit[tied] = np.average(hit[tied], weights=w[tied])
@@ -239,7 +242,7 @@ def _divided(view: BinaryOutcomes, bins: int, method: Equal) -> Bins:
     first = np.minimum(np.round(at).astype(np.int64), view.n)
 
     def between(values: Floats) -> Floats:
-        """Sums per bin."""
+        """Sum values per bin."""
         return np.diff(np.interp(cuts, position, np.append(0.0, np.cumsum(values))))
 
     weight, mean, share = (between(w * values) / view.total for values in (1.0, p, hit))
@@ -254,7 +257,7 @@ def _divided(view: BinaryOutcomes, bins: int, method: Equal) -> Bins:
 
 
 def _whole(view: BinaryOutcomes, bins: int) -> Bins:
-    """Rows of equal confidence stay together, in the bin where their middle falls."""
+    """Put all rows of a tie into the bin where their middle falls."""
     ranked, cuts, ends = view.ranked, view.cuts(bins), view.ranked.ends
     position, last = ranked.position, len(ends) - 1
     inner = np.clip(ranked.find(cuts[1:-1], "left"), 1, last)
@@ -265,10 +268,14 @@ def _whole(view: BinaryOutcomes, bins: int) -> Bins:
 
 
 def _stretches(view: BinaryOutcomes, first: Ints, edge: Floats) -> Bins:
-    """Sums over the rows by rank from each of `first` to the next; (bins + 1,) edges."""
+    """Sum over the rows by rank from each of `first` to the next.
+
+    Args:
+        edge: (bins + 1,) edges of the bins.
+    """
     ranked, total = view.ranked, view.total
     rows = np.diff(first)
-    found = np.zeros((6, len(rows)))
+    table = np.zeros((6, len(rows)))
     for b in np.flatnonzero(rows):
         part = slice(first[b], first[b + 1])
         gap, hit = ranked.residual[part], ranked.hit[part]
@@ -279,15 +286,16 @@ def _stretches(view: BinaryOutcomes, first: Ints, edge: Floats) -> Bins:
             w = ranked.weights[part]
             w2 = w if view.counts else w * w
             sums = [w.sum(), w @ hit, w @ gap, w2.sum(), *((w2 * x) @ y for x, y in squares)]
-        found[: len(sums), b] = sums
-    found[:3] /= total
-    found[3:] /= total**2
-    weight, hits, gap, weight_variance, gap_variance, null_variance = found
+        table[: len(sums), b] = sums
+    table[:3] /= total
+    table[3:] /= total**2
+    weight, hits, gap, weight_variance, gap_variance, null_variance = table
     variances = weight_variance, gap_variance, null_variance
     return Bins(edge[:-1], edge[1:], rows, weight, gap + hits, hits, gap, *variances, view.effective, view.seed)
 
 
 def _mukhoti(view: BinaryOutcomes, bins: int) -> Bins:
+    """Bin as the released code of Mukhoti et al. (2020), by interpolated edges."""
     if view.weights is not None:
         raise UsageError("method=mukhoti takes no weights", "use method=split-merge")
     edges = np.interp(np.linspace(0, view.n, bins + 1), np.arange(view.n), view.p[view.order])
@@ -298,25 +306,25 @@ def _mukhoti(view: BinaryOutcomes, bins: int) -> Bins:
 
 
 def _table(view: BinaryOutcomes, index: npt.NDArray[np.integer], lower: Floats, upper: Floats) -> Bins:
-    """Sums per bin, some rows at a time, so that what is in between stays in the cache."""
+    """Sum per bin, some rows at a time, so that intermediate arrays stay in the cache."""
     size = len(lower)
     rows, sums = np.zeros(2 * size, np.int64), np.zeros((6, size))
     weight, hits, gap, weight_variance, gap_variance, null_variance = sums
     for part in parts(view.n):
-        here, hit, r = index[part], view.hit[part], view.residual[part]
-        rows += np.bincount(2 * here + hit, minlength=2 * size)
+        bin_, hit, r = index[part], view.hit[part], view.residual[part]
+        rows += np.bincount(2 * bin_ + hit, minlength=2 * size)
         w = w2 = None if view.weights is None else view.weights[part]
         if w is not None:
             w2 = w if view.counts else w * w
-            weight += np.bincount(here, w, size)
-            hits += np.bincount(here, w * hit, size)
-            weight_variance += np.bincount(here, w2, size)
-        gap += np.bincount(here, r if w is None else w * r, size)
+            weight += np.bincount(bin_, w, size)
+            hits += np.bincount(bin_, w * hit, size)
+            weight_variance += np.bincount(bin_, w2, size)
+        gap += np.bincount(bin_, r if w is None else w * r, size)
         if not view.values_only:
             r = r * r
-            gap_variance += np.bincount(here, r if w2 is None else w2 * r, size)
+            gap_variance += np.bincount(bin_, r if w2 is None else w2 * r, size)
             r = view.p[part] * view.complement[part]
-            null_variance += np.bincount(here, r if w2 is None else w2 * r, size)
+            null_variance += np.bincount(bin_, r if w2 is None else w2 * r, size)
     both = rows.reshape(size, 2)
     if view.weights is None:
         weight[:], hits[:], weight_variance[:] = both.sum(axis=1), both[:, 1], both.sum(axis=1)

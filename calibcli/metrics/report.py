@@ -30,11 +30,11 @@ from calibcli.scores.columns import ClassBins, ClassTable, Columns, Edges, Gathe
 from calibcli.scores.likelihood import log_softmax
 from calibcli.scores.predictions import Ints, Predictions, Progress
 
-# Beside the estimates: the top k, and every class.
+# Tables of the top k and of every class.
 
 
 def top_k(sample: Sample, most: int, *, bins: int, edges: Edges, level: float) -> Table:
-    """Accuracy, confidence and ECE of the top 1, ..., `most` classes taken together."""
+    """Tabulate accuracy, confidence and ECE of the top 1, ..., `most` classes taken together."""
     ks = list(range(1, most + 1)) if most <= 10 else [1, 2, 3, 5, 10, most]
     rows: list[list[Cell]] = []
     for k, view in top_views(sample, sorted(set(ks))).items():
@@ -54,9 +54,9 @@ def top_k(sample: Sample, most: int, *, bins: int, edges: Edges, level: float) -
 
 
 def top_views(sample: Sample, ks: Sequence[int]) -> dict[int, BinaryOutcomes]:
-    """For each k, the probability mass of the top k classes and whether the label is among them.
+    """Return for each k the probability of the top k classes together and whether the label is among them.
 
-    Ahead of the label are classes of a larger score; of equal scores the lower class.
+    Classes of a larger score rank before the label; of equal scores the lower class is first.
     """
     predictions = sample.predictions
     assert predictions is not None
@@ -76,26 +76,27 @@ def top_views(sample: Sample, ks: Sequence[int]) -> dict[int, BinaryOutcomes]:
 
 
 def class_names(predictions: Predictions) -> list[str]:
+    """Return the names of the classes, or their numbers."""
     return [str(c) for c in predictions.classes] if predictions.classes else [str(i) for i in range(predictions.k)]
 
 
 def whole(count: float) -> float | int:
-    """A count as a whole number, where it is one."""
+    """Convert a count to int where it is a whole number."""
     return int(count) if float(count).is_integer() else float(count)
 
 
 def class_views(sample: Sample, predictions: Predictions) -> Iterator[BinaryOutcomes]:
-    """The probability of each class, one after the other; none of rows that are condensed."""
+    """Yield the outcomes of the probability of each class; none for condensed rows."""
     n, k = predictions.n, predictions.k
     if sample.columns.condensed:
         return
-    step = max(1, HELD // n)
+    step = max(1, MOST_HELD // n)
     for first in range(0, k, step):
-        held = np.empty((min(step, k - first), n))
+        probabilities = np.empty((min(step, k - first), n))
         for start, block in predictions.blocks():
             p = np.exp(log_softmax(block.astype(np.float64)))
-            held[:, start : start + len(block)] = p[:, first : first + step].T
-        for label, p in enumerate(held, first):
+            probabilities[:, start : start + len(block)] = p[:, first : first + step].T
+        for label, p in enumerate(probabilities, first):
             yield sample.outcomes(p, 1 - p, predictions.labels == label)
 
 
@@ -105,7 +106,7 @@ def per_class(
     predictions: Predictions,
     seen: Callable[[int, BinaryOutcomes], None] | None = None,
 ) -> Table:
-    """Each class: its probability against its frequency, and the rows that are predicted as it.
+    """Tabulate for each class its probability against its frequency, and the rows predicted as it.
 
     Args:
         seen: called with each class and its outcomes, which are not kept.
@@ -115,7 +116,7 @@ def per_class(
     w = sample.weights
     each = np.abs(table.sum_p - table.sum_y).sum(axis=1) / total
     null = calibrated_cells(table, sample.top)[2].sum(axis=1) / sample.top.effective
-    said, right, confidence = (
+    count, right, confidence = (
         columns.by_predicted
         if columns.by_predicted is not None
         else (
@@ -132,10 +133,10 @@ def per_class(
     labels = table.sum_y.sum(axis=1) if shown.threshold <= 0 else np.bincount(columns.labels, w, columns.k)
     rows: list[list[Cell]] = []
     for i, name in enumerate(class_names(predictions)):
-        precision = [right[i] / said[i], confidence[i] / said[i]] if said[i] > 0 else [None, None]
+        precision = [right[i] / count[i], confidence[i] / count[i]] if count[i] > 0 else [None, None]
         recall = right[i] / labels[i] if labels[i] > 0 else None
         share = [table.sum_p[i].sum() / total, labels[i] / total]
-        rows.append([name, whole(labels[i]), *share, each[i], null[i], *corp[i], whole(said[i]), *precision, recall])
+        rows.append([name, whole(labels[i]), *share, each[i], null[i], *corp[i], whole(count[i]), *precision, recall])
     columns_ = ["class", "rows", "mean p", "frequency", "ece", "if calibrated", "mcb", "dsc"]
     return Table(
         name="per_class",
@@ -145,28 +146,27 @@ def per_class(
     )
 
 
-HELD = 1 << 25  # probabilities of classes that are held at once
+MOST_HELD = 1 << 25  # probabilities that are held at once: 256 MB
 PARTS: tuple[Part, Part] = ("mcb", "dsc")
 
 
-# Several tasks of one evaluation: the mean of their estimates, in which each counts the same.
-
+# Several tasks of one evaluation: the mean of their estimates, in which each task counts the same.
 
 TASK = "task"
 MACRO = "mean of tasks"
 
 
-def macro(found: Sequence[Estimate], tasks: int, level: float) -> list[Estimate]:
-    """The mean over tasks of each metric, with the interval that independent tasks give it.
+def macro(estimates: Sequence[Estimate], tasks: int, level: float) -> list[Estimate]:
+    """Average each metric over tasks, with the interval for independent tasks.
 
     The standard error is sqrt(Σ s²) / T of the errors s of T tasks: their rows are draws, the tasks themselves are not.
 
     Args:
-        found: estimates of every task, metric by metric the same.  tasks: how many there are.
+        estimates: those of every task, which have the same metrics.  tasks: number of tasks.
     """
     out = []
-    for name in dict.fromkeys(e.name for e in found):
-        own = [e for e in found if e.name == name]
+    for name in dict.fromkeys(e.name for e in estimates):
+        own = [e for e in estimates if e.name == name]
         values = [e.value for e in own if e.value is not None]
         plain = dataclasses.replace(own[0], low=None, high=None, se=None, null=None, null_high=None, detail={}, how="")
         if len(values) < tasks:
@@ -187,31 +187,30 @@ def macro(found: Sequence[Estimate], tasks: int, level: float) -> list[Estimate]
     return out
 
 
-# What `calib metrics` says: estimates, slices, tables per class and for the top k, diagrams, and warnings.
-
+# The result of `calib metrics`.
 
 BRIEF = ("accuracy", "nll", "confidence_gap", "ece")
-"""What is measured for each value of `--by` and each label of `--multilabel` when nothing is asked for."""
+"""Default metrics of each value of `--by` and each label of `--multilabel`."""
 MOST_SLICES = 200
 MOST_PANELS = 30
 MOST_SLICE_PANELS = 12
 SCREEN = Screen(hidden=("level", "why"), one_page=True, badge="calibration")
-PER_BIN, PER_MCE_BIN = 50, 30  # rows below which a warning is due
+PER_BIN, PER_MCE_BIN = 50, 30  # rows per bin below which a note warns
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions:
-    """How to report.
+    """Options of a report.
 
     Attributes:
-        specs: metric specs, or None for the default set.  few: of that what a screen shows.
-        bins, edges: of metrics whose spec does not say, and of the diagram.
+        specs: metric specs, or None for the default set.  few: only those of it that a screen shows.
+        bins, edges: of metrics whose spec has none, and of the diagram.
         level: confidence level; one-sided bounds hold at this level each.
         per_class: table and diagrams of each class.
         top_k: table of the top 1, ..., k classes (0: none).
-        diagram: the reliability diagram, which a simulation is behind.
-        curve: what its picture draws.
-        seed, threads: of what is simulated; worker threads.
+        diagram: whether to make the reliability diagram, which needs simulations.
+        curve: what pictures draw: CORP's curve, the smooth one, or bars.
+        seed: of simulations.  threads: worker threads.
     """
 
     specs: Sequence[str] | None = None
@@ -232,7 +231,7 @@ class ReportOptions:
 
 @one_thread()
 def report(predictions: Predictions, options: ReportOptions | None = None, progress: Progress | None = None) -> Result:
-    """Everything about recorded outputs, as a Result.
+    """Report the metrics, tables, diagrams and warnings of recorded outputs.
 
     Raises:
         UsageError: unknown metric or option, `top_k` outside 1..K, too many slices.
@@ -242,7 +241,7 @@ def report(predictions: Predictions, options: ReportOptions | None = None, progr
 
 
 def read(predictions: Predictions, options: ReportOptions, progress: Progress | None = None) -> Columns:
-    """The blocked pass, with what these options need of it.
+    """Run the blocked pass for the columns and class tables that these options need.
 
     Raises:
         UsageError: as `report`.
@@ -255,19 +254,24 @@ def read(predictions: Predictions, options: ReportOptions, progress: Progress | 
         raise UsageError(f"{what} needs the scores of every class, not the confidence alone", "leave it out")
     choices = _choices(predictions, options)
     wanted = [*needed_class_bins(choices, k), *([_shown(options)] if options.per_class else [])]
-    how: dict[str, Any] = {"names": names_read(choices), "threads": options.threads, "progress": progress}
-    return columns(predictions, class_bins=list(dict.fromkeys(wanted)), **how)
+    return columns(
+        predictions,
+        class_bins=list(dict.fromkeys(wanted)),
+        names=names_read(choices),
+        threads=options.threads,
+        progress=progress,
+    )
 
 
 @one_thread()
 def of_columns(predictions: Predictions, measured: Columns, options: ReportOptions) -> Result:
-    """As `report`, of columns that are there already.
+    """Report as `report` does, on columns that were read before.
 
     Args:
-        predictions: the rows, or of condensed columns some of them, for what needs scores.
+        predictions: the rows; for condensed columns some of them, for metrics that need scores.
 
     Raises:
-        UsageError: as `report`; a class table that a metric needs was not filled, or `top_k` of condensed rows.
+        UsageError: as `report`; a class table that a metric needs is missing, or `top_k` of condensed rows.
     """
     k, choices = predictions.k, _choices(predictions, options)
     shown = _shown(options)
@@ -322,31 +326,31 @@ def of_columns(predictions: Predictions, measured: Columns, options: ReportOptio
 
 
 def _shown(options: ReportOptions) -> ClassBins:
-    """How the tables and diagrams of classes are binned."""
+    """Return the bins of the tables and diagrams of classes."""
     return ClassBins(options.bins or 15, "right" if options.edges in (None, "torchmetrics") else options.edges)
 
 
 def report_multilabel(
     labels: Mapping[str, Predictions], options: ReportOptions | None = None, progress: Progress | None = None
 ) -> Result:
-    """Each label of a multi-label problem as a binary one, and a diagram each.
+    """Report each label of a multi-label problem as a binary one, with a diagram each.
 
     Raises:
         UsageError: as `report`.
     """
     options = options or ReportOptions()
-    found: list[Estimate] = []
+    every: list[Estimate] = []
     plots: list[Plot] = []
     rows: list[list[Cell]] = []
     notes: list[str] = []
     for done, (name, predictions) in enumerate(labels.items()):
         sample, estimates = _measured(predictions, options, f"label={name}")
-        found += estimates
+        every += estimates
         rows.append([name, predictions.n, int(predictions.labels.sum()), *(e.value for e in estimates)])
         notes += [note for note in predictions.notes if note not in notes]
         if len(labels) <= MOST_PANELS:
-            how = {"name": f"label_{done}", "about": f"label={name}", "event": predictions.event}
-            plots += _small(str(name), "Reliability of each label", sample.view(), options, **how)
+            naming = {"name": f"label_{done}", "about": f"label={name}", "event": predictions.event}
+            plots += _small(str(name), "Reliability of each label", sample.view(), options, **naming)
         if progress:
             progress((done + 1) / len(labels), str(name))
     values = [row[3:] for row in rows]
@@ -356,7 +360,7 @@ def report_multilabel(
     names = [choice.spec for choice in _choices(first, options, BRIEF)]
     result = Result(
         command="metrics",
-        estimates=found,
+        estimates=every,
         tables=[Table(name="labels", columns=["label", "rows", "positive", *names], rows=rows)],
         plots=first_alone(plots),
         notes=notes,
@@ -367,7 +371,7 @@ def report_multilabel(
 
 
 def warnings(sample: Sample, estimates: Sequence[Estimate], bins: Bins) -> list[str]:
-    """Where a number is not to be trusted, and why."""
+    """Warn of numbers that are not to be trusted, and say why."""
     notes = []
     rows = round(sample.top.total) if sample.counts else sample.n
     if any(traits(e.name).get("raised") for e in estimates) and rows / len(bins.rows) < PER_BIN:
@@ -402,16 +406,16 @@ def warnings(sample: Sample, estimates: Sequence[Estimate], bins: Bins) -> list[
 
 
 def _choices(predictions: Predictions, options: ReportOptions, usual: Sequence[str] = ()) -> list[Choice]:
-    """The metrics that are asked for, else the usual ones, with the bins of the options."""
-    found, top_only = [], predictions.top_only
+    """Return the metrics of the options, else the usual ones, with the bins of the options."""
+    choices, top_only = [], predictions.top_only
     usual = usual or (("few",) if options.few else ("default",))
     specs = metrics.known(usual, top_only) if options.specs is None else options.specs
     for choice in metrics.choose(specs, predictions.k, top_only):
         defaults = {"bins": options.bins, "edges": options.edges}
         given = {o: v for o, v in choice.options.items() if v != choice.entry.options[o].default}
         filled = METRICS.choose(choice.name, **{o: v for o, v in defaults.items() if o not in given})
-        found.append(Choice(filled.entry, {**filled.options, **given}))
-    return list({choice.spec: choice for choice in found}.values())
+        choices.append(Choice(filled.entry, {**filled.options, **given}))
+    return list({choice.spec: choice for choice in choices}.values())
 
 
 def _measured(predictions: Predictions, options: ReportOptions, scope: str) -> tuple[Sample, list[Estimate]]:
@@ -421,10 +425,10 @@ def _measured(predictions: Predictions, options: ReportOptions, scope: str) -> t
     return sample, metrics.estimates(sample, choices, level=options.level, scope=scope)
 
 
-def _small(title: str, group: str, view: BinaryOutcomes, options: ReportOptions, **how: Any) -> list[Plot]:
-    """A reliability diagram and its strip, as one of small multiples."""
+def _small(title: str, group: str, view: BinaryOutcomes, options: ReportOptions, **naming: Any) -> list[Plot]:
+    """Draw a reliability diagram and its strip as one of small multiples."""
     bins = view.width_bins(options.bins or 15, options.edges or "right")
-    panel, strip = reliability(view, bins, seed=options.seed, curve=options.curve, **how)
+    panel, strip = reliability(view, bins, seed=options.seed, curve=options.curve, **naming)
     n = panel.title.rpartition(", n = ")[2]
     return [dataclasses.replace(panel, title=f"{title}, n = {n}", group=group), strip]
 
@@ -432,8 +436,8 @@ def _small(title: str, group: str, view: BinaryOutcomes, options: ReportOptions,
 def _slices(
     predictions: Predictions, measured: Columns, options: ReportOptions
 ) -> tuple[list[Estimate], list[Table], list[Plot]]:
-    """Each value of each column, as if its rows were a file of their own; diagrams of those with the most rows."""
-    found: list[Estimate] = []
+    """Measure the rows of each value of each column, and draw those with the most rows."""
+    every: list[Estimate] = []
     tables: list[Table] = []
     plots: list[Plot] = []
     choices = _choices(predictions, options, BRIEF)
@@ -450,20 +454,20 @@ def _slices(
         ):
             scope = f"{column}={name}"
             estimates = metrics.estimates(sample, choices, level=options.level, scope=scope)
-            found += estimates
+            every += estimates
             rows.append([str(name), sample.n, *(e.value for e in estimates)])
             if name in largest:
-                how = {"event": predictions.event, "name": f"by_{column}_{name}", "about": scope}
-                plots += _small(str(name), title, sample.view(), options, **how)
+                naming = {"event": predictions.event, "name": f"by_{column}_{name}", "about": scope}
+                plots += _small(str(name), title, sample.view(), options, **naming)
         if column == TASK and "tasks" in predictions.facts:
-            mean = macro([e for e in found if e.scope.startswith(f"{column}=")], len(parts), options.level)
+            mean = macro([e for e in every if e.scope.startswith(f"{column}=")], len(parts), options.level)
             pooled = _measured(predictions, options, "")[1]
             rows.append(["pooled", predictions.n, *(e.value for e in pooled)])
             rows.append([MACRO, None, *(e.value for e in mean)])
-            found += mean
+            every += mean
         heads = [column, "rows", *(choice.spec for choice in choices)]
         tables.append(Table(name=f"by_{column}", title=f"By {column}", columns=heads, rows=rows))
-    return found, tables, plots
+    return every, tables, plots
 
 
 def _samples(
@@ -473,7 +477,7 @@ def _samples(
     choices: Sequence[Choice],
     options: ReportOptions,
 ) -> Iterator[Sample]:
-    """A sample of each part, one after the other; with scores where a metric reads them."""
+    """Yield a sample of each part, with scores where a metric reads them."""
     if any(map(reads_scores, choices)):
         gathered = GatheredParts(predictions, parts)
         for part in map(gathered.take, range(len(parts))):
@@ -484,10 +488,10 @@ def _samples(
 
 
 def _class_plots(sample: Sample, shown: ClassBins, predictions: Predictions, seed: int) -> dict[int, Plot]:
-
+    """Draw the classes with the largest error."""
     table, names = sample.columns.classes[shown], class_names(predictions)
     each = np.abs(table.sum_p - table.sum_y).sum(axis=1)
-    kept = np.sort(np.argsort(-each, kind="stable")[:MOST_PANELS])  # those with the largest error
+    kept = np.sort(np.argsort(-each, kind="stable")[:MOST_PANELS])
     table = ClassTable(table.count[kept], table.sum_p[kept], table.sum_y[kept])
     panels = class_panels(table, [names[i] for i in kept], shown.bins, seed)
     return dict(zip(kept.tolist(), panels, strict=True))

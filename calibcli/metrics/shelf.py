@@ -1,6 +1,4 @@
-"""The shelf of metrics: what a metric is a function of, how it is chosen and evaluated, and what a screen shows
-first.
-"""
+"""The shelf of metrics: the samples that they are functions of, how they are chosen, measured and shown."""
 
 from __future__ import annotations
 
@@ -28,13 +26,13 @@ from calibcli.scores.predictions import Floats, Ints, Predictions, Progress
 if TYPE_CHECKING:
     from calibcli.metrics.intervals import Statistic
 
-# What a metric is a function of (outcomes of a probability, columns), the shelf of metrics, and every estimate.
+# The shelf, the sets of metrics that have names, and the ranges of their values.
 
 T = TypeVar("T")
 Rowwise = Callable[[slice], npt.NDArray[Any]]
 Of = Literal["auto", "top", "positive"]
-"""What a probability is of: the predicted class, or the event (class 1 of two). `auto` is the event of two classes, and
-the predicted class of more."""
+"""The class that a probability is of: the predicted one, or the event (class 1 of two). `auto` is the event of two
+classes, and the predicted class of more."""
 DEFAULT = (
     "accuracy",
     "nll",
@@ -50,11 +48,11 @@ DEFAULT = (
     "temperature_gain",
     "calibration_p",
 )
-"""What is measured when nothing is asked for."""
+"""The default set."""
 OF_EVENT = ("auc", "cox_slope", "cox_intercept", "observed_expected")
-"""And of two classes beside it."""
+"""Added to the default set for two classes."""
 FEW = {"accuracy", "nll", "brier", "confidence_gap", "ece", "temperature_gain", *OF_EVENT}
-"""Of these, what a screen and its first sentence show."""
+"""The set `few`: of the default set what a screen and its first sentence show."""
 METRICS = Shelf(
     "metric",
     package="calibcli.metrics",
@@ -65,14 +63,14 @@ METRICS = Shelf(
 SETS = ("default", "few")
 """Names of sets of metrics."""
 UNIT, SIGNED, NATS, ANY, BRIER = Range(0, 1), Range(-1, 1), Range(0), Range(), Range(0, 2)
-"""What a metric can be: its trait `values`."""
+"""Ranges of metrics, for their trait `values`."""
 
 
 class Memoized:
-    """Keeps what was worked out from it."""
+    """An object that keeps results computed from it, as long as it lives."""
 
     def once(self, function: Callable[..., T], *arguments: Any) -> T:
-        """`function(self, *arguments)`, called the first time only."""
+        """Return `function(self, *arguments)`, computed once."""
         kept: dict[Any, T] = self.__dict__.setdefault("_kept", {})
         key = (function, *arguments)
         if key not in kept:
@@ -82,17 +80,24 @@ class Memoized:
 
 @dataclass(frozen=True, eq=False)
 class BinaryOutcomes(Memoized):
-    """A probability per row and whether it came true: of the predicted class, or of the event of two classes."""
+    """A probability for each row and whether it came true: of the predicted class, or of the event of two classes.
+
+    Attributes:
+        p: (N,).  complement: (N,) 1 - p with all its digits.  hit: (N,) bool.
+        weights: (N,) or None.  counts: whether weights are frequencies.  groups: (N,) or None.
+        values_only: whether what only intervals need is left out; the variances of tables are then 0.
+        seed: of simulations.  precision: relative, of p.
+    """
 
     p: Floats
-    complement: Floats  # 1 - p with all its digits
+    complement: Floats
     hit: npt.NDArray[np.bool_]
     weights: Floats | None
-    counts: bool  # weights are frequencies
+    counts: bool
     groups: Ints | None
-    values_only: bool = False  # leave out what only intervals need (the variances of tables are then 0)
-    seed: int = 0  # of what is simulated
-    precision: float = DOUBLE  # of p, relative
+    values_only: bool = False
+    seed: int = 0
+    precision: float = DOUBLE
 
     @property
     def n(self) -> int:
@@ -111,17 +116,18 @@ class BinaryOutcomes(Memoized):
 
     @cached_property
     def steps(self) -> tuple[float, float]:
-        """How far one row that was drawn, and one that was not, may move a sum of gaps: see `numerics.unseen_reach`.
+        """How far one row that was drawn, and one that was not, may move a sum of gaps.
 
-        Of gaps whose signs are not known Σ |c|³ / Σ c², c = w (p - y) / W; at least Σ w² / W², as small gaps say little
-        about large ones. A row that was not drawn may have the largest weight, and the wrong label.
+        They are `seen` and `unseen` of `core.statistics.unseen_reach`. For gaps whose signs are not known the first is
+        Σ |c|³ / Σ c², c = w (p - y) / W, and at least Σ w² / W², as small gaps say little about large ones. A row that
+        was not drawn may have the largest weight, and the wrong label.
         """
         if self.weights is None or self.counts:
             return 1 / self.total, 1 / self.total
         c = np.abs(self.residual * self.shares)
         square = float(c @ c)
-        seen = float(c**2 @ c) / square if square > 0 else 0.0
-        return max(seen, 1 / self.effective), float(self.weights.max()) / self.total
+        drawn = float(c**2 @ c) / square if square > 0 else 0.0
+        return max(drawn, 1 / self.effective), float(self.weights.max()) / self.total
 
     @cached_property
     def residual(self) -> Floats:
@@ -155,41 +161,41 @@ class BinaryOutcomes(Memoized):
         values: Rowwise | npt.NDArray[Any] | None = None,
         power: int = 1,
     ) -> Floats:
-        """Σ share^power · values per bin (None: 1); counts enter once however large the power.
+        """Sum share^power · values in each bin (values None: 1); counts enter once whatever the power.
 
-        Functions of a slice of the rows take no memory for all of them.
+        `index` and `values` may be functions of a slice of the rows, which take no memory for all rows.
         """
-        found = np.zeros(bins)
+        total = np.zeros(bins)
         for part in parts(self.n):
             w = None if self.weights is None else self.weights[part]
             if w is not None and power > 1 and not self.counts:
                 w = w**power
             v = values(part) if callable(values) else None if values is None else values[part]
             both = v if w is None else w if v is None else w * v
-            found += np.bincount(index(part) if callable(index) else index[part], both, bins)
-        return found / self.total**power
+            total += np.bincount(index(part) if callable(index) else index[part], both, bins)
+        return total / self.total**power
 
     def mean(self, values: Floats, times: Floats) -> float:
-        """Σ share · values · times."""
+        """Return Σ share · values · times."""
         return float(values @ times) / self.n if self.weights is None else float((self.shares * values) @ times)
 
     def width_bins(self, bins: int, edges: Edges) -> Bins:
-        """Equal-width bins of [0, 1]."""
+        """Return the table of equal-width bins of [0, 1]."""
         return self.once(width_table, bins, edges)
 
     def mass_bins(self, bins: int, method: Equal) -> Bins:
-        """Bins of equal weight; see `adaece` for the methods."""
+        """Return the table of bins of equal weight; see `adaece` for the methods."""
         return self.once(mass_table, bins, method)
 
     def cuts(self, bins: int) -> Floats:
-        """(bins + 1,) positions, in weight counted along `stable_order`, where equal-mass bins begin.
+        """Return (bins + 1,) positions where equal-mass bins begin, in weight along `stable_order`.
 
-        Rows and counts are whole: the first of uneven bins are larger by 1.
+        Rows and counts are not divided: where bins are uneven, the first are larger by 1.
         """
         return self.cut(np.arange(bins + 1), bins)
 
     def cut(self, which: Ints, bins: int) -> Floats:
-        """Some of `cuts`, by number."""
+        """Return some of `cuts`, by number."""
         if self.weights is None or self.counts:
             size, extra = divmod(round(self.total), bins)
             return np.asarray(which * size + np.minimum(which, extra), np.float64)
@@ -198,14 +204,14 @@ class BinaryOutcomes(Memoized):
 
 @dataclass(frozen=True, eq=False)
 class Sample(Memoized):
-    """Columns with weights; `top` and `positive` are the outcomes that its metrics are of.
+    """Rows that metrics are functions of: their columns, weights and, where known, scores.
 
     Attributes:
-        columns: what the blocked pass found.
+        columns: numbers of each row, from the blocked pass over the scores.
         weights: (N,) float64, or None for equal weights.
         counts: whether weights are frequencies.
         predictions: the scores, for metrics that need to read them again.
-        seed: of what is simulated.
+        seed: of simulations.
     """
 
     columns: Columns
@@ -216,7 +222,7 @@ class Sample(Memoized):
 
     @classmethod
     def of(cls, columns: Columns, predictions: Predictions | None = None, seed: int = 0) -> Sample:
-        """With the columns' own weights."""
+        """Make the sample of some columns, with their own weights."""
         return cls(columns, columns.weights, columns.weight_kind == "count", predictions, seed)
 
     @property
@@ -233,33 +239,36 @@ class Sample(Memoized):
         return self.outcomes(c.positive, np.where(c.predicted == 1, c.rest, c.confidence), c.labels == 1)
 
     def outcomes(self, p: Floats, complement: Floats, hit: npt.NDArray[np.bool_]) -> BinaryOutcomes:
-        """A probability of each row, 1 - p, and whether it came true."""
+        """Make the outcomes of a probability p of each row; `complement` is 1 - p."""
         c = self.columns
-        how = False, self.seed, c.precision
-        return BinaryOutcomes(p, complement, hit, self.weights, self.counts, c.groups, *how)
+        return BinaryOutcomes(
+            p, complement, hit, self.weights, self.counts, c.groups, seed=self.seed, precision=c.precision
+        )
 
     @cached_property
     def own(self) -> Sample:
-        """The same, for what is kept here to refer to: a way back to this one would leave all rows to the garbage
-        collector, which may let several measurements pass before it frees their memory.
+        """A copy that shares the outcomes, for memoized results to refer to.
+
+        With a reference to this sample itself they would form a cycle, and the memory of all rows would be freed only
+        when the garbage collector runs, several measurements later.
         """
-        found = replace(self)
-        vars(found).update({name: getattr(self, name) for name in ("top", "positive")[: 1 + (self.columns.k == 2)]})
-        return found
+        copy = replace(self)
+        vars(copy).update({name: getattr(self, name) for name in ("top", "positive")[: 1 + (self.columns.k == 2)]})
+        return copy
 
     def view(self, of: Of = "auto") -> BinaryOutcomes:
-        """What every command measures: the one place where `auto` becomes the event or the top label."""
+        """Return the outcomes to measure: here alone `auto` becomes the event or the top label."""
         return self.positive if of == "positive" or (of == "auto" and self.columns.k == 2) else self.top
 
 
 def choose(specs: Iterable[str], k: int, top_only: bool = False) -> list[Choice]:
-    """Spec strings as choices, each once; `all` stands for the whole shelf, `default` for the default set and `few` for
-    what a screen shows of it.
+    """Resolve specs to choices, each once.
 
-    The spec of a choice is the shortest: of two classes `of=positive` goes without saying, of more `of=top`.
+    `all` stands for the whole shelf, `default` for the default set and `few` for what a screen shows of it. Each choice
+    has the shortest spec: `of=positive` is left out for two classes, `of=top` for more.
 
     Args:
-        specs: what was asked for.
+        specs: metric specs, or names of sets.
         k: number of classes.  top_only: the predicted class alone has a probability, as in `Predictions`.
 
     Raises:
@@ -270,9 +279,9 @@ def choose(specs: Iterable[str], k: int, top_only: bool = False) -> list[Choice]
     for spec in specs:
         usual = [*DEFAULT, *(OF_EVENT if k == 2 and not top_only else ())]
         group = spec.strip().lower()
-        asked = [*METRICS.entries] if group == "all" else usual if group == "default" else None
-        asked = [name for name in usual if name in FEW] if group == "few" else asked
-        for one in [spec] if asked is None else known(asked, top_only, k):
+        sets = {"default": usual, "few": [name for name in usual if name in FEW]}
+        names = [*METRICS.entries] if group == "all" else sets.get(group)  # `entries` imports every metric
+        for one in [spec] if names is None else known(names, top_only, k):
             choice = _resolved(METRICS.choose(one), k)
             if top_only and _of_every_class(choice.name):
                 problem = f"{choice.name} needs the probabilities of every class, not the confidence alone"
@@ -284,16 +293,16 @@ def choose(specs: Iterable[str], k: int, top_only: bool = False) -> list[Choice]
 
 
 def known(names: Iterable[str], top_only: bool, k: int = 2) -> list[str]:
-    """Names of metrics without those that cannot be measured, of confidences alone with what stands for them."""
+    """Leave out metrics that cannot be measured; of confidences alone, replace them where another stands for them."""
     here = [name for name in names if k == 2 or not traits(name).get("two_classes")]
     if not top_only:
         return here
-    there = (name if name in SETS else traits(name).get("of_top", name) for name in here)
-    return list(dict.fromkeys(name for name in there if name in SETS or not _of_every_class(name)))
+    replaced = (name if name in SETS else traits(name).get("of_top", name) for name in here)
+    return list(dict.fromkeys(name for name in replaced if name in SETS or not _of_every_class(name)))
 
 
 def traits(spec: str) -> Mapping[str, Any]:
-    """What the shelf says of a metric, by its name or a spec of it; nothing of what is no metric.
+    """Return the traits of a metric, by its name or a spec; an empty mapping for what is no metric.
 
     Of its value: `values`, `unit`, `better` (lower, higher, zero or neither), and `narrowed`, its range for k classes
     (None: not known) and its options.
@@ -301,10 +310,10 @@ def traits(spec: str) -> Mapping[str, Any]:
     probability of the predicted class is all that is known.
     Of what it reads: `distribution`, `class_bins`, `needs_scores`, `two_classes`, `entropy`, `binned`; `view`, the
     probability that it is of where that is no option.
-    Of merging: `condensed`, see `lossy`.
+    Of merging: `condensed`, see `histogram_error`.
     Of gates and comparisons: `kept`, its column among the rows that a baseline keeps; `binary`, rows are right or
     wrong; `by_label`, rows are -log of a probability of theirs; `refitted`, rows depend on a fit to others;
-    `table_bounds`, it has the bounds of `metrics.bounds`; `compared=False`, differences of it say nothing; `proper`,
+    `table_bounds`, it has the bounds of `binned_bounds`; `compared=False`, differences of it say nothing; `proper`,
     no other probabilities than the true ones are better.
     Of warnings: `raised`, chance makes it too large; `two_sided`, also where the model is calibrated; `largest_gap`,
     it is that of one bin; `debiased`, what estimates its square without bias.  `parts`: shown with those of the Brier
@@ -316,12 +325,12 @@ def traits(spec: str) -> Mapping[str, Any]:
 
 
 def _of_every_class(name: str) -> bool:
-    """Whether a metric needs the probabilities of every class."""
+    """Return whether a metric needs the probabilities of every class."""
     return bool(traits(name).keys() & {"distribution", "class_bins", "needs_scores", "two_classes"})
 
 
 def _resolved(choice: Choice, k: int) -> Choice:
-    """The choice with `of=auto` where that says as much for k classes."""
+    """Shorten the choice to `of=auto` where that means the same for k classes."""
     of = choice.options.get("of")
     if (of == "positive" or choice.traits.get("two_classes")) and k != 2:
         fix = f"use {choice.traits.get('of_top', choice.name)}"
@@ -335,12 +344,12 @@ METRICS.shortest = _resolved
 
 
 def reads_scores(choice: Choice) -> bool:
-    """Whether columns do not tell the metric of some of the rows: it sums over classes, or reads the scores again."""
+    """Return whether a metric of some rows needs their scores: it sums over classes, or reads the scores again."""
     return "class_bins" in choice.traits or bool(choice.traits.get("needs_scores"))
 
 
 def needed_class_bins(choices: Sequence[Choice], k: int) -> list[ClassBins]:
-    """The class tables that these metrics read."""
+    """Return the class tables that these metrics read."""
     tables = []
     for choice in choices:
         if "class_bins" in choice.traits:
@@ -351,7 +360,7 @@ def needed_class_bins(choices: Sequence[Choice], k: int) -> list[ClassBins]:
 
 @one_thread()
 def estimates(sample: Sample, choices: Sequence[Choice], *, level: float = 0.95, scope: str = "") -> list[Estimate]:
-    """The chosen metrics of a sample; metrics that read scores again are null where there are none."""
+    """Measure the chosen metrics on a sample; those that read scores have no value where there are none."""
     within(level, Level, "level ")
     if sample.top.total <= 0:
         raise UsageError("every weight is 0", "pass weights of which one is positive")
@@ -359,9 +368,9 @@ def estimates(sample: Sample, choices: Sequence[Choice], *, level: float = 0.95,
 
 
 def _estimate(sample: Sample, choice: Choice, level: float, scope: str) -> Estimate:
-    of = choice.traits
-    common = {"name": choice.spec, "scope": scope, "unit": of.get("unit", ""), "better": of.get("better", "")}
-    if of.get("needs_scores") and sample.predictions is None:
+    has = choice.traits
+    common = {"name": choice.spec, "scope": scope, "unit": has.get("unit", ""), "better": has.get("better", "")}
+    if has.get("needs_scores") and sample.predictions is None:
         return Estimate(**common, value=None, n=sample.n, reason="needs the scores, of which only columns were kept")
     statistic: Statistic = sample.once(_statistic, choice)
     value, fields = statistic.value, vars(statistic.interval(level)).copy()
@@ -373,34 +382,34 @@ def _estimate(sample: Sample, choice: Choice, level: float, scope: str) -> Estim
 
 
 def _statistic(sample: Sample, choice: Choice) -> Statistic:
-    found: Statistic = choice(sample.own)
-    return found
+    statistic: Statistic = choice(sample.own)
+    return statistic
 
 
 def columns_of(
     predictions: Predictions, choices: Sequence[Choice], threads: int | None = 1, progress: Progress | None = None
 ) -> Columns:
-    """The blocked pass with the class tables that these metrics need."""
+    """Run the blocked pass with the class tables and columns that these metrics need."""
     tables = needed_class_bins(choices, predictions.k)
     return columns(predictions, class_bins=tables, names=names_read(choices), threads=threads, progress=progress)
 
 
 def names_read(choices: Sequence[Choice]) -> Sequence[str]:
-    """The columns that these metrics read: of those of one probability how often it comes true, and nothing else."""
+    """Return the columns that these metrics read; binned errors read a probability and its outcome alone."""
     if all(choice.traits.get("binned") and "class_bins" not in choice.traits for choice in choices):
         return LEAN
     return NAMES if any(choice.traits.get("entropy") for choice in choices) else NAMES[:-1]
 
 
-# Which numbers, tables and figures of a result a screen shows first, by the traits of their metrics.
+# Which numbers of a result a screen shows first, by the traits of their metrics.
 
 
 def decides(name: str, facts: Any) -> bool:
-    """Whether a number is among the few that decide: the trait `first_screen` of its metric.
+    """Return whether a number is among the few that a screen shows first, by the trait `first_screen` of its metric.
 
     Args:
-        name: spec of the number; one that is not of a metric (a fitted parameter) is among them.
-        facts: of its result: its number of `classes`, and whether it is of confidences (`kind`).
+        name: spec of the number; one that is no metric (a fitted parameter) is always shown.
+        facts: of its result, of which the number of `classes` and `kind` (confidences or not) are read.
     """
     where = trait(name, "first_screen", "always" if name.partition(":")[0] not in METRICS else "")
     return bool(
@@ -411,19 +420,19 @@ def decides(name: str, facts: Any) -> bool:
 
 
 def trait(name: str, key: str, default: Any = None) -> Any:
-    """A trait of the metric of a spec."""
+    """Return one trait of the metric of a spec, or `default` where it is not set or there is no such metric."""
     entry = METRICS.entry(name.partition(":")[0])
     return default if entry is None else entry.traits.get(key, default)
 
 
 def tiered(estimates: Sequence[Estimate], few: Callable[[Estimate], bool]) -> list[Estimate]:
-    """Estimates of which a screen shows these first, the others where they are asked for."""
+    """Set the tiers of estimates: `few` where the function says so, else `asked`."""
     tiers: dict[bool, Tier] = {True: "few", False: "asked"}
     return [dataclasses.replace(e, tier=tiers[few(e)]) for e in estimates]
 
 
 def measured(result: Result) -> Result:
-    """What was measured: of the parts of all rows only what its metric wants shown (the trait `of_parts`)."""
+    """Set the tiers of a result of metrics; of slices only those with the trait `of_parts` are shown first."""
     few = [e for e in result.estimates if decides(e.name, result.facts)]
     whole = any(not e.scope for e in few)
     shown = {id(e) for e in few if not whole or not e.scope or trait(e.name, "of_parts")}

@@ -1,6 +1,4 @@
-"""Calibration errors without bins: SmoothECE (Błasiok & Nakkiran 2024), kernel calibration error and kernel-density
-ECE.
-"""
+"""Calibration errors without bins: SmoothECE, kernel calibration error (MMCE) and kernel-density ECE."""
 
 from __future__ import annotations
 
@@ -19,16 +17,16 @@ from calibcli.metrics.intervals import NO_GROUPS, Constant, Interval, Statistic,
 from calibcli.metrics.shelf import METRICS, UNIT, BinaryOutcomes, Memoized, Of, Sample
 from calibcli.scores.predictions import Floats
 
-# SmoothECE as the package `relplot` 1.0 computes it, whose numbers are those that papers print: on a mesh.
+# SmoothECE on a mesh, as the package `relplot` 1.0 computes it, whose numbers papers print.
 #
 # The values at 200 equally spaced t (10/σ of them if that is more) of the smoothed residuals r_σ and of the smoothed
 # density f_σ, both convolved on a grid, give Σ_t |r_σ(t)| / Σ_t (f_σ(t) + 1e-4). Both ends of the mesh count in full,
 # which moves the number where many confidences are near 1; σ* is found to 2^-10 by bisection.
 
-MESH_LEAST = 1e-3  # bandwidth
+MESH_LEAST = 1e-3  # smallest bandwidth
 HALVINGS = 10
 POINTS = 200
-STEP = 1 << 18  # rows spread at once
+STEP = 1 << 18  # rows that are spread at once
 EMPTY = 1e-4  # added to the density, which is a sum over rows, not their mean
 
 
@@ -36,13 +34,13 @@ class Mesh:
     """Rows of a view, to be smoothed on a mesh at any σ."""
 
     def __init__(self, view: BinaryOutcomes) -> None:
-        rows = view.total if view.counts else view.n  # sampling weights: as many rows as there are
+        rows = view.total if view.counts else view.n  # with sampling weights the number of rows is kept
         self.p = view.p
         self.weight = view.shares * rows
         self.residual = self.weight * view.residual
 
     def ece(self, sigma: float) -> float:
-        """Mean of |r_σ| over the mesh, weighted by density."""
+        """Return the mean of |r_σ| over the mesh, weighted by density."""
         grid = (max(2000, round(20 / sigma)) // 2) + 1
         t = np.linspace(0, 1, max(round(10 / sigma), POINTS))
         kernel = np.exp(-((np.linspace(0, 1, grid) - 0.5) ** 2) / (2 * sigma**2)) / (math.sqrt(2 * math.pi) * sigma)
@@ -51,7 +49,7 @@ class Mesh:
 
     @property
     def fixed_point(self) -> tuple[float, float]:
-        """(value at σ*, σ*), σ* the largest multiple of 2^-10 that bisection found below its own value."""
+        """(value at σ*, σ*), with σ* the largest multiple of 2^-10 that bisection finds below its value."""
 
         def enough(sigma: float) -> bool:
             return sigma < MESH_LEAST or sigma < self.ece(sigma)
@@ -61,7 +59,7 @@ class Mesh:
 
 
 def spread(p: Floats, values: Floats, cells: int) -> Floats:
-    """Values shared between the two nearest of `cells` + 1 grid points, in proportion."""
+    """Spread values linearly over the two nearest of `cells` + 1 grid points."""
     grid = np.zeros(cells + 1)
     for start in range(0, len(p), STEP):
         x, here = p[start : start + STEP] * cells, values[start : start + STEP]
@@ -74,7 +72,7 @@ def spread(p: Floats, values: Floats, cells: int) -> Floats:
 
 
 def _smooth(p: Floats, values: Floats, kernel: Floats, t: Floats) -> Floats:
-    """Values spread linearly over a grid, convolved with the kernel, the ends reflecting, and read at t."""
+    """Spread values over a grid, convolve them with the kernel, reflected at the ends, and read the result at t."""
     size = len(kernel)
     grid = spread(p, values, size - 1)
     whole = np.concatenate([grid[:0:-1], grid, grid[-2::-1]])
@@ -82,7 +80,7 @@ def _smooth(p: Floats, values: Floats, kernel: Floats, t: Floats) -> Floats:
     return np.interp(t * (size - 1), np.arange(size), smooth)
 
 
-# SmoothECE (Błasiok & Nakkiran 2024): the residuals smoothed by a reflected Gaussian, by its cosine series.
+# SmoothECE, exact (Błasiok & Nakkiran 2024): residuals smoothed by a reflected Gaussian, as a cosine series.
 #
 # The reflected Gaussian kernel on [0, 1] is the heat kernel with insulated ends, whose eigenfunctions are cos πkt:
 #
@@ -91,23 +89,22 @@ def _smooth(p: Floats, values: Floats, kernel: Floats, t: Floats) -> Floats:
 #
 # So the coefficients serve all bandwidths, and ∫|r_σ| is exact: differences of the antiderivative at sign changes.
 
-
 EXACT = 4_096  # rows up to which the coefficients are summed directly
-CELLS = 1 << 15  # beyond: rows are spread linearly over this many cells, and that smoothing divided out
-MOST_TERMS = 1 << 12  # reaches σ = 7e-4
-LEAST = 1e-3  # bandwidth
-FLOOR = 0.05  # the lower bound looks at no finer bandwidth: noise grows as it shrinks
+CELLS = 1 << 15  # more rows are spread linearly over this many cells, and that smoothing is divided out
+MOST_TERMS = 1 << 12  # enough for σ = 7e-4
+LEAST = 1e-3  # smallest bandwidth
+FLOOR = 0.05  # smallest bandwidth of the lower bound: noise grows as it shrinks
 MESH = "no bound: the mesh has an error of its own (variant=exact has bounds)"
-FEW = 40  # coefficients of noise that serve bandwidths of FLOOR and more
-FOUND = 1e-10  # to which bandwidths and bounds are found: rounding of the rows must not show
-DAMPED = 8.9  # exp(-8.9²/2) < 1e-17: terms with πkσ beyond are nothing
+FEW = 40  # coefficients of noise that are enough for bandwidths from FLOOR
+TOLERANCE = 1e-10  # of bandwidths and bounds, so fine that the order of summation does not show
+DAMPED = 8.9  # exp(-8.9²/2) < 1e-17: terms with a larger πkσ are left out
 
 
 class Smoothed(Memoized):
     """The residuals of a view, ready to be smoothed at any σ."""
 
     def __init__(self, p: Floats, residual: Floats, exact: int = EXACT) -> None:
-        """p: (N,) in [0, 1]; residual: (N,), already divided by N (or times w / Σw)."""
+        """Take (N,) p in [0, 1] and (N,) residuals, divided by N or times w / Σw."""
         self.exact = len(p) <= exact
         if self.exact:
             self.p, self.residual = p, residual
@@ -117,10 +114,11 @@ class Smoothed(Memoized):
 
     @classmethod
     def of(cls, view: BinaryOutcomes) -> Smoothed:
+        """Take the residuals of some outcomes."""
         return cls(view.p, view.residual * view.shares)
 
     def coefficients(self, terms: int) -> Floats:
-        """a_0 .. a_terms."""
+        """Return a_0 to a_terms."""
         if not self.exact:
             return self._binned[: terms + 1]
         if len(self._known) <= terms:
@@ -133,13 +131,13 @@ class Smoothed(Memoized):
         return np.asarray(a)
 
     def series(self, sigma: float) -> Floats:
-        """a_k exp(-π²k²σ²/2), to the last term that matters."""
+        """Return a_k exp(-π²k²σ²/2), up to the last term that matters."""
         terms = min(MOST_TERMS, math.ceil(DAMPED / (math.pi * sigma)))
         k = np.arange(terms + 1)
         return np.asarray(self.coefficients(terms) * np.exp(-((math.pi * sigma * k) ** 2) / 2))
 
     def ece(self, sigma: float) -> float:
-        """∫|r_σ|."""
+        """Return ∫|r_σ|."""
         return self.once(Smoothed._ece, sigma)
 
     def _ece(self, sigma: float) -> float:
@@ -148,12 +146,12 @@ class Smoothed(Memoized):
     @cached_property
     def fixed_point(self) -> tuple[float, float]:
         """(smECE at σ*, σ*), with σ* the solution of smECE_σ = σ; σ* is at least LEAST."""
-        sigma = fixed_point(self.ece, LEAST, FOUND)
+        sigma = fixed_point(self.ece, LEAST, TOLERANCE)
         return self.ece(sigma), sigma
 
 
 def fixed_point(falling: Callable[[float], float], least: float, tolerance: float) -> float:
-    """s in [least, 1] with falling(s) = s, or the end that is nearer to it."""
+    """Find s in [least, 1] with falling(s) = s, or the end nearest to it."""
     high = 1.0
     while high > least and falling(high / 2) < high / 2:
         high /= 2
@@ -161,7 +159,7 @@ def fixed_point(falling: Callable[[float], float], least: float, tolerance: floa
 
 
 def cosine_sums(grid: Floats, cells: int) -> Floats:
-    """a_k of values on a grid, with the linear spreading divided out (its transform is sinc²)."""
+    """Return a_k of values on a grid, with the linear spreading divided out (its transform is sinc²)."""
     even = np.concatenate([grid, grid[-2:0:-1]])
     even[[0, cells]] *= 2  # the ends have no mirror image
     k = np.arange(MOST_TERMS + 1)
@@ -171,7 +169,7 @@ def cosine_sums(grid: Floats, cells: int) -> Floats:
 
 
 def evaluate(series: Floats, points: int) -> Floats:
-    """Σ s_k cos(πk j / points) for j = 0..points."""
+    """Return Σ s_k cos(πk j / points) for j = 0..points."""
     padded = np.zeros(points + 1)
     padded[: len(series)] = series
     padded[1:points] /= 2
@@ -179,12 +177,12 @@ def evaluate(series: Floats, points: int) -> Floats:
 
 
 def absolute_integral(series: Floats) -> float:
-    """∫_0^1 |Σ_k s_k cos πkt| dt: sign changes on a grid, refined by Newton, and the antiderivative between them."""
+    """Integrate |Σ_k s_k cos πkt| over [0, 1]: sign changes from a grid and Newton, the antiderivative between them."""
     points = 1 << max(8, math.ceil(math.log2(8 * len(series))))
     values = evaluate(series, points)
-    seen = np.flatnonzero(np.abs(values) > 1e-14 * np.abs(series).sum())  # the rest is rounding, of either sign
-    at = np.flatnonzero(np.diff(np.sign(values[seen])))
-    left, right = seen[at], seen[at + 1]
+    nonzero = np.flatnonzero(np.abs(values) > 1e-14 * np.abs(series).sum())  # smaller ones are rounding, of either sign
+    at = np.flatnonzero(np.diff(np.sign(values[nonzero])))
+    left, right = nonzero[at], nonzero[at + 1]
     k = math.pi * np.arange(1, len(series))
     slopes = k * series[1:]
     t = (left + (right - left) * values[left] / (values[left] - values[right])) / points
@@ -200,7 +198,7 @@ def absolute_integral(series: Floats) -> float:
 
 @lru_cache(maxsize=4)
 def _cosines(terms: int, points: int) -> Floats:
-    """cos πk (j + ½) / points, (terms, points)."""
+    """Tabulate cos πk (j + ½) / points, (terms, points)."""
     return np.cos(math.pi * np.outer(np.arange(terms), (np.arange(points) + 0.5) / points))
 
 
@@ -210,21 +208,21 @@ def _normals(seed: int, draws: int, cells: int) -> Floats:
 
 
 class Noise(Memoized):
-    """Normal noise of the residuals, independent in cells of confidence, and its integral once smoothed."""
+    """Normal noise of the residuals, independent in cells of confidence, and the integral of its smoothed size."""
 
     CELLS, DRAWS = 256, 400
 
     def __init__(self, scale: Floats, seed: int) -> None:
-        """scale: (CELLS,) standard deviations."""
+        """Take (CELLS,) standard deviations."""
         self.scale, self.seed = scale, seed
 
     @property
     def draws(self) -> Floats:
-        """(DRAWS, CELLS)."""
+        """(DRAWS, CELLS) noise."""
         return np.asarray(_normals(self.seed, self.DRAWS, self.CELLS) * self.scale)
 
     def _series(self, terms: int) -> Floats:
-        """(DRAWS, terms) coefficients."""
+        """Return (DRAWS, terms) coefficients of the cosine series."""
         used = np.flatnonzero(self.scale)
         draws = _normals(self.seed, self.DRAWS, self.CELLS)[:, used] * self.scale[used]
         series = draws @ _cosines(self.CELLS, self.CELLS)[:terms, used].T
@@ -232,9 +230,9 @@ class Noise(Memoized):
         return np.asarray(series)
 
     def _norms(self, sigma: float) -> Floats:
-        """(DRAWS,) of ∫|G_σ|.
+        """Return (DRAWS,) of ∫|G_σ|.
 
-        Of the terms, every other one is even about the middle, where |a + b| and |a - b| add up to 2 max(|a|, |b|).
+        Every other term is even about the middle, where |a + b| and |a - b| add up to 2 max(|a|, |b|).
         """
         terms, half = min(self.CELLS, math.ceil(5 / (math.pi * sigma)) + 1), self.CELLS // 2
         series = self.once(Noise._series, self.CELLS if terms > FEW else FEW)
@@ -244,21 +242,23 @@ class Noise(Memoized):
         return np.asarray(larger.mean(axis=1))
 
     def quantile(self, sigma: float, level: float) -> float:
+        """Return a quantile of ∫|G_σ|."""
         return quantile(self.once(Noise._norms, max(sigma, 1 / self.CELLS)), level)
 
     def fixed_point(self, level: float) -> float:
-        """σ with quantile(σ) = σ."""
-        return fixed_point(lambda s: self.quantile(s, level), 1e-5, FOUND)
+        """Find σ with quantile(σ) = σ."""
+        return fixed_point(lambda s: self.quantile(s, level), 1e-5, TOLERANCE)
 
 
 class Noises(Memoized):
-    """Noise of the residuals of some outcomes: as seen or as of a calibrated model, whichever is larger; and `null`,
-    the latter alone.
+    """Noise of the residuals of some outcomes.
+
+    `seen` is the larger of that of these rows and that of a calibrated model; `null` is the latter alone.
     """
 
     def __init__(self, view: BinaryOutcomes) -> None:
         size = Noise.CELLS
-        scale = size * (1 + view.precision)  # an edge stays one
+        scale = size * (1 + view.precision)  # so that a p on an edge stays above it after rounding
         cell = np.empty(view.n, np.int16)
         for part in parts(view.n):
             np.minimum(view.p[part] * scale, size - 1, out=cell[part], casting="unsafe")
@@ -269,13 +269,15 @@ class Noises(Memoized):
         self.variance = float(variance.sum())
 
     def calibrated(self, level: float, sigma: float | None) -> float:
-        """Quantile of the error that a calibrated model shows, at σ* or at a given σ."""
+        """Return a quantile of the error of a calibrated model, at σ* or at a given σ."""
         return self.null.quantile(self.null.fixed_point(level) if sigma is None else sigma, level)
 
 
 @dataclass(frozen=True, eq=False)
 class SmoothError(Statistic):
-    """At a fixed σ the bounds of the ECE hold with ∫|.| for Σ|.|; as ∫|r_σ| falls with σ, they carry over to σ*.
+    """SmoothECE with one-sided bounds.
+
+    At a fixed σ the bounds of the ECE hold with ∫|.| instead of Σ|.|; as ∫|r_σ| falls with σ, they carry over to σ*.
 
     Upper: smECE_σ <= its estimate + h, so the fixed point rises by at most h. Lower: by the quantile q(σ) of ∫|G_σ|,
     G the noise of the residuals.
@@ -302,14 +304,14 @@ class SmoothError(Statistic):
         return one_sided(level, max(0.0, low), high, how, null=null, null_high=null_high, detail=detail)
 
     def _lower(self, noise: Noises, level: float) -> float:
-        """Smallest τ not refuted by smECE at s = max(τ, FLOOR): its estimate is at most τ + q(s), as smECE_s <= τ."""
+        """Find the smallest τ that smECE at s = max(τ, FLOOR) does not refute: its estimate is at most τ + q(s)."""
         rows = self.view.once(Smoothed.of)
 
         def excess(tau: float) -> float:
             s = max(tau, FLOOR)
             return tau + noise.seen.quantile(s, level) - rows.ece(s)
 
-        return root(excess, 0.0, 1.0, FOUND)
+        return root(excess, 0.0, 1.0, TOLERANCE)
 
 
 BEND, BEND_SLOPE = 0.968, 0.798  # ∫|K''| σ² and ∫|K'| σ of the Gaussian kernel
@@ -319,7 +321,9 @@ def _condensed(at: PlacedRows, options: Mapping[str, Any], value: float) -> floa
     if options["variant"] != "exact":
         return None
     sigma = options["sigma"] or max(value, LEAST)
-    spread = 2e-5 if at.sample.n > EXACT or at.view.n > EXACT else 0.0  # what `smooth` says of its cells
+    spread = (
+        2e-5 if at.sample.n > EXACT or at.view.n > EXACT else 0.0
+    )  # the error of spreading rows over cells, see `SmoothError`
     return min(at.variance * (2 * BEND_SLOPE / sigma + BEND / sigma**2) + spread, 1.0)
 
 
@@ -350,14 +354,13 @@ def smece(
 
 # Kernel calibration error (MMCE) and the kernel-density ECE.
 
-
-KERNEL_CELLS = 1 << 14
+KERNEL_CELLS = 1 << 14  # of the density estimates
 TRIWEIGHT = 7.52  # ∫|K''| of the triweight kernel
 Width = Annotated[float, Range(2e-3, 1e6)]  # exp(1 / width) must be a number
 
 
 def _mmce_condensed(at: PlacedRows, options: Mapping[str, Any], value: float) -> float:
-    """u(p) r with u the potential of all residuals, 2 Σs|r| large and as steep over the width."""
+    """Bound the change by merging: of u(p) r, where |u| and width |u'| are at most 2 Σs|r|, u the potential of r."""
     view, scale = at.view, 1.0
     if options["weighted"]:
         right = float(view.shares[view.hit].sum())
@@ -385,7 +388,7 @@ def mmce(
 
 @dataclass(frozen=True, eq=False)
 class Mmce(Statistic):
-    """MMCE is the length of the mean of r_i φ(p_i), |φ| = 1: the triangle inequality below, one direction above."""
+    """The length of the mean of r_i φ(p_i), |φ| = 1; bounds: the triangle inequality below, one direction above."""
 
     view: BinaryOutcomes
     width: float
@@ -422,26 +425,27 @@ class Mmce(Statistic):
         return one_sided(level, low, high, how, **null)
 
     def _lengths(self, noise: Noise) -> Floats:
+        """Return the lengths of simulated noise."""
         return np.asarray(np.sqrt(((noise.draws @ _root(self.width)) ** 2).sum(axis=1)))
 
 
 @lru_cache(maxsize=4)
 def _root(width: float) -> Floats:
-    """Cholesky factor of the kernel between the cells of `Noise`."""
+    """Return the Cholesky factor of the kernel between the cells of `Noise`."""
     centre = (np.arange(Noise.CELLS) + 0.5) / Noise.CELLS
     kernel = np.exp(-np.abs(centre[:, None] - centre) / width)
     return np.asarray(np.linalg.cholesky(kernel + 1e-9 * np.eye(Noise.CELLS)), dtype=np.float64)
 
 
 def laplace_form(p: Floats, r: Floats, width: float) -> float:
-    """Σ_ij r_i r_j exp(-|p_i - p_j| / width) for sorted p."""
+    """Return Σ_ij r_i r_j exp(-|p_i - p_j| / width) for sorted p."""
     x = (p - p[0]) / width if len(p) else p
     before = np.cumsum(r * np.exp(x)) * np.exp(-x)  # Σ_{j <= i} r_j exp(-(x_i - x_j))
     return 2 * float(r @ before) - float(r @ r)
 
 
 def _kde_condensed(at: PlacedRows, options: Mapping[str, Any], value: float) -> float:
-    """Twice the density and once that of the hits; both are spread over a grid first."""
+    """Bound the change by merging: twice that of the density and once that of the hits, both spread over a grid."""
     width = kde_bandwidth(at.view)
     spread = at.variance + 2 * (1 / KERNEL_CELLS) ** 2 / 4
     return min(3 * TRIWEIGHT * spread / width**2, 1.0)
@@ -473,7 +477,7 @@ def kde_ece(sample: Sample, *, of: Of = "auto") -> Constant:
 
 
 def kde_bandwidth(view: BinaryOutcomes) -> float:
-    """Standard deviation of p over hits times (2N)^-1/5."""
+    """Return the bandwidth: standard deviation of p over hits times (2N)^-1/5."""
     p, w = view.p[view.hit], view.shares[view.hit]
     if not w.sum() > 0:
         return 0.0
@@ -483,7 +487,7 @@ def kde_bandwidth(view: BinaryOutcomes) -> float:
 
 
 def _density(p: Floats, share: Floats, bandwidth: float) -> Floats:
-    """Σ share · triweight((t - p) / h) / h, reflected, on CELLS + 1 points."""
+    """Return Σ share · triweight((t - p) / h) / h, reflected, on KERNEL_CELLS + 1 points."""
     grid = spread(p, share, KERNEL_CELLS)
     reach = min(KERNEL_CELLS, math.ceil(bandwidth * KERNEL_CELLS))
     u = np.arange(-reach, reach + 1) / (bandwidth * KERNEL_CELLS)

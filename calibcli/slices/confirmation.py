@@ -95,7 +95,7 @@ class MeasuredRows:
         variance = own.se**2 + others.se**2
         if not (own.binomial and others.binomial):
             up, down = (own.value + 1, 1 - others.value) if difference > 0 else (1 - own.value, others.value + 1)
-            variance += (own.unseen * up + others.unseen * down) * abs(difference)
+            variance += (own.largest_share * up + others.largest_share * down) * abs(difference)
             return two_sided(abs(difference) / math.sqrt(variance), degrees)
         sizes = own.effective, others.effective
         common = (own.value * sizes[0] + others.value * sizes[1]) / sum(sizes)
@@ -114,7 +114,7 @@ class MeasuredRows:
         difference = own.value - others.value
         if difference <= 0:
             return 1.0
-        reach = own.unseen * own.value + others.unseen * (1 - others.value)
+        reach = own.largest_share * own.value + others.largest_share * (1 - others.value)
         variance = own.se**2 + others.se**2 + reach * difference
         return two_sided(difference / math.sqrt(variance), min(own.units, others.units) - 1) / 2
 

@@ -34,7 +34,7 @@ def result(state: WatchState) -> Result:
     for key, stream in state.streams.items():
         checks.append(_check(state, key[1], stream))
         if stream.watched.bins:
-            notes[verdicts.unseen(METRICS.choose(stream.watched.metric).name, stream.watched.kind)] = None
+            notes[verdicts.blind_spot(METRICS.choose(stream.watched.metric).name, stream.watched.kind)] = None
     estimates = list({(e.name, e.scope): e for c in checks if (e := c.estimate) is not None}.values())
     settings = state.settings
     facts: dict[str, Any] = {
