@@ -295,7 +295,7 @@ def test_classes_and_channels_are_those_of_the_weights(spec: str) -> None:
     torch.save(made.state_dict(), "m.pt")
     loaded = checkpoint.load("m.pt", arch=spec)
     assert loaded.architecture == checkpoint.load("m.pt", arch=f"{spec},{sizes}").architecture
-    assert any(note.startswith("7 classes, as the weights") for note in loaded.notes)
+    assert any(note.startswith("7 classes, as in the weights") for note in loaded.notes)
     with pytest.raises(InputError, match="differ in shape"):
         checkpoint.load("m.pt", arch=f"{spec},classes=6")
     Path("net.py").write_text("import calibcli\ndef make(num_classes=10, in_channels=3):\n"
