@@ -431,8 +431,16 @@ def _ece(options: Any, spec: str, limit: float, a: Assumptions) -> Need:
     power = partial(EcePopulation.power, limit=limit, alpha=a.alpha, family=a.slices, seed=a.seed)
     truth = population.ece if a.truth is None else a.truth
     others = [power(pilot, draws=QUICK_DRAWS) for pilot in pilots]
-    chances = {"chance": power(population), "others": others, "independent": True}
-    return Need(metric=spec, side="max", limit=limit, truth=truth, assumed=assumed, **chances)
+    return Need(
+        metric=spec,
+        side="max",
+        limit=limit,
+        truth=truth,
+        assumed=assumed,
+        chance=power(population),
+        others=others,
+        independent=True,
+    )
 
 
 def _against_baseline(gate: Gate, a: Assumptions) -> Need:
@@ -473,8 +481,16 @@ def _against_baseline(gate: Gate, a: Assumptions) -> Need:
     source = "the pilot's re-scaled logits" if a.pilot is not None else f"a synthetic model of accuracy {a.accuracy:g}"
     assumed = f"logits {a.logit_factor:g} times those of a calibrated baseline ({source}), difference {truth:.4g}"
     name = f"{gate.metric} - baseline"
-    chances = {"chance": chance, "others": others, "independent": True}
-    return Need(metric=name, side="max", limit=margin, truth=truth, assumed=assumed, **chances)
+    return Need(
+        metric=name,
+        side="max",
+        limit=margin,
+        truth=truth,
+        assumed=assumed,
+        chance=chance,
+        others=others,
+        independent=True,
+    )
 
 
 def _steps(statistic: Statistic, truth: float) -> dict[str, tuple[float, End]]:
