@@ -157,7 +157,9 @@ def test_shares_of_a_hundred_or_of_votes_are_no_logits(tmp_path: Path, whole: in
         (shares, Y), (table(tmp_path / "a.csv", shares, Y, [f"score_{i}" for i in range(4)]), None),
         (table(tmp_path / "b.csv", shares, [NAMES[i] for i in Y], [f"prob_{n}" for n in NAMES]), None),
     ):  # fmt: skip
-        with pytest.raises(calibcli.CalibError, match=rf"rows sum to {whole}: shares of {whole}, not logits") as found:
+        with pytest.raises(
+            calibcli.CalibError, match=rf"rows sum to {whole}: are these shares of {whole} instead of logits"
+        ) as found:
             calibcli.measure(*given)
         assert f"divide by {whole}" in found.value.fix
         assert accuracy(*given, kind="logits") == pytest.approx(RIGHT, abs=0.05)

@@ -401,7 +401,7 @@ def test_fit_replaces_no_file_of_somebody_else(
     (tmp_path / name).write_bytes(b"mine")
     argv = ["fit", "mlp:hidden=4", "--data", str(SAMPLES / "digits.npz"), "--epochs", "1", "--save", str(tmp_path)]
     assert main([*argv, *more, "-q"]) == Exit.USAGE
-    assert f"holds a {name} that is of no run" in capsys.readouterr().err
+    assert f"holds a {name} that belongs to no run" in capsys.readouterr().err
     assert content(tmp_path) == {name: b"mine"}
 
 
