@@ -19,6 +19,7 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import _harness  # before NumPy, which it holds to one thread
@@ -28,6 +29,7 @@ from calibcli.core.statistics import clopper_pearson
 from calibcli.lab.study import claims
 from calibcli.lab.study.claims import DRAWS, ClaimVerdict, MeasuredArm, SeedMean
 from calibcli.lab.study.readings import RowSums, binned, draws, means
+from calibcli.metrics import METRICS as SHELF
 from calibcli.metrics.shelf import BinaryOutcomes
 
 METRICS = ("error", "nll", "ece", "ece2_debiased")
@@ -90,7 +92,12 @@ def measured(
 def sums(p: np.ndarray, hit: np.ndarray, metrics: tuple[str, ...]) -> dict[str, RowSums]:
     view = BinaryOutcomes(p, 1 - p, hit, None, False, None, values_only=True)
     rows = {"error": 1.0 - hit, "nll": -np.log(np.where(hit, p, 1 - p))}
-    return {name: means(rows[name]) if name in rows else binned(name, view) for name in metrics}
+    sample = SimpleNamespace(view=lambda of: view)  # all that a binned metric asks of a sample
+    of_bins = {name: SHELF.choose(name) for name in metrics if name not in rows}
+    return {
+        name: means(rows[name]) if name in rows else binned(of_bins[name](sample), of_bins[name].options)
+        for name in metrics
+    }
 
 
 @functools.cache

@@ -59,7 +59,7 @@ def sums(name: str, columns: Columns) -> RowSums:
     choice = METRICS.choose(name)
     statistic = choice(Sample.of(columns))
     if isinstance(statistic, GapNorm):
-        return _binned(statistic, choice.options["bins"], equal_width="edges" in choice.options)
+        return binned(statistic, choice.options)
     values = np.asarray(statistic.values, np.float64)
     if statistic.mask is None:
         return means(values)
@@ -71,13 +71,13 @@ def means(rows: Floats) -> RowSums:
     return RowSums(np.asarray(rows[:, None], np.float64), lambda mean: np.asarray(mean[..., 0]))
 
 
-def _binned(statistic: GapNorm, bins: int, equal_width: bool) -> RowSums:
+def binned(statistic: GapNorm, options: Mapping[str, Any]) -> RowSums:
     """Write the norm of the gaps as sums over rows: for each bin the share of rows, residuals and hits.
 
     Bins of equal mass hold equal numbers of rows; ties stay in row order, as a draw may hold some of them only.
     """
-    view = statistic.view
-    if equal_width:
+    view, bins = statistic.view, options["bins"]
+    if "edges" in options:  # bins of equal width
         assert statistic.table.index is not None
         index: Ints = statistic.table.index.astype(np.int64)
     else:
