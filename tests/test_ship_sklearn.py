@@ -129,7 +129,7 @@ def test_skops_without_trust(tmp_path: Path) -> None:
     again = skops.load(made, trusted=skops.get_untrusted_types(file=made))
     np.testing.assert_allclose(again.predict_proba(x), fit.predict_proba(model.predict_proba(x)), atol=1e-12)
     skops.dump(calibcli.from_arrays(np.eye(3), [0, 1, 2]), tmp_path / "other.skops")
-    with pytest.raises(InputError, match=r"holds calibcli\.predictions\.\w+.*nothing was executed"):
+    with pytest.raises(InputError, match=r"holds calibcli\.scores\.predictions\.\w+.*nothing was executed"):
         calibcli.export(fit, "sklearn", model=tmp_path / "other.skops", data=rows, save=tmp_path / "b.skops")
 
 

@@ -415,7 +415,7 @@ class Result(Numbers):
         for c in self.checks:
             if c.outcome != "pass" and c.fatal:
                 part, why = f" ({c.scope})" if c.scope else "", f": {c.message}" if c.message else ""
-                lines.append(f"{c.outcome.upper().replace('_', ' ')} {c.rule}{part}{why}")
+                lines.append(f"{VERDICTS[c.outcome]} {c.rule}{part}{why}")
         failed = GateFailed("\n".join(lines))
         failed.code = Exit(self.exit_code)
         raise failed

@@ -16,7 +16,7 @@ from typing import Any
 from calibcli.core.errors import CalibError, InputError, UsageError
 from calibcli.core.figure_data import RULES, Plot
 from calibcli.core.files import reading as note_inputs
-from calibcli.core.result import WORST_FIRST, Check, Estimate, Result, Screen, Table
+from calibcli.core.result import VERDICTS, WORST_FIRST, Check, Estimate, Result, Screen, Table
 from calibcli.core.statistics import effective_rows
 from calibcli.gate import baseline, config, verdicts
 from calibcli.gate.baseline import BaselineRows, Missing, Unpaired, hashes, pair
@@ -162,7 +162,7 @@ def rules_plot(checks: Sequence[Check]) -> list[Plot]:
             label=f"{c.rule}, {c.scope}" if c.scope else c.rule,
             estimate=c.estimate,
             reference=c.limit,
-            verdict=c.outcome.upper().replace("_", " "),
+            verdict=VERDICTS[c.outcome],
             role=roles.get(c.outcome, "undecided"),
             flipped=c.estimate.better == "lower",
         )

@@ -1,4 +1,7 @@
-"""Verdicts of a gate: which limit a rule means, the bounds that PASS and FAIL need, and which verdict they give."""
+"""Verdicts of a gate: which limit a rule means, which bounds of a metric are held against it, and what they allow.
+
+The bounds themselves are the metrics': `metrics/intervals` for means, `metrics/binned_bounds` for binned errors.
+"""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ DEFAULT = (
 OF_EVENT = ("auc", "cox_slope", "cox_intercept", "observed_expected")
 """Added to the default set for two classes."""
 FEW = {"accuracy", "nll", "brier", "confidence_gap", "ece", "temperature_gain", *OF_EVENT}
-"""The set `few`: of the default set what a screen and its first sentence show."""
+"""The set `few`: metrics of the default set that a first screen may show; their trait `first_screen` says when."""
 METRICS = Shelf(
     "metric",
     package="calibcli.metrics",

@@ -1,4 +1,4 @@
-"""Decide which arrays of a file are scores and labels, by their names, and suggest the option that would read them."""
+"""Choose the scores and labels of a file by the names in `files/roles`, or suggest the option that reads them."""
 
 from __future__ import annotations
 

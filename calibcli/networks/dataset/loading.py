@@ -18,7 +18,7 @@ from calibcli.core.array_likes import array
 from calibcli.core.errors import InputError, UsageError, refusing
 from calibcli.core.files import reading
 from calibcli.networks.dataset import downloads, folder
-from calibcli.networks.dataset.array_names import (
+from calibcli.networks.dataset.arrays import (
     ArrayRequest,
     DatasetArrays,
     pick,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from calibcli.networks.dataset.array_names import DatasetArrays
+from calibcli.networks.dataset.arrays import DatasetArrays
 from calibcli.networks.dataset.downloads import images, texts
 from calibcli.networks.dataset.downloads.members import MembersByName, listed
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibcli.core.errors import InputError, refusing
-from calibcli.networks.dataset.array_names import DatasetArrays
+from calibcli.networks.dataset.arrays import DatasetArrays
 from calibcli.networks.dataset.downloads.members import MOST, MembersByName
 from calibcli.networks.dataset.folder import Pictures, decode, fingerprint
 from calibcli.scores.files import pickles

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibcli.core.errors import CalibError, InputError, refusing
-from calibcli.networks.dataset.array_names import DatasetArrays
+from calibcli.networks.dataset.arrays import DatasetArrays
 from calibcli.networks.dataset.downloads.members import DAMAGED, MembersByName, contents
 from calibcli.networks.dataset.vocabulary import numbers, vocabulary, words_of
 from calibcli.scores.files.arrays import Memory
