@@ -15,13 +15,11 @@ from unittest.mock import patch
 
 import numpy as np
 from _gate_cells import Cell, Trial, made, trial_of
-from _gate_truth import COMPARED, NO_BOUND
+from _gate_truth import COMPARED, NO_BOUND, can_be_asked
 from _populations import MADE, pairs
 
-from calibcli.core.errors import UsageError
 from calibcli.gate import sources
 from calibcli.gate.config import Gate
-from calibcli.gate.verdicts import resolved
 from calibcli.metrics import METRICS
 from calibcli.metrics.corp import SimulationCells
 
@@ -32,15 +30,6 @@ DEAR = ("smece", "mmce")  # asked of every fourth draw
 BASELINES = (("calibrated", "1 %"), ("overconfident", "class"), ("saturated", ".2 %"), ("saturated", "sharper"))
 Priced = dict[str, dict[str, list[float]]]
 """By cell and rule: draws, PASS, NOT RUN, mean reach of the bound (nan where there was none)."""
-
-
-def possible(gate: Gate, k: int) -> bool:
-    """Whether such a limit can be asked for: one that the metric may have."""
-    try:
-        resolved(gate, METRICS.entries[gate.metric.partition(":")[0]].traits.get("better", ""), k)
-    except UsageError:
-        return False
-    return True
 
 
 def roomy(name: str, gate: Gate) -> Gate:
@@ -80,7 +69,7 @@ def priced(runs: int, metrics: Sequence[str] | None) -> Priced:
 def one(trial: Trial, runs: int) -> dict[str, list[float]]:
     """One cell: draws, PASS, NOT RUN and the mean reach of each rule."""
     wide = {name: roomy(name, gate) for name, gate in trial.rules.items() if name.split()[0] not in NO_BOUND}
-    trial.rules = {name: gate for name, gate in wide.items() if possible(gate, trial.cell.k)}
+    trial.rules = {name: gate for name, gate in wide.items() if can_be_asked(gate, trial.cell.k)}
     rng, counts = np.random.default_rng(trial.cell.seed), {name: [0.0] * 4 for name in trial.rules}
     for run in range(runs):
         wanted = [name for name in counts if run % 4 == 0 or name.split()[0] not in DEAR]

@@ -93,10 +93,10 @@ def of_population(p: Population, specs: Sequence[str] | None = None) -> dict[str
     if not math.isfinite(truth.get("nll", 0.0)):
         possible = np.isfinite(p.scores[np.arange(p.n), p.labels])
         finite = truths(Population(p.scores[possible], p.labels[possible], p.kind))
-    return {name: gate for name, gate in gates(truth, finite).items() if _can_be_asked(gate, p.k)}
+    return {name: gate for name, gate in gates(truth, finite).items() if can_be_asked(gate, p.k)}
 
 
-def _can_be_asked(gate: Gate, k: int) -> bool:
+def can_be_asked(gate: Gate, k: int) -> bool:
     """Whether a gate takes the rule: it refuses a limit at the end of the metric's range, which no sample can break."""
     better = METRICS.entries[gate.metric.partition(":")[0]].traits.get("better", "")
     try:
