@@ -294,6 +294,8 @@ def _result(setup: Setup, start: Start, parts: Parts, runs: Sequence[TrainedMode
 
 def begin(setup: Setup) -> tuple[Start, Parts]:
     """Open the model to start from and the rows, which decide each other's shapes."""
+    options = setup.fields_of(reading_options.DatasetOptions)
+    del options["split_seed"]  # which is in the split
     rows = functools.partial(
         open_parts,
         setup.data,
@@ -302,23 +304,18 @@ def begin(setup: Setup) -> tuple[Start, Parts]:
         split=Split(setup.split, setup.split_seed, setup.val_fraction),
         missing_classes=setup.missing_classes,
         trust=setup.trust,
-        **{
-            name: value
-            for name, value in setup.fields_of(reading_options.DatasetOptions).items()
-            if name != "split_seed"
-        },
+        **options,
     )
     if isinstance(setup.model, nn.Module):
         if setup.arch or setup.arch_file or setup.init == "fresh":
             raise UsageError("a module has its architecture and its weights", "leave arch, arch_file and init out")
-        return Start(setup.model, type(setup.model).__name__, False, source=checkpoint.IN_MEMORY), rows(
-            embeds=checkpoint.embeds(setup.model)
-        )
+        start = Start(setup.model, type(setup.model).__name__, False, source=checkpoint.IN_MEMORY)
+        return start, rows(embeds=checkpoint.embeds(setup.model))
     model_name = str(setup.model)
     checkpointed = Path(model_name.rpartition("#")[0] or model_name).exists() and not is_built_in(model_name)
-    if checkpointed and setup.embeddings is not None:
-        raise UsageError("--embeddings with a checkpoint, which has its vectors", "leave it out")
     if checkpointed:
+        if setup.embeddings is not None:
+            raise UsageError("--embeddings with a checkpoint, which has its vectors", "leave it out")
         loaded = checkpoint.load(model_name, **setup.fields_of(reading_options.NetworkOptions)).with_gradients()
         parts = rows(named=loaded.data, classes=loaded.classes, start=loaded.metadata, **loaded.preparing)
         fresh = setup.init == "fresh"
@@ -327,14 +324,11 @@ def begin(setup: Setup) -> tuple[Start, Parts]:
         parts.notes.extend(loaded.notes)
         return start, parts
     if setup.arch is not None:
-        raise UsageError(
-            f"{model_name} is not a file, and --arch is for checkpoints", "name the architecture in place of the model"
-        )
+        problem = f"{model_name} is not a file, and --arch is for checkpoints"
+        raise UsageError(problem, "name the architecture in place of the model")
     parts = rows()
     train = standardised(parts.train)
-    others: dict[str, Any] = {
-        role: dataclasses.replace(data, preprocess=train.preprocess, notes=[]) for role, data in parts.items()[1:]
-    }
+    others: Any = {role: dataclasses.replace(d, preprocess=train.preprocess, notes=[]) for role, d in parts.items()[1:]}
     parts = dataclasses.replace(parts, train=train, **others)
     known = {"classes": parts.classes, "inputs": int(np.prod(train.shape)), "channels": train.shape[0]}
     spec = model_name
