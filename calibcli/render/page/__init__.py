@@ -17,7 +17,7 @@ from calibcli.render.page import sections
 from calibcli.render.page.sections import Caps, Picture
 
 MOST = 1_000_000  # bytes of a page
-FIGURE = 3_000  # bytes of a small figure: more figures than have room are not drawn at all
+FIGURE = 5_000  # bytes of a small figure: more figures than have room are not drawn at all
 LEVELS = (
     Caps(),
     Caps(fields=False),
@@ -35,6 +35,7 @@ def page(result: Result) -> str:
     several = len(named) > 1
     judged = [(r.verdict, any(c.fatal for c in r.checks if c.outcome == r.verdict)) for _, r in named if r.verdict]
     verdict, tone = table_contents.banner(judged)
+    count = sum(not by_report(r) for _, r in named)
     drawn: dict[str, bytes] = {}
     text = ""
     fewer = [len(named) >> i for i in range(1, len(named).bit_length())]
@@ -48,7 +49,6 @@ def page(result: Result) -> str:
         pictures = [p for one in shown for p in (*one.first, *one.later)]
         if FIGURE * len(pictures) > MOST:
             continue
-        count = sum(not by_report(r) for _, r in named)
         heading = f"Report of {count} results" if several else shown[0].heading
         text = rendered(
             "page.html",
