@@ -120,7 +120,9 @@ def focal_map() -> Parts:
                f"{max(lowered[fewest]):.2%} of points, with 100 of up to {max(lowered[100]):.0%}"),
     ]  # fmt: skip
     pair = np.log(np.stack([DRAWN, 1 - DRAWN], axis=1))
-    curves = [Curve(label=f"γ = {g:g}", kind="line", x=DRAWN, y=np.exp(log_phi(pair, g)[:, 0])) for g in GAMMAS]
+    curves = [
+        Curve(label=f"γ = {g:g}", kind="line", x=list(DRAWN), y=list(np.exp(log_phi(pair, g)[:, 0]))) for g in GAMMAS
+    ]
     curves.append(Curve(label="", kind="line", role="ideal", x=[0, 1], y=[0, 1]))
     share = [Curve(label=f"K = {k}", kind="line", x=list(GAMMAS), y=lowered[k]) for k in classes]
     plots = [

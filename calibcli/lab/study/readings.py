@@ -182,8 +182,8 @@ def unrenormalised(rows: Predictions, masked: str) -> Columns:
     """
     of_all, answered = columns(rows, class_bins=()), columns(answers(rows, masked), class_bins=())
     confidence = np.exp(log_softmax(rows.logits))[np.arange(rows.n), answered.predicted]
-    prediction = {"predicted": answered.predicted, "correct": answered.correct}
-    return dataclasses.replace(of_all, confidence=confidence, rest=1 - confidence, **prediction)
+    predicted, correct = answered.predicted, answered.correct
+    return dataclasses.replace(of_all, confidence=confidence, rest=1 - confidence, predicted=predicted, correct=correct)
 
 
 def _alone(

@@ -204,8 +204,8 @@ def _line_style(curve: Curve) -> dict[str, Any]:
     if curve.role in ("ideal", "limit") or curve.kind in ("vline", "hline"):
         dashes = {"ideal": (0, (1, 1.6)), "limit": (0, (5, 2))}.get(curve.role, (0, (4, 2)))
         return {"linestyle": dashes, "linewidth": 0.67 * rcParams["lines.linewidth"]}
-    dashes = (0, (4, 1.5)) if curve.role in ("null", "ridge") else "-"
-    return {"linestyle": dashes, "linewidth": rcParams["lines.linewidth"]}
+    pattern = (0, (4, 1.5)) if curve.role in ("null", "ridge") else "-"
+    return {"linestyle": pattern, "linewidth": rcParams["lines.linewidth"]}
 
 
 def _array(series: Sequence[float | None] | None) -> Any:
