@@ -80,6 +80,9 @@ class Mixup:
     >>> mixed, parts = mixing("mixup:alpha=1")(torch.eye(2), torch.tensor([0, 1]), torch.Generator(), (0, 0))
     >>> bool(torch.allclose(mixed.sum(1), torch.ones(2))), round(sum(share for share, _ in parts), 6)
     (True, 1.0)
+
+    Raises:
+        InputError: the rows are not one array of floats.
     """
 
     def __init__(self, *, alpha: Annotated[float, Range(0, 1e6)] = 0.2) -> None:
