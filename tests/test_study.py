@@ -925,16 +925,14 @@ def test_a_folder_of_other_files_is_refused_before_anything_runs(
 def test_numbers_of_a_study_have_four_digits_and_no_p_without_other_rows() -> None:
     study = parsing.parse(LITTLE, "little.toml")
     value = SeedMean(0.33792684073, 1e-20, 0.0, 5)
-    judged = {"nll": ClaimVerdict("reversed", 2.5e-27, value), "own": ClaimVerdict("holds", 0.03, value)}
+    found = {"nll": ClaimVerdict("reversed", 2.5e-27, value), "own": ClaimVerdict("holds", 0.03, value)}
     measured = MeasuredArm(np.array([0.1, 0.2, 0.3]))
     drawn = MeasuredArm(measured.values, np.ones((3, 4)))
     arms = {arm.name: {"nll": drawn, "lambda_max of ce": measured} for arm in study.arms}
-    table = judgement._verdicts(study, {study.arch[0]: arms}, judged)
+    judged = [judgement.JudgedClaim(c.id, c, found[c.id], judgement._counted(c, arms)) for c in study.claims]
+    table = judgement._verdicts(study, judged)
     assert [row[table.columns.index("p (Holm)")] for row in table.rows] == [2.5e-27, ""]
-    checks = [
-        judgement._check(claim, study, study.arch[0], judged, False, judgement._counted(claim, arms))
-        for claim in study.claims
-    ]
+    checks = [judgement._check(one, False) for one in judged]
     assert [" p " in check.estimate.how for check in checks if check.estimate] == [True, False]
     result = Result(command="study", checks=checks, tables=[table], facts={"question": study.question})
     for name in ("table", "markdown", "junit", "github"):

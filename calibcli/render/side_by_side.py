@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
 from calibcli.core import number_format
-from calibcli.core.result import CHANGE, Cell, Estimate, Result, Table
+from calibcli.core.number_format import EstimateText
+from calibcli.core.result import CHANGE, Cell, Result, Table
 from calibcli.render import table_contents, terminal
 from calibcli.render.table_contents import DIFFERENCE, OF, UNIT, VALUE, WHY, Sheet, SheetColumn, changes, intervals
 
@@ -32,7 +33,10 @@ def fitted(
         pictures: draws the pictures with at most the given number of bins, as lines.  bins: that number if all fits.
         taken: lines of the screen that are used by other things; None if the screen may have any length.
     """
-    sheets = [_clipped(s) for s in tables]
+    sheets: list[Clipped] = []
+    for s in tables:
+        more = 0 if s.tones or any(c.code for c in s.columns) else max(0, len(s.rows) - ROWS)
+        sheets.append((dataclasses.replace(s, rows=s.rows[: len(s.rows) - more]), more))
     if taken is None:
         return sheets, pictures(bins)
     left = LINES - taken
@@ -48,11 +52,6 @@ def fitted(
         sheets[i] = _without_one(*sheets[i])
         lengths[i] = _length(*sheets[i], encoding, width)
     return sheets, blocks
-
-
-def _clipped(s: Sheet) -> Clipped:
-    more = 0 if s.tones or any(c.code for c in s.columns) else max(0, len(s.rows) - ROWS)
-    return dataclasses.replace(s, rows=s.rows[: len(s.rows) - more]), more
 
 
 def _length(s: Sheet, more: int, encoding: str, width: int) -> int:
@@ -80,19 +79,24 @@ def _without_one(s: Sheet, more: int) -> Clipped:
 def _change(result: Result) -> list[Sheet]:
     """Put before, after and their paired difference side by side, for each loss; other numbers come first."""
     by = {(e.name, *_when(e.scope)): e for e in result.estimates}
-    moved = [e for e in result.estimates if _when(e.scope)[1] == CHANGE]
+    differences = [e for e in result.estimates if _when(e.scope)[1] == CHANGE]
     keys = list(dict.fromkeys((name, of) for name, of, when in by if when in ("before", "after")))
     other = [e for e in result.estimates if not _when(e.scope)[1]]
     rows = []
     for name, of in keys:
         before, after, change = (by.get((name, of, when)) for when in ("before", "after", CHANGE))
-        rows.append(_change_row(before, after, change, of))
+        none = EstimateText(number_format.NONE, "", "")
+        shown = [none if e is None else number_format.shown(e) for e in (before, after)]
+        moved = EstimateText("", "", "") if change is None else number_format.shown(change)
+        unit = next((e.unit for e in (change, before) if e is not None and e.unit == "nats"), "")
+        why = next((e.reason for e in (change, after) if e is not None and e.reason), "")
+        rows.append([name, of, shown[0].value, shown[1].value, moved.value, moved.interval, unit, shown[1].null, why])
     columns = [
         *OF,
         SheetColumn("before", right=True, spare=3),
         SheetColumn("after", right=True),
         DIFFERENCE,
-        intervals(moved),
+        intervals(differences),
         UNIT,
     ]
     columns += [SheetColumn("if calibrated", spare=2), WHY]
@@ -134,22 +138,13 @@ def _ranking(table: Table) -> Sheet:
     return table_contents.without_empty(Sheet(table.title, columns, [list(row) for row in zip(*series, strict=True)]))
 
 
-def _change_row(before: Estimate | None, after: Estimate | None, change: Estimate | None, of: str) -> list[str]:
-    shown = [
-        number_format.shown(e) if e is not None else number_format.EstimateText(number_format.NONE, "", "")
-        for e in (before, after)
-    ]
-    moved = number_format.shown(change) if change is not None else number_format.EstimateText("", "", "")
-    unit = next((e.unit for e in (change, before) if e is not None and e.unit == "nats"), "")
-    why = next((e.reason for e in (change, after) if e is not None and e.reason), "")
-    name = next((e.name for e in (after, before) if e is not None), "")
-    return [name, of, shown[0].value, shown[1].value, moved.value, moved.interval, unit, shown[1].null, why]
+def _table(result: Result, name: str) -> Table | None:
+    return next((t for t in result.tables if t.name == name), None)
 
 
 def _models(result: Result) -> list[Sheet]:
     """Put each difference beside the numbers of both models, with its verdict."""
-    models = next((t for t in result.tables if t.name == "models"), None)
-    verdicts = next((t for t in result.tables if t.name == "differences"), None)
+    models, verdicts = _table(result, "models"), _table(result, "differences")
     if models is None or verdicts is None or len(models.columns) < 4:
         return table_contents.sheets(result, "why")
     names = [str(name) for name in models.columns[2:]]
@@ -210,7 +205,7 @@ def _errors(result: Result) -> list[Sheet]:
 
 def _scores(result: Result) -> list[Sheet]:
     """Make a row for each score with its metrics, then the paired differences between scores."""
-    table = next((t for t in result.tables if t.name == "differences"), None)
+    table = _table(result, "differences")
     verdicts = {} if table is None else {(row[0], row[1]): str(row[-1]) for row in table.rows}
     own = [e for e in result.estimates if (e.name, e.scope) not in verdicts]
     changed = [e for e in result.estimates if (e.name, e.scope) in verdicts]
@@ -236,8 +231,7 @@ def _scores(result: Result) -> list[Sheet]:
 
 def _claims(result: Result) -> list[Sheet]:
     """Put the verdict on each claim beside the numbers that decide it."""
-    claims = next((t for t in result.tables if t.name == "claims"), None)
-    if claims is None:
+    if (claims := _table(result, "claims")) is None:
         return table_contents.sheets(result, "why")
     tones: dict[Cell, table_contents.Tone] = {"holds": "good", "reversed": "warn"}
     rows: list[list[str]] = []
@@ -259,11 +253,6 @@ def _claims(result: Result) -> list[Sheet]:
     return [Sheet(title, columns, rows, tones=row_tones, musts=frozenset(range(len(rows))))]
 
 
-def _tables(result: Result) -> list[Sheet]:
-    """Show only the tables, which have the numbers too."""
-    return [table_contents.of_table(t) for t in result.tables]
-
-
 LAYOUTS: Mapping[str, Callable[[Result], list[Sheet]]] = {
     "": lambda result: table_contents.sheets(result, "why"),
     "change": _change,
@@ -271,6 +260,6 @@ LAYOUTS: Mapping[str, Callable[[Result], list[Sheet]]] = {
     "errors": _errors,
     "scores": _scores,
     "claims": _claims,
-    "tables": _tables,
+    "tables": lambda result: [table_contents.of_table(t) for t in result.tables],  # which have the numbers too
 }
 """The layouts by `Screen.pairs`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import math
 import re
 import shutil
@@ -142,7 +143,8 @@ def lines(table: Sheet, encoding: str = "utf-8", room: int | None = None) -> lis
             tone = table.tones[r] if table.tones else ""
             styled += _cells([row[i] for i in kept], kept, sizes, table, "", tone)
             if below and not number and r in table.musts:
-                styled += _prose_below(row, table.columns, room or 80)
+                reasons = "; ".join(row[i] for i, c in enumerate(table.columns) if c.free and row[i])
+                styled += [[(f"    {line}", "")] for line in prose(reasons, (room or 80) - 4)]
     shown = {i for kept in parts for i in kept}
     missing = [head for i, head in enumerate(heads) if i not in shown and not (table.columns[i].free and below)]
     if missing:
@@ -172,11 +174,6 @@ def _keep_together(text: str) -> str:
 def text(table: Sheet, encoding: str = "utf-8", room: int | None = None) -> list[str]:
     """Lay out a table in plain lines; see `lines`."""
     return ["".join(piece for piece, _ in line).rstrip() for line in lines(table, encoding, room)]
-
-
-def _prose_below(row: Sequence[str], columns: Sequence[SheetColumn], room: int) -> list[Line]:
-    prose_text = "; ".join(row[i] for i, c in enumerate(columns) if c.free and row[i])
-    return [[(f"    {line}", "")] for line in prose(prose_text, room - 4)]
 
 
 def _fit_columns(
@@ -239,11 +236,10 @@ def _cells(
     """Lay out one row, in several lines if a cell is wrapped; the tone colours the first cell."""
     wrapped = [wrap(text, sizes[i]) for text, i in zip(cells, kept, strict=True)]
     styled = []
-    for k in range(max(map(len, wrapped), default=1)):
+    for parts in itertools.zip_longest(*wrapped, fillvalue=""):
         line: Line = []
-        for position, (parts, i) in enumerate(zip(wrapped, kept, strict=True)):
+        for position, (part, i) in enumerate(zip(parts, kept, strict=True)):
             column = table.columns[i]
-            part = parts[k] if k < len(parts) else ""
             space = " " * (sizes[i] - width(part))
             own = style or (tone if position == 0 and part else "code" if column.code else "")
             line += [(" " * GAP, "")] if position else []

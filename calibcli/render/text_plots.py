@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -104,7 +105,7 @@ def heat(plot: Plot, width: int) -> list[str]:
     for i in down:
         for j in across:
             z = plot.z[i][j] if i < len(plot.z) and j < len(plot.z[i]) else None
-            rank = 0 if z is None else sum(v < z for v in values) / len(values)
+            rank = 0 if z is None else bisect.bisect_left(values, z) / len(values)
             inside = level is not None and z is not None and z <= level
             grid[i, j] = "?" if z is None else "■" if inside else SHADES[min(4, int(rank * 5))]
     lowest, highest = map(number_format.number, (values[0], values[-1]))

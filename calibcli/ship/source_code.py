@@ -259,7 +259,9 @@ class Language:
             text = Function(self, inner, Operations.log_both(inner, inner.scores)).text("log_both", "pq") + text
         text = "".join(code for name, code in self.helpers.items() if re.search(rf"\b{name}\(", text)) + text
         constants = "".join(self._constant(n, v) for n, v in o.constants.items() if re.search(rf"\b{n}\b", text))
-        return self._imports(text) + self.head.format(k=o.classes) + constants + text + self.after
+        used = {m: [n for n in names if re.search(rf"\b{n}\b", text)] for m, names in self.modules.items()}
+        imports = "".join(f"from {module} import {', '.join(names)}\n" for module, names in used.items() if names)
+        return imports + self.head.format(k=o.classes) + constants + text + self.after
 
     def function(self, name: str, lines: Sequence[str], results: dict[str, dict[str, str]]) -> str:
         """Write a function of its lines and of the expressions of its results."""
@@ -273,16 +275,12 @@ class Language:
 
     def _constant(self, name: str, value: Any) -> str:
         value = np.concatenate(value) if self.flat and isinstance(value, list) else value
-        text = json.dumps(value if isinstance(value, list) else value.tolist())
-        if self.flat:
-            text = text.replace("[", "{").replace("]", "}")
-        shape = "" if isinstance(value, list) else "".join(f"[{n}]" for n in value.shape)
-        whole = not isinstance(value, list) and value.dtype.kind == "i"
-        return self.constant.format(name=name, value=text, shape=shape, kind="int" if whole else "double")
-
-    def _imports(self, text: str) -> str:
-        used = {m: [n for n in names if re.search(rf"\b{n}\b", text)] for m, names in self.modules.items()}
-        return "".join(f"from {module} import {', '.join(names)}\n" for module, names in used.items() if names)
+        if isinstance(value, list):  # curves of different lengths, in a language without types
+            return self.constant.format(name=name, value=json.dumps(value))
+        text = json.dumps(value.tolist())
+        text = text.replace("[", "{").replace("]", "}") if self.flat else text
+        shape, kind = "".join(f"[{n}]" for n in value.shape), "int" if value.dtype.kind == "i" else "double"
+        return self.constant.format(name=name, value=text, shape=shape, kind=kind)
 
 
 PYTHON = Language(

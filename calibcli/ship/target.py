@@ -193,9 +193,9 @@ class ExportRequest:
             InputError: the rows cannot be read, or have other classes than the calibrator.
         """
         rows = self.data
+        if rows is None:
+            raise UsageError("labelled rows are needed, and none were named", "pass --data ROWS")
         if not isinstance(rows, Predictions):
-            if rows is None:
-                raise UsageError("labelled rows are needed, and none were named", "pass --data ROWS")
             rows = recorded_outputs.read(rows, **self.reading)
         if not rows.facts.get("labelled", True):
             raise UsageError(f"{rows.source} has no labels", "pass labelled rows")
@@ -272,16 +272,17 @@ def fed(scaler: Scaler, rows: Predictions, dtype: str) -> Array:
 
 def about(request: ExportRequest) -> dict[str, Any]:
     """Return the calibrator's spec, T, date, rows of the fit, hashes of data and file, and version."""
-    scaler, facts = request.scaler, dict[str, Any]()
-    facts["calibrator"] = scaler.spec
-    if "beta" in scaler.parameters and float(scaler.parameters["beta"]) > 0:
-        facts["temperature"] = 1 / float(scaler.parameters["beta"])
-    facts["date"] = datetime.datetime.now(datetime.UTC).date().isoformat()
-    facts["rows"] = int(scaler.metadata.get("n", 0))
-    facts["data_sha256"] = str(scaler.metadata.get("sha256", ""))
-    facts["sha256"] = sha256(request.calibrator) if Path(request.calibrator).is_file() else ""
-    facts["version"] = __version__
-    return facts
+    scaler = request.scaler
+    beta = float(scaler.parameters.get("beta", 0))
+    return {
+        "calibrator": scaler.spec,
+        **({"temperature": 1 / beta} if beta > 0 else {}),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "rows": int(scaler.metadata.get("n", 0)),
+        "data_sha256": str(scaler.metadata.get("sha256", "")),
+        "sha256": sha256(request.calibrator) if Path(request.calibrator).is_file() else "",
+        "version": __version__,
+    }
 
 
 def stamp(request: ExportRequest) -> dict[str, str]:
@@ -370,14 +371,10 @@ def export(spec: str, request: ExportRequest) -> Result:
     }
     if compared is not None:
         facts |= facts_of(compared)
-    facts["headline"] = _headline(choice.name, request, compared)
-    named = (
-        needs != "inputs"
-        and request.model is None
-        and isinstance(request.data, str | Path)
-        and Path(request.data).is_file()
-    )
-    rows = [{"path": str(request.data), "sha256": sha256(request.data)}] if named else []
+    written = f"Wrote {request.scaler.choice.name.replace('_', ' ')} as {choice.name} to {request.path.name}"
+    facts["headline"] = f"{written}." if compared is None else f"{written}: {compared.text}."
+    alone = needs != "inputs" and request.model is None
+    rows = [{"path": name, "sha256": sha256(name)} for name in request.read if alone and Path(name).is_file()]
     return Result(
         command="export",
         estimates=[] if compared is None else [estimate(compared)],
@@ -388,15 +385,10 @@ def export(spec: str, request: ExportRequest) -> Result:
     )
 
 
-def _headline(target: str, request: ExportRequest, compared: Compared | None) -> str:
-    written = f"Wrote {request.scaler.choice.name.replace('_', ' ')} as {target} to {request.path.name}"
-    return f"{written}." if compared is None else f"{written}: {compared.text}."
-
-
 def facts_of(compared: Compared) -> dict[str, Cell]:
     """Return the comparison as facts."""
-    more: dict[str, Cell] = {} if compared.rounding is None else {"rounding alone costs": compared.rounding}
-    return {"limit": compared.limit, "n": compared.n, "predicted classes changed": compared.changed, **more}
+    facts: dict[str, Cell] = {"limit": compared.limit, "n": compared.n, "predicted classes changed": compared.changed}
+    return facts if compared.rounding is None else {**facts, "rounding alone costs": compared.rounding}
 
 
 def estimate(compared: Compared) -> Estimate:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
@@ -119,7 +119,10 @@ def focal_map() -> Parts:
                not any(map(any, lowered.values())), f"with {fewest} classes it lowers that of "
                f"{max(lowered[fewest]):.2%} of points, with 100 of up to {max(lowered[100]):.0%}"),
     ]  # fmt: skip
-    curves = [Curve(label=f"γ = {g:g}", kind="line", x=list(DRAWN), y=list(np.exp(_top(DRAWN, g)))) for g in GAMMAS]
+    pair = np.log(np.stack([DRAWN, 1 - DRAWN], axis=1))
+    curves = [
+        Curve(label=f"γ = {g:g}", kind="line", x=list(DRAWN), y=list(np.exp(log_phi(pair, g)[:, 0]))) for g in GAMMAS
+    ]
     curves.append(Curve(label="", kind="line", role="ideal", x=[0, 1], y=[0, 1]))
     share = [Curve(label=f"K = {k}", kind="line", x=list(GAMMAS), y=lowered[k]) for k in classes]
     plots = [
@@ -136,10 +139,6 @@ COMPUTED: dict[str, Callable[[], Parts]] = {"focal-shape": focal_shape, "focal-m
 
 def _factor(p: Floats, gamma: float) -> Floats:
     return np.array([focal_factor(float(one), gamma) for one in p])
-
-
-def _top(p: Floats, gamma: float) -> Floats:
-    return np.asarray(log_phi(np.log(np.stack([p, 1 - p], axis=1)), gamma)[:, 0])
 
 
 def _temperatures(logits: Floats, gamma: float) -> Floats:
@@ -165,20 +164,16 @@ def _lines(name: str, title: str, of: Callable[[Floats, float], Floats]) -> Plot
 def _entropy_slack() -> float:
     """Compute the least of FL - CE + γ H(q) over targets t, where FL sums t (1 - q)^γ (-log q) over classes."""
     rng, least = np.random.default_rng(0), np.inf
-    for t, q in _targets(rng):
+    # hard labels of two classes on the grid, where the bound is tightest, and random soft ones
+    targets = [(np.tile([1.0, 0.0], (len(GRID), 1)), np.stack([GRID, 1 - GRID], axis=1))]
+    targets += [(rng.dirichlet(np.ones(k), 5000), rng.dirichlet(np.full(k, 0.5), 5000)) for k in (2, 3, 5, 7)]
+    for t, q in targets:
         log = np.log(q)
         entropy = -(q * log).sum(axis=1)
         for gamma in GAMMAS:
             focal = -(t * (1 - q) ** gamma * log).sum(axis=1)
             least = min(least, float((focal + (t * log).sum(axis=1) + gamma * entropy).min()))
     return least
-
-
-def _targets(rng: np.random.Generator) -> Sequence[tuple[Floats, Floats]]:
-    """Return hard labels of two classes on the grid, where the bound is tightest, and random soft ones."""
-    grid = np.stack([GRID, 1 - GRID], axis=1)
-    hard = [(np.tile([1.0, 0.0], (len(GRID), 1)), grid)]
-    return hard + [(rng.dirichlet(np.ones(k), 5000), rng.dirichlet(np.full(k, 0.5), 5000)) for k in (2, 3, 5, 7)]
 
 
 def _check(rule: str, holds: bool, message: str) -> Check:

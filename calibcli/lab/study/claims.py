@@ -8,6 +8,7 @@ count: a verdict is about the recipe and the population, not about these rows.
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +24,7 @@ from calibcli.metrics import paired
 from calibcli.scores.predictions import Floats
 
 Word = Literal["holds", "reversed", "undecided", "not comparable", "no verdict"]
+LEVEL = 0.95  # of the intervals, and of the verdicts
 DRAWS = 200  # bootstrap draws of the rows
 MOST_SEEDS = 10_000  # beyond which no number of seeds is suggested
 ASKEW = 25  # factor on the p-value of a claim whose seeds may lie askew, see `close_to`
@@ -72,9 +74,14 @@ class SeedMean:
     def error(self) -> float:
         return math.sqrt(self.seeds + self.rows)
 
-    def half(self, level: float, rows: bool = True) -> float:
+    def half(self, level: float = LEVEL, rows: bool = True) -> float:
         """Half the width of the interval at `level`; without `rows`, for these rows alone."""
         return math.sqrt(_square(self.seeds, self.count, self.rows if rows else 0.0, level))
+
+    def interval(self, rows: bool = True) -> tuple[float, float]:
+        """The interval at `LEVEL`; without `rows`, for these rows alone. Of one seed it is the value twice."""
+        half = self.half(rows=rows) if self.count > 1 else 0.0
+        return self.value - half, self.value + half
 
     def p(self, against: float = 0.0) -> float:
         """Two-sided p-value of the hypothesis that the mean is `against`: that of the interval that just reaches it."""
@@ -90,27 +97,20 @@ class SeedMean:
             low, high = (t, high) if t**2 * self.seeds + normal**2 * self.rows < off**2 else (low, t)
         return two_sided(high, self.count - 1)
 
-    def needed(self, level: float) -> tuple[int | None, float | None]:
+    def needed(self) -> tuple[int | None, float | None]:
         """Return the number of seeds that would decide the sign at these values, or else how many times the rows.
 
         With infinitely many seeds the error is that of the rows: where that alone is too large, more rows are needed.
         """
-        square, most = self.value**2, self.rows * student_quantile((1 + level) / 2, math.inf) ** 2
+        square, most = self.value**2, self.rows * student_quantile((1 + LEVEL) / 2, math.inf) ** 2
         if square <= most:
             return None, most / square if square else None
-        low, high = 1, 2  # too few, and perhaps enough
-        while not self._decides(high, level):
-            low, high = high, 2 * high
-            if high > MOST_SEEDS:
-                return None, None
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if self._decides(middle, level) else (middle, high)
-        return high, None
 
-    def _decides(self, count: int, level: float) -> bool:
-        """Whether so many seeds would decide the sign."""
-        return _square(self.seeds * self.count / count, count, self.rows, level) < self.value**2
+        def decides(count: int) -> bool:
+            return _square(self.seeds * self.count / count, count, self.rows, LEVEL) < square
+
+        count = 2 + bisect.bisect_left(range(2, MOST_SEEDS + 1), True, key=decides)
+        return (count if count <= MOST_SEEDS else None), None
 
 
 @dataclass(frozen=True)
@@ -131,9 +131,9 @@ class ClaimVerdict:
     why: str = ""
 
 
-def less(a: MeasuredArm, b: MeasuredArm, level: float = 0.95) -> ClaimVerdict:
+def less(a: MeasuredArm, b: MeasuredArm) -> ClaimVerdict:
     """Judge the claim a < b."""
-    return _signed(SeedMean.of(a - b), level)
+    return _signed(SeedMean.of(a - b))
 
 
 def both(first: ClaimVerdict, second: ClaimVerdict) -> ClaimVerdict:
@@ -143,40 +143,40 @@ def both(first: ClaimVerdict, second: ClaimVerdict) -> ClaimVerdict:
     return replace(first, word="undecided", p=max(first.p, second.p), why="two estimators of the error disagree")
 
 
-def preserved(a: MeasuredArm, b: MeasuredArm, margin: float, level: float = 0.95) -> ClaimVerdict:
+def preserved(a: MeasuredArm, b: MeasuredArm, margin: float) -> ClaimVerdict:
     """Judge the claim |a - b| < margin by two one-sided tests (Schuirmann 1987).
 
     It is reversed where the difference is significantly beyond the margin.
     """
     difference = SeedMean.of(a - b)
     tails = [_one_sided(difference, margin, -1), _one_sided(difference, -margin, 1)]
-    if max(tails) < 1 - level:
+    if max(tails) < 1 - LEVEL:
         return ClaimVerdict("holds", max(tails), difference)
     nearest = difference.p(math.copysign(margin, difference.value))
-    if abs(difference.value) > margin and nearest < 1 - level:
+    if abs(difference.value) > margin and nearest < 1 - LEVEL:
         return ClaimVerdict("reversed", nearest, difference)
     return ClaimVerdict("undecided", max(tails), difference, why=f"the difference is not shown to be within {margin:g}")
 
 
-def decreasing(levels: Sequence[MeasuredArm], level: float = 0.95) -> ClaimVerdict:
+def decreasing(levels: Sequence[MeasuredArm]) -> ClaimVerdict:
     """Judge the claim that every step falls (intersection-union test, which needs no correction).
 
     It is reversed where any step rises significantly.
     """
-    verdict = _all_below([SeedMean.of(after - before) for before, after in itertools.pairwise(levels)], level)
+    verdict = _all_below([SeedMean.of(after - before) for before, after in itertools.pairwise(levels)])
     return verdict if verdict.word != "undecided" else replace(verdict, why="not every step is shown to fall")
 
 
-def crosses(first: MeasuredArm, last: MeasuredArm, level: float = 0.95) -> ClaimVerdict:
+def crosses(first: MeasuredArm, last: MeasuredArm) -> ClaimVerdict:
     """Judge the claim that a difference is below 0 at first and above it at last.
 
     It is reversed where either is significantly the other way round.
     """
     turned = MeasuredArm(-last.values, None if last.draws is None else -last.draws)
-    return _all_below([SeedMean.of(first), SeedMean.of(turned)], level)
+    return _all_below([SeedMean.of(first), SeedMean.of(turned)])
 
 
-def interior_minimum(levels: Sequence[MeasuredArm], level: float = 0.95) -> ClaimVerdict:
+def interior_minimum(levels: Sequence[MeasuredArm]) -> ClaimVerdict:
     """Judge the claim that the least is at neither end.
 
     The level that is compared with the ends is chosen for each seed on the other seeds.
@@ -189,10 +189,10 @@ def interior_minimum(levels: Sequence[MeasuredArm], level: float = 0.95) -> Clai
     seeds = np.arange(values.shape[1])
     draws = _stacked(levels)
     inside = MeasuredArm(values[chosen, seeds], None if draws is None else draws[chosen, seeds])
-    return _all_below([SeedMean.of(inside - levels[0]), SeedMean.of(inside - levels[-1])], level)
+    return _all_below([SeedMean.of(inside - levels[0]), SeedMean.of(inside - levels[-1])])
 
 
-def slope(x: Sequence[MeasuredArm], y: Sequence[MeasuredArm], sign: int, level: float = 0.95) -> ClaimVerdict:
+def slope(x: Sequence[MeasuredArm], y: Sequence[MeasuredArm], sign: int) -> ClaimVerdict:
     """Judge the claim that y rises (`sign` 1) or falls (-1) with x over the arms.
 
     The slope is that of least squares, for each seed and each draw of the rows.
@@ -200,10 +200,10 @@ def slope(x: Sequence[MeasuredArm], y: Sequence[MeasuredArm], sign: int, level: 
     u, v = (np.stack([one.values for one in side]) for side in (x, y))
     of_x, of_y = _stacked(x), _stacked(y)
     draws = None if of_x is None or of_y is None else -sign * _slopes(of_x, of_y)
-    return _signed(SeedMean.of(MeasuredArm(-sign * _slopes(u, v), draws)), level)
+    return _signed(SeedMean.of(MeasuredArm(-sign * _slopes(u, v), draws)))
 
 
-def close_to(a: MeasuredArm, low: float, high: float, level: float = 0.95) -> ClaimVerdict:
+def close_to(a: MeasuredArm, low: float, high: float) -> ClaimVerdict:
     """Judge the claim that the mean lies in [low, high]; reversed where it significantly does not.
 
     This is no difference of two arms: its seeds may have a skewed distribution, as squares of normal numbers have (a
@@ -212,12 +212,12 @@ def close_to(a: MeasuredArm, low: float, high: float, level: float = 0.95) -> Cl
     """
     mean = SeedMean.of(a)
     p = max(min(1.0, ASKEW * mean.p(end)) for end in (low, high))
-    if p >= 1 - level:
+    if p >= 1 - LEVEL:
         return ClaimVerdict("undecided", p, mean)
     return ClaimVerdict("holds" if low < mean.value < high else "reversed", p, mean)
 
 
-def holm(verdicts: Mapping[str, ClaimVerdict], level: float = 0.95) -> dict[str, ClaimVerdict]:
+def holm(verdicts: Mapping[str, ClaimVerdict]) -> dict[str, ClaimVerdict]:
     """Correct the p-values of a study's verdicts for their number (Holm 1979)."""
     judged = [key for key, v in verdicts.items() if v.word in ("holds", "reversed", "undecided")]
     decisive = [verdicts[key].word != "undecided" for key in judged]
@@ -226,29 +226,29 @@ def holm(verdicts: Mapping[str, ClaimVerdict], level: float = 0.95) -> dict[str,
     for key, decided, p in zip(judged, decisive, adjusted.tolist(), strict=True):
         if decided:
             kept[key] = replace(verdicts[key], p=p)
-            if p >= 1 - level:
+            if p >= 1 - LEVEL:
                 why = f"not after correction for {len(judged)} claims"
                 kept[key] = replace(kept[key], word="undecided", why=why)
     return kept
 
 
-def _signed(mean: SeedMean, level: float) -> ClaimVerdict:
+def _signed(mean: SeedMean) -> ClaimVerdict:
     p = mean.p()
-    if p < 1 - level:
+    if p < 1 - LEVEL:
         return ClaimVerdict("holds" if mean.value < 0 else "reversed", p, mean)
-    return ClaimVerdict("undecided", p, mean, *mean.needed(level))
+    return ClaimVerdict("undecided", p, mean, *mean.needed())
 
 
-def _all_below(means: Sequence[SeedMean], level: float) -> ClaimVerdict:
+def _all_below(means: Sequence[SeedMean]) -> ClaimVerdict:
     """Judge the claim that all are below 0 (intersection-union); reversed where any is significantly above."""
     worst = max(means, key=lambda one: one.value / one.error if one.error else one.value)
-    if all(one.value < 0 and one.p() < 1 - level for one in means):
+    if all(one.value < 0 and one.p() < 1 - LEVEL for one in means):
         return ClaimVerdict("holds", max(one.p() for one in means), worst)
-    above = [one for one in means if one.value > 0 and len(means) * one.p() < 1 - level]
+    above = [one for one in means if one.value > 0 and len(means) * one.p() < 1 - LEVEL]
     if above:
         worst = min(above, key=lambda one: one.p())
         return ClaimVerdict("reversed", len(means) * worst.p(), worst)
-    return ClaimVerdict("undecided", 1.0, worst, *(worst.needed(level) if worst.value < 0 else (None, None)))
+    return ClaimVerdict("undecided", 1.0, worst, *(worst.needed() if worst.value < 0 else (None, None)))
 
 
 def _one_sided(mean: SeedMean, limit: float, side: int) -> float:
@@ -283,7 +283,6 @@ def _slopes(x: Floats, y: Floats) -> Floats:
 
 # The figures of a study: the differences that decide its claims, metrics along an axis, the log by epoch.
 
-LEVEL = 0.95
 POINTS = 100  # of the curve of a log
 MeasuredArms = Mapping[str, Mapping[str, Mapping[str, MeasuredArm]]]  # by network, arm and metric
 
@@ -303,8 +302,7 @@ def _forest(study: Study, kind: str, entries: list[tuple[str, StudyClaim, ClaimV
     value = [mean.value for *_, mean in entries]
 
     def bars(label: str, role: str, rows: bool) -> Curve:
-        half = [mean.half(LEVEL, rows) for *_, mean in entries]
-        low, high = ([v + side * h for v, h in zip(value, half, strict=True)] for side in (-1, 1))
+        low, high = zip(*(mean.interval(rows) for *_, mean in entries), strict=True)
         return Curve(label=label, kind="points", role=role, x=x, y=value, low=low, high=high)
 
     own = [printed(study, claim) for _, claim, *_ in entries]
@@ -346,6 +344,11 @@ def printed(study: Study, claim: StudyClaim) -> float | None:
     return None if second is None else first - second
 
 
+def scoped(study: Study, name: str, arch: str) -> str:
+    """Add the network to a name, where a study has several."""
+    return f"{name}, {arch}" if len(study.arch) > 1 else name
+
+
 def ordered(study: Study, axis: str) -> list[Arm]:
     """Return the arms on an axis, in its order."""
     return sorted((arm for arm in study.arms if axis in arm.at), key=lambda arm: arm.at[axis])
@@ -359,17 +362,16 @@ def along(study: Study, measured: MeasuredArms) -> list[Plot]:
         for arch, arms in measured.items():
             levels = [arm for arm in ordered(study, axis) if arm.name in arms]
             means = [SeedMean.of(arms[arm.name][metric]) for arm in levels]
-            half = [mean.half(LEVEL) if study.seeds > 1 else 0.0 for mean in means]
             curve = Curve(
                 label="mean over seeds",
                 kind="points",
                 x=[arm.at[axis] for arm in levels],
                 y=[mean.value for mean in means],
-                low=[mean.value - h for mean, h in zip(means, half, strict=True)],
-                high=[mean.value + h for mean, h in zip(means, half, strict=True)],
+                low=[mean.interval()[0] for mean in means],
+                high=[mean.interval()[1] for mean in means],
                 role="model",
             )
-            name = f"{metric} along {axis}" + (f", {arch}" if len(measured) > 1 else "")
+            name = scoped(study, f"{metric} along {axis}", arch)
             plots.append(Plot(name=name, title=name, xlabel=axis, ylabel=metric, curves=[curve]))
     return plots
 
@@ -383,12 +385,10 @@ def against(study: Study, measured: MeasuredArms) -> list[Plot]:
             curves = []
             for name in (arm.name for arm in ordered(study, str(claim.keys["along"])) if arm.name in arms):
                 x, y = (SeedMean.of(arms[name][metric]) for metric in names)
-                wide, high = (mean.half(LEVEL) if study.seeds > 1 else 0.0 for mean in (x, y))
-                bars = {"low": [y.value - high], "high": [y.value + high]}
-                curves.append(Curve(label=name, kind="points", role=name, x=[x.value], y=[y.value], **bars))
-                across = [x.value - wide, x.value + wide]
-                curves.append(Curve(label="", kind="line", role=name, x=across, y=[y.value, y.value]))
-            title = f"{names[1]} against {names[0]}" + (f", {arch}" if len(measured) > 1 else "")
+                low, high = y.interval()
+                point = Curve(label=name, kind="points", role=name, x=[x.value], y=[y.value], low=[low], high=[high])
+                curves += [point, Curve(label="", kind="line", role=name, x=x.interval(), y=[y.value, y.value])]
+            title = scoped(study, f"{names[1]} against {names[0]}", arch)
             plots.append(Plot(name=title, title=title, xlabel=names[0], ylabel=names[1], curves=curves))
     return plots
 
@@ -407,7 +407,7 @@ def epochs(study: Study, log: Callable[[Arm, str, int], list[dict[str, Any]]], m
                 at = np.unique(np.linspace(0, length - 1, min(length, POINTS)).round().astype(int))
                 x = [float(i + 1) for i in at]
                 curves.append(Curve(label=arm, kind="line", x=x, y=each.mean(axis=0)[at]))
-            title = f"{name} of validation rows" + (f", {arch}" if len(measured) > 1 else "")
+            title = scoped(study, f"{name} of validation rows", arch)
             plots.append(Plot(name=f"log {name} {arch}", title=title, xlabel="epoch", ylabel=name, curves=curves))
     return plots
 

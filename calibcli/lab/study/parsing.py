@@ -112,10 +112,15 @@ def parse(
             that it names may run.
 
     Raises:
-        UsageError: not TOML, an unknown key, or an arm or a claim that is not possible.
+        UsageError: not TOML, an unknown key, an arm or a claim that is not possible, or code that may not run.
     """
     study, where = _read(text, source, size, data, seeds, arch)
-    _check_code(study, where, trust)
+    code = named_code(study)
+    if code and not trust:
+        raise UsageError(f"{where.source} names code to run: {', '.join(code)}", "read that code, and pass --trust")
+    for arm in study.arms:
+        if arm.loss in code:
+            own_loss(arm.loss)
     _check(study, where)
     return study
 
@@ -172,20 +177,6 @@ def _read(
         differs=tuple(study_table.get("differs", ())),
     )
     return study, where
-
-
-def _check_code(study: Study, where: _Where, trust: bool) -> None:
-    """Load code of the user's own, `module:factory`, if the person who runs the study allows it.
-
-    Raises:
-        UsageError: the study names code, and `trust` is not set.
-    """
-    code = named_code(study)
-    if code and not trust:
-        raise UsageError(f"{where.source} names code to run: {', '.join(code)}", "read that code, and pass --trust")
-    for arm in study.arms:
-        if arm.loss in code:
-            own_loss(arm.loss)
 
 
 def named_code(study: Study) -> list[str]:

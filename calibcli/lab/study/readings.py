@@ -114,15 +114,15 @@ def measured(study: Study, save: Path, arch: str) -> tuple[dict[str, dict[str, M
     complete: dict[str, dict[str, MeasuredArm]] = {}
     lost: dict[str, str] = {}
     times = None
+    # claims about binned errors are judged again by second estimators
+    names = dict.fromkeys([*study.metrics, *filter(None, (traits(name).get("debiased") for name in study.metrics))])
     for arm in study.arms:
         records = [record(save, StudyRun(arm, arch, seed)) for seed in range(study.seeds)]
         diverged = [one for one in records if one.get("status") == "diverged"]
         absent = sum(not one for one in records)
         if diverged or absent:
-            parts = [f"{len(diverged)} of {study.seeds} diverged"] * bool(diverged) + [f"{absent} not run"] * bool(
-                absent
-            )
-            lost[arm.name] = ", ".join(parts)
+            parts = [f"{len(diverged)} of {study.seeds} diverged" * bool(diverged), f"{absent} not run" * bool(absent)]
+            lost[arm.name] = ", ".join(filter(None, parts))
             continue
         values: dict[str, list[float]] = {}
         spread: dict[str, list[Any]] = {}
@@ -144,7 +144,7 @@ def measured(study: Study, save: Path, arch: str) -> tuple[dict[str, dict[str, M
                     mapped.append((f" after {spec}", calibrators.apply(calibrators.fit(spec, validation).scaler, test)))
                 for suffix, rows in mapped:
                     table = unrenormalised(rows, study.masked) if reading else columns(rows, class_bins=())
-                    for name in {**dict.fromkeys(study.metrics), **_second(study)}:
+                    for name in names:
                         summed = sums(name, table)
                         values.setdefault(name + suffix + reading, []).append(summed.value)
                         if not traits(name).get("largest_gap"):  # on draws of the rows it is larger than on the rows
@@ -162,7 +162,11 @@ def answers(rows: Predictions, masked: str) -> Predictions:
     Raises:
         UsageError: no class has that name, or rows are labelled with it.
     """
-    out, logits = _masked(rows, masked), rows.logits.copy()
+    out = list(rows.classes or ()).index(masked) if masked in (rows.classes or ()) else -1
+    if out < 0 or bool((rows.labels == out).any()):
+        problem = f"no class is called '{masked}'" if out < 0 else f"rows of class {masked} are to be answered"
+        raise UsageError(f"{problem}, which `masked` says is never an answer", "correct `masked` in [data]")
+    logits = rows.logits.copy()
     logits[:, out] = -np.inf
     return dataclasses.replace(rows, scores=ArrayScores(logits), predicted=None)
 
@@ -178,21 +182,8 @@ def unrenormalised(rows: Predictions, masked: str) -> Columns:
     """
     of_all, answered = columns(rows, class_bins=()), columns(answers(rows, masked), class_bins=())
     confidence = np.exp(log_softmax(rows.logits))[np.arange(rows.n), answered.predicted]
-    return dataclasses.replace(
-        of_all,
-        confidence=confidence,
-        rest=1 - confidence,
-        predicted=answered.predicted,
-        correct=answered.correct,
-    )
-
-
-def _masked(rows: Predictions, name: str) -> int:
-    out = list(rows.classes or ()).index(name) if name in (rows.classes or ()) else -1
-    if out < 0 or bool((rows.labels == out).any()):
-        problem = f"no class is called '{name}'" if out < 0 else f"rows of class {name} are to be answered"
-        raise UsageError(f"{problem}, which `masked` says is never an answer", "correct `masked` in [data]")
-    return out
+    predicted, correct = answered.predicted, answered.correct
+    return dataclasses.replace(of_all, confidence=confidence, rest=1 - confidence, predicted=predicted, correct=correct)
 
 
 def _alone(
@@ -212,8 +203,3 @@ def _alone(
         for moment in study.moments:
             line = lines[max(0, -(-moment * len(lines) // 100) - 1)]
             yield f"{name} at {moment}%", claims.number(line.get(name))
-
-
-def _second(study: Study) -> dict[str, None]:
-    """Return the second estimators, by which claims about binned errors are judged again."""
-    return dict.fromkeys(second for name in study.metrics if (second := traits(name).get("debiased")))

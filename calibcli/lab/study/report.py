@@ -6,8 +6,8 @@ import dataclasses
 import hashlib
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -35,6 +35,21 @@ DIGITS = {"digits": 4}
 UNITS = {"nll": "nats", "nll after": "nats", "train_nll": "nats"}
 
 
+@dataclass(frozen=True)
+class JudgedClaim:
+    """A claim on one network with its verdict.
+
+    Attributes:
+        name: of the claim, with the network where there are several.
+        counted: whether the error over rows is known for its metrics; a p-value without it would be too small.
+    """
+
+    name: str
+    claim: StudyClaim
+    verdict: ClaimVerdict
+    counted: bool
+
+
 def report(study: Study, save: Path, expect: bool = False) -> Result:
     """Report all finished runs; claims about arms with missing runs have no verdict.
 
@@ -47,11 +62,13 @@ def report(study: Study, save: Path, expect: bool = False) -> Result:
     for arch in study.arch:
         arms_by_network[arch], lost = measured(study, save, arch)
         missing |= {f"{name}, {arch}": why for name, why in lost.items()}
-    judged: dict[str, ClaimVerdict] = {}
-    for claim in study.claims:
-        for arch, arms in arms_by_network.items():
-            judged[_scoped(study, claim.id, arch)] = _judged(study, claim, arms)
-    judged = claims.holm(judged, LEVEL)
+    scoped = [
+        (claims.scoped(study, claim.id, arch), claim, arms)
+        for claim in study.claims
+        for arch, arms in arms_by_network.items()
+    ]
+    verdicts = claims.holm({name: _judged(study, claim, arms) for name, claim, arms in scoped})
+    judged = [JudgedClaim(name, claim, verdicts[name], _counted(claim, arms)) for name, claim, arms in scoped]
     estimates = [
         _estimate(name, study, arm, arch, one)
         for arch, arms in arms_by_network.items()
@@ -62,34 +79,23 @@ def report(study: Study, save: Path, expect: bool = False) -> Result:
         command="study",
         estimates=estimates,
         tables=[
-            _verdicts(study, arms_by_network, judged),
+            _verdicts(study, judged),
             *(_table(study, arch, arms) for arch, arms in arms_by_network.items()),
             *_differs(study, source),
         ],
         plots=[  # a screen has the claims in a table
             dataclasses.replace(plot, tier="all")
             for plot in (
-                *claims.strip(
-                    study,
-                    {
-                        _scoped(study, c.id, a): (c, judged[_scoped(study, c.id, a)])
-                        for c in study.claims
-                        for a in arms_by_network
-                    },
-                ),
+                *claims.strip(study, {one.name: (one.claim, one.verdict) for one in judged}),
                 *claims.along(study, arms_by_network),
                 *claims.against(study, arms_by_network),
                 *claims.epochs(study, lambda arm, arch, seed: logged(save, StudyRun(arm, arch, seed)), arms_by_network),
             )
         ],
-        checks=[
-            _check(claim, study, arch, judged, expect, _counted(claim, arms_by_network[arch]))
-            for claim in study.claims
-            for arch in study.arch
-        ],
+        checks=[_check(one, expect) for one in judged],
         notes=_notes(study, missing),
         facts={
-            "headline": _headline(study, judged),
+            "headline": _headline(study, verdicts),
             "study": study.name,
             "question": study.question,
             "paper": study.paper,
@@ -114,9 +120,12 @@ def _judged(study: Study, claim: StudyClaim, arms: dict[str, dict[str, MeasuredA
     asked = [str(keys[k]) for k in ("a", "b") if k in keys] or [arm.name for arm in along]
     if any(name not in arms for name in asked):
         return ClaimVerdict("undecided", why="runs are missing")
-    if claim.premise == "overfit" and not _overfits(study, arms):
-        why = f"cross-entropy does not overfit here (training NLL < {OVERFIT_NLL}, T > {OVERFIT_T})"
-        return ClaimVerdict("not comparable", why=why)
+    if claim.premise == "overfit":  # plain cross-entropy fits its training rows and is overconfident on others
+        plain = [arms[arm.name] for arm in study.arms if arm.loss == "ce" and arm.name in arms]
+        fits = all(one["train_nll"].values.mean() < OVERFIT_NLL for one in plain)
+        if not (plain and fits and all(one["temperature"].values.mean() > OVERFIT_T for one in plain)):
+            why = f"cross-entropy does not overfit here (training NLL < {OVERFIT_NLL}, T > {OVERFIT_T})"
+            return ClaimVerdict("not comparable", why=why)
     names = [str(keys[key]) for key in ("metric", "than") if key in keys]
     verdict = _one(claim, names, asked, arms)
     second = [_debiased(name) for name in names]
@@ -132,14 +141,6 @@ def _debiased(name: str) -> str:
     return f"{second} {rest}".strip() if second else name
 
 
-def _overfits(study: Study, arms: dict[str, dict[str, MeasuredArm]]) -> bool:
-    """Whether each arm of plain cross-entropy fits its training rows perfectly and is overconfident on others."""
-    plain = [arms[arm.name] for arm in study.arms if arm.loss == "ce" and arm.name in arms]
-    return bool(plain) and all(
-        one["train_nll"].values.mean() < OVERFIT_NLL and one["temperature"].values.mean() > OVERFIT_T for one in plain
-    )
-
-
 def _one(
     claim: StudyClaim, metrics: Sequence[str], asked: Sequence[str], arms: dict[str, dict[str, MeasuredArm]]
 ) -> ClaimVerdict:
@@ -147,75 +148,58 @@ def _one(
     if claim.kind == "crosses":
         a, b = (arms[name] for name in asked)
         first, last = (f"{metrics[0]} at {keys[key]}%" for key in ("first", "last"))
-        return claims.crosses(a[first] - b[first], a[last] - b[last], LEVEL)
+        return claims.crosses(a[first] - b[first], a[last] - b[last])
     if claim.kind == "less":
-        return claims.less(arms[asked[0]][metrics[0]], arms[asked[1]][metrics[-1]], LEVEL)
+        return claims.less(arms[asked[0]][metrics[0]], arms[asked[1]][metrics[-1]])
     measured = [arms[name][metrics[0]] for name in asked]
     if claim.kind == "preserved":
-        return claims.preserved(measured[0], measured[1], float(keys.get("margin", 0.005)), LEVEL)
+        return claims.preserved(measured[0], measured[1], float(keys.get("margin", 0.005)))
     if claim.kind == "decreasing":
-        return claims.decreasing(measured, LEVEL)
+        return claims.decreasing(measured)
     if claim.kind == "interior_minimum":
-        return claims.interior_minimum(measured, LEVEL)
+        return claims.interior_minimum(measured)
     if claim.kind == "slope":
         against = [arms[name][str(keys["against"])] for name in asked]
-        return claims.slope(against, measured, -1 if str(keys.get("sign", "+")).startswith("-") else 1, LEVEL)
-    return claims.close_to(measured[0], float(keys["low"]), float(keys["high"]), LEVEL)
-
-
-def _scoped(study: Study, name: str, arch: str) -> str:
-    return f"{name}, {arch}" if len(study.arch) > 1 else name
+        return claims.slope(against, measured, -1 if str(keys.get("sign", "+")).startswith("-") else 1)
+    return claims.close_to(measured[0], float(keys["low"]), float(keys["high"]))
 
 
 def _estimate(name: str, study: Study, arm: str, arch: str, measured: MeasuredArm) -> Estimate:
     mean = SeedMean.of(measured)
-    half = mean.half(LEVEL) if study.seeds > 1 and np.isfinite(mean.error) else None
+    known = study.seeds > 1 and bool(np.isfinite(mean.error))
+    low, high = mean.interval() if known else (None, None)
     lost = "one seed" if study.seeds == 1 else "of a seed, or of a draw of the rows, it has no rows"
     both = "seeds and rows" if measured.draws is not None else "seeds; these rows alone"
     return Estimate(
         name=name,
-        scope=_scoped(study, arm, arch),
+        scope=claims.scoped(study, arm, arch),
         value=mean.value if np.isfinite(mean.value) else None,
-        low=None if half is None else mean.value - half,
-        high=None if half is None else mean.value + half,
-        level=None if half is None else LEVEL,
+        low=low,
+        high=high,
+        level=LEVEL if known else None,
         unit=UNITS.get(name, ""),
         how=f"mean of {study.seeds} seeds; {both}",
-        reason="" if half is not None else lost,
+        reason="" if known else lost,
         n=len(measured.values),
-        se=None if half is None else mean.error,
+        se=mean.error if known else None,
         detail=DIGITS,
     )
 
 
-def _verdicts(
-    study: Study, arms_by_network: dict[str, dict[str, dict[str, MeasuredArm]]], judged: dict[str, ClaimVerdict]
-) -> Table:
+def _verdicts(study: Study, judged: Sequence[JudgedClaim]) -> Table:
     rows: list[list[Cell]] = []
-    for claim in study.claims:
-        for arch in arms_by_network:
-            verdict = judged[_scoped(study, claim.id, arch)]
-            difference = verdict.about
-            counted = _counted(claim, arms_by_network[arch])
-            cells: list[Cell] = ["", "", ""]
-            if difference is not None:
-                both, alone = difference.half(LEVEL), difference.half(LEVEL, rows=False)
-                cells = [
-                    f"{difference.value:.4g}",
-                    f"[{difference.value - both:.4g}, {difference.value + both:.4g}]"
-                    if counted
-                    else "rows are not counted",
-                    f"[{difference.value - alone:.4g}, {difference.value + alone:.4g}]",
-                ]
-            more = _more(verdict)
-            p = verdict.p if counted else ""
-            rows.append([_scoped(study, claim.id, arch), claim.text, verdict.word, *cells, p, more])
+    for one in judged:
+        cells: list[Cell] = ["", "", ""]
+        if (difference := one.verdict.about) is not None:
+            both, alone = ("[{:.4g}, {:.4g}]".format(*difference.interval(rows)) for rows in (True, False))
+            cells = [f"{difference.value:.4g}", both if one.counted else "rows are not counted", alone]
+        p = one.verdict.p if one.counted else ""
+        rows.append([one.name, one.claim.text, one.verdict.word, *cells, p, _more(one.verdict)])
     heads = ["claim", "text", "verdict", "value", "seeds and rows", "these rows alone", "p (Holm)", "would decide"]
     return Table(name="claims", columns=heads, rows=rows, title=f"Claims, {study.seeds} seeds, {LEVEL:.0%} intervals")
 
 
 def _counted(claim: StudyClaim, arms: dict[str, dict[str, MeasuredArm]]) -> bool:
-    """Whether the error over rows is known for the metrics of a claim; a p-value without it would be too small."""
     names = [str(claim.keys[key]) for key in ("metric", "than", "against") if key in claim.keys]
     of = next(iter(arms.values()), {})
     return all(name in of and of[name].draws is not None for name in names)
@@ -236,8 +220,10 @@ def _table(study: Study, arch: str, arms: dict[str, dict[str, MeasuredArm]]) -> 
     rows: list[list[Cell]] = []
     for arm in study.arms:
         if arm.name in arms:
-            of = arms[arm.name]
-            rows.append([arm.name, *(f"{of[name].values.mean():.4g} ± {_spread(of[name]):.2g}" for name in names)])
+            values = [arms[arm.name][name].values for name in names]
+            spreads = [one.std(ddof=1) if len(one) > 1 else 0.0 for one in values]
+            cells = [f"{one.mean():.4g} ± {sd:.2g}" for one, sd in zip(values, spreads, strict=True)]
+            rows.append([arm.name, *cells])
         if any(name in arm.printed for name in names):
             printed = (f"{arm.printed[name]:.4g}" if name in arm.printed else "" for name in names)
             rows.append([f"{arm.name}, printed", *printed])
@@ -253,48 +239,35 @@ def _differs(study: Study, source: str) -> list[Table]:
         pairs |= {key: (paper.options.get(key), study.options.get(key)) for key in {**paper.options, **study.options}}
         pairs["vectors of words"] = (paper.embeddings or None, study.embeddings or None)
         pairs["training rows"] = ("those of the paper", study.train)
-        for key, (in_paper, here) in pairs.items():
-            if in_paper != here:
-                rows.append(
-                    [key.replace("_", " "), *("default" if v is None else _listed(v) for v in (in_paper, here))]
-                )
+        for key, both in pairs.items():
+            if both[0] != both[1]:
+                texts = [", ".join(map(str, v)) if isinstance(v, tuple | list) else v for v in both]
+                rows.append([key.replace("_", " "), *("default" if v is None else str(v) for v in texts)])
     rows += [["", "", difference] for difference in study.differs]
     columns = ["what", "paper size", "here"]
     return [Table(name="differs", columns=columns, rows=rows, title="What differs from the paper")] if rows else []
 
 
-def _listed(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
-
-
-def _spread(arm: MeasuredArm) -> float:
-    return float(arm.values.std(ddof=1)) if len(arm.values) > 1 else 0.0
-
-
-def _check(
-    claim: StudyClaim, study: Study, arch: str, judged: dict[str, ClaimVerdict], expect: bool, counted: bool
-) -> Check:
-    verdict = judged[_scoped(study, claim.id, arch)]
-    message = ": ".join(filter(None, (verdict.word, _more(verdict))))
-    difference, estimate = verdict.about, None
+def _check(one: JudgedClaim, expect: bool) -> Check:
+    difference, estimate = one.verdict.about, None
     if difference is not None and np.isfinite(difference.error):
-        half = difference.half(LEVEL)
-        p = f"p {number_format.of_table('p', [verdict.p])[0]} after Holm's correction"
+        low, high = difference.interval()
+        p = f"p {number_format.of_table('p', [one.verdict.p])[0]} after Holm's correction"
         estimate = Estimate(
-            name=str(claim.keys["metric"]),
+            name=str(one.claim.keys["metric"]),
             value=difference.value,
-            low=difference.value - half,
-            high=difference.value + half,
+            low=low,
+            high=high,
             level=LEVEL,
-            how=f"{claim.kind}: what decides; {p if counted else 'other rows are not counted'}",
+            how=f"{one.claim.kind}: what decides; {p if one.counted else 'other rows are not counted'}",
             detail=DIGITS,
         )
     return Check(
-        rule=claim.text,
+        rule=one.claim.text,
         estimate=estimate,
-        scope=_scoped(study, claim.id, arch),
-        outcome=OUTCOMES[verdict.word],
-        message=message,
+        scope=one.name,
+        outcome=OUTCOMES[one.verdict.word],
+        message=": ".join(filter(None, (one.verdict.word, _more(one.verdict)))),
         fatal=expect,
     )
 

@@ -150,11 +150,15 @@ def done(save: Path, run: StudyRun, fields: Mapping[str, Any]) -> bool:
         UsageError: the folder holds the run of another study.
     """
     saved = record(save, run)
-    if saved and saved.get("is") != fields:
-        raise UsageError(
-            f"{save / run.folder} holds another run: {_differing(saved.get('is'), fields)}",
-            "pass another --save folder, or remove that one",
+    if saved and (there := saved.get("is")) != fields:
+        there = there if isinstance(there, dict) else {}
+        differing = "; ".join(
+            f"{name} {printable(str(there.get(name)), 80)} there, {printable(str(here), 80)} here"
+            for name, here in fields.items()
+            if there.get(name) != here
         )
+        problem = f"{save / run.folder} holds another run: {differing}"
+        raise UsageError(problem, "pass another --save folder, or remove that one")
     return bool(saved)
 
 
@@ -321,13 +325,6 @@ def _identity(named: str) -> dict[str, str]:
     name, _, part = named.partition("#")
     path = sample(name) if name in DATA else Path(name)
     return {"sha256": sha256(path) if path.is_file() else name, "part": part}
-
-
-def _differing(saved: Any, fields: Mapping[str, Any]) -> str:
-    """List every key that differs, with both values."""
-    saved = saved if isinstance(saved, dict) else {}
-    pairs = [(name, saved.get(name), fields[name]) for name in fields if saved.get(name) != fields[name]]
-    return "; ".join(f"{name} {printable(str(a), 80)} there, {printable(str(b), 80)} here" for name, a, b in pairs)
 
 
 def _within(progress: Progress, number: int, count: int, words: str) -> Progress:

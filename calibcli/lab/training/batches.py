@@ -252,20 +252,15 @@ def open_parts(
     labelled = 1 + max(int(d.labels.max()) for d in (train, held_out, opened.get("test")) if d is not None)
     classes_ = max(labelled, len(train.classes or ()))
     parts = Parts(train, held_out, opened.get("test"), classes_, notes, split, described)
-    _check_classes(parts, missing_classes)
+    names = train.classes or [str(k) for k in range(classes_)]
+    for role, rows in parts.items()[: 2 if held_out is not None else 1]:
+        empty = np.flatnonzero(np.bincount(rows.labels, minlength=classes_) == 0)
+        if len(empty):
+            problem = f"class {names[empty[0]]} has no {'training' if role == 'train' else role} rows"
+            if not missing_classes:
+                raise InputError(problem, "add rows of that class, or pass --missing-classes to go on without")
+            notes.append(f"{problem} ({len(empty)} such classes)")
     return parts
-
-
-def _check_classes(parts: Parts, missing_allowed: bool) -> None:
-    names = parts.train.classes or [str(k) for k in range(parts.classes)]
-    for role, data in parts.items():
-        empty = np.flatnonzero(np.bincount(data.labels, minlength=parts.classes) == 0)
-        if not len(empty) or role == "test":
-            continue
-        problem = f"class {names[empty[0]]} has no {'training' if role == 'train' else role} rows"
-        if not missing_allowed:
-            raise InputError(problem, "add rows of that class, or pass --missing-classes to go on without")
-        parts.notes.append(f"{problem} ({len(empty)} such classes)")
 
 
 def standardised(data: Dataset) -> Dataset:

@@ -92,24 +92,23 @@ class EvaluationPlan:
     ) -> dict[str, Any]:
         """Make the log's entries of an epoch: `train_nll`, ..., and at a snapshot `snapshot`, its histograms."""
         entries: dict[str, Any] = {}
-        shown = epoch in self.snapshots
+        shown, due = epoch in self.snapshots, self.due(epoch, epochs)
         wrong = {}
-        rows = {**({} if validation is None else {"validation": validation}), **self.rows}
+        rows = dict(self.rows) if validation is None else {"validation": validation, **self.rows}
         for role, loader in rows.items():
-            if not shown and (role == "validation" or not self.due(epoch, epochs)):
+            logged = due and role != "validation"  # of which the epoch has numbers already
+            if not (logged or shown):
                 continue
             logits, labels = (part.numpy() for part in evaluated(loader))
-            if role != "validation" and self.due(epoch, epochs):
+            if logged:
                 numbers = epoch_numbers(logits, labels, temperature=False)
                 entries.update({f"{role}_{name}": value for name, value in numbers.items()})
             if shown:
                 wrong[role] = confidences_of_wrong(logits, labels)
         if shown:
             norms = None if self.train is None else gradient_norms(model, loss, self.train)
-            entries["snapshot"] = {
-                "wrong_confidence": wrong,
-                "gradient_norms": None if norms is None else counted(norms),
-            }
+            counts = None if norms is None else counted(norms)
+            entries["snapshot"] = {"wrong_confidence": wrong, "gradient_norms": counts}
         return entries
 
 
@@ -139,9 +138,8 @@ def gradient_norms(model: nn.Module, loss: Loss, rows: Loader) -> NDArray[np.flo
     if layer is None:
         return None
     norms = []
-    for f, logits, labels, makes_logits in fed(
-        model, layer, rows, torch.linspace(0, len(rows) - 1, min(MOST, len(rows))).long()
-    ):
+    chosen = torch.linspace(0, len(rows) - 1, min(MOST, len(rows))).long()
+    for f, logits, labels, makes_logits in fed(model, layer, rows, chosen):
         if not makes_logits:
             return None
         z = logits.detach().double().requires_grad_()

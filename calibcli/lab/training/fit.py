@@ -43,32 +43,6 @@ from calibcli.scores.predictions import Predictions
 METRICS = ("accuracy", "nll", "ece", "adaece")
 
 
-def summarize(runs: Sequence[TrainedModel], *, seed: int = 0, split_seed: int = 0) -> Result:
-    """Make the result: estimates of every run, a table that compares them, and the figures of their logs."""
-    several = len(runs) > 1
-    estimates: list[Estimate] = []
-    rows: list[list[Any]] = []
-    for run in runs:
-        prefix = f"{run.recipe.loss} " if several else ""
-        run_estimates = calibration(run, prefix, seed, split_seed)
-        estimates += run_estimates
-        rows += table_rows(run, run_estimates, prefix)
-    columns = ["loss", "", "error", "NLL", "ECE", "AdaECE", "T"]
-    title = "before and after temperature, on " + ("test rows" if runs[0].test is not None else "validation rows")
-    return Result(
-        command="fit",
-        estimates=shelf.tiered(estimates, lambda e: e.scope.endswith(CHANGE) or shelf.decides(e.name, {})),
-        tables=[Table(name="fit", columns=columns, rows=rows, title=title, tier="all")] if several and rows else [],
-        plots=first_alone(plots(runs)),
-        notes=list(dict.fromkeys(note for run in runs for note in run.notes)),
-        facts={"runs": [facts(run) for run in runs]},
-        artefacts={
-            (f"{run.recipe.loss} {role}" if several else role): path for run in runs for role, path in run.files.items()
-        },
-        screen=Screen(pairs="change", hidden=("processes",), one_page=True),
-    )
-
-
 def calibration(run: TrainedModel, prefix: str, seed: int, split_seed: int) -> list[Estimate]:
     """Measure error, NLL, ECE and AdaECE before and after a temperature that was fitted on other rows."""
     judged = run.test or run.validation
@@ -182,58 +156,48 @@ COMPARED = {
 
 def plots(runs: Sequence[TrainedModel]) -> list[Plot]:
     """Draw the logs over epochs, on validation rows: of one run in pairs of quantities, of several one panel each."""
+    named: list[tuple[str, str, list[tuple[TrainedModel, str, str, str]]]] = [
+        (name, title, [(runs[0], key, label, key) for key, label in keys.items()]) for name, title, keys in PANELS
+    ]
     if len(runs) > 1:
-        panels = [
-            _panel(key, title, [(run, key, run.recipe.loss, run.recipe.loss) for run in runs])
+        named = [
+            (key, title, [(run, key, run.recipe.loss, run.recipe.loss) for run in runs])
             for key, title in COMPARED.items()
         ]
-    else:
-        panels = [
-            _panel(name, title, [(runs[0], key, label, key) for key, label in keys.items()])
-            for name, title, keys in PANELS
-        ]
+    panels = []
+    for name, title, series in named:
+        curves = []
+        for run, key, label, role in series:
+            points = [(r["epoch"], r[key]) for r in run.history if r.get(key) is not None]
+            if points:
+                x, y = zip(*points)
+                curves.append(Curve(label=label, kind="line", x=x, y=y, role=role))
+        group = "Log of training, on validation rows"
+        panels.append(Plot(name=name, title=title, xlabel="epoch", ylabel=title, curves=curves, group=group))
     return [panel for panel in [*panels, *_snapshots(runs)] if panel.curves]
 
 
 def _snapshots(runs: Sequence[TrainedModel]) -> Iterator[Plot]:
     """Draw histograms at each snapshot: confidences of wrong rows, and gradient norms of the last layer by row."""
-    low, high, bins = NORMS
-    snapshots = [(run, r["epoch"], r["snapshot"]) for run in runs for r in run.history if "snapshot" in r]
     several = len(runs) > 1
-    for epoch in sorted({epoch for _, epoch, _ in snapshots}):
+    confidences = [i / CONFIDENCES for i in range(CONFIDENCES + 1)]
+    norm_edges = np.linspace(*NORMS[:2], NORMS[2] + 1).tolist()
+    for epoch in sorted({r["epoch"] for run in runs for r in run.history if "snapshot" in r}):
         wrong, norms = [], []
-        for run, at, shown in snapshots:
-            counts, loss = shown["wrong_confidence"], run.recipe.loss
-            roles = ["test"] if several and "test" in counts else list(counts)[: 1 if several else None]
-            for role in roles if at == epoch else ():
-                edges = [i / CONFIDENCES for i in range(CONFIDENCES + 1)]
+        snapshots = [(run.recipe.loss, r) for run in runs for r in run.history if r["epoch"] == epoch]
+        for loss, shown in ((loss, r["snapshot"]) for loss, r in snapshots if "snapshot" in r):
+            counts = shown["wrong_confidence"]
+            for role in ["test"] if several and "test" in counts else list(counts)[: 1 if several else None]:
                 label = loss if several else role
-                wrong.append(Curve(label=label, kind="steps", x=edges, y=counts[role], role=label))
-            if at == epoch and shown["gradient_norms"]:
-                edges = [low + i * (high - low) / bins for i in range(bins + 1)]
-                norms.append(Curve(label=loss, kind="steps", x=edges, y=shown["gradient_norms"], role=loss))
-        for name, axis, curves in (("wrong", "confidence", wrong), ("gradients", "log10 of the norm", norms)):
-            yield Plot(
-                name=f"{name}_{epoch}",
-                title=f"epoch {epoch}",
-                xlabel=axis,
-                ylabel="rows",
-                curves=curves,
-                group={"wrong": "Wrong rows", "gradients": "Gradients of the last layer, training rows"}[name],
-            )
-
-
-def _panel(name: str, title: str, series: Sequence[tuple[TrainedModel, str, str, str]]) -> Plot:
-    """Draw a panel of (run, key of its log, label, role)."""
-    curves = []
-    for run, key, label, role in series:
-        points = [(r["epoch"], r[key]) for r in run.history if r.get(key) is not None]
-        if points:
-            x, y = zip(*points)
-            curves.append(Curve(label=label, kind="line", x=x, y=y, role=role))
-    return Plot(
-        name=name, title=title, xlabel="epoch", ylabel=title, curves=curves, group="Log of training, on validation rows"
-    )
+                wrong.append(Curve(label=label, kind="steps", x=confidences, y=counts[role], role=label))
+            if shown["gradient_norms"]:
+                norms.append(Curve(label=loss, kind="steps", x=norm_edges, y=shown["gradient_norms"], role=loss))
+        for name, group, axis, curves in (
+            ("wrong", "Wrong rows", "confidence", wrong),
+            ("gradients", "Gradients of the last layer, training rows", "log10 of the norm", norms),
+        ):
+            title = f"epoch {epoch}"
+            yield Plot(name=f"{name}_{epoch}", title=title, xlabel=axis, ylabel="rows", curves=curves, group=group)
 
 
 # From the options of `calib fit` to its runs: the start, the folders, one run per loss.
@@ -253,12 +217,12 @@ def run_all(setup: Setup) -> Result:
     where = devices.pick(setup.device)
     devices.set_threads(setup.threads)
     given = setup.loss if isinstance(setup.loss, tuple | list) else (setup.loss,)
-    asked = [own_loss(loss) for loss in given or ("ce",)]
-    recipes = list({r.loss: r for r in (recipe(setup, spec) for spec in asked)}.values())
+    asked = (losses.objective(own_loss(loss), list(setup.penalty)).spec for loss in given or ("ce",))
+    recipes = [Recipe(loss=spec, seed=setup.seed, **setup.fields_of(Training)) for spec in dict.fromkeys(asked)]
     if len(recipes) > 1 and isinstance(setup.model, nn.Module):
         raise UsageError(f"{len(recipes)} losses for one module", "train a copy with each, or pass a checkpoint")
     save = setup.save and Path(setup.save)
-    reading(*(split_part(str(name))[0] for name in setup.files if os.path.exists(split_part(str(name))[0])))
+    reading(*(path for name in setup.files if os.path.exists(path := split_part(str(name))[0])))
     folders = [save / slug(r.loss) if save and len(recipes) > 1 else save for r in recipes]
     with _emptied(folders), contextlib.ExitStack() as stack:
         for folder in folders:
@@ -268,8 +232,8 @@ def run_all(setup: Setup) -> Result:
         runs: list[TrainedModel] = []
         for i, (one, folder) in enumerate(zip(recipes, folders)):
             progress = _part(setup.progress, i, len(recipes), one.loss)
+            dtype = devices.dtype(setup.dtype)
             try:
-                dtype = devices.dtype(setup.dtype)
                 runs.append(fit(start, one, parts, setup, folder=folder, device=where, dtype=dtype, progress=progress))
             except BaseException as error:
                 kept = folder is not None and (folder / state.FILE).exists()
@@ -286,43 +250,52 @@ def run_all(setup: Setup) -> Result:
 
 
 def _result(setup: Setup, start: Start, parts: Parts, runs: Sequence[TrainedModel], where: str) -> Result:
-    result = summarize(runs, seed=setup.seed, split_seed=parts.split.seed or 0)
-    facts = {
-        "model": start.source,
-        "architecture": start.architecture,
-        "parameters": sum(p.numel() for p in start.model.parameters()),
-        "classes": parts.classes,
-        "rows": {role: len(data) for role, data in parts.items()},
-        **({"split": parts.held_out} if parts.held_out else {}),
-        "processes": devices.world(),
-    }
-    extra = [] if setup.save is not None else ["nothing was kept: pass --save DIR for the model, logits and log"]
-    notes = [*parts.notes, *(n for _, d in parts.items() for n in d.notes), *result.notes, *extra]
-    inputs = [{"path": d.source, "sha256": d.sha256} for _, d in parts.items()]
-    if start.sha256:
-        inputs.insert(0, {"path": start.source, "sha256": start.sha256})
+    """Make the result: estimates of every run, a table that compares them, and the figures of their logs."""
+    several = len(runs) > 1
+    estimates: list[Estimate] = []
+    rows: list[list[Any]] = []
+    for run in runs:
+        prefix = f"{run.recipe.loss} " if several else ""
+        run_estimates = calibration(run, prefix, setup.seed, parts.split.seed or 0)
+        estimates += run_estimates
+        rows += table_rows(run, run_estimates, prefix)
+    columns = ["loss", "", "error", "NLL", "ECE", "AdaECE", "T"]
+    title = "before and after temperature, on " + ("test rows" if runs[0].test is not None else "validation rows")
+    notes = [*parts.notes, *(n for _, d in parts.items() for n in d.notes), *(n for run in runs for n in run.notes)]
+    if setup.save is None:
+        notes.append("nothing was kept: pass --save DIR for the model, logits and log")
+    inputs = [{"path": start.source, "sha256": start.sha256}] if start.sha256 else []
+    inputs += [{"path": d.source, "sha256": d.sha256} for _, d in parts.items()]
     if start.vectors:
         inputs.append({"path": str(setup.embeddings), "sha256": start.vectors})
-    return dataclasses.replace(
-        result,
-        facts={**facts, **result.facts},
+    return Result(
+        command="fit",
+        estimates=shelf.tiered(estimates, lambda e: e.scope.endswith(CHANGE) or shelf.decides(e.name, {})),
+        tables=[Table(name="fit", columns=columns, rows=rows, title=title, tier="all")] if several and rows else [],
+        plots=first_alone(plots(runs)),
         notes=list(dict.fromkeys(notes)),
+        facts={
+            "model": start.source,
+            "architecture": start.architecture,
+            "parameters": sum(p.numel() for p in start.model.parameters()),
+            "classes": parts.classes,
+            "rows": {role: len(data) for role, data in parts.items()},
+            **({"split": parts.held_out} if parts.held_out else {}),
+            "processes": devices.world(),
+            "runs": [facts(run) for run in runs],
+        },
+        artefacts={
+            (f"{run.recipe.loss} {role}" if several else role): path for run in runs for role, path in run.files.items()
+        },
         provenance={"inputs": inputs, "seed": setup.seed, "device": where, "dtype": setup.dtype},
+        screen=Screen(pairs="change", hidden=("processes",), one_page=True),
     )
-
-
-def recipe(setup: Setup, loss: str) -> Recipe:
-    """Make the recipe of a loss.
-
-    Raises:
-        UsageError: an option that is not a choice, or out of range.
-    """
-    spec = losses.objective(loss, list(setup.penalty)).spec
-    return Recipe(loss=spec, seed=setup.seed, **setup.fields_of(Training))
 
 
 def begin(setup: Setup) -> tuple[Start, Parts]:
     """Open the model to start from and the rows, which decide each other's shapes."""
+    options = setup.fields_of(reading_options.DatasetOptions)
+    del options["split_seed"]  # which is in the split
     rows = functools.partial(
         open_parts,
         setup.data,
@@ -331,23 +304,18 @@ def begin(setup: Setup) -> tuple[Start, Parts]:
         split=Split(setup.split, setup.split_seed, setup.val_fraction),
         missing_classes=setup.missing_classes,
         trust=setup.trust,
-        **{
-            name: value
-            for name, value in setup.fields_of(reading_options.DatasetOptions).items()
-            if name != "split_seed"
-        },
+        **options,
     )
     if isinstance(setup.model, nn.Module):
         if setup.arch or setup.arch_file or setup.init == "fresh":
             raise UsageError("a module has its architecture and its weights", "leave arch, arch_file and init out")
-        return Start(setup.model, type(setup.model).__name__, False, source=checkpoint.IN_MEMORY), rows(
-            embeds=checkpoint.embeds(setup.model)
-        )
+        start = Start(setup.model, type(setup.model).__name__, False, source=checkpoint.IN_MEMORY)
+        return start, rows(embeds=checkpoint.embeds(setup.model))
     model_name = str(setup.model)
     checkpointed = Path(model_name.rpartition("#")[0] or model_name).exists() and not is_built_in(model_name)
-    if checkpointed and setup.embeddings is not None:
-        raise UsageError("--embeddings with a checkpoint, which has its vectors", "leave it out")
     if checkpointed:
+        if setup.embeddings is not None:
+            raise UsageError("--embeddings with a checkpoint, which has its vectors", "leave it out")
         loaded = checkpoint.load(model_name, **setup.fields_of(reading_options.NetworkOptions)).with_gradients()
         parts = rows(named=loaded.data, classes=loaded.classes, start=loaded.metadata, **loaded.preparing)
         fresh = setup.init == "fresh"
@@ -356,14 +324,11 @@ def begin(setup: Setup) -> tuple[Start, Parts]:
         parts.notes.extend(loaded.notes)
         return start, parts
     if setup.arch is not None:
-        raise UsageError(
-            f"{model_name} is not a file, and --arch is for checkpoints", "name the architecture in place of the model"
-        )
+        problem = f"{model_name} is not a file, and --arch is for checkpoints"
+        raise UsageError(problem, "name the architecture in place of the model")
     parts = rows()
     train = standardised(parts.train)
-    others: dict[str, Any] = {
-        role: dataclasses.replace(data, preprocess=train.preprocess, notes=[]) for role, data in parts.items()[1:]
-    }
+    others: Any = {role: dataclasses.replace(d, preprocess=train.preprocess, notes=[]) for role, d in parts.items()[1:]}
     parts = dataclasses.replace(parts, train=train, **others)
     known = {"classes": parts.classes, "inputs": int(np.prod(train.shape)), "channels": train.shape[0]}
     spec = model_name

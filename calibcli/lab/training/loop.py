@@ -293,7 +293,12 @@ class Trainer:
             record.update(evaluation.epoch_numbers(logits.numpy(), labels.numpy()))
             if self.curvature_every and (at.epoch + 1) % self.curvature_every == 0:
                 record.update(evaluation.curvature(self.model, self.validation, recipe.seed))
-            self._keep_best(record)
+            if recipe.keep == "best" or recipe.patience is not None:
+                value = float(record[recipe.select])
+                at.since_best += 1
+                if at.best is None or value < at.best["value"]:
+                    kept = state.weights(self.model) if recipe.keep == "best" else {}
+                    at.best, at.since_best = {"value": value, "epoch": at.epoch + 1, "weights": kept}, 0
         here = (lambda rows: self.logits(rows, signals.check)), self.validation, self.model, loss
         record |= self.evaluations.record(at.epoch + 1, recipe.epochs, *here)
         at.history.append(record)
@@ -304,17 +309,6 @@ class Trainer:
             self._log.write(json.dumps(record))
         if at.epoch in self.evaluations.snapshots:
             self.evaluations.keep(at.epoch)
-
-    def _keep_best(self, record: dict[str, Any]) -> None:
-        at, recipe = self.position, self.recipe
-        if recipe.keep != "best" and recipe.patience is None:
-            return
-        value = float(record[recipe.select])
-        if at.best is None or value < at.best["value"]:
-            kept = state.weights(self.model) if recipe.keep == "best" else {}
-            at.best, at.since_best = {"value": value, "epoch": at.epoch + 1, "weights": kept}, 0
-        else:
-            at.since_best += 1
 
     def _validate(self, signals: Signals) -> tuple[Tensor, Tensor]:
         assert self.validation is not None

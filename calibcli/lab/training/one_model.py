@@ -82,12 +82,12 @@ def fit(
     start: Start,
     recipe: Recipe,
     parts: Parts,
-    kept: RunOutputs | None = None,
+    kept: RunOutputs,
     *,
-    folder: Path | None = None,
-    device: torch.device | None = None,
-    dtype: torch.dtype = torch.float32,
-    progress: Progress = lambda fraction, text: None,
+    folder: Path | None,
+    device: torch.device,
+    dtype: torch.dtype,
+    progress: Progress,
 ) -> TrainedModel:
     """Train a copy of the start's model, and write weights, logits and logs.
 
@@ -100,20 +100,44 @@ def fit(
         UsageError: a recipe that does not fit the start, or a state of another run.
         InputError: rows or labels that do not fit the model, a loss that is not finite, no memory.
     """
-    kept = kept or RunOutputs()
-    where = device or torch.device("cpu")
-    model = copy.deepcopy(start.model).to(where, dtype)
-    gamma, linked = _link(recipe, kept.report_link)
-    misfits = _misfits(recipe, model, parts)
+    model = copy.deepcopy(start.model).to(device, dtype)
+    notes = _misfits(recipe, model, parts)
+    gamma = losses.final(recipe.loss).link_gamma if kept.report_link == "phi" else None
+    if gamma is not None:
+        note = f"{recipe.loss}: logits and numbers are of the focal map φ of the network's softmax at γ = {gamma:g}"
+        notes.append(f"{note}; the saved model is the network alone")
+    elif kept.report_link == "phi":
+        notes.append(f"{recipe.loss}: no focal map is applied, which is for focal losses of one γ")
     batches.freeze(model, recipe.freeze)
-    train = whole = Loader(parts.train, where, dtype)
-    steering, steered = _steering(recipe, parts, where, dtype)
+    train = whole = Loader(parts.train, device, dtype)
+    steers = parts.validation
+    if steers is not None and losses.objective(recipe.loss).loss.needs_validation:
+        steers = steers.select(_halves(parts)[1])
+        notes.append("adafocal is steered by half of the validation rows, which the temperature is not fitted on")
+    steering = None if steers is None else Loader(steers, device, dtype)
     trained: nn.Module = model
     if recipe.head_only:
         trained = batches.layer(model)
         train, steering = batches.features(model, train), steering and batches.features(model, steering)
-    fitted = TrainedModel(recipe, folder, model)
-    evaluations = _evaluation_plan(kept, fitted, start, parts, train, where, dtype)
+    fitted = TrainedModel(recipe, folder, model, notes=notes)
+    rows = {"train": train} if "train" in kept.log_rows else {}
+    if "test" in kept.log_rows:
+        if parts.test is None:
+            raise UsageError("--log-rows test needs test rows", "pass --test FILE")
+        test = Loader(parts.test, device, dtype)
+        rows["test"] = batches.features(model, test) if recipe.head_only else test
+    if folder is not None and kept.snapshot:
+        room(model, folder, len(set(kept.snapshot)))
+
+    def snapshot(epoch: int) -> None:
+        """Save the weights as they are after an epoch, as a checkpoint whose metadata name the epoch."""
+        if folder is not None and not devices.rank():
+            now = dataclasses.replace(fitted, epochs=epoch, best_epoch=epoch, notes=[])
+            checkpoint.save(folder / snapshot_name(epoch), model, metadata(now, start, parts, folder))
+
+    evaluations = EvaluationPlan(
+        every=kept.log_every, rows=rows, snapshots=tuple(kept.snapshot), train=train, keep=snapshot
+    )
     trainer = Trainer(
         trained,
         recipe,
@@ -131,7 +155,7 @@ def fit(
         trainer.resume()
         continued = trainer.position.epoch * trainer.batches.steps + trainer.position.step
     began = time.perf_counter()
-    with devices.deterministic(where):
+    with devices.deterministic(device):
         history = fitted.history = trainer.run()
     model.eval()
     fitted.train = _train_numbers(model, whole, recipe.batch_size)
@@ -139,46 +163,9 @@ def fit(
     fitted.steps, fitted.continued = len(history) * trainer.batches.steps, continued
     best = trainer.position.best
     fitted.best_epoch = best["epoch"] if best and recipe.keep == "best" else len(history)
-    fitted.notes = [*misfits, *linked, *steered]
     if devices.rank() == 0:
-        _write(fitted, start, parts, where, dtype, kept.pt, gamma)
+        _write(fitted, start, parts, device, dtype, kept.pt, gamma)
     return fitted
-
-
-def _evaluation_plan(
-    kept: RunOutputs,
-    fitted: TrainedModel,
-    start: Start,
-    parts: Parts,
-    train: Loader,
-    where: torch.device,
-    dtype: torch.dtype,
-) -> EvaluationPlan:
-    """Schedule the evaluation of further rows than the validation rows, and the snapshots."""
-    rows = {"train": train} if "train" in kept.log_rows else {}
-    if "test" in kept.log_rows:
-        if parts.test is None:
-            raise UsageError("--log-rows test needs test rows", "pass --test FILE")
-        test = Loader(parts.test, where, dtype)
-        rows["test"] = batches.features(fitted.model, test) if fitted.recipe.head_only else test
-    if fitted.folder is not None and kept.snapshot:
-        room(fitted.model, fitted.folder, len(set(kept.snapshot)))
-    return EvaluationPlan(
-        every=kept.log_every,
-        rows=rows,
-        snapshots=tuple(kept.snapshot),
-        train=train,
-        keep=lambda epoch: _snapshot(fitted, start, parts, epoch),
-    )
-
-
-def _snapshot(fitted: TrainedModel, start: Start, parts: Parts, epoch: int) -> None:
-    """Save the weights as they are after an epoch, as a checkpoint whose metadata name the epoch."""
-    if fitted.folder is None or devices.rank():
-        return
-    now = dataclasses.replace(fitted, epochs=epoch, best_epoch=epoch, notes=[])
-    path = fitted.folder / snapshot_name(epoch)
-    checkpoint.save(path, fitted.model, metadata(now, start, parts, fitted.folder))
 
 
 def _misfits(recipe: Recipe, model: nn.Module, parts: Parts) -> list[str]:
@@ -205,17 +192,6 @@ def _misfits(recipe: Recipe, model: nn.Module, parts: Parts) -> list[str]:
         if any(p.pairs_rows for p in losses.objective(recipe.loss).penalties):
             notes.append(f"MMCE is of each of the {devices.world()} processes' own rows")
     return notes
-
-
-def _steering(recipe: Recipe, parts: Parts, where: torch.device, dtype: torch.dtype) -> tuple[Loader | None, list[str]]:
-    """Return the validation rows that training may use, with notes: half of them for a loss that they steer."""
-    if parts.validation is None:
-        return None, []
-    if not losses.objective(recipe.loss).loss.needs_validation:
-        return Loader(parts.validation, where, dtype), []
-    _, chosen = _halves(parts)
-    note = "adafocal is steered by half of the validation rows, which the temperature is not fitted on"
-    return Loader(parts.validation.select(chosen), where, dtype), [note]
 
 
 def _halves(parts: Parts) -> tuple[Index, Index]:
@@ -260,7 +236,7 @@ def _write(
     where: torch.device,
     dtype: torch.dtype,
     also_pt: bool,
-    gamma: float,
+    gamma: float | None,
 ) -> None:
     """Predict validation and test rows, and write them, the model and the names of the logs."""
     folder = fitted.folder
@@ -292,19 +268,10 @@ def _write(
     fitted.files |= {name: str(folder / f"{name}.jsonl") for name in ("log", "steps")}
 
 
-def _link(recipe: Recipe, report_link: str) -> tuple[float, list[str]]:
-    """Return the γ of the map from the network's softmax to the reported probabilities (0: none), and a note."""
-    if report_link == "none":
-        return 0.0, []
-    if (gamma := losses.final(recipe.loss).link_gamma) is None:
-        return 0.0, [f"{recipe.loss}: no focal map is applied, which is for focal losses of one γ"]
-    note = f"{recipe.loss}: logits and numbers are of the focal map φ of the network's softmax at γ = {gamma:g}"
-    return gamma, [f"{note}; the saved model is the network alone"]
-
-
 def metadata(fitted: TrainedModel, start: Start, parts: Parts, folder: Path) -> dict[str, Any]:
     """Make the metadata of the checkpoint, so that other commands need no options for it."""
     from calibcli.networks.checkpoint.factory import is_built_in
+    from calibcli.networks.checkpoint.huggingface import HEADS
 
     train = parts.train
     entries: dict[str, Any] = {
@@ -326,19 +293,13 @@ def metadata(fitted: TrainedModel, start: Start, parts: Parts, folder: Path) -> 
     if is_built_in(start.architecture):
         entries["architecture"] = start.architecture
     else:
-        fitted.notes.append(f"the network is not built in: {_how_to_load(start)}")
+        way = f"load the checkpoint with --arch {start.architecture}"
+        if start.architecture.endswith(HEADS):
+            way = f"put the files of {start.source} beside model.safetensors, but for its weights, and pass that folder"
+        fitted.notes.append(f"the network is not built in: {way}")
     if names := start.classes or train.classes:
         entries["classes"] = list(names)
     return entries
-
-
-def _how_to_load(start: Start) -> str:
-    """Say how to load a checkpoint of a network that is not built in."""
-    from calibcli.networks.checkpoint.huggingface import HEADS
-
-    if start.architecture.endswith(HEADS):
-        return f"put the files of {start.source} beside model.safetensors, but for its weights, and pass that folder"
-    return f"load the checkpoint with --arch {start.architecture}"
 
 
 def _path(source: str) -> str:

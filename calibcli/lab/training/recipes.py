@@ -69,10 +69,23 @@ def flip(images: Tensor, generator: torch.Generator) -> Tensor:
     return torch.where(chosen[:, None, None, None], images.flip(3), images)
 
 
+@AUGMENTATIONS.add("mixup")
 class Mixup:
-    """Rows mixed with others of their batch, and the labels of both with the shares that the loss gives them."""
+    """Rows `λx + (1-λ)x'` with the loss `λL(y) + (1-λ)L(y')`, x' another row of the batch, λ of Beta(α, α) a step.
 
-    def __init__(self, alpha: float) -> None:
+    Of images or any rows of numbers, after the other augmentations; α = 0 leaves them. Source: Zhang et al. (2018).
+
+    >>> import torch
+    >>> from calibcli.lab.training.recipes import mixing
+    >>> mixed, parts = mixing("mixup:alpha=1")(torch.eye(2), torch.tensor([0, 1]), torch.Generator(), (0, 0))
+    >>> bool(torch.allclose(mixed.sum(1), torch.ones(2))), round(sum(share for share, _ in parts), 6)
+    (True, 1.0)
+
+    Raises:
+        InputError: the rows are not one array of floats.
+    """
+
+    def __init__(self, *, alpha: Annotated[float, Range(0, 1e6)] = 0.2) -> None:
         self.alpha = alpha
 
     def __call__(
@@ -92,21 +105,6 @@ class Mixup:
         order = torch.randperm(len(inputs), generator=generator, device=inputs.device)
         parts = [(share, labels), (1 - share, labels[order])]
         return share * inputs + (1 - share) * inputs[order], [part for part in parts if part[0]]
-
-
-@AUGMENTATIONS.add()
-def mixup(*, alpha: Annotated[float, Range(0, 1e6)] = 0.2) -> Mixup:
-    """Rows `λx + (1-λ)x'` with the loss `λL(y) + (1-λ)L(y')`, x' another row of the batch, λ of Beta(α, α) a step.
-
-    Of images or any rows of numbers, after the other augmentations; α = 0 leaves them. Source: Zhang et al. (2018).
-
-    >>> import torch
-    >>> from calibcli.lab.training.recipes import mixing
-    >>> mixed, parts = mixing("mixup:alpha=1")(torch.eye(2), torch.tensor([0, 1]), torch.Generator(), (0, 0))
-    >>> bool(torch.allclose(mixed.sum(1), torch.ones(2))), round(sum(share for share, _ in parts), 6)
-    (True, 1.0)
-    """
-    return Mixup(alpha)
 
 
 def mixing(spec: str) -> Mixup | None:

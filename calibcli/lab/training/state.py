@@ -110,9 +110,8 @@ class TrainingState:
             return
         bad = next((name for name, p in model.named_parameters() if not bool(torch.isfinite(p).all())), None)
         if bad is not None:
-            raise InputError(
-                f"the weights of '{bad}' are no longer finite", "lower --lr, or pass --clip-norm 1 or --warmup 0.1"
-            )
+            problem = f"the weights of '{bad}' are no longer finite"
+            raise InputError(problem, "lower --lr, or pass --clip-norm 1 or --warmup 0.1")
         content = {
             "schema": SCHEMA,
             "identity": json.dumps(self.identity),
@@ -139,9 +138,8 @@ class TrainingState:
         saved, stored, position = read(content, path, fix)
         differing = differences(stored, json.loads(json.dumps(self.identity)))
         if differing:
-            raise UsageError(
-                f"{path} belongs to another run ({'; '.join(differing)})", f"pass the same options; or {fix[5:]}"
-            )
+            problem = f"{path} belongs to another run ({'; '.join(differing)})"
+            raise UsageError(problem, f"pass the same options; or {fix.removeprefix('pass ')}")
         if len(saved.local) != device.world():
             raise InputError(f"{path} is of {len(saved.local)} processes, this run has {device.world()}", fix)
         local: ProcessState = saved.local[device.rank()]

@@ -10,12 +10,13 @@ import io
 import re
 import textwrap
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import matplotlib
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure
 
 from calibcli.core.figure_data import Plot
@@ -46,14 +47,12 @@ def render(result: Result, format: str, look: Style = "screen", images: bool = T
     """
     chosen = style.LOOKS[look]
     with drawn(result, chosen) as figure:
-        for artist in [] if images else figure.findobj(lambda one: one.get_rasterized()):
-            artist.set_rasterized(False)
+        for mesh in [] if images else figure.findobj(QuadMesh):
+            mesh.set(rasterized=False, edgecolor="face", linewidth=0.8)  # else the ground shines between the cells
         file = io.BytesIO()
-        sentence = terminal.clean(table_contents.headline(result))
-        metadata = {
-            **DATES[format],
-            **({SENTENCE[format]: sentence} if sentence else {}),
-        }  # a description for readers who cannot see the figure
+        metadata = dict(DATES[format])
+        if sentence := terminal.clean(table_contents.headline(result)):
+            metadata[SENTENCE[format]] = sentence  # a description for readers who cannot see the figure
         options: dict[str, Any] = {"bbox_inches": "tight", "pad_inches": chosen.pad, "metadata": metadata}
         figure.savefig(file, format=format, dpi=chosen.dpi, **options)
         return file.getvalue()
@@ -113,22 +112,19 @@ class _Page:
         self.strips = {p.under: p for p in result.plots if p.under in names and p.under != p.name}
         plots = [p for p in result.plots if p not in self.strips.values()]
         self.colours = style.Colours(c for p in plots for c in p.curves)
-        self.top = (
-            8.0  # inches from the bottom of an 8 inch page; rows may lie below it, since the file is cropped to fit
-        )
+        # inches from the bottom of an 8 inch page; rows may lie below it, since the file is cropped to fit
+        self.top = 8.0
         rows: dict[object, list[Plot]] = {}  # by key: a group, or up to two panels without one
         for plot in plots:
-            key: object = plot.group or _pair(plot) or (_open_row(rows) if self._slim(plot) else id(plot))
+            slim = plot.kind == "xy" and not plot.labels and not _square(plot) and plot.name not in self.strips
+            half = next((k for k, row in rows.items() if isinstance(k, tuple) and len(row) == 1), ("slim", len(rows)))
+            key: object = plot.group or _pair(plot) or (half if slim else id(plot))  # two slim panels share a row
             rows.setdefault(key, []).append(plot)
         for panels in rows.values():
             if len(panels) > 1 and panels[0].group:
                 self._group(panels[0].group, panels)
             else:
                 self._ungrouped(panels)
-
-    def _slim(self, plot: Plot) -> bool:
-        """Whether another panel fits beside this one."""
-        return plot.kind == "xy" and not plot.labels and not _square(plot) and plot.name not in self.strips
 
     def _ungrouped(self, plots: Sequence[Plot]) -> None:
         """Draw panels without a group side by side; a legend widens the gap."""
@@ -185,12 +181,10 @@ class _Page:
             self.figure.text(look.left / 8, height, style.plain(heading), fontsize=11.5, fontweight="bold")
 
         same_x, same_y = (len({getattr(p, k) for p in drawn}) == 1 for k in ("xlabel", "ylabel"))
-        named = all(
-            p.flip and p.labels for p in drawn
-        )  # categories down the side: written once, or each panel has a row of its own
-        own = (
-            len({tuple(c.label for c in p.curves) for p in drawn if len(p.curves) > 1}) > 1
-        )  # panels with different curves have legends of their own
+        # categories down the side: written once, or each panel has a row of its own
+        named = all(p.flip and p.labels for p in drawn)
+        # panels with different curves have legends of their own
+        own = len({tuple(c.label for c in p.curves) for p in drawn if len(p.curves) > 1}) > 1
         wide, high = (look.small, look.small) if all(map(_square, drawn)) else (look.small * 1.35, look.small)
         high = max(_size(p, look)[1] for p in drawn) * 0.8 if named else high
         columns = 2 if own or len(drawn) == 4 else min(look.across, len(drawn))
@@ -296,7 +290,8 @@ def _size(plot: Plot, look: style.Look) -> tuple[float, float]:
     if _square(plot):
         return look.square, look.square
     if plot.flip and plot.labels:
-        return look.wide - _overhang(plot, look), max(1.2, 0.27 * len(plot.labels) * _category_room(plot))
+        room = max(1.0, 0.6 * len(panel.beside(plot.curves)))  # more where several bars stand side by side
+        return look.wide - _overhang(plot, look), max(1.2, 0.27 * len(plot.labels) * room)
     return look.wide, look.high + 0.4 * (plot.kind == "heat")
 
 
@@ -313,16 +308,6 @@ def _overhang(plot: Plot, look: style.Look) -> float:
 def _pair(plot: Plot) -> str:
     """Return the key of diagrams that stand side by side as before and after; or ""."""
     return "before and after" if plot.about in ("before", "after") and not plot.group else ""
-
-
-def _category_room(plot: Plot) -> float:
-    """Return the relative room of a category, larger if several bars stand side by side."""
-    return max(1.0, 0.6 * len(panel.beside(plot.curves)))
-
-
-def _open_row(rows: Mapping[object, Sequence[Plot]]) -> object:
-    """Return the key of a row with room for another slim panel, else a new key."""
-    return next((k for k, row in rows.items() if isinstance(k, tuple) and len(row) == 1), ("slim", len(rows)))
 
 
 def _square(plot: Plot) -> bool:

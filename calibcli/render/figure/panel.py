@@ -29,11 +29,8 @@ Axes = Any  # matplotlib's own types differ between the versions we support
 ORDER = {"bars": 2.0, "band": 3.0, "vline": 3.5, "hline": 3.5, "steps": 4.0, "line": 5.0, "points": 6.0}
 FILL = {"null": 0.26, "corp_null": 0.26, "smooth": 0.17}  # opacity of a band
 CROWDED = 40  # bins beyond which bars lose their outlines
-QUIET: dict[str, Any] = {
-    "facecolor": style.FAINT_GAP,
-    "edgecolor": style.MID_GAP,
-    "linewidth": 0.6,
-}  # a gap within chance
+# a gap within chance
+QUIET: dict[str, Any] = {"facecolor": style.FAINT_GAP, "edgecolor": style.MID_GAP, "linewidth": 0.6}
 OUTLINE = [Stroke(linewidth=3.2, foreground="#303048", alpha=0.7), Normal()]  # makes lines visible on a heat map
 
 
@@ -118,18 +115,12 @@ class _Mark:
         width = _padded(self.curve.width, len(self.x))
         thin = 0.6 if len(self.x) > CROWDED else 1.1
         centre, half = self.x + width / 2, width * 0.3
-        fine = np.isfinite(self.low) & np.isfinite(self.high)
         self._whiskers(centre, self.colour, self.order + 1, thin)
         ends = self.axes.vlines if self.flip else self.axes.hlines
-        for end in (self.low[fine], self.high[fine]):
-            ends(
-                end,
-                (centre - half)[fine],
-                (centre + half)[fine],
-                color=self.colour,
-                linewidth=thin,
-                zorder=self.order + 1,
-            )
+        look: dict[str, Any] = {"color": self.colour, "linewidth": thin, "zorder": self.order + 1}
+        fine = np.isfinite(self.low) & np.isfinite(self.high)
+        for end in (self.low, self.high):
+            ends(end[fine], (centre - half)[fine], (centre + half)[fine], **look)
         return Line2D([], [], color=self.colour, linewidth=1.1, marker="_", markersize=6)
 
     def straight(self) -> Line2D:
@@ -198,7 +189,7 @@ def beyond_axis(axes: Axes, plot: Plot) -> Patch | None:
     if not (line and band) or len(band[0].x) < 2:
         return None
     x, ends = _array(line[0].x), [_array(end) for end in (band[0].low, band[0].high)]
-    t = np.unique(np.concatenate([x, np.linspace(x[0], x[-1], 4 * len(ends[0])), _array(band[0].x)]))
+    t = np.unique(np.concatenate([x, _array(band[0].x)]))
     y = np.interp(t, x, _array(line[0].y))
     low, high = (np.interp(t, _array(band[0].x), end) for end in ends)
     edge = np.clip(y, low, high)
@@ -213,10 +204,8 @@ def _line_style(curve: Curve) -> dict[str, Any]:
     if curve.role in ("ideal", "limit") or curve.kind in ("vline", "hline"):
         dashes = {"ideal": (0, (1, 1.6)), "limit": (0, (5, 2))}.get(curve.role, (0, (4, 2)))
         return {"linestyle": dashes, "linewidth": 0.67 * rcParams["lines.linewidth"]}
-    return {
-        "linestyle": (0, (4, 1.5)) if curve.role in ("null", "ridge") else "-",
-        "linewidth": rcParams["lines.linewidth"],
-    }
+    pattern = (0, (4, 1.5)) if curve.role in ("null", "ridge") else "-"
+    return {"linestyle": pattern, "linewidth": rcParams["lines.linewidth"]}
 
 
 def _array(series: Sequence[float | None] | None) -> Any:
@@ -422,13 +411,8 @@ def two_ticks(axes: Axes, plot: Plot, numbers: bool) -> None:
 def write_counts(axes: Axes, plot: Plot) -> None:
     """Write the number above each bar of a histogram, if there is room."""
     bars = next((c for c in plot.curves if c.kind == "bars"), None)
-    if bars is None or len(bars.x) > 20 or any(v is not None and v >= 1e5 for v in bars.y):
-        return
-    for x, y, width in zip(bars.x, bars.y, bars.width or [0.0] * len(bars.x)):
-        if y:
-            axes.annotate(
-                f"{y:.0f}", (x + width / 2, y), (0, 1.5), textcoords="offset points", ha="center", fontsize=6.5
-            )
+    if bars is not None and len(bars.x) <= 20 and all(v is None or v < 1e5 for v in bars.y):
+        axes.bar_label(axes.containers[0], fmt=lambda v: f"{v:.0f}" if v else "", padding=1.5, fontsize=6.5)
 
 
 def _heat(axes: Axes, plot: Plot) -> None:

@@ -34,11 +34,8 @@ ROLES = {
     "ridge": "#ffffff",
 }
 BEYOND = "#E8590C"  # a gap that chance does not explain
-FAINT_GAP, PALE_GAP, MID_GAP = (
-    "#fdf3ec",
-    "#fbe6d8",
-    "#f0ab7c",
-)  # opaque, so that a gap looks the same on a bar and above it
+# opaque, so that a gap looks the same on a bar and above it
+FAINT_GAP, PALE_GAP, MID_GAP = "#fdf3ec", "#fbe6d8", "#f0ab7c"
 PARAMETERS: dict[str, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": 9,

@@ -42,8 +42,7 @@ def render(result: Result) -> str:
 
 def show(result: Result, detail: str = "") -> None:
     """Print annotations to stdout, and append the Markdown report to the file of the step's summary."""
-    path = os.environ.get("GITHUB_STEP_SUMMARY")
-    if path:
+    if path := os.environ.get("GITHUB_STEP_SUMMARY"):
         try:
             with open(path, "a", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(markdown.render(result))
@@ -69,8 +68,7 @@ def _passed(check: Check) -> str:
 
 def _in_repository(path: str) -> str:
     """Make `path` relative to the top of the repository, as GitHub expects, whatever the working folder."""
-    top = os.environ.get("GITHUB_WORKSPACE")
-    if top:
+    if top := os.environ.get("GITHUB_WORKSPACE"):
         inside = os.path.relpath(os.path.abspath(path), os.path.abspath(top))
         if not inside.startswith(os.pardir):
             return inside.replace(os.sep, "/")

@@ -9,10 +9,9 @@ The schema is that of Ant's JUnit reports (Windy Road 2011).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from xml.etree import ElementTree as ET
 
-from calibcli.core.result import Check, Outcome, Result
+from calibcli.core.result import Check, Result
 from calibcli.render import terminal
 from calibcli.render.table_contents import heading, headline
 
@@ -36,10 +35,18 @@ def render(result: Result) -> str:
     suite = ET.SubElement(suites, "testsuite", {**own, **counts})
     properties = ET.SubElement(suite, "properties")
     ET.SubElement(properties, "property", name="input", value=terminal.clean(heading(result)))
-    if sentence := headline(result):
-        ET.SubElement(properties, "property", name="headline", value=terminal.clean(sentence))
+    if text := headline(result):
+        ET.SubElement(properties, "property", name="headline", value=terminal.clean(text))
     for check, kind in zip(checks, kinds, strict=True):
-        suite.append(_case(check, kind, result.words))
+        name = terminal.clean(check.rule) + (f" ({terminal.clean(check.scope)})" if check.scope else "")
+        case = ET.SubElement(suite, "testcase", name=name, classname="calib.gate", time="0.000")
+        if kind:
+            sentence = terminal.sentence(check)
+            inside = ET.SubElement(case, kind, message=sentence)
+            if kind != "skipped":
+                inside.set("type", result.words[check.outcome])
+            where = f"{check.file}:{check.line}: " if check.line else f"{check.file}: " if check.file else ""
+            inside.text = terminal.clean(f"{where}{terminal.title(check, result.words)}: {sentence}")
     ET.SubElement(suite, "system-out").text = "".join(
         f"{terminal.title(c, result.words)}: {terminal.sentence(c)}\n" for c in checks if c.outcome == "pass"
     )
@@ -54,16 +61,3 @@ def _kind(check: Check) -> str:
     if not check.fatal:
         return "skipped"
     return "error" if check.outcome == "not_run" else "failure"
-
-
-def _case(check: Check, kind: str, words: Mapping[Outcome, str]) -> ET.Element:
-    name = terminal.clean(check.rule) + (f" ({terminal.clean(check.scope)})" if check.scope else "")
-    case = ET.Element("testcase", name=name, classname="calib.gate", time="0.000")
-    if kind:
-        sentence = terminal.sentence(check)
-        inside = ET.SubElement(case, kind, message=sentence)
-        if kind != "skipped":
-            inside.set("type", words[check.outcome])
-        where = f"{check.file}:{check.line}: " if check.line else f"{check.file}: " if check.file else ""
-        inside.text = terminal.clean(f"{where}{terminal.title(check, words)}: {sentence}")
-    return case

@@ -67,9 +67,8 @@ def _tabular(table: Sheet) -> str:
 
 def _row(cells: list[str]) -> str:
     row = " & ".join(map(text, cells))
-    return (
-        (r"\relax " if row.startswith(("[", "*")) else "") + row + r" \\"
-    )  # else LaTeX reads it as an option of the line before
+    # without \relax LaTeX would read a bracket or a star as an option of the line before
+    return (r"\relax " if row.startswith(("[", "*")) else "") + row + r" \\"
 
 
 def text(cell: str) -> str:

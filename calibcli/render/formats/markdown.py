@@ -36,11 +36,8 @@ def render(result: Result, limit: int = LIMIT) -> str:
     tail = ["\n".join(f"> **note:** {_prose(note)}" + "  " for note in result.notes)] if result.notes else []
     tables = table_contents.sheets(result)
     drawn = dataclasses.replace(result, plots=[p for p in result.plots if p.name != RULES])
-    figures = [
-        "```text\n" + "\n".join(line.replace("```", "'''") for line in block) + "\n```"
-        for block in table.diagrams(drawn, WIDTH)[:1]
-        if drawn.plots
-    ]
+    diagrams = table.diagrams(drawn, WIDTH)[:1]
+    figures = ["```text\n" + "\n".join(block).replace("```", "'''") + "\n```" for block in diagrams]
     kept = [len(t.rows) for t in tables]
     for blocks in (figures, []):
         text = _joined(head, tables, kept, blocks, tail)
@@ -69,17 +66,14 @@ def _joined(head: list[str], tables: list[Sheet], kept: list[int], figures: list
 
 
 def _table(table: Sheet, rows: int) -> str:
-    heads = "| " + " | ".join(_prose(c.head) for c in table.columns) + " |"
-    rule = "| " + " | ".join("---:" if c.right else ":---" for c in table.columns) + " |"
+    heads = f"| {' | '.join(_prose(c.head) for c in table.columns)} |"
+    rule = f"| {' | '.join('---:' if c.right else ':---' for c in table.columns)} |"
     return "\n".join([heads, rule, *(_line(row, table.columns) for row in table.rows[:rows])])
 
 
 def _line(row: Sequence[str], columns: Sequence[SheetColumn]) -> str:
-    return (
-        "| "
-        + " | ".join((_code if c.code and text else _prose)(text) for text, c in zip(row, columns, strict=True))
-        + " |"
-    )
+    cells = [(_code if c.code and text else _prose)(text) for text, c in zip(row, columns, strict=True)]
+    return f"| {' | '.join(cells)} |"
 
 
 def _prose(text: str) -> str:

@@ -22,6 +22,15 @@ PLACES = 6
 OUTCOMES = ("pass", "fail", "inconclusive", "not_run")
 
 
+HISTORY = {
+    "value": ("calib_watch", "Metric of the night."),
+    "log10_e_fail": ("calib_watch_log10_e_fail", "Evidence that the rule is broken."),
+    "log10_e_drift": ("calib_watch_log10_e_drift", "Evidence that it is broken since some night."),
+    "log10_e_pass": ("calib_watch_log10_e_pass", "Evidence that the rule is kept."),
+}
+"""Fields of the nights of a watch, whose dates are written; the last sample of each rule is tonight's."""
+
+
 def render(result: Result) -> str:
     """Render gauges with fixed decimals, more only if rounding would move a number across its limit."""
     limits = {(c.estimate.name, c.estimate.scope): c.limit for c in result.checks if c.estimate is not None}
@@ -51,35 +60,20 @@ def render(result: Result) -> str:
             for outcome in OUTCOMES:
                 labels = _labels({**_names(i, check), "calib_gate": outcome})
                 lines.append(f"calib_gate{labels} {int(check.outcome == outcome)}")
-    lines += _history(result)
-    lines += _family("calib", "info", "What wrote this.")
-    version = str(result.provenance.get("version") or "")
-    lines.append(f"calib_info{_labels({'command': result.command, 'version': version})} 1")
-    return "\n".join([*lines, "# EOF"]) + "\n"
-
-
-HISTORY = {
-    "value": ("calib_watch", "Metric of the night."),
-    "log10_e_fail": ("calib_watch_log10_e_fail", "Evidence that the rule is broken."),
-    "log10_e_drift": ("calib_watch_log10_e_drift", "Evidence that it is broken since some night."),
-    "log10_e_pass": ("calib_watch_log10_e_pass", "Evidence that the rule is kept."),
-}
-
-
-def _history(result: Result) -> list[str]:
-    """Render the nights of a watch with their dates; the last sample of each rule is tonight's."""
-    nights = result.facts.get("history")
-    lines: list[str] = []
+    nights = result.facts.get("history") or ()
     for key, (family, text) in HISTORY.items() if nights else ():
         lines += _family(family, "gauge", text)
         series: dict[str, list[str]] = {}
-        for entry in nights or ():
+        for entry in nights:
             if entry[key] is not None:
                 labels = _labels({"rule": entry["rule"], "scope": entry["scope"]})
                 at = calendar.timegm(time.strptime(entry["night"], "%Y-%m-%d"))
                 series.setdefault(labels, []).append(f"{family}{labels} {_number(entry[key], None)} {at}")
         lines += [line for one in series.values() for line in one]
-    return lines
+    lines += _family("calib", "info", "What wrote this.")
+    version = str(result.provenance.get("version") or "")
+    lines.append(f"calib_info{_labels({'command': result.command, 'version': version})} 1")
+    return "\n".join([*lines, "# EOF"]) + "\n"
 
 
 def _family(name: str, kind: str, text: str) -> list[str]:

@@ -13,7 +13,9 @@ accuracy  0.911  [0.891, 0.928]  Clopper-Pearson interval
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 from typing import Literal
@@ -34,16 +36,15 @@ STYLES = {"title": "bold", "head": "bold", "code": "", "faint": "dim", "": ""}
 STYLES |= {"good": "black on green", "bad": "bold bright_white on red", "warn": "black on yellow"}
 """Verdicts have a coloured background: green, yellow and cyan letters are pale on white, red ones dark on black."""
 FEW_BINS = 10  # rows of a diagram on a narrow terminal
+Block = list[terminal.Line]
 
 
 def render(result: Result, encoding: str = "utf-8") -> str:
     """Render everything as plain text, with lines as long as needed."""
-    blocks = [*_opening(result, _facts(table_contents.facts(result)))]
-    blocks += [terminal.text(s, encoding) for s in table_contents.sheets(result)]
-    blocks += diagrams(result, WIDTH, encoding)
-    if result.notes:
-        blocks.append([f"note: {terminal.clean(note)}" for note in result.notes])
-    return _joined([*blocks, *_closing(result)], encoding)
+    sheets = [(sheet, 0) for sheet in table_contents.sheets(result)]
+    notes = [f"note: {terminal.clean(note)}" for note in result.notes]
+    drawn = [*diagrams(result, WIDTH, encoding), notes]
+    return _joined(_blocks(result, _facts(table_contents.facts(result)), sheets, drawn, encoding))
 
 
 def show(result: Result, detail: Detail = "few") -> None:
@@ -53,40 +54,96 @@ def show(result: Result, detail: Detail = "few") -> None:
     if not forced and (not sys.stdout.isatty() or os.environ.get("TERM") == "dumb"):
         terminal.put(plain(result, detail, encoding))
         return
-    _rich(result, detail, encoding)
+    from rich.console import Console
+    from rich.text import Text
+
+    width = max(40, shutil.get_terminal_size().columns)
+    colour: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
+    console = Console(highlight=False, emoji=False, markup=False, width=width, color_system=colour)
+    for number, block in enumerate(_fitted_blocks(result, detail, width, encoding)):
+        if number:
+            console.print()
+        for line in block:
+            pieces = Text.assemble(*((piece, STYLES[style]) for piece, style in line))
+            pieces.rstrip()
+            console.print(pieces, soft_wrap=True)
 
 
 def plain(result: Result, detail: Detail = "few", encoding: str = "utf-8") -> str:
     """Render what a screen shows, without colour and as wide as needed."""
-    blocks = _opening(result, _wrapped_facts(facts(result, detail), WIDTH, detail))
-    blocks += [terminal.text(s, encoding) for s in tables(result, detail)]
+    lines = _wrapped_facts(facts(result, detail), WIDTH, detail)
+    sheets = [(sheet, 0) for sheet in tables(result, detail)]
     drawn = dataclasses.replace(result, plots=plots(result, detail))
-    blocks += diagrams(drawn, WIDTH, encoding, _bins(result, detail, WIDTH))
-    return _joined([*blocks, *_closing(result)], encoding)
+    pictures = diagrams(drawn, WIDTH, encoding, _bins(result, detail, WIDTH))
+    return _joined(_blocks(result, lines, sheets, pictures, encoding))
 
 
-def _opening(result: Result, facts: list[str]) -> list[list[str]]:
-    sentence = wrapped_sentence(result, WIDTH)
-    return [[heading(result), *sentence], facts] if sentence else [[heading(result), *facts]]
+def _fitted_blocks(result: Result, detail: Detail, width: int, encoding: str) -> list[Block]:
+    """Lay out what a terminal of `width` columns shows."""
+    wrapped = (terminal.prose(line, width) for line in _wrapped_facts(facts(result, detail), width, detail))
+    fact_lines = [line for lines in wrapped for line in lines]
+    taken = None
+    if detail == "few" and result.screen.one_page:  # lines above and below the tables and pictures
+        sentence, saved = terminal.prose(_headline(result), width), len(result.artefacts)
+        above = len(terminal.prose(heading(result), width)) + len(sentence) + bool(sentence) + len(fact_lines)
+        taken = above + saved + bool(saved) + 2 * bool(result.checks)
+    drawn = dataclasses.replace(result, plots=plots(result, detail))
+    sheets, pictures = side_by_side.fitted(
+        tables(result, detail),
+        lambda most: diagrams(drawn, min(100, width), encoding, most),
+        _bins(result, detail, width),
+        taken,
+        width,
+        encoding,
+    )
+    return _blocks(result, fact_lines, sheets, pictures, encoding, width)
 
 
-def _closing(result: Result) -> list[list[str]]:
-    saved = [_saved(role, path) for role, path in result.artefacts.items()]
-    return [saved, [table_contents.verdict(result)[0]] if result.checks else []]
+def _blocks(
+    result: Result,
+    facts: Sequence[str],
+    sheets: Sequence[tuple[Sheet, int]],
+    pictures: Sequence[Sequence[str]],
+    encoding: str,
+    room: int | None = None,
+) -> list[Block]:
+    """Lay out a result in blocks: heading with headline, facts, tables, pictures, saved files, verdict.
+
+    Args:
+        sheets: each with the number of rows that are left out.
+        room: width to fit all but the pictures to; None for lines as long as needed.
+    """
+
+    def styled(lines: Sequence[str], style: str, room: int | None = room) -> Block:
+        folded = [terminal.fold(line, encoding) for line in lines]
+        return [[(part, style)] for line in folded for part in (terminal.wrap(line, room) if room else [line])]
+
+    sentence = terminal.prose(_headline(result), room or WIDTH)
+    opening, fact_block = styled([heading(result)], "faint") + styled(sentence, "title"), styled(facts, "faint")
+    blocks = [opening, fact_block] if sentence else [opening + fact_block]
+    for sheet, more in sheets:
+        note = f"… {more} more row{'s' * (more > 1)} (all of them with -v, --format json or -o)"
+        blocks.append(terminal.lines(sheet, encoding, room) + styled([note] * bool(more), "faint"))
+    blocks += [styled(block, "", None) for block in pictures]
+    verdict, tone = table_contents.verdict(result)
+    blocks.append(
+        styled([terminal.clean(f"saved: {path} ({role})") for role, path in result.artefacts.items()], "faint")
+    )
+    blocks.append(styled([verdict] * bool(verdict), tone))
+    return [block for block in blocks if block]
 
 
-def _joined(blocks: list[list[str]], encoding: str) -> str:
-    kept = ["\n".join(terminal.fold(line, encoding).rstrip() for line in block) for block in blocks if block]
-    return "\n\n".join(kept) + "\n"
+def _joined(blocks: Sequence[Block]) -> str:
+    texts = ("\n".join("".join(piece for piece, _ in line).rstrip() for line in block) for block in blocks)
+    return "\n\n".join(texts) + "\n"
 
 
 def heading(result: Result) -> str:
     return terminal.clean(table_contents.heading(result))
 
 
-def wrapped_sentence(result: Result, width: int) -> list[str]:
-    """Wrap the headline between words."""
-    return terminal.prose(terminal.clean(table_contents.headline(result)), width)
+def _headline(result: Result) -> str:
+    return terminal.clean(table_contents.headline(result))
 
 
 def _facts(facts: Sequence[tuple[str, str]]) -> list[str]:
@@ -107,69 +164,6 @@ def _wrapped_facts(facts: Sequence[tuple[str, str]], width: int, detail: Detail)
     return terminal.wrapped(items, width, " · ")
 
 
-def _saved(role: str, path: str) -> str:
-    return terminal.clean(f"saved: {path} ({role})")
-
-
-def _rich(result: Result, detail: Detail, encoding: str) -> None:
-    import shutil
-
-    from rich.console import Console
-    from rich.text import Text
-
-    width = max(40, shutil.get_terminal_size().columns)
-    colour: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
-    console = Console(highlight=False, emoji=False, markup=False, width=width, color_system=colour)
-
-    def say(line: str, style: str = "") -> None:
-        console.print(Text(terminal.fold(line, encoding), style=style))
-
-    say(heading(result), "dim")
-    for opening in (sentence := wrapped_sentence(result, width)):
-        say(opening, "bold")
-    if sentence:
-        console.print()
-    fact_lines = [
-        line for one in _wrapped_facts(facts(result, detail), width, detail) for line in terminal.prose(one, width)
-    ]
-    for fact in fact_lines:
-        say(fact, "dim")
-    drawn = dataclasses.replace(result, plots=plots(result, detail))
-    sheets, blocks = side_by_side.fitted(
-        tables(result, detail),
-        lambda most: diagrams(drawn, min(100, width), encoding, most),
-        _bins(result, detail, width),
-        _lines_taken(result, fact_lines, sentence, width) if detail == "few" and result.screen.one_page else None,
-        width,
-        encoding,
-    )
-    for s, more in sheets:
-        console.print()
-        for line in terminal.lines(s, encoding, width):
-            pieces = Text.assemble(*((piece, STYLES[style]) for piece, style in line))
-            pieces.rstrip()
-            console.print(pieces, soft_wrap=True)
-        if more:
-            say(f"… {more} more row{'s' * (more > 1)} (all of them with -v, --format json or -o)", "dim")
-    for block in blocks:
-        console.print()
-        for diagram in block:
-            console.print(Text(diagram.rstrip()), soft_wrap=True)
-    for i, (role, path) in enumerate(result.artefacts.items()):
-        say("\n" * (i == 0) + _saved(role, path), "dim")
-    verdict, tone = table_contents.verdict(result)
-    if verdict:
-        console.print()
-        say(verdict, STYLES[tone])
-
-
-def _lines_taken(result: Result, fact_lines: list[str], sentence: list[str], width: int) -> int:
-    """Count the lines above and below the tables and pictures."""
-    closing = len(result.artefacts)
-    above = len(terminal.prose(heading(result), width)) + len(sentence) + bool(sentence) + len(fact_lines)
-    return above + closing + bool(closing) + 2 * bool(result.checks)
-
-
 def _bins(result: Result, detail: Detail, width: int) -> int:
     return BINS if detail == "all" else min(result.screen.bins, FEW_BINS if width < WIDTH else BINS)
 
@@ -180,7 +174,11 @@ def tables(result: Result, detail: Detail) -> list[Sheet]:
         return [
             dataclasses.replace(s, musts=frozenset(range(len(s.rows)))) for s in table_contents.sheets(result, "full")
         ]
-    few = _few(result) if detail == "few" else _asked(result)
+    if detail == "few":
+        few = _few(result)
+    else:  # numbers that can be asked for by name, and tables that are not only for `-v`
+        estimates = [e for e in result.estimates if e.tier != "all"]
+        few = dataclasses.replace(result, estimates=estimates, tables=[t for t in result.tables if t.tier != "all"])
     sizes = {f"n = {result.facts.get(key)}" for key in ("n", "rows")}  # titles that repeat a fact
     return [
         dataclasses.replace(one, title="") if one.title in sizes else one
@@ -207,12 +205,6 @@ def notes(result: Result, detail: Detail) -> Sequence[str]:
 def plots(result: Result, detail: Detail) -> Sequence[Plot]:
     """Return the plots of a screen: those of tier `few`, or all of them."""
     return result.plots if detail == "all" else [plot for plot in result.plots if plot.tier == "few"]
-
-
-def _asked(result: Result) -> Result:
-    """Keep numbers that can be asked for by name, and tables that are not only for `-v`."""
-    estimates = [e for e in result.estimates if e.tier != "all"]
-    return dataclasses.replace(result, estimates=estimates, tables=[t for t in result.tables if t.tier != "all"])
 
 
 def _few(result: Result) -> Result:
@@ -273,23 +265,22 @@ def reliability(plot: Plot, strip: Plot | None, width: int, most_bins: int = BIN
     heads = ("acc.", "conf.") if top else ("share", "mean p")
     lines = [f"{'bin':<9} {'rows':>7}   {heads[0]:>6} {heads[1]:>6} {'gap':>6}  {axis}"]
     outside = False
-    empty = 0
-    for i, b in enumerate(bins):
-        if b.accuracy is None or b.confidence is None:
-            empty += 1
-            if i + 1 == len(bins) or bins[i + 1].accuracy is not None:
-                edges = f"{bins[i - empty + 1].left:.2f}–{b.right:.2f}"
-                lines.append(f"{edges:<9} {0:>7}")
-                empty = 0
+    for empty, run in itertools.groupby(bins, lambda b: b.accuracy is None or b.confidence is None):
+        neighbours = list(run)
+        if empty:
+            edges = f"{neighbours[0].left:.2f}–{neighbours[-1].right:.2f}"
+            lines.append(f"{edges:<9} {0:>7}")
             continue
-        gap = b.confidence - b.accuracy
-        count = "" if b.count is None else f"{b.count:.0f}" if b.count < 1e7 else f"{b.count:.1e}"
-        flag = "*" if b.low is not None and b.high is not None and not b.low <= b.accuracy <= b.high else " "
-        outside = outside or flag == "*"
-        size = terminal.eighth(b.count / most) if b.count and most else " "
-        sign = "+" if gap >= 0 else "−"
-        head = f"{b.left:.2f}–{b.right:.2f} {count:>7} {size} {b.accuracy:6.3f} {b.confidence:6.3f}"
-        lines.append(f"{head} {sign}{abs(gap):.3f}{flag} {_bar(b.accuracy, b.confidence, across)}")
+        for b in neighbours:
+            accuracy, confidence = b.accuracy or 0.0, b.confidence or 0.0
+            gap = confidence - accuracy
+            count = "" if b.count is None else f"{b.count:.0f}" if b.count < 1e7 else f"{b.count:.1e}"
+            flag = "*" if b.low is not None and b.high is not None and not b.low <= accuracy <= b.high else " "
+            outside = outside or flag == "*"
+            size = terminal.eighth(b.count / most) if b.count and most else " "
+            sign = "+" if gap >= 0 else "−"
+            head = f"{b.left:.2f}–{b.right:.2f} {count:>7} {size} {accuracy:6.3f} {confidence:6.3f}"
+            lines.append(f"{head} {sign}{abs(gap):.3f}{flag} {_bar(accuracy, confidence, across)}")
     lines += terminal.wrapped(LEGEND if top else LEGEND_OF_CLASS, width)
     if outside:
         band = next((c.label for c in plot.curves if c.kind == "band" and c.role == "null"), "")

@@ -17,20 +17,13 @@ from calibcli.render.page import sections
 from calibcli.render.page.sections import Caps, Picture
 
 MOST = 1_000_000  # bytes of a page
-MANY = 400_000  # bytes of a page of several results
-FIGURE = 3_000  # bytes of a small figure, to estimate the size of a page before its figures are drawn
+FIGURE = 5_000  # bytes of a small figure: more figures than have room are not drawn at all
 LEVELS = (
     Caps(),
     Caps(fields=False),
-    Caps(rows=100, points=16, panels=6, figures=4, fields=False, thinned=False),
-    Caps(rows=60, points=12, panels=4, figures=3, text=120, fields=False, thinned=False),
-    Caps(rows=40, points=10, panels=2, figures=2, text=120, fields=False, thinned=False),
-    Caps(rows=40, points=10, panels=2, figures=1, text=120, fields=False, thinned=False),
-    Caps(rows=20, points=4, panels=1, figures=1, text=100, fields=False),
-    Caps(rows=20, points=4, panels=1, figures=0, text=100, fields=False),
-    Caps(rows=10, points=0, panels=0, figures=0, text=100, fields=False),
+    Caps(rows=60, figures=3, text=120, fields=False),
+    Caps(rows=20, figures=0, text=100, fields=False),
 )
-LEFT = "the fields that are not shown, longer tables and more figures"
 
 
 def page(result: Result) -> str:
@@ -39,48 +32,39 @@ def page(result: Result) -> str:
     It has the first of `LEVELS` that makes it small enough; if none does, results are left out.
     """
     named = results_of(result)
-    notes = result.notes if len(named) > 1 else []
-    drawn: dict[str, bytes] = {}
-    text, kept, most = " " * (MOST + 1), len(named), MANY if len(named) > 1 else MOST
-    for i, caps in enumerate(LEVELS):
-        cut = "" if i == 0 else f"Shortened to stay below {most // 1000} kB: the JSON files have {LEFT}."
-        bare, figures = _text(named, notes, caps, cut, None)
-        if _size(bare) + FIGURE * figures > most and caps is not LEVELS[-1]:
-            continue
-        text, _ = _text(named, notes, caps, cut, drawn)
-        if _size(text) <= most:
-            return text
-    while _size(text) > MOST and kept > 1:
-        kept //= 2
-        cut = f"Shortened to stay below 1 MB: the first {kept} of {len(named)} results."
-        text, _ = _text(named[:kept], notes[:10], LEVELS[-1], cut, drawn)
-    return text
-
-
-def _text(
-    named: Sequence[tuple[str, Result]], notes: Sequence[str], caps: Caps, cut: str, drawn: dict[str, bytes] | None
-) -> tuple[str, int]:
-    """Render the page and count its figures, which are left out without `drawn`, a cache of their drawings."""
     several = len(named) > 1
-    shown = [sections.portion(r, f"r{i}", name if several else "", caps) for i, (name, r) in enumerate(named, 1)]
     judged = [(r.verdict, any(c.fatal for c in r.checks if c.outcome == r.verdict)) for _, r in named if r.verdict]
     verdict, tone = table_contents.banner(judged)
     count = sum(not by_report(r) for _, r in named)
-    heading = f"Report of {count} results" if several else shown[0].heading
-    pictures = [p for one in shown for p in (*one.first, *one.later)]
-    text = rendered(
-        "page.html",
-        parts=shown,
-        style=stylesheet() + ("" if drawn is None else drawings(pictures, drawn)),
-        overview=several,
-        heading=heading,
-        title=": ".join(filter(None, [heading, verdict.partition(":")[0]])),
-        verdict=verdict,
-        tone=tone,
-        notes=notes,
-        cut=cut,
-    )
-    return text, len(pictures)
+    drawn: dict[str, bytes] = {}
+    text = ""
+    fewer = [len(named) >> i for i in range(1, len(named).bit_length())]
+    for caps, kept in [*((caps, len(named)) for caps in LEVELS), *((LEVELS[-1], kept) for kept in fewer)]:
+        cut = "" if caps is LEVELS[0] else "the JSON files have longer tables, more figures and every field"
+        cut = f"the first {kept} of {len(named)} results" if kept < len(named) else cut
+        shown = [
+            sections.portion(one, f"r{i}", name if several else "", caps)
+            for i, (name, one) in enumerate(named[:kept], 1)
+        ]
+        pictures = [p for one in shown for p in (*one.first, *one.later)]
+        if FIGURE * len(pictures) > MOST:
+            continue
+        heading = f"Report of {count} results" if several else shown[0].heading
+        text = rendered(
+            "page.html",
+            parts=shown,
+            style=stylesheet() + drawings(pictures, drawn),
+            overview=several,
+            heading=heading,
+            title=": ".join(filter(None, [heading, verdict.partition(":")[0]])),
+            verdict=verdict,
+            tone=tone,
+            notes=result.notes[: caps.rows] if several else [],
+            cut=f"Shortened to stay below 1 MB: {cut}." if cut else "",
+        )
+        if len(text.encode("utf-8", "backslashreplace")) <= MOST:
+            break
+    return text
 
 
 def cell(result: Result) -> str:
@@ -130,7 +114,3 @@ def _safe(markup: str) -> Any:
     from markupsafe import Markup
 
     return Markup(markup)
-
-
-def _size(text: str) -> int:
-    return len(text.encode("utf-8", "backslashreplace"))

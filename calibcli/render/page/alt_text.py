@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+import math
+from collections.abc import Iterator, Sequence
 
 from calibcli.core.figure_data import Curve, Plot, date
 from calibcli.core.number_format import number
 from calibcli.core.result import Cell, Table
 from calibcli.render import table_contents
-
-NAMED = 12  # points of a curve that are listed one by one
-KINDS = {"vline": "at", "hline": "at"}
 
 
 def panels(plots: Sequence[Plot]) -> list[Plot]:
@@ -34,151 +33,84 @@ def title(plots: Sequence[Plot]) -> str:
 
 
 def words(plots: Sequence[Plot]) -> str:
-    """Describe a figure in sentences, with numbers."""
-    strips = {p.under: p for p in plots if p.under}
-    described = panels(plots)
-    few = 3 if len(described) > 1 else NAMED
+    """Describe a figure in sentences: the axes, and for each curve its lowest and highest number and where it is."""
     texts = []
-    for plot in described:
-        bins = table_contents.bins(plot, strips.get(plot.name))
-        body = _reliability(plot, bins) if bins else _curves(plot, few)
+    for plot in panels(plots):
+        series = [(c.label or c.role or c.kind, c) for c in plot.curves if c.role != "ideal"]
+        parts = [f"{label} {span}" for label, curve in series if (span := _span(plot, curve))]
+        values = [(v, x, y) for y, row in zip(plot.y, plot.z) for x, v in zip(plot.x, row) if v is not None]
+        if values:  # of a heat map
+            low, high = (f"{number(v)} at {number(x)}, {number(y)}" for v, x, y in (min(values), max(values)))
+            parts.insert(0, f"{plot.zlabel or 'z'} from {low} to {high}")
         head = f"{plot.title or plot.name}: " if plot.title != title(plots) else ""
-        texts.append(head + body)
+        axes = (
+            f"{plot.ylabel or 'values'} over {plot.xlabel}: " if plot.xlabel else f"{plot.ylabel}: " * bool(plot.ylabel)
+        )
+        texts.append(f"{head}{axes}{'; '.join(parts) or 'nothing to draw'}.")
     return " ".join(texts)
 
 
+def _span(plot: Plot, curve: Curve) -> str:
+    """Write the lowest and the highest number of a curve, or the places of its lines; "" without any."""
+    if curve.kind in ("vline", "hline"):
+        return "at " + ", ".join(_place(plot, v) if curve.x else number(v) for v in curve.x or curve.y if v is not None)
+    points = [(y, x) for x, y in zip(curve.x, curve.y) if y is not None]
+    if not points:
+        return ""
+    low, high = (
+        f"{_category(plot.texts, x) if plot.texts else number(y)} at {_place(plot, x)}"
+        for y, x in (min(points), max(points))
+    )
+    return f"from {low} to {high}" if len(points) > 1 else low
+
+
+def _place(plot: Plot, x: float) -> str:
+    return date(x) if plot.xscale == "date" else _category(plot.labels, x) if plot.labels else number(x)
+
+
 def tables(plots: Sequence[Plot], most: int) -> list[tuple[Table, int]]:
-    """Make tables of a figure's numbers, or of its bins, of at most `most` rows; each with the number of all rows."""
+    """Make tables of a figure's numbers, or of its bins, of about `most` rows; each with the number of all rows."""
     strips = {p.under: p for p in plots if p.under}
     binned = {p.name: table_contents.bins(p, strips.get(p.name)) for p in plots}
     cut_tables = []
     for plot in plots:
-        curves = list(plot.curves)
-        if bins := binned[plot.name]:
-            cut_tables.append(_bins(plot, bins, most))
-            curves = [c for c in curves if not (c.kind in ("bars", "band") and c.width)]
-        elif binned.get(plot.under):
+        for name, heads, rows in [] if binned.get(plot.under) else _contents(plot, binned[plot.name]):
+            kept = [j for j in range(len(heads)) if any(row[j] is not None for row in rows)]
+            if len(kept) < 2:  # a single column is in the description
+                continue
+            step = math.ceil(len(rows) / most)
+            shown = rows[::step] + (rows[-1:] if (len(rows) - 1) % step else [])
+            cells = [[row[j] for j in kept] for row in shown]
+            cut_tables.append((Table(name=name, title=name, columns=[heads[j] for j in kept], rows=cells), len(rows)))
+    return cut_tables
+
+
+def _contents(plot: Plot, bins: Sequence[table_contents.Bin]) -> Iterator[tuple[str, list[str], list[list[Cell]]]]:
+    """Yield name, heads and rows of the tables of a panel: of its bins or its heat map, and of each other curve."""
+    name, across, up = plot.title or plot.name, plot.xlabel, plot.ylabel
+    if bins:
+        band = next((c.label for c in plot.curves if c.role == "null" and c.label), "if calibrated")
+        heads = ["from", "to", "rows", up or "accuracy", across or "confidence", f"{band}, low", "high"]
+        filled = [b for b in bins if b.accuracy is not None]
+        yield name, heads, [[b.left, b.right, b.count, b.accuracy, b.confidence, b.low, b.high] for b in filled]
+    elif plot.kind == "heat":
+        heads = [across or "x", up or "y", plot.zlabel or "z"]
+        yield name, heads, [[x, y, v] for y, row in zip(plot.y, plot.z) for x, v in zip(plot.x, row)]
+    for curve in plot.curves:
+        if (curve.role == "ideal" and curve.kind != "hline") or (bins and curve.width):
             continue
-        elif plot.kind == "heat" and plot.z:
-            cells: list[list[Cell]] = [[x, y, v] for y, row in zip(plot.y, plot.z) for x, v in zip(plot.x, row)]
-            cut_tables.append(
-                _cut(_name(plot), [plot.xlabel or "x", plot.ylabel or "y", plot.zlabel or "z"], cells, most)
-            )
-        cut_tables += [_points(plot, curve, most) for curve in curves if curve.role != "ideal" or curve.kind == "hline"]
-    return [
-        (table, rows) for table, rows in cut_tables if rows and len(table.columns) > 1
-    ]  # a single column is in the description
+        label = curve.label or curve.role or curve.kind
+        own = name + ("" if label in (plot.title, plot.name) else f": {label}")
+        if plot.texts:
+            yield own, [across or "name", "value"], [[_place(plot, x), _category(plot.texts, x)] for x in curve.x]
+            continue
+        named = plot.labels or plot.xscale == "date"
+        series = (curve.y, curve.low, curve.high, curve.base, curve.width)
+        xs = [_place(plot, x) if named and x is not None else x for x in curve.x]
+        columns = itertools.zip_longest(xs, *(one or () for one in series))
+        yield own, [across or "x", up or "y", "low", "high", "base", "width"], [list(row) for row in columns]
 
 
-def _bins(plot: Plot, bins: Sequence[table_contents.Bin], most: int) -> tuple[Table, int]:
-    rows: list[list[Cell]] = [
-        [b.left, b.right, b.count, b.accuracy, b.confidence, b.low, b.high] for b in bins if b.accuracy is not None
-    ]
-    band = next((c.label for c in plot.curves if c.role == "null" and c.label), "if calibrated")
-    heads = ["from", "to", "rows", plot.ylabel or "accuracy", plot.xlabel or "confidence", f"{band}, low", "high"]
-    return _without_empty_columns(_name(plot), heads, rows, most)
-
-
-def _points(plot: Plot, curve: Curve, most: int) -> tuple[Table, int]:
-    rows: list[list[Cell]] = []
-    if plot.texts:
-        rows = [[_category(plot, x), _category(plot, x, plot.texts)] for x in curve.x]
-        return _without_empty_columns(_name(plot) + f": {curve.label}", [plot.xlabel or "name", "value"], rows, most)
-    for i in range(max(map(len, (curve.x, curve.y, curve.low or ())))):
-        x = table_contents.at(curve.x, i)
-        name: Cell = x
-        if x is not None and (plot.labels or plot.xscale == "date"):
-            name = _category(plot, x) if plot.labels else date(x)
-        rows.append(
-            [name, *(table_contents.at(s, i) for s in (curve.y, curve.low, curve.high, curve.base, curve.width))]
-        )
-    heads = [plot.xlabel or "x", plot.ylabel or "y", "low", "high", "base", "width"]
-    label = curve.label or curve.role or curve.kind
-    return _without_empty_columns(
-        _name(plot) + ("" if label in (plot.title, plot.name) else f": {label}"), heads, rows, most
-    )
-
-
-def _name(plot: Plot) -> str:
-    return plot.title or plot.name
-
-
-def _without_empty_columns(name: str, heads: list[str], rows: list[list[Cell]], most: int) -> tuple[Table, int]:
-    """Make a table without its empty columns."""
-    kept = [j for j in range(len(heads)) if any(row[j] is not None for row in rows)]
-    return _cut(name, [heads[j] for j in kept], [[row[j] for j in kept] for row in rows], most)
-
-
-def _cut(name: str, columns: list[str], rows: list[list[Cell]], most: int) -> tuple[Table, int]:
-    """Make a table of every n-th row and the last, at most about `most`."""
-    step = max(1, -(-len(rows) // max(1, most)))
-    kept = rows[::step] + (rows[-1:] if step > 1 and (len(rows) - 1) % step else [])
-    return Table(name=name, title=name, columns=columns, rows=kept if most else []), len(rows)
-
-
-def _reliability(plot: Plot, bins: Sequence[table_contents.Bin]) -> str:
-    filled = [b for b in bins if b.accuracy is not None and b.confidence is not None]
-    outside = [
-        b for b in filled if b.low is not None and b.high is not None and not b.low <= (b.accuracy or 0) <= b.high
-    ]
-    up, across = plot.ylabel or "accuracy", plot.xlabel or "confidence"
-    texts = []
-    for b in filled[-NAMED:]:
-        count = f" of {b.count:.0f} rows" if b.count is not None else ""
-        texts.append(f"{b.left:.2f} to {b.right:.2f}{count}: {up} {b.accuracy:.3f}, {across} {b.confidence:.3f}")
-    more = f" (the last {NAMED})" if len(filled) > NAMED else ""
-    band = f" In {len(outside)} of them the {up} is outside the band of a calibrated model." if filled else ""
-    return f"{len(filled)} bins of {across} hold rows{more}: " + "; ".join(texts) + "." + band
-
-
-def _curves(plot: Plot, few: int) -> str:
-    if plot.kind == "heat":
-        values = [(v, x, y) for y, row in zip(plot.y, plot.z) for x, v in zip(plot.x, row) if v is not None]
-        if values:
-            (low, x, y), (high, *_) = min(values), max(values)
-            where = f"{plot.xlabel or 'x'} {number(x)}, {plot.ylabel or 'y'} {number(y)}"
-            return f"{plot.zlabel or 'z'} from {number(low)} (at {where}) to {number(high)}, on {len(values)} points."
-    texts = [text for curve in plot.curves if (text := _curve(plot, curve, few))]
-    axes = (
-        f"{plot.ylabel or 'values'} over {plot.xlabel}: " if plot.xlabel else f"{plot.ylabel}: " if plot.ylabel else ""
-    )
-    return axes + ("; ".join(texts) if texts else "nothing to draw") + "."
-
-
-def _curve(plot: Plot, curve: Curve, few: int) -> str:
-    label = curve.label or curve.role or curve.kind
-    if curve.kind in KINDS:
-        name_of = _text_of_x(plot) if curve.x else number
-        return f"{label} at " + ", ".join(name_of(v) for v in (curve.x or curve.y)[:few] if v is not None)
-    if curve.role == "ideal":
-        return ""
-    points = [(x, i, y) for i, (x, y) in enumerate(zip(curve.x, curve.y)) if y is not None]
-    if not points:
-        return ""
-    if plot.texts:
-        return f"{label}: " + ", ".join(
-            f"{_category(plot, x)} {_category(plot, x, plot.texts)}" for x, *_ in points[:few]
-        )
-    if plot.labels or len(points) <= few:
-        texts = []
-        for x, i, y in points[:few]:
-            low, high = table_contents.at(curve.low, i), table_contents.at(curve.high, i)
-            name = _category(plot, x) if plot.labels else f"at {_text_of_x(plot)(x)}"
-            texts.append(
-                f"{name} {number(y)}"
-                + (f" [{number(low)}, {number(high)}]" if low is not None and high is not None else "")
-            )
-        more = f", and {len(points) - few} more" if len(points) > few else ""
-        return f"{label}: " + ", ".join(texts) + more
-    ends = (points[0], points[-1], min(points, key=lambda p: p[2]), max(points, key=lambda p: p[2]))
-    first, last, lowest, highest = (f"{number(y)} at {_text_of_x(plot)(x)}" for x, _, y in ends)
-    return f"{label}: {first}, {last}, lowest {lowest}, highest {highest}"
-
-
-def _text_of_x(plot: Plot) -> Callable[[float], str]:
-    return date if plot.xscale == "date" else number
-
-
-def _category(plot: Plot, x: float, names: Sequence[str] | None = None) -> str:
-    i, names = round(x), plot.labels if names is None else names
+def _category(names: Sequence[str], x: float) -> str:
+    i = round(x)
     return str(names[i]) if 0 <= i < len(names) else number(x)

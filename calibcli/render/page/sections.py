@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,12 +14,11 @@ from calibcli.render import table_contents
 from calibcli.render.page import alt_text
 from calibcli.render.table_contents import Sheet, SheetColumn
 
-SERIES = ("x", "y", "z", "low", "high", "width", "base", "curves")  # fields of a plot that its picture and tables show
+SERIES = ("x", "y", "z")  # fields of a plot that its picture and tables show, as they do its curves
 ELSEWHERE = ("notes", "provenance")  # fields of a result that the page shows elsewhere
 DIGITS = 6  # of a number in a field
-SEEN = ("value", "low", "high", "level", "unit", "null", "null_high", "n")  # fields that the table of estimates shows
-FIRST = {"name": 0, "scope": 1}  # the first columns of a table of fields
-CHECKED = ("outcome", "message", "limit", "n_needed", "kind")  # fields that the table of checks shows
+POINTS, PANELS = 20, 12  # rows of a table of a figure, and panels of a figure
+CELLS = 900  # of a heat map on a page, where each cell is a path
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,6 @@ class Caps:
     """Limits of what a page shows; the page says what was left out."""
 
     rows: int = 300  # of a table
-    points: int = 20  # of a figure's table
-    panels: int = 12  # of a figure
-    thinned: bool = True  # whether curves with more points have tables of every n-th point
     figures: int = 12  # of a result
     text: int = 500  # characters of a field
     fields: bool = True  # whether every field of the JSON is shown, and the method of each number
@@ -66,7 +63,6 @@ class Picture:
     plots: Sequence[Plot]
     tables: Sequence[CutSheet]
     estimates: Sequence[Estimate]
-    more: int = 0
     svg: str = ""
 
 
@@ -110,17 +106,17 @@ class Portion:
 def portion(result: Result, id: str, name: str, caps: Caps) -> Portion:
     """Collect what a page shows of a result, cut to `caps`."""
     groups = sorted(alt_text.groups(result.plots), key=_order)
-    early = [plots for plots in groups if _order(plots) == 0][: caps.figures + bool(caps.panels)]
-    later = [plots for plots in groups if _order(plots) > 0][: caps.figures - (caps.figures < len(early))]
-    pictures = [picture(plots, f"{id}-f{i}", result.estimates, caps) for i, plots in enumerate([*early, *later], 1)]
+    drawn = enumerate(groups[: caps.figures], 1)
+    pictures = [picture(plots, f"{id}-f{i}", result.estimates, caps) for i, plots in drawn]
+    early = sum(_order(plots) == 0 for plots in groups)
     return Portion(
         id=id,
         name=_text(name or table_contents.heading(result), caps.text),
         heading=_text(table_contents.heading(result), caps.text),
         result=result,
         caps=caps,
-        first=pictures[: len(early)],
-        later=pictures[len(early) :],
+        first=pictures[:early],
+        later=pictures[early:],
         more=len(groups) - len(pictures),
         tables=[shown(one, caps) for one in sheets(result, "full" if caps.fields else "why")[: caps.rows // 5]],
         fields=fields(result, caps),
@@ -155,29 +151,24 @@ def shown(one: Sheet, caps: Caps) -> CutSheet:
 
 
 def picture(plots: Sequence[Plot], id: str, estimates: Sequence[Estimate], caps: Caps) -> Picture:
-    """Make a figure of at most `caps.panels` panels; fine heat maps are thinned, since each cell becomes a path."""
+    """Make a figure of at most `PANELS` panels, with its description and tables."""
     panels = alt_text.panels(plots)
-    names = {p.name for p in panels[: caps.panels]}
+    names = {p.name for p in panels[:PANELS]}
     kept = [_thinned(p) for p in plots if p.name in names or p.under in names]
-    more = max(0, len(panels) - caps.panels)
-    words = alt_text.words(kept)
-    if len(words) > 4 * caps.text:
-        words = words[: 4 * caps.text].rpartition(" ")[0] + " … The rest is in the JSON, in numbers."
-    words += f" {more} more panels are not drawn." if more else ""
+    more = max(0, len(panels) - PANELS)
+    words = _text(alt_text.words(kept), 4 * caps.text) + (f" {more} more panels are not drawn." if more else "")
     tables: list[CutSheet] = []
-    for table, rows in alt_text.tables(kept, caps.points):
-        if not caps.thinned and tables and rows > len(table.rows):
-            continue  # every n-th point of a curve adds little to its drawing
-        one = shown(table_contents.of_table(table), dataclasses.replace(caps, rows=caps.points + 1))
+    for table, rows in alt_text.tables(kept, POINTS):
+        one = shown(table_contents.of_table(table), dataclasses.replace(caps, rows=POINTS + 1))
         one.more = rows - len(one.rows)
         tables.append(one)
-    return Picture(id, alt_text.title(kept), words, kept, tables if caps.points else [], estimates, more)
+    return Picture(id, alt_text.title(kept), words, kept, tables, estimates)
 
 
 def _thinned(plot: Plot) -> Plot:
-    if plot.kind != "heat" or len(plot.x) * len(plot.y) <= 1600:
+    if plot.kind != "heat" or len(plot.x) * len(plot.y) <= CELLS:
         return plot
-    across, up = (-(-len(series) // 40) for series in (plot.x, plot.y))
+    across, up = (math.ceil(len(series) / CELLS**0.5) for series in (plot.x, plot.y))
     z = [row[::across] for row in plot.z[::up]]
     return dataclasses.replace(plot, x=plot.x[::across], y=plot.y[::up], z=z)
 
@@ -188,33 +179,12 @@ def fields(result: Result, caps: Caps) -> dict[str, Any]:
     if caps.fields:
         data = saved(result)
         data["tables"] = [{"name": t.name, "title": t.title, "rows": len(t.rows)} for t in result.tables]
-        data["estimates"] = [_fields_left(e) for e in result.estimates]
-        data["checks"] = [
-            {k: v for k, v in one.items() if k not in CHECKED}
-            | ({"estimate": _fields_left(c.estimate, judged=True)} if c.estimate else {})
-            for c, one in zip(result.checks, data["checks"], strict=True)
-        ]
         for plot in data["plots"]:
             plot["curves"] = "; ".join(f"{c['label'] or '-'} ({c['kind']} {c['role']})" for c in plot["curves"])
-            for key in SERIES[:3]:
+            for key in SERIES:
                 del plot[key]
-        kept |= {
-            f.name: _plain(data[f.name], caps)
-            for f in dataclasses.fields(Result)
-            if f.name in data and f.name not in ELSEWHERE
-        }
+        kept |= {name: _plain(value, caps) for name, value in data.items() if name not in ELSEWHERE}
     return kept
-
-
-def _fields_left(e: Estimate, judged: bool = False) -> dict[str, Any]:
-    """Return the fields of an estimate that the table of estimates, or of verdicts, does not show."""
-    seen = (
-        SEEN[:5] if e.scope.rpartition(" ")[2] == "before" else SEEN
-    )  # beside `after`, the table does not show the null level of `before`
-    left = {k: v for k, v in saved(e).items() if k not in seen or (judged and k == "unit")}
-    if not judged and seen is SEEN:
-        del left["reason"], left["how"]
-    return {"name": left.pop("name"), "scope": left.pop("scope"), **left}
 
 
 def _plain(value: Any, caps: Caps) -> Any:
@@ -229,25 +199,21 @@ def _plain(value: Any, caps: Caps) -> Any:
         if all(not isinstance(v, dict | list) for v in items):
             return _text(", ".join(str(v) for v in items if v is not None), caps.text) + (f" {more}" if more else "")
         return FactRows(items, more) if all(isinstance(v, dict) for v in items) else items + [more] * bool(more)
-    return None if value is None else _text(_text_of(value), caps.text)
+    if value is None or isinstance(value, bool):
+        return {None: None, True: "yes", False: "no"}[value]
+    return _text(f"{value:.{DIGITS}g}" if isinstance(value, float) else str(value), caps.text)
 
 
 class FactRows(list[Any]):
     """Mappings as rows of a table; values that all rows share are kept once in `shared`."""
 
     def __init__(self, rows: Sequence[Mapping[str, Any]], more: str = "") -> None:
-        keys = sorted(dict.fromkeys(key for row in rows for key in row), key=lambda k: FIRST.get(k, len(FIRST)))
+        keys = dict.fromkeys(key for row in rows for key in row)
         same = [k for k in keys if len(rows) > 2 and all(row.get(k) == rows[0].get(k) for row in rows)]
         self.shared = {k: rows[0][k] for k in same}
         self.columns = [k for k in keys if k not in same]
         self.more = more
         super().__init__([[row.get(k, "") for k in self.columns] for row in rows] if self.columns else [])
-
-
-def _text_of(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:.{DIGITS}g}" if isinstance(value, float) else str(value)
 
 
 def _text(text: str, most: int) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -37,7 +36,11 @@ def card(request: ExportRequest, *, name: str = "", task: str = "image-classific
     after = report.report(apply(request.scaler, rows), report.ReportOptions(specs=METRICS, diagram=False))
     before = report.report(rows, report.ReportOptions(specs=METRICS, diagram=False))
     stamp, dataset_name = about(request), dataset or _plain(Path(rows.source).name)
-    results = [_entry(e, stamp) for e in after.estimates]
+    results = []
+    for e in after.estimates:  # Hugging Face keeps further fields only in `args`
+        args = {"n": e.n, "ci95": [e.low, e.high], "null95": e.null_high, "temperature": stamp.get("temperature")}
+        present = {key: value for key, value in args.items() if value not in (None, [None, None])}
+        results.append({"type": e.name, "name": e.name, "value": e.value, "args": present})
     index = [
         "---",
         "model-index:",
@@ -66,13 +69,6 @@ def card(request: ExportRequest, *, name: str = "", task: str = "image-classific
     with atomic(request.path) as temporary:
         temporary.write_text("\n".join([*index, *lines]), encoding="utf-8")
     return Shipped(files=[request.path], compared=None, notes=rows.notes, facts={"rows": rows.n})
-
-
-def _entry(e: Estimate, stamp: dict[str, Any]) -> dict[str, Any]:
-    """Return a metric of the index. Hugging Face keeps further fields only in `args`."""
-    args = {"n": e.n, "ci95": [e.low, e.high], "null95": e.null_high, "temperature": stamp.get("temperature")}
-    present = {key: value for key, value in args.items() if value not in (None, [None, None])}
-    return {"type": e.name, "name": e.name, "value": e.value, "args": present}
 
 
 def _row(before: Estimate, after: Estimate) -> str:
