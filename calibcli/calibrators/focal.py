@@ -13,7 +13,7 @@ from calibcli.calibrators import focal_likelihood, temperature
 from calibcli.calibrators.calibrator import SCALERS, Array, FitContext, FittedParameters, Parameters
 from calibcli.calibrators.fitting import fold_of_rows, sample, subset
 from calibcli.calibrators.focal_likelihood import HIGH, LOW, Information, Point, Surface
-from calibcli.calibrators.program import FAR, Operations
+from calibcli.calibrators.program import Operations
 from calibcli.calibrators.store import temperature as temperature_form
 from calibcli.calibrators.temperature import GRIDS, block_source, degenerate, facts, scaled, tempered, units_of
 from calibcli.core.errors import UsageError
@@ -23,6 +23,7 @@ from calibcli.core.result import Cell, Estimate
 from calibcli.core.statistics import root, student_quantile
 from calibcli.metrics.intervals import WeightedMean
 from calibcli.scores.likelihood import BetaFit, fit_beta, log_phi, nll_rows
+from calibcli.scores.likelihood.focal_map import log_h
 from calibcli.scores.predictions import Predictions
 
 Order = Literal["T-phi", "phi-T"]
@@ -38,34 +39,13 @@ def focal_tempered(o: Operations, given: Parameters, z: Any) -> Any:
     if float(given["beta"]) == 0:
         return scaled(o, given, z)
     if given.get("phi_first", np.array(0)):
-        return scaled(o, given, log_h(o, gamma, z))
-    return o.normalised(log_h(o, gamma, tempered(o, given, z)))
+        return scaled(o, given, focal_scores(o, gamma, z))
+    return o.normalised(focal_scores(o, gamma, tempered(o, given, z)))
 
 
-def log_h(o: Operations, gamma: float, z: Any) -> Any:
-    """Compute ln h = L - γ M - ln(1 + γ s), with L = ln q, M = ln(1 - q), s = -q ln q / (1 - q).
-
-    γ = 0 changes nothing. `scores.likelihood.focal_map` has the formula, its source, and why small 1 - q needs a
-    series.
-    """
-    if gamma == 0:
-        return z
-    log_q, log_rest = o.log_both(z)
-    log_rest = o.most(log_rest, -FAR)
-    x, q = o.exp(log_rest), o.exp(log_q)
-    positive = q > 0.0
-    if gamma > 0:
-        near_one = x * (x * (x * (x * (1 / 5) + 1 / 4) + 1 / 3) + 1 / 2) + 1.0
-        ratio = o.where(x < 1e-3, near_one, (0.0 - log_q) / o.most(x, 1e-300))
-        slope = o.log1p(o.where(positive, q * ratio, 0.0) * gamma)
-    else:
-        series = x * (1 / 72)
-        for n in range(7, 0, -1):
-            series = x * (series + 1 / (n * (n + 1)))
-        direct = o.where(positive, q * log_q / o.most(x, 1e-300), 0.0) + 1.0
-        factor = (1 + gamma) - o.where(x < 1e-2, series, direct) * gamma
-        slope = o.where(factor > 0.0, o.log(factor), log_rest - math.log(2.0))  # γ = -1 where 1 - q underflows
-    return log_q - log_rest * gamma - slope
+def focal_scores(o: Operations, gamma: float, z: Any) -> Any:
+    """Compute scores whose softmax is φ_γ(softmax z); γ = 0 changes nothing."""
+    return log_h(o, gamma, *o.log_both(z)) if gamma else z
 
 
 @SCALERS.add(preserves_accuracy=True, map=focal_tempered, form=temperature_form(gamma=True), steep=True)
