@@ -250,7 +250,7 @@ def screened(result: Result, ranked: bool = False) -> Result:
 
     def few(e: Estimate) -> bool:
         fitted_or_changed = not e.scope or e.scope.endswith(CHANGE)
-        compared = not ranked or shelf.trait(e.name, "compared", True)
+        compared = not ranked or shelf.traits(e.name).get("compared", True)
         return compared and (fitted_or_changed or shelf.decides(e.name, result.facts))
 
     fine = [key for key, value in result.facts.items() if key.endswith(" status") and value == "ok"]

@@ -311,7 +311,7 @@ def _result(
         return result
 
     def few(e: Estimate) -> bool:
-        shown = shelf.trait(e.name, "on_compare_screen", "=" not in e.scope)
+        shown = traits(e.name).get("on_compare_screen", "=" not in e.scope)
         return shelf.decides(e.name, result.facts) and shown
 
     return dataclasses.replace(result, estimates=shelf.tiered(changes, few))

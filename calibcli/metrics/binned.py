@@ -352,7 +352,7 @@ def ece_l2(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of =
     return GapNorm(sample.view(of), sample.view(of).width_bins(bins, edges), l2)
 
 
-@_error(condensed=_signed(2.0), raised=True)
+@_error(condensed=_signed(2.0), raised=True, papers=True)
 def oce(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "auto") -> GapNorm:
     """Overconfident part of the ECE, Σ_b max(d_b, 0); `oce` + `uce` = `ece`.
 
@@ -368,6 +368,7 @@ def oce(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "a
     narrowed=lambda k, options: Range(0, 1 if k in (None, 2) else 1 - 1 / k),
     condensed=_signed(2.0),
     raised=True,
+    papers=True,
 )
 def uce(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "auto") -> GapNorm:
     """Underconfident part of the ECE, Σ_b max(-d_b, 0).
@@ -380,7 +381,7 @@ def uce(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "a
     return GapNorm(sample.view(of), sample.view(of).width_bins(bins, edges), under)
 
 
-@_error(condensed=_signed(2.0, 4.0), raised=True)
+@_error(condensed=_signed(2.0, 4.0), raised=True, papers=True)
 def overconfidence_error(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "auto") -> GapNorm:
     """Overconfidence error, Σ_b conf_b max(d_b, 0) (Thulasidasan et al. 2019).
 
@@ -485,8 +486,10 @@ def _bin_at(view: BinaryOutcomes, position: float, bins: int) -> int:
     return int(position // (size + 1) if beyond < 0 else extra + beyond // size)
 
 
-def class_bins(k: int, *, bins: Count = 15, edges: Edges = "right", threshold: float = 0.0) -> ClassBins:
-    """Return the class table that `classwise_ece` reads."""
+def class_bins(
+    k: int, *, bins: int = 15, edges: Edges = "right", threshold: float = 0.0, norm: str = "l1"
+) -> ClassBins:
+    """Return the class table that `classwise_ece` reads, whatever its norm."""
     return ClassBins(bins, edges, threshold if threshold >= 0 else 1 / k)
 
 
@@ -511,7 +514,8 @@ def classwise_ece(
     >>> round(calibcli.measure(logits, labels, "classwise_ece")["classwise_ece"].value, 4)
     0.0154
     """
-    return Classwise(sample, class_bins(sample.columns.k, bins=bins, edges=edges, threshold=threshold), norm)
+    table = class_bins(sample.columns.k, bins=bins, edges=edges, threshold=threshold, norm=norm)
+    return Classwise(sample, table, norm)
 
 
 @dataclass(frozen=True, eq=False)

@@ -371,7 +371,7 @@ def _mmce_condensed(at: PlacedRows, options: Mapping[str, Any], value: float) ->
     return change if options["square"] else of_root(change, value)
 
 
-@METRICS.add(values=UNIT, better="lower", unit="", condensed=_mmce_condensed)
+@METRICS.add(values=UNIT, better="lower", unit="", condensed=_mmce_condensed, papers=True)
 def mmce(
     sample: Sample, *, width: Width = 0.4, weighted: bool = False, square: bool = False, of: Of = "auto"
 ) -> Statistic:
@@ -451,7 +451,7 @@ def _kde_condensed(at: PlacedRows, options: Mapping[str, Any], value: float) -> 
     return min(3 * TRIWEIGHT * spread / width**2, 1.0)
 
 
-@METRICS.add(values=UNIT, better="lower", unit="probability", condensed=_kde_condensed)
+@METRICS.add(values=UNIT, better="lower", unit="probability", condensed=_kde_condensed, papers=True)
 def kde_ece(sample: Sample, *, of: Of = "auto") -> Constant:
     """ECE with density estimates in place of bins, ∫ |t - acc(t)| f(t) dt (Zhang et al. 2020).
 
