@@ -277,11 +277,14 @@ class BaselineRows(Keys):
         if self.n > CAP:
             problem = f"{self.n} rows are more than --keep-rows keeps ({CAP})"
             raise UsageError(problem, "use the scores file itself as the baseline")
+        bits = self.label_bits
+        if self.ids is not None and self.labels is not None and self.labelled:
+            bits = label_bits(self.ids, self.labels)
         return {
             "n": self.n,
             "salt": self.salt,
             "labels_sha256": self.digest,
-            "label_bits": None if (bits := self._bits()) is None else _packed(np.packbits(bits)),
+            "label_bits": None if bits is None else _packed(np.packbits(bits)),
             "folds": FOLDS,
             "cost": self.cost,
             "curvature": self.curvature,
@@ -289,12 +292,6 @@ class BaselineRows(Keys):
             "correct": _packed(np.packbits(self.correct)),
             **{key: _packed(getattr(self, key).astype(dtype)) for key, dtype in KEPT.items()},
         }
-
-    def _bits(self) -> npt.NDArray[np.bool_] | None:
-        """Return the label bits, computed where the labels are known."""
-        if self.ids is None or self.labels is None or not self.labelled:
-            return self.label_bits
-        return label_bits(self.ids, self.labels)
 
     @classmethod
     def unpack(cls, data: Mapping[str, Any], source: str) -> BaselineRows:

@@ -10,11 +10,12 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
+from calibcli.core.number_format import percent
 from calibcli.core.options import Count, Range
 from calibcli.core.statistics import TIE, normal_quantile, normals, parts, quantile, root, tie_ends, unseen_reach
 from calibcli.metrics.binned_bounds import table_bounds
 from calibcli.metrics.histogram_error import Bound, PlacedRows, of_root
-from calibcli.metrics.intervals import NO_GROUPS, Constant, Interval, Statistic, one_sided, percent
+from calibcli.metrics.intervals import NO_GROUPS, Constant, Interval, Statistic, one_sided
 from calibcli.metrics.reliability import DRAWS, Bins, Equal, Hits
 from calibcli.metrics.shelf import METRICS, SIGNED, UNIT, BinaryOutcomes, Of, Sample
 from calibcli.scores.columns import ClassBins, ClassTable, Edges
@@ -124,9 +125,8 @@ class GapNorm(Statistic):
             reach = unseen_reach(z, square_variance(self.table), STEEPEST * drawn, STEEPEST * undrawn)
             return math.sqrt(self.value**2 + reach)
         variance = float((self._slope(z) * self.table.gap_variance).sum())
-        return self.value + unseen_reach(
-            z, variance, drawn, undrawn
-        )  # rows not drawn may lie in any bin, of either sign
+        # rows not drawn may lie in any bin, of either sign
+        return self.value + unseen_reach(z, variance, drawn, undrawn)
 
     def _slope(self, z: float) -> Floats:
         """Return the squared weight of each gap in a norm that is a sum, 0 for gaps that surely have the other sign.
@@ -601,8 +601,7 @@ def mean_absolute_deviation(n: Floats, p: Floats) -> Floats:
     q = 1 - p
     swap = p > 0.5
     small, rare = np.where(swap, n * q, mean), np.where(swap, q, p)
-    normal = np.sqrt(2 / math.pi * small * (1 - rare)) * (1 - 1 / (12 * np.maximum(small * (1 - rare), 1)))
-    exact = normal.copy()
+    mean_deviation = np.sqrt(2 / math.pi * small * (1 - rare)) * (1 - 1 / (12 * np.maximum(small * (1 - rare), 1)))
     few = (small < 20) & (small > 0)
     x, r, size = small[few], rare[few], n[few]
     m = np.floor(x)
@@ -612,6 +611,6 @@ def mean_absolute_deviation(n: Floats, p: Floats) -> Floats:
             more = np.flatnonzero(j <= m + 1)
             log_choose[more] += np.log(np.maximum(size[more] - j + 1, 1e-300)) - math.log(j)
         value = 2 * np.exp((size - m) * np.log1p(-r) + (m + 1) * np.log(r) + np.log(m + 1) + log_choose)
-    exact[few] = np.where((r > 0) & (size >= m + 1), value, 0)
-    deviation[filled] = exact
+    mean_deviation[few] = np.where((r > 0) & (size >= m + 1), value, 0)
+    deviation[filled] = mean_deviation
     return deviation

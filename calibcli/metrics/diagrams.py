@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from calibcli.core.figure_data import Curve, Plot
-from calibcli.core.number_format import number
+from calibcli.core.number_format import number, percent
 from calibcli.core.options import Drawn
 from calibcli.core.statistics import counted, quantiles
-from calibcli.metrics.intervals import percent
 from calibcli.metrics.reliability import DRAWS, Bins
 from calibcli.metrics.shelf import BinaryOutcomes
 from calibcli.scores.columns import ClassTable
@@ -53,6 +52,7 @@ def reliability(
     counts = bins.weight * view.total if view.counts else bins.rows
     title = f"Reliability of {f'P({event})' if event else 'the top label'}, n = {counts.sum():.0f}"
     labels = (f"P({event})", f"share of {event}") if event else ("confidence", "accuracy")
+    rows: Any = {"x": bins.lower, "width": width, "y": counts}
     return [
         Plot(
             name=name,
@@ -68,7 +68,12 @@ def reliability(
                 PERFECT,
             ],
         ),
-        _rows(f"{name}_rows", name, bins.lower, width, counts),
+        Plot(
+            name=f"{name}_rows",
+            under=name,
+            ylabel="rows",
+            curves=[Curve(label="rows", kind="bars", role="count", **rows)],
+        ),
     ]
 
 
@@ -110,11 +115,6 @@ def _gap_bars(x: Any, width: Any, filled: Any, accuracy: Any, confidence: Any, l
         Curve(label="gap", kind="bars", role="gap", x=x, width=width, base=y, y=p),
         Curve(label=label, kind="band", role="null", x=x, width=width, low=low, high=high),
     ]
-
-
-def _rows(name: str, under: str, x: Any, width: Any, counts: Any) -> Plot:
-    bars = Curve(label="rows", kind="bars", role="count", x=x, width=width, y=counts)
-    return Plot(name=name, under=under, ylabel="rows", curves=[bars])
 
 
 def consistency(bins: Bins, seed: int = 0) -> tuple[Floats, Floats]:

@@ -323,11 +323,6 @@ class WeightedMean:
         return two_sided(min(z_drawn, z_undrawn), self.units - 1)
 
 
-def percent(level: float) -> str:
-    """Write 0.95 as `95 %`."""
-    return f"{100 * level:.4g} %"
-
-
 @dataclass(frozen=True, eq=False)
 class MeanOf(Statistic):
     """The mean of a column; two models are compared in it by the differences of their rows.

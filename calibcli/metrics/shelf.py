@@ -409,7 +409,7 @@ def decides(name: str, facts: Any) -> bool:
     if name.partition(":")[0] not in METRICS:
         return True
     holds = {"two classes": facts.get("classes") == 2, "confidence": facts.get("kind") == "confidence", "always": True}
-    return holds.get(traits(name).get("first_screen", ""), False)
+    return bool(holds.get(traits(name).get("first_screen", "")))
 
 
 def tiered(estimates: Sequence[Estimate], few: Callable[[Estimate], bool]) -> list[Estimate]:

@@ -10,10 +10,11 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
+from calibcli.core.number_format import percent
 from calibcli.core.options import Range
-from calibcli.core.statistics import bisect, normal_quantile, parts, quantile, root, unseen_reach
+from calibcli.core.statistics import bisect, normal_quantile, normals, parts, quantile, root, unseen_reach
 from calibcli.metrics.histogram_error import PlacedRows, of_root
-from calibcli.metrics.intervals import NO_GROUPS, Constant, Interval, Statistic, one_sided, percent
+from calibcli.metrics.intervals import NO_GROUPS, Constant, Interval, Statistic, one_sided
 from calibcli.metrics.shelf import METRICS, UNIT, BinaryOutcomes, Memoized, Of, Sample
 from calibcli.scores.predictions import Floats
 
@@ -202,11 +203,6 @@ def _cosines(terms: int, points: int) -> Floats:
     return np.cos(math.pi * np.outer(np.arange(terms), (np.arange(points) + 0.5) / points))
 
 
-@lru_cache(maxsize=2)
-def _normals(seed: int, draws: int, cells: int) -> Floats:
-    return np.random.default_rng([seed, cells]).standard_normal((draws, cells))
-
-
 class Noise(Memoized):
     """Normal noise of the residuals, independent in cells of confidence, and the integral of its smoothed size."""
 
@@ -219,12 +215,17 @@ class Noise(Memoized):
     @property
     def draws(self) -> Floats:
         """(DRAWS, CELLS) noise."""
-        return np.asarray(_normals(self.seed, self.DRAWS, self.CELLS) * self.scale)
+        return self._unscaled * self.scale
+
+    @property
+    def _unscaled(self) -> Floats:
+        """(DRAWS, CELLS) standard normal numbers."""
+        return normals((self.DRAWS, self.CELLS), (self.seed, self.CELLS))
 
     def _series(self, terms: int) -> Floats:
         """Return (DRAWS, terms) coefficients of the cosine series."""
         used = np.flatnonzero(self.scale)
-        draws = _normals(self.seed, self.DRAWS, self.CELLS)[:, used] * self.scale[used]
+        draws = self._unscaled[:, used] * self.scale[used]
         series = draws @ _cosines(self.CELLS, self.CELLS)[:terms, used].T
         series[:, 1:] *= 2
         return np.asarray(series)
@@ -321,9 +322,7 @@ def _condensed(at: PlacedRows, options: Mapping[str, Any], value: float) -> floa
     if options["variant"] != "exact":
         return None
     sigma = options["sigma"] or max(value, LEAST)
-    spread = (
-        2e-5 if at.sample.n > EXACT or at.view.n > EXACT else 0.0
-    )  # the error of spreading rows over cells, see `SmoothError`
+    spread = 2e-5 if at.sample.n > EXACT or at.view.n > EXACT else 0.0  # of rows over cells, see `SmoothError`
     return min(at.variance * (2 * BEND_SLOPE / sigma + BEND / sigma**2) + spread, 1.0)
 
 
