@@ -159,11 +159,6 @@ def _starts(n: int) -> Ints:
     return np.arange(max(1, n // TOGETHER)) * TOGETHER
 
 
-def bits_of(n: int) -> int:
-    """Return the number of label bits of `n` rows."""
-    return len(_starts(n))
-
-
 def _label_conflict(new: Keys, base: Keys, i: Array, j: Array, there: str) -> Unpaired | None:
     """Compare the labels of the rows `i` of `new` and `j` of `base`; None where they are known to be the same."""
     fix = "check the ids: the same id must name the same row"
@@ -310,8 +305,9 @@ class BaselineRows(Keys):
             bits = _unpacked(packed.correct, "u1", (n + 7) // 8)
             kept_label_bits = None
             if packed.label_bits is not None:
-                octets = _unpacked(packed.label_bits, "u1", (bits_of(n) + 7) // 8)
-                kept_label_bits = np.unpackbits(octets, count=bits_of(n)).astype(bool)
+                count = len(_starts(n))
+                octets = _unpacked(packed.label_bits, "u1", (count + 7) // 8)
+                kept_label_bits = np.unpackbits(octets, count=count).astype(bool)
         if not ((kept["nll"] >= 0).all() and ((kept["brier"] >= 0) & (kept["brier"] <= 2)).all()):
             raise InputError(f"the rows kept in {source} hold an NLL or Brier score that cannot be", fix)
         kept |= {"correct": np.unpackbits(bits, count=n).astype(bool), "cost": packed.cost, "salt": packed.salt}

@@ -448,12 +448,10 @@ def ece_sweep(sample: Sample, *, of: Of = "auto") -> Constant:
     accuracy = _shared(tie_ends(view.p[order], view.complement[order]), view.hit[order], w)
     hit = np.append(0.0, np.cumsum(w * accuracy))
     most = round(view.total) if view.counts else len(w)
-    falls = (
-        np.maximum.accumulate(accuracy) > accuracy + TIE,
-        np.minimum.accumulate(accuracy[::-1]) < accuracy[::-1] - TIE,
-    )
-    first, last = int(falls[1][::-1].argmax()), len(w) - int(falls[0][::-1].argmax())
-    if not falls[0].any():
+    below_earlier = np.maximum.accumulate(accuracy) > accuracy + TIE
+    above_later = np.minimum.accumulate(accuracy[::-1])[::-1] < accuracy - TIE
+    first, last = int(above_later.argmax()), len(w) - int(below_earlier[::-1].argmax())
+    if not below_earlier.any():
         bins = most  # no row is above one of larger accuracy
     else:
         for bins in range(2, most + 1):  # below `first` and above `last` accuracies only rise

@@ -173,9 +173,8 @@ def _rows_near(t: Floats, sigma: float, weight: Floats, square: Floats) -> Float
     """Count effective rows within `sigma` of each t, from sums per cell; the kernel itself reaches beyond any row."""
     first = np.maximum(np.floor((t - sigma) * CELLS), 0).astype(np.int64)
     last = np.minimum(np.ceil((t + sigma) * CELLS), CELLS).astype(np.int64)
-    mass, squares = (
-        np.diff(np.append(0.0, np.cumsum(v))[np.stack([first, last])], axis=0)[0] for v in (weight, square)
-    )
+    ends = np.stack([first, last])
+    mass, squares = (np.diff(np.append(0.0, np.cumsum(v))[ends], axis=0)[0] for v in (weight, square))
     return np.asarray(np.divide(mass**2, squares, out=np.zeros(len(t)), where=mass > 1e-15))
 
 
@@ -190,9 +189,8 @@ def class_panels(table: ClassTable, names: Sequence[str], bins: int, seed: int =
         filled = count > 0
         n = np.where(filled, count, 1)
         share, mean = hit / n, p / n
-        draws = (
-            rng.binomial(np.maximum(np.round(count), 0).astype(np.int64), np.clip(mean, 0, 1), size=(DRAWS, bins)) / n
-        )
+        rows = np.maximum(np.round(count), 0).astype(np.int64)
+        draws = rng.binomial(rows, np.clip(mean, 0, 1), size=(DRAWS, bins)) / n
         low, high = quantiles(draws, [(1 - BAND) / 2, (1 + BAND) / 2])
         error = number(float(np.abs(table.sum_y[k] - table.sum_p[k]).sum() / max(table.count[k].sum(), 1)), 3)
         plots.append(

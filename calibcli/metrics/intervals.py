@@ -230,10 +230,8 @@ class WeightedMean:
         """
         if self.groups is not None:
             centred = self.values - self.value
-            u: npt.NDArray[Any] = np.bincount(
-                self._member[1], centred if self.weights is None else self.weights * centred
-            )
-            c = u / np.maximum(1 - self.shares, 1e-9) / self.total
+            u = np.bincount(self._member[1], centred if self.weights is None else self.weights * centred)
+            c: npt.NDArray[Any] = u / np.maximum(1 - self.shares, 1e-9) / self.total
             return float(c @ c), float(c**2 @ c)
         square = cube = 0.0
         for part in parts(len(self.values)):

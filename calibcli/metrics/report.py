@@ -281,9 +281,8 @@ def of_columns(predictions: Predictions, measured: Columns, options: ReportOptio
     lacking = [c for c in choices if not set(needed_class_bins([c], k)) <= measured.classes.keys()]
     if lacking or (options.per_class and shown not in measured.classes):
         what = lacking[0].spec if lacking else f"--per-class with {shown.bins} bins"
-        raise UsageError(
-            f"{what} needs sums by class that were not kept", "name the metric when the parts are added (-m)"
-        )
+        problem = f"{what} needs sums by class that were not kept"
+        raise UsageError(problem, "name the metric when the parts are added (-m)")
     if options.top_k and measured.condensed:
         raise UsageError(f"--top-k needs the scores of {measured.condensed:,} rows again", "measure some of them")
     sample = Sample.of(measured, predictions, options.seed)
@@ -300,9 +299,8 @@ def of_columns(predictions: Predictions, measured: Columns, options: ReportOptio
     plots: list[Plot] = []
     if options.diagram or options.specs is None:
         event = "" if predictions.top_only else predictions.event
-        plots += reliability(
-            view, bins, seed=options.seed, event=event, curve=options.curve if options.diagram else "bars"
-        )
+        curve = options.curve if options.diagram else "bars"
+        plots += reliability(view, bins, seed=options.seed, event=event, curve=curve)
     if options.top_k:
         edges = options.edges or "right"
         tables.append(top_k(sample, options.top_k, bins=shown.bins, edges=edges, level=options.level))
@@ -452,9 +450,8 @@ def _slices(
         rows: list[list[Cell]] = []
         largest = sorted(parts, key=lambda name: -len(parts[name]))[: MOST_SLICE_PANELS if options.diagram else 0]
         title = f"Reliability by {column}" + (f" (the {len(largest)} largest)" if len(parts) > len(largest) else "")
-        for name, sample in zip(
-            parts, _samples(predictions, measured, [*parts.values()], choices, options), strict=True
-        ):
+        samples = _samples(predictions, measured, [*parts.values()], choices, options)
+        for name, sample in zip(parts, samples, strict=True):
             scope = f"{column}={name}"
             estimates = metrics.estimates(sample, choices, level=options.level, scope=scope)
             every += estimates

@@ -179,9 +179,8 @@ def night_plots(state: WatchState) -> list[Plot]:
         bound = Curve(label="limit", kind="hline", y=limit, role="limit")
         shared: dict[str, Any] = {"xlabel": "night", "xscale": "date", "group": rule}
         curves = [nightly, bound, *marks]
-        plots.append(
-            Plot(name=f"nights{i}", title=f"{rule}, each night", ylabel=watched.metric, curves=curves, **shared)
-        )
+        title = f"{rule}, each night"
+        plots.append(Plot(name=f"nights{i}", title=title, ylabel=watched.metric, curves=curves, **shared))
         powers = []
         for at, claim, word in ((1, "fail", BROKEN), (3, "drift", DRIFT), (2, "pass", KEPT)):
             needed = limits[claim] / math.log(10)
