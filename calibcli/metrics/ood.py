@@ -372,9 +372,7 @@ def _estimates(one: Scored, level: float) -> Iterator[Estimate]:
         better = "lower" if name == "fpr95" else "higher"
         if isinstance(statistic, FalsePositives):
             ties = statistic.ties
-            row = ties.order[
-                np.searchsorted(ties.tie, statistic.tie)
-            ]  # at the threshold, which rows that are kept reach
+            row = ties.order[np.searchsorted(ties.tie, statistic.tie)]  # the rows that are kept reach its score
             fields["detail"] = {**fields["detail"], "threshold": float(np.concatenate(one.shown)[row])}
         elif isinstance(statistic, AveragePrecision):
             fields["detail"] = {**fields["detail"], "chance": statistic.chance}
