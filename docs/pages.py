@@ -73,13 +73,16 @@ def command(name: str) -> str:
 
 
 def shelf(name: str) -> str:
-    found = catalogue.table(name)
-    rows = [
-        [f"`{one}`", prose(str(what)), f"`{prose(str(options))}`" if options else ""]
-        for one, what, options in found.rows
-    ]
-    lines = [found.columns, ["---"] * len(found.columns), *rows]
-    return f"## {name.capitalize()}\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    text = f"## {name.capitalize()}\n\n"
+    for found in catalogue.tables(name):
+        rows = [
+            [f"`{one}`", prose(str(what)), f"`{prose(str(options))}`" if options else ""]
+            for one, what, options in found.rows
+        ]
+        lines = [found.columns, ["---"] * len(found.columns), *rows]
+        text += f"\n{found.title.capitalize()}:\n\n" if found.title else ""
+        text += "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return text
 
 
 def function(name: str) -> str:

@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 
 from calibcli.core.statistics import log_sigmoid
 from calibcli.scores.likelihood import log_softmax
-from calibcli.scores.likelihood.focal_map import Array, _log_h
+from calibcli.scores.likelihood.focal_map import ON_ARRAYS, Array, log_h
 
 
 def log_phi_inverse(log_p: ArrayLike, gamma: float) -> Array:
@@ -50,7 +50,7 @@ def log_phi_inverse(log_p: ArrayLike, gamma: float) -> Array:
 
 def _log_h_of_logit(m: Array, gamma: float) -> Array:
     log_rest = log_sigmoid(-m)
-    return _log_h(log_sigmoid(m), log_rest, gamma)
+    return log_h(ON_ARRAYS, gamma, log_sigmoid(m), log_rest)
 
 
 def _slope_of_log_h(m: Array, gamma: float) -> Array:

@@ -24,16 +24,19 @@ def filled(text: str) -> str:
 
 
 def table(name: str) -> str:
-    if name == catalogue.FORMATS:
-        [found] = catalogue.listing(name).tables
-        rows = [[f"`{name}`", f"`{suffix}`" if suffix else "", way, what] for name, suffix, way, what in found.rows]
-    else:
-        found = catalogue.table(name)
-        rows = [
-            [f"`{name}`", _prose(what), f"`{_prose(options)}`" if options else ""] for name, what, options in found.rows
-        ]
-    lines = [found.columns, ["---"] * len(found.columns), *rows]
-    return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines).replace(" |  |", " | |")
+    text = ""
+    for found in catalogue.listing(name).tables:
+        if name == catalogue.FORMATS:
+            rows = [[f"`{name}`", f"`{suffix}`" if suffix else "", way, what] for name, suffix, way, what in found.rows]
+        else:
+            rows = [
+                [f"`{name}`", _prose(what), f"`{_prose(options)}`" if options else ""]
+                for name, what, options in found.rows
+            ]
+        lines = [found.columns, ["---"] * len(found.columns), *rows]
+        text += f"\n{found.title.capitalize()}:\n\n" if found.title else ""
+        text += "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines).replace(" |  |", " | |")
+    return text
 
 
 def _prose(what: object) -> str:

@@ -36,11 +36,23 @@ def _ours(target: object) -> bool:
 @pytest.mark.parametrize("name", [*catalogue.SHELVES, catalogue.FORMATS])
 def test_a_shelf_has_a_line_for_each_entry(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", name, "--json"]) == 0
-    [table] = json.loads(capsys.readouterr().out)["tables"]
-    assert table["rows"]
+    tables = json.loads(capsys.readouterr().out)["tables"]
+    assert all(table["rows"] for table in tables)
+    assert [table["name"] for table in tables] == [name, *[f"{name}_of_papers"] * (len(tables) - 1)]
     if name in catalogue.SHELVES:
-        assert [row[0] for row in table["rows"]] == list(catalogue.SHELVES[name].shelf.entries)
-        assert all(row[1] for row in table["rows"]), "an entry without a docstring"
+        entries = catalogue.SHELVES[name].shelf.entries.values()
+        for table, papers in zip(tables, (False, True), strict=False):
+            listed = [entry.name for entry in entries if entry.traits.get("papers", False) is papers]
+            assert [row[0] for row in table["rows"]] == listed
+            assert all(row[1] for row in table["rows"]), "an entry without a docstring"
+        assert sum(len(table["rows"]) for table in tables) == len(entries)
+
+
+def test_metrics_that_only_papers_use_are_listed_apart() -> None:
+    usual, apart = catalogue.tables("metrics")
+    assert {"kde_ece", "oce", "uce", "mmce", "overconfidence_error"} <= {row[0] for row in apart.rows}
+    assert {"nll_correct", "nll_wrong", "entropy_correct", "entropy_wrong"} <= {row[0] for row in apart.rows}
+    assert {"ece", "entropy", "smece", "auc"} <= {row[0] for row in usual.rows}
 
 
 @pytest.mark.parametrize(

@@ -135,29 +135,33 @@ def listing(name: str) -> Result:
     if name == FORMATS:
         return Result(command="list", tables=[_formats()])
     if name in SHELVES:
-        return Result(command="list", tables=[table(name)], facts={"used by": SHELVES[name].option})
+        return Result(command="list", tables=tables(name), facts={"used by": SHELVES[name].option})
     if f"{name}s" in (*SHELVES, FORMATS):
         raise UsageError(f"nothing is called '{name}'", did_you_mean(name, [f"{name}s"]))
     if normal(name) in ("study", "studies", "recipe", "recipes"):  # studies are files of the user, not entries
         fix = "calib list has all lists; a study is a file of yours: calib study --help"
         raise UsageError(f"nothing is called '{name}'", fix)
-    tables = [
+    parts = [
         part
         for where, one in SHELVES.items()
         if name in one.shelf
         for part in _about(where, one.shelf.entries[normal(name)])
     ]
-    tables += [part for one in formats() if one.name == normal(name) for part in _about_format(one)]
-    if not tables:
+    parts += [part for one in formats() if one.name == normal(name) for part in _about_format(one)]
+    if not parts:
         known = [*SHELVES, FORMATS, *(e.name.replace("_", "-") for one in SHELVES.values() for e in one.shelf)]
         raise UsageError(f"nothing is called '{name}'", did_you_mean(name, [*known, *(one.name for one in formats())]))
-    return Result(command="list", tables=tables)
+    return Result(command="list", tables=parts)
 
 
-def table(name: str) -> Table:
-    """Return a shelf as a table: name, definition, options."""
-    rows = [[entry.name, entry.summary.rstrip("."), entry.signature] for entry in SHELVES[name].shelf]
-    return Table(name=name, columns=["name", "definition", "options"], rows=rows)
+def tables(name: str) -> list[Table]:
+    """Return a shelf as a table: name, definition, options. Entries that only papers use have a table of their own."""
+    rows: dict[bool, list[list[Cell]]] = {False: [], True: []}
+    for entry in SHELVES[name].shelf:
+        rows[entry.traits.get("papers", False)].append([entry.name, entry.summary.rstrip("."), entry.signature])
+    columns, title = ["name", "definition", "options"], f"{name} that only papers use"
+    apart = Table(name=f"{name}_of_papers", title=title, columns=columns, rows=rows[True])
+    return [Table(name=name, columns=columns, rows=rows[False]), *([apart] if rows[True] else [])]
 
 
 def example(doc: str) -> list[str]:

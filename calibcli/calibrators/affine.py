@@ -362,10 +362,8 @@ def platt(predictions: Predictions, context: FitContext, *, smooth: bool = True)
     array([0.  , 0.  , 0.  , 0.02, 0.  , 0.09, 0.  , 0.  , 0.  , 0.89])
     """
     m = NumPy(predictions.k).log_odds(np.asarray(predictions.logits, np.float64))
-    parameters = [
-        logistic(m[:, [c]], predictions.labels == c, predictions.weights, smooth) for c in curved(predictions.k)
-    ]
-    slope, bias = np.transpose(parameters)
+    labels, w = predictions.labels, predictions.weights
+    slope, bias = np.transpose([logistic(m[:, [c]], labels == c, w, smooth) for c in curved(predictions.k)])
     return FittedParameters({"slope": slope, "bias": bias})
 
 

@@ -43,7 +43,9 @@ def as_logits(scores: ArrayLike, kind: Kind, k: int, columns: int) -> Floats:
     if z.ndim != 2 or z.shape[1] != k:
         shape = "(n,) or (n, 2)" if columns == 1 else f"(n, {k})"
         raise InputError(f"scores of shape {z.shape} for a calibrator of {k} classes", f"pass an array {shape}")
-    _refuse(_fault(z, kind, _tolerance(raw.dtype)), kind, f"(n, {k})")
+    # how far the sum of a row of probabilities may be from one: float16 rounds each of them to 3 digits
+    tolerance = 1e-4 if raw.dtype.itemsize > 2 or raw.dtype.kind != "f" else 1e-2
+    _refuse(_fault(z, kind, tolerance), kind, f"(n, {k})")
     if kind == "probabilities":
         with np.errstate(divide="ignore"):
             z = np.log(np.maximum(z, 0.0))
@@ -52,15 +54,9 @@ def as_logits(scores: ArrayLike, kind: Kind, k: int, columns: int) -> Floats:
 
 def _refuse(fault: str, kind: Kind, shape: str) -> None:
     if fault:
-        fix = f"pass {kind_words(kind)} {shape} as in the fit" + (
-            "; log p of a probability is one" * (kind == "logits")
-        )
+        logarithm = "; log p of a probability is one" * (kind == "logits")
+        fix = f"pass {kind_words(kind)} {shape} as in the fit{logarithm}"
         raise InputError(f"{fault}, and the calibrator was fitted on {kind_words(kind)}", fix)
-
-
-def _tolerance(dtype: np.dtype[Any]) -> float:
-    """Return how far the sum of a row of probabilities may be from one: float16 rounds each of them to 3 digits."""
-    return 1e-4 if dtype.itemsize > 2 or dtype.kind != "f" else 1e-2
 
 
 def _probabilities(z: Array, tolerance: float) -> NDArray[np.bool_]:

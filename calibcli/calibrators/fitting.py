@@ -121,9 +121,8 @@ def fit(
         raise InputError(problem, f"choose among {', '.join(fits)} (--method)")
     report_progress = progress or (lambda fraction, text: None)
     report_progress(0.0, f"fitting {choice.spec}")
-    fitted = choice(
-        predictions, FitContext(seed, report, level, report_progress, {} if memory is None else memory, rows)
-    )
+    context = FitContext(seed, report, level, report_progress, {} if memory is None else memory, rows)
+    fitted = choice(predictions, context)
     classes = None if predictions.classes is None else tuple(map(str, predictions.classes))
     metadata = {
         "n": predictions.n,
@@ -174,7 +173,13 @@ def cross_fit(
         UsageError: there are fewer than 2 folds.
         InputError: there are fewer rows, or groups, than folds.
     """
-    folds_of = _fold_of_rows(predictions, folds, seed if split_seed is None else split_seed)
+    if folds < 2:
+        raise UsageError(f"{folds} fold{'' if folds == 1 else 's'}", "pass 2 folds or more")
+    folds_of = fold_of_rows(predictions, folds, seed if split_seed is None else split_seed)
+    if len(np.unique(folds_of)) < folds:
+        groups = "" if predictions.groups is None else f" in {len(np.unique(predictions.groups))} groups"
+        problem = f"{predictions.n} rows{groups} cannot be split into {folds} folds"
+        raise InputError(problem, "pass more rows or groups, or fewer folds")
     memory = {} if memory is None else memory
     choice, first = SCALERS.choose(spec), 0
     if not memory and choice.traits.get("search", lambda options: False)(choice.options):
@@ -217,9 +222,8 @@ def _refuse_varying(choice: Choice, predictions: Predictions) -> None:
     """
     if predictions.facts.get("choices_vary") and not keeps_classes(choice):
         fits = [e.name for e in SCALERS if keeps_classes(SCALERS.choose(e.name))]
-        problem = (
-            f"{choice.name} maps every choice by itself, and the questions of {predictions.source} differ in theirs"
-        )
+        theirs = f"the questions of {predictions.source} differ in theirs"
+        problem = f"{choice.name} maps every choice by itself, and {theirs}"
         raise InputError(problem, f"choose among {', '.join(fits)} (--method)")
 
 
@@ -248,14 +252,12 @@ def check_classes(scaler: Scaler, predictions: Predictions) -> None:
     if predictions.k != scaler.k:
         problem = f"{predictions.source} has {predictions.k} classes, the calibrator was fitted on {scaler.k}"
         raise InputError(problem, fix)
-    if predictions.classes is None:
-        same_order(scaler, (), predictions.source)
-    if scaler.classes is None or predictions.classes is None:
-        return
-    names = tuple(map(str, predictions.classes))
-    if names == scaler.classes or (predictions.k == 2 and names[1] == scaler.classes[1]):  # one column names its event
+    names = tuple(map(str, predictions.classes or ()))
+    if names and scaler.classes and predictions.k == 2 and names[1] == scaler.classes[1]:  # one column names its event
         return
     same_order(scaler, names, predictions.source)
+    if scaler.classes is None or names in ((), scaler.classes):
+        return
     odd = next(name for name in (*names, *scaler.classes) if (name in names) != (name in scaler.classes))
     raise InputError(f"the classes differ: '{odd}' is only in {'the data' if odd in names else 'the calibrator'}", fix)
 
@@ -294,18 +296,6 @@ def part(progress: Progress | None, done: int, parts: int, label: str = "") -> P
     if progress is None:
         return None
     return lambda fraction, text: progress((done + min(fraction, 1.0)) / (parts + 1e-9), label or text)
-
-
-def _fold_of_rows(predictions: Predictions, folds: int, seed: int) -> Ints:
-    if folds < 2:
-        raise UsageError(f"{folds} fold{'' if folds == 1 else 's'}", "pass 2 folds or more")
-    result = fold_of_rows(predictions, folds, seed)
-    if len(np.unique(result)) < folds:
-        rows = f"{predictions.n} rows"
-        if predictions.groups is not None:
-            rows += f" in {len(np.unique(predictions.groups))} groups"
-        raise InputError(f"{rows} cannot be split into {folds} folds", "pass more rows or groups, or fewer folds")
-    return result
 
 
 # Calibrated scores are written block by block, so that memory does not grow with the file.
@@ -369,9 +359,8 @@ def stream(
                 write(out[:, 1:], slice(start, start + len(block)))
                 continue
             raw = block.argmax(axis=1)
-            changed += (
-                len(keep_first(out, raw)) if scaler.preserves_accuracy else int((out.argmax(axis=1) != raw).sum())
-            )
+            other = keep_first(out, raw) if scaler.preserves_accuracy else np.flatnonzero(out.argmax(axis=1) != raw)
+            changed += len(other)
             write(out, slice(start, start + len(block)))
             if progress:
                 progress((start + len(block)) / max(predictions.n, 1), "writing")
@@ -380,10 +369,9 @@ def stream(
 
 def _columns(predictions: Predictions) -> dict[str, NDArray[Any]]:
     """Return the arrays that belong to the rows, by name."""
+    labels = predictions.labels if predictions.facts.get("labelled", True) else None
     arrays: dict[str, NDArray[Any] | None] = {
-        "correct" if predictions.top_only else "labels": predictions.labels
-        if predictions.facts.get("labelled", True)
-        else None,
+        "correct" if predictions.top_only else "labels": labels,
         "ids": predictions.ids,
         "weights": predictions.weights,
         "group": predictions.groups,

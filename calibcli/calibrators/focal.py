@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -13,22 +14,24 @@ from calibcli.calibrators import focal_likelihood, temperature
 from calibcli.calibrators.calibrator import SCALERS, Array, FitContext, FittedParameters, Parameters
 from calibcli.calibrators.fitting import fold_of_rows, sample, subset
 from calibcli.calibrators.focal_likelihood import HIGH, LOW, Information, Point, Surface
-from calibcli.calibrators.program import FAR, Operations
+from calibcli.calibrators.program import Operations
 from calibcli.calibrators.store import temperature as temperature_form
 from calibcli.calibrators.temperature import GRIDS, block_source, degenerate, facts, scaled, tempered, units_of
 from calibcli.core.errors import UsageError
 from calibcli.core.figure_data import Curve, Plot
 from calibcli.core.options import Count, Range
-from calibcli.core.result import Cell, Estimate
+from calibcli.core.result import Estimate
 from calibcli.core.statistics import root, student_quantile
 from calibcli.metrics.intervals import WeightedMean
 from calibcli.scores.likelihood import BetaFit, fit_beta, log_phi, nll_rows
+from calibcli.scores.likelihood.focal_map import log_h
 from calibcli.scores.predictions import Predictions
 
 Order = Literal["T-phi", "phi-T"]
 GAMMAS = (-1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0, 3.0, 5.0)  # Komisarenko & Kull 2024
 PROFILE = 100_000  # most logits (rows times classes) for the profile, the figures and the comparison
 EXACT = 4_000_000  # most logits for the optimum itself
+MINIMISES = f"minimises NLL over T > 0, gamma in [{LOW:g}, {HIGH:g}]"
 CONFINED = f"both ends would be those of gamma's range, {LOW:g} to {HIGH:g}, which these groups do not narrow"
 
 
@@ -38,34 +41,13 @@ def focal_tempered(o: Operations, given: Parameters, z: Any) -> Any:
     if float(given["beta"]) == 0:
         return scaled(o, given, z)
     if given.get("phi_first", np.array(0)):
-        return scaled(o, given, log_h(o, gamma, z))
-    return o.normalised(log_h(o, gamma, tempered(o, given, z)))
+        return scaled(o, given, focal_scores(o, gamma, z))
+    return o.normalised(focal_scores(o, gamma, tempered(o, given, z)))
 
 
-def log_h(o: Operations, gamma: float, z: Any) -> Any:
-    """Compute ln h = L - γ M - ln(1 + γ s), with L = ln q, M = ln(1 - q), s = -q ln q / (1 - q).
-
-    γ = 0 changes nothing. `scores.likelihood.focal_map` has the formula, its source, and why small 1 - q needs a
-    series.
-    """
-    if gamma == 0:
-        return z
-    log_q, log_rest = o.log_both(z)
-    log_rest = o.most(log_rest, -FAR)
-    x, q = o.exp(log_rest), o.exp(log_q)
-    positive = q > 0.0
-    if gamma > 0:
-        near_one = x * (x * (x * (x * (1 / 5) + 1 / 4) + 1 / 3) + 1 / 2) + 1.0
-        ratio = o.where(x < 1e-3, near_one, (0.0 - log_q) / o.most(x, 1e-300))
-        slope = o.log1p(o.where(positive, q * ratio, 0.0) * gamma)
-    else:
-        series = x * (1 / 72)
-        for n in range(7, 0, -1):
-            series = x * (series + 1 / (n * (n + 1)))
-        direct = o.where(positive, q * log_q / o.most(x, 1e-300), 0.0) + 1.0
-        factor = (1 + gamma) - o.where(x < 1e-2, series, direct) * gamma
-        slope = o.where(factor > 0.0, o.log(factor), log_rest - math.log(2.0))  # γ = -1 where 1 - q underflows
-    return log_q - log_rest * gamma - slope
+def focal_scores(o: Operations, gamma: float, z: Any) -> Any:
+    """Compute scores whose softmax is φ_γ(softmax z); γ = 0 changes nothing."""
+    return log_h(o, gamma, *o.log_both(z)) if gamma else z
 
 
 @SCALERS.add(preserves_accuracy=True, map=focal_tempered, form=temperature_form(gamma=True), steep=True)
@@ -177,134 +159,142 @@ def _continuous(predictions: Predictions, context: FitContext, plain: BetaFit) -
         return FittedParameters(parameters)
     at = surface.best(best.gamma, best.u)
     points = sorted([*points, at], key=lambda p: p.gamma)
-    spread = focal_likelihood.spread_at(surface, at, lambda values: units_of(few, values))
-    known = Information.of(few, math.exp(at.u), context.level)
-    rise = known.rise(spread, 1)
-    limit = min(p.nll for p in points) + rise
-    sets = focal_likelihood.acceptable(points, limit)
-    c = spread.covariance
-    correlation = -c[0, 1] / math.sqrt(c[0, 0] * c[1, 1])  # of T, so the sign of ln β turns
+    known, of = Information.of(few, math.exp(at.u), context.level), _of(few, predictions)
+    ridge = _Ridge(few, surface, best, at, points, known, of)
     gain = _gain(few, context.seed, best)
     margin = math.inf if gain.lacking else student_quantile((1 + context.level) / 2, gain.units - 1) * gain.se
-    notes = _notes(best, sets, gain.value, margin, rise * few.n)
-    subset_note = _of(few, predictions)
-    at_bounds = _ends_at_bounds(surface, few, points, sets, known)
     how = "NLL of temperature scaling minus NLL of focal temperature scaling, rows of 5 held-out folds, paired"
     ends = {"low": gain.value - margin, "high": gain.value + margin, "level": context.level, "se": gain.se}
     interval = {"reason": gain.lacking} if gain.lacking else ends
     estimates = [
-        _temperature(surface, best, at, spread, known, few.n, correlation, subset_note, at_bounds),
-        _gamma(best, sets, known, rise, few.n, correlation, subset_note),
-        Estimate(name="focal_gain", value=gain.value, **interval, n=few.n, unit="nats", how=how + subset_note),
+        ridge.temperature(),
+        ridge.gamma(),
+        Estimate(name="focal_gain", value=gain.value, **interval, n=few.n, unit="nats", how=how + of),
     ]
     plots = [
-        focal_likelihood.profile(points, at, limit, few.n),
-        focal_likelihood.heat(surface, points, at, limit, few.n),
+        focal_likelihood.profile(points, at, ridge.limit, few.n),
+        focal_likelihood.heat(surface, points, at, ridge.limit, few.n),
     ]
     details = {**facts(plain), "plain T": plain.temperature, "recommended": _choice(gain.value, margin)}
-    return FittedParameters(parameters, estimates, notes, plots, facts=details)
+    return FittedParameters(parameters, estimates, ridge.notes(gain.value, margin), plots, facts=details)
 
 
-def _temperature(
-    surface: Surface,
-    best: Point,
-    at: Point,
-    spread: focal_likelihood.Spread,
-    known: Information,
-    n: int,
-    correlation: float,
-    of: str,
-    at_bounds: Sequence[float],
-) -> Estimate:
-    """Estimate T by profile likelihood over γ, with the limit widened to the sandwich variance of ln T.
+@dataclass(frozen=True, eq=False)
+class _Ridge:
+    """The NLL over T and γ around its optimum, on which the intervals of both stand.
 
-    Args:
-        at_bounds: ends of ln β with γ at a bound that its confidence set includes; the interval covers them, too.
+    Attributes:
+        rows, surface: the rows and their NLL.  best: the optimum, fitted on more rows than these.
+        at: the optimum of these rows.  points: the best T of each γ, `at` among them.
+        of: addition to `how` that says which rows these are.
     """
-    detail: dict[str, Cell] = {"correlation with gamma": correlation, f"effective {known.what}": known.units}
-    low, high, reason = None, None, known.lacking
-    if not reason and not math.isfinite(spread.covariance[0, 0]):
-        reason = "the NLL is flat along the ridge of T and gamma"
-    elif not reason:
-        first, last = focal_likelihood.reach(surface, at, known.rise(spread, 0))
-        first, last = min(first, *at_bounds, first), max(last, *at_bounds, last)
-        shift = best.u - at.u  # `best` was fitted on more rows than the ridge
-        low, high = math.exp(-(last + shift)), math.exp(-(first + shift))  # 0, or infinite, where the NLL stays low
-        if known.what == "groups" and focal_likelihood.confined(surface, (first, last)):
-            low, high, reason = None, None, CONFINED
-        elif not math.isfinite(high):
-            low, high, reason = low or None, None, "the NLL does not rise far enough along the ridge of T and gamma"
-    return Estimate(
-        name="temperature",
-        value=best.temperature,
-        low=low,
-        high=high,
-        level=None if low is None else known.level,
-        n=n,
-        how=f"minimises NLL over T > 0, gamma in [{LOW:g}, {HIGH:g}]; interval: profile likelihood over gamma, "
-        f"widened to the variance of ln T over {known.what}, Student's t"
-        f"{', and T given gamma at the end of its range' * bool(at_bounds)}{of}",
-        reason=reason,
-        detail=detail,
-    )
 
+    rows: Predictions
+    surface: Surface
+    best: Point
+    at: Point
+    points: Sequence[Point]
+    known: Information
+    of: str
 
-def _ends_at_bounds(
-    surface: Surface,
-    rows: Predictions,
-    points: Sequence[Point],
-    sets: Sequence[tuple[float, float]],
-    known: Information,
-) -> list[float]:
-    """Return the ends of ln β with γ at a bound of its range, for each bound that the confidence set of γ includes.
+    @cached_property
+    def spread(self) -> focal_likelihood.Spread:
+        return focal_likelihood.spread_at(self.surface, self.at, lambda values: units_of(self.rows, values))
 
-    Where the true γ is at a bound and the fitted one is not, twice the rise of the NLL at the true T is partly a χ²
-    with two degrees of freedom (Self & Liang 1987), and the profile's limit, for one degree, is too low. With γ fixed
-    there is one degree.
-    """
-    ends = []
-    for bound, point, end in ((LOW, points[0], sets[0][0]), (HIGH, points[-1], sets[-1][1])):
-        if end == bound:
-            _, width, lacking = _sandwich(surface, rows, point, 0, known.level)
-            ends += [] if lacking else [point.u - width, point.u + width]
-    return ends
+    @property
+    def correlation(self) -> float:
+        c = self.spread.covariance
+        return float(-c[0, 1] / math.sqrt(c[0, 0] * c[1, 1]))  # of T, so the sign of ln β turns
 
+    @property
+    def rise(self) -> float:
+        """By how much the NLL may rise inside the confidence set of γ."""
+        return self.known.rise(self.spread, 1)
 
-def _gamma(
-    best: Point,
-    sets: Sequence[tuple[float, float]],
-    known: Information,
-    rise: float,
-    n: int,
-    correlation: float,
-    of: str,
-) -> Estimate:
-    over = f"minimises NLL over T > 0, gamma in [{LOW:g}, {HIGH:g}]"
-    ends: dict[str, float] = {"low": min(sets[0][0], best.gamma), "high": max(sets[-1][1], best.gamma)}
-    return Estimate(
-        name="gamma",
-        value=best.gamma,
-        **({} if known.lacking else {**ends, "level": known.level}),  # type: ignore[arg-type]
-        n=n,
-        how=f"{over}; set: profile NLL within {rise * n:.3g}/n of the best, widened to the variance of gamma over "
-        f"{known.what}{of}",
-        reason=known.lacking or _bound(best.gamma),
-        detail={"correlation with T": correlation, "pieces": "; ".join(f"{a:.3g} to {b:.3g}" for a, b in sets)},
-    )
+    @property
+    def limit(self) -> float:
+        """The largest NLL inside the confidence set of γ."""
+        return min(p.nll for p in self.points) + self.rise
 
+    @cached_property
+    def sets(self) -> list[tuple[float, float]]:
+        """The confidence set of γ, as intervals."""
+        return focal_likelihood.acceptable(self.points, self.limit)
 
-def _notes(best: Point, sets: Sequence[tuple[float, float]], gain: float, margin: float, rise: float) -> list[str]:
-    gamma_range = f"gamma from {sets[0][0]:.2f} to {sets[-1][1]:.2f} fits as well as the best"
-    notes = [f"{gamma_range} (NLL within {rise:.3g}/n): T and gamma trade off"]
-    if best.gamma in (LOW, HIGH):
-        notes.append(f"gamma = {best.gamma:g} is at the end of its range [{LOW:g}, {HIGH:g}]")
-    if _choice(gain, margin) == "temperature":
-        interval = f" ± {margin:.2g}" if math.isfinite(margin) else ""
-        notes.append(
-            f"plain temperature is recommended: on held-out rows gamma saves {gain:.2g}{interval} nats, "
-            "which is not distinguishable from zero"
+    def temperature(self) -> Estimate:
+        """Estimate T by profile likelihood over γ, with the limit widened to the sandwich variance of ln T."""
+        known, at_bounds = self.known, self._ends_at_bounds()
+        low, high, reason = None, None, known.lacking
+        if not reason and not math.isfinite(self.spread.covariance[0, 0]):
+            reason = "the NLL is flat along the ridge of T and gamma"
+        elif not reason:
+            first, last = focal_likelihood.reach(self.surface, self.at, known.rise(self.spread, 0))
+            first, last = min(first, *at_bounds, first), max(last, *at_bounds, last)
+            shift = self.best.u - self.at.u
+            low, high = math.exp(-(last + shift)), math.exp(-(first + shift))  # 0, or infinite, where the NLL stays low
+            if known.what == "groups" and focal_likelihood.confined(self.surface, (first, last)):
+                low, high, reason = None, None, CONFINED
+            elif not math.isfinite(high):
+                low, high, reason = low or None, None, "the NLL does not rise far enough along the ridge of T and gamma"
+        return Estimate(
+            name="temperature",
+            value=self.best.temperature,
+            low=low,
+            high=high,
+            level=None if low is None else known.level,
+            n=self.rows.n,
+            how=f"{MINIMISES}; interval: profile likelihood over gamma, widened to the variance of ln T over "
+            f"{known.what}, Student's t{', and T given gamma at the end of its range' * bool(at_bounds)}{self.of}",
+            reason=reason,
+            detail={"correlation with gamma": self.correlation, f"effective {known.what}": known.units},
         )
-    return notes
+
+    def _ends_at_bounds(self) -> list[float]:
+        """Return the ends of ln β with γ at a bound of its range, for each bound that the confidence set of γ includes.
+
+        The interval of T covers them, too. Where the true γ is at a bound and the fitted one is not, twice the rise of
+        the NLL at the true T is partly a χ² with two degrees of freedom (Self & Liang 1987), and the profile's limit,
+        for one degree, is too low. With γ fixed there is one degree.
+        """
+        ends = []
+        for bound, point, end in ((LOW, self.points[0], self.sets[0][0]), (HIGH, self.points[-1], self.sets[-1][1])):
+            if end == bound:
+                _, width, lacking = _sandwich(self.surface, self.rows, point, 0, self.known.level)
+                ends += [] if lacking else [point.u - width, point.u + width]
+        return ends
+
+    def gamma(self) -> Estimate:
+        """Estimate γ with its confidence set, from end to end."""
+        known, gamma, sets, n = self.known, self.best.gamma, self.sets, self.rows.n
+        ends = {"low": min(sets[0][0], gamma), "high": max(sets[-1][1], gamma), "level": known.level}
+        return Estimate(
+            name="gamma",
+            value=gamma,
+            **({} if known.lacking else ends),  # type: ignore[arg-type]
+            n=n,
+            how=f"{MINIMISES}; set: profile NLL within {self.rise * n:.3g}/n of the best, widened to the variance of "
+            f"gamma over {known.what}{self.of}",
+            reason=known.lacking or _bound(gamma),
+            detail={
+                "correlation with T": self.correlation,
+                "pieces": "; ".join(f"{a:.3g} to {b:.3g}" for a, b in sets),
+            },
+        )
+
+    def notes(self, gain: float, margin: float) -> list[str]:
+        """Write what the reader must know of T and γ together; `gain` ± `margin`: nats that γ saves."""
+        gamma, sets = self.best.gamma, self.sets
+        gamma_range = f"gamma from {sets[0][0]:.2f} to {sets[-1][1]:.2f} fits as well as the best"
+        notes = [f"{gamma_range} (NLL within {self.rise * self.rows.n:.3g}/n): T and gamma trade off"]
+        if gamma in (LOW, HIGH):
+            notes.append(f"gamma = {gamma:g} is at the end of its range [{LOW:g}, {HIGH:g}]")
+        if _choice(gain, margin) == "temperature":
+            interval = f" ± {margin:.2g}" if math.isfinite(margin) else ""
+            notes.append(
+                f"plain temperature is recommended: on held-out rows gamma saves {gain:.2g}{interval} nats, "
+                "which is not distinguishable from zero"
+            )
+        return notes
 
 
 def _choice(gain: float, margin: float) -> str:

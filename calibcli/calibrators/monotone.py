@@ -207,12 +207,12 @@ def beta(predictions: Predictions, context: FitContext) -> FittedParameters:
     array([0.  , 0.  , 0.  , 0.01, 0.  , 0.07, 0.  , 0.  , 0.  , 0.91])
     """
     log_p, log_rest = logs(NumPy(predictions.k), np.asarray(predictions.logits, np.float64))
-    a, b, c = np.transpose(
-        [
-            _beta_fit(np.stack([log_p[:, c], -log_rest[:, c]], axis=1), predictions.labels == c, predictions.weights)
-            for c in curved(predictions.k)
-        ]
-    )
+
+    def parameters(c: int) -> Array:
+        x = np.stack([log_p[:, c], -log_rest[:, c]], axis=1)
+        return _beta_fit(x, predictions.labels == c, predictions.weights)
+
+    a, b, c = np.transpose([*map(parameters, curved(predictions.k))])
     return FittedParameters({"a": a, "b": b, "c": c})
 
 

@@ -110,11 +110,8 @@ def stacked(parts: Sequence[Predictions]) -> Predictions:
 
 def report(fitted: Mapping[str, FittedLabel], options: RankingOptions, source: str) -> Result:
     """Make the result: each label before and after, its map, and the mean change of NLL over labels."""
-    report_options = measuring.ReportOptions(
-        specs=options.specs, level=options.level, seed=options.seed, threads=options.threads
-    )
     before_result, after_result = (
-        scoped(measuring.report_multilabel(rows, report_options), scope, ())
+        scoped(measuring.report_multilabel(rows, options.measured), scope, ())
         for scope, rows in (
             ("before", {name: one.before for name, one in fitted.items()}),
             ("after", {name: one.after for name, one in fitted.items()}),
@@ -132,25 +129,22 @@ def report(fitted: Mapping[str, FittedLabel], options: RankingOptions, source: s
         kind = "all labels" if one.shared else "its own"
         table.append([name, one.before.n, positive, kind, *means, nll.value, nll.low, nll.high])
     heads = ["label", "rows", "positive", "map of", "nll before", "nll after", "difference", "low", "high"]
+    maps = Table(name="maps", columns=heads, rows=table, title="Labels")
     mean = _mean(per_row, fitted, options.level)
     few = [name for name, one in fitted.items() if one.shared]
-    notes = []
+    notes = [*before_result.notes]
     if few:
         names = ", ".join(few[:5]) + (", ..." if len(few) > 5 else "")
         problem = f"{len(few)} of {len(fitted)} labels have fewer than {FEWEST} rows with or without the label"
-        notes = [f"{problem}; they share one map that is fitted to all labels: {names}"]
+        notes.append(f"{problem}; they share one map that is fitted to all labels: {names}")
     spec = next(iter(fitted.values())).scaler.spec
     facts = {"method": spec, "labels": len(fitted), "maps of their own": len(fitted) - len(few), "after": source}
     result = Result(
         command="scale",
         estimates=[mean, *changes, *before_result.estimates, *after_result.estimates],
-        tables=[
-            Table(name="maps", columns=heads, rows=table, title="Labels"),
-            *before_result.tables,
-            *after_result.tables,
-        ],
+        tables=[maps, *before_result.tables, *after_result.tables],
         plots=[*before_result.plots, *after_result.plots],
-        notes=[*before_result.notes, *notes],
+        notes=notes,
         facts={**facts, "headline": _headline(spec, mean, len(fitted), len(few))},
     )
     return screened(result)

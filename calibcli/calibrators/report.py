@@ -48,6 +48,11 @@ class RankingOptions:
     seed: int = 0
     threads: int | None = 1
 
+    @property
+    def measured(self) -> measuring.ReportOptions:
+        """Options of the metrics before and after."""
+        return measuring.ReportOptions(specs=self.specs, level=self.level, seed=self.seed, threads=self.threads)
+
 
 @dataclass(frozen=True)
 class MethodRanking:
@@ -157,11 +162,9 @@ def _cross_fitted(
 
 def _notes(best: CrossFittedMethod, recommended: str, methods: Sequence[CrossFittedMethod]) -> list[str]:
     notes = []
-    passed = [f"{m.spec} ({', '.join(m.worse)})" for m in methods if m.worse]
+    passed = "; ".join(f"{m.spec} ({', '.join(m.worse)})" for m in methods if m.worse)
     if passed:
-        notes.append(
-            f"not recommended, as each makes the metrics named beside it worse beyond chance: {'; '.join(passed)}"
-        )
+        notes.append(f"not recommended, as each makes the metrics named beside it worse beyond chance: {passed}")
     if recommended == NONE:
         why = f"{best.spec} makes {', '.join(best.worse)} worse" if best.worse else "no method has a lower NLL"
         notes.append(f"no method is recommended: {why}; the scores as they are do as well")
@@ -216,6 +219,11 @@ def report(
     before_result, before_columns = _measure(before, options, "before")
     after_result, after_columns = _measure(after, options, "after")
     changed = differences(Sample.of(before_columns), Sample.of(after_columns), level=options.level)
+    harm = [f"{e.name} by {abs(e.value or 0):.3g} [{e.low:+.3g}, {e.high:+.3g}]" for e in worse(changed)]
+    notes += [*fitted.notes, *([f"after is worse than before beyond chance: {', '.join(harm)}"] if harm else [])]
+    parameters = fitted.tables
+    if any(table.few for table in tables):  # below a long ranking a screen hides them until they are asked for
+        parameters = [dataclasses.replace(table, tier="asked") for table in parameters]
     facts: dict[str, Any] = {
         "method": method,
         "keeps predicted classes": fitted.scaler.preserves_accuracy,
@@ -226,16 +234,9 @@ def report(
     result = Result(
         command="scale",
         estimates=[*fitted.estimates, *estimates, *before_result.estimates, *after_result.estimates, *changed],
-        tables=[*tables, *(_after_ranking(fitted.tables, tables)), *before_result.tables, *after_result.tables],
+        tables=[*tables, *parameters, *before_result.tables, *after_result.tables],
         plots=[*before_result.plots, *after_result.plots, *fitted.plots],
-        notes=[
-            *notes_of(*filter(None, [predictions, test])),
-            *notes,
-            *fitted.notes,
-            *_harm(changed),
-            *outside(changed),
-            *after_result.notes,
-        ],
+        notes=[*notes_of(*filter(None, [predictions, test])), *notes, *outside(changed), *after_result.notes],
         facts={**facts, **fitted.facts, **recommended},
     )
     return screened(result, ranked), fitted.scaler
@@ -250,32 +251,18 @@ def screened(result: Result, ranked: bool = False) -> Result:
 
     def few(e: Estimate) -> bool:
         fitted_or_changed = not e.scope or e.scope.endswith(CHANGE)
-        compared = not ranked or shelf.trait(e.name, "compared", True)
+        compared = not ranked or shelf.traits(e.name).get("compared", True)
         return compared and (fitted_or_changed or shelf.decides(e.name, result.facts))
 
     fine = [key for key, value in result.facts.items() if key.endswith(" status") and value == "ok"]
+    both = zip(result.estimates, shelf.tiered(result.estimates, few), strict=True)
+    plots = [dataclasses.replace(plot, tier="few") for plot in result.plots]
     return dataclasses.replace(
         result,
-        estimates=[
-            e if e.tier == "all" else tiered for e, tiered in zip(result.estimates, shelf.tiered(result.estimates, few))
-        ],
-        plots=first_alone(
-            [dataclasses.replace(p, tier="few") for p in result.plots], lambda plot: plot.name.endswith("_after")
-        ),
+        estimates=[e if e.tier == "all" else tiered for e, tiered in both],
+        plots=first_alone(plots, lambda plot: plot.name.endswith("_after")),
         screen=Screen(pairs="change", hidden=(*HIDDEN, *fine), one_page=True, bins=10),
     )
-
-
-def _after_ranking(parameters: Sequence[Table], ranking: Sequence[Table]) -> list[Table]:
-    """Let a screen hide the parameters below a long ranking until they are asked for."""
-    many = any(table.few for table in ranking)
-    return [dataclasses.replace(table, tier="asked") if many else table for table in parameters]
-
-
-def _harm(changed: Sequence[Estimate]) -> list[str]:
-    """Return a note on what is worse than before beyond chance, if anything is."""
-    bad = [f"{e.name} by {abs(e.value or 0):.3g} [{e.low:+.3g}, {e.high:+.3g}]" for e in worse(changed)]
-    return [f"after is worse than before beyond chance: {', '.join(bad)}"] if bad else []
 
 
 def on_top(rows: Predictions) -> list[str]:
@@ -298,11 +285,8 @@ def known_methods(methods: Sequence[str], predictions: Predictions) -> list[str]
 
 def _measure(rows: Predictions, options: RankingOptions, scope: str) -> tuple[Result, Columns]:
     """Return the result of `calib metrics` on these rows, marked as before or after, and their columns."""
-    report_options = measuring.ReportOptions(
-        specs=options.specs, level=options.level, seed=options.seed, threads=options.threads
-    )
-    measured = measuring.read(rows, report_options)
-    result = scoped(measuring.of_columns(rows, measured, report_options), scope, rows.notes)
+    measured = measuring.read(rows, options.measured)
+    result = scoped(measuring.of_columns(rows, measured, options.measured), scope, rows.notes)
     return result, measured if len(measured.nll) else columns(rows, class_bins=(), threads=options.threads)
 
 

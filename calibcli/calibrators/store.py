@@ -95,12 +95,9 @@ def problem(forms: Mapping[str, Form], parameters: Mapping[str, NDArray[Any]], k
         if name not in forms:
             return f"parameter '{name[:40]}' is not one of {', '.join(forms)}"
     for name, form in forms.items():
-        if name not in parameters:
-            if form.optional:
-                continue
+        if name not in parameters and not form.optional:
             return f"parameter '{name}' is missing"
-        fault = form.problem(parameters[name], k)
-        if fault:
+        if name in parameters and (fault := form.problem(parameters[name], k)):
             return f"parameter '{name}' {fault}"
     return _curves(forms, parameters, k) if "knots" in forms else ""
 
@@ -183,9 +180,8 @@ class CalibratorHeader:
             return f"holds a {self.what}, not a calibrator"
         if self.schema > SCHEMA:
             return f"has schema {self.schema}, this calib reads up to {SCHEMA}"
-        return (
-            "" if self.classes is None or len(set(self.classes)) == self.k else "classes are not k names, all different"
-        )
+        named = self.classes is None or len(set(self.classes)) == self.k
+        return "" if named else "classes are not k names, all different"
 
 
 @dataclass(frozen=True, kw_only=True)

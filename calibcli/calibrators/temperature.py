@@ -416,9 +416,8 @@ def _by_brier(source: Source, exact: BetaFit) -> FittedParameters:
     at = int(np.argmin(values))
     if at in (0, 60):
         estimate = Estimate(name="temperature", value=None, reason="bound: the Brier score has no minimum in T")
-        return FittedParameters(
-            {"beta": np.array(math.exp(points[at]))}, [estimate], [f"temperature: {estimate.reason}"]
-        )
+        note = f"temperature: {estimate.reason}"
+        return FittedParameters({"beta": np.array(math.exp(points[at]))}, [estimate], [note])
     u = root(lambda v: brier(source, math.exp(v))[1], points[at - 1], points[at + 1])
     how, reason = "minimises the Brier score", "no interval is computed for this objective"
     estimate = Estimate(name="temperature", value=math.exp(-u), n=exact.n, how=how, reason=reason)
@@ -428,9 +427,8 @@ def _by_brier(source: Source, exact: BetaFit) -> FittedParameters:
 def _curve(predictions: Predictions, fit: BetaFit) -> Plot:
     """Plot the NLL over T around the optimum, from at most 5,000 rows (fewer for many classes)."""
     rows = sample(predictions, min(5000, max(500, SHOWN // predictions.k)))
-    factors = np.exp(
-        np.linspace(-1, 1, 41 if rows.n * rows.k <= 5 * SHOWN else 15)
-    )  # each costs a pass over the scores
+    # each factor costs a pass over the scores
+    factors = np.exp(np.linspace(-1, 1, 41 if rows.n * rows.k <= 5 * SHOWN else 15))
     values = nll_curve(block_source(rows), fit.beta / factors)
     t = fit.temperature * factors
     return Plot(

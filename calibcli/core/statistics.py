@@ -279,7 +279,7 @@ def quantile(values: Floats, level: float) -> float:
 
 
 @lru_cache(maxsize=16)
-def normals(shape: tuple[int, ...], seed: int) -> Floats:
+def normals(shape: tuple[int, ...], seed: int | tuple[int, ...]) -> Floats:
     """Draw standard normal numbers of this shape; the same arguments return the same array."""
     return np.random.default_rng(seed).standard_normal(shape)
 

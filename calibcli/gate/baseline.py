@@ -159,11 +159,6 @@ def _starts(n: int) -> Ints:
     return np.arange(max(1, n // TOGETHER)) * TOGETHER
 
 
-def bits_of(n: int) -> int:
-    """Return the number of label bits of `n` rows."""
-    return len(_starts(n))
-
-
 def _label_conflict(new: Keys, base: Keys, i: Array, j: Array, there: str) -> Unpaired | None:
     """Compare the labels of the rows `i` of `new` and `j` of `base`; None where they are known to be the same."""
     fix = "check the ids: the same id must name the same row"
@@ -277,11 +272,14 @@ class BaselineRows(Keys):
         if self.n > CAP:
             problem = f"{self.n} rows are more than --keep-rows keeps ({CAP})"
             raise UsageError(problem, "use the scores file itself as the baseline")
+        bits = self.label_bits
+        if self.ids is not None and self.labels is not None and self.labelled:
+            bits = label_bits(self.ids, self.labels)
         return {
             "n": self.n,
             "salt": self.salt,
             "labels_sha256": self.digest,
-            "label_bits": None if (bits := self._bits()) is None else _packed(np.packbits(bits)),
+            "label_bits": None if bits is None else _packed(np.packbits(bits)),
             "folds": FOLDS,
             "cost": self.cost,
             "curvature": self.curvature,
@@ -289,12 +287,6 @@ class BaselineRows(Keys):
             "correct": _packed(np.packbits(self.correct)),
             **{key: _packed(getattr(self, key).astype(dtype)) for key, dtype in KEPT.items()},
         }
-
-    def _bits(self) -> npt.NDArray[np.bool_] | None:
-        """Return the label bits, computed where the labels are known."""
-        if self.ids is None or self.labels is None or not self.labelled:
-            return self.label_bits
-        return label_bits(self.ids, self.labels)
 
     @classmethod
     def unpack(cls, data: Mapping[str, Any], source: str) -> BaselineRows:
@@ -313,8 +305,9 @@ class BaselineRows(Keys):
             bits = _unpacked(packed.correct, "u1", (n + 7) // 8)
             kept_label_bits = None
             if packed.label_bits is not None:
-                octets = _unpacked(packed.label_bits, "u1", (bits_of(n) + 7) // 8)
-                kept_label_bits = np.unpackbits(octets, count=bits_of(n)).astype(bool)
+                count = len(_starts(n))
+                octets = _unpacked(packed.label_bits, "u1", (count + 7) // 8)
+                kept_label_bits = np.unpackbits(octets, count=count).astype(bool)
         if not ((kept["nll"] >= 0).all() and ((kept["brier"] >= 0) & (kept["brier"] <= 2)).all()):
             raise InputError(f"the rows kept in {source} hold an NLL or Brier score that cannot be", fix)
         kept |= {"correct": np.unpackbits(bits, count=n).astype(bool), "cost": packed.cost, "salt": packed.salt}

@@ -54,12 +54,11 @@ def check(
     """
     checks: list[Check] = []
     notes: dict[str, None] = {}
-    rules = [
-        resolved(g, source.better(g), source.k) for g in config.gates
-    ]  # all rules are read first: a mistake in the last one costs no work
-    tell = progress or (lambda fraction, text: None)
+    # all rules are read first: a mistake in the last one costs no work
+    rules = [resolved(gate, source.better(gate), source.k) for gate in config.gates]
+    report_progress = progress or (lambda fraction, text: None)
     for done, rule in enumerate(rules):
-        tell(done / len(rules), rule.gate.metric)
+        report_progress(done / len(rules), rule.gate.metric)
         if source.refusal:
             checks.append(rule.check("not_run", source.refusal))
             continue
@@ -70,13 +69,23 @@ def check(
         kind = verdicts.kind(choice)
         checks += [dataclasses.replace(one, kind=kind) for one in _within_limit(rule, config.alpha, source)]
         notes |= {verdicts.blind_spot(rule.gate.name, kind): None} if kind else {}
-    tell(1.0, "")
+    report_progress(1.0, "")
     if not checks:
         none = "no gate is configured: write --max ece=0.05, or gates in calib.toml"
         checks.append(Check(rule="(none)", outcome="not_run", message=none))
-    estimates = list({(e.name, e.scope): e for c in checks if (e := c.estimate) is not None}.values())
-    result = Result(command="check", estimates=estimates, checks=checks, tables=_tables(source, config), notes=[*notes])
-    return dataclasses.replace(result, screen=Screen(one_page=True, badge="calibration"))
+    return Result(
+        command="check",
+        estimates=judged_estimates(checks),
+        checks=checks,
+        tables=_tables(source, config),
+        notes=[*notes],
+        screen=Screen(one_page=True, badge="calibration"),
+    )
+
+
+def judged_estimates(checks: Sequence[Check]) -> list[Estimate]:
+    """Return the numbers that checks judged, each once."""
+    return list({(e.name, e.scope): e for check in checks if (e := check.estimate) is not None}.values())
 
 
 def _within_limit(rule: LimitRule, alpha: float, source: Source) -> list[Check]:
@@ -129,18 +138,17 @@ def _against_baseline(rule: LimitRule, alpha: float, source: Source, rows: Basel
     if isinstance(delta, str):
         return rule.check("not_run", delta)
     low, high = delta.bounds(alpha)
-    bounded = math.isfinite(high)
+    ends: dict[str, Any] = {"high": high} if math.isfinite(high) else {"reason": BOUNDLESS}
     estimate = Estimate(
         name=gate.metric,
         value=delta.mean.value,
         low=low,
-        high=high if bounded else None,
+        **ends,
         level=1 - 2 * alpha,
         sided="each",
         unit="nats" if traits(gate.metric)["unit"] == "nats" else "",
         better="higher" if rule.side == "min" else "lower",
         how=f"mean of differences on the same rows, score form with unseen rows{delta.mean.clustered}",
-        reason="" if bounded else BOUNDLESS,
         n=n,
         se=delta.mean.se,
     )
@@ -153,21 +161,20 @@ def rules_plot(checks: Sequence[Check]) -> list[Plot]:
     """Draw value, bounds and limit of every rule that has them, the worst verdict first where they are many."""
     from calibcli.gate.compare import MOST, Row, forest  # imported here, as few checks are drawn
 
-    drawn = [c for c in checks if c.estimate is not None and c.limit is not None]
+    drawn = [(c, c.estimate, c.limit) for c in checks if c.estimate is not None and c.limit is not None]
     if len(drawn) > MOST:
-        drawn.sort(key=lambda c: WORST_FIRST.index(c.outcome))
+        drawn.sort(key=lambda one: WORST_FIRST.index(one[0].outcome))
     roles = {"pass": "good", "fail": "bad"}
     rows = [
         Row(
             label=f"{c.rule}, {c.scope}" if c.scope else c.rule,
-            estimate=c.estimate,
-            reference=c.limit,
+            estimate=e,
+            reference=limit,
             verdict=VERDICTS[c.outcome],
             role=roles.get(c.outcome, "undecided"),
-            flipped=c.estimate.better == "lower",
+            flipped=e.better == "lower",
         )
-        for c in drawn
-        if c.estimate is not None and c.limit is not None
+        for c, e, limit in drawn
     ]
     axis = "distance to the limit / half the interval (right of 0: within)"
     figures = forest(rows, name=RULES, title="Rules", axis=axis, line="limit")
@@ -374,17 +381,15 @@ def run(
     note_inputs(*settings.named())
     options = reading(request.reading, settings)
     source = open_source(request.input, settings, options)
-    if not isinstance(source, RecordedOutputs):
+    if isinstance(source, Results):
         _refuse_settings_of_scores(request)
     baselines = Baselines(source, options)
     result = check(source, settings, baselines, progress)
-    if diagram:
-        result = dataclasses.replace(result, plots=rules_plot(result.checks))
+    plots = rules_plot(result.checks) if diagram else []
     facts: dict[str, Any] = {"config": ", ".join(settings.sources), "alpha": settings.alpha}
-    notes, files = list[str](), [*source.files]
+    notes, files = [*result.notes], [*source.files]
     if isinstance(source, RecordedOutputs):
-        if diagram:
-            result = dataclasses.replace(result, plots=[*result.plots, *source.diagram()])
+        plots += source.diagram() if diagram else []
         p = source.predictions
         notes += p.notes
         facts |= {"n": p.n, **p.problem}
@@ -401,7 +406,7 @@ def run(
             raise UsageError("--keep-rows needs scores, this input is a result", "pass the scores file")
         facts["rows"] = baselines.own.pack()
     provenance = {"inputs": [*files, *baselines.files, *settings.files], "seed": settings.seed}
-    return dataclasses.replace(result, notes=[*result.notes, *notes], facts=facts, provenance=provenance)
+    return dataclasses.replace(result, plots=plots, notes=notes, facts=facts, provenance=provenance)
 
 
 def _refuse_settings_of_scores(request: Request) -> None:

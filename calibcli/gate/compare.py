@@ -72,16 +72,12 @@ def forest(rows: Sequence[Row], *, name: str, title: str, axis: str, line: str, 
         x, y, low, high = zip(*positions)
         curves.append(Curve(label=verdict, kind="points", role=role, x=list(map(float, x)), y=y, low=low, high=high))
     texts = []
-    for e, reference in ((row.estimate, row.reference) for row in drawn):
-        shown, unit = (
-            number_format.shown(e, reference),
-            "" if e.unit in ("", "probability", *number_format.UNITS) else f" {e.unit}",
-        )
+    for row in drawn:
+        shown, unit = number_format.shown(row.estimate, row.reference), row.estimate.unit
+        unit = "" if unit in ("", "probability", *number_format.UNITS) else f" {unit}"
         texts.append(f"{shown.value}{unit} {shown.interval}")
-    labels = [row.label for row in drawn]
-    return [
-        Plot(name=name, title=title, ylabel=axis, curves=curves, labels=labels, texts=texts, flip=True, group=group)
-    ]
+    of_rows: dict[str, Any] = {"labels": [row.label for row in drawn], "texts": texts}
+    return [Plot(name=name, title=title, ylabel=axis, curves=curves, **of_rows, flip=True, group=group)]
 
 
 def _position(row: Row) -> tuple[float, float | None, float | None]:
@@ -311,7 +307,7 @@ def _result(
         return result
 
     def few(e: Estimate) -> bool:
-        shown = shelf.trait(e.name, "on_compare_screen", "=" not in e.scope)
+        shown = traits(e.name).get("on_compare_screen", "=" not in e.scope)
         return shelf.decides(e.name, result.facts) and shown
 
     return dataclasses.replace(result, estimates=shelf.tiered(changes, few))

@@ -91,12 +91,10 @@ def numbers(column: npt.NDArray[Any]) -> npt.NDArray[np.float64] | None:
         return column.astype(np.float64)
     known, codes = coded(column.astype(str, copy=False))
     try:
-        values = [
-            float("nan") if text.strip().lower() in ("", "nan", "none", "null") else float(text) for text in known
-        ]
+        values = ["nan" if text.strip().lower() in ("", "nan", "none", "null") else text for text in known]
+        return np.array([*map(float, values)])[codes]
     except ValueError:
         return None
-    return np.array(values)[codes]
 
 
 def _quoted(text: str) -> str:
@@ -372,10 +370,8 @@ def _checked(gate: Gate, where: str) -> Gate:
     if gate.values and not gate.by:
         raise UsageError(f"{where}: values without by", 'write by = "COLUMN", whose values these are')
     if not gate.baseline and len(given) != 1:
-        limits = " and ".join(given) or "no limit"
-        raise UsageError(
-            f"{where}: {gate.metric} has {limits}", "write one of limit, max, min (or baseline and margin)"
-        )
+        problem = f"{where}: {gate.metric} has {' and '.join(given) or 'no limit'}"
+        raise UsageError(problem, "write one of limit, max, min (or baseline and margin)")
     return gate
 
 

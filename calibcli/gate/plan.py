@@ -384,9 +384,8 @@ def _need(gate: Gate, a: Assumptions) -> Need:
     side, limit = resolved.side, resolved.limit
     values = verdicts.possible(choice.spec, k)
     if a.truth is not None and not values.low <= a.truth <= values.high:
-        raise UsageError(
-            f"--truth {a.truth:g} is out of range: {choice.name} is {values}", f"pass a value that is {values}"
-        )
+        problem = f"--truth {a.truth:g} is out of range: {choice.name} is {values}"
+        raise UsageError(problem, f"pass a value that is {values}")
     if choice.traits.get("table_bounds"):
         return _ece(choice.options, choice.spec, limit, a)
     pilot = _rows_of(a)
@@ -402,12 +401,16 @@ def _need(gate: Gate, a: Assumptions) -> Need:
     arguments: dict[str, Any] = {"side": side, "at_limit": at_limit, "alpha": a.alpha, "family": a.slices}
     arguments |= _steps(choice(sample), truth)
     own = (e.se or 0.0) if a.pilot is not None and a.truth is None else 0.0
-    chance, *others = (
-        mean_power(truth + z * own, sd, limit, **arguments) for z in ((0, -NORMAL_90, NORMAL_90) if own else (0,))
-    )
+    chances = _chances(lambda truth: mean_power(truth, sd, limit, **arguments), truth, own)
     source = "the pilot's spread" if a.pilot is not None else f"a calibrated synthetic model of {a.n_classes} classes"
     assumed = f"{source}, true {choice.spec} {truth:.4g}"
-    return Need(metric=choice.spec, side=side, limit=limit, truth=truth, assumed=assumed, chance=chance, others=others)
+    return Need(metric=choice.spec, side=side, limit=limit, truth=truth, assumed=assumed, **chances)
+
+
+def _chances(chance_of: Callable[[float], Power], truth: float, se: float) -> dict[str, Any]:
+    """Return `chance` and `others` of a need: at the truth, and at the ends of the interval that a pilot has for it."""
+    chance, *others = (chance_of(truth + z * se) for z in ((0, -NORMAL_90, NORMAL_90) if se else (0,)))
+    return {"chance": chance, "others": others}
 
 
 def _ece(options: Any, spec: str, limit: float, a: Assumptions) -> Need:
@@ -421,26 +424,17 @@ def _ece(options: Any, spec: str, limit: float, a: Assumptions) -> Need:
         view = Sample.of(columns(a.pilot, class_bins=())).view(options["of"])
         population = EcePopulation.of(view, view.width_bins(**binning), a.truth)
         if a.truth is None and population.ece == 0:
-            problem = (
-                f"the pilot's {a.pilot.n:,} rows show no {spec} beyond what is noise, which may hide any small one"
-            )
+            none = f"the pilot's {a.pilot.n:,} rows show no {spec}"
+            problem = f"{none} beyond what is noise, which may hide any small one"
             raise UsageError(problem, "pass --truth with the value to plan for (0: a calibrated model), or more rows")
         assumed = f"confidences of the pilot, true ECE {population.ece:.4g}"
         assumed += " (its own, less what is noise)" if a.truth is None else ""
         pilots = population.pilots(1 / view.effective, a.truth, PILOTS, a.seed)
     power = partial(EcePopulation.power, limit=limit, alpha=a.alpha, family=a.slices, seed=a.seed)
     truth = population.ece if a.truth is None else a.truth
+    rule: dict[str, Any] = {"metric": spec, "side": "max", "limit": limit}
     others = [power(pilot, draws=QUICK_DRAWS) for pilot in pilots]
-    return Need(
-        metric=spec,
-        side="max",
-        limit=limit,
-        truth=truth,
-        assumed=assumed,
-        chance=power(population),
-        others=others,
-        independent=True,
-    )
+    return Need(**rule, truth=truth, assumed=assumed, chance=power(population), others=others, independent=True)
 
 
 def _against_baseline(gate: Gate, a: Assumptions) -> Need:
@@ -476,21 +470,11 @@ def _against_baseline(gate: Gate, a: Assumptions) -> Need:
         of_mean = mean_power(truth, sd, margin, **(arguments | _steps_of(rows, truth, low, high)))
         return lambda n: of_mean(n / cost)
 
-    own = sd / math.sqrt(len(delta)) if a.pilot is not None else 0.0
-    chance, *others = (chance_of(truth + z * own) for z in ((0, -NORMAL_90, NORMAL_90) if own else (0,)))
+    chances = _chances(chance_of, truth, sd / math.sqrt(len(delta)) if a.pilot is not None else 0.0)
     source = "the pilot's re-scaled logits" if a.pilot is not None else f"a synthetic model of accuracy {a.accuracy:g}"
     assumed = f"logits {a.logit_factor:g} times those of a calibrated baseline ({source}), difference {truth:.4g}"
-    name = f"{gate.metric} - baseline"
-    return Need(
-        metric=name,
-        side="max",
-        limit=margin,
-        truth=truth,
-        assumed=assumed,
-        chance=chance,
-        others=others,
-        independent=True,
-    )
+    rule: dict[str, Any] = {"metric": f"{gate.metric} - baseline", "side": "max", "limit": margin}
+    return Need(**rule, truth=truth, assumed=assumed, **chances, independent=True)
 
 
 def _steps(statistic: Statistic, truth: float) -> dict[str, tuple[float, End]]:

@@ -16,12 +16,13 @@ from calibcli.core.errors import InputError, UsageError, did_you_mean
 from calibcli.core.figure_data import Plot
 from calibcli.core.result import Estimate, Result
 from calibcli.core.shelves import Choice, alike
-from calibcli.gate.config import Condition, Config, Gate, parsed, rows_of
+from calibcli.gate.config import Config, Gate, parsed, rows_of
 from calibcli.gate.plan import EcePopulation, to_decide
 from calibcli.gate.verdicts import LimitRule, SupportedClaim, at_level, claim
 from calibcli.metrics import METRICS, Sample, choose, columns_of, estimates
 from calibcli.metrics.binned_bounds import Bounds, table_bounds
 from calibcli.metrics.diagrams import reliability
+from calibcli.metrics.report import class_names
 from calibcli.metrics.shelf import names_read, reads_scores, traits
 from calibcli.scores import recorded_outputs
 from calibcli.scores.columns import Columns, GatheredParts, columns, rows_by
@@ -129,7 +130,10 @@ class RecordedOutputs:
             elif gate.by == BY_CLASS and not self.predictions.top_only:
                 column = self.predicted
             elif conditions := parsed(gate.by):
-                selected = rows_of(conditions, self._columns_of(conditions))
+                columns = dict(self.predictions.slices)
+                if not self.predictions.top_only and any(c.column == BY_CLASS for c in conditions):
+                    columns.setdefault(BY_CLASS, self.predicted)
+                selected = rows_of(conditions, columns)
                 if isinstance(selected, str):
                     return f"no column '{selected}' in {self.predictions.source}"
                 self.rows_of[gate.by] = {"": np.flatnonzero(selected)}
@@ -147,15 +151,7 @@ class RecordedOutputs:
     @property
     def predicted(self) -> Any:
         """(N,) names of the predicted classes."""
-        names = range(self.predictions.k) if self.predictions.classes is None else self.predictions.classes
-        return np.asarray(names).astype(str)[self.whole.columns.predicted]
-
-    def _columns_of(self, conditions: Sequence[Condition]) -> dict[str, Any]:
-        """Return the columns that the conditions may name."""
-        columns = dict(self.predictions.slices)
-        if BY_CLASS not in columns and not self.predictions.top_only and any(c.column == BY_CLASS for c in conditions):
-            columns[BY_CLASS] = self.predicted
-        return columns
+        return np.array(class_names(self.predictions))[self.whole.columns.predicted]
 
     def rows(self, part: Part, gate: Gate) -> int | None:
         """Return the number of rows of a part."""
@@ -327,10 +323,9 @@ class Results:
         return candidates[0].better
 
     def slices(self, gate: Gate) -> Mapping[str, Any] | str:
-        candidates = self._estimates(gate)
-        if not candidates:
+        if not self._estimates(gate):
             return f"{self.source} holds no {gate.metric}"
-        candidates = [e for e in candidates if self._is_metric(e)]
+        candidates = [e for e in self._estimates(gate) if self._is_metric(e)]
         if not candidates or (gate.scope and not METRIC_SCOPES.fullmatch(gate.scope)):
             return f"{self.source} holds differences of {gate.metric}, not the metric itself"
         if gate.by:
@@ -374,9 +369,8 @@ class Results:
 
     def _is_metric(self, estimate: Estimate) -> bool:
         """Return whether an estimate is of one model, not a difference between two."""
-        return self.result.command != "compare" and (
-            not estimate.scope or METRIC_SCOPES.fullmatch(estimate.scope) is not None
-        )
+        of_one_model = not estimate.scope or METRIC_SCOPES.fullmatch(estimate.scope) is not None
+        return of_one_model and self.result.command != "compare"
 
 
 Source = RecordedOutputs | Results

@@ -161,9 +161,8 @@ def claim(e: Estimate, alpha: float, far: Estimate, error: float) -> SupportedCl
     against gates has no bounds.
     """
     if why := e.detail.get(NO_GATE):
-        return SupportedClaim(
-            estimate=dataclasses.replace(e, low=None, high=None, reason=str(why)), low=None, high=None
-        )
+        unbounded = dataclasses.replace(e, low=None, high=None, reason=str(why))
+        return SupportedClaim(estimate=unbounded, low=None, high=None)
     low, high = at_level(e, alpha)
     far_low, far_high = at_level(far, error)
     alpha, error = (

@@ -42,9 +42,8 @@ def _numbers(check: Check) -> str:
 
 def _sure(checks: list[Check]) -> str:
     levels = {(1 + c.estimate.level) / 2 for c in checks if c.estimate is not None and c.estimate.level is not None}
-    return (
-        f" ({'each ' if len(checks) > 1 else ''}with {number_format.percent(min(levels))} confidence)" if levels else ""
-    )
+    each = "each " if len(checks) > 1 else ""
+    return f" ({each}with {number_format.percent(min(levels))} confidence)" if levels else ""
 
 
 def _why(check: Check) -> str:
@@ -89,12 +88,9 @@ def plan(result: Result) -> str:
     unknown = [e for e in sizes if e.value is None]
     known = [e for e in sizes if e.value is not None]
     if unknown:
-        possible = upper(
-            "; ".join(f"for {_what_plan_needs(e)}: {counted(int(e.value or 0), 'row')} in all" for e in known[:2])
-        )
-        return sentences(
-            f"No number of rows up to 10⁹ is enough for {listed(map(_what_plan_needs, unknown))}", possible
-        )
+        none = f"No number of rows up to 10⁹ is enough for {listed(map(_what_plan_needs, unknown))}"
+        possible = (f"for {_what_plan_needs(e)}: {counted(int(e.value or 0), 'row')} in all" for e in known[:2])
+        return sentences(none, upper("; ".join(possible)))
     if not known:
         return ""
     most = max(known, key=lambda e: e.value or 0.0)

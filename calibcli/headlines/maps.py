@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from calibcli.core.result import CHANGE, Estimate, Result
+from calibcli.core.result import CHANGE, Result
 from calibcli.headlines import (
     count,
     counted,
@@ -41,13 +41,9 @@ def _change(result: Result) -> str:
     return ": ".join(filter(None, [_parameters(result), ", ".join(filter(None, changes))]))
 
 
-def _of(result: Result, metric: str) -> Estimate | None:
-    return first(result, metric, CHANGE)
-
-
 def _from_to(result: Result, metric: str) -> str:
     """Describe a change: `NLL 0.464 → 0.268 (difference -0.196 [-0.541, -0.048] nats)`."""
-    change = _of(result, metric)
+    change = first(result, metric, CHANGE)
     if change is None:
         return ""
     before, after = (first(result, metric, scope) for scope in ("before", "after"))
@@ -75,7 +71,7 @@ def _words(result: Result) -> str:
 
 
 def _classes(result: Result) -> str:
-    accuracy = _of(result, "accuracy")
+    accuracy = first(result, "accuracy", CHANGE)
     if result.facts.get("keeps predicted classes"):
         return "predicted classes unchanged"
     if accuracy is None:
@@ -88,11 +84,9 @@ def _classes(result: Result) -> str:
 
 def _ranking(result: Result) -> str:
     recommended = result.facts.get("recommended")
-    if not recommended:
-        return ""
     if recommended == "none":
         return "No method is recommended over the scores as they are"
-    return f"Recommended: {recommended}"
+    return f"Recommended: {recommended}" if recommended else ""
 
 
 # `calib apply`: what was written, by which map, and whether predicted classes changed.
@@ -124,9 +118,8 @@ def fit(result: Result) -> str:
 
 def _one(result: Result, loss: str, prefix: str) -> str:
     """Describe one loss: `ce, then T = 1.30 [0.90, 2.00]: NLL 0.300 → 0.280, ECE 0.030 → 0.028`."""
-    before = [
-        e for e in (first(result, "nll", f"{prefix}before"), first(result, "ece", f"{prefix}before")) if e is not None
-    ]
+    both = first(result, "nll", f"{prefix}before"), first(result, "ece", f"{prefix}before")
+    before = [e for e in both if e is not None]
     t = first(result, "temperature", prefix.strip())
     if not before:
         return f"{loss}: trained, nothing measured"

@@ -48,9 +48,8 @@ def _broken(result: Result) -> str:
     if classes < 2:
         return ""
     accuracy, nll = first(result, "accuracy"), first(result, "nll")
-    chance = float(
-        result.facts.get("guess_accuracy", 1 / classes)
-    )  # differs from 1 / classes if rows have fewer choices
+    # differs from 1 / classes if rows have fewer choices
+    chance = float(result.facts.get("guess_accuracy", 1 / classes))
     if accuracy is not None and side(accuracy, chance) == "below":
         shown = number_format.number(chance, 3)
         return f"accuracy {value(accuracy)} is below that of a guess ({shown}): check labels and order of the classes"
@@ -141,11 +140,12 @@ def _parts(result: Result) -> str:
     for column in dict.fromkeys(scope.partition("=")[0] for scope in scopes):
         own = [s for s in scopes if s.startswith(f"{column}=") and (error(result, s) or direction(result, s))]
         shown = [s for s in own if _miscalibrated(result, s)]
-        worst = sorted(shown, key=lambda s: _size(result, s), reverse=True)
+        errors = {s: error(result, s) for s in shown}
+        worst = sorted(shown, key=lambda s: abs(e.value or 0.0) if (e := errors[s]) else 0.0, reverse=True)
         each = listed((f"{s} ({_one(result, s)})" for s in worst), 2)
         noun, of = ("label", "") if column == "label" else ("value", f" of {column}")
         if shown:
-            level = number_format.level(e for s in shown[:2] if (e := error(result, s)) is not None)
+            level = number_format.level(e for s in shown[:2] if (e := errors[s]) is not None)
             judged = "each judged by itself" + (f", {level} end" if level.endswith("each") else "")
             texts.append(f"{len(shown)} of {counted(len(own), noun)}{of} shown to be miscalibrated, {judged}: {each}")
         elif own:
@@ -161,11 +161,6 @@ def _miscalibrated(result: Result, scope: str) -> bool:
     e = error(result, scope)
     beyond = e is not None and (e.null_high is None or beyond_chance(e))
     return bool(direction(result, scope)) or (side(e) == "above" and beyond)
-
-
-def _size(result: Result, scope: str) -> float:
-    e = error(result, scope)
-    return abs(e.value or 0.0) if e is not None else 0.0
 
 
 def _one(result: Result, scope: str) -> str:
@@ -254,27 +249,20 @@ def _holds(e: Estimate, verdicts: dict[tuple[str, str], str]) -> bool:
 
 def _one_difference(result: Result, scope: str, verdicts: dict[tuple[str, str], str]) -> str:
     own = [e for e in result.estimates if e.scope == scope]
-    own = [
-        e for e in own if not traits(e.name).get("refitted")
-    ] or own  # a different saving by a temperature makes no model better
+    # a different saving by a temperature makes no model better
+    own = [e for e in own if not traits(e.name).get("refitted")] or own
     own.sort(key=_place)
     real = [e for e in own if _holds(e, verdicts)]
     better = [e for e in real if (side(e) == "below") == (e.better == "lower") and e.better in ("lower", "higher")]
     worse = [e for e in real if e not in better and e.better in ("lower", "higher")]
     alone = [e for e in own if e not in real and side(e) != "open"]
-    many = (
-        f"only taken alone, not as one of {count(result, 'comparisons')} comparisons: {_with_numbers(alone)}"
-        if alone
-        else ""
-    )
+    many = f"only taken alone, not as one of {count(result, 'comparisons')} comparisons: {_with_numbers(alone)}"
+    many = many if alone else ""
     if not real:
         near = f" ({listed(map(named, own[:SHOWN]))})" if own and side(own[0]) == "open" else ""
         return "; ".join(filter(None, [f"{_subject(scope)}: no difference shown{near}", many]))
-    parts = [
-        f"{word} in {_with_numbers(estimates)}"
-        for word, estimates in (("better", better), ("worse", worse))
-        if estimates
-    ]
+    both = (("better", better), ("worse", worse))
+    parts = [f"{word} in {_with_numbers(estimates)}" for word, estimates in both if estimates]
     if not parts:
         parts = [f"another {_with_numbers(real)}"]
     undecided = [e for e in own if e not in [*real, *alone] and e.low is not None]

@@ -47,9 +47,8 @@ def _against(result: Result, main: Estimate, losses: list[str]) -> str:
     if len(losses) < 2:
         return ""
     scope = ", ".join(filter(None, [f"loss={losses[1]}", main.scope]))
-    other = next(
-        (e for e in result.estimates if e.name == main.name and e.scope == scope and e.value is not None), None
-    )
+    valued = [e for e in result.estimates if e.value is not None]
+    other = next((e for e in valued if e.name == main.name and e.scope == scope), None)
     if other is None:
         return ""
     here, beyond = _order(_known(other), _known(main)), _order((other.low, other.high), (main.low, main.high))
@@ -97,9 +96,8 @@ def inspect(result: Result) -> str:
     text = kind
     spec = facts.get("spec") or facts.get("architecture")
     text += f" ({spec})" if spec else ""
-    numbers = ", ".join(
-        f"{name(e.name)} = {value(e)}" for e in result.estimates[:3] if e.value is not None and not e.unit
-    )
+    valued = [e for e in result.estimates[:3] if e.value is not None and not e.unit]
+    numbers = ", ".join(f"{name(e.name)} = {value(e)}" for e in valued)
     taken = f"No command takes it{commands[4:]}" if commands.startswith("none") else f"For {commands}"
     return sentences(upper(text) + (f": {numbers}" if numbers else ""), taken if commands else "")
 

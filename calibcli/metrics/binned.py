@@ -10,11 +10,12 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
+from calibcli.core.number_format import percent
 from calibcli.core.options import Count, Range
 from calibcli.core.statistics import TIE, normal_quantile, normals, parts, quantile, root, tie_ends, unseen_reach
 from calibcli.metrics.binned_bounds import table_bounds
 from calibcli.metrics.histogram_error import Bound, PlacedRows, of_root
-from calibcli.metrics.intervals import NO_GROUPS, Constant, Interval, Statistic, one_sided, percent
+from calibcli.metrics.intervals import NO_GROUPS, Constant, Interval, Statistic, one_sided
 from calibcli.metrics.reliability import DRAWS, Bins, Equal, Hits
 from calibcli.metrics.shelf import METRICS, SIGNED, UNIT, BinaryOutcomes, Of, Sample
 from calibcli.scores.columns import ClassBins, ClassTable, Edges
@@ -124,9 +125,8 @@ class GapNorm(Statistic):
             reach = unseen_reach(z, square_variance(self.table), STEEPEST * drawn, STEEPEST * undrawn)
             return math.sqrt(self.value**2 + reach)
         variance = float((self._slope(z) * self.table.gap_variance).sum())
-        return self.value + unseen_reach(
-            z, variance, drawn, undrawn
-        )  # rows not drawn may lie in any bin, of either sign
+        # rows not drawn may lie in any bin, of either sign
+        return self.value + unseen_reach(z, variance, drawn, undrawn)
 
     def _slope(self, z: float) -> Floats:
         """Return the squared weight of each gap in a norm that is a sum, 0 for gaps that surely have the other sign.
@@ -352,7 +352,7 @@ def ece_l2(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of =
     return GapNorm(sample.view(of), sample.view(of).width_bins(bins, edges), l2)
 
 
-@_error(condensed=_signed(2.0), raised=True)
+@_error(condensed=_signed(2.0), raised=True, papers=True)
 def oce(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "auto") -> GapNorm:
     """Overconfident part of the ECE, Σ_b max(d_b, 0); `oce` + `uce` = `ece`.
 
@@ -368,6 +368,7 @@ def oce(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "a
     narrowed=lambda k, options: Range(0, 1 if k in (None, 2) else 1 - 1 / k),
     condensed=_signed(2.0),
     raised=True,
+    papers=True,
 )
 def uce(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "auto") -> GapNorm:
     """Underconfident part of the ECE, Σ_b max(-d_b, 0).
@@ -380,7 +381,7 @@ def uce(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "a
     return GapNorm(sample.view(of), sample.view(of).width_bins(bins, edges), under)
 
 
-@_error(condensed=_signed(2.0, 4.0), raised=True)
+@_error(condensed=_signed(2.0, 4.0), raised=True, papers=True)
 def overconfidence_error(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "auto") -> GapNorm:
     """Overconfidence error, Σ_b conf_b max(d_b, 0) (Thulasidasan et al. 2019).
 
@@ -447,12 +448,10 @@ def ece_sweep(sample: Sample, *, of: Of = "auto") -> Constant:
     accuracy = _shared(tie_ends(view.p[order], view.complement[order]), view.hit[order], w)
     hit = np.append(0.0, np.cumsum(w * accuracy))
     most = round(view.total) if view.counts else len(w)
-    falls = (
-        np.maximum.accumulate(accuracy) > accuracy + TIE,
-        np.minimum.accumulate(accuracy[::-1]) < accuracy[::-1] - TIE,
-    )
-    first, last = int(falls[1][::-1].argmax()), len(w) - int(falls[0][::-1].argmax())
-    if not falls[0].any():
+    below_earlier = np.maximum.accumulate(accuracy) > accuracy + TIE
+    above_later = np.minimum.accumulate(accuracy[::-1])[::-1] < accuracy - TIE
+    first, last = int(above_later.argmax()), len(w) - int(below_earlier[::-1].argmax())
+    if not below_earlier.any():
         bins = most  # no row is above one of larger accuracy
     else:
         for bins in range(2, most + 1):  # below `first` and above `last` accuracies only rise
@@ -485,8 +484,10 @@ def _bin_at(view: BinaryOutcomes, position: float, bins: int) -> int:
     return int(position // (size + 1) if beyond < 0 else extra + beyond // size)
 
 
-def class_bins(k: int, *, bins: Count = 15, edges: Edges = "right", threshold: float = 0.0) -> ClassBins:
-    """Return the class table that `classwise_ece` reads."""
+def class_bins(
+    k: int, *, bins: int = 15, edges: Edges = "right", threshold: float = 0.0, norm: str = "l1"
+) -> ClassBins:
+    """Return the class table that `classwise_ece` reads, whatever its norm."""
     return ClassBins(bins, edges, threshold if threshold >= 0 else 1 / k)
 
 
@@ -511,7 +512,8 @@ def classwise_ece(
     >>> round(calibcli.measure(logits, labels, "classwise_ece")["classwise_ece"].value, 4)
     0.0154
     """
-    return Classwise(sample, class_bins(sample.columns.k, bins=bins, edges=edges, threshold=threshold), norm)
+    table = class_bins(sample.columns.k, bins=bins, edges=edges, threshold=threshold, norm=norm)
+    return Classwise(sample, table, norm)
 
 
 @dataclass(frozen=True, eq=False)
@@ -597,8 +599,7 @@ def mean_absolute_deviation(n: Floats, p: Floats) -> Floats:
     q = 1 - p
     swap = p > 0.5
     small, rare = np.where(swap, n * q, mean), np.where(swap, q, p)
-    normal = np.sqrt(2 / math.pi * small * (1 - rare)) * (1 - 1 / (12 * np.maximum(small * (1 - rare), 1)))
-    exact = normal.copy()
+    mean_deviation = np.sqrt(2 / math.pi * small * (1 - rare)) * (1 - 1 / (12 * np.maximum(small * (1 - rare), 1)))
     few = (small < 20) & (small > 0)
     x, r, size = small[few], rare[few], n[few]
     m = np.floor(x)
@@ -608,6 +609,6 @@ def mean_absolute_deviation(n: Floats, p: Floats) -> Floats:
             more = np.flatnonzero(j <= m + 1)
             log_choose[more] += np.log(np.maximum(size[more] - j + 1, 1e-300)) - math.log(j)
         value = 2 * np.exp((size - m) * np.log1p(-r) + (m + 1) * np.log(r) + np.log(m + 1) + log_choose)
-    exact[few] = np.where((r > 0) & (size >= m + 1), value, 0)
-    deviation[filled] = exact
+    mean_deviation[few] = np.where((r > 0) & (size >= m + 1), value, 0)
+    deviation[filled] = mean_deviation
     return deviation

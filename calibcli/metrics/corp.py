@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from calibcli.core.number_format import percent
 from calibcli.core.options import Range
 from calibcli.core.statistics import (
     TIE,
@@ -32,7 +33,6 @@ from calibcli.metrics.intervals import (
     WeightedMean,
     counted,
     one_sided,
-    percent,
     share_bounds,
 )
 from calibcli.metrics.shelf import METRICS, NATS, UNIT, BinaryOutcomes, Of, Sample
@@ -102,6 +102,11 @@ def pool(weight: Floats, hits: Floats, first: npt.NDArray[np.bool_] | None = Non
     return Blocks(np.array(starts), np.array(weights), np.array(sums))
 
 
+def weighted_order(view: BinaryOutcomes) -> Ints:
+    """Return (n,) rows of positive weight by rising probability."""
+    return view.order if view.weights is None else view.order[view.weights[view.order] > 0]
+
+
 @dataclass(frozen=True, eq=False)
 class Isotonic:
     """The isotonic regression of outcomes on their probability, in which rows of equal odds are one entry.
@@ -129,8 +134,7 @@ class Isotonic:
             weight /= view.n
             hits /= view.n
             return cls(own, ends, weight, hits, mean)
-        vars(own)["order"] = view.order
-        order = view.order[view.weights[view.order] > 0]
+        vars(own)["order"], order = view.order, weighted_order(view)
         p, share = view.p[order], view.shares[order]
         ends = tie_ends(p, view.complement[order])
         weight, hits, sums = (np.add.reduceat(share * v, ends[:-1]) for v in (1.0, view.hit[order], p))
@@ -139,8 +143,7 @@ class Isotonic:
     @cached_property
     def order(self) -> Ints:
         """(n,) rows of positive weight by rising probability."""
-        order, weights = self.view.order, self.view.weights
-        return order if weights is None else order[weights[order] > 0]
+        return weighted_order(self.view)
 
     @cached_property
     def blocks(self) -> Blocks:
@@ -445,9 +448,8 @@ class Decomposed(Statistic):
         """
         view, n = self.view, max(rows.effective, 2.0)
         others = np.clip((self.base - view.hit / n) * n / (n - 1), 0.5 / n, 1 - 0.5 / n)
-        edge = min(
-            0.5, -math.log(alpha) * rows.largest_share
-        )  # where the rows say 0 or 1, the population may be this far inside
+        # where the rows say 0 or 1, the population may be this far inside
+        edge = min(0.5, -math.log(alpha) * rows.largest_share)
         inside = np.clip(self.fit.fitted, edge, 1 - edge)
         ends = []
         for fitted, best, base, sign in (
@@ -473,9 +475,8 @@ class Decomposed(Statistic):
         if gain.value > ROUNDED_MCB:
             return gain.se**2 / (2 * gain.value)
         fitted = self.fit.fitted
-        return (
-            2 * gain.largest_share * (0.5 if self.score == "log" else float(self.view.shares @ (fitted * (1 - fitted))))
-        )
+        spread = 0.5 if self.score == "log" else float(self.view.shares @ (fitted * (1 - fitted)))
+        return 2 * gain.largest_share * spread
 
     def _of_rate(self, rows: WeightedMean, level: float) -> Interval:
         """Bound the uncertainty by bounds of the base rate: it falls with the distance of the rate from one half.

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from calibcli.core.figure_data import Curve, Plot
-from calibcli.core.number_format import number
+from calibcli.core.number_format import number, percent
 from calibcli.core.options import Drawn
 from calibcli.core.statistics import counted, quantiles
-from calibcli.metrics.intervals import percent
 from calibcli.metrics.reliability import DRAWS, Bins
 from calibcli.metrics.shelf import BinaryOutcomes
 from calibcli.scores.columns import ClassTable
@@ -53,6 +52,7 @@ def reliability(
     counts = bins.weight * view.total if view.counts else bins.rows
     title = f"Reliability of {f'P({event})' if event else 'the top label'}, n = {counts.sum():.0f}"
     labels = (f"P({event})", f"share of {event}") if event else ("confidence", "accuracy")
+    rows: Any = {"x": bins.lower, "width": width, "y": counts}
     return [
         Plot(
             name=name,
@@ -68,7 +68,12 @@ def reliability(
                 PERFECT,
             ],
         ),
-        _rows(f"{name}_rows", name, bins.lower, width, counts),
+        Plot(
+            name=f"{name}_rows",
+            under=name,
+            ylabel="rows",
+            curves=[Curve(label="rows", kind="bars", role="count", **rows)],
+        ),
     ]
 
 
@@ -110,11 +115,6 @@ def _gap_bars(x: Any, width: Any, filled: Any, accuracy: Any, confidence: Any, l
         Curve(label="gap", kind="bars", role="gap", x=x, width=width, base=y, y=p),
         Curve(label=label, kind="band", role="null", x=x, width=width, low=low, high=high),
     ]
-
-
-def _rows(name: str, under: str, x: Any, width: Any, counts: Any) -> Plot:
-    bars = Curve(label="rows", kind="bars", role="count", x=x, width=width, y=counts)
-    return Plot(name=name, under=under, ylabel="rows", curves=[bars])
 
 
 def consistency(bins: Bins, seed: int = 0) -> tuple[Floats, Floats]:
@@ -173,9 +173,8 @@ def _rows_near(t: Floats, sigma: float, weight: Floats, square: Floats) -> Float
     """Count effective rows within `sigma` of each t, from sums per cell; the kernel itself reaches beyond any row."""
     first = np.maximum(np.floor((t - sigma) * CELLS), 0).astype(np.int64)
     last = np.minimum(np.ceil((t + sigma) * CELLS), CELLS).astype(np.int64)
-    mass, squares = (
-        np.diff(np.append(0.0, np.cumsum(v))[np.stack([first, last])], axis=0)[0] for v in (weight, square)
-    )
+    ends = np.stack([first, last])
+    mass, squares = (np.diff(np.append(0.0, np.cumsum(v))[ends], axis=0)[0] for v in (weight, square))
     return np.asarray(np.divide(mass**2, squares, out=np.zeros(len(t)), where=mass > 1e-15))
 
 
@@ -190,9 +189,8 @@ def class_panels(table: ClassTable, names: Sequence[str], bins: int, seed: int =
         filled = count > 0
         n = np.where(filled, count, 1)
         share, mean = hit / n, p / n
-        draws = (
-            rng.binomial(np.maximum(np.round(count), 0).astype(np.int64), np.clip(mean, 0, 1), size=(DRAWS, bins)) / n
-        )
+        rows = np.maximum(np.round(count), 0).astype(np.int64)
+        draws = rng.binomial(rows, np.clip(mean, 0, 1), size=(DRAWS, bins)) / n
         low, high = quantiles(draws, [(1 - BAND) / 2, (1 + BAND) / 2])
         error = number(float(np.abs(table.sum_y[k] - table.sum_p[k]).sum() / max(table.count[k].sum(), 1)), 3)
         plots.append(

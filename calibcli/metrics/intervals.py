@@ -31,6 +31,8 @@ FEWEST_GROUPS = 10  # effective groups below which no bound keeps its level (sim
 Mask = npt.NDArray[np.bool_]
 End = float | Floats
 """Smallest or largest value that a row may have: one number for all rows, or (N,) one of each."""
+Ends = tuple[float, float]
+"""Smallest and largest value."""
 
 
 def few_groups(count: int, effective: float) -> str:
@@ -228,10 +230,8 @@ class WeightedMean:
         """
         if self.groups is not None:
             centred = self.values - self.value
-            u: npt.NDArray[Any] = np.bincount(
-                self._member[1], centred if self.weights is None else self.weights * centred
-            )
-            c = u / np.maximum(1 - self.shares, 1e-9) / self.total
+            u = np.bincount(self._member[1], centred if self.weights is None else self.weights * centred)
+            c: npt.NDArray[Any] = u / np.maximum(1 - self.shares, 1e-9) / self.total
             return float(c @ c), float(c**2 @ c)
         square = cube = 0.0
         for part in parts(len(self.values)):
@@ -283,7 +283,11 @@ class WeightedMean:
         """Addition to `how` that says how groups were used; "" without groups."""
         return "" if self.groups is None else f", jackknife over groups ({self.units:.1f} effective)"
 
-    def bounds(self, alpha: float, low: End, high: End, every: WeightedMean | None = None) -> tuple[float, float]:
+    def exact_bounds(self, alpha: float) -> Ends:
+        """Return one-sided bounds of a `binomial` share, each at 1 - alpha (Clopper and Pearson)."""
+        return clopper_pearson(self.value * self.effective, self.effective, alpha)
+
+    def bounds(self, alpha: float, low: End, high: End, every: WeightedMean | None = None) -> Ends:
         """Return one-sided bounds of the mean, each at 1 - alpha, by `core.statistics.unseen_reach` with Student's t.
 
         Args:
@@ -315,15 +319,6 @@ class WeightedMean:
         cube = self.se**3
         z_undrawn = math.cbrt(2 * distance**3 / (cube + math.sqrt(cube**2 + 4 * (distance * undrawn) ** 3)))
         return two_sided(min(z_drawn, z_undrawn), self.units - 1)
-
-
-def percent(level: float) -> str:
-    """Write 0.95 as `95 %`."""
-    return f"{100 * level:.4g} %"
-
-
-Ends = tuple[float, float]
-"""Smallest and largest value."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -364,18 +359,17 @@ class MeanOf(Statistic):
         if rows.total <= 0:
             return Interval(reason=self.empty, n=rows.n)
         if self.share and rows.binomial:
+            low, up = rows.exact_bounds(tail)
             how = "Clopper-Pearson interval"
             if round(rows.effective) != rows.n:
                 how += f" at {rows.effective:.0f} effective rows"
-            low, high = clopper_pearson(self.value * rows.effective, rows.effective, tail)
             se = rows.se if math.isfinite(rows.se) else None
-            return Interval(low=low, high=high, level=level, how=how, n=rows.n, se=se)
+            return Interval(low=low, high=up, level=level, how=how, n=rows.n, se=se)
         if not math.isfinite(self.value) or rows.lacking:
             return Interval(reason=rows.lacking if math.isfinite(self.value) else IMPOSSIBLE, n=rows.n)
         least, most = self.range
-        low, up = rows.bounds(
-            tail, least, most, None if self.mask is None else WeightedMean.of(self.sample, self.values)
-        )
+        every = None if self.mask is None else WeightedMean.of(self.sample, self.values)
+        low, up = rows.bounds(tail, least, most, every)
         detail: dict[str, Cell] = {} if rows.groups is None else {"effective_groups": round(rows.units, 1)}
         how = f"score form, t, unseen rows up to {np.max(most):.3g}{rows.clustered}"
         ends = {"low": low, "reason": BOUNDLESS} if math.isinf(up) else {"low": low, "high": up}
@@ -389,5 +383,5 @@ def share_bounds(rows: WeightedMean, alpha: float) -> Ends | None:
     which a binomial at the effective rows would ignore.
     """
     if rows.binomial:
-        return clopper_pearson(rows.value * rows.effective, rows.effective, alpha)
+        return rows.exact_bounds(alpha)
     return None if rows.lacking else rows.bounds(alpha, 0.0, 1.0)

@@ -240,7 +240,7 @@ def entropy(sample: Sample) -> MeanOf:
     return MeanOf(sample, sample.columns.entropy, ends=_nats)
 
 
-@METRICS.add(values=NATS, narrowed=_up_to_log_k, unit="nats", distribution=True, entropy=True)
+@METRICS.add(values=NATS, narrowed=_up_to_log_k, unit="nats", distribution=True, entropy=True, papers=True)
 def entropy_correct(sample: Sample) -> MeanOf:
     """Mean entropy over rows that are correct.
 
@@ -252,7 +252,7 @@ def entropy_correct(sample: Sample) -> MeanOf:
     return MeanOf(sample, sample.columns.entropy, sample.columns.correct, _nats, empty=NO_RIGHT)
 
 
-@METRICS.add(values=NATS, narrowed=_up_to_log_k, unit="nats", distribution=True, entropy=True)
+@METRICS.add(values=NATS, narrowed=_up_to_log_k, unit="nats", distribution=True, entropy=True, papers=True)
 def entropy_wrong(sample: Sample) -> MeanOf:
     """Mean entropy over rows that are wrong.
 
@@ -264,7 +264,7 @@ def entropy_wrong(sample: Sample) -> MeanOf:
     return MeanOf(sample, sample.columns.entropy, ~sample.columns.correct, _nats, empty=NO_WRONG)
 
 
-@METRICS.add(values=NATS, narrowed=_up_to_log_k, better="lower", unit="nats", distribution=True)
+@METRICS.add(values=NATS, narrowed=_up_to_log_k, better="lower", unit="nats", distribution=True, papers=True)
 def nll_correct(sample: Sample) -> MeanOf:
     """Mean NLL over rows that are correct.
 
@@ -282,6 +282,7 @@ def nll_correct(sample: Sample) -> MeanOf:
     better="lower",
     unit="nats",
     distribution=True,
+    papers=True,
 )
 def nll_wrong(sample: Sample) -> MeanOf:
     """Mean NLL over rows that are wrong.

@@ -107,11 +107,8 @@ class FalsePositives(TwoSamples):
     @cached_property
     def _rates(self) -> tuple[Floats, Floats]:
         """(T,) shares of hits and misses that reach this tie."""
-        kept, passed = (
-            np.cumsum(part[::-1])[::-1] / total
-            for part, total in zip((self.ties.hits, self.ties.misses), self._sums, strict=True)
-        )
-        return kept, passed
+        (all_hits, all_misses), t = self._sums, self.ties
+        return np.cumsum(t.hits[::-1])[::-1] / all_hits, np.cumsum(t.misses[::-1])[::-1] / all_misses
 
     @cached_property
     def tie(self) -> int:
@@ -268,9 +265,8 @@ def scored(model: OodScores, name: str, options: OodOptions, progress: Progress 
     """
     one, two = model.files
     if one.k != two.k or one.top_only != two.top_only:
-        raise InputError(
-            f"{one.source} has {one.k} classes, {two.source} {two.k}", "pass the scores of one model on both data sets"
-        )
+        problem = f"{one.source} has {one.k} classes, {two.source} {two.k}"
+        raise InputError(problem, "pass the scores of one model on both data sets")
     if max(one.n, two.n) > MANY:
         raise InputError(f"{max(one.n, two.n):,} rows are more than {MANY:,}", "measure a part of them")
     wanted = [score for score in EVERY if score in (options.scores or EVERY)]
@@ -375,18 +371,12 @@ def _estimates(one: Scored, level: float) -> Iterator[Estimate]:
         fields = {**vars(statistic.interval(level)), "n": one.view.n}
         better = "lower" if name == "fpr95" else "higher"
         if isinstance(statistic, FalsePositives):
-            fields["detail"] = {**fields["detail"], "threshold": _threshold(one, statistic)}
+            ties = statistic.ties
+            row = ties.order[np.searchsorted(ties.tie, statistic.tie)]  # the rows that are kept reach its score
+            fields["detail"] = {**fields["detail"], "threshold": float(np.concatenate(one.shown)[row])}
         elif isinstance(statistic, AveragePrecision):
             fields["detail"] = {**fields["detail"], "chance": statistic.chance}
         yield Estimate(name=name, value=statistic.value, scope=one.scope, better=better, unit="", **fields)
-
-
-def _threshold(one: Scored, statistic: FalsePositives) -> float:
-    """Return the score at the threshold, which the rows that are kept reach."""
-    ties = statistic.ties
-    row = int(ties.order[np.searchsorted(ties.tie, statistic.tie)])
-    inside, outside = one.shown
-    return float(inside[row] if row < len(inside) else outside[row - len(inside)])
 
 
 def _differences(pairs: Sequence[tuple[Scored, Scored, str]], options: OodOptions) -> tuple[list[Estimate], Table]:

@@ -233,9 +233,8 @@ def ranked(before: RankFunctional, after: RankFunctional, level: float) -> Paire
 
     low, high = value - reach(1 - level, False), value + reach(1 - level, True)
     p = inverted(lambda alpha: reach(alpha, value < 0) - abs(value), 1 - level)
-    how = "differences of the influences of rows (DeLong), unseen rows" + before.rows.clustered.replace(
-        "jackknife over", "sums over"
-    )
+    clustered = before.rows.clustered.replace("jackknife over", "sums over")
+    how = f"differences of the influences of rows (DeLong), unseen rows{clustered}"
     return Paired(value, max(low, -1.0), min(high, 1.0), p, how, math.sqrt(spread))
 
 

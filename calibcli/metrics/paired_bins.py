@@ -147,10 +147,8 @@ class Gaps(NamedTuple):
             return math.inf
         one, two = self._pairs
         change = np.eye(len(self.d))[two] - np.eye(len(self.d))[one]
-        spread = float(np.abs(change @ self.covariance @ change.T).sum())
-        return float(np.abs(change @ self.d).sum()) + math.hypot(
-            normal_quantile(1 - alpha) * math.sqrt(spread), undrawn
-        )
+        noise = math.sqrt(float(np.abs(change @ self.covariance @ change.T).sum()))
+        return float(np.abs(change @ self.d).sum()) + math.hypot(normal_quantile(1 - alpha) * noise, undrawn)
 
 
 class BoundedEstimate(NamedTuple):
@@ -222,10 +220,8 @@ def difference(
     """
     gaps = _gaps(views, tables)
     if gaps.groups < FEWEST_GROUPS:
-        return (
-            f"the bins hold {gaps.groups:.1f} effective groups each, and the spread of a gap needs {FEWEST_GROUPS}: "
-            "fewer bins hold more of them"
-        )
+        few = f"the bins hold {gaps.groups:.1f} effective groups each"
+        return f"{few}, and the spread of a gap needs {FEWEST_GROUPS}: fewer bins hold more of them"
     base = views[0]
     rows = WeightedMean(base.p, base.weights, base.counts, base.groups)
     variance, times = gaps.spread

@@ -65,7 +65,7 @@ class SharedSettings:
         ):
             mine, its = getattr(self, key), getattr(other, key)
             if mine != its:
-                what = key.replace("k", "number of classes", 1) if key == "k" else key.replace("_", " ")
+                what = "number of classes" if key == "k" else key.replace("_", " ")
                 raise InputError(f"{name or 'a part'} has {what} {_short(its)}, those before it {_short(mine)}", fix)
 
 
@@ -171,21 +171,19 @@ class MetricState:
             where = f" ({name})" if name else ""
             problem = f"{again:,} rows{where} are those of a part that is there already"
             raise InputError(problem, "add each part once; parts that are alike get names: update(..., part=NAME)")
-        if self.problem is not None and set(other.class_bins) != set(self.class_bins):
-            raise InputError("the class tables of two states differ", "pass the same metrics (-m) for every part")
+        assert other.kept is not None
+        assert other.cells is not None
         if self.problem is None:
             self.problem, self.cells = other.problem, HistogramCells(other.problem.k, other.problem.top_only)
-            self.tables = {bins: np.zeros_like(table) for bins, table in other.tables.items()}
-            self.kept, self.class_bins = other.kept, other.class_bins
+            self.tables, self.kept, self.class_bins = other.tables, other.kept, other.class_bins
+        elif set(other.class_bins) != set(self.class_bins):
+            raise InputError("the class tables of two states differ", "pass the same metrics (-m) for every part")
         else:
             assert self.kept is not None
-            assert other.kept is not None
             self.kept = self.kept.with_rows(other.kept, self.most)
+            self.tables = {bins: table + other.tables[bins] for bins, table in self.tables.items()}
         assert self.cells is not None
-        assert other.cells is not None
         self.cells.merge(other.cells)
-        for bins, table in other.tables.items():
-            self.tables[bins] = self.tables[bins] + table
         self.rows += other.rows
         self.parts |= other.parts
         self.files += [file for file in other.files if file not in self.files]
@@ -236,17 +234,14 @@ def _smallest(rows: Predictions, seed: int, most: int) -> SampledRows:
 
 
 def _short(value: Any) -> str:
-    text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-    return text if len(text) <= 60 else text[:59] + "…"
+    return printable(", ".join(map(str, value)) if isinstance(value, list) else str(value), 60)
 
 
 # The file of a state: arrays, one of which is a JSON header. Anything else in it is refused.
 
 HEADER, SCHEMA = "calib_state", 1
 FIX = "write it again: this is not what calib metrics --partial writes"
-FINITE = [
-    i for i, name in enumerate(NAMES) if name not in ("nll", "most")
-]  # nll and most are infinite at probability 0
+FINITE = [i for i, name in enumerate(NAMES) if name not in ("nll", "most")]  # these are infinite at probability 0
 Rows = Annotated[int, Range(0)]
 
 

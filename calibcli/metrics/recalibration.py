@@ -16,9 +16,8 @@ from calibcli.metrics.intervals import NO_GATE, Interval, Statistic, WeightedMea
 from calibcli.metrics.shelf import ANY, METRICS, BinaryOutcomes, Of, Sample
 from calibcli.scores.predictions import Floats
 
-DECIDING = (
-    15  # deciding rows from which the Wald interval of the intercept covers and a gate on the slope holds (simulated)
-)
+DECIDING = 15
+"""Deciding rows from which the Wald interval of the intercept covers and a gate on the slope holds (simulated)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,8 +102,9 @@ class Coefficient(Statistic):
     def interval(self, level: float) -> Interval:
         view, fit = self.view, self.view.once(cox)
         if fit is None:
-            reason = "no maximum likelihood: every row is right, or wrong, or the confidences separate them"
-            return Interval(reason=reason)
+            return Interval(
+                reason="no maximum likelihood: every row is right, or wrong, or the confidences separate them"
+            )
         rows = WeightedMean(view.p, view.weights, view.counts, view.groups)
         if rows.lacking:
             return Interval(reason=rows.lacking)
@@ -124,14 +124,8 @@ class Coefficient(Statistic):
             for end, sign in enumerate((-1, 1))
         )
         how = f"maximum likelihood; sandwich variance (HC3) and outcomes not seen, {units:.0f} deciding"
-        return Interval(
-            low=self.value - down,
-            high=self.value + up,
-            level=level,
-            se=se,
-            how=how,
-            detail={"calibrated": 0.0},
-        )
+        low, high, detail = self.value - down, self.value + up, {"calibrated": 0.0}
+        return Interval(low=low, high=high, level=level, se=se, how=how, detail=detail)
 
 
 def _variance(fit: Cox, rows: WeightedMean, at: int) -> float:
@@ -144,8 +138,7 @@ def _few(view: BinaryOutcomes, fit: Cox, at: int) -> str:
     if fit.deciding[at] >= DECIDING:
         return ""
     what = "rows" if view.groups is None else "groups"
-    few = f"{fit.deciding[at]:.1f} {what} decide it (few are wrong, or few at such confidences)"
-    return f"{few}; it takes {DECIDING}"
+    return f"{fit.deciding[at]:.1f} {what} decide it (few are wrong, or few at such confidences); it takes {DECIDING}"
 
 
 def _slope_interval(view: BinaryOutcomes, fit: Cox, rows: WeightedMean, level: float) -> Interval:
@@ -226,7 +219,7 @@ def _newton(x: Floats, y: Floats, w: Floats, beta: Floats) -> tuple[Floats, Floa
     loss, step = math.inf, np.zeros(2)
     for _ in range(100):
         m = beta @ x
-        now = float(w @ (np.logaddexp(0, m) - y * m))
+        now = _mean_loss(m, y, w)
         if now > loss + 1e-12 * abs(loss):
             step = step / 2
             beta = beta - step

@@ -13,6 +13,7 @@ import numpy as np
 from calibcli import metrics
 from calibcli.core.errors import UsageError
 from calibcli.core.figure_data import Plot, first_alone
+from calibcli.core.number_format import percent
 from calibcli.core.options import Drawn, check_options
 from calibcli.core.result import Cell, Estimate, Result, Screen, Table
 from calibcli.core.shelves import Choice
@@ -22,7 +23,7 @@ from calibcli.metrics.binned import calibrated_cells
 from calibcli.metrics.binned_bounds import table_bounds
 from calibcli.metrics.corp import Decomposed, Part
 from calibcli.metrics.diagrams import class_panels, reliability, with_curve
-from calibcli.metrics.intervals import WeightedMean, percent, share_bounds
+from calibcli.metrics.intervals import WeightedMean, share_bounds
 from calibcli.metrics.means import brier_parts
 from calibcli.metrics.reliability import Bins
 from calibcli.metrics.shelf import METRICS, BinaryOutcomes, Sample, names_read, needed_class_bins, reads_scores, traits
@@ -77,7 +78,7 @@ def top_views(sample: Sample, ks: Sequence[int]) -> dict[int, BinaryOutcomes]:
 
 def class_names(predictions: Predictions) -> list[str]:
     """Return the names of the classes, or their numbers."""
-    return [str(c) for c in predictions.classes] if predictions.classes else [str(i) for i in range(predictions.k)]
+    return [str(name) for name in predictions.classes or range(predictions.k)]
 
 
 def whole(count: float) -> float | int:
@@ -168,22 +169,24 @@ def macro(estimates: Sequence[Estimate], tasks: int, level: float) -> list[Estim
     for name in dict.fromkeys(e.name for e in estimates):
         own = [e for e in estimates if e.name == name]
         values = [e.value for e in own if e.value is not None]
-        plain = dataclasses.replace(own[0], low=None, high=None, se=None, null=None, null_high=None, detail={}, how="")
+        plain = dataclasses.replace(
+            own[0], low=None, high=None, se=None, null=None, null_high=None, detail={}, how="", scope=MACRO
+        )
         if len(values) < tasks:
-            out.append(dataclasses.replace(plain, value=None, scope=MACRO, reason="a task has no value"))
+            out.append(dataclasses.replace(plain, value=None, reason="a task has no value"))
             continue
         mean = math.fsum(values) / tasks
         errors = [e.se for e in own if e.se is not None]
         how = f"mean over {tasks} tasks, each counted once"
         if len(errors) < tasks or own[0].sided != "two":
             reason = "no interval of a mean follows from bounds of its parts"
-            out.append(dataclasses.replace(plain, value=mean, scope=MACRO, n=None, how=how, reason=reason, sided="two"))
+            out.append(dataclasses.replace(plain, value=mean, n=None, how=how, reason=reason, sided="two"))
             continue
         se = math.sqrt(math.fsum(s * s for s in errors)) / tasks
         half = normal_quantile((1 + level) / 2) * se
         how += f"; normal {percent(level)} interval from the standard errors of the tasks"
-        ends = dataclasses.replace(plain, low=mean - half, high=mean + half, level=level, se=se, reason="")
-        out.append(dataclasses.replace(ends, value=mean, scope=MACRO, n=None, how=how))
+        bounded = dataclasses.replace(plain, low=mean - half, high=mean + half, level=level, se=se, reason="")
+        out.append(dataclasses.replace(bounded, value=mean, n=None, how=how))
     return out
 
 
@@ -278,9 +281,8 @@ def of_columns(predictions: Predictions, measured: Columns, options: ReportOptio
     lacking = [c for c in choices if not set(needed_class_bins([c], k)) <= measured.classes.keys()]
     if lacking or (options.per_class and shown not in measured.classes):
         what = lacking[0].spec if lacking else f"--per-class with {shown.bins} bins"
-        raise UsageError(
-            f"{what} needs sums by class that were not kept", "name the metric when the parts are added (-m)"
-        )
+        problem = f"{what} needs sums by class that were not kept"
+        raise UsageError(problem, "name the metric when the parts are added (-m)")
     if options.top_k and measured.condensed:
         raise UsageError(f"--top-k needs the scores of {measured.condensed:,} rows again", "measure some of them")
     sample = Sample.of(measured, predictions, options.seed)
@@ -297,9 +299,8 @@ def of_columns(predictions: Predictions, measured: Columns, options: ReportOptio
     plots: list[Plot] = []
     if options.diagram or options.specs is None:
         event = "" if predictions.top_only else predictions.event
-        plots += reliability(
-            view, bins, seed=options.seed, event=event, curve=options.curve if options.diagram else "bars"
-        )
+        curve = options.curve if options.diagram else "bars"
+        plots += reliability(view, bins, seed=options.seed, event=event, curve=curve)
     if options.top_k:
         edges = options.edges or "right"
         tables.append(top_k(sample, options.top_k, bins=shown.bins, edges=edges, level=options.level))
@@ -449,9 +450,8 @@ def _slices(
         rows: list[list[Cell]] = []
         largest = sorted(parts, key=lambda name: -len(parts[name]))[: MOST_SLICE_PANELS if options.diagram else 0]
         title = f"Reliability by {column}" + (f" (the {len(largest)} largest)" if len(parts) > len(largest) else "")
-        for name, sample in zip(
-            parts, _samples(predictions, measured, [*parts.values()], choices, options), strict=True
-        ):
+        samples = _samples(predictions, measured, [*parts.values()], choices, options)
+        for name, sample in zip(parts, samples, strict=True):
             scope = f"{column}={name}"
             estimates = metrics.estimates(sample, choices, level=options.level, scope=scope)
             every += estimates

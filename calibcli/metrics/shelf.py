@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from calibcli.core.errors import UsageError
-from calibcli.core.figure_data import Tier
 from calibcli.core.options import Edges, Level, Range, within
 from calibcli.core.result import Estimate, Result
 from calibcli.core.shelves import Choice, Shelf
@@ -51,8 +50,7 @@ DEFAULT = (
 """The default set."""
 OF_EVENT = ("auc", "cox_slope", "cox_intercept", "observed_expected")
 """Added to the default set for two classes."""
-FEW = {"accuracy", "nll", "brier", "confidence_gap", "ece", "temperature_gain", *OF_EVENT}
-"""The set `few`: metrics of the default set that a first screen may show; their trait `first_screen` says when."""
+
 METRICS = Shelf(
     "metric",
     package="calibcli.metrics",
@@ -61,7 +59,7 @@ METRICS = Shelf(
     flag="-m",
 )
 SETS = ("default", "few")
-"""Names of sets of metrics."""
+"""Names of sets of metrics; `few` are those of the default set that have the trait `first_screen`."""
 UNIT, SIGNED, NATS, ANY, BRIER = Range(0, 1), Range(-1, 1), Range(0), Range(), Range(0, 2)
 """Ranges of metrics, for their trait `values`."""
 
@@ -279,15 +277,14 @@ def choose(specs: Iterable[str], k: int, top_only: bool = False) -> list[Choice]
     for spec in specs:
         usual = [*DEFAULT, *(OF_EVENT if k == 2 and not top_only else ())]
         group = spec.strip().lower()
-        sets = {"default": usual, "few": [name for name in usual if name in FEW]}
+        sets = {"default": usual, "few": [name for name in usual if "first_screen" in traits(name)]}
         names = [*METRICS.entries] if group == "all" else sets.get(group)  # `entries` imports every metric
         for one in [spec] if names is None else known(names, top_only, k):
             choice = _resolved(METRICS.choose(one), k)
             if top_only and _of_every_class(choice.name):
                 problem = f"{choice.name} needs the probabilities of every class, not the confidence alone"
-                raise UsageError(
-                    problem, f"use {choice.traits.get('of_top', 'ece')}, or save the scores of every class"
-                )
+                fix = f"use {choice.traits.get('of_top', 'ece')}, or save the scores of every class"
+                raise UsageError(problem, fix)
             chosen.setdefault(choice.spec, choice)
     return list(chosen.values())
 
@@ -319,6 +316,8 @@ def traits(spec: str) -> Mapping[str, Any]:
     it is that of one bin; `debiased`, what estimates its square without bias.  `parts`: shown with those of the Brier
     score.
     Of sentences: `error` and `named`, its place among the calibration errors and differences to speak of.
+    Of lists: `first_screen`, when a screen shows it (always, "two classes" or "confidence"); `papers`, only papers use
+    it.
     """
     entry = METRICS.entry(spec.partition(":")[0])
     return {} if entry is None else entry.traits
@@ -350,12 +349,8 @@ def reads_scores(choice: Choice) -> bool:
 
 def needed_class_bins(choices: Sequence[Choice], k: int) -> list[ClassBins]:
     """Return the class tables that these metrics read."""
-    tables = []
-    for choice in choices:
-        if "class_bins" in choice.traits:
-            options = {o: v for o, v in choice.options.items() if o != "norm"}
-            tables.append(choice.traits["class_bins"](k, **options))
-    return list(dict.fromkeys(tables))
+    reading = [choice for choice in choices if "class_bins" in choice.traits]
+    return list(dict.fromkeys(choice.traits["class_bins"](k, **choice.options) for choice in reading))
 
 
 @one_thread()
@@ -411,29 +406,20 @@ def decides(name: str, facts: Any) -> bool:
         name: spec of the number; one that is no metric (a fitted parameter) is always shown.
         facts: of its result, of which the number of `classes` and `kind` (confidences or not) are read.
     """
-    where = trait(name, "first_screen", "always" if name.partition(":")[0] not in METRICS else "")
-    return bool(
-        where == "always"
-        or (where == "two classes" and facts.get("classes") == 2)
-        or (where == "confidence" and facts.get("kind") == "confidence")
-    )
-
-
-def trait(name: str, key: str, default: Any = None) -> Any:
-    """Return one trait of the metric of a spec, or `default` where it is not set or there is no such metric."""
-    entry = METRICS.entry(name.partition(":")[0])
-    return default if entry is None else entry.traits.get(key, default)
+    if name.partition(":")[0] not in METRICS:
+        return True
+    holds = {"two classes": facts.get("classes") == 2, "confidence": facts.get("kind") == "confidence", "always": True}
+    return bool(holds.get(traits(name).get("first_screen", "")))
 
 
 def tiered(estimates: Sequence[Estimate], few: Callable[[Estimate], bool]) -> list[Estimate]:
     """Set the tiers of estimates: `few` where the function says so, else `asked`."""
-    tiers: dict[bool, Tier] = {True: "few", False: "asked"}
-    return [dataclasses.replace(e, tier=tiers[few(e)]) for e in estimates]
+    return [dataclasses.replace(e, tier="few" if few(e) else "asked") for e in estimates]
 
 
 def measured(result: Result) -> Result:
     """Set the tiers of a result of metrics; of slices only those with the trait `of_parts` are shown first."""
     few = [e for e in result.estimates if decides(e.name, result.facts)]
     whole = any(not e.scope for e in few)
-    shown = {id(e) for e in few if not whole or not e.scope or trait(e.name, "of_parts")}
+    shown = {id(e) for e in few if not whole or not e.scope or "of_parts" in traits(e.name)}
     return dataclasses.replace(result, estimates=tiered(result.estimates, lambda e: id(e) in shown))

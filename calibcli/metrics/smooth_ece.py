@@ -10,10 +10,11 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
+from calibcli.core.number_format import percent
 from calibcli.core.options import Range
-from calibcli.core.statistics import bisect, normal_quantile, parts, quantile, root, unseen_reach
+from calibcli.core.statistics import bisect, normal_quantile, normals, parts, quantile, root, unseen_reach
 from calibcli.metrics.histogram_error import PlacedRows, of_root
-from calibcli.metrics.intervals import NO_GROUPS, Constant, Interval, Statistic, one_sided, percent
+from calibcli.metrics.intervals import NO_GROUPS, Constant, Interval, Statistic, one_sided
 from calibcli.metrics.shelf import METRICS, UNIT, BinaryOutcomes, Memoized, Of, Sample
 from calibcli.scores.predictions import Floats
 
@@ -202,11 +203,6 @@ def _cosines(terms: int, points: int) -> Floats:
     return np.cos(math.pi * np.outer(np.arange(terms), (np.arange(points) + 0.5) / points))
 
 
-@lru_cache(maxsize=2)
-def _normals(seed: int, draws: int, cells: int) -> Floats:
-    return np.random.default_rng([seed, cells]).standard_normal((draws, cells))
-
-
 class Noise(Memoized):
     """Normal noise of the residuals, independent in cells of confidence, and the integral of its smoothed size."""
 
@@ -219,12 +215,17 @@ class Noise(Memoized):
     @property
     def draws(self) -> Floats:
         """(DRAWS, CELLS) noise."""
-        return np.asarray(_normals(self.seed, self.DRAWS, self.CELLS) * self.scale)
+        return self._unscaled * self.scale
+
+    @property
+    def _unscaled(self) -> Floats:
+        """(DRAWS, CELLS) standard normal numbers."""
+        return normals((self.DRAWS, self.CELLS), (self.seed, self.CELLS))
 
     def _series(self, terms: int) -> Floats:
         """Return (DRAWS, terms) coefficients of the cosine series."""
         used = np.flatnonzero(self.scale)
-        draws = _normals(self.seed, self.DRAWS, self.CELLS)[:, used] * self.scale[used]
+        draws = self._unscaled[:, used] * self.scale[used]
         series = draws @ _cosines(self.CELLS, self.CELLS)[:terms, used].T
         series[:, 1:] *= 2
         return np.asarray(series)
@@ -321,9 +322,7 @@ def _condensed(at: PlacedRows, options: Mapping[str, Any], value: float) -> floa
     if options["variant"] != "exact":
         return None
     sigma = options["sigma"] or max(value, LEAST)
-    spread = (
-        2e-5 if at.sample.n > EXACT or at.view.n > EXACT else 0.0
-    )  # the error of spreading rows over cells, see `SmoothError`
+    spread = 2e-5 if at.sample.n > EXACT or at.view.n > EXACT else 0.0  # of rows over cells, see `SmoothError`
     return min(at.variance * (2 * BEND_SLOPE / sigma + BEND / sigma**2) + spread, 1.0)
 
 
@@ -371,7 +370,7 @@ def _mmce_condensed(at: PlacedRows, options: Mapping[str, Any], value: float) ->
     return change if options["square"] else of_root(change, value)
 
 
-@METRICS.add(values=UNIT, better="lower", unit="", condensed=_mmce_condensed)
+@METRICS.add(values=UNIT, better="lower", unit="", condensed=_mmce_condensed, papers=True)
 def mmce(
     sample: Sample, *, width: Width = 0.4, weighted: bool = False, square: bool = False, of: Of = "auto"
 ) -> Statistic:
@@ -451,7 +450,7 @@ def _kde_condensed(at: PlacedRows, options: Mapping[str, Any], value: float) -> 
     return min(3 * TRIWEIGHT * spread / width**2, 1.0)
 
 
-@METRICS.add(values=UNIT, better="lower", unit="probability", condensed=_kde_condensed)
+@METRICS.add(values=UNIT, better="lower", unit="probability", condensed=_kde_condensed, papers=True)
 def kde_ece(sample: Sample, *, of: Of = "auto") -> Constant:
     """ECE with density estimates in place of bins, ∫ |t - acc(t)| f(t) dt (Zhang et al. 2020).
 

@@ -61,14 +61,8 @@ def columns_of(
         search: (N,) whether a row is in the half that is searched, where cuts and frequent values are chosen.
         least: smallest number of its rows for a condition.
     """
-    coded_columns, notes = [], []
-    for name, values in columns.items():
-        coded_or_note = _column(name, np.asarray(values), search, least)
-        if isinstance(coded_or_note, str):
-            notes.append(coded_or_note)
-        else:
-            coded_columns.append(coded_or_note)
-    return coded_columns, notes
+    each = [_column(name, np.asarray(values), search, least) for name, values in columns.items()]
+    return [one for one in each if isinstance(one, CodedColumn)], [one for one in each if isinstance(one, str)]
 
 
 def _column(name: str, values: npt.NDArray[Any], search: npt.NDArray[np.bool_], least: int) -> CodedColumn | str:
@@ -83,9 +77,8 @@ def _column(name: str, values: npt.NDArray[Any], search: npt.NDArray[np.bool_], 
     frequent = np.argsort(-sizes, kind="stable")[:VALUES]
     frequent = frequent[(sizes[frequent] >= least) & (sizes[frequent] < search.sum())]
     if not len(frequent):
-        return (
-            f"'{name}' is left out: it has {counted(len(known), 'value')}, none with {least} rows or more but not all"
-        )
+        values_text = counted(len(known), "value")
+        return f"'{name}' is left out: it has {values_text}, none with {least} rows or more but not all"
     place = np.full(len(known), len(frequent))
     place[frequent] = np.arange(len(frequent))
     literals = [(Condition(name, "=", known[i]),) for i in frequent]
@@ -94,15 +87,13 @@ def _column(name: str, values: npt.NDArray[Any], search: npt.NDArray[np.bool_], 
 
 def _numeric_column(name: str, values: Floats, search: npt.NDArray[np.bool_], least: int) -> CodedColumn | str:
     """Code a column of numbers; conditions are ranges between quantiles of the searched half, open ones included."""
-    searched = values[search & np.isfinite(values)]
-    cuts = (
-        np.unique(np.quantile(searched, np.arange(1, PARTS) / PARTS, method="lower")) if len(searched) else np.empty(0)
-    )
-    short = np.unique(
-        [float(f"{cut:.6g}") for cut in cuts]
-    )  # rounded as it is printed, so that the printed rule selects the same rows
-    cuts = short if len(short) == len(cuts) else cuts
-    cuts = cuts[cuts < searched.max()] if len(searched) else cuts
+    searched, cuts = values[search & np.isfinite(values)], np.empty(0)
+    if len(searched):
+        cuts = np.unique(np.quantile(searched, np.arange(1, PARTS) / PARTS, method="lower"))
+        # rounded as it is printed, so that the printed rule selects the same rows
+        short = np.unique([float(f"{cut:.6g}") for cut in cuts])
+        cuts = short if len(short) == len(cuts) else cuts
+        cuts = cuts[cuts < searched.max()]
     if not len(cuts):
         return f"'{name}' is left out: its numbers hardly differ between rows"
     cells = len(cuts) + 1

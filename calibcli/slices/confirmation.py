@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from calibcli.core.statistics import log_sigmoid, normal_quantile, normal_share, root, two_sided
+from calibcli.core.statistics import log_sigmoid, normal_quantile, normal_share, root, score_bound, two_sided
 from calibcli.metrics.intervals import WeightedMean, average
 from calibcli.scores.predictions import Floats, Ints
 
@@ -58,13 +58,12 @@ class MeasuredRows:
             return ConfirmedRule(len(inside), own.value if len(inside) else math.nan, -1.0, 1.0, 1.0, reason=reason)
         low, high = own.bounds(alpha / 2, 0.0 if self.p is None else -1.0, 1.0)
         others = self.rows.at(outside)
-        if self.p is not None:
-            p = max(
-                self._p_gap(own, self.p[inside]),
-                self._p_further_from_zero(own, others, self.p[inside], self.p[outside]),
-            )
-            return ConfirmedRule(len(inside), own.value, low, high, p, others=others.value)
-        return ConfirmedRule(len(inside), own.value, low, high, self._p_more_errors(own, others), others=others.value)
+        if self.p is None:
+            p = self._p_more_errors(own, others)
+        else:
+            p_own, p_others = self.p[inside], self.p[outside]
+            p = max(self._p_gap(own, p_own), self._p_further_from_zero(own, others, p_own, p_others))
+        return ConfirmedRule(len(inside), own.value, low, high, p, others=others.value)
 
     @staticmethod
     def _p_gap(own: WeightedMean, p: Floats) -> float:
@@ -182,9 +181,6 @@ def detectable(variance: float, rows: float, candidates: int, tests: int, alpha:
     It is among the strongest on the searched half, and is confirmed on the other, with a probability of 90 % each.
     """
     spare = normal_quantile(0.9)
-    to_be_searched = (
-        math.sqrt(2 * math.log(max(candidates, 2))) + spare
-    )  # the largest z of so many true rules, and more
+    to_be_searched = math.sqrt(2 * math.log(max(candidates, 2))) + spare  # the largest z of so many true rules
     z = max(to_be_searched, normal_quantile(1 - alpha / (2 * tests)) + spare)
-    unseen = z * z / rows  # the same term as in `core.statistics.score_bound`
-    return (unseen + math.sqrt(unseen * unseen + 4 * z * z * variance / rows)) / 2
+    return score_bound(0.0, z, 1 / rows, variance / rows)

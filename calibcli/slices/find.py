@@ -17,6 +17,7 @@ from calibcli.gate.sources import BY_CLASS
 from calibcli.metrics import Sample
 from calibcli.metrics.intervals import WeightedMean
 from calibcli.metrics.paired import holm
+from calibcli.metrics.report import class_names
 from calibcli.scores.columns import columns
 from calibcli.scores.histogram import LEAN
 from calibcli.scores.predictions import Floats, Ints, Predictions, Progress
@@ -52,8 +53,7 @@ def find(predictions: Predictions, search: Search, progress: Progress | None = N
     report_progress(0.0, "reading scores")
     table = columns(predictions, class_bins=(), names=LEAN)
     if BY_CLASS in given:
-        names = range(predictions.k) if predictions.classes is None else predictions.classes
-        given = {**given, BY_CLASS: np.asarray(names).astype(str)[table.predicted]}
+        given = {**given, BY_CLASS: np.array(class_names(predictions))[table.predicted]}
     measured, evidence = _measured(Sample.of(table), search)
     split = search.confirm == "split"
     searched = halves(predictions.n, predictions.groups, search.seed) if split else np.ones(predictions.n, bool)
@@ -88,20 +88,15 @@ def find(predictions: Predictions, search: Search, progress: Progress | None = N
     least_gap = min(1.0, gap), share
     result = _result(search, texts, gaps, tests, len(confirming_rows), count, total, everywhere, least_gap)
     if everywhere:
-        notes.append(
-            f"all rows together have a gap of {total:+.3f}, which slices share: reduce it first with calib scale"
-        )
+        all_rows = f"all rows together have a gap of {total:+.3f}"
+        notes.append(f"{all_rows}, which slices share: reduce it first with calib scale")
     if any(test.n < test.all_rows for test in tests):
         notes.append("n: rows of a rule that no rule above it selects, on which it is measured; of: all of its rows")
-    labels = predictions.labels
-    leaks = {
-        i: note
-        for i, column in enumerate(coded)
-        if column.name != BY_CLASS and (note := _label_leak_note(column, labels, table.predicted))
-    }
-    notes += leaks.values()
+    possible = {i: column for i, column in enumerate(coded) if column.name != BY_CLASS}
+    leaks = {i: _label_leak_note(column, predictions.labels, table.predicted) for i, column in possible.items()}
+    notes += filter(None, leaks.values())
     for rule, text, test in zip(best, texts, tests, strict=True):
-        noted = leaks.keys() & {column for column, _ in rule.parts}
+        noted = any(leaks.get(column) for column, _ in rule.parts)
         if test.adjusted <= search.alpha and not noted:
             notes += filter(None, [_constant_outcome_note(rule, text, coded, measured)])
     facts = {**result.facts, "n": predictions.n, **predictions.problem, "columns": len(coded)}
@@ -115,10 +110,8 @@ def _measured(sample: Sample, search: Search) -> tuple[MeasuredRows, Evidence]:
     power = w if sample.counts else w * w
     if search.find == "gap":
         view = sample.view()
-        values, variance = view.residual, view.p * view.complement
-        return MeasuredRows(WeightedMean(values, *design), view.p), Evidence(
-            w * values, power * variance, weight=sample.weights
-        )
+        evidence = Evidence(w * view.residual, power * (view.p * view.complement), weight=sample.weights)
+        return MeasuredRows(WeightedMean(view.residual, *design), view.p), evidence
     wrong: Floats = (~sample.columns.correct).astype(np.float64)
     mean = float(np.average(wrong, weights=w))
     spread = np.full(len(wrong), mean * (1 - mean))
@@ -197,24 +190,22 @@ def _result(
     estimates, lines, rules = [], list[list[Any]](), []
     for text, gap, test in zip(texts, gaps, tests, strict=True):
         confirmed = test.adjusted <= search.alpha
-        bounded = not test.reason
         detail: dict[str, Any] = {"p_value": test.p, "p_adjusted": test.adjusted, "confirmed": confirmed}
+        detail |= {"searched": gap, "of": test.all_rows}
+        detail |= {} if test.others is None else {"other_rows": test.others}
+        ends: dict[str, Any] = {} if test.reason else {"low": test.low, "high": test.high, "level": 1 - search.alpha}
         estimates.append(
             Estimate(
                 name=metric,
                 scope=text,
                 value=test.value,
-                low=test.low if bounded else None,
-                high=test.high if bounded else None,
-                level=1 - search.alpha if bounded else None,
+                **ends,
                 unit="probability",
                 better="zero" if search.find == "gap" else "lower",
                 how=how,
                 reason=test.reason,
                 n=test.n,
-                detail=detail
-                | {"searched": gap, "of": test.all_rows}
-                | ({} if test.others is None else {"other_rows": test.others}),
+                detail=detail,
             )
         )
         size: list[Any] = [test.n, test.all_rows, test.n / rows]
@@ -253,11 +244,8 @@ def _headline(
             return f"Everywhere alike: confidence gap {total:+.3f}; no slice differs ({power})."
         return f"No slice found; {kind} of {gap:.2f} in {least_rows} would have been, with a chance of 80 %."
     errors = search.find == "error"
-    word, name = (
-        ("wrong more often than the other rows", "error")
-        if errors
-        else ("miscalibrated, and more than the other rows", "confidence gap")
-    )
+    name = "error" if errors else "confidence gap"
+    word = "wrong more often than the other rows" if errors else "miscalibrated, and more than the other rows"
     names = "; ".join(f"{e.scope} ({name} {_with_interval(e)}, n = {_rows(e)})" for e in real[:3])
     more = f"; and {len(real) - 3} more" if len(real) > 3 else ""
     all_rows = f"{total:.3f}" if errors else f"{total:+.3f}"

@@ -11,6 +11,7 @@ from calibcli.core import number_format
 from calibcli.core.figure_data import Curve, Plot
 from calibcli.core.result import Check, Estimate, Outcome, Result, Table
 from calibcli.gate import verdicts
+from calibcli.gate.check import judged_estimates
 from calibcli.headlines import listed
 from calibcli.metrics import METRICS
 from calibcli.watch.bets import Stream
@@ -35,7 +36,6 @@ def result(state: WatchState) -> Result:
         checks.append(_check(state, key[1], stream))
         if stream.watched.bins:
             notes[verdicts.blind_spot(METRICS.choose(stream.watched.metric).name, stream.watched.kind)] = None
-    estimates = list({(e.name, e.scope): e for c in checks if (e := c.estimate) is not None}.values())
     settings = state.settings
     facts: dict[str, Any] = {
         "headline": headline(state, checks),
@@ -49,7 +49,7 @@ def result(state: WatchState) -> Result:
     }
     return Result(
         command="watch",
-        estimates=estimates,
+        estimates=judged_estimates(checks),
         checks=checks,
         tables=[_evidence(state, checks), *_nights(state)],
         plots=night_plots(state),
@@ -113,17 +113,15 @@ def _check(state: WatchState, name: str, stream: Stream) -> Check:
 
 def _verdict(stream: Stream, logs: dict[str, float], limits: dict[str, float]) -> tuple[Outcome, str]:
     """Return the outcome and why, with the night on which it was first known."""
-    crossed = stream.crossed
-    messages = {
-        "fail": "surely beyond the limit",
-        "drift": "drifted beyond the limit",
-        "pass": "surely within the limit, all nights together",
+    outcomes: dict[str, tuple[Outcome, str]] = {
+        "fail": ("fail", "surely beyond the limit"),
+        "drift": ("fail", "drifted beyond the limit"),
+        "pass": ("pass", "surely within the limit, all nights together"),
     }
-    outcomes: dict[str, Outcome] = {"fail": "fail", "drift": "fail", "pass": "pass"}
-    for key, outcome in outcomes.items():
-        if key in crossed:
+    for key, (outcome, message) in outcomes.items():
+        if key in stream.crossed:
             now = f"evidence E {_power_text(logs[key])} now, {_power_text(limits[key])} needed"
-            return outcome, f"{messages[key]}, known on {crossed[key]} ({now})"
+            return outcome, f"{message}, known on {stream.crossed[key]} ({now})"
     parts = [f"{word} {_power_text(logs[key])} of {_power_text(limits[key])}" for key, word in LINES]
     return "inconclusive", "no alarm; E: " + ", ".join(parts)
 
@@ -181,13 +179,13 @@ def night_plots(state: WatchState) -> list[Plot]:
         bound = Curve(label="limit", kind="hline", y=limit, role="limit")
         shared: dict[str, Any] = {"xlabel": "night", "xscale": "date", "group": rule}
         curves = [nightly, bound, *marks]
-        plots.append(
-            Plot(name=f"nights{i}", title=f"{rule}, each night", ylabel=watched.metric, curves=curves, **shared)
-        )
-        powers = [
-            Curve(label=word, kind="line", x=days, y=[_above_threshold(n[at], limits[key]) for n in nights], role=word)
-            for at, key, word in ((1, "fail", BROKEN), (3, "drift", DRIFT), (2, "pass", KEPT))
-        ]
+        title = f"{rule}, each night"
+        plots.append(Plot(name=f"nights{i}", title=title, ylabel=watched.metric, curves=curves, **shared))
+        powers = []
+        for at, claim, word in ((1, "fail", BROKEN), (3, "drift", DRIFT), (2, "pass", KEPT)):
+            needed = limits[claim] / math.log(10)
+            above = [None if night[at] is None else max(night[at] - needed, -6.0) for night in nights]
+            powers.append(Curve(label=word, kind="line", x=days, y=above, role=word))
         decides = Curve(label="needed", kind="hline", y=[0.0], role="limit")
         curves, label = [*powers, decides, *marks], "log10 of E / E needed"
         top = max((y for curve in powers for y in curve.y if y is not None), default=0.0)
@@ -199,10 +197,6 @@ def night_plots(state: WatchState) -> list[Plot]:
 
 def _day(night: str) -> int:
     return datetime.date.fromisoformat(night).toordinal()
-
-
-def _above_threshold(log10: float | None, limit: float) -> float | None:
-    return None if log10 is None else max(log10 - limit / math.log(10), -6.0)
 
 
 def _power(log: float) -> float:

@@ -42,9 +42,7 @@ def watched(gate: Gate, source: RecordedOutputs, cap: float) -> WatchedRule:
         if len(values) > MOST_SLICES:
             problem = f"{gate.at}'{gate.by}' has {len(values)} values, and a state watches {MOST_SLICES}"
             raise UsageError(problem, "choose a coarser column, or name the values to watch: values = [...]")
-    kind = verdicts.kind(choice)
-    if _unbounded(choice, source):
-        kind = f"each row at most {cap:g} nats"
+    kind = f"each row at most {cap:g} nats" if _unbounded(choice, source) else verdicts.kind(choice)
     traits = choice.traits
     return WatchedRule(
         rule=rule.text,

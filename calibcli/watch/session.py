@@ -318,9 +318,9 @@ class WatchSession:
         self.path, self.terms = path, terms
         self.name = "the state" if path is None else str(path)
         exists = path is not None and os.path.exists(path)
-        self.state: WatchState | None = (
-            state_file.load(path, own=True) if exists and path is not None and not restart else None
-        )
+        self.state: WatchState | None = None
+        if path is not None and exists and not restart:
+            self.state = state_file.load(path, own=True)
         self.aside = restart and exists
         self.files: list[dict[str, Any]] = []
         self.notes: list[str] = []
@@ -341,7 +341,12 @@ class WatchSession:
         except NoRows as error:
             if self.state is None:  # a new state needs rows, to know what their scores are
                 raise
-            self._add_empty_night(night, error.problem)
+            state = copied(self.state)
+            night = resolved_night(night, state, self.name)
+            record_empty(state, night)
+            no_rows = f"{error.problem}: a night of 0 rows changes nothing"
+            self.notes.append(f"{no_rows}; was there no traffic on {night}?")
+            self.state = state
             return
         source = RecordedOutputs(rows, config)
         settings = self._settings(source, config)
@@ -364,15 +369,6 @@ class WatchSession:
         record(state)
         self.state, self.files = state, [*self.files, *source.files, *baselines.files]
         self.files += [dict(entry) for entry in config.files]
-
-    def _add_empty_night(self, night: str, problem: str) -> None:
-        """Record a night without rows; nothing but the history changes."""
-        assert self.state is not None
-        state = copied(self.state)
-        night = resolved_night(night, state, self.name)
-        record_empty(state, night)
-        self.notes.append(f"{problem}: a night of 0 rows changes nothing; was there no traffic on {night}?")
-        self.state = state
 
     def merge(self, other: WatchState, name: str) -> None:
         """Add the rows of another state.
@@ -401,9 +397,8 @@ class WatchSession:
             UsageError: there is no state.
         """
         if self.state is None:
-            raise UsageError(
-                f"{self.name} is not there yet", "pass rows and rules: calib watch STATE NEW --max ece=0.03"
-            )
+            fix = "pass rows and rules: calib watch STATE NEW --max ece=0.03"
+            raise UsageError(f"{self.name} is not there yet", fix)
         result = report.result(self.state)
         notes = list(dict.fromkeys([*result.notes, *self.notes]))
         return dataclasses.replace(result, notes=notes, provenance={"inputs": self.files})
@@ -456,8 +451,9 @@ class WatchSession:
         if self.state is None or not rule.by:
             return rule
         mine = next((r for r in self.state.settings.rules if (r.rule, r.by) == (rule.rule, rule.by)), rule)
-        new = [value for value in source.slices(gate) if value not in mine.values]
-        if new and not isinstance(source.slices(gate), str):
+        tonight = source.slices(gate)
+        new = [] if isinstance(tonight, str) else [value for value in tonight if value not in mine.values]
+        if new:
             shown = ", ".join(new[:5]) + (", ..." if len(new) > 5 else "")
             self.notes.append(f"{rule.by} = {shown} came after the watch began, and is not watched")
         return mine

@@ -173,10 +173,9 @@ def load(path: str | os.PathLike[str], own: bool = False) -> WatchState:
     if data.get("schema") != SCHEMA:
         problem = f"{name} has schema {printable(str(data.get('schema')), 40)}, this version reads {SCHEMA}"
         raise InputError(problem, "upgrade calibcli, or start a new state")
-    if data.get("checksum") != checksum(data):
-        problem = f"{name} was changed by something else than calib: its checksum does not fit"
-        raise InputError(problem, "take it from a backup, or start a new state")
     fix = "take it from a backup, or start a new state"
+    if data.get("checksum") != checksum(data):
+        raise InputError(f"{name} was changed by something else than calib: its checksum does not fit", fix)
     packed: StoredState = validation.read(data, StoredState, name, fix)
     state = WatchState.begin(packed.settings)
     vars(state).update({name: getattr(packed, name) for name in COUNTS}, batches=list(packed.batches))
@@ -245,10 +244,9 @@ def refuse_other_settings(state: WatchState, asked: Settings, path: str) -> None
         detail = f"{texts[0]}; now asked for: {texts[1]}" if texts[0] != texts[1] else f"other slices of {texts[0]}"
         raise UsageError(f"{path} watches {detail}", f"a rule is fixed before its rows are seen; {AGAIN}")
     for key in ("alpha", "per_year", "cap"):
-        if getattr(old, key) != getattr(asked, key):
-            problem = (
-                f"{path} has {key.replace('_', '-')} {getattr(old, key):g}, now asked for: {getattr(asked, key):g}"
-            )
+        stored, given = getattr(old, key), getattr(asked, key)
+        if stored != given:
+            problem = f"{path} has {key.replace('_', '-')} {stored:g}, now asked for: {given:g}"
             raise UsageError(problem, f"leave it out; {AGAIN}")
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,8 @@ from calibcli.core.errors import InputError, UsageError
 # ones are p = φ_γ(q), φ_γ(q)_k = h(q_k) / Σ_j h(q_j), h(q) = q / ((1 - q)^γ - γ q (1 - q)^(γ - 1) ln q).
 
 Array = NDArray[np.float64]
+ON_ARRAYS = SimpleNamespace(exp=np.exp, log=np.log, log1p=np.log1p, where=np.where, most=np.maximum)
+"""The operations of `log_h` on arrays of float64."""
 
 
 def log_softmax(logits: ArrayLike) -> Array:
@@ -61,10 +65,7 @@ def log_both(logits: ArrayLike) -> tuple[Array, Array]:
 
 
 def log_phi(logits: ArrayLike, gamma: float) -> Array:
-    """Compute ln φ_γ(softmax(z)) over the last axis. γ = 0 is log-softmax.
-
-    With L = ln q, M = ln(1 - q) and s = -q ln q / (1 - q): ln h = L - γ M - ln(1 + γ s), then log-softmax of ln h.
-    For γ < 0 (a formal extension that softens; order is preserved down to -1), 1 + γ s = (1 + γ) - γ (1 - s).
+    """Compute ln φ_γ(softmax(z)) over the last axis, the log-softmax of `log_h`. γ = 0 is log-softmax.
 
     Args:
         logits: (..., K) logits or log-probabilities; -inf is probability 0.
@@ -80,42 +81,38 @@ def log_phi(logits: ArrayLike, gamma: float) -> Array:
         raise UsageError(f"gamma = {gamma:g} is below -1, where the focal map reverses classes", "pass gamma >= -1")
     if gamma == 0:
         return log_softmax(logits)
-    return log_softmax(_log_h(*log_both(logits), gamma))
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # in branches of `where` that are not taken
+        return log_softmax(log_h(ON_ARRAYS, gamma, *log_both(logits)))
 
 
-def _log_h(log_q: Array, log_rest: Array, gamma: float) -> Array:
-    """Compute ln h = L - γ M - ln(1 + γ s) from L = ln q, M = ln(1 - q), finite also at a vertex (M = -inf)."""
-    log_rest = np.maximum(log_rest, -1e150)
-    return np.asarray(log_q - gamma * log_rest - _log_slope(log_q, log_rest, gamma))
+def log_h(o: Any, gamma: float, log_q: Any, log_rest: Any) -> Any:
+    """Compute ln h = L - γ M - ln(1 + γ s) from L = ln q and M = ln(1 - q), with s = -q ln q / (1 - q).
+
+    For γ < 0 (a formal extension that softens; order is preserved down to -1), 1 + γ s = (1 + γ) - γ (1 - s), with
+    1 - s = Σ_n x^n / (n (n + 1)), x = 1 - q. Series where x is small keep the digits that a difference would lose.
+
+    Args:
+        o: the operations: `ON_ARRAYS`, or those that a calibration map is written in (`calibrators.program`).
+    """
+    log_rest = o.most(log_rest, -1e30)  # at a vertex it is -inf
+    x, q = o.exp(log_rest), o.exp(log_q)
+    positive = q > 0.0
+    if gamma > 0:
+        near_one = x * (x * (x * (x * (1 / 5) + 1 / 4) + 1 / 3) + 1 / 2) + 1.0
+        ratio = o.where(x < 1e-3, near_one, (0.0 - log_q) / o.most(x, 1e-300))
+        slope = o.log1p(o.where(positive, q * ratio, 0.0) * gamma)
+    else:
+        series = x * (1 / 72)
+        for n in range(7, 0, -1):
+            series = x * (series + 1 / (n * (n + 1)))
+        direct = o.where(positive, q * log_q / o.most(x, 1e-300), 0.0) + 1.0
+        slope = log_factor(o, (1 + gamma) - o.where(x < 1e-2, series, direct) * gamma, log_rest)
+    return log_q - log_rest * gamma - slope
 
 
-def _log_slope(log_q: Array, log_x: Array, gamma: float) -> Array:
-    """Compute ln(1 + γ s), s = -q ln q / (1 - q), x = 1 - q, without cancellation at either end."""
-    x = np.exp(log_x)
-    if gamma < 0:
-        return log_factor((1 + gamma) - gamma * _one_minus_s(log_q, x), log_x)
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        ratio = np.where(x < 1e-3, 1 + x * (1 / 2 + x * (1 / 3 + x * (1 / 4 + x / 5))), -log_q / x)
-        q = np.exp(log_q)
-        s = np.where(q > 0, q * ratio, 0.0)
-    return np.asarray(np.log1p(gamma * s))
-
-
-def log_factor(factor: Array, log_x: Array) -> Array:
+def log_factor(o: Any, factor: Any, log_x: Any) -> Any:
     """Compute ln(1 + γ s); at γ = -1 it is ln(x / 2) where x = 1 - q underflows."""
-    with np.errstate(divide="ignore"):
-        return np.where(factor > 0, np.log(factor), log_x - np.log(2.0))
-
-
-def _one_minus_s(log_q: Array, x: Array) -> Array:
-    """Compute 1 - s = Σ_n x^n / (n (n + 1)), by the series where x < 0.01."""
-    series = np.zeros_like(x)
-    for n in range(8, 0, -1):
-        series = x * (1 / (n * (n + 1)) + series)
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        q = np.exp(log_q)
-        direct = 1 + np.where(q > 0, q * log_q / x, 0.0)
-    return np.where(x < 1e-2, series, direct)
+    return o.where(factor > 0.0, o.log(factor), log_x - math.log(2.0))
 
 
 # NLL of φ_γ(softmax(β z)) row by row with its derivatives in β and γ, and the confidence of its top class.
@@ -218,7 +215,8 @@ class _AtBeta:
         t = self.e * w
         sum_others = t.sum(axis=0)
         log_others = self.second + np.log(sum_others) - self.log_total
-        log_top = self.log_q_top - gamma * self.log_x_top - log_factor(factor_top, self.log_x_top)
+        with np.errstate(divide="ignore"):  # the logarithm that `log_factor` does not take
+            log_top = self.log_q_top - gamma * self.log_x_top - log_factor(ON_ARRAYS, factor_top, self.log_x_top)
         # φ_top = 1 / (1 + e^gap); everything below is relative to the top class
         gap = log_others - log_top
         log_sum = np.logaddexp(0.0, gap)
