@@ -9,6 +9,7 @@ The public functions are loaded when they are first used, so that `import calibc
     check compare plan report Watch                calibcli.api.gating
     scorer Calibrator                              calibcli.api.estimator
     curvature train loss logits                    calibcli.api.networks
+    study                                          calibcli.api.experiments
     export verify                                  calibcli.api.shipping
     Predictions Result Estimate CalibError
 """
@@ -22,6 +23,7 @@ from calibcli.core import extensions
 
 if TYPE_CHECKING:
     from calibcli.api.estimator import Calibrator, scorer
+    from calibcli.api.experiments import study
     from calibcli.api.finding import find_slices, ood
     from calibcli.api.fixing import apply, fit_scaler, load_scaler, save_scaler, scale
     from calibcli.api.gating import Watch, check, compare, plan, report
@@ -38,6 +40,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "calibcli.api.estimator": "Calibrator scorer",
+    "calibcli.api.experiments": "study",
     "calibcli.api.finding": "find_slices ood",
     "calibcli.api.fixing": "apply fit_scaler load_scaler save_scaler scale",
     "calibcli.api.gating": "check compare plan report Watch",
@@ -79,6 +82,7 @@ __all__ = [
     "save_scaler",
     "scale",
     "scorer",
+    "study",
     "train",
     "verify",
 ]

@@ -126,6 +126,7 @@ def test_every_public_function_after_every_submodule(tmp_path: Path) -> None:
         "scorer": calibcli.scorer("nll")(calibcli.Calibrator().fit(z, y), z, y) < 0,
         "loss": calibcli.loss("ce")(*data).shape == (400,),
         "logits": calibcli.logits(model, data, save=tmp_path / "l.npz", device="cpu").facts["rows"] == 400,
+        "study": calibcli.study("step-size", dry_run=True).facts["study"] == "step-size",
         "train": calibcli.train(model, data, epochs=1, device="cpu")["error", "after"].value is not None,
         "curvature": calibcli.curvature(model, data, "trace:exact=true", device="cpu")["trace"].value > 0,
     }

@@ -24,7 +24,7 @@ from scipy import stats
 
 import calibcli
 from calibcli import calibrators, render
-from calibcli.cli import study as command
+from calibcli.api import experiments
 from calibcli.cli.app import main
 from calibcli.core.errors import InputError, UsageError, WriteError
 from calibcli.core.result import Check, Result
@@ -837,7 +837,7 @@ def test_workers_take_one_gpu_after_the_other(tmp_path: Path, monkeypatch: pytes
 def test_a_worker_runs_no_module_of_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "signal.py").write_text("open('ran', 'w')\n", "utf-8")
     monkeypatch.chdir(tmp_path)
-    other = command._ready()
+    other = experiments._ready()
     other.communicate("")  # nothing to do
     assert other.returncode == 0
     assert not (tmp_path / "ran").exists()

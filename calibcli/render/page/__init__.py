@@ -1,4 +1,4 @@
-"""A page of HTML for one result or several: no JavaScript, no requests, figures inside, at most a megabyte.
+"""A page of HTML for one result or several: no JavaScript, no requests, figures inside, at most 600 kB.
 
 A page that would be larger is cut, and says so. It never has rows of data. Equal results give equal bytes.
 """
@@ -16,7 +16,7 @@ from calibcli.render import table_contents, terminal
 from calibcli.render.page import sections
 from calibcli.render.page.sections import Caps, Picture
 
-MOST = 1_000_000  # bytes of a page
+MOST = 600_000  # bytes of a page, which mail programs still attach
 FIGURE = 5_000  # bytes of a small figure: more figures than have room are not drawn at all
 LEVELS = (
     Caps(),
@@ -60,7 +60,7 @@ def page(result: Result) -> str:
             verdict=verdict,
             tone=tone,
             notes=result.notes[: caps.rows] if several else [],
-            cut=f"Shortened to stay below 1 MB: {cut}." if cut else "",
+            cut=f"Shortened to stay below 600 kB: {cut}." if cut else "",
         )
         if len(text.encode("utf-8", "backslashreplace")) <= MOST:
             break
