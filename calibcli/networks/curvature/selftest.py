@@ -17,7 +17,6 @@ from calibcli.networks import device as devices
 from calibcli.networks.curvature.loss import LogitLoss
 from calibcli.networks.curvature.memory_plan import counted_graph
 from calibcli.networks.curvature.operator import hessian_scalar
-from calibcli.networks.curvature.per_row_gradients import UNMAPPED
 from calibcli.networks.curvature.problem import CurvatureProblem, has_twin, normal, second, signs, twin
 
 SYMMETRIC = 1e-3  # relative difference of two forms from which a second derivative is taken to be none
@@ -69,16 +68,15 @@ def _check(problem: CurvatureProblem, loss: LogitLoss) -> SelfTest:
     logits = _outputs(problem, rows, result)
     _labels(problem, logits.shape[1])
     moved = _moved(problem)
-    both = _directions(problem, moved)
-    hv, hw = _products(problem, rows, loss, logits, moved, both)
-    v, w = ([p[i] for p in both] for i in range(2))
-    all_four = [v, w, hv, hw]
+    v, w = _directions(problem, moved)
+    all_four = [v, w, *_products(problem, rows, loss, logits, moved, [v, w])]
+    hv = all_four[2]
     result.asymmetry = _asymmetry(*all_four)
     if result.asymmetry > SYMMETRIC and (why := _asymmetric(problem, rows, loss, moved, all_four, result.asymmetry)):
         raise why
     length = sum(p.numel() for p in v) ** 0.5  # of v and w
     unit = [*torch._foreach_div(v, length)]
-    del both, v, w, hw, all_four  # memory
+    del v, w, all_four  # memory
     torch._foreach_div_(hv, length)
     result.difference, kinks = _difference(problem, rows, loss, moved, unit, hv, result.notes)
     if kinks:
@@ -153,8 +151,8 @@ def _moved(problem: CurvatureProblem) -> list[int]:
     return sorted(chosen)
 
 
-def _directions(problem: CurvatureProblem, moved: list[int]) -> list[torch.Tensor]:
-    """Draw two directions of random signs, (2, *shape) for each tensor that is moved."""
+def _directions(problem: CurvatureProblem, moved: list[int]) -> list[list[torch.Tensor]]:
+    """Draw two directions of random signs, a piece for each tensor that is moved."""
     tensors = [problem.tensors[i] for i in moved]
     sizes = [t.numel() for t in tensors]
     drawn = signs(sum(sizes), 0, 0, range((1 << 31) + 1, (1 << 31) + 3)).to(problem.device).to(tensors[0].dtype)
@@ -164,7 +162,7 @@ def _directions(problem: CurvatureProblem, moved: list[int]) -> list[torch.Tenso
     for piece, tensor in zip(pieces, tensors):
         if (row := padding.get(id(tensor))) is not None:
             piece[:, row] = 0  # an embedding's row for padding has no gradient by definition
-    return pieces
+    return [[piece[i] for piece in pieces] for i in range(2)]
 
 
 def _outputs(problem: CurvatureProblem, rows: range, result: SelfTest) -> torch.Tensor:
@@ -195,9 +193,9 @@ def _products(
     loss: LogitLoss,
     logits: torch.Tensor,
     moved: list[int],
-    vectors: list[torch.Tensor],
+    vectors: list[list[torch.Tensor]],
 ) -> list[list[torch.Tensor]]:
-    """Compute H v for each of two vectors, in the tensors that are moved.
+    """Compute H v for each of the vectors, in the tensors that are moved.
 
     The pass also counts the bytes that its graph holds, and its outputs must be those of the first call, `logits`.
     """
@@ -216,7 +214,7 @@ def _products(
             raise InputError(problem_text, "switch off dropout and noise in eval mode")
         _refuse_without_gradient(problem, rows, logits, gradients)
         some, tensors = [gradients[i] for i in moved], [problem.tensors[i] for i in moved]
-        return _of_each(problem, some, tensors, vectors)
+        return [second(some, tensors, v) for v in vectors]
     except RuntimeError as error:
         if devices.is_out_of_memory(error):
             raise
@@ -249,20 +247,6 @@ def _refuse_without_gradient(
                 "leave no_grad(), detach() and reentrant checkpointing (use_reentrant=False does) out of its forward"
                 " pass, or leave the parameter out by --params",
             )
-
-
-def _of_each(
-    problem: CurvatureProblem, gradients: list[torch.Tensor], tensors: list[torch.Tensor], vectors: list[torch.Tensor]
-) -> list[list[torch.Tensor]]:
-    """Multiply the second derivative by each of two vectors: together on a device where `vmap` can, else in turn."""
-    if problem.device.type != "cpu" and all(g.requires_grad for g in gradients):
-        try:
-            products = torch.autograd.grad(gradients, tensors, vectors, retain_graph=True, is_grads_batched=True)
-            return [[p[i] for p in products] for i in range(2)]
-        except UNMAPPED as error:
-            if devices.is_out_of_memory(error):
-                raise
-    return [second(gradients, tensors, [p[i] for p in vectors]) for i in range(2)]
 
 
 def _difference(
