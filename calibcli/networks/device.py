@@ -146,10 +146,8 @@ def pick(name: str = "auto") -> torch.device:
         if together > 1 and ":" in name:
             raise UsageError(f"--device {name} is one device for {together} processes", "pass --device cuda")
         if together > gpus > 0:
-            raise UsageError(
-                f"{together} processes share {gpus} CUDA device(s)",
-                f"start as many as there are devices (--nproc-per-node {gpus}), or pass --device cpu",
-            )
+            fix = f"start as many as there are devices (--nproc-per-node {gpus}), or pass --device cpu"
+            raise UsageError(f"{together} processes share {gpus} CUDA device(s)", fix)
         index = int(name[5:]) if ":" in name else local
         if index >= gpus:
             raise UsageError(f"no device '{name}': this machine has {gpus} CUDA device(s)", "pass --device cpu")
@@ -219,10 +217,8 @@ def together() -> Iterator[None]:
     except RuntimeError as error:
         if is_out_of_memory(error):
             raise
-        raise InputError(
-            f"rank {rank()} waited in vain for another process of this launch ({str(error).splitlines()[0]})",
-            "look at what that one said last, and start all of them again",
-        ) from None
+        problem = f"rank {rank()} waited in vain for another process of this launch ({str(error).splitlines()[0]})"
+        raise InputError(problem, "look at what that one said last, and start all of them again") from None
 
 
 def all_sum(tensor: torch.Tensor) -> torch.Tensor:
@@ -281,10 +277,8 @@ def of_dtype(error: BaseException, dtype: torch.dtype) -> InputError | None:
         return None
     has = str(dtype).removeprefix("torch.")
     other, call = ("float32", "float()") if has == "float64" else ("float64", "double()")
-    return InputError(
-        f"the model does not run in {has} ({message[0]})",
-        f"pass --dtype {other}, or take {call}, dtype= and constants in {other} out of its forward pass",
-    )
+    fix = f"pass --dtype {other}, or take {call}, dtype= and constants in {other} out of its forward pass"
+    return InputError(f"the model does not run in {has} ({message[0]})", fix)
 
 
 @contextlib.contextmanager
@@ -319,12 +313,8 @@ def deterministic(device: torch.device) -> Iterator[None]:
         before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
         torch.use_deterministic_algorithms(True, warn_only=True)
         try:
-            with (
-                _settings(
-                    torch.utils.deterministic, fill_uninitialized_memory=False
-                ),  # filling costs a pass over each tensor
-                warnings.catch_warnings(),
-            ):
+            unfilled = _settings(torch.utils.deterministic, fill_uninitialized_memory=False)
+            with unfilled, warnings.catch_warnings():  # filling costs a pass over each tensor
                 warnings.filterwarnings("ignore", message=".*deterministic")
                 yield
         finally:

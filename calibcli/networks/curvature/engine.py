@@ -40,11 +40,11 @@ class Shared:
         problem: CurvatureProblem,
         seed: int,
         level: float,
-        progress: Progress | None,
+        report: Progress | None,
         signals: Signals | None = None,
     ) -> None:
         self.problem, self.seed, self.level, self.signals = problem, seed, level, signals
-        self.progress: Progress = progress or (lambda fraction, text: None)
+        self.progress: Progress = report or (lambda fraction, text: None)
         self.stopped = ""  # the interrupt that arrived: no new work, only what is known
         self.notes: list[str] = []
         self.basis = ""  # the memory plan of the Krylov runs, in words
@@ -157,9 +157,8 @@ class Engine:
         """
         problem, storage = self.problem, self._storage
         size = problem.size
-        (free,) = devices.all_least(
-            problem.device, free_bytes(problem.device)
-        )  # ranks that restart apart would multiply different vectors
+        # the least of all ranks: those that restart apart would multiply different vectors
+        (free,) = devices.all_least(problem.device, free_bytes(problem.device))
         fits = free // 4 // (size * storage.itemsize)
         need = size * (min(least(3), size) * storage.itemsize + WORKING)
         if need > free:

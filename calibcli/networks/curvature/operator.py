@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import chain
 from typing import Protocol
 
 import torch
@@ -53,16 +54,30 @@ class Groups:
 
     @property
     def at_once(self) -> int:
-        """Number of groups that are mapped together; 0 where groups are not mapped or one takes too much memory."""
-        problem = self.problem
-        return min(problem.plan.rows // problem.layout.group, vectors_at_once(problem)) if self.mapped else 0
+        """Number of groups that are mapped together; 0 where a single one takes too much memory."""
+        return min(self.problem.plan.rows // self.problem.layout.group, vectors_at_once(self.problem))
 
-    def sums(self, vector: torch.Tensor | None = None) -> Iterator[Part]:
-        """Sum gradients, or products with a vector (size,), over the rows of this rank's groups in order.
+    def gradients(self) -> Iterator[Part]:
+        """Sum gradients over the rows of this rank's groups, in order; `at_once` must not be 0."""
+        return map(self._part, self._runs())
 
-        `at_once` must not be 0.
+    def products(self, vector: torch.Tensor, plain: Callable[[range], torch.Tensor]) -> Iterator[Part] | None:
+        """Multiply by a vector (size,), with sums over the rows of this rank's groups in order; None if not mapped.
+
+        Where it is not known yet whether groups can be mapped, the first of them are the trial: their sum must be the
+        `plain` product of these rows. A trial of its own (`maps`) would take as much again as a certificate.
         """
-        return map(partial(self._part, vector=vector), self._runs())
+        if not self.at_once or ("mapped" in vars(self) and not self.mapped):
+            return None
+        runs, part = list(self._runs()), partial(self._part, vector=vector)
+        if not runs or self.problem.maps is not None or not _worth(self.problem):
+            return map(part, runs) if self.mapped else None
+        first = unless_unmapped(lambda: part(runs[0]))
+        self.mapped = first is not None and _agree(first[1].sum(0), plain(runs[0]))
+        if first is None or not self.mapped:
+            return None
+        self.problem.maps = True
+        return chain([first], map(part, runs[1:]))
 
     def _runs(self) -> Iterator[range]:
         """Cut the rows into runs of as many groups as are mapped together, then those of a smaller last group."""
@@ -87,9 +102,12 @@ def vectors_at_once(problem: CurvatureProblem) -> int:
 def maps(problem: CurvatureProblem) -> bool:
     """Whether rows are mapped: on a device, if vmap runs the model and two rows agree with a plain product."""
     if problem.maps is None:
-        worth = problem.device.type != "cpu" and problem.layout.n > 1 and problem.layout.micro > 1
-        problem.maps = worth and problem.guard(lambda: _try_vmap(problem))
+        problem.maps = _worth(problem) and problem.guard(lambda: _try_vmap(problem))
     return problem.maps
+
+
+def _worth(problem: CurvatureProblem) -> bool:
+    return problem.device.type != "cpu" and problem.layout.n > 1 and problem.layout.micro > 1
 
 
 def _try_vmap(problem: CurvatureProblem) -> bool:
@@ -249,9 +267,14 @@ class SecondDerivative:
         problem = self.problem
         if problem.tf32 or not problem.plan.keep:
             self.drop()  # certificates take float32
-        if self.groups.at_once:
-            return self.groups.sums(vector.to(problem.device, problem.dtype))
         pieces = problem.split(vector)
+
+        def plain(rows: range) -> torch.Tensor:
+            gradients = self._kept.get(rows) or problem.gradients(rows, self.scalar)
+            return torch.cat([piece.reshape(-1) for piece in problem.product(gradients, pieces)])
+
+        if (mapped_products := self.groups.products(vector.to(problem.device, problem.dtype), plain)) is not None:
+            return mapped_products
 
         def products() -> Iterator[tuple[range, Sequence[torch.Tensor]]]:
             for rows, gradients in self._graphs(min(problem.layout.micro, problem.layout.group)):
@@ -267,8 +290,8 @@ class SecondDerivative:
         problem = self.problem
         if not problem.plan.keep:
             self.drop()
-        if self.groups.at_once:
-            return self.groups.sums()
+        if self.groups.mapped and self.groups.at_once:
+            return self.groups.gradients()
         batches = problem.layout.batches(min(problem.layout.micro, problem.layout.group))
         return grouped(problem, ((rows, problem.gradients(rows, self.scalar, graph=False)) for rows in batches))
 
@@ -351,6 +374,9 @@ class Total:
         return total if self.part is None else total.add_(self.part)
 
 
+Question = Callable[[], bool]
+
+
 class Diagonals:
     """Traces of the parameter tensors' diagonal blocks of ∂²Σ scalar by cell of rows, each computed once.
 
@@ -363,13 +389,7 @@ class Diagonals:
     """
 
     def __init__(
-        self,
-        problem: CurvatureProblem,
-        scalar: Scalar,
-        tensors: torch.Tensor,
-        *,
-        asked: Callable[[], bool],
-        agree: Callable[[], bool],
+        self, problem: CurvatureProblem, scalar: Scalar, tensors: torch.Tensor, *, asked: Question, agree: Question
     ) -> None:
         self.problem, self.scalar, self.asked, self.agree = problem, scalar, asked, agree
         self.tensors: list[bool] = tensors.tolist()

@@ -104,18 +104,14 @@ def prepare_model(model: nn.Module, device: torch.device, dtype: torch.dtype) ->
         prepared = copied(model).to(device)
         prepared._apply(lambda t: t.to(dtype) if t.is_floating_point() else t)  # type: ignore[no-untyped-call]
     except (RuntimeError, TypeError, NotImplementedError, ValueError) as error:
-        raise InputError(
-            f"the model cannot be copied ({str(error).splitlines()[0]})",
-            "pass a module that copy.deepcopy accepts, without tensors that hold a graph",
-        ) from None
+        fix = "pass a module that copy.deepcopy accepts, without tensors that hold a graph"
+        raise InputError(f"the model cannot be copied ({str(error).splitlines()[0]})", fix) from None
     for name, parameter in prepared.named_parameters():
         if isinstance(parameter, nn.UninitializedParameter):
             raise InputError(f"parameter '{name}' of a lazy module has no shape yet", "run the model on a batch first")
         if parameter.is_complex():
-            raise InputError(
-                f"parameter '{name}' is complex; curvature is that of real parameters",
-                "hold torch.view_as_real of it, and take torch.view_as_complex in the forward pass",
-            )
+            fix = "hold torch.view_as_real of it, and take torch.view_as_complex in the forward pass"
+            raise InputError(f"parameter '{name}' is complex; curvature is that of real parameters", fix)
     for name, module in prepared.named_modules():
         if isinstance(module, nn.Embedding | nn.EmbeddingBag):
             module.sparse = False  # sparse gradients have no second derivative
@@ -385,10 +381,8 @@ class CurvatureProblem:
 
     def too_large(self, when: str = "") -> InputError:
         """The error to raise where memory does not suffice."""
-        return InputError(
-            f"out of memory on {self.device} {when}({self.size:,} parameters)",
-            "use --dtype float32, fewer parameters (--params), or a device with more memory",
-        )
+        problem = f"out of memory on {self.device} {when}({self.size:,} parameters)"
+        return InputError(problem, "use --dtype float32, fewer parameters (--params), or a device with more memory")
 
     @property
     def plan_text(self) -> str:
@@ -465,9 +459,8 @@ def select(model: nn.Module, params: str) -> dict[str, torch.Tensor]:
     chosen = {n: p for n, p in trainable.items() if any(fnmatchcase(n, g) for g in globs)}
     if not chosen:
         near = nearest(params, trainable)
-        raise UsageError(
-            f"--params '{params}' matches no parameter", f"names look like '{near or next(iter(trainable))}'"
-        )
+        problem = f"--params '{params}' matches no parameter"
+        raise UsageError(problem, f"names look like '{near or next(iter(trainable))}'")
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name in chosen)
     return chosen

@@ -355,8 +355,8 @@ def trace(
         how += f", and all its diagonal in {int(known.sum())} of {len(known)} cells of rows"
     variance = mean.se**2 + (part.se**2 if part else 0.0)
     dof = variance**2 / max(mean.se**4 / mean.dof + (part.se**4 / part.dof if part else 0.0), 1e-300)
-    sums, noise = traces.by_group(drawn, layout)
-    estimate = _trace_over_groups(engine, part, sums, noise, mean.value, how, (variance**0.5, dof))
+    groups = traces.by_group(drawn, layout)
+    estimate = _trace_over_groups(engine, part, groups, mean.value, how, (variance**0.5, dof))
     whole: traces.Probes | None = drawn
     if not drawn.layers.shape[1]:  # the parts of the tensors need whole products, and get a few
         few = max(early, round(drawn.each) // 16)
@@ -401,24 +401,20 @@ def _trace_of_diagonal(engine: Engine, part: GGNTrace | None) -> QuantityEstimat
     sums, rest = traces.sum(1), traces.sum(0) / layout.n
     how = (f"{part.how} and " if part else "") + "every diagonal element" + (" of H - G" if part else "")
     se, dof = (part.se, part.dof) if part else (0.0, 1)
-    trace = _trace_over_groups(engine, part, sums, torch.zeros_like(sums), float(rest.sum()), how, (se, dof))
+    groups = sums, torch.zeros_like(sums)
+    trace = _trace_over_groups(engine, part, groups, float(rest.sum()), how, (se, dof))
     return QuantityEstimates([trace], layers={"Tr(H)": rest + part.layers if part else rest})
 
 
 def _trace_over_groups(
-    engine: Engine,
-    part: GGNTrace | None,
-    sums: torch.Tensor,
-    noise: torch.Tensor,
-    rest: float,
-    how: str,
-    estimator: Error,
+    engine: Engine, part: GGNTrace | None, groups: Sequence[torch.Tensor], rest: float, how: str, error: Error
 ) -> Estimate:
-    """Make the estimate of Tr(G) + rest, whose sampling error is that between groups of rows."""
+    """Make the estimate of Tr(G) + rest, whose sampling error is that between groups of rows: their sums and noise."""
     layout = engine.problem.layout
     rows = part.rows if part else torch.zeros(layout.n, dtype=torch.float64)
+    sums, noise = groups
     sample = traces.sampling_error(rows, sums, noise, layout), layout.groups - 1
-    return trace_estimate(engine, (part.value if part else 0.0) + rest, how, estimator, sample)
+    return trace_estimate(engine, (part.value if part else 0.0) + rest, how, error, sample)
 
 
 @QUANTITIES.add(order=3, estimate="negative_fraction")

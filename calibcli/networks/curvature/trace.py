@@ -9,7 +9,7 @@ rows, so that what is off the diagonal averages out over rows, and with more of 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -88,13 +88,7 @@ class Prober:
     """
 
     def __init__(
-        self,
-        problem: CurvatureProblem,
-        scalar: Scalar,
-        slope: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None,
-        *,
-        tensors: torch.Tensor,
-        seed: int,
+        self, problem: CurvatureProblem, scalar: Scalar, slope: Scalar | None, *, tensors: torch.Tensor, seed: int
     ) -> None:
         self.problem, self.scalar, self.slope, self.seed = problem, scalar, slope, seed
         self.tensors: list[bool] = tensors.tolist()

@@ -104,9 +104,8 @@ class ConvolutionBackward(Function):
             to_g = c.view(1, -1, 1, 1).expand_as(g)
         needs = [b is not None and ctx.needs_input_grad[1], a is not None and ctx.needs_input_grad[2], False]
         if any(needs):
-            to_x, to_weight, _ = conv_backward(
-                g, x if a is None else a, weight if b is None else b, None, ctx.settings, needs
-            )
+            inputs, kernels = x if a is None else a, weight if b is None else b
+            to_x, to_weight, _ = conv_backward(g, inputs, kernels, None, ctx.settings, needs)
         return to_g, to_x, to_weight, None, None, None
 
 
