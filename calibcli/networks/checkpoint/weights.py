@@ -261,9 +261,9 @@ def _candidates(tables: Tables, expected: Mapping[str, Tensor]) -> list[_Candida
     candidates = []
     for (table, prefix), (count, reading) in places.items():
         if count == most:
-            tensors, names = tables[table], read[table, reading].items()
-            inside = {name.removeprefix(prefix): tensors[old] for name, old in names if name.startswith(prefix)}
-            candidates.append(_Candidate(table, prefix, reading, inside, len(tensors)))
+            stored, read_as = tables[table], read[table, reading].items()
+            inside = {name.removeprefix(prefix): stored[old] for name, old in read_as if name.startswith(prefix)}
+            candidates.append(_Candidate(table, prefix, reading, inside, len(stored)))
     return candidates
 
 

@@ -260,7 +260,7 @@ class _PairTrace:
         remaining = torch.cat([sizes.sum()[None], each])
         exact = self.in_float64(heavy)
         if not bool(exact.isfinite().all()):
-            return remaining * (ROUNDED * torch.finfo(self.problem.dtype).eps / self.n)
+            return remaining.mul(ROUNDED * torch.finfo(self.problem.dtype).eps / self.n)
         share = torch.zeros_like(remaining)
         for row, true in zip(heavy.tolist(), exact):
             own = signed[of == row]
@@ -272,7 +272,7 @@ class _PairTrace:
             layers += off[1:] / self.n
         # where nothing is left, that of float64
         least = ROUNDED * torch.finfo(torch.float64).eps * torch.cat([sizes.sum()[None], each])
-        return (share * remaining.clamp(min=0) + least) / self.n
+        return torch.add(share * remaining.clamp(min=0), least).div(self.n)
 
     def in_float64(self, rows: torch.Tensor) -> torch.Tensor:
         """Sum over all pairs of these rows in a float64 copy, (n, tensors), each rank its own; NaN without a copy."""

@@ -453,7 +453,7 @@ def density(
     detail: dict[str, Cell] = {"sigma": d.sigma, "smallest_node": smallest, "largest_node": largest}
     detail |= {"quadrature_low": d.negative_least, "quadrature_high": d.negative_most}
     detail |= {"estimator_low": low, "estimator_high": high, "sampling_se": None}
-    se = d.negative_se
+    se = math.sqrt(d.spread * max(0.0, d.negative * (1 - d.negative)))  # of the start vectors
     estimate = Estimate(name="", value=d.negative, low=low, high=high, se=se, unit=unit, how=how, detail=detail)
     return QuantityEstimates([estimate], plots=[density_figure(d, shared.half_width(1.0, 1e9))])
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from calibcli.calibrators import LabelCalibrators, check_classes
 from calibcli.core.errors import InputError, UsageError, check_path, refusing
 from calibcli.core.files import reading, sha256
-from calibcli.core.result import Cell, Check, Result, Table
+from calibcli.core.result import Cell, Check, Outcome, Result, Table
 from calibcli.gate import check
 from calibcli.gate.options import Request
 from calibcli.networks.deploy import estimator
@@ -101,8 +101,8 @@ def _result(
     facts["headline"] = headline
     files = [p for p in (str(job.path), job.calibrator, str(before or "")) if p and os.path.isfile(p)]
     files += [p for p in job.read if os.path.isfile(p)]
-    rule, outcome = f"max_dp <= {compared.limit:g}", "pass" if compared.within else "fail"
-    difference = estimate(compared)
+    outcome: Outcome = "pass" if compared.within else "fail"
+    rule, difference = f"max_dp <= {compared.limit:g}", estimate(compared)
     checks = [Check(rule=rule, outcome=outcome, message=compared.text, estimate=difference, limit=compared.limit)]
     return Result(
         command="verify",

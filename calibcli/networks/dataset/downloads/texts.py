@@ -95,7 +95,8 @@ def _all(
     classes = sorted({match["group"] for match in matches.values()})
     number = {group: i for i, group in enumerate(classes)}
     order = sorted(matches, key=lambda name: (number[matches[name]["group"]], name))
-    bodies = [words_of(_body(files[name].decode("latin-1"))) for name in order]
+    texts = (files[name].decode("latin-1") for name in order)
+    bodies = [words_of(text[max(text.find("\n\n"), 0) :]) for text in texts]
     words = vocabulary(bodies)
     digest = hashlib.sha256()
     for name in order if kind == "folder" else ():
@@ -105,11 +106,6 @@ def _all(
     posts = DatasetArrays({}, labels, sha256, classes=classes, integral=True, words=words)
     names = ["/".join(name.split("/")[-2:]) for name in order]
     return posts, numbers(bodies, words), names, [_part(matches[name]) for name in order]
-
-
-def _body(text: str) -> str:
-    start = text.find("\n\n")
-    return text[start:] if start > 0 else text
 
 
 def _folder(root: Path) -> dict[str, bytes]:
@@ -200,9 +196,11 @@ def parsed(line: str) -> Tree:
 def _trees(data: bytes, where: str) -> list[Tree]:
     trees, fix = [], "write it as (3 (2 It) (4 works)), or download it again"
     for number, line in enumerate(data.splitlines(), 1):
-        with refusing(ValueError, lambda e, n=number: f"{where}: line {n} is no binary tree ({str(e)[:80]})", fix):
+        try:
             if line.strip():
                 trees.append(parsed(line.decode()))
+        except ValueError as error:
+            raise InputError(f"{where}: line {number} is no binary tree ({str(error)[:80]})", fix) from None
     return trees
 
 
