@@ -281,14 +281,12 @@ def of_dtype(error: BaseException, dtype: torch.dtype) -> InputError | None:
     return InputError(f"the model does not run in {has} ({message[0]})", fix)
 
 
-@contextlib.contextmanager
-def unchanged_rng(device: torch.device | None = None) -> Iterator[None]:
+def unchanged_rng(device: torch.device | None = None) -> contextlib.AbstractContextManager[None]:
     """Restore torch's global random state (CPU and the given CUDA device) after the block."""
     import torch
 
     devices: list[Any] = [device] if device is not None and device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
-        yield
+    return torch.random.fork_rng(devices=devices)
 
 
 @contextlib.contextmanager
@@ -321,16 +319,14 @@ def deterministic(device: torch.device) -> Iterator[None]:
             torch.use_deterministic_algorithms(before[0], warn_only=before[1])
 
 
-@contextlib.contextmanager
-def cudnn(**settings: bool) -> Iterator[None]:
+def cudnn(**settings: bool) -> contextlib.AbstractContextManager[None]:
     """Set flags of cuDNN (`enabled`, `deterministic`, `benchmark`, `allow_tf32`) within the block; keep its others.
 
     `torch.backends.cudnn.flags` would reset the flags that are not named to False, `enabled` among them.
     """
     import torch
 
-    with _settings(torch.backends.cudnn, **settings):
-        yield
+    return _settings(torch.backends.cudnn, **settings)
 
 
 @contextlib.contextmanager

@@ -31,7 +31,6 @@ from calibcli.networks.curvature.memory_plan import Memory
 from calibcli.networks.curvature.problem import CurvatureProblem, Forward, IndexedData, Tensors, second_order
 from calibcli.networks.curvature.quantities import DEFAULT, QUANTITIES, QuantityEstimates
 from calibcli.networks.curvature.selftest import SelfTest, check
-from calibcli.networks.dataset import Dataset
 from calibcli.networks.device import held_signals
 from calibcli.networks.losses import final
 
@@ -297,9 +296,14 @@ def curvature(
     rows = {"mean": mean, "std": std, "size": size, "resize": resize, "crop": crop, "interpolation": interpolation}
     rows |= {"layout": layout, "inputs": inputs, "labels": labels}
     dataset = loaded.open_data(data, "test", "validation", **rows, subset=subset, split_seed=split_seed, trust=trust)
-    plan = {"params": params, "batch_size": batch_size, "memory": memory, "tf32": tf32, "seed": seed, "level": level}
-    options = {**both, **plan, "device": where, "dtype": precision, "progress": progress, "interrupts": interrupts}
-    return headlines.headed(_of_checkpoint(loaded, dataset, quantities, options))
+    plan: dict[str, Any] = {"params": params, "batch_size": batch_size, "memory": memory, "tf32": tf32, "level": level}
+    plan |= {"seed": seed, "device": where, "dtype": precision, "progress": progress, "interrupts": interrupts}
+    inference.check(dataset, loaded.model)
+    with devices.process_group(where):
+        result = measure(loaded.model, dataset, *quantities, forward=inference.logits, **both, **plan)
+    facts, notes = {**loaded.facts(dataset), **result.facts}, [*loaded.notes, *dataset.notes, *result.notes]
+    provenance = {"inputs": loaded.inputs(dataset), "seed": seed, "device": str(where), "dtype": dtype}
+    return headlines.headed(dataclasses.replace(result, facts=facts, notes=notes, provenance=provenance))
 
 
 def _check(quantities: tuple[str, ...], memory: str, level: float, batch_size: int, seed: int) -> None:
@@ -318,16 +322,3 @@ def _beside(measured: Any, asked: str | Callable[..., Any] | None, loaded: check
     named = asked or str(loaded.metadata.get("training", {}).get("loss") or "none")
     second = None if named == "none" else final(named)
     return None if getattr(second, "spec", second) == getattr(measured, "spec", measured) else second
-
-
-def _of_checkpoint(
-    loaded: checkpoint.Checkpoint, rows: Dataset, quantities: tuple[str, ...], options: dict[str, Any]
-) -> Result:
-    """Measure a checkpoint, and add to the result where model and rows come from."""
-    inference.check(rows, loaded.model)
-    with devices.process_group(options["device"]):
-        result = measure(loaded.model, rows, *quantities, forward=inference.logits, **options)
-    precision = str(options["dtype"]).removeprefix("torch.")
-    run = {"seed": options["seed"], "device": str(options["device"]), "dtype": precision}
-    facts, notes = {**loaded.facts(rows), **result.facts}, [*loaded.notes, *rows.notes, *result.notes]
-    return dataclasses.replace(result, facts=facts, notes=notes, provenance={"inputs": loaded.inputs(rows), **run})

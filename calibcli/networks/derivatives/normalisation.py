@@ -207,6 +207,9 @@ class JetNorm(Function):
     are all of their gradients.
     """
 
+    # By the formulas one after the other, as in `rules.layer_normed`, a step with the Hessian's trace of a ResNet-20
+    # takes 1.54 times as long (32 rows, one thread, 2026-11-25).
+
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, x1: Tensor, x2: Tensor, w: Tensor, w1: Tensor, b1: Tensor, centre: Tensor, rate: Tensor
