@@ -30,7 +30,7 @@ class Twice(TorchFunctionMode):
     kernels are faster). A third derivative raises RuntimeError. Convolutions under autocast stay PyTorch's.
     """
 
-    # Both pay: a step with the Gauss-Newton trace of a ResNet-20 takes 1.09 times as long with PyTorch's convolution, and
+    # Both pay: a step with the Gauss-Newton trace of a ResNet-20 takes 1.09 times as long with PyTorch's convolution,
     # 1.25 times with its batch norm (32 rows, one thread of a busy machine, 2026-11-25).
 
     def __torch_function__(
