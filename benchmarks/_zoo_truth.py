@@ -19,7 +19,7 @@ from calibcli import CalibError, curvature
 from calibcli.core.result import Result
 from calibcli.networks import inference
 from calibcli.networks.curvature.operator import SecondDerivative, hessian_scalar
-from calibcli.networks.curvature.problem import CurvatureProblem, Tensors, plain_recurrence, second_order
+from calibcli.networks.curvature.problem import CurvatureProblem, Tensors, second_order
 from calibcli.networks.losses import CrossEntropy
 
 NEAR = {"float64": 1e-6, "float32": 5e-3}  # of the largest eigenvalue, beside a value's own interval
@@ -230,8 +230,7 @@ def kinds(model: nn.Module, names: list[str], most: int) -> list[str]:
 
 def _product(model: nn.Module, pair: tuple[Any, Tensor], v: Tensor, dtype: torch.dtype) -> Tensor:
     problem = CurvatureProblem(model, Tensors(*pair), forward=inference.logits, device=torch.device("cpu"), dtype=dtype)
-    with plain_recurrence(problem.model):
-        return SecondDerivative(problem, hessian_scalar(CrossEntropy())).matvec(v)
+    return SecondDerivative(problem, hessian_scalar(CrossEntropy())).matvec(v)
 
 
 class _slow_attention:

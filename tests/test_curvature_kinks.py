@@ -110,7 +110,8 @@ def test_rounding_is_told_from_a_wrong_derivative() -> None:
 def test_directions_along_which_there_is_no_curvature(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was called not symmetric was rounding of two products that are next to 0 by chance."""
     both = [torch.ones(2, 3), torch.tensor([[1.0, -1, 1], [1, 1, -1]])]
-    monkeypatch.setattr(selftest, "_directions", lambda problem, moved: both)
+    v, w = ([piece[i] for piece in both] for i in range(2))
+    monkeypatch.setattr(selftest, "_directions", lambda problem: [v, w])
     torch.manual_seed(0)
     found = measure(Faint(), (torch.randn(8, 3), torch.arange(8) % 3), "lambda_max")
     assert found.facts["self_test"]["asymmetry"] > selftest.SYMMETRIC

@@ -146,10 +146,8 @@ def pick(name: str = "auto") -> torch.device:
         if together > 1 and ":" in name:
             raise UsageError(f"--device {name} is one device for {together} processes", "pass --device cuda")
         if together > gpus > 0:
-            raise UsageError(
-                f"{together} processes share {gpus} CUDA device(s)",
-                f"start as many as there are devices (--nproc-per-node {gpus}), or pass --device cpu",
-            )
+            fix = f"start as many as there are devices (--nproc-per-node {gpus}), or pass --device cpu"
+            raise UsageError(f"{together} processes share {gpus} CUDA device(s)", fix)
         index = int(name[5:]) if ":" in name else local
         if index >= gpus:
             raise UsageError(f"no device '{name}': this machine has {gpus} CUDA device(s)", "pass --device cpu")
@@ -219,10 +217,8 @@ def together() -> Iterator[None]:
     except RuntimeError as error:
         if is_out_of_memory(error):
             raise
-        raise InputError(
-            f"rank {rank()} waited in vain for another process of this launch ({str(error).splitlines()[0]})",
-            "look at what that one said last, and start all of them again",
-        ) from None
+        problem = f"rank {rank()} waited in vain for another process of this launch ({str(error).splitlines()[0]})"
+        raise InputError(problem, "look at what that one said last, and start all of them again") from None
 
 
 def all_sum(tensor: torch.Tensor) -> torch.Tensor:
@@ -281,20 +277,16 @@ def of_dtype(error: BaseException, dtype: torch.dtype) -> InputError | None:
         return None
     has = str(dtype).removeprefix("torch.")
     other, call = ("float32", "float()") if has == "float64" else ("float64", "double()")
-    return InputError(
-        f"the model does not run in {has} ({message[0]})",
-        f"pass --dtype {other}, or take {call}, dtype= and constants in {other} out of its forward pass",
-    )
+    fix = f"pass --dtype {other}, or take {call}, dtype= and constants in {other} out of its forward pass"
+    return InputError(f"the model does not run in {has} ({message[0]})", fix)
 
 
-@contextlib.contextmanager
-def unchanged_rng(device: torch.device | None = None) -> Iterator[None]:
+def unchanged_rng(device: torch.device | None = None) -> contextlib.AbstractContextManager[None]:
     """Restore torch's global random state (CPU and the given CUDA device) after the block."""
     import torch
 
     devices: list[Any] = [device] if device is not None and device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
-        yield
+    return torch.random.fork_rng(devices=devices)
 
 
 @contextlib.contextmanager
@@ -319,28 +311,22 @@ def deterministic(device: torch.device) -> Iterator[None]:
         before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
         torch.use_deterministic_algorithms(True, warn_only=True)
         try:
-            with (
-                _settings(
-                    torch.utils.deterministic, fill_uninitialized_memory=False
-                ),  # filling costs a pass over each tensor
-                warnings.catch_warnings(),
-            ):
+            unfilled = _settings(torch.utils.deterministic, fill_uninitialized_memory=False)
+            with unfilled, warnings.catch_warnings():  # filling costs a pass over each tensor
                 warnings.filterwarnings("ignore", message=".*deterministic")
                 yield
         finally:
             torch.use_deterministic_algorithms(before[0], warn_only=before[1])
 
 
-@contextlib.contextmanager
-def cudnn(**settings: bool) -> Iterator[None]:
+def cudnn(**settings: bool) -> contextlib.AbstractContextManager[None]:
     """Set flags of cuDNN (`enabled`, `deterministic`, `benchmark`, `allow_tf32`) within the block; keep its others.
 
     `torch.backends.cudnn.flags` would reset the flags that are not named to False, `enabled` among them.
     """
     import torch
 
-    with _settings(torch.backends.cudnn, **settings):
-        yield
+    return _settings(torch.backends.cudnn, **settings)
 
 
 @contextlib.contextmanager

@@ -58,9 +58,8 @@ def check(data: Dataset, model: nn.Module) -> int:
     finally:
         for module, mode in modes:
             module.training = mode
-    if bool((out >= 0).all()) and torch.allclose(
-        out.sum(1).double(), torch.ones(len(out)).double().to(where), atol=1e-4
-    ):
+    ones = torch.ones(len(out), dtype=torch.float64, device=where)
+    if bool((out >= 0).all()) and torch.allclose(out.sum(1).double(), ones, atol=1e-4):
         problem = "the model's outputs are probabilities, not logits"
         raise InputError(problem, "leave the softmax out of its forward pass")
     if not torch.allclose(out, again, rtol=1e-2, atol=1e-3 * float(out.abs().nan_to_num().max()), equal_nan=True):

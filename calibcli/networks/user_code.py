@@ -36,9 +36,8 @@ def from_module(name: str, attribute: str) -> Callable[..., Any]:
             raise InputError(f"module '{name}' needs '{error.name}', which is not installed", "install it") from None
         raise UsageError(f"no module '{name}' here or installed", "pass module:function, or a file") from None
     except FAILURES as error:
-        raise InputError(
-            f"module '{name}' cannot be imported ({type(error).__name__}: {error})", "correct the module"
-        ) from None
+        problem = f"module '{name}' cannot be imported ({type(error).__name__}: {error})"
+        raise InputError(problem, "correct the module") from None
     return _attribute(module, attribute, name)
 
 

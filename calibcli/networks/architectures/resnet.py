@@ -57,20 +57,27 @@ class BasicBlock(nn.Module):
         return F.relu(out + self.shortcut(x))
 
 
-class Bottleneck(nn.Module):
-    """1x1, 3x3 (which carries the stride), 1x1 with four times the width."""
+class ThreeConvolutions(nn.Module):
+    """1x1 to `width` channels, 3x3 (which carries the stride), 1x1 to `outputs`, each with a norm."""
+
+    def __init__(self, inputs: int, width: int, outputs: int, stride: int, groups: int = 1) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, width, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, stride, padding=1, groups=groups, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv3 = nn.Conv2d(width, outputs, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(outputs)
+
+
+class Bottleneck(ThreeConvolutions):
+    """Three convolutions, the last with four times the width."""
 
     expansion = 4
 
     def __init__(self, inputs: int, width: int, stride: int, option: str) -> None:
-        super().__init__()
         outputs = self.expansion * width
-        self.conv1 = nn.Conv2d(inputs, width, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(width)
-        self.conv2 = nn.Conv2d(width, width, 3, stride, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(width)
-        self.conv3 = nn.Conv2d(width, outputs, 1, bias=False)
-        self.bn3 = nn.BatchNorm2d(outputs)
+        super().__init__(inputs, width, outputs, stride)
         self.shortcut = shortcut(inputs, outputs, stride, option)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -297,10 +304,8 @@ def wide_resnet(
     n, rest = divmod(depth - more, 6)
     if rest or n < 1:
         near = max(6 + more, 6 * round((depth - more) / 6) + more)
-        raise UsageError(
-            f"wide_resnet of depth {depth}: this family has depths 6n+{more}",
-            f"pass depth={near}" + (",block=post for the one with ReLU last" if more == 4 and depth % 6 == 2 else ""),
-        )
+        fix = f"pass depth={near}" + (",block=post for the one with ReLU last" if more == 4 and depth % 6 == 2 else "")
+        raise UsageError(f"wide_resnet of depth {depth}: this family has depths 6n+{more}", fix)
     if block == "pre":
         return WideResNet(n, widen, classes, channels, dropout, init)
     if dropout:
@@ -321,18 +326,12 @@ STAGES = ((1, 16, 1, 1), (6, 24, 2, 1), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3,
 """Expansion, channels, blocks, and stride of the first of them."""
 
 
-class InvertedResidual(nn.Module):
+class InvertedResidual(ThreeConvolutions):
     """1x1 to more channels, 3x3 in each by itself, 1x1 to few again; added to its input at stride 1."""
 
     def __init__(self, inputs: int, outputs: int, expansion: int, stride: int) -> None:
-        super().__init__()
         width = expansion * inputs
-        self.conv1 = nn.Conv2d(inputs, width, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(width)
-        self.conv2 = nn.Conv2d(width, width, 3, stride, padding=1, groups=width, bias=False)
-        self.bn2 = nn.BatchNorm2d(width)
-        self.conv3 = nn.Conv2d(width, outputs, 1, bias=False)
-        self.bn3 = nn.BatchNorm2d(outputs)
+        super().__init__(inputs, width, outputs, stride, groups=width)
         self.shortcut = shortcut(inputs, outputs, stride, "B") if stride == 1 else None
 
     def forward(self, x: Tensor) -> Tensor:

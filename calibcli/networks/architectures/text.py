@@ -13,8 +13,20 @@ from calibcli.core.options import Range
 from calibcli.networks.architectures.shelf import ARCHITECTURES, Size
 
 
+class WordVectors(nn.Module):
+    """A network over words, given by number, with fixed vectors drawn from N(0, 1); that of 0, no word, is zero."""
+
+    vectors: Tensor
+
+    def __init__(self, vocabulary: int, width: int) -> None:
+        super().__init__()
+        self.register_buffer("vectors", torch.randn(vocabulary, width))
+        with torch.no_grad():
+            self.vectors[0] = 0
+
+
 @ARCHITECTURES.add("text_cnn")
-class TextCNN(nn.Module):
+class TextCNN(WordVectors):
     """Three convolutions over words of fixed vectors, a global maximum and two linear layers (Mukhoti et al. 2020).
 
     The global-pooling CNN that they train on 20 Newsgroups, with its maxima over `kernel` words after the first two
@@ -30,8 +42,6 @@ class TextCNN(nn.Module):
         stride: of the maxima.  dropout: before the last layer.  classes: K.
     """
 
-    vectors: Tensor
-
     def __init__(
         self,
         *,
@@ -43,13 +53,8 @@ class TextCNN(nn.Module):
         dropout: Annotated[float, Range(0, 1, open_high=True)] = 0.3,
         classes: Size = 20,
     ) -> None:
-        super().__init__()
-        self.register_buffer("vectors", torch.randn(vocabulary, width))
-        with torch.no_grad():
-            self.vectors[0] = 0
-        self.convolutions = nn.Sequential(
-            *(nn.Conv1d(inputs, filters, kernel) for inputs in (width, filters, filters)),
-        )
+        super().__init__(vocabulary, width)
+        self.convolutions = nn.Sequential(*(nn.Conv1d(inputs, filters, kernel) for inputs in (width, filters, filters)))
         self.pool = nn.MaxPool1d(kernel, stride)
         self.hidden, self.dropout = nn.Linear(filters, filters), nn.Dropout(dropout)
         self.linear = nn.Linear(filters, classes)
@@ -67,7 +72,7 @@ Place = tuple[int, int]  # of a node: its height, its number at that height
 
 
 @ARCHITECTURES.add("tree_lstm")
-class TreeLSTM(nn.Module):
+class TreeLSTM(WordVectors):
     """An LSTM over binary trees of words of fixed vectors, and a linear layer on the root (Tai et al. 2015).
 
     As Mukhoti et al. (2020) train it on the Stanford Sentiment Treebank. A word x has `c = W x`, `h = σ(V x) tanh c`;
@@ -84,8 +89,6 @@ class TreeLSTM(nn.Module):
         classes: K.
     """
 
-    vectors: Tensor
-
     def __init__(
         self,
         *,
@@ -95,10 +98,7 @@ class TreeLSTM(nn.Module):
         dropout: Annotated[float, Range(0, 1, open_high=True)] = 0.5,
         classes: Size = 3,
     ) -> None:
-        super().__init__()
-        self.register_buffer("vectors", torch.randn(vocabulary, width))
-        with torch.no_grad():
-            self.vectors[0] = 0
+        super().__init__(vocabulary, width)
         self.word = nn.Linear(width, 2 * dim)
         self.left, self.right = nn.Linear(dim, 4 * dim), nn.Linear(dim, 4 * dim)
         self.dropout, self.linear = nn.Dropout(dropout), nn.Linear(dim, classes)

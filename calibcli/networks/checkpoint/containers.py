@@ -132,10 +132,8 @@ FAILURES = (*UNREADABLE, ImportError)
 
 def untrusted(path: Path, content: str) -> InputError:
     """Return the error for a file that holds code."""
-    return InputError(
-        f"{path} holds {content}; nothing was executed",
-        "save its state dict (torch.save(model.state_dict(), ...)) and pass --arch, or pass --trust if you trust it",
-    )
+    fix = "save its state dict (torch.save(model.state_dict(), ...)) and pass --arch, or pass --trust if you trust it"
+    return InputError(f"{path} holds {content}; nothing was executed", fix)
 
 
 def unpickle(path: Path) -> Any:

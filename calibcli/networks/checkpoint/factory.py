@@ -135,14 +135,11 @@ def of_timm(config: Mapping[str, Any], name: str, *, of_weights: bool = True) ->
         with refusing((ImportError, RuntimeError), "timm's transforms cannot be imported", "pip install timm"):
             from timm.data import create_transform, resolve_data_config
         data_config = resolve_data_config(pretrained_cfg=dict(config))
-        with refusing(
-            FAILURES, lambda e: f"timm makes no transform of {name} ({str(e)[:80]})", "pass --resize, --crop"
-        ):
+        fix = "pass --resize, --crop"
+        with refusing(FAILURES, lambda e: f"timm makes no transform of {name} ({str(e)[:80]})", fix):
             transform = create_transform(**data_config)
-        grey = data_config["input_size"][0] == 1
-        return PicturePreparation(
-            "timm.data.create_transform", _array(transform), "L" if grey else "RGB", steps=str(name)
-        )
+        mode = "L" if data_config["input_size"][0] == 1 else "RGB"
+        return PicturePreparation("timm.data.create_transform", _array(transform), mode, steps=str(name))
 
     return LibraryModel(own=Preparation(pictures=pictures, of_weights=of_weights), preprocess=preprocess)
 
@@ -274,11 +271,8 @@ def _of_a_zoo(name: str) -> Callable[..., Any]:
 
 
 def _call(factory: Callable[..., Any], options: str, defaults: Mapping[str, Any], spec: str) -> nn.Module:
-    given = dict(_option(part, spec) for part in filter(None, options.split(",")))
-    failed = refusing(
-        FAILURES, lambda e: f"the factory of '{spec}' failed: {type(e).__name__}: {e}", "correct its options"
-    )
-    with failed:
+    given, fix = dict(_option(part, spec) for part in filter(None, options.split(","))), "correct its options"
+    with refusing(FAILURES, lambda e: f"the factory of '{spec}' failed: {type(e).__name__}: {e}", fix):
         accepted = inspect.signature(factory).parameters
         for key, value in defaults.items():
             names = (key, *SYNONYMS.get(key, ()))

@@ -196,10 +196,8 @@ def _refuse_problem(path: Path, config: Any) -> None:
     """
     problem = getattr(config, "problem_type", None)
     if problem == "multi_label_classification":
-        raise InputError(
-            f"{path} has a multi-label head (problem_type multi_label_classification)",
-            "record sigmoid(logits) with targets (N, L) yourself: calib metrics FILE --multilabel",
-        )
+        fix = "record sigmoid(logits) with targets (N, L) yourself: calib metrics FILE --multilabel"
+        raise InputError(f"{path} has a multi-label head (problem_type multi_label_classification)", fix)
     if problem == "regression":
         raise InputError(f"{path} predicts numbers (problem_type regression), not classes", "pass a classifier")
 
@@ -256,14 +254,9 @@ def _pictures(path: Path, config: Any) -> PicturePreparation:
             rows = image_processor(images=[picture], return_tensors="pt")["pixel_values"]
         return np.asarray(rows[0], np.float32)
 
-    grey = getattr(config, "num_channels", 3) == 1
-    return PicturePreparation(
-        name=f"{type(image_processor).__name__} of transformers",
-        make=make,
-        mode="L" if grey else "RGB",
-        upright=True,
-        steps=processor.words(image_processor.to_dict()),
-    )
+    name = f"{type(image_processor).__name__} of transformers"
+    mode = "L" if getattr(config, "num_channels", 3) == 1 else "RGB"
+    return PicturePreparation(name, make, mode, upright=True, steps=processor.words(image_processor.to_dict()))
 
 
 def _texts(path: Path, config: Any, model: nn.Module, taken: Collection[str]) -> TextPreparation:
@@ -279,9 +272,8 @@ def _texts(path: Path, config: Any, model: nn.Module, taken: Collection[str]) ->
 
     def encode(texts: Sequence[str], second: Sequence[str] | None, cut: bool) -> Mapping[str, list[list[int]]]:
         limits = {"truncation": True, "max_length": longest} if cut else {"truncation": False}
-        encoded = tokenizer(
-            list(texts), *([] if second is None else [list(second)]), padding=False, verbose=False, **limits
-        )
+        pair = [list(part) for part in (texts, second) if part is not None]
+        encoded = tokenizer(*pair, padding=False, verbose=False, **limits)
         return {name: values for name, values in encoded.items() if name in taken}
 
     def settle(used: NDArray[Any], last: NDArray[Any]) -> int:
@@ -291,11 +283,9 @@ def _texts(path: Path, config: Any, model: nn.Module, taken: Collection[str]) ->
         if chosen is None and tokenizer.pad_token_id not in occurring:
             chosen = tokenizer.pad_token_id
         if chosen is None:
-            ends = set(last.tolist())
-            words = range(int(getattr(config, "vocab_size", len(occurring))))
-            chosen = next(
-                (i for i in words if i not in occurring), next(i for i in range(len(ends) + 1) if i not in ends)
-            )
+            words, ends = range(int(getattr(config, "vocab_size", len(occurring)))), set(last.tolist())
+            no_end = next(i for i in range(len(ends) + 1) if i not in ends)
+            chosen = next((i for i in words if i not in occurring), no_end)
         config.pad_token_id = getattr(model, "config", config).pad_token_id = chosen
         return int(chosen)
 

@@ -92,23 +92,14 @@ class Checkpoint:
         """The options of `dataset.load` that this checkpoint sets."""
         stem = next((m for m in self.model.modules() if isinstance(m, nn.Conv2d)), None)
         channels = stem.in_channels if stem is not None else 0
-        return {
-            "preprocess": self.metadata.get("preprocess"),
-            "own": self.own,
-            "channels": channels,
-            "embeds": embeds(self.model),
-        }
+        preprocess = self.metadata.get("preprocess")
+        return {"preprocess": preprocess, "own": self.own, "channels": channels, "embeds": embeds(self.model)}
 
     def facts(self, rows: Dataset) -> dict[str, Any]:
         """Return the facts of a result about this checkpoint and its data."""
-        return {
-            "model": self.source,
-            "architecture": self.architecture,
-            "container": self.container,
-            **({"prefix": self.prefix} if self.prefix else {}),
-            "data": rows.source,
-            "preprocess": dict(rows.prepared) or rows.preprocess.as_dict(),
-        }
+        facts = {"model": self.source, "architecture": self.architecture, "container": self.container}
+        facts |= {"prefix": self.prefix} if self.prefix else {}
+        return {**facts, "data": rows.source, "preprocess": dict(rows.prepared) or rows.preprocess.as_dict()}
 
     def inputs(self, rows: Dataset) -> list[dict[str, str]]:
         """Return path and sha256 of the files that were read, for the provenance of a result."""
@@ -145,9 +136,7 @@ def load(path: str | Path, *, arch: str | None = None, arch_file: str | None = N
 
 def _load(source: str, file: Path, key: str, arch: str | None, arch_file: str | None, trust: bool) -> Checkpoint:
     home = folder_of(file)
-    from_library: dict[str, Any] = (
-        {"preprocess": preprocess} if home and (preprocess := processor.of_folder(home)) else {}
-    )
+    from_library = _preprocess_of(home) if home else {}
     timm = processor.timm_config(home) if home else {}
     given = arch is not None or arch_file is not None
     if not given and (found_adapter := adapter(home or file)):
@@ -182,6 +171,8 @@ def _load(source: str, file: Path, key: str, arch: str | None, arch_file: str | 
             from_library, own, notes = {"preprocess": known.preprocess}, known.own, notes + known.notes
     weights.finite(model.eval(), source)
     metadata = {**from_library, **contents.metadata}
+    if sentence := factory.folded(metadata):
+        notes = [*notes, f"{sentence}: training removes it, and another calibrator is fitted on top of it"]
     return Checkpoint(
         model=model,
         architecture=architecture,
@@ -190,7 +181,7 @@ def _load(source: str, file: Path, key: str, arch: str | None, arch_file: str | 
         sha256=fingerprint(file),
         container=contents.container,
         prefix=prefix,
-        notes=contents.notes + notes + _folded(metadata),
+        notes=contents.notes + notes,
         classes=None if classes is None else [str(c) for c in classes],
         data=factory.resolve(contents.metadata, file.parent),
         own=Preparation() if "preprocess" in contents.metadata else own,
@@ -208,7 +199,13 @@ def beside(
     if not huggingface.is_model(file.parent):
         return Preparation(), None, {}
     own, classes = huggingface.beside(file.parent, nn.Module() if model is None else model, taken)
-    return own, classes, {"preprocess": preprocess} if (preprocess := processor.of_folder(file.parent)) else {}
+    return own, classes, _preprocess_of(file.parent)
+
+
+def _preprocess_of(folder: Path) -> dict[str, Any]:
+    """Return the `preprocess` of a folder under this name, {} if it says nothing about images."""
+    preprocess = processor.of_folder(folder)
+    return {"preprocess": preprocess} if preprocess else {}
 
 
 def _widened(module: nn.Module) -> list[str]:
@@ -235,11 +232,6 @@ def adapter(path: Path) -> Path | None:
     """Return the folder of a peft adapter (which changes a model stored elsewhere): `path` or its parent; else None."""
     folder = path.parent if path.name.startswith("adapter_model.") else path
     return folder if (folder / ADAPTER).is_file() else None
-
-
-def _folded(metadata: Mapping[str, Any]) -> list[str]:
-    sentence = factory.folded(metadata)
-    return [f"{sentence}: training removes it, and another calibrator is fitted on top of it"] if sentence else []
 
 
 def members(path: Path) -> list[Path]:
@@ -300,9 +292,9 @@ def _filled(
     expected = model.state_dict()
     tensors, renamed = weights.matched(network.tensors, expected, source, architecture), list(network.notes)
     changed = {(v.dtype, expected[k].dtype) for k, v in tensors.items() if expected[k].is_floating_point()}
-    renamed += [
-        f"weights stored as {_name(a)} were converted to {_name(b)}" for a, b in sorted(changed, key=str) if a != b
-    ]
+    for stored, wanted in sorted(changed, key=str):
+        if stored != wanted:
+            renamed.append(f"weights stored as {_name(stored)} were converted to {_name(wanted)}")
     if light:  # the file's tensors become the parameters: a large model is in memory once
         own = {
             k: _owned(tensors[k], v) if k in tensors else torch.zeros_like(v, device="cpu") for k, v in expected.items()

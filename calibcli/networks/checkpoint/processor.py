@@ -89,20 +89,10 @@ def words(config: Mapping[str, Any]) -> str:
 
 def steps(preprocess: Mapping[str, Any]) -> str:
     """Describe a `preprocess` in words."""
-    transform = Preprocess(
-        scale=preprocess["scale"],
-        mean=tuple(preprocess["mean"]),
-        std=tuple(preprocess["std"]),
-        resize=resize(preprocess),
-    )
+    size, crop, mean, std = (tuple(preprocess.get(key, ())) for key in ("size", "crop", "mean", "std"))
+    resize = Resize(size, crop, preprocess.get("resample", "bilinear"))
+    transform = Preprocess(scale=preprocess["scale"], mean=mean, std=std, resize=resize)
     return "; ".join([str(transform), *preprocess.get("not_done", ())])
-
-
-def resize(preprocess: Mapping[str, Any]) -> Resize:
-    """Return the resizing of a `preprocess`."""
-    return Resize(
-        tuple(preprocess.get("size", ())), tuple(preprocess.get("crop", ())), preprocess.get("resample", "bilinear")
-    )
 
 
 def timm_config(folder: Path) -> dict[str, Any]:
@@ -126,23 +116,15 @@ def of_timm(config: Mapping[str, Any]) -> dict[str, Any]:
         return {**preprocess, "not_done": [f"crop_mode={mode} of {height}x{width}"]}
     resample = str(config.get("interpolation") or "bicubic")
     resample = resample if resample in RESAMPLE else "bilinear"  # "random" is for training
-    return {
-        **preprocess,
-        "size": size[:1] if mode == "center" else size,
-        "crop": [height, width],
-        "resample": resample,
-        "middle": "round",
-    }
+    preprocess |= {"size": size[:1] if mode == "center" else size, "crop": [height, width]}
+    return {**preprocess, "resample": resample, "middle": "round"}
 
 
 def _hugging_face(config: Mapping[str, Any]) -> dict[str, Any]:
     kind = str(config.get("image_processor_type") or config.get("feature_extractor_type") or "")
-    preprocess: dict[str, Any] = {
-        "mean": [],
-        "std": [],
-        "not_done": [key for key in NOT_DONE if config.get(key) is True],
-    }
-    preprocess["scale"] = float(config.get("rescale_factor", 1 / 255)) if config.get("do_rescale", True) else 1.0
+    not_done = [key for key in NOT_DONE if config.get(key) is True]
+    scale = float(config.get("rescale_factor", 1 / 255)) if config.get("do_rescale", True) else 1.0
+    preprocess: dict[str, Any] = {"mean": [], "std": [], "not_done": not_done, "scale": scale}
     if config.get("do_normalize", "image_mean" in config):
         preprocess |= {"mean": _numbers(config["image_mean"]), "std": _numbers(config["image_std"])}
     if config.get("do_resize", "size" in config):
@@ -160,11 +142,8 @@ def _hugging_face(config: Mapping[str, Any]) -> dict[str, Any]:
             size = [int(LEVIT * size[0])]
         elif share and len(size) == 1:
             size = [int(size[0] / share)]
-        resample = config.get("resample")
-        preprocess |= {
-            "size": size,
-            "resample": RESAMPLE[(3 if kind.startswith(BICUBIC) else 2) if resample is None else resample],
-        }
+        resample, usual = config.get("resample"), 3 if kind.startswith(BICUBIC) else 2
+        preprocess |= {"size": size, "resample": RESAMPLE[usual if resample is None else resample]}
     if config.get("do_center_crop", False):
         crop = config.get("crop_size", config.get("size"))
         preprocess["crop"] = [crop["height"], crop["width"]] if isinstance(crop, Mapping) else [crop, crop]
@@ -207,9 +186,8 @@ def refuse_code(path: Path, config: Any) -> None:
     named += [key for key, value in config.items() if "implementation" in str(key) and "/" in str(value)]
     if named:
         problem = f"{path} names files or code outside its folder: {', '.join(named)}"
-        raise InputError(
-            problem, "nothing was fetched or run; remove it, or load the model in code of yours: --arch-file"
-        )
+        fix = "nothing was fetched or run; remove it, or load the model in code of yours: --arch-file"
+        raise InputError(problem, fix)
     for value in config.values():
         refuse_code(path, value)
 

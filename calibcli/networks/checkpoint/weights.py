@@ -258,17 +258,13 @@ def _candidates(tables: Tables, expected: Mapping[str, Tensor]) -> list[_Candida
                 if count > places.get((table, prefix), (0, 0))[0]:
                     places[table, prefix] = count, reading
     most = max((count for count, _ in places.values()), default=0)
-    return [
-        _Candidate(
-            table,
-            prefix,
-            reading,
-            {n.removeprefix(prefix): tables[table][o] for n, o in read[table, reading].items() if n.startswith(prefix)},
-            len(tables[table]),
-        )
-        for (table, prefix), (count, reading) in places.items()
-        if count == most
-    ]
+    candidates = []
+    for (table, prefix), (count, reading) in places.items():
+        if count == most:
+            stored, read_as = tables[table], read[table, reading].items()
+            inside = {name.removeprefix(prefix): stored[old] for name, old in read_as if name.startswith(prefix)}
+            candidates.append(_Candidate(table, prefix, reading, inside, len(stored)))
+    return candidates
 
 
 def _starts(name: str) -> list[int]:
@@ -388,7 +384,7 @@ def likely(tables: Tables, source: str, key: str = "") -> tuple[str | None, str]
 def _specs(tables: Tables) -> Iterator[str]:
     """Yield the specs that the shapes suggest, for each prefix that has a last layer."""
     for _, tensors in sorted(tables.items()):
-        names = {key: key.replace("fc.", "linear.").replace("downsample.", "shortcut.") for key in tensors}
+        names = {key: _renamed(key) for key in tensors}
         ends = {name.removesuffix(HEAD) for name in names.values() if name == HEAD or name.endswith(f".{HEAD}")}
         for prefix in sorted(ends, key=lambda prefix: (len(prefix), prefix)):
             inside = ((name, tensors[key].shape) for key, name in names.items() if name.startswith(prefix))
@@ -457,11 +453,9 @@ def matched(tensors: Tensors, expected: Mapping[str, Tensor], source: str, archi
     if wrong:
         first = wrong[0]
         got, want = tuple(tensors[first].shape), tuple(expected[first].shape)
-        raise InputError(
-            f"{source} does not fit {architecture}: {len(wrong)} of {len(expected)} tensors differ in shape, "
-            f"first '{first}': {got} in the file, {want} in the model",
-            fix,
-        )
+        differing = f"{len(wrong)} of {len(expected)} tensors differ in shape, first '{first}'"
+        problem = f"{source} does not fit {architecture}: {differing}: {got} in the file, {want} in the model"
+        raise InputError(problem, fix)
     return tensors
 
 
@@ -518,9 +512,8 @@ def finite(model: nn.Module, source: str) -> None:
     free = {k for k, _ in model.named_buffers() if not k.endswith(("running_mean", "running_var"))}
     # the smallest and largest value show NaN too, and need no memory of the size of the tensor
     ends = {k: [float(end) for end in torch.aminmax(v)] for k, v in numbers.items()}
-    bad = [
-        k for k, both in ends.items() if not all(map(math.isfinite, both)) and (k not in free or math.isnan(both[0]))
-    ]
+    odd = [k for k, both in ends.items() if not all(map(math.isfinite, both))]
+    bad = [k for k in odd if k not in free or math.isnan(ends[k][0])]
     if bad:
         problem = f"{source}: {len(bad)} of {len(tensors)} tensors hold NaN or infinity, first '{bad[0]}'"
         raise InputError(problem, "use an earlier checkpoint: the training diverged or the file is damaged")

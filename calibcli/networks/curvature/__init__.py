@@ -28,18 +28,10 @@ from calibcli.networks.curvature import quantities as figures
 from calibcli.networks.curvature.engine import Engine, Progress, Shared
 from calibcli.networks.curvature.loss import LogitLoss, PlacedLoss, independent, name
 from calibcli.networks.curvature.memory_plan import Memory
-from calibcli.networks.curvature.problem import (
-    CurvatureProblem,
-    Forward,
-    IndexedData,
-    Tensors,
-    plain_recurrence,
-    second_order,
-)
+from calibcli.networks.curvature.problem import CurvatureProblem, Forward, IndexedData, Tensors, second_order
 from calibcli.networks.curvature.quantities import DEFAULT, QUANTITIES, QuantityEstimates
 from calibcli.networks.curvature.selftest import SelfTest, check
-from calibcli.networks.dataset import Dataset
-from calibcli.networks.device import Signals, held_signals
+from calibcli.networks.device import held_signals
 from calibcli.networks.losses import final
 
 HIDDEN = ("model", "data", "container", "tensors", "memory_plan", "krylov_basis", "ranks")
@@ -103,7 +95,9 @@ def measure(
     problem = CurvatureProblem(model, source, params=params, forward=forward, tf32=tf32, **plan)
     given = [loss or "ce", *([train_loss] if train_loss is not None else [])]
     losses: list[LogitLoss] = [PlacedLoss(final(one) if isinstance(one, str) else one, where) for one in given]
-    with second_order(where), plain_recurrence(problem.model), problem.memory_errors(), _held_signals() as signals:
+    # one process holds no signals back; of several all must have heard of one
+    holding = held_signals() if devices.world() > 1 else contextlib.nullcontext()
+    with second_order(where, problem.model), problem.memory_errors(), holding as signals:
         certified = any(c.traits.get("certifies") and c.options.get("bound") != "estimate" for c in choices)
         test = check(problem, losses[0], by_group=certified)
         independent(problem)
@@ -117,11 +111,6 @@ def measure(
         except interrupts as interrupt:
             shared.stopped = type(interrupt).__name__
     return _result(problem, shared, test, losses, findings)
-
-
-def _held_signals() -> contextlib.AbstractContextManager[Signals | None]:
-    """Hold signals until all ranks have heard of them; one process holds none and gets None."""
-    return held_signals() if devices.world() > 1 else contextlib.nullcontext()
 
 
 def _run(
@@ -169,17 +158,9 @@ def _result(
             for e in f.estimates:
                 scope = ", ".join(filter(None, (label, e.scope)))
                 level = shared.level if e.low is not None and "sampling_se" in e.detail and e.se is not None else None
-                number_of = choice.traits.get("estimate", choice.name) + choice.spec.removeprefix(choice.name)
-                estimates.append(
-                    dataclasses.replace(
-                        e,
-                        name=number_of,
-                        scope=scope,
-                        level=level,
-                        n=problem.layout.n,
-                        tier=choice.traits.get("tier", "few"),
-                    )
-                )
+                named = choice.traits.get("estimate", choice.name) + choice.spec.removeprefix(choice.name)
+                tier, n = choice.traits.get("tier", "few"), problem.layout.n
+                estimates.append(dataclasses.replace(e, name=named, scope=scope, level=level, n=n, tier=tier))
             plots += [_labelled(p, label) for p in f.plots]
             notes += f.notes
             layers.update(f.layers)
@@ -191,28 +172,20 @@ def _result(
         notes.append("the products of the Krylov run are in TF32; residuals, traces and gradients are in float32")
     if shared.stopped:
         notes.append("interrupted: the results until then are reported")
+    plots.sort(key=lambda plot: plot.name.startswith("convergence"))  # how a number was got comes last
+    facts: dict[str, Any] = {"rows": problem.layout.n, **shared.known_quality, "parameters": problem.size}
+    facts |= {"tensors": len(problem.tensors), "losses": [name(one) for one in losses]}
+    facts |= {"memory_plan": problem.plan_text, **({"tf32": True} if problem.tf32 else {})}
+    facts |= {"krylov_basis": shared.basis} if shared.basis else {}
+    facts |= {"ranks": problem.layout.world, "interrupted": shared.stopped}
+    facts["self_test"] = {"asymmetry": test.asymmetry, "difference": test.difference}
     return Result(
         command="curvature",
         estimates=estimates,
         tables=[_error_table(estimates), *tables],
-        plots=first_alone(
-            sorted(plots, key=lambda plot: plot.name.startswith("convergence")),  # how a number was got comes last
-            lambda plot: plot.name == figures.DENSITY,
-        ),
+        plots=first_alone(plots, lambda plot: plot.name == figures.DENSITY),
         notes=list(dict.fromkeys(notes)),
-        facts={
-            "rows": problem.layout.n,
-            **shared.known_quality,
-            "parameters": problem.size,
-            "tensors": len(problem.tensors),
-            "losses": [name(one) for one in losses],
-            "memory_plan": problem.plan_text,
-            **({"tf32": True} if problem.tf32 else {}),
-            **({"krylov_basis": shared.basis} if shared.basis else {}),
-            "ranks": problem.layout.world,
-            "interrupted": shared.stopped,
-            "self_test": {"asymmetry": test.asymmetry, "difference": test.difference},
-        },
+        facts=facts,
         screen=Screen(pairs="errors", hidden=HIDDEN, one_page=True),
     )
 
@@ -323,9 +296,14 @@ def curvature(
     rows = {"mean": mean, "std": std, "size": size, "resize": resize, "crop": crop, "interpolation": interpolation}
     rows |= {"layout": layout, "inputs": inputs, "labels": labels}
     dataset = loaded.open_data(data, "test", "validation", **rows, subset=subset, split_seed=split_seed, trust=trust)
-    plan = {"params": params, "batch_size": batch_size, "memory": memory, "tf32": tf32, "seed": seed, "level": level}
-    options = {**both, **plan, "device": where, "dtype": precision, "progress": progress, "interrupts": interrupts}
-    return headlines.headed(_of_checkpoint(loaded, dataset, quantities, options))
+    plan: dict[str, Any] = {"params": params, "batch_size": batch_size, "memory": memory, "tf32": tf32, "level": level}
+    plan |= {"seed": seed, "device": where, "dtype": precision, "progress": progress, "interrupts": interrupts}
+    inference.check(dataset, loaded.model)
+    with devices.process_group(where):
+        result = measure(loaded.model, dataset, *quantities, forward=inference.logits, **both, **plan)
+    facts, notes = {**loaded.facts(dataset), **result.facts}, [*loaded.notes, *dataset.notes, *result.notes]
+    provenance = {"inputs": loaded.inputs(dataset), "seed": seed, "device": str(where), "dtype": dtype}
+    return headlines.headed(dataclasses.replace(result, facts=facts, notes=notes, provenance=provenance))
 
 
 def _check(quantities: tuple[str, ...], memory: str, level: float, batch_size: int, seed: int) -> None:
@@ -344,23 +322,3 @@ def _beside(measured: Any, asked: str | Callable[..., Any] | None, loaded: check
     named = asked or str(loaded.metadata.get("training", {}).get("loss") or "none")
     second = None if named == "none" else final(named)
     return None if getattr(second, "spec", second) == getattr(measured, "spec", measured) else second
-
-
-def _of_checkpoint(
-    loaded: checkpoint.Checkpoint, rows: Dataset, quantities: tuple[str, ...], options: dict[str, Any]
-) -> Result:
-    """Measure a checkpoint, and add to the result where model and rows come from."""
-    inference.check(rows, loaded.model)
-    with devices.process_group(options["device"]):
-        result = measure(loaded.model, rows, *quantities, forward=inference.logits, **options)
-    run = {
-        "seed": options["seed"],
-        "device": str(options["device"]),
-        "dtype": str(options["dtype"]).removeprefix("torch."),
-    }
-    return dataclasses.replace(
-        result,
-        facts={**loaded.facts(rows), **result.facts},
-        notes=[*loaded.notes, *rows.notes, *result.notes],
-        provenance={"inputs": loaded.inputs(rows), **run},
-    )

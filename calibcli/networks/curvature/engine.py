@@ -8,6 +8,7 @@ from functools import cached_property
 
 import torch
 from scipy import stats
+from torch.nn.functional import cross_entropy
 
 from calibcli.core.errors import InputError
 from calibcli.core.memory import trim
@@ -15,14 +16,7 @@ from calibcli.networks import device as devices
 from calibcli.networks.curvature import trace as traces
 from calibcli.networks.curvature.ggn import GGNTrace, ggn_trace
 from calibcli.networks.curvature.loss import MOST_CLASSES, LogitLoss, Pairs, known_weights, parts, read
-from calibcli.networks.curvature.operator import (
-    Diagonals,
-    Operator,
-    SecondDerivative,
-    hessian_scalar,
-    rest_scalar,
-    slope,
-)
+from calibcli.networks.curvature.operator import Diagonals, SecondDerivative, hessian_scalar, rest_scalar, slope
 from calibcli.networks.curvature.per_row_gradients import RowNorms
 from calibcli.networks.curvature.problem import PAIRS, CurvatureProblem, Scalar, normal
 from calibcli.networks.curvature.spectrum import Certificate, Lanczos, Record, certify, least
@@ -33,6 +27,7 @@ Progress = Callable[[float, str], None]
 SHARE = 0.3  # of the sampling error, at which an estimator stops unasked, by `benchmarks/curvature_coverage.py`
 ROUND = 64  # probes of a cell between two reports
 NEAR = 128 << 20  # bytes of other Ritz vectors that a certificate takes as known directions
+CAPACITY = 300  # vectors of a Krylov run before it restarts, at most
 WORKING = 32  # bytes per parameter, at least, of a product and of the vectors around it, beside the basis
 ROUNDING = 8.0  # error of a product in units of the dtype's rounding of ‖H‖: float32 and float64 differed by 3
 
@@ -45,11 +40,11 @@ class Shared:
         problem: CurvatureProblem,
         seed: int,
         level: float,
-        progress: Progress | None,
+        report: Progress | None,
         signals: Signals | None = None,
     ) -> None:
         self.problem, self.seed, self.level, self.signals = problem, seed, level, signals
-        self.progress: Progress = progress or (lambda fraction, text: None)
+        self.progress: Progress = report or (lambda fraction, text: None)
         self.stopped = ""  # the interrupt that arrived: no new work, only what is known
         self.notes: list[str] = []
         self.basis = ""  # the memory plan of the Krylov runs, in words
@@ -102,14 +97,9 @@ class Shared:
         n, k = self.logits.shape
         if n > 1 and bool((self.logits == self.logits[0]).all()):
             self.notes.append(same_rows(n, "logits"))
-        nll = sum(
-            float(torch.nn.functional.cross_entropy(self.logits[s].double(), self.labels[s], reduction="sum"))
-            for s in parts(n, k)
-        )
-        self.known_quality = {
-            "nll": nll / n,
-            "accuracy": float((self.logits.argmax(1) == self.labels).double().mean()),
-        }
+        sums = [cross_entropy(self.logits[s].double(), self.labels[s], reduction="sum") for s in parts(n, k)]
+        accuracy = float((self.logits.argmax(1) == self.labels).double().mean())
+        self.known_quality = {"nll": sum(map(float, sums)) / n, "accuracy": accuracy}
 
     def half_width(self, se: float, dof: float) -> float:
         """Half the two-sided t-interval at the run's level."""
@@ -156,18 +146,19 @@ class Engine:
         """Dtype of Krylov vectors: float32 where products are no more exact, or memory would not suffice."""
         return torch.float64 if self._small and self.problem.dtype == torch.float64 else torch.float32
 
-    def new_run(self, first: int, *, operator: Operator | None = None, capacity: int = 300) -> Lanczos:
+    def new_run(self, first: int, *, operator: SecondDerivative | Record | None = None) -> Lanczos:
         """Start a Lanczos run from start vector number `first`.
 
-        Its basis is within a quarter of the free memory, or the smallest that a run can do with.
+        Its basis is within a quarter of the free memory, or the smallest that a run can do with, and of at most
+        `CAPACITY` vectors.
 
         Raises:
             InputError: the fewest vectors take more memory than is free.
         """
         problem, storage = self.problem, self._storage
         size = problem.size
-        free = free_bytes(problem.device)
-        (free,) = devices.all_least(problem.device, free)  # ranks that restart apart would multiply different vectors
+        # the least of all ranks: those that restart apart would multiply different vectors
+        (free,) = devices.all_least(problem.device, free_bytes(problem.device))
         fits = free // 4 // (size * storage.itemsize)
         need = size * (min(least(3), size) * storage.itemsize + WORKING)
         if need > free:
@@ -176,13 +167,12 @@ class Engine:
                 f" are free on {problem.device}",
                 "measure fewer parameters (--params 'last_block.*'), or on a machine with more memory",
             )
-        run = Lanczos(
-            operator or self.hessian,
-            lambda k: normal(size, self.shared.seed, first + k).to(problem.device),
-            capacity=int(min(capacity, fits)),
-            keep=6 if fits >= 32 else 3,
-            storage=storage,
-        )
+
+        def start(k: int) -> torch.Tensor:
+            return normal(size, self.shared.seed, first + k).to(problem.device)
+
+        limits = {"capacity": int(min(CAPACITY, fits)), "keep": 6 if fits >= 32 else 3}
+        run = Lanczos(operator or self.hessian, start, **limits, storage=storage)
         gigabytes = run.capacity * size * storage.itemsize / 2**30
         self.shared.basis = f"at most {run.capacity} vectors in {str(storage)[6:]} ({gigabytes:.2g} GiB)"
         return run
@@ -246,10 +236,9 @@ class Engine:
         s = self.shared
         s.progress(0.0, "Tr(G)")
         self.hessian.drop()
-        self._ggn[target, exact] = ggn_trace(
-            self.problem, s.norms, *self.pairs, target=target, seed=s.seed, exact=exact
-        )
-        return self._ggn[target, exact]
+        part = ggn_trace(self.problem, s.norms, *self.pairs, target=target, seed=s.seed, exact=exact)
+        self._ggn[target, exact] = part
+        return part
 
     @cached_property
     def pairs(self) -> tuple[Pairs, torch.Tensor | None]:

@@ -9,6 +9,7 @@ mass alone, most runs would miss rows that are rare and large, and their standar
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 from dataclasses import dataclass
@@ -259,8 +260,7 @@ class _PairTrace:
         remaining = torch.cat([sizes.sum()[None], each])
         exact = self.in_float64(heavy)
         if not bool(exact.isfinite().all()):
-            unknown: torch.Tensor = ROUNDED * torch.finfo(self.problem.dtype).eps * remaining / self.n
-            return unknown
+            return remaining.mul(ROUNDED * torch.finfo(self.problem.dtype).eps / self.n)
         share = torch.zeros_like(remaining)
         for row, true in zip(heavy.tolist(), exact):
             own = signed[of == row]
@@ -271,11 +271,8 @@ class _PairTrace:
             rows[row] = true.sum()
             layers += off[1:] / self.n
         # where nothing is left, that of float64
-        rounding: torch.Tensor = (
-            share * remaining.clamp(min=0)
-            + ROUNDED * torch.finfo(torch.float64).eps * torch.cat([sizes.sum()[None], each])
-        ) / self.n
-        return rounding
+        least = ROUNDED * torch.finfo(torch.float64).eps * torch.cat([sizes.sum()[None], each])
+        return torch.add(share * remaining.clamp(min=0), least).div(self.n)
 
     def in_float64(self, rows: torch.Tensor) -> torch.Tensor:
         """Sum over all pairs of these rows in a float64 copy, (n, tensors), each rank its own; NaN without a copy."""
@@ -283,10 +280,11 @@ class _PairTrace:
         out = torch.zeros(len(rows), len(problem.tensors), dtype=torch.float64)
         own = (rows >= local.start) & (rows < local.stop)
         if bool(own.any()):
-            try:
-                out[own] = self._in_float64(rows[own]) if has_twin(problem) else math.nan
-            except (*UNMAPPED, KeyError):  # a model that does not run in float64, or not within the memory
-                out[own] = math.nan
+            out[own] = math.nan
+            # a model that does not run in float64, or not within the memory, leaves them unknown
+            with contextlib.suppress(*UNMAPPED, KeyError):
+                if has_twin(problem):
+                    out[own] = self._in_float64(rows[own])
         return devices.all_sum_of_host(out, problem.device)
 
     def _in_float64(self, rows: torch.Tensor) -> torch.Tensor:

@@ -56,17 +56,13 @@ class PlacedLoss:
     def __init__(self, loss: LogitLoss, device: torch.device) -> None:
         self.loss: Any = copy.deepcopy(loss).to(device) if isinstance(loss, nn.Module) else loss
         self.device, self.name, self.narrow = device, name(loss), False
-        if hasattr(loss, "pair_weights"):
-            self.pair_weights = self._pair_weights
 
     def __call__(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         z, y = logits.to(self.device), labels.to(self.device)
         values = self._values(z, y)
         if values.shape != y.shape:
-            raise InputError(
-                f"the loss gives shape {tuple(values.shape)} for {len(y)} rows",
-                'pass a loss with one value per row: reduction="none"',
-            )
+            problem = f"the loss gives shape {tuple(values.shape)} for {len(y)} rows"
+            raise InputError(problem, 'pass a loss with one value per row: reduction="none"')
         return values.to(logits.device, logits.dtype)
 
     def _values(self, z: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -80,7 +76,8 @@ class PlacedLoss:
         self.narrow = True
         return values
 
-    def _pair_weights(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor | None:
+    def pair_weights(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor | None:
+        """The coefficients of `known_weights`, on the device of the logits."""
         weights = known_weights(self.loss, logits.to(self.device), labels.to(self.device))
         return None if weights is None else weights.to(logits.device)
 

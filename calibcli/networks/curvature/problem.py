@@ -104,28 +104,31 @@ def prepare_model(model: nn.Module, device: torch.device, dtype: torch.dtype) ->
         prepared = copied(model).to(device)
         prepared._apply(lambda t: t.to(dtype) if t.is_floating_point() else t)  # type: ignore[no-untyped-call]
     except (RuntimeError, TypeError, NotImplementedError, ValueError) as error:
-        raise InputError(
-            f"the model cannot be copied ({str(error).splitlines()[0]})",
-            "pass a module that copy.deepcopy accepts, without tensors that hold a graph",
-        ) from None
+        fix = "pass a module that copy.deepcopy accepts, without tensors that hold a graph"
+        raise InputError(f"the model cannot be copied ({str(error).splitlines()[0]})", fix) from None
     for name, parameter in prepared.named_parameters():
         if isinstance(parameter, nn.UninitializedParameter):
             raise InputError(f"parameter '{name}' of a lazy module has no shape yet", "run the model on a batch first")
         if parameter.is_complex():
-            raise InputError(
-                f"parameter '{name}' is complex; curvature is that of real parameters",
-                "hold torch.view_as_real of it, and take torch.view_as_complex in the forward pass",
-            )
+            fix = "hold torch.view_as_real of it, and take torch.view_as_complex in the forward pass"
+            raise InputError(f"parameter '{name}' is complex; curvature is that of real parameters", fix)
     for name, module in prepared.named_modules():
         if isinstance(module, nn.Embedding | nn.EmbeddingBag):
             module.sparse = False  # sparse gradients have no second derivative
-        if isinstance(module, _BatchNorm) and (module.running_mean is None or module.running_var is None):
-            raise InputError(
-                f"'{name}' is a batch norm without running statistics: a row's output depends on the rows beside it",
-                "train it with track_running_stats=True, or use a norm of each row, such as GroupNorm",
-            )
+        if isinstance(module, _BatchNorm):
+            if module.running_mean is None or module.running_var is None:
+                problem = f"'{name}' is a batch norm without running statistics"
+                fix = "train it with track_running_stats=True, or use a norm of each row, such as GroupNorm"
+                raise InputError(f"{problem}: a row's output depends on the rows beside it", fix)
+            if type(module).forward in (_BatchNorm.forward, nn.SyncBatchNorm.forward):
+                # in eval mode it is an affine map with the same derivatives in weight and bias; torch's own second
+                # derivative of batch norm takes a dozen passes over the activations, a fifth of a Hessian product of a
+                # residual network
+                scale = torch.rsqrt(module.running_var + module.eps)
+                module.register_buffer("calib_scale", scale, persistent=False)
+                module.register_buffer("calib_shift", -module.running_mean * scale, persistent=False)
+                module.forward = MethodType(_affine, module)  # type: ignore[method-assign]
     nn.Module.train(prepared, False)  # unbound: exported modules override eval() to refuse
-    affine_norm(prepared)
     return prepared
 
 
@@ -139,23 +142,6 @@ def copied(model: nn.Module, memo: dict[int, Any] | None = None) -> nn.Module:
         if not parameter.is_leaf:
             parameter.detach_().requires_grad_()
     return duplicate
-
-
-def affine_norm(model: nn.Module) -> None:
-    """Replace the batch norms of a model in eval mode by the affine maps that they are, in place.
-
-    The function and its derivatives in weight and bias are the same; torch's own second derivative of batch norm
-    takes a dozen passes over the activations, a fifth of a Hessian product of a residual network.
-    """
-    known = (_BatchNorm.forward, nn.SyncBatchNorm.forward)
-    for module in model.modules():
-        if not isinstance(module, _BatchNorm) or type(module).forward not in known:
-            continue
-        if module.running_mean is not None and module.running_var is not None:
-            scale = torch.rsqrt(module.running_var + module.eps)
-            module.register_buffer("calib_scale", scale, persistent=False)
-            module.register_buffer("calib_shift", -module.running_mean * scale, persistent=False)
-            module.forward = MethodType(_affine, module)  # type: ignore[method-assign]
 
 
 def _affine(self: _BatchNorm, x: Tensor) -> Tensor:
@@ -195,14 +181,16 @@ class WrittenOut(TorchFunctionMode):
 
 
 @contextlib.contextmanager
-def second_order(device: torch.device) -> Iterator[None]:
+def second_order(device: torch.device, model: nn.Module | None = None) -> Iterator[None]:
     """Switch gradients on, and fused attention, autocast, TF32 and compiled parts off; restore all afterwards.
 
     The random state is restored too.
 
     Scaled-dot-product attention has a second derivative in its math backend only, `nn.MultiheadAttention` none in its
-    fused inference path, and what `torch.compile` made none: it runs as it was written.
+    fused inference path, and what `torch.compile` made none: it runs as it was written. cuDNN's kernels for recurrent
+    layers have none either: it is off where the model holds such layers.
     """
+    recurrent = model is not None and any(isinstance(m, nn.RNNBase) for m in model.modules())
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -214,16 +202,11 @@ def second_order(device: torch.device) -> Iterator[None]:
             torch.autocast(device.type, enabled=False),
             sdpa_kernel(SDPBackend.MATH),
             torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else contextlib.nullcontext(),
+            devices.cudnn(enabled=False) if recurrent else contextlib.nullcontext(),
         ):
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
-
-
-def plain_recurrence(model: nn.Module) -> contextlib.AbstractContextManager[None]:
-    """Switch cuDNN off around a model that holds recurrent layers: its kernels have no second derivative."""
-    recurrent = any(isinstance(m, nn.RNNBase) for m in model.modules())
-    return devices.cudnn(enabled=False) if recurrent else contextlib.nullcontext()
 
 
 # The problem: the copy of the model, the parameters that count, the rows, and a plan for memory.
@@ -398,10 +381,8 @@ class CurvatureProblem:
 
     def too_large(self, when: str = "") -> InputError:
         """The error to raise where memory does not suffice."""
-        return InputError(
-            f"out of memory on {self.device} {when}({self.size:,} parameters)",
-            "use --dtype float32, fewer parameters (--params), or a device with more memory",
-        )
+        problem = f"out of memory on {self.device} {when}({self.size:,} parameters)"
+        return InputError(problem, "use --dtype float32, fewer parameters (--params), or a device with more memory")
 
     @property
     def plan_text(self) -> str:
@@ -478,9 +459,8 @@ def select(model: nn.Module, params: str) -> dict[str, torch.Tensor]:
     chosen = {n: p for n, p in trainable.items() if any(fnmatchcase(n, g) for g in globs)}
     if not chosen:
         near = nearest(params, trainable)
-        raise UsageError(
-            f"--params '{params}' matches no parameter", f"names look like '{near or next(iter(trainable))}'"
-        )
+        problem = f"--params '{params}' matches no parameter"
+        raise UsageError(problem, f"names look like '{near or next(iter(trainable))}'")
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name in chosen)
     return chosen

@@ -23,6 +23,7 @@ from calibcli.networks.curvature.spectrum import density as smooth
 # Estimates: the interval over the population, and beside it the error of the estimator on this data.
 
 Bound = Literal["residual", "estimate"]
+Error = tuple[float, float]  # standard error, degrees of freedom
 FINE = 64  # probes of a cell from which every row has its own: what they then save outweighs the smaller batches
 MISSED = 1.2  # times the precision asked for, from which it counts as missed
 PAIRS_SHARE = 0.25  # of the error allowed to Tr(G) where there is a rest to probe, by far the dearer part
@@ -56,22 +57,16 @@ def eigenvalue(engine: Engine, index: int, tol: float, bound: Bound) -> Estimate
         error = ritz.value_error(index)
     certificate = engine.certificate(index) if bound == "residual" else None
     converged = closeness(run, index, tol, bound) >= 1 or run.exhausted
-    if certificate is None:
-        return Estimate(
-            name="",
-            value=theta,
-            low=theta - error,
-            high=theta + error,
-            level=None,
-            how=f"{run.products} Lanczos products; "
-            + ("residual²/gap, not a bound" if bound == "estimate" else "Ritz residual"),
-            reason="" if converged else f"not converged to {tol:g} after {run.products} products",
-            detail={"residual": float(ritz.residuals[index]), "products": run.products, **errors(theta, error, None)},
-        )
-    return _certified(engine, certificate, run, converged, tol)
+    reason = "" if converged else f"not converged to {tol:g} after {run.products} products"
+    if certificate is not None:
+        return _certified(engine, certificate, run, reason, tol)
+    detail = {"residual": float(ritz.residuals[index]), "products": run.products, **errors(theta, error, None)}
+    of = "residual²/gap, not a bound" if bound == "estimate" else "Ritz residual"
+    how = f"{run.products} Lanczos products; {of}"
+    return Estimate(name="", value=theta, low=theta - error, high=theta + error, how=how, reason=reason, detail=detail)
 
 
-def _certified(engine: Engine, c: Certificate, run: Lanczos, converged: bool, tol: float) -> Estimate:
+def _certified(engine: Engine, c: Certificate, run: Lanczos, reason: str, tol: float) -> Estimate:
     half = engine.shared.half_width(c.sampling, c.groups - 1)
     low, high = interval(c.value, half, c.value > 0)
     if c.value > 0:  # sampling raises the top, relative to itself
@@ -81,26 +76,13 @@ def _certified(engine: Engine, c: Certificate, run: Lanczos, converged: bool, to
     low -= c.residual
     if low < 0 < c.value and engine.convex:
         low = 0.0
-    detail: dict[str, Cell] = {
-        "residual": c.residual,
-        **errors(c.value, c.residual, c.sampling),
-        "sampling_bias": c.bias,
-        "products": run.products + c.products,
-    }
-    reason = "" if converged else f"not converged to {tol:g} after {run.products} products"
+    detail = {"residual": c.residual, **errors(c.value, c.residual, c.sampling)}
+    detail |= {"sampling_bias": c.bias, "products": run.products + c.products}
     if engine.problem.tf32 and c.residual > tol * max(abs(c.value), 0.01 * float(run.ritz().values.abs().max())):
         reason = reason or f"products in TF32 leave a relative error above {tol:g}: leave TF32 out"
     products = f"{run.products} Lanczos products" + (" and a true one" if c.products else "")
-    return Estimate(
-        name="",
-        value=c.value,
-        low=low,
-        high=high + c.residual,
-        se=c.sampling,
-        how=f"{products}, which bound the error by {c.residual:.2g}",
-        reason=reason,
-        detail=detail,
-    )
+    how, high = f"{products}, which bound the error by {c.residual:.2g}", high + c.residual
+    return Estimate(name="", value=c.value, low=low, high=high, se=c.sampling, how=how, reason=reason, detail=detail)
 
 
 def dominating(engine: Engine, part: GGNTrace) -> list[str]:
@@ -173,46 +155,23 @@ def progress_text(run: Lanczos) -> str:
 
 
 def trace_estimate(
-    engine: Engine,
-    value: float,
-    how: str,
-    *,
-    se: float,
-    dof: float,
-    sampling: float,
-    sampling_dof: int,
-    positive: bool,
+    engine: Engine, value: float, how: str, estimator: Error, sample: Error, positive: bool = False
 ) -> Estimate:
-    """Make the estimate of a trace from the standard errors of its estimator (`se`, `dof`) and of its rows.
+    """Make the estimate of a trace from the errors of its estimator and of its rows.
 
     `positive` says that the trace of every row is positive.
     """
-    estimator = engine.shared.half_width(se, dof)
-    over_rows = engine.shared.half_width(sampling, sampling_dof)
-    low, high = interval(value, math.hypot(estimator, over_rows), positive)
-    return Estimate(
-        name="",
-        value=value,
-        low=low,
-        high=high,
-        se=math.hypot(se, sampling),
-        how=how,
-        detail={"estimator_se": se, **errors(value, estimator, sampling)},
-    )
+    half, over_rows = (engine.shared.half_width(*error) for error in (estimator, sample))
+    (se, _), (sampling, _) = estimator, sample
+    low, high = interval(value, math.hypot(half, over_rows), positive)
+    detail = {"estimator_se": se, **errors(value, half, sampling)}
+    return Estimate(name="", value=value, low=low, high=high, se=math.hypot(se, sampling), how=how, detail=detail)
 
 
 def trace_of_pairs(engine: Engine, part: GGNTrace, how: str) -> Estimate:
     """Make the estimate of Tr(G), whose rows have traces of their own."""
-    return trace_estimate(
-        engine,
-        part.value,
-        how,
-        se=part.se,
-        dof=part.dof,
-        sampling=part.sampling,
-        sampling_dof=len(part.rows) - 1,
-        positive=bool((part.rows >= 0).all()),
-    )
+    sample = part.sampling, len(part.rows) - 1
+    return trace_estimate(engine, part.value, how, (part.se, part.dof), sample, bool((part.rows >= 0).all()))
 
 
 def missed(engine: Engine, estimate: Estimate, precision: float | None, name: str) -> list[str]:
@@ -254,8 +213,8 @@ def convergence(run: Lanczos, index: int, which: str) -> Plot:
     column = 0 if index else 2
     history = [row[column : column + 2] for row in run.history]
     curve = _curve("Ritz value ± residual", "line", *zip(*((v, v - e, v + e) for v, e in history)))
-    named: dict[str, Any] = {"name": f"convergence {which}", "title": f"Convergence of {which}", "tier": "all"}
-    return Plot(**named, xlabel="Hessian-vector products", ylabel="Ritz value", curves=[curve])
+    axes: dict[str, Any] = {"xlabel": "Hessian-vector products", "ylabel": "Ritz value"}
+    return Plot(name=f"convergence {which}", title=f"Convergence of {which}", tier="all", curves=[curve], **axes)
 
 
 def layers(names: Sequence[str], values: Mapping[str, torch.Tensor]) -> list[Plot]:
@@ -267,13 +226,8 @@ def layers(names: Sequence[str], values: Mapping[str, torch.Tensor]) -> list[Plo
         half = values.get(f"± {column}")
         low, high = (None if half is None else (series + sign * half).tolist() for sign in (-1.96, 1.96))
         curve = _curve(column, "bars", series.tolist(), low, high, range(len(names)))
-        named: dict[str, Any] = {
-            "name": f"layers {column}",
-            "title": f"{column} per layer",
-            "ylabel": column,
-            "tier": "all",
-        }
-        plots.append(Plot(**named, labels=list(names), flip=True, group="Layers", curves=[curve]))
+        named: dict[str, Any] = {"name": f"layers {column}", "title": f"{column} per layer", "ylabel": column}
+        plots.append(Plot(**named, tier="all", labels=list(names), flip=True, group="Layers", curves=[curve]))
     return plots
 
 
@@ -320,19 +274,11 @@ def grad_norm(engine: Engine) -> QuantityEstimates:
     g = mean_gradient(engine.hessian)
     value = norm(g.vector)
     half = engine.shared.half_width(g.se, engine.problem.layout.groups - 1)
-    estimate = Estimate(
-        name="",
-        value=value,
-        low=max(0.0, value - half),
-        high=value + half,
-        se=g.se,
-        how="one pass; interval over rows by the delta method",
-        detail={"noise": g.noise, "sampling_se": g.se, "estimator_low": value, "estimator_high": value},
-    )
-    pieces = torch.split(g.vector, engine.problem.sizes)
-    return QuantityEstimates(
-        [estimate], layers={"gradient norm": torch.stack([p.norm() for p in pieces]).double().cpu()}
-    )
+    detail, how = {"noise": g.noise, **errors(value, 0.0, g.se)}, "one pass; interval over rows by the delta method"
+    low, high = max(0.0, value - half), value + half
+    estimate = Estimate(name="", value=value, low=low, high=high, se=g.se, how=how, detail=detail)
+    norms = torch.stack([p.norm() for p in torch.split(g.vector, engine.problem.sizes)])
+    return QuantityEstimates([estimate], layers={"gradient norm": norms.double().cpu()})
 
 
 @QUANTITIES.add(order=1, tier="asked")
@@ -352,12 +298,8 @@ def trace_ggn(engine: Engine, *, precision: Precision | None = None, exact: bool
     if part is None:
         return _nothing()
     estimate = trace_of_pairs(engine, part, part.how)
-    layers = {"Tr(G)": part.layers, "± Tr(G)": part.layer_se}
-    return QuantityEstimates(
-        [estimate],
-        layers=layers,
-        notes=[*missed(engine, estimate, precision, "trace_ggn"), *dominating(engine, part)],
-    )
+    notes = [*missed(engine, estimate, precision, "trace_ggn"), *dominating(engine, part)]
+    return QuantityEstimates([estimate], layers={"Tr(G)": part.layers, "± Tr(G)": part.layer_se}, notes=notes)
 
 
 @QUANTITIES.add(order=2)
@@ -413,8 +355,8 @@ def trace(
         how += f", and all its diagonal in {int(known.sum())} of {len(known)} cells of rows"
     variance = mean.se**2 + (part.se**2 if part else 0.0)
     dof = variance**2 / max(mean.se**4 / mean.dof + (part.se**4 / part.dof if part else 0.0), 1e-300)
-    sums, noise = traces.by_group(drawn, layout)
-    estimate = _trace_over_groups(engine, part, sums, noise, mean.value, how, variance**0.5, dof)
+    groups = traces.by_group(drawn, layout)
+    estimate = _trace_over_groups(engine, part, groups, mean.value, how, (variance**0.5, dof))
     whole: traces.Probes | None = drawn
     if not drawn.layers.shape[1]:  # the parts of the tensors need whole products, and get a few
         few = max(early, round(drawn.each) // 16)
@@ -459,33 +401,20 @@ def _trace_of_diagonal(engine: Engine, part: GGNTrace | None) -> QuantityEstimat
     sums, rest = traces.sum(1), traces.sum(0) / layout.n
     how = (f"{part.how} and " if part else "") + "every diagonal element" + (" of H - G" if part else "")
     se, dof = (part.se, part.dof) if part else (0.0, 1)
-    trace = _trace_over_groups(engine, part, sums, torch.zeros_like(sums), float(rest.sum()), how, se, dof)
+    groups = sums, torch.zeros_like(sums)
+    trace = _trace_over_groups(engine, part, groups, float(rest.sum()), how, (se, dof))
     return QuantityEstimates([trace], layers={"Tr(H)": rest + part.layers if part else rest})
 
 
 def _trace_over_groups(
-    engine: Engine,
-    part: GGNTrace | None,
-    sums: torch.Tensor,
-    noise: torch.Tensor,
-    rest: float,
-    how: str,
-    se: float,
-    dof: float,
+    engine: Engine, part: GGNTrace | None, groups: Sequence[torch.Tensor], rest: float, how: str, error: Error
 ) -> Estimate:
-    """Make the estimate of Tr(G) + rest, whose sampling error is that between groups of rows."""
+    """Make the estimate of Tr(G) + rest, whose sampling error is that between groups of rows: their sums and noise."""
     layout = engine.problem.layout
     rows = part.rows if part else torch.zeros(layout.n, dtype=torch.float64)
-    return trace_estimate(
-        engine,
-        (part.value if part else 0.0) + rest,
-        how,
-        se=se,
-        dof=dof,
-        sampling=traces.sampling_error(rows, sums, noise, layout),
-        sampling_dof=layout.groups - 1,
-        positive=False,
-    )
+    sums, noise = groups
+    sample = traces.sampling_error(rows, sums, noise, layout), layout.groups - 1
+    return trace_estimate(engine, (part.value if part else 0.0) + rest, how, error, sample)
 
 
 @QUANTITIES.add(order=3, estimate="negative_fraction")
@@ -519,25 +448,13 @@ def density(
             runs.append(quadrature(other, steps))
     d = smooth(runs, engine.problem.size, sigma=sigma or 0.0)
     low, high = d.interval(shared.half_width(1.0, 1e9))
-    estimate = Estimate(
-        name="",
-        value=d.negative,
-        low=low,
-        high=high,
-        se=d.negative_se,
-        unit="share of eigenvalues",
-        how=f"share below -sigma; {len(runs)} × {len(runs[0].nodes)} Lanczos steps",
-        detail={
-            "sigma": d.sigma,
-            "smallest_node": float(d.nodes.min()),
-            "largest_node": float(d.nodes.max()),
-            "quadrature_low": d.negative_least,
-            "quadrature_high": d.negative_most,
-            "estimator_low": low,
-            "estimator_high": high,
-            "sampling_se": None,
-        },
-    )
+    how, unit = f"share below -sigma; {len(runs)} × {len(runs[0].nodes)} Lanczos steps", "share of eigenvalues"
+    smallest, largest = float(d.nodes.min()), float(d.nodes.max())
+    detail: dict[str, Cell] = {"sigma": d.sigma, "smallest_node": smallest, "largest_node": largest}
+    detail |= {"quadrature_low": d.negative_least, "quadrature_high": d.negative_most}
+    detail |= {"estimator_low": low, "estimator_high": high, "sampling_se": None}
+    se = math.sqrt(d.spread * max(0.0, d.negative * (1 - d.negative)))  # of the start vectors
+    estimate = Estimate(name="", value=d.negative, low=low, high=high, se=se, unit=unit, how=how, detail=detail)
     return QuantityEstimates([estimate], plots=[density_figure(d, shared.half_width(1.0, 1e9))])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from calibcli.networks import device as devices
 from calibcli.networks.curvature.loss import LogitLoss
 from calibcli.networks.curvature.memory_plan import counted_graph
 from calibcli.networks.curvature.operator import hessian_scalar
-from calibcli.networks.curvature.per_row_gradients import UNMAPPED
+from calibcli.networks.curvature.per_row_gradients import unless_unmapped
 from calibcli.networks.curvature.problem import CurvatureProblem, has_twin, normal, second, signs, twin
 
 SYMMETRIC = 1e-3  # relative difference of two forms from which a second derivative is taken to be none
@@ -65,31 +66,26 @@ def check(problem: CurvatureProblem, loss: LogitLoss, by_group: bool = True) -> 
 
 def _check(problem: CurvatureProblem, loss: LogitLoss) -> SelfTest:
     result = SelfTest()
-    rows = range(min(4 if problem.size <= LARGEST else 2, problem.layout.n, problem.layout.micro))
-    logits = _outputs(problem, rows, result)
+    logits = _outputs(problem, result)
     _labels(problem, logits.shape[1])
-    moved = _moved(problem)
-    both = _directions(problem, moved)
-    hv, hw = _products(problem, rows, loss, logits, moved, both)
-    v, w = ([p[i] for p in both] for i in range(2))
-    all_four = [v, w, hv, hw]
+    v, w = _directions(problem)
+    all_four = [v, w, *_products(problem, loss, logits, [v, w])]
+    hv = all_four[2]
     result.asymmetry = _asymmetry(*all_four)
-    if result.asymmetry > SYMMETRIC and (why := _asymmetric(problem, rows, loss, moved, all_four, result.asymmetry)):
+    if result.asymmetry > SYMMETRIC and (why := _asymmetric(problem, loss, all_four, result.asymmetry)):
         raise why
     length = sum(p.numel() for p in v) ** 0.5  # of v and w
     unit = [*torch._foreach_div(v, length)]
-    del both, v, w, hw, all_four  # memory
+    del v, w, all_four  # memory
     torch._foreach_div_(hv, length)
-    result.difference, kinks = _difference(problem, rows, loss, moved, unit, hv, result.notes)
+    result.difference, kinks = _difference(problem, loss, unit, hv, result.notes)
     if kinks:
-        result.notes.append(
-            "units lie exactly at a kink (a ReLU of 0, as behind a dead channel): the gradient jumps there, and"
-            " H is that of PyTorch's choice of a side"
-        )
+        where = "units lie exactly at a kink (a ReLU of 0, as behind a dead channel)"
+        result.notes.append(f"{where}: the gradient jumps there, and H is that of PyTorch's choice of a side")
     elif result.difference is not None and result.difference > WRONG:
-        comparison = f"a difference of gradients (relative error {result.difference:.2g} on {len(rows)} rows)"
+        error = f"relative error {result.difference:.2g} on {len(_rows(problem))} rows"
         fix = f"use operations whose backward pass is differentiable {CUSTOM}, and leave the weights as they are"
-        raise InputError(f"the second derivative disagrees with {comparison}", fix)
+        raise InputError(f"the second derivative disagrees with a difference of gradients ({error})", fix)
     if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in problem.model.modules()):
         result.notes.append("BatchNorm uses its running statistics (eval mode)")
     return result
@@ -103,27 +99,22 @@ def _asymmetry(*pieces: list[torch.Tensor]) -> float:
 
 
 def _asymmetric(
-    problem: CurvatureProblem,
-    rows: range,
-    loss: LogitLoss,
-    moved: list[int],
-    vectors_and_products: list[list[torch.Tensor]],
-    error: float,
+    problem: CurvatureProblem, loss: LogitLoss, vectors_and_products: list[list[torch.Tensor]], error: float
 ) -> InputError | None:
     """Say why the products of v, w, Hv, Hw are not symmetric: a derivative that is wrong, or rounding.
 
     A float64 copy decides. None where the rounding is small beside H times a Gaussian vector: H is then next to 0 along
     v and w by chance.
     """
+    rows = _rows(problem)
     with contextlib.suppress(RuntimeError, KeyError):  # as for `_difference`
         v, w, *products = ([p.double() for p in pieces] for pieces in vectors_and_products)
-        wide = twin(problem, moved)
+        wide = twin(problem, _moved(problem))
         *exact, scale = (_Along(wide, rows, loss, pieces).product() for pieces in (v, w, _normal(v)))
         if problem.dtype != torch.float64 and _asymmetry(v, w, *exact) <= SYMMETRIC / 10:
             off = max(_norm([*torch._foreach_sub(a, b)]) for a, b in zip(products, exact)) / _norm(scale)
-            problem_text = (
-                f"products in {str(problem.dtype)[6:]} are rounded to {off:.1g} of their size (on {len(rows)} rows)"
-            )
+            rounded = f"products in {str(problem.dtype)[6:]} are rounded to {off:.1g} of their size"
+            problem_text = f"{rounded} (on {len(rows)} rows)"
             return InputError(problem_text, "pass --dtype float64") if off > SYMMETRIC else None
     problem_text = f"the second derivative is not symmetric (relative error {error:.1g} on {len(rows)} rows)"
     return InputError(problem_text, f"use operations whose backward pass is differentiable and deterministic {CUSTOM}")
@@ -136,9 +127,13 @@ def _labels(problem: CurvatureProblem, classes: int) -> None:
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= classes:
         problem_text = f"label {low if low < 0 else high} is beyond the model's {classes} outputs"
-        raise InputError(
-            problem_text, f"pass labels from 0 to {classes - 1}, or the model that belongs to this data set"
-        )
+        fix = f"pass labels from 0 to {classes - 1}, or the model that belongs to this data set"
+        raise InputError(problem_text, fix)
+
+
+def _rows(problem: CurvatureProblem) -> range:
+    """Return the rows that are tested."""
+    return range(min(4 if problem.size <= LARGEST else 2, problem.layout.n, problem.layout.micro))
 
 
 def _moved(problem: CurvatureProblem) -> list[int]:
@@ -153,9 +148,9 @@ def _moved(problem: CurvatureProblem) -> list[int]:
     return sorted(chosen)
 
 
-def _directions(problem: CurvatureProblem, moved: list[int]) -> list[torch.Tensor]:
-    """Draw two directions of random signs, (2, *shape) for each tensor that is moved."""
-    tensors = [problem.tensors[i] for i in moved]
+def _directions(problem: CurvatureProblem) -> list[list[torch.Tensor]]:
+    """Draw two directions of random signs, a piece for each tensor that is moved."""
+    tensors = [problem.tensors[i] for i in _moved(problem)]
     sizes = [t.numel() for t in tensors]
     drawn = signs(sum(sizes), 0, 0, range((1 << 31) + 1, (1 << 31) + 3)).to(problem.device).to(tensors[0].dtype)
     pieces = [p.view(2, *t.shape) for p, t in zip(torch.split(drawn, sizes, 1), tensors)]
@@ -164,10 +159,11 @@ def _directions(problem: CurvatureProblem, moved: list[int]) -> list[torch.Tenso
     for piece, tensor in zip(pieces, tensors):
         if (row := padding.get(id(tensor))) is not None:
             piece[:, row] = 0  # an embedding's row for padding has no gradient by definition
-    return pieces
+    return [[piece[i] for piece in pieces] for i in range(2)]
 
 
-def _outputs(problem: CurvatureProblem, rows: range, result: SelfTest) -> torch.Tensor:
+def _outputs(problem: CurvatureProblem, result: SelfTest) -> torch.Tensor:
+    rows = _rows(problem)
     try:
         with torch.no_grad(), AttentionWatch() as watch:
             logits, _ = problem.logits(rows)
@@ -190,18 +186,14 @@ def _outputs(problem: CurvatureProblem, rows: range, result: SelfTest) -> torch.
 
 
 def _products(
-    problem: CurvatureProblem,
-    rows: range,
-    loss: LogitLoss,
-    logits: torch.Tensor,
-    moved: list[int],
-    vectors: list[torch.Tensor],
+    problem: CurvatureProblem, loss: LogitLoss, logits: torch.Tensor, vectors: list[list[torch.Tensor]]
 ) -> list[list[torch.Tensor]]:
-    """Compute H v for each of two vectors, in the tensors that are moved.
+    """Compute H v for each of the vectors, in the tensors that are moved.
 
     The pass also counts the bytes that its graph holds, and its outputs must be those of the first call, `logits`.
     """
     again: list[torch.Tensor] = []
+    rows, moved = _rows(problem), _moved(problem)
 
     def scalar(z: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         again.append(z.detach())
@@ -221,14 +213,11 @@ def _products(
         if devices.is_out_of_memory(error):
             raise
         if "same device" in str(error):
-            raise InputError(
-                f"the model or its loss holds tensors that did not move to {problem.device}",
-                "register them as buffers (register_buffer), or make them on the device of what they are used with",
-            ) from None
-        raise InputError(
-            f"the model has no second derivative ({str(error).splitlines()[0]})",
-            "use operations whose backward pass is differentiable, or --params to leave out those that lack it",
-        ) from None
+            problem_text = f"the model or its loss holds tensors that did not move to {problem.device}"
+            fix = "register them as buffers (register_buffer), or make them on the device of what they are used with"
+            raise InputError(problem_text, fix) from None
+        fix = "use operations whose backward pass is differentiable, or --params to leave out those that lack it"
+        raise InputError(f"the model has no second derivative ({str(error).splitlines()[0]})", fix) from None
 
 
 def _refuse_without_gradient(
@@ -252,27 +241,25 @@ def _refuse_without_gradient(
 
 
 def _of_each(
-    problem: CurvatureProblem, gradients: list[torch.Tensor], tensors: list[torch.Tensor], vectors: list[torch.Tensor]
+    problem: CurvatureProblem,
+    gradients: list[torch.Tensor],
+    tensors: list[torch.Tensor],
+    vectors: list[list[torch.Tensor]],
 ) -> list[list[torch.Tensor]]:
-    """Multiply the second derivative by each of two vectors: together on a device where `vmap` can, else in turn."""
+    """Multiply the second derivative by each vector: together on a device where `vmap` can, else in turn.
+
+    In turn the self-test of a ResNet-20 takes 2,942 kernels, together 2,440 (`tests/device/test_counts.py`).
+    """
     if problem.device.type != "cpu" and all(g.requires_grad for g in gradients):
-        try:
-            products = torch.autograd.grad(gradients, tensors, vectors, retain_graph=True, is_grads_batched=True)
-            return [[p[i] for p in products] for i in range(2)]
-        except UNMAPPED as error:
-            if devices.is_out_of_memory(error):
-                raise
-    return [second(gradients, tensors, [p[i] for p in vectors]) for i in range(2)]
+        both = [torch.stack(pieces) for pieces in zip(*vectors)]
+        work = partial(torch.autograd.grad, gradients, tensors, both, retain_graph=True, is_grads_batched=True)
+        if (products := unless_unmapped(work)) is not None:
+            return [[p[i] for p in products] for i in range(len(vectors))]
+    return [second(gradients, tensors, v) for v in vectors]
 
 
 def _difference(
-    problem: CurvatureProblem,
-    rows: range,
-    loss: LogitLoss,
-    moved: list[int],
-    v: list[torch.Tensor],
-    hv: list[torch.Tensor],
-    notes: list[str],
+    problem: CurvatureProblem, loss: LogitLoss, v: list[torch.Tensor], hv: list[torch.Tensor], notes: list[str]
 ) -> tuple[float | None, bool]:
     """Compare the double backward along a unit vector v with central differences of gradients in a float64 copy.
 
@@ -285,16 +272,14 @@ def _difference(
     if not has_twin(problem):
         return None, False
     try:
-        along = _Along(twin(problem, moved), rows, loss, v)
+        along = _Along(twin(problem, _moved(problem)), _rows(problem), loss, v)
         here = along.disagreement(hv, FIRST)
         if here <= CLOSE:
             return here, False
         exact = along.product()
         if problem.dtype == torch.float32 and (off := _rounding(along, hv, exact)) > ROUNDED:
-            notes.append(
-                f"products in float32 are rounded to {off:.1g} of their size (on {len(rows)} rows): --dtype float64"
-                " has less rounding"
-            )
+            rounded = f"products in float32 are rounded to {off:.1g} of their size (on {len(along.rows)} rows)"
+            notes.append(f"{rounded}: --dtype float64 has less rounding")
         here = along.disagreement(exact)
     except (RuntimeError, KeyError):
         return None, False  # a model that does not run in float64, or not within the memory

@@ -307,11 +307,6 @@ class Density:
     negative_most: float
     spread: float
 
-    @property
-    def negative_se(self) -> float:
-        """Standard error of the start vectors."""
-        return math.sqrt(self.spread * max(0.0, self.negative * (1 - self.negative)))
-
     def interval(self, z: float) -> tuple[float, float]:
         """Interval of the share below -sigma: the bounds of the steps, widened by z errors of the start vectors."""
         return tuple(self._shifted(*end) for end in ((self.negative_least, -z), (self.negative_most, z)))  # type: ignore[return-value]
@@ -556,13 +551,8 @@ def _perturbed(
     along = (forms - weights[:, None] * forms.sum(0)).square().sum(0) * correct  # variance of x_jᵀHx
     own, *others = along.tolist()
     parts = [*zip(gaps, others), (value, max(0.0, spread - own - sum(others)))]
-    bias = sum(_shift(gap, variance) for gap, variance in parts)
+    # the shift of one eigenvalue by another at distance `gap`, with squared coupling `variance`
+    shifts = [(math.sqrt(gap * gap + 4 * variance) - abs(gap)) / (2 if gap >= 0 else -2) for gap, variance in parts]
     group = int((forms[:, 0] * value).argmax())
     share = float(forms[group, 0]) / value if value else 0.0
-    return Certificate(value, residual, own**0.5, bias, count, products, group, share)
-
-
-def _shift(gap: float, variance: float) -> float:
-    """Compute the shift of one eigenvalue by another at distance `gap` with squared coupling `variance`."""
-    sign = 1.0 if gap >= 0 else -1.0
-    return sign * (math.sqrt(gap * gap + 4 * variance) - abs(gap)) / 2
+    return Certificate(value, residual, own**0.5, sum(shifts), count, products, group, share)

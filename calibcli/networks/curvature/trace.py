@@ -9,18 +9,20 @@ rows, so that what is off the diagonal averages out over rows, and with more of 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 
 import torch
+from torch.utils._pytree import tree_map
 
 from calibcli.core.statistics import bisect, normal_quantile, student_quantile
 from calibcli.networks import device as devices
 from calibcli.networks.curvature.memory_plan import Layout, power_of_two
-from calibcli.networks.curvature.operator import DenseCells, bend_at_once, maps
+from calibcli.networks.curvature.operator import fold, mapped, maps, vectors_at_once
 from calibcli.networks.curvature.per_row_gradients import UNMAPPED
-from calibcli.networks.curvature.problem import CurvatureProblem, Scalar, signs
+from calibcli.networks.curvature.problem import CurvatureProblem, Scalar, second, signs
 from calibcli.networks.derivatives.jets import Bend
 from calibcli.networks.derivatives.rules import Lost
 
@@ -29,10 +31,12 @@ from calibcli.networks.derivatives.rules import Lost
 AT_ONCE = 64  # rows times probes whose first derivatives are carried together
 AT_ONCE_THERE = 4096  # the same on a device, by the counts of `benchmarks/device.py`
 BYTES = 256 << 20  # of directions at once
+LIGHT = 1 << 30  # probes times bytes of a cell's graph up to which cells are mapped on a device: launches are dearer
 WORTH = 32 << 20  # probes times bytes of a cell's graph from which carrying derivatives forward pays
 SIMILAR = 4.0  # degrees of freedom that the guess counts for in the variance of a cell
 HEAVY = 32  # probes of a cell at least, where it holds HOLDS of the variance: `curvature_coverage.py --resampled`
 HOLDS = 0.1
+VANISHING = 1e-9  # of its size: rounding of a product that should vanish but is a difference of two equal numbers
 
 
 @dataclass(frozen=True)
@@ -84,13 +88,7 @@ class Prober:
     """
 
     def __init__(
-        self,
-        problem: CurvatureProblem,
-        scalar: Scalar,
-        slope: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None,
-        *,
-        tensors: torch.Tensor,
-        seed: int,
+        self, problem: CurvatureProblem, scalar: Scalar, slope: Scalar | None, *, tensors: torch.Tensor, seed: int
     ) -> None:
         self.problem, self.scalar, self.slope, self.seed = problem, scalar, slope, seed
         self.tensors: list[bool] = tensors.tolist()
@@ -126,14 +124,51 @@ class Prober:
     def _forms(self, wanted: list[tuple[range, range]], whole: bool) -> Iterator[tuple[range, torch.Tensor]]:
         """Yield a cell's rows and the forms (1 or 1 + tensors, m) of m of its probes, for each wanted cell."""
         layout = self.problem.layout
-        cells = DenseCells(self.problem, self.slope, self.tensors, self.seed)
-        if wanted and (whole or cells.light(wanted)) and cells.mapped:
-            yield from cells(wanted, whole)
+        each = sum(len(rows) * len(numbers) for rows, numbers in wanted) / max(len(wanted), 1)
+        light = whole or each * self.problem.graph_bytes < LIGHT
+        # cells of a loss that does not split are not mapped: vmap might not run it
+        if wanted and light and self.slope is not None and maps(self.problem):
+            yield from self._mapped(wanted, whole)
             return
         for rows, numbers in wanted:
             micro = [range(i, min(i + layout.micro, rows.stop)) for i in range(rows.start, rows.stop, layout.micro)]
             part = self._whole if whole else self._bends
             yield rows, torch.stack([part(some, rows.start, numbers) for some in micro]).sum(0)
+
+    def _mapped(self, wanted: list[tuple[range, range]], whole: bool) -> Iterator[tuple[range, torch.Tensor]]:
+        """Yield what `_forms` does from many cells at once, several times for a cell."""
+        problem = self.problem
+        pairs = [(rows, number) for rows, numbers in wanted for number in numbers]
+        for count, alike in groupby(pairs, lambda pair: len(pair[0])):
+            same = list(alike)
+            step = max(1, min(problem.plan.rows // count, vectors_at_once(problem)))
+            for i in range(0, len(same), step):
+                some = same[i : i + step]
+                forms = self._together(some, whole).double().cpu()
+                for (rows, _), form in zip(some, forms):
+                    yield rows, form[:, None]
+
+    def _together(self, pairs: Sequence[tuple[range, int]], whole: bool) -> torch.Tensor:
+        """Compute the forms (pairs, 1 or 1 + tensors) for a probe of each of some cells of equal size."""
+        problem, slope = self.problem, self.slope
+        assert slope is not None
+        cells = {rows.start: rows for rows, _ in pairs}
+        place = {start: i for i, start in enumerate(cells)}
+        index = torch.tensor([place[rows.start] for rows, _ in pairs], device=problem.device)
+        inputs, labels = problem.batch(torch.cat([torch.arange(rows.start, rows.stop) for rows in cells.values()]))
+        with torch.no_grad():
+            logits = problem.outputs(inputs)
+        chosen, fixed = tree_map(lambda part: part[index], fold((inputs, slope(logits, labels)), len(cells)))
+        drawn = [signs(problem.size, self.seed, rows.start, range(number, number + 1)) for rows, number in pairs]
+        v = torch.cat(drawn).to(problem.device).to(problem.dtype)
+        for piece, on in zip(torch.split(v, problem.sizes, 1), self.tensors):
+            if not on:
+                piece.zero_()
+        parts = mapped(problem, along, chosen, fixed, v).mul_(v)
+        if not whole:
+            return parts.sum(1, keepdim=True)
+        sums = torch.stack([piece.sum(1) for piece in torch.split(parts, problem.sizes, 1)], 1)
+        return torch.cat([sums.sum(1, keepdim=True), sums], 1)
 
     def _directions(self, row: int, numbers: range) -> list[torch.Tensor]:
         """Draw signs (m, *shape) for each parameter tensor."""
@@ -202,27 +237,47 @@ def has_curvature(problem: CurvatureProblem, seed: int, which: Sequence[int] | N
     def work() -> torch.Tensor:
         two, micro = min(2, problem.layout.n), problem.layout.micro
         runs = [range(i, min(i + micro, two)) for i in range(0, two, micro)]
-        one = _bend if which is not None or not maps(problem) else bend_at_once
-        return torch.stack([one(problem, rows, seed, which) for rows in runs]).any(0)
+        return torch.stack([_bent(problem, rows, seed, which) for rows in runs]).any(0)
 
     return problem.guard(work)
 
 
-def _bend(problem: CurvatureProblem, rows: range, seed: int, which: Sequence[int] | None) -> torch.Tensor:
+def _bent(problem: CurvatureProblem, rows: range, seed: int, which: Sequence[int] | None) -> torch.Tensor:
+    """Compute `has_curvature` of these rows, on a device for all tensors at once: with a direction in each, mapped.
+
+    There one tensor after the other takes 8,032 kernels for a ResNet-20, all at once 1,679, where the whole self-test
+    takes 2,440 (`benchmarks/results/device.txt`).
+    """
     stream = torch.Generator().manual_seed(seed)
     weights = torch.randn(len(rows), problem.classes, generator=stream).to(problem.device)
-    gradients = problem.gradients(rows, lambda logits, labels: (weights.to(logits.dtype) * logits).sum())
+    at_once = which is None and maps(problem)
+    gradients = problem.gradients(rows, lambda z, _: along(z, weights.to(z.dtype)), graph=not at_once)
+    chosen = range(len(gradients)) if which is None else which
+    drawn = (torch.rand(problem.tensors[k].shape, generator=stream).sub_(0.5) for k in chosen)
     bent = []
-    for k in range(len(gradients)) if which is None else which:
-        gradient, tensor = gradients[k], problem.tensors[k]
-        if not gradient.requires_grad:
-            bent.append(False)
-            continue
-        v = torch.rand(tensor.shape, generator=stream).sub_(0.5).to(problem.device, problem.dtype)
-        (bend,) = torch.autograd.grad(gradient, tensor, v, retain_graph=True, materialize_grads=True)
-        # tolerance: rounding of a product that should vanish but is a difference of two equal numbers
-        bent.append(bool((bend * v).sum().abs() > 1e-9 * (gradient.detach() * v).abs().sum()))
-    return torch.tensor(bent)
+    if not at_once:
+        for k, direction in zip(chosen, drawn):
+            v = direction.to(problem.device, problem.dtype)
+            (product,) = second([gradients[k]], [problem.tensors[k]], [v])
+            bent.append(((product * v).sum().abs() > VANISHING * (gradients[k].detach() * v).abs().sum())[None])
+        return torch.cat(bent).cpu()
+    inputs, flat = problem.batch(rows)[0], torch.cat([g.reshape(-1) for g in gradients])
+    step = max(1, min(vectors_at_once(problem), problem.plan.rows // len(rows)))
+    for i in range(0, len(gradients), step):
+        some = chosen[i : i + step]
+        v = torch.zeros(len(some), problem.size, dtype=problem.dtype)
+        for row, k in zip(v, some):
+            problem.pieces(row)[k].copy_(next(drawn))
+        v = v.to(problem.device)
+        same, fixed = tree_map(lambda part, v=v: part.expand(len(v), *part.shape), (inputs, weights.to(problem.dtype)))
+        bends = mapped(problem, along, same, fixed, v).mul_(v).sum(1)
+        bent.append(bends.abs() > VANISHING * (flat * v).abs().sum(1))
+    return torch.cat(bent).cpu()
+
+
+def along(logits: torch.Tensor, fixed: torch.Tensor) -> torch.Tensor:
+    """Return Σ ⟨fixed, logits⟩, whose second derivative is that of the logits alone."""
+    return (fixed * logits).sum()
 
 
 def pilot(n: int) -> int:

@@ -54,18 +54,14 @@ def pick(arrays: Mapping[str, Named], asked: ArrayRequest) -> DatasetArrays:
         InputError: no candidate, or several.
     """
     inputs, integral = _inputs(arrays, asked)
-    labels = asked.labels or _one(arrays, LABELS.names, asked, "labels")
+    label = asked.labels or _one(arrays, LABELS.names, asked, "labels")
     ids = _candidates(arrays, IDS.all, asked.split)
     classes = _candidates(arrays, CLASSES.names, asked.split) or _candidates(arrays, CLASSES.names, "")
     names = _all(arrays[classes[0]]) if classes else None
-    return DatasetArrays(
-        inputs=inputs,
-        labels=_all(_named(arrays, labels, asked)),
-        sha256=asked.sha256,
-        ids=_all(arrays[ids[0]]) if ids else None,
-        classes=[str(n) for n in names] if names is not None and names.ndim == 1 else None,
-        integral=integral,
-    )
+    known = _all(arrays[ids[0]]) if ids else None
+    named = [str(n) for n in names] if names is not None and names.ndim == 1 else None
+    labels = _all(_named(arrays, label, asked))
+    return DatasetArrays(inputs, labels, asked.sha256, known, named, integral=integral)
 
 
 def _beside(contents: FileContents, asked: ArrayRequest, ids: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
@@ -113,9 +109,8 @@ def pick_texts(contents: FileContents, asked: ArrayRequest) -> DatasetArrays | N
         InputError: several columns could be the text, or there are no labels.
     """
     arrays = contents.arrays
-    texts = [
-        name for name, array in arrays.items() if array.dtype.kind in "OU" and not isinstance(array, EncodedPictures)
-    ]
+    words = {name: array for name, array in arrays.items() if array.dtype.kind in "OU"}
+    texts = [name for name, array in words.items() if not isinstance(array, EncodedPictures)]
     if not texts or (_candidates(arrays, ("input_ids",), asked.split) and not asked.inputs):
         return None
     known, stored = _beside(contents, asked, (*IDS.all, "idx"))  # GLUE; beside numbers it may be a feature

@@ -137,15 +137,11 @@ def read(root: Path, split: str) -> DatasetArrays:
         _refuse_odd(root, folders, members)
     paths = [path for files in members for path in files]
     labels = np.repeat(np.arange(len(folders)), [len(files) for files in members])
-    names = [path.relative_to(root).as_posix() for path in paths]
-    return DatasetArrays(
-        inputs={"": Pictures(paths, (len(paths), *decode(paths[0]).shape))},
-        labels=labels,
-        sha256=fingerprint(paths, root),
-        ids=np.array(names),
-        classes=[folder.name for folder in folders],
-        notes=[f"{len(paths)} pictures of {len(folders)} classes; the fingerprint is that of their names and sizes"],
-    )
+    pictures = Pictures(paths, (len(paths), *decode(paths[0]).shape))
+    ids = np.array([path.relative_to(root).as_posix() for path in paths])
+    classes = [folder.name for folder in folders]
+    note = f"{len(paths)} pictures of {len(folders)} classes; the fingerprint is that of their names and sizes"
+    return DatasetArrays({"": pictures}, labels, fingerprint(paths, root), ids, classes, [note])
 
 
 def fingerprint(paths: Sequence[Any], root: Path) -> str:
@@ -174,9 +170,8 @@ def _refuse_odd(root: Path, folders: list[Path], members: list[list[Path]]) -> N
     nested = [f.name for f in folders if any(p.is_dir() and p.name != "images" for p in f.iterdir())]
     parts = [f.name for f in folders if f.name.lower() in SPLIT_NAMES]
     if (not any(members) and nested) or (folders and len(parts) == len(folders) > 1):
-        raise InputError(
-            f"{root} has no folders of pictures by class", f"choose a split: {root}#{(nested or parts)[-1]}"
-        )
+        problem = f"{root} has no folders of pictures by class"
+        raise InputError(problem, f"choose a split: {root}#{(nested or parts)[-1]}")
     if not any(members):
         raise InputError(f"{root} has no folders of pictures", "put pictures into one folder per class")
     filled = [folder.name for folder, files in zip(folders, members) if files]

@@ -184,15 +184,12 @@ def tokens(
             rows = slice(start, start + AT_ONCE)
             block, other = texts[rows], None if second is None else second[rows]
             encoded = {name: list(values) for name, values in tokenizer.encode(block, other, False).items()}
-            over = [
-                i for i, ids in enumerate(encoded["input_ids"]) if tokenizer.longest and len(ids) > tokenizer.longest
-            ]
+            longest = tokenizer.longest or max(map(len, encoded["input_ids"]))
+            over = [i for i, ids in enumerate(encoded["input_ids"]) if len(ids) > longest]
             if over:
                 long += len(over)
-                cut = tokenizer.encode(
-                    [block[i] for i in over], None if other is None else [other[i] for i in over], True
-                )
-                for name, values in cut.items():
+                first, rest = [block[i] for i in over], None if other is None else [other[i] for i in over]
+                for name, values in tokenizer.encode(first, rest, True).items():
                     for i, ids in zip(over, values):
                         encoded[name][i] = ids
             lengths += [len(ids) for ids in encoded["input_ids"]]
@@ -200,9 +197,8 @@ def tokens(
                 parts.setdefault(name, []).append(np.fromiter((v for ids in values for v in ids), np.int32))
     starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     if not min(lengths):
-        raise InputError(
-            f"{source}: {tokenizer.name} finds no token in row {lengths.index(0)}", "leave out rows without text"
-        )
+        problem = f"{source}: {tokenizer.name} finds no token in row {lengths.index(0)}"
+        raise InputError(problem, "leave out rows without text")
     used = np.unique(np.concatenate(parts["input_ids"]))
     if tokenizer.empty.issuperset(used.tolist()):
         problem = f"{tokenizer.name} knows no word of the {len(texts):,} texts of {source}"
@@ -214,7 +210,6 @@ def tokens(
     fill = {**tokenizer.pad, "input_ids": tokenizer.settle(used, flat["input_ids"][starts[1:] - 1])}
     notes = [f"texts as tokens of {tokenizer.name}, {min(lengths)} to {max(lengths)} in a row"]
     if long:
-        notes.append(
-            f"{long:,} of {len(texts):,} texts have more than the {tokenizer.longest} tokens of the model: cut off"
-        )
+        most = f"the {tokenizer.longest} tokens of the model"
+        notes.append(f"{long:,} of {len(texts):,} texts have more than {most}: cut off")
     return {name: Tokens(values, starts, fill.get(name, 0), tokenizer.left) for name, values in flat.items()}, notes

@@ -18,6 +18,7 @@ from calibcli.core.array_likes import array
 from calibcli.core.errors import InputError, UsageError, refusing
 from calibcli.core.files import reading
 from calibcli.networks.dataset import downloads, folder
+from calibcli.networks.dataset import library_preparation as library_rows
 from calibcli.networks.dataset.arrays import (
     ArrayRequest,
     DatasetArrays,
@@ -27,16 +28,7 @@ from calibcli.networks.dataset.arrays import (
     splits_of,
     to_labels,
 )
-from calibcli.networks.dataset.library_preparation import (
-    ArrayPictures,
-    Opened,
-    PicturePreparation,
-    Preparation,
-    Prepared,
-    TextPreparation,
-    one,
-    tokens,
-)
+from calibcli.networks.dataset.library_preparation import PicturePreparation, Preparation, TextPreparation
 from calibcli.networks.dataset.rows import Dataset, Preprocess, for_array, guess_layout, needs_pillow, resized, sizing
 from calibcli.networks.user_code import FAILURES, NAMES_CODE, from_module
 from calibcli.scores.files import locations
@@ -57,12 +49,6 @@ def names(folder: Path) -> list[str]:
     if (folder / PARTS).is_file():
         return sorted(path.parent.name for path in folder.glob(f"*/{STATE}"))
     return sorted(_files(folder))
-
-
-def saved_splits(folder: Path) -> list[str]:
-    """List which of train, validation and test are in a folder of tables."""
-    roles = {_role(name) for name in names(folder)}
-    return [role for role in SPLITS if role in roles]
 
 
 def of(folder: Path, split: str) -> list[Path]:
@@ -224,9 +210,9 @@ def load(
     _check(stored, y, name)
     prepared, applied, by_library, remarks = _applied(stored.inputs, preprocess, own, chosen, name)
     data = Dataset(
-        inputs=prepared,
-        labels=y,
-        preprocess=applied,
+        prepared,
+        y,
+        applied,
         source=name,
         sha256=stored.sha256,
         rows=np.arange(len(y)),
@@ -252,7 +238,8 @@ def _applied(
     plain = options.mean is None and options.std is None
     if own.of_weights and not plain:
         own, preprocess = Preparation(), None
-    if own.pictures is not None and plain and not sizing(options) and options.layout != "flat" and _bytes(first):
+    of_bytes = isinstance(first, folder.Pictures) or (first.dtype == np.uint8 and len(first.shape) in (3, 4))
+    if own.pictures is not None and plain and not sizing(options) and options.layout != "flat" and of_bytes:
         library = own.pictures()
         prepared = _prepared(first, library, options.layout, source)
         remarks = [f"pictures as {library.name} makes them: {library.steps}"]
@@ -261,11 +248,6 @@ def _applied(
         options = replace(options, layout=options.layout or "NHWC")
     applied, remarks = for_array(first.shape, first.dtype, preprocess, options, source)
     return _resized(inputs, applied, source), applied, {}, remarks
-
-
-def _bytes(first: Named) -> bool:
-    """Whether rows are images of bytes."""
-    return isinstance(first, folder.Pictures) or (first.dtype == np.uint8 and len(first.shape) in (3, 4))
 
 
 def _check(stored: DatasetArrays, labels: NDArray[np.int64], name: str) -> None:
@@ -277,9 +259,8 @@ def _check(stored: DatasetArrays, labels: NDArray[np.int64], name: str) -> None:
     for key, values in stored.inputs.items():
         if values.shape[:1] != labels.shape:
             rows = values.shape[0] if values.shape else 0
-            raise InputError(
-                f"{name}: {rows} rows of {key or 'inputs'}, {len(labels)} labels", "give every row one label"
-            )
+            problem = f"{name}: {rows} rows of {key or 'inputs'}, {len(labels)} labels"
+            raise InputError(problem, "give every row one label")
         if len(values.shape) < 2 and not key:  # by name there are lengths and places too
             raise InputError(f"{name}: inputs have shape {values.shape}", "pass rows of features or images")
         if values.dtype.kind not in "fuib":
@@ -289,7 +270,7 @@ def _check(stored: DatasetArrays, labels: NDArray[np.int64], name: str) -> None:
 def _tokens(stored: DatasetArrays, tokenizer: TextPreparation, name: str) -> tuple[DatasetArrays, dict[str, Any]]:
     """Tokenize texts; also return the facts about the tokenizer."""
     texts = [[str(text) for text in read_all(array)] for array in stored.inputs.values()]
-    inputs, remarks = tokens(tokenizer, texts[0], texts[1] if len(texts) > 1 else None, name)
+    inputs, remarks = library_rows.tokens(tokenizer, texts[0], texts[1] if len(texts) > 1 else None, name)
     facts = {"by": tokenizer.name, "longest": tokenizer.longest, "columns": list(stored.inputs)}
     return replace(stored, inputs=inputs, integral=True, notes=[*stored.notes, *remarks]), facts
 
@@ -305,14 +286,14 @@ def _encoded(stored: DatasetArrays, name: str, channels: int) -> DatasetArrays:
     return replace(stored, inputs={key: first.in_channels(channels)}) if isinstance(first, folder.Pictures) else stored
 
 
-def _prepared(first: Named, library: PicturePreparation, layout: str | None, name: str) -> Prepared:
+def _prepared(first: Named, library: PicturePreparation, layout: str | None, name: str) -> library_rows.Prepared:
     needs_pillow(f"pictures of {name}")
     if isinstance(first, folder.Pictures):
-        pictures: Opened = first
+        pictures: library_rows.Opened = first
     else:
         chosen = (layout or "").upper() or guess_layout(first.shape, name)
-        pictures = ArrayPictures(first, chosen == "NCHW" and len(first.shape) == 4, name)
-    return Prepared(pictures, library, (first.shape[0], *one(pictures, 0, library).shape))
+        pictures = library_rows.ArrayPictures(first, chosen == "NCHW" and len(first.shape) == 4, name)
+    return library_rows.Prepared(pictures, library, (first.shape[0], *library_rows.one(pictures, 0, library).shape))
 
 
 def _resized(inputs: Mapping[str, Named], applied: Preprocess, source: str) -> Mapping[str, Named]:
@@ -341,10 +322,8 @@ def _read(name: str, options: DatasetOptions, trust: bool, texts: bool) -> Datas
     if os.path.isdir(path):
         tables = of(path, split)
         if tables:
-            parts = [
-                _of_file(file, ArrayRequest(str(file), "", options.inputs, options.labels), trust, texts)
-                for file in tables
-            ]
+            asked = ArrayRequest("", "", options.inputs, options.labels)
+            parts = [_of_file(file, replace(asked, source=str(file)), trust, texts) for file in tables]
             return _of_tables(parts, tables)
         if options.labels:
             raise UsageError(f"--labels names an array or a column, {name} is a folder", "leave it out")
@@ -352,9 +331,7 @@ def _read(name: str, options: DatasetOptions, trust: bool, texts: bool) -> Datas
     if not os.path.lexists(path):
         if not NAMES_CODE.fullmatch(name):
             raise InputError(f"no data set {path}", "pass a file, an image folder, or module:function")
-        with refusing(
-            FAILURES, lambda error: f"{name} failed ({type(error).__name__}: {error})", "correct the function"
-        ):
+        with refusing(FAILURES, lambda e: f"{name} failed ({type(e).__name__}: {e})", "correct the function"):
             value = from_module(*name.split(":"))()
         return value if isinstance(value, Dataset) else read(value, name, options)
     return _of_file(path, ArrayRequest(name, split, options.inputs, options.labels), trust, texts)
@@ -412,16 +389,10 @@ def _of_tables(parts: Sequence[DatasetArrays], files: Sequence[Path]) -> Dataset
         rows = np.concatenate([read_all(part.inputs[key]) for part in parts])
         inputs[key] = EncodedPictures(rows) if isinstance(values, EncodedPictures) else Memory(rows)
     ids = None if any(part.ids is None for part in parts) else np.concatenate([part.ids for part in parts])
-
+    labels = np.concatenate([part.labels for part in parts])
+    sha256 = fingerprint([{"sha256": part.sha256} for part in parts])
     notes = [f"{len(files)} files of one data set, from {files[0].name} on"] * (len(files) > 1)
-    return DatasetArrays(
-        inputs=inputs,
-        labels=np.concatenate([part.labels for part in parts]),
-        sha256=fingerprint([{"sha256": part.sha256} for part in parts]),
-        ids=ids,
-        classes=first.classes,
-        notes=[*first.notes, *notes],
-    )
+    return DatasetArrays(inputs, labels, sha256, ids, first.classes, [*first.notes, *notes])
 
 
 def _by_rows(arrays: Mapping[str, Named]) -> Mapping[str, Named]:
@@ -438,7 +409,8 @@ def splits(source: str | Path, *, trust: bool = False) -> list[str]:
     if published is not None:
         return published[2]
     if os.path.isdir(source):
-        return saved_splits(Path(source))
+        roles = {_role(name) for name in names(Path(source))}
+        return [role for role in SPLITS if role in roles]
     return splits_of(load_any(Source(source, trust), columns=True).arrays) if os.path.isfile(source) else []
 
 

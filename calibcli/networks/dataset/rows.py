@@ -71,14 +71,14 @@ class Resize:
             flat = picture[:, :, 0] if picture.shape[2:] == (1,) else picture
             resampled = Image.fromarray(flat).resize((width, height), RESAMPLE.index(self.resample))
             picture = np.asarray(resampled).reshape(height, width, *picture.shape[2:])
-        return self._middle(picture, *self.crop) if self.crop else picture
-
-    def _middle(self, picture: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
-        missing = [max(0, want - have) for want, have in zip((height, width), picture.shape)]
+        if not self.crop:
+            return picture
+        height, width = self.crop
+        missing = [max(0, want - have) for want, have in zip(self.crop, picture.shape)]
         if any(missing):
             around = [(m - m // 2, m // 2) for m in missing]
             picture = np.pad(picture, [*around, *[(0, 0)] * (picture.ndim - 2)])
-        margins = [(have - want) / 2 for have, want in zip(picture.shape, (height, width))]
+        margins = [(have - want) / 2 for have, want in zip(picture.shape, self.crop)]
         top, left = (round(r) if self.middle == "round" else math.floor(r) for r in margins)
         return picture[top : top + height, left : left + width]
 
@@ -294,10 +294,8 @@ def _resize(given: Mapping[str, Any], options: DatasetOptions, images: bool, sou
     if not images:
         return AS_IT_IS
     if given.get("not_done"):
-        raise InputError(
-            f"{given['source']} asks for {', '.join(given['not_done'])}, which calib does not do",
-            "prepare the pictures yourself: pass floating-point arrays (N, channels, height, width)",
-        )
+        fix = "prepare the pictures yourself: pass floating-point arrays (N, channels, height, width)"
+        raise InputError(f"{given['source']} asks for {', '.join(given['not_done'])}, which calib does not do", fix)
     resample, middle = str(given.get("resample") or "bilinear"), str(given.get("middle") or "floor")
     if resample not in RESAMPLE:
         raise InputError(f"{source}: resample '{resample[:20]}' is unknown", f"one of {', '.join(RESAMPLE)}")
@@ -433,10 +431,8 @@ def in_order(data: Dataset, classes: Sequence[str] | None) -> Dataset:
     numbers = _numbers(data.classes or (), classes)
     if numbers is not None and numbers != list(range(len(numbers))):
         note = f"names of classes, such as '{(data.classes or [''])[-1]}', are their numbers"
-        numbered = replace(
-            data, labels=np.array(numbers, np.int64)[data.labels], classes=None, notes=[*data.notes, note]
-        )
-        return in_order(numbered, classes)
+        labels = np.array(numbers, np.int64)[data.labels]
+        return in_order(replace(data, labels=labels, classes=None, notes=[*data.notes, note]), classes)
     if numbers is not None:
         data = replace(data, classes=None)
     if classes is None or list(classes) == data.classes:

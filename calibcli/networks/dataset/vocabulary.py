@@ -59,9 +59,8 @@ def vectors(path: str | Path, known: Sequence[str], width: int) -> tuple[NDArray
     with failed, open(path, encoding="utf-8") as lines:
         for number, line in enumerate(lines, 1):
             word, *values = line.rstrip().rsplit(" ", width)
-            if (
-                number == 1 and len(values) == 1 and word.isdigit()
-            ):  # the header of word2vec: number and length of the vectors
+            header = number == 1 and len(values) == 1 and word.isdigit()
+            if header:  # of word2vec: number and length of the vectors
                 continue
             if len(values) != width:
                 raise InputError(f"{path}: line {number} is not a word and {width} numbers", fix)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import shutil
@@ -36,7 +37,7 @@ Array = NDArray[Any]
 PROBES, SPREAD = 200, 3.0  # rows that test whether a map is linear, and their spread: both sure and unsure predictions
 INSTEAD = "use --to onnx, --to pt2 or --to torchscript"
 FEW = 1000  # weights; with fewer, a few draws miss the worst rounding
-HALF = (torch.float16, torch.bfloat16)
+HALF = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
 
 class HeadScores(NumPy):
@@ -76,10 +77,11 @@ def last_linear(model: nn.Module, rows: Dataset, source: str) -> tuple[str, nn.L
     """
     linear = {name: m for name, m in model.named_modules(remove_duplicate=False) if isinstance(m, nn.Linear)}
     outputs: dict[int, list[Tensor]] = {}
-    hooks = [
-        m.register_forward_hook(lambda m, _, out: outputs.setdefault(id(m), []).append(out.detach()))
-        for m in {id(m): m for m in linear.values()}.values()
-    ]
+
+    def note(module: nn.Module, _: Any, out: Tensor) -> None:
+        outputs.setdefault(id(module), []).append(out.detach())
+
+    hooks = [m.register_forward_hook(note) for m in {id(m): m for m in linear.values()}.values()]
     try:
         inputs, _ = rows.batch(slice(0, min(2, len(rows))))
         with torch.no_grad():
@@ -169,7 +171,6 @@ def rounding(features: Tensor, head: nn.Linear, stored: torch.dtype, scaler: Sca
 
 # Write the checkpoint with its head replaced and everything else unchanged, read it back, and compare.
 
-NAMES = {torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float64: "float64"}
 CONFIG = "config.json"
 
 
@@ -206,35 +207,23 @@ def ship(job: ExportRequest) -> Shipped:
         tensors[stored.bias] = bias.to(stored.dtype)
     for key, tensor in tensors.items():
         if not torch.isfinite(tensor).all():
-            raise InputError(
-                f"'{key}' does not fit {stored.dtype} after the fold", "save the checkpoint in float32 first"
-            )
+            problem = f"'{key}' does not fit {stored.dtype} after the fold"
+            raise InputError(problem, "save the checkpoint in float32 first")
     keeps = raw if scaler.preserves_accuracy else None
     change = Change(tensors, about(job))
 
     def compared(path: Path) -> Compared:
-        after = logits_of(checkpoint.load(path, **job.network).model, rows)
-        dtype = NAMES.get(stored.dtype, "float32") if stored.dtype in HALF else "float32"
-        difference = compare(
-            expected,
-            softmax(after),
-            dtype,
-            job.tolerance,
-            keeps,
-            lambda: rounding(features, head, stored.dtype, scaler, raw),
-        )
+        after = softmax(logits_of(checkpoint.load(path, **job.network).model, rows))
+        cost = functools.partial(rounding, features, head, stored.dtype, scaler, raw)
+        difference = compare(expected, after, HALF.get(stored.dtype, "float32"), job.tolerance, keeps, cost)
         difference.require(job.path.name, "use --to onnx or --to pt2, or pass --tolerance")
         return difference
 
     difference, more = _folder(job, change, compared) if job.model.is_dir() else _file(job, change, compared)
     facts = {"head": name, "stored as": str(stored.dtype).removeprefix("torch."), "takes": "inputs"}
-    return Shipped(
-        files=[job.path],
-        compared=difference,
-        facts=facts,
-        notes=[*loaded.notes, *rows.notes, *more],
-        inputs=[e for e in loaded.inputs(rows) if e["path"] != str(job.model) or job.model.is_dir()],
-    )
+    inputs = [e for e in loaded.inputs(rows) if e["path"] != str(job.model) or job.model.is_dir()]
+    notes = [*loaded.notes, *rows.notes, *more]
+    return Shipped(files=[job.path], compared=difference, facts=facts, notes=notes, inputs=inputs)
 
 
 def stored_rounding(
@@ -278,21 +267,15 @@ def _stored(path: Path, weight: Tensor, name: str) -> StoredHead:
     if contents.refusal is not None or contents.modules:
         raise InputError(f"{path} holds more than tensors", "save its state dict, or use --to pt2")
     tables = weights.tables(contents.tensors, str(path))
-    tensors = {
-        weights.joined(table, name): value
-        for table, table_tensors in tables.items()
-        for name, value in table_tensors.items()
-    }
-    same = [
-        key
-        for key, t in tensors.items()
-        if t.shape == weight.shape and t.is_floating_point() and torch.equal(t.to(weight.dtype), weight.detach())
-    ]
+    tensors = {weights.joined(table, key): t for table, inside in tables.items() for key, t in inside.items()}
+    alike = {key: t for key, t in tensors.items() if t.shape == weight.shape}
+    floats = {key: t.to(weight.dtype) for key, t in alike.items() if t.is_floating_point()}
+    same = [key for key, t in floats.items() if torch.equal(t, weight.detach())]
     if len(same) > 1:
         problem = f"{path}: the weights of the head '{name}' are there {len(same)} times ({', '.join(same[:4])})"
         raise InputError(problem, "tied or copied weights cannot be folded: untie them, or use --to onnx or --to pt2")
     if not same:
-        near = [f"{key} {tuple(t.shape)}" for key, t in tensors.items() if t.shape == weight.shape]
+        near = [f"{key} {tuple(t.shape)}" for key, t in alike.items()]
         problem = f"{path}: no tensor has the weights of the head '{name}'; candidates: {', '.join(near[:6]) or 'none'}"
         raise InputError(problem, "quantised or derived weights cannot be folded: use --to onnx or --to pt2")
     stem = same[0].removesuffix("weight")
@@ -370,9 +353,8 @@ def _folder(job: ExportRequest, change: Change, compared: Any) -> tuple[Compared
     if job.path.exists():
         raise UsageError(f"'{job.path}' is there already", "name a folder that is not")
     if not job.path.resolve().parent.is_dir():
-        raise UsageError(
-            f"no folder '{job.path.parent}' to write '{job.path.name}' into", f"mkdir -p {job.path.parent}"
-        )
+        problem = f"no folder '{job.path.parent}' to write '{job.path.name}' into"
+        raise UsageError(problem, f"mkdir -p {job.path.parent}")
     with contextlib.ExitStack() as stack:
         name = stack.enter_context(tempfile.TemporaryDirectory(prefix=f".{job.path.name}.", dir=job.path.parent))
         target = Path(name) / "made"

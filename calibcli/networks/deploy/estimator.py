@@ -73,9 +73,8 @@ def _written(job: ExportRequest, fitted: Any, x: Array, expected: Array, dtype: 
             compared = compare(expected, probs, dtype, job.tolerance)
         compared.require(job.path.name)
         if not np.allclose(one, probs[:1], rtol=0, atol=compared.limit if dtype != "float32" else ONE_ROW):
-            raise InputError(
-                f"{job.path.name} gives a different result for one row alone", "report it with the classifier"
-            )
+            problem = f"{job.path.name} gives a different result for one row alone"
+            raise InputError(problem, "report it with the classifier")
     return compared
 
 
@@ -104,9 +103,8 @@ def _skops() -> ModuleType:
     try:
         import skops.io
     except ModuleNotFoundError:
-        raise UsageError(
-            "a .skops file needs skops, which is not installed", "pip install skops, or use .pkl"
-        ) from None
+        problem = "a .skops file needs skops, which is not installed"
+        raise UsageError(problem, "pip install skops, or use .pkl") from None
     return skops.io  # type: ignore[no-any-return]
 
 

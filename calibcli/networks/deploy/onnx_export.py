@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,35 +19,13 @@ from calibcli.core.errors import InputError, UsageError
 from calibcli.core.files import atomic
 from calibcli.networks import checkpoint, dataset
 from calibcli.networks.dataset import Dataset
-from calibcli.networks.deploy import onnx_run
-from calibcli.networks.deploy.onnx_graph import (
-    ENDS,
-    KINDS,
-    OLDEST,
-    PREFIX,
-    GraphOps,
-    Place,
-    Value,
-    find,
-    leads,
-    standalone,
-)
+from calibcli.networks.deploy import onnx_graph, onnx_run
+from calibcli.networks.deploy.onnx_graph import KINDS, OLDEST, PREFIX, GraphOps, Place, Value
 from calibcli.networks.deploy.onnx_run import weights_beside
 from calibcli.scores.likelihood import log_softmax
 from calibcli.scores.predictions import two_columns
-from calibcli.ship.target import (
-    DRAWS,
-    ExportRequest,
-    Shipped,
-    classes,
-    compare,
-    exact_enough,
-    log_probabilities,
-    mapped,
-    of_scores,
-    softmax,
-    stamp,
-)
+from calibcli.ship import target
+from calibcli.ship.target import ExportRequest, Shipped, softmax, stamp
 
 Array = NDArray[Any]
 OPSET = 17
@@ -62,20 +41,20 @@ def ship(job: ExportRequest, output: str) -> Shipped:
         InputError: the network cannot take a calibrator, or the file that was written differs.
     """
     if job.model is None:
-        return exact_enough(job.scaler, lambda wide: _alone(job, wide))
+        return target.exact_enough(job.scaler, lambda wide: _alone(job, wide))
     with contextlib.ExitStack() as stack:
         beside = stack.enter_context(weights_beside(job.model, job.path))
-        return exact_enough(job.scaler, lambda wide: _inside(job, output, wide, beside))
+        return target.exact_enough(job.scaler, lambda wide: _inside(job, output, wide, beside))
 
 
 def _alone(job: ExportRequest, wide: bool) -> Shipped:
     fed, scaler = job.fed("float32"), job.scaler
-    o = GraphOps(classes(scaler), np.float64 if wide else np.float32, float(np.finfo(np.float32).eps), OPSET)
+    o = GraphOps(target.classes(scaler), np.float64 if wide else np.float32, float(np.finfo(np.float32).eps), OPSET)
     x = Value(o, "scores")
-    probabilities = o.exp(log_probabilities(o, scaler, o.cast(x, TensorProto.DOUBLE) if wide else x))
+    probabilities = o.exp(target.log_probabilities(o, scaler, o.cast(x, TensorProto.DOUBLE) if wide else x))
     out = o.cast(probabilities, TensorProto.FLOAT, "probabilities")
     metadata = {**stamp(job), onnx_run.TAKES: "scores"}
-    model = standalone(o, (scaler.columns, scaler.k), TensorProto.FLOAT, out, list(metadata.items()))
+    model = onnx_graph.standalone(o, (scaler.columns, scaler.k), TensorProto.FLOAT, out, list(metadata.items()))
     with atomic(job.path) as temporary:
         temporary.write_bytes(model.SerializeToString())
         running = onnx_run.session(temporary)
@@ -83,7 +62,7 @@ def _alone(job: ExportRequest, wide: bool) -> Shipped:
         [one] = onnx_run.run(running, iter([({"scores": fed[:1]}, 1)]), ["probabilities"])
         if len(one) != 1:
             raise InputError("the model does not take one row", "report it with the calibrator")
-        compared = of_scores(scaler, fed, p, "float32", job.tolerance)
+        compared = target.of_scores(scaler, fed, p, "float32", job.tolerance)
         compared.require(job.path.name)
     facts = {"takes": "scores", "arithmetic": "float64" if wide else "float32", "nodes": len(o.nodes)}
     return Shipped(files=[job.path], compared=compared, facts=facts)
@@ -92,7 +71,7 @@ def _alone(job: ExportRequest, wide: bool) -> Shipped:
 def _inside(job: ExportRequest, output: str, wide: bool, beside: list[str]) -> Shipped:
     assert job.model is not None
     path, model = job.model, onnx_run.read(job.model)
-    name, place = find(model, output, path.name)
+    name, place = onnx_graph.find(model, output, path.name)
     rows, opset = _rows(job), next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 0)
     if 0 < opset < OLDEST:
         fix = "convert it with onnx.version_converter.convert_version(model, 17)"
@@ -111,23 +90,14 @@ def _inside(job: ExportRequest, output: str, wide: bool, beside: list[str]) -> S
         temporary.write_bytes(model.SerializeToString())
         running = onnx_run.session(temporary)
         [out] = onnx_run.run(running, _feeds(running, rows), [name])
-        dtype = KINDS[place.kind]
+        dtype, p = KINDS[place.kind], _probabilities(out, place, scaler)
         keeps = raw if scaler.preserves_accuracy and scaler.columns > 1 else None
-        compared = compare(
-            expected,
-            _probabilities(out, place, scaler),
-            dtype,
-            job.tolerance,
-            keeps,
-            lambda: _rounding(raw, expected, place, scaler) if dtype == "float16" else None,
-        )
+        cost = functools.partial(_rounding, raw, expected, place, scaler)
+        compared = target.compare(expected, p, dtype, job.tolerance, keeps, cost)
         compared.require(job.path.name, HALF if dtype == "float16" else "")
-    facts = {
-        "takes": "inputs",
-        "output": name,
-        "placed": f"before {place.before}" if place.before else f"behind {place.held}",
-        "arithmetic": "float64" if wide else "float32",
-    }
+    placed = f"before {place.before}" if place.before else f"behind {place.held}"
+    arithmetic = "float64" if wide else "float32"
+    facts = {"takes": "inputs", "output": name, "placed": placed, "arithmetic": arithmetic}
     notes = [f"weights are stored beside the model: {', '.join(beside)}"] if beside else []
     inputs = [{"path": rows.source, "sha256": rows.sha256}] if rows.sha256 else []
     return Shipped(files=[job.path], compared=compared, facts=facts, notes=[*rows.notes, *notes], inputs=inputs)
@@ -182,9 +152,8 @@ def _scores(running: Any, place: Place, rows: Dataset, scaler: Scaler) -> Array:
     if raw.ndim == 1:
         place.flat, raw = True, raw[:, None]
     if raw.ndim != 2:
-        raise InputError(
-            f"'{place.at}' has shape {raw.shape}, not (rows, classes)", "choose one: --to onnx:output=NAME"
-        )
+        problem = f"'{place.at}' has shape {raw.shape}, not (rows, classes)"
+        raise InputError(problem, "choose one: --to onnx:output=NAME")
     place.kind = next((kind for kind, name in KINDS.items() if np.dtype(name) == raw.dtype), 0)
     if not place.kind:
         raise InputError(f"'{place.at}' holds {raw.dtype}, not floats", "choose one: --to onnx:output=NAME")
@@ -243,7 +212,7 @@ def _put(model: Any, place: Place, scaler: Scaler, wide: bool, opset: int, name:
     x = Value(o, fresh if not place.before else place.at)
     x = o.along("Unsqueeze", 1, 13, x) if place.flat else x
     z = o.cast(x, working) if own != working else x
-    z = mapped(o, scaler, z)
+    z = target.mapped(o, scaler, z)
     z = o.exp(z) if place.held == "probabilities" else z
     if scaler.columns == 1:
         z = o.column(z, 1) if place.held == "probabilities" else o.column(z, 1) - o.column(z, 0)
@@ -251,11 +220,8 @@ def _put(model: Any, place: Place, scaler: Scaler, wide: bool, opset: int, name:
     out = o.cast(z, own, place.at if not place.before else f"{PREFIX}after")
     nodes = list(graph.node)
     if place.before:
-        at = next(
-            i
-            for i, node in enumerate(nodes)
-            if node.op_type in ENDS and place.at in node.input and leads(nodes, node, name)
-        )
+        ends = (i for i, node in enumerate(nodes) if node.op_type in onnx_graph.ENDS and place.at in node.input)
+        at = next(i for i in ends if onnx_graph.leads(nodes, nodes[i], name))
         nodes[at].input[0] = out.name
         nodes[at:at] = o.nodes
     else:
@@ -279,12 +245,17 @@ def _probabilities(out: Array, place: Place, scaler: Scaler) -> Array:
     return out if _gives(place) == "probabilities" else softmax(out)
 
 
-def _rounding(raw: Array, expected: Array, place: Place, scaler: Scaler) -> float:
-    """Estimate the cost of half precision: rounding of the scores before, which a runtime may keep wider, and after."""
+def _rounding(raw: Array, expected: Array, place: Place, scaler: Scaler) -> float | None:
+    """Estimate the cost of half precision: rounding of the scores before, which a runtime may keep wider, and after.
+
+    None for a network in float32 or wider.
+    """
+    if KINDS[place.kind] != "float16":
+        return None
     exact, generator = np.exp(expected), np.random.default_rng(0)
     unit = np.spacing(np.abs(raw).astype(np.float16)).astype(np.float64)
     before = 0.0
-    for _ in range(DRAWS):
+    for _ in range(target.DRAWS):
         z = raw + unit * (generator.random(raw.shape) - 0.5)
         moved = scaler.map(_as_logits(np.clip(z, 0, 1) if place.held == "probabilities" else z, place, scaler))
         before = max(before, float(np.abs(np.exp(moved) - exact).max()))
@@ -307,7 +278,7 @@ def before(network: Path, rows: Dataset, scaler: Scaler, output: str) -> tuple[A
         InputError: as `ship`.
     """
     model = onnx_run.read(network)
-    place = find(model, output, network.name)[1]
+    place = onnx_graph.find(model, output, network.name)[1]
     if place.before:  # a copy of the graph gives it out
         with tempfile.TemporaryDirectory() as name, weights_beside(network, Path(name) / network.name):
             raw = _raw(model, place, Path(name) / network.name, rows, scaler)
@@ -316,16 +287,13 @@ def before(network: Path, rows: Dataset, scaler: Scaler, output: str) -> tuple[A
     given = _given(scaler, raw.shape[1], place.held)
     logits = _as_logits(raw, place, given)
 
-    def cost() -> float | None:
-        return _rounding(raw, given.map(logits), place, given) if KINDS[place.kind] == "float16" else None
-
-    return log_softmax(logits), cost
+    return log_softmax(logits), lambda: _rounding(raw, given.map(logits), place, given)
 
 
 def outputs(path: Path, rows: Dataset, output: str = "") -> Array:
     """Compute the probabilities (n, K) of a network."""
     model = onnx_run.read(path)
-    name, place = find(model, output, path.name)
+    name, place = onnx_graph.find(model, output, path.name)
     running = onnx_run.session(path)
     [out] = onnx_run.run(running, _feeds(running, rows), [name])
     out = np.asarray(out if out.ndim > 1 else out[:, None], np.float64)

@@ -181,9 +181,8 @@ def find(model: Any, output: str, path: str) -> tuple[str, Place]:
         raise UsageError(f"{path} has no output '{output}' of floats", f"it has: {', '.join(floats) or 'none'}")
     if not floats:
         listed = ", ".join(kinds) or "none"
-        raise InputError(
-            f"{path} has no output of floats (outputs: {listed})", "end it with a Cast or DequantizeLinear"
-        )
+        problem = f"{path} has no output of floats (outputs: {listed})"
+        raise InputError(problem, "end it with a Cast or DequantizeLinear")
     if len(floats) != 1 and not output:
         names = ", ".join(floats)
         raise UsageError(f"{path} has {len(floats)} outputs of floats ({names})", "choose one: --to onnx:output=NAME")

@@ -67,11 +67,8 @@ def run(running: Any, feeds: Iterator[tuple[Mapping[str, Array], int]], wanted: 
         InputError: the rows do not fit the model.
     """
     outputs: list[list[Array]] = []
-    with refusing(
-        (*FAILURES, ValueError),
-        lambda e: f"the rows do not fit the model ({str(e)[:200]})",
-        "check --data and --layout",
-    ):
+    failures, fix = (*FAILURES, ValueError), "check --data and --layout"
+    with refusing(failures, lambda e: f"the rows do not fit the model ({str(e)[:200]})", fix):
         for feed, rows in feeds:
             outputs.append([np.atleast_1d(out)[:rows] for out in running.run(wanted, dict(feed))])
     return [np.concatenate(parts) for parts in zip(*outputs, strict=True)]
@@ -87,15 +84,13 @@ def named_inputs(running: Any, inputs: Any) -> dict[str, Array]:
     given = {name: np.asarray(t) for name, t in inputs.items()} if isinstance(inputs, Mapping) else None
     if given is None:
         if len(types) != 1:
-            raise InputError(
-                f"the model takes {', '.join(types)}, the data set has one input", "name them: --inputs A,B"
-            )
+            problem = f"the model takes {', '.join(types)}, the data set has one input"
+            raise InputError(problem, "name them: --inputs A,B")
         given = {next(iter(types)): np.asarray(inputs)}
     missing = [name for name in types if name not in given]
     if missing:
-        raise InputError(
-            f"the model takes '{missing[0]}', the data set holds {', '.join(given)}", "name them: --inputs A,B"
-        )
+        problem = f"the model takes '{missing[0]}', the data set holds {', '.join(given)}"
+        raise InputError(problem, "name them: --inputs A,B")
     return {name: np.asarray(given[name], NUMPY.get(kind, given[name].dtype)) for name, kind in types.items()}
 
 
@@ -149,9 +144,8 @@ def weights_beside(model: Path, path: Path) -> Iterator[list[str]]:
                 raise InputError(f"{name}, the weights of {model.name}, are not there", "put them beside the model")
             if to.exists():
                 if not os.path.samefile(source, to):
-                    raise UsageError(
-                        f"{to} would be replaced by the weights of {model.name}", "write into an empty folder"
-                    )
+                    problem = f"{to} would be replaced by the weights of {model.name}"
+                    raise UsageError(problem, "write into an empty folder")
                 continue
             claim(to, folder=True)
             to.parent.mkdir(parents=True, exist_ok=True)

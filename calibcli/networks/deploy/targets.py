@@ -154,9 +154,8 @@ def vllm(job: ExportRequest) -> Shipped:
         sigma = 1 / float(given["slope"][0])
         mean = -float(given["bias"][0]) * sigma
     else:
-        raise UsageError(
-            f"vLLM's pooler has no '{name}' of {scaler.columns} columns (temperature is one)", _instead(scaler)
-        )
+        problem = f"vLLM's pooler has no '{name}' of {scaler.columns} columns (temperature is one)"
+        raise UsageError(problem, _instead(scaler))
     options = {"logit_sigma": sigma, **({"logit_mean": mean} if mean else {})}
     fed = job.fed("float32")
     z = (fed - np.float32(mean)) / np.float32(sigma)

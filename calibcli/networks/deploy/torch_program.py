@@ -141,7 +141,7 @@ def _alone(job: ExportRequest, target: str, wide: bool) -> Shipped:
         probabilities = _run(_loaded(path, target), torch.from_numpy(fed)).double().numpy()
         return of_scores(job.scaler, fed, probabilities, "float32", job.tolerance)
 
-    return _written(job, target, module, (torch.from_numpy(fed[:2].copy()),), compared, wide)
+    return _written(job, target, module, torch.from_numpy(fed[:2].copy()), compared, wide)
 
 
 def _wrapped(job: ExportRequest, target: str, wide: bool) -> Shipped:
@@ -162,7 +162,8 @@ def _wrapped(job: ExportRequest, target: str, wide: bool) -> Shipped:
         log_p = torch.cat(parts).double().numpy()
         return compare(expected, softmax(log_p), "float32", job.tolerance, keeps)
 
-    return _written(job, target, module, (inputs,), compared, wide, loaded.inputs(rows), [*loaded.notes, *rows.notes])
+    shipped = _written(job, target, module, inputs, compared, wide)
+    return dataclasses.replace(shipped, inputs=loaded.inputs(rows), notes=[*loaded.notes, *rows.notes])
 
 
 def opened(job: ExportRequest) -> tuple[checkpoint.Checkpoint, Dataset, Scaler]:
@@ -191,16 +192,7 @@ def logits_of(model: nn.Module, rows: Dataset) -> Any:
     return torch.cat(list(inference.predict(model, rows))).double().numpy()
 
 
-def _written(
-    job: ExportRequest,
-    target: str,
-    module: nn.Module,
-    example: tuple[Tensor, ...],
-    compared: Any,
-    wide: bool,
-    inputs: Any = (),
-    notes: Any = (),
-) -> Shipped:
+def _written(job: ExportRequest, target: str, module: nn.Module, example: Tensor, compared: Any, wide: bool) -> Shipped:
     """Write the file, if the difference is within its limit."""
     fix = "use --to checkpoint, or export the calibrator alone (leave --model out)"
     buffer = io.BytesIO()  # not a file: torch ends the process if the disk is full
@@ -212,18 +204,16 @@ def _written(
         ):
             if target == "pt2":
                 rows = torch.export.Dim("rows", min=1)
-                program = torch.export.export(
-                    module, example, dynamic_shapes=({0: rows},) if len(example) == 1 else None
-                )
+                program = torch.export.export(module, (example,), dynamic_shapes=({0: rows},))
                 torch.export.save(program, buffer)
             else:
-                traced = torch.jit.trace(module, example)  # type: ignore[no-untyped-call]
+                traced = torch.jit.trace(module, (example,))  # type: ignore[no-untyped-call]
                 torch.jit.save(traced, buffer)
         temporary.write_bytes(buffer.getbuffer())
         difference: Compared = compared(temporary)
         difference.require(job.path.name)
     facts = {"arithmetic": "float64" if wide else "float32", "takes": "inputs" if job.model else "scores"}
-    return Shipped(files=[job.path], compared=difference, facts=facts, inputs=list(inputs), notes=list(notes))
+    return Shipped(files=[job.path], compared=difference, facts=facts)
 
 
 def _loaded(path: Path, target: str) -> Any:
@@ -240,9 +230,8 @@ def _run(program: Any, inputs: Any) -> Tensor:
         out: Tensor = program(inputs)
         one: Tensor = program(inputs[:1])
     if not torch.allclose(one, out[:1], rtol=1e-3, atol=1e-5):
-        raise InputError(
-            "the program gives a different result for one row alone", "its model's batch norm is in train mode?"
-        )
+        problem = "the program gives a different result for one row alone"
+        raise InputError(problem, "its model's batch norm is in train mode?")
     return out
 
 

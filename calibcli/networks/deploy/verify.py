@@ -7,7 +7,6 @@ import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from calibcli.calibrators import LabelCalibrators, check_classes
 from calibcli.core.errors import InputError, UsageError, check_path, refusing
 from calibcli.core.files import reading, sha256
-from calibcli.core.result import Cell, Check, Result, Table
+from calibcli.core.result import Cell, Check, Outcome, Result, Table
 from calibcli.gate import check
 from calibcli.gate.options import Request
 from calibcli.networks.deploy import estimator
@@ -59,9 +58,8 @@ def verify(job: ExportRequest, before: Path | None, rules: Request) -> Result:
     raw = np.asarray(rows.logits) if job.scaler.preserves_accuracy and not rows.top_only else None
     compared = compare(expected, deployed, "float32", job.tolerance, raw, cost)
     with np.errstate(divide="ignore"):
-        after = dataclasses.replace(
-            rows, scores=ArrayScores(np.log(deployed)), kind="log_probabilities", predicted=None, source=str(job.path)
-        )
+        scores, source = ArrayScores(np.log(deployed)), str(job.path)
+        after = dataclasses.replace(rows, scores=scores, kind="log_probabilities", predicted=None, source=source)
     verdicts, table = _verdicts(rules, rows, after)
     return _result(job, compared, rows.notes, verdicts, table, before)
 
@@ -90,41 +88,31 @@ def _result(
     job: ExportRequest,
     compared: Compared,
     notes: Sequence[str] = (),
-    verdicts: Mapping[str, Cell] = MappingProxyType({}),
+    verdicts: Mapping[str, Cell] | None = None,
     table: Sequence[Table] = (),
     before: Path | None = None,
 ) -> Result:
     facts: dict[str, Cell] = {"deployed": str(job.path), "calibrator": job.scaler.spec}
-    facts |= {**facts_of(compared), **verdicts}
-    facts["headline"] = _headline(job, compared, verdicts)
+    facts |= {**facts_of(compared), **(verdicts or {})}
+    does = "gives" if compared.within else "does not give"
+    headline = f"{job.path.name} {does} what {job.scaler.choice.name.replace('_', ' ')} gives: {compared.text}."
+    if verdicts:
+        headline += f" The gate says {verdicts['verdict before']} before it and {verdicts['verdict after']} after."
+    facts["headline"] = headline
     files = [p for p in (str(job.path), job.calibrator, str(before or "")) if p and os.path.isfile(p)]
     files += [p for p in job.read if os.path.isfile(p)]
+    outcome: Outcome = "pass" if compared.within else "fail"
+    rule, difference = f"max_dp <= {compared.limit:g}", estimate(compared)
+    checks = [Check(rule=rule, outcome=outcome, message=compared.text, estimate=difference, limit=compared.limit)]
     return Result(
         command="verify",
-        estimates=[estimate(compared)],
-        checks=[_check(compared)],
+        estimates=[difference],
+        checks=checks,
         tables=table,
         notes=notes,
         facts=facts,
         provenance={"inputs": [{"path": path, "sha256": sha256(path)} for path in dict.fromkeys(files)]},
     )
-
-
-def _check(compared: Compared) -> Check:
-    return Check(
-        rule=f"max_dp <= {compared.limit:g}",
-        outcome="pass" if compared.within else "fail",
-        message=compared.text,
-        estimate=estimate(compared),
-        limit=compared.limit,
-    )
-
-
-def _headline(job: ExportRequest, compared: Compared, verdicts: Mapping[str, Cell]) -> str:
-    does = "gives" if compared.within else "does not give"
-    sentence = f"{job.path.name} {does} what {job.scaler.choice.name.replace('_', ' ')} gives: {compared.text}."
-    return sentence + (f" The gate says {verdicts['verdict before']} before it and {verdicts['verdict after']} after."
-                   if verdicts else "")  # fmt: skip
 
 
 def _verdicts(rules: Request, rows: Predictions, after: Predictions) -> tuple[dict[str, Cell], list[Table]]:
@@ -134,10 +122,8 @@ def _verdicts(rules: Request, rows: Predictions, after: Predictions) -> tuple[di
     if not rows.facts.get("labelled", True):
         raise UsageError(f"{rows.source} has no labels, which a gate needs", "pass labelled rows")
     first, second = (check.run(dataclasses.replace(rules, input=one)) for one in (rows, after))
-    lines: list[list[Cell]] = [
-        [a.rule_shown, a.scope, a.outcome, b.outcome, b.message]
-        for a, b in zip(first.checks, second.checks, strict=True)
-    ]
+    pairs = zip(first.checks, second.checks, strict=True)
+    lines: list[list[Cell]] = [[a.rule_shown, a.scope, a.outcome, b.outcome, b.message] for a, b in pairs]
     table = Table(name="verdicts", columns=["rule", "scope", "before", "after", "after, in words"], rows=lines)
     return {"verdict before": first.verdict, "verdict after": second.verdict}, [table]
 
@@ -194,9 +180,8 @@ def _networks(job: ExportRequest, before: Path) -> tuple[Predictions, Array, Cal
             if job.path.suffix not in (".onnx", *estimator.SUFFIXES):
                 from calibcli.networks.deploy import checkpoint_export
 
-                cost = functools.partial(
-                    checkpoint_export.stored_rounding, loaded, job.path, rows, job.scaler, **job.network
-                )
+                rounding = checkpoint_export.stored_rounding
+                cost = functools.partial(rounding, loaded, job.path, rows, job.scaler, **job.network)
         with np.errstate(divide="ignore"):
             z = np.log(_outputs(before, rows, job))
     deployed, facts = _outputs(job.path, rows, job), {"files": [], "labelled": True}

@@ -52,13 +52,7 @@ batch_norm = batch_norm_with(lambda *args: train_norm(*args)[0])
 
 
 def train_norm(
-    x: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    momentum: float,
-    eps: float,
+    x: Tensor, running_mean: Any, running_var: Any, weight: Any, bias: Any, momentum: float, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute batch norm in train mode; also return the mean and 1/√(variance + eps) by channel."""
     if x.numel() <= x.shape[1]:
@@ -183,7 +177,7 @@ EXACT: dict[Any, Any] = {
     F.layer_norm: layer_norm,
     F.group_norm: group_norm,
     F.instance_norm: instance_norm,
-    **({F.rms_norm: rms_norm} if hasattr(F, "rms_norm") else {}),
+    F.rms_norm: rms_norm,
 }
 """The function to call in place of PyTorch's."""
 
@@ -212,6 +206,9 @@ class JetNorm(Function):
     `u'' = rate (x'' - m(x'') - s' u - 2 s u')`. Per channel these are linear combinations of x', x'', u and 1, and so
     are all of their gradients.
     """
+
+    # By the formulas one after the other, as in `rules.layer_normed`, a step with the Hessian's trace of a ResNet-20
+    # takes 1.54 times as long (32 rows, one thread, 2026-11-25).
 
     @staticmethod
     def forward(
@@ -244,9 +241,8 @@ class JetNorm(Function):
             free = [v.detach().requires_grad_() for v in (w, rate, *moments)]
             values = coefficients(w1, b1, free)
             by = (g1_x1 + g2_x2, g1_u, g1_sum, g2_x1, g2_u, g2_sum)
-            on_w, on_rate, on_m1, on_m2, on_s, on_q, on_k = torch.autograd.grad(
-                values, free, by, materialize_grads=True
-            )
+            on_free = torch.autograd.grad(values, free, by, materialize_grads=True)
+        on_w, on_rate, on_m1, on_m2, on_s, on_q, on_k = on_free
         a, c1, _, e1, e0, _ = (v.detach() for v in values)
         m1, m2, s, _, k = moments
         on_s, on_k = on_s / n, on_k / n
@@ -270,14 +266,9 @@ def coefficients(w1: Tensor, b1: Tensor, free: Sequence[Tensor]) -> tuple[Tensor
     w, rate, m1, m2, s, q, k = free
     s1 = rate * (q - m1.square() - s.square()) + k
     a = w * rate
-    return (
-        a,
-        w1 - a * s,
-        b1 - a * m1,
-        2 * rate * (w1 - a * s),
-        2 * a * rate * s.square() - a * s1 - 2 * w1 * rate * s,
-        2 * a * rate * s * m1 - a * m2 - 2 * w1 * rate * m1,
-    )
+    c = w1 - a * s
+    on_u, on_1 = -a * s1 - 2 * rate * s * c, -a * m2 - 2 * rate * m1 * c
+    return a, c, b1 - a * m1, 2 * rate * c, on_u, on_1
 
 
 def inner(g: Tensor, x: Tensor, centre: Tensor, rate: Tensor) -> tuple[Tensor, Tensor]:

@@ -47,11 +47,9 @@ def read(source: Source) -> FileContents:
     """
     import torch
 
-    code = InputError(
-        f"{source.name} holds pickled Python objects, which are code; it was not loaded",
-        "save tensors alone: torch.save({'logits': logits, 'labels': labels}, path)"
-        + ("" if source.trust is None else ", or pass --trust if you trust the file"),
-    )
+    fix = "save tensors alone: torch.save({'logits': logits, 'labels': labels}, path)"
+    fix += "" if source.trust is None else ", or pass --trust if you trust the file"
+    code = InputError(f"{source.name} holds pickled Python objects, which are code; it was not loaded", fix)
     size = note_checksums(source)
     refuse_large(size, f"{source.name} takes {size / 1e9:.3g} GB when loaded", PIECEWISE)  # torch decompresses it
     if not source.trust and not pickles.only_tensors(pickled_globals(source)):

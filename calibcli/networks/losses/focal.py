@@ -227,10 +227,8 @@ class FocalScheduled(OneGamma):
         """
         switches = [round(f * epochs) for f in self.bounds]
         if any(b <= a for a, b in zip([0, *switches], [*switches, epochs])):
-            raise UsageError(
-                f"γ would switch at epochs {', '.join(map(str, switches))} of {epochs}: one value gets no epoch",
-                "train for more epochs, or spread the bounds",
-            )
+            problem = f"γ would switch at epochs {', '.join(map(str, switches))} of {epochs}: one value gets no epoch"
+            raise UsageError(problem, "train for more epochs, or spread the bounds")
         self.gamma = self.values_in_turn[sum(epoch >= s for s in switches)]
         self.gamma_text = f"{self.gamma:g}"
 
@@ -349,9 +347,8 @@ def check_increasing(name: str, values: tuple[float, ...], count: int) -> list[f
     if len(values) != count:
         raise UsageError(f"{len(values)} {name} for {count + 1} gammas", f"pass {count} {name}, one fewer than gammas")
     if any(not a < b for a, b in zip((0.0, *values), (*values, 1.0))):
-        raise UsageError(
-            f"{name}={'/'.join(f'{v:g}' for v in values)} do not increase within (0, 1)", "pass them in rising order"
-        )
+        problem = f"{name}={'/'.join(f'{v:g}' for v in values)} do not increase within (0, 1)"
+        raise UsageError(problem, "pass them in rising order")
     return list(values)
 
 
@@ -492,7 +489,7 @@ class AdaFocal(Loss):
         high: Annotated[float, Range(0, 1000)] = 20.0,
     ) -> None:
         super().__init__()
-        self.rate, self.switch, self.low, self.high = rate, switch, low, high
+        self.steering = {"rate": rate, "switch": switch, "low": low, "high": high}
         self.register_buffer("edges", torch.linspace(0, 1, bins + 1, dtype=torch.float64)[1:-1].clone())
         self.register_buffer("bin_gammas", torch.ones(bins, dtype=torch.float64))
         self.gamma_text = "1"
@@ -513,9 +510,7 @@ class AdaFocal(Loss):
             correct = (top == labels).double()
             for b, rows in enumerate(groups):
                 error = float(p[rows].mean() - correct[rows].mean())
-                self.bin_gammas[b] = adafocal_update(
-                    float(self.bin_gammas[b]), error, rate=self.rate, switch=self.switch, low=self.low, high=self.high
-                )
+                self.bin_gammas[b] = adafocal_update(float(self.bin_gammas[b]), error, **self.steering)
             starts = torch.stack([p[g[0]] for g in groups[1:]]) if len(groups) > 1 else p.new_empty(0)
             self.edges.fill_(1.0)
             self.edges[: len(starts)] = starts

@@ -131,10 +131,8 @@ class Trace(Penalty):
         else:
             node = wrong_thrice(z)
             if node:
-                raise UsageError(
-                    f"the Hessian's trace through {node} has a wrong gradient in PyTorch",
-                    "run the model within Objective.around, or pass kind=ggn",
-                )
+                problem = f"the Hessian's trace through {node} has a wrong gradient in PyTorch"
+                raise UsageError(problem, "run the model within Objective.around, or pass kind=ggn")
             drawn = signs(parameters, self.probes, batch.generator) if carried is None else carried.directions
             trace = hessian_trace(z, batch.labels, parameters, drawn)
         return trace.relu() if self.kind == "relu" else trace

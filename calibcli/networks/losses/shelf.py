@@ -122,10 +122,8 @@ class Loss(nn.Module):
         if self.alpha is None:
             return torch.ones(len(labels), dtype=upcast(logits).dtype, device=logits.device)
         if len(self.alpha) != logits.shape[1]:
-            raise UsageError(
-                f"alpha has {len(self.alpha)} weights and the logits have {logits.shape[1]} classes",
-                "pass one weight per class, in class order",
-            )
+            problem = f"alpha has {len(self.alpha)} weights and the logits have {logits.shape[1]} classes"
+            raise UsageError(problem, "pass one weight per class, in class order")
         return self.alpha.to(upcast(logits))[labels]
 
     def gammas(self, logits: Tensor, labels: Tensor) -> Tensor | None:

@@ -5,41 +5,29 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 from calibcli.networks.dataset.arrays import DatasetArrays
 from calibcli.networks.dataset.downloads import images, texts
 from calibcli.networks.dataset.downloads.members import MembersByName, listed
 
-
-class PublishedDataset(NamedTuple):
-    """A published data set.
-
-    Attributes:
-        splits: lists the splits in a folder or archive; [] if it holds something else.
-        read: reads a split.
-    """
-
-    splits: Callable[[MembersByName], list[str]]
-    read: Callable[[MembersByName, str], DatasetArrays]
-
-
-LAYOUTS = (
-    PublishedDataset(images.cifar_splits, images.read_cifar),
-    PublishedDataset(images.mnist_splits, images.read_mnist),
-    PublishedDataset(images.svhn_splits, images.read_svhn),
-    PublishedDataset(images.tiny_imagenet_splits, images.read_tiny_imagenet),
-    PublishedDataset(texts.sst_splits, texts.read_sst),
-    PublishedDataset(texts.newsgroups_splits, texts.read_newsgroups),
+Reader = Callable[[MembersByName, str], DatasetArrays]
+LAYOUTS: tuple[tuple[Callable[[MembersByName], list[str]], Reader], ...] = (
+    (images.cifar_splits, images.read_cifar),
+    (images.mnist_splits, images.read_mnist),
+    (images.svhn_splits, images.read_svhn),
+    (images.tiny_imagenet_splits, images.read_tiny_imagenet),
+    (texts.sst_splits, texts.read_sst),
+    (texts.newsgroups_splits, texts.read_newsgroups),
 )
+"""Of each data set: what lists the splits in a folder or archive, [] if it holds something else; what reads a split."""
 
 
-def of(path: Path) -> tuple[PublishedDataset, MembersByName, list[str]] | None:
-    """Recognise a published data set: its layout, its files and its splits; None for another folder or archive."""
+def of(path: Path) -> tuple[Reader, MembersByName, list[str]] | None:
+    """Recognise a published data set: its reader, its files and its splits; None for another folder or archive."""
     members = listed(path)
     if members is None:
         return None
-    return next(((layout, members, splits) for layout in LAYOUTS if (splits := layout.splits(members))), None)
+    return next(((read, members, splits) for list_of, read in LAYOUTS if (splits := list_of(members))), None)
 
 
 def read(path: Path, split: str) -> DatasetArrays | None:
@@ -50,4 +38,4 @@ def read(path: Path, split: str) -> DatasetArrays | None:
     """
     known = of(path)
     with warnings.catch_warnings(action="ignore"):  # NumPy, SciPy and pickle warn about damaged files, which we refuse
-        return None if known is None else known[0].read(known[1], split)
+        return None if known is None else known[0](known[1], split)

@@ -100,16 +100,12 @@ class _Plain(pickle.Unpickler):
 def _unpickled(data: bytes, where: str) -> dict[Any, Any]:
     named = pickles.names(io.BytesIO(data), where, most=MOST)
     allowed = {f"{module}.{name}" for module, name in ALLOWED}
-    odd = sorted(
-        name for name in named - allowed if not name.startswith(pickles.STACKED)
-    )  # `find_class` judges names that are computed
+    # `find_class` judges names that are computed
+    odd = sorted(name for name in named - allowed if not name.startswith(pickles.STACKED))
     if odd:
         raise InputError(f"{where} would run code: it names {odd[0]}", "download the archive again, from its authors")
-    with refusing(
-        (*UNREADABLE, ImportError),
-        lambda error: f"{where} is no batch of CIFAR ({str(error)[:80]})",
-        "download it again",
-    ):
+    errors = (*UNREADABLE, ImportError)
+    with refusing(errors, lambda e: f"{where} is no batch of CIFAR ({str(e)[:80]})", "download it again"):
         content = _Plain(io.BytesIO(data), encoding="bytes").load()
         if not isinstance(content, dict):
             raise TypeError("no dictionary")
@@ -255,27 +251,20 @@ def read_tiny_imagenet(members: MembersByName, split: str) -> DatasetArrays:
     inside = CLASSES in members.paths
     listed = members.read([CLASSES])[CLASSES] if inside else (members.path.parent / CLASSES).read_bytes()
     classes = sorted(listed.decode(errors="replace").split())
-    with refusing(
-        (OSError, ValueError, KeyError, UnicodeDecodeError), f"{members.path} is damaged", "download it again"
-    ):
+    errors = (OSError, ValueError, KeyError, UnicodeDecodeError)
+    with refusing(errors, f"{members.path} is damaged", "download it again"):
         pairs = _train(members, classes) if name == "train" else _val(members)
     number = {label: i for i, label in enumerate(classes)}
     odd = next((place.name for place, label in pairs if label not in number), None)
     if odd is not None or not pairs:
-        problem = (
-            f"{members.path}: {odd or name} has no class of {CLASSES}" if odd else f"{members.path}: {name} is empty"
-        )
-        raise InputError(problem, "download it again")
+        problem = f"{odd} has no class of {CLASSES}" if odd else f"{name} is empty"
+        raise InputError(f"{members.path}: {problem}", "download it again")
     paths = [place for place, _ in pairs]
-    grey_or_not = decode(paths[0], grey=False)
-    return DatasetArrays(
-        inputs={"": Pictures(paths, (len(paths), *grey_or_not.shape))},
-        labels=np.array([number[label] for _, label in pairs]),
-        sha256=Source(members.path).sha256() if members.kind == "zip" else fingerprint(paths, members.path),
-        ids=np.array([place.name for place in paths]),
-        classes=classes,
-        notes=[f"Tiny ImageNet, {name}: {len(paths):,} pictures of {len(classes)} classes"],
-    )
+    pictures = Pictures(paths, (len(paths), *decode(paths[0], grey=False).shape))
+    labels, ids = np.array([number[label] for _, label in pairs]), np.array([place.name for place in paths])
+    sha256 = Source(members.path).sha256() if members.kind == "zip" else fingerprint(paths, members.path)
+    note = f"Tiny ImageNet, {name}: {len(paths):,} pictures of {len(classes)} classes"
+    return DatasetArrays({"": pictures}, labels, sha256, ids, classes, [note])
 
 
 def _val(members: MembersByName) -> list[tuple[Place, str]]:

@@ -93,10 +93,8 @@ class MembersByName:
             return matches[0]
         if not asked and len(splits) == 1:
             return splits[0]
-        problem = (
-            f"{self.path} has no split '{asked}'" if asked else f"{self.path} holds the splits {', '.join(splits)}"
-        )
-        raise InputError(problem, f"choose one: {self.path}#{splits[-1]}")
+        problem = f"has no split '{asked}'" if asked else f"holds the splits {', '.join(splits)}"
+        raise InputError(f"{self.path} {problem}", f"choose one: {self.path}#{splits[-1]}")
 
 
 def damaged(path: Path) -> contextlib.AbstractContextManager[None]:
@@ -120,9 +118,8 @@ def listed(path: Path) -> MembersByName | None:
             return MembersByName(path, "folder", {p.name: p.name for p in path.iterdir()})
         if name.endswith(".zip"):
             with zipfile.ZipFile(path) as archive:
-                return MembersByName(
-                    path, "zip", _first([one.filename for one in archive.infolist() if not one.is_dir()])
-                )
+                files = [one.filename for one in archive.infolist() if not one.is_dir()]
+            return MembersByName(path, "zip", _first(files))
         if name.endswith(DOWNLOADED):
             beside = {p.name: p.name for p in path.parent.iterdir() if p.is_file()}
             return MembersByName(path, "file", {path.name: path.name, **beside})

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from calibcli.core.errors import CalibError, InputError, refusing
+from calibcli.core.errors import InputError, refusing
 from calibcli.networks.dataset.arrays import DatasetArrays
 from calibcli.networks.dataset.downloads.members import DAMAGED, MembersByName, contents
 from calibcli.networks.dataset.vocabulary import numbers, vocabulary, words_of
@@ -36,11 +36,8 @@ def newsgroups_splits(members: MembersByName) -> list[str]:
     """List the splits of a folder or archive of groups of posts; [] for another data set."""
     names = _some(members.path) if members.kind == "folder" else members.every
     matches = [match for name in names if (match := POST.fullmatch(name))]
-    if (
-        members.kind not in ("folder", "tar")
-        or len({m["group"] for m in matches}) < 2
-        or len(matches) < 0.9 * len(names)
-    ):
+    of_posts = len({m["group"] for m in matches}) > 1 and len(matches) >= 0.9 * len(names)
+    if members.kind not in ("folder", "tar") or not of_posts:
         return []
     parts = {_part(match) for match in matches}
     return [name for name in ("train", "test") if name in parts] or ["train", "validation", "test"]
@@ -98,7 +95,8 @@ def _all(
     classes = sorted({match["group"] for match in matches.values()})
     number = {group: i for i, group in enumerate(classes)}
     order = sorted(matches, key=lambda name: (number[matches[name]["group"]], name))
-    bodies = [words_of(_body(files[name].decode("latin-1"))) for name in order]
+    texts = (files[name].decode("latin-1") for name in order)
+    bodies = [words_of(text[max(text.find("\n\n"), 0) :]) for text in texts]
     words = vocabulary(bodies)
     digest = hashlib.sha256()
     for name in order if kind == "folder" else ():
@@ -108,11 +106,6 @@ def _all(
     posts = DatasetArrays({}, labels, sha256, classes=classes, integral=True, words=words)
     names = ["/".join(name.split("/")[-2:]) for name in order]
     return posts, numbers(bodies, words), names, [_part(matches[name]) for name in order]
-
-
-def _body(text: str) -> str:
-    start = text.find("\n\n")
-    return text[start:] if start > 0 else text
 
 
 def _folder(root: Path) -> dict[str, bytes]:
@@ -161,18 +154,10 @@ def read_sst(members: MembersByName, split: str) -> DatasetArrays:
         row[: stop - start] = [number[word] for word in words[start:stop]]
     labels = np.array([1 + (node[0] > NEUTRAL) - (node[0] < NEUTRAL) for *_, node in rows], np.int64)
     phrases = f"{len(rows):,} phrases of " if name == "train" else ""
-    return DatasetArrays(
-        inputs={"": Memory(out)},
-        labels=labels,
-        sha256=members.sha256(files, data),
-        ids=np.array([f"{name} {i + 1}:{start}-{stop}" for i, _, (_, start, stop) in rows]),
-        classes=CLASSES,
-        notes=[
-            f"trees of words, {name}: {phrases}{len(sentences):,} sentences, without those that are neutral as a whole"
-        ],
-        integral=True,
-        words=known,
-    )
+    note = f"trees of words, {name}: {phrases}{len(sentences):,} sentences, without those that are neutral as a whole"
+    ids = np.array([f"{name} {i + 1}:{start}-{stop}" for i, _, (_, start, stop) in rows])
+    sha256 = members.sha256(files, data)
+    return DatasetArrays({"": Memory(out)}, labels, sha256, ids, CLASSES, [note], integral=True, words=known)
 
 
 def parsed(line: str) -> Tree:
@@ -209,16 +194,13 @@ def parsed(line: str) -> Tree:
 
 
 def _trees(data: bytes, where: str) -> list[Tree]:
-    trees = []
+    trees, fix = [], "write it as (3 (2 It) (4 works)), or download it again"
     for number, line in enumerate(data.splitlines(), 1):
         try:
             if line.strip():
                 trees.append(parsed(line.decode()))
-        except CalibError:
-            raise
         except ValueError as error:
-            problem = f"{where}: line {number} is no binary tree ({str(error)[:80]})"
-            raise InputError(problem, "write it as (3 (2 It) (4 works)), or download it again") from None
+            raise InputError(f"{where}: line {number} is no binary tree ({str(error)[:80]})", fix) from None
     return trees
 
 
