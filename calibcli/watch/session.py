@@ -17,6 +17,7 @@ import numpy as np
 
 from calibcli import __version__
 from calibcli.core.errors import InputError, NoRows, UsageError
+from calibcli.core.number_format import first_few
 from calibcli.core.options import Nats, PerYear, check_options
 from calibcli.core.result import Result
 from calibcli.gate import check
@@ -458,8 +459,7 @@ class WatchSession:
         mine = next((r for r in self.state.settings.rules if (r.rule, r.by) == (rule.rule, rule.by)), rule)
         new = [value for value in source.slices(gate) if value not in mine.values]
         if new and not isinstance(source.slices(gate), str):
-            shown = ", ".join(new[:5]) + (", ..." if len(new) > 5 else "")
-            self.notes.append(f"{rule.by} = {shown} came after the watch began, and is not watched")
+            self.notes.append(f"{rule.by} = {first_few(new, 5)} came after the watch began, and is not watched")
         return mine
 
     def _keep_old_file(self) -> None:
