@@ -37,16 +37,17 @@ class NestedColumns:
             if name in self.left_out:
                 continue
             text = value if isinstance(value, str) else _text(value)
-            known = self.texts.get(name)
-            if len(text) > LETTERS or len(name) > LETTERS or (known is None and len(self.texts) == COLUMNS):
+            full = name not in self.texts and len(self.texts) == COLUMNS
+            if len(text) > LETTERS or len(name) > LETTERS or full:
                 self.texts.pop(name, None)
                 if len(self.left_out) < 10 * COLUMNS:
                     self.left_out.add(name)
                 continue
-            if known is None:
-                known = self.texts[name] = [""] * self.rows
-            if len(known) == self.rows:
-                known.append(sys.intern(text))
+            if name not in self.texts:
+                self.texts[name] = [""] * self.rows
+            column = self.texts[name]
+            if len(column) == self.rows:
+                column.append(sys.intern(text))
         self.rows += 1
         for column in self.texts.values():
             if len(column) < self.rows:
@@ -132,9 +133,8 @@ def check_verdicts(table: Array, labels: Ints, verdicts: Sequence[Any], metric: 
     two = np.partition(top, top.shape[1] - 2, axis=1)[:, -2:]
     with np.errstate(invalid="ignore"):
         clear = two[:, 1] - two[:, 0] > NEAR
-    wrong = np.flatnonzero(
-        clear & ~np.isnan(verdict) & ((best == labels) != (verdict == 1)) & ~np.isnan(table).any(axis=1)
-    )
+    known = clear & ~np.isnan(verdict) & ~np.isnan(table).any(axis=1)
+    wrong = np.flatnonzero(known & ((best == labels) != (verdict == 1)))
     if len(wrong):
         i = int(wrong[0])
         own = f"{table[i, labels[i]]:.6g}" if 0 <= labels[i] < table.shape[1] else "none"
@@ -162,7 +162,7 @@ def contents_with_scores(
     """Return contents with the scores of the choices as logits, the labels, the ids, and the further columns.
 
     Args:
-        labels: "" where there are none.  said: further fields of `FileContents`.
+        labels: "" where there are none.  fields: further fields of `FileContents`.
     """
     own = {scores[0]: Memory(scores[1]), labels[0]: Memory(labels[1]), ids[0]: Memory(column_of(ids[1]))}
     own.pop("", None)
@@ -184,4 +184,4 @@ def contents_without_scores(
         right = next((name for name in correct if name in columns.texts), "KEY")
         why += f", only a confidence that the model stated ('{confidences[0]}')"
         fix = f"--confidence {confidences[0]} --correct {right}"
-    return FileContents(form, columns.arrays(), about=notes, lacking=(why, fix))
+    return FileContents(form, columns.arrays(), notes=notes, lacking=(why, fix))
