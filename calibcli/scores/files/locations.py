@@ -290,11 +290,15 @@ def _system(path: str | Path) -> tuple[Any, str, str]:
     bucket, _, key = name.partition("/")
     if address[1] in ("gs", "gcs") and "retry_limit_seconds" not in options:  # else it tries for minutes, silently
         more = f"{more}{'&' if more else '?'}retry_limit_seconds={RETRIES}"
-    uri = f"{where}{bucket}/{more}"
-    with refusing(ImportError, f"{uri} needs pyarrow", "pip install 'calibcli[parquet]', or copy the files here"):
-        from pyarrow import fs
-    system, base = fs.FileSystem.from_uri(uri)
+    system, base = _from_uri(f"{where}{bucket}/{more}")
     return system, f"{base.rstrip('/')}/{key}".rstrip("/"), f"{where}{{}}{more}"
+
+
+def _from_uri(address: str) -> tuple[Any, str]:
+    with refusing(ImportError, f"{address} needs pyarrow", "pip install 'calibcli[parquet]', or copy the files here"):
+        from pyarrow import fs
+    system: tuple[Any, str] = fs.FileSystem.from_uri(address)
+    return system
 
 
 def _expression(pattern: str) -> str:

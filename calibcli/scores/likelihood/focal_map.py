@@ -80,9 +80,13 @@ def log_phi(logits: ArrayLike, gamma: float) -> Array:
         raise UsageError(f"gamma = {gamma:g} is below -1, where the focal map reverses classes", "pass gamma >= -1")
     if gamma == 0:
         return log_softmax(logits)
-    log_q, log_rest = log_both(logits)
-    log_rest = np.maximum(log_rest, -1e150)  # so that ln h is finite at a vertex, where M = -inf
-    return log_softmax(log_q - gamma * log_rest - _log_slope(log_q, log_rest, gamma))
+    return log_softmax(_log_h(*log_both(logits), gamma))
+
+
+def _log_h(log_q: Array, log_rest: Array, gamma: float) -> Array:
+    """Compute ln h = L - γ M - ln(1 + γ s) from L = ln q, M = ln(1 - q), finite also at a vertex (M = -inf)."""
+    log_rest = np.maximum(log_rest, -1e150)
+    return np.asarray(log_q - gamma * log_rest - _log_slope(log_q, log_rest, gamma))
 
 
 def _log_slope(log_q: Array, log_x: Array, gamma: float) -> Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,42 @@ class NestedColumns:
     def confidences(self) -> list[str]:
         """Return the paths whose last part names a confidence."""
         return [name for name in self.texts if VERBALISED in name.rpartition(".")[2].lower()]
+
+
+@dataclass
+class Questions:
+    """The questions of an evaluation, as a reader collects them.
+
+    Attributes:
+        scores: of the choices of each question.  labels: the right choice.  ids: what names the question.
+        columns: its further values.
+    """
+
+    scores: list[list[float]] = field(default_factory=list)
+    labels: list[Any] = field(default_factory=list)
+    ids: list[str] = field(default_factory=list)
+    columns: NestedColumns = field(default_factory=NestedColumns)
+
+    def keep(self, scores: list[float], label: Any, name: object, further: Mapping[str, Any]) -> None:
+        """Add a question: the scores of its choices, its label, what names it, and further values."""
+        self.scores.append(scores)
+        self.labels.append(label)
+        self.ids.append(str(name)[:1000])
+        self.columns.add(further)
+
+    def contents(self, form: str, source: Source, names: Sequence[str], *values: Any, **fields: Any) -> FileContents:
+        """Return the scores of the choices as logits, the labels, the ids, and the further columns.
+
+        Args:
+            names: of the scores, the labels ("" if there are none) and the ids.
+            values: the table of scores (N, K), the labels (N,) and the ids, in this order.
+            fields: further fields of `FileContents`.
+        """
+        own = {name: Memory(value) for name, value in zip(names, values, strict=True) if name}
+        arrays = own | {name: array for name, array in self.columns.arrays().items() if name not in own}
+        scores, labels, ids = names
+        further = {"task": source.stem, **fields, "kinds": {scores: "logits"}}
+        return FileContents(form, arrays, scores=scores, labels=labels, ids=ids, **further)
 
 
 def _text(value: float) -> str:
@@ -148,27 +185,6 @@ def check_verdicts(table: Array, labels: Ints, verdicts: Sequence[Any], metric: 
 
 def _number(value: Any) -> bool:
     return isinstance(value, int | float) and value == value
-
-
-def contents_with_scores(
-    form: str,
-    source: Source,
-    columns: NestedColumns,
-    scores: tuple[str, Array],
-    labels: tuple[str, Array],
-    ids: tuple[str, Sequence[str]],
-    **fields: Any,
-) -> FileContents:
-    """Return contents with the scores of the choices as logits, the labels, the ids, and the further columns.
-
-    Args:
-        labels: "" where there are none.  fields: further fields of `FileContents`.
-    """
-    own = {scores[0]: Memory(scores[1]), labels[0]: Memory(labels[1]), ids[0]: Memory(column_of(ids[1]))}
-    own.pop("", None)
-    arrays = {**own, **{name: array for name, array in columns.arrays().items() if name not in own}}
-    further = {"task": source.stem, **fields, "kinds": {scores[0]: "logits"}}
-    return FileContents(form, arrays, scores=scores[0], labels=labels[0], ids=ids[0], **further)
 
 
 def contents_without_scores(

@@ -13,7 +13,7 @@ import numpy as np
 from calibcli.core.errors import InputError, refusing
 from calibcli.core.options import real
 from calibcli.scores.files.arrays import FileContents, column_of
-from calibcli.scores.files.evals.answers import NestedColumns, contents_with_scores, contents_without_scores
+from calibcli.scores.files.evals.answers import NestedColumns, Questions, contents_without_scores
 from calibcli.scores.files.roles import LABELS
 from calibcli.scores.files.source import Source
 
@@ -240,11 +240,8 @@ def read(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, Any]
         InputError: without --choices; too many rows lack a choice; several answers in a row.
     """
     choices, letters = source.asked.choices, ChoiceScores(source.asked.unlisted)
-    columns, every = NestedColumns(), NestedColumns()
-    scores: list[list[float]] = []
-    ids: list[str] = []
+    questions, every = Questions(), NestedColumns()
     label = next((k for k in first if k in LABELS and isinstance(first[k], str | int)), "")
-    labels: list[str] = []
     failed, seen = 0, False
     for number, row in enumerate(itertools.chain([first], rows)):
         here = f"row {number} of {source.name}"
@@ -267,24 +264,19 @@ def read(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, Any]
         answered = letters.add(tokens, choices)
         if answered is None:
             continue
-        columns.add(further)
-        scores.append(answered[0])
-        ids.append(str(row.get("custom_id", row.get("id", number)))[:1000])
-        if label:
-            if label not in row:
-                raise InputError(f"{here} has no '{label}'", "write the same keys in every row")
-            labels.append(str(row[label]).strip())
+        if label and label not in row:
+            raise InputError(f"{here} has no '{label}'", "write the same keys in every row")
+        name = row.get("custom_id", row.get("id", number))
+        questions.keep(answered[0], str(row.get(label, "")).strip(), name, further)
     if not seen:
         why = f"the responses in {source.name} hold no log-probabilities"
         return contents_without_scores(FORMAT, every, why, "ask for them: logprobs=true, top_logprobs=20")
     notes = [f"{failed:,} requests failed: left out"] if failed else []
-    return contents_with_scores(
+    return questions.contents(
         FORMAT,
         source,
-        columns,
-        ("logprobs", np.array(scores)),
-        (label, column_of(labels)),
-        ("ids", ids),
+        ("logprobs", label, "ids"),
+        *(np.array(questions.scores), column_of(questions.labels), column_of(questions.ids)),
         classes={"logprobs": choices},
         notes=[*notes, *letters.notes(source.name)],
         facts=letters.facts,

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from calibcli.core.errors import InputError
-from calibcli.scores.files.arrays import FileContents
+from calibcli.scores.files.arrays import FileContents, column_of
 from calibcli.scores.files.evals import answers
 from calibcli.scores.files.evals.chats import ChoiceScores, tokens_of
 from calibcli.scores.files.source import Source
@@ -22,15 +22,11 @@ VERDICTS = {"C": 1, "I": 0, "N": 0}  # correct, incorrect, no answer; a partial 
 
 
 @dataclass
-class LogSamples:
+class LogSamples(answers.Questions):
     """The samples of a log as they are read."""
 
-    letters: ChoiceScores
-    columns: answers.NestedColumns = field(default_factory=answers.NestedColumns)
+    letters: ChoiceScores = field(default_factory=ChoiceScores)
     every: answers.NestedColumns = field(default_factory=answers.NestedColumns)
-    scores: list[list[float]] = field(default_factory=list)
-    labels: list[int] = field(default_factory=list)
-    ids: list[str] = field(default_factory=list)
     epochs: list[int] = field(default_factory=list)
     failed: int = 0
 
@@ -80,10 +76,7 @@ class LogSamples:
                 f"({answered[0][label]:.6g})",
                 "was the log changed? Else save the log-probabilities as logits and the index of the target as label",
             )
-        self.columns.add(further)
-        self.scores.append(answered[0])
-        self.labels.append(label)
-        self.ids.append(name)
+        self.keep(answered[0], label, name, further)
         epoch = sample.get("epoch", 1)
         self.epochs.append(epoch if isinstance(epoch, int) else 1)
 
@@ -94,7 +87,7 @@ def contents(form: str, header: Mapping[str, Any], samples: Iterable[Any], sourc
     Raises:
         InputError: see `LogSamples.add`; samples without log-probabilities, more than 1 % without an answer.
     """
-    log, number = LogSamples(ChoiceScores(source.asked.unlisted)), 0
+    log, number = LogSamples(letters=ChoiceScores(source.asked.unlisted)), 0
     for number, sample in enumerate(samples, start=1):
         if not isinstance(sample, Mapping):
             raise InputError(f"sample {number - 1} of {source.name} is not an object", "write the log again")
@@ -119,13 +112,11 @@ def contents(form: str, header: Mapping[str, Any], samples: Iterable[Any], sourc
         notes.append(f"{max(log.epochs)} epochs of {len(set(log.ids)):,} ids: the answers to one id form a group")
     most = max(map(len, log.scores))
     log.columns.texts["id"] = log.ids
-    return answers.contents_with_scores(
+    return log.contents(
         form,
         source,
-        log.columns,
-        ("logprobs", answers.padded(log.scores, source.name)),
-        ("target", np.array(log.labels)),
-        ("sample", ids),
+        ("logprobs", "target", "sample"),
+        *(answers.padded(log.scores, source.name), np.array(log.labels), column_of(ids)),
         classes={"logprobs": source.asked.choices or tuple(answers.LETTERED[:most])},
         ragged=frozenset({"logprobs"}),
         groups="id" if drawn else "",

@@ -20,7 +20,7 @@ import numpy as np
 
 from calibcli.core.errors import InputError
 from calibcli.core.options import real, whole
-from calibcli.scores.files.arrays import FileContents
+from calibcli.scores.files.arrays import FileContents, column_of
 from calibcli.scores.files.evals import answers
 from calibcli.scores.files.source import Source
 from calibcli.scores.predictions import Array, Ints
@@ -47,7 +47,7 @@ def matches(row: Mapping[str, Any]) -> bool:
 
 
 @dataclass
-class TaskSamples:
+class TaskSamples(answers.Questions):
     """The questions read so far: scores of the choices, lengths of their texts, targets, verdicts.
 
     Attributes:
@@ -58,16 +58,12 @@ class TaskSamples:
         verdicts: by metric.
     """
 
-    scores: list[list[float]] = field(default_factory=list)
     free: list[list[float]] = field(default_factory=list)
     chars: list[list[int]] = field(default_factory=list)
     bytes: list[list[int]] = field(default_factory=list)
     lead: str | None = None
-    labels: list[int] = field(default_factory=list)
     others: list[int] = field(default_factory=list)
-    ids: list[str] = field(default_factory=list)
     verdicts: dict[str, list[Any]] = field(default_factory=lambda: {metric: [] for metric in METRICS.values()})
-    columns: answers.NestedColumns = field(default_factory=answers.NestedColumns)
 
     def add(self, row: Mapping[str, Any], scores: list[float], here: str) -> None:
         texts = _continuations(row.get("arguments"), len(scores))
@@ -76,20 +72,18 @@ class TaskSamples:
             self.free.append(scores[half:])
             scores, texts = scores[:half], texts[:half]
         label, other = _target(row, texts, len(scores), here)
-        self.scores.append(scores)
+        further = {k: v for k, v in row.items() if k not in OWN and not k.endswith(OWN_ENDS)}
+        self.keep(scores, label, row.get("doc_id", len(self.ids)), further)
         self.chars.append([len(text) for text in texts])
         self.bytes.append([len(text.encode("utf-8", "replace")) for text in texts])
         for text in texts:
             if self.lead is None or not text.startswith(self.lead):
                 lead = text[: len(text) - len(text.lstrip())]
                 self.lead = lead if self.lead is None else os.path.commonprefix([self.lead, lead])  # noqa: RUF071
-        self.labels.append(label)
         self.others.append(other)
-        self.ids.append(str(row.get("doc_id", len(self.ids)))[:1000])
         for metric, values in self.verdicts.items():
             value = row.get(metric)
             values.append(value if isinstance(value, int | float) else None)
-        self.columns.add({k: v for k, v in row.items() if k not in OWN and not k.endswith(OWN_ENDS)})
 
     def table(self, norm: str, without: bool = True) -> Array | None:
         """Return (N, K) scores in a normalisation, or None if the file lacks what the normalisation needs.
@@ -149,13 +143,11 @@ def read(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, Any]
     if len(filters) > 1:
         kept, *others = filters
         notes.append(f"rows of filter '{kept}' read, those of {', '.join(others)} left out")
-    return answers.contents_with_scores(
+    return task.contents(
         FORMAT,
         source,
-        task.columns,
-        ("filtered_resps", table),
-        ("target", labels),
-        ("doc_id", task.ids),
+        ("filtered_resps", "target", "doc_id"),
+        *(table, labels, column_of(task.ids)),
         ragged=frozenset({"filtered_resps"}),
         notes=[*notes, *answers.note_on_lengths(task.scores)],
         facts={"scores are": NORMS[norm]},
