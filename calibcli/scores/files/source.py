@@ -4,14 +4,14 @@ Each format is one file of `formats/`, or of a package that `extensions` has, fo
 has
 
     SUFFIXES = (".npz",)                          of its files
-    read(source) -> Contents                      its arrays by name, none of them read before it must be
+    read(source) -> FileContents                  its arrays by name, each read only when it is needed
 
 and may have
 
     read(source, grouped=True)                    of a table: else every column by itself, as a data set has them
     signature(head, size) -> bool                 whether a file of `size` bytes with these first ones is one of its own
-    guess(head) -> bool                           the same where any text may be meant: asked last
-    BY_SUFFIX = True                              where its files have its suffix, whatever their bytes
+    guess(head) -> bool                           the same for formats without a magic number: asked last
+    BY_SUFFIX = True                              its files are recognised by their suffix alone
 
 and imports what is heavy inside `read`.
 """
@@ -98,8 +98,8 @@ class Source:
     Args:
         path: file name, or `-` for stdin.
         trust: whether code in the file may run; None where no option allows it.
-        asked: for the readers of evaluations.
-        own: a file that is read to be brought up to date, which is no input.
+        asked: options for the readers of evaluations and of tables without a header.
+        own: the file is read only to be updated, so that it does not count as an input.
 
     Raises:
         InputError: missing, a folder, not readable, or empty.
@@ -109,7 +109,7 @@ class Source:
         self, path: str | Path, trust: bool | None = None, asked: ReaderOptions | None = None, own: bool = False
     ) -> None:
         self.path, self.trust, self.asked = str(path), trust, asked or ReaderOptions()
-        self.digest = self.digest_packed = self.folder = ""  # the folder that it is a part of, of one data set
+        self.digest = self.digest_packed = self.folder = ""  # `folder`: of the data set that this file is a part of
         self.stored: list[StoredBytes] = []
         self.name = "stdin" if self.path == "-" else self.path
         opened = contextlib.ExitStack()
@@ -226,7 +226,7 @@ class Source:
 class Digests(contextlib.AbstractContextManager["Digests"]):
     """Computes the digests of files in a thread while other work goes on, and gives up when that work fails.
 
-    What is no file, or not `hashed`, has a path alone.
+    Arrays, which are no file, get a path without a digest, and so does every file if `hashed` is False.
     """
 
     def __init__(self, sources: Sequence[Source], hashed: bool = True) -> None:

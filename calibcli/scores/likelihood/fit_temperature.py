@@ -233,7 +233,7 @@ class _Run:
         return cls(lambda: (block,), *_sample(lambda: (block,)), block, scale)
 
     def fit(self, start: float | None, rounding: float | None = None) -> BetaFit:
-        """Find β; float32 passes decide where many scores are in few rows and `rounding` says what they leave of F'."""
+        """Find β. With many scores in few rows, float32 passes decide if `rounding` has their error of F'."""
         beta = start or 1 / self.scale
         if self.complete:
             z, y, _ = self.sample
@@ -271,7 +271,7 @@ class _Run:
         return self._sums
 
     def known_at(self, beta: float, rows: NDArray[Any], dtype: Any) -> list[Array]:
-        """Return what a pass finds for each of these rows, taken from the last pass or from a new one over all rows."""
+        """Return the numbers of each of these rows, taken from the last pass or from a new one over all rows."""
         if beta != self.last:
             self.last, self.each = beta, {}
         if dtype not in self.each:

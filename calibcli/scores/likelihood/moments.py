@@ -72,7 +72,7 @@ def evaluate(source: Source, beta: float, dtype: Any) -> SumsAtBeta:
 
 @one_thread()
 def each_row(block: Block, beta: float, dtype: Any) -> list[Array]:
-    """Return what a pass finds for each row, (n,) each, so that sums over some of the rows need no further pass."""
+    """Return the numbers of each row, (n,) each, so that sums over some of the rows need no further pass."""
     return [
         np.concatenate(parts)
         for parts in zip(*(numbers for _, numbers in _cumulants_by_part(block, beta, dtype)), strict=True)
@@ -215,7 +215,7 @@ def expectation(logits: NDArray[Any], labels: NDArray[Any], beta: float) -> Arra
 
 
 def series(logits: NDArray[Any], labels: NDArray[Any], beta: float) -> list[Array]:
-    """Compute E z - z_y, κ2, κ3, κ4 and the NLL of each row, as a float32 pass over a file of such rows does.
+    """Compute E z - z_y, κ2, κ3, κ4 and the NLL of each row, with the same rounding as a float32 pass over a file.
 
     The NLL is NaN where exponentials need a shift.
     """

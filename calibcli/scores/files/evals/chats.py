@@ -222,7 +222,7 @@ def _token(text: Any, value: Any, pairs: Any) -> Token:
 # `custom_id`. The label is a further key of the line (`target`), or lies in a file of its own.
 
 
-EXPANSION = 3  # bytes of memory per byte of text, at worst
+EXPANSION = 3  # bytes of memory for each byte of text: only the numbers and short texts of a row are kept
 FORMAT = "jsonl, chat log-probabilities"
 HOLDERS = ("response", "body", "completion", "output", "result")
 FAILED = 400  # the lowest HTTP status of an error

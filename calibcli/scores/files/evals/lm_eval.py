@@ -25,7 +25,7 @@ from calibcli.scores.files.evals import answers
 from calibcli.scores.files.source import Source
 from calibcli.scores.predictions import Array, Ints
 
-EXPANSION = 3  # bytes in memory for a byte of text, at worst about: of a row its numbers and short texts are kept
+EXPANSION = 3  # bytes of memory for each byte of text: only the numbers and short texts of a row are kept
 FORMAT = "jsonl, lm-eval samples"
 METRICS = {"sum": "acc", "char": "acc_norm", "byte": "acc_bytes", "pmi": "acc_mutual_info"}
 NORMS = {

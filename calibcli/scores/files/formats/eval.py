@@ -74,7 +74,7 @@ def _object(source: Source, member: zipfile.ZipInfo) -> Mapping[str, Any]:
     """Return the JSON object in a member.
 
     Raises:
-        InputError: it is damaged, too large, or none.
+        InputError: the member is damaged or too large, or is not a JSON object.
     """
     name = f"'{member.filename[:60]}' in {source.name}"
     most = min(LONGEST, memory_limit() // EXPANSION)

@@ -1,7 +1,7 @@
 """JSON lines: one object per row with a list of scores and a label; samples of lm-eval; chats with log-probabilities.
 
-JSON is RFC 8259 (Bray 2017); of evaluations, each layout is a file of `evals/`: samples of lm-eval (Gao et al. 2021),
-and answers of servers.
+JSON is defined in RFC 8259 (Bray 2017). Each layout of an evaluation has a file in `evals/`: samples of lm-eval (Gao
+et al. 2021), and answers of servers.
 
 >>> lines = '{"logits": [2, -0.5], "label": 0}', '{"logits": [0, 1], "label": 1}'
 >>> _ = (folder / "scores.jsonl").write_text("\\n".join(lines))
@@ -128,7 +128,7 @@ def _choices(key: str, lengths: list[int], source: Source) -> str:
     """Return a note on rows of different lengths.
 
     Raises:
-        InputError: most rows have one length: another one is a mistake, which would mask a class in all the others.
+        InputError: most rows have one length, so that another length is a mistake: it would mask a class in all rows.
     """
     usual, count = Counter(lengths).most_common(1)[0]
     if 2 * count > len(lengths):

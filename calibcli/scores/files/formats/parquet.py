@@ -72,7 +72,7 @@ def damaged(problem: str) -> AbstractContextManager[None]:
 
 
 def _texts(schema: Any, names: Sequence[str], source: Source) -> list[str]:
-    """Return the columns of text that are no scores, which are read only when they are needed."""
+    """List the columns of text that hold no scores; they are read only when they are needed."""
     import pyarrow as pa
 
     if len(set(names)) < len(names):

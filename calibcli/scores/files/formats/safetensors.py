@@ -41,7 +41,7 @@ def signature(head: bytes, size: int) -> bool:
 
 
 def read(source: Source) -> FileContents:
-    """Read the header and return every tensor unread. Lists in the metadata named ids or classes become arrays too.
+    """Read the header; tensors are read when needed. Lists in the metadata named ids or classes become arrays too.
 
     Raises:
         InputError: not safetensors, damaged, or a tensor of a type that NumPy cannot hold.
