@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import io
 import os
+import zipfile
+import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, cast
@@ -205,6 +208,7 @@ def measured(
 # Metrics of rows that are never in one place: each part is measured where it is, and its state is merged.
 
 SUFFIXES = (".npz",)
+SOME, WORTH = 1 << 16, 0.85  # an array is compressed if this many of its bytes shrink to less than this fraction
 # keywords of reading that hold for all parts
 READING = ("kind", "classes", "event", "label_base", "ignore_label", "drop_nonfinite", "clip")
 
@@ -376,7 +380,7 @@ class Accumulator:
         with guarding():
             reading(*(file.path for file in state.files if file.sha256 and os.path.isfile(file.path)))
             with atomic(known_suffix(Path(path), SUFFIXES, "a state")) as temporary:
-                np.savez(temporary, **arrays)
+                _write(temporary, arrays)
 
     def _begun(self) -> MetricState:
         if self._state is None:
@@ -401,6 +405,20 @@ class Accumulator:
         accumulator = cls()
         accumulator._state = state_of(arrays, source.name)
         return accumulator
+
+
+def _write(path: Any, arrays: Mapping[str, Any]) -> None:
+    """Write a .npz whose arrays are compressed only if that makes them clearly smaller (scores rarely are)."""
+    with zipfile.ZipFile(path, "w") as file:
+        for name, array in arrays.items():
+            data = io.BytesIO()
+            np.lib.format.write_array(data, np.asanyarray(array), allow_pickle=False)
+            middle = data.getbuffer()[data.tell() // 2 :][:SOME]
+            worth = len(zlib.compress(middle)) < WORTH * len(middle)
+            member = zipfile.ZipInfo(f"{name}.npy")
+            member.compress_type = zipfile.ZIP_DEFLATED if worth else zipfile.ZIP_STORED
+            with file.open(member, "w", force_zip64=True) as out:
+                out.write(data.getbuffer())
 
 
 def partly(
