@@ -292,8 +292,8 @@ def test_few_rows_of_many_classes_take_few_float64_passes(monkeypatch: pytest.Mo
         double.append(dtype is np.float64)
         return each_row(block, beta, dtype)
 
-    each_row = beta_module.each_row
-    monkeypatch.setattr(beta_module, "each_row", counted)
+    each_row = beta_module.moments.each_row
+    monkeypatch.setattr(beta_module.moments, "each_row", counted)
     assert fit_beta(logits, labels).beta == pytest.approx(exact.beta, rel=1e-8)
     assert sum(double) == 1
     double.clear()

@@ -499,6 +499,14 @@ def test_tasks_are_not_parts(given: str, tmp_path: Path, capsys: pytest.CaptureF
     assert Accumulator.load(state).rows == 360
 
 
+@pytest.mark.finding
+def test_the_array_of_scores_is_named_for_a_part_too(tmp_path: Path) -> None:
+    np.savez(tmp_path / "part.npz", first=np.eye(4)[:, :2] * 3, second=np.eye(4)[:, :2], labels=[0, 1, 0, 0])
+    options = ["--scores", "first", "--partial", str(tmp_path / "state.npz"), "-q"]
+    assert main(["metrics", str(tmp_path / "part.npz"), *options]) == Exit.OK
+    assert Accumulator.load(tmp_path / "state.npz").rows == 4
+
+
 def test_the_command_line_merges(states: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     wanted = calibcli.measure([tmp_path / f"part-{i}.npz" for i in range(3)], shards=True)  # type: ignore[list-item]

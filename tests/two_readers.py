@@ -24,7 +24,7 @@ def told(read: Callable[[], FileContents]) -> Any:
         name: (array.dtype, array.shape, array.tobytes() if array.dtype != object else array.tolist())
         for name, array in arrays.items()
     }
-    about = found.ragged, list(found.about), found.kinds, found.classes, found.table
+    about = found.ragged, list(found.notes), found.kinds, found.classes, found.table
     return cells, found.format, found.decimals, about
 
 

@@ -20,15 +20,15 @@ FORMATS = "formats"
 class Catalogued:
     """A shelf as users know it: where it is, which option takes its specs, and what its entries take and give."""
 
-    module: str
-    attribute: str
+    place: str
     option: str
     takes: str
     gives: str
 
     @property
     def shelf(self) -> Shelf:
-        entries: Shelf = getattr(importlib.import_module(self.module), self.attribute)
+        module, _, name = self.place.rpartition(".")
+        entries: Shelf = getattr(importlib.import_module(module), name)
         return entries
 
 
@@ -36,46 +36,40 @@ SCORES = "scores (N, K) of float16 to float64, labels (N,) of integers"
 LOGITS = "logits (N, K) of floats, labels (N,) of int64"
 NETWORK = "a network; inputs (N, ...), labels (N,) of integers"
 SHELVES = {
-    "metrics": Catalogued("calibcli.metrics", "METRICS", "calib metrics -m, calib check --max", SCORES, "an estimate"),
+    "metrics": Catalogued("calibcli.metrics.METRICS", "calib metrics -m, calib check --max", SCORES, "an estimate"),
     "methods": Catalogued(
-        "calibcli.calibrators", "SCALERS", "calib scale --method", SCORES, "probabilities (n, K) of float64"
+        "calibcli.calibrators.SCALERS", "calib scale --method", SCORES, "probabilities (n, K) of float64"
     ),
     "targets": Catalogued(
-        "calibcli.ship",
-        "TARGETS",
+        "calibcli.ship.TARGETS",
         "calib export --to",
         "a calibrator; scores (n, K) of float16 to float64 to compare on, or a model and its inputs (n, ...)",
         "a file, and how far it is from the calibrator",
     ),
     "quantities": Catalogued(
-        "calibcli.networks.curvature", "QUANTITIES", "calib curvature --quantity", NETWORK, "an estimate"
+        "calibcli.networks.curvature.QUANTITIES", "calib curvature --quantity", NETWORK, "an estimate"
     ),
-    "losses": Catalogued(
-        "calibcli.networks.losses", "LOSSES", "calib fit --loss", LOGITS, "(N,) of float32 or float64"
-    ),
+    "losses": Catalogued("calibcli.networks.losses.LOSSES", "calib fit --loss", LOGITS, "(N,) of float32 or float64"),
     "penalties": Catalogued(
-        "calibcli.networks.losses",
-        "PENALTIES",
+        "calibcli.networks.losses.PENALTIES",
         "calib fit --loss LOSS+PENALTY",
         f"the network; {LOGITS}",
         "a scalar, nats",
     ),
     "architectures": Catalogued(
-        "calibcli.networks.architectures",
-        "ARCHITECTURES",
+        "calibcli.networks.architectures.ARCHITECTURES",
         "--arch",
         "images (n, channels, height, width) or rows (n, inputs) of floats",
         "logits (n, classes) of their dtype",
     ),
     "optimizers": Catalogued(
-        "calibcli.lab.training.recipes", "OPTIMIZERS", "calib fit --optimizer", "gradients of the parameters", "steps"
+        "calibcli.lab.training.recipes.OPTIMIZERS", "calib fit --optimizer", "gradients of the parameters", "steps"
     ),
     "schedules": Catalogued(
-        "calibcli.lab.training.recipes", "SCHEDULES", "calib fit --schedule", "the step of the run", "a factor of --lr"
+        "calibcli.lab.training.recipes.SCHEDULES", "calib fit --schedule", "the step of the run", "a factor of --lr"
     ),
     "augmentations": Catalogued(
-        "calibcli.lab.training.recipes",
-        "AUGMENTATIONS",
+        "calibcli.lab.training.recipes.AUGMENTATIONS",
         "calib fit --augment",
         "images (n, channels, height, width) of floats",
         "as many of the same shape and dtype",
@@ -133,7 +127,11 @@ def listing(name: str) -> Result:
         UsageError: `name` is neither a shelf nor an entry.
     """
     if name == FORMATS:
-        return Result(command="list", tables=[_formats()])
+        rows = [
+            [one.name, " ".join(one.suffixes), one.way, one.about.partition("\n")[0].rstrip(".")] for one in formats()
+        ]
+        columns = ["name", "suffix", "is", "definition"]
+        return Result(command="list", tables=[Table(name=FORMATS, columns=columns, rows=rows)])
     if name in SHELVES:
         return Result(command="list", tables=tables(name), facts={"used by": SHELVES[name].option})
     if f"{name}s" in (*SHELVES, FORMATS):
@@ -200,9 +198,3 @@ def _definition(name: str, title: str, doc: str) -> Table:
     shown = example(doc)
     lines: list[list[str]] = [[line] for line in doc.splitlines() if line.strip() and line not in shown]
     return Table(name=name, title=title, columns=["definition"], rows=lines)
-
-
-def _formats() -> Table:
-    """Return the table of the formats."""
-    rows = [[one.name, " ".join(one.suffixes), one.way, one.about.partition("\n")[0].rstrip(".")] for one in formats()]
-    return Table(name=FORMATS, columns=["name", "suffix", "is", "definition"], rows=rows)

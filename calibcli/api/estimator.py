@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import warnings
 from collections.abc import Callable
@@ -119,7 +120,8 @@ class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc, unused-i
             InputError: the classifier has other classes, or has them in another order.
             UsageError: it has no method that gives such scores.
         """
-        fit = scaler if isinstance(scaler, Fit) else _fit(scaler)
+        estimates = [] if isinstance(scaler, Fit) else [Estimate(**e) for e in scaler.metadata.get("estimates", ())]
+        fit = scaler if isinstance(scaler, Fit) else Fit(scaler.parameters, estimates, scaler=scaler)
         one, calibrator = fit.scaler, cls(fit.scaler.spec, estimator)
         names = np.arange(one.k) if one.classes is None else np.array(one.classes)
         calibrator._least = 0.0
@@ -127,7 +129,10 @@ class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc, unused-i
             calibrator.classes_, calibrator.n_features_in_ = names, one.columns
         else:
             calibrator.estimator_, calibrator.classes_ = estimator, np.asarray(estimator.classes_)
-            _same_classes(one, calibrator.classes_)
+            if (k := len(calibrator.classes_)) != one.k:
+                problem = f"the classifier has {k} classes, the calibrator was fitted on {one.k}"
+                raise InputError(problem, "fit a calibrator on outputs of this classifier")
+            same_order(one, calibrator.classes_, "the classifier")
             calibrator._copy_features()
             if one.kind == "log_probabilities":  # which nothing in scikit-learn gives by itself
                 metadata = {**one.metadata, "kind": "probabilities"}
@@ -148,9 +153,8 @@ class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc, unused-i
         self._least = LEAST
         if self.estimator is None:
             scores = np.asarray(X)
-            k = 2 if scores.ndim == 1 or scores.shape[1] == 1 else scores.shape[1]
-            self.classes_ = _classes(np.asarray(y), k)
             self.n_features_in_ = 1 if scores.ndim == 1 else scores.shape[1]
+            self.classes_ = _classes(np.asarray(y), max(self.n_features_in_, 2))
             codes, kind = _codes(np.asarray(y), self.classes_), None
         else:
             scores, codes, kind = self._cross_fitted(X, y)
@@ -165,7 +169,12 @@ class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc, unused-i
         997.0
         """
         if not self.__sklearn_is_fitted__():
-            raise _not_fitted()
+            problem = "this Calibrator is not fitted: call fit(scores, labels) first"
+            with contextlib.suppress(ModuleNotFoundError):
+                from sklearn.exceptions import NotFittedError
+
+                raise NotFittedError(problem)
+            raise ValueError(problem)
         if self.estimator is None:
             return self.fit_.predict_proba(X)
         if len(self.classes_) == 1:
@@ -229,16 +238,6 @@ class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc, unused-i
         return hasattr(self, "classes_") and (hasattr(self, "fit_") or len(self.classes_) == 1)
 
 
-def _not_fitted() -> Exception:
-    """Return the exception of scikit-learn, if it is installed, else a ValueError."""
-    problem = "this Calibrator is not fitted: call fit(scores, labels) first"
-    try:
-        from sklearn.exceptions import NotFittedError
-    except ModuleNotFoundError:
-        return ValueError(problem)
-    return NotFittedError(problem)  # type: ignore[no-any-return]
-
-
 def _way(estimator: Any, kind: str | None = None) -> tuple[str, str]:
     """Return the method by which an estimator gives scores (of this kind, if given), and their kind."""
     ways = {"probabilities": "predict_proba", "logits": "decision_function"}
@@ -247,20 +246,6 @@ def _way(estimator: Any, kind: str | None = None) -> tuple[str, str]:
             return way, gives
     lacks = f"no {ways[kind]}" if kind else "neither predict_proba nor decision_function"
     raise UsageError(f"{type(estimator).__name__} has {lacks}", "pass a classifier that has it")
-
-
-def _fit(scaler: Scaler) -> Fit:
-    """Return a map as a `Fit`, with the estimates of its file."""
-    estimates = [Estimate(**e) for e in scaler.metadata.get("estimates", ())]
-    return Fit(scaler.parameters, estimates, scaler=scaler)
-
-
-def _same_classes(scaler: Scaler, classes: Any) -> None:
-    """Refuse a classifier whose columns are not those of the fit."""
-    if len(classes) != scaler.k:
-        problem = f"the classifier has {len(classes)} classes, the calibrator was fitted on {scaler.k}"
-        raise InputError(problem, "fit a calibrator on outputs of this classifier")
-    same_order(scaler, classes, "the classifier")
 
 
 def _filled(scores: Any, kind: str, least: float) -> Any:

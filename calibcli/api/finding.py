@@ -71,8 +71,7 @@ def find_slices(
     Raises:
         InputError: rows that are refused, or no column that can be searched.  UsageError: an option that cannot be.
     """
-    asked: dict[str, Any] = {"depth": depth, "alpha": alpha, "seed": seed}
-    search = Search(find=find, confirm=confirm, min_n=min_n, **asked)
+    search = Search(find=find, confirm=confirm, min_n=min_n, depth=depth, alpha=alpha, seed=seed)
     by, file = how.get("by"), is_path(scores)
     more: dict[str, Any] = {key: value for key, value in how.items() if key != "by"}
     with_class = False

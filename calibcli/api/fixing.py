@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Unpack, cast
@@ -22,6 +22,7 @@ from calibcli.calibrators.fitting import SUFFIXES, array_file, put
 from calibcli.calibrators.per_label import check_labels, load_labels
 from calibcli.core.errors import InputError, UsageError
 from calibcli.core.files import atomic, claim, guarding, known_suffix, reading, sha256, unchanged
+from calibcli.core.number_format import first_few
 from calibcli.core.options import convert
 from calibcli.core.result import Result, Screen
 from calibcli.scores import from_arrays, input_mistakes, recorded_outputs
@@ -112,8 +113,12 @@ def scale(
         UsageError: an unknown method or metric, options that exclude each other, or a path that cannot be.
         TypeError: test rows that are an array.
     """
-    if is_path(scores) and not isinstance(scores, str | Path):
-        _one_to_fit_on(cast("Sequence[Path]", scores), test is not None or how.get("shards") or how.get("tasks"))
+    files = cast("Sequence[Path]", scores) if is_path(scores) and not isinstance(scores, str | Path) else []
+    if len(files) > 1 and test is None and not (how.get("shards") or how.get("tasks")):
+        one, two = (shlex.quote(str(file)) for file in files[:2])
+        problem = f"{len(files)} files: one to fit on and one to test on, or parts of one data set?"
+        fix = f"to test on the second: calib scale {one} --test {two}; parts: --shards; tasks: --tasks"
+        raise InputError(problem, fix)
     if test is not None and folds is not None:
         raise UsageError("--test and --folds are two ways to get the same numbers", "pass one of them")
     folded = test is None or len(methods) > 1 or "all" in map(str.lower, methods)
@@ -154,15 +159,6 @@ def scale(
         artefacts={} if target is None else {"calibrator": str(target)},
         provenance={"inputs": read, "seed": seed, **split},
     )
-
-
-def _one_to_fit_on(files: Sequence[Path], settled: Any) -> None:
-    """Refuse several files if nothing says whether they are parts, or the second one is to test on."""
-    if len(files) > 1 and not settled:
-        one, two = (shlex.quote(str(file)) for file in files[:2])
-        problem = f"{len(files)} files: one to fit on and one to test on, or parts of one data set?"
-        fix = f"to test on the second: calib scale {one} --test {two}; parts: --shards; tasks: --tasks"
-        raise InputError(problem, fix)
 
 
 def _scale_labels(
@@ -254,9 +250,16 @@ def apply(
         "keeps predicted classes": scaler.preserves_accuracy,
         "predicted classes changed": written.changed,
     }
+    notes = list(rows.notes)
+    if scaler.classes and rows.classes is None:
+        problem = f"the calibrator has class names ({first_few(scaler.classes, 4)}), these rows have none"
+        notes.append(f"{problem}; they are assumed to be in that order")
+    if written.raised:
+        small = f"{written.raised:,} rows hold probabilities too small for {dtype}"
+        notes.append(f"{small}, which were raised to its smallest number; --as logits keeps them")
     result = Result(
         command="apply",
-        notes=[*rows.notes, *_remarks(scaler, rows, written.raised, dtype)],
+        notes=notes,
         facts=facts,
         artefacts={"scores": str(target)},
         provenance={"inputs": [*files, *recorded_outputs.provenance(rows)]},
@@ -288,16 +291,6 @@ def opened(calibrator: str | Path | Scaler | Fit, labels: bool = False) -> tuple
     return calibrator.scaler if isinstance(calibrator, Fit) else calibrator, []
 
 
-def _remarks(scaler: Scaler, rows: Predictions, raised: int, dtype: str) -> Iterator[str]:
-    """Yield the notes about the file that is written."""
-    if scaler.classes and rows.classes is None:
-        names = ", ".join(scaler.classes[:4]) + (", ..." if scaler.k > 4 else "")
-        yield f"the calibrator has class names ({names}), these rows have none; they are assumed to be in that order"
-    if raised:
-        small = f"{raised:,} rows hold probabilities too small for {dtype}, which were raised to its smallest number"
-        yield f"{small}; --as logits keeps them"
-
-
 def _apply_labels(
     folder: Any, scores: Any, target: str | Path, kind_out: str, dtype: str, progress: Progress | None, how: Any
 ) -> Result:
@@ -324,10 +317,8 @@ def _apply_labels(
     if first.facts.get("labelled", True):
         beside["labels"] = np.stack([p.labels for p in rows], axis=1)
     beside |= {name: a for name, a in (("ids", first.ids), ("weights", first.weights)) if a is not None}
-    with atomic(path) as temporary, array_file(
-        temporary, path.suffix, kind_out, (first.n, len(maps)), np.dtype(dtype), beside
-    ) as file:  # fmt: skip
-        put(file, mapped, np.dtype(dtype))
+    with atomic(path) as new, array_file(new, path.suffix, kind_out, mapped.shape, mapped.dtype, beside) as file:
+        put(file, mapped, mapped.dtype)
     spec = next(iter(maps.values())).spec
     files = [{"path": str(one), "sha256": sha256(one)} for one in sorted(Path(folder).glob("*.safetensors"))]
     written = f"{first.n:,} rows of {len(maps)} labels, {kind_out}, {dtype}"

@@ -262,9 +262,8 @@ def rules(limits: Any) -> tuple[str, ...]:
 def file_of(baseline: Any) -> str:
     """Return the path of a baseline; "" if there is none."""
     if baseline is not None and not isinstance(baseline, str | Path):
-        raise TypeError(
-            f"a baseline is {type(baseline).__name__}: pass the file of its scores, or of an earlier result"
-        )
+        kind = type(baseline).__name__
+        raise TypeError(f"a baseline is {kind}: pass the file of its scores, or of an earlier result")
     return str(baseline or "")
 
 

@@ -13,6 +13,7 @@ from calibcli import calibrators, headlines
 from calibcli.api.measuring import spread
 from calibcli.calibrators import fitting, store
 from calibcli.core.errors import InputError, check_keywords, refusing
+from calibcli.core.number_format import first_few
 from calibcli.core.result import Estimate, Result, Screen, Table
 from calibcli.networks.user_code import FAILURES
 from calibcli.scores import array_names, confidence, other_files, recorded_outputs
@@ -262,8 +263,7 @@ def _class_names(names: list[str] | None, number: Any) -> dict[str, Any]:
     """Return the number of classes and their names, those shown to people limited to one line."""
     if not names:
         return {"classes": number}
-    shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-    return {"classes": len(names), "called": shown, "class_names": names}
+    return {"classes": len(names), "called": first_few(names, 8), "class_names": names}
 
 
 def _pictures(home: Path) -> str:

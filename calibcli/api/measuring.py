@@ -257,6 +257,7 @@ class Accumulator:
     def update(
         self,
         scores: Scores,
+        /,
         labels: npt.ArrayLike | None = None,
         *,
         part: str = "",
@@ -290,7 +291,11 @@ class Accumulator:
             return self.merge(several)
         # a few rows of logits may all lie in [0, 1] and look like probabilities
         known = {"kind": "logits"} if self._kind == "logits" and not is_path(scores) else {}
-        rows = _rows(scores, labels, {**known, **self._how, **how}, progress)
+        ready = isinstance(scores, Predictions)
+        if ready and labels is not None:
+            raise TypeError("update(predictions) takes no labels: they are there already")
+        options = cast(How, {} if ready else {**known, **self._how, **how})
+        rows = given(Accumulator.update, scores, labels, options, progress)
         tasks_seen = {*self._tasks, rows.facts.get("task", "")}
         if not how.get("shards"):
             tasks.refuse_several(tasks_seen)
@@ -481,15 +486,3 @@ def merged(
         facts={**result.facts, "headline": headline},
         provenance={**result.provenance, "inputs": inputs, "parts": result.provenance["inputs"]},
     )
-
-
-def _rows(scores: Scores, labels: Any, how: dict[str, Any], progress: Progress | None) -> Predictions:
-    if isinstance(scores, Predictions):
-        if labels is not None:
-            raise TypeError("update(predictions) takes no labels: they are there already")
-        return scores
-    if is_path(scores):
-        return read(scores, labels=labels, progress=progress, **how)  # type: ignore[arg-type]
-    if labels is None:
-        raise TypeError("labels are missing: update(scores, labels)")
-    return from_arrays(scores, labels, **how)  # type: ignore[arg-type]

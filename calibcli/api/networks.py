@@ -23,10 +23,10 @@ from calibcli.networks import device as devices
 from calibcli.networks.curvature import curvature
 from calibcli.networks.losses import Loss
 from calibcli.scores import reading_options
+from calibcli.scores.predictions import Progress
 
 __all__ = ["curvature", "logits", "loss", "train"]
 
-Progress = Callable[[float, str], None]
 P = ParamSpec("P")
 T = TypeVar("T")
 

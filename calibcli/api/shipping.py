@@ -157,9 +157,6 @@ def verify(
     job = ExportRequest(scaler, Path(deployed), path, None, data, network, reading, tolerance)
     result = prove(job, None if before is None else Path(before), request)
     inputs = list(result.provenance["inputs"])
-    inputs += (
-        [file for file in recorded_outputs.provenance(data) if file not in inputs]
-        if isinstance(data, Predictions)
-        else []
-    )
+    if isinstance(data, Predictions):
+        inputs += [file for file in recorded_outputs.provenance(data) if file not in inputs]
     return dataclasses.replace(result, provenance={**result.provenance, "inputs": inputs})

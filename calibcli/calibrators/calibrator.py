@@ -15,7 +15,7 @@ from calibcli.core.errors import InputError
 from calibcli.core.figure_data import Plot
 from calibcli.core.result import Cell, Estimate, Numbers, Table
 from calibcli.core.shelves import Choice, Shelf
-from calibcli.scores.predictions import SHARE_OFF, UNIT_HIGH, UNIT_LOW, Floats, Kind, kind_words, two_columns
+from calibcli.scores.predictions import SHARE_OFF, UNIT_HIGH, UNIT_LOW, Floats, Kind, kind_words, logits_of, two_columns
 
 # Scores that a scaler is called with: checked against the kind of the fit, and turned into logits.
 
@@ -46,10 +46,7 @@ def as_logits(scores: ArrayLike, kind: Kind, k: int, columns: int) -> Floats:
     # how far the sum of a row of probabilities may be from one: float16 rounds each of them to 3 digits
     tolerance = 1e-4 if raw.dtype.itemsize > 2 or raw.dtype.kind != "f" else 1e-2
     _refuse(_fault(z, kind, tolerance), kind, f"(n, {k})")
-    if kind == "probabilities":
-        with np.errstate(divide="ignore"):
-            z = np.log(np.maximum(z, 0.0))
-    return z
+    return logits_of(z, kind)
 
 
 def _refuse(fault: str, kind: Kind, shape: str) -> None:

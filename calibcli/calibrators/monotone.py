@@ -13,6 +13,7 @@ from calibcli.calibrators.calibrator import SCALERS, Array, FitContext, FittedPa
 from calibcli.calibrators.fitting import raw_argmax
 from calibcli.calibrators.program import FAR, NumPy, Operations
 from calibcli.calibrators.store import CURVES, CURVES_BY_CLASS, Form
+from calibcli.core.number_format import first_few
 from calibcli.core.options import Count
 from calibcli.core.statistics import TIE
 from calibcli.metrics.corp import pool
@@ -274,7 +275,6 @@ def top_label(
     few = np.flatnonzero(size < points)
     if not len(few):
         return FittedParameters(parameters)
-    named = [str(predictions.classes[c] if predictions.classes else c) for c in few[:NAMED]]
-    names = ", ".join(named) + (", ..." if len(few) > NAMED else "")
+    names = first_few((predictions.classes[c] if predictions.classes else c for c in few.tolist()), NAMED)
     note = f"{len(few)} of {predictions.k} classes are predicted in fewer than {points} rows and share one map: {names}"
     return FittedParameters(parameters, notes=[note])

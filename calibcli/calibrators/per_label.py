@@ -16,6 +16,7 @@ from calibcli.calibrators.fitting import apply, cross_fit, fit, part
 from calibcli.calibrators.report import RankingOptions, scoped, screened
 from calibcli.calibrators.store import load, save
 from calibcli.core.errors import InputError, UsageError, refusing
+from calibcli.core.number_format import first_few
 from calibcli.core.result import CHANGE, Cell, Estimate, Result, Table
 from calibcli.core.statistics import normal_quantile, weighted_mean
 from calibcli.metrics import Sample
@@ -134,9 +135,8 @@ def report(fitted: Mapping[str, FittedLabel], options: RankingOptions, source: s
     few = [name for name, one in fitted.items() if one.shared]
     notes = [*before_result.notes]
     if few:
-        names = ", ".join(few[:5]) + (", ..." if len(few) > 5 else "")
         problem = f"{len(few)} of {len(fitted)} labels have fewer than {FEWEST} rows with or without the label"
-        notes.append(f"{problem}; they share one map that is fitted to all labels: {names}")
+        notes.append(f"{problem}; they share one map that is fitted to all labels: {first_few(few, 5)}")
     spec = next(iter(fitted.values())).scaler.spec
     facts = {"method": spec, "labels": len(fitted), "maps of their own": len(fitted) - len(few), "after": source}
     result = Result(

@@ -15,6 +15,7 @@ from calibcli.calibrators.calibrator import SCALERS, Fit, Scaler
 from calibcli.core import validation
 from calibcli.core.errors import InputError, UsageError, check_path, refusing
 from calibcli.core.files import atomic, reading
+from calibcli.core.number_format import first_few
 from calibcli.core.options import Range
 from calibcli.core.result import Cell, Estimate, Table
 from calibcli.scores.predictions import Kind
@@ -129,7 +130,7 @@ def shown(
         if name in ("x", "y", *FLAGS):
             continue
         if name == "knots":
-            facts["knots"] = ", ".join(f"{n:g}" for n in value[:SHOWN]) + (", ..." if len(value) > SHOWN else "")
+            facts["knots"] = first_few((f"{n:g}" for n in value), SHOWN)
         elif value.ndim == 0 or value.size == 1:
             number = float(value.reshape(()))
             facts[name] = number

@@ -175,7 +175,9 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
         _locked(handle)
         with _room(path, temporary):
             yield temporary
-            temporary.chmod(0o666 & ~_umask())
+            mask = os.umask(0)  # it cannot be read without being set
+            os.umask(mask)
+            temporary.chmod(0o666 & ~mask)
             refuse_input(path)  # it may have been opened meanwhile
             os.replace(temporary, path)
             written(path)
@@ -344,12 +346,6 @@ def _state(path: str | os.PathLike[str]) -> tuple[int, ...]:
     with refusing((OSError, ValueError), lambda e: f"cannot read {path} ({getattr(e, 'strerror', e)})", fix):
         status = os.stat(path)
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def samples() -> Path:

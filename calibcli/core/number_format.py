@@ -47,7 +47,9 @@ def shown(estimate: Estimate, limit: float | None = None) -> EstimateText:
         places = _apart(number, reference, places, most)
 
     value = NONE if e.value is None else place(e.value, places) + UNITS.get(e.unit, "")
-    return EstimateText(value, _interval(e, places), _null(e, places))
+    low, high = ("" if end is None else place(end, places) for end in (e.low, e.high))
+    interval = f"[{low}, {high}]" if low and high else f"≥ {low}" if low else f"≤ {high}" if high else ""
+    return EstimateText(value, interval, _null(e, places))
 
 
 def place(number: float, places: int) -> str:
@@ -142,6 +144,12 @@ def percent(share: float | None) -> str:
     return f"{round(share * 100, places):.8g} %"
 
 
+def first_few(items: Iterable[object], most: int) -> str:
+    """Join the first `most` items as `a, b`, or as `a, b, ...` if there are more."""
+    texts = list(map(str, items))
+    return ", ".join([*texts[:most], "..."] if len(texts) > most else texts)
+
+
 def short(text: str, length: int) -> str:
     """Shorten `text` to one line of at most `length` characters, cut between words."""
     text = " ".join(text.split())
@@ -178,14 +186,6 @@ def _apart(x: float, reference: float, places: int, most: int) -> int:
         if (rounded > reference) == (x > reference) and (rounded < reference) == (x < reference):
             return p
     return places
-
-
-def _interval(e: Estimate, places: int) -> str:
-    low = None if e.low is None else place(e.low, places)
-    high = None if e.high is None else place(e.high, places)
-    if low is not None and high is not None:
-        return f"[{low}, {high}]"
-    return f"≥ {low}" if low is not None else f"≤ {high}" if high is not None else ""
 
 
 def _null(e: Estimate, places: int) -> str:

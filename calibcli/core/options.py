@@ -97,21 +97,21 @@ Nats = Annotated[float, Range(0.7, 100)]
 Label = Annotated[int, Range(-(2**31), 2**31)]
 
 
-def argument(help: str, default: Any = MISSING, **about: Any) -> Any:
+def argument(help: str, default: Any = MISSING, **settings: Any) -> Any:
     """Declare a positional argument; see `option`."""
-    return option(default, help, argument=True, **about)
+    return option(default, help, argument=True, **settings)
 
 
-def option(default: Any, help: str, *flags: str, **about: Any) -> Any:
+def option(default: Any, help: str, *flags: str, **settings: Any) -> Any:
     """Declare an option of a command: the default of a dataclass field or of a parameter.
 
     Args:
         help: what the option does.
         flags: its names on the command line; by default `--name-of-the-field`.
-        about: `metavar`; `kind`, the type on the command line if it is narrower than that of the field; `writes`, for
-            a path that the command writes to: `file`, `folder`, or `either` (a file if it has a suffix).
+        settings: `metavar`; `kind`, the type on the command line if it is narrower than that of the field; `writes`,
+            for a path that the command writes to: `file`, `folder`, or `either` (a file if it has a suffix).
     """
-    return field(default=default, metadata={"help": help, "flags": flags, **about})
+    return field(default=default, metadata={"help": help, "flags": flags, **settings})
 
 
 def spelled(value: Any) -> str:
@@ -147,7 +147,16 @@ def convert(text: str, kind: Any, where: str, needs: str = "") -> Any:
         within(value, kind, where, text)
         return value
     if origin in (Union, types.UnionType):
-        return _convert_union(text, args, where)
+        if type(None) in args and text.lower() in ("none", ""):
+            return None
+        problems = []
+        for arg in args:
+            if arg is not type(None):
+                try:
+                    return convert(text, arg, where)
+                except UsageError as error:
+                    problems.append(error)
+        raise next((p for p in problems if isinstance(p, OutOfRange)), problems[-1])
     if origin is Literal:
         for arg in args:
             if normal(str(arg)) == normal(text):
@@ -164,19 +173,6 @@ def convert(text: str, kind: Any, where: str, needs: str = "") -> Any:
     except (ValueError, OverflowError):
         fix = f"pass {needs or _noun(kind)}"
         raise UsageError(f"{where}{_short(text)} is not {_noun(kind)}", fix) from None
-
-
-def _convert_union(text: str, kinds: tuple[Any, ...], where: str) -> Any:
-    if type(None) in kinds and text.lower() in ("none", ""):
-        return None
-    problems = []
-    for kind in kinds:
-        if kind is not type(None):
-            try:
-                return convert(text, kind, where)
-            except UsageError as error:
-                problems.append(error)
-    raise next((p for p in problems if isinstance(p, OutOfRange)), problems[-1])
 
 
 class OutOfRange(UsageError):

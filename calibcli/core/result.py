@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from calibcli.core import extensions, validation
-from calibcli.core.errors import Exit, GateFailed, InputError, printable
+from calibcli.core.errors import Exit, GateFailed, InputError, printable, refusing
 from calibcli.core.figure_data import SCREEN, Plot, Tier, become, finite, saved
 from calibcli.core.options import Range, normal
 from calibcli.core.shelves import alike
@@ -434,9 +434,8 @@ class Result(Numbers):
         import json
 
         data = saved(self)
-        data["checksum"] = _checksum(
-            json.loads(json.dumps(data, allow_nan=False))
-        )  # as it will be read: with keys that are texts
+        as_read = json.loads(json.dumps(data, allow_nan=False))  # with keys that are texts
+        data["checksum"] = _checksum(as_read)
         return json.dumps(data, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
 
     @classmethod
@@ -452,14 +451,12 @@ class Result(Numbers):
         """
         import json
 
-        try:
+        fix = "pass the .json that a calib command wrote"
+        problem = f"{source} is not JSON"
+        with refusing((ValueError, RecursionError), lambda error: f"{problem} ({printable(str(error), 100)})", fix):
             data = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise InputError(
-                f"{source} is not JSON ({printable(str(error), 100)})", "pass the .json that a calib command wrote"
-            ) from None
         if not isinstance(data, dict) or "command" not in data or "schema" not in data:
-            raise InputError(f"{source} is JSON but not a calib result", "pass the .json that a calib command wrote")
+            raise InputError(f"{source} is JSON but not a calib result", fix)
         if data["schema"] != SCHEMA:
             raise InputError(
                 f"{source} has schema {printable(str(data['schema']), 40)}, this version reads {SCHEMA}",
@@ -481,10 +478,8 @@ def _checksum(data: Mapping[str, Any]) -> str:
     import json
     import re
 
-    hashed = {key: value for key, value in data.items() if key != "checksum"}
-    hashed["provenance"] = {
-        key: value for key, value in data["provenance"].items() if key not in ("started", "seconds")
-    }
+    origin = {key: value for key, value in data["provenance"].items() if key not in ("started", "seconds")}
+    hashed = {key: value for key, value in data.items() if key != "checksum"} | {"provenance": origin}
     text = json.dumps(hashed, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(re.sub(r"(?<=\d)\.0(?=[,\]}])", "", text).encode()).hexdigest()
 

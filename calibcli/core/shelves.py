@@ -176,14 +176,11 @@ class Shelf:
         if len(parts) > 1 and all(part.partition(":")[0] in self for part in parts):
             each = " ".join(f"{self._flag} {part}" for part in parts) if self._flag else " or ".join(parts)
             return UsageError(problem, f"write {'each by itself' if self._flag else 'one of them'}: {each}")
-        return UsageError(problem, self._names_like(name))
-
-    def _names_like(self, name: str) -> str:
         for entry in self:
             if normal(name) in entry.traits.get("called", ()):
-                return f"did you mean '{entry.name}'?"
-        spelled = [entry.name.replace("_", self.joint) for entry in self]
-        return did_you_mean(normal(name).replace("_", self.joint), spelled)
+                return UsageError(problem, f"did you mean '{entry.name}'?")
+        known = [entry.name.replace("_", self.joint) for entry in self]
+        return UsageError(problem, did_you_mean(normal(name).replace("_", self.joint), known))
 
     def choose(self, spec: str, **defaults: Any) -> Choice:
         """Parse `name:key=value,...` into a Choice.
@@ -221,10 +218,8 @@ class Shelf:
             options[key] = convert(text.strip(), entry.options[key].annotation, f"{entry.name}:{key}=")
         missing = [k for k in entry.options if k not in options]
         if missing:
-            raise UsageError(
-                f"{self.kind} '{entry.name}' needs {', '.join(missing)}",
-                f"write {entry.name}:" + ",".join(f"{k}=..." for k in missing),
-            )
+            fix = f"write {entry.name}:" + ",".join(f"{k}=..." for k in missing)
+            raise UsageError(f"{self.kind} '{entry.name}' needs {', '.join(missing)}", fix)
         return Choice(entry, options)
 
 

@@ -18,10 +18,8 @@ Ints = npt.NDArray[np.int64]
 SMALLEST_P = 1e-300  # so that the logarithm of a p-value is finite
 ROOT_2 = math.sqrt(2)
 OPENBLAS = ("scipy_openblas_{}_num_threads64_", "scipy_openblas_{}_num_threads", "openblas_{}_num_threads")
-LOCK, thread_counts = (
-    threading.Lock(),
-    list[int](),
-)  # for each open block of `one_thread`, the number of threads to restore
+LOCK = threading.Lock()
+thread_counts: list[int] = []  # for each open block of `one_thread`, the number of threads to restore
 TINY = 5e-324  # smallest float64: keeps a logarithm finite where Φ underflows (z² is then larger, and is used)
 
 

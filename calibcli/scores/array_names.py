@@ -13,30 +13,13 @@ from typing import Any, cast
 
 import numpy as np
 
-from calibcli.core.errors import InputError, NoRows, UsageError, did_you_mean, printable
+from calibcli.core.errors import InputError, NoRows, UsageError, did_you_mean, printable, refusing
 from calibcli.core.options import normal
 from calibcli.scores.columns import SMALL
+from calibcli.scores.files import roles
 from calibcli.scores.files.arrays import Converted, FileContents, Lazy, Memory, blocks, column_of, read_all, texts_of
-from calibcli.scores.files.roles import (
-    ABOUT_SCORES,
-    CLASS_CALLS,
-    CONFIDENCE,
-    CORRECT,
-    FOLDED,
-    IDS,
-    LABELS,
-    NO_CLASS,
-    OF_CLASS,
-    ONE_SCORE,
-    OUTCOMES,
-    PREDICTED,
-    PREFIXES,
-    ROW_NUMBERS,
-    SCORE_KINDS,
-    SCORES,
-)
 from calibcli.scores.files.text_tables import MISSING, decimals_of, floats_of_text, is_number
-from calibcli.scores.predictions import Array, ArrayScores, Ints, Kind, Named, Scores, rows_of, two_columns
+from calibcli.scores.predictions import Array, ArrayScores, Ints, Kind, Named, Scores, logits_of, rows_of
 from calibcli.scores.softmax import DeviceScores
 
 # Which arrays are the scores and the labels.
@@ -80,14 +63,13 @@ def pick_scores(contents: FileContents, wanted: str | None, where: str) -> str:
         return contents.scores
     likely = candidates(contents)
     if len(likely) > 1:
-        raise InputError(
-            f"{_list(likely)} in {where} could each be the scores", f"choose one, e.g. --scores {likely[0]}"
-        )
+        fix = f"choose one, e.g. --scores {likely[0]}"
+        raise InputError(f"{_list(likely)} in {where} could each be the scores", fix)
     if likely:
         return likely[0]
     if contents.lacking:
         raise InputError(*contents.lacking)
-    top = [name for name in contents.arrays if name in CONFIDENCE]
+    top = [name for name in contents.arrays if name in roles.CONFIDENCE]
     if top:
         raise InputError(f"{where} holds only the score of the top class ('{top[0]}')", WITH_VERDICT)
 
@@ -106,9 +88,9 @@ def refuse_verdicts(scores: str, labels: str, where: str, width: int) -> None:
     name = Path(labels).stem if labels else ""
     if width > 1:
         return
-    if scores in CONFIDENCE:
+    if scores in roles.CONFIDENCE:
         problem = f"'{scores}' in {where} is the confidence in the predicted class, not the probability of class 1"
-    elif name in CORRECT:
+    elif name in roles.CORRECT:
         problem = f"labels '{labels}' say whether a prediction was right, not which class was observed"
     else:
         return
@@ -125,15 +107,19 @@ def candidates(contents: FileContents) -> list[str]:
     arrays = contents.arrays
     return (
         [name for name, array in arrays.items() if name in contents.kinds or _may_score(name, array)]
-        or [name for name, a in arrays.items() if normal(name) in SCORES.weak and (len(a.shape) == 2 or _scalars(a))]
+        or [
+            name
+            for name, a in arrays.items()
+            if normal(name) in roles.SCORES.weak and (len(a.shape) == 2 or _scalars(a))
+        ]
         or [name for name, a in arrays.items() if class_in_name(name) and a.shape[1:] == () and _scalars(a)]
     )
 
 
 def class_in_name(name: str) -> str:
     """Return the class in the name of a score column: `malignant` for `p_malignant`, `1` for `prob_1`, else ""."""
-    match = OF_CLASS.match(name)
-    return "" if match is None or normal(match[2]) in NO_CLASS else match[2]
+    match = roles.OF_CLASS.match(name)
+    return "" if match is None or normal(match[2]) in roles.NO_CLASS else match[2]
 
 
 def pick_labels(contents: FileContents, wanted: str | None, scores: str, where: str) -> str | None:
@@ -150,9 +136,8 @@ def pick_labels(contents: FileContents, wanted: str | None, scores: str, where: 
     names = [name for name, array in contents.arrays.items() if array.shape and name != scores]
     likely = label_candidates(names, (event,) if event and not event.isdecimal() else ())
     if len(likely) > 1:
-        raise InputError(
-            f"{_list(likely)} in {where} could each be the labels", f"choose one, e.g. --labels {likely[0]}"
-        )
+        fix = f"choose one, e.g. --labels {likely[0]}"
+        raise InputError(f"{_list(likely)} in {where} could each be the labels", fix)
     return likely[0] if likely else None
 
 
@@ -167,9 +152,8 @@ def named(contents: FileContents, name: str, option: str, where: str) -> str:
     for known in contents.arrays:
         if normal(known) == normal(name):
             return known
-    known_names = list(contents.arrays)
     problem = f"{option} {name}: no such array in {where}, it holds {describe(contents)}"
-    raise InputError(problem, did_you_mean(name, known_names[:20]))
+    raise InputError(problem, did_you_mean(name, list(contents.arrays)[:20]))
 
 
 def column(contents: FileContents, name: str, option: str, where: str) -> Named:
@@ -186,12 +170,11 @@ def column(contents: FileContents, name: str, option: str, where: str) -> Named:
 
 
 def _inner(text: Any, path: str, row: int, name: str, where: str) -> str:
-    try:
+    errors = (ValueError, TypeError, KeyError, RecursionError)
+    with refusing(errors, f"row {row} of {where} has no '{name}'", "name a value that every row has"):
         value = json.loads(text)
         for key in path.split("."):
             value = value[key]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        raise InputError(f"row {row} of {where} has no '{name}'", "name a value that every row has") from None
     return value if isinstance(value, str) else json.dumps(value)[:200]
 
 
@@ -200,9 +183,9 @@ def declared_kind(contents: FileContents, name: str) -> str:
     if name in contents.kinds:
         return contents.kinds[name]
     key = normal(name)
-    if key not in SCORES and key not in ONE_SCORE and class_in_name(name):
-        key = str(OF_CLASS.match(name)[1]).lower()  # type: ignore[index]
-    return SCORE_KINDS.get(key, "")
+    if key not in roles.SCORES and key not in roles.ONE_SCORE and class_in_name(name):
+        key = str(roles.OF_CLASS.match(name)[1]).lower()  # type: ignore[index]
+    return roles.SCORE_KINDS.get(key, "")
 
 
 def describe(contents: FileContents, limit: int = 8) -> str:
@@ -229,16 +212,16 @@ def shape_text(array: Named) -> str:
 def _may_score(name: str, array: Named) -> bool:
     key = normal(name)
     dims = len(array.shape)
-    if dims == 0 or (key not in SCORES and not (key in ONE_SCORE and dims == 1)):
+    if dims == 0 or (key not in roles.SCORES and not (key in roles.ONE_SCORE and dims == 1)):
         return False
-    if dims == 1 and key in CLASS_CALLS:
+    if dims == 1 and key in roles.CLASS_CALLS:
         return False
-    return _scalars(array) if dims == 1 else array.dtype.kind in SCORES.dtypes
+    return _scalars(array) if dims == 1 else array.dtype.kind in roles.SCORES.dtypes
 
 
 def _scalars(array: Named) -> bool:
     """Return whether a column may be scores: it holds fractions, or text that can be parsed."""
-    return bool(array.shape) and array.dtype.kind in ONE_SCORE.dtypes
+    return bool(array.shape) and array.dtype.kind in roles.ONE_SCORE.dtypes
 
 
 def _list(names: list[str]) -> str:
@@ -249,7 +232,10 @@ def _list(names: list[str]) -> str:
 def label_candidates(names: Iterable[str], last: Sequence[str] = ()) -> list[str]:
     """Return the names that stand for labels: the most common words first, then weaker ones, then those in `last`."""
     spelled = {name: normal(name) for name in names}
-    matches = ([name for name, key in spelled.items() if key in known] for known in (LABELS.names, LABELS.weak, last))
+    matches = (
+        [name for name, key in spelled.items() if key in known]
+        for known in (roles.LABELS.names, roles.LABELS.weak, last)
+    )
     return next(filter(None, matches), [])
 
 
@@ -267,11 +253,9 @@ def two_dimensional(raw: Named, name: str, where: str, labels: int | None, kind_
         if len(raw.shape) != 1:
             raise InputError(f"'{name}' in {where} is text", "save the scores as float32")
         raw = Memory(_numbers_of(read_all(raw), name, where))
+    if len(raw.shape) == 3 and raw.shape[1] == 1:
+        raw = Converted(raw, lambda block: block[:, 0], raw.shape[2:], raw.dtype)
     dims = len(raw.shape)
-    if dims == 3 and raw.shape[1] == 1:
-        middle = raw
-        raw = Converted(middle, lambda block: block[:, 0], (middle.shape[2],), middle.dtype)
-        dims = 2
     if dims not in (1, 2):
         problem = f"scores '{name}' in {where} have shape {shape_text(raw)}"
         raise InputError(problem, "pass one row per sample: shape (N, K); tokens or pixels: reshape to (N * T, K)")
@@ -293,10 +277,7 @@ def two_dimensional(raw: Named, name: str, where: str, labels: int | None, kind_
         raise InputError(problem, f"{NO_PROBABILITY}; if they are probabilities: --kind probabilities")
     if raw.dtype.kind in "iu" or raw.dtype.itemsize > 8:
         raw = Converted(raw, lambda block: block.astype(np.float64), raw.shape[1:], np.dtype(np.float64))
-    if dims == 1:
-        one = raw
-        return Converted(one, lambda block: block[:, None], (1,), one.dtype)
-    return raw
+    return raw if dims == 2 else Converted(raw, lambda block: block[:, None], (1,), raw.dtype)
 
 
 def as_scores(scores: Named, kind: Kind, clip: bool = False, ends: tuple[Ints, Array] | None = None) -> Scores:
@@ -324,14 +305,9 @@ def in_memory(array: Named) -> Named:
 
 def _measured(block: Array, kind: Kind, dtype: np.dtype[Any], clip: bool) -> Array:
     """Convert a block of scores to what is measured: probabilities become logarithms, one column becomes two."""
-    block = np.ascontiguousarray(block, dtype=dtype)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        if block.shape[1] == 1:
-            pair = two_columns(block[:, 0].astype(np.float64), kind)
-            return np.maximum(pair, np.log(CLIP) if clip and kind != "logits" else -np.inf)
-        if kind == "probabilities":
-            return np.log(np.maximum(block, CLIP if clip else 0))
-        return np.maximum(block, np.asarray(np.log(CLIP), dtype)) if clip and kind != "logits" else block
+    with np.errstate(invalid="ignore"):
+        logits = logits_of(np.ascontiguousarray(block, dtype=dtype), kind)
+    return np.maximum(logits, np.asarray(np.log(CLIP), logits.dtype)) if clip and kind != "logits" else logits
 
 
 def _numbers_of(column: Array, name: str, where: str) -> Array:
@@ -341,11 +317,9 @@ def _numbers_of(column: Array, name: str, where: str) -> Array:
         InputError: it holds names of classes, or a cell that is not a number.
     """
     texts = [str(cell).strip() for cell in column[:1000].tolist()]
-    if texts and all(
-        any(map(str.isalpha, text)) and not is_number(text) for text in texts if text.lower() not in MISSING
-    ):
-        problem = f"scores '{name}' in {where} are names, not numbers"
-        raise InputError(problem, NO_PROBABILITY)
+    known = [text for text in texts if text.lower() not in MISSING]
+    if texts and all(any(map(str.isalpha, text)) and not is_number(text) for text in known):
+        raise InputError(f"scores '{name}' in {where} are names, not numbers", NO_PROBABILITY)
     return floats_of_text(column, name, where)
 
 
@@ -366,7 +340,7 @@ def _hard(raw: Named) -> bool:
 
 def folded_calibrator(contents: FileContents) -> str:
     """Return the note of `calib logits` on a calibrator that is already part of the model, or ""."""
-    array, note = contents.arrays.get(FOLDED), contents.metadata.get(FOLDED, "").strip('[]"')
+    array, note = contents.arrays.get(roles.FOLDED), contents.metadata.get(roles.FOLDED, "").strip('[]"')
     if array is not None and array.shape == (1,) and array.dtype.kind == "U":
         note = str(array.read(0, 1)[0])
     return note and printable(note, 200)
@@ -397,7 +371,7 @@ def grouped(contents: FileContents, wanted: str | None, where: str) -> FileConte
     if wanted or not contents.table:
         return contents
     label = one[0] if len(one := label_candidates(contents.arrays)) == 1 else ""
-    known = (label, *(name for name in contents.arrays if name in IDS or name in ROW_NUMBERS))
+    known = (label, *(name for name in contents.arrays if name in roles.IDS or name in roles.ROW_NUMBERS))
     own = [name for name, array in contents.arrays.items() if name not in known and array.shape[1:] == ()]
     of_labels = _label_names(contents, label)
     group = _by_labels(own, of_labels, contents) or _numbered(own) or _named(own, of_labels)
@@ -427,14 +401,10 @@ def _by_labels(own: Sequence[str], labels: Sequence[str], contents: FileContents
         names = [c[len(before) : len(c) - len(after)] for c in columns]
         if not before + after:
             columns = names = [c for c in own if c in labels]
-        if before + after or not _numeric(contents, set(own) - set(columns)):
+        others = [contents.arrays[c] for c in own if c not in columns]
+        if before + after or not any(is_number(str(other.read(0, 1)[0])) for other in others if other.shape[0]):
             return columns, names, before + after
     return None
-
-
-def _numeric(contents: FileContents, columns: set[str]) -> bool:
-    """Return whether the first cell of any of these columns is a number."""
-    return any(is_number(str(contents.arrays[c].read(0, 1)[0])) for c in columns if contents.arrays[c].shape[0])
 
 
 def _numbered(own: Sequence[str]) -> Group | None:
@@ -447,14 +417,14 @@ def _numbered(own: Sequence[str]) -> Group | None:
         words = set(re.split(r"[^a-z]+", f"{before} {after}".lower())) - {""}
         numbers = sorted(columns)
         from_zero = numbers == list(range(len(numbers)))
-        if len(numbers) > 1 and from_zero and (words & ABOUT_SCORES if words else len(columns) == len(own)):
+        if len(numbers) > 1 and from_zero and (words & roles.ABOUT_SCORES if words else len(columns) == len(own)):
             return [columns[k] for k in numbers], [str(k) for k in numbers], before + after
     return None
 
 
 def _named(own: Sequence[str], labels: Sequence[str]) -> Group | None:
     """Find columns such as `p_benign, p_malignant` beside labels that are numbers."""
-    pairs = [(m[1].lower(), m[2], c) for c in own if class_in_name(c) and (m := OF_CLASS.match(c))]
+    pairs = [(m[1].lower(), m[2], c) for c in own if class_in_name(c) and (m := roles.OF_CLASS.match(c))]
     if labels or len(pairs) < 2 or len({prefix for prefix, *_ in pairs}) > 1:
         return None
     return [c for *_, c in pairs], [name for _, name, _ in pairs], pairs[0][0]
@@ -470,7 +440,7 @@ def _joined(contents: FileContents, group: Group, where: str, name: str = "") ->
     return replace(
         contents,
         arrays={name: Memory(block), **{n: a for n, a in contents.arrays.items() if n not in columns}},
-        kinds={**contents.kinds, name: PREFIXES.get(prefix, "")},
+        kinds={**contents.kinds, name: roles.PREFIXES.get(prefix, "")},
         decimals={**contents.decimals, name: max(map(decimals_of, texts))} if texts else contents.decimals,
         classes={**contents.classes, **({} if all(map(is_number, names)) else {name: list(names)})},
         scores=name,
@@ -496,7 +466,7 @@ def _stripped(columns: Sequence[str]) -> list[str]:
 # Advice for files in which no array has a known name: the options that would read them. Values are never shown.
 
 ROWS, SHOWN = 1000, 6  # rows that are looked at, columns that the advice names
-TWO = ({"0", "1"}, *map(set, OUTCOMES))
+TWO = ({"0", "1"}, *map(set, roles.OUTCOMES))
 PERCENT = ("conf", "confidence", "percent", "%", "certainty", "sure")
 """Parts of names that make numbers from 0 to 100 look like confidences."""
 
@@ -507,13 +477,14 @@ def reading_advice(contents: FileContents, no_probability: str) -> str:
     Args:
         no_probability: what to do where no array holds scores.
     """
-    cells = {name: _cells(array) for name, array in contents.arrays.items() if _is_column(array)}
+    columns = {name: a for name, a in contents.arrays.items() if a.shape[1:] in ((), (1,)) and a.shape and a.shape[0]}
+    cells = {name: _cells(array) for name, array in columns.items()}
     wide = [name for name, a in contents.arrays.items() if len(a.shape) == 2 and a.shape[1] > 1 and a.dtype.kind == "f"]
     fractions = [name for name, column in cells.items() if _are_shares(column)]
     label = _label(cells, contents.arrays[wide[0]].shape[1] if wide else len(fractions))
     with_labels = f" --labels {shlex.quote(label)}" if label else ""
     by_label = [name for name in cells if label and name in set(cells[label])]
-    predicted = next((n for n in cells if n in PREDICTED and n not in (label, *fractions)), "")
+    predicted = next((n for n in cells if n in roles.PREDICTED and n not in (label, *fractions)), "")
     shares = [name for name in fractions if name != label]
     if wide:
         return f"choose them: --scores {shlex.quote(wide[0])}{with_labels}; or name them logits or probs"
@@ -534,19 +505,12 @@ def is_numeric(array: Named) -> bool:
     """Return whether an array holds numbers, or texts that are numbers."""
     if array.dtype.kind not in "USO":
         return True
-    cells = array.read(0, ROWS).reshape(-1).tolist() if array.shape[0] else []
-    return bool(cells) and all(is_number(str(cell).strip()) for cell in cells)
-
-
-def _is_column(array: Named) -> bool:
-    return len(array.shape) in (1, 2) and array.shape[0] > 0 and array.shape[1:] in ((), (1,))
+    return bool(array.shape[0]) and all(map(is_number, _cells(array)))
 
 
 def _cells(array: Named) -> list[str]:
     """Return the first rows of a column as texts, whole numbers without a decimal point."""
-    values: Array = array.read(0, ROWS).reshape(-1)
-    texts = [str(cell).strip() for cell in values.tolist()]
-    return [text.removesuffix(".0") for text in texts]
+    return [str(cell).strip().removesuffix(".0") for cell in array.read(0, ROWS).reshape(-1).tolist()]
 
 
 def _label(cells: dict[str, list[str]], k: int) -> str:
@@ -554,7 +518,7 @@ def _label(cells: dict[str, list[str]], k: int) -> str:
     a label's name, one that holds names of columns, one with numbers of the k classes, one of two outcomes, and the
     last column of two whole numbers or names.
     """
-    for known in (LABELS.names, LABELS.weak):
+    for known in (roles.LABELS.names, roles.LABELS.weak):
         if named := [name for name in cells if normal(name) in known]:
             return named[0]
     for name, column in cells.items():
@@ -563,15 +527,11 @@ def _label(cells: dict[str, list[str]], k: int) -> str:
     numbers = {str(i) for i in range(k)}
     if k > 1 and (numbered := [name for name, column in cells.items() if set(column) <= numbers]):
         return numbered[-1]
-    free = {name: set(column) for name, column in cells.items() if name not in PREDICTED}
+    free = {name: set(column) for name, column in cells.items() if name not in roles.PREDICTED}
     outcomes = [name for name, values in free.items() if {v.lower() for v in values} in TWO]
-    two = [name for name, values in free.items() if len(values) == 2 and not _fractions(values)]
+    fractions = {v for values in free.values() if len(values) == 2 for v in values if is_number(v) and float(v) % 1}
+    two = [name for name, values in free.items() if len(values) == 2 and not values & fractions]
     return (outcomes or two or [""])[-1]
-
-
-def _fractions(values: Sequence[str] | set[str]) -> bool:
-    """Return whether any of the values is a number that is not whole."""
-    return any(is_number(v) and float(v) != np.floor(float(v)) for v in values)
 
 
 def _are_shares(column: Sequence[str]) -> bool:

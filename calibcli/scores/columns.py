@@ -177,9 +177,8 @@ def _read(
     work: _SpanWork, cells: AcceptsRows | None, threads: int | None, progress: Progress | None
 ) -> dict[ClassBins, ClassTable]:
     n, k, step = work.predictions.n, work.predictions.k, work.step
-    size = (
-        -(-max(step, FEW, min(8 * k, n // 16)) // step) * step
-    )  # rows beside which the sums by class take little time
+    # the rows of a span are so many that its sums by class take little time beside them
+    size = -(-max(step, FEW, min(8 * k, n // 16)) // step) * step
     spans = [(start, min(start + size, n)) for start in range(0, n, size)]
     totals = [np.zeros((3, k, b.bins + (b.edges == "torchmetrics"))) for b in work.class_bins]
     with one_thread():
@@ -368,26 +367,22 @@ class GatheredParts:
 
     def take(self, i: int) -> Predictions:
         """Return the predictions of part `i`. Use them before asking for the next, which may overwrite their scores."""
-        if i not in self.ready:
-            self._read(i)
-        return self.ready[i]
-
-    def _read(self, first: int) -> None:
-        whole, scores, rows = self.whole, self.whole.scores, self.parts[first]
+        if i in self.ready:
+            return self.ready[i]
+        whole, scores, rows = self.whole, self.whole.scores, self.parts[i]
         if isinstance(scores, ArrayScores):
-            self.ready = {first: whole.take(rows)}
+            self.ready = {i: whole.take(rows)}
         elif len(rows) > self.most:
-            self.ready = {first: whole.with_rows(rows, PickedScores(scores, rows))}
+            self.ready = {i: whole.with_rows(rows, PickedScores(scores, rows))}
         else:
-            together = self.parts[first : first + _fit(self.parts[first:], self.most)]
-            index = np.concatenate(together)
-            blocks = np.split(
-                gather(scores, index, NEAR, self.memory), np.cumsum([len(part) for part in together])[:-1]
+            together = self.parts[i : i + _fit(self.parts[i:], self.most)]
+            gathered = gather(scores, np.concatenate(together), NEAR, self.memory)
+            blocks = np.split(gathered, np.cumsum([len(part) for part in together])[:-1])
+            read_parts = (
+                whole.with_rows(part, ArrayScores(block)) for part, block in zip(together, blocks, strict=True)
             )
-            self.ready = {
-                first + i: whole.with_rows(part, ArrayScores(block))
-                for i, (part, block) in enumerate(zip(together, blocks, strict=True))
-            }
+            self.ready = dict(enumerate(read_parts, i))
+        return self.ready[i]
 
     @cached_property
     def memory(self) -> Array:

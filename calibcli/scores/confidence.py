@@ -17,8 +17,8 @@ from calibcli.scores.files.text_tables import MISSING, is_number
 from calibcli.scores.predictions import VERDICTS, Array, ArrayScores, Floats, Ints, Named, Predictions, two_columns
 from calibcli.scores.reading_options import Reading
 
-RIGHT = ("1", "1.0", "true", "t", "yes", "y", "correct", "right", "c", "pass", "passed")
-WRONG = ("0", "0.0", "false", "f", "no", "n", "incorrect", "wrong", "i", "fail", "failed")
+RIGHT = {"1", "1.0", "true", "t", "yes", "y", "correct", "right", "c", "pass", "passed"}
+WRONG = {"0", "0.0", "false", "f", "no", "n", "incorrect", "wrong", "i", "fail", "failed"}
 ABSENT = {*MISSING, "nan", "-"}
 SCALES = {"1": 1.0, "10": 10.0, "100": 100.0, "percent": 100.0}
 ROUNDING = 1e-6  # a confidence may be so far above 1
@@ -78,7 +78,7 @@ def predictions(
 ) -> Predictions:
     """Return (confidence, correct) of every row as predictions of two classes, `wrong` and `right`, with `top_only`.
 
-    Rows without a confidence are left out, counted, and told with their accuracy.
+    Rows without a confidence are left out; a note has their number and their accuracy.
 
     Raises:
         InputError: a confidence that is no number in [0, 1] (of the scale), or a verdict that is neither yes nor no.
@@ -90,7 +90,7 @@ def predictions(
             raise UsageError(problem, "leave it out")
     where = sources[0].name if len(sources) == 1 else f"{len(sources)} shards"
     labelled = bool(named.correct or named.label)
-    notes = [note for c in contents for note in c.about]
+    notes = [note for c in contents for note in c.notes]
 
     def column(name: str) -> Array:
         parts: list[Named] = [array_names.column(c, name, "column", s.name) for c, s in zip(contents, sources)]
@@ -180,10 +180,8 @@ def _shares(values: Array, name: str, where: str, scale: str | None, notes: list
             notes.append(f"confidences '{name}' are percentages: divided by 100")
         values = np.array([_number(cell, row, name, where) for row, cell in enumerate(cells)], np.float64)
     elif values.dtype.kind not in "biuf" or values.ndim != 1:
-        raise InputError(
-            f"confidences '{name}' in {where} are {array_names.shape_text(Memory(values))}",
-            "pass one number for each row",
-        )
+        problem = f"confidences '{name}' in {where} are {array_names.shape_text(Memory(values))}"
+        raise InputError(problem, "pass one number for each row")
     c = values.astype(np.float64)
     highest = float(np.nanmax(c, initial=0.0))
     if most is None and highest > 1 + ROUNDING:
@@ -216,24 +214,20 @@ def _number(cell: str, row: int, name: str, where: str) -> float:
 
 def _verdicts(values: Array, name: str, where: str) -> Ints:
     """Return 1 where the prediction was right, else 0."""
-    codes: Ints
-    table = {**dict.fromkeys(RIGHT, 1), **dict.fromkeys(WRONG, 0)}
     if values.ndim != 1:
-        raise InputError(
-            f"verdicts '{name}' in {where} are {array_names.shape_text(Memory(values))}", "pass one for each row"
-        )
+        problem = f"verdicts '{name}' in {where} are {array_names.shape_text(Memory(values))}"
+        raise InputError(problem, "pass one for each row")
     if values.dtype.kind in "biuf":
-        odd = np.flatnonzero((values != 0) & (values != 1))
-        codes = (values == 1).astype(np.int64)
+        right, wrong = values == 1, values == 0
     else:
         cells = [str(cell).strip().lower() for cell in values.tolist()]
-        codes = np.array([table.get(cell, -1) for cell in cells], np.int64)
-        odd = np.flatnonzero(codes < 0)
+        right, wrong = (np.array([cell in known for cell in cells], bool) for known in (RIGHT, WRONG))
+    odd = np.flatnonzero(~(right | wrong))
     if len(odd):
         shown = str(values[odd[0]])[:40]
         problem = f"row {odd[0]} of '{name}' in {where} is {shown!r}: neither right nor wrong"
         raise InputError(problem, "write 1 or 0, true or false, yes or no, correct or incorrect")
-    return codes
+    return np.asarray(right, np.int64)
 
 
 def _same_form(values: Array) -> list[str]:

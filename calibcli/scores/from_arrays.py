@@ -56,15 +56,12 @@ def split(
     scores = file.arrays[score_name]
     label_name, targets, _ = label_array(contents, sources, reading, score_name, [])
     if targets is None and reading.need_labels:
-        raise InputError(
-            f"no targets in {where}: it holds {array_names.describe(file)}", "choose them with --labels KEY"
-        )
+        problem = f"no targets in {where}: it holds {array_names.describe(file)}"
+        raise InputError(problem, "choose them with --labels KEY")
     if len(scores.shape) != 2 or (targets is not None and scores.shape != targets.shape):
-        raise InputError(
-            f"--multilabel: scores '{score_name}' are {tuple(scores.shape)}, targets '{label_name}' "
-            f"{tuple(() if targets is None else targets.shape)}",
-            "both must be (N, L), one column per label",
-        )
+        shape = tuple(() if targets is None else targets.shape)
+        problem = f"--multilabel: scores '{score_name}' are {tuple(scores.shape)}, targets '{label_name}' {shape}"
+        raise InputError(problem, "both must be (N, L), one column per label")
     count = scores.shape[1]
     names = classes_of(file, reading, score_name, count)[0] or [str(i) for i in range(count)]
     arrays = {name: array for name, array in file.arrays.items() if name not in CLASSES}  # of labels, not of yes and no
@@ -76,7 +73,7 @@ def split(
             kinds={score_name: array_names.declared_kind(file, score_name)},
             decimals=file.decimals,
             ids=file.ids,
-            about=file.about,
+            notes=file.notes,
             scores=score_name,
             labels=label_name,
         )
@@ -258,15 +255,9 @@ def _contents(
         raise TypeError(f"by is {type(by).__name__}: of arrays it is a mapping of them, by={{'site': sites}}")
     slices = {str(name): as_array(column, f"by['{name}']") for name, column in by.items()}
     options.update({name: name for name in extra})
-    contents = FileContents(
-        format="arrays",
-        arrays={
-            name: one if isinstance(one, DeviceScores) else Memory(one)
-            for name, one in {**slices, **arrays, **extra}.items()
-        },
-        scores=scores,
-        labels="".join(labels),
-    )
+    given = {**slices, **arrays, **extra}
+    named = {name: one if isinstance(one, DeviceScores) else Memory(one) for name, one in given.items()}
+    contents = FileContents("arrays", named, scores=scores, labels="".join(labels))
     return [contents], [cast(Source, _Arrays())], Reading(**options, by=tuple(slices))
 
 

@@ -136,7 +136,7 @@ def place_of(confidence: Floats, rest: Floats) -> Ints:
     return places
 
 
-Held = tuple[Ints, Floats, Floats]
+Sums = tuple[Ints, Floats, Floats]
 """Occupied cells, their rows, and (2, columns, cells) sums and sums of squares: of the confidence, of what it is beyond
 where its interval begins.
 """
@@ -163,10 +163,10 @@ class HistogramCells:
         predicted: (3, K) rows predicted as each class, how many of them are right, and their summed confidence.
     """
 
-    def __init__(self, k: int, top_only: bool = False, predicted: Floats | None = None, occupied: Held | None = None):
+    def __init__(self, k: int, top_only: bool = False, predicted: Floats | None = None, occupied: Sums | None = None):
         self.k, self.top_only = k, top_only
         self.predicted = np.zeros((3, k)) if predicted is None else predicted
-        self._held = [occupied] if occupied else []
+        self._parts = [occupied] if occupied else []
         self._waiting: list[tuple[Ints, list[Floats]]] = []
         self._dense: tuple[Floats, Floats] | None = None
 
@@ -191,16 +191,16 @@ class HistogramCells:
         """Add the rows of `other`, which is left unchanged."""
         self.predicted += other.predicted
         self._waiting += other._waiting
-        self._held += other._held
+        self._parts += other._parts
         if other._dense is not None:
-            self._held.append(_occupied(*other._dense))
-        if sum(len(cell) for cell, _ in self._waiting) >= FOLD or len(self._held) > 1:
+            self._parts.append(_occupied(*other._dense))
+        if sum(len(cell) for cell, _ in self._waiting) >= FOLD or len(self._parts) > 1:
             self._fold()
 
     def _fold(self) -> tuple[Floats, Floats]:
         """Add the waiting rows and the waiting cells to the dense sums."""
         count, sums = self._dense or (np.zeros(self.size), np.zeros((2, len(NAMES), self.size)))
-        for used, more, values in self._held:
+        for used, more, values in self._parts:
             count[used] += more
             sums[:, :, used] += values
         if self._waiting:
@@ -210,18 +210,18 @@ class HistogramCells:
                 column = np.concatenate(parts)
                 sums[0, i] += np.bincount(cell, column, self.size)
                 sums[1, i] += np.bincount(cell, column * column, self.size)
-        self._held, self._waiting, self._dense = [], [], (count, sums)
+        self._parts, self._waiting, self._dense = [], [], (count, sums)
         return self._dense
 
-    def arrays(self) -> Held:
+    def arrays(self) -> Sums:
         """Return the occupied cells with their sums."""
-        if len(self._held) == 1 and self._dense is None and not self._waiting:
-            return self._held[0]
+        if len(self._parts) == 1 and self._dense is None and not self._waiting:
+            return self._parts[0]
         return _occupied(*self._fold())
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the occupied cells alone."""
-        return {**vars(self), "_held": [self.arrays()], "_waiting": [], "_dense": None}
+        return {**vars(self), "_parts": [self.arrays()], "_waiting": [], "_dense": None}
 
     def columns(self) -> dict[str, Any]:
         """Return one or two rows per occupied cell, weighted by their counts, as the fields of `Columns` without class
@@ -264,7 +264,7 @@ class HistogramCells:
         }
 
 
-def _occupied(count: Floats, sums: Floats) -> Held:
+def _occupied(count: Floats, sums: Floats) -> Sums:
     used = np.flatnonzero(count)
     return used, count[used], sums[:, :, used]
 

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibcli.core.errors import InputError
+from calibcli.core.number_format import first_few
 from calibcli.core.statistics import binomial_tail, counted
 from calibcli.scores.predictions import UNIT_HIGH, UNIT_LOW, Array, Floats, Ints, Kind, Predictions, same_rows
 from calibcli.scores.softmax import Piece
@@ -210,9 +211,8 @@ class SoftmaxTwice(Mistake):
         """A note, or for 10 classes and more an error, unless the kind was given."""
         k, slack = outcome.scan.k, 1e-6 + outcome.scan.unit.tolerance * 0.01
         low, high = 1 / (math.e + k - 1), math.e / (math.e + k - 1)  # of e^a / sum e^b for a, b in [0, 1]
-        if outcome.kind != "probabilities" or k < 2 or self.spread < 1e-6:
-            return []
-        if self.low < low - slack or self.high > high + slack:
+        outside = self.low < low - slack or self.high > high + slack
+        if outcome.kind != "probabilities" or k < 2 or self.spread < 1e-6 or outside:
             return []
         text = f"every probability lies in [{low:.3g}, {high:.3g}], where softmax of probabilities puts it"
         if k < 10 or outcome.scan.forced:
@@ -358,11 +358,15 @@ class RepeatedRows(Mistake):
 
     @cached_property
     def count(self) -> int:
-        if not self.marks:
-            return 0
-        marks = np.concatenate(self.marks)
-        marks.sort()
-        return int(np.count_nonzero(marks[1:] == marks[:-1]))
+        return _repeats(self.marks)
+
+    def _groups(self, marks: list[Hashes]) -> tuple[Floats, Ints, Ints]:
+        """Return, for each group of two or more rows of equal marks, its wrong rows, its rows, and one of them."""
+        order = np.argsort(joined := np.concatenate(marks))
+        begins = np.flatnonzero(np.append(True, np.diff(joined[order]) != 0))
+        rows = np.diff(np.append(begins, len(joined)))
+        wrong = np.add.reduceat(np.concatenate(self.wrong)[order].astype(np.float64), begins)
+        return wrong[rows > 1], rows[rows > 1], order[begins[rows > 1]]
 
     @property
     def by_chance(self) -> bool:
@@ -372,11 +376,7 @@ class RepeatedRows(Mistake):
         Copies of a sample are right or wrong together. Two other samples of which a share e is wrong differ in that
         with a probability of about 2 e (1 - e): half of that is enough here.
         """
-        order = np.argsort(marks := np.concatenate(self.of_scores))
-        begins = np.append(True, np.diff(marks[order]) != 0)
-        wrong = np.add.reduceat(np.concatenate(self.wrong)[order].astype(np.float64), np.flatnonzero(begins))
-        rows = np.diff(np.append(np.flatnonzero(begins), len(marks)))
-        wrong, rows = wrong[rows > 1], rows[rows > 1]
+        wrong, rows, _ = self._groups(self.of_scores)
         share = wrong.sum() / rows.sum()
         differ = float((2 * wrong * (rows - wrong) / rows).sum()) / float((rows - 1).sum())
         return differ > 0 and differ >= share * (1 - share)
@@ -390,22 +390,13 @@ class RepeatedRows(Mistake):
         rows are right, the labels show nothing. Chance explains pairs that differ half as often as those of
         neighbours; and the labels show nothing where fewer than `DIFFER` neighbours differ.
         """
-        if not self.of_near:
+        if _repeats(self.of_near) <= MOST_COPIES * n:
             return 0
-        marks = np.concatenate(self.of_near)
-        increasing = np.sort(marks)
-        if np.count_nonzero(increasing[1:] == increasing[:-1]) <= MOST_COPIES * n:
-            return 0
-        order = np.argsort(marks)
-        begins = np.flatnonzero(np.append(True, np.diff(marks[order]) != 0))
-        rows = np.diff(np.append(begins, len(marks)))
+        wrong, rows, one = self._groups(self.of_near)
         if rows.max() > TOGETHER:
             return 0
-        share = np.add.reduceat(np.concatenate(self.wrong)[order].astype(np.float64), begins) / rows
-        margins, several = np.concatenate(self.margins)[order][begins], rows > 1
-        share, rows, margins = share[several], rows[several], margins[several]
-        by_margin = np.argsort(margins, kind="stable")
-        share, rows = share[by_margin], rows[by_margin]
+        by_margin = np.argsort(np.concatenate(self.margins)[one], kind="stable")
+        share, rows = (wrong / rows)[by_margin], rows[by_margin]
         within = float((2 * share * (1 - share) * rows).sum())
         beside = share[:-1] * (1 - share[1:]) + share[1:] * (1 - share[:-1])
         expected = float((beside * (rows[1:] + rows[:-1] - 2) / 2).sum())
@@ -418,11 +409,16 @@ class RepeatedRows(Mistake):
         count, n = self.count, outcome.scan.n
         if outcome.scan[ConstantScores].first is not None or count <= 0.01 * n or self.by_chance:
             return []
-        text = (
+        return [
             f"{count:,} of {n:,} rows repeat an earlier row (scores and label): if they are the same samples, the "
             "intervals are too narrow"
-        )
-        return [text]
+        ]
+
+
+def _repeats(marks: list[Hashes]) -> int:
+    """Count the rows whose mark an earlier row has."""
+    ordered = np.sort(np.concatenate([*marks, np.empty(0, np.uint64)]))
+    return int(np.count_nonzero(ordered[1:] == ordered[:-1]))
 
 
 @dataclass
@@ -472,19 +468,18 @@ class ClassOrder(Mistake):
             return []
         moved, plain, renamed = renaming
         name = (lambda i: str(classes[i])) if classes else str
-        shown = ", ".join(f"{name(r)} -> {name(c)}" for r, c in sorted(moved.items())[:4])
+        shown = first_few((f"{name(r)} -> {name(c)}" for r, c in sorted(moved.items())), 4)
         text = (
-            f"scores and labels seem to order the classes differently: score column -> label {shown}"
-            f"{', ...' if len(moved) > 4 else ''} would raise accuracy from {plain:.3f} to {renamed:.3f} "
+            f"scores and labels seem to order the classes differently: score column -> label {shown} "
+            f"would raise accuracy from {plain:.3f} to {renamed:.3f} "
             f"on rows that were not used to find it (p < 1e-6)"
         )
         if outcome.confirmed:
             return [text]
         if all(c == (r + 1) % k for r, c in moved.items()) and not (labels == 0).any():
             raise InputError(text, "no label is 0: --label-base 1, if the first class is called 1")
-        raise InputError(
-            text, "give scores and labels the same order; if it is right with labels as numbers: --classes NAMES"
-        )
+        fix = "give scores and labels the same order; if it is right with labels as numbers: --classes NAMES"
+        raise InputError(text, fix)
 
     def backwards(self, names: Sequence[str]) -> list[str]:
         """Return a note if two classes make sense the other way round: AUC < 1/2 beyond chance."""
@@ -560,8 +555,6 @@ def class_order(predicted: Ints, labels: Ints, k: int) -> tuple[dict[int, int], 
     p, y = predicted[1::2], labels[1::2]
     plain, renamed = p == y, table[p] == y
     gained, lost = int((renamed & ~plain).sum()), int((plain & ~renamed).sum())
-    if gained <= lost:
-        return None
     if binomial_tail(gained, gained + lost, 0.5) >= ORDER_P:
         return None
     return moved, float(plain.mean()), float(renamed.mean())

@@ -22,7 +22,7 @@ from calibcli.scores.files.roles import PAIRS, TABLE_LABELS, TEXTS
 from calibcli.scores.files.source import Source
 from calibcli.scores.files.text_tables import parsed
 
-# What can be told of PyTorch files without PyTorch.
+# What a PyTorch file shows without PyTorch.
 
 SUFFIXES = (".pt", ".pth")
 UNREADABLE = (
@@ -66,15 +66,14 @@ def pickled_globals(source: Source) -> set[str]:
     """
     if source.pread(min(2, source.size), 0) != b"PK":
         return pickles.names(source.reader(), source.name)
+    names: set[str] = set()
     with _zip(source) as archive:
-        names: set[str] = set()
-        for member in archive.infolist():
-            if member.filename.endswith(".pkl"):
-                with archive.open(member) as file:
-                    if not member.CRC:
-                        file._expected_crc = None  # type: ignore[attr-defined]
-                    names |= pickles.names(file, source.name)
-        return names
+        for member in (m for m in archive.infolist() if m.filename.endswith(".pkl")):
+            with archive.open(member) as file:
+                if not member.CRC:
+                    file._expected_crc = None  # type: ignore[attr-defined]
+                names |= pickles.names(file, source.name)
+    return names
 
 
 @contextlib.contextmanager
@@ -93,7 +92,7 @@ WEIGHTS = (".weight", ".bias", ".running_mean")
 
 @dataclass(frozen=True)
 class Foreign:
-    """What a file is if not recorded outputs, which commands take it, and what it says about itself."""
+    """A file that is not recorded outputs: its kind, the commands that take it, and facts from the file."""
 
     what: str
     commands: str
@@ -143,9 +142,8 @@ def _pickled(source: Source) -> Foreign | None:
     except InputError:  # damaged: whoever reads it says so
         return None
     if any(name.startswith("torch.nn.modules.") for name in names):
-        return Foreign(
-            "a pickled network", "curvature, logits, fit (its weights with --arch; with --trust its code too)"
-        )
+        commands = "curvature, logits, fit (its weights with --arch; with --trust its code too)"
+        return Foreign("a pickled network", commands)
     if Path(source.path).suffix not in SUFFIXES and any(name.endswith("Storage") for name in names):
         return Foreign("a checkpoint", "curvature, logits, fit")
     return None

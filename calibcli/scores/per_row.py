@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from calibcli.core.errors import InputError, UsageError, nearest
+from calibcli.core.number_format import first_few
 from calibcli.scores import array_names
 from calibcli.scores.array_names import shape_text
 from calibcli.scores.files.arrays import (
@@ -115,11 +116,9 @@ def _refuse_outside(seen: _LabelRange, name: str, k: int, columns: int, base: in
         InputError: a label that is none of the classes.
     """
     if columns == 1 and max(seen.largest, max(seen.counts, default=0)) > 1:
-        raise InputError(
-            f"one score per row but labels up to {seen.largest + base}: is it only the score of the top class?",
-            "save the scores of every class as an array (N, K)"
-            + ("; labels 1 and 2: --label-base 1" if not base else ""),
-        )
+        problem = f"one score per row but labels up to {seen.largest + base}: is it only the score of the top class?"
+        other = "" if base else "; labels 1 and 2: --label-base 1"
+        raise InputError(problem, f"save the scores of every class as an array (N, K){other}")
     if seen.negative:
         value = seen.negative[1] + base
         drop = "two classes called -1 and 1: --classes=-1,1; " if (value, k) == (-1, 2) else ""
@@ -192,14 +191,11 @@ def _translator(labels: Named, name: str, k: int, classes: Sequence[str] | None)
     odd = strange[0]
     if classes:
         near = nearest(odd, classes)
-        raise InputError(
-            f"label {odd[:40]!r} ('{name}') is not one of the {len(classes)} classes",
-            f"did you mean {near!r}?" if near else "give --classes every name, in the order of the score columns",
-        )
+        fix = f"did you mean {near!r}?" if near else "give --classes every name, in the order of the score columns"
+        raise InputError(f"label {odd[:40]!r} ('{name}') is not one of the {len(classes)} classes", fix)
     if all(is_number(t) for t in texts):
         raise InputError(f"labels '{name}' are not whole numbers ({odd[:20]}): soft targets?", OBSERVED)
-    shown = ", ".join(sorted(texts)[:4])[:80]
-    problem = f"labels '{name}' are names ({shown}{', ...' if len(texts) > 4 else ''})"
+    problem = f"labels '{name}' are names ({first_few(sorted(texts), 4)[:85]})"
     every = sorted({text.strip() for text in texts})
     fix = "pass --classes A,B,C: all class names in the order of the score columns"
     if len(every) == k <= MOST_NAMED and not any("," in one for one in every):
@@ -289,8 +285,7 @@ def _whole_numbers(labels: Named, name: str) -> None:
         with np.errstate(invalid="ignore"):
             odd = np.flatnonzero(~(np.floor(block) == block) | (np.abs(block) > 2**53))
         if len(odd):
-            value = float(block[odd[0]])
-            row = start + int(odd[0])
+            row, value = start + int(odd[0]), float(block[odd[0]])
             if np.isnan(value):
                 raise InputError(f"label in row {row} ('{name}') is NaN", "give every row a label, or drop the row")
             problem = f"labels '{name}' are not whole numbers (row {row} has {value:g}): soft targets?"
@@ -303,10 +298,7 @@ def _plain(text: str) -> str:
 
 
 def _lookup(table: Mapping[str, int]) -> Callable[[Array], Ints]:
-    def convert(block: Array) -> Ints:
-        return np.fromiter((table[text] for text in _texts(block)), np.int64, len(block))
-
-    return convert
+    return lambda block: np.fromiter((table[text] for text in _texts(block)), np.int64, len(block))
 
 
 def _texts(block: Array) -> list[str]:
@@ -331,10 +323,8 @@ def labels_of(source: Source, contents: Sequence[FileContents], reading: Reading
     names = list(file.arrays)
     name = names[0] if len(names) == 1 else array_names.pick_labels(file, None, "", source.name)
     if name is None:
-        raise InputError(
-            f"no labels in {source.name}: it holds {array_names.describe(file)}",
-            "name the array 'labels'",
-        )
+        problem = f"no labels in {source.name}: it holds {array_names.describe(file)}"
+        raise InputError(problem, "name the array 'labels'")
     labels = file.arrays[name]
     for column, array in file.arrays.items():
         own = None if column == name or array.shape != labels.shape[:1] else _ids(contents, column, reading)
@@ -347,9 +337,8 @@ def labels_of(source: Source, contents: Sequence[FileContents], reading: Reading
             notes.append(f"labels of {source.name} belong to the rows by their '{column}'")
             return Memory(read_all(labels)[rows])
         if column in IDS or column in (reading.ids, contents[0].ids):
-            has = (
-                f"'{column}' names rows twice" if lost is None else f"no '{column}' is {own[lost][:40]!r} (row {lost})"
-            )
+            twice = f"'{column}' names rows twice"
+            has = twice if lost is None else f"no '{column}' is {own[lost][:40]!r} (row {lost})"
             raise InputError(f"in {source.name} {has}", "give every row of the scores its label, once")
     return labels
 
@@ -363,9 +352,9 @@ def _ids(contents: Sequence[FileContents], column: str, reading: Reading) -> lis
     here = column if column in first else known if column in IDS else ""
     parts = [c.arrays.get(here) for c in contents]
     id_parts = [part for part in parts if part is not None and len(part.shape) == 1 and part.dtype.kind in IDS.dtypes]
-    return (
-        [id for part in id_parts for id in texts_of(read_all(part)).tolist()] if len(id_parts) == len(parts) else None
-    )
+    if len(id_parts) < len(parts):
+        return None
+    return [id for part in id_parts for id in texts_of(read_all(part)).tolist()]
 
 
 # Ids, weights, groups and slices.

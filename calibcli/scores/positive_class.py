@@ -257,9 +257,8 @@ def _known(event: str | None, names: Sequence[str]) -> str | None:
     """
     if event is None:
         return None
-    for one in names:
-        if one == event or _same(one, event):
-            return one
+    if known := next((one for one in names if _same(one, event)), ""):
+        return known
     raise InputError(f"--event {event}: the classes are {' and '.join(names)}", did_you_mean(event, names))
 
 

@@ -313,6 +313,14 @@ def two_columns(score: Floats, kind: Kind) -> Floats:
         return np.column_stack([np.log1p(-p), np.log(p)])
 
 
+def logits_of(scores: Array, kind: Kind) -> Array:
+    """Turn scores (n, K), or one column (n, 1), into logits or log-probabilities (n, K); see `two_columns`."""
+    if scores.shape[1] == 1:
+        return two_columns(scores[:, 0].astype(np.float64), kind)
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log(np.maximum(scores, 0))) if kind == "probabilities" else scores
+
+
 def rows_of(array: Named, size: int = 0) -> int:
     """Return how many rows make up a piece to read, or `size` bytes."""
     return max(1, (size or CHUNK_BYTES) // max(1, math.prod(array.shape[1:]) * array.dtype.itemsize))

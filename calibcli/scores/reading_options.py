@@ -98,7 +98,7 @@ class ReaderOptions:
     Attributes:
         no_header: the first row of a text table is one of its rows.
         lm_norm: how log-likelihoods are made comparable, "" for the default.  choices: what the model chose from.
-        unlisted: what becomes of rows with a choice that is not listed, `bound` or `drop`; "" where nothing was said.
+        unlisted: treatment of rows with a choice that is not listed, `bound` or `drop`; "" if the user did not choose.
     """
 
     lm_norm: str = ""

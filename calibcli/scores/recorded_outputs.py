@@ -92,8 +92,10 @@ def reading_of(how: Mapping[str, Any]) -> Reading:
 def open_all(path: Paths, reading: Reading) -> list[Source]:
     """Open the files: those named, the parts in a folder that `save_to_disk` wrote, or the tasks in a folder.
 
+    The parts of one data set know their folder.
+
     Raises:
-        InputError: several files without `shards` or `tasks`.
+        InputError: several files without `shards` or `tasks`; else as `saved_parts` and `tasks_in`.
     """
     check_options(reading)
     paths = [path] if isinstance(path, str | Path) else list(path)
@@ -105,12 +107,12 @@ def open_all(path: Paths, reading: Reading) -> list[Source]:
         problem = f"{len(paths)} files: parts of one data set, several models, or tasks of one evaluation?"
         shown = " ".join(str(p) for p in paths[:3])
         raise InputError(problem, f"parts: --shards; tasks: --tasks; models: calib compare {shown}")
-    if not (reading.choices or reading.unlisted or reading.lm_norm or reading.no_header) and all(
-        os.path.isfile(p) for p in paths
-    ):
-        return [Source(p) for p in paths]
-
-    return sources(paths, reading)
+    asked, opened = reader_options(reading), []
+    for path in paths:
+        for file in files_of(path, reading):
+            opened.append(Source(file, asked=asked))
+            opened[-1].folder = str(path) if is_saved_dataset(path) else ""
+    return opened
 
 
 def load(source: Source) -> FileContents:
@@ -133,9 +135,8 @@ def load(source: Source) -> FileContents:
     except InputError:
         other_files.refuse_other_file(other_files.before_reading(source), source)
         raise
-    other_files.refuse_other_file(
-        other_files.before_reading(source) or other_files.after_reading(contents, source), source
-    )
+    other = other_files.before_reading(source) or other_files.after_reading(contents, source)
+    other_files.refuse_other_file(other, source)
     return contents
 
 
@@ -154,10 +155,8 @@ def predictions(
     if reading.tasks:
         one = dataclasses.replace(reading, tasks=False, by=tuple(name for name in reading.by if name != tasks.TASK))
         files = tasks.files_of(contents, sources)
-        parts = [predictions(*each, one, progress) for each in files]
-        return tasks.join_tasks(
-            parts, tasks.names_of([c[0].task or Path(s[0].folder or s[0].stem).name for c, s in files])
-        )
+        names = tasks.names_of([c[0].task or Path(s[0].folder or s[0].stem).name for c, s in files])
+        return tasks.join_tasks([predictions(*each, one, progress) for each in files], names)
     if len(contents) > 1 and not reading.shards:
         tasks.refuse_several(_task(c, s) for c, s in zip(contents, sources))
     first = contents[0]
@@ -169,7 +168,7 @@ def predictions(
     return without_zero_weights(rows) if reading.weights and reading.need_labels else rows
 
 
-@np.errstate(all="ignore")  # what is not finite is counted and told
+@np.errstate(all="ignore")  # numbers that are not finite are counted, and refused or noted
 def _one_dataset(
     contents: Sequence[FileContents], sources: Sequence[Source], reading: Reading, progress: Progress | None
 ) -> Predictions:
@@ -177,15 +176,14 @@ def _one_dataset(
     first, where = contents[0], sources[0].name if len(sources) == 1 else f"{len(sources)} shards"
     name = array_names.pick_scores(first, reading.scores, sources[0].name)
     raw, ragged = _joined_scores(contents, sources, reading)
-    notes = [note for c in contents for note in c.about]
+    notes = [note for c in contents for note in c.notes]
     label_name, raw_labels, label_file = label_array(contents, sources, reading, name, notes)
     if raw_labels is None and reading.need_labels:
         problem = f"no labels in {where}: it holds {array_names.describe(first)}"
         raise InputError(problem, "choose them with --labels KEY, or --labels FILE for a file of their own")
     count = raw_labels.shape[0] if raw_labels is not None and reading.need_labels else None
-    scores = array_names.in_memory(
-        array_names.two_dimensional(raw, name, where, count, bool(kind_option(reading.kind)))
-    )
+    raw = array_names.two_dimensional(raw, name, where, count, bool(kind_option(reading.kind)))
+    scores = array_names.in_memory(raw)
     n, width, k = *scores.shape, max(scores.shape[1], 2)
     array_names.refuse_verdicts(name, label_name, where, width)
     classes, confirmed = classes_of(first, reading, name, k)
@@ -198,9 +196,8 @@ def _one_dataset(
             else:
                 of = read_binary(reading, name, width, classes, raw_labels, label_name)
                 if width == 2 and classes is None and of.classes and not reading.event:
-                    notes.append(
-                        f"the score columns are taken to be {of.classes[0]} and {of.classes[1]}, in this order"
-                    )
+                    first_name, second_name = of.classes
+                    notes.append(f"the score columns are taken to be {first_name} and {second_name}, in this order")
             if of.labels is not None:
                 labels = read_labels(of.labels, label_name, scores, of.classes, reading)
         except InputError as error:
@@ -210,13 +207,15 @@ def _one_dataset(
             of = of or read_binary(reading, name, width, classes, None, "")
         rows, scanned, kind = _check_rows(scores, labels, first, name, reading, ragged, notes, progress)
         if scanned.forced is None and width == 1:
-            positive_class.refuse_confidence(
-                scanned, rows, kind, first, name, label_name, of.classes[1] if of.classes else ""
-            )
+            event = of.classes[1] if of.classes else ""
+            positive_class.refuse_confidence(scanned, rows, kind, first, name, label_name, event)
         sure = (confirmed and not (labels and labels.names)) or not reading.need_labels
         notes += scanned.verdicts(Outcome(scanned, kind, of.classes, bool(reading.weights), reading.clip, sure))
         further = per_row.per_row_fields(contents, sources, reading, n, rows.keep, name, label_name, notes)
         files = digests.files()
+    base = reading.label_base or 0
+    numbers = range(base, base + k)[:: -1 if of.turned else 1]
+    values = [*(of.classes or ())] if labels is not None and labels.names else [*numbers]  # in the file, by code
     read = Predictions(
         scores=array_names.as_scores(rows.scores, kind, clip=reading.clip, ends=scanned.ends),
         labels=np.zeros(rows.scores.shape[0], np.int64) if rows.codes is None else rows.codes,
@@ -230,7 +229,7 @@ def _one_dataset(
             "scores": name,
             "labels": label_name,
             "labelled": labels is not None,
-            "label_values": None if labels is None else _label_values(labels, of, k, reading.label_base or 0),
+            "label_values": None if labels is None else values,
             "dtype": str(scores.dtype),
             "kind": kind,
             "why": "given by --kind" if scanned.forced else evidence(scanned, kind),
@@ -288,9 +287,8 @@ def _check_rows(
     bad.refuse(masks, half)
     if scanned.finite and max(-scanned.low, scanned.high) > LARGEST:
         problem = f"scores from {scanned.low:.3g} to {scanned.high:.3g} cannot be logits: their powers overflow"
-        raise InputError(
-            problem, "find out where they come from: was the array never filled, or read with another dtype?"
-        )
+        fix = "find out where they come from: was the array never filled, or read with another dtype?"
+        raise InputError(problem, fix)
     empty = scanned.unit.empty
     if kind == "probabilities" and empty.count:
         problem = f"{empty.count:,} rows give every class probability 0, first row {empty.first}"
@@ -338,26 +336,19 @@ def label_array(
 def classes_of(contents: FileContents, reading: Reading, scores: str, k: int) -> tuple[list[str] | None, bool]:
     """Return the names of the classes, and whether the user gave them."""
     given = reading.classes
-    names: list[str] | None = None
     if given is not None:
         names = class_names(given)
     elif scores in contents.classes:
         names = list(contents.classes[scores])
+    elif key := CLASSES.first(contents.arrays, (k,)):
+        names = [str(t) for t in texts_of(read_all(contents.arrays[key]))]
     else:
-        key = CLASSES.first(contents.arrays, (k,))
-        if key:
-            names = [str(t) for t in texts_of(read_all(contents.arrays[key]))]
-    if names is not None and len(names) != k:
+        return None, False
+    if len(names) != k:
         raise InputError(f"{len(names)} class names for {k} score columns", "name every column once, in order")
-    if names is not None and len(set(names)) < k:
+    if len(set(names)) < k:
         raise InputError("two classes have the same name", "name every class differently")
     return names, given is not None
-
-
-def _label_values(labels: LabelCodes, of: BinaryReading, k: int, base: int) -> list[Any]:
-    """Return the labels as they are in the file, by their codes."""
-    numbers = list(range(base, base + k))
-    return list(of.classes or ()) if labels.names else numbers[::-1] if of.turned else numbers
 
 
 # Which files a path stands for.
@@ -390,26 +381,12 @@ def refuse_unused_options(contents: FileContents, source: Source) -> None:
             raise InputError(f"{flag} is for {of}; {source.name} is read as {contents.format}", "leave it out")
 
 
-def sources(paths: Sequence[str | Path], reading: Reading) -> list[Source]:
-    """Open the files, those in folders included; the parts of one data set know their folder.
-
-    Raises:
-        InputError: as `parts` and `tasks_in`.
-    """
-    asked, opened = reader_options(reading), []
-    for path in paths:
-        for file in files_of(path, reading):
-            opened.append(Source(file, asked=asked))
-            opened[-1].folder = str(path) if is_saved_dataset(path) else ""
-    return opened
-
-
 def files_of(path: str | Path, reading: Reading) -> list[str | Path]:
     """Return the files that a path stands for: itself, the matches of a pattern, or what is in a folder or at an
     address.
 
     Raises:
-        InputError: there are none; else as `parts` and `tasks_in`.
+        InputError: there are none; else as `saved_parts` and `tasks_in`.
     """
     if os.path.isfile(path):
         return [path]
@@ -437,7 +414,8 @@ def tasks_in(folder: Path) -> list[Path]:
     """
     from calibcli.scores.files.evals.lm_eval import task_of
 
-    files = sorted(p for p in folder.iterdir() if has_known_suffix(p) and not p.name.startswith((".", "results")))
+    names = sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith((".", "results")))
+    files = [path for path in names if by_suffix(locations.suffix(path.name))]
     if not files:
         raise InputError(f"no evaluations in {folder}", "name the files, or the folder that they lie in")
     runs = Counter(task_of(p.name) for p in files)
@@ -446,11 +424,6 @@ def tasks_in(folder: Path) -> list[Path]:
         problem = f"{folder} holds {runs[twice]} runs of the task {twice}"
         raise InputError(problem, "name the files, one of each task")
     return files
-
-
-def has_known_suffix(path: Path) -> bool:
-    """Return whether a file has the suffix of a format, compressed or not."""
-    return path.is_file() and bool(by_suffix(locations.suffix(path.name)))
 
 
 def saved_parts(folder: Path) -> list[Path]:

@@ -339,7 +339,7 @@ def decide_kind(scanned: Scan, declared: str, name: str) -> Kind:
             f"{near}probabilities of independent labels: --multilabel; logits that happen to lie there: --kind logits",
         )
     if kind == "logits" and declared != "logits":
-        _refuse_shares(scanned.whole, scanned.k, scanned.finite, scanned.low, scanned.high, name)
+        _refuse_shares(scanned, name)
     if declared and declared != kind and (declared, kind) != ("logits", "log_probabilities"):
         problem = f"the name '{name}' says {kind_words(declared)} but the rows are {kind_words(kind)}"
         problem += f" ({evidence(scanned, kind)})"
@@ -347,16 +347,17 @@ def decide_kind(scanned: Scan, declared: str, name: str) -> Kind:
     return kind
 
 
-def _refuse_shares(whole: ConstantSum, k: int, n: int, low: float, high: float, name: str) -> None:
-    """Refuse n rows of k scores from `low` to `high` that look like shares of another total than one.
+def _refuse_shares(scanned: Scan, name: str) -> None:
+    """Refuse rows that look like shares of another total than one.
 
     Raises:
         InputError: of rows that differ, none is negative, their sums are one number, and some score is below half of
             an equal share, as those of logits with a large offset are not; of one column, the largest is more than any
             log-odds would be where none is negative.
     """
-    one = whole.value if k > 1 else 100.0 * (PERCENT < high <= 100 and low >= 0)
-    if not one or n < FEWEST or low == high or (k > 1 and low >= one / (2 * k)):
+    k, low, high = scanned.k, scanned.low, scanned.high
+    one = scanned.whole.value if k > 1 else 100.0 * (PERCENT < high <= 100 and low >= 0)
+    if not one or scanned.finite < FEWEST or low == high or (k > 1 and low >= one / (2 * k)):
         return
     rows = f"its rows sum to {one:.3g}" if k > 1 else f"goes up to {high:.4g}"
     problem = f"'{name}' is never negative and {rows}: are these shares of {one:.3g} instead of logits?"
@@ -367,7 +368,7 @@ def _refuse_forced(scanned: Scan, forced: Kind, name: str) -> None:
     """Refuse a `--kind` that contradicts the rows.
 
     Raises:
-        InputError: scores beyond the range of that kind; or rows whose sum is further from one than `found.most_off`.
+        InputError: scores beyond the range of that kind; or rows whose sum is further from one than `scanned.most_off`.
     """
     if forced == "logits":
         return
@@ -379,13 +380,12 @@ def _refuse_forced(scanned: Scan, forced: Kind, name: str) -> None:
     worst, most = scanned.off(forced), scanned.most_off
     if worst <= most:
         return
+    fix = "probabilities of independent labels: --multilabel; shares of another total: divide each row by its sum"
     first = "" if logs else f": row {scanned.unit.off.first} sums to {scanned.unit.off_sum:.4g}"
     raise InputError(
         f"--kind {forced}, but {'exponentials of ' * logs}rows of '{name}' do not sum to 1{first} (the sum furthest "
         f"off misses it by {worst:.2g}, rounding by no more than {most:.2g})",
-        "probabilities of independent labels: --multilabel; shares of another total: divide each row by its sum"
-        if not logs
-        else "--kind logits divides each row by its sum",
+        "--kind logits divides each row by its sum" if logs else fix,
     )
 
 
@@ -396,10 +396,8 @@ def evidence(scanned: Scan, kind: Kind) -> str:
     if kind == "probabilities":
         others = scanned.unit.others
         rows = "all rows" if others == 0 else f"all but {others:,} of {scanned.finite:,} rows"
-        return (
-            f"{rows} lie in [0, 1] and sum to 1 within {scanned.unit.tolerance:.2g} (largest deviation "
-            f"{scanned.unit.worst:.2g})"
-        )
+        deviation = f"(largest deviation {scanned.unit.worst:.2g})"
+        return f"{rows} lie in [0, 1] and sum to 1 within {scanned.unit.tolerance:.2g} {deviation}"
     if kind == "log_probabilities":
         return f"no score above 0 and |logsumexp| <= {scanned.tolerance:.0e} in every row"
     inside = scanned.low >= UNIT_LOW and scanned.high <= UNIT_HIGH

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from calibcli.core.errors import InputError
+from calibcli.core.number_format import first_few
 from calibcli.scores.array_names import HOLD
 from calibcli.scores.files.arrays import FileContents, Joined, column_of, read_all
 from calibcli.scores.files.source import Source, fingerprint
@@ -47,7 +48,7 @@ def refuse_several(tasks: Iterable[str]) -> None:
     """
     names = sorted({*tasks} - {""})
     if len(names) > 1:
-        problem = f"files of {len(names)} tasks: {', '.join(names[:4])}{', ...' * (len(names) > 4)}"
+        problem = f"files of {len(names)} tasks: {first_few(names, 4)}"
         raise InputError(problem, "tasks of one evaluation: --tasks; parts of one data set: --shards")
 
 
@@ -62,19 +63,18 @@ def join_tasks(parts: Sequence[Predictions], names: Sequence[str]) -> Prediction
     """
     if len({p.top_only for p in parts}) > 1:
         odd = next(name for p, name in zip(parts, names) if p.top_only)
-        raise InputError(
-            f"task {odd} holds a confidence alone, others the scores of every choice", "measure it by itself"
-        )
+        problem = f"task {odd} holds a confidence alone, others the scores of every choice"
+        raise InputError(problem, "measure it by itself")
     k = max(p.k for p in parts)
     rows = Joined([p.scores for p in parts], fill=-np.inf)
     files = [file for p in parts for file in p.facts["files"]]
     widest = next(p for p in parts if p.k == k)
     common = widest.classes and all(p.classes and list(p.classes) == list(widest.classes)[: p.k] for p in parts)
-    first, counts = parts[0], Counter[str]()
-    for p in parts:
-        counts.update(p.facts["class_rows"])
+    first, counts = parts[0], sum((Counter(p.facts["class_rows"]) for p in parts), Counter[str]())
     slices = {key: np.concatenate([p.slices[key] for p in parts]) for key in first.slices}
     slices[TASK] = np.concatenate([np.full(p.n, name, dtype=object) for p, name in zip(parts, names)]).astype(str)
+    weighted = any(p.weights is not None for p in parts)
+    weights = [np.ones(p.n) if p.weights is None else p.weights for p in parts]
     small = math.prod(rows.shape) * rows.dtype.itemsize <= HOLD
     return Predictions(
         scores=ArrayScores(read_all(rows)) if small else rows,  # type: ignore[arg-type]
@@ -84,9 +84,7 @@ def join_tasks(parts: Sequence[Predictions], names: Sequence[str]) -> Prediction
         classes=widest.classes if common else None,
         top_only=first.top_only,
         ids=_ids(parts, names),
-        weights=np.concatenate([np.ones(p.n) if p.weights is None else p.weights for p in parts])
-        if any(p.weights is not None for p in parts)
-        else None,
+        weights=np.concatenate(weights) if weighted else None,
         weight_kind=first.weight_kind,
         **_groups(parts, names),
         slices=slices,
@@ -122,10 +120,9 @@ def _ids(parts: Sequence[Predictions], names: Sequence[str]) -> Array | None:
     """Return `task/id` of every row, or None if a task has no ids."""
     if len(parts) == 1:
         return parts[0].ids
-    ids_by_task = [
-        [f"{name}/{i}" for i in np.asarray(p.ids).tolist()] for p, name in zip(parts, names) if p.ids is not None
-    ]
-    return column_of([one for ids in ids_by_task for one in ids]) if len(ids_by_task) == len(parts) else None
+    if any(p.ids is None for p in parts):
+        return None
+    return column_of([f"{name}/{i}" for p, name in zip(parts, names) for i in np.asarray(p.ids).tolist()])
 
 
 def _groups(parts: Sequence[Predictions], names: Sequence[str]) -> dict[str, Array]:

@@ -17,6 +17,7 @@ import numpy as np
 
 from calibcli import __version__
 from calibcli.core.errors import InputError, NoRows, UsageError
+from calibcli.core.number_format import first_few
 from calibcli.core.options import Nats, PerYear, check_options
 from calibcli.core.result import Result
 from calibcli.gate import check
@@ -454,8 +455,7 @@ class WatchSession:
         tonight = source.slices(gate)
         new = [] if isinstance(tonight, str) else [value for value in tonight if value not in mine.values]
         if new:
-            shown = ", ".join(new[:5]) + (", ..." if len(new) > 5 else "")
-            self.notes.append(f"{rule.by} = {shown} came after the watch began, and is not watched")
+            self.notes.append(f"{rule.by} = {first_few(new, 5)} came after the watch began, and is not watched")
         return mine
 
     def _keep_old_file(self) -> None:

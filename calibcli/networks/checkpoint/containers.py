@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_map
 
 from calibcli.core.errors import InputError, check_path, refusing
 from calibcli.core.files import reading
+from calibcli.core.number_format import first_few
 from calibcli.networks.checkpoint import factory, safe_unpickler, weights
 from calibcli.scores.files import pickles
 from calibcli.scores.files.formats import safetensors
@@ -400,14 +401,14 @@ def _whole(kind: str, module: nn.Module) -> CheckpointContents:
 def _inert(path: Path, container: str, names: set[str]) -> CheckpointContents:
     """Read only the tensors of a pickle that also holds other objects."""
     strange = sorted(name.removeprefix(pickles.STACKED) for name in names if not pickles.only_tensors({name}))
-    listed = f" ({', '.join(strange[:3])}{', ...' if len(strange) > 3 else ''})" if strange else ""
+    listed = f" ({first_few(strange, 3)})" if strange else ""
     refusal = untrusted(path, f"pickled Python objects{listed}")
     try:
         tree, unknown = safe_unpickler.read(path)
         weights.tables(tree, str(path))
     except (safe_unpickler.Hostile, InputError, StopIteration, MemoryError, *UNREADABLE):
         raise refusal from None
-    shown = ": " * bool(unknown) + ", ".join(unknown[:3]) + (", ..." if len(unknown) > 3 else "")
+    shown = ": " * bool(unknown) + first_few(unknown, 3)
     note = f"only tensors were read; other objects in the file were left out, not executed{shown}"
     return CheckpointContents(f"{container} state dict", tree, _own(tree, path), [note], refusal=refusal)
 

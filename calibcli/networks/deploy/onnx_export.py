@@ -23,7 +23,7 @@ from calibcli.networks.deploy import onnx_graph, onnx_run
 from calibcli.networks.deploy.onnx_graph import KINDS, OLDEST, PREFIX, GraphOps, Place, Value
 from calibcli.networks.deploy.onnx_run import weights_beside
 from calibcli.scores.likelihood import log_softmax
-from calibcli.scores.predictions import two_columns
+from calibcli.scores.predictions import logits_of, two_columns
 from calibcli.ship import target
 from calibcli.ship.target import ExportRequest, Shipped, softmax, stamp
 
@@ -194,11 +194,8 @@ def _given(scaler: Scaler, columns: int, kind: str) -> Scaler:
 def _as_logits(raw: Array, place: Place, scaler: Scaler) -> Array:
     """Convert the scores at the place to logits or log-probabilities (n, K)."""
     if scaler.columns == 1:
-        return two_columns(raw[:, 0], scaler.kind)
-    if place.held == "logits":
-        return raw
-    with np.errstate(divide="ignore"):
-        return np.asarray(np.log(np.maximum(raw, 0)))
+        return logits_of(raw[:, :1], scaler.kind)
+    return logits_of(raw, "logits" if place.held == "logits" else "probabilities")
 
 
 def _put(model: Any, place: Place, scaler: Scaler, wide: bool, opset: int, name: str) -> None:

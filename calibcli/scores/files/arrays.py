@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ class FileContents:
         classes: names of the score columns where the file tells them.
         scores, labels, ids, groups: names that this format's convention fixes.
         table: every array is a column of a table.
-        about: notes.  metadata: of the file.
+        notes: what a user should be told.  metadata: of the file.
         facts: how an evaluation was read, for the result.  task: its name.
         lacking: why there are no scores, and what would work, where the format tells.
         used: fields of `ReaderOptions` that took effect.
@@ -51,7 +52,7 @@ class FileContents:
     ids: str = ""
     groups: str = ""
     table: bool = False
-    about: Sequence[str] = ()
+    notes: Sequence[str] = ()
     metadata: Mapping[str, str] = field(default_factory=dict)
     facts: Mapping[str, str] = field(default_factory=dict)
     task: str = ""
@@ -102,12 +103,13 @@ class Lazy:
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     load: Callable[[], Array]
-    held: list[Array] = field(default_factory=list)
+
+    @cached_property
+    def array(self) -> Array:
+        return self.load()
 
     def read(self, start: int, stop: int) -> Array:
-        if not self.held:
-            self.held.append(self.load())
-        return self.held[0][start:stop]
+        return self.array[start:stop]
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,16 +144,12 @@ class InFile:
         row, size = math.prod(tail), self.stored.itemsize
         if self.fortran and row > 1:
             return self._columns(start, stop, row)
-        raw = self._memory((stop - start) * row * size)
+        length, buffers = (stop - start) * row * size, [] if self.memory is None else self.memory
+        if not buffers or len(buffers[0]) < length:
+            buffers[:] = [np.empty(length, np.uint8)]
+        raw = buffers[0][:length]
         self.source.pread_into(raw.data, self.offset + start * row * size)
         return self._native(raw.view(self.stored).reshape(stop - start, *tail))
-
-    def _memory(self, size: int) -> Array:
-        """Return memory (size,) uint8."""
-        buffers = [] if self.memory is None else self.memory
-        if not buffers or len(buffers[0]) < size:
-            buffers[:] = [np.empty(size, np.uint8)]
-        return buffers[0][:size]
 
     def _columns(self, start: int, stop: int, row: int) -> Array:
         """Read rows of an array that is stored column after column, one piece of each column."""

@@ -9,6 +9,7 @@ import os
 import re
 import sys
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
@@ -248,10 +249,10 @@ def open_binary(path: str) -> IO[bytes]:
     Raises:
         OSError: as `open`.
     """
+    if os.path.isfile(path) or not (path == "-" or remote(path)):
+        return open(path, "rb")
     if path == "-":
         return copy_of_pipe(sys.stdin.buffer)
-    if not remote(path):
-        return open(path, "rb")
     system, name, _ = _system(path)
     with system.open_input_stream(name, compression=None) as stream:
         return copy_of_pipe(stream)
@@ -265,12 +266,11 @@ def _parts(folder: str, names: Iterable[str], suffixes: Sequence[str]) -> list[s
     if not kept:
         fix = f"name a file, or a folder of parts: {', '.join(suffixes[:4])}, ..."
         raise InputError(f"{folder} is a folder without recorded outputs", fix)
-    suffixes_kept = [kinds[name] for name in kept]
-    if len(set(suffixes_kept)) > 1:
-        fix = (
-            f"choose with a pattern: '{folder.rstrip('/')}/*{max(sorted(set(suffixes_kept)), key=suffixes_kept.count)}'"
-        )
-        raise InputError(f"{folder} holds files of several formats: {', '.join(sorted(set(suffixes_kept)))}", fix)
+    count = Counter(kinds[name] for name in kept)
+    several = sorted(count)
+    if len(several) > 1:
+        fix = f"choose with a pattern: '{folder.rstrip('/')}/*{max(several, key=count.__getitem__)}'"
+        raise InputError(f"{folder} holds files of several formats: {', '.join(several)}", fix)
     return kept
 
 
@@ -294,18 +294,18 @@ def _system(path: str | Path) -> tuple[Any, str, str]:
     return system, f"{base.rstrip('/')}/{key}".rstrip("/"), f"{where}{{}}{more}"
 
 
-def _expression(pattern: str) -> str:
-    """Translate a `glob` pattern to a regular expression: `*` stays within a folder, `**/` is any number of folders."""
-    parts = re.split(r"(\*\*/|\*|\[[^]]+\])", pattern)
-    known = {"**/": "(?:.*/)?", "*": "[^/]*"}
-    return "".join(known.get(part, part if part.startswith("[") else re.escape(part)) for part in parts)
-
-
 def _from_uri(address: str) -> tuple[Any, str]:
     with refusing(ImportError, f"{address} needs pyarrow", "pip install 'calibcli[parquet]', or copy the files here"):
         from pyarrow import fs
     system: tuple[Any, str] = fs.FileSystem.from_uri(address)
     return system
+
+
+def _expression(pattern: str) -> str:
+    """Translate a `glob` pattern to a regular expression: `*` stays within a folder, `**/` is any number of folders."""
+    parts = re.split(r"(\*\*/|\*|\[[^]]+\])", pattern)
+    known = {"**/": "(?:.*/)?", "*": "[^/]*"}
+    return "".join(known.get(part, part if part.startswith("[") else re.escape(part)) for part in parts)
 
 
 def _remote(path: str | Path, suffixes: Sequence[str]) -> list[str]:

@@ -24,11 +24,8 @@ PICKLES = 5  # of a file in the format before torch 1.6: magic number, version, 
 LEAF = 0
 TORCH_OWN = ("collections.OrderedDict", "collections.Counter", "__builtin__.set", "builtins.set", "builtins.complex")
 STACKED = "STACK_GLOBAL "  # before a name put together from texts, which torch does not write
-MEMOIZE = 0x94
-PUTS = (0x71, 0x72)
-# bytes after an opcode; below 0: of the length of the text that follows
-LEAVES = {0x58: -4, 0x8C: -1, 0x4A: 4, 0x4B: 1, 0x4D: 2, 0x47: 8, 0x4E: 0, 0x88: 0, 0x89: 0, MEMOIZE: 0,
-          0x71: 1, 0x72: 4}  # fmt: skip
+VALUES = {"BINUNICODE", "SHORT_BINUNICODE", "BININT", "BININT1", "BININT2", "BINFLOAT", "NONE", "NEWTRUE", "NEWFALSE"}
+PUTS = {"BINPUT", "LONG_BINPUT", "MEMOIZE"}
 ADDING = {"APPEND": 1, "SETITEM": 2, "BUILD": 1}
 TO_MARK = {"APPENDS", "SETITEMS", "ADDITEMS"}
 MADE_OF_MARK = {"TUPLE", "LIST", "DICT", "FROZENSET", "INST", "OBJ"}
@@ -70,8 +67,8 @@ class PickleScanner:
     """Follows the stack, the memo and the containers of one pickle. Containers are numbered; 0 is anything else."""
 
     def __init__(self, data: bytes, at: int, total: int, most: int = MOST) -> None:
-        self.data, self.stream, self.most = data, io.BytesIO(data), most
-        self.at, self.total, self.ended = at, total, False
+        self.stream, self.most, self.total, self.ended = io.BytesIO(data), most, total, False
+        self.stream.seek(at)
         self.globals: set[str] = set()
         self.stack: list[int] = []
         self.marks: list[int] = []
@@ -83,46 +80,29 @@ class PickleScanner:
     def follow(self, where: str) -> None:
         """Follow the opcodes up to STOP, or to the first that is invalid."""
         with contextlib.suppress(ValueError, IndexError, KeyError, OverflowError, MemoryError):  # reading it ends there
-            while not self.ended and self.total <= OPCODES:
-                self.total += 1
-                if not self._leaf():
-                    self.total += OTHER - 1
-                    self.stream.seek(self.at)
-                    code, argument, _ = next(pickletools.genops(self.stream))
-                    self.at = self.stream.tell()
-                    self.ended = code.name == "STOP"
-                    self._take(code, argument)
+            for code, argument, _ in pickletools.genops(self.stream):
+                self.total += 1 if code.name in VALUES or code.name in PUTS else OTHER
+                if self.total > OPCODES:
+                    break
+                self.ended = code.name == "STOP"
+                self._take(code, argument)
+        self.at = self.stream.tell()
         if self.total > OPCODES or self.at >= self.most or self._spread() > SPREAD:
             problem = f"{where} would be unpickled into too many objects"
             raise InputError(problem, "save tensors alone, and names as short lists")
 
-    def _leaf(self) -> bool:
-        """Follow a text, a number or a memo entry: most opcodes are of these kinds, and this path is fast."""
-        data, at = self.data, self.at
-        size = LEAVES.get(data[at])
-        if size is None:
-            return False
-        if size < 0:  # a text after its length in -size bytes
-            long = int.from_bytes(data[at + 1 : at + 1 - size], "little")
-            start, size = at + 1 - size, long - size
-            self.texts = (self.texts[1], data[start : start + long].decode(errors="replace"))
-        self.at = at + 1 + size
-        if self.at > len(data):
-            raise IndexError
-        if data[at] in PUTS:
-            self.memo[int.from_bytes(data[at + 1 : self.at], "little")] = self.stack[-1]
-        elif data[at] == MEMOIZE:
-            self.memo[len(self.memo)] = self.stack[-1]
-        else:
-            self.stack.append(LEAF)
-        return True
-
     def _take(self, code: pickletools.OpcodeInfo, argument: object) -> None:
         name, stack = code.name, self.stack
-        if name == "MARK":
+        if name in VALUES:
+            stack.append(LEAF)
+            self.texts = (self.texts[1], argument) if isinstance(argument, str) else self.texts
+        elif name == "MEMOIZE":
+            self.memo[len(self.memo)] = stack[-1]
+        elif name == "MARK":
             self.marks.append(len(stack))
         elif name in TO_MARK or name in MADE_OF_MARK or name == "POP_MARK":
-            items = self._to_mark()
+            at = self.marks.pop()
+            items, stack[at:] = stack[at:], []
             if name in TO_MARK:
                 self._add(stack[-1], items)
             elif name != "POP_MARK":
@@ -130,7 +110,7 @@ class PickleScanner:
         elif name in ADDING:
             items = [stack.pop() for _ in range(ADDING[name])]
             self._add(stack[-1], items)
-        elif name == "PUT":
+        elif name.endswith("PUT"):
             self.memo[argument if isinstance(argument, int) else 0] = stack[-1]
         elif "GET" in name:
             stack.append(self.memo[argument] if isinstance(argument, int) else LEAF)
@@ -151,12 +131,6 @@ class PickleScanner:
             self.globals.add(str(argument).replace(" ", "."))
         elif code.name == "STACK_GLOBAL":
             self.globals.add(STACKED + ".".join(self.texts))
-
-    def _to_mark(self) -> list[int]:
-        at = self.marks.pop()
-        items = self.stack[at:]
-        del self.stack[at:]
-        return items
 
     def _new(self) -> int:
         self.leaves.append(0)

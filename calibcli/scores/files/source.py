@@ -4,14 +4,14 @@ Each format is one file of `formats/`, or of a package that `extensions` has, fo
 has
 
     SUFFIXES = (".npz",)                          of its files
-    read(source) -> Contents                      its arrays by name, none of them read before it must be
+    read(source) -> FileContents                  its arrays by name, each read only when it is needed
 
 and may have
 
     read(source, grouped=True)                    of a table: else every column by itself, as a data set has them
     signature(head, size) -> bool                 whether a file of `size` bytes with these first ones is one of its own
-    guess(head) -> bool                           the same where any text may be meant: asked last
-    BY_SUFFIX = True                              where its files have its suffix, whatever their bytes
+    guess(head) -> bool                           the same for formats without a magic number: asked last
+    BY_SUFFIX = True                              its files are recognised by their suffix alone
 
 and imports what is heavy inside `read`.
 """
@@ -43,6 +43,7 @@ from calibcli.core.errors import CalibError, InputError, check_path, printable
 from calibcli.core.files import reading
 from calibcli.core.memory import memory_limit
 from calibcli.scores.files import formats, locations
+from calibcli.scores.files.pickles import is_pickle
 from calibcli.scores.reading_options import ReaderOptions
 
 if TYPE_CHECKING:
@@ -97,8 +98,8 @@ class Source:
     Args:
         path: file name, or `-` for stdin.
         trust: whether code in the file may run; None where no option allows it.
-        asked: for the readers of evaluations.
-        own: a file that is read to be brought up to date, which is no input.
+        asked: options for the readers of evaluations and of tables without a header.
+        own: the file is read only to be updated, so that it does not count as an input.
 
     Raises:
         InputError: missing, a folder, not readable, or empty.
@@ -108,7 +109,7 @@ class Source:
         self, path: str | Path, trust: bool | None = None, asked: ReaderOptions | None = None, own: bool = False
     ) -> None:
         self.path, self.trust, self.asked = str(path), trust, asked or ReaderOptions()
-        self.digest = self.digest_packed = self.folder = ""  # the folder that it is a part of, of one data set
+        self.digest = self.digest_packed = self.folder = ""  # `folder`: of the data set that this file is a part of
         self.stored: list[StoredBytes] = []
         self.name = "stdin" if self.path == "-" else self.path
         opened = contextlib.ExitStack()
@@ -116,10 +117,7 @@ class Source:
         try:
             if not own and self.path != "-":
                 reading(self.path)
-            if os.path.isfile(self.path):
-                self.file: IO[bytes] = opened.enter_context(open(self.path, "rb"))  # noqa: SIM115
-            else:
-                self.file = opened.enter_context(locations.open_binary(self.path))
+            self.file: IO[bytes] = opened.enter_context(locations.open_binary(self.path))
             if stat.S_ISCHR(mode := os.fstat(self.file.fileno()).st_mode):  # a terminal, /dev/zero: without an end
                 raise OSError("it is a device")
             if not stat.S_ISREG(mode):
@@ -228,7 +226,7 @@ class Source:
 class Digests(contextlib.AbstractContextManager["Digests"]):
     """Computes the digests of files in a thread while other work goes on, and gives up when that work fails.
 
-    What is no file, or not `hashed`, has a path alone.
+    Arrays, which are no file, get a path without a digest, and so does every file if `hashed` is False.
     """
 
     def __init__(self, sources: Sequence[Source], hashed: bool = True) -> None:
@@ -236,16 +234,11 @@ class Digests(contextlib.AbstractContextManager["Digests"]):
         self.entries: list[dict[str, str]] = []
         self.failed: BaseException | None = None
         self.thread = threading.Thread(target=self._work)
-        begin = self.thread.start if any(isinstance(source, Source) for source in sources) else self._work
-        begin()
+        self.thread.start()
 
     def __exit__(self, *error: object) -> None:
         self.stop.set()
-        self._wait()
-
-    def _wait(self) -> None:
-        if self.thread.is_alive():
-            self.thread.join()
+        self.thread.join()
 
     def _work(self) -> None:
         try:
@@ -257,7 +250,7 @@ class Digests(contextlib.AbstractContextManager["Digests"]):
 
     def files(self) -> list[dict[str, str]]:
         """Return path and digest of each file, once all are done."""
-        self._wait()
+        self.thread.join()
         if self.failed is not None:
             raise self.failed
         return self.entries
@@ -321,30 +314,30 @@ def format_of(source: Source) -> str:
     if own and _is(own, head, source.size):
         return own
     alone = {name for name in FORMATS if getattr(module(name), "BY_SUFFIX", False)}
-    recognised = next((name for name in FORMATS if name not in alone and _is(name, head, source.size)), "")
-    if recognised or own in alone:
-        return recognised or own
+    for name in FORMATS:
+        if name not in alone and _is(name, head, source.size):
+            return name
+    if own in alone:
+        return own
     other = next((description for magic, description in OTHERS.items() if head.startswith(magic)), None)
     other = TAR if head[257:262] == b"ustar" else other
-    from calibcli.scores.files.pickles import is_pickle
-
     if other or is_pickle(head):
         what, fix = other or PICKLE
         raise InputError(f"{source.name} is {what}", fix)
-    recognised = own or next(
-        (name for name in FORMATS if hasattr(module(name), "guess") and module(name).guess(head)), ""
-    )
-    if not recognised:
-        *most, last = (suffixes(name)[0] for name in FORMATS)
-        raise InputError(f"the format of {source.name} is not recognised", f"pass {', '.join(most)} or {last}")
-    return recognised
+    guesses = (name for name in FORMATS if hasattr(module(name), "guess") and module(name).guess(head))
+    if recognised := own or next(guesses, ""):
+        return recognised
+    *most, last = (suffixes(name)[0] for name in FORMATS)
+    raise InputError(f"the format of {source.name} is not recognised", f"pass {', '.join(most)} or {last}")
 
 
 def load_any(source: Source, columns: bool = False) -> FileContents:
     """Read the arrays of a file by its format; of tables return every column, or the score columns as one array."""
     read = module(format_of(source)).read
     read = partial(read, grouped=False) if columns and "grouped" in inspect.signature(read).parameters else read
-    with warnings.catch_warnings(action="ignore"):  # what NumPy and torch say about odd headers is no result
+    with warnings.catch_warnings(
+        action="ignore"
+    ):  # warnings of NumPy and torch about odd headers would stand beside the result
         contents: FileContents = read(source)
     if all(name.isprintable() and len(name) <= NAME for name in contents.arrays):
         return contents

@@ -125,7 +125,7 @@ def _blocks(source: Source) -> Iterator[bytes]:
 
 
 ROWS, CELLS = 1024, 1 << 16  # parsed at once
-EXPANSION = 6  # bytes in memory for a byte of text, at worst about
+EXPANSION = 6  # bytes of memory for each byte of text, roughly, in the worst case
 NUMBERED = re.compile(r"^([a-z_]+?)[_.\-\[]?(\d{1,7})\]?$")
 MISSING = {"", "na", "null", "none", "n/a"}
 

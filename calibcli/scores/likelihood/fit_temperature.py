@@ -16,26 +16,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibcli.core.statistics import quantile, top_of, weighted_mean
-from calibcli.scores.likelihood.moments import (
-    Array,
-    Block,
-    Source,
-    SumsAtBeta,
-    add,
-    chunks,
-    each_row,
-    evaluate,
-    expectation,
-    series,
-    shift,
-    weighted,
-)
+from calibcli.scores.likelihood import moments
+from calibcli.scores.likelihood.moments import Array, Block, Source, SumsAtBeta
 
 Status = Literal["ok", "separable", "anti_informative", "constant", "bound"]
 
 SMALL = 1 << 19  # logits: below, every pass is in float64
 ENOUGH = 2.5e-9  # relative standard error of β at which a sampled correction is trusted: four of them are 1e-8
-ROUGH = 0.015  # the same where the expansion about the last pass is checked afterwards
+ROUGH = 0.015  # the same, wider, because the expansion around the last pass is checked afterwards
 SETTLED = 1e-4  # |Δ ln β| after which the (third-order) step just made is accurate to rounding
 
 
@@ -82,11 +70,11 @@ def fit_beta(
 ) -> BetaFit:
     """Minimise the mean NLL of softmax(β z) over β > 0.
 
-    Few scores are solved in float64. Many scores in few rows: float32 passes come near the optimum, and float64 passes
-    decide. Many rows: warm starts on samples of rows, then full passes with float32
-    exponentials, whose rounding and whose fourth-order remainder are measured against float64 on a random sample and
-    removed; where four standard errors of that correction exceed 1e-8 of β, a float64 pass decides. β has a relative
-    error below 1e-8.
+    Few scores are solved in float64. With many scores in few rows, float32 passes come near the optimum and
+    float64 passes decide. With many rows, β starts from samples of the rows, and full passes with float32 exponentials
+    follow; their rounding and the fourth-order remainder are measured against float64 on a random sample and removed.
+    Where four standard errors of that correction exceed 1e-8 of β, a float64 pass decides. The relative error of β is
+    below 1e-8.
 
     Args:
         logits: (N, K), or a function that returns a fresh iterable of blocks (logits, labels, weights or None).
@@ -141,11 +129,6 @@ def cross_fit_beta(
     return before - after, fits, whole
 
 
-def _many(z: NDArray[Any]) -> bool:
-    """Return whether float32 passes are faster than float64 passes here."""
-    return bool(z.dtype == np.float32 and z.size > SMALL)
-
-
 def in_float32(logits: NDArray[Any]) -> NDArray[Any]:
     """Return logits for float32 passes: float64 logits lose their row maximum first, which would cost digits."""
     if logits.dtype == np.float32:
@@ -160,7 +143,7 @@ def _rounding(block: Block, quick: Block, beta: float) -> float:
     """
     some = np.arange(0, len(block[0]), max(1, len(block[0]) // 20))
     (z, y, w), (z32, _, _) = _take(block, some), _take(quick, some)
-    difference = expectation(z, y, beta) - series(z32, y, beta)[0]
+    difference = moments.expectation(z, y, beta) - moments.series(z32, y, beta)[0]
     return float(np.average(difference, weights=w)) if w is None or w.any() else 0.0
 
 
@@ -182,10 +165,10 @@ def _nll_rows(z: NDArray[Any], y: NDArray[Any], betas: list[float | Array]) -> A
     """Return (B, N) `nll_rows` at each of B betas, in one pass."""
     result = np.empty((len(betas), len(z)))
     start = 0
-    for part, labels_part, _ in chunks((z, y, None)):
+    for part, labels_part, _ in moments.chunks((z, y, None)):
         rows = slice(start, start + len(part))
         start = rows.stop
-        shifted, own, axis = shift(part, labels_part, np.float64)
+        shifted, own, axis = moments.shift(part, labels_part, np.float64)
         for i, beta in enumerate(betas):
             slope = np.broadcast_to(np.asarray(beta, np.float64), (len(z),))[rows]
             with np.errstate(invalid="ignore"):  # 0 · -inf: a class with probability zero keeps it
@@ -250,20 +233,20 @@ class _Run:
         return cls(lambda: (block,), *_sample(lambda: (block,)), block, scale)
 
     def fit(self, start: float | None, rounding: float | None = None) -> BetaFit:
-        """Find β; float32 passes decide where many scores are in few rows and `rounding` says what they leave of F'."""
+        """Find β. With many scores in few rows, float32 passes decide if `rounding` has their error of F'."""
         beta = start or 1 / self.scale
         if self.complete:
-            if _many(self.sample[0]):
+            z, y, _ = self.sample
+            if z.dtype == np.float32 and z.size > SMALL:  # where float32 passes are faster than float64 passes
                 near = self._descend(lambda b: self._pass(b, np.float32), beta)
                 if near.status == "anti_informative":
                     return near  # which F'(0) alone decides
                 if near.status == "ok":
-                    z, y, _ = self.sample
                     wrong = np.any(z[np.arange(self.n), y] < top_of(z))  # else only float64 tells: separable
                     if rounding is not None and wrong and near.hessian > 0:
                         return dataclasses.replace(near, beta=near.beta - rounding / near.hessian)
                     beta = near.beta
-            elif start is None and self.sample[0].size > SMALL:
+            elif start is None and z.size > SMALL:
                 beta = self._in_float32(beta)
             return self._descend(lambda b: self._pass(b, np.float64), beta)
         if start is None:
@@ -277,20 +260,22 @@ class _Run:
         self.passes += 1
         if self.complete:
             here = self.known and self.known[0] == beta
-            self.each = {dtype: self.known[1](dtype) if self.known and here else each_row(self.sample, beta, dtype)}
+            self.each = {
+                dtype: self.known[1](dtype) if self.known and here else moments.each_row(self.sample, beta, dtype)
+            }
             self._sums = SumsAtBeta()
-            add(self._sums, self.sample[2], self.each[dtype])
+            moments.add(self._sums, self.sample[2], self.each[dtype])
         else:
-            self._sums = evaluate(self.source, beta, dtype)
+            self._sums = moments.evaluate(self.source, beta, dtype)
         self.last = beta
         return self._sums
 
     def known_at(self, beta: float, rows: NDArray[Any], dtype: Any) -> list[Array]:
-        """Return what a pass finds for each of these rows, taken from the last pass or from a new one over all rows."""
+        """Return the numbers of each of these rows, taken from the last pass or from a new one over all rows."""
         if beta != self.last:
             self.last, self.each = beta, {}
         if dtype not in self.each:
-            self.each[dtype] = each_row(self.sample, beta, dtype)
+            self.each[dtype] = moments.each_row(self.sample, beta, dtype)
         return [numbers[rows] for numbers in self.each[dtype]]
 
     def _in_float32(self, beta: float) -> float:
@@ -312,8 +297,8 @@ class _Run:
             return beta
         part: tuple[Block, ...] = (self.sample,)
         if self.arrays is not None and self.n > 16 * count:
-            part = tuple(b for i, b in enumerate(chunks(self.arrays, 1 << 17)) if i % 16 == 8)
-        beta = _step(evaluate(lambda: part, fit.beta, np.float32).means(), fit.beta)
+            part = tuple(b for i, b in enumerate(moments.chunks(self.arrays, 1 << 17)) if i % 16 == 8)
+        beta = _step(moments.evaluate(lambda: part, fit.beta, np.float32).means(), fit.beta)
         self.passes += sum(len(b[0]) for b in part) / self.n
         return min(max(beta, 10 * self.floor), self.cap / 10)
 
@@ -336,8 +321,8 @@ class _Run:
         error.
         """
         differences, weights = [], []
-        for z, y, w in chunks(self.sample):
-            differences.append(expectation(z, y, beta) - shifted(series(z, y, at)[:4], beta - at)[0])
+        for z, y, w in moments.chunks(self.sample):
+            differences.append(moments.expectation(z, y, beta) - shifted(moments.series(z, y, at)[:4], beta - at)[0])
             weights.append(np.ones(len(y)) if w is None else w)
         return weighted_mean(np.concatenate(differences), np.concatenate(weights))
 
@@ -362,9 +347,7 @@ class _Run:
                 return self._done(following, sums, shifted(sums.means(), following - beta)[1])
             if not low < following < high:
                 following = math.sqrt(low * high) if low > 0 and high < math.inf else (8 * low or high / 8)
-            if high <= self.floor:
-                return self._done(beta, sums, curvature, "bound")
-            if low >= self.cap:
+            if high <= self.floor or low >= self.cap:
                 return self._done(beta, sums, curvature, "bound")
             if high < math.inf and high - low <= 1e-15 * high:
                 return self._done(beta, sums, curvature)
@@ -373,8 +356,8 @@ class _Run:
     def _slope_at_zero(self) -> float:
         """Return F'(0): the mean over rows of the mean logit minus that of the label, without logits of -inf."""
         total = weight = 0.0
-        for z, y, w in weighted(self.source):
-            z, own, axis = shift(z, y, np.float64)
+        for z, y, w in moments.weighted(self.source):
+            z, own, axis = moments.shift(z, y, np.float64)
             finite = np.isfinite(z)
             mean = np.where(finite, z, 0).sum(axis=axis) / finite.sum(axis=axis)
             total, weight = total + float(w @ (mean - own)), weight + float(w.sum())

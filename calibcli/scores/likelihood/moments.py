@@ -17,11 +17,10 @@ Source = Callable[[], Iterable[Block]]
 Array = NDArray[np.float64]
 
 BLOCK = 1 << 15  # elements per block: a handful of temporaries stay in the second-level cache
-FAST = 1 << 17  # the same where three arrays are all there is
+FAST = 1 << 17  # elements per block of the form without a shift, which has three temporary arrays only
 SPAN, ROWS = 1 << 21, 1 << 13  # elements and rows whose sums are turned into cumulants at once
-TINY = 1e-30  # of a sum of exponentials: below, digits are lost
-VECDOT = getattr(np, "vecdot", None)  # NumPy 2: one BLAS dot per row
-WIDE = 48  # classes from which rows are reduced along memory; narrower blocks are transposed first
+TINY = 1e-30  # smallest usable sum of exponentials: smaller ones have lost digits in float32
+WIDE = 48  # classes from which each row is summed along memory; narrower blocks are transposed first
 
 
 def chunks(block: Block, elements: int = BLOCK) -> Iterator[Block]:
@@ -73,7 +72,7 @@ def evaluate(source: Source, beta: float, dtype: Any) -> SumsAtBeta:
 
 @one_thread()
 def each_row(block: Block, beta: float, dtype: Any) -> list[Array]:
-    """Return what a pass finds for each row, (n,) each, so that sums over some of the rows need no further pass."""
+    """Return the numbers of each row, (n,) each, so that sums over some of the rows need no further pass."""
     return [
         np.concatenate(parts)
         for parts in zip(*(numbers for _, numbers in _cumulants_by_part(block, beta, dtype)), strict=True)
@@ -104,7 +103,7 @@ def add(total: SumsAtBeta, weights: NDArray[Any] | None, numbers: list[Array]) -
 class _Powers:
     """Computes cumulants of contiguous float32 rows without subtracting the row maximum, in memory that blocks reuse.
 
-    Where exponentials overflow or vanish it returns None, and the shifted form has to do.
+    Where exponentials overflow or vanish it returns None, and `cumulants` subtracts the maximum instead.
     """
 
     def __init__(self, k: int, beta: float) -> None:
@@ -133,12 +132,12 @@ class _Powers:
         np.multiply(z, self.beta, out=e)
         np.exp(e, out=e)
         np.dot(e, self.ones, out=out[0])
-        out[1] = _dot(e, z)
+        out[1] = np.vecdot(e, z)
         np.multiply(z, z, out=q)
         e *= q
         np.dot(e, self.ones, out=out[2])
-        out[3] = _dot(e, z)
-        out[4] = _dot(e, q)
+        out[3] = np.vecdot(e, z)
+        out[4] = np.vecdot(e, q)
 
     def _narrow(self, z: NDArray[Any], out: NDArray[Any]) -> None:
         d, e = (buffer[: z.size].reshape(z.shape[::-1]) for buffer in (self.q, self.e))
@@ -216,7 +215,7 @@ def expectation(logits: NDArray[Any], labels: NDArray[Any], beta: float) -> Arra
 
 
 def series(logits: NDArray[Any], labels: NDArray[Any], beta: float) -> list[Array]:
-    """Compute E z - z_y, κ2, κ3, κ4 and the NLL of each row, as a float32 pass over a file of such rows does.
+    """Compute E z - z_y, κ2, κ3, κ4 and the NLL of each row, with the same rounding as a float32 pass over a file.
 
     The NLL is NaN where exponentials need a shift.
     """
@@ -271,10 +270,6 @@ def _sums_of_powers(e: NDArray[Any], d: NDArray[Any], axis: int) -> list[NDArray
         u *= squares
         squares *= e
         return [*s, e.sum(axis=0), u.sum(axis=0), squares.sum(axis=0)]
-    s = [e.sum(axis=1), _dot(e, d)]
+    s = [e.sum(axis=1), np.vecdot(e, d)]
     e *= squares
-    return [*s, e.sum(axis=1), _dot(e, d), _dot(e, squares)]
-
-
-def _dot(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
-    return np.asarray(VECDOT(a, b) if VECDOT else np.einsum("ij,ij->i", a, b))
+    return [*s, e.sum(axis=1), np.vecdot(e, d), np.vecdot(e, squares)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -37,16 +38,17 @@ class NestedColumns:
             if name in self.left_out:
                 continue
             text = value if isinstance(value, str) else _text(value)
-            known = self.texts.get(name)
-            if len(text) > LETTERS or len(name) > LETTERS or (known is None and len(self.texts) == COLUMNS):
+            full = name not in self.texts and len(self.texts) == COLUMNS
+            if len(text) > LETTERS or len(name) > LETTERS or full:
                 self.texts.pop(name, None)
                 if len(self.left_out) < 10 * COLUMNS:
                     self.left_out.add(name)
                 continue
-            if known is None:
-                known = self.texts[name] = [""] * self.rows
-            if len(known) == self.rows:
-                known.append(sys.intern(text))
+            if name not in self.texts:
+                self.texts[name] = [""] * self.rows
+            column = self.texts[name]
+            if len(column) == self.rows:
+                column.append(sys.intern(text))
         self.rows += 1
         for column in self.texts.values():
             if len(column) < self.rows:
@@ -59,6 +61,42 @@ class NestedColumns:
     def confidences(self) -> list[str]:
         """Return the paths whose last part names a confidence."""
         return [name for name in self.texts if VERBALISED in name.rpartition(".")[2].lower()]
+
+
+@dataclass
+class Questions:
+    """The questions of an evaluation, as a reader collects them.
+
+    Attributes:
+        scores: of the choices of each question.  labels: the right choice.  ids: what names the question.
+        columns: its further values.
+    """
+
+    scores: list[list[float]] = field(default_factory=list)
+    labels: list[Any] = field(default_factory=list)
+    ids: list[str] = field(default_factory=list)
+    columns: NestedColumns = field(default_factory=NestedColumns)
+
+    def keep(self, scores: list[float], label: Any, name: object, further: Mapping[str, Any]) -> None:
+        """Add a question: the scores of its choices, its label, what names it, and further values."""
+        self.scores.append(scores)
+        self.labels.append(label)
+        self.ids.append(str(name)[:1000])
+        self.columns.add(further)
+
+    def contents(self, form: str, source: Source, names: Sequence[str], *values: Any, **fields: Any) -> FileContents:
+        """Return the scores of the choices as logits, the labels, the ids, and the further columns.
+
+        Args:
+            names: of the scores, the labels ("" if there are none) and the ids.
+            values: the table of scores (N, K), the labels (N,) and the ids, in this order.
+            fields: further fields of `FileContents`.
+        """
+        own = {name: Memory(value) for name, value in zip(names, values, strict=True) if name}
+        arrays = own | {name: array for name, array in self.columns.arrays().items() if name not in own}
+        scores, labels, ids = names
+        further = {"task": source.stem, **fields, "kinds": {scores: "logits"}}
+        return FileContents(form, arrays, scores=scores, labels=labels, ids=ids, **further)
 
 
 def _text(value: float) -> str:
@@ -132,9 +170,8 @@ def check_verdicts(table: Array, labels: Ints, verdicts: Sequence[Any], metric: 
     two = np.partition(top, top.shape[1] - 2, axis=1)[:, -2:]
     with np.errstate(invalid="ignore"):
         clear = two[:, 1] - two[:, 0] > NEAR
-    wrong = np.flatnonzero(
-        clear & ~np.isnan(verdict) & ((best == labels) != (verdict == 1)) & ~np.isnan(table).any(axis=1)
-    )
+    known = clear & ~np.isnan(verdict) & ~np.isnan(table).any(axis=1)
+    wrong = np.flatnonzero(known & ((best == labels) != (verdict == 1)))
     if len(wrong):
         i = int(wrong[0])
         own = f"{table[i, labels[i]]:.6g}" if 0 <= labels[i] < table.shape[1] else "none"
@@ -150,27 +187,6 @@ def _number(value: Any) -> bool:
     return isinstance(value, int | float) and value == value
 
 
-def contents_with_scores(
-    form: str,
-    source: Source,
-    columns: NestedColumns,
-    scores: tuple[str, Array],
-    labels: tuple[str, Array],
-    ids: tuple[str, Sequence[str]],
-    **fields: Any,
-) -> FileContents:
-    """Return contents with the scores of the choices as logits, the labels, the ids, and the further columns.
-
-    Args:
-        labels: "" where there are none.  said: further fields of `FileContents`.
-    """
-    own = {scores[0]: Memory(scores[1]), labels[0]: Memory(labels[1]), ids[0]: Memory(column_of(ids[1]))}
-    own.pop("", None)
-    arrays = {**own, **{name: array for name, array in columns.arrays().items() if name not in own}}
-    further = {"task": source.stem, **fields, "kinds": {scores[0]: "logits"}}
-    return FileContents(form, arrays, scores=scores[0], labels=labels[0], ids=ids[0], **further)
-
-
 def contents_without_scores(
     form: str, columns: NestedColumns, why: str, fix: str, notes: Sequence[str] = (), correct: Sequence[str] = ()
 ) -> FileContents:
@@ -184,4 +200,4 @@ def contents_without_scores(
         right = next((name for name in correct if name in columns.texts), "KEY")
         why += f", only a confidence that the model stated ('{confidences[0]}')"
         fix = f"--confidence {confidences[0]} --correct {right}"
-    return FileContents(form, columns.arrays(), about=notes, lacking=(why, fix))
+    return FileContents(form, columns.arrays(), notes=notes, lacking=(why, fix))

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from calibcli.core.errors import CalibError, InputError
+from calibcli.core.errors import InputError, refusing
 from calibcli.core.options import real
 from calibcli.scores.files.arrays import FileContents, column_of
-from calibcli.scores.files.evals.answers import NestedColumns, contents_with_scores, contents_without_scores
+from calibcli.scores.files.evals.answers import NestedColumns, Questions, contents_without_scores
 from calibcli.scores.files.roles import LABELS
 from calibcli.scores.files.source import Source
 
@@ -40,10 +40,10 @@ class Token:
 
 @dataclass
 class ChoiceScores:
-    """Collects the scores of the choices in each row, and counts what users must be told.
+    """Collects the scores of the choices in each row, and counts what the notes for the user need.
 
     Attributes:
-        unlisted: what becomes of rows with a choice that is not listed, `bound` or `drop`; "" where nothing was said.
+        unlisted: treatment of rows with a choice that is not listed, `bound` or `drop`; "" if the user did not choose.
         silent: rows in which the model named no choice.  censored: rows with a choice that is not listed.
         mass: of all choices, one number per row.
         unlike: rows whose answer is not the most probable choice, with its score and the best; `unlikely` the number
@@ -107,7 +107,7 @@ class ChoiceScores:
             drawn: answers may have been drawn.
 
         Raises:
-            InputError: more than 1 % of the rows are silent, or censored and nothing was said of these; all rows are
+            InputError: more than 1 % of the rows are silent, or censored without a choice of `--unlisted`; all rows are
                 left out; or answers are less probable than draws are.
         """
         rows, silent, notes = self.rows, self.silent, list[str]()
@@ -127,8 +127,8 @@ class ChoiceScores:
         if silent:
             notes.append(f"{silent:,} of {rows:,} rows left out: the model named none of the choices")
         if self.censored:
-            fate = "it gets the smallest listed log-probability, an upper bound"
-            fate = "these rows are left out" if self.unlisted == "drop" else fate
+            bound = "it gets the smallest listed log-probability, an upper bound"
+            fate = "these rows are left out" if self.unlisted == "drop" else bound
             notes.append(f"in {len(self.censored):,} of {rows:,} rows a choice is not among the alternatives: {fate}")
         mean = self.mean_mass
         notes.append(f"the choices together have probability {mean:.3f} on average, before they are normalised to one")
@@ -137,9 +137,8 @@ class ChoiceScores:
         count, most = len(self.unlike), self.unlikely + 5 * math.sqrt(self.spread) + 1
         if count and (not drawn or count > most):
             row, given, own, best = self.unlike[0]
-            why = (
-                f"{self.unlikely:.1f} are expected if answers were drawn" if drawn else "although the temperature is 0"
-            )
+            expected = f"{self.unlikely:.1f} are expected if answers were drawn"
+            why = expected if drawn else "although the temperature is 0"
             raise InputError(
                 f"row {row} of {where} was answered {given!r} (log-probability {own:.6g}), another has {best:.6g}: "
                 f"so in {count:,} of {rows:,} rows, {why}",
@@ -179,18 +178,15 @@ def tokens_of(logprobs: Any, here: str) -> list[Token]:
     """
     if not isinstance(logprobs, Mapping):
         return []
-    try:
+    errors = (TypeError, ValueError, KeyError, AttributeError, OverflowError)
+    problem = f"{here}: its log-probabilities cannot be read"
+    with refusing(errors, lambda error: f"{problem} ({str(error)[:60]})", "was the file changed?"):
         if isinstance(logprobs.get("content"), list):
             return [_chat(token) for token in logprobs["content"]]
         if isinstance(logprobs.get("tokens"), list):
             tops = logprobs.get("top_logprobs") or [{}] * len(logprobs["tokens"])
             triples = zip(logprobs["tokens"], logprobs["token_logprobs"], tops, strict=True)
             return [_token(text, value, dict(top or {}).items()) for text, value, top in triples]
-    except CalibError:
-        raise
-    except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
-        problem = f"{here}: its log-probabilities cannot be read ({str(error)[:60]})"
-        raise InputError(problem, "was the file changed?") from None
     return []
 
 
@@ -226,7 +222,7 @@ def _token(text: Any, value: Any, pairs: Any) -> Token:
 # `custom_id`. The label is a further key of the line (`target`), or lies in a file of its own.
 
 
-EXPANSION = 3  # bytes of memory per byte of text, at worst
+EXPANSION = 3  # bytes of memory for each byte of text: only the numbers and short texts of a row are kept
 FORMAT = "jsonl, chat log-probabilities"
 HOLDERS = ("response", "body", "completion", "output", "result")
 FAILED = 400  # the lowest HTTP status of an error
@@ -244,11 +240,8 @@ def read(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, Any]
         InputError: without --choices; too many rows lack a choice; several answers in a row.
     """
     choices, letters = source.asked.choices, ChoiceScores(source.asked.unlisted)
-    columns, every = NestedColumns(), NestedColumns()
-    scores: list[list[float]] = []
-    ids: list[str] = []
+    questions, every = Questions(), NestedColumns()
     label = next((k for k in first if k in LABELS and isinstance(first[k], str | int)), "")
-    labels: list[str] = []
     failed, seen = 0, False
     for number, row in enumerate(itertools.chain([first], rows)):
         here = f"row {number} of {source.name}"
@@ -271,26 +264,23 @@ def read(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, Any]
         answered = letters.add(tokens, choices)
         if answered is None:
             continue
-        columns.add(further)
-        scores.append(answered[0])
-        ids.append(str(row.get("custom_id", row.get("id", number)))[:1000])
-        if label:
-            if label not in row:
-                raise InputError(f"{here} has no '{label}'", "write the same keys in every row")
-            labels.append(str(row[label]).strip())
+        if label and label not in row:
+            raise InputError(f"{here} has no '{label}'", "write the same keys in every row")
+        name = row.get("custom_id", row.get("id", number))
+        questions.keep(answered[0], str(row.get(label, "")).strip(), name, further)
     if not seen:
         why = f"the responses in {source.name} hold no log-probabilities"
         return contents_without_scores(FORMAT, every, why, "ask for them: logprobs=true, top_logprobs=20")
     notes = [f"{failed:,} requests failed: left out"] if failed else []
-    notes += letters.notes(source.name)
-    fields = {
-        "classes": {"logprobs": choices},
-        "about": notes,
-        "facts": letters.facts,
-        "used": frozenset({"choices", "unlisted"}),
-    }
-    return contents_with_scores(
-        FORMAT, source, columns, ("logprobs", np.array(scores)), (label, column_of(labels)), ("ids", ids), **fields
+    return questions.contents(
+        FORMAT,
+        source,
+        ("logprobs", label, "ids"),
+        *(np.array(questions.scores), column_of(questions.labels), column_of(questions.ids)),
+        classes={"logprobs": choices},
+        notes=[*notes, *letters.notes(source.name)],
+        facts=letters.facts,
+        used=frozenset({"choices", "unlisted"}),
     )
 
 
@@ -299,12 +289,8 @@ def _response(row: Any, depth: int = 3) -> Mapping[str, Any]:
     if not isinstance(row, Mapping) or depth == 0:
         return {}
     choices = row.get("choices")
-    if (
-        isinstance(choices, list)
-        and choices
-        and isinstance(choices[0], Mapping)
-        and {"message", "text"} & set(choices[0])
-    ):
+    first = choices[0] if isinstance(choices, list) and choices else None
+    if isinstance(first, Mapping) and ("message" in first or "text" in first):
         return row
     return next((inner for key in HOLDERS if (inner := _response(row.get(key), depth - 1))), {})
 
@@ -312,9 +298,7 @@ def _response(row: Any, depth: int = 3) -> Mapping[str, Any]:
 def _failed(row: Mapping[str, Any]) -> bool:
     """Return whether a request of a batch got no answer."""
     response = row.get("response")
+    if row.get("error") or ("custom_id" in row and not response):
+        return True
     status = response.get("status_code") if isinstance(response, Mapping) else None
-    return (
-        bool(row.get("error"))
-        or (isinstance(status, int) and status >= FAILED)
-        or ("custom_id" in row and not response)
-    )
+    return isinstance(status, int) and status >= FAILED

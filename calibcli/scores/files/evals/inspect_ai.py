@@ -13,15 +13,8 @@ from typing import Any
 import numpy as np
 
 from calibcli.core.errors import InputError
-from calibcli.scores.files.arrays import FileContents
-from calibcli.scores.files.evals.answers import (
-    LETTERED,
-    NestedColumns,
-    contents_with_scores,
-    contents_without_scores,
-    note_on_lengths,
-    padded,
-)
+from calibcli.scores.files.arrays import FileContents, column_of
+from calibcli.scores.files.evals import answers
 from calibcli.scores.files.evals.chats import ChoiceScores, tokens_of
 from calibcli.scores.files.source import Source
 
@@ -29,15 +22,11 @@ VERDICTS = {"C": 1, "I": 0, "N": 0}  # correct, incorrect, no answer; a partial 
 
 
 @dataclass
-class LogSamples:
+class LogSamples(answers.Questions):
     """The samples of a log as they are read."""
 
-    letters: ChoiceScores
-    columns: NestedColumns = field(default_factory=NestedColumns)
-    every: NestedColumns = field(default_factory=NestedColumns)
-    scores: list[list[float]] = field(default_factory=list)
-    labels: list[int] = field(default_factory=list)
-    ids: list[str] = field(default_factory=list)
+    letters: ChoiceScores = field(default_factory=ChoiceScores)
+    every: answers.NestedColumns = field(default_factory=answers.NestedColumns)
     epochs: list[int] = field(default_factory=list)
     failed: int = 0
 
@@ -50,7 +39,7 @@ class LogSamples:
         name = str(sample.get("id", number))[:1000]
         here = f"sample {number} ('{name[:40]}') of {source.name}"
         kept = ("id", "epoch", "target", "metadata", "scores")
-        further = {key: sample[key] for key in kept if sample.get(key) is not None}
+        further = {key: value for key in kept if (value := sample.get(key)) is not None}
         if sample.get("error") and not sample.get("scores"):
             self.failed += 1
             return
@@ -62,10 +51,10 @@ class LogSamples:
             return
         texts = sample.get("choices")
         count = len(texts) if isinstance(texts, list) else 0
-        if not (2 <= count <= len(LETTERED)) and not source.asked.choices:
+        if not (2 <= count <= len(answers.LETTERED)) and not source.asked.choices:
             problem = f"{here} has log-probabilities but {count or 'no'} choices"
             raise InputError(problem, "pass the answers: --choices A,B,C,D")
-        choices = source.asked.choices or tuple(LETTERED[:count])
+        choices = source.asked.choices or tuple(answers.LETTERED[:count])
         label = _label(sample.get("target"), choices, here)
         score, answer, verdict = _score(sample.get("scores"))
         silent = self.letters.silent
@@ -87,10 +76,7 @@ class LogSamples:
                 f"({answered[0][label]:.6g})",
                 "was the log changed? Else save the log-probabilities as logits and the index of the target as label",
             )
-        self.columns.add(further)
-        self.scores.append(answered[0])
-        self.labels.append(label)
-        self.ids.append(name)
+        self.keep(answered[0], label, name, further)
         epoch = sample.get("epoch", 1)
         self.epochs.append(epoch if isinstance(epoch, int) else 1)
 
@@ -99,9 +85,9 @@ def contents(form: str, header: Mapping[str, Any], samples: Iterable[Any], sourc
     """Read the scores of the choices as logits, and check each sample against its own score.
 
     Raises:
-        InputError: see `Log.add`; samples without log-probabilities, more than 1 % without an answer.
+        InputError: see `LogSamples.add`; samples without log-probabilities, more than 1 % without an answer.
     """
-    log, number = LogSamples(ChoiceScores(source.asked.unlisted)), 0
+    log, number = LogSamples(letters=ChoiceScores(source.asked.unlisted)), 0
     for number, sample in enumerate(samples, start=1):
         if not isinstance(sample, Mapping):
             raise InputError(f"sample {number - 1} of {source.name} is not an object", "write the log again")
@@ -117,28 +103,24 @@ def contents(form: str, header: Mapping[str, Any], samples: Iterable[Any], sourc
         why += f" ({'; '.join(notes)})" if notes else ""
         fix = "run a multiple-choice task with --logprobs --top-logprobs 20"
         right = [name for name in log.every.texts if name.startswith("scores.") and name.endswith(".value")]
-        return contents_without_scores(form, log.every, why, fix, notes, right)
-    notes += log.letters.notes(source.name, _temperature(header) != 0)
+        return answers.contents_without_scores(form, log.every, why, fix, notes, right)
+    summary = f"log of Inspect, task '{task}': {len(log.ids):,} samples, log-probabilities of the choices as logits"
+    notes = [summary, *notes, *log.letters.notes(source.name, _temperature(header) != 0)]
     drawn = len(set(log.ids)) < len(log.ids)
     ids = [f"{name}/{epoch}" for name, epoch in zip(log.ids, log.epochs)] if drawn else log.ids
-    notes.insert(
-        0, f"log of Inspect, task '{task}': {len(log.ids):,} samples, log-probabilities of the choices as logits"
-    )
     if drawn:
         notes.append(f"{max(log.epochs)} epochs of {len(set(log.ids)):,} ids: the answers to one id form a group")
     most = max(map(len, log.scores))
     log.columns.texts["id"] = log.ids
-    return contents_with_scores(
+    return log.contents(
         form,
         source,
-        log.columns,
-        ("logprobs", padded(log.scores, source.name)),
-        ("target", np.array(log.labels)),
-        ("sample", ids),
-        classes={"logprobs": source.asked.choices or tuple(LETTERED[:most])},
+        ("logprobs", "target", "sample"),
+        *(answers.padded(log.scores, source.name), np.array(log.labels), column_of(ids)),
+        classes={"logprobs": source.asked.choices or tuple(answers.LETTERED[:most])},
         ragged=frozenset({"logprobs"}),
         groups="id" if drawn else "",
-        about=[*notes, *note_on_lengths(log.scores)],
+        notes=[*notes, *answers.note_on_lengths(log.scores)],
         facts=log.letters.facts,
         task=task,
         used=frozenset({"choices", "unlisted"}),

@@ -12,16 +12,8 @@ from typing import Any
 import numpy as np
 
 from calibcli.core.errors import InputError
-from calibcli.scores.files.arrays import FileContents
-from calibcli.scores.files.evals.answers import (
-    CHOICES,
-    NestedColumns,
-    check_verdicts,
-    contents_with_scores,
-    contents_without_scores,
-    note_on_lengths,
-    padded,
-)
+from calibcli.scores.files.arrays import FileContents, column_of
+from calibcli.scores.files.evals import answers
 from calibcli.scores.files.evals.lm_eval import NORMS
 from calibcli.scores.files.source import Source
 
@@ -35,52 +27,44 @@ def contents(rows: Iterable[Mapping[str, Any]], source: Source) -> FileContents:
     Raises:
         InputError: several right choices, rows without scores of every choice, a verdict that contradicts.
     """
-    norm, columns = source.asked.lm_norm or "sum", NestedColumns()
+    norm, questions, task = source.asked.lm_norm or "sum", answers.Questions(), source.stem
     plain: list[list[float]] = []
-    scores: list[list[float]] = []
-    labels: list[int] = []
     verdicts: list[Any] = []
-    ids: list[str] = []
-    task = source.stem
     for number, row in enumerate(rows):
         here = f"row {number} of {source.name}"
         doc, metric, answer = (row.get(key) for key in ("doc", "metric", "model_response"))
         if not (isinstance(doc, Mapping) and isinstance(answer, Mapping)):
             raise InputError(f"{here} has no doc or model_response", "write the details again")
         metric = metric if isinstance(metric, Mapping) else {}
-        columns.add({"doc": doc, "metric": metric})
+        further = {"doc": doc, "metric": metric}
         choices, logprobs = doc.get("choices"), answer.get("logprobs")
-        if not isinstance(logprobs, list) or not isinstance(choices, list) or not 2 <= len(logprobs) <= CHOICES:
+        if not isinstance(logprobs, list) or not isinstance(choices, list) or not 2 <= len(logprobs) <= answers.CHOICES:
             if number:
                 raise InputError(f"{here} holds no log-probability per choice", "pass a task that scores every choice")
             why = f"the rows of {source.name} (LightEval) hold no log-probability per choice: a generative task?"
-            for other in rows:
+            columns = answers.NestedColumns()
+            for other in (further, *rows):
                 columns.add({key: other.get(key) for key in ("doc", "metric")})
             right = [name for name in columns.texts if name.startswith("metric.")]
-            return contents_without_scores(
-                FORMAT, columns, why, "only tasks that score every choice have them", correct=right
-            )
+            fix = "only tasks that score every choice have them"
+            return answers.contents_without_scores(FORMAT, columns, why, fix, correct=right)
         plain.append(_numbers(logprobs, len(choices), here))
-        scores.append(_normalised(plain[-1], [str(c) for c in choices], answer, norm, here))
-        labels.append(_gold(doc.get("gold_index"), len(choices), here))
+        scores = _normalised(plain[-1], [str(c) for c in choices], answer, norm, here)
+        questions.keep(scores, _gold(doc.get("gold_index"), len(choices), here), doc.get("id", number), further)
         verdicts.append(metric.get("acc"))
-        ids.append(str(doc.get("id", number)))
         task = str(doc.get("task_name") or task)
-    if not scores:
+    if not plain:
         raise InputError(f"{source.name} has no rows", "is the file truncated?")
-    check_verdicts(padded(plain, source.name), np.array(labels), verdicts, "metric.acc", source.name)
-    return contents_with_scores(
+    summary = f"details of LightEval: {len(plain):,} questions, as logits the {NORMS[norm]}"
+    labels = np.array(questions.labels)
+    answers.check_verdicts(answers.padded(plain, source.name), labels, verdicts, "metric.acc", source.name)
+    return questions.contents(
         FORMAT,
         source,
-        columns,
-        ("logprobs", padded(scores, source.name)),
-        ("gold_index", np.array(labels)),
-        ("id", ids),
+        ("logprobs", "gold_index", "id"),
+        *(answers.padded(questions.scores, source.name), labels, column_of(questions.ids)),
         ragged=frozenset({"logprobs"}),
-        about=[
-            f"details of LightEval: {len(scores):,} questions, as logits the {NORMS[norm]}",
-            *note_on_lengths(scores),
-        ],
+        notes=[summary, *answers.note_on_lengths(questions.scores)],
         facts={"scores are": NORMS[norm]},
         task=task,
         used=frozenset({"lm_norm"}),
@@ -104,9 +88,8 @@ def _normalised(plain: list[float], choices: list[str], answer: Mapping[str, Any
         return [a - b for a, b in zip(plain, _numbers(free, len(plain), here))]
     lengths = [len(c) if norm == "char" else len(c.encode("utf-8", "replace")) for c in choices]
     if not all(lengths):
-        raise InputError(
-            f"{here} has an empty choice, and --lm-norm {norm} divides by its length", "pass --lm-norm sum"
-        )
+        problem = f"{here} has an empty choice, and --lm-norm {norm} divides by its length"
+        raise InputError(problem, "pass --lm-norm sum")
     return [value / length for value, length in zip(plain, lengths)]
 
 
@@ -121,7 +104,6 @@ def _gold(gold: Any, choices: int, here: str) -> int:
             raise InputError(f"{here} has {len(gold)} right choices", "calibration needs one: use a task that has one")
         gold = gold[0]
     if isinstance(gold, bool) or not isinstance(gold, int) or not 0 <= gold < choices:
-        raise InputError(
-            f"{here}: gold_index {str(gold)[:20]} is not one of {choices} choices", "write the details again"
-        )
+        problem = f"{here}: gold_index {str(gold)[:20]} is not one of {choices} choices"
+        raise InputError(problem, "write the details again")
     return gold

@@ -8,6 +8,7 @@ the choice without the question, which then follow the others.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 from collections import Counter
@@ -19,21 +20,12 @@ import numpy as np
 
 from calibcli.core.errors import InputError
 from calibcli.core.options import real, whole
-from calibcli.scores.files.arrays import FileContents
-from calibcli.scores.files.evals.answers import (
-    CHOICES,
-    NestedColumns,
-    check_verdicts,
-    contents_with_scores,
-    contents_without_scores,
-    filled,
-    note_on_lengths,
-    padded,
-)
+from calibcli.scores.files.arrays import FileContents, column_of
+from calibcli.scores.files.evals import answers
 from calibcli.scores.files.source import Source
 from calibcli.scores.predictions import Array, Ints
 
-EXPANSION = 3  # bytes in memory for a byte of text, at worst about: of a row its numbers and short texts are kept
+EXPANSION = 3  # bytes of memory for each byte of text: only the numbers and short texts of a row are kept
 FORMAT = "jsonl, lm-eval samples"
 METRICS = {"sum": "acc", "char": "acc_norm", "byte": "acc_bytes", "pmi": "acc_mutual_info"}
 NORMS = {
@@ -55,7 +47,7 @@ def matches(row: Mapping[str, Any]) -> bool:
 
 
 @dataclass
-class TaskSamples:
+class TaskSamples(answers.Questions):
     """The questions read so far: scores of the choices, lengths of their texts, targets, verdicts.
 
     Attributes:
@@ -66,16 +58,12 @@ class TaskSamples:
         verdicts: by metric.
     """
 
-    scores: list[list[float]] = field(default_factory=list)
     free: list[list[float]] = field(default_factory=list)
     chars: list[list[int]] = field(default_factory=list)
     bytes: list[list[int]] = field(default_factory=list)
     lead: str | None = None
-    labels: list[int] = field(default_factory=list)
     others: list[int] = field(default_factory=list)
-    ids: list[str] = field(default_factory=list)
     verdicts: dict[str, list[Any]] = field(default_factory=lambda: {metric: [] for metric in METRICS.values()})
-    columns: NestedColumns = field(default_factory=NestedColumns)
 
     def add(self, row: Mapping[str, Any], scores: list[float], here: str) -> None:
         texts = _continuations(row.get("arguments"), len(scores))
@@ -84,21 +72,18 @@ class TaskSamples:
             self.free.append(scores[half:])
             scores, texts = scores[:half], texts[:half]
         label, other = _target(row, texts, len(scores), here)
-        self.scores.append(scores)
+        further = {k: v for k, v in row.items() if k not in OWN and not k.endswith(OWN_ENDS)}
+        self.keep(scores, label, row.get("doc_id", len(self.ids)), further)
         self.chars.append([len(text) for text in texts])
         self.bytes.append([len(text.encode("utf-8", "replace")) for text in texts])
         for text in texts:
             if self.lead is None or not text.startswith(self.lead):
                 lead = text[: len(text) - len(text.lstrip())]
                 self.lead = lead if self.lead is None else os.path.commonprefix([self.lead, lead])  # noqa: RUF071
-        self.labels.append(label)
         self.others.append(other)
-        self.ids.append(str(row.get("doc_id", len(self.ids)))[:1000])
         for metric, values in self.verdicts.items():
             value = row.get(metric)
             values.append(value if isinstance(value, int | float) else None)
-        further = {k: v for k, v in row.items() if k not in OWN and not k.endswith(OWN_ENDS)}
-        self.columns.add(further)
 
     def table(self, norm: str, without: bool = True) -> Array | None:
         """Return (N, K) scores in a normalisation, or None if the file lacks what the normalisation needs.
@@ -106,17 +91,21 @@ class TaskSamples:
         Args:
             norm: of METRICS.  without: leave what all continuations begin with out of their length.
         """
-        table = padded(self.scores, "the samples")
+        table = answers.padded(self.scores, "the samples")
         if norm == "sum":
             return table
         if norm == "pmi":
-            return table - filled(self.free, table.shape[1], 0.0) if len(self.free) == len(self.scores) else None
+            return (
+                table - answers.filled(self.free, table.shape[1], 0.0) if len(self.free) == len(self.scores) else None
+            )
         lengths = self.chars if norm == "char" else self.bytes
         if any(len(row) != len(scores) for row, scores in zip(lengths, self.scores)):
             return None
         lead = len(self.lead or "") if without else 0
         with np.errstate(divide="ignore", invalid="ignore"):
-            return np.where(table == -np.inf, table, table / (filled(lengths, table.shape[1], lead + 1.0) - lead))
+            return np.where(
+                table == -np.inf, table, table / (answers.filled(lengths, table.shape[1], lead + 1.0) - lead)
+            )
 
 
 def read(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, Any]]) -> FileContents:
@@ -141,7 +130,7 @@ def read(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, Any]
         if isinstance(row.get("metrics"), list):
             metrics.update(m for m in row["metrics"] if isinstance(m, str))
     norm = source.asked.lm_norm or "sum"
-    padded(task.scores, source.name)
+    answers.padded(task.scores, source.name)
     labels, notes = _judged(task, source)
     table = task.table(norm, task.lead is not None)
     if table is None:
@@ -154,15 +143,13 @@ def read(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, Any]
     if len(filters) > 1:
         kept, *others = filters
         notes.append(f"rows of filter '{kept}' read, those of {', '.join(others)} left out")
-    return contents_with_scores(
+    return task.contents(
         FORMAT,
         source,
-        task.columns,
-        ("filtered_resps", table),
-        ("target", labels),
-        ("doc_id", task.ids),
+        ("filtered_resps", "target", "doc_id"),
+        *(table, labels, column_of(task.ids)),
         ragged=frozenset({"filtered_resps"}),
-        about=[*notes, *note_on_lengths(task.scores)],
+        notes=[*notes, *answers.note_on_lengths(task.scores)],
         facts={"scores are": NORMS[norm]},
         task=task_of(source.stem),
         used=frozenset({"lm_norm"}),
@@ -183,10 +170,8 @@ def _judged(task: TaskSamples, source: Source) -> tuple[Ints, list[str]]:
     Raises:
         InputError: unclear ones without a verdict; a verdict that contradicts.
     """
-    notes, tables = [], {}
-    for norm, metric in METRICS.items():
-        if any(v is not None for v in task.verdicts[metric]) and (scored := task.table(norm)) is not None:
-            tables[metric] = scored
+    notes, used = [], {metric: norm for norm, metric in METRICS.items() if set(task.verdicts[metric]) != {None}}
+    tables = {metric: table for metric, norm in used.items() if (table := task.table(norm)) is not None}
     labels = np.array(task.labels)
     unclear = np.flatnonzero(labels == UNCLEAR)
     if len(unclear):
@@ -208,13 +193,12 @@ def _judged(task: TaskSamples, source: Source) -> tuple[Ints, list[str]]:
         )
     for metric, table in tables.items():
         try:
-            check_verdicts(table, labels, task.verdicts[metric], metric, source.name)
+            answers.check_verdicts(table, labels, task.verdicts[metric], metric, source.name)
         except InputError:
-            norm = next(norm for norm, own in METRICS.items() if own == metric)
-            whole_texts = task.table(norm, without=False)
+            whole_texts = task.table(used[metric], without=False)
             if metric not in ("acc_norm", "acc_bytes") or not task.lead or whole_texts is None:
                 raise
-            check_verdicts(whole_texts, labels, task.verdicts[metric], metric, source.name)
+            answers.check_verdicts(whole_texts, labels, task.verdicts[metric], metric, source.name)
             task.lead = None  # the choices themselves begin so
     return labels, notes
 
@@ -223,7 +207,7 @@ def _right(task: TaskSamples, tables: Mapping[str, Array], labels: Ints, source:
     """Return whether the labels agree with every verdict."""
     try:
         for metric, table in tables.items():
-            check_verdicts(table, labels, task.verdicts[metric], metric, source.name)
+            answers.check_verdicts(table, labels, task.verdicts[metric], metric, source.name)
     except InputError:
         return False
     return True
@@ -231,20 +215,19 @@ def _right(task: TaskSamples, tables: Mapping[str, Array], labels: Ints, source:
 
 def _generated(first: Mapping[str, Any], rows: Iterator[dict[str, Any]], here: str) -> FileContents:
     """Return what a generation task recorded beside its answers."""
-    columns = NestedColumns()
+    columns = answers.NestedColumns()
     for row in itertools.chain([first], rows):
         columns.add({k: v for k, v in row.items() if k not in OWN[2:] and not k.endswith(OWN_ENDS)})
     fix = "only multiple-choice tasks score every choice; a confidence beside a verdict: --confidence KEY --correct KEY"
-    return contents_without_scores(
-        FORMAT, columns, f"{here}: {GENERATED}", fix, correct=("acc", "exact_match", "correct")
-    )
+    verdicts = ("acc", "exact_match", "correct")
+    return answers.contents_without_scores(FORMAT, columns, f"{here}: {GENERATED}", fix, correct=verdicts)
 
 
 def _likelihoods(row: Mapping[str, Any]) -> list[float]:
     """Return the log-likelihood of every choice, or [] for a row that does not score its choices."""
     responses = row.get("filtered_resps", row.get("resps"))
     try:
-        if not isinstance(responses, list) or not 2 <= len(responses) <= CHOICES:
+        if not isinstance(responses, list) or not 2 <= len(responses) <= answers.CHOICES:
             raise TypeError
         values = []
         for choice in responses:
@@ -301,12 +284,9 @@ def _target(row: Mapping[str, Any], texts: list[str], choices: int, here: str) -
             SAVE,
         )
     own = names.index(text) if text in names and len(names) == choices else UNCLEAR
-    try:
-        index = whole(text)
-    except (ValueError, OverflowError):
-        index = None
-    if index is not None and -(2**31) < index < choices:  # negative: for --ignore-label
-        return index, own
+    with contextlib.suppress(ValueError):
+        if -(2**31) < (index := whole(text)) < choices:  # negative: for --ignore-label
+            return index, own
     if own != UNCLEAR:
         return own, UNCLEAR
     if len(text) == 1 and 0 <= ord(text.upper()) - ord("A") < choices:
@@ -314,9 +294,8 @@ def _target(row: Mapping[str, Any], texts: list[str], choices: int, here: str) -
     if choices == 2 and text in ("True", "False", "true", "false"):
         return int(text.lower() == "true"), UNCLEAR
     if isinstance(target, list) or (text.startswith("[") and text.endswith("]")):
-        raise InputError(
-            f"{here}: target {text[:30]!r} holds several right choices", "use a task with one right choice"
-        )
+        problem = f"{here}: target {text[:30]!r} holds several right choices"
+        raise InputError(problem, "use a task with one right choice")
     raise InputError(f"{here}: target {text[:30]!r} is not one of {choices} choices", "pass a multiple-choice task")
 
 

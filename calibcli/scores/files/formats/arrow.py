@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from calibcli.core.errors import InputError, refusing
 from calibcli.scores.files.arrays import FileContents
-from calibcli.scores.files.formats.parquet import of_table
+from calibcli.scores.files.formats.parquet import damaged, of_table
 from calibcli.scores.files.source import Source, refuse_large
 
 SUFFIXES = (".arrow", ".feather")
@@ -38,8 +38,7 @@ def read(source: Source, grouped: bool = True) -> FileContents:
     head = source.pread(min(source.size, 8), 0)
     if head.startswith(FIRST_FEATHER):
         raise InputError(f"{source.name} is a Feather file of the first version", "write it again, as version 2")
-    errors = (pa.ArrowException, OSError, ValueError)
-    with refusing(errors, lambda e: f"{source.name} is not a readable Arrow table ({str(e)[:80]})", "write it again"):
+    with damaged(f"{source.name} is not a readable Arrow table"):
         batches, total = [], 0
         if head.startswith(FILE):
             file = pa.ipc.open_file(source.reader())

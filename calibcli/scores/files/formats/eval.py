@@ -27,7 +27,7 @@ from calibcli.core.memory import memory_limit
 from calibcli.scores.files import locations
 from calibcli.scores.files.arrays import FileContents
 from calibcli.scores.files.evals import inspect_ai
-from calibcli.scores.files.formats.numpy import DAMAGED, distinct_members
+from calibcli.scores.files.formats.numpy import DAMAGED, data_offset, distinct_members
 from calibcli.scores.files.source import Source, refuse_large
 from calibcli.scores.files.text_tables import json_of
 
@@ -36,7 +36,7 @@ FORMAT = "eval, log of Inspect"
 METHODS = {zipfile.ZIP_STORED: "", zipfile.ZIP_DEFLATED: "deflate", 93: "zstd"}
 MEMBERS = 1_000_000
 LONGEST = 64 << 20  # bytes of a member
-EXPANSION = 16  # bytes in memory for a byte of it, at worst about
+EXPANSION = 16  # bytes of memory for each byte of a member, roughly, in the worst case
 FIRST = (b"_journal/", b"samples/", b"header.json", b"summaries.json", b"reductions.json")
 AGAIN = "copy or write the log again"
 
@@ -74,7 +74,7 @@ def _object(source: Source, member: zipfile.ZipInfo) -> Mapping[str, Any]:
     """Return the JSON object in a member.
 
     Raises:
-        InputError: it is damaged, too large, or none.
+        InputError: the member is damaged or too large, or is not a JSON object.
     """
     name = f"'{member.filename[:60]}' in {source.name}"
     most = min(LONGEST, memory_limit() // EXPANSION)
@@ -84,8 +84,7 @@ def _object(source: Source, member: zipfile.ZipInfo) -> Mapping[str, Any]:
     if method is None or member.flag_bits & 1:
         raise InputError(f"{name} is compressed by method {member.compress_type} or encrypted", "write the log again")
     with refusing((struct.error, ValueError), f"{name} is damaged", AGAIN):
-        names, extra = struct.unpack("<HH", source.pread(30, member.header_offset)[26:30])
-        data = source.pread(member.compress_size, member.header_offset + 30 + names + extra)
+        data = source.pread(member.compress_size, data_offset(source, member))
     if method:
         data = b"".join(locations.unpacked(iter([data]), method, member.file_size, name))
     if len(data) != member.file_size or zlib.crc32(data) != member.CRC:

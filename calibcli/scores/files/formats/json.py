@@ -1,7 +1,7 @@
 """One JSON document: a table with `columns` and `data` (Weights & Biases, MLflow, pandas), or a log of Inspect.
 
 JSON is RFC 8259 (Bray 2017). A table of `wandb.Table` and one of `mlflow.log_table` (pandas with orient="split") look
-the same. What is neither is read as JSON lines.
+the same. Any other document is read as JSON lines.
 
 >>> table = '{"columns": ["logit_0", "logit_1", "label"], "data": [[2, -0.5, 0], [0, 1, 1]]}'
 >>> _ = (folder / "table.json").write_text(table)
@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from calibcli.core.errors import CalibError, InputError
+from calibcli.core.errors import CalibError, InputError, refusing
 from calibcli.scores.files.arrays import FileContents, Memory, column_of
 from calibcli.scores.files.evals import inspect_ai
 from calibcli.scores.files.formats import jsonl
@@ -27,7 +27,7 @@ from calibcli.scores.files.text_tables import decimals_of, json_of, score_groups
 from calibcli.scores.predictions import Array, Named
 
 SUFFIXES = (".json",)
-EXPANSION = 16  # bytes in memory for a byte of text, at worst about
+EXPANSION = 16  # bytes of memory for each byte of text, roughly, in the worst case
 TABLE = re.compile(rb'\s*\{\s*"(columns|index|data)"\s*:\s*\[')
 LOG = re.compile(rb'\s*\{\s*"version"\s*:\s*\d+\s*,\s*"status"\s*:')
 
@@ -59,9 +59,8 @@ def read(source: Source, grouped: bool = True) -> FileContents:
     if LOG.match(head):
         samples = value.get("samples")
         if not isinstance(samples, list) or not samples:
-            raise InputError(
-                f"{source.name} is a log of Inspect without samples", "log them: inspect eval --log-samples"
-            )
+            problem = f"{source.name} is a log of Inspect without samples"
+            raise InputError(problem, "log them: inspect eval --log-samples")
         return inspect_ai.contents("json, log of Inspect", value, samples, source)
     return _table(value, source, grouped)
 
@@ -104,12 +103,8 @@ def _numbers(cells: list[Any], name: str, source: Source) -> Array:
         if cell is not None and (isinstance(cell, bool) or not isinstance(cell, int | float)):
             problem = f"row {i} of column '{name}' in {source.name} is {str(cell)[:40]!r}, not a number"
             raise InputError(problem, "write it as a number, or leave the column out")
-    try:
+    with refusing(OverflowError, f"column '{name}' in {source.name} holds a number beyond any float", "write it again"):
         return np.array([np.nan if cell is None else float(cell) for cell in cells])
-    except OverflowError:
-        raise InputError(
-            f"column '{name}' in {source.name} holds a number beyond any float", "write it again"
-        ) from None
 
 
 def _column(cells: list[Any], name: str, source: Source) -> Array:
@@ -123,9 +118,8 @@ def _column(cells: list[Any], name: str, source: Source) -> Array:
         if len({len(cell) for cell in cells}) > 1:
             problem = f"lists in column '{name}' of {source.name} differ in length"
             raise InputError(problem, "write one score per class")
-        return np.column_stack(
-            [_numbers(list(part), name, source) for part in zip(*cells)] or [np.zeros((len(cells), 0))]
-        )
+        parts = [_numbers(list(part), name, source) for part in zip(*cells)]
+        return np.column_stack(parts or [np.zeros((len(cells), 0))])
     if kinds and kinds <= {int, float}:
         numbers = _numbers(cells, name, source)
         whole = kinds == {int} and None not in cells and np.abs(numbers).max() < 2**53

@@ -1,7 +1,7 @@
 """JSON lines: one object per row with a list of scores and a label; samples of lm-eval; chats with log-probabilities.
 
-JSON is RFC 8259 (Bray 2017); of evaluations, each layout is a file of `evals/`: samples of lm-eval (Gao et al. 2021),
-and answers of servers.
+JSON is defined in RFC 8259 (Bray 2017). Each layout of an evaluation has a file in `evals/`: samples of lm-eval (Gao
+et al. 2021), and answers of servers.
 
 >>> lines = '{"logits": [2, -0.5], "label": 0}', '{"logits": [0, 1], "label": 1}'
 >>> _ = (folder / "scores.jsonl").write_text("\\n".join(lines))
@@ -11,7 +11,6 @@ and answers of servers.
 
 from __future__ import annotations
 
-import io
 import itertools
 import json
 import math
@@ -19,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from calibcli.core.errors import CalibError, InputError
+from calibcli.core.errors import InputError, refusing
 from calibcli.scores.files import text_tables
 from calibcli.scores.files.arrays import FileContents, Memory, column_of
 from calibcli.scores.files.evals import chats, lm_eval
@@ -30,10 +29,10 @@ from calibcli.scores.files.text_tables import decimals_of, json_of
 from calibcli.scores.predictions import Array, Named
 
 SUFFIXES = (".jsonl",)
-LAYOUTS = (lm_eval, chats)  # of evaluations, told by their first row
+LAYOUTS = (lm_eval, chats)  # of evaluations, recognised by their first row
 LINE = 64 << 20  # longest line
-EXPANSION = 16  # bytes in memory for a byte of text, at worst about
-HEAD = 1000  # rows whose digits are counted
+EXPANSION = 16  # bytes of memory for each byte of text, roughly, in the worst case
+HEAD = 1000  # rows whose digits after the point are counted
 
 
 def guess(head: bytes) -> bool:
@@ -63,14 +62,10 @@ def read(source: Source) -> FileContents:
     if quick is not None:
         decimals = {key: _digits(row[key] for row in head) for key, array in quick.items() if array.ndim == 2}
         return FileContents("jsonl", {key: Memory(array) for key, array in quick.items()}, decimals=decimals)
-    lists: dict[str, list[list[Any]]] = {}
-    texts: dict[str, list[str]] = {}
-    classes: dict[str, list[str]] = {}
-    for key, value in first.items():
-        (lists if isinstance(value, list) and value else texts)[key] = []
-        if of := _of_classes(value):
-            classes[key], lists[key] = list(of), []
-            texts.pop(key, None)
+    classes = {key: list(scores) for key, value in first.items() if (scores := _of_classes(value))}
+    lists: dict[str, list[list[Any]]]
+    lists = {key: [] for key, value in first.items() if key in classes or (isinstance(value, list) and value)}
+    texts: dict[str, list[str]] = {key: [] for key in first if key not in lists}
     for count, row in enumerate(itertools.chain(head, rows)):
         for key in (*lists, *texts):
             if key not in row:
@@ -86,13 +81,10 @@ def read(source: Source) -> FileContents:
         for key, cells in texts.items():
             cells.append(row[key] if isinstance(row[key], str) else json.dumps(row[key])[:10_000])
     arrays: dict[str, Named] = {}
-    ragged = set()
-    notes = []
+    ragged, notes = set(), []
     for key, values in lists.items():
         try:
             table, uneven = _padded(values)
-        except CalibError:
-            raise
         except (ValueError, TypeError, OverflowError):
             if key in SCORES or key in LABELS:
                 problem = f"'{key}' in {source.name} holds lists that are not numbers"
@@ -106,7 +98,7 @@ def read(source: Source) -> FileContents:
         arrays[key] = Memory(column_of(cells))
     decimals = {key: _digits(values[:HEAD]) for key, values in lists.items() if key in arrays}
     names = {key: of for key, of in classes.items() if key in arrays}
-    return FileContents("jsonl", arrays, decimals=decimals, ragged=frozenset(ragged), about=notes, classes=names)
+    return FileContents("jsonl", arrays, decimals=decimals, ragged=frozenset(ragged), notes=notes, classes=names)
 
 
 def _digits(rows: Iterable[list[Any]]) -> int:
@@ -136,7 +128,7 @@ def _choices(key: str, lengths: list[int], source: Source) -> str:
     """Return a note on rows of different lengths.
 
     Raises:
-        InputError: most rows have one length: another one is a mistake, which would mask a class in all the others.
+        InputError: most rows have one length, so that another length is a mistake: it would mask a class in all rows.
     """
     usual, count = Counter(lengths).most_common(1)[0]
     if 2 * count > len(lengths):
@@ -150,23 +142,19 @@ def _choices(key: str, lengths: list[int], source: Source) -> str:
 
 
 def _rows(source: Source) -> Iterator[dict[str, Any]]:
-    with io.BufferedReader(source.reader()) as file:
-        number = 0
+    number, fix = 0, "write one JSON object per line"
+    in_list = source.pread(min(source.size, 512), 0).lstrip().startswith(b"[")
+    remark = " (a list in one file is not JSON lines)" if in_list else ""
+    unreadable = refusing(
+        (ValueError, RecursionError), lambda _: f"row {number} of {source.name} is not JSON", fix + remark
+    )
+    with unreadable, source.reader() as file:
         while line := file.readline(LINE):
             if not line.strip():
                 continue
-            try:
-                row = json_of(line, f"row {number} of {source.name}")
-            except CalibError:
-                raise
-            except (ValueError, RecursionError):
-                fix = "write one JSON object per line"
-                if number == 0 and line.lstrip()[:1] == b"[":
-                    fix += " (a list in one file is not JSON lines)"
-                raise InputError(f"row {number} of {source.name} is not JSON", fix) from None
+            row = json_of(line, f"row {number} of {source.name}")
             if not isinstance(row, dict):
-                problem = f"row {number} of {source.name} is a JSON {type(row).__name__}"
-                raise InputError(problem, "write one JSON object per line")
+                raise InputError(f"row {number} of {source.name} is a JSON {type(row).__name__}", fix)
             yield row
             number += 1
 

@@ -23,7 +23,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.lib import format as npy_format
 
-from calibcli.core.errors import CalibError, InputError, refusing
+from calibcli.core.errors import InputError, refusing
 from calibcli.scores.files.arrays import FileContents, InFile, Lazy, known_dtype, known_shape
 from calibcli.scores.files.source import Source, StoredBytes, refuse_large
 from calibcli.scores.predictions import Array, Named
@@ -35,6 +35,8 @@ Header = tuple[tuple[int, ...], bool, np.dtype[Any]]
 AGAIN = "write it again with np.savez"
 DAMAGED = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, RuntimeError, ValueError, LookupError,
            OverflowError)  # fmt: skip
+BROKEN = (ValueError, TypeError, SyntaxError, LookupError, MemoryError, RecursionError, AttributeError, OverflowError,
+          EOFError)  # fmt: skip
 
 
 def signature(head: bytes, size: int) -> bool:
@@ -92,6 +94,12 @@ def distinct_members(members: Sequence[zipfile.ZipInfo], source: Source) -> None
         raise InputError(f"{source.name} holds {count} members named '{shown}'", "write each array once")
 
 
+def data_offset(source: Source, member: zipfile.ZipInfo) -> int:
+    """Return where the bytes of a member begin, behind its own header with the name and extra fields."""
+    name, extra = struct.unpack("<HH", source.pread(30, member.header_offset)[26:30])
+    return int(member.header_offset + 30 + name + extra)
+
+
 def stored_part(source: Source, member: zipfile.ZipInfo, name: str) -> int:
     """Return the offset of an uncompressed member, and note that its bytes are to be checked against their CRC-32.
 
@@ -100,8 +108,7 @@ def stored_part(source: Source, member: zipfile.ZipInfo, name: str) -> int:
     """
     if member.compress_size != member.file_size:
         raise ValueError("it has two lengths")
-    names, extra = struct.unpack("<HH", source.pread(30, member.header_offset)[26:30])
-    start: int = member.header_offset + 30 + names + extra
+    start = data_offset(source, member)
     if start + member.file_size > source.size:
         raise ValueError("it is truncated")
     source.stored.append(StoredBytes(start, start + member.file_size, member.CRC, name))
@@ -122,12 +129,11 @@ def _member(source: Source, archive: zipfile.ZipFile, member: zipfile.ZipInfo, n
 
 def _decode(source: Source, archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str) -> Array:
     """Decompress one array, never more bytes than its header declares."""
-    description = (
-        f"array '{name}' in {source.name} is compressed and takes {member.file_size / 1e9:.3g} GB when decoded"
-    )
-    refuse_large(member.file_size, description, "save it with np.savez (uncompressed): then it is read piece by piece")
-    problem = f"array '{name}' in {source.name} cannot be decompressed"
-    with refusing(DAMAGED, lambda error: f"{problem} ({error})", AGAIN), archive.open(member) as file:
+    here = f"array '{name}' in {source.name}"
+    fix = "save it with np.savez (uncompressed): then it is read piece by piece"
+    refuse_large(member.file_size, f"{here} is compressed and takes {member.file_size / 1e9:.3g} GB when decoded", fix)
+    damaged = refusing(DAMAGED, lambda error: f"{here} cannot be decompressed ({error})", AGAIN)
+    with damaged, archive.open(member) as file:
         shape, fortran, dtype = header(file, name, source.name)
         array = np.empty(math.prod(shape), dtype)
         view, done = array.view(np.uint8).data, 0
@@ -144,7 +150,11 @@ def header(file: IO[bytes] | io.BufferedReader, name: str, where: str) -> Header
     """Parse shape, order and dtype at the start of an array: a magic number, a length, a Python literal (never
     executed).
     """
-    try:
+    with refusing(
+        BROKEN,
+        lambda e: f"array '{name}' in {where} has a broken header ({next(iter(str(e).splitlines()), '')[:80]})",
+        "write the file again",
+    ):
         magic = _exactly(file, 8)
         if magic[:6] != npy_format.MAGIC_PREFIX or magic[6] not in (1, 2, 3):
             raise ValueError("it does not start like one")
@@ -159,14 +169,6 @@ def header(file: IO[bytes] | io.BufferedReader, name: str, where: str) -> Header
         if not isinstance(fortran, bool):
             raise ValueError("order")
         shape = known_shape(shape, name, where)
-    except CalibError:
-        raise
-    except (
-        *(ValueError, TypeError, SyntaxError, LookupError, MemoryError, RecursionError, AttributeError),
-        *(OverflowError, EOFError),
-    ) as error:
-        text = str(error).split("\n")[0][:80]
-        raise InputError(f"array '{name}' in {where} has a broken header ({text})", "write the file again") from None
     known_dtype(dtype, name, where)
     if dtype.itemsize == 0:
         raise InputError(f"array '{name}' in {where} has dtype {dtype}", "write the file again")

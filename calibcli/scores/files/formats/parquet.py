@@ -13,7 +13,8 @@ The format is that of Apache Parquet (2013), after the column store of Melnik et
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -44,14 +45,13 @@ def read(source: Source, grouped: bool = True) -> FileContents:
     """
     fix = "pip install 'calibcli[parquet]', or save it as .npz"
     with refusing(ImportError, f"{source.name} is parquet, which needs pyarrow", fix):
-        import pyarrow as pa
         from pyarrow import parquet
-    errors = (pa.ArrowException, OSError, ValueError)
-    with refusing(errors, lambda e: f"{source.name} is not readable parquet ({str(e)[:80]})", "write it again"):
+    with damaged(f"{source.name} is not readable parquet"):
         file = parquet.ParquetFile(source.reader())
         names = [str(name) for name in file.schema_arrow.names]
         if set(names) >= lighteval.COLUMNS and grouped:
-            return lighteval.contents(_rows(_read(file, names, source)), source)
+            batches = _read(file, sorted(lighteval.COLUMNS), source).to_batches(1000)
+            return lighteval.contents((row for batch in batches for row in batch.to_pylist()), source)
         later = _texts(file.schema_arrow, names, source) if grouped else []
         table = _read(file, [name for name in names if name not in later] if later else None, source)
     contents = of_table(table, "parquet", source, grouped)
@@ -63,8 +63,16 @@ def read(source: Source, grouped: bool = True) -> FileContents:
     return replace(contents, arrays={name: arrays[name] for name in order if name in arrays})
 
 
+def damaged(problem: str) -> AbstractContextManager[None]:
+    """Turn what pyarrow raises in the block into an `InputError`; texts may be no UTF-8, dates of no calendar."""
+    import pyarrow as pa
+
+    errors = (pa.ArrowException, OSError, ValueError, OverflowError)
+    return refusing(errors, lambda error: f"{problem} ({str(error)[:80]})", "write it again")
+
+
 def _texts(schema: Any, names: Sequence[str], source: Source) -> list[str]:
-    """Return the columns of text that are no scores, which are read only when they are needed."""
+    """List the columns of text that hold no scores; they are read only when they are needed."""
     import pyarrow as pa
 
     if len(set(names)) < len(names):
@@ -84,10 +92,7 @@ def _text(file: Any, name: str, source: Source) -> Array:
     Raises:
         InputError: it is damaged, or larger than memory.
     """
-    import pyarrow as pa
-
-    errors = (pa.ArrowException, OSError, ValueError)
-    with refusing(errors, lambda e: f"'{name}' in {source.name} is not readable ({str(e)[:80]})", "write it again"):
+    with damaged(f"'{name}' in {source.name} is not readable"):
         return _column(_read(file, [name], source).column(0), name, source)
 
 
@@ -117,10 +122,7 @@ def of_table(table: Any, form: str, source: Source, grouped: bool = True) -> Fil
     Raises:
         InputError: two columns of one name, lists that differ in length.
     """
-    import pyarrow as pa
-
-    errors = (pa.ArrowException, ValueError, OverflowError)  # names and texts that are no UTF-8, dates of no calendar
-    with refusing(errors, lambda e: f"{source.name} is not readable {form} ({str(e)[:80]})", "write it again"):
+    with damaged(f"{source.name} is not readable {form}"):
         names = [str(name) for name in table.column_names]
         groups, others, fields = score_groups(names, source.name, grouped)
         arrays: dict[str, Named] = {}
@@ -155,11 +157,6 @@ def _class_labels(metadata: Mapping[bytes, bytes] | None) -> dict[str, list[str]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
     return {name: list(map(str, names)) for name, names in names_of.items() if isinstance(names, list)}
-
-
-def _rows(table: Any) -> Iterator[dict[str, Any]]:
-    for batch in table.select(sorted(lighteval.COLUMNS)).to_batches(1000):
-        yield from batch.to_pylist()
 
 
 def _pictures(column: Any, name: str, source: Source) -> EncodedPictures | None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from calibcli.core.errors import CalibError, InputError
+from calibcli.core.errors import InputError, refusing
 from calibcli.scores.files.arrays import FileContents, InFile, Memory, column_of, known_shape
 from calibcli.scores.files.roles import CLASSES, IDS
 from calibcli.scores.files.source import Source
@@ -41,7 +41,7 @@ def signature(head: bytes, size: int) -> bool:
 
 
 def read(source: Source) -> FileContents:
-    """Read the header and return every tensor unread. Lists in the metadata named ids or classes become arrays too.
+    """Read the header; tensors are read when needed. Lists in the metadata named ids or classes become arrays too.
 
     Raises:
         InputError: not safetensors, damaged, or a tensor of a type that NumPy cannot hold.
@@ -78,12 +78,9 @@ def _header(source: Source) -> tuple[dict[str, Any], int]:
     length = int.from_bytes(source.pread(8, 0), "little")
     if length > min(HEADER, source.size - 8):
         raise _broken(source, f"its header claims to have {length:,} bytes")
-    try:
+    broken = _broken(source, "its header is not JSON")
+    with refusing((ValueError, RecursionError), broken.problem, broken.fix):
         header = json_of(source.pread(length, 8), source.name)
-    except CalibError:
-        raise
-    except (ValueError, RecursionError):
-        raise _broken(source, "its header is not JSON") from None
     if not isinstance(header, dict):
         raise _broken(source, "its header is not an object")
     return header, 8 + length
