@@ -139,7 +139,7 @@ def draw(models: Pair, n: int, design: str, rng: np.random.Generator) -> tuple[B
 
 def cell(models: Pair, n: int, design: str, runs: int) -> Covered:
     """The intervals of so many runs."""
-    rng, covered = np.random.default_rng([n, len(design)]), Covered(runs)
+    rng, covered, truth = np.random.default_rng([n, len(design)]), Covered(runs), models.truth
     for _ in range(runs):
         views = draw(models, n, design, rng)
         found = paired_bins.difference(
@@ -148,7 +148,7 @@ def cell(models: Pair, n: int, design: str, runs: int) -> Covered:
         assert found is not None
         if not isinstance(found, str):
             assert (found[3] < 0.05) == (found[1] > 0 or found[2] < 0), found  # p-value and interval agree
-            covered.add(found[1], found[2], models.truth)
+            covered.add(found[1], found[2], truth)
     return covered
 
 
