@@ -70,29 +70,25 @@ def torchvision() -> dict[str, Maker]:
 
     layer, conf = convnext.CNBlockConfig, mobilenetv3.InvertedResidualConfig
     mb, fused = efficientnet.MBConvConfig, efficientnet.FusedMBConvConfig
-    small = [1, 1, 1, 1]
+    small, last = [1, 1, 1, 1], {"num_classes": K, "last_channel": 16}
+    v2 = {
+        "block": swin_transformer.SwinTransformerBlockV2, "downsample_layer": swin_transformer.PatchMergingV2
+    }  # fmt: skip
+    conv3d, stem = [video.resnet.Conv3DSimple] * 4, video.resnet.BasicStem
+    bare = {"num_classes": K, "aux_logits": False, "init_weights": False}
     return {
         "alexnet": lambda: (cut(m.AlexNet(K), *flat(9216)), images(64)),
         "convnext": lambda: (m.ConvNeXt([layer(8, 16, 1), layer(16, None, 1)], num_classes=K), images(32)),
         "densenet": lambda: (m.DenseNet(4, (2, 2), 8, bn_size=2, num_classes=K), images(32)),
         "efficientnet": lambda: (
-            m.EfficientNet(
-                [mb(1, 3, 1, 8, 8, 1, 1, 1), mb(4, 3, 2, 8, 16, 1, 1, 1)], 0.2, num_classes=K, last_channel=16
-            ),
-            images(32),
+            m.EfficientNet([mb(1, 3, 1, 8, 8, 1, 1, 1), mb(4, 3, 2, 8, 16, 1, 1, 1)], 0.2, **last), images(32)
         ),
         "efficientnet_v2": lambda: (
-            m.EfficientNet([fused(1, 3, 1, 8, 8, 1), fused(4, 3, 2, 8, 16, 1)], 0.2, num_classes=K, last_channel=16),
-            images(32),
+            m.EfficientNet([fused(1, 3, 1, 8, 8, 1), fused(4, 3, 2, 8, 16, 1)], 0.2, **last), images(32)
         ),
-        "googlenet": lambda: (m.googlenet(num_classes=K, aux_logits=False, init_weights=False), images(64, 2)),
-        "inception_v3": lambda: thin(
-            (m.inception_v3(num_classes=K, aux_logits=False, init_weights=False), images(80, 2)), 8
-        ),
-        "maxvit": lambda: (
-            m.MaxVit((32, 32), 8, 4, [8, 16], [1, 1], 4, 0.0, num_classes=K),
-            images(32),
-        ),
+        "googlenet": lambda: (m.googlenet(**bare), images(64, 2)),
+        "inception_v3": lambda: thin((m.inception_v3(**bare), images(80, 2)), 8),
+        "maxvit": lambda: (m.MaxVit((32, 32), 8, 4, [8, 16], [1, 1], 4, 0.0, num_classes=K), images(32)),
         "mnasnet": lambda: (m.MNASNet(0.1, K), images(64)),
         "mobilenet_v2": lambda: (m.MobileNetV2(K, 0.1, [[1, 8, 1, 1], [3, 16, 2, 2]]), images(32)),
         "mobilenet_v3": lambda: (
@@ -110,24 +106,18 @@ def torchvision() -> dict[str, Maker]:
         "shufflenet_v2": lambda: (m.ShuffleNetV2([2, 2, 2], [8, 16, 32, 64, 64], K), images(64)),
         "squeezenet": lambda: (m.SqueezeNet("1_1", K), images(64)),
         "swin": lambda: (swin(), images(32)),
-        "swin_v2": lambda: (
-            swin(block=swin_transformer.SwinTransformerBlockV2, downsample_layer=swin_transformer.PatchMergingV2),
-            images(32),
-        ),
+        "swin_v2": lambda: (swin(**v2), images(32)),
         "vgg": lambda: (small_vgg(False), images(32)),
         "vgg_bn": lambda: (small_vgg(True), images(32)),
         "vit": lambda: (m.VisionTransformer(16, 8, 2, 2, 16, 24, num_classes=K), images(16)),
         "video_resnet": lambda: (
-            video.resnet.VideoResNet(
-                video.resnet.BasicBlock, [video.resnet.Conv3DSimple] * 4, small, video.resnet.BasicStem, K
-            ),
-            torch.randn(2, 3, 4, 24, 24),
+            video.resnet.VideoResNet(video.resnet.BasicBlock, conv3d, small, stem, K), torch.randn(2, 3, 4, 24, 24)
         ),
         "swin3d": lambda: (
             video.SwinTransformer3d([2, 4, 4], 8, [2, 1], [2, 2], [2, 4, 4], num_classes=K),
             torch.randn(2, 3, 4, 32, 32),
         ),
-    }
+    }  # fmt: skip
 
 
 TEXT: dict[str, Any] = {
@@ -148,9 +138,12 @@ def transformers() -> dict[str, Maker]:
         made = _of(t, name, "ForImageClassification", {**PICTURE, "image_size": size, **options})
         return made, {"pixel_values": images(size)}
 
-    def sound(name: str, inputs: dict[str, Tensor], **options: Any) -> Made:
-        head = "ForAudioClassification" if name == "AST" else "ForSequenceClassification"
-        return _of(t, name, head, {**TEXT, **options}), inputs
+    def sound(name: str, head: str, inputs: Tensor, **options: Any) -> Made:
+        return _of(t, name, f"For{head}Classification", {**TEXT, **options}), {"input_values": inputs}
+
+    def joint(name: str) -> Made:
+        config = getattr(t, f"{name}Config")(text_config=words, vision_config=vision, num_labels=K)
+        return getattr(t, f"{name}ForImageClassification")(config), {"pixel_values": images(16)}
 
     wave = {
         "conv_dim": (8, 8), "conv_stride": (5, 4), "conv_kernel": (10, 6), "num_conv_pos_embedding_groups": 2,
@@ -161,6 +154,7 @@ def transformers() -> dict[str, Maker]:
         "size": 32, "patch_size": 4, "embed_dim": 8, "depths": [2, 1], "num_heads": [2, 2], "window_size": 4,
         "num_attention_heads": None, "num_hidden_layers": None, "hidden_size": None,
     }  # fmt: skip
+    next_ = {"size": 32, "hidden_sizes": [8, 16], "depths": [1, 1], "num_stages": 2, "patch_size": 4}
     vision = {k: v for k, v in PICTURE.items() if k not in ("num_labels", "vocab_size", "pad_token_id")}
     words = {k: v for k, v in TEXT.items() if k != "num_labels"}
     return {
@@ -181,74 +175,43 @@ def transformers() -> dict[str, Maker]:
         "mistral": lambda: text("Mistral", **heads),
         "qwen2": lambda: text("Qwen2", **heads),
         "gemma": lambda: text("Gemma", **heads),
-        "t5": lambda: _ending(
-            text("T5", d_model=12, d_kv=6, d_ff=16, num_layers=2, num_heads=2, eos_token_id=2, decoder_start_token_id=0)
-        ),
-        "bart": lambda: _ending(
-            text(
-                "Bart",
-                d_model=12,
-                encoder_layers=1,
-                decoder_layers=1,
-                encoder_attention_heads=2,
-                encoder_ffn_dim=16,
-                decoder_attention_heads=2,
-                decoder_ffn_dim=16,
-                eos_token_id=2,
-            )
-        ),
+        "t5": lambda: _ending(text(
+            "T5", d_model=12, d_kv=6, d_ff=16, num_layers=2, num_heads=2, eos_token_id=2, decoder_start_token_id=0
+        )),
+        "bart": lambda: _ending(text(
+            "Bart", d_model=12, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2, encoder_ffn_dim=16,
+            decoder_attention_heads=2, decoder_ffn_dim=16, eos_token_id=2,
+        )),
         "vit": lambda: picture("ViT"),
         "deit": lambda: picture("DeiT"),
         "beit": lambda: picture("Beit", use_relative_position_bias=True),
         "swin": lambda: picture("Swin", **swin),
         "swin_v2": lambda: picture("Swinv2", **swin),
-        "convnext": lambda: picture("ConvNext", 32, hidden_sizes=[8, 16], depths=[1, 1], num_stages=2, patch_size=4),
-        "convnext_v2": lambda: picture(
-            "ConvNextV2", 32, hidden_sizes=[8, 16], depths=[1, 1], num_stages=2, patch_size=4
-        ),
+        "convnext": lambda: picture("ConvNext", **next_),
+        "convnext_v2": lambda: picture("ConvNextV2", **next_),
         "resnet": lambda: picture("ResNet", 32, embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1]),
         "dinov2": lambda: picture("Dinov2"),
         "mobilevit": lambda: picture(
             "MobileViT", 64, hidden_sizes=[8, 12, 16], neck_hidden_sizes=[4, 4, 8, 8, 12, 12, 16], patch_size=2
         ),
         "segformer": lambda: picture(
-            "Segformer",
-            32,
-            hidden_sizes=[4, 4, 8, 8],
-            depths=[1] * 4,
-            decoder_hidden_size=8,
+            "Segformer", 32, hidden_sizes=[4, 4, 8, 8], depths=[1] * 4, decoder_hidden_size=8,
             num_attention_heads=[1, 1, 2, 2],
         ),
         "levit": lambda: picture(
-            "Levit",
-            64,
-            hidden_sizes=[8, 8, 8],
-            num_attention_heads=[2, 2, 2],
-            depths=[1, 1, 1],
-            key_dim=[4, 4, 4],
+            "Levit", 64, hidden_sizes=[8] * 3, num_attention_heads=[2] * 3, depths=[1] * 3, key_dim=[4] * 3,
             patch_size=16,
         ),
         "poolformer": lambda: picture("PoolFormer", 32, hidden_sizes=[4, 8, 8, 8], depths=[1] * 4),
-        "clip": lambda: (
-            t.CLIPForImageClassification(t.CLIPConfig(text_config=words, vision_config=vision, num_labels=K)),
-            {"pixel_values": images(16)},
-        ),
-        "siglip": lambda: (
-            t.SiglipForImageClassification(t.SiglipConfig(text_config=words, vision_config=vision, num_labels=K)),
-            {"pixel_values": images(16)},
-        ),
-        "wav2vec2": lambda: sound("Wav2Vec2", {"input_values": torch.randn(4, 400)}, **wave),
-        "hubert": lambda: sound("Hubert", {"input_values": torch.randn(4, 400)}, **wave),
+        "clip": lambda: joint("CLIP"),
+        "siglip": lambda: joint("Siglip"),
+        "wav2vec2": lambda: sound("Wav2Vec2", "Sequence", torch.randn(4, 400), **wave),
+        "hubert": lambda: sound("Hubert", "Sequence", torch.randn(4, 400), **wave),
         "ast": lambda: sound(
-            "AST",
-            {"input_values": torch.randn(4, 20, 16)},
-            max_length=20,
-            num_mel_bins=16,
-            patch_size=8,
-            frequency_stride=8,
+            "AST", "Audio", torch.randn(4, 20, 16), max_length=20, num_mel_bins=16, patch_size=8, frequency_stride=8,
             time_stride=8,
         ),
-    }
+    }  # fmt: skip
 
 
 def _of(library: Any, name: str, head: str, options: dict[str, Any]) -> nn.Module:

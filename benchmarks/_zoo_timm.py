@@ -20,11 +20,8 @@ SMALL: dict[str, tuple[str, int, dict[str, Any]]] = {
     "convmixer": ("convmixer.ConvMixer", 32, {"dim": 16, "depth": 2, "kernel_size": 7, "patch_size": 7}),
     "convnext": ("test_convnext", 32, {"depths": (1, 1, 1, 1), "dims": (8, 8, 16, 16)}),
     "cpubone": ("cpubone_nano", 32, {"width_list": [4, 8, 16, 16, 16], "head_widths": (16, 16)}),
-    "crossvit": (
-        "crossvit_tiny_240",
-        48,
-        {"img_size": 48, "img_scale": (1, 2 / 3), "embed_dim": (8, 16), "num_heads": (2, 2), "depth": ((1, 1, 0),)},
-    ),
+    "crossvit": ("crossvit_tiny_240", 48, {"img_size": 48, "img_scale": (1, 2 / 3), "embed_dim": (8, 16),
+        "num_heads": (2, 2), "depth": ((1, 1, 0),)}),
     "csatv2": ("csatv2", 64, {"depths": (2, 2, 2, 2), "dims": (8, 8, 16)}),
     "cspnet": ("cs3darknet_focus_s", 32, {}),
     "cspnext": ("cspnext_tiny", 32, {"channels": (8, 16, 16, 16)}),
@@ -39,19 +36,13 @@ SMALL: dict[str, tuple[str, int, dict[str, Any]]] = {
     "efficientnet": ("test_efficientnet", 32, {"channel_multiplier": 0.1}),
     "efficientvim": ("efficientvim_m1", 32, {"depths": (1, 1, 1), "embed_dim": (16, 16, 32)}),
     "efficientvit_mit": ("efficientvit_b0", 32, {"depths": (1, 1)}),
-    "efficientvit_msra": (
-        "efficientvit_m0",
-        32,
-        {"img_size": 32, "embed_dim": (16, 32, 32), "key_dim": (4,) * 3, "depth": (1,) * 3, "num_heads": (2,) * 3},
-    ),
+    "efficientvit_msra": ("efficientvit_m0", 32, {"img_size": 32, "embed_dim": (16, 32, 32), "key_dim": (4,) * 3,
+        "depth": (1,) * 3, "num_heads": (2,) * 3}),
     "eva": ("eva02_tiny_patch14_224", 32, {**TOKENS}),
     "fasternet": ("fasternet_t0", 32, {"depths": (1, 1), "embed_dim": 16}),
     "fastvit": ("fastvit_t8", 32, {"layers": (1, 1, 1, 1), "embed_dims": (8, 8, 16, 16)}),
-    "focalnet": (
-        "focalnet.FocalNet",
-        32,
-        {"depths": (1, 1), "embed_dim": 8, "focal_levels": (2, 2), "focal_windows": (3, 3)},
-    ),
+    "focalnet": ("focalnet.FocalNet", 32, {"depths": (1, 1), "embed_dim": 8, "focal_levels": (2, 2),
+        "focal_windows": (3, 3)}),
     "gcvit": ("gcvit_xxtiny", 32, {"img_size": 32, "embed_dim": 16}),
     "gemma4_vit": ("gemma4_vit_167m", 32, {**TOKENS}),
     "ghostnet": ("ghostnet_050", 32, {}),
@@ -66,16 +57,10 @@ SMALL: dict[str, tuple[str, int, dict[str, Any]]] = {
     "inception_v3": ("inception_v3", 96, {}),
     "inception_v4": ("inception_v4", 96, {}),
     "lcnetv2": ("lcnetv2_small", 32, {"depths": (1, 1, 1, 1)}),
-    "levit": (
-        "levit_128s",
-        32,
-        {"img_size": 32, "embed_dim": (16,) * 3, "key_dim": 4, "num_heads": 2, "depth": (1,) * 3},
-    ),
-    "lowformer": (
-        "lowformer_b0",
-        32,
-        {"width_list": [4, 8, 16, 16, 16], "depth_list": [0, 1, 1, 1, 1], "head_widths": (16, 16)},
-    ),
+    "levit": ("levit_128s", 32, {"img_size": 32, "embed_dim": (16,) * 3, "key_dim": 4, "num_heads": 2,
+        "depth": (1,) * 3}),
+    "lowformer": ("lowformer_b0", 32, {"width_list": [4, 8, 16, 16, 16], "depth_list": [0, 1, 1, 1, 1],
+        "head_widths": (16, 16)}),
     "mambaout": ("test_mambaout", 32, {"depths": (1, 1), "dims": (8, 8, 16, 16)}),
     "maxxvit": ("maxvit_pico_rw_256", 32, {"img_size": 32, "depths": (1, 1, 1, 1), "stem_width": 8}),
     "metaformer": ("poolformerv2_s12", 32, {}),
@@ -87,11 +72,8 @@ SMALL: dict[str, tuple[str, int, dict[str, Any]]] = {
     "nasnet": ("nasnetalarge", 32, {"stem_size": 8, "num_features": 384}),
     "nest": ("nest.Nest", 32, {"img_size": 32, "embed_dims": (8, 8, 16), "num_heads": (2,) * 3, "depths": (1,) * 3}),
     "nextvit": ("nextvit_small", 32, {"stem_chs": (8, 8, 8), "depths": (1, 1, 5, 1)}),
-    "nfnet": (
-        "test_nfnet",
-        32,
-        {"depths": (1, 1), "width_factor": 0.25, "channels": (8, 16, 16, 16), "num_features": 64},
-    ),
+    "nfnet": ("test_nfnet", 32, {"depths": (1, 1), "width_factor": 0.25, "channels": (8, 16, 16, 16),
+        "num_features": 64}),
     "pit": ("pit_ti_224", 32, {"img_size": 32, "base_dims": [8, 8, 8], "depth": [1, 1, 1], "heads": [1, 2, 2]}),
     "pnasnet": ("pnasnet5large", 32, {}),
     "pvt_v2": ("pvt_v2_b0", 32, {**STAGES, "num_heads": (1, 1, 2, 2)}),
@@ -125,29 +107,14 @@ SMALL: dict[str, tuple[str, int, dict[str, Any]]] = {
     "vision_transformer_relpos": ("test_vit_relpos", 32, {**TOKENS}),
     "vision_transformer_sam": ("samvit_base_patch16_224", 32, {**TOKENS}),
     "vitamin": ("vitamin_small_224", 32, {"img_size": 32, "depth": 2}),
-    "volo": (
-        "volo.VOLO",
-        32,
-        {
-            "img_size": 32,
-            "layers": (1,) * 4,
-            "embed_dims": (16, 32, 32, 32),
-            "num_heads": (2,) * 4,
-            "stem_hidden_dim": 8,
-        },
-    ),
+    "volo": ("volo.VOLO", 32, {"img_size": 32, "layers": (1,) * 4, "embed_dims": (16, 32, 32, 32),
+        "num_heads": (2,) * 4, "stem_hidden_dim": 8}),
     "vovnet": ("ese_vovnet19b_slim_dw", 32, {}),
     "xception": ("legacy_xception", 32, {}),
-    "xception_aligned": (
-        "xception_aligned.XceptionAligned",
-        32,
-        {
-            "block_cfg": [{"in_chs": 64, "out_chs": 32, "stride": 2}, {"in_chs": 32, "out_chs": 32, "stride": 1}],
-            "preact": True,
-        },
-    ),
+    "xception_aligned": ("xception_aligned.XceptionAligned", 32, {"block_cfg": [{"in_chs": 64, "out_chs": 32,
+        "stride": 2}, {"in_chs": 32, "out_chs": 32, "stride": 1}], "preact": True}),
     "xcit": ("xcit_nano_12_p8_224", 32, {**TOKENS}),
-}
+}  # fmt: skip
 """Name, size of the pictures and options by family; module and class where the named one cannot be made smaller.
 `deepseek_vit` starts at 412 M parameters and is left out."""
 
@@ -165,9 +132,8 @@ def timm() -> dict[str, Maker]:
         module, _, kind = name.partition(".")
         if not kind:
             return library.create_model(name, num_classes=K, **options), images(size, 2)
-        return getattr(importlib.import_module(f"timm.models.{module}"), kind)(num_classes=K, **options), images(
-            size, 2
-        )
+        network = getattr(importlib.import_module(f"timm.models.{module}"), kind)
+        return network(num_classes=K, **options), images(size, 2)
 
     found: dict[str, Maker] = {family: lambda given=given: made(*given) for family, given in SMALL.items()}
     for family, by in THIN.items():

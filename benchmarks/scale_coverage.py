@@ -78,9 +78,8 @@ def main() -> int:
         if given.only not in (None, spec):
             continue
         if (kind, groups) == (given.kinds[0], GROUPS[0]):
-            print(
-                f"\n{spec}, {given.runs} runs\n  {'population':14}{'rows':>6}{'groups':>8}{'none %':>8}{'coverage %':>12}"
-            )
+            print(f"\n{spec}, {given.runs} runs")
+            print(f"  {'population':14}{'rows':>6}{'groups':>8}{'none %':>8}{'coverage %':>12}")
         gamma = 0.0 if spec == "temperature" else given.gamma
         truths = truth(kind, groups, gamma)
         for n in given.rows:
