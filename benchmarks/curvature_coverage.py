@@ -1,7 +1,7 @@
 """Coverage of the intervals of `calib curvature`, by simulation against dense Hessians.
 
     python benchmarks/curvature_coverage.py [--seeds 500] [--samples 300] [--part PART] [--only NAME] [--tf32]
-                                            [--what TRACE ...] [--resampled RUNS]
+                                            [--resampled RUNS]
 
 1. Estimator: over seeds, the 95 % intervals of the traces against the exact ones of seven networks, and their bias; and
    that of the share of negative eigenvalues from 40 Lanczos steps, which may be wider than what it claims.
@@ -10,8 +10,8 @@
 3. Sample: over data sets drawn (with replacement) from a population of 8,000 rows, the 95 % intervals of trace and λmax
    against the population's. The networks are fitted to other rows than those drawn, as the intervals assume.
 
-`--part` is `estimator` (1 and 2), `sample` (3) or both; `--only` a part of a network's or a population's name; `--what`
-takes these traces alone, as trace:precision=0.05. `--resampled` is the trace alone over many more runs: the probes of a
+`--part` is `estimator` (1 and 2), `sample` (3) or both; `--only` a part of a network's or a population's name.
+`--resampled` is the trace alone over many more runs: the probes of a
 cell are drawn from 12,000 quadratic forms of its dense H - G, centred at its trace. Pilot, allocation, exact cells and
 interval are the package's. Tr(G) is taken as known.
 `--tf32`: 1 and 2 in float32, and as on a device whose Krylov products are in TF32: their factors are rounded to it.
@@ -165,13 +165,12 @@ def share(hits: list[bool]) -> str:
     return f"{100 * p:5.1f} % (± {196 * math.sqrt(max(p * (1 - p), 1e-9) / len(hits)):.1f})"
 
 
-def estimator(seeds: int, only: str, tf32: bool, what: list[str]) -> None:
-    residual = "" if what else "; 2. λmax's residual"
-    print(f"1. 95 % estimator intervals{residual}; {seeds} seeds{', TF32' if tf32 else ''}")
+def estimator(seeds: int, only: str, tf32: bool) -> None:
+    print(f"1. 95 % estimator intervals; 2. λmax's residual; {seeds} seeds{', TF32' if tf32 else ''}")
     for name, make in networks().items():
         if only in name:
             torch.manual_seed(1)
-            one_network(name, *make(), seeds=seeds, tf32=tf32, only=what)
+            one_network(name, *make(), seeds=seeds, tf32=tf32)
 
 
 def set_up(model: nn.Module, x: Tensor, y: Tensor, tf32: bool = False) -> Shared:
@@ -181,8 +180,7 @@ def set_up(model: nn.Module, x: Tensor, y: Tensor, tf32: bool = False) -> Shared
     return Shared(problem, 0, LEVEL, None)
 
 
-def one_network(name: str, model: nn.Module, x: Tensor, y: Tensor, *, seeds: int, tf32: bool, only: list[str]) -> None:
-    asked = only or TRACES
+def one_network(name: str, model: nn.Module, x: Tensor, y: Tensor, *, seeds: int, tf32: bool) -> None:
     if tf32:
         model, x = model.float(), x.float() if x.is_floating_point() else x
     with by_hand():
@@ -191,8 +189,8 @@ def one_network(name: str, model: nn.Module, x: Tensor, y: Tensor, *, seeds: int
         true, spectrum = {"trace": float(h.trace()), "trace_ggn": exact.ggn_trace()}, torch.linalg.eigvalsh(h)
     top = float(spectrum[-1])
     shared = set_up(model, x, y, tf32)  # once: only the seed changes
-    hits: dict[str, list[bool]] = {what: [] for what in (*asked, "share")}
-    errors: dict[str, list[float]] = {what: [] for what in asked}
+    hits: dict[str, list[bool]] = {what: [] for what in (*TRACES, "share")}
+    errors: dict[str, list[float]] = {what: [] for what in TRACES}
     width = dict.fromkeys(hits, 0.0)
     inside: dict[float, list[bool]] = {tol: [] for tol in TOLERANCES}
     largest: dict[float, list[bool]] = {tol: [] for tol in TOLERANCES}
@@ -200,14 +198,12 @@ def one_network(name: str, model: nn.Module, x: Tensor, y: Tensor, *, seeds: int
         shared.seed = seed
         engine = Engine(shared, CrossEntropy())
         ask = partial(one_estimate, engine)
-        for what in asked:
+        for what in TRACES:
             t, (value, low, high, detail) = true[what.partition(":")[0]], ask(what)
             near = (1e-5 if tf32 else 1e-9) * abs(t)
             hits[what].append(low - near <= t <= high + near)
             errors[what].append((value - t) / max(detail["estimator_se"], near))
             width[what] += (high - low) / abs(t) / seeds
-        if only:
-            continue
         for tol in TOLERANCES:  # loose first: the run goes on, its certificate is new each time
             engine._certificates.clear()
             value, _, _, detail = ask(f"lambda_max:tol={tol}")
@@ -217,12 +213,10 @@ def one_network(name: str, model: nn.Module, x: Tensor, y: Tensor, *, seeds: int
         hits["share"].append(low <= float((spectrum < -detail["sigma"]).double().mean()) <= high)
         width["share"] += (high - low) / seeds
     print(f"   {name}, {len(spectrum)} parameters, Tr(H) {true['trace']:.4g}, Tr(G) {true['trace_ggn']:.4g}")
-    for what in asked:
+    for what in TRACES:
         bias, worst = sum(errors[what]) / seeds, max(map(abs, errors[what]))
         print(f"      {what:22} covers {share(hits[what])}, {width[what]:.3f} of it wide; ", end="")
         print(f"errors in standard errors: mean {bias:+.2f}, largest {worst:.1f}", flush=True)
-    if only:
-        return
     print(f"      share of negatives     covers {share(hits['share'])}, {width['share']:.2f} wide")
     for tol in TOLERANCES:
         print(f"      tol={tol:g}: an eigenvalue within the residual {share(inside[tol])}, ", end="")
@@ -378,6 +372,6 @@ if __name__ == "__main__":
                     torch.manual_seed(1)
                     resampled(name, *make(), given.resampled)
         elif given.part != "sample":
-            estimator(given.seeds, given.only, given.tf32, given.what or [])
+            estimator(given.seeds, given.only, given.tf32)
     if given.part != "estimator" and not given.resampled:
         sample(given.samples, given.only)

@@ -19,7 +19,7 @@ from typing import Any
 
 import _evals_written
 import numpy as np
-from _harness import options
+from _harness import arguments
 
 import calibcli
 from calibcli.core.errors import CalibError
@@ -27,23 +27,24 @@ from calibcli.core.errors import CalibError
 CHOICES = {"chat": "A,B,C,D", "batch": "A,B,C,D"}
 
 
-def verdicts(path: Path) -> list[float] | None:
+NORMS = {None: "acc", "char": "acc_norm", "byte": "acc_bytes", "pmi": "acc_mutual_info"}
+
+
+def verdicts(path: Path, norm: str | None) -> list[float] | None:
     """The harness's own, row by row; None where the file has none."""
     if path.suffix == ".jsonl":
         rows = [json.loads(line) for line in path.read_text().splitlines()]
-        return [float(row["acc"]) for row in rows] if "acc" in rows[0] else None
-    if path.suffix == ".eval":
-        return [float(s["scores"]["choice"]["value"] == "C") for s in samples(path) if "choice" in s.get("scores", {})]
-    if path.suffix == ".json":
-        found = json.loads(path.read_text())
-        return [
-            float(s["scores"]["choice"]["value"] == "C") for s in found.get("samples", []) if "choice" in s["scores"]
-        ]
+        return [float(row[NORMS[norm]]) for row in rows] if NORMS[norm] in rows[0] else None
     if path.suffix == ".parquet":
         from pyarrow import parquet
 
         return [float(row["metric"]["acc"]) for row in parquet.read_table(path).to_pylist()]
-    return None
+    found = []
+    if path.suffix == ".eval":
+        found = samples(path)
+    elif path.suffix == ".json":
+        found = json.loads(path.read_text()).get("samples", [])
+    return [float(s["scores"]["choice"]["value"] == "C") for s in found if "choice" in s.get("scores", {})]
 
 
 def samples(path: Path) -> list[dict[str, Any]]:
@@ -51,8 +52,7 @@ def samples(path: Path) -> list[dict[str, Any]]:
     import zipfile_zstd  # noqa: F401  (lets zipfile read Zstandard)
 
     with zipfile.ZipFile(path) as archive:
-        names = [name for name in archive.namelist() if name.startswith("samples/")]
-        found = [json.loads(archive.read(name)) for name in names]
+        found = [json.loads(archive.read(name)) for name in archive.namelist() if name.startswith("samples/")]
     return sorted(found, key=lambda s: (len(str(s["id"])), str(s["id"]), s["epoch"]))
 
 
@@ -67,13 +67,9 @@ def row(path: Path, norm: str | None = None) -> tuple[list[str], int]:
         return [name, "", "", "", f"refused: {error.problem.replace(str(path), 'it')}; {error.fix}"], 0
     right = (read.logits.argmax(axis=1) == read.labels).astype(float)
     try:
-        said = verdicts(path)
+        said = verdicts(path, norm)
     except ImportError as error:
         return [name, str(read.n), "", f"{right.mean():.4f}", f"its verdicts need {error.name}"], 0
-    if norm and path.suffix == ".jsonl":
-        key = {"char": "acc_norm", "byte": "acc_bytes", "pmi": "acc_mutual_info"}[norm]
-        lines = [json.loads(line) for line in path.read_text().splitlines()]
-        said = [float(line[key]) for line in lines] if key in lines[0] else None
     if not said:
         return [name, str(read.n), "", f"{right.mean():.4f}", f"{read.facts['format']}; no verdicts in it"], 0
     differ = int((np.array(said) != right).sum()) if len(said) == read.n else read.n
@@ -81,20 +77,15 @@ def row(path: Path, norm: str | None = None) -> tuple[list[str], int]:
 
 
 def main() -> int:
-    parser = options(__doc__)
-    parser.add_argument("path", nargs="?", type=Path, help="a folder of files")
-    parser.add_argument("--keep", type=Path, help="where to write files")
-    given = parser.parse_args()
+    given = arguments(__doc__, "path", keep=Path)
     with tempfile.TemporaryDirectory() as scratch:
-        folder = given.path
-        if folder is None:
-            folder = given.keep or Path(scratch)
+        folder = Path([given.keep or scratch, *given.path][-1])
+        if not given.path:
             folder.mkdir(exist_ok=True)
             print("\n".join(_evals_written.write(folder)))
         lines, wrong = [["file", "rows", "harness", "calib", "what"]], 0
         for path in sorted(p for p in folder.iterdir() if p.is_file() or (p / "state.json").exists()):
-            norms = (None, "char", "byte", "pmi") if path.name.startswith(("lm_eval", "samples")) else (None,)
-            for norm in norms:
+            for norm in NORMS if path.name.startswith(("lm_eval", "samples")) else (None,):
                 line, differ = row(path, norm)
                 if norm is None or not line[-1].startswith(("refused", "jsonl")):
                     lines.append(line)

@@ -60,51 +60,22 @@ def check() -> Run:
     return lambda z, y: float(calibcli.check(z, y, max={"ece": 0.05}).checks[0].estimate.value or 0.0)
 
 
-def torch_on_one_thread() -> Any:
-    import torch
-
-    torch.set_num_threads(1)
-    return torch
-
-
-def probabilities() -> Callable[[Any], Any]:
-    torch = torch_on_one_thread()
-    return lambda z: torch.softmax(torch.from_numpy(z), dim=1).numpy()
-
-
 def torchmetrics() -> Run:
+    import torch
     from torchmetrics.functional.classification import multiclass_calibration_error as error
 
-    torch = torch_on_one_thread()
+    torch.set_num_threads(1)
     return lambda z, y: float(error(torch.from_numpy(z), torch.from_numpy(y), z.shape[1], n_bins=BINS, norm="l1"))
 
 
-def netcal() -> Run:
-    from netcal.metrics import ECE
-
-    softmax, metric = probabilities(), ECE(BINS)
-    return lambda z, y: float(metric.measure(softmax(z), y))
-
-
-def probmetrics() -> Run:
-    from probmetrics.metrics import Metrics
-
-    torch, metrics = torch_on_one_thread(), Metrics.from_names(["ece-15"])
-
-    def ece(z: Any, y: Any) -> float:
-        found = metrics.compute_all_from_labels_logits(torch.from_numpy(y), torch.from_numpy(z))
-        return float(next(iter(found.values())))
-
-    return ece
-
-
 def sklearn() -> Run:
+    import torch
     from sklearn.calibration import calibration_curve
 
-    softmax = probabilities()
+    torch.set_num_threads(1)
 
     def ece(z: Any, y: Any) -> float:  # it has no ECE: its reliability curve of the top label
-        p = softmax(z)
+        p = torch.softmax(torch.from_numpy(z), dim=1).numpy()
         c, hit = p.max(axis=1), p.argmax(axis=1) == y
         share, mean = calibration_curve(hit, c, n_bins=BINS)
         count = np.histogram(c, np.linspace(0, 1, BINS + 1))[0]
@@ -126,8 +97,6 @@ OURS: dict[str, Callable[[], Run]] = {
 }
 PEERS: dict[str, Callable[[], Run]] = {
     "torchmetrics ece": torchmetrics,
-    "netcal ece": netcal,
-    "probmetrics ece": probmetrics,
     "scikit-learn curve": sklearn,
     "relplot smECE": relplot,
 }

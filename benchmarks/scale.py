@@ -9,7 +9,7 @@
 The commands run on logits like those of an overfit network: most rows certain, classes that are confused with few
 others, some of them separable.
 
-Peers that are installed take part: scikit-learn, torch-uncertainty, probmetrics; torchmetrics for the grid of
+Peers that are installed take part: scikit-learn, probmetrics; torchmetrics for the grid of
 temperatures. Every measurement is a process of its own, in CPU seconds; the data are synthetic with T = 1.5.
 """
 
@@ -60,17 +60,6 @@ def sklearn(z: np.ndarray, y: np.ndarray) -> float:
     return 1 / float(_TemperatureScaling().fit(z, y).beta_)
 
 
-def torch_uncertainty(z: np.ndarray, y: np.ndarray) -> float:
-    import torch
-    from torch_uncertainty.post_processing import TemperatureScaler
-
-    torch.set_num_threads(1)
-    scaler = TemperatureScaler(model=torch.nn.Identity())
-    data = torch.utils.data.TensorDataset(torch.from_numpy(z), torch.from_numpy(y))
-    scaler.fit(torch.utils.data.DataLoader(data, batch_size=100_000), progress=False)
-    return float(scaler.temperature[0])
-
-
 def probmetrics(z: np.ndarray, y: np.ndarray) -> float:
     import torch
     from probmetrics.calibrators import TemperatureScalingCalibrator
@@ -108,7 +97,6 @@ FITS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     "calib": calib,
     "calib: fit_scaler": fit_scaler,
     "scikit-learn": sklearn,
-    "torch-uncertainty": torch_uncertainty,
     "probmetrics": probmetrics,
     "grid: calib": grid_calib,
     "grid: torchmetrics": grid_torchmetrics,
@@ -178,7 +166,7 @@ def main() -> int:
     given = arguments(__doc__, quick=False, shapes=SHAPES, only=[*FITS], commands=[str])
     if given.commands is not None:
         return commands(given.commands)
-    print(machine("torch", "sklearn", "torchmetrics", "torch_uncertainty", "probmetrics"))
+    print(machine("torch", "sklearn", "torchmetrics", "probmetrics"))
     for n, k in (map(int, shape.split("x")) for shape in given.shapes):
         n = n // 10 if given.quick else n
         truth = child(exact, n, k)
