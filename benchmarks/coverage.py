@@ -5,7 +5,7 @@
                                   [--save FILE.json --write docs/metrics.md]
 
 `--confidence`: the same of files that hold how sure each prediction was and whether it was right, and no other score.
-The truth is that of a population of 400,000 rows whose label probabilities are known, so that noise of its labels does
+The truth is that of a population of 100,000 rows whose label probabilities are known, so that noise of its labels does
 not enter. Two-sided intervals must hold 92 to 98 % of the time at 95 %; one-sided bounds at least 93 %, and be no wider
 than 2.5 times the oracle's: z times the standard deviation of the same statistic with the true signs of the gaps.
 Widths are medians over replications; two-sided ones in standard deviations of the estimator (an oracle's is 3.92).
@@ -18,26 +18,27 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import _harness  # before NumPy, which it holds to one thread
 import numpy as np
+from _gate_truth import gain
 from _harness import between, head, row
-from _populations import drawn, softmax
+from _populations import Population as Rows
+from _populations import drawn, softmax, values
 
 from calibcli import from_confidence, metrics
-from calibcli.metrics.binned import class_bins, l1, l2, over, over_by_confidence, under
+from calibcli.metrics.binned import class_bins
 from calibcli.metrics.corp import pool
 from calibcli.metrics.shelf import BinaryOutcomes, Sample, known
-from calibcli.metrics.smooth_ece import Smoothed, laplace_form
 from calibcli.scores.columns import Columns, columns
 from calibcli.scores.predictions import Floats, Predictions
 
 K = 10
-POPULATION = 400_000
+POPULATION = 100_000
 MODELS = {"calibrated": (5.0, 1.0), "overconfident": (4.0, 1.6), "saturated": (8.0, 3.0)}
 """Spread of the true logits, and what they are multiplied by in the report."""
 CONFIDENCES = ("calibrated confidence", "overconfident confidence", "stated confidence")
@@ -78,7 +79,8 @@ METHOD = {
 }
 Z95 = 1.6448536269514722
 TINY, BINS = 1e-300, 15
-SLACK = 1e-7  # of the grid that the gain is from
+LEAST = 1e-9  # labels that are less likely add nothing to a truth
+SLACK = 1e-7  # of truths, which are sums over millions of rows and an optimum
 
 
 @dataclass
@@ -104,52 +106,22 @@ class Population:
         rows = rng.integers(0, len(self.logits), n)
         return Predictions.of(self.logits[rows], drawn(self.true[rows], rng))
 
-    def truths(self) -> dict[str, float]:
-        """Population value of every metric, over the labels' own probabilities."""
-        c, q = self.columns.confidence, self.q
-        log_p = self.logits - self.logits.max(axis=1, keepdims=True)
-        log_p -= np.log(np.exp(log_p).sum(axis=1, keepdims=True))
-        p = np.exp(log_p)
-        nll = -(self.true * log_p).sum(axis=1)
-        rows = np.arange(len(c))
-        top_nll = -log_p[rows, self.columns.predicted]
-        found = {
-            "accuracy": q.mean(),
-            "nll": nll.mean(),
-            "brier": ((p**2).sum(axis=1) + 1 - 2 * (p * self.true).sum(axis=1)).mean(),
-            "brier_top": (c**2 + q * (1 - 2 * c)).mean(),
-            "mean_confidence": c.mean(),
-            "confidence_gap": (c - q).mean(),
-            "observed_expected": q.mean() / c.mean(),
-            "entropy": self.columns.entropy.mean(),
-            "entropy_correct": (q * self.columns.entropy).sum() / q.sum(),
-            "entropy_wrong": ((1 - q) * self.columns.entropy).sum() / (1 - q).sum(),
-            "nll_correct": (q * top_nll).sum() / q.sum(),
-            "nll_wrong": (nll - q * top_nll).sum() / (1 - q).sum(),
-            "high_confidence_share": (c >= 0.99).mean(),
-            "high_confidence_accuracy": q[c >= 0.99].mean(),
-        }
-        view, r = self.view(), (c - q) / len(c)
-        width, mass = view.width_bins(BINS, "right"), view.mass_bins(BINS, "split-merge")
-        d, by_mass = (np.bincount(self.bins(name), r, BINS) for name in ("ece", "adaece"))
-        for name, norm in (("ece", l1), ("ece_l2", l2), ("oce", over), ("uce", under)):
-            found[name] = float(norm(width, d))
-        found["overconfidence_error"] = float(over_by_confidence(width, d))
-        found["adaece"] = float(l1(mass, by_mass))
-        found["ece2_debiased"] = float((by_mass**2 / mass.weight).sum())
-        cell = of_width(p)
-        gaps = [np.abs(np.bincount(cell[:, k], p[:, k] - self.true[:, k], BINS)).sum() for k in range(p.shape[1])]
-        found["classwise_ece"] = float(np.mean(gaps)) / len(c)
-        found["smece"] = Smoothed(c, r).fixed_point[0]
-        found["mmce"] = math.sqrt(laplace_form(c[view.order], r[view.order], 0.4))
-        found["cox_slope"], found["cox_intercept"] = self._cox()
-        q_up = q[np.argsort(c / np.maximum(self.columns.rest, TINY))]
-        found["failure_auroc"] = float(q_up @ (np.cumsum(1 - q_up) - (1 - q_up) / 2)) / (q.sum() * (1 - q).sum())
-        found["aurc"] = float(np.mean(np.cumsum((1 - q_up)[::-1]) / np.arange(1, len(q) + 1)))
-        for log in (False, True):
-            for part in ("mcb", "dsc", "unc"):
-                found[f"corp_{part}{':score=log' if log else ''}"] = float(self.gain_of_rows(part, log)[0].mean())
-        return {name: float(value) for name, value in found.items()}
+    def everyone(self, times: float = 1.0, kind: str = "sampling") -> Predictions:
+        """Every row with every label that it may have, which weighs as much as it is likely."""
+        weights = (self.true * times).ravel()
+        rows, labels = np.divmod(np.flatnonzero(weights > LEAST * times), K)
+        weights = weights[weights > LEAST * times]
+        return Predictions.of(self.logits[rows], labels, weights=weights, weight_kind=kind)
+
+    def truths(self, specs: Sequence[str]) -> dict[str, float]:
+        """Population value of these metrics, over the labels' own probabilities; the debiased square's without noise."""
+        found = values(self.everyone(), [s for s in specs if s not in ("temperature_gain", "ece2_debiased")])
+        if "ece2_debiased" in specs:
+            found |= values(self.everyone(1e6, "count"), ["ece2_debiased"])
+        if "temperature_gain" in specs:
+            all_rows = self.everyone()
+            found["temperature_gain"] = gain(Rows(all_rows.logits, all_rows.labels, weights=all_rows.weights))
+        return found
 
     def gain_of_rows(self, part: str, log: bool) -> tuple[Floats, Floats]:
         """Expectation and variance over its label of what each row, by confidence, adds to a part of its score."""
@@ -179,26 +151,6 @@ class Population:
         rank[self.view().order] = np.arange(len(c))
         return np.minimum(rank * BINS // len(c), BINS - 1)
 
-    def _cox(self) -> tuple[float, float]:
-        rest = np.maximum(self.columns.rest, np.finfo(np.float64).tiny)
-        x = np.stack([np.ones(len(self.q)), np.log(self.columns.confidence) - np.log(rest)])
-        beta = np.array([0.0, 0.5])
-        for _ in range(50):
-            p = 0.5 * (1 + np.tanh(beta @ x / 2))
-            step = np.linalg.solve((x * (p * (1 - p))) @ x.T, x @ (p - self.q))
-            beta -= step
-        return float(beta[1]), float(beta[0])
-
-    def gain(self, rows: int = 40_000) -> float:
-        """What the best β saves of the NLL: on a grid, and a parabola through the three points about its least."""
-        grid = np.linspace(0.1, 3, 146)
-        z, true = self.logits[:rows], self.true[:rows]
-        d = z - z.max(axis=1, keepdims=True)
-        nll = [float((np.log(np.exp(b * d).sum(axis=1)) - b * (true * d).sum(axis=1)).mean()) for b in grid]
-        at = int(np.clip(np.argmin(nll), 1, len(grid) - 2))
-        a, b, c = np.polyfit(grid[at - 1 : at + 2], nll[at - 1 : at + 2], 2)
-        return max(float(np.interp(1.0, grid, nll)) - float(c - b * b / (4 * a)), 0.0)
-
 
 @dataclass
 class Confidences(Population):
@@ -221,18 +173,12 @@ class Confidences(Population):
         rows = rng.integers(0, len(self.q), n)
         return from_confidence(self.columns.confidence[rows], rng.random(n) < self.q[rows])
 
-    def truths(self) -> dict[str, float]:
-        with np.errstate(invalid="ignore"):  # 0 log 0, of metrics that are not of a confidence
-            found = super().truths()
-        said, value = np.unique(self.columns.confidence, return_inverse=True)
-        if len(said) == len(SAID):  # each is more than a fifteenth of the rows: a bin of its own, as ties stay whole
-            gap = np.bincount(value, self.columns.confidence - self.q) / len(value)
-            found["ece2_debiased"] = float((gap**2 / (np.bincount(value) / len(value))).sum())
-        return found
-
-    def _cox(self) -> tuple[float, float]:
-        whole = (self.columns.confidence < 1).all()  # else there is no interval to hold it
-        return super()._cox() if whole else (math.nan, math.nan)
+    def everyone(self, times: float = 1.0, kind: str = "sampling") -> Predictions:
+        c, hit = np.tile(self.columns.confidence, 2), np.arange(2 * len(self.q)) < len(self.q)
+        weights = times * np.concatenate([self.q, 1 - self.q])
+        weights = np.round(weights) if kind == "count" else weights
+        some = weights > LEAST * times
+        return from_confidence(c[some], hit[some], weights=weights[some], weight_kind=kind)
 
 
 def of_width(p: Floats) -> Any:
@@ -293,9 +239,7 @@ def _signs(d: Floats) -> Floats:
 def simulate(model: str, n: int, replications: int, specs: list[str], seed: int = 0) -> dict[str, dict[str, float]]:
     """Coverage and width of each metric's interval: {metric: {given, low, high, both, ratio, ...}}."""
     population = (Confidences if model in CONFIDENCES else Population).of(model)
-    truths = population.truths()
-    if "temperature_gain" in specs:
-        truths["temperature_gain"] = population.gain()
+    truths = population.truths(specs)
     seen: dict[str, list[tuple[float, float, float]]] = {spec: [] for spec in specs}
     rng = np.random.default_rng([seed, n])
     for _replication in range(replications):

@@ -24,7 +24,7 @@ OUT = Path("out/benchmarks")
 
 def main() -> int:
     known = {path.stem: path for path in sorted(HERE.glob("[a-z]*.py")) if path.stem not in ("run", "nightly")}
-    simulations = {Path(script).stem for script, *_ in RUNS.values()}
+    simulations = {Path(line.split()[0]).stem for line, _ in RUNS.values()}
     given = arguments(__doc__, "names", data=str)
     if unknown := [name for name in given.names if name not in known]:
         raise SystemExit(f"no benchmark {', '.join(unknown)}; there are {', '.join(known)}")
