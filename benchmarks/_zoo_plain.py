@@ -116,6 +116,14 @@ def _across(m: Any, x: Tensor) -> Tensor:
     return m.last(h - h.mean(0))
 
 
+def _cosine(m: Any, x: Tensor) -> Tensor:
+    return 5 * F.normalize(m.first(x)) @ F.normalize(m.last).T
+
+
+def _distance(m: Any, x: Tensor) -> Tensor:
+    return -torch.cdist(m.first(x), m.last)
+
+
 def _words(table: Any) -> Maker:
     """The mean of embeddings, or what a bag makes of them."""
 
@@ -209,14 +217,8 @@ def plain() -> dict[str, Maker]:
         "gelu-tanh": through(lambda x: F.gelu(x, approximate="tanh")),
         "rounded-straight-through": through(lambda x: x + (x.round() - x).detach()),
         "normalize": through(lambda x: F.normalize(x, dim=-1)),
-        "cosine": lambda: of(
-            lambda m, x: 5 * F.normalize(m.first(x)) @ F.normalize(m.last).T,
-            first=nn.Linear(D, 4),
-            last=nn.Parameter(torch.randn(K, 4)),
-        ),
-        "cdist": lambda: of(
-            lambda m, x: -torch.cdist(m.first(x), m.last), first=nn.Linear(D, 4), last=nn.Parameter(torch.randn(K, 4))
-        ),
+        "cosine": lambda: of(_cosine, first=nn.Linear(D, 4), last=nn.Parameter(torch.randn(K, 4))),
+        "cdist": lambda: of(_distance, first=nn.Linear(D, 4), last=nn.Parameter(torch.randn(K, 4))),
         "bilinear": lambda: of(lambda m, x: m.last(x, x), last=nn.Bilinear(D, D, K)),
         "max-pool": through(lambda x: F.max_pool2d(x, 2), image_net),
         "max-pool-adaptive": through(lambda x: F.adaptive_max_pool2d(x, 3), image_net),

@@ -114,7 +114,7 @@ class Population:
         return Predictions.of(self.logits[rows], labels, weights=weights, weight_kind=kind)
 
     def truths(self, specs: Sequence[str]) -> dict[str, float]:
-        """Population value of these metrics, over the labels' own probabilities; the debiased square's without noise."""
+        """Population value of these metrics over all labels that may be; of the debiased square without its noise."""
         found = values(self.everyone(), [s for s in specs if s not in ("temperature_gain", "ece2_debiased")])
         if "ece2_debiased" in specs:
             found |= values(self.everyone(1e6, "count"), ["ece2_debiased"])

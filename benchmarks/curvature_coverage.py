@@ -29,6 +29,7 @@ from typing import Any
 import torch
 from _curvature_hard import Encoder
 from _harness import arguments
+from _populations import Covered
 from _zoo_truth import Truth, by_hand
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -160,9 +161,12 @@ def train(model: nn.Module, inputs: Tensor, labels: Tensor, steps: int = 200) ->
     fit(model, ((inputs, labels) for _ in range(steps)), torch.optim.Adam(model.parameters(), 2e-2))
 
 
-def share(hits: list[bool]) -> str:
-    p = sum(hits) / len(hits)
-    return f"{100 * p:5.1f} % (± {196 * math.sqrt(max(p * (1 - p), 1e-9) / len(hits)):.1f})"
+def share(p: float, count: int) -> str:
+    return f"{100 * p:5.1f} % (± {196 * math.sqrt(max(p * (1 - p), 1e-9) / count):.1f})"
+
+
+def of(hits: list[bool]) -> str:
+    return share(sum(hits) / len(hits), len(hits))
 
 
 def estimator(seeds: int, only: str, tf32: bool) -> None:
@@ -215,12 +219,12 @@ def one_network(name: str, model: nn.Module, x: Tensor, y: Tensor, *, seeds: int
     print(f"   {name}, {len(spectrum)} parameters, Tr(H) {true['trace']:.4g}, Tr(G) {true['trace_ggn']:.4g}")
     for what in TRACES:
         bias, worst = sum(errors[what]) / seeds, max(map(abs, errors[what]))
-        print(f"      {what:22} covers {share(hits[what])}, {width[what]:.3f} of it wide; ", end="")
+        print(f"      {what:22} covers {of(hits[what])}, {width[what]:.3f} of it wide; ", end="")
         print(f"errors in standard errors: mean {bias:+.2f}, largest {worst:.1f}", flush=True)
-    print(f"      share of negatives     covers {share(hits['share'])}, {width['share']:.2f} wide")
+    print(f"      share of negatives     covers {of(hits['share'])}, {width['share']:.2f} wide")
     for tol in TOLERANCES:
-        print(f"      tol={tol:g}: an eigenvalue within the residual {share(inside[tol])}, ", end="")
-        print(f"λmax within the tolerance {share(largest[tol])}", flush=True)
+        print(f"      tol={tol:g}: an eigenvalue within the residual {of(inside[tol])}, ", end="")
+        print(f"λmax within the tolerance {of(largest[tol])}", flush=True)
 
 
 def one_estimate(engine: Engine, what: str) -> tuple[float, float, float, dict[str, Any]]:
@@ -253,17 +257,15 @@ def sample(samples: int, only: str) -> None:
             with by_hand():
                 h = Truth(model, x[:8000], y[:8000], loss=criterion).hessian()
             true = {"trace": float(h.trace()), "lambda_max": float(torch.linalg.eigvalsh(h)[-1])}
-            low, high = (dict.fromkeys(true, 0) for _ in range(2))
+            covered = {k: Covered(samples) for k in true}
             for i in range(samples):
                 index = torch.randint(0, 8000, (rows,), generator=torch.Generator().manual_seed(i))
                 found = measure(model, (x[index], y[index]), "trace", "lambda_max", loss=criterion, seed=i)
-                for k in true:
-                    low[k] += found[k].low > true[k]
-                    high[k] += found[k].high < true[k]
+                for k, one in covered.items():
+                    one.add(found[k].low, found[k].high, true[k])
             print(f"   {label:18} {kind:18} n = {rows:3}:", end="")
-            for k in true:
-                hits = [True] * (samples - low[k] - high[k]) + [False] * (low[k] + high[k])
-                print(f" {k} {share(hits)}, too high {low[k]}, too low {high[k]};", end="")
+            for k, one in covered.items():
+                print(f" {k} {share(one.share, samples)}, too high {one.above}, too low {one.below};", end="")
             print(flush=True)
 
 
@@ -348,7 +350,7 @@ def resampled(name: str, model: nn.Module, x: Tensor, y: Tensor, runs: int) -> N
         far = math.sqrt(sum(e * e for e in errors) / runs)
         spec = f"trace:precision={precision}" if precision else "trace"
         print(
-            f"   {name}, {spec}: {runs} runs resampled cover {share(hits)}, errors {far:.2f} standard errors in ",
+            f"   {name}, {spec}: {runs} runs resampled cover {of(hits)}, errors {far:.2f} standard errors in ",
             end="",
         )
         print(f"root mean square; the heaviest cell taken exactly in {100 * sum(known) / runs:.0f} %", flush=True)

@@ -33,16 +33,11 @@ BINS, ACCURACY, ALPHA, DRAWS = 15, 0.87, 0.05, 4_000
 PLANS = ((0.05, 0.0, 0.8), (0.03, 0.0, 0.8), (0.02, 0.0, 0.9), (0.06, 0.03, 0.8), (0.03, 0.08, 0.8))
 """Limit, truth and the chance of the verdict."""
 FAILS = (
-    ("same", 0.03, 0.01, 2_000),
-    ("same", 0.08, 0.05, 1_000),
-    ("same", 0.08, 0.05, 2_000),
-    ("same", 0.075, 0.06, 10_000),
-    ("alternating", 0.03, 0.01, 2_000),
-    ("alternating", 0.08, 0.03, 2_000),
-    ("same", 0.03, None, 2_000),
-    ("alternating", 0.08, None, 1_000),
-    ("same", 0.0, None, 1_000),
-)
+    ("same", 0.03, 0.01, 2_000), ("same", 0.08, 0.05, 1_000), ("same", 0.08, 0.05, 2_000),
+    ("same", 0.075, 0.06, 10_000), ("alternating", 0.03, 0.01, 2_000), ("alternating", 0.08, 0.03, 2_000),
+    ("same", 0.03, None, 2_000), ("alternating", 0.08, None, 1_000), ("same", 0.0, None, 1_000),
+)  # fmt: skip
+"""Signs of the gaps, their size, limit (or the truth) and rows; then the size, limit and rows of models that pass."""
 PASSES = ((0.0, 0.02, 3_000), (0.0, 0.02, 4_000), (0.0, 0.02, 5_000), (0.01, 0.03, 3_000), (0.03, None, 2_000))
 LIMITS = (0.01, 0.02, 0.03, 0.05)
 
