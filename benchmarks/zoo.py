@@ -32,7 +32,6 @@ from typing import Any
 
 import _zoo_models
 import _zoo_plain
-import _zoo_timm
 import _zoo_written
 import torch
 from _harness import append, arguments, head, lines, row
@@ -43,7 +42,7 @@ LIBRARIES: dict[str, Any] = {
     "written": _zoo_written.written,
     "torchvision": _zoo_models.torchvision,
     "transformers": _zoo_models.transformers,
-    "timm": _zoo_timm.timm,
+    "timm": _zoo_models.timm,
 }
 
 
