@@ -11,8 +11,9 @@ import shutil
 import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -38,43 +39,19 @@ FEW = 3
 EVERY = {"smece": 4, "mmce": 2}
 """Metrics that cost more than most others together: asked of every fourth, and of every second sample."""
 CONSTANT = (
-    "mean_confidence",
-    "entropy",
-    "entropy_correct",
-    "entropy_wrong",
-    "nll_correct",
-    "nll_wrong",
+    "mean_confidence", "entropy", "entropy_correct", "entropy_wrong", "nll_correct", "nll_wrong",
     "high_confidence_share",
-)
+)  # fmt: skip
 """Metrics that are known without error where every row has the same scores."""
 PLAIN = ("calibrated", "overconfident", "saturated, 2 % errors", "alternating gaps")
 OPTIONS = (
-    "ece:bins=100",
-    "ece:edges=torchmetrics",
-    "ece_l2:bins=50",
-    "oce:bins=50",
-    "uce:bins=50",
-    "adaece:method=split",
-    "adaece:bins=50",
-    "ece2_debiased:bins=50",
-    "ece2_debiased:method=split",
-    "classwise_ece:norm=l2",
-    "classwise_ece:threshold=-1",
-    "smece:sigma=0.1",
-    "mmce:width=0.1",
-    "mmce:square=true",
-    "corp_mcb:score=log",
-    "corp_dsc:score=log",
-    "high_confidence_share:tau=0.9",
-    "high_confidence_accuracy:tau=0.9",
-)
-POSITIVE = (
-    "ece:of=positive",
-    "ece_l2:of=positive",
-    "adaece:of=positive",
-    "ece2_debiased:of=positive",
-    "mmce:of=positive",
-)
+    "ece:bins=100", "ece:edges=torchmetrics", "ece_l2:bins=50", "oce:bins=50", "uce:bins=50", "adaece:method=split",
+    "adaece:bins=50", "ece2_debiased:bins=50", "ece2_debiased:method=split", "classwise_ece:norm=l2",
+    "classwise_ece:threshold=-1", "smece:sigma=0.1", "mmce:width=0.1", "mmce:square=true", "corp_mcb:score=log",
+    "corp_dsc:score=log", "high_confidence_share:tau=0.9", "high_confidence_accuracy:tau=0.9",
+)  # fmt: skip
+POSITIVE = [f"{name}:of=positive" for name in ("ece", "ece_l2", "adaece", "ece2_debiased", "mmce")]
+SLICED = ("accuracy min", "nll max", "brier max")
 BROKEN = (".2 %", "1 %", "1 % of the same", "class", "saturating", "sharper")
 SURE = 1e-9  # binomial weights below are left out
 
@@ -87,7 +64,6 @@ class Cell:
     what: str
     k: int
     n: int
-    cost: float = field(compare=False, default=0.0)  # seconds for 400 runs on one core of 2026
 
     @property
     def key(self) -> str:
@@ -102,35 +78,26 @@ def cells(data: Path | None) -> Iterator[Cell]:
     """All of them, independent rows of three classes first."""
     listed = list(names(data))
     for n in (200, 1000, 500, 5000):
-        for name, k in listed:
-            yield Cell("rows", name, k, n, 400 * (0.05 + 1e-7 * n * k + 3e-6 * n))
-    for shape in ("shift", "sites", "size"):
-        for groups in GROUPS:
-            for k in (3, 2, 20):
-                yield Cell("groups", f"{groups} groups, {shape}", k, max(500, 20 * groups), 400 * 0.06)
-    for name in PLAIN:
-        for n in (200, 1000):
-            for k in (3, 2):
-                yield Cell("options", name, k, n, 400 * 0.06)
-            yield Cell("weights", name, 3, n, 400 * 0.05)
-    for family, what, k, n in visible():
-        yield Cell(family, what, k, n, 400 * (0.05 + 1e-7 * n * k + 3e-6 * n))
+        yield from (Cell("rows", name, k, n) for name, k in listed)
+    for shape, groups, k in product(("shift", "sites", "size"), GROUPS, (3, 2, 20)):
+        yield Cell("groups", f"{groups} groups, {shape}", k, max(500, 20 * groups))
+    for name, n in product(PLAIN, (200, 1000)):
+        yield from (Cell("options", name, k, n) for k in (3, 2))
+        yield Cell("weights", name, 3, n)
+    yield from (Cell(*one) for one in visible())
     for name, k in listed:
         if k in (3, 10, 100) and "zeros" not in name:
-            yield Cell("slices", name, k, PER_SLICE, 400 * 0.05)
-    for model in ("calibrated", "saturated", "overconfident"):
-        for damage in BROKEN:
-            for k in (3, 20) if model == "calibrated" else (3,):
-                for n in SIZES:
-                    yield Cell("baseline", f"{model}, {damage}", k, n, 400 * (0.01 + 4e-6 * n))
-    for confidence in (0.98, 0.99, 0.999, 0.99999):
-        for n in SIZES:
-            corner = math.ceil(2.706e4 / n) / 1e4  # just beyond z²/n, which a sample without errors may pass
-            for errors in (0.001, 0.005, 0.01, 0.02, 0.05, corner):
-                what = f"constant {confidence}, {errors:.2%} errors"
-                yield Cell("exact", what, 3, n, 4 * math.sqrt(n * errors) + 1)
-                if n == SIZES[0]:
-                    yield Cell("exact slices", what, 3, PER_SLICE, 3)
+            yield Cell("slices", name, k, PER_SLICE)
+    for model, damage in product(("calibrated", "saturated", "overconfident"), BROKEN):
+        for k in (3, 20) if model == "calibrated" else (3,):
+            yield from (Cell("baseline", f"{model}, {damage}", k, n) for n in SIZES)
+    for confidence, n in product((0.98, 0.99, 0.999, 0.99999), SIZES):
+        corner = math.ceil(2.706e4 / n) / 1e4  # just beyond z²/n, which a sample without errors may pass
+        for errors in (0.001, 0.005, 0.01, 0.02, 0.05, corner):
+            what = f"constant {confidence}, {errors:.2%} errors"
+            yield Cell("exact", what, 3, n)
+            if n == SIZES[0]:
+                yield Cell("exact slices", what, 3, PER_SLICE)
 
 
 # one run
@@ -144,7 +111,7 @@ class Trial:
     rules: dict[str, Gate]
     population: Population | None = None
     pair: Pair | None = None
-    folder: Path | None = None
+    folder: Any = None
     weights: Any = None
 
     def checks(self, wanted: Sequence[str], rng: np.random.Generator) -> list[Check]:
@@ -153,9 +120,8 @@ class Trial:
             return []
         config = Config(gates=tuple(self.rules[name] for name in wanted))
         if self.pair is not None:
-            rows = rng.integers(0, self.pair.base.n, self.cell.n)
-            assert self.folder is not None
-            base, new = self.pair.base, self.pair.new
+            base, new = self.pair
+            rows = rng.integers(0, base.n, self.cell.n)
             np.savez(self.folder / "base.npz", logits=base.scores[rows], labels=base.labels[rows])
             source = RecordedOutputs(drawn(new, rows), config)
             return list(check(source, config, Baselines(source, {"kind": "logits"})).checks)
@@ -193,11 +159,6 @@ class Trial:
             shutil.rmtree(self.folder)
 
 
-def judged(predictions: Predictions, config: Config) -> list[str]:
-    """The outcome of every rule (and slice), in their order."""
-    return [c.outcome for c in check(RecordedOutputs(predictions, config), config).checks]
-
-
 def drawn(p: Population, rows: Any, **fields: Any) -> Predictions:
     return Predictions(scores=ArrayScores(p.scores[rows]), labels=p.labels[rows], kind=p.kind, **fields)  # type: ignore[arg-type]
 
@@ -221,21 +182,17 @@ def prepare(cell: Cell, data: Path | None) -> Trial:
     rng = np.random.default_rng(cell.seed)
     if cell.kind == "groups":
         count = int(cell.what.split()[0])
-        p = grouped(cell.k, cell.n // count, cell.what.rsplit(" ", 1)[1], rng)
-        return Trial(cell, of_population(p), p)
+        return trial_of(cell, grouped(cell.k, cell.n // count, cell.what.rsplit(" ", 1)[1], rng))
     if cell.kind in FAMILIES:
         return trial_of(cell, built(cell.kind, cell.what, cell.k))
-    if cell.kind == "slices":
-        p, rules = _ready(cell.what, cell.k, data)
-        chosen = ("accuracy min", "nll max", "brier max")
-        return Trial(cell, {name: _by_part(rules[name]) for name in chosen if name in rules}, p)
     if cell.kind == "baseline":
         model, damage = cell.what.split(", ")
         return trial_of(cell, pairs(model, damage, cell.k, rng))
     if cell.kind == "options":
-        p = made(cell.what, cell.k)
-        return Trial(cell, of_population(p, [*OPTIONS, *(POSITIVE if cell.k == 2 else ())]), p)
+        return trial_of(cell, made(cell.what, cell.k), [*OPTIONS, *(POSITIVE if cell.k == 2 else ())])
     p, rules = _ready(cell.what, cell.k, data)
+    if cell.kind == "slices":
+        return Trial(cell, {name: replace(rules[name], by="part") for name in SLICED if name in rules}, p)
     if cell.kind == "weights":  # rows that are wrong are drawn less often, and weigh more
         wrong = p.scores.argmax(axis=1) != p.labels
         return Trial(cell, rules, p, weights=np.exp(0.5 * rng.standard_normal(p.n) + 0.7 * wrong))
@@ -250,10 +207,6 @@ def trial_of(cell: Cell, made: Population | Pair, metrics: Sequence[str] | None 
     return Trial(cell, of_population(made, metrics), made)
 
 
-def _by_part(gate: Gate) -> Gate:
-    return Gate(metric=gate.metric, max=gate.max, min=gate.min, by="part")
-
-
 # what a run counts
 
 
@@ -261,9 +214,13 @@ Counts = dict[str, list[float]]
 """By rule: runs, false PASS, false FAIL, NOT RUN; shares in place of counts for exact cells (runs 0)."""
 
 
-# a verdict is counted, not the advice on rows or the null level that come with it, which take most of the time
-@patch.object(sources, "to_decide", lambda *_, **__: None)
-@patch.object(SimulationCells, "miscalibration", lambda *_: np.zeros(1))
+def verdicts_alone(function: Any) -> Any:
+    """Leave out the advice on rows and the null level that come with a verdict, which take most of the time."""
+    quiet = patch.object(sources, "to_decide", lambda *_, **__: None)
+    return quiet(patch.object(SimulationCells, "miscalibration", lambda *_: np.zeros(1))(function))
+
+
+@verdicts_alone
 def simulate(trial: Trial, runs: int, seed: int, only: Sequence[str] | None = None) -> Counts:
     """Outcomes of `runs` draws, of the rules in `only` or of all."""
     rng = np.random.default_rng([trial.cell.seed, seed])
@@ -291,15 +248,15 @@ def _due(metric: str, run: int) -> bool:
 
 def exact(cell: Cell, metrics: Sequence[str] | None = None) -> Counts:
     """Constant scores: every number is a function of the number of errors, summed over the binomial."""
-    confidence, errors = (float(part) for part in _numbers(cell.what))
-    p = constant(confidence, round(errors * 20_000), 20_000, cell.k)
+    confidence, percent = map(float, re.findall(r"[\d.]+", cell.what))
+    p = constant(confidence, round(percent * 200), 20_000, cell.k)
     skipped = {*CONSTANT, *NO_BOUND, "cox_slope", "cox_intercept", *(("smece",) if cell.n > 200 else ())}
     rules = {n: g for n, g in of_population(p).items() if n.split()[0] not in skipped}
     wrong = np.arange(cell.n + 1)
-    weight = binom.pmf(wrong, cell.n, errors)
+    weight = binom.pmf(wrong, cell.n, percent / 100)
     wrong = wrong[weight > SURE]
     if cell.kind == "exact slices":
-        rules = {n: _by_part(rules[n]) for n in ("accuracy min", "nll max", "brier max")}
+        rules = {n: replace(rules[n], by="part") for n in SLICED}
     rules = {n: g for n, g in rules.items() if metrics is None or n.split()[0] in metrics}
     config = Config(gates=tuple(rules.values()))
     found: Counts = {name: [0, 0.0, 0.0, 0.0] for name in rules}
@@ -311,7 +268,7 @@ def exact(cell: Cell, metrics: Sequence[str] | None = None) -> Counts:
         joined = Population(np.concatenate([r.scores for r in rows]), np.concatenate([r.labels for r in rows]))
         part = np.repeat([f"{i:02}" for i in range(step)], cell.n)
         predictions = drawn(joined, np.arange(joined.n), slices={"part": part})
-        outcomes = judged(predictions, config)
+        outcomes = [one.outcome for one in check(RecordedOutputs(predictions, config), config).checks]
         for i, name in enumerate(rules):
             for k, outcome in zip(chunk, outcomes[i * step : (i + 1) * step]):
                 if at := _column(outcome, rules[name]):
@@ -320,11 +277,6 @@ def exact(cell: Cell, metrics: Sequence[str] | None = None) -> Counts:
         for one in found.values():
             one[2] = 1 - (1 - one[2]) ** SLICES
     return found
-
-
-def _numbers(what: str) -> tuple[str, str]:
-    words = what.replace(",", "").split()
-    return words[1], str(float(words[2].rstrip("%")) / 100)
 
 
 def constant(confidence: float, wrong: int, n: int, k: int) -> Population:

@@ -173,26 +173,21 @@ _CONFIDENCE = Parameter(0.55, 0.99)
 _SPREAD = Parameter(0.0, 2.0)
 _ERRORS = Parameter(0.0, 2.0)
 _BULK = {"confidence": _CONFIDENCE, "spread": _SPREAD, "errors": _ERRORS}
+_RARE = {"share": _SHARE, "margin": _SURE, "wrong": _WRONG}
+_LISTED = ("share=0.04 margin=25 wrong=0.05", "share=0.01 margin=100 wrong=0.05", "share=0.01 margin=100 wrong=0.2")
 
 FAMILIES = {
     "rare sure rows": Family(
         rare,
-        {"share": _SHARE, "margin": _SURE, "wrong": _WRONG, **_BULK},
-        (
-            "share=0.04 margin=25 wrong=0.05",
-            "share=0.02 margin=50 wrong=0.1",
-            "share=0.01 margin=100 wrong=0.05",
-            "share=0.01 margin=100 wrong=0.2",
-        ),
+        _RARE | _BULK,
+        (*_LISTED, "share=0.02 margin=50 wrong=0.1"),
     ),
     "errors surest": Family(
         rare,
-        {"share": _SHARE, "margin": _SURE, "wrong": _WRONG, **_BULK},
-        (
-            "share=0.01 margin=12 wrong=0.6 confidence=0.9 spread=1 errors=0",
-            "share=0.003 margin=12 wrong=0.6 confidence=0.9 spread=1 errors=0",
-            "share=0.0006 margin=12 wrong=0.6 confidence=0.9 spread=1 errors=0",
-            "share=0.001 margin=12 wrong=0.3 confidence=0.9 spread=1 errors=0",
+        _RARE | _BULK,
+        tuple(
+            f"share={share} margin=12 wrong={wrong} confidence=0.9 spread=1 errors=0"
+            for share, wrong in ((0.01, 0.6), (0.003, 0.6), (0.0006, 0.6), (0.001, 0.3))
         ),
     ),
     "best inverse temperature": Family(
@@ -224,18 +219,13 @@ FAMILIES = {
             "moved": Parameter(0.0, 0.3),
             "swapped": Parameter(0.0, 0.05),
         },
-        (
-            "levels=3 shift=0.012",
-            "levels=6 shift=0.012",
-            "levels=12 shift=0.012",
-            "levels=12 shift=0.006 swapped=0.01",
-        ),
+        (*(f"levels={count} shift=0.012" for count in (3, 6, 12)), "levels=12 shift=0.006 swapped=0.01"),
         pairs=True,
     ),
     "rare sure rows, to a baseline": Family(
         rarely,
-        {"share": _SHARE, "margin": _SURE, "wrong": _WRONG, "confidence": _CONFIDENCE},
-        ("share=0.04 margin=25 wrong=0.05", "share=0.01 margin=100 wrong=0.05", "share=0.01 margin=100 wrong=0.2"),
+        {**_RARE, "confidence": _CONFIDENCE},
+        _LISTED,
         pairs=True,
     ),
 }

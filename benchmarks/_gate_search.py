@@ -9,7 +9,8 @@ new seeds, so that no cell is reported because of luck in the search.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import count
 
@@ -70,15 +71,12 @@ def ready(cell: Cell, metric: str) -> Trial:
 
 def look(tried: Tried, runs: int) -> None:
     """Add so many runs to what is known of a cell."""
-    trial = ready(tried.cell, tried.metric)
-    try:
+    with closing(ready(tried.cell, tried.metric)) as trial:
         counts = simulate(trial, runs, 1000 + tried.runs, list(trial.rules))
         tried.runs += runs
         tried.wrong += int(max((max(c[1], c[2]) for c in counts.values()), default=0))
         if tried.hidden is None and tried.score > ALLOWED:
             tried.hidden = hidden(trial, tried.metric)
-    finally:
-        trial.close()
 
 
 def hidden(trial: Trial, metric: str) -> bool:
@@ -87,18 +85,13 @@ def hidden(trial: Trial, metric: str) -> bool:
     """
     made = trial.population or trial.pair
     assert made is not None
-    rare = list(too_rare(made, trial.cell.n))
+    group = made.new.group if isinstance(made, Pair) else made.group
+    parts = [group == name for name in np.unique(group)] if group is not None else []
+    rare = [rows for rows in parts if trial.cell.n * np.mean(rows) < FEWEST]
     if not rare or not trial.rules:
         return False
     moved = max(abs(_truth(_without(made, rows), metric) - _truth(made, metric)) for rows in rare)
     return moved > PART * reach(trial)
-
-
-def too_rare(made: Population | Pair, n: int) -> Iterator[np.ndarray]:
-    """(N,) of each group of which fewer than 3 rows are expected."""
-    p = made.new if isinstance(made, Pair) else made
-    if p.group is not None:
-        yield from (p.group == name for name in np.unique(p.group) if n * np.mean(p.group == name) < FEWEST)
 
 
 def _without(made: Population | Pair, rows: np.ndarray) -> Population | Pair:
@@ -119,14 +112,12 @@ def _truth(made: Population | Pair, metric: str) -> float:
 
 def reach(trial: Trial) -> float:
     """How far a bound is from its value, the farther of the two; the least of a few draws, as where nothing rare is."""
-    rng, rule = np.random.default_rng(trial.cell.seed), next(iter(trial.rules))
-    found = []
+    rng, rule, found = np.random.default_rng(trial.cell.seed), next(iter(trial.rules)), [np.inf]
     for _ in range(PILOTS):
         e = trial.checks([rule], rng)[0].estimate
         if e is not None and e.value is not None:
-            ends = [abs(end - e.value) for end in (e.low, e.high) if end is not None]
-            found.append(max(ends, default=np.inf))
-    return float(min(found, default=np.inf))
+            found.append(max((abs(end - e.value) for end in (e.low, e.high) if end is not None), default=np.inf))
+    return float(min(found))
 
 
 def search(metric: str, seconds: float, rng: np.random.Generator) -> list[Tried]:
@@ -194,8 +185,5 @@ def worst(tried: Sequence[Tried], most: int = WORST) -> list[Tried]:
 
 def again(tried: Tried, runs: int, seed: int) -> Counts:
     """Count wrong verdicts in draws that the search has not seen."""
-    trial = ready(tried.cell, tried.metric)
-    try:
+    with closing(ready(tried.cell, tried.metric)) as trial:
         return simulate(trial, runs, seed, list(trial.rules))
-    finally:
-        trial.close()

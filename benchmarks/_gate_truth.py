@@ -47,9 +47,8 @@ def gain(p: Population) -> float:
 def truths(p: Population, specs: Sequence[str] | None = None) -> dict[str, float]:
     """The population value of these metrics, or of every one; any number for those that have no bound."""
     wanted = known(METRICS.entries, top_only=False, k=p.k) if specs is None else specs
-    found = plain(
-        p, [spec for spec in wanted if spec not in ("temperature_gain", *NO_BOUND) and "debiased" not in spec]
-    )
+    apart = ("temperature_gain", *NO_BOUND)
+    found = plain(p, [spec for spec in wanted if spec not in apart and "debiased" not in spec])
     if debiased := [spec for spec in wanted if "debiased" in spec]:
         weights = np.ones(p.n) if p.weights is None else p.weights / p.weights.mean()
         many = Predictions.of(p.scores, p.labels, kind=p.kind, weights=1e6 * weights, weight_kind="count")

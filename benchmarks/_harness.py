@@ -1,4 +1,4 @@
-"""What the benchmarks share: options, processes of their own, times by turns, ratios, memory, and the machine.
+"""What the benchmarks share: options, processes of their own, times by turns, ratios, memory, saved runs, the machine.
 
 Whatever is compared is run by turns, so that a slow moment of the machine hits all of it alike. Seconds are CPU seconds
 unless a script says otherwise; a ratio is the median over rounds of the round's ratio.
@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,10 +27,14 @@ ROOT = HERE.parent
 ONE_THREAD = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}
 CALIB = [sys.executable, "-m", "calibcli"]
 os.environ.update(ONE_THREAD)  # of this process, where NumPy is imported later, and of all that it starts
-START = """import runpy, sys
+# A call of a function of a script; the folder comes last in the search for imports, where its coverage.py does not hide
+# the package of that name, which PyTorch looks for.
+CALL = """import importlib.util, json, sys
 sys.path.append({folder!r})
-sys.argv = {argv!r}
-runpy.run_path(sys.argv[0], run_name="__main__")"""
+spec = importlib.util.spec_from_file_location({name!r}, {file!r})
+module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+print(json.dumps(module.{function}(*json.loads(sys.argv[1]))))"""
 
 
 class Used(NamedTuple):
@@ -41,9 +45,29 @@ class Used(NamedTuple):
     text: str
 
 
-def options(about: str | None) -> argparse.ArgumentParser:
-    """A parser whose help is the docstring of the script."""
-    return argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+def arguments(about: str | None, *positional: str, **defaults: Any) -> argparse.Namespace:
+    """The options of a script, which its docstring explains: `runs=400` is `--runs N` with this default.
+
+    False is a flag, a list takes several values, a type (or a list of one) has no default, and a tuple has the values
+    that may be chosen, the first by default. `positional` arguments are words, any number of them.
+    """
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in positional:
+        parser.add_argument(name, nargs="*")
+    for name, default in defaults.items():
+        how: dict[str, Any] = {"default": default, "type": type(default)}
+        if default is False:
+            how = {"action": "store_true"}
+        elif isinstance(default, type):
+            how = {"type": default}
+        elif isinstance(default, list):
+            how = {"default": default, "nargs": "*", "type": type(default[0])}
+            if isinstance(default[0], type):
+                how |= {"default": None, "type": default[0]}
+        elif isinstance(default, tuple):
+            how = {"default": default[0], "choices": default, "type": type(default[-1])}
+        parser.add_argument(f"--{name.replace('_', '-')}", **how)
+    return parser.parse_args()
 
 
 def installed(*packages: str) -> bool:
@@ -67,35 +91,40 @@ def environment(root: Path | str = ROOT, **more: str) -> dict[str, str]:
     return {**os.environ, **ONE_THREAD, "PYTHONPATH": str(root), **more}
 
 
-def script(file: str, *arguments: object) -> list[str]:
-    """The command that runs a script of this folder, whose modules come last in the search for imports.
-
-    Python puts them first, where `coverage.py` hides the package of that name, which PyTorch looks for.
-    """
-    argv = [str(Path(file).resolve()), *map(str, arguments)]
-    return [sys.executable, "-P", "-c", START.format(folder=str(HERE), argv=argv)]
-
-
-def run(
-    command: Sequence[str], env: Mapping[str, str] | None = None, cwd: Path | str | None = None, good: Any = (0,)
-) -> Used:
-    """Run a command to its end. RuntimeError with the last line of its errors unless its exit code is `good`."""
+def run(command: Sequence[str], env: Mapping[str, str] | None = None, cwd: Path | str | None = None) -> Used:
+    """Run a command to its end. RuntimeError with the last line of its errors where it fails."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(command, env=env or environment(), cwd=cwd, stdout=out, stderr=errors)
         _, status, spent = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         out.seek(0)
         errors.seek(0)
-        if process.returncode not in good:
+        if process.returncode:
             lines = errors.read().strip().splitlines() or [f"exit code {process.returncode}"]
             raise RuntimeError(lines[-1][:200])
         return Used(spent.ru_utime + spent.ru_stime, spent.ru_maxrss / 1024, out.read())
 
 
-def child(file: str, *arguments: object, env: Mapping[str, str] | None = None) -> Any:
-    """The JSON that a script prints last, in a process and an empty folder of its own. RuntimeError where it fails."""
+def call(function: Callable[..., Any], *arguments: Any) -> list[str]:
+    """The command that calls a function of a script, and prints what it returns as JSON."""
+    file = Path(function.__code__.co_filename).resolve()
+    text = CALL.format(folder=str(HERE), file=str(file), name=f"bench_{file.stem}", function=function.__name__)
+    return [sys.executable, "-P", "-c", text, json.dumps(arguments)]
+
+
+def child(function: Callable[..., Any], *arguments: Any, env: Mapping[str, str] | None = None) -> Any:
+    """What a function of a script returns, in a process and an empty folder of its own; RuntimeError if it fails."""
     with tempfile.TemporaryDirectory() as folder:  # `calib check` reads the pyproject.toml of where it runs
-        return json.loads(run(script(file, *arguments), env, folder).text.splitlines()[-1])
+        return json.loads(run(call(function, *arguments), env, folder).text.splitlines()[-1])
+
+
+def attempt(function: Callable[..., Any], *arguments: Any) -> dict[str, Any] | str:
+    """The same, or in a few words why there is no result."""
+    try:
+        return child(function, *arguments)  # type: ignore[no-any-return]
+    except RuntimeError as error:
+        missing = str(error).startswith(("ModuleNotFoundError", "ImportError"))
+        return "not installed" if missing else f"failed: {str(error)[:90]}"
 
 
 def peak() -> float:
@@ -113,6 +142,19 @@ def seconds(work: Callable[[], object]) -> float:
     return time.process_time() - start
 
 
+def cost(work: Callable[[], Any], fewest: int = 3, enough: float = 0.5, most: float = 60.0) -> dict[str, Any]:
+    """The least CPU seconds of some calls, the MB by which the peak of memory grew, and what the last one returned.
+
+    There are `fewest` calls, and more until they took `enough` seconds together, but none after `most` seconds.
+    """
+    before, times = peak(), [0.0]
+    while (len(times) <= fewest or sum(times) < enough) and sum(times) < most:
+        start = time.process_time()
+        value = work()
+        times.append(time.process_time() - start)
+    return {"seconds": min(times[1:]), "mb": peak() - before, "value": value}
+
+
 def by_turns(works: Mapping[str, Any], rounds: int, clock: Callable[[Any], float] = seconds) -> dict[str, list[float]]:
     """What `clock` returns for each work, by default CPU seconds of a call; every round runs all works, in order."""
     times: dict[str, list[float]] = {name: [] for name in works}
@@ -128,7 +170,7 @@ def ratio(values: Sequence[float], base: Sequence[float], digits: int = 3) -> st
     return f"{statistics.median(ratios):.{digits}f} [{min(ratios):.{digits}f}, {max(ratios):.{digits}f}]"
 
 
-# tables
+# tables and files
 
 
 def row(*cells: object) -> str:
@@ -136,5 +178,32 @@ def row(*cells: object) -> str:
     return f"| {' | '.join(map(str, cells))} |"
 
 
-def head(*cells: str) -> str:
+def head(*cells: object) -> str:
     return f"{row(*cells)}\n{'|---' * len(cells)}|"
+
+
+def between(path: Path, start: str, end: str, change: Callable[[str], str]) -> None:
+    """Change what stands between two marks of a file."""
+    before, _, rest = path.read_text().partition(start)
+    old, _, after = rest.partition(end)
+    path.write_text(f"{before}{start}\n{change(old)}\n{end}{after}")
+
+
+def lines(paths: Iterable[Path]) -> list[dict[str, Any]]:
+    """The JSON lines of files, without one that was cut off when its process was stopped."""
+    found = []
+    for path in paths:
+        for line in path.read_text().splitlines() if path.exists() else ():
+            try:
+                found.append(json.loads(line))
+            except json.JSONDecodeError:
+                continue
+    return found
+
+
+def append(path: Path | None, *records: dict[str, Any]) -> None:
+    """Add JSON lines to a file, if there is one; a run that is stopped goes on from them."""
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a") as file:
+            file.writelines(json.dumps(record) + "\n" for record in records)

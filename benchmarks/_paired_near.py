@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
+from _populations import Floats
 
 from calibcli.metrics import binned
 from calibcli.metrics.binned import GapNorm
@@ -15,16 +17,16 @@ from calibcli.metrics.intervals import Statistic
 from calibcli.metrics.ood import AveragePrecision
 from calibcli.metrics.shelf import BinaryOutcomes
 
-Floats = np.ndarray[Any, np.dtype[np.float64]]
 POPULATION, BINS = 100_000, 15
 METRICS = ("ece", "adaece", "aurc", "failure_auroc", "auc", "ood auroc", "ood aupr_in", "ood aupr_out")
-OF_EVENT: dict[str, Callable[[BinaryOutcomes], Statistic]] = {
+Metric = Callable[[BinaryOutcomes], Statistic]
+OF_EVENT: dict[str, Metric] = {
     "ece": lambda v: GapNorm(v, v.width_bins(BINS, "right"), binned.l1),
     "adaece": lambda v: GapNorm(v, v.mass_bins(BINS, "split-merge"), binned.l1),
     "auc": Concordance,
 }
-OF_TOP: dict[str, Callable[[BinaryOutcomes], Statistic]] = {"aurc": RiskCoverage, "failure_auroc": Concordance}
-OF_SIDES: dict[str, Callable[[BinaryOutcomes], Statistic]] = {
+OF_TOP: dict[str, Metric] = {"aurc": RiskCoverage, "failure_auroc": Concordance}
+OF_SIDES: dict[str, Metric] = {
     "ood auroc": Concordance,
     "ood aupr_in": AveragePrecision,
     "ood aupr_out": lambda v: AveragePrecision(view(v.complement, v.p, ~v.hit, v.weights)),
@@ -38,21 +40,17 @@ class Near(NamedTuple):
     complement: Floats
     chance: Floats
 
-    def statistics(
-        self, rows: Any, event: Any, weights: Any = None, kinds: str = "event top"
-    ) -> dict[str, list[Statistic]]:
-        """Of some rows with these outcomes, every metric of both models."""
+    def statistics(self, rows: Any, event: Any, weights: Any = None, sides: bool = False) -> dict[str, list[Statistic]]:
+        """Of some rows with these outcomes, every metric of both models, or of two `sides`."""
         found: dict[str, list[Statistic]] = {}
         for p, complement in zip(self.p[:, rows], self.complement[:, rows], strict=True):
-            sure = p >= complement
-            views = {
-                "event": (OF_EVENT, view(p, complement, event, weights)),
-                "top": (OF_TOP, view(np.maximum(p, complement), np.minimum(p, complement), event == sure, weights)),
-                "sides": (OF_SIDES, view(p, complement, event, weights)),
-            }
-            for kind in kinds.split():
-                for name, metric in views[kind][0].items():
-                    found.setdefault(name, []).append(metric(views[kind][1]))
+            views = [(OF_SIDES if sides else OF_EVENT, view(p, complement, event, weights))]
+            if not sides:
+                top, hit = (np.maximum(p, complement), np.minimum(p, complement)), event == (p >= complement)
+                views.append((OF_TOP, view(*top, hit, weights)))
+            for metrics, seen in views:
+                for name, metric in metrics.items():
+                    found.setdefault(name, []).append(metric(seen))
         return found
 
     def sides(self, rng: np.random.Generator) -> tuple[Any, Any]:
@@ -65,7 +63,7 @@ class Near(NamedTuple):
         rows = rng.integers(0, len(self.chance), n)
         found = self.statistics(rows, rng.random(n) < self.chance[rows])
         rows = np.concatenate([rng.choice(side, n // 2) for side in sides])
-        return found | self.statistics(rows, np.arange(len(rows)) < n // 2, None, "sides")
+        return found | self.statistics(rows, np.arange(len(rows)) < n // 2, None, sides=True)
 
     def truth(self, sides: tuple[Any, Any]) -> dict[str, float]:
         """Differences in the population, every row as often an event as it is one."""
@@ -74,7 +72,7 @@ class Near(NamedTuple):
         both = self.statistics(rows, event, np.concatenate([self.chance, 1 - self.chance]))
         weights = np.concatenate([np.full(len(side), 1 / len(side)) for side in sides])
         rows = np.concatenate(sides)
-        both |= self.statistics(rows, np.arange(len(rows)) < len(sides[0]), weights, "sides")
+        both |= self.statistics(rows, np.arange(len(rows)) < len(sides[0]), weights, sides=True)
         return {name: float(after) - float(before) for name, (before, after) in both.items()}
 
 
@@ -118,8 +116,6 @@ def noisy(scale: float, noise: float, rng: np.random.Generator) -> Near:
 
 def binormal(first: float, second: float, shared: float, rate: float, rng: np.random.Generator) -> Near:
     """Two calibrated models with these AUCs, whose noise is correlated."""
-    from statistics import NormalDist
-
     event = rng.random(POPULATION) < rate
     common, *own = rng.standard_normal((3, POPULATION))
     z = []

@@ -1,19 +1,21 @@
-"""Finite populations for testing gates: scores, labels, and for some the groups that rows come in.
+"""Finite populations for testing gates: scores, labels, and for some the groups that rows come in; and how often
+intervals hold a truth.
 
 Each is made from a top-label confidence per row and the chance that the label is that class, so that the miscalibration
-is known by construction; true values are computed from the rows themselves (see `_gate_truth`).
+is known by construction; true values are computed from the rows themselves (see `_gate_cells`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from calibcli.core.statistics import clopper_pearson
 from calibcli.metrics import Sample, choose, columns_of
 from calibcli.metrics.binned_bounds import Bounds, table_bounds
 from calibcli.metrics.shelf import BinaryOutcomes
@@ -194,27 +196,20 @@ def band(k: int, rng: np.random.Generator) -> Population:
     return from_confidence(c, np.clip(c - 0.3 * (np.abs(c - 0.85) < 0.01), 0, 1), k, rng)
 
 
-def saturated_half(k: int, rng: np.random.Generator) -> Population:
-    return saturated(k, rng, errors=0.005)
-
-
-def saturated_two(k: int, rng: np.random.Generator) -> Population:
-    return saturated(k, rng, errors=0.02)
-
-
+ALL, USUAL = (3, 2, 20, 100), (3, 2, 20)  # classes, in the order in which they are looked at
 MADE: dict[str, tuple[Callable[[int, np.random.Generator], Population], tuple[int, ...]]] = {
-    "calibrated": (calibrated, (3, 2, 20, 100)),
-    "overconfident": (overconfident, (3, 2, 20, 100)),
-    "10 % label noise": (label_noise, (3, 2, 20, 100)),
-    "5 neighbours": (neighbours, (3, 2, 20, 100)),
+    "calibrated": (calibrated, ALL),
+    "overconfident": (overconfident, ALL),
+    "10 % label noise": (label_noise, ALL),
+    "5 neighbours": (neighbours, ALL),
     "5 neighbours, zeros": (neighbours_zero, (3, 20)),
-    "two decimals": (rounded, (3, 2, 20, 100)),
-    "saturated, .5 % errors": (saturated_half, (3, 2, 20, 100)),
-    "saturated, 2 % errors": (saturated_two, (3, 2, 20, 100)),
-    "70 % at .999": (ceiling, (3, 2, 20)),
-    "broken class": (broken_class, (3, 2, 20, 100)),
-    "alternating gaps": (alternating, (3, 2, 20)),
-    "one narrow band": (band, (3, 2, 20)),
+    "two decimals": (rounded, ALL),
+    "saturated, .5 % errors": (partial(saturated, errors=0.005), ALL),
+    "saturated, 2 % errors": (partial(saturated, errors=0.02), ALL),
+    "70 % at .999": (ceiling, USUAL),
+    "broken class": (broken_class, ALL),
+    "alternating gaps": (alternating, USUAL),
+    "one narrow band": (band, USUAL),
 }
 
 
@@ -251,8 +246,7 @@ def real(folder: Path, name: str) -> Population:
         return population(data["probs"].astype(np.float64), labels)
 
 
-@dataclass(frozen=True, eq=False)
-class Pair:
+class Pair(NamedTuple):
     """Two models of the same rows: the baseline, and the new one that is broken in some way."""
 
     base: Population
@@ -267,7 +261,7 @@ def pairs(model: str, damage: str, k: int, rng: np.random.Generator) -> Pair:
     if model == "saturated":
         base = saturated(k, rng, errors=0.005)
     else:
-        base = {"calibrated": calibrated, "overconfident": overconfident}[model](k, rng)
+        base = MADE["saturated, .5 % errors" if model == "saturated" else model][0](k, rng)
     labels, scores = base.labels, np.array(base.scores, dtype=np.float64)
     if damage in (".2 %", "1 %", "class"):
         scores = np.log(softmax(scores + 0.05 * rng.standard_normal(scores.shape)))
@@ -281,9 +275,9 @@ def pairs(model: str, damage: str, k: int, rng: np.random.Generator) -> Pair:
     if damage == "saturating":
         z = 3 * scores
         return Pair(base, Population(z - np.log(np.exp(z).sum(axis=1, keepdims=True)), labels))
-    hit = {"class": (labels == 0) & (rng.random(base.n) < 0.015 * k)}.get(damage)
-    if hit is None:
-        hit = rng.random(base.n) < {".2 %": 0.002}.get(damage, 0.01)
+    hit = (labels == 0) & (rng.random(base.n) < 0.015 * k)
+    if damage != "class":
+        hit = rng.random(base.n) < (0.002 if damage == ".2 %" else 0.01)
     rows = np.flatnonzero(hit)
     p = np.full((len(rows), k), np.exp(-8.0) / max(k - 1, 1))
     p[np.arange(len(rows)), labels[rows]] = np.exp(-8.0)
@@ -332,3 +326,40 @@ def values(predictions: Predictions, specs: Sequence[str], *, threads: int | Non
     choices = {spec: choose([spec], predictions.k, predictions.top_only)[0] for spec in specs}
     sample = Sample.of(columns_of(predictions, [*choices.values()], threads), predictions)
     return {spec: float(choice(sample)) for spec, choice in choices.items()}
+
+
+class Covered:
+    """How often intervals hold a truth: of those that were given, which lay above it and below it, and their widths."""
+
+    def __init__(self, runs: int) -> None:
+        self.runs, self.above, self.below = runs, 0, 0
+        self.widths: list[float] = []
+
+    def add(self, low: float | None, high: float | None, truth: float) -> None:
+        """An interval; one end that is None is open, and with neither there was no interval."""
+        if low is not None or high is not None:
+            self.above += low is not None and bool(low > truth)
+            self.below += high is not None and bool(high < truth)
+            self.widths.append(np.inf if low is None or high is None else high - low)
+
+    @property
+    def given(self) -> int:
+        return len(self.widths)
+
+    @property
+    def share(self) -> float:
+        """Of the intervals that hold the truth."""
+        return 1 - (self.above + self.below) / max(self.given, 1)
+
+    def surely(self, level: float = 0.999) -> tuple[float, float]:
+        """Clopper and Pearson's interval of that share."""
+        return clopper_pearson(self.given - self.above - self.below, self.given, (1 - level) / 2)
+
+    def width(self) -> float:
+        return float(np.median(self.widths)) if self.widths else 0.0
+
+    def __str__(self) -> str:
+        """The share in %, in brackets those above and below the truth, and how often there was no interval."""
+        above, below = (100 * count / max(self.given, 1) for count in (self.above, self.below))
+        none = f", none in {100 * (1 - self.given / self.runs):.0f} %" if self.given < self.runs else ""
+        return f"{100 * self.share:.1f} ({above:.1f}, {below:.1f}){none}" if self.given else "none"

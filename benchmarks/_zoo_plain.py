@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import torch
@@ -94,34 +93,48 @@ def _unused() -> Made:
     return model, inputs
 
 
-def _counting(self: Any, x: Tensor) -> Tensor:
-    self.seen += len(x)
-    return self.net(x)
+def _counting(m: Any, x: Tensor) -> Tensor:
+    m.seen += len(x)
+    return m.net(x)
 
 
-def _averaging(self: Any, x: Tensor) -> Tensor:
-    self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
-    return self.net(x - self.mean)
+def _averaging(m: Any, x: Tensor) -> Tensor:
+    m.mean = 0.9 * m.mean + 0.1 * x.detach().mean(0)
+    return m.net(x - m.mean)
 
 
-def _complex(self: Any, x: Tensor) -> Tensor:
-    return self.last((x.to(self.weight.dtype) @ self.weight).abs())
+def _complex(m: Any, x: Tensor) -> Tensor:
+    return m.last((x.to(m.weight.dtype) @ m.weight).abs())
 
 
-def _spectrum(self: Any, x: Tensor) -> Tensor:
-    return self.last(torch.fft.rfft(self.first(x)).abs())
+def _spectrum(m: Any, x: Tensor) -> Tensor:
+    return m.last(torch.fft.rfft(m.first(x)).abs())
 
 
-def _across(self: Any, x: Tensor) -> Tensor:
-    h = self.first(x)
-    return self.last(h - h.mean(0))
+def _across(m: Any, x: Tensor) -> Tensor:
+    h = m.first(x)
+    return m.last(h - h.mean(0))
 
 
-def _tokens(function: Any, **parts: Any) -> Maker:
-    return lambda: (
-        Calls(function, **{k: copy.deepcopy(v) for k, v in parts.items()}),
-        {"x": torch.randint(0, 9, (4, 7))},
-    )
+def _cosine(m: Any, x: Tensor) -> Tensor:
+    return 5 * F.normalize(m.first(x)) @ F.normalize(m.last).T
+
+
+def _distance(m: Any, x: Tensor) -> Tensor:
+    return -torch.cdist(m.first(x), m.last)
+
+
+def _words(table: Any) -> Maker:
+    """The mean of embeddings, or what a bag makes of them."""
+
+    def made() -> Made:
+        bag = table()
+        forward = lambda m, x: m.head((m.table(x) if m.bag else m.table(x).mean(1)).tanh())  # noqa: E731
+        model = Calls(forward, table=bag, head=nn.Linear(4, K))
+        model.bag = isinstance(bag, nn.EmbeddingBag)
+        return model, {"x": torch.randint(0, 9, (4, 7))}
+
+    return made
 
 
 def _recurrent(kind: type[nn.RNNBase]) -> Maker:
@@ -139,44 +152,43 @@ def plain() -> dict[str, Maker]:
     """Every network, most of one layer or habit of code."""
     norm = parametrizations.weight_norm
     layer = nn.TransformerEncoderLayer(4, 2, 6, batch_first=True)
+    activations = (
+        "hardsigmoid", "hardswish", "hardtanh", "relu6", "elu", "celu", "selu", "mish", "softplus", "softsign",
+        "softshrink", "hardshrink", "logsigmoid", "leaky-relu",
+    )  # fmt: skip
+
+    def first(layer: nn.Module, *middle: nn.Module) -> Made:
+        return nn.Sequential(layer, *middle, nn.Linear(6, K)), rows()
+
+    def pictures(*middle: nn.Module) -> Made:
+        return image_net(*middle), images(8)
+
+    def sequence(function: Any, width: int = 4, steps: int = 5, **parts: Any) -> Made:
+        return Calls(function, **parts, head=nn.Linear(width, K)), torch.randn(4, steps, 4)
+
+    def masked(m: Any, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        return m.head((m.table(input_ids) * attention_mask[..., None]).mean(1).tanh())
+
     return {
         "one-logit": lambda: (mlp(out=1), rows()),
         "dict-output": lambda: of(lambda m, x: {"logits": m.net(x), "hidden": x}, net=mlp()),
         "tuple-output": lambda: of(lambda m, x: (m.net(x), x), net=mlp()),
-        "dict-input": lambda: (
-            Calls(
-                lambda m, input_ids, attention_mask: m.head(
-                    (m.table(input_ids) * attention_mask[..., None]).mean(1).tanh()
-                ),
-                table=nn.Embedding(40, 4),
-                head=nn.Linear(4, K),
-            ),
-            tokens(),
-        ),
+        "dict-input": lambda: (Calls(masked, table=nn.Embedding(40, 4), head=nn.Linear(4, K)), tokens()),
         "tied": _tied,
         "unused-and-frozen": _unused,
-        "weight-norm": lambda: (nn.Sequential(norm(nn.Linear(D, 6)), nn.Tanh(), nn.Linear(6, K)), rows()),
-        "weight-norm-of-old": lambda: (
-            nn.Sequential(nn.utils.weight_norm(nn.Linear(D, 6)), nn.Tanh(), nn.Linear(6, K)),
-            rows(),
-        ),
-        "spectral-norm": lambda: (
-            nn.Sequential(parametrizations.spectral_norm(nn.Linear(D, 6)), nn.Linear(6, K)),
-            rows(),
-        ),
-        "orthogonal": lambda: (
-            nn.Sequential(parametrizations.orthogonal(nn.Linear(D, 6)), nn.Tanh(), nn.Linear(6, K)),
-            rows(),
-        ),
+        "weight-norm": lambda: first(norm(nn.Linear(D, 6)), nn.Tanh()),
+        "weight-norm-of-old": lambda: first(nn.utils.weight_norm(nn.Linear(D, 6)), nn.Tanh()),
+        "spectral-norm": lambda: first(parametrizations.spectral_norm(nn.Linear(D, 6))),
+        "orthogonal": lambda: first(parametrizations.orthogonal(nn.Linear(D, 6)), nn.Tanh()),
         "counts-its-rows": lambda: of(_counting, net=mlp(), seen=torch.zeros(())),
         "averages-as-it-goes": lambda: of(_averaging, net=mlp(), mean=torch.zeros(D)),
         "rows-that-see-others": lambda: of(_across, first=nn.Linear(D, 6), last=nn.Linear(6, K)),
         "batchnorm-of-the-batch": lambda: (mlp(nn.BatchNorm1d(6, track_running_stats=False), nn.Tanh()), rows()),
         "batchnorm1d": lambda: (mlp(nn.BatchNorm1d(6), nn.ReLU()), rows()),
-        "instance-norm": lambda: (image_net(nn.InstanceNorm2d(4, affine=True), nn.ReLU()), images(8)),
-        "group-norm": lambda: (image_net(nn.GroupNorm(2, 4), nn.SiLU()), images(8)),
+        "instance-norm": lambda: pictures(nn.InstanceNorm2d(4, affine=True), nn.ReLU()),
+        "group-norm": lambda: pictures(nn.GroupNorm(2, 4), nn.SiLU()),
         "rms-norm": lambda: (mlp(nn.RMSNorm(6), nn.GELU()), rows()),
-        "local-response-norm": lambda: (image_net(nn.LocalResponseNorm(2)), images(8)),
+        "local-response-norm": lambda: pictures(nn.LocalResponseNorm(2)),
         "dropout-left-on": lambda: of(lambda m, x: m.net(F.dropout(x, training=True)), net=mlp()),
         "complex": lambda: of(
             _complex, weight=nn.Parameter(torch.randn(D, 4, dtype=torch.cfloat)), last=nn.Linear(4, K)
@@ -198,34 +210,15 @@ def plain() -> dict[str, Maker]:
         "detached": lambda: of(lambda m, x: m.net(x).detach(), net=mlp()),
         "once-differentiable": through(Once.apply),
         "wrong-derivative": through(Wrong.apply),
-        "hardsigmoid": through(F.hardsigmoid),
-        "hardswish": through(F.hardswish),
-        "hardtanh": through(F.hardtanh),
-        "relu6": through(F.relu6),
-        "elu": through(F.elu),
-        "celu": through(F.celu),
-        "selu": through(F.selu),
-        "mish": through(F.mish),
-        "softplus": through(F.softplus),
-        "softsign": through(F.softsign),
-        "softshrink": through(F.softshrink),
-        "hardshrink": through(F.hardshrink),
-        "logsigmoid": through(F.logsigmoid),
-        "leaky-relu": through(F.leaky_relu),
+        **{name: through(getattr(F, name.replace("-", "_"))) for name in activations},
         "prelu": lambda: (mlp(nn.PReLU(6)), rows()),
         "rrelu": lambda: (mlp(nn.RReLU()), rows()),
         "glu": lambda: of(lambda m, x: m.last(F.glu(m.first(x))), first=nn.Linear(D, 8), last=nn.Linear(4, K)),
         "gelu-tanh": through(lambda x: F.gelu(x, approximate="tanh")),
         "rounded-straight-through": through(lambda x: x + (x.round() - x).detach()),
         "normalize": through(lambda x: F.normalize(x, dim=-1)),
-        "cosine": lambda: of(
-            lambda m, x: 5 * F.normalize(m.first(x)) @ F.normalize(m.last).T,
-            first=nn.Linear(D, 4),
-            last=nn.Parameter(torch.randn(K, 4)),
-        ),
-        "cdist": lambda: of(
-            lambda m, x: -torch.cdist(m.first(x), m.last), first=nn.Linear(D, 4), last=nn.Parameter(torch.randn(K, 4))
-        ),
+        "cosine": lambda: of(_cosine, first=nn.Linear(D, 4), last=nn.Parameter(torch.randn(K, 4))),
+        "cdist": lambda: of(_distance, first=nn.Linear(D, 4), last=nn.Parameter(torch.randn(K, 4))),
         "bilinear": lambda: of(lambda m, x: m.last(x, x), last=nn.Bilinear(D, D, K)),
         "max-pool": through(lambda x: F.max_pool2d(x, 2), image_net),
         "max-pool-adaptive": through(lambda x: F.adaptive_max_pool2d(x, 3), image_net),
@@ -238,50 +231,35 @@ def plain() -> dict[str, Maker]:
             lambda x: F.grid_sample(x, x.new_full((len(x), 5, 5, 2), 0.1), align_corners=False), image_net
         ),
         "pixel-shuffle": through(lambda x: F.pixel_shuffle(x, 2).repeat(1, 4, 1, 1), image_net),
-        "reflect-pad": lambda: (image_net(nn.Conv2d(4, 4, 3, padding=1, padding_mode="reflect"), nn.Tanh()), images(8)),
-        "same-pad": lambda: (image_net(nn.Conv2d(4, 4, 3, padding="same"), nn.Tanh()), images(8)),
-        "transposed": lambda: (image_net(nn.ConvTranspose2d(4, 4, 3), nn.Tanh()), images(8)),
-        "depthwise": lambda: (image_net(nn.Conv2d(4, 4, 3, groups=4), nn.Tanh()), images(8)),
-        "conv1d": lambda: (
-            nn.Sequential(nn.Conv1d(2, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(16, K)),
-            torch.randn(4, 2, 6),
-        ),
-        "conv3d": lambda: (
-            nn.Sequential(nn.Conv3d(1, 2, 2), nn.Tanh(), nn.Flatten(), nn.Linear(16, K)),
-            torch.randn(4, 1, 3, 3, 3),
-        ),
-        "embedding-bag": _tokens(lambda m, x: m.head(m.bag(x).tanh()), bag=nn.EmbeddingBag(9, 4), head=nn.Linear(4, K)),
-        "embedding-bag-max": _tokens(
-            lambda m, x: m.head(m.bag(x).tanh()), bag=nn.EmbeddingBag(9, 4, mode="max"), head=nn.Linear(4, K)
-        ),
-        "embedding-sparse": _tokens(
-            lambda m, x: m.head(m.table(x).mean(1).tanh()), table=nn.Embedding(9, 4, sparse=True), head=nn.Linear(4, K)
-        ),
-        "embedding-max-norm": _tokens(
-            lambda m, x: m.head(m.table(x).mean(1).tanh()), table=nn.Embedding(9, 4, max_norm=1.0), head=nn.Linear(4, K)
-        ),
+        "reflect-pad": lambda: pictures(nn.Conv2d(4, 4, 3, padding=1, padding_mode="reflect"), nn.Tanh()),
+        "same-pad": lambda: pictures(nn.Conv2d(4, 4, 3, padding="same"), nn.Tanh()),
+        "transposed": lambda: pictures(nn.ConvTranspose2d(4, 4, 3), nn.Tanh()),
+        "depthwise": lambda: pictures(nn.Conv2d(4, 4, 3, groups=4), nn.Tanh()),
+        "conv1d": lambda: (nn.Sequential(nn.Conv1d(2, 4, 3), *_flat_end()), torch.randn(4, 2, 6)),
+        "conv3d": lambda: (nn.Sequential(nn.Conv3d(1, 2, 2), *_flat_end()), torch.randn(4, 1, 3, 3, 3)),
+        "embedding-bag": _words(lambda: nn.EmbeddingBag(9, 4)),
+        "embedding-bag-max": _words(lambda: nn.EmbeddingBag(9, 4, mode="max")),
+        "embedding-sparse": _words(lambda: nn.Embedding(9, 4, sparse=True)),
+        "embedding-max-norm": _words(lambda: nn.Embedding(9, 4, max_norm=1.0)),
         "rnn": _recurrent(nn.RNN),
         "lstm": _recurrent(nn.LSTM),
         "gru": _recurrent(nn.GRU),
-        "multihead-attention": lambda: (
-            Calls(_mha, attention=nn.MultiheadAttention(4, 2, batch_first=True), head=nn.Linear(4, K)),
-            torch.randn(4, 5, 4),
+        "multihead-attention": lambda: sequence(_mha, attention=nn.MultiheadAttention(4, 2, batch_first=True)),
+        "transformer-encoder": lambda: sequence(
+            lambda m, x: m.head(m.encoder(x).mean(1)), encoder=nn.TransformerEncoder(layer, 2)
         ),
-        "transformer-encoder": lambda: (
-            Calls(
-                lambda m, x: m.head(m.encoder(x).mean(1)), encoder=nn.TransformerEncoder(layer, 2), head=nn.Linear(4, K)
-            ),
-            torch.randn(4, 5, 4),
-        ),
-        "flex-attention": lambda: (
-            Calls(lambda m, x: m.head(_flex(m.first(x)).flatten(1)), first=nn.Linear(4, 4), head=nn.Linear(16, K)),
-            torch.randn(4, 4, 4),
+        "flex-attention": lambda: sequence(
+            lambda m, x: m.head(_flex(m.first(x)).flatten(1)), 16, 4, first=nn.Linear(4, 4)
         ),
         "per-position": lambda: of(lambda m, x: m.net(x)[:, None].expand(-1, 2, -1), net=mlp()),
         "probabilities": lambda: (nn.Sequential(*mlp(), nn.Softmax(1)), rows()),
         "no-parameters": lambda: (nn.Sequential(nn.Flatten()), rows()),
         "quantized": lambda: (torch.ao.quantization.quantize_dynamic(mlp(), {nn.Linear}), rows()),
     }
+
+
+def _flat_end() -> tuple[nn.Module, ...]:
+    return nn.Tanh(), nn.Flatten(), nn.Linear(16, K)
 
 
 def _flex(x: Tensor) -> Tensor:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,24 +54,26 @@ class Written(TorchFunctionMode):
 
 
 class Truth:
-    """A float64 copy in eval mode, and derivatives of its mean cross-entropy over some rows.
+    """A float64 copy in eval mode, and derivatives of its mean loss over some rows, by default of cross-entropy.
 
     Args:
-        model: the network.  inputs: a tensor or a dict of them.  labels: (N,).  names: parameters that count.
+        model: the network.  inputs: a tensor or a dict of them.  labels: (N,).  names: parameters that count, or all.
     """
 
-    def __init__(self, model: nn.Module, inputs: Any, labels: Tensor, names: list[str]) -> None:
+    def __init__(
+        self, model: nn.Module, inputs: Any, labels: Tensor, names: list[str] | None = None, loss: Any = F.cross_entropy
+    ) -> None:
         with torch.no_grad():  # scripted parameters stay leaves
             self.model = copy.deepcopy(model).double().eval()
         self.inputs = _map(lambda x: x.double() if x.is_floating_point() else x, inputs)
-        self.labels = labels
+        self.labels, self.loss = labels, loss
         for module in self.model.modules():
             if isinstance(module, nn.Embedding | nn.EmbeddingBag):
                 module.sparse = False
         known = dict(self.model.named_parameters())
-        self.tensors = [known[n] for n in names]
+        self.tensors = [p for n, p in known.items() if names is None or n in names]
         for name, p in known.items():
-            p.requires_grad_(name in names)
+            p.requires_grad_(names is None or name in names)
         self.size = sum(t.numel() for t in self.tensors)
         self.slope: Tensor | None = None
 
@@ -84,7 +88,7 @@ class Truth:
     def gradient(self) -> Tensor:
         """(P,), with its graph."""
         if self.slope is None:
-            loss = F.cross_entropy(self.logits(), self.labels)
+            loss = self.loss(self.logits(), self.labels).mean()
             self.slope = _flat(torch.autograd.grad(loss, self.tensors, create_graph=True, materialize_grads=True))
         return self.slope
 
@@ -103,7 +107,7 @@ class Truth:
         total = 0.0
         for n in range(len(self.labels)):
             z = self.logits(slice(n, n + 1))[0]
-            columns = [torch.autograd.grad(one, self.tensors, retain_graph=True, materialize_grads=True) for one in z]
+            columns = (torch.autograd.grad(one, self.tensors, retain_graph=True, materialize_grads=True) for one in z)
             jacobian = torch.stack([_flat(c) for c in columns])
             p = z.detach().softmax(0)
             total += float((p[:, None] * (jacobian - p @ jacobian).square()).sum())
@@ -114,10 +118,8 @@ class Truth:
         size = (self.size, self.size)
         operator = LinearOperator(size, lambda v: self.product(torch.from_numpy(v.ravel())).numpy(), dtype=np.float64)
         start = np.random.default_rng(1).standard_normal(self.size)
-        found: Any = eigsh(
-            operator, 1, which="LA", tol=tol, v0=start, ncv=min(self.size, 16), return_eigenvectors=False
-        )
-        return float(found[0])
+        few = min(self.size, 16)
+        return float(eigsh(operator, 1, which="LA", tol=tol, v0=start, ncv=few, return_eigenvectors=False)[0])
 
 
 def _flat(tensors: Any) -> Tensor:
@@ -159,7 +161,7 @@ def _wrong(
 ) -> list[str]:
     """What does not agree."""
     pair, wrong = (inputs, labels), []
-    with sdpa_kernel(SDPBackend.MATH), _slow_attention():
+    with by_hand():
         names = [n for n, p in model.named_parameters() if p.requires_grad and p.is_floating_point()]
         truth = Truth(model, inputs, labels, names)
         v = torch.randn(truth.size, generator=torch.Generator().manual_seed(0)).double()
@@ -233,11 +235,10 @@ def _product(model: nn.Module, pair: tuple[Any, Tensor], v: Tensor, dtype: torch
     return SecondDerivative(problem, hessian_scalar(CrossEntropy())).matvec(v)
 
 
-class _slow_attention:
-    """`nn.MultiheadAttention` and the encoder layers of torch without their fused inference path."""
-
-    def __enter__(self) -> None:
-        torch.backends.mha.set_fastpath_enabled(False)
-
-    def __exit__(self, *what: object) -> None:
-        torch.backends.mha.set_fastpath_enabled(True)
+@contextlib.contextmanager
+def by_hand() -> Iterator[None]:
+    """Attention without its fused forms, which have no second derivative or none that is right."""
+    torch.backends.mha.set_fastpath_enabled(False)
+    with sdpa_kernel(SDPBackend.MATH):
+        yield
+    torch.backends.mha.set_fastpath_enabled(True)

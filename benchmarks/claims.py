@@ -1,29 +1,31 @@
 """Verdicts of a study on simulated runs: coverage of the intervals, and how often a verdict is false.
 
-    python benchmarks/claims.py [--runs 400] [--short] [--save FILE]
+    python benchmarks/claims.py [--runs 400] [--rows 1000 10000] [--only runs borders] [--short] [--save FILE]
 
 20 seeds train each arm, of which the first 3, 5, 10 or all are judged; all are measured on the same n rows. A row is
 right with a chance of its own, by luck that the runs share in part; a seed moves its arm's confidence and adds noise
 row by row. The truth is an integral for `error` and `nll`, else the mean over thousands of seeds and draws of rows: at
 this n for `ece`, whose bias the arms may not share, and of 20,000 rows for the debiased one. Verdicts are counted where
 they are false: of arms that are alike, or at the very border of what the claim says, where a false one is likeliest
-(`close_to` on runs of its own, at both borders). What is done is in FILE, and is not done again.
+(`close_to` on runs of its own, at both `borders`). What is done is in FILE, and is not done again. --short takes
+seconds: 500 rows, 20 runs, two families.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
-import json
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import _harness  # before NumPy, which it holds to one thread
 import numpy as np
+from _harness import append, head, lines, row
 
 from calibcli.core.statistics import clopper_pearson
 from calibcli.lab.study import claims
@@ -61,12 +63,7 @@ Found = dict[str, MeasuredArm]
 
 
 def measured(
-    arms: tuple[Arm, ...],
-    seeds: int,
-    n: int,
-    rng: np.random.Generator,
-    times: np.ndarray | None,
-    metrics: tuple[str, ...] = METRICS,
+    arms: Sequence[Arm], seeds: int, n: int, rng: np.random.Generator, times: Any, metrics: tuple[str, ...] = METRICS
 ) -> list[Found]:
     """The metrics of each arm."""
     odds = rng.normal(2.0, 1.5, n)
@@ -129,24 +126,26 @@ def judged(
 ) -> dict[str, tuple[ClaimVerdict, bool, bool]]:
     """Claims, and whether each is false where it holds and where it is reversed."""
     a, b, last = found[0], found[1], found[-1]
-    alike = family.startswith("alike")
 
-    def twice(judge: object, *arms: Found) -> ClaimVerdict:
-        return claims.both(judge([arm["ece"] for arm in arms]), judge([arm["ece2_debiased"] for arm in arms]))  # type: ignore[operator]
+    def twice(judge: Callable[[list[MeasuredArm]], ClaimVerdict], *arms: Found) -> ClaimVerdict:
+        return claims.both(*(judge([arm[name] for arm in arms]) for name in ("ece", "ece2_debiased")))
 
     made = {}
-    if alike:
+    if family.startswith("alike"):
         level = [MeasuredArm(np.full_like(a["ece"].values, i), np.full_like(a["ece"].draws, i)) for i in range(3)]
-        gap, back = a["nll"] - b["nll"], b["nll"] - last["nll"]
-        made["less"] = (twice(lambda arms: claims.less(*arms), b, a), True, True)
-        made["less, one estimator"] = (claims.less(a["nll"], b["nll"]), True, True)
-        made["decreasing"] = (twice(claims.decreasing, a, b, last), True, True)
-        made["interior_minimum"] = (twice(claims.interior_minimum, a, b, last), True, True)
-        made["crosses"] = (claims.crosses(gap, back), True, True)
-        made["slope"] = (claims.slope(level, [arm["ece"] for arm in found], 1), True, True)
+        verdicts = {
+            "less": twice(lambda arms: claims.less(*arms), b, a),
+            "less, one estimator": claims.less(a["nll"], b["nll"]),
+            "decreasing": twice(claims.decreasing, a, b, last),
+            "interior_minimum": twice(claims.interior_minimum, a, b, last),
+            "crosses": claims.crosses(a["nll"] - b["nll"], b["nll"] - last["nll"]),
+            "slope": claims.slope(level, [arm["ece"] for arm in found], 1),
+        }
+        made = {name: (verdict, True, True) for name, verdict in verdicts.items()}
     if family == "falls, then flat":
-        made["decreasing"] = (claims.decreasing([arm["nll"] for arm in found]), True, False)
-        made["interior_minimum"] = (claims.interior_minimum([arm["nll"] for arm in reversed(found)]), True, False)
+        nll = [arm["nll"] for arm in found]
+        made["decreasing"] = (claims.decreasing(nll), True, False)
+        made["interior_minimum"] = (claims.interior_minimum(nll[::-1]), True, False)
         made["crosses"] = (claims.crosses(b["nll"] - a["nll"], b["nll"] - last["nll"]), True, False)
     margin = wanted[1]["error"] - wanted[0]["error"]
     if margin > 0:
@@ -194,16 +193,14 @@ def borders(family: str, n: int, number: int) -> Counter[str]:
 
 
 KINDS = {"runs": part, "borders": borders}
-
-
 Done = dict[str, tuple[Counter[str], int]]  # by kind: what was counted, of how many runs
 
 
 def shown(family: str, n: int, seeds: int, done: Done) -> tuple[str, int]:
     """A line of the table, and how many of its numbers are surely out of bounds."""
     wrong, cells, told = 0, [], []
-    counts, runs = done["runs"]
-    for name in METRICS:
+    counts, runs = done.get("runs", (Counter(), 0))
+    for name in METRICS if runs else ():
         covered = counts[f"{seeds} {name} covered"]
         low, high = clopper_pearson(covered, runs, (1 - SURE) / 2)
         wrong += high < LOW or low > HIGH
@@ -213,36 +210,25 @@ def shown(family: str, n: int, seeds: int, done: Done) -> tuple[str, int]:
             if key.startswith(f"{seeds} ") and key.endswith(" false"):
                 wrong += clopper_pearson(counts[key], runs, (1 - SURE) / 2)[0] > FALSE
                 told.append(f"{key.removeprefix(f'{seeds} ').removesuffix(' false')} {100 * counts[key] / runs:.1f}")
-    return f"| {family} | {n:,} | {seeds} | {' | '.join(cells)} | {'; '.join(told)} |", wrong
+    return row(family, f"{n:,}", seeds, *cells, "; ".join(told)), wrong
 
 
 def main() -> int:
-    parser = _harness.options(__doc__)
-    parser.add_argument("--runs", type=int, default=400)
-    parser.add_argument("--rows", type=int, nargs="*", default=[1000, 10_000])
-    parser.add_argument("--only", choices=KINDS, nargs="*", default=[*KINDS], help="close_to's borders, or the others")
-    parser.add_argument("--short", action="store_true", help="seconds: 500 rows, 20 runs, two families")
-    parser.add_argument("--save", type=Path, help="JSON lines, one for each part that is done")
-    args = parser.parse_args()
-    rows, families, runs = ([500], [*FAMILIES][:2], PART) if args.short else (args.rows, [*FAMILIES], args.runs)
+    given = _harness.arguments(__doc__, runs=400, rows=[1000, 10_000], only=[*KINDS], short=False, save=Path)
+    rows, families, runs = ([500], [*FAMILIES][:2], PART) if given.short else (given.rows, [*FAMILIES], given.runs)
     kept: dict[tuple[str, str, int, int], Counter[str]] = {}
-    if args.save and args.save.exists():
-        for line in map(json.loads, args.save.read_text().splitlines()):
-            kept[line["kind"], line["family"], line["rows"], line["part"]] = Counter(line["counts"])
+    for line in lines([given.save] if given.save else []):
+        kept[line["kind"], line["family"], line["rows"], line["part"]] = Counter(line["counts"])
     for n in rows:  # every family by turns, so that a run that is stopped has some of each
-        for number, kind, family in itertools.product(range(-(-runs // PART)), args.only, families):
+        for number, kind, family in itertools.product(range(-(-runs // PART)), given.only, families):
             if (kind, family, n, number) not in kept:
                 counts = kept[kind, family, n, number] = KINDS[kind](family, n, number)
-                if args.save:
-                    with args.save.open("a") as file:
-                        line = {"kind": kind, "family": family, "rows": n, "part": number, "counts": counts}
-                        file.write(json.dumps(line) + "\n")
+                append(given.save, {"kind": kind, "family": family, "rows": n, "part": number, "counts": counts})
     wrong, least = 0, {}
-    print("| arms | rows | seeds | " + " | ".join(f"{m} covered" for m in METRICS) + " | false verdicts, % |")
-    print("|" + "---|" * (4 + len(METRICS)))
+    print(head("arms", "rows", "seeds", *(f"{m} covered" for m in METRICS), "false verdicts, %"))
     for family, n in itertools.product(families, rows):
         of = {kind: [c for key, c in kept.items() if key[:3] == (kind, family, n)] for kind in KINDS}
-        done: Done = {kind: (sum(parts, Counter()), PART * len(parts)) for kind, parts in of.items()}
+        done: Done = {kind: (sum(parts, Counter()), PART * len(parts)) for kind, parts in of.items() if parts}
         for seeds in SEEDS:
             text, out = shown(family, n, seeds, done)
             wrong += out
@@ -250,8 +236,7 @@ def main() -> int:
         least = {kind: min(least.get(kind, runs), runs) for kind, (_, runs) in done.items()}
     told = ", ".join(f"{runs} {kind}" for kind, runs in least.items())
     bounds = f"outside {LOW:.0%} to {HIGH:.0%} or above {FALSE:.0%}"
-    print(f"\n{told} a line or more; {wrong} numbers surely ({SURE:.1%}) {bounds};")
-    print(f"{time.process_time():.0f} CPU s")
+    print(f"\n{told} a line or more; {wrong} numbers surely ({SURE:.1%}) {bounds};\n{time.process_time():.0f} CPU s")
     return int(wrong > 0)
 
 

@@ -9,16 +9,15 @@ Every run is a process of its own with one thread. These are run: λmax, our tra
 everything at once with calib, and 4 Hutchinson probes of each tool. λmax is at equal accuracy: the other tools stop
 by their own rule with tolerance 1e-3, tightened until the true error is within 1e-3 too (hessian-eigenthings' Lanczos
 is given steps until it calls itself converged); the time is that of the last run alone. The true λmax is ours, whose
-error residual²/gap is two orders smaller. `--full` adds the solvers that are far behind. These are count × cost:
-Hutchinson to 1 %, or to the error of calib's trace (probes from the spread of one), densities of the other tools, and
-the top 5 and λmin of the others at the products that our Lanczos run needs for each alone, though theirs need more. The
-perceptrons have ReLU, the ViTs GELU. Four cases beside a plain double backward are in `_curvature_hard.py`.
+error residual²/gap is two orders smaller. These are count × cost: Hutchinson to 1 %, or to the error of calib's trace
+(probes from the spread of one), densities of the other tools, and the top 5 and λmin of the others at the products that
+our Lanczos run needs for each alone, though theirs need more. The perceptrons have ReLU, the ViTs GELU. --only takes a
+part of a case's name, such as mlp-2000 or resnet20-256; cases beside a plain double backward are in
+`_curvature_hard.py`, and `--only 100M` is one of them.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import sys
 import tempfile
@@ -30,15 +29,14 @@ from typing import Any
 
 import _curvature_hard
 import torch
-from _harness import child, installed, options, peak
+from _harness import arguments, attempt, installed, peak
 from torch import Tensor, nn
 
 PEERS = {
     "PyHessian, in memory": "pyhessian",
     "PyHessian, loader": "pyhessian",
-    "eigenthings, power": "hessian_eigenthings",
     "eigenthings, Lanczos": "hessian_eigenthings",
-    "curvlinops, ARPACK": "curvlinops",
+    "curvlinops": "curvlinops",
 }
 CACHE = tempfile.TemporaryDirectory()
 LOSS = nn.functional.cross_entropy
@@ -144,7 +142,8 @@ def peer(tool: str, task: str, model: nn.Module, x: Tensor, y: Tensor, effort: f
     }
 
 
-Matvec = Callable[[Tensor], Tensor]
+Operator = tuple[Callable[[Tensor], Tensor], int, Any, float]
+"""Product, its size, how λmax is looked for, and the seconds of setting it up."""
 
 
 def batches(x: Tensor, y: Tensor) -> list[tuple[Tensor, Tensor]]:
@@ -152,7 +151,7 @@ def batches(x: Tensor, y: Tensor) -> list[tuple[Tensor, Tensor]]:
     return list(zip(x.split(size), y.split(size)))
 
 
-def pyhessian(model: nn.Module, x: Tensor, y: Tensor, loader: bool) -> tuple[Matvec, int, Any, float]:
+def pyhessian(model: nn.Module, x: Tensor, y: Tensor, loader: bool) -> Operator:
     from pyhessian import hessian
     from pyhessian.utils import hessian_vector_product
 
@@ -170,18 +169,15 @@ def pyhessian(model: nn.Module, x: Tensor, y: Tensor, loader: bool) -> tuple[Mat
         return torch.cat([o.reshape(-1) for o in out])
 
     def solve(tol: float) -> tuple[float, int, bool]:
-        module = sys.modules["pyhessian.hessian"]
-
-        plain, name = (h.dataloader_hv_product, "") if loader else (hessian_vector_product, "hessian_vector_product")
+        owner = h if loader else sys.modules["pyhessian.hessian"]
+        name = "dataloader_hv_product" if loader else "hessian_vector_product"
+        plain = getattr(owner, name)
 
         def counted(*args: Any) -> Any:
             count[0] += 1
             return plain(*args)
 
-        if loader:
-            h.dataloader_hv_product = counted
-        else:
-            setattr(module, name, counted)
+        setattr(owner, name, counted)
         return float(h.eigenvalues(tol=tol, maxIter=1000)[0][0]), count[0], True
 
     return matvec, sum(sizes), solve, time.process_time() - start
@@ -198,83 +194,60 @@ def pyhessian_density(model: nn.Module, x: Tensor, y: Tensor) -> None:
     hessian(model, LOSS, cuda=False, data=(x, y)).density(iter=STEPS, n_v=1)
 
 
-def eigenthings(model: nn.Module, x: Tensor, y: Tensor, lanczos: bool) -> tuple[Matvec, int, Any, float]:
+def eigenthings(model: nn.Module, x: Tensor, y: Tensor) -> Operator:
     import hessian_eigenthings as he
 
     operator = he.HessianOperator(model, batches(x, y), lambda m, batch: LOSS(m(batch[0]), batch[1]))
 
     def solve(effort: float) -> tuple[float, int, bool]:
-        if lanczos:
-            steps = int(effort)
-            found = he.lanczos(operator, k=1, max_iter=steps, tol=1e-3, which="LA", seed=0)
-            return float(found.eigenvalues[0]), steps, bool(found.converged[0])
-        found = he.deflated_power_iteration(operator, k=1, tol=effort, seed=0)
-        return float(found.eigenvalues[0]), int(found.iterations[0]) if hasattr(found, "iterations") else -1, True
+        steps = int(effort)
+        found = he.lanczos(operator, k=1, max_iter=steps, tol=1e-3, which="LA", seed=0)
+        return float(found.eigenvalues[0]), steps, bool(found.converged[0])
 
     return operator.matvec, operator.size, solve, 0.0
 
 
-def curvlinops(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Matvec, int, Any, float]:
+def curvlinops(model: nn.Module, x: Tensor, y: Tensor) -> Operator:
     import curvlinops as co
-    from scipy.sparse.linalg import eigsh
 
     start = time.process_time()
     params = [p for p in model.parameters() if p.requires_grad]
     h = co.HessianLinearOperator(model, nn.CrossEntropyLoss(), params, batches(x, y))
-    setup = time.process_time() - start
-    count = [0]
-
-    def solve(tol: float) -> tuple[float, int, bool]:
-        from scipy.sparse.linalg import LinearOperator
-
-        operator = h.to_scipy()
-
-        def counted(v: Any) -> Any:
-            count[0] += 1
-            return operator @ v
-
-        wrapped = LinearOperator(operator.shape, counted, dtype=operator.dtype)
-        value = eigsh(wrapped, k=1, which="LA", tol=tol, return_eigenvectors=False)[0]
-        return float(value), count[0], True
-
-    return (lambda v: h @ v), h.shape[0], solve, setup
+    return (lambda v: h @ v), h.shape[0], None, time.process_time() - start
 
 
-OPERATORS: dict[str, Callable[[nn.Module, Tensor, Tensor], tuple[Matvec, int, Any, float]]] = {
+OPERATORS: dict[str, Callable[[nn.Module, Tensor, Tensor], Operator]] = {
     "PyHessian, in memory": lambda m, x, y: pyhessian(m, x, y, False),
     "PyHessian, loader": lambda m, x, y: pyhessian(m, x, y, True),
-    "eigenthings, power": lambda m, x, y: eigenthings(m, x, y, False),
-    "eigenthings, Lanczos": lambda m, x, y: eigenthings(m, x, y, True),
-    "curvlinops, ARPACK": curvlinops,
+    "eigenthings, Lanczos": eigenthings,
+    "curvlinops": curvlinops,
 }
+SOLVERS = [tool for tool in OPERATORS if tool != "curvlinops"]  # whose ARPACK is far behind
 
 
-def worker(tool: str, task: str, name: str, rows: int, data: str, cache: str, effort: float) -> None:
+def worker(tool: str, task: str, name: str, rows: int, data: str, cache: str, effort: float) -> dict[str, Any]:
     torch.set_num_threads(1)
     model, x, y = network(name, rows, data, cache)
     import_module("calibcli.networks.curvature" if tool.startswith("calib") else PEERS[tool])
     import_module("torch.fx.experimental.symbolic_shapes")  # autograd imports it at first use: half a second
-    before, start = peak(), time.process_time()
+    before, start, found = peak(), time.process_time(), {}
     if task == "training":
         optimizer = torch.optim.SGD(model.train().parameters(), 0.0, momentum=0.9)
         LOSS(model(x), y).backward()
         optimizer.step()
-        found: dict[str, Any] = {}
     elif tool.startswith("calib"):
         found = ours(task, model, x, y, "low" if "low" in tool else "auto")
     else:
         found = peer(tool, task, model, x, y, effort)
-    print(json.dumps(found | {"seconds": time.process_time() - start, "peak": peak() - before}))
+    return found | {"seconds": time.process_time() - start, "peak": peak() - before}
 
 
 def start(tool: str, task: str, name: str, rows: int, data: str, effort: float = 0.0) -> dict[str, Any] | None:
-    data = data and str(Path(data).resolve())
-    more = ("--data", data, "--effort", effort, "--cache", CACHE.name)
-    try:
-        return child(__file__, "--worker", tool, task, name, rows, *more)  # type: ignore[no-any-return]
-    except RuntimeError as error:
-        print(f"   {tool}, {task}: failed ({error})")
+    found = attempt(worker, tool, task, name, rows, data and str(Path(data).resolve()), CACHE.name, effort)
+    if isinstance(found, str):
+        print(f"   {tool}, {task}: {found}")
         return None
+    return found
 
 
 def equally_accurate(tool: str, name: str, rows: int, data: str, truth: float, steps: int) -> dict[str, Any] | None:
@@ -288,14 +261,13 @@ def equally_accurate(tool: str, name: str, rows: int, data: str, truth: float, s
     return found
 
 
-def compare(name: str, rows: int, data: str, by_count: bool, full: bool, solvers: bool) -> None:
+def compare(name: str, rows: int, data: str, by_count: bool) -> None:
     print(f"\n{name}, {rows} rows", flush=True)
     peers = [p for p, module in PEERS.items() if installed(module)]
     lead = {t: start("calib", t, name, rows, data) for t in ("lambda", "estimate")}
     top = lead["lambda"]
-    slow = () if full else ("eigenthings, power", "curvlinops, ARPACK")
     truth, steps = top["value"], top["products"]
-    runs = {p: equally_accurate(p, name, rows, data, truth, steps) for p in peers if p not in slow}
+    runs = {p: equally_accurate(p, name, rows, data, truth, steps) for p in peers if p in SOLVERS}
     solved = {p: s for p, s in runs.items() if s}
     print("   (a) λmax to 1e-3                  CPU s  products   true error   peak MB")
     shown = {"calib, certified": top, "calib, bound=estimate": lead["estimate"], **solved}
@@ -309,14 +281,12 @@ def compare(name: str, rows: int, data: str, by_count: bool, full: bool, solvers
     step = start("calib", "training", name, min(rows, 128), data)
     low = start("calib low", "estimate", name, rows, data)
     print(f"       peak MB: memory=low {low['peak']:.0f}, a training step of {min(rows, 128)} rows {step['peak']:.0f}")
-    if solvers:
-        return
     trace = start("calib", "trace", name, rows, data)
     dense = start("calib", "short" if by_count else "density", name, rows, data)
     product = dense["seconds"] / (SHORT if by_count else STEPS)
     ends = ENDS if by_count else sum(start("calib", t, name, rows, data)["products"] - 1 for t in ("top", "min"))
     print(f"   (b) trace: {trace['value']:.5g} ± {trace['error']:.2g} in {trace['seconds']:.2f} s: {trace['how']}")
-    probed = {p: e for p in peers if p != "eigenthings, power" and (e := start(p, "probes", name, rows, data))}
+    probed = {p: e for p in peers if (e := start(p, "probes", name, rows, data))}
     if not probed:
         return
     sd = (sum(e["sd"] ** 2 for e in probed.values()) / len(probed)) ** 0.5
@@ -348,29 +318,16 @@ def compare(name: str, rows: int, data: str, by_count: bool, full: bool, solvers
 
 
 if __name__ == "__main__":
-    parser = options(__doc__)
-    parser.add_argument("--data", default="")
-    parser.add_argument("--only", default="", help="part of a case, such as mlp-2000 or resnet20-256")
-    parser.add_argument("--count", action="store_true", help="densities and everything at once by count × cost")
-    parser.add_argument("--cache", default="", help=argparse.SUPPRESS)
-    parser.add_argument("--effort", type=float, default=0.0, help=argparse.SUPPRESS)
-    parser.add_argument("--worker", nargs=4, metavar=("TOOL", "TASK", "NETWORK", "ROWS"))
-    parser.add_argument("--solvers", action="store_true", help="λmax alone")
-    parser.add_argument("--full", action="store_true", help="also the solvers that are far behind")
-    args = parser.parse_args()
-    if args.worker:
-        tool, task, name, rows = args.worker
-        worker(tool, task, name, int(rows), args.data, args.cache, args.effort)
+    given = arguments(__doc__, data="", only="")
+    cases = [("mlp", 2000, False), ("vit", 32, False)]
+    if given.data and Path(given.data, "cifar10_resnet20.safetensors").exists():
+        cases += [("mlp-cifar", 2000, False), ("vit-cifar", 128, True)]
+        cases += [("resnet20", 256, False), ("resnet20", 1000, True)]  # the last takes long
     else:
-        cases = [("mlp", 2000, False), ("vit", 32, False)]
-        if args.data and Path(args.data, "cifar10_resnet20.safetensors").exists():
-            cases += [("mlp-cifar", 2000, False), ("vit-cifar", 128, True)]
-            cases += [("resnet20", 256, False), ("resnet20", 1000, True)]  # the last takes long
-        else:
-            print("no --data with cifar10_resnet20.safetensors: CIFAR-10 is skipped")
-        for name, rows, by_count in cases:
-            if not args.only or args.only in f"{name}-{rows}":
-                compare(name, rows, args.data, by_count or args.count, args.full, args.solvers)
-        for name in _curvature_hard.CASES:
-            if not args.only or args.only in name:
-                _curvature_hard.compare(name)
+        print("no --data with cifar10_resnet20.safetensors: CIFAR-10 is skipped")
+    for name, rows, by_count in cases:
+        if given.only in f"{name}-{rows}":
+            compare(name, rows, given.data, by_count)
+    for name in (*_curvature_hard.CASES, *(_curvature_hard.LARGE if given.only else ())):
+        if given.only in name:
+            _curvature_hard.compare(name)

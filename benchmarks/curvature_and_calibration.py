@@ -15,12 +15,10 @@ from __future__ import annotations
 
 import copy
 import statistics
-import sys
-from pathlib import Path
 
 import numpy as np
 import torch
-from _harness import options
+from _harness import ROOT, arguments, head, row
 from numpy.typing import NDArray
 from torch import nn
 
@@ -33,7 +31,7 @@ from calibcli.lab.training.recipes import Recipe
 from calibcli.networks import inference
 from calibcli.networks.dataset import Dataset
 
-MODEL = Path(__file__).parent.parent / "sample_data" / "model.safetensors"
+MODEL = ROOT / "sample_data" / "model.safetensors"
 LOSSES = ("ce", "focal:gamma=1", "focal:gamma=3", "focal:gamma=5", "brier", "ce+trace:weight=0.003")
 FORM = {"error %": ".2f", "ECE %": ".2f", "T": ".2f", "λmax": ".2f", "trace": ".1f", "λmax of its own loss": ".2f"}
 Numbers = dict[str, float]
@@ -59,29 +57,19 @@ def run(model: nn.Module, rows: Dataset) -> Array:
     return torch.cat(list(inference.predict(model, rows))).numpy()
 
 
-def linear_layers(model: nn.Module) -> list[nn.Linear]:
-    return [module for module in model.modules() if isinstance(module, nn.Linear)]
+def changed(model: nn.Module, *factors: tuple[int, str, float]) -> nn.Module:
+    """A copy with some tensors of its linear layers multiplied: layer, name, factor."""
+    other = copy.deepcopy(model)
+    layers = [module for module in other.modules() if isinstance(module, nn.Linear)]
+    with torch.no_grad():
+        for layer, name, factor in factors:
+            getattr(layers[layer], name).mul_(factor)
+    return other
 
 
 def rescaled(model: nn.Module, factor: float) -> nn.Module:
     """The same function: the first ReLU's output is `factor` times as large, and the layer after it undoes that."""
-    other = copy.deepcopy(model)
-    first, second, *_ = linear_layers(other)
-    with torch.no_grad():
-        first.weight.mul_(factor)
-        first.bias.mul_(factor)
-        second.weight.div_(factor)
-    return other
-
-
-def cooled(model: nn.Module, temperature: float) -> nn.Module:
-    """Its logits divided by a temperature."""
-    other = copy.deepcopy(model)
-    *_, last = linear_layers(other)
-    with torch.no_grad():
-        last.weight.div_(temperature)
-        last.bias.div_(temperature)
-    return other
+    return changed(model, (0, "weight", factor), (0, "bias", factor), (1, "weight", 1 / factor))
 
 
 def other_weights() -> None:
@@ -92,14 +80,14 @@ def other_weights() -> None:
     assert parts.validation is not None
     labels, recorded = parts.test.labels, run(model, parts.test)
     t = temperature(run(model, parts.validation), parts.validation.labels)
-    print(f"| sample model | largest change of a logit | ECE % | λmax | trace |\n{'|---' * 5}|")
+    print(head("sample model", "largest change of a logit", "ECE %", "λmax", "trace"))
     variants = {"as it is": model, **{f"first layer × {c:g}": rescaled(model, c) for c in (0.25, 4.0)}}
-    variants[f"logits / {t:.2f}"] = cooled(model, t)
+    variants[f"logits / {t:.2f}"] = changed(model, (-1, "weight", 1 / t), (-1, "bias", 1 / t))
     for name, variant in variants.items():
         found = calibcli.curvature(variant, parts.validation, "lambda_max", "trace", device="cpu")
         logits = run(variant, parts.test)
-        print(f"| {name} | {abs(logits - recorded).max():.1g} | {ece(logits, labels):.2f} ", end="")
-        print(f"| {value(found, 'lambda_max'):.1f} | {value(found, 'trace'):.1f} |")
+        numbers = f"{abs(logits - recorded).max():.1g}", f"{ece(logits, labels):.2f}"
+        print(row(name, *numbers, *(f"{value(found, what):.1f}" for what in ("lambda_max", "trace"))))
 
 
 def trained(loss: str, seed: int) -> Numbers:
@@ -127,13 +115,12 @@ def trained(loss: str, seed: int) -> Numbers:
 def losses(seeds: int) -> None:
     """Experiment 3."""
     found = {loss: [trained(loss, seed) for seed in range(seeds)] for loss in LOSSES}
-    head = f"| loss | {' | '.join(FORM)} |\n{'|---' * (1 + len(FORM))}|"
-    print(f"\nmean of {seeds} seeds ± standard deviation\n\n{head}")
+    print(f"\nmean of {seeds} seeds ± standard deviation\n\n{head('loss', *FORM)}")
     for loss, runs in found.items():
         columns = {c: [run[c] for run in runs] for c in FORM}
         cells = (f"{statistics.mean(v):{FORM[c]}} ± {statistics.stdev(v):{FORM[c]}}" for c, v in columns.items())
-        print(f"| `{loss}` | {' | '.join(cells)} |")
-    print(f"\nminus `{LOSSES[0]}`, paired by seed, 95 % t-interval\n\n{head}")
+        print(row(f"`{loss}`", *cells))
+    print(f"\nminus `{LOSSES[0]}`, paired by seed, 95 % t-interval\n\n{head('loss', *FORM)}")
     half = student_quantile(0.975, seeds - 1) / seeds**0.5
     for loss in LOSSES[1:]:
         cells = []
@@ -141,18 +128,11 @@ def losses(seeds: int) -> None:
             apart = [one[c] - first[c] for one, first in zip(found[loss], found[LOSSES[0]])]
             mean, width = statistics.mean(apart), half * statistics.stdev(apart)
             cells.append(f"{mean:+{form}} [{mean - width:{form}}, {mean + width:{form}}]")
-        print(f"| `{loss}` | {' | '.join(cells)} |")
-
-
-def main() -> int:
-    parser = options(__doc__)
-    parser.add_argument("--seeds", type=int, default=10)
-    args = parser.parse_args()
-    torch.set_num_threads(1)
-    other_weights()
-    losses(args.seeds)
-    return 0
+        print(row(f"`{loss}`", *cells))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    given = arguments(__doc__, seeds=10)
+    torch.set_num_threads(1)
+    other_weights()
+    losses(given.seeds)

@@ -1,7 +1,7 @@
 """Coverage of the intervals of `calib curvature`, by simulation against dense Hessians.
 
     python benchmarks/curvature_coverage.py [--seeds 500] [--samples 300] [--part PART] [--only NAME] [--tf32]
-                                            [--what TRACE ...] [--resampled RUNS]
+                                            [--resampled RUNS]
 
 1. Estimator: over seeds, the 95 % intervals of the traces against the exact ones of seven networks, and their bias; and
    that of the share of negative eigenvalues from 40 Lanczos steps, which may be wider than what it claims.
@@ -10,33 +10,42 @@
 3. Sample: over data sets drawn (with replacement) from a population of 8,000 rows, the 95 % intervals of trace and λmax
    against the population's. The networks are fitted to other rows than those drawn, as the intervals assume.
 
+`--part` is `estimator` (1 and 2), `sample` (3) or both; `--only` a part of a network's or a population's name.
+`--resampled` is the trace alone over many more runs: the probes of a
+cell are drawn from 12,000 quadratic forms of its dense H - G, centred at its trace. Pilot, allocation, exact cells and
+interval are the package's. Tr(G) is taken as known.
 `--tf32`: 1 and 2 in float32, and as on a device whose Krylov products are in TF32: their factors are rounded to it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import copy
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
-from _coverage_resampled import resampled
-from _curvature_hard import Encoder, held
-from _harness import options
+from _curvature_hard import Encoder
+from _harness import arguments
+from _populations import Covered
+from _zoo_truth import Truth, by_hand
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from calibcli.networks.curvature import QUANTITIES, LogitLoss, Tensors, measure
-from calibcli.networks.curvature.engine import Engine, Shared
+from calibcli.core.statistics import student_quantile
+from calibcli.networks.curvature import QUANTITIES, Tensors, measure
+from calibcli.networks.curvature import trace as traces
+from calibcli.networks.curvature.engine import SHARE, Engine, Shared
 from calibcli.networks.curvature.problem import CurvatureProblem, second_order
 from calibcli.networks.losses import CrossEntropy, final
 
 torch.set_num_threads(1)
 TOLERANCES = (0.3, 0.03, 1e-3)
 TRACES = ("trace:precision=0.05", "trace", "trace_ggn")
+LEVEL = 0.95
+FORMS, AT_ONCE, MOST = 12_000, 2_000, 1024  # quadratic forms of a cell, those at once, and probes at most
 PRODUCTS = {getattr(torch.ops.aten, name).default for name in ("mm", "bmm", "addmm", "baddbmm", "convolution")} | {
     torch.ops.aten.convolution_backward.default
 }
@@ -81,6 +90,14 @@ def networks() -> dict[str, Callable[[], tuple[nn.Module, Tensor, Tensor]]]:
     }
 
 
+def held(model: nn.Module, x: Tensor) -> float:
+    """The largest share of a row in Σ p (1 - p), to which its Gauss-Newton matrix is proportional."""
+    with torch.no_grad():
+        p = model(x).double().softmax(1)[:, 0]
+    mass = p * (1 - p)
+    return float(mass.max() / mass.sum())
+
+
 def transformer() -> tuple[nn.Module, Tensor, Tensor]:
     """Two layers, trained to tell which half of 8 tokens is larger until one row, met with both labels, holds nearly
     all of Tr(G)."""
@@ -89,12 +106,10 @@ def transformer() -> tuple[nn.Module, Tensor, Tensor]:
     model = Encoder(8, 2, 8, 2).double()
     rows, labels = torch.cat([x, x[:1].expand(7, -1)]), torch.cat([y, (y[0] + torch.tensor([1, 0, 0, 0, 1, 1, 1])) % 2])
     optimizer = torch.optim.Adam(model.parameters(), 5e-3)
-    for step in range(3000):
-        part = torch.randperm(len(rows))[:64]
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(rows[part]), labels[part]).backward()
-        optimizer.step()
-        if step % 20 == 19 and held(model, x) > 0.9:
+    for _ in range(150):
+        parts = [torch.randperm(len(rows))[:64] for _ in range(20)]
+        fit(model, ((rows[part], labels[part]) for part in parts), optimizer)
+        if held(model, x) > 0.9:
             break
     return model, x, y
 
@@ -135,72 +150,51 @@ def data(n: int, width: int, spread: float, classes: int = 3) -> tuple[Tensor, T
     return (centres[labels] + torch.randn(n, width, generator=stream)).double(), labels
 
 
-def train(model: nn.Module, inputs: Tensor, labels: Tensor, steps: int = 200) -> None:
-    optimizer = torch.optim.Adam(model.parameters(), 2e-2)
-    for _ in range(steps):
+def fit(model: nn.Module, batches: Any, optimizer: torch.optim.Optimizer) -> None:
+    for inputs, labels in batches:
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(inputs), labels).backward()
         optimizer.step()
 
 
-def hessian(model: nn.Module, inputs: Tensor, labels: Tensor, criterion: LogitLoss) -> Tensor:
-    """(P, P) Hessian of the mean loss; reverse over reverse, since forward mode is wrong through LayerNorm."""
-    parameters = list(model.parameters())
-    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-        loss = criterion(model(inputs), labels).mean()
-        gradient = flat(torch.autograd.grad(loss, parameters, create_graph=True))
-        size = len(gradient)
-        unit = torch.eye(size, dtype=gradient.dtype)
-        rows = [torch.autograd.grad(gradient, parameters, unit[i], retain_graph=True) for i in range(size)]
-    h = torch.stack([flat(row) for row in rows])
-    return (h + h.T) / 2
+def train(model: nn.Module, inputs: Tensor, labels: Tensor, steps: int = 200) -> None:
+    fit(model, ((inputs, labels) for _ in range(steps)), torch.optim.Adam(model.parameters(), 2e-2))
 
 
-def flat(tensors: tuple[Tensor, ...]) -> Tensor:
-    return torch.cat([t.reshape(-1) for t in tensors])
+def share(p: float, count: int) -> str:
+    return f"{100 * p:5.1f} % (± {196 * math.sqrt(max(p * (1 - p), 1e-9) / count):.1f})"
 
 
-def ggn_trace(model: nn.Module, inputs: Tensor) -> float:
-    """Σ_c p_c ‖Jᵀ(e_c - p)‖², row by row."""
-    total = 0.0
-    for row in inputs.split(1):
-        z = model(row)[0]
-        jacobian = torch.stack(
-            [flat(torch.autograd.grad(one, list(model.parameters()), retain_graph=True)) for one in z]
-        )
-        p = z.detach().softmax(0)
-        total += float((p[:, None] * (jacobian - p @ jacobian).square()).sum())
-    return total / len(inputs)
+def of(hits: list[bool]) -> str:
+    return share(sum(hits) / len(hits), len(hits))
 
 
-def share(hits: list[bool]) -> str:
-    p = sum(hits) / len(hits)
-    return f"{100 * p:5.1f} % (± {196 * math.sqrt(max(p * (1 - p), 1e-9) / len(hits)):.1f})"
-
-
-def estimator(seeds: int, only: str, tf32: bool, what: list[str]) -> None:
-    residual = "" if what else "; 2. λmax's residual"
-    print(f"1. 95 % estimator intervals{residual}; {seeds} seeds{', TF32' if tf32 else ''}")
+def estimator(seeds: int, only: str, tf32: bool) -> None:
+    print(f"1. 95 % estimator intervals; 2. λmax's residual; {seeds} seeds{', TF32' if tf32 else ''}")
     for name, make in networks().items():
         if only in name:
             torch.manual_seed(1)
-            one_network(name, *make(), seeds=seeds, tf32=tf32, only=what)
+            one_network(name, *make(), seeds=seeds, tf32=tf32)
 
 
-def one_network(name: str, model: nn.Module, x: Tensor, y: Tensor, *, seeds: int, tf32: bool, only: list[str]) -> None:
-    traces = only or TRACES
-    if tf32:
-        model, x = model.float(), x.float() if x.is_floating_point() else x
-    exact = copy.deepcopy(model).double(), x.double() if x.is_floating_point() else x
-    h = hessian(*exact, y, CrossEntropy())
-    true, spectrum = {"trace": float(h.trace()), "trace_ggn": ggn_trace(*exact)}, torch.linalg.eigvalsh(h)
-    top = float(spectrum[-1])
+def set_up(model: nn.Module, x: Tensor, y: Tensor, tf32: bool = False) -> Shared:
     dtype = torch.float32 if tf32 else torch.float64
     problem = CurvatureProblem(model, Tensors(x, y), device=torch.device("cpu"), dtype=dtype, batch_size=256, tf32=tf32)
     problem.classes = model(x[:1]).shape[1]
-    shared = Shared(problem, 0, 0.95, None)  # set up once: only the seed changes
-    hits: dict[str, list[bool]] = {what: [] for what in (*traces, "share")}
-    errors: dict[str, list[float]] = {what: [] for what in traces}
+    return Shared(problem, 0, LEVEL, None)
+
+
+def one_network(name: str, model: nn.Module, x: Tensor, y: Tensor, *, seeds: int, tf32: bool) -> None:
+    if tf32:
+        model, x = model.float(), x.float() if x.is_floating_point() else x
+    with by_hand():
+        exact = Truth(model, x, y)
+        h = exact.hessian()
+        true, spectrum = {"trace": float(h.trace()), "trace_ggn": exact.ggn_trace()}, torch.linalg.eigvalsh(h)
+    top = float(spectrum[-1])
+    shared = set_up(model, x, y, tf32)  # once: only the seed changes
+    hits: dict[str, list[bool]] = {what: [] for what in (*TRACES, "share")}
+    errors: dict[str, list[float]] = {what: [] for what in TRACES}
     width = dict.fromkeys(hits, 0.0)
     inside: dict[float, list[bool]] = {tol: [] for tol in TOLERANCES}
     largest: dict[float, list[bool]] = {tol: [] for tol in TOLERANCES}
@@ -208,14 +202,12 @@ def one_network(name: str, model: nn.Module, x: Tensor, y: Tensor, *, seeds: int
         shared.seed = seed
         engine = Engine(shared, CrossEntropy())
         ask = partial(one_estimate, engine)
-        for what in traces:
+        for what in TRACES:
             t, (value, low, high, detail) = true[what.partition(":")[0]], ask(what)
             near = (1e-5 if tf32 else 1e-9) * abs(t)
             hits[what].append(low - near <= t <= high + near)
             errors[what].append((value - t) / max(detail["estimator_se"], near))
             width[what] += (high - low) / abs(t) / seeds
-        if only:
-            continue
         for tol in TOLERANCES:  # loose first: the run goes on, its certificate is new each time
             engine._certificates.clear()
             value, _, _, detail = ask(f"lambda_max:tol={tol}")
@@ -225,19 +217,14 @@ def one_network(name: str, model: nn.Module, x: Tensor, y: Tensor, *, seeds: int
         hits["share"].append(low <= float((spectrum < -detail["sigma"]).double().mean()) <= high)
         width["share"] += (high - low) / seeds
     print(f"   {name}, {len(spectrum)} parameters, Tr(H) {true['trace']:.4g}, Tr(G) {true['trace_ggn']:.4g}")
-    for what in traces:
+    for what in TRACES:
         bias, worst = sum(errors[what]) / seeds, max(map(abs, errors[what]))
-        print(
-            f"      {what:22} covers {share(hits[what])}, {width[what]:.3f} of it wide; errors in standard errors: ",
-            end="",
-        )
-        print(f"mean {bias:+.2f}, largest {worst:.1f}", flush=True)
-    if only:
-        return
-    print(f"      share of negatives     covers {share(hits['share'])}, {width['share']:.2f} wide")
+        print(f"      {what:22} covers {of(hits[what])}, {width[what]:.3f} of it wide; ", end="")
+        print(f"errors in standard errors: mean {bias:+.2f}, largest {worst:.1f}", flush=True)
+    print(f"      share of negatives     covers {of(hits['share'])}, {width['share']:.2f} wide")
     for tol in TOLERANCES:
-        print(f"      tol={tol:g}: an eigenvalue within the residual {share(inside[tol])}, ", end="")
-        print(f"λmax within the tolerance {share(largest[tol])}", flush=True)
+        print(f"      tol={tol:g}: an eigenvalue within the residual {of(inside[tol])}, ", end="")
+        print(f"λmax within the tolerance {of(largest[tol])}", flush=True)
 
 
 def one_estimate(engine: Engine, what: str) -> tuple[float, float, float, dict[str, Any]]:
@@ -267,41 +254,126 @@ def sample(samples: int, only: str) -> None:
             if only not in f"{label} {kind}":
                 continue
             train(model, x[8000:], y[8000:], 300)
-            h = hessian(model, x[:8000], y[:8000], criterion)
+            with by_hand():
+                h = Truth(model, x[:8000], y[:8000], loss=criterion).hessian()
             true = {"trace": float(h.trace()), "lambda_max": float(torch.linalg.eigvalsh(h)[-1])}
-            low, high = (dict.fromkeys(true, 0) for _ in range(2))
+            covered = {k: Covered(samples) for k in true}
             for i in range(samples):
                 index = torch.randint(0, 8000, (rows,), generator=torch.Generator().manual_seed(i))
                 found = measure(model, (x[index], y[index]), "trace", "lambda_max", loss=criterion, seed=i)
-                for k in true:
-                    low[k] += found[k].low > true[k]
-                    high[k] += found[k].high < true[k]
+                for k, one in covered.items():
+                    one.add(found[k].low, found[k].high, true[k])
             print(f"   {label:18} {kind:18} n = {rows:3}:", end="")
-            for k in true:
-                hits = [True] * (samples - low[k] - high[k]) + [False] * (low[k] + high[k])
-                print(f" {k} {share(hits)}, too high {low[k]}, too low {high[k]};", end="")
+            for k, one in covered.items():
+                print(f" {k} {share(one.share, samples)}, too high {one.above}, too low {one.below};", end="")
             print(flush=True)
 
 
+@dataclass
+class Cells:
+    """What a run needs of a network: forms (cells, FORMS), traces (cells,), and its engine."""
+
+    forms: Tensor
+    true: Tensor
+    engine: Engine
+    rows: int
+
+    @property
+    def n(self) -> int:
+        return self.engine.problem.layout.n
+
+    @classmethod
+    def of(cls, model: nn.Module, x: Tensor, y: Tensor) -> Cells:
+        engine, rows = Engine(set_up(model, x, y), CrossEntropy()), traces.coarse(len(x))
+        problem = engine.problem
+        on = torch.cat([torch.full((size,), bool(bends)) for size, bends in zip(problem.sizes, engine.has_curvature)])
+        forms, true = [], []
+        for start in range(0, len(x), rows):
+            h = dense(problem, engine, range(start, min(start + rows, len(x))), on)
+            stream = torch.Generator().manual_seed(start)
+            drawn = []
+            for _ in range(FORMS // AT_ONCE):
+                v = (torch.randint(0, 2, (AT_ONCE, len(h)), generator=stream) * 2 - 1).float()
+                drawn.append(((v @ h) * v).double().sum(1))
+            found = torch.cat(drawn)
+            true.append(h.diagonal().double().sum())
+            forms.append(found - found.mean() + true[-1])
+        return cls(torch.stack(forms), torch.stack(true), engine, rows)
+
+    def draw(self, count: Tensor, stream: torch.Generator) -> traces.Probes:
+        """So many (cells,) probes; a cell of none is known."""
+        found = torch.zeros(len(count), 3, dtype=torch.float64)
+        for cell, number in enumerate(count.tolist()):
+            at = torch.randint(FORMS, (number,), generator=stream)
+            f = self.forms[cell, at] if number else self.true[cell][None]
+            found[cell] = torch.stack([torch.tensor(float(len(f)), dtype=f.dtype), f.sum(), f.square().sum()])
+        return traces.Probes(found, torch.zeros(len(count), 0, 3, dtype=torch.float64), self.rows)
+
+
+def dense(problem: CurvatureProblem, engine: Engine, rows: range, on: Tensor) -> Tensor:
+    """(elements, elements) of H - G of these rows, in the tensors whose logits bend."""
+    gradients = problem.gradients(rows, engine.rest)
+    live, out = [g for g in gradients if g.requires_grad], []
+    for part in on.nonzero()[:, 0].split(64):
+        unit = torch.zeros(len(part), problem.size, dtype=torch.float64)
+        unit[torch.arange(len(part)), part] = 1
+        along = [v for v, g in zip(problem.pieces(unit), gradients) if g.requires_grad]
+        found = torch.autograd.grad(
+            live, problem.tensors, along, retain_graph=True, is_grads_batched=True, allow_unused=True
+        )
+        kept = [f.flatten(1) if f is not None else unit.new_zeros(len(part), s) for f, s in zip(found, problem.sizes)]
+        out.append(torch.cat(kept, 1)[:, on].float())
+    return torch.cat(out)
+
+
+def resampled(name: str, model: nn.Module, x: Tensor, y: Tensor, runs: int) -> None:
+    cells, stream = Cells.of(model, x, y), torch.Generator().manual_seed(0)
+    g = cells.engine.ggn(1e-3)
+    assert g is not None
+    n, steepness = cells.n, cells.engine.steepness
+    elements = int(torch.tensor(cells.engine.problem.sizes)[cells.engine.has_curvature].sum())
+    heavy = int(cells.forms.var(1).argmax())
+    for precision in (0.05, None):
+        hits, known, errors = [], [], []
+        for _ in range(runs):
+            pilot = cells.draw(torch.full((len(cells.true),), traces.pilot(n)), stream)
+            size = abs(g.value + traces.summarise(pilot, n).value)
+            layout = cells.engine.problem.layout
+            sampling = traces.sampling_error(g.rows, *traces.by_group(pilot, layout), layout)
+            wish = precision * size if precision else max(SHARE * sampling, 1e-3 * size)
+            count = traces.allocate(pilot, steepness, wish, MOST, cells.rows, LEVEL, elements)
+            mean = traces.summarise(cells.draw(count, stream), n, steepness)
+            error = mean.value - float(cells.true.sum()) / n
+            hits.append(abs(error) <= student_quantile(0.5 + LEVEL / 2, mean.dof) * mean.se + 1e-12)
+            known.append(int(count[heavy]) == 0)
+            errors.append(error / max(mean.se, 1e-300))
+        far = math.sqrt(sum(e * e for e in errors) / runs)
+        spec = f"trace:precision={precision}" if precision else "trace"
+        print(
+            f"   {name}, {spec}: {runs} runs resampled cover {of(hits)}, errors {far:.2f} standard errors in ",
+            end="",
+        )
+        print(f"root mean square; the heaviest cell taken exactly in {100 * sum(known) / runs:.0f} %", flush=True)
+
+
 if __name__ == "__main__":
-    parser = options(__doc__)
-    parser.add_argument("--seeds", type=int, default=500)
-    parser.add_argument("--samples", type=int, default=300)
-    parser.add_argument("--only", default="", help="part of a network's or a population's name")
-    parser.add_argument("--part", choices=("estimator", "sample"), help="1 and 2, or 3; both when left out")
-    parser.add_argument("--what", nargs="+", default=[], help="these traces alone, as trace:precision=0.05")
-    parser.add_argument("--resampled", type=int, default=0, help="runs of the trace with probes drawn from a pool")
-    parser.add_argument("--tf32", action="store_true", help="Krylov products rounded as a CUDA device would")
-    args = parser.parse_args()
-    if args.resampled:
-        with second_order(torch.device("cpu")):
+    given = arguments(
+        __doc__,
+        seeds=500,
+        samples=300,
+        only="",
+        part=("both", "estimator", "sample"),
+        what=[str],
+        resampled=0,
+        tf32=False,
+    )
+    with second_order(torch.device("cpu")), TF32() if given.tf32 else contextlib.nullcontext():
+        if given.resampled:
             for name, make in networks().items():
-                if args.only in name:
+                if given.only in name:
                     torch.manual_seed(1)
-                    resampled(name, *make(), args.resampled)
-        raise SystemExit
-    if args.part != "sample":
-        with second_order(torch.device("cpu")), TF32() if args.tf32 else contextlib.nullcontext():
-            estimator(args.seeds, args.only, args.tf32, args.what)
-    if args.part != "estimator":
-        sample(args.samples, args.only)
+                    resampled(name, *make(), given.resampled)
+        elif given.part != "sample":
+            estimator(given.seeds, given.only, given.tf32)
+    if given.part != "estimator" and not given.resampled:
+        sample(given.samples, given.only)

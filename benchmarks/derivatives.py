@@ -1,6 +1,6 @@
 """Time that our own derivatives save: steps of a trace penalty with them, and with PyTorch's alone.
 
-    python benchmarks/derivatives.py [--rounds 5]
+    python benchmarks/derivatives.py [--rounds 5] [--only NETWORK]
 
 `jets` (the Hessian's trace carried forward with the values) against three reverse passes through norms whose third
 derivatives are mended; `twice` (convolution and batch norm made for second derivatives) against PyTorch's, for the
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from unittest import mock
 
 import torch
-from _harness import by_turns, machine, options, ratio
+from _harness import arguments, by_turns, machine, ratio
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -88,19 +88,14 @@ def saved(without: Callable[[], None], with_: Callable[[], None], rounds: int) -
     return ratio(times["without"], times["with"], 2)
 
 
-def main() -> None:
-    parser = options(__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
-    rounds = parser.parse_args().rounds
+if __name__ == "__main__":
+    given = arguments(__doc__, rounds=5, only="")
     torch.set_num_threads(1)
     print(machine("torch"))
     print("saved by            jets, Hessian's trace     twice, Gauss-Newton trace")
     for name, case in CASES.items():
-        one = Case(*case)
-        jets = saved(one.without_jets, lambda one=one: one.step("ce+trace:weight=0.01"), rounds)
-        twice = saved(one.without_twice, lambda one=one: one.step("ce+trace:weight=0.01,kind=ggn"), rounds)
-        print(f"{name:34} {jets:24} {twice}", flush=True)
-
-
-if __name__ == "__main__":
-    main()
+        if given.only in name:
+            one = Case(*case)
+            jets = saved(one.without_jets, lambda one=one: one.step("ce+trace:weight=0.01"), given.rounds)
+            twice = saved(one.without_twice, lambda one=one: one.step("ce+trace:weight=0.01,kind=ggn"), given.rounds)
+            print(f"{name:34} {jets:24} {twice}", flush=True)

@@ -1,7 +1,7 @@
 """Work of curvature on a device: kernels, waits and copies, counted on the pretended device of tests/device.
 
-    python benchmarks/device.py                       the counts of this checkout
-    python benchmarks/device.py --against OTHER       and those of another checkout beside them
+    python benchmarks/device.py                       all of them
+    python benchmarks/device.py --size 16 --rows 64   of fewer pixels and rows
 
 Counts and arithmetic, not a GPU: kernels run on the CPU, and nothing here says how long one takes. The unit is a plain
 product: a double backward of the whole batch with its graph kept, as other tools do it. A foreach counts as one kernel.
@@ -9,13 +9,11 @@ product: a double backward of the whole batch with its graph kept, as other tool
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from _harness import ROOT, child, environment, options
+from _harness import ROOT, arguments, child
 
 LAUNCH = 6e-6  # seconds that the host takes for a launch, a usual figure
 Counts = tuple[int, int, int]  # kernels, waits, copies to the device
@@ -102,41 +100,17 @@ def measured(size: int, rows: int) -> dict[str, Counts]:
     return out
 
 
-def elsewhere(folder: str, argv: list[str]) -> dict[str, Counts]:
-    """The counts by the package of another checkout."""
-    return child(__file__, "--json", *argv, env=environment(Path(folder).resolve()))  # type: ignore[no-any-return]
-
-
-def table(sides: list[dict[str, Counts]]) -> str:
-    """The counts of one checkout, or of two side by side."""
-    heads = ("before", "after") if len(sides) > 1 else ("",)
-    lines = [f"{'':23}" + "".join(f"{head:>39}" for head in heads)] if len(sides) > 1 else []
-    lines.append(f"{'':23}" + f"{'kernels':>9}{'x plain':>9}{'waits':>7}{'copies':>7}{'ms':>7}" * len(sides))
-    for name in sides[-1]:
-        line = f"{name:23}"
-        for side in sides:
-            kernels, waits, copies = side[name]
-            unit = side["plain, ViT" if name.endswith("ViT") else "plain"][0]
-            line += f"{kernels:9,}{kernels / unit:9.2f}{waits:7,}{copies:7,}{kernels * LAUNCH * 1e3:7.0f}"
-        lines.append(line)
+def table(counts: dict[str, Counts]) -> str:
+    lines = [f"{'':23}{'kernels':>9}{'x plain':>9}{'waits':>7}{'copies':>7}{'ms':>7}"]
+    for name, (kernels, waits, copies) in counts.items():
+        unit = counts["plain, ViT" if name.endswith("ViT") else "plain"][0]
+        milliseconds = kernels * LAUNCH * 1e3
+        lines.append(f"{name:23}{kernels:9,}{kernels / unit:9.2f}{waits:7,}{copies:7,}{milliseconds:7.0f}")
     return "\n".join(lines)
 
 
-def main() -> None:
-    parser = options(__doc__)
-    parser.add_argument("--against", help="another checkout")
-    parser.add_argument("--size", type=int, default=32, help="pixels")
-    parser.add_argument("--rows", type=int, default=256)
-    parser.add_argument("--json", action="store_true")
-    given = parser.parse_args()
-    argv = ["--size", str(given.size), "--rows", str(given.rows)]
-    if given.json:
-        print(json.dumps(measured(given.size, given.rows)))
-        return
+if __name__ == "__main__":
+    given = arguments(__doc__, size=32, rows=256)
     print(f"ResNet-20, {given.rows} rows of {given.size} x {given.size}, and a ViT of 2 blocks, 64 rows")
     print("Counts on a pretended device and arithmetic, not a GPU: ms is 6 us for each launch.")
-    print(table([elsewhere(folder, argv) for folder in filter(None, (given.against, str(ROOT)))]))
-
-
-if __name__ == "__main__":
-    main()
+    print(table(child(measured, given.size, given.rows)))

@@ -10,17 +10,14 @@ median). CPU seconds of one thread; on CUDA, synchronised wall seconds.
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from _harness import by_turns, child, head, machine, options, ratio, row
+from _harness import arguments, by_turns, child, head, machine, ratio, row, seconds
 from torch.nn import functional as F
 
 from calibcli.lab.training.batches import Loader
@@ -54,9 +51,7 @@ class Case:
         model = checkpoint.build(self.arch).to(self.device)
         work = self._plain(model, epochs) if kind == "plain" else self._trainer(model, kind, folder, epochs)
         if self.device.type == "cpu":
-            start = time.process_time()
-            work()
-            return time.process_time() - start
+            return seconds(work)
         torch.cuda.synchronize()
         start = time.perf_counter()
         work()
@@ -88,16 +83,17 @@ def table(times: dict[str, list[float]], steps: int, bases: list[str]) -> None:
         print(row(KINDS[kind], ms, *(ratio(values, times[base]) for base in bases)))
 
 
-def memory(kind: str, batch: int, device: torch.device) -> None:
-    """Peak memory of two steps in MB: printed for the parent process, nan where the system does not tell."""
-    case = Case("resnet:depth=20", (3, 32, 32), 2 * batch, batch, device)
+def memory(kind: str, batch: int, device: str) -> float:
+    """Peak memory of two steps in MB, nan where the system does not tell."""
+    torch.set_num_threads(1)
+    case = Case("resnet:depth=20", (3, 32, 32), 2 * batch, batch, torch.device(device))
     high = Path("/proc/self/clear_refs")  # writing 5 sets the peak of resident memory back to what there is
     if high.exists():
         high.write_text("5")
     before = resident()
     with tempfile.TemporaryDirectory() as folder:
         case.seconds(kind, Path(folder))
-    print(json.dumps(torch.cuda.max_memory_allocated() / 2**20 if device.type == "cuda" else resident() - before))
+    return torch.cuda.max_memory_allocated() / 2**20 if device != "cpu" else resident() - before
 
 
 def resident() -> float:
@@ -107,44 +103,32 @@ def resident() -> float:
     return next((float(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM")), float("nan"))
 
 
-def main() -> int:
-    parser = options(__doc__)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--memory", help=argparse.SUPPRESS)
-    args = parser.parse_args()
+def main(device: str, batch: int, rounds: int, folder: Path) -> None:
     torch.set_num_threads(1)
-    device = torch.device(args.device)
-    if args.memory:
-        memory(args.memory, args.batch, device)
-        return 0
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        one, two = (Case("resnet:depth=20", (3, 32, 32), n * args.batch, args.batch, device) for n in (1, 2))
-        one.seconds("ce", folder)
+    on = torch.device(device)
+    one, two = (Case("resnet:depth=20", (3, 32, 32), n * batch, batch, on) for n in (1, 2))
+    one.seconds("ce", folder)
 
-        def step(kind: str) -> float:  # of two steps where they are light
-            return two.seconds(kind, folder) / 2 if kind in LIGHT else one.seconds(kind, folder)
+    def step(kind: str) -> float:  # of two steps where they are light
+        return two.seconds(kind, folder) / 2 if kind in LIGHT else one.seconds(kind, folder)
 
-        times = by_turns({kind: kind for kind in KINDS}, args.rounds, step)
-        print(f"{machine('torch')}\nResNet-20, batch {args.batch}, {args.rounds} rounds, {device}\n")
-        table(times, 1, ["plain", "ce"])
-        tenth = [(9 * p + h) / 10 for p, h in zip(times["ce"], times["ce+trace:weight=0.01"])]
-        print(f"\nTrace penalty, Hessian, every=10: {ratio(tenth, times['plain'])} of a plain step on average")
-        print("(from the steps above: nine without the penalty and one with it)")
-        print(f"\nPeak memory of a step at batch {args.batch}, MB over the loaded process:\n")
-        for kind in KINDS:
-            megabytes = child(__file__, "--memory", kind, "--batch", args.batch, "--device", args.device)
-            print(f"- {KINDS[kind]}: {megabytes:.0f}")
-        small = Case("mlp:inputs=64,hidden=64/64", (64,), 400, 128, device)
-        epochs = 40
-        small.seconds("ce", folder, epochs)
-        times = by_turns({kind: kind for kind in LIGHT}, args.rounds, lambda kind: small.seconds(kind, folder, epochs))
-        print(f"\nPerceptron 64-64-64-10, 400 rows, batch 128, {epochs} epochs (each logs and saves its state):\n")
-        table(times, 4 * epochs, ["plain", "ce"])
-    return 0
+    times = by_turns({kind: kind for kind in KINDS}, rounds, step)
+    print(f"{machine('torch')}\nResNet-20, batch {batch}, {rounds} rounds, {device}\n")
+    table(times, 1, ["plain", "ce"])
+    tenth = [(9 * p + h) / 10 for p, h in zip(times["ce"], times["ce+trace:weight=0.01"])]
+    print(f"\nTrace penalty, Hessian, every=10: {ratio(tenth, times['plain'])} of a plain step on average")
+    print("(from the steps above: nine without the penalty and one with it)")
+    print(f"\nPeak memory of a step at batch {batch}, MB over the loaded process:\n")
+    for kind in KINDS:
+        print(f"- {KINDS[kind]}: {child(memory, kind, batch, device):.0f}")
+    small, epochs = Case("mlp:inputs=64,hidden=64/64", (64,), 400, 128, on), 40
+    small.seconds("ce", folder, epochs)
+    times = by_turns({kind: kind for kind in LIGHT}, rounds, lambda kind: small.seconds(kind, folder, epochs))
+    print(f"\nPerceptron 64-64-64-10, 400 rows, batch 128, {epochs} epochs (each logs and saves its state):\n")
+    table(times, 4 * epochs, ["plain", "ce"])
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    given = arguments(__doc__, device="cpu", batch=128, rounds=7)
+    with tempfile.TemporaryDirectory() as name:
+        main(given.device, given.batch, given.rounds, Path(name))

@@ -1,7 +1,7 @@
 """Metrics of many rows on engines and in one process: the same numbers, time and memory as ratios.
 
     python benchmarks/merge.py                           1e7 rows x 10 from parquet; 1e8 rows, drawn on the fly
-    python benchmarks/merge.py --rows 1e6 --more 1e7     smaller
+    python benchmarks/merge.py --rows 1e6 --more 1e7     smaller; --more 0 leaves the last line out
 
 Each line is a process of its own, with whatever it starts; CPU seconds and resident memory are sums over these, read
 from /proc five times a second. `whole` reads all parts as one data set, `parts` one after the other (as `calib metrics
@@ -11,8 +11,6 @@ Beyond four million float32 scores `whole` works in single precision, in which r
 
 from __future__ import annotations
 
-import argparse
-import importlib.util
 import json
 import os
 import shutil
@@ -24,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _harness import options
+from _harness import ROOT, arguments, call, environment, installed
 
-EXAMPLES = Path(__file__).parent.parent / "examples" / "merge"
+EXAMPLES = ROOT / "examples" / "merge"
 EXACT = ("accuracy", "nll", "brier", "ece", "classwise_ece", "mce")
 K, BLOCK = 10, 1_000_000
 
@@ -127,32 +125,37 @@ def processes(first: int) -> dict[int, tuple[float, float]]:
     return {pid: seen for pid, seen in found.items() if ours(pid)}
 
 
+def case(name: str, argument: str) -> dict[str, float]:
+    """Estimates by name."""
+    return {e.name: e.value for e in RUN[name](argument).estimates}
+
+
 def measured(name: str, argument: str) -> dict[str, Any]:
     """One case in a process of its own: estimates, CPU and wall seconds, and the most memory at once."""
-    with tempfile.NamedTemporaryFile(suffix=".json") as out:
-        path = [str(EXAMPLES.parent.parent), str(EXAMPLES), os.environ.get("PYTHONPATH", "")]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path), "PYSPARK_PYTHON": sys.executable}
-        start, seen, peak = time.monotonic(), dict[int, float](), 0.0
-        with tempfile.TemporaryFile() as log:
-            command = [sys.executable, __file__, "--case", name, argument, out.name]
-            process = subprocess.Popen(command, env=environment, stderr=log)
-            while process.poll() is None:
-                now = processes(process.pid)
-                seen |= {pid: cpu for pid, (cpu, _) in now.items()}
-                peak = max(peak, sum(memory for _, memory in now.values()))
-                time.sleep(0.2)
-            if process.returncode:
-                log.seek(0)
-                raise SystemExit(log.read().decode()[-2000:])
-        result = json.loads(Path(out.name).read_text())
-    values = {e["name"]: e["value"] for e in result["estimates"]}
-    return {"values": values, "cpu": sum(seen.values()), "wall": time.monotonic() - start, "memory": peak}
+    path = os.pathsep.join([str(ROOT), str(EXAMPLES), os.environ.get("PYTHONPATH", "")])
+    start, seen, peak = time.monotonic(), dict[int, float](), 0.0
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as log:
+        env = environment(path, PYSPARK_PYTHON=sys.executable)
+        process = subprocess.Popen(call(case, name, argument), env=env, stdout=out, stderr=log)
+        while process.poll() is None:
+            now = processes(process.pid)
+            seen |= {pid: cpu for pid, (cpu, _) in now.items()}
+            peak = max(peak, sum(memory for _, memory in now.values()))
+            time.sleep(0.2)
+        for file in (out, log):
+            file.seek(0)
+        if process.returncode:
+            raise SystemExit(log.read()[-2000:])
+        *said, values = out.read().splitlines()
+    print(*said, sep="\n", end="\n" * bool(said))
+    wall = time.monotonic() - start
+    return {"values": json.loads(values), "cpu": sum(seen.values()), "wall": wall, "memory": peak}
 
 
 def main(rows: int, more: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         written(Path(folder), rows)
-        cases = [name for name in RUN if name != "made" and importlib.util.find_spec(NEEDS.get(name, "calibcli"))]
+        cases = [name for name in RUN if name != "made" and installed(NEEDS.get(name, "calibcli"))]
         if shutil.which("java") is None:
             cases = [name for name in cases if name != "spark"]
         found = {name: measured(name, folder) for name in cases}
@@ -162,22 +165,13 @@ def main(rows: int, more: int) -> None:
     first, wanted = found["whole"], found["parts"]["values"]
     print(f"{'':8} {'rows':>6}  {'off by':>7}  {'CPU':>6}  {'wall':>6}  {'memory':>6}")
     for (name, count), one in lines.items():
-        same = name != "made"
         off = max(abs(one["values"][e] / wanted[e] - 1) for e in EXACT)
         ratios = "  ".join(f"{one[key] / first[key]:6.2f}" for key in ("cpu", "wall", "memory"))
-        print(f"{name:8} {count:6.0e}  {f'{off:.0e}' if same else '-':>7}  {ratios}")
+        print(f"{name:8} {count:6.0e}  {f'{off:.0e}' if name != 'made' else '-':>7}  {ratios}")
     print("off by: the largest relative difference of", ", ".join(EXACT), "to `parts`; the rest: times `whole`")
     print(f"whole: {first['cpu']:.1f} CPU s, {first['memory']:.0f} MB")
 
 
 if __name__ == "__main__":
-    parser = options(__doc__)
-    parser.add_argument("--rows", type=float, default=1e7)
-    parser.add_argument("--more", type=float, default=1e8, help="0: leave it out")
-    parser.add_argument("--case", nargs=3, help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.case:
-        name, argument, out = args.case
-        Path(out).write_text(RUN[name](argument).to_json())
-    else:
-        main(int(args.rows), int(args.more))
+    given = arguments(__doc__, rows=1e7, more=1e8)
+    main(int(given.rows), int(given.more))

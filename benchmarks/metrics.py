@@ -7,17 +7,17 @@ printed uncertainty, `measure(z, y, "ece")` and `check(z, y, max={"ece": .05})` 
 computes its ECE with 15 bins alone, softmax and its own checks included. Every line is a process of its own: least CPU
 seconds of three runs or more (with one thread) after a warm-up on few rows, growth of the peak resident memory beyond
 data and imports, and the error of the ECE against float64 (computed in another process). The truth puts a
-confidence into the bin (lo, hi]; tools that bin differently may differ by edge cases.
+confidence into the bin (lo, hi]; tools that bin differently may differ by edge cases. --only has words in names of
+tools, and of --rounds processes of each tool, by turns, the fastest counts.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from _harness import child, installed, machine, options, peak, seconds
+from _harness import arguments, attempt, cost, installed, machine
 
 BINS = 15
 Run = Callable[[Any, Any], float]
@@ -36,86 +36,46 @@ def data(n: int, k: int) -> tuple[Any, Any]:
     return z, y
 
 
-def truth(z: Any, y: Any) -> float:
+def truth(n: int, k: int) -> float:
     """ECE in float64, block by block."""
+    z, y = data(n, k)
     d = np.zeros(BINS)
     for start in range(0, len(z), 20_000):
         block = z[start : start + 20_000].astype(np.float64)
-        e = np.exp(block - block.max(axis=1, keepdims=True))
-        c = 1 / e.sum(axis=1)
+        c = 1 / np.exp(block - block.max(axis=1, keepdims=True)).sum(axis=1)
         hit = block.argmax(axis=1) == y[start : start + 20_000]
         d += np.bincount(np.clip(np.ceil(c * BINS) - 1, 0, BINS - 1).astype(int), c - hit, BINS)
     return float(np.abs(d).sum()) / len(z)
 
 
-def _measure() -> Run:
+def measure(*specs: str) -> Run:
     import calibcli
 
-    return lambda z, y: float(calibcli.measure(z, y)["ece"].value or 0.0)
+    return lambda z, y: float(calibcli.measure(z, y, *specs)["ece"].value or 0.0)
 
 
-def _measure_ece() -> Run:
-    import calibcli
-
-    return lambda z, y: float(calibcli.measure(z, y, "ece")["ece"].value or 0.0)
-
-
-def _check() -> Run:
+def check() -> Run:
     import calibcli
 
     return lambda z, y: float(calibcli.check(z, y, max={"ece": 0.05}).checks[0].estimate.value or 0.0)
 
 
-def _torchmetrics() -> Run:
+def torchmetrics() -> Run:
     import torch
-    from torchmetrics.functional.classification import multiclass_calibration_error
+    from torchmetrics.functional.classification import multiclass_calibration_error as error
 
     torch.set_num_threads(1)
-
-    def ece(z: Any, y: Any) -> float:
-        k = z.shape[1]
-        return float(multiclass_calibration_error(torch.from_numpy(z), torch.from_numpy(y), k, n_bins=BINS, norm="l1"))
-
-    return ece
+    return lambda z, y: float(error(torch.from_numpy(z), torch.from_numpy(y), z.shape[1], n_bins=BINS, norm="l1"))
 
 
-def _softmax() -> Callable[[Any], Any]:
+def sklearn() -> Run:
     import torch
-
-    torch.set_num_threads(1)
-    return lambda z: torch.softmax(torch.from_numpy(z), dim=1).numpy()
-
-
-def _netcal() -> Run:
-    from netcal.metrics import ECE
-
-    softmax, metric = _softmax(), ECE(BINS)
-    return lambda z, y: float(metric.measure(softmax(z), y))
-
-
-def _probmetrics() -> Run:
-    import torch
-    from probmetrics.distributions import CategoricalLogits
-    from probmetrics.metrics import Metrics
-
-    torch.set_num_threads(1)
-    metrics = Metrics.from_names(["ece-15"])
-
-    def ece(z: Any, y: Any) -> float:
-        found = metrics.compute_all_from_labels_logits(torch.from_numpy(y), torch.from_numpy(z))
-        return float(next(iter(found.values())))
-
-    del CategoricalLogits
-    return ece
-
-
-def _sklearn() -> Run:
     from sklearn.calibration import calibration_curve
 
-    softmax = _softmax()
+    torch.set_num_threads(1)
 
     def ece(z: Any, y: Any) -> float:  # it has no ECE: its reliability curve of the top label
-        p = softmax(z)
+        p = torch.softmax(torch.from_numpy(z), dim=1).numpy()
         c, hit = p.max(axis=1), p.argmax(axis=1) == y
         share, mean = calibration_curve(hit, c, n_bins=BINS)
         count = np.histogram(c, np.linspace(0, 1, BINS + 1))[0]
@@ -124,77 +84,46 @@ def _sklearn() -> Run:
     return ece
 
 
-def _relplot() -> Run:
+def relplot() -> Run:
     from relplot.metrics import multiclass_logits_to_confidences, smECE
 
     return lambda z, y: float(smECE(*multiclass_logits_to_confidences(z, y)))
 
 
 OURS: dict[str, Callable[[], Run]] = {
-    'measure(z, y, "ece")': _measure_ece,
-    "check(z, y, max={'ece': .05})": _check,
-    "measure(z, y): 13 with intervals": _measure,
+    'measure(z, y, "ece")': lambda: measure("ece"),
+    "check(z, y, max={'ece': .05})": check,
+    "measure(z, y): 13 with intervals": measure,
 }
-PEERS: dict[str, tuple[str, Callable[[], Run]]] = {
-    "torchmetrics ece": ("torchmetrics", _torchmetrics),
-    "netcal ece": ("netcal", _netcal),
-    "probmetrics ece": ("probmetrics", _probmetrics),
-    "scikit-learn curve": ("sklearn", _sklearn),
-    "relplot smECE": ("relplot", _relplot),
+PEERS: dict[str, Callable[[], Run]] = {
+    "torchmetrics ece": torchmetrics,
+    "scikit-learn curve": sklearn,
+    "relplot smECE": relplot,
 }
-FEWEST, ENOUGH, MOST = 3, 0.5, 60.0  # runs; CPU seconds of all runs that are enough, and that end it
 
 
-def measured(tool: str, n: int, k: int) -> Any:
-    """One tool on one size, or the truth."""
+def measured(tool: str, n: int, k: int) -> dict[str, Any]:
+    """One tool on one size."""
     z, y = data(n, k)
-    if tool == "truth":
-        return truth(z, y)
-    run = OURS[tool]() if tool in OURS else PEERS[tool][1]()
-    value = run(z[:2000], y[:2000])
-    before, times = peak(), []
-
-    def once() -> None:
-        nonlocal value
-        value = run(z, y)
-
-    while (len(times) < FEWEST or sum(times) < ENOUGH) and sum(times) < MOST:
-        times.append(seconds(once))
-    return {"seconds": min(times), "mb": peak() - before, "value": value}
-
-
-def asked(tool: str, n: str, k: str) -> Any:
-    """What a process of its own measures; a text where it fails."""
-    try:
-        return child(__file__, "--child", tool, n, k)
-    except RuntimeError as error:
-        return f"failed: {error}"
+    run = {**OURS, **PEERS}[tool]()
+    run(z[:2000], y[:2000])
+    return cost(lambda: run(z, y))
 
 
 def main() -> None:
-    parser = options(__doc__)
-    parser.add_argument("--sizes", nargs="+", default=["10000x10", "1000000x10", "100000x1000", "1000000x100"])
-    parser.add_argument("--only", nargs="+", default=[""], help="tools whose names hold one of these words")
-    parser.add_argument("--rounds", type=int, default=1, help="processes of each tool, by turns; the fastest counts")
-    parser.add_argument("--child", nargs=3)
-    args = parser.parse_args()
-    if args.child:
-        print(json.dumps(measured(args.child[0], int(args.child[1]), int(args.child[2]))))
-        return
-    print(machine("torch", *sorted({package for package, _ in PEERS.values()})))
-    for size in args.sizes:
-        n, k = size.split("x")
-        print(f"\n{n} rows, {k} classes, float32, one thread")
-        print(f"{'':36} {'CPU ms':>8} {'extra MB':>9} {'error':>9}")
-        wanted, least = asked("truth", n, k), {}
-        tools = [tool for tool in (*OURS, *PEERS) if any(word in tool for word in args.only)]
-        there = [tool for tool in tools if tool in OURS or installed(PEERS[tool][0])]
-        turns = [{tool: asked(tool, n, k) for tool in there} for _ in range(args.rounds)]
+    sizes = ["10000x10", "1000000x10", "100000x1000", "1000000x100"]
+    given = arguments(__doc__, sizes=sizes, only=[""], rounds=1)
+    modules = {tool: make.__name__ for tool, make in PEERS.items()}
+    print(machine("torch", *sorted(modules.values())))
+    tools = [tool for tool in (*OURS, *PEERS) if any(word in tool for word in given.only)]
+    there = [tool for tool in tools if tool in OURS or installed(modules[tool])]
+    for size in given.sizes:
+        n, k = map(int, size.split("x"))
+        print(f"\n{n} rows, {k} classes, float32, one thread\n{'':36} {'CPU ms':>8} {'extra MB':>9} {'error':>9}")
+        wanted, least = attempt(truth, n, k), {}
+        turns = [{tool: attempt(measured, tool, n, k) for tool in there} for _ in range(given.rounds)]
         for tool in tools:
-            if tool not in there:
-                print(f"{tool:36} not installed")
-                continue
-            rows = [turn[tool] for turn in turns]
+            rows = [turn.get(tool, "not installed") for turn in turns]
             row = next((one for one in rows if isinstance(one, str)), None) or min(rows, key=lambda r: r["seconds"])
             if isinstance(row, str):
                 print(f"{tool:36} {row}")

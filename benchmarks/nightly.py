@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -24,42 +25,31 @@ from pathlib import Path
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 RUNS = {
-    "gate": ["gate.py", "--out", "{out}/gate"],
-    "gate-search": ["gate.py", "--search", "--minutes", "20", "--out", "{out}/gate"],
-    "gate-report": ["gate.py", "--out", "{out}/gate", "--report"],
-    "gate-plan": ["gate_plan.py"],
-    "power": ["power.py"],
-    "watch": ["watch.py", "--looks", "1000", "--only", "wrong"],
-    "slices": ["slices.py"],
-    "paired-near": ["paired_coverage.py", "--pairs", "near"],
-    "coverage-of-intervals": ["coverage.py", "--save", "{out}/coverage.json"],
-    "coverage-of-confidences": ["coverage.py", "--confidence", "--save", "{out}/confidences.json"],
-    "scale-coverage": ["scale_coverage.py"],
-    "curvature-coverage": ["curvature_coverage.py"],
-    "claims": ["claims.py", "--save", "{out}/claims.jsonl"],
-    "study-kills": ["study_kills.py"],
-    "studies": ["studies.py"],
-    "derivatives": ["derivatives.py"],
-    "zoo": ["zoo.py"],
+    "gate": (
+        "gate.py --out {out}/gate",
+        "--only '^exact: constant 0.99, 1.00% errors, K=3, n=200$' --runs 4 --again 0",
+    ),
+    "gate-search": ("gate.py --search --minutes 20 --out {out}/gate", "--minutes 0.5 --again 4"),
+    "gate-report": ("gate.py --out {out}/gate --report", ""),
+    "gate-plan": ("gate_plan.py", "--runs 20"),
+    "power": ("gate_plan.py --part power --runs 1000", "--runs 5"),
+    "watch": ("watch.py --looks 1000 --only wrong", "--short"),
+    "slices": ("slices.py", "--runs 4"),
+    "paired-near": ("paired_coverage.py --pairs near", "--runs 10 --sizes 150"),
+    "coverage-of-intervals": ("coverage.py --save {out}/coverage.json", "--replications 2 --rows 500"),
+    "coverage-of-confidences": (
+        "coverage.py --confidence --save {out}/confidences.json",
+        "--replications 2 --rows 500",
+    ),
+    "scale-coverage": ("scale_coverage.py", "--runs 4"),
+    "curvature-coverage": ("curvature_coverage.py", "--seeds 2 --samples 2"),
+    "claims": ("claims.py --save {out}/claims.jsonl", "--short"),
+    "study-kills": ("studies.py --kills 20", "--kills 2 --epochs 20"),
+    "studies": ("studies.py", "--only focal-shape --again 0"),
+    "derivatives": ("derivatives.py", "--rounds 1"),
+    "zoo": ("zoo.py", "plain.*"),
 }
-SHORT = {
-    "gate": ["--only", "^exact: constant 0.99, 1.00% errors, K=3, n=200$", "--runs", "4", "--again", "0"],
-    "gate-search": ["--minutes", "0.5", "--again", "4"],
-    "gate-plan": ["--runs", "20"],
-    "power": ["--runs", "5"],
-    "watch": ["--short"],
-    "slices": ["--runs", "4"],
-    "paired-near": ["--runs", "10", "--sizes", "150"],
-    "coverage-of-intervals": ["--replications", "2", "--rows", "500"],
-    "coverage-of-confidences": ["--replications", "2", "--rows", "500"],
-    "scale-coverage": ["--runs", "4"],
-    "curvature-coverage": ["--seeds", "2", "--samples", "2"],
-    "claims": ["--short"],
-    "study-kills": ["--kills", "2", "--epochs", "20"],
-    "studies": ["--only", "focal-shape", "--again", "0"],
-    "derivatives": ["--rounds", "1"],
-    "zoo": ["plain.*"],
-}
+"""The command lines by name, and what `--short` adds to each."""
 EXTRA = ROOT / ".venv-extra" / "bin" / "python"  # with torchvision, timm and transformers
 TAKE_DATA = ("gate", "gate-report")
 PYTHONS = ("python3.12", "python3.13", "python3.14")
@@ -82,8 +72,8 @@ def commands(name: str, out: Path, data: str | None, short: bool = False) -> Com
         return elsewhere(out / f"env-{name}", sys.executable if name == "oldest" else name, oldest=name == "oldest")
     if name == "zoo" and EXTRA.exists():
         python = [str(EXTRA)]
-    script, *options = [part.format(out=out) for part in RUNS[name]]
-    options += SHORT.get(name, []) if short else []
+    line, less = RUNS[name]
+    script, *options = [part.format(out=out) for part in shlex.split(f"{line} {less}" if short else line)]
     return [[*python, str(HERE / script), *options, *(["--data", data] if data and name in TAKE_DATA else [])]]
 
 

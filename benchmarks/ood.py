@@ -1,6 +1,6 @@
 """Coverage of the intervals of `calib ood`: binormal scores of two samples, and the paired differences of two scores.
 
-    python benchmarks/ood.py [REPETITIONS]
+    python benchmarks/ood.py [--runs 2000]
 
 Prints, for each setting, how often the 95 % interval lies wholly above and wholly below the truth (2.5 % each are
 intended), for AUROC, AUPR and FPR at 95 % TPR; and for the difference of two AUROCs (DeLong).
@@ -9,10 +9,11 @@ intended), for AUROC, AUPR and FPR at 95 % TPR; and for the difference of two AU
 from __future__ import annotations
 
 import math
-import sys
 from statistics import NormalDist
 
 import numpy as np
+from _harness import arguments
+from _populations import Covered
 
 from calibcli.metrics.discrimination import Concordance
 from calibcli.metrics.ood import AveragePrecision, FalsePositives
@@ -20,9 +21,7 @@ from calibcli.metrics.paired import ranked
 from calibcli.metrics.shelf import BinaryOutcomes
 
 SETTINGS = [
-    (0.5, 50, 50, 1.0, 1),
-    (2.0, 50, 50, 1.0, 1),
-    (4.0, 50, 50, 1.0, 1),
+    *((d, 50, 50, 1.0, 1) for d in (0.5, 2.0, 4.0)),
     (2.0, 30, 500, 1.0, 1),
     (2.0, 500, 30, 1.0, 1),
     (1.0, 500, 500, 0.5, 1),
@@ -59,15 +58,14 @@ def view(inside: np.ndarray, outside: np.ndarray, group: int) -> BinaryOutcomes:
 def intervals(d: float, m: int, n: int, sd: float, group: int, repetitions: int) -> dict[str, tuple[float, float]]:
     """Share of the intervals that lie above, and below, the truth."""
     rng, true = np.random.default_rng(0), truth(d, m, n, sd)
-    out = {name: [0, 0] for name in STATISTICS}
+    covered = {name: Covered(repetitions) for name in STATISTICS}
     for _ in range(repetitions):
         seen = view(rng.normal(d, sd, m // group), rng.normal(0, 1, n // group), group)
         for name, statistic in STATISTICS.items():
             found = statistic(seen).interval(0.95)
             if found.low is not None and found.high is not None:
-                out[name][0] += found.low > true[name]
-                out[name][1] += found.high < true[name]
-    return {name: (above / repetitions, below / repetitions) for name, (above, below) in out.items()}
+                covered[name].add(found.low, found.high, true[name])
+    return {name: (one.above / repetitions, one.below / repetitions) for name, one in covered.items()}
 
 
 def differences(m: int, n: int, share: float, repetitions: int) -> tuple[float, float]:
@@ -82,14 +80,14 @@ def differences(m: int, n: int, share: float, repetitions: int) -> tuple[float, 
         noises = [math.sqrt(share) * common + math.sqrt(1 - share) * own for own in (one, two)]
         a, b = (where + noise for noise in noises)
         c = where * 2.0 / 1.5 + noises[1]
-        same = ranked(*(Concordance(view(s[:m], s[m:], 1)) for s in (a, b)), 0.95)
-        other = ranked(*(Concordance(view(s[:m], s[m:], 1)) for s in (a, c)), 0.95)
+        first, second, third = (Concordance(view(s[:m], s[m:], 1)) for s in (a, b, c))
+        same, other = ranked(first, second, 0.95), ranked(first, third, 0.95)
         wrong += not isinstance(same, str) and same.p < 0.05
         missed += not isinstance(other, str) and not other.low <= better <= other.high
     return wrong / repetitions, missed / repetitions
 
 
-def main(repetitions: int = 2000) -> None:
+def main(repetitions: int) -> None:
     print(f"above / below the truth in %, {repetitions} repetitions")
     for setting in SETTINGS:
         found = intervals(*setting, repetitions)
@@ -97,10 +95,9 @@ def main(repetitions: int = 2000) -> None:
         print("d={} rows {}+{} sd={} groups of {}:".format(*setting), shown)
     for m, n, share in ((50, 50, 0.5), (500, 500, 0.9), (30, 1000, 0.5)):
         wrong, missed = differences(m, n, share, repetitions)
-        print(
-            f"paired, rows {m}+{n}, shared noise {share}: p < .05 in {100 * wrong:.1f} %, missed {100 * missed:.1f} %"
-        )
+        shown = f"p < .05 in {100 * wrong:.1f} %, missed {100 * missed:.1f} %"
+        print(f"paired, rows {m}+{n}, shared noise {share}: {shown}")
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main(arguments(__doc__, runs=2000).runs)

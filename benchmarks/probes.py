@@ -1,6 +1,6 @@
 """Variance of probes of H - G and of Hutchinson's probes of H, while a ViT is trained on CIFAR-10.
 
-    python benchmarks/probes.py --data DIR [--epochs 4,8,16]     (cifar10_train_5000.npz in DIR)
+    python benchmarks/probes.py --data DIR [--epochs 4 8 16]     (cifar10_train_5000.npz in DIR)
 
 On 128 rows, after so many epochs: the spread of one Hutchinson probe of H, and that of one pass over the data of probes
 of H - G, fresh in every 8 rows, the same number for each or allocated by spread; and the CPU time of a pass, carried
@@ -13,7 +13,7 @@ import sys
 import time
 
 import torch
-from _harness import options
+from _harness import arguments
 from curvature import TRAINED, images, train
 
 from calibcli.networks.architectures import ARCHITECTURES
@@ -52,27 +52,21 @@ def report(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> None:
     trace = pairs.value + float(mean.sum()) / ROWS
     spreads = f"spread of a probe of H {h:.0f}, of a pass {equal:.0f}, shared out {shared:.0f}"
     less = f"variance {(h / equal) ** 2:.1f} and {(h / shared) ** 2:.1f} times less"
-    print(
-        f"   Tr(H) {trace:.0f}, Tr(G) {pairs.value:.0f}; {spreads}: {less}, at {each / product:.2f} of a product's cost"
-    )
+    cost = f"at {each / product:.2f} of a product's cost"
+    print(f"   Tr(H) {trace:.0f}, Tr(G) {pairs.value:.0f}; {spreads}: {less}, {cost}")
 
 
 if __name__ == "__main__":
-    parser = options(__doc__)
-    parser.add_argument("--data", default="")
-    parser.add_argument("--epochs", default="4,8,16")
-    args = parser.parse_args()
-    if not args.data:
+    given = arguments(__doc__, data="", epochs=[4, 8, 16])
+    if not given.data:
         print("no --data with cifar10_train_5000.npz: skipped")
         sys.exit()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model = ARCHITECTURES.choose(TRAINED["vit-cifar"][0])()
-    x, y = images(f"{args.data}/cifar10_train_5000.npz", 5000)
-    done = 0
-    for epochs in map(int, args.epochs.split(",")):
+    x, y = images(f"{given.data}/cifar10_train_5000.npz", 5000)
+    for done, epochs in zip([0, *given.epochs], given.epochs):
         train(model, x, y, (part for _ in range(epochs - done) for part in torch.randperm(len(x)).view(-1, 40).T))
-        done = epochs
         with torch.no_grad():
             accuracy = float((model(x).argmax(1) == y).double().mean())
         print(f"{epochs} epochs, training accuracy {accuracy:.2f}", flush=True)

@@ -1,7 +1,7 @@
 """Whole commands as a user starts them: start-up, a NumPy script beside it, text files, memory, threads.
 
     python benchmarks/process.py                       everything (files of up to 5 GB in --folder, one at a time)
-    python benchmarks/process.py start text            some of: start script text memory threads
+    python benchmarks/process.py start text            some of: start script text memory threads; --folder DIR for files
 
 Every command is a process of its own with one thread; CPU seconds are the least of several runs, calib and its peer by
 turns, with all modules compiled as after an installation. `start`: against `import numpy`, on 1,000 rows of 10 classes.
@@ -25,7 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-from _harness import CALIB, by_turns, environment, machine, options, run
+from _harness import CALIB, arguments, by_turns, environment, machine, run
 
 SCRIPT = """
 import sys
@@ -83,11 +83,7 @@ def start(folder: Path) -> None:
         numpy=[sys.executable, "-c", "import numpy"],
         metrics=[*CALIB, "metrics", path],
         json=[*CALIB, "metrics", path, "--json"],
-        ece=[*CALIB, "metrics", path, "-m", "ece"],
-        check=[*CALIB, "check", path, "--max", "ece=0.5"],
         help=[*CALIB, "--help"],
-        version=[*CALIB, "--version"],
-        python=[sys.executable, "-c", "pass"],
     )
     for name, value in seconds.items():
         print(f"{name:10} {1000 * value:6.0f} ms, {value / seconds['numpy']:.2f} times import numpy")
@@ -120,10 +116,8 @@ def text(folder: Path) -> None:
             for line in file:
                 json.loads(line)
 
-    peers = {
-        "np.loadtxt": (table, lambda: np.loadtxt(table, delimiter=",", skiprows=1)),
-        "json.loads": (objects, lines),
-    }
+    table_of_numpy = lambda: np.loadtxt(table, delimiter=",", skiprows=1)  # noqa: E731
+    peers = {"np.loadtxt": (table, table_of_numpy), "json.loads": (objects, lines)}
     for name, (path, peer) in peers.items():
         seconds = by_turns({"calib": lambda path=path: load_any(Source(path)), name: peer}, 5)
         ours, other = (min(values) for values in seconds.values())
@@ -169,17 +163,10 @@ def threads(folder: Path) -> None:
 PARTS = {one.__name__: one for one in (start, script, text, memory, threads)}
 
 
-def main() -> None:
-    parser = options(__doc__)
-    parser.add_argument("parts", nargs="*", choices=[[], *PARTS])
-    parser.add_argument("--folder", default=None, help="where files are written; default: the system's temporary one")
-    args = parser.parse_args()
+if __name__ == "__main__":
+    given = arguments(__doc__, "parts", folder=str)
     print(machine())
-    with tempfile.TemporaryDirectory(dir=args.folder) as folder:
-        for name in args.parts or PARTS:
+    with tempfile.TemporaryDirectory(dir=given.folder) as folder:
+        for name in given.parts or PARTS:
             print(f"\n{name}", flush=True)
             PARTS[name](Path(folder))
-
-
-if __name__ == "__main__":
-    main()

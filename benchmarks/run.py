@@ -12,10 +12,11 @@ benchmarks/results/, and its figure to RESULTS.md.
 from __future__ import annotations
 
 import datetime
+import re
 import sys
 from pathlib import Path
 
-from _harness import HERE, machine, options, run
+from _harness import HERE, arguments, machine, run
 from nightly import RUNS
 
 OUT = Path("out/benchmarks")
@@ -23,31 +24,28 @@ OUT = Path("out/benchmarks")
 
 def main() -> int:
     known = {path.stem: path for path in sorted(HERE.glob("[a-z]*.py")) if path.stem not in ("run", "nightly")}
-    simulations = {Path(script).stem for script, *_ in RUNS.values()}
-    parser = options(__doc__)
-    parser.add_argument("names", nargs="*", help=f"of: {', '.join(known)}")
-    parser.add_argument("--data", help="folder of real data (CIFAR-10 arrays and a trained ResNet-20)")
-    args = parser.parse_args()
-    unknown = [name for name in args.names if name not in known]
-    if unknown:
-        parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(known)}")
+    simulations = {Path(line.split()[0]).stem for line, _ in RUNS.values()}
+    given = arguments(__doc__, "names", data=str)
+    if unknown := [name for name in given.names if name not in known]:
+        raise SystemExit(f"no benchmark {', '.join(unknown)}; there are {', '.join(known)}")
     OUT.mkdir(parents=True, exist_ok=True)
-    failed = []
-    for name in args.names or [name for name in known if name not in simulations]:
+    failed = 0
+    for name in given.names or [name for name in known if name not in simulations]:
         print(f"== {name}", flush=True)
         path = known[name]
-        data = ["--data", args.data] if args.data and '"--data"' in path.read_text() else []
+        takes = re.search(r"arguments\([^)]*\bdata=", path.read_text())
+        data = ["--data", given.data] if given.data and takes else []
         try:
             text = run([sys.executable, str(path), *data]).text
         except RuntimeError as error:
             print(error)
-            failed.append(name)
+            failed += 1
             continue
         print(text)
         command = " ".join(["python", f"benchmarks/{path.name}", *data])
         where = f"{command}, {datetime.date.today()}, {machine('torch')}"
         (OUT / f"{name}.txt").write_text(f"{where}\n\n{text.strip()}\n")
-    return int(bool(failed))
+    return int(failed > 0)
 
 
 if __name__ == "__main__":

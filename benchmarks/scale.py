@@ -2,19 +2,19 @@
 
     python benchmarks/scale.py            1e6 x 10, 1e5 x 1000 and 1e6 x 100, float32; then the commands
     python benchmarks/scale.py --quick    a tenth of the rows
+    python benchmarks/scale.py --shapes 5000x10 --only calib scikit-learn    some sizes, some methods
     python benchmarks/scale.py --commands `scale --method all` at 5,000 x 10, matrix and dirichlet at 5,000 x 100
     python benchmarks/scale.py --commands FILE ...    the same on recorded outputs of your own
 
 The commands run on logits like those of an overfit network: most rows certain, classes that are confused with few
 others, some of them separable.
 
-Peers that are installed take part: scikit-learn, torch-uncertainty, probmetrics; torchmetrics for the grid of
+Peers that are installed take part: scikit-learn, probmetrics; torchmetrics for the grid of
 temperatures. Every measurement is a process of its own, in CPU seconds; the data are synthetic with T = 1.5.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 from collections.abc import Callable
@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _harness import CALIB, ROOT, child, environment, machine, options, peak, run, seconds
+from _harness import CALIB, ROOT, arguments, attempt, child, cost, environment, machine, run
 
-SHAPES = ((1_000_000, 10), (100_000, 1000), (1_000_000, 100))
+SHAPES = ["1000000x10", "100000x1000", "1000000x100"]
 TARGETS = {10: 15, 1000: 60}  # times faster than scikit-learn
 
 
@@ -60,17 +60,6 @@ def sklearn(z: np.ndarray, y: np.ndarray) -> float:
     return 1 / float(_TemperatureScaling().fit(z, y).beta_)
 
 
-def torch_uncertainty(z: np.ndarray, y: np.ndarray) -> float:
-    import torch
-    from torch_uncertainty.post_processing import TemperatureScaler
-
-    torch.set_num_threads(1)
-    scaler = TemperatureScaler(model=torch.nn.Identity())
-    data = torch.utils.data.TensorDataset(torch.from_numpy(z), torch.from_numpy(y))
-    scaler.fit(torch.utils.data.DataLoader(data, batch_size=100_000), progress=False)
-    return float(scaler.temperature[0])
-
-
 def probmetrics(z: np.ndarray, y: np.ndarray) -> float:
     import torch
     from probmetrics.calibrators import TemperatureScalingCalibrator
@@ -96,45 +85,35 @@ def grid_torchmetrics(z: np.ndarray, y: np.ndarray) -> float:
 
     torch.set_num_threads(1)
     a, b = torch.from_numpy(z), torch.from_numpy(y)
-    points = (1.0, 1.5, 2.0)
     with torch.no_grad():
-        values = [
-            float(multiclass_calibration_error((a / t).softmax(1), b, num_classes=z.shape[1], n_bins=15))
-            for t in points
-        ]
-    return points[int(np.argmin(values))]
+        values = {
+            t: float(multiclass_calibration_error((a / t).softmax(1), b, num_classes=z.shape[1], n_bins=15))
+            for t in (1.0, 1.5, 2.0)
+        }
+    return min(values, key=values.__getitem__)
 
 
 FITS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     "calib": calib,
     "calib: fit_scaler": fit_scaler,
     "scikit-learn": sklearn,
-    "torch-uncertainty": torch_uncertainty,
     "probmetrics": probmetrics,
     "grid: calib": grid_calib,
     "grid: torchmetrics": grid_torchmetrics,
 }
 
 
-def measure(name: str, n: int, k: int) -> dict[str, Any]:
-    """In this process: CPU seconds (best of up to 3), extra memory in MB, and the temperature."""
+def measured(name: str, n: int, k: int) -> dict[str, Any]:
+    """CPU seconds (best of up to 3), extra memory in MB, and the temperature."""
     z, y = make(n, k)
     fit = FITS[name]
     fit(z[:500], y[:500])  # imports and first calls are not what is measured
-    before, times, t = peak(), [], 0.0
-
-    def once() -> None:
-        nonlocal t
-        t = fit(z, y)
-
-    fewest = 3 if n * k <= 20_000_000 or name.startswith("calib") else 1
-    while len(times) < fewest or sum(times) < 0.5:
-        times.append(seconds(once))
-    least = min(times) * (100 / 3 if name == "grid: torchmetrics" else 1)
-    return {"seconds": least, "memory": peak() - before, "t": t}
+    found = cost(lambda: fit(z, y), 3 if n * k <= 20_000_000 or name.startswith("calib") else 1)
+    found["seconds"] *= 100 / 3 if name == "grid: torchmetrics" else 1
+    return found
 
 
-def exact(n: int, k: int) -> dict[str, Any]:
+def exact(n: int, k: int) -> float:
     """The optimum: Newton in float64 over every row until nothing moves."""
     from calibcli.scores.likelihood import fit_beta
     from calibcli.scores.likelihood.moments import evaluate
@@ -144,7 +123,7 @@ def exact(n: int, k: int) -> dict[str, Any]:
     for _ in range(2):
         slope, curvature, *_ = evaluate(lambda: ((z, y, None),), beta, np.float64).means()
         beta -= slope / curvature
-    return {"t": 1 / beta}
+    return 1 / beta
 
 
 def realistic(k: int, n: int = 5000) -> tuple[np.ndarray, np.ndarray]:
@@ -183,61 +162,38 @@ def commands(files: list[str]) -> int:
     return int(late > 0)
 
 
-def measured(name: str, n: int, k: int) -> dict[str, Any] | str:
-    """`measure` in a process of its own, or why there is no number."""
-    try:
-        return child(__file__, "--child", name, n, k)  # type: ignore[no-any-return]
-    except RuntimeError as error:
-        text = str(error)
-        return "not installed" if text.startswith(("ModuleNotFoundError", "ImportError")) else text[:90]
-
-
 def main() -> int:
-    parser = options(__doc__)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--shapes", nargs="*", help="such as 1000000x10")
-    parser.add_argument("--only", nargs="*", help="methods to run")
-    parser.add_argument("--child", nargs=3)
-    parser.add_argument("--commands", nargs="*", metavar="FILE", help="time the commands alone")
-    args = parser.parse_args()
-    if args.child:
-        name, n, k = args.child[0], int(args.child[1]), int(args.child[2])
-        print(json.dumps(exact(n, k) if name == "exact" else measure(name, n, k)))
-        return 0
-    if args.commands is not None:
-        return commands(args.commands)
-    print(machine("torch", "sklearn", "torchmetrics", "torch_uncertainty", "probmetrics"))
-    shapes = [tuple(map(int, s.split("x"))) for s in args.shapes] if args.shapes else SHAPES
-    for n, k in shapes:
-        n = n // 10 if args.quick else n
-        truth = measured("exact", n, k)
-        assert isinstance(truth, dict), truth
-        print(f"\n{n:,} x {k}, float32, one thread; exact T = {truth['t']:.9f}\n")
+    given = arguments(__doc__, quick=False, shapes=SHAPES, only=[*FITS], commands=[str])
+    if given.commands is not None:
+        return commands(given.commands)
+    print(machine("torch", "sklearn", "torchmetrics", "probmetrics"))
+    for n, k in (map(int, shape.split("x")) for shape in given.shapes):
+        n = n // 10 if given.quick else n
+        truth = child(exact, n, k)
+        print(f"\n{n:,} x {k}, float32, one thread; exact T = {truth:.9f}\n")
         print(f"{'method':22}{'seconds':>10}{'x calib':>9}{'extra MB':>10}{'T':>13}{'relative error':>16}")
         least: dict[str, float] = {}
-        for name in FITS:
-            if args.only and name not in args.only:
+        for name in given.only:
+            grid = name.startswith("grid")
+            if grid and n * k > 2e7:
                 continue
-            if name.startswith("grid") and n * k > 2e7:
-                continue
-            got = measured(name, n, k)
+            got = attempt(measured, name, n, k)
             if isinstance(got, str):
                 print(f"{name:22}{got}")
                 continue
             least[name] = got["seconds"]
-            base = least.get("grid: calib" if name.startswith("grid") else "calib", float("nan"))
-            error = "" if name.startswith("grid") else f"{abs(got['t'] / truth['t'] - 1):.1e}"
-            numbers = f"{got['seconds']:10.3f}{got['seconds'] / base:9.1f}{got['memory']:10.0f}{got['t']:13.9f}"
+            base = least.get("grid: calib" if grid else "calib", float("nan"))
+            error = "" if grid else f"{abs(got['value'] / truth - 1):.1e}"
+            numbers = f"{got['seconds']:10.3f}{got['seconds'] / base:9.1f}{got['mb']:10.0f}{got['value']:13.9f}"
             print(f"{name:22}{numbers}{error:>16}", flush=True)
-        if {"calib: fit_scaler", "scikit-learn"} <= least.keys():
-            ratio = least["scikit-learn"] / least["calib: fit_scaler"]
-            print(f"fit_scaler, with checks, interval and figure, against scikit-learn: {ratio:.2f} times as fast")
-        if k in TARGETS and {"calib", "scikit-learn"} <= least.keys():
-            ratio = least["scikit-learn"] / least["calib"]
-            print(f"temperature against scikit-learn: {ratio:.0f} times faster (aim {TARGETS[k]})")
-        if {"grid: calib", "grid: torchmetrics"} <= least.keys():
-            ratio = least["grid: torchmetrics"] / least["grid: calib"]
-            print(f"100-point ECE grid against torchmetrics at every point: {ratio:.0f} times faster (aim 100)")
+        for text, ours, theirs, aim in (
+            ("fit_scaler, with checks, interval and figure", "calib: fit_scaler", "scikit-learn", ""),
+            ("temperature", "calib", "scikit-learn", TARGETS.get(k, "")),
+            ("100-point ECE grid", "grid: calib", "grid: torchmetrics", 100),
+        ):
+            if {ours, theirs} <= least.keys():
+                times = f"{least[theirs] / least[ours]:.2f} times as fast"
+                print(f"{text}, against {theirs}: {times}{f' (aim {aim})' if aim else ''}")
     print()
     return commands([])
 

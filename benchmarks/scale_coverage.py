@@ -2,7 +2,8 @@
 
     python benchmarks/scale_coverage.py             every cell, 1,000 runs each
     python benchmarks/scale_coverage.py --runs 200  a rough table
-    python benchmarks/scale_coverage.py --only focal_temperature --gamma 5  the true gamma at the end of its range
+    python benchmarks/scale_coverage.py --only focal_temperature --gamma 5 --rows 500   the true gamma at the end of its
+                                                                                       range; also --kinds plain
 
 Rows of a group share a temperature of their own and the sizes of groups are lognormal, so rows are worth less than
 their number. The truth is the optimum over a population of 400,000 rows. A cell is right where the interval covers in
@@ -12,13 +13,13 @@ is none.
 
 from __future__ import annotations
 
-import math
+import itertools
 import sys
 import time
-from collections.abc import Iterator
 
 import _harness  # before NumPy, which it holds to one thread
 import numpy as np
+from _populations import Covered
 
 from calibcli import calibrators
 from calibcli.calibrators.focal_likelihood import Surface
@@ -27,7 +28,7 @@ from calibcli.scores.predictions import Predictions
 
 POPULATIONS = {"plain": (3, 2.0), "many classes": (20, 2.5), "saturated": (5, 8.0)}  # classes, scale of the logits
 GROUPS = (0, 10, 30, 100)  # 0: independent rows
-ROWS = (200, 1000)
+ROWS = [200, 1000]
 
 
 def draw(n: int, groups: int, kind: str, gamma: float, rng: np.random.Generator) -> Predictions:
@@ -58,55 +59,37 @@ def truth(kind: str, groups: int, gamma: float) -> list[float]:
     return [best.temperature, best.gamma]
 
 
-def cell(kind: str, n: int, groups: int, gamma: float, runs: int, truths: list[float]) -> list[tuple[int, int]]:
-    """Runs with an interval, and those in which it covers, of each parameter."""
-    spec = "focal_temperature" if gamma else "temperature"
-    counts = np.zeros((len(truths), 2), int)
+def cell(kind: str, n: int, groups: int, gamma: float, runs: int, truths: list[float]) -> list[Covered]:
+    """The intervals of each parameter, of which the upper end may be open."""
+    spec, covered = "focal_temperature" if gamma else "temperature", [Covered(runs) for _ in truths]
     for run in range(runs):
         p = draw(n, groups, kind, gamma, np.random.default_rng([run, n, groups]))
-        for count, estimate, t in zip(counts, calibrators.fit(spec, p).estimates, truths, strict=False):
+        for one, estimate, t in zip(covered, calibrators.fit(spec, p).estimates, truths, strict=False):
             if estimate.low is not None:
-                count += 1, estimate.low <= t <= (math.inf if estimate.high is None else estimate.high)
-    return [(int(given), int(inside)) for given, inside in counts]
-
-
-def cells(
-    runs: int, gamma: float, kinds: list[str], rows: list[int]
-) -> Iterator[tuple[str, str, int, int, tuple[int, int]]]:
-    for kind in kinds:
-        for groups in GROUPS:
-            truths = truth(kind, groups, gamma)
-            for n in rows:
-                found = cell(kind, n, groups, gamma, runs, truths)
-                yield from ((name, kind, n, groups, one) for name, one in zip("Tγ", found, strict=False))
+                one.add(estimate.low, estimate.high, t)
+    return covered
 
 
 def main() -> int:
-    parser = _harness.options(__doc__)
-    parser.add_argument("--runs", type=int, default=1000)
-    parser.add_argument("--only", choices=["temperature", "focal_temperature"])
-    parser.add_argument("--kinds", nargs="*", default=list(POPULATIONS))
-    parser.add_argument("--rows", nargs="*", type=int, default=ROWS)
-    parser.add_argument("--gamma", type=float, default=1.0, help="of focal temperature's population")
-    args = parser.parse_args()
+    specs = ("temperature", "focal_temperature")
+    given = _harness.arguments(__doc__, runs=1000, only=str, kinds=[*POPULATIONS], rows=ROWS, gamma=1.0)
     wrong = 0
-    for spec in ("temperature", "focal_temperature"):
-        if args.only in (None, spec):
-            print(
-                f"\n{spec}, {args.runs} runs\n"
-                f"  {'population':14}{'rows':>6}{'groups':>8}{'none %':>8}{'coverage %':>12}"
-            )
-            for name, kind, n, groups, found in cells(
-                args.runs, 0.0 if spec == "temperature" else args.gamma, args.kinds, args.rows
-            ):
-                given, inside = found
-                share = inside / given if given else float("nan")
-                error = 3 * (0.05 * 0.95 / max(given, 1)) ** 0.5
-                bad = given > 0.02 * args.runs and not 0.92 - error <= share <= 0.98 + error
+    for spec, kind, groups in itertools.product(specs, given.kinds, GROUPS):
+        if given.only not in (None, spec):
+            continue
+        if (kind, groups) == (given.kinds[0], GROUPS[0]):
+            print(f"\n{spec}, {given.runs} runs")
+            print(f"  {'population':14}{'rows':>6}{'groups':>8}{'none %':>8}{'coverage %':>12}")
+        gamma = 0.0 if spec == "temperature" else given.gamma
+        truths = truth(kind, groups, gamma)
+        for n in given.rows:
+            for name, one in zip("Tγ", cell(kind, n, groups, gamma, given.runs, truths), strict=False):
+                error = 3 * (0.05 * 0.95 / max(one.given, 1)) ** 0.5
+                bad = one.given > 0.02 * given.runs and not 0.92 - error <= one.share <= 0.98 + error
                 wrong += bad
-                none = 100 * (1 - given / args.runs)
-                line = f"{name} {kind:14}{n:6}{groups or '-':>8}{none:8.1f}{100 * share:12.1f}{'  !' if bad else ''}"
-                print(line, flush=True)
+                none = 100 * (1 - one.given / given.runs)
+                share = f"{100 * one.share:12.1f}" if one.given else f"{'-':>12}"
+                print(f"{name} {kind:14}{n:6}{groups or '-':>8}{none:8.1f}{share}{'  !' if bad else ''}", flush=True)
     print(f"\n{wrong} cells outside 92 to 98 % beyond the error of simulation; {time.process_time():.0f} CPU s")
     return int(wrong > 0)
 

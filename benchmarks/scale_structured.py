@@ -10,7 +10,6 @@ round. Of the peers, the objective that both minimise is compared too: how far a
 
 from __future__ import annotations
 
-import sys
 import time
 import warnings
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from typing import Any
 
 import _harness  # before NumPy, which it holds to one thread
 import numpy as np
+from scale import realistic
 
 import calibcli
 from calibcli.calibrators.fitting import applicable
@@ -75,6 +75,11 @@ def table(name: str, rows: Predictions, most: int) -> None:
     print(f"{'method':28}{'NLL':>9}{'ECE':>8}{'accuracy':>10}{'CPU s':>8}{'above our minimum':>19}")
     found: dict[str, list[np.ndarray]] = {}
     gaps: dict[str, float] = {}
+
+    def keep(spec: str, p: np.ndarray, start: float) -> None:
+        seconds = time.process_time() - start
+        found.setdefault(spec, []).append(np.append(measured(p, other.labels), seconds))
+
     for fit, other in halves(rows, most):
         for spec in ("none", *applicable(rows.k)):
             if rows.k > SLOW and spec in ("matrix", "dirichlet"):
@@ -85,17 +90,11 @@ def table(name: str, rows: Predictions, most: int) -> None:
             except CalibError as error:
                 print(f"{spec:28}{error.problem}")
                 continue
-            seconds = time.process_time() - start
-            p = np.exp(log_softmax(other.logits) if scaler is None else scaler.map(other.logits))
-            found.setdefault(spec, []).append(np.append(measured(p, other.labels), seconds))
-            if spec in ("sms", "svs"):
-                start = time.process_time()
-                try:
-                    p, weight, bias = peer(spec, fit, other)
-                except ImportError:
-                    continue
-                seconds, theirs = time.process_time() - start, f"probmetrics: {spec}"
-                found.setdefault(theirs, []).append(np.append(measured(p, other.labels), seconds))
+            keep(spec, np.exp(log_softmax(other.logits) if scaler is None else scaler.map(other.logits)), start)
+            if spec in ("sms", "svs") and _harness.installed("probmetrics"):
+                start, theirs = time.process_time(), f"probmetrics: {spec}"
+                p, weight, bias = peer(spec, fit, other)
+                keep(theirs, p, start)
                 gaps[theirs] = max(gaps.get(theirs, -1.0), against(spec, scaler, fit, weight, bias))
     for spec, numbers in sorted(found.items(), key=lambda item: np.mean(item[1], axis=0)[0]):
         nll, ece, accuracy, seconds = np.mean(numbers, axis=0)
@@ -103,20 +102,10 @@ def table(name: str, rows: Predictions, most: int) -> None:
         print(f"{spec:28}{nll:9.4f}{ece:8.4f}{accuracy:10.4f}{seconds:8.2f}{gap}", flush=True)
 
 
-def main() -> int:
-    parser = _harness.options(__doc__)
-    parser.add_argument("files", nargs="*")
-    parser.add_argument("--rows", type=int, default=0, help="rows of a fit at most")
-    args = parser.parse_args()
-    warnings.simplefilter("ignore")
-    for file in args.files:
-        table(Path(file).name, calibcli.read(file), args.rows)
-    if not args.files:
-        from scale import realistic
-
-        table("overfit logits", calibcli.from_arrays(*realistic(10)), args.rows)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    given = _harness.arguments(__doc__, "files", rows=0)
+    warnings.simplefilter("ignore")
+    for file in given.files:
+        table(Path(file).name, calibcli.read(file), given.rows)
+    if not given.files:
+        table("overfit logits", calibcli.from_arrays(*realistic(10)), given.rows)

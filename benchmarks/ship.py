@@ -4,6 +4,7 @@
     python benchmarks/ship.py --data FILE|DIR  recorded scores of 100 classes, and two groups of them
     python benchmarks/ship.py --classes 3,10   other numbers of groups
     python benchmarks/ship.py --only onnx      one target
+    python benchmarks/ship.py --methods platt  one method
 
 Each method is fitted on one half of the rows and exported with 1,000 of the other, fifty of them with a class of
 probability zero where they are not a network's. Networks (`checkpoint`, `inside`) get these logits by a linear layer of
@@ -14,7 +15,6 @@ precision may be; elsewhere the script fails. Targets whose package is not insta
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import sys
@@ -27,6 +27,7 @@ from typing import Any
 
 import _harness  # before NumPy, which it holds to one thread
 import numpy as np
+from _harness import ROOT, head, installed, row
 
 import calibcli
 from calibcli.calibrators import SCALERS, Scaler
@@ -34,7 +35,7 @@ from calibcli.core.errors import CalibError
 from calibcli.scores.likelihood import log_softmax
 from calibcli.scores.predictions import Predictions
 
-ROWS, SAMPLES = 1000, Path(__file__).parent.parent / "sample_data"
+ROWS, SAMPLES = 1000, ROOT / "sample_data"
 OPTIONS = {"matrix": ":lam=100,mu=100", "dirichlet": ":lam=100,mu=100"}  # chosen here: their search takes minutes
 VARIANTS = ["histogram:of=top", "focal_temperature:order=phi-T", "top_label:by=isotonic"]
 HALF = ("float16", "bfloat16")
@@ -69,19 +70,23 @@ def grouped(z: Any, y: Any, k: int) -> tuple[Any, Any]:
     return np.stack([np.logaddexp.reduce(z[:, one], axis=1) for one in ranges], axis=1), which[y]
 
 
-def network(folder: Path, k: int, z: Any, dtype: str) -> tuple[Path, Path]:
-    """A checkpoint of one layer that gives these logits, and its inputs."""
+def turn(k: int) -> Any:
+    """A rotation of the logits."""
+    return np.linalg.qr(np.random.default_rng(1).standard_normal((k, k)))[0]
+
+
+def network(folder: Path, k: int, z: Any, dtype: str) -> Path:
+    """A checkpoint of one layer that gives these logits; its inputs are in rows.npz."""
     import torch
     from safetensors.torch import save_file
 
-    turn = np.linalg.qr(np.random.default_rng(1).standard_normal((k, k)))[0]
-    kept = {"1.weight": torch.from_numpy(turn).to(getattr(torch, dtype)), "1.bias": torch.zeros(k)}
+    kept = {"1.weight": torch.from_numpy(turn(k)), "1.bias": torch.zeros(k)}
     (folder / "net.py").write_text(
         f"from torch import nn\ndef make():\n    return nn.Sequential(nn.Flatten(), nn.Linear({k}, {k}))\n"
     )
     save_file({name: t.to(getattr(torch, dtype)) for name, t in kept.items()}, folder / f"{dtype}.safetensors")
-    np.savez(folder / "rows.npz", x=(z @ turn).astype(np.float32), labels=np.arange(len(z)) % k)
-    return folder / f"{dtype}.safetensors", folder / "rows.npz"
+    np.savez(folder / "rows.npz", x=(z @ turn(k)).astype(np.float32), labels=np.arange(len(z)) % k)
+    return folder / f"{dtype}.safetensors"
 
 
 def graph(folder: Path, k: int, end: str, kind: str) -> Path:
@@ -89,12 +94,11 @@ def graph(folder: Path, k: int, end: str, kind: str) -> Path:
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
-    turn = np.linalg.qr(np.random.default_rng(1).standard_normal((k, k)))[0].T.astype(kind)
     form = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16}[kind]
     nodes = [helper.make_node("MatMul", ["x", "w"], ["z"])]
     nodes += [helper.make_node(end, ["z"], ["p"], axis=1)] if end else []
     x, out = (helper.make_tensor_value_info(name, form, ["n", k]) for name in ("x", "p" if end else "z"))
-    made = helper.make_graph(nodes, "net", [x], [out], [numpy_helper.from_array(turn, "w")])
+    made = helper.make_graph(nodes, "net", [x], [out], [numpy_helper.from_array(turn(k).T.astype(kind), "w")])
     model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)])
     model.ir_version = 8
     path = folder / f"{end or 'logits'}-{kind}.onnx"
@@ -114,21 +118,19 @@ def targets(folder: Path, z: Any, y: Any, only: str) -> dict[str, Callable[[Scal
         return lambda one, i: calibcli.export(one, target, data=rows, save=folder / f"{i}{target}{suffix}")
 
     def inside(target: str, suffix: str, model: Path, **how: Any) -> Callable[[Scaler, int], Any]:
-        data = folder / "rows.npz"
-        return lambda one, i: calibcli.export(
-            one, target, model=model, data=data, save=folder / f"{i}{target}{model.stem}{suffix}", **how
-        )
+        name, how = f"{target}{model.stem}{suffix}", {"model": model, "data": folder / "rows.npz", **how}
+        return lambda one, i: calibcli.export(one, target, save=folder / f"{i}{name}", **how)
 
     for dtype in ("float32", *HALF):
-        model, _ = network(folder, k, wide, dtype)
+        model = network(folder, k, wide, dtype)
         made[f"checkpoint {dtype}"] = inside("checkpoint", ".safetensors", model, arch_file=f"{folder}/net.py:make")
-    if importlib.util.find_spec("onnx") and importlib.util.find_spec("onnxruntime"):
+    if installed("onnx", "onnxruntime"):
         made["onnx"] = alone("onnx", ".onnx")
         for end, kind in (("", "float32"), ("Softmax", "float32"), ("", "float16"), ("Softmax", "float16")):
             made[f"onnx inside, {end or 'logits'} {kind}"] = inside("onnx", ".onnx", graph(folder, k, end, kind))
     made |= {"pt2": alone("pt2", ".pt2"), "torchscript": alone("torchscript", ".pt")}
     made |= {"json, py, js, c": alone("json", ".json"), "sklearn pkl": alone("sklearn", ".pkl")}
-    if importlib.util.find_spec("skops"):
+    if installed("skops"):
         made["sklearn skops"] = alone("sklearn", ".skops")
     made["vllm"] = alone("vllm", ".json")
     return {name: write for name, write in made.items() if name.startswith(only)}
@@ -150,40 +152,34 @@ def cell(write: Callable[[Scaler, int], Any], one: Scaler, i: int) -> tuple[str,
     return said, ""
 
 
-def table(name: str, z: Any, y: Any, only: str) -> int:
+def table(name: str, z: Any, y: Any, only: str, methods: str) -> int:
     """One table; the number of cells that are beyond their limit."""
     half = len(z) // 2
-    specs = [e.name + OPTIONS.get(e.name, "") for e in SCALERS] + VARIANTS
-    fits = {
-        s: calibcli.fit_scaler(Predictions.of(z[half:][: 4 * ROWS], y[half:][: 4 * ROWS]), spec=s).scaler for s in specs
-    }
+    rows = Predictions.of(z[half:][: 4 * ROWS], y[half:][: 4 * ROWS])
+    specs = [spec for spec in [e.name + OPTIONS.get(e.name, "") for e in SCALERS] + VARIANTS if methods in spec]
+    fits = {spec: calibcli.fit_scaler(rows, spec=spec).scaler for spec in specs}
     with tempfile.TemporaryDirectory() as folder:
         columns = targets(Path(folder), z[:ROWS], y[:ROWS], only)
-        print(f"\n{name}\n\n| method | {' | '.join(columns)} |\n|---|{'---|' * len(columns)}")
+        print(f"\n{name}\n\n{head('method', *columns)}")
         instead, bad = Counter[tuple[str, str]](), 0
         for i, (spec, one) in enumerate(fits.items()):
             cells = {column: cell(write, one, i) for column, write in columns.items()}
             bad += sum("CHANGED" in said or ("beyond" in said and "16" not in c) for c, (said, _) in cells.items())
             instead.update((said.partition(" ")[0], fix) for said, fix in cells.values() if fix)
-            print(f"| `{spec}` | {' | '.join(said for said, _ in cells.values())} |", flush=True)
+            print(row(f"`{spec}`", *(said for said, _ in cells.values())), flush=True)
     for (said, fix), count in instead.most_common():
         print(f"\n{count} {said}: {fix}")
     return bad
 
 
 def main() -> int:
-    parser = _harness.options(__doc__)
-    parser.add_argument("--data")
-    parser.add_argument("--classes", default="2,100")
-    parser.add_argument("--only", default="")
-    given = parser.parse_args()
-    start = time.monotonic()
+    given = _harness.arguments(__doc__, data=str, classes="2,100", only="", methods="")
+    start, bad = time.monotonic(), 0
     z, y, where = recorded(given.data)
-    bad = sum(
-        table(f"{k} classes ({where})", *grouped(z, y, k), given.only) for k in map(int, given.classes.split(","))
-    )
+    for k in map(int, given.classes.split(",")):
+        bad += table(f"{k} classes ({where})", *grouped(z, y, k), given.only, given.methods)
     print(f"\n{bad} wrong; {time.monotonic() - start:.0f} s")
-    return bool(bad)
+    return int(bad > 0)
 
 
 if __name__ == "__main__":

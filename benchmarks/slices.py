@@ -16,7 +16,7 @@ import tempfile
 from typing import Any
 
 import numpy as np
-from _harness import CALIB, options, run
+from _harness import CALIB, arguments, head, row, run
 from scipy import stats
 
 from calibcli.core.statistics import clopper_pearson
@@ -43,26 +43,21 @@ def rows(
     return Predictions.of(np.log(np.stack([1 - c, c], 1)), hit.astype(int), kind="probabilities", slices=about)
 
 
-def welch(p: Predictions, bonferroni: bool = True) -> int:
-    """Rules that differ from the other rows by Welch's t."""
-    every = np.ones(p.n, bool)
-    columns, _ = columns_of(p.slices, every, LEAST)
-    r = np.exp(p.logits[:, 1]) - p.labels
-    at = np.arange(p.n)
+def welch(p: Predictions) -> int:
+    """Rules that differ from the other rows by Welch's t, with Bonferroni's correction."""
+    columns, _ = columns_of(p.slices, np.ones(p.n, bool), LEAST)
+    r, at = np.exp(p.logits[:, 1]) - p.labels, np.arange(p.n)
     found, count = ranked(columns, Evidence(r, np.ones(p.n)), at, LEAST, 2)
-    level = 0.05 / count if bonferroni else 0.05
-    wrong = 0
-    for rule in found[:60]:
-        held = rule.holds(columns, at)
-        wrong += bool(stats.ttest_1samp(r[held], 0.0).pvalue < level) if r[held].std() > 0 else 1
-    return wrong
+    inside = [r[rule.holds(columns, at)] for rule in found[:60]]
+    return sum(bool(one.std() == 0 or stats.ttest_1samp(one, 0.0).pvalue < 0.05 / count) for one in inside)
 
 
 def false_findings(runs: int) -> bool:
     """Family-wise, of calibrated models; whether all are as rare as they claim."""
     few = max(20, runs // 4)
-    print(f"| any false finding, {runs} runs ({few}) | split | all ({few}) | error, split ({few}) | t ({few}) |")
-    print("|---|---|---|---|---|")
+    print(
+        head(f"any false finding, {runs} runs ({few})", "split", *(f"{how} ({few})" for how in ("all", "error", "t")))
+    )
     good = True
     for kind in ("spread", "saturated", "too sure everywhere"):
         for n in (2_000, 10_000):
@@ -78,15 +73,12 @@ def false_findings(runs: int) -> bool:
             good &= all(clopper_pearson(int(c), m, 0.001)[0] <= 0.05 for c, m in zip(counts[:3], of))
             good &= runs < 1000 or counts[0] <= ALLOWED * runs
             shares = [f"{100 * c / m:.1f} %" for c, m in zip(counts, of, strict=True)]
-            print(f"| {kind}, n = {n:,} | " + " | ".join(shares) + " |", flush=True)
+            print(row(f"{kind}, n = {n:,}", *shares), flush=True)
     return good
 
 
 def power(runs: int) -> None:
-    print(
-        "\n| planted in 1/16 of the rows | confirmed, split | confirmed, all | ranked first | would have been found |"
-    )
-    print("|---|---|---|---|---|")
+    print("\n" + head("planted", "confirmed, split", "confirmed, all", "ranked first", "would have been found"))
     for n, gap in ((10_000, 0.10), (5_000, 0.15), (10_000, 0.07)):
         counts, stated = np.zeros(3), 0.0
         for seed in range(runs):
@@ -98,8 +90,8 @@ def power(runs: int) -> None:
                 bool(one.estimates) and one.estimates[0].scope == PLANTED,
             ]
             stated = one.facts["would_have_found"]
-        shares = " | ".join(f"{100 * c / runs:.0f} %" for c in counts)
-        print(f"| gap {gap:.2f}, n = {n:,} | {shares} | {stated:.3f} |", flush=True)
+        shares = (f"{100 * c / runs:.0f} %" for c in counts)
+        print(row(f"gap {gap:.2f} in 1/16 of the rows, n = {n:,}", *shares, f"{stated:.3f}"), flush=True)
 
 
 def large() -> bool:
@@ -117,17 +109,10 @@ def large() -> bool:
     return peak < 2048 and seconds < 60
 
 
-def main() -> int:
-    parser = options(__doc__)
-    parser.add_argument("--runs", type=int, default=1000)
-    parser.add_argument("--large", action="store_true")
-    given = parser.parse_args()
+if __name__ == "__main__":
+    given = arguments(__doc__, runs=1000, large=False)
     if given.large:
-        return int(not large())
+        sys.exit(not large())
     good = false_findings(given.runs)
     power(max(10, given.runs // 10))
-    return int(not good)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(not good)

@@ -1,30 +1,65 @@
-"""Cost of the small sizes of all studies, and whether the same command twice gives the same bytes.
+"""Cost of the small sizes of all studies, whether a command gives the same bytes twice, and workers that are killed.
 
     python benchmarks/studies.py [--only NAME ...] [--again SEEDS] [--save DIR]
+    python benchmarks/studies.py --kills 20 [--epochs 100] [--save DIR]
 
 CPU seconds, the system's included, are those of all processes of a study with one thread each, from its start to its
-report. Each study is run again with fewer seeds, and every file of that folder is compared with the first one's, judged
-at as many seeds. Times are left out: `seconds` of runs, `spent` of the result, where and when it was written, and the
-digest that covers these.
+report. Each study is run again with fewer seeds (--again, 0 for none), and every file of that folder is compared with
+the first one's, judged at as many seeds. Times are left out: `seconds` of runs, `spent` of the result, where and when
+it was written, and the digest that covers these.
+
+--kills: a study whose workers are killed at random moments ends as one that was left alone, byte for byte. Two workers
+share the runs, a third joins after half of the kills; at random shares of all epochs one of them is killed with SIGKILL
+and another takes its place. Then all of them finish. A study that ends before so many kills has failed too: raise
+--epochs.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import random
 import shutil
+import subprocess
+import sys
 import tempfile
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from _harness import CALIB, head, options, row
+from _harness import CALIB, arguments, environment, head, row
 from _harness import run as harness
 
 from calibcli.lab.study.experiment import built_in
 
 TIMES = {"seconds", "spent", "provenance", "checksum"}  # the last is a digest of the others, times included
 LIMIT = 20  # CPU minutes of all together
+SEEDS = 6  # of the study whose workers are killed
+RECIPE = """
+[study]
+name = "kills"
+[data]
+train = "digits#train"
+validation = "digits#validation"
+test = "digits#test"
+[axes]
+arch = ["mlp:hidden=64/64"]
+seeds = {seeds}
+[train]
+epochs = {epochs}
+batch_size = 20
+[[arm]]
+name = "CE"
+loss = "ce"
+[[arm]]
+name = "FL-3"
+loss = "focal:gamma=3"
+[[claim]]
+id = "ece"
+text = "focal loss has a lower ECE"
+less = {{ metric = "ece", a = "FL-3", b = "CE" }}
+"""
 
 
 def run(name: str, save: Path, *more: str) -> float:
@@ -58,28 +93,83 @@ def contents(save: Path) -> dict[str, str]:
     return found
 
 
+def differing(one: dict[str, str], other: dict[str, str]) -> list[str]:
+    return sorted(path for path in one.keys() | other.keys() if one.get(path) != other.get(path))
+
+
 def again(name: str, save: Path, seeds: int) -> tuple[int, list[str]]:
     """How many files there are of the study with fewer seeds, and which differ from the first one's."""
     run(name, save / f"{name}-again", "--seeds", str(seeds))
     shutil.copytree(save / name, save / f"{name}-fewer", ignore=partial(beyond, seeds))
     run(name, save / f"{name}-fewer", "--seeds", str(seeds), "--report-only")
-    one, other = contents(save / f"{name}-fewer"), contents(save / f"{name}-again")
-    return len(other), sorted(path for path in one.keys() | other.keys() if one.get(path) != other.get(path))
+    other = contents(save / f"{name}-again")
+    return len(other), differing(contents(save / f"{name}-fewer"), other)
+
+
+def costs(names: list[str], seeds: int, save: Path) -> int:
+    """The table of all studies; 1 if they take too long or a file differs."""
+    total, wrong = 0.0, 0
+    print(head("study", "CPU seconds", "files, done again", "differ"), flush=True)
+    for name in names:
+        total += (seconds := run(name, save / name))
+        files, differ = again(name, save, seeds) if seeds else (0, [])
+        print(row(f"`{name}`", f"{seconds:.0f}", files, f"{len(differ)} {' '.join(differ[:5])}"), flush=True)
+        wrong += len(differ)
+    print(row("together", f"{total:.0f}: {total / 60:.1f} minutes, of {LIMIT}", "", wrong))
+    return int(total > 60 * LIMIT or wrong > 0)
+
+
+# workers that are killed
+
+
+def worker(folder: Path, save: str) -> subprocess.Popen[bytes]:
+    line = [*CALIB, "study", "recipe.toml", "--save", save, "-q"]
+    return subprocess.Popen(line, cwd=folder, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def ended(process: subprocess.Popen[bytes]) -> None:
+    _, error = process.communicate()
+    if process.returncode:
+        raise SystemExit(f"a worker ended with {process.returncode}: {error.decode()}")
+
+
+def progress(folder: Path, epochs: int) -> float:
+    """The share of all epochs that are logged; what a killed worker did since its last saved state is done again."""
+    lines = sum(len(log.read_bytes().splitlines()) for log in folder.rglob("log.jsonl"))
+    return lines / (2 * SEEDS * epochs)
+
+
+def killed(kills: int, epochs: int, folder: Path) -> int:
+    """Kill workers and compare their study with one that was left alone; 1 unless both have the same bytes."""
+    rng, begun, done = random.Random(0), time.monotonic(), 0
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "recipe.toml").write_text(RECIPE.format(epochs=epochs, seeds=SEEDS))
+    ended(worker(folder, "alone"))
+    workers = [worker(folder, "killed"), worker(folder, "killed")]
+    for share in sorted(rng.uniform(0, 0.9) for _ in range(kills)):
+        while progress(folder / "killed", epochs) < share and any(one.poll() is None for one in workers):
+            time.sleep(0.02)
+        which = rng.randrange(len(workers))
+        if workers[which].poll() is None:
+            workers[which].kill()
+            workers[which].communicate()
+            workers[which] = worker(folder, "killed")
+            done += 1
+        if done == kills // 2 and len(workers) == 2:
+            workers.append(worker(folder, "killed"))
+    for one in workers:
+        ended(one)
+    alone, other = contents(folder / "alone"), contents(folder / "killed")
+    differ = [path for path in differing(alone, other) if not path.endswith("steps.jsonl")]  # tells who began where
+    said = "the same bytes but for times" if not differ else f"{len(differ)} DIFFER: {differ[:5]}"
+    locks = sum(".lock" in path for path in other)
+    print(f"{done} kills of {kills}, {len(workers)} workers, {len(alone)} files: {said}, {locks} locks left")
+    print(f"{time.monotonic() - begun:.0f} s in all")
+    return int(bool(differ) or done < kills)
 
 
 if __name__ == "__main__":
-    parser = options(__doc__)
-    parser.add_argument("--only", nargs="+", default=built_in())
-    parser.add_argument("--again", type=int, default=2, help="seeds of the second time; 0 for none")
-    parser.add_argument("--save", type=Path, help="keep the folders there")
-    args = parser.parse_args()
+    given = arguments(__doc__, only=built_in(), again=2, save=Path, kills=0, epochs=100)
     with tempfile.TemporaryDirectory() as temporary:
-        save, total, wrong = args.save or Path(temporary), 0.0, 0
-        print(head("study", "CPU seconds", "files, done again", "differ"), flush=True)
-        for name in args.only:
-            total += (seconds := run(name, save / name))
-            files, differ = again(name, save, args.again) if args.again else (0, [])
-            print(row(f"`{name}`", f"{seconds:.0f}", files, f"{len(differ)} {' '.join(differ[:5])}"), flush=True)
-            wrong += len(differ)
-        print(row("together", f"{total:.0f}: {total / 60:.1f} minutes, of {LIMIT}", "", wrong))
-    raise SystemExit(total > 60 * LIMIT or wrong > 0)
+        save = given.save or Path(temporary)
+        sys.exit(killed(given.kills, given.epochs, save) if given.kills else costs(given.only, given.again, save))

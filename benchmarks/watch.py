@@ -2,7 +2,7 @@
 
     python benchmarks/watch.py --short                   # half a minute
     python benchmarks/watch.py                           # 150 looks, and the tables of docs/watch.md; half an hour
-    python benchmarks/watch.py --looks 1000 --only wrong # by night
+    python benchmarks/watch.py --looks 1000 --only wrong # by night; also --runs 400
 
 Wrong: rows are drawn with replacement from the populations of the gate's benchmark, 100 a night (or 5 groups), and the
 limit is what is true of the population, where PASS and FAIL are both false; a run is wrong if any look is. All runs are
@@ -15,11 +15,11 @@ from __future__ import annotations
 import dataclasses
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from _harness import options
+from _harness import arguments, head, row
 from _populations import MADE, Population, grouped, made, scaled, softmax
 
 from calibcli.core.errors import UsageError
@@ -53,42 +53,40 @@ class Pool:
     starts: Any = None
 
 
-def pool(p: Population, metric: str, limit: float | None = None) -> Pool:
-    """The population under a rule whose limit is the truth, or `limit`."""
+def pool(p: Population, metric: str) -> Pool:
+    """The population under a rule whose limit is the truth."""
     groups = None if p.starts is None else np.repeat(np.arange(len(p.starts) - 1), np.diff(p.starts))
     rows = Predictions.of(p.scores, p.labels, kind=p.kind, groups=groups)  # type: ignore[arg-type]
     side = SIDES.get(metric, "max")
-    key = "limit" if side == "zero" else side
-    gate = Gate(metric=metric, **{key: 0.5})  # type: ignore[arg-type]
+    gate = Gate(metric=metric, **{"limit" if side == "zero" else side: 0.5})  # type: ignore[arg-type]
     source = RecordedOutputs(rows, Config(gates=(gate,)))
     rule = watching.watched(gate, source, 10.0)
     cell, value, weight, groups = watching._rows(rule, source, gate, source.whole, 10.0)
     starts = None
     if groups is not None:
-        count = rule.size
         cell, value, weight = watching._one_row_per_group(rule, cell, value, weight, groups)
         starts = np.searchsorted(np.cumsum(weight), np.arange(len(p.starts)) - 0.5)  # each group weighs 1
-        assert count == 1 or len(starts) == len(p.starts)
     w = np.ones(len(value)) if weight is None else weight
     sums = np.bincount(cell, w * value, rule.size)
     truth = (np.abs(sums).sum() if rule.bins else abs(sums.sum())) / w.sum()
-    at = float(truth) if limit is None else limit
-    return Pool(dataclasses.replace(rule, limit=at), cell, np.clip(value, rule.low, rule.high), weight, starts)
+    rule = dataclasses.replace(rule, limit=float(truth))
+    return Pool(rule, cell, np.clip(value, rule.low, rule.high), weight, starts)
 
 
 def add(stream: Stream, cell: Any, value: Any, weight: Any, runs: int) -> None:
     """Rows (n,) of all runs; `cell` counts on over the runs."""
-    size = runs * stream.watched.size
     shape = (runs, stream.watched.size)
+    size = runs * stream.watched.size
     fail, passed = tables(stream.watched, cell, value, weight, size)
     both = [None, value] if weight is None else [weight, weight * value]
     sums = np.stack([np.bincount(cell, w, size) for w in both], axis=-1)
     stream.add(fail.reshape(*shape, -1, L), passed.reshape(*shape, -1, L), sums.reshape(*shape, 2))
 
 
-def nights(
-    watched: WatchedRule, night: Callable[[int], tuple[Any, Any, Any]], runs: int, count: int
-) -> dict[str, np.ndarray[Any, Any]]:
+Night = Callable[[int], tuple[Any, Any, Any]]
+
+
+def nights(watched: WatchedRule, night: Night, runs: int, count: int) -> dict[str, np.ndarray[Any, Any]]:
     """The night, from 1, at whose end each claim was first made, by run; NEVER where it was not."""
     stream = Stream.begin(watched, runs)
     limits = thresholds(watched, ALPHA, PER_YEAR)
@@ -102,7 +100,7 @@ def nights(
     return first
 
 
-def drawn(pool: Pool, runs: int, rng: np.random.Generator, rows: int = ROWS) -> Callable[[int], tuple[Any, Any, Any]]:
+def drawn(pool: Pool, runs: int, rng: np.random.Generator, rows: int = ROWS) -> Night:
     """Rows, or groups, of a night of every run."""
     size = pool.watched.size
 
@@ -113,9 +111,8 @@ def drawn(pool: Pool, runs: int, rng: np.random.Generator, rows: int = ROWS) -> 
         else:
             chosen = rng.integers(0, len(pool.starts) - 1, runs * GROUPS)
             lengths = pool.starts[chosen + 1] - pool.starts[chosen]
-            at = np.repeat(pool.starts[chosen] - np.append(0, np.cumsum(lengths)[:-1]), lengths) + np.arange(
-                lengths.sum()
-            )
+            first = pool.starts[chosen] - np.append(0, np.cumsum(lengths)[:-1])
+            at = np.repeat(first, lengths) + np.arange(lengths.sum())
             run = np.repeat(np.repeat(np.arange(runs), GROUPS), lengths)
         weight = None if pool.weight is None else pool.weight[at]
         return run * size + pool.cell[at], pool.value[at], weight
@@ -143,13 +140,10 @@ def wrong(runs: int, looks: int, short: bool = False) -> dict[str, tuple[int, in
             except UsageError as error:  # a rule that has no meaning there
                 print(f"{name}: {metric}: {error}".replace("\n", " "))
                 continue
-            first = nights(one.watched, drawn(one, runs, rng), runs, looks)
-            counts = _counts(first)
+            counts, of = _counts(nights(one.watched, drawn(one, runs, rng), runs, looks)), runs
             if not short and clopper_pearson(max(counts), runs, 0.001)[1] > MOST:  # too few runs to say
-                more = nights(one.watched, drawn(one, AGAIN, rng), AGAIN, looks)
-                found[f"{name}: {metric} at {one.watched.limit:.4g}"] = (AGAIN, *_counts(more))
-                continue
-            found[f"{name}: {metric} at {one.watched.limit:.4g}"] = (runs, *counts)
+                counts, of = _counts(nights(one.watched, drawn(one, AGAIN, rng), AGAIN, looks)), AGAIN
+            found[f"{name}: {metric} at {one.watched.limit:.4g}"] = (of, *counts)
     return found
 
 
@@ -199,26 +193,29 @@ def told(gap: float, alternating: bool) -> Callable[..., tuple[Any, Any]]:
     return rows
 
 
+def first_night(says: Callable[[int, int], bool], runs: int, begins: int, count: int) -> Any:
+    """(runs,) the night, from 1, on which something is said first; NEVER where it is not."""
+    when = (next((n + 1 for n in range(begins, count) if says(run, n)), NEVER) for run in range(runs))
+    return np.fromiter(when, dtype=np.int64)
+
+
 def rows_to(name: str, draw: Callable[..., tuple[Any, Any]], limit: float, runs: int, count: int, key: str) -> str:
     """Rows at which half of the runs have the verdict: of the watch, and of the gate on all rows so far."""
-    rng = np.random.default_rng(5)
-    c, hit = draw(rng, runs, count * ROWS)
+    c, hit = draw(np.random.default_rng(5), runs, count * ROWS)
     rule = dataclasses.replace(ECE, limit=limit)
-    first = nights(rule, recorded(rule, c, hit, ROWS), runs, count)[key]
-    mine = f"{np.median(first) * ROWS:,.0f}" if np.median(first) < NEVER else "-"
-    cells = []
+    when = [nights(rule, recorded(rule, c, hit, ROWS), runs, count)[key]]
     for alpha in (ALPHA, ALPHA / 365):
-        when = np.full(min(runs, 30), NEVER)
-        for run in range(len(when)):
-            for n in range(2, count + 1):
-                if gate_says(c[run, : n * ROWS], hit[run, : n * ROWS], limit, alpha)[key == "fail"]:
-                    when[run] = n
-                    break
-        cells.append(f"{np.median(when) * ROWS:,.0f}" if np.median(when) < NEVER else "-")
-    return f"| {name}, limit {limit:g}: {key.upper()} | {mine} | {cells[0]} | {cells[1]} |"
+
+        def says(run: int, n: int, alpha: float = alpha) -> bool:
+            part = np.s_[run, : (n + 1) * ROWS]
+            return gate_says(c[part], hit[part], limit, alpha)[key == "fail"]
+
+        when.append(first_night(says, min(runs, 30), 1, count))
+    cells = (f"{middle * ROWS:,.0f}" if (middle := np.median(one)) < NEVER else "-" for one in when)
+    return row(f"{name}, limit {limit:g}: {key.upper()}", *cells)
 
 
-def recorded(rule: WatchedRule, c: Any, hit: Any, rows: int) -> Callable[[int], tuple[Any, Any, Any]]:
+def recorded(rule: WatchedRule, c: Any, hit: Any, rows: int) -> Night:
     """Nights of (runs, rows) that were drawn already."""
     runs = len(c)
     bins = bin_index(c.ravel(), 15).reshape(c.shape) if rule.bins else np.zeros(c.shape, np.int64)
@@ -242,17 +239,14 @@ def drift(name: str, factor: Callable[[int], float], runs: int, count: int, begi
     first = nights(rule, recorded(rule, c, hit, rows), runs, count)
     alarm = np.minimum(first["fail"], first["drift"])
     ways = [_nights(alarm, begins)]
-    few = min(runs, 40)
     for alpha, whole in ((ALPHA, False), (ALPHA / 365, False), (ALPHA, True)):
-        when = np.full(few, NEVER)
-        for run in range(few):
-            for n in range(begins, count):
-                part = np.s_[run, (0 if whole else n * rows) : (n + 1) * rows]
-                if gate_says(c[part], hit[part], limit, alpha)[1]:
-                    when[run] = n + 1
-                    break
-        ways.append(_nights(when, begins))
-    return f"| {name} | " + " | ".join(ways) + " |"
+
+        def says(run: int, n: int, alpha: float = alpha, whole: bool = whole) -> bool:
+            part = np.s_[run, (0 if whole else n * rows) : (n + 1) * rows]
+            return gate_says(c[part], hit[part], limit, alpha)[1]
+
+        ways.append(_nights(first_night(says, min(runs, 40), begins, count), begins))
+    return row(name, *ways)
 
 
 def _nights(first: Any, begins: int) -> str:
@@ -271,21 +265,19 @@ def accuracy_drop(runs: int) -> str:
     rule = dataclasses.replace(ACCURACY, limit=0.88)
     first = nights(rule, recorded(rule, hit * 1.0, hit, rows), runs, count)
     cell = [_nights(np.minimum(first["fail"], first["drift"]), 40)]
-    for whole in (False, True):
-        hits = np.add.reduceat(hit, np.arange(0, count * rows, rows), axis=1)
-        n = np.full(count, rows)
-        hits, n = (np.cumsum(hits, axis=1), np.cumsum(n)) if whole else (hits, n)
-        failed = np.array([[clopper_pearson(int(h), int(m), ALPHA)[1] < 0.88 for h, m in zip(row, n)] for row in hits])
-        when = np.where(failed[:, 40:].any(axis=1), failed[:, 40:].argmax(axis=1) + 41, NEVER)
-        cell.append(_nights(when, 40))
-    return f"| accuracy .90 to .85, limit .88, 100 rows a night | {cell[0]} | {cell[1]} | - | {cell[2]} |"
+    tonight = np.add.reduceat(hit, np.arange(0, count * rows, rows), axis=1)
+    for hits, n in ((tonight, [rows] * count), (np.cumsum(tonight, axis=1), rows * np.arange(1, count + 1))):
+
+        def says(run: int, night: int, hits: Any = hits, n: Any = n) -> bool:
+            return clopper_pearson(int(hits[run, night]), int(n[night]), ALPHA)[1] < rule.limit
+
+        cell.append(_nights(first_night(says, runs, 40, count), 40))
+    return row("accuracy .90 to .85, limit .88, 100 rows a night", cell[0], cell[1], "-", cell[2])
 
 
-def right(runs: int) -> list[str]:
-    lines = [
-        "| rows to the verdict, median | watch | gate, every night at .05 (not valid) | at .05/365 |",
-        "|---|---|---|---|",
-    ]
+def right(runs: int) -> None:
+    """Print when the watch and the gate are right."""
+    print(head("rows to the verdict, median", "watch", "gate, every night at .05 (not valid)", "at .05/365"))
     for name, draw, limit, count, key in (
         ("calibrated", told(0, False), 0.05, 60, "pass"),
         ("calibrated", told(0, False), 0.03, 90, "pass"),
@@ -293,44 +285,35 @@ def right(runs: int) -> list[str]:
         ("too sure by .03", told(0.03, False), 0.01, 90, "fail"),
         ("alternating .04, uniform confidence", told(0.04, True), 0.02, 200, "fail"),
     ):
-        lines.append(rows_to(name, draw, limit, runs, count, key))
-    head = "| nights to the alarm, median (90 %) | watch | tonight at .05 | tonight at .05/365 | all rows at .05 |"
-    lines += ["", head, "|---|---|---|---|---|"]
-    lines.append(
-        drift(
-            "logits × 1.5 at night 40 (ECE .044), limit .03, 500 rows", lambda n: 1.5 if n >= 40 else 1.0, runs, 120, 40
-        )
-    )
-    lines.append(drift("logits × 2 (ECE .066)", lambda n: 2.0 if n >= 40 else 1.0, runs, 120, 40))
-    ramp = lambda n: round(1 + min(max(n - 40, 0) / 60, 1), 3)  # noqa: E731
-    lines.append(drift("logits × 1 to 2 in 60 nights", ramp, runs, 120, 40))
-    lines.append(accuracy_drop(runs))
-    return lines
+        print(rows_to(name, draw, limit, runs, count, key), flush=True)
+    ways = "tonight at .05", "tonight at .05/365", "all rows at .05"
+    print("\n" + head("nights to the alarm, median (90 %)", "watch", *ways))
+    for name, factor in (
+        ("logits × 1.5 at night 40 (ECE .044), limit .03, 500 rows", lambda n: 1.5 if n >= 40 else 1.0),
+        ("logits × 2 (ECE .066)", lambda n: 2.0 if n >= 40 else 1.0),
+        ("logits × 1 to 2 in 60 nights", lambda n: round(1 + min(max(n - 40, 0) / 60, 1), 3)),
+    ):
+        print(drift(name, factor, runs, 120, 40), flush=True)
+    print(accuracy_drop(runs))
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = options(__doc__)
-    parser.add_argument("--short", action="store_true")
-    parser.add_argument("--runs", type=int, default=RUNS)
-    parser.add_argument("--looks", type=int, default=NIGHTS)
-    parser.add_argument("--only", choices=("wrong", "right"))
-    given = parser.parse_args(argv)
+def main() -> int:
+    given = arguments(__doc__, short=False, runs=RUNS, looks=NIGHTS, only=("both", "wrong", "right"))
     runs, looks = (100, 60) if given.short else (given.runs, given.looks)
     bad: list[str] = []
     if given.only != "right":
         start = time.process_time()
         found = wrong(runs, looks, given.short)
-        print(f"| {looks} looks, limit = truth | runs | ever PASS | ever FAIL | of these by drift |")
-        print("|---|---|---|---|---|")
+        print(head(f"{looks} looks, limit = truth", "runs", "ever PASS", "ever FAIL", "of these by drift"))
         for name, (n, *counts) in found.items():
-            print(f"| {name} | {n} | " + " | ".join(f"{100 * count / n:.1f} %" for count in counts) + " |")
+            print(row(name, n, *(f"{100 * count / n:.1f} %" for count in counts)))
         bad = worst(found)
         shares = [max(counts[i] / n for n, *counts in found.values()) for i in (0, 1)]
         above = max(clopper_pearson(max(counts), n, 0.001)[1] for n, *counts in found.values())
         print(f"worst: PASS {shares[0]:.3f}, FAIL {shares[1]:.3f}; no cell above {above:.3f} (99.9 %)")
         print(f"{len(found)} cells, {time.process_time() - start:.0f} CPU s; surely above the claim: {bad or 'none'}")
     if given.only != "wrong" and not given.short:
-        print("\n".join(right(given.runs // 2)))
+        right(given.runs // 2)
     return int(bool(bad))
 
 

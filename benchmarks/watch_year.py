@@ -21,12 +21,12 @@ from typing import Any
 
 import _harness  # before NumPy, which it holds to one thread
 import numpy as np
-from _harness import CALIB, run
+from _harness import CALIB, ROOT, run
 
 import calibcli
 from calibcli.watch import state_file
 
-SAMPLE = Path(__file__).parent.parent / "sample_data" / "test.npz"
+SAMPLE = ROOT / "sample_data" / "test.npz"
 ROWS = 200
 FIRST = datetime.date(2025, 1, 1)
 
@@ -88,14 +88,9 @@ def killed(file: Any, limits: dict[str, Any], kills: int, folder: Path) -> tuple
 
 
 def main() -> int:
-    parser = _harness.options(__doc__)
-    parser.add_argument("file", nargs="?", type=Path, default=SAMPLE)
-    parser.add_argument("--nights", type=int, default=365)
-    parser.add_argument("--drift", type=int, default=200)
-    parser.add_argument("--times", type=float, default=2.0)
-    parser.add_argument("--kills", type=int, default=20)
-    given = parser.parse_args()
-    raw = calibcli.read(given.file)
+    given = _harness.arguments(__doc__, "file", nights=365, drift=200, times=2.0, kills=20)
+    path = Path([SAMPLE, *given.file][-1])
+    raw = calibcli.read(path)
     tempered = calibcli.fit_scaler(raw).predict_proba(raw.logits if raw.kind == "logits" else np.exp(raw.logits))
     file = calibcli.from_arrays(np.log(np.maximum(tempered, 1e-300)), raw.labels, kind="logits")
     found = calibcli.measure(file, "ece", "accuracy")
@@ -103,17 +98,15 @@ def main() -> int:
         "max": {"ece": round(found["ece"].value + 0.03, 3)},
         "min": {"accuracy": round(found["accuracy"].value - 0.05, 3)},
     }
-    print(f"{given.file.name}, tempered (ECE {found['ece'].value:.3f}): {limits}, {given.nights} nights of {ROWS} rows")
+    print(f"{path.name}, tempered (ECE {found['ece'].value:.3f}): {limits}, {given.nights} nights of {ROWS} rows")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for name, begins in (("control", given.nights), ("drift", given.drift)):
-            print(
-                f"{name}: {year(file, limits, given.nights, begins, given.times, folder / f'{name}.json')}", flush=True
-            )
+            said = year(file, limits, given.nights, begins, given.times, folder / f"{name}.json")
+            print(f"{name}: {said}", flush=True)
         ended, kept = killed(file, limits, given.kills, folder)
-    print(
-        f"{given.kills} updates killed at random, {ended} of them before their end: {'equal' if kept else 'NOT EQUAL'}"
-    )
+    result = "equal" if kept else "NOT EQUAL"
+    print(f"{given.kills} updates killed at random, {ended} of them before their end: {result}")
     return int(not kept)
 
 

@@ -1,13 +1,16 @@
 """`calib curvature` of every family of classifiers of three libraries, against double backwards by hand.
 
     python benchmarks/zoo.py                     all, an hour or two on one core
-    python benchmarks/zoo.py torchvision.swin 'transformers.*' --budget 3
-    python benchmarks/zoo.py --save verdicts.jsonl --table      the verdicts so far
+    python benchmarks/zoo.py torchvision.swin 'transformers.*' --budget 3   some, as globs
+    python benchmarks/zoo.py --save verdicts.jsonl --table                  the verdicts so far, and nothing else
 
 Networks are drawn with random weights, as small as they can be configured. The default run, in float64 and float32, on
 a block of parameters is held against the block's dense Hessian, and one product and λmax of all parameters against a
 double backward in float64. Prints one line for each; exit 1 if one is neither equal to it nor refused by name. Each is
-measured in a process of its own. A library that is not installed is skipped.
+measured in a process of its own, of --limit CPU seconds. A library that is not installed is skipped.
+
+--budget seconds for a dense Hessian, and again for λmax of all; --most parameters of a dense Hessian; --quick: default
+runs in float32 alone, λmax of all in float64 alone. What the file of --save holds already is not measured again.
 """
 
 from __future__ import annotations
@@ -16,7 +19,6 @@ import contextlib
 import fnmatch
 import importlib
 import io
-import json
 import multiprocessing
 import queue
 import resource
@@ -30,10 +32,9 @@ from typing import Any
 
 import _zoo_models
 import _zoo_plain
-import _zoo_timm
 import _zoo_written
 import torch
-from _harness import options
+from _harness import append, arguments, head, lines, row
 from _zoo_truth import Verdict, judge
 
 LIBRARIES: dict[str, Any] = {
@@ -41,7 +42,7 @@ LIBRARIES: dict[str, Any] = {
     "written": _zoo_written.written,
     "torchvision": _zoo_models.torchvision,
     "transformers": _zoo_models.transformers,
-    "timm": _zoo_timm.timm,
+    "timm": _zoo_models.timm,
 }
 
 
@@ -100,9 +101,7 @@ def apart(make: _zoo_models.Maker, how: tuple[float, int, bool], limit: float) -
 
 def saved(path: Path | None) -> dict[str, Verdict]:
     """Verdicts by name, the last of each."""
-    if path is None or not path.exists():
-        return {}
-    return {(one := json.loads(line)).pop("name"): Verdict(**one) for line in path.read_text().splitlines()}
+    return {one.pop("name"): Verdict(**one) for one in lines([path] if path else [])}
 
 
 def line(name: str, v: Verdict) -> str:
@@ -114,7 +113,7 @@ def line(name: str, v: Verdict) -> str:
 
 def table(verdicts: dict[str, Verdict]) -> str:
     """Markdown: how many of each library run, agree and are refused, and which."""
-    rows = ["| library | measured | equal to the dense Hessian | refused by name | neither |", "|---|---|---|---|---|"]
+    rows = [head("library", "measured", "equal to the dense Hessian", "refused by name", "neither")]
     for library in dict.fromkeys(name.partition(".")[0] for name in verdicts):
         of: dict[str, list[str]] = {}
         for name, verdict in verdicts.items():
@@ -122,29 +121,18 @@ def table(verdicts: dict[str, Verdict]) -> str:
                 of.setdefault(verdict.how, []).append(name.partition(".")[2])
         sides = [of.get("equal", []), of.get("refused", []), of.get("differs", []) + of.get("crash", [])]
         cells = [f"{len(side)}: {', '.join(sorted(side))}" if side else "none" for side in sides]
-        rows.append(f"| {library} | {sum(map(len, sides))} | {' | '.join(cells)} |")
+        rows.append(row(library, sum(map(len, sides)), *cells))
     return "\n".join(rows)
 
 
 def main() -> int:
-    parser = options(__doc__)
-    parser.add_argument("names", nargs="*", default=["*"], metavar="NAME", help="which, as globs")
-    parser.add_argument("--budget", type=float, default=10.0, help="seconds for a dense Hessian, and for λmax of all")
-    parser.add_argument("--most", type=int, default=1500, help="parameters of a dense Hessian")
-    parser.add_argument(
-        "--quick", action="store_true", help="default runs in float32 alone, λmax of all in float64 alone"
-    )
-    parser.add_argument("--limit", type=float, default=1200.0, help="CPU seconds for a network")
-    parser.add_argument("--save", type=Path, help="verdicts as JSON lines; what it holds already is not measured again")
-    parser.add_argument("--table", action="store_true", help="the table of what --save holds, and nothing else")
-    given = parser.parse_args()
+    given = arguments(__doc__, "names", budget=10.0, most=1500, quick=False, limit=1200.0, save=Path, table=False)
     if given.table:
         print(table(saved(given.save)))
         return 0
-    known = makers()
-    names = list(dict.fromkeys(n for glob in given.names for n in known if fnmatch.fnmatch(n, glob)))
+    known, done = makers(), saved(given.save)
+    names = list(dict.fromkeys(n for glob in given.names or ["*"] for n in known if fnmatch.fnmatch(n, glob)))
     names = [n for n in names if n in given.names or not n.endswith("-wide")]
-    done = saved(given.save)
     print(f"{'network':28s} {'verdict':8s} {'parameters':>10s} {'block':>6s}  relative errors             CPU s")
     print(f"{'':56s}product 64 32, λmax 64 32", flush=True)
     count: Counter[str] = Counter()
@@ -152,9 +140,7 @@ def main() -> int:
         verdict = apart(known[name], (given.budget, given.most, given.quick), given.limit)
         count[verdict.how] += 1
         print(line(name, verdict), flush=True)
-        if given.save:
-            with given.save.open("a") as file:
-                file.write(json.dumps({"name": name, **asdict(verdict)}) + "\n")
+        append(given.save, {"name": name, **asdict(verdict)})
     print(", ".join(f"{n} {how}" for how, n in count.most_common()))
     return int(count["differs"] + count["crash"] > 0)
 

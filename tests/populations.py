@@ -9,18 +9,9 @@ from typing import Any
 import numpy as np
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
-from _populations import ece_bounds, values
+from _populations import drawn, ece_bounds, softmax, values
 
 __all__ = ["broken_class", "drawn", "ece_bounds", "saturated", "softmax", "values", "votes"]
-
-
-def softmax(z: Any) -> Any:
-    e = np.exp(z - z.max(1, keepdims=True))
-    return e / e.sum(1, keepdims=True)
-
-
-def drawn(p: Any, rng: np.random.Generator) -> Any:
-    return np.minimum((p.cumsum(1) < rng.random((len(p), 1))).sum(1), p.shape[1] - 1)
 
 
 def saturated(k: int, wrong: float, n: int = 60_000) -> tuple[Any, Any]:

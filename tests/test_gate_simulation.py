@@ -33,7 +33,7 @@ def worst(bench: ModuleType, kind: str, what: str) -> list[str]:
     wrong = []
     for cell in bench.short_cells(kind, what):
         counts, *_ = bench.work(cell, None, RUNS, 0, None)
-        wrong += [f"{f.rule}: false {f.verdict} {bench.shown(f)}" for f in bench.wrong(cell, counts)]
+        wrong += [f"{f.rule}: false {f.verdict} {f}" for f in bench.wrong(cell, counts)]
     return wrong
 
 
@@ -78,7 +78,7 @@ def test_families_that_broke_a_gate(
     cell = bench.Cell(family, what, 3, n)
     counts, *_ = bench.work(cell, None, 2 * RUNS if metrics == ("aurc",) else RUNS, 0, metrics)
     assert counts
-    assert [f"{f.rule}: false {f.verdict} {bench.shown(f)}" for f in bench.wrong(cell, counts)] == []
+    assert [f"{f.rule}: false {f.verdict} {f}" for f in bench.wrong(cell, counts)] == []
 
 
 def test_a_search_looks_where_a_sample_can_see(bench: ModuleType) -> None:

@@ -202,6 +202,7 @@ def test_scale_of_sampling_weights_does_not_matter_and_uneven_ones_widen() -> No
 
 def benchmark() -> ModuleType:
     path = Path(__file__).parent.parent / "benchmarks" / "coverage.py"
+    sys.path.append(str(path.parent))  # last, as there is a package of this name
     spec = importlib.util.spec_from_file_location("calib_coverage", path)
     assert spec is not None
     assert spec.loader is not None

@@ -48,9 +48,9 @@ def test_intervals_of_t_cover(spec: str, groups: int) -> None:
     focal = spec != "temperature"
     runs = 40 if focal else 200
     truths = truth("plain", groups, float(focal))
-    for given_, inside in cell("plain", 200, groups, float(focal), runs, truths):
-        assert given_ > 0.3 * runs
-        assert inside >= given_ * (0.8 if focal else 0.885)
+    for covered in cell("plain", 200, groups, float(focal), runs, truths):
+        assert covered.given > 0.3 * runs
+        assert covered.share >= (0.8 if focal else 0.885)
 
 
 @pytest.mark.finding("2.7")
