@@ -8,7 +8,7 @@ b'%PDF'
 
 from __future__ import annotations
 
-from calibcli.render.pictures import drawer
+from calibcli.render.formats import drawer
 
 SUFFIXES = (".pdf",)
 TO_STDOUT = False

@@ -8,7 +8,7 @@ b'\x89PNG'
 
 from __future__ import annotations
 
-from calibcli.render.pictures import drawer
+from calibcli.render.formats import drawer
 
 SUFFIXES = (".png",)
 TO_STDOUT = False

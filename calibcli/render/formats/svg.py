@@ -8,7 +8,7 @@ True
 
 from __future__ import annotations
 
-from calibcli.render.pictures import drawer
+from calibcli.render.formats import drawer
 
 SUFFIXES = (".svg",)
 TO_STDOUT = False
