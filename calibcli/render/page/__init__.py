@@ -21,6 +21,7 @@ FIGURE = 5_000  # bytes of a small figure: more figures than have room are not d
 LEVELS = (
     Caps(),
     Caps(fields=False),
+    Caps(rows=60, figures=4, fields=False),
     Caps(rows=60, figures=3, text=120, fields=False),
     Caps(rows=20, figures=0, text=100, fields=False),
 )

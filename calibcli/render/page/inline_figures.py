@@ -25,6 +25,7 @@ NUMBER = re.compile(r"-?\d*\.\d+(?:e-?\d+)?")
 REFERENCE = re.compile(r"(?<=#)[\w.-]+")
 COLOUR = re.compile(r"#[0-9a-f]{6}\b")
 SPACE = re.compile(r"\s*([A-Za-z])\s*")  # around the letters of a path, where none is needed
+POINT = re.compile(r"([ML]) ?(-?[\d.]+) (-?[\d.]+)")
 PLACES = 1  # decimals of a length in points: finer than a screen shows
 DROPPED = ("metadata", "style")
 GROUND = "fill: #ffffff"  # style of the background, which the page has already
@@ -78,8 +79,8 @@ def small(svg: bytes, prefix: str, title: str, described_by: str, styles: Styles
         if element.get("transform", "").startswith("rotate(-0 "):
             del element.attrib["transform"]
         for key, value in element.items():
-            value = NUMBER.sub(_rounded, value)
-            value = SPACE.sub(r"\1", value) if key == "d" else value
+            value = NUMBER.sub(lambda number: _rounded(number[0]), value)
+            value = SPACE.sub(r"\1", _steps(value)) if key == "d" else value
             element.set(key, REFERENCE.sub(lambda m: names.get(m[0], m[0]), value))
         if own:
             element.set("id", own)
@@ -96,9 +97,26 @@ def small(svg: bytes, prefix: str, title: str, described_by: str, styles: Styles
     return ElementTree.tostring(root, "unicode")
 
 
+def _steps(path: str) -> str:
+    """Write the lines of a path as steps from point to point, which have fewer digits; leave curves as they are."""
+    if re.search("[CQA]", path):
+        return path
+    x = y = 0.0
+
+    def step(match: re.Match[str]) -> str:
+        nonlocal x, y
+        before, x, y = (x, y), float(match[2]), float(match[3])
+        if match[1] == "M":
+            return match[0]
+        across, down = (_rounded(f"{end - start:.6f}") for start, end in zip(before, (x, y)))
+        return f"l{across} {down}"
+
+    return POINT.sub(step, path)
+
+
 def _with_variables(look: str) -> str:
     return COLOUR.sub(lambda m: f"var({variable(m[0])})" if m[0] in map(str.lower, DARK) else m[0], look)
 
 
-def _rounded(number: re.Match[str]) -> str:
-    return f"{float(number[0]):.{PLACES}f}".removesuffix(".0")
+def _rounded(number: str) -> str:
+    return f"{float(number):.{PLACES}f}".removesuffix(".0")
