@@ -347,8 +347,9 @@ def test_study_counts_its_verdicts(words: list[Any], seeds: int) -> None:
 @given(most=st.floats(0, 2e-6), changed=st.integers(0, 3))
 def test_verify_claims_what_was_measured(most: float, changed: int) -> None:
     compared = Compared(n=100, most=most, row=0, limit=1e-6, changed=changed)
-    job = cast(Any, SimpleNamespace(path=Path("new.npz"), scaler=SimpleNamespace(choice=SimpleNamespace(name="platt"))))
-    said = verify._headline(job, compared, {})
+    scaler = SimpleNamespace(choice=SimpleNamespace(name="platt"), spec="platt")
+    job = SimpleNamespace(path=Path("new.npz"), scaler=scaler, calibrator="", read=(), data=None)
+    said = str(verify._result(cast(Any, job), compared).facts["headline"])
     assert ("does not give" in said) == (most > 1e-6)
     assert ("no predicted class" in said) == (changed == 0)
     assert "100 rows" in said

@@ -34,7 +34,7 @@ finally:
     sys.setprofile(None)
     print(*sorted(entered), sep="\\n", file=sys.stderr)
 """
-INPUTS, ALL = 8, 41  # none of what only goes wrong, and no curve that a screen does not draw
+READERS, ALL = 4, 42  # none of what only goes wrong, and no curve that a screen does not draw
 
 
 def test_metrics_of_a_file_run_code_of_few_files() -> None:
@@ -44,6 +44,6 @@ def test_metrics_of_a_file_run_code_of_few_files() -> None:
     done = subprocess.run(argv, env=environment, capture_output=True, encoding="utf-8", check=True)
     entered = [line.removeprefix(package) for line in done.stderr.splitlines() if line.startswith(package)]
     assert "scores/files/source.py" in entered
-    inputs = [name for name in entered if name.startswith("inputs/")]
-    assert len(inputs) <= INPUTS, chr(10).join(entered)
+    readers = [name for name in entered if name.startswith("scores/files/")]
+    assert len(readers) <= READERS, chr(10).join(entered)
     assert len(entered) <= ALL, chr(10).join(entered)

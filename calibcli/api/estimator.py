@@ -167,6 +167,9 @@ class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc, unused-i
 
         >>> float(Calibrator().fit(logits, labels).predict_proba(logits).sum().round(6))
         997.0
+
+        Raises:
+            NotFittedError: this is not fitted.  ValueError: likewise, where scikit-learn is not installed.
         """
         if not self.__sklearn_is_fitted__():
             problem = "this Calibrator is not fitted: call fit(scores, labels) first"

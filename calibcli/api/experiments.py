@@ -79,7 +79,7 @@ def study(
         progress: called with (fraction, text).
 
     Returns:
-        A number for each arm, and a check for each claim.
+        A number for each arm, in the unit of its metric, and a check for each claim.
 
     Raises:
         UsageError: an option or a recipe that cannot be.  InputError: rows, or a finished run, that are refused.
