@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-SEEDS = range(int(os.environ.get("CALIB_EDITS", "200")))
+SEEDS = range(int(os.environ.get("CALIB_EDITS", "100")))
 
 
 def places(data: Any, where: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

@@ -50,8 +50,8 @@ def test_every_shelf_entry_has_an_oracle() -> None:
 
 @pytest.mark.parametrize(
     ("name", "gamma"),
-    [(name, gamma) for name in MODELS for gamma in (None, 0.5, 2.0, 5.0)]
-    + [(name, gamma) for name in ("mlp", "cnn") for gamma in (1.0, 3.0)],
+    [(name, gamma) for name in MODELS for gamma in (None, 2.0, 5.0)]
+    + [(name, gamma) for name in ("mlp", "cnn") for gamma in (0.5, 1.0, 3.0)],
 )
 def test_against_the_explicit_hessian(name: str, gamma: float | None) -> None:
     loss = CE if gamma is None else Focal(gamma)

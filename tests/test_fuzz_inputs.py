@@ -1,4 +1,4 @@
-"""1,500 damaged and hostile files, nightly 25 times as many: no traceback, no unbounded memory or time, nothing run."""
+"""700 damaged and hostile files, nightly 50 times as many: no traceback, no unbounded memory or time, nothing run."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def words(name: str) -> st.SearchStrategy[list[str]]:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_any_words_as_typer_reads_them(name: str) -> None:
-    @settings(max_examples=50, deadline=None, derandomize=True)
+    @settings(max_examples=20, deadline=None, derandomize=True)
     @given(words(name))
     def hold(line: list[str]) -> None:
         agree(name, [*least(name), *line])

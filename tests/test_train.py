@@ -74,7 +74,7 @@ def content(model: nn.Module) -> bytes:
 def test_resumed_is_uninterrupted(recipe: Recipe, tmp_path: Path) -> None:
     whole = trainer(recipe)
     history = whole.run()
-    for crash_at in range(12):
+    for crash_at in range(len(repr(recipe)) % 3, 12, 3):  # each third moment, of other recipes another third
         folder = tmp_path / str(crash_at)
         folder.mkdir()
         Crashing.after = crash_at
