@@ -54,7 +54,7 @@ def test_factories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             continue
         with pytest.raises(CalibError, match=problem):
             checkpoint.build(spec)
-    with pytest.raises(UsageError, match="both --arch and --arch-file"):
+    with pytest.raises(UsageError, match="--arch and --arch-file exclude each other"):
         checkpoint.build("resnet", "factory_net.py:make")
     with pytest.raises(UsageError, match="no function is named"):
         checkpoint.build(None, "factory_net.py")

@@ -289,7 +289,7 @@ def test_code_of_the_users_own(
     assert "own_code:leaves failed (SystemExit" in refused(capsys, 4, "own_code:talks", "--data", "own_code:leaves")
     assert "has no array 'x'" in refused(capsys, 4, "own_code:talks", *own, "--labels", "x")
     both = ["run", *own, "--arch", "own_code:talks", "--arch-file", "own_code.py:talks"]
-    assert "both --arch and --arch-file" in refused(capsys, 2, *both)
+    assert "--arch and --arch-file exclude each other" in refused(capsys, 2, *both)
 
 
 def test_the_split_is_apart_from_the_seed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -231,7 +231,7 @@ def mended(argv: list[str], problem: str, fix: str) -> list[str]:
         return replaced(argv, problem, spec[1])
     if choice := re.match(r"(?:choose from:|write one of them:|use) (\w+)", fix):
         return replaced(argv, problem, choice[1])
-    if fix.startswith("leave it out") or fix == "pass one of them":
+    if fix.startswith(("leave it out", "pass one of them")):
         wrong = re.findall(r"--[\w-]+", problem)
         at = argv.index(wrong[-1])
         return argv[:at] + argv[at + 2 :]

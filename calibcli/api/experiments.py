@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from calibcli import headlines
 from calibcli.core.errors import UsageError
 from calibcli.core.files import atomic, claim, guarding
+from calibcli.core.options import exclusive
 from calibcli.core.result import Cell, Result, Table
 
 if TYPE_CHECKING:
@@ -86,8 +87,7 @@ def study(
     """
     if not what:
         return headlines.headed(_overview())
-    if report_only and work_only:
-        raise UsageError("nothing is left to do", "pass --report-only or --work-only")
+    exclusive("a report without training, or training without one", report_only=report_only, work_only=work_only)
     others = [_ready() for _ in range(1, 1 if report_only or dry_run else jobs)]
     from calibcli.lab.study import experiment, parsing, runs
     from calibcli.lab.study.report import report

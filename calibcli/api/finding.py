@@ -14,7 +14,8 @@ from calibcli import calibrators, headlines
 from calibcli.api.fixing import opened
 from calibcli.api.measuring import Scores, given, is_path, spread
 from calibcli.calibrators import Fit, Scaler
-from calibcli.core.errors import InputError, UsageError
+from calibcli.core.errors import InputError
+from calibcli.core.options import exclusive
 from calibcli.core.result import Result
 from calibcli.gate.baseline import Unpaired, keys, pair
 from calibcli.gate.compare import names_of
@@ -146,8 +147,8 @@ def ood(
     def read(scores: Scores) -> Predictions:
         return given(ood, scores, None, how, progress, need_labels=False, whole=True)
 
-    if against is not None and calibrator is not None:
-        raise UsageError("--against and --with", "pass one: another model, or a calibrator for this one")
+    passed = {"against": against is not None, "with": calibrator is not None}
+    exclusive("another model, or a calibrator for this one", **passed)
     first, second, notes = OodScores("raw", read(inside), read(outside)), None, list[str]()
     files = [entry for p in first.files for entry in recorded_outputs.provenance(p)]
     if against is not None:

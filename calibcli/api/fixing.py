@@ -23,7 +23,7 @@ from calibcli.calibrators.per_label import check_labels, load_labels
 from calibcli.core.errors import InputError, UsageError
 from calibcli.core.files import atomic, claim, guarding, known_suffix, reading, sha256, unchanged
 from calibcli.core.number_format import first_few
-from calibcli.core.options import convert
+from calibcli.core.options import convert, exclusive
 from calibcli.core.result import Result, Screen
 from calibcli.scores import from_arrays, input_mistakes, recorded_outputs
 from calibcli.scores.from_arrays import How
@@ -119,8 +119,7 @@ def scale(
         problem = f"{len(files)} files: one to fit on and one to test on, or parts of one data set?"
         fix = f"to test on the second: calib scale {one} --test {two}; parts: --shards; tasks: --tasks"
         raise InputError(problem, fix)
-    if test is not None and folds is not None:
-        raise UsageError("--test and --folds are two ways to get the same numbers", "pass one of them")
+    exclusive("other rows to measure on, or cross-fitting", test=test is not None, folds=folds is not None)
     folded = test is None or len(methods) > 1 or "all" in map(str.lower, methods)
     if split_seed is not None and not folded:
         raise UsageError("--split-seed is of folds, and --test makes none", "pass one of them")
@@ -134,7 +133,7 @@ def scale(
     options = report.RankingOptions(
         methods=methods,
         specs=metrics or None,
-        folds=5 if folds is None else folds,
+        folds=report.FOLDS if folds is None else folds,
         split_seed=split_seed or 0,
         level=level,
         seed=seed,

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from calibcli import headlines
 from calibcli.core.errors import UsageError, check_keywords
 from calibcli.core.files import atomic, guarding, known_suffix, reading
-from calibcli.core.options import Drawn
+from calibcli.core.options import Drawn, exclusive
 from calibcli.core.python_errors import in_python
 from calibcli.core.result import Result
 from calibcli.metrics.partial_states import MetricState, arrays_of, state_of
@@ -438,8 +438,7 @@ def partly(
     known_suffix(save, SUFFIXES, "a state")
     accumulator = Accumulator(*specs, threads=threads)
     asked = {key: value for key, value in reading.items() if key != "tasks"}
-    if reading.get("tasks"):
-        raise UsageError("--partial adds up all rows, --tasks measures each task", "pass one of them")
+    exclusive("a state of all rows, or numbers of each task", partial=True, tasks=bool(reading.get("tasks")))
     for path in paths:
         accumulator.update(str(path), progress=progress, **asked)
     result = accumulator.result(*specs, diagram=True, **how)

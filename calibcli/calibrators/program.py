@@ -23,7 +23,7 @@ FAR = 1e30
 
 
 class Operations:
-    """Operations on values that also know + - * / and comparisons, with each other and with floats.
+    """Operations on values that also know + - * / and < > <=, with each other and with floats.
 
     A value is (n, K), or (n, 1) where it holds one number for each row. Reductions are over the last axis, which stays
     as one column. Methods with a body define their operation by others; a backend that has a faster or more exact way

@@ -197,6 +197,23 @@ def within(value: Any, kind: Any, where: str, text: str = "") -> None:
             raise OutOfRange(f"{where}{_short(text or spelled(value))} is out of range", f"pass {_noun(kind)} {bounds}")
 
 
+def exclusive(meaning: str = "", **given: bool) -> None:
+    """Refuse options that exclude each other.
+
+    Args:
+        meaning: what each of them stands for, in their order, if that is not plain.
+        given: whether each was passed.
+
+    Raises:
+        UsageError: more than one was.
+    """
+    flags = [f"--{name.replace('_', '-')}" for name, passed in given.items() if passed]
+    if len(flags) > 1:
+        raise UsageError(
+            f"{' and '.join(flags)} exclude each other", f"pass one of them{': ' * bool(meaning)}{meaning}"
+        )
+
+
 def check_options(given: Any) -> None:
     """Check the fields of a dataclass: numbers against their range, words against their choices.
 

@@ -1,4 +1,7 @@
-"""Plan a gate: the chance of each verdict as a function of n, and the rows at which it is large enough."""
+"""Plan a gate: the chance of each verdict as a function of n, and the rows at which it is large enough.
+
+The sentence that its result opens with is written in `headlines/gates`.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Verdicts of a gate: which limit a rule means, which bounds of a metric are held against it, and what they allow.
 
-The bounds themselves are the metrics': `metrics/intervals` for means, `metrics/binned_bounds` for binned errors.
+The bounds themselves are the metrics': `metrics/intervals` for means, `metrics/binned_bounds` for binned errors. Their
+α is `config.Stats.alpha`, one for all rules. `judge` writes the reason of a verdict, `headlines/gates` the sentence
+around it, which leaves out the "surely" that a reason begins with.
 """
 
 from __future__ import annotations

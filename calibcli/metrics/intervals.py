@@ -379,8 +379,9 @@ class MeanOf(Statistic):
 def share_bounds(rows: WeightedMean, alpha: float) -> Ends | None:
     """Return one-sided bounds of a share, each at 1 - alpha; None where there are none.
 
-    They are exact for independent rows of equal weight, else those of any mean: weights may depend on the outcome,
-    which a binomial at the effective rows would ignore.
+    For rates of errors; metrics that are shares of rows go through `MeanOf`. Bounds are exact for independent rows of
+    equal weight, else those of any mean: weights may depend on the outcome, which a binomial at the effective rows
+    would ignore.
     """
     if rows.binomial:
         return rows.exact_bounds(alpha)

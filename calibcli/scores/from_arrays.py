@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from calibcli.core.array_likes import array
 from calibcli.core.errors import InputError, UsageError, check_keywords, refusing
-from calibcli.core.options import normal
+from calibcli.core.options import exclusive, normal
 from calibcli.scores import array_names
 from calibcli.scores.files.arrays import Converted, FileContents, Memory, texts_of
 from calibcli.scores.files.roles import CLASSES, LABELS
@@ -49,8 +49,7 @@ def split(
         raise UsageError("--multilabel reads one file", "join the shards first")
     if reading.ignore_label is not None or reading.label_base is not None:
         raise UsageError("--ignore-label and --label-base are for class numbers", "targets of --multilabel are 0 and 1")
-    if reading.event is not None:
-        raise UsageError("--multilabel with --event: every label is measured", "leave it out")
+    exclusive("every label is measured, or one of two classes", multilabel=True, event=reading.event is not None)
     file = contents[0]
     score_name = array_names.pick_scores(file, reading.scores, where)
     scores = file.arrays[score_name]

@@ -13,7 +13,7 @@ import numpy as np
 
 from calibcli.core.errors import InputError, UsageError, did_you_mean
 from calibcli.core.files import reading as reading_from
-from calibcli.core.options import check_options
+from calibcli.core.options import check_options, exclusive
 from calibcli.scores import array_names, confidence, other_files, per_row, positive_class, tasks
 from calibcli.scores.array_names import kind_option
 from calibcli.scores.files import locations
@@ -101,8 +101,7 @@ def open_all(path: Paths, reading: Reading) -> list[Source]:
     paths = [path] if isinstance(path, str | Path) else list(path)
     if not paths:
         raise UsageError("no input file", "name a file with scores and labels, or - for stdin")
-    if reading.shards and reading.tasks:
-        raise UsageError("--shards and --tasks", "pass one: parts of one data set, or tasks of one evaluation")
+    exclusive("parts of one data set, or tasks of one evaluation", shards=reading.shards, tasks=reading.tasks)
     if len(paths) > 1 and not (reading.shards or reading.tasks):
         problem = f"{len(paths)} files: parts of one data set, several models, or tasks of one evaluation?"
         shown = " ".join(str(p) for p in paths[:3])

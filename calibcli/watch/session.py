@@ -136,7 +136,7 @@ def add(state: WatchState, source: RecordedOutputs, baselines: Any, path: str, n
 
 
 def record(state: WatchState) -> None:
-    """Look at the evidence: record which claims it decides, and tonight's entry of the history."""
+    """Decide which rules raise an alarm or are kept, by their evidence, and record tonight's entry of the history."""
     numbers = []
     for stream in state.streams.values():
         logs = {key: float(value) for key, value in stream.evidence().items()}

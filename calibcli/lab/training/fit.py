@@ -18,6 +18,7 @@ from calibcli import calibrators, metrics
 from calibcli.core.errors import UsageError, WriteError
 from calibcli.core.figure_data import Curve, Plot, first_alone
 from calibcli.core.files import claim, reading, sha256
+from calibcli.core.options import exclusive
 from calibcli.core.result import CHANGE, Estimate, Result, Screen, Table
 from calibcli.lab.training import state
 from calibcli.lab.training.batches import Parts, Split, open_parts, standardised
@@ -383,8 +384,7 @@ def _prepare(setup: Setup, folder: Path | None) -> None:
         return
     if late := [epoch for epoch in setup.snapshot if epoch > setup.epochs]:
         raise UsageError(f"--snapshot {late[0]} is beyond the {setup.epochs} epochs", "lower it, or raise --epochs")
-    if setup.resume and setup.overwrite:
-        raise UsageError("--resume and --overwrite were both given", "pass one of them")
+    exclusive("go on, or begin anew", resume=setup.resume, overwrite=setup.overwrite)
     try:  # in every process: one that went on alone would wait for the others in vain
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

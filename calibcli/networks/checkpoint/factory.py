@@ -26,7 +26,7 @@ from torch import nn
 from calibcli.core import validation
 from calibcli.core.errors import InputError, UsageError, did_you_mean, nearest, printable, refusing
 from calibcli.core.files import atomic, known_suffix
-from calibcli.core.options import Range, Seed, Share, normal
+from calibcli.core.options import Range, Seed, Share, exclusive, normal
 from calibcli.networks.architectures import ARCHITECTURES
 from calibcli.networks.checkpoint import processor
 from calibcli.networks.checkpoint.processor import LibraryModel
@@ -225,9 +225,8 @@ def build(spec: str | None, arch_file: str | None = None, **defaults: Any) -> nn
         UsageError: no such architecture, option, module or factory.
         InputError: the factory failed, or did not return a `torch.nn.Module`.
     """
+    exclusive(arch=spec is not None, arch_file=arch_file is not None)
     if arch_file is not None:
-        if spec is not None:
-            raise UsageError("both --arch and --arch-file were given", "pass one of them")
         named = ".py:" in arch_file and not arch_file.endswith(".py")
         name, _, options = arch_file.rpartition(":") if named else (arch_file, "", "")
         factory, _, options = options.partition(",")

@@ -14,6 +14,7 @@ from torch import nn
 
 from calibcli.core.errors import InputError, UsageError, refusing
 from calibcli.core.files import reading, sha256, unchanged
+from calibcli.core.options import exclusive
 from calibcli.networks import dataset
 from calibcli.networks.checkpoint import factory, huggingface, processor, weights
 from calibcli.networks.checkpoint.containers import CheckpointContents, Graph, read
@@ -125,8 +126,7 @@ def load(path: str | Path, *, arch: str | None = None, arch_file: str | None = N
             networks that fit.
         UsageError: an architecture spec that is wrong.
     """
-    if arch is not None and arch_file is not None:
-        raise UsageError("both --arch and --arch-file were given", "pass one of them")
+    exclusive(arch=arch is not None, arch_file=arch_file is not None)
     source = str(path)
     file, key = split_part(source)
     reading(file)

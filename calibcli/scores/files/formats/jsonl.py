@@ -1,7 +1,7 @@
 """JSON lines: one object per row with a list of scores and a label; samples of lm-eval; chats with log-probabilities.
 
 JSON is defined in RFC 8259 (Bray 2017). Each layout of an evaluation has a file in `evals/`: samples of lm-eval (Gao
-et al. 2021), and answers of servers.
+et al. 2021), and answers of servers. Logs of Inspect are one document or an archive: `formats/json`, `formats/eval`.
 
 >>> lines = '{"logits": [2, -0.5], "label": 0}', '{"logits": [0, 1], "label": 1}'
 >>> _ = (folder / "scores.jsonl").write_text("\\n".join(lines))
