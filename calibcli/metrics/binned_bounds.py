@@ -219,7 +219,7 @@ class Bounds:
 
 
 def table_bounds(
-    view: BinaryOutcomes, table: Bins, *, alpha: float, family: int = 1, method: Method = "sharp"
+    view: BinaryOutcomes, table: Bins, *, alpha: float = 0.05, family: int = 1, method: Method = "sharp"
 ) -> Bounds:
     """Return the ECE of a table of equal-width bins, with one-sided bounds of its population value.
 
