@@ -2,8 +2,8 @@
 
 Every option is declared once, as a field of a dataclass or a parameter of the command. A correct command line is parsed
 here. Help and any other line are left to Typer (`cli.typed`), which reads the same declarations and says what is wrong.
-Typer is only loaded then, because from 0.29 on it loads pydantic to parse a line: `calib metrics` would start in 4.0
-times the CPU seconds of `import numpy` instead of 2.3 (`benchmarks/process.py start`).
+Typer is only loaded then, because from 0.29 on it loads pydantic to parse a line: `calib metrics` would start in 4.4
+times the CPU seconds of `import numpy` instead of 2.8 (`benchmarks/process.py start`).
 """
 
 from __future__ import annotations
