@@ -120,8 +120,10 @@ class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc, unused-i
             InputError: the classifier has other classes, or has them in another order.
             UsageError: it has no method that gives such scores.
         """
-        estimates = [] if isinstance(scaler, Fit) else [Estimate(**e) for e in scaler.metadata.get("estimates", ())]
-        fit = scaler if isinstance(scaler, Fit) else Fit(scaler.parameters, estimates, scaler=scaler)
+        if isinstance(scaler, Fit):
+            fit = scaler
+        else:
+            fit = Fit(scaler.parameters, [Estimate(**e) for e in scaler.metadata.get("estimates", ())], scaler=scaler)
         one, calibrator = fit.scaler, cls(fit.scaler.spec, estimator)
         names = np.arange(one.k) if one.classes is None else np.array(one.classes)
         calibrator._least = 0.0

@@ -8,16 +8,17 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from calibcli import headlines
 from calibcli.core.errors import UsageError
-from calibcli.core.files import atomic, claim, guarding
-from calibcli.core.options import exclusive
+from calibcli.core.files import claim, guarding
+from calibcli.core.options import exclusive, named
 from calibcli.core.result import Cell, Result, Table
+from calibcli.lab.study import StudyRequest
 
 if TYPE_CHECKING:
     from calibcli.lab.study.experiment import Study
@@ -35,26 +36,9 @@ sys.exit(main(json.loads(line)) if line else 0)
 """The program of the other processes: it does the slow imports while the first process plans the work."""
 
 
+@named(StudyRequest)
 @guarding()
-def study(
-    what: str | Path = "",
-    /,
-    *,
-    save: str | Path | None = None,
-    data: str = "",
-    size: str = "small",
-    arch: Sequence[str] = (),
-    seeds: int | None = None,
-    jobs: int = 1,
-    device: str = "",
-    until: int | None = None,
-    report_only: bool = False,
-    work_only: bool = False,
-    dry_run: bool = False,
-    trust: bool = False,
-    expect: bool = False,
-    progress: Callable[[float, str], None] | None = None,
-) -> Result:
+def study(request: StudyRequest) -> Result:
     """Run an experiment: every arm with every seed, measured on the same rows, and a verdict on each claim.
 
     Finished runs are kept: the same call continues after an interruption, and any number of processes may work on one
@@ -85,39 +69,40 @@ def study(
     Raises:
         UsageError: an option or a recipe that cannot be.  InputError: rows, or a finished run, that are refused.
     """
-    if not what:
+    if not request.what:
         return headlines.headed(_overview())
-    exclusive("a report without training, or training without one", report_only=report_only, work_only=work_only)
-    others = [_ready() for _ in range(1, 1 if report_only or dry_run else jobs)]
+    meaning = "a report without training, or training without one"
+    exclusive(meaning, report_only=request.report_only, work_only=request.work_only)
+    others = [_ready() for _ in range(1, 1 if request.report_only or request.dry_run else request.jobs)]
     from calibcli.lab.study import experiment, parsing, runs
     from calibcli.lab.study.report import report
 
-    folder, text, source = recipe(what)
-    save = folder or (None if save is None else Path(save))
-    size = size if source in experiment.built_in() else ""
-    given = parsing.parse(text, source, size, data, seeds or 0, trust, tuple(arch))
-    if given.computes:
+    folder, text, source = recipe(request.what)
+    save = folder or (None if request.save is None else Path(request.save))
+    size = request.size if source in experiment.built_in() else ""
+    study = parsing.parse(text, source, size, request.data, request.seeds or 0, request.trust, request.arch)
+    if study.computes:
         from calibcli.lab.study import analytic
 
-        return headlines.headed(analytic.computed(given))
-    if dry_run:
-        return headlines.headed(_plan(given))
+        return headlines.headed(analytic.computed(study))
+    if request.dry_run:
+        return headlines.headed(_plan(study))
     if save is None:
-        raise UsageError("a study needs a folder for its runs", f"pass --save out/{given.name}")
+        raise UsageError("a study needs a folder for its runs", f"pass --save out/{study.name}")
     claim(save, folder=True)
-    places = [] if report_only else runs.places(device or given.device, jobs)
-    parsing.keep(given, save)
+    places = [] if request.report_only else runs.places(request.device or study.device, request.jobs)
+    parsing.keep(study, save)
     if places:
-        more = [*["--seeds", str(seeds)] * bool(seeds), *["--until", str(until)] * bool(until), *["--trust"] * trust]
+        seeds, until = request.seeds, request.until
+        more = [*["--seeds", str(seeds)] * bool(seeds), *["--until", str(until)] * bool(until)]
         end = None if until is None else time.monotonic() + 60 * until
-        with _at_work(others, places[1:], [str(save), *more]):
-            here = dataclasses.replace(given, device=places[0])
-            runs.work(here, save, progress or (lambda *_: None), end, wait=not work_only)
-    if work_only:
-        return headlines.headed(_so_far(given, save))
-    result = headlines.headed(report(given, save, expect))
-    with atomic(save / "result.json") as temporary:
-        temporary.write_text(result.to_json() + "\n", "utf-8")
+        with _at_work(others, places[1:], [str(save), *more, *["--trust"] * request.trust]):
+            here = dataclasses.replace(study, device=places[0])
+            runs.work(here, save, request.progress or (lambda *_: None), end, wait=not request.work_only)
+    if request.work_only:
+        return headlines.headed(_so_far(study, save))
+    result = headlines.headed(report(study, save, request.expect))
+    result.write(save / "result.json")
     if find_spec("jinja2") and find_spec("matplotlib"):
         result.write(save / "report.html")
     return result

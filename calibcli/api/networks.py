@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import inspect
-from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 from calibcli import headlines
-from calibcli.core.errors import check_keywords
 from calibcli.core.files import claim, guarding, known_suffix
-from calibcli.core.options import Rows, check_options
+from calibcli.core.options import Rows, check_options, named
 from calibcli.core.result import Estimate, Result, Screen
 from calibcli.core.statistics import clopper_pearson
 from calibcli.lab.training.fit import run_all
@@ -26,26 +22,6 @@ from calibcli.scores import reading_options
 from calibcli.scores.predictions import Progress
 
 __all__ = ["curvature", "logits", "loss", "train"]
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-def named(options: Callable[P, Any]) -> Callable[[Callable[[Any], T]], Callable[P, T]]:
-    """Let a function of a dataclass take its fields as keywords, also for help, editors and type checkers."""
-
-    def give(function: Callable[[Any], T]) -> Callable[P, T]:
-        signature = inspect.signature(options)
-
-        @functools.wraps(function)
-        def call(*args: P.args, **kwargs: P.kwargs) -> T:
-            check_keywords(kwargs, signature.parameters, function.__name__)
-            return function(options(*args, **kwargs))
-
-        call.__signature__ = signature.replace(return_annotation=Result)  # type: ignore[attr-defined]
-        return call
-
-    return give
 
 
 @named(Setup)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 import types
+from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field, fields
-from functools import lru_cache
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from calibcli.core.errors import UsageError, did_you_mean
+from calibcli.core.errors import UsageError, check_keywords, did_you_mean
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def normal(name: str) -> str:
@@ -112,6 +117,24 @@ def option(default: Any, help: str, *flags: str, **settings: Any) -> Any:
             for a path that the command writes to: `file`, `folder`, or `either` (a file if it has a suffix).
     """
     return field(default=default, metadata={"help": help, "flags": flags, **settings})
+
+
+def named(options: Callable[P, Any]) -> Callable[[Callable[[Any], T]], Callable[P, T]]:
+    """Let a function of a dataclass take its fields as keywords, also for help, editors and type checkers."""
+
+    def give(function: Callable[[Any], T]) -> Callable[P, T]:
+        signature = inspect.signature(options)
+
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            check_keywords(kwargs, signature.parameters, function.__name__)
+            return function(options(*args, **kwargs))
+
+        returned = get_type_hints(function)["return"]
+        call.__signature__ = signature.replace(return_annotation=returned)  # type: ignore[attr-defined]
+        return call
+
+    return give
 
 
 def spelled(value: Any) -> str:
@@ -244,7 +267,7 @@ def in_tuples(given: Any) -> None:
         object.__setattr__(given, name, tuple(value) if isinstance(value, list | range) else (value,))
 
 
-@lru_cache
+@functools.lru_cache
 def _fields(kind: type) -> list[tuple[str, Any, list[Any], Any]]:
     """List name, annotation, choices and default of each field of a dataclass."""
     hints = get_type_hints(kind, include_extras=True)
