@@ -76,6 +76,9 @@ decreasing = { metric = "lambda_max of ce", along = "gamma" }
 """
 
 
+PRINTED = '[[printed]]\nnetwork = "mlp:hidden=8"\ndata = "digits"\narm = "CE"\n'
+
+
 def arm(*values: float) -> MeasuredArm:
     return MeasuredArm(np.array(values))
 
@@ -315,9 +318,11 @@ def test_the_studies_that_come_along_are_well_formed() -> None:
         ('train = "digits#train"', "train = 3", "little.toml:5: train = 3"),
         ('test = "digits#test"', 'test = "digits#test"\nsplit = "random"', 'split = "random"'),
         ('loss = "ce"', 'loss = "ce"\nlr = "x"', r'lr = "x" in \[\[arm\]\]'),
-        ('loss = "ce"', 'loss = "ce"\nprinted = { eec = 1 }', "'eec' is printed, and is not measured"),
-        ('loss = "ce"', 'loss = "ce"\nprinted = 3', "printed = 3"),
-        ("gamma = [1, 3]", "gamma = [1, 3]\nprinted = { nll = [1.0] }", "nll has 1 numbers for 2 arms"),
+        ("[measure]", f"{PRINTED}numbers = {{ eec = 1 }}\n[measure]", "'eec' is printed, and is not measured"),
+        ("[measure]", f"{PRINTED}numbers = 3\n[measure]", "numbers = 3"),
+        ("[measure]", f"{PRINTED}[measure]", r"\[\[printed\]\] lacks numbers"),
+        ("[measure]", f"{PRINTED.replace('CE', 'C')}numbers = {{ ece = 1 }}\n[measure]", "no arm 'C'"),
+        ("[study]", '[study]\nprinted = "mukhoti.csv"', "did you mean 'mukhoti2020.csv'"),
         ("gamma = [1, 3]", "gamma = []", "no values for {gamma}"),
         ("at = { gamma = 0 }", 'at = { gamma = "x" }', "at = "),
         ('name = "CE"', "name = 3", r"little.toml:15: name = 3 in \[\[arm\]\]"),
@@ -374,8 +379,11 @@ def test_an_arm_for_each_value_of_an_option_and_metrics_that_are_added_later(tmp
 WIDE = (
     LITTLE.replace("gamma = [1, 3]", "gamma = [3]")
     .replace('name = "little"', 'name = "little"\ndiffers = ["it is little"]')
-    .replace('loss = "ce"', 'loss = "ce"\nprinted = { nll = 0.4, "nll after" = 0.3 }', 1)
-    .replace("gamma = [3]", "gamma = [3]\nprinted = { nll = [0.1] }")
+    .replace(
+        "[measure]",
+        f'{PRINTED}numbers = {{ nll = 0.4, "nll after" = 0.3 }}\n'
+        f"{PRINTED.replace('CE', 'FL-3')}numbers = {{ nll = 0.1 }}\n[measure]",
+    )
     .replace("epochs = 2", "epochs = 4")
     .replace('"nll", "ece"]', '"nll", "ece", "mce", "high_confidence_accuracy"]')
     .replace(
@@ -435,7 +443,8 @@ def test_logs_maps_and_printed_numbers(tmp_path: Path) -> None:
     assert "no rows" in nobody.reason
     assert Result.from_json(found.to_json().encode()).facts == found.facts
     assert found["mce", "CE"].how.endswith("these rows alone")
-    assert claims.printed(study, study.claims[0]) == pytest.approx(0.1 - 0.4)
+    paper = study.paper_numbers(study.arch[0], "", 997)
+    assert claims.printed(study.claims[0], paper) == pytest.approx(0.1 - 0.4)
     diamond = next(c for plot in found.plots for c in plot.curves if c.role == "printed")
     assert diamond.y[0] == pytest.approx(-0.3)
     tables = {table.name: table for table in found.tables}
@@ -625,6 +634,107 @@ def test_texts_are_drawn_into_the_folder_of_a_study(tmp_path: Path, monkeypatch:
         work.work(glove, tmp_path / "b", lambda fraction, text: None)
     table = next(one for one in report(whole, tmp_path / "c").tables if one.name == "differs")
     assert ["vectors of words", "glove.6B.100d.txt", "default"] in table.rows
+
+
+def test_the_numbers_of_the_paper_stand_beside_their_own_network_and_data_alone(tmp_path: Path) -> None:
+    """ResNet-50's are not shown for another network, other rows, or a part of the rows."""
+    text, name = experiment.text_of("focal-losses")
+    nets = ["resnet50:init=default", "densenet", "resnet50"]
+    study = parsing.parse(text, name, "paper", "cifar-10-python.tar.gz", arch=nets)
+    theirs = study.paper_numbers(nets[0], "CIFAR-10", 10_000)
+    grid = "temperature:objective=ece,grid=mukhoti"
+    assert (theirs["CE"]["ece"], theirs["CE"][f"ece after {grid}"], theirs["CE"][f"temperature after {grid}"]) == (
+        0.0435,
+        0.0135,
+        2.5,
+    )
+    assert study.paper_numbers(nets[0], "CIFAR-100", 10_000)["FLA-53"]["error"] == 0.2322
+    assert study.paper_numbers("densenet", "CIFAR-10", 10_000)["CE"]["ece"] == 0.0452
+    assert not study.paper_numbers("resnet50", "CIFAR-10", 10_000)  # which draws other first weights
+    assert not study.paper_numbers(nets[0], "CIFAR-10", 1000)
+    assert not study.paper_numbers(nets[0], "", 10_000)
+    assert not parsing.parse(text, name, "small").printed
+    table = experiment.table_of("mukhoti2020.csv")
+    metrics = [metric for one in table for metric in one.numbers]
+    assert (len(table), len(metrics)) == (100, 1124)  # distinct cells of Tables 1 to 13
+    for study_name in ("focal-tables", "text", "sentiment"):  # which has all arms, and all metrics
+        data = {"focal-tables": "CIFAR-100", "text": "20 Newsgroups", "sentiment": "Stanford Sentiment Treebank"}
+        of = parsing.parse(*experiment.text_of(study_name), "paper", "x")
+        rows = [one for one in table if one.data == data[study_name] and one.network in of.arch]
+        kept = [one for one in of.printed if one.data == data[study_name]]
+        assert [one.numbers for one in kept] == [one.numbers for one in rows if one.arm in {a.name for a in of.arms}]
+
+
+def test_the_tables_are_set_as_the_paper_sets_them(tmp_path: Path) -> None:
+    """Ours with intervals above theirs, before and after a temperature, as LaTeX too."""
+    grid = "temperature:objective=ece,grid=mukhoti"
+    study = dataclasses.replace(
+        parsing.parse(LITTLE, "little.toml"), arch=("a net", "other"), metrics=("nll", "ece"), scalers=(grid,)
+    )
+    theirs = {
+        "a net": {"CE": {"ece": 0.0435, f"ece after {grid}": 0.0135, f"temperature after {grid}": 2.5}},
+        "other": {},
+    }
+    found = {
+        net: {
+            arm.name: {
+                name: MeasuredArm(np.array([0.04, 0.05, 0.06]), np.zeros((3, 4)))
+                for name in ("nll", "ece", f"ece after {grid}", f"temperature after {grid}")
+            }
+            for arm in study.arms
+        }
+        for net in study.arch
+    }
+    (table,) = judgement.as_printed(study, found, theirs)
+    half = stats.t.ppf(0.975, 2) / np.sqrt(3)
+    ours = f"5.00 [{5 - half:.2f}, {5 + half:.2f}]"
+    assert table.columns == ["network", "numbers of", "CE, before", "CE, after"]
+    assert table.rows == [["a net", "2 seeds", ours, f"{ours} (0.05)"], ["", "printed", "4.35", "1.35 (2.50)"]]
+    tex = render.text(Result(command="study", tables=[table]), "latex")
+    assert r" & printed & 4.35 & 1.35 (2.50) \\" in tex
+    assert judgement.as_printed(study, found, {"a net": {}, "other": {}}) == []
+
+
+def test_what_was_judged_is_verified(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without weights and without data, and not where a file was changed or taken away."""
+    text = LITTLE.partition('[[claim]]\nid = "own"')[0].replace(
+        'curvature = ["lambda_max"]', 'log = ["nll"]\nmoments = [100]'
+    )
+    rows = np.load(work.sample("digits"))
+    np.savez(tmp_path / "digits.npz", **rows)
+    (tmp_path / "study.toml").write_text(text.replace('"digits#', f'"{tmp_path}/digits.npz#'))
+    line = ["study", str(tmp_path / "study.toml"), "--save", str(tmp_path / "out"), "-q", "--json"]
+    assert main(line) == 0
+    first = json.loads(capsys.readouterr().out)
+    for gone in (*tmp_path.rglob("model.safetensors"), *tmp_path.rglob("steps.jsonl"), tmp_path / "digits.npz"):
+        gone.unlink()
+    again = ["study", str(tmp_path / "out"), "--report-only", "-q", "--json"]
+    assert main(again) == 0
+    second = json.loads(capsys.readouterr().out)
+    assert second["estimates"] == first["estimates"]
+    assert second["facts"]["files"].startswith("verified: those of 6 runs")
+    run = tmp_path / "out" / "runs" / "CE"
+    for name in ("test.npz", "validation.npz", "log.jsonl"):
+        (path,) = run.glob(f"*/seed-1/{name}")
+        kept = path.read_bytes()
+        if name == "log.jsonl":
+            path.write_bytes(kept.replace(b"1", b"2", 1))
+        else:
+            arrays = dict(np.load(path))
+            np.savez(path, **{**arrays, "logits": arrays["logits"] * np.float32(0.6)})
+        assert main(again) == 4
+        assert f"seed-1/{name} was changed after its run was finished" in " ".join(capsys.readouterr().err.split())
+        path.unlink()
+        assert main(again) == 4
+        assert f"seed-1/{name} is missing" in " ".join(capsys.readouterr().err.split())
+        path.write_bytes(kept)
+    (path,) = run.glob("*/seed-1/run.json")
+    old = json.loads(path.read_text())
+    del old["sha256"]
+    path.write_text(json.dumps(old))
+    assert main(again) == 0
+    notes = json.loads(capsys.readouterr().out)["notes"]
+    assert any("the files of 1 run are not verified" in note for note in notes)
 
 
 def test_arms_that_are_not_complete_have_no_verdict(tmp_path: Path) -> None:

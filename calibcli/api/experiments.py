@@ -7,6 +7,7 @@ import dataclasses
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
@@ -51,7 +52,7 @@ def study(request: StudyRequest) -> Result:
         what: name of a built-in study, a recipe.toml, or the folder of a study to continue; "" lists the built-in ones.
         save: folder for the runs and the report.
         data: data set instead of the recipe's: PATH with the parts #train, #validation and #test.
-        size: of a built-in study: small, medium or paper.
+        size: of a built-in study: small, medium, paper, or another of its recipe.
         arch: other networks (`calib list architectures`).
         seeds: number of seeds instead of the recipe's; more can be added later.
         jobs: processes, spread over the GPUs.  device: auto, cpu, cuda or cuda:N; "" is the recipe's.
@@ -166,10 +167,24 @@ def _overview() -> Result:
 def _plan(study: Study) -> Result:
     from calibcli.lab.study import experiment, runs
 
+    with tempfile.TemporaryDirectory() as drawn:  # for texts that a study draws
+        parts = runs.opened(study, Path(drawn))
+    of: list[list[Cell]] = [
+        [role, getattr(study, role) or f"held out of {study.train}", len(data), parts.classes]
+        for role, data in parts.items()
+    ]
     rows: list[list[Cell]] = [[one.arm.name, one.arch, one.seed, one.arm.loss] for one in runs.runs(study)]
     return Result(
         command="study",
-        tables=[Table(name="runs", columns=["arm", "network", "seed", "loss"], rows=rows)],
-        facts={"study": study.name, "runs": len(rows), **({"cost": study.cost} if study.cost else {})},
+        tables=[
+            Table(name="rows", columns=["part", "from", "rows", "classes"], rows=of),
+            Table(name="runs", columns=["arm", "network", "seed", "loss"], rows=rows),
+        ],
+        facts={
+            "study": study.name,
+            "runs": len(rows),
+            "rows": {role: len(data) for role, data in parts.items()},
+            **({"cost": study.cost} if study.cost else {}),
+        },
         screen=experiment.SCREEN,
     )

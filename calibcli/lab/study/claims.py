@@ -287,17 +287,28 @@ POINTS = 100  # of the curve of a log
 MeasuredArms = Mapping[str, Mapping[str, Mapping[str, MeasuredArm]]]  # by network, arm and metric
 
 
-def strip(study: Study, judged: Mapping[str, tuple[StudyClaim, ClaimVerdict]]) -> list[Plot]:
-    """Draw each claim's difference with both error bars and the paper's own value; a panel for each metric."""
+def strip(
+    study: Study, judged: Mapping[str, tuple[StudyClaim, ClaimVerdict]], own: Mapping[str, float | None]
+) -> list[Plot]:
+    """Draw each claim's difference with both error bars and the paper's own value; a panel for each metric.
+
+    Args:
+        own: the paper's own difference by name of the claim, where it has one.
+    """
     kinds: dict[str, list[tuple[str, StudyClaim, ClaimVerdict, SeedMean]]] = {}
     for name, (claim, verdict) in judged.items():
         if verdict.about is not None and np.isfinite(verdict.about.error):
             kind = str(claim.keys["metric"]).partition(" ")[0]
             kinds.setdefault(kind, []).append((name, claim, verdict, verdict.about))
-    return [_forest(study, kind, entries) for kind, entries in kinds.items()]
+    return [_forest(study, kind, entries, own) for kind, entries in kinds.items()]
 
 
-def _forest(study: Study, kind: str, entries: list[tuple[str, StudyClaim, ClaimVerdict, SeedMean]]) -> Plot:
+def _forest(
+    study: Study,
+    kind: str,
+    entries: list[tuple[str, StudyClaim, ClaimVerdict, SeedMean]],
+    printed: Mapping[str, float | None],
+) -> Plot:
     x = [float(i) for i in range(len(entries))]
     value = [mean.value for *_, mean in entries]
 
@@ -305,7 +316,7 @@ def _forest(study: Study, kind: str, entries: list[tuple[str, StudyClaim, ClaimV
         low, high = zip(*(mean.interval(rows) for *_, mean in entries), strict=True)
         return Curve(label=label, kind="points", role=role, x=x, y=value, low=low, high=high)
 
-    own = [printed(study, claim) for _, claim, *_ in entries]
+    own = [printed.get(name) for name, *_ in entries]
     curves = [
         Curve(label="", kind="hline", role="ideal", y=[0.0]),
         bars("seeds and rows", "model", True),
@@ -331,16 +342,15 @@ def verdict_text(verdict: ClaimVerdict) -> str:
     return verdict.word
 
 
-def printed(study: Study, claim: StudyClaim) -> float | None:
-    """Return the paper's own difference, where its numbers are in the recipe."""
-    arms = {arm.name: arm.printed for arm in study.arms}
+def printed(claim: StudyClaim, arms: Mapping[str, Mapping[str, float]]) -> float | None:
+    """Return the paper's own difference, from its numbers of the arms on the same network and rows."""
     metric = str(claim.keys["metric"])
     if claim.kind not in ("less", "preserved", "close_to"):
         return None
-    first = arms[str(claim.keys["a"])].get(metric)
+    first = arms.get(str(claim.keys["a"]), {}).get(metric)
     if claim.kind == "close_to" or first is None:
         return first
-    second = arms[str(claim.keys["b"])].get(str(claim.keys.get("than", metric)))
+    second = arms.get(str(claim.keys["b"]), {}).get(str(claim.keys.get("than", metric)))
     return None if second is None else first - second
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
 from calibcli.core.errors import InputError, UsageError, did_you_mean
 from calibcli.core.files import reading
-from calibcli.core.options import Range, Seeds, values
+from calibcli.core.options import Range, Rows, Seeds, values
 from calibcli.core.result import Screen
 from calibcli.core.validation import read
 from calibcli.lab.training.options import Training
@@ -45,16 +47,28 @@ OPTIONAL = {"margin", "sign", "than"}
 
 @dataclass(frozen=True)
 class Arm:
-    """A loss with options of its own; `at` holds its place on each axis that it was written with.
-
-    `printed` are the paper's own numbers, in the units of the metrics.
-    """
+    """A loss with options of its own; `at` holds its place on each axis that it was written with."""
 
     name: str
     loss: str
     options: Mapping[str, Any] = field(default_factory=dict)
     at: Mapping[str, float] = field(default_factory=dict)
-    printed: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PrintedNumbers:
+    """The paper's own numbers of an arm on one network and data set, by metric, in the units of the metrics.
+
+    Attributes:
+        data: name of a published data set, as its reader has it, or the path that the recipe names.
+        rows: test rows of that data set, which tell it from a part of it; 0 for any number.
+    """
+
+    arm: str
+    network: str
+    data: str
+    numbers: Mapping[str, float]
+    rows: int = 0
 
 
 @dataclass(frozen=True)
@@ -85,6 +99,7 @@ class Study:
         curvature: quantities, of validation rows.  losses: of which, `ce` and `train` (each arm's own).
         log: numbers of the validation rows at `moments`, percent of the epochs.
         computes: what is computed without any training, in place of arms.
+        printed: the paper's own numbers, of its networks that are here.
         bibtex, cost, differs: of the report: the paper, what the size costs, how it differs from the paper.
     """
 
@@ -112,9 +127,19 @@ class Study:
     log: tuple[str, ...] = ()
     moments: tuple[int, ...] = ()
     computes: str = ""
+    printed: tuple[PrintedNumbers, ...] = ()
     bibtex: str = ""
     cost: str = ""
     differs: tuple[str, ...] = ()
+
+    def paper_numbers(self, network: str, data: str, rows: int) -> dict[str, Mapping[str, float]]:
+        """Return the paper's own numbers by arm, of this network and these test rows: nothing where it has none."""
+        here = (data, self.test.partition("#")[0])
+        return {
+            one.arm: one.numbers
+            for one in self.printed
+            if one.network == network and one.data in here and one.rows in (0, rows)
+        }
 
     @property
     def readings(self) -> tuple[str, ...]:
@@ -122,19 +147,32 @@ class Study:
         return ("", UNRENORMALISED) if self.masked else ("",)
 
     @property
+    def temperatures(self) -> tuple[str, ...]:
+        """Further ways to choose a temperature, whose T is a number of a run: `temperature after SCALER`."""
+        return tuple(scaler for scaler in self.scalers if scaler.partition(":")[0] == "temperature")
+
+    @property
     def measured(self) -> list[str]:
         """Names of everything that a claim may be about."""
         maps = ["", " after", *(f" after {scaler}" for scaler in self.scalers)]
         names = [f"{name}{suffix}{of}" for of in self.readings for suffix in maps for name in self.metrics]
-        names += [*(f"temperature{of}" for of in self.readings), *TRAIN]
+        names += [
+            f"temperature{suffix}{of}"
+            for of in self.readings
+            for suffix in ("", *map(" after {}".format, self.temperatures))
+        ]
+        names += TRAIN
         names += [f"{name} at {moment}%" for name in self.log for moment in self.moments]
         return names + [f"{what} of {loss}" for what in self.curvature for loss in self.losses]
 
 
 def built_in() -> list[str]:
     """Return the names of the built-in studies."""
-    folder = resources.files("calibcli.lab.study").joinpath("builtin")
-    return sorted(file.name.removesuffix(".toml") for file in folder.iterdir() if file.name.endswith(".toml"))
+    return sorted(file.name.removesuffix(".toml") for file in _folder().iterdir() if file.name.endswith(".toml"))
+
+
+def _folder() -> Traversable:
+    return resources.files("calibcli.lab.study").joinpath("builtin")
 
 
 def text_of(name: str) -> tuple[str, str]:
@@ -144,7 +182,7 @@ def text_of(name: str) -> tuple[str, str]:
         UsageError: it is neither.
     """
     if name in built_in():
-        return resources.files("calibcli.lab.study").joinpath("builtin", f"{name}.toml").read_text("utf-8"), name
+        return _folder().joinpath(f"{name}.toml").read_text("utf-8"), name
     path = Path(name)
     if path.suffix != ".toml" or not path.is_file():
         raise UsageError(f"no study is called '{name}'", did_you_mean(name, built_in()) + ", or pass a .toml file")
@@ -155,11 +193,35 @@ def text_of(name: str) -> tuple[str, str]:
         raise UsageError(f"{path} cannot be read: {error}", "pass a TOML file") from None
 
 
+def table_of(name: str) -> list[PrintedNumbers]:
+    """Return the numbers of a paper from a table that comes along, one row for each arm on a network and data set.
+
+    Its columns are data, rows (of the test set), network, arm, reading ("unrenormalised" where confidence is read so)
+    and metrics.
+
+    Raises:
+        UsageError: no such table.
+    """
+    file = _folder().joinpath(name)
+    known = [one.name for one in _folder().iterdir() if one.name.endswith(".csv")]
+    if name not in known:
+        raise UsageError(f"no table of printed numbers is called '{name}'", did_you_mean(name, known))
+    beside = ("data", "rows", "network", "arm", "reading")
+    return [
+        PrintedNumbers(
+            row["arm"],
+            row["network"],
+            row["data"],
+            {f"{k} {row['reading']}".strip(): float(v) for k, v in row.items() if v and k not in beside},
+            int(row["rows"]),
+        )
+        for row in csv.DictReader(file.read_text("utf-8").splitlines())
+    ]
+
+
 Names = list[str]
 Positive = Annotated[float, Range(0, open_low=True)]
 Percent = Annotated[int, Range(1, 100)]
-Printed = Mapping[str, float | list[float]]
-"""A number for each metric, or one for each arm that braces stand for."""
 FILLED = ("name", "id")  # not blank, as every one of `Names`
 VALUES: dict[str, tuple[Any, str]] = {
     **dict.fromkeys(("name", "id"), (str, '"a name"')),
@@ -177,7 +239,10 @@ VALUES: dict[str, tuple[Any, str]] = {
     "log": (Names, '["nll_wrong"]'),
     "moments": (list[Percent], "[10, 100], percent of the epochs"),
     "at": (Mapping[str, float], "{ gamma = 0 }"),
-    "printed": (Printed, "{ ece = 0.0435 }"),
+    "printed": (str, '"mukhoti2020.csv", or [[printed]] tables'),
+    "numbers": (Mapping[str, float], "{ ece = 0.0435 }"),
+    "rows": (Rows, "10000, the rows of the test set"),
+    **dict.fromkeys(("arm", "network", "data"), (str, '"a name"')),
     **dict.fromkeys(("metric", "than", "against"), (str, '"ece"')),
     **dict.fromkeys(("a", "b"), (str, '"CE"')),
     "along": (str, '"gamma"'),

@@ -8,7 +8,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,18 @@ from calibcli.core.errors import UsageError, did_you_mean, printable
 from calibcli.core.files import atomic
 from calibcli.core.validation import toml
 from calibcli.lab.study import readings
-from calibcli.lab.study.experiment import CURVATURE, KINDS, LOGGED, OPTIONAL, SIZES, Arm, Study, StudyClaim, wanted
+from calibcli.lab.study.experiment import (
+    CURVATURE,
+    KINDS,
+    LOGGED,
+    OPTIONAL,
+    Arm,
+    PrintedNumbers,
+    Study,
+    StudyClaim,
+    table_of,
+    wanted,
+)
 from calibcli.lab.training.options import Training
 from calibcli.lab.training.recipes import Recipe, own_loss
 from calibcli.networks import losses
@@ -37,7 +48,7 @@ ABOUT = ("name", "question", "paper", "bibtex", "cost", "differs", "computes", "
 MEASURE = ("metrics", "scalers", "curvature", "losses", "log", "moments")
 FREE = (
     *("seeds", "claims", "size", "device", "threads", "question", "paper", "bibtex", "cost", "differs"),
-    *("metrics", "scalers", "log", "moments", "masked"),  # of the files of a run
+    *("metrics", "scalers", "log", "moments", "masked", "printed"),  # of the files of a run
 )
 """Fields that may change in the folder of a study, since its runs stay the same."""
 
@@ -79,9 +90,8 @@ def written(study: Study) -> str:
         ("[train]", {**study.options, **{name: getattr(study, name) for name in MACHINE}}),
         ("[measure]", {name: getattr(study, name) for name in MEASURE}),
     ]
-    tables += [
-        ("[[arm]]", {"name": a.name, "loss": a.loss, "at": a.at, "printed": a.printed, **a.options}) for a in study.arms
-    ]
+    tables += [("[[arm]]", {"name": a.name, "loss": a.loss, "at": a.at, **a.options}) for a in study.arms]
+    tables += [("[[printed]]", {k: v for k, v in vars(one).items() if v}) for one in study.printed]
     tables += [("[[claim]]", {"id": c.id, "text": c.text, "premise": c.premise, c.kind: c.keys}) for c in study.claims]
     return f"schema = {SCHEMA}\n" + "".join(
         f"\n{head}\n" + "".join(f"{key} = {_toml(value)}\n" for key, value in table.items()) for head, table in tables
@@ -131,19 +141,19 @@ def _read(
     """Read a study as `parse` does, without looking up or running anything that it names."""
     raw = toml(text, source)
     where = _Where(source, text)
-    sections = ("schema", "study", "data", "axes", "train", "arm", "measure", "claim", "size")
+    sections = ("schema", "study", "data", "axes", "train", "arm", "printed", "measure", "claim", "size")
     where.known(raw, sections, "the study", values=False)
     if raw.get("schema", SCHEMA) != SCHEMA:
         raise UsageError(
             f"{source} has schema {raw['schema']}, this version reads {SCHEMA}", f"write schema = {SCHEMA}"
         )
     sizes = raw.pop("size", {})
-    for name, table in where.known(sizes, SIZES, "[size]", values=False).items():
+    for name, table in where.known(sizes, set(sizes), "[size]", values=False).items():
         where.known(table, sections, f"[size.{name}]", values=False)
     if size and size not in sizes:
         raise UsageError(f"{source} has no size '{size}'", f"pass one of {', '.join(sizes) or 'none'}")
     raw = _merged(raw, sizes.get(size, {}))
-    study_table = where.table(raw, "study", ABOUT)
+    study_table = where.table(raw, "study", (*ABOUT, "printed"))
     rows = where.table(raw, "data", (*PARTS, *BESIDE))
     axes = where.table(raw, "axes", ("arch", "seeds"))
     measure = where.table(raw, "measure", MEASURE)
@@ -154,9 +164,11 @@ def _read(
         if type(value) is not MACHINE[name]:
             raise UsageError(f"{where.at(name)}: {name} = {value!r}", 'write device = "cuda" or threads = 1')
     options = _options(train, where, "[train]")
-    if data:
-        rows = {part: f"{data}#{part}" for part in PARTS if not (split and part == "validation")}
-    missing = [part for part in PARTS if not rows.get(part) and not (split and part == "validation")]
+    asked = [part for part in PARTS if not (split and part == "validation")]
+    if data:  # of which a recipe may name other parts
+        of_data = {part: name for part, name in rows.items() if str(name).startswith("#")}
+        rows = {part: data + of_data.get(part, f"#{part}") for part in asked}
+    missing = [part for part in asked if not rows.get(part) or str(rows[part]).startswith("#")]
     if missing and not study_table.get("computes"):
         raise UsageError(f"{source} names no {' and no '.join(missing)} rows", "pass --data PATH, or --size small")
     fields: dict[str, Any] = {part: str(rows.get(part, "")) for part in PARTS}
@@ -176,7 +188,9 @@ def _read(
         **fields,
         differs=tuple(study_table.get("differs", ())),
     )
-    return study, where
+    named = [_printed(table, study, where) for table in raw.get("printed", ())]
+    of_table = table_of(study_table["printed"]) if study_table.get("printed") else []
+    return dataclasses.replace(study, printed=(*named, *_here(of_table, study))), where
 
 
 def named_code(study: Study) -> list[str]:
@@ -268,26 +282,40 @@ def _arms(table: Any, where: _Where) -> list[Arm]:
     if count > MOST_ARMS:
         problem = f"{where.at('name', table['name'])}: '{table['name']}' stands for {count} arms"
         raise UsageError(problem, f"write fewer values: at most {MOST_ARMS} arms")
-    where.known(
-        {k: v for k, v in table.items() if k not in holes}, {"name", "loss", "at", "printed", *OPTIONS}, "[[arm]]"
-    )
-    options = {k.replace("-", "_"): v for k, v in table.items() if k not in {"name", "loss", "at", "printed", *holes}}
+    where.known({k: v for k, v in table.items() if k not in holes}, {"name", "loss", "at", *OPTIONS}, "[[arm]]")
+    options = {k.replace("-", "_"): v for k, v in table.items() if k not in {"name", "loss", "at", *holes}}
     arms = []
-    for i, values in enumerate(itertools.product(*(table[hole] for hole in sorted(holes)))):
+    for values in itertools.product(*(table[hole] for hole in sorted(holes))):
         at = dict(zip(sorted(holes), values, strict=True))
         words = {k: f"{v:g}" if isinstance(v, int | float) else str(v) for k, v in at.items()}
         filled = {key: re.sub(r"{(\w+)}", lambda m: words[m[1]], table[key]) for key in ("name", "loss")}  # noqa: B023
         own = _options({**options, **{k: v for k, v in at.items() if k in OPTIONS}}, where, f"arm {filled['name']}")
         at = {k: v for k, v in at.items() if isinstance(v, int | float)} | table.get("at", {})
-        printed = {}
-        for key, value in table.get("printed", {}).items():
-            if isinstance(value, list) and len(value) != count:
-                raise UsageError(
-                    f"{where.at('printed')}: {key} has {len(value)} numbers for {count} arms", "correct it"
-                )
-            printed[key] = value[i] if isinstance(value, list) else value
-        arms.append(Arm(**filled, options=own, at=at, printed=printed))
+        arms.append(Arm(**filled, options=own, at=at))
     return arms
+
+
+def _printed(table: Any, study: Study, where: _Where) -> PrintedNumbers:
+    """Read the paper's own numbers of an arm on a network and a data set."""
+    needed = {"arm", "network", "data", "numbers"}
+    read = where.known(table, needed | {"rows"}, "[[printed]]")
+    if lacking := needed - read.keys():
+        raise UsageError(f"{where.at('printed')}: [[printed]] lacks {', '.join(sorted(lacking))}", "write it")
+    one = PrintedNumbers(**read)
+    where.among(one.arm, [arm.name for arm in study.arms], f"no arm '{one.arm}'", where.at("arm", one.arm))
+    for name in one.numbers:
+        where.among(name, study.measured, f"'{name}' is printed, and is not measured", where.at("numbers"))
+    return one
+
+
+def _here(numbers: Sequence[PrintedNumbers], study: Study) -> Iterator[PrintedNumbers]:
+    """Yield the numbers of a table whose arm, network and metrics are in the study."""
+    networks = {factory.check(arch): arch for arch in study.arch} if numbers else {}
+    names, measured = {arm.name for arm in study.arms}, set(study.measured)
+    for one in numbers:
+        kept = {name: value for name, value in one.numbers.items() if name in measured}
+        if one.arm in names and (network := networks.get(factory.check(one.network))) and kept:
+            yield dataclasses.replace(one, network=network, numbers=kept)
 
 
 def _claim(table: Any, where: _Where) -> StudyClaim:
@@ -329,8 +357,6 @@ def _check(study: Study, where: _Where) -> None:
     for arm in study.arms:
         _options({**study.options, **arm.options}, where, f"arm {arm.name}")
         losses.objective(arm.loss)
-        for name in arm.printed:
-            where.among(name, study.measured, f"'{name}' is printed, and is not measured", where.at("printed"))
     for arch in study.arch:
         factory.check(arch)
     for scaler in study.scalers:

@@ -141,7 +141,11 @@ def measured(study: Study, save: Path, arch: str) -> tuple[dict[str, dict[str, M
                 values.setdefault(f"temperature{reading}", []).append(float(fit["temperature"].value or np.nan))
                 mapped = [("", test), (" after", calibrators.apply(fit.scaler, test))]
                 for spec in study.scalers:
-                    mapped.append((f" after {spec}", calibrators.apply(calibrators.fit(spec, validation).scaler, test)))
+                    fit = calibrators.fit(spec, validation)
+                    mapped.append((f" after {spec}", calibrators.apply(fit.scaler, test)))
+                    if spec in study.temperatures:
+                        chosen = float(fit["temperature"].value or np.nan)
+                        values.setdefault(f"temperature after {spec}{reading}", []).append(chosen)
                 for suffix, rows in mapped:
                     table = unrenormalised(rows, study.masked) if reading else columns(rows, class_bins=())
                     for name in names:

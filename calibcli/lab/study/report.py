@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,9 +18,9 @@ from calibcli.core.result import Cell, Check, Estimate, Outcome, Result, Table
 from calibcli.headlines import listed
 from calibcli.lab.study import claims, parsing
 from calibcli.lab.study.claims import LEVEL, ClaimVerdict, MeasuredArm, SeedMean
-from calibcli.lab.study.experiment import SCREEN, Study, StudyClaim, built_in, text_of
+from calibcli.lab.study.experiment import SCREEN, SIZES, Study, StudyClaim, built_in, text_of
 from calibcli.lab.study.readings import measured
-from calibcli.lab.study.runs import StudyRun, logged, record, runs
+from calibcli.lab.study.runs import StudyRun, logged, record, runs, verified
 from calibcli.metrics.shelf import traits
 
 OVERFIT_NLL, OVERFIT_T = 0.05, 1.3  # of cross-entropy: the premise of claims about overfitting
@@ -57,18 +58,20 @@ def report(study: Study, save: Path, expect: bool = False) -> Result:
         expect: whether a verdict other than `holds` fails the run.
     """
     source = study.name if study.name in built_in() else ""
+    with_digests, without = verified(study, save)
     arms_by_network: dict[str, dict[str, dict[str, MeasuredArm]]] = {}
     missing: dict[str, str] = {}
     for arch in study.arch:
         arms_by_network[arch], lost = measured(study, save, arch)
         missing |= {f"{name}, {arch}": why for name, why in lost.items()}
+    theirs = {arch: _printed(study, save, arch) for arch in study.arch}
     scoped = [
-        (claims.scoped(study, claim.id, arch), claim, arms)
+        (claims.scoped(study, claim.id, arch), claim, arms, claims.printed(claim, theirs[arch]))
         for claim in study.claims
         for arch, arms in arms_by_network.items()
     ]
-    verdicts = claims.holm({name: _judged(study, claim, arms) for name, claim, arms in scoped})
-    judged = [JudgedClaim(name, claim, verdicts[name], _counted(claim, arms)) for name, claim, arms in scoped]
+    verdicts = claims.holm({name: _judged(study, claim, arms) for name, claim, arms, _ in scoped})
+    judged = [JudgedClaim(name, claim, verdicts[name], _counted(claim, arms)) for name, claim, arms, _ in scoped]
     estimates = [
         _estimate(name, study, arm, arch, one)
         for arch, arms in arms_by_network.items()
@@ -80,20 +83,25 @@ def report(study: Study, save: Path, expect: bool = False) -> Result:
         estimates=estimates,
         tables=[
             _verdicts(study, judged),
-            *(_table(study, arch, arms) for arch, arms in arms_by_network.items()),
+            *(_table(study, arch, arms, theirs[arch]) for arch, arms in arms_by_network.items()),
+            *as_printed(study, arms_by_network, theirs),
             *_differs(study, source),
         ],
         plots=[  # a screen has the claims in a table
             dataclasses.replace(plot, tier="all")
             for plot in (
-                *claims.strip(study, {one.name: (one.claim, one.verdict) for one in judged}),
+                *claims.strip(
+                    study,
+                    {one.name: (one.claim, one.verdict) for one in judged},
+                    {name: printed for name, *_, printed in scoped},
+                ),
                 *claims.along(study, arms_by_network),
                 *claims.against(study, arms_by_network),
                 *claims.epochs(study, lambda arm, arch, seed: logged(save, StudyRun(arm, arch, seed)), arms_by_network),
             )
         ],
         checks=[_check(one, expect) for one in judged],
-        notes=_notes(study, missing),
+        notes=_notes(study, missing, without),
         facts={
             "headline": _headline(study, verdicts),
             "study": study.name,
@@ -106,6 +114,8 @@ def report(study: Study, save: Path, expect: bool = False) -> Result:
             "cost": study.cost,
             "spent": {"hours": sum(float(record(save, run).get("seconds", 0)) for run in runs(study)) / 3600},
             "cite": study.bibtex,
+            "rows": next((one["rows"]["test"] for run in runs(study) if "rows" in (one := record(save, run))), None),
+            "files": f"verified: those of {with_digests} runs have the sha256 of their records" if with_digests else "",
             "runs": f"{sum(bool(record(save, run)) for run in runs(study))} of {len(runs(study))}",
         },
         screen=SCREEN,
@@ -215,7 +225,17 @@ def _more(verdict: ClaimVerdict) -> str:
     return verdict.why
 
 
-def _table(study: Study, arch: str, arms: dict[str, dict[str, MeasuredArm]]) -> Table:
+def _printed(study: Study, save: Path, arch: str) -> dict[str, Mapping[str, float]]:
+    """Return the paper's own numbers by arm, where its network and its test rows are those of the runs."""
+    for arm in study.arms:
+        if one := record(save, StudyRun(arm, arch, 0)):
+            return study.paper_numbers(arch, str(one.get("data", "")), one.get("rows", {}).get("test", 0))
+    return {}
+
+
+def _table(
+    study: Study, arch: str, arms: Mapping[str, Mapping[str, MeasuredArm]], theirs: Mapping[str, Mapping[str, float]]
+) -> Table:
     names = [name for name in study.measured if any(name in metrics for metrics in arms.values())]
     rows: list[list[Cell]] = []
     for arm in study.arms:
@@ -224,16 +244,77 @@ def _table(study: Study, arch: str, arms: dict[str, dict[str, MeasuredArm]]) -> 
             spreads = [one.std(ddof=1) if len(one) > 1 else 0.0 for one in values]
             cells = [f"{one.mean():.4g} ± {sd:.2g}" for one, sd in zip(values, spreads, strict=True)]
             rows.append([arm.name, *cells])
-        if any(name in arm.printed for name in names):
-            printed = (f"{arm.printed[name]:.4g}" if name in arm.printed else "" for name in names)
-            rows.append([f"{arm.name}, printed", *printed])
+        printed = theirs.get(arm.name, {})
+        if any(name in printed for name in names):
+            rows.append(
+                [f"{arm.name}, printed", *(f"{printed[name]:.4g}" if name in printed else "" for name in names)]
+            )
     return Table(name=f"arms {arch}", columns=["arm", *names], rows=rows, title=f"{arch}: mean ± SD over seeds")
+
+
+def as_printed(
+    study: Study,
+    measured: Mapping[str, Mapping[str, Mapping[str, MeasuredArm]]],
+    theirs: Mapping[str, Mapping[str, Mapping[str, float]]],
+) -> list[Table]:
+    """Set the measured numbers as a paper does: a table for each metric, the networks below each other.
+
+    A loss has a column for each way in which the metric is printed, such as before and after a temperature, which
+    stands in brackets. Numbers are in percent; ours have their intervals, and the paper's are in the line below.
+
+    Args:
+        measured, theirs: by network, arm and metric; only metrics that the paper has are shown.
+    """
+    printed = {name for arms in theirs.values() for numbers in arms.values() for name in numbers}
+    tables = []
+    for metric in study.metrics:
+        names = [name for name in study.measured if name in printed and name.split()[0] == metric]
+        cells = [  # the columns of numbers: arms, and the ways in which one of them is printed
+            (arm.name, name)
+            for arm in study.arms
+            for name in names
+            if any(name in numbers.get(arm.name, {}) for numbers in theirs.values())
+        ]
+        rows: list[list[Cell]] = []
+        for network, numbers in theirs.items():
+            if any(name in numbers.get(arm, {}) for arm, name in cells):
+                here = {arm: _in_percent(of) for arm, of in measured[network].items()}
+                paper = {arm: {name: (value, "") for name, value in of.items()} for arm, of in numbers.items()}
+                for words, found in ((f"{study.seeds} seeds", here), ("printed", paper)):
+                    lead = network if found is here else ""
+                    rows.append([lead, words, *(_with_temperature(found.get(arm, {}), name) for arm, name in cells)])
+        if rows:
+            ways = {name: f", {'after' if 'after' in name.split() else 'before'}" * (len(names) > 1) for name in names}
+            columns = ["network", "numbers of", *(f"{arm}{ways[name]}" for arm, name in cells)]
+            title = f"{metric} in percent, with {LEVEL:.0%} intervals; a temperature is in brackets"
+            tables.append(Table(name=f"printed {metric}", columns=columns, rows=rows, title=title, tier="all"))
+    return tables
+
+
+def _in_percent(arms: Mapping[str, MeasuredArm]) -> dict[str, tuple[float, str]]:
+    """Return the mean of each metric, and its interval in percent as words, "" of one seed."""
+    means = {name: SeedMean.of(one) for name, one in arms.items()}
+    known = {name: mean.count > 1 and math.isfinite(mean.error) for name, mean in means.items()}
+    return {
+        name: (mean.value, " [{:.2f}, {:.2f}]".format(*(100 * end for end in mean.interval())) if known[name] else "")
+        for name, mean in means.items()
+    }
+
+
+def _with_temperature(numbers: Mapping[str, tuple[float, str]], name: str) -> str:
+    """Write a number in percent, with its interval and the temperature that it is measured after, if known."""
+    if name not in numbers:
+        return ""
+    value, interval = numbers[name]
+    way = name.partition(" ")[2]
+    temperature = numbers.get(f"temperature {way}") if way.startswith("after temperature") else None
+    return f"{100 * value:.2f}{interval}" + ("" if temperature is None else f" ({temperature[0]:.2f})")
 
 
 def _differs(study: Study, source: str) -> list[Table]:
     """Tabulate the differences from the paper: options with other values at this size, and the recipe's remarks."""
     rows: list[list[Cell]] = []
-    if source and study.size not in ("", "paper"):
+    if source and study.size in SIZES[:-1]:  # smaller than the paper's; another size is another experiment of it
         paper = parsing.parse(*text_of(source), size="paper", data="DATA")
         pairs = {"network": (paper.arch, study.arch), "seeds": (paper.seeds, study.seeds)}
         pairs |= {key: (paper.options.get(key), study.options.get(key)) for key in {**paper.options, **study.options}}
@@ -272,8 +353,11 @@ def _check(one: JudgedClaim, expect: bool) -> Check:
     )
 
 
-def _notes(study: Study, missing: dict[str, str]) -> list[str]:
+def _notes(study: Study, missing: dict[str, str], unverified: int) -> list[str]:
     notes = [f"{name}: {why}; its claims have no verdict" for name, why in missing.items()]
+    if unverified:
+        which = f"{unverified} run{'s' * (unverified > 1)}"
+        notes.append(f"the files of {which} are not verified: their records are older than digests")
     if study.seeds < 2:
         notes.append("one seed: tables, no verdicts")
     if (study.curvature or study.log) and study.claims:

@@ -19,7 +19,8 @@ from typing import Any
 from calibcli.core.errors import InputError, UsageError, printable
 from calibcli.core.files import atomic, guarding, samples, sha256
 from calibcli.lab.study.experiment import TRAIN, Arm, Study
-from calibcli.lab.training.fit import run_all
+from calibcli.lab.training.batches import Parts
+from calibcli.lab.training.fit import begin, run_all
 from calibcli.lab.training.options import Setup
 from calibcli.networks import device as devices
 from calibcli.networks.curvature import curvature
@@ -173,6 +174,32 @@ def record(save: Path, run: StudyRun) -> dict[str, Any]:
     return saved if isinstance(saved, dict) else {}
 
 
+def judged(folder: Path) -> list[Path]:
+    """List the files of a run that a report reads beside its record: no weights."""
+    return sorted([*folder.glob("*.npz"), *folder.glob("log.jsonl")])
+
+
+def verified(study: Study, save: Path) -> tuple[int, int]:
+    """Compare the files of all finished runs with the digests in their records; return how many have them, and not.
+
+    Raises:
+        InputError: a file was changed or is missing.
+    """
+    counts = {True: 0, False: 0}
+    for run in runs(study):
+        if saved := record(save, run):
+            digests = saved.get("sha256")
+            counts[isinstance(digests, dict)] += 1
+            for name, digest in digests.items() if isinstance(digests, dict) else ():
+                path = save / run.folder / Path(name).name
+                found = sha256(path) if path.is_file() else ""
+                if found != digest:
+                    problem = f"{path} {'was changed after its run was finished' if found else 'is missing'}"
+                    fix = "restore the file, or remove its folder and train that run again"
+                    raise InputError(f"{problem}: {run.words} cannot be judged", fix)
+    return counts[True], counts[False]
+
+
 def logged(save: Path, run: StudyRun) -> list[dict[str, Any]]:
     """Read the log of a finished run, a line for each epoch."""
     text = (save / run.folder / "log.jsonl").read_text("utf-8")
@@ -211,34 +238,48 @@ def claimed(folder: Path) -> Iterator[bool]:
         _taken_away(lock, own)
 
 
+def setup_of(study: Study, run: StudyRun, of: Path, **more: Any) -> Setup:
+    """Return the options of `calib fit` that make a run; those in `more` say where and how it is kept."""
+    return Setup(
+        run.arch,
+        rows(study, "train", of),
+        validation=rows(study, "validation", of) or None,
+        split=study.split or None,  # type: ignore[arg-type]  # checked there
+        test=rows(study, "test", of),
+        embeddings=study.embeddings or None,
+        missing_classes=bool(study.masked),
+        device=study.device,
+        threads=study.threads,
+        loss=run.arm.loss,
+        seed=run.seed,
+        **{**study.options, **run.arm.options, **more},
+    )
+
+
+def opened(study: Study, save: Path) -> Parts:
+    """Open the rows and build the networks of a study as its runs do, without training.
+
+    Raises:
+        UsageError, InputError: as a run would.
+    """
+    of_networks = {run.arch: run for run in reversed(runs(study))}
+    with guarding():
+        return [begin(setup_of(study, run, save))[1] for run in of_networks.values()][-1]
+
+
 def _train(study: Study, run: StudyRun, fields: Mapping[str, Any], save: Path, progress: Progress) -> None:
     """Train a run, or continue it, and measure its curvature."""
     folder = save / run.folder
     outcome: dict[str, Any] = {"is": fields}
     begun = time.monotonic()
     try:
-        setup = Setup(
-            run.arch,
-            rows(study, "train", save),
-            validation=rows(study, "validation", save) or None,
-            split=study.split or None,  # type: ignore[arg-type]  # checked there
-            test=rows(study, "test", save),
-            embeddings=study.embeddings or None,
-            missing_classes=bool(study.masked),
-            device=study.device,
-            threads=study.threads,
-            loss=run.arm.loss,
-            seed=run.seed,
-            save=folder,
-            resume=(folder / "state.pt").exists(),
-            overwrite=not (folder / "state.pt").exists(),
-            progress=progress,
-            **{**study.options, **run.arm.options},
-        )
+        resume = (folder / "state.pt").exists()
+        setup = setup_of(study, run, save, save=folder, resume=resume, overwrite=not resume, progress=progress)
         with guarding():
             result = run_all(setup)
         facts = result.facts["runs"][0]
         outcome |= {"status": "finished", **{name: facts[name] for name in TRAIN}}
+        outcome |= {"data": result.facts.get("data", ""), "rows": result.facts["rows"]}
         for loss in study.losses if study.curvature else ():
             loss_spec = run.arm.loss.partition("+")[0] if loss == "train" else loss
             around = curvature(
@@ -256,6 +297,7 @@ def _train(study: Study, run: StudyRun, fields: Mapping[str, Any], save: Path, p
             raise
         outcome |= {"status": "diverged", "why": error.problem}
     outcome["seconds"] = round(time.monotonic() - begun, 2)  # of the process that ended it
+    outcome["sha256"] = {path.name: sha256(path) for path in judged(folder)}
     with atomic(folder / "run.json") as temporary:
         temporary.write_text(json.dumps(outcome, indent=1, sort_keys=True, default=str) + "\n", "utf-8")
     (folder / "state.pt").unlink(missing_ok=True)

@@ -281,6 +281,7 @@ def _result(setup: Setup, start: Start, parts: Parts, runs: Sequence[TrainedMode
             "parameters": sum(p.numel() for p in start.model.parameters()),
             "classes": parts.classes,
             "rows": {role: len(data) for role, data in parts.items()},
+            **({"data": parts.train.published} if parts.train.published else {}),
             **({"split": parts.held_out} if parts.held_out else {}),
             "processes": devices.world(),
             "runs": [facts(run) for run in runs],

@@ -247,16 +247,20 @@ def build(spec: str | None, arch_file: str | None = None, **defaults: Any) -> nn
     return _call(_of_a_zoo(name), remaining, defaults, spec)
 
 
-def check(spec: str) -> None:
+def check(spec: str) -> str:
     """Refuse a name that `build` would refuse, without building the network or loading code of the user.
+
+    Returns:
+        The spec with all its options, of which those that the data decide are placeholders: equal for equal networks.
 
     Raises:
         UsageError: no such architecture, or option of one that is built in.
     """
     if is_built_in(spec):
-        ARCHITECTURES.choose(spec, inputs=1, channels=1, classes=2)  # placeholders for what the data decide
-    elif parsed(spec) is None and not NAMES_CODE.fullmatch(spec.partition(",")[0]):
+        return ARCHITECTURES.choose(spec, inputs=1, channels=1, classes=2).spec
+    if parsed(spec) is None and not NAMES_CODE.fullmatch(spec.partition(",")[0]):
         _of_a_zoo(spec.partition(":")[0])
+    return spec
 
 
 def _of_a_zoo(name: str) -> Callable[..., Any]:

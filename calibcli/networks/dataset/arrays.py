@@ -24,6 +24,7 @@ class DatasetArrays:
     Attributes:
         inputs: by name; one named "" is passed to the model by position.  labels: as stored.
         integral: the inputs are tokens, which stay integers.  words: what the tokens stand for, if known.
+        published: name of the data set, where its files are those that its authors published, or "".
     """
 
     inputs: Mapping[str, Named]
@@ -34,6 +35,7 @@ class DatasetArrays:
     notes: list[str] = field(default_factory=list)
     integral: bool = False
     words: Sequence[str] = ()
+    published: str = ""
 
 
 @dataclass(frozen=True)

@@ -221,6 +221,7 @@ def load(
         notes=[*stored.notes, *notes, *remarks],
         integral=stored.integral or embeds,
         words=stored.words,
+        published=stored.published,
         prepared=by_tokenizer or by_library,
     )
     return _subset(data, chosen)

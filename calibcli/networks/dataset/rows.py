@@ -338,7 +338,7 @@ class Dataset:
         source: as the user named it.  sha256: of the file (for a folder, of its listing).
         notes: what was recognised, one sentence each.
         rows: indices into the stored arrays, (N,).  integral: integers stay integers (tokens, masks).
-        words: what tokens stand for, if known.
+        words: what tokens stand for, if known.  published: name of a published data set in its own files, or "".
         prepared: facts for a result about the library that prepares the rows; {} if `preprocess` does it.
     """
 
@@ -353,6 +353,7 @@ class Dataset:
     notes: list[str] = field(default_factory=list)
     integral: bool = False
     words: Sequence[str] = ()
+    published: str = ""
     prepared: Mapping[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:

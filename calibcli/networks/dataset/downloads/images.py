@@ -78,9 +78,10 @@ def read_cifar(members: MembersByName, split: str) -> DatasetArrays:
         classes = [line.strip() for one in extra for line in _text(data[one]).splitlines() if line.strip()]
     pixels = np.concatenate([part[0] for part in parts]) if len(parts) > 1 else parts[0][0]
     labels = np.concatenate([part[1] for part in parts])
-    note = f"{'CIFAR-100' if hundred else 'CIFAR-10'}, {name}: {len(pixels):,} pictures"
+    title = "CIFAR-100" if hundred else "CIFAR-10"
+    note = f"{title}, {name}: {len(pixels):,} pictures"
     arrays = members.of_pictures(name, data, names, pixels.reshape(-1, 3, 32, 32), labels, note)
-    return replace(arrays, classes=classes or None)
+    return replace(arrays, classes=classes or None, published="" if level == "coarse" else title)
 
 
 def _version(members: MembersByName) -> str:
@@ -224,12 +225,13 @@ def read_svhn(members: MembersByName, split: str) -> DatasetArrays:
     labels = y.reshape(-1).astype(np.int64)
     note = f"SVHN, {name}: {len(labels):,} digits; class 10 of the file is the digit 0"
     arrays = members.of_pictures(name, data, [file], x.transpose(3, 0, 1, 2), np.where(labels == 10, 0, labels), note)
-    return replace(arrays, classes=[str(digit) for digit in range(10)])
+    return replace(arrays, classes=[str(digit) for digit in range(10)], published="SVHN")
 
 
 # Tiny ImageNet (Le and Yang 2015): `tiny-imagenet-200.zip` or its folder, with classes in the same order.
 
 CLASSES, ANNOTATIONS = "wnids.txt", "val_annotations.txt"
+HALVES, HALF_SEED = ("", "first", "second"), 1
 Place = Path | zipfile.Path
 
 
@@ -244,10 +246,16 @@ def tiny_imagenet_splits(members: MembersByName) -> list[str]:
 def read_tiny_imagenet(members: MembersByName, split: str) -> DatasetArrays:
     """Read the pictures of a split, with classes in the order of their names, as in an image folder.
 
+    Those that are labelled but not trained on are in `val` alone. `val:first` and `val:second` are its halves, of which
+    one can choose what the other judges: half of the pictures of each class, drawn by NumPy with seed 1.
+
     Raises:
         InputError: there is no such split, or a picture has no class.
     """
-    name = members.split(split, tiny_imagenet_splits(members))
+    asked, _, half = split.partition(":")
+    name = members.split(asked, tiny_imagenet_splits(members))
+    if half not in HALVES or (half and name != "val"):
+        raise InputError(f"{members.path} has no half '{split}'", f"choose {members.path}#val:first or #val:second")
     inside = CLASSES in members.paths
     listed = members.read([CLASSES])[CLASSES] if inside else (members.path.parent / CLASSES).read_bytes()
     classes = sorted(listed.decode(errors="replace").split())
@@ -259,12 +267,26 @@ def read_tiny_imagenet(members: MembersByName, split: str) -> DatasetArrays:
     if odd is not None or not pairs:
         problem = f"{odd} has no class of {CLASSES}" if odd else f"{name} is empty"
         raise InputError(f"{members.path}: {problem}", "download it again")
+    if half:
+        pairs = _half(pairs, HALVES.index(half) - 1)
     paths = [place for place, _ in pairs]
     pictures = Pictures(paths, (len(paths), *decode(paths[0], grey=False).shape))
     labels, ids = np.array([number[label] for _, label in pairs]), np.array([place.name for place in paths])
     sha256 = Source(members.path).sha256() if members.kind == "zip" else fingerprint(paths, members.path)
-    note = f"Tiny ImageNet, {name}: {len(paths):,} pictures of {len(classes)} classes"
-    return DatasetArrays({"": pictures}, labels, sha256, ids, classes, [note])
+    note = f"Tiny ImageNet, {split or name}: {len(paths):,} pictures of {len(classes)} classes"
+    return DatasetArrays({"": pictures}, labels, sha256, ids, classes, [note], published="Tiny ImageNet")
+
+
+def _half(pairs: list[tuple[Place, str]], which: int) -> list[tuple[Place, str]]:
+    """Draw one of the two halves of the pictures of each class, in the order of the pictures."""
+    order = np.random.default_rng(HALF_SEED).permutation(len(pairs)).tolist()
+    seen: dict[str, int] = {}
+    chosen = []
+    for i in order:  # pictures of a class go to the halves in turn
+        seen[pairs[i][1]] = seen.get(pairs[i][1], -1) + 1
+        if seen[pairs[i][1]] % 2 == which:
+            chosen.append(i)
+    return [pairs[i] for i in sorted(chosen)]
 
 
 def _val(members: MembersByName) -> list[tuple[Place, str]]:

@@ -55,7 +55,10 @@ def read_newsgroups(members: MembersByName, split: str) -> DatasetArrays:
     words = f"the {len(posts.words) - 1:,} most frequent words"
     notes = [f"20 Newsgroups, {name}: {len(rows):,} posts of {len(posts.classes or ())} groups; {words}"]
     ids = np.array([names[i] for i in rows])
-    return replace(posts, inputs={"": Memory(tokens[rows])}, labels=posts.labels[rows], ids=ids, notes=notes)
+    # Those by date are split in another way, and are another data set.
+    published = "" if any(parts) else "20 Newsgroups"
+    inputs = {"": Memory(tokens[rows])}
+    return replace(posts, inputs=inputs, labels=posts.labels[rows], ids=ids, notes=notes, published=published)
 
 
 def shuffled(n: int) -> dict[str, Ints]:
@@ -157,7 +160,8 @@ def read_sst(members: MembersByName, split: str) -> DatasetArrays:
     note = f"trees of words, {name}: {phrases}{len(sentences):,} sentences, without those that are neutral as a whole"
     ids = np.array([f"{name} {i + 1}:{start}-{stop}" for i, _, (_, start, stop) in rows])
     sha256 = members.sha256(files, data)
-    return DatasetArrays({"": Memory(out)}, labels, sha256, ids, CLASSES, [note], integral=True, words=known)
+    arrays = DatasetArrays({"": Memory(out)}, labels, sha256, ids, CLASSES, [note], integral=True, words=known)
+    return replace(arrays, published="Stanford Sentiment Treebank")
 
 
 def parsed(line: str) -> Tree:
