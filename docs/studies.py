@@ -1,24 +1,47 @@
-"""The tables of docs/studies/NAME.md from NAME.json beside it, between its marks: `python docs/studies.py`.
+"""The tables of docs/studies/NAME.md from NAME.json beside it, and those of docs/papers.md from all of them.
 
-NAME.json is the result.json of `calib study NAME --save DIR`; the words around the tables are written by hand.
+    python docs/studies.py           # both
+    python docs/studies.py papers    # docs/papers.md alone
+
+NAME.json is the result.json of `calib study NAME --save DIR`; the words around the tables are written by hand. A
+sentence that states a result links to its claim, `[lower](studies/NAME.md#claim-ID)`, and tests compare the two.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from calibcli.core.result import Result, Table
+from calibcli.core.result import Cell, Check, Estimate, Result, Table
+from calibcli.lab.study import parsing
+from calibcli.lab.study.experiment import Study, built_in, table_of, text_of
 
 HERE = Path(__file__).parent / "studies"
+PAPERS = HERE.parent / "papers.md"
 MARKS = re.compile(r"(<!-- study -->\n).*(<!-- /study -->)", re.S)
+CELLS = re.compile(r"(<!-- results -->\n).*(<!-- /results -->)", re.S)
 LEFT_OUT = ("p (Holm)", "ece2_debiased", "error after", "error unrenormalised", "error after unrenormalised")
+NAMES = {
+    "error": "Error (Tables 3 and 9)",
+    "nll": "NLL (Tables 10 and 11)",
+    "ece": "ECE (Tables 1, 4 and 7)",
+    "adaece": "AdaECE (Tables 2, 5 and 8)",
+    "mce": "MCE (Tables 12 and 13)",
+    "high_confidence_share": "Rows with a confidence of .99 or more (Table 6)",
+    "high_confidence_accuracy": "Accuracy on these rows (Table 6)",
+}
+"""Metrics of the tables of Mukhoti et al. (2020), and their numbers there."""
+AUTHORS = ("Mukhoti et al.", "Komisarenko and Kull", "Kimura and Naganuma")
 
 
 def tables(result: Result) -> str:
     """Its sentence, its claims, its arms, what differs from the paper, and how to do it again."""
     facts = result.facts
-    parts = [f"**{facts['headline']}**"] + [markdown(table) for table in result.tables]
+    shown = result.tables if result.tables[0].name == "claims" else [_of_checks(result), *result.tables]
+    parts = [f"**{facts['headline']}**"] + [markdown(_anchored(table)) for table in shown]
     again = [
         f"    {facts['command']} --save out/{facts['study']}",
         f"Recipe: sha256 `{facts.get('recipe_sha256', '')}`.",
@@ -27,6 +50,34 @@ def tables(result: Result) -> str:
         again[-1] += f" Spent here, with other processes at work: {60 * facts['spent']['hours']:.0f} minutes."
     cite = f"```bibtex\n{facts['cite']}\n```"
     return "\n\n".join([*parts, *again, cite]) + "\n"
+
+
+def claims(result: Result) -> dict[str, Check]:
+    """The checks of a study by the id of their claim; those that are computed without training have numbers."""
+    return {check.scope or str(number): check for number, check in enumerate(result.checks, 1)}
+
+
+def word(check: Check) -> str:
+    """Holds, reversed, undecided, not comparable or no verdict."""
+    return check.message.partition(":")[0]
+
+
+def _of_checks(result: Result) -> Table:
+    rows: list[list[Cell]] = [[name, one.rule, word(one)] for name, one in claims(result).items()]
+    return Table(name="claims", columns=["claim", "text", "verdict"], rows=rows, title="Claims")
+
+
+def _anchored(table: Table) -> Table:
+    """Claims with a place that a sentence can link to."""
+    if table.name != "claims":
+        return table
+    rows = [[f'<a id="claim-{anchor(str(name))}"></a>{name}', *others] for name, *others in table.rows]
+    return dataclasses.replace(table, rows=rows)
+
+
+def anchor(name: str) -> str:
+    """The id of a claim as a part of a link; of several networks they follow it."""
+    return re.sub(r"[^\w-]+", "-", name).strip("-")
 
 
 def shown(name: str) -> bool:
@@ -48,6 +99,129 @@ def written(page: Path) -> str:
     return MARKS.sub(lambda m: f"{m[1]}{tables(result)}{m[2]}", page.read_text(encoding="utf-8"))
 
 
+# docs/papers.md: every printed cell and every claim that has been run at any size, ours beside it.
+
+
+@dataclasses.dataclass(frozen=True)
+class Published:
+    """A study whose result is in docs/studies/."""
+
+    name: str
+    result: Result
+    paper: Study
+
+    @property
+    def network(self) -> str:
+        """Of its first table of arms."""
+        return next((t.name.removeprefix("arms ") for t in self.result.tables if t.name.startswith("arms ")), "")
+
+    @property
+    def size(self) -> str:
+        """Seeds and test rows."""
+        rows = self.result.facts.get("rows")
+        return f"{self.result.facts.get('seeds')} seeds" + (f" x {rows:,} rows" if rows else "")
+
+    @property
+    def head(self) -> str:
+        """What a column of its numbers is of."""
+        return f"[ours]({self._page}): `{self.network}`, {self._rows}, {self.size}"
+
+    @property
+    def differs(self) -> str:
+        """What differs from the paper, in short, with a link to all of it."""
+        if not self.network:
+            return "computed"
+        return f"`{self.network}`, {self._rows}; [all](studies/{self.name}.md)"
+
+    @property
+    def _page(self) -> str:
+        return f"studies/{self.name}.md"
+
+    @property
+    def _rows(self) -> str:
+        for table in (t for t in self.result.tables if t.name == "differs"):
+            for what, *_, here in table.rows:
+                if what == "training rows":
+                    return str(here).removesuffix("#train")
+        return "the rows of the paper"
+
+
+def published() -> list[Published]:
+    """All of docs/studies/, each with the recipe of the paper's size."""
+    found = []
+    for path in sorted(HERE.glob("*.json")):
+        result = Result.from_json(path.read_bytes())
+        name = str(result.facts["study"])
+        if name in built_in():
+            found.append(Published(path.stem, result, parsing.parse(*text_of(name), "paper", "DATA")))
+    return found
+
+
+def cells(studies: list[Published]) -> Iterator[str]:
+    """A table for each metric that the paper prints, of each of its networks that a recipe has."""
+    for network in dict.fromkeys(one.paper.arch[0] for one in studies if one.paper.printed):
+        ours = [one for one in studies if one.paper.printed and one.paper.arch[0] == network]
+        table = [row for row in table_of("mukhoti2020.csv") if row.network == network]
+        data = list(dict.fromkeys(row.data for row in table))
+        for metric, title in NAMES.items():
+            names = [n for n in dict.fromkeys(n for row in table for n in row.numbers) if n.split()[0] == metric]
+            theirs = {(row.arm, row.data): [_number(row.numbers, name) for name in names] for row in table}
+            rows: list[list[Cell]] = [
+                [
+                    arm,
+                    *(" → ".join(filter(None, theirs[arm, of])) for of in data),
+                    *(" → ".join(filter(None, (_measured(one.result, n, arm) for n in names))) for one in ours),
+                ]
+                for arm in dict.fromkeys(row.arm for row in table)
+                if any(any(theirs[arm, of]) for of in data)
+            ]
+            if any(any(row[1 + len(data) :]) for row in rows):
+                heads = ["loss", *(f"printed: `{network}`, {of}" for of in data), *(one.head for one in ours)]
+                said = f"{title}, {' and '.join(data)}; in percent"
+                yield markdown(Table(name="cells", columns=heads, rows=rows, title=said))
+
+
+def _number(numbers: Mapping[str, float], name: str) -> str:
+    """A printed number, with the temperature that it is measured after in brackets."""
+    if name not in numbers:
+        return ""
+    first, _, way = name.partition(" ")
+    temperature = numbers.get(f"temperature {way}") if way.startswith("after") and "ece" in first else None
+    return f"{100 * numbers[name]:.2f}" + ("" if temperature is None else f" ({temperature:g})")
+
+
+def _measured(result: Result, name: str, arm: str) -> str:
+    """A measured number with its interval."""
+    one: Estimate | None = next((e for e in result.estimates if e.name == name and e.scope == arm), None)
+    if one is None or one.value is None:
+        return ""
+    text = f"{100 * one.value:.2f}"
+    return text if one.low is None or one.high is None else f"{text} [{100 * one.low:.2f}, {100 * one.high:.2f}]"
+
+
+def verdicts(studies: list[Published]) -> Iterator[str]:
+    """A table of claims for each paper."""
+    for author in AUTHORS:
+        rows: list[list[Cell]] = []
+        for one in (one for one in studies if re.findall("|".join(AUTHORS), one.paper.paper)[0] == author):
+            for name, check in claims(one.result).items():
+                value = check.estimate
+                number = f"{value.value:.4g}" if value and value.value is not None else ""
+                number += f" [{value.low:.4g}, {value.high:.4g}]" if value and value.low is not None else ""
+                link = f"[{word(check)}](studies/{one.name}.md#claim-{anchor(name)})"
+                rows.append([check.rule, link, number, one.size if one.network else "", one.differs])
+        heads = ["claim", "verdict", "ours", "of", "what differs"]
+        yield markdown(Table(name="claims", columns=heads, rows=rows, title=f"Claims about {author}"))
+
+
+def papers() -> str:
+    """docs/papers.md with its tables as the results of the studies have them."""
+    studies = published()
+    text = "\n\n".join([*cells(studies), *verdicts(studies)]) + "\n"
+    return CELLS.sub(lambda m: f"{m[1]}{text}{m[2]}", PAPERS.read_text(encoding="utf-8"))
+
+
 if __name__ == "__main__":
-    for path in sorted(HERE.glob("*.md")):
+    for path in sorted(HERE.glob("*.md")) if sys.argv[1:] != ["papers"] else ():
         path.write_text(written(path), encoding="utf-8")
+    PAPERS.write_text(papers(), encoding="utf-8")

@@ -58,22 +58,22 @@ def lay(root: str, files: dict[str, bytes]) -> None:
         path.write_bytes(data)
 
 
-def cifar10(x: Any, y: Any, dump: Callable[[Any], bytes] = old) -> dict[str, bytes]:
+def cifar10(x: Any, y: Any, dump: Callable[[Any], bytes] = old, train: int = 12) -> dict[str, bytes]:
     files = {"batches.meta": dump({"label_names": [f"class{i}" for i in range(10)], "num_vis": 3072})}
-    parts = {f"data_batch_{i + 1}": rows for i, rows in enumerate(np.array_split(np.arange(12), 5))}
-    for name, rows in {**parts, "test_batch": np.arange(12, 19)}.items():
+    parts = {f"data_batch_{i + 1}": rows for i, rows in enumerate(np.array_split(np.arange(train), 5))}
+    for name, rows in {**parts, "test_batch": np.arange(train, len(x))}.items():
         batch = {"data": x[rows].reshape(len(rows), -1), "labels": y[rows].tolist(), "filenames": ["a.png"] * len(rows)}
         files[name] = dump(batch)
     return {f"cifar-10-batches-py/{name}": data for name, data in files.items()}
 
 
-def cifar100(x: Any, y: Any) -> dict[str, bytes]:
+def cifar100(x: Any, y: Any, train: int = 12) -> dict[str, bytes]:
     names = {
         "fine_label_names": [f"fine{i}" for i in range(100)],
         "coarse_label_names": [f"coarse{i}" for i in range(20)],
     }
     files = {"meta": old(names)}
-    for name, rows in (("train", np.arange(12)), ("test", np.arange(12, 19))):
+    for name, rows in (("train", np.arange(train)), ("test", np.arange(train, len(x)))):
         labels = {"fine_labels": y[rows].tolist(), "coarse_labels": (y[rows] // 5).tolist()}
         files[name] = old({"data": x[rows].reshape(len(rows), -1), **labels})
     return {f"cifar-100-python/{name}": data for name, data in files.items()}
@@ -125,20 +125,20 @@ def svhn(packed: bool) -> dict[str, bytes]:
     return files
 
 
-def tiny_imagenet() -> dict[str, bytes]:
-    """Three classes of two pictures, and three of validation."""
+def tiny_imagenet(each: int = 1) -> dict[str, bytes]:
+    """Three classes of two pictures, and of validation `each` of a class."""
     from PIL import Image
 
     wnids = ["n03", "n01", "n02"]
     files = {"wnids.txt": "\n".join(wnids).encode(), "words.txt": b"n01\tone\nn02\ttwo\nn03\tthree"}
     for number, name in enumerate(
         [f"train/{w}/images/{w}_{i}.JPEG" for w in wnids for i in range(2)]
-        + [f"val/images/val_{i}.JPEG" for i in range(3)]
+        + [f"val/images/val_{i}.JPEG" for i in range(3 * each)]
     ):
         out = io.BytesIO()
         Image.new("RGB" if number % 2 else "L", (64, 64), 9 * number).save(out, "JPEG")
         files[name] = out.getvalue()
     files["val/val_annotations.txt"] = "\n".join(
-        f"val_{i}.JPEG\t{w}\t0\t0\t62\t62" for i, w in enumerate(wnids)
+        f"val_{i}.JPEG\t{w}\t0\t0\t62\t62" for i, w in enumerate(each * wnids)
     ).encode()
     return {f"tiny-imagenet-200/{name}": data for name, data in files.items()}

@@ -17,6 +17,7 @@ from calibcli.cli.app import COMMANDS
 from calibcli.cli.typed import build
 from calibcli.core.errors import UsageError
 from calibcli.core.options import normal
+from calibcli.core.result import Result
 from calibcli.networks.losses import objective
 
 pytestmark = pytest.mark.docs
@@ -31,15 +32,15 @@ named = pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relativ
 
 
 def anchors(path: Path) -> set[str]:
-    """Of the headings of a page, as GitHub makes them."""
+    """Of the headings of a page, as GitHub makes them, and those that it sets itself."""
     text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.S)
     heads = (re.sub(r"[^\w\- ]", "", head.lower()) for head in re.findall(r"(?m)^#+ +(.+?) *$", text))
-    return {head.replace(" ", "-") for head in heads}
+    return {head.replace(" ", "-") for head in heads} | {*re.findall(r'<a id="([^"]+)">', text)}
 
 
 @named
 def test_links_and_anchors(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+    for target in re.findall(r'\]\(([^)\s]+)(?: "[^"]*")?\)', page.read_text(encoding="utf-8")):
         if not target.startswith(("http:", "https:", "mailto:", "reference/")):  # the last are made
             file, _, anchor = target.partition("#")
             there = page.parent / file if file else page
@@ -133,3 +134,52 @@ def test_the_table_of_coverage_is_of_metrics_that_there_are() -> None:
 
 def test_there_are_command_lines() -> None:
     assert len(all_lines()) > 40
+
+
+# Sentences that state a result of a study link to its claim, with the verdict that they state as the title of the link:
+# `[lower](studies/NAME.md#claim-ID "holds")`.
+
+STATED = re.compile(
+    r"\b(?:hold|holds|reversed|undecided|decided|shown|other way round|costs? no|best calibrated"
+    r"|(?:lower|higher|larger|smaller|worse|better|more|less) (?:[\w*]+ ){0,6}(?:than|with))\b"
+)
+OF_A_PAPER = re.compile(r"Mukhoti|Kimura|Komisarenko|[Tt]hey (?:say|prove|find)|the paper's|\bis not so\b")
+CLAIM = re.compile(r'\]\((?:([^)#\s]*)\.md)?#claim-([\w-]+) "([a-z ]+)"\)')
+RESULTS = [ROOT / "docs" / "study-results.md", *sorted(ROOT.glob("docs/studies/*.md"))]
+
+
+def sentences(page: Path) -> Iterator[str]:
+    """Of the words of a page, without its tables, blocks and headings."""
+    text = page.read_text(encoding="utf-8").partition("<!-- study -->")[0]
+    text = re.sub(r"(?ms)^```.*?^```|^(?:#|!|\||    ).*?$", "", text)
+    for paragraph in re.split(r"\n\s*\n", text):
+        yield from re.split(r"(?<=[.!?*])\s+(?=[*A-Zγλ\"`\[])", " ".join(paragraph.split()))
+
+
+@named
+def test_a_sentence_that_states_a_result_stands_on_a_claim(page: Path) -> None:
+    """Its verdict is that of the claim in docs/studies/NAME.json."""
+    for sentence in sentences(page):
+        stated = CLAIM.findall(sentence)
+        of_studies = page in RESULTS or (page.name == "README.md" and "studies" in sentence)
+        assert stated or not of_studies or not STATED.search(sentence) or OF_A_PAPER.search(sentence), sentence
+        assert len(stated) == len(re.findall(r"\]\([^)]*#claim-", sentence)), f"a link has no verdict: {sentence}"
+        for target, claim, verdict in stated:
+            name = target.rpartition("/")[2] or page.stem
+            result = Result.from_json((ROOT / "docs" / "studies" / f"{name}.json").read_bytes())
+            verdicts = {one.scope or str(n): one.message.partition(":")[0] for n, one in enumerate(result.checks, 1)}
+            assert claim in verdicts, f"{name} has no claim {claim}: {sentence}"
+            assert verdict == verdicts[claim], f"claim {claim} of {name} is {verdicts[claim]}: {sentence}"
+
+
+def test_the_table_of_studies_counts_their_verdicts() -> None:
+    text = (ROOT / "docs" / "study.md").read_text(encoding="utf-8")
+    said = re.findall(r"\[([^\]]*\d[^\]]*)\]\(studies/([\w-]+)\.md\)", text)
+    assert len(said) >= 14
+    for words, name in said:
+        result = Result.from_json((ROOT / "docs" / "studies" / f"{name}.json").read_bytes())
+        verdicts = [check.message.partition(":")[0] for check in result.checks]
+        for count, of, word in re.findall(r"(\d+)(?: of (\d+))?(?: claims)? ?(holds?|reversed|undecided)?", words):
+            word = "holds" if word in ("hold", "") else word
+            assert verdicts.count(word) == int(count), (name, words)
+            assert not of or len(verdicts) == int(of), (name, words)

@@ -233,5 +233,12 @@ def test_tiny_imagenet(packed: bool) -> None:
         assert pixels.shape == (len(data), 64, 64, 3)
         assert [int(p[0, 0, 0]) for p in pixels] == [shades[str(name)] for name in data.ids]
     assert splits(place) == ["train", "val"]
+    halves = [load(f"{place}#val:{half}") for half in ("first", "second")]
+    assert sorted(str(name) for half in halves for name in half.ids) == sorted(map(str, found.ids))
+    assert all((half.labels == 1).sum() == 1 for half in halves)  # of the two pictures of n02
+    assert all(list(half.ids) == [name for name in found.ids if name in half.ids] for half in halves)
+    for wrong in ("val:third", "train:first"):
+        with pytest.raises(InputError, match=f"has no half '{wrong}'"):
+            load(f"{place}#{wrong}")
     if not packed:
         assert load("tiny-imagenet-200/val").labels.tolist() == [1, 2, 0, 1]

@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -510,8 +511,12 @@ def test_what_is_asked_on_the_command_line(capsys: pytest.CaptureFixture[str], t
     assert parsing.parse(*experiment.text_of(str(tmp_path / "mine.toml")), "small").name == "step-size"
 
 
-def test_the_plans_of_the_documents(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_plans_of_the_documents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Eight GPUs and a Slurm array, by a dry run of the same line."""
+    published_layouts(tmp_path)
+    monkeypatch.chdir(tmp_path)
     text = (ROOT / "docs" / "study.md").read_text(encoding="utf-8")
     line, runs, hours = re.findall(r"(calib study .* --dry-run) +# runs: (\d+); of ([\d.]+) GPU hours each", text)[0]
     assert main([*shlex.split(line)[1:], "--json"]) == 0
@@ -864,8 +869,11 @@ def test_the_reports_show_their_numbers() -> None:
     made = spec_from_file_location("studies", ROOT / "docs" / "studies.py")
     assert made
     assert made.loader
-    studies = module_from_spec(made)
+    studies = sys.modules["studies"] = module_from_spec(made)
     made.loader.exec_module(studies)
+    papers = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
+    assert studies.papers() == papers, "run `python docs/studies.py papers`"
+    assert "| CE | 17.52 → 3.42 (2.1) | 4.35 → 1.35 (2.5) |" in papers  # as Table 1 prints it
     pages = sorted((ROOT / "docs" / "studies").glob("*.md"))
     assert len(pages) >= 5
     for page in pages:
@@ -879,7 +887,8 @@ def test_the_reports_show_their_numbers() -> None:
 
 
 def test_the_page_of_results_quotes_the_reports() -> None:
-    text = " ".join((ROOT / "docs" / "study-results.md").read_text(encoding="utf-8").split())
+    linked = (ROOT / "docs" / "study-results.md").read_text(encoding="utf-8")
+    text = " ".join(re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", linked).split())
     quoted: dict[str, list[Any]] = {
         "focal-losses-medium": ["by .14, .05 and .04", "T1-CE", "T1-Brier", "T1-MMCE"],
         "step-size-medium": ["has .03 more ECE than the mean with cross-entropy, and .05 more with", "CE", "FL-3"],
@@ -1062,3 +1071,66 @@ def test_a_claim_fails_nothing(outcome: Any, word: str) -> None:
     assert word in text
     assert "warns" not in text
     assert outcome.upper() not in text
+
+
+def published_layouts(folder: Path) -> None:
+    """Small archives in the layouts of all data sets that docs/papers.md names, and vectors of words."""
+    from downloads_written import cifar10, cifar100, pictures, tar, tiny_imagenet
+
+    x, held_out = pictures(1_050), np.random.RandomState(1).permutation(1_000)[:100]
+    for k, files in ((10, cifar10), (100, cifar100)):
+        labels = np.arange(1_050) % k
+        labels[held_out] = np.arange(100) % k  # each class is among those that are held out
+        tar(str(folder / f"cifar-{k}-python.tar.gz"), files(x, labels, train=1_000))
+    posts = synthetic.newsgroups(folder / "20_newsgroups", posts=100)
+    tar(
+        str(folder / "20_newsgroups.tar.gz"),
+        {str(p.relative_to(folder)): p.read_bytes() for p in sorted(posts.rglob("*")) if p.is_file()},
+    )
+    trees = synthetic.sentiment(folder / "trees", train=30, dev=20, test=20)
+    with zipfile.ZipFile(folder / "trainDevTestTrees_PTB.zip", "w") as archive:
+        for path in sorted(trees.iterdir()):
+            archive.write(path, f"trees/{path.name}")
+    with zipfile.ZipFile(folder / "tiny-imagenet-200.zip", "w") as archive:
+        for name, data in tiny_imagenet(each=2).items():
+            archive.writestr(name, data)
+    for name, width in (("glove.6B.100d.txt", 100), ("glove.840B.300d.txt", 300)):
+        (folder / name).write_text("".join(f"{word} {' '.join(['0.5'] * width)}\n" for word in ("w1", "word1")))
+
+
+def test_the_lines_of_the_papers_find_their_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each line of docs/papers.md by a dry run, on archives of the true layouts; a part that is not there is told."""
+    published_layouts(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for drawn in ("uniform_", "normal_"):  # weights, which nothing here reads
+        monkeypatch.setattr(torch.Tensor, drawn, lambda tensor, *_, **__: tensor)
+    text = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
+    lines = [shlex.split(line) for line in re.findall(r"(?m)^ +(calib study \S+ --size .*)$", text)]
+    assert {line[2] for line in lines} >= {"focal-losses", "fts", "text", "sentiment", "curvature-gamma"}
+    assert {line[line.index("--data") + 1] for line in lines} <= {path.name for path in tmp_path.iterdir()}
+    for line in lines:
+        assert main([*line[1:], "--dry-run", "--json"]) == 0, line
+        facts = json.loads(capsys.readouterr().out)["facts"]
+        size, data = line[line.index("--size") + 1], line[line.index("--data") + 1]
+        study = parsing.parse(*experiment.text_of(line[2]), size, data)
+        assert facts["runs"] == len(study.arms) * study.seeds * max(1, line.count("--arch"))
+        assert set(facts["rows"]) == {"train", "validation", "test"}
+    tiny = parsing.parse(*experiment.text_of("fts"), "tiny-imagenet", "tiny-imagenet-200.zip")
+    assert (tiny.options["epochs"], tiny.options["batch_size"], tiny.options["schedule"]) == (
+        100,
+        64,
+        "step:at=0.4/0.6",
+    )
+    parts = work.opened(tiny, tmp_path)
+    assert parts.validation is not None
+    assert parts.test is not None
+    assert {*parts.validation.ids}.isdisjoint(parts.test.ids)
+    assert sorted(parts.validation.labels) == sorted(parts.test.labels) == [0, 1, 2]
+    whole = ["study", "fts", "--size", "paper", "--data", "tiny-imagenet-200.zip", "--dry-run"]
+    assert main(whole) == 4
+    assert "has no split 'test'" in capsys.readouterr().err
+    (tmp_path / "glove.6B.100d.txt").unlink()
+    assert main(["study", "text", "--size", "paper", "--data", "20_newsgroups.tar.gz", "--dry-run"]) == 4
+    assert "glove.6B.100d.txt" in capsys.readouterr().err
