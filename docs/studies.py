@@ -124,14 +124,14 @@ class Published:
     @property
     def head(self) -> str:
         """What a column of its numbers is of."""
-        return f"[ours]({self._page}): `{self.network}`, {self._rows}, {self.size}"
+        return f"[ours]({self._page}): {self.network}, {self._rows}, {self.size}"
 
     @property
     def differs(self) -> str:
         """What differs from the paper, in short, with a link to all of it."""
         if not self.network:
             return "computed"
-        return f"`{self.network}`, {self._rows}; [all](studies/{self.name}.md)"
+        return f"{self.network}, {self._rows}; [all](studies/{self.name}.md)"
 
     @property
     def _page(self) -> str:
@@ -176,7 +176,7 @@ def cells(studies: list[Published]) -> Iterator[str]:
                 if any(any(theirs[arm, of]) for of in data)
             ]
             if any(any(row[1 + len(data) :]) for row in rows):
-                heads = ["loss", *(f"printed: `{network}`, {of}" for of in data), *(one.head for one in ours)]
+                heads = ["loss", *(f"printed: {network}, {of}" for of in data), *(one.head for one in ours)]
                 said = f"{title}, {' and '.join(data)}; in percent"
                 yield markdown(Table(name="cells", columns=heads, rows=rows, title=said))
 

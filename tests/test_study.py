@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import socket
 import subprocess
 import sys
@@ -740,6 +741,21 @@ def test_what_was_judged_is_verified(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(again) == 0
     notes = json.loads(capsys.readouterr().out)["notes"]
     assert any("the files of 1 run are not verified" in note for note in notes)
+
+
+def test_the_published_folder_is_judged_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without data and weights, with the sentence of the document; it is small."""
+    folder = ROOT / "docs" / "studies" / "posts"
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name not in ("result.json", "report.html")]
+    names = {"run.json", "log.jsonl", "validation.npz", "test.npz", "study.toml"}
+    assert {path.name for path in files} == names
+    assert sum(path.stat().st_size for path in files) < 300_000
+    shutil.copytree(folder, tmp_path / "posts")
+    assert main(["study", str(tmp_path / "posts"), "--report-only", "-q", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)["facts"]
+    assert facts["files"] == "verified: those of 6 runs have the sha256 of their records"
+    text = (ROOT / "docs" / "study.md").read_text(encoding="utf-8")
+    assert f"calib study docs/studies/posts --report-only      # {facts['headline']}" in text
 
 
 def test_arms_that_are_not_complete_have_no_verdict(tmp_path: Path) -> None:
