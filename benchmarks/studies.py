@@ -2,6 +2,7 @@
 
     python benchmarks/studies.py [--only NAME ...] [--again SEEDS] [--save DIR]
     python benchmarks/studies.py --kills 20 [--epochs 100] [--save DIR]
+    python benchmarks/studies.py --steps 10 [--longest 60] [--only NAME ...]
 
 CPU seconds, the system's included, are those of all processes of a study with one thread each, from its start to its
 report. Each study is run again with fewer seeds (--again, 0 for none), and every file of that folder is compared with
@@ -12,10 +13,17 @@ it was written, and the digest that covers these.
 share the runs, a third joins after half of the kills; at random shares of all epochs one of them is killed with SIGKILL
 and another takes its place. Then all of them finish. A study that ends before so many kills has failed too: raise
 --epochs.
+
+--steps: the first steps of each recipe at the size of its paper, on drawn rows of the shape of its data, and what all
+of its runs would take on this machine. Arms that differ in the loss alone are timed once, and so are recipes that
+have the same network, rows, batches and optimizer. A recipe whose steps take more than --longest seconds in all is
+stopped before; the table says how many steps there were.
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import hashlib
 import json
 import random
@@ -24,14 +32,18 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from _harness import CALIB, arguments, environment, head, row
+import numpy as np
+from _harness import CALIB, arguments, environment, head, machine, row
 from _harness import run as harness
 
-from calibcli.lab.study.experiment import built_in
+from calibcli.lab.study import parsing, runs
+from calibcli.lab.study.experiment import SIZES, Study, built_in, text_of
+from calibcli.lab.training.fit import run_all
 
 TIMES = {"seconds", "spent", "provenance", "checksum"}  # the last is a digest of the others, times included
 LIMIT = 20  # CPU minutes of all together
@@ -168,8 +180,96 @@ def killed(kills: int, epochs: int, folder: Path) -> int:
     return int(bool(differ) or done < kills)
 
 
+# the first steps at the size of the paper
+
+PICTURES = {"tiny-imagenet": (64, 200, 100_000)}  # size, classes, training rows; of the others CIFAR's
+CIFAR = (32, 10, 45_000)
+TEXTS = {
+    "text": ("drawn-posts", 15_098),
+    "sentiment": ("drawn-trees", 6_920 * 37),
+}  # posts; phrases, 25 sentences a batch
+
+
+class EnoughError(Exception):
+    """There were enough steps."""
+
+
+def drawn(save: Path, size: int, classes: int, rows: int) -> Path:
+    """Pictures of noise in the parts of a data set."""
+    rng, path = np.random.default_rng(0), save / f"pictures-{size}.npz"
+    arrays = {}
+    for part, count in (("train", rows), ("validation", 2 * classes), ("test", 2 * classes)):
+        arrays[f"{part}_images"] = rng.integers(0, 256, (count, 3, size, size)).astype(np.uint8)
+        arrays[f"{part}_labels"] = np.arange(count) % classes
+    np.savez(path, **arrays)
+    return path
+
+
+def timed(study: Study, one: runs.StudyRun, save: Path, steps: int, longest: float) -> tuple[int, float]:
+    """How many steps there were after the first, and the median of their CPU seconds."""
+    times: list[float] = []
+
+    def progress(fraction: float, text: str) -> None:
+        if "epoch" in text:
+            times.append(time.process_time())
+        if len(times) > steps or (len(times) > 1 and times[-1] - times[0] > longest):
+            raise EnoughError
+
+    with contextlib.suppress(EnoughError):
+        run_all(runs.setup_of(dataclasses.replace(study, threads=1, device="cpu"), one, save, progress=progress))
+    seconds = np.diff(times)
+    return len(seconds), float(np.median(seconds))
+
+
+def first_steps(names: list[str], steps: int, longest: float, save: Path) -> int:
+    """The table of steps and of what all runs would take."""
+    print(machine("torch"))
+    print(head("study, size", "network", "arm", "rows, batch", "steps", "CPU seconds a step", "all its runs, CPU days"))
+    known: dict[tuple[Any, ...], tuple[int, float]] = {}
+    for name in names:
+        text, source = text_of(name)
+        for size in [size for size in tomllib.loads(text).get("size", {}) if size not in SIZES[:-1]]:
+            shown, classes, rows = PICTURES.get(size, CIFAR)
+            data, rows = TEXTS[name] if name in TEXTS else (drawn(save, shown, classes, 128 * (steps + 2)), rows)
+            study = parsing.parse(text, source, size, str(data))
+            if study.computes:
+                continue
+            study = dataclasses.replace(
+                study, embeddings="", split="", **{part: f"{data}#{part}" for part in parsing.PARTS}
+            )
+            days, lines = 0.0, []
+            for arm in study.arms:
+                options = {**study.options, **arm.options}
+                penalty = "trace" in arm.loss
+                batch, optimizer = options.get("batch_size", 128), options.get("optimizer", "sgd")
+                key = (study.arch[0], shown, batch, optimizer, penalty, options.get("augment", ""))
+                if key not in known:
+                    known[key] = timed(study, runs.StudyRun(arm, study.arch[0], 0), save, steps, longest)
+                    lines.append(arm.name)
+                of_run = options["epochs"] * -(-rows // batch) * known[key][1] / 86_400
+                days += study.seeds * of_run
+                if arm.name in lines or arm is study.arms[0]:
+                    count, seconds = known[key]
+                    what = (f"`{name}`, {size}", study.arch[0], arm.name, f"{rows:,}, {batch}", count, f"{seconds:.2f}")
+                    print(row(*what, f"{of_run:.2g} a run"), flush=True)
+            print(
+                row(
+                    f"`{name}`, {size}",
+                    "",
+                    f"all {len(study.arms)} with {study.seeds} seeds",
+                    "",
+                    "",
+                    "",
+                    f"{days:.3g}",
+                )
+            )
+    return 0
+
+
 if __name__ == "__main__":
-    given = arguments(__doc__, only=built_in(), again=2, save=Path, kills=0, epochs=100)
+    given = arguments(__doc__, only=built_in(), again=2, save=Path, kills=0, epochs=100, steps=0, longest=60.0)
     with tempfile.TemporaryDirectory() as temporary:
         save = given.save or Path(temporary)
+        if given.steps:
+            sys.exit(first_steps(given.only, given.steps, given.longest, save))
         sys.exit(killed(given.kills, given.epochs, save) if given.kills else costs(given.only, given.again, save))

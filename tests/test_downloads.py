@@ -58,6 +58,7 @@ def test_cifar(name: str, packed: bool) -> None:
         assert np.array_equal(pixels, x[rows])
         assert labels.tolist() == y[rows].tolist()
         assert classes == [f"{'class' if k == 10 else 'fine'}{i}" for i in range(k)]
+        assert load(f"{place}#{split}").published == f"CIFAR-{k}"
     assert splits(place) == ["train", "test"]
     with pytest.raises(InputError, match="holds the splits train, test") as refusal:
         load(place)
@@ -65,6 +66,7 @@ def test_cifar(name: str, packed: bool) -> None:
     if k == 100:
         assert held(f"{place}#test:coarse")[1].tolist() == (y[12:] // 5).tolist()
         assert held(f"{place}#test:coarse")[2] == [f"coarse{i}" for i in range(20)]
+        assert load(f"{place}#test:coarse").published == ""  # its numbers are of other classes
     with pytest.raises(InputError, match=r"no labels 'odd'"):
         load(f"{place}#test:odd")
     with pytest.raises(InputError, match=r"no split 'dev'"):

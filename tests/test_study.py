@@ -535,6 +535,8 @@ def test_the_plans_of_the_documents(
     for more in (["--jobs", machine], ["--work-only", "--until", until, "-q"]):
         assert main([*shlex.split(line)[1:], *more, "--save", "nowhere"]) == 0
         assert not Path("nowhere").exists()
+    trained = calibcli.train("mlp:hidden=2", "cifar-10-python.tar.gz", epochs=1, device="cpu").facts
+    assert (trained["data"], trained["rows"]["test"]) == ("CIFAR-10", 50)  # by which a report finds printed numbers
 
 
 def test_the_digits_are_those_that_travel_with_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
