@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -51,13 +52,18 @@ train = { epochs = 1 }
 [[arm]]
 name = "CE"
 loss = "ce"
-printed = { ece = 0.04 }
 [[arm]]
 name = "FL-{gamma}"
 loss = "focal:gamma={gamma}"
 gamma = [1, 2, 3]
 warmup = 0.1
 at = { depth = 2 }
+[[printed]]
+arm = "CE"
+network = "mlp:hidden=4"
+data = "d.npz"
+rows = 12
+numbers = { ece = 0.04 }
 [[claim]]
 id = "c"
 text = "t"
@@ -95,6 +101,7 @@ metric = "nll"
 baseline = { file = "base.json", missing = "warn" }
 margin = 0.01
 """
+SPLITS = ("train", "validation", "test")
 NAUGHTY = [
     *('"1"', "1", "-1", "0", "1.0", "1e9", "1000000000", "inf", "-inf", "nan", "true", '""', "[]", "{}", "[[0.1]]"),
     *("{a=1}", "{a={b=[1]}}", "[1]", '["a", 1]', "2026-01-01", "2026-01-01T10:00:00Z", "10:00:00", "[2026-01-01]"),
@@ -140,12 +147,21 @@ many = settings(
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The working folder, with the files that the recipe and the configuration name."""
     path = tmp_path_factory.mktemp("toml")
     rng = np.random.default_rng(0)
     z, site = 2 * rng.normal(size=(90, 3)), np.arange(90) % 2
     np.savez(path / "t.npz", logits=z, labels=z.argmax(1), site=site, ids=np.arange(90))
-    return path
+    parts = {part: (rng.normal(size=(12, 5)).astype(np.float32), np.arange(12) % 3) for part in SPLITS}
+    np.savez(
+        path / "d.npz",
+        **{f"{part}_inputs": x for part, (x, _) in parts.items()},
+        **{f"{part}_labels": y for part, (_, y) in parts.items()},
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(path)
+        yield path
 
 
 def code(argv: list[str], capfd: pytest.CaptureFixture[str]) -> int:
