@@ -59,7 +59,7 @@ def study(request: StudyRequest) -> Result:
         until: start no run after this many minutes.
         report_only: report on the finished runs without training.
         work_only: train the runs that no other process has taken, without waiting or reporting.
-        dry_run: list the runs without training.
+        dry_run: open the data and list the runs, without training.
         trust: allow code that the recipe names.
         expect: let the checks of the result fail where a claim is reversed.
         progress: called with (fraction, text).

@@ -25,7 +25,7 @@ class StudyRequest:
     until: Rows | None = option(None, "Start no run after this many minutes; run the same command again to continue.")
     report_only: bool = option(False, "Report on the finished runs without training.")
     work_only: bool = option(False, "Train the runs that no other process has taken, without waiting or reporting.")
-    dry_run: bool = option(False, "List the runs without training.")
+    dry_run: bool = option(False, "Open the data and list the runs, without training.")
     trust: bool = option(False, "Allow code that the recipe names: module:factory of a network, loss or data set.")
     expect: bool = option(False, "Exit with 1 if a claim is reversed, with 3 if one is undecided.")
     progress: Callable[[float, str], None] | None = None

@@ -20,7 +20,7 @@ from calibcli.lab.study import claims, parsing
 from calibcli.lab.study.claims import LEVEL, ClaimVerdict, MeasuredArm, SeedMean
 from calibcli.lab.study.experiment import SCREEN, SIZES, Study, StudyClaim, built_in, text_of
 from calibcli.lab.study.readings import measured
-from calibcli.lab.study.runs import StudyRun, logged, record, runs, verified
+from calibcli.lab.study.runs import StudyRun, logged, record, runs, test_rows, verified
 from calibcli.metrics.shelf import traits
 
 OVERFIT_NLL, OVERFIT_T = 0.05, 1.3  # of cross-entropy: the premise of claims about overfitting
@@ -114,7 +114,7 @@ def report(study: Study, save: Path, expect: bool = False) -> Result:
             "cost": study.cost,
             "spent": {"hours": sum(float(record(save, run).get("seconds", 0)) for run in runs(study)) / 3600},
             "cite": study.bibtex,
-            "rows": next((one["rows"]["test"] for run in runs(study) if "rows" in (one := record(save, run))), None),
+            "rows": next(filter(None, (test_rows(record(save, run))[1] for run in runs(study))), None),
             "files": f"verified: those of {with_digests} runs have the sha256 of their records" if with_digests else "",
             "runs": f"{sum(bool(record(save, run)) for run in runs(study))} of {len(runs(study))}",
         },
@@ -229,7 +229,7 @@ def _printed(study: Study, save: Path, arch: str) -> dict[str, Mapping[str, floa
     """Return the paper's own numbers by arm, where its network and its test rows are those of the runs."""
     for arm in study.arms:
         if one := record(save, StudyRun(arm, arch, 0)):
-            return study.paper_numbers(arch, str(one.get("data", "")), one.get("rows", {}).get("test", 0))
+            return study.paper_numbers(arch, *test_rows(one))
     return {}
 
 

@@ -174,6 +174,13 @@ def record(save: Path, run: StudyRun) -> dict[str, Any]:
     return saved if isinstance(saved, dict) else {}
 
 
+def test_rows(saved: Mapping[str, Any]) -> tuple[str, int]:
+    """Return the name of the published data set of a run and its number of test rows; "" and 0 if not recorded."""
+    rows = saved.get("rows")
+    count = rows.get("test") if isinstance(rows, dict) else None
+    return str(saved.get("data", "")), count if isinstance(count, int) else 0
+
+
 def judged(folder: Path) -> list[Path]:
     """List the files of a run that a report reads beside its record: no weights."""
     return sorted([*folder.glob("*.npz"), *folder.glob("log.jsonl")])
