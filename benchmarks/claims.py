@@ -134,14 +134,12 @@ def judged(
 
     made = {}
     if family.startswith("alike"):
-        level = [MeasuredArm(np.full_like(a["ece"].values, i), np.full_like(a["ece"].draws, i)) for i in range(3)]
         verdicts = {
             "less": twice(lambda arms: claims.less(*arms), b, a),
             "less, one estimator": claims.less(a["nll"], b["nll"]),
             "decreasing": twice(claims.decreasing, a, b, last),
             "interior_minimum": twice(claims.interior_minimum, a, b, last),
             "crosses": claims.crosses(a["nll"] - b["nll"], b["nll"] - last["nll"]),
-            "slope": claims.slope(level, [arm["ece"] for arm in found], 1),
         }
         made = {name: (verdict, True, True) for name, verdict in verdicts.items()}
     if family == "falls, then flat":

@@ -76,6 +76,10 @@ decreasing = { metric = "lambda_max of ce", along = "gamma" }
 """
 
 
+OWN = 'decreasing = { metric = "lambda_max of ce", along = "gamma" }'
+ALIKE = 'alike = { metric = "nll", against = "ece", causes = ["gamma", "margin"], base = "CE" }'
+
+
 def arm(*values: float) -> MeasuredArm:
     return MeasuredArm(np.array(values))
 
@@ -467,14 +471,90 @@ def test_the_studies_that_come_along_are_well_formed() -> None:
             "low is not below high",
         ),
         ("gamma = [1, 3]\n", "gamma = [3]\n", "fewer than 3 arms lie along"),
+        (
+            OWN,
+            'slope = { metric = "nll", against = "ece", along = "gamma", drawn = "g" }',
+            "own: fewer than 6 arms lie",
+        ),
+        (OWN, 'slope = { metric = "nll", against = "ece", along = "ece" }', "no arms lie along 'ece'"),
+        (OWN, ALIKE.replace("margin", "smoothing"), "'CE' and a dose of 'smoothing' are to lie along 'smoothing'"),
+        (OWN, ALIKE.replace('"CE"', '"FL-1"'), "'FL-1' and a dose of 'margin' are to lie along 'margin'"),
+        (OWN, ALIKE.replace('"gamma", ', ""), "it takes two causes or more, each once"),
+        (OWN, ALIKE.replace("alike", "matched").replace("}", ", within = 1.5 }"), "write within = 0.15"),
+        (OWN, ALIKE.replace("}", ", factor = 0.5 }"), "write factor = 2.0"),
+        (OWN, ALIKE.replace('"ece"', '"eec"'), "'eec' is not measured"),
         ("[study]", "[size]\nsmall = 3\n[study]", r"\[size.small\] is not a table"),
     ],
 )
 def test_mistakes_are_told_before_anything_is_trained(old: str, new: str, match: str) -> None:
     assert old in LITTLE
-    text = LITTLE.replace("decreasing", "interior_minimum") if "fewer than" in match else LITTLE
+    text = LITTLE.replace("decreasing", "interior_minimum") if "fewer than 3" in match else LITTLE
     with pytest.raises(UsageError, match=match):
         parsing.parse(text.replace(old, new, 1), "little.toml")
+
+
+CAUSES = LITTLE.replace("at = { gamma = 0 }", "at = { gamma = 0, lr = 0.05 }").replace("seeds = 2", "seeds = 4")
+CAUSES = CAUSES.replace("[measure]", '[[arm]]\nname = "lr-{lr}"\nloss = "ce"\nlr = [0.01, 0.2]\n[measure]').replace(
+    OWN, 'alike = { metric = "nll", against = "lambda_max of ce", causes = ["gamma", "lr"], base = "CE" }'
+)
+CLAIM = '[[claim]]\nid = "{}"\ntext = "{}"\n{} = {{ metric = "nll", {} }}\n'
+
+
+def test_causes_measured_axes_and_descriptions_in_a_recipe() -> None:
+    """Arms of the axes of a recipe: the base arm has rank 0, wherever it lies; a description is no verdict."""
+    of = 'against = "lambda_max of ce", causes = ["gamma", "lr"], base = "CE"'
+    text = CAUSES + CLAIM.format("same", "same", "matched", of + ", margin = 0.02")
+    text += CLAIM.format("middle", "least", "interior_minimum", 'along = "lambda_max of ce"')
+    text += CLAIM.format("line", "slope", "slope", 'against = "lambda_max of ce", along = "gamma"')
+    study = parsing.parse(text, "causes.toml")
+    assert parsing.parse(parsing.written(study), "kept").claims == study.claims
+    noise = np.random.default_rng(0).standard_normal((5, 2, 4))
+    levels = {"CE": (50, 0.3), "FL-1": (54, 0.2), "FL-3": (58, 0.1), "lr-0.01": (58.1, 0.34), "lr-0.2": (42, 0.26)}
+    arms = {
+        name: {"lambda_max of ce": MeasuredArm(x + 0.2 * u), "nll": MeasuredArm(y + 0.004 * v)}
+        for (name, (x, y)), (u, v) in zip(levels.items(), noise, strict=True)
+    }
+    by_id = {claim.id: claim for claim in study.claims}
+    found = {key: judgement._judged(study, claim, arms) for key, claim in by_id.items()}
+    assert {key: verdict.word for key, verdict in found.items()} == {
+        "nll": "holds",
+        "own": "reversed",
+        "same": "reversed",
+        "middle": "undecided",
+        "line": "no verdict",
+    }
+    causes = judgement._causes(study, by_id["own"], "nll", arms)
+    wanted = (arms["lr-0.2"]["nll"].values - arms["lr-0.01"]["nll"].values) / 2  # CE lies between them
+    assert causes["lr"][1].values == pytest.approx(wanted)
+    assert found["same"].why.startswith("FL-3 and lr-0.01 differ")
+    table = judgement._slopes(study, {study.arch[0]: arms})[0]
+    assert [row[1] for row in table.rows] == ["gamma", "lr"]
+    assert float(str(table.rows[0][-1])) == pytest.approx(-0.1 / 4, rel=0.1)
+    plots = claims.against(study, {study.arch[0]: arms})
+    assert [plot.xlabel for plot in plots] == ["lambda_max of ce"]
+    assert {curve.label for curve in plots[0].curves} == {*levels, ""}
+    for expect in (False, True):
+        judged = [judgement.JudgedClaim(key, claim, found[key], False) for key, claim in by_id.items()]
+        checks = {one.name: judgement._check(one, expect, 4) for one in judged}
+        assert [check.fatal for check in checks.values()] == [expect] * 4 + [False]
+        assert "nobody drew" in checks["line"].message
+
+
+def test_gate_words_only_where_a_study_may_fail(tmp_path: Path) -> None:
+    check = Check(rule="a < b", outcome="fail", message="reversed", fatal=False)
+    claimed = Result(command="study", checks=[check], facts={"question": "Is a below b?"})
+    expected = dataclasses.replace(claimed, checks=[dataclasses.replace(check, fatal=True)])
+    for name in ("table", "markdown", "latex", "html", "junit", "github"):
+        assert "FAIL" not in render.text(claimed, name)
+        assert "warns" not in render.text(claimed, name)
+    assert "FAIL: 1 fail" in render.text(expected, "table")
+    assert (claimed.verdict_word, expected.verdict_word) == ("reversed", "fail")
+    both = calibcli.report(claimed, expected, names=["claim", "gate"])
+    assert [row[2] for row in both.tables[0].rows] == ["reversed", "fail"]
+    assert both.facts["verdict"] == "fail"
+    alone = calibcli.report(claimed, claimed, names=["one", "other"])
+    assert "<title>Report of 2 results: reversed</title>" in render.text(alone, "html")
+    assert (alone.facts["verdict"], "fail" in str(alone.facts["headline"])) == ("reversed", False)
 
 
 def test_what_a_study_was_given_is_in_the_command_that_makes_it_again() -> None:

@@ -9,6 +9,7 @@ count: a verdict is about the recipe and the population, not about these rows.
 from __future__ import annotations
 
 import bisect
+import functools
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +22,7 @@ from calibcli.core.figure_data import Curve, Plot
 from calibcli.core.statistics import normal_quantile, root, student_quantile, two_sided
 from calibcli.lab.study.experiment import FEWEST_DRAWN, Arm, Study, StudyClaim
 from calibcli.metrics import paired
-from calibcli.scores.predictions import Floats
+from calibcli.scores.predictions import Floats, Ints
 
 Word = Literal["holds", "reversed", "undecided", "not comparable", "no verdict"]
 JUDGED = ("holds", "reversed", "undecided")
@@ -29,6 +30,7 @@ DIFFERENCES = ("less", "crosses", "decreasing", "interior_minimum")
 """Kinds of claims that are about a difference from 0."""
 LEVEL = 0.95  # of the intervals, and of the verdicts
 DRAWS = 1000  # bootstrap draws of the rows: with 200 a half width is uncertain by 5 %
+ONE_SIDED = 2 * LEVEL - 1  # level of the interval whose ends are bounds at `LEVEL` each
 POWER = 0.8  # with which a difference is said to be shown
 EXACT = 8  # arms whose orders are all compared (40,320 of them); of more arms `ORDERS` are drawn
 ORDERS = 50_000
@@ -296,16 +298,21 @@ def slope(x: Sequence[MeasuredArm], y: Sequence[MeasuredArm], sign: int, drawn: 
     return ClaimVerdict("holds" if rises == sign else "reversed", p, mean)
 
 
+@functools.lru_cache(maxsize=2)
+def _orders(arms: int) -> Ints:
+    """Return all orders of the arms, or `ORDERS` random ones; the first is their own."""
+    if arms <= EXACT:
+        return np.array(list(itertools.permutations(range(arms))))
+    orders = np.random.default_rng(0).random((ORDERS, arms)).argsort(axis=1)
+    orders[0] = np.arange(arms)
+    return orders
+
+
 def _permuted(x: Floats, y: Floats) -> tuple[int, float]:
     """Return the sign of the association of x and y (A, S) over arms, and its two-sided p-value by permutation."""
     arms, (u, v) = len(x), (side.mean(axis=1) for side in (x[:, ::2], y[:, 1::2]))
     products = np.outer(u - u.mean(), v - v.mean())
-    if arms <= EXACT:
-        orders = np.array(list(itertools.permutations(range(arms))))  # the first is that of the arms
-    else:
-        orders = np.random.default_rng(0).random((ORDERS, arms)).argsort(axis=1)
-        orders[0] = np.arange(arms)
-    sums = products[np.arange(arms), orders].sum(axis=1)
+    sums = products[np.arange(arms), _orders(arms)].sum(axis=1)
     return int(np.sign(sums[0])), float((np.abs(sums) >= abs(sums[0]) * (1 - 1e-9)).mean())
 
 
@@ -376,25 +383,30 @@ def matched(base: MeasuredArm, pairs: Mapping[str, Cause], within: float = 0.15,
         base: x of the base arm.  pairs: the differences of x and of y, by the names of the two arms.
     """
     reach = base.times(within)
-    found: dict[str, tuple[float, ClaimVerdict]] = {}
+    near: dict[str, tuple[tuple[SeedMean, SeedMean], ClaimVerdict]] = {}
+    possible = 0
     for name, (x, y) in pairs.items():
-        apart = max(_one_sided(SeedMean.of(x - reach), 0, -1), _one_sided(SeedMean.of(x - reach.times(-1)), 0, 1))
-        if apart < (1 + LEVEL) / 2:  # they are not surely further apart
-            found[name] = apart, _within(SeedMean.of(y), margin)
-    near = {name: verdict for name, (apart, verdict) in found.items() if apart < 1 - LEVEL}
+        above, below = ends = SeedMean.of(x - reach), SeedMean.of(x - reach.times(-1))
+        possible += above.sure() < 1 and below.sure() > -1  # they are not surely further apart
+        if above.value < -above.half(ONE_SIDED) and below.value > below.half(ONE_SIDED):
+            near[name] = ends, _within(SeedMean.of(y), margin)
     if not near:
         return ClaimVerdict("no verdict", why=f"no pair is shown to be within {within:.0%}")
-    beyond = {name: max(found[name][0], one.p) for name, one in near.items() if one.word == "reversed"}
-    beyond = {name: len(found) * p for name, p in beyond.items() if len(found) * p < 1 - LEVEL}
+    beyond = {}
+    for name, ((above, below), of_y) in near.items():
+        if of_y.word == "reversed":
+            p = possible * max(_one_sided(above, 0, -1), _one_sided(below, 0, 1), of_y.p)
+            beyond |= {name: p} if p < 1 - LEVEL else {}
     if beyond:
         first = min(beyond, key=lambda name: beyond[name])
         why = f"{first} differ; {len(beyond)} of {len(near)} pairs"
-        return ClaimVerdict("reversed", beyond[first], near[first].about, why=why)
-    worst = max(near.values(), key=lambda one: abs(one.about.value) if one.about else 0.0)
-    if all(one.word == "holds" for one in near.values()):
-        return ClaimVerdict("holds", max(one.p for one in near.values()), worst.about, why=f"{len(near)} pairs")
+        return ClaimVerdict("reversed", beyond[first], near[first][1].about, why=why)
+    verdicts = [verdict for _, verdict in near.values()]
+    worst = max((one.about for one in verdicts if one.about), key=lambda about: abs(about.value))
+    if all(one.word == "holds" for one in verdicts):
+        return ClaimVerdict("holds", max(one.p for one in verdicts), worst, why=f"{len(near)} pairs")
     why = f"not all of {len(near)} pairs are shown to be within {margin:g}"
-    return ClaimVerdict("undecided", 1.0, worst.about, why=why)
+    return ClaimVerdict("undecided", 1.0, worst, why=why)
 
 
 def close_to(a: MeasuredArm, low: float, high: float) -> ClaimVerdict:
@@ -441,9 +453,9 @@ def _signed(mean: SeedMean) -> ClaimVerdict:
 def _all_below(means: Sequence[SeedMean]) -> ClaimVerdict:
     """Judge the claim that all are below 0 (intersection-union); reversed where any is significantly above."""
     worst = max(means, key=lambda one: one.value / one.error if one.error else one.value)
-    if all(one.value < 0 and one.p() < 1 - LEVEL for one in means):
+    if all(one.sure() < 0 for one in means):
         return ClaimVerdict("holds", max(one.p() for one in means), worst)
-    above = [one for one in means if one.value > 0 and len(means) * one.p() < 1 - LEVEL]
+    above = [one for one in means if one.sure(len(means)) > 0]
     if above:
         worst = min(above, key=lambda one: one.p())
         return ClaimVerdict("reversed", len(means) * worst.p(), worst)
@@ -568,11 +580,10 @@ def asked(study: Study, claim: StudyClaim) -> list[Arm]:
     """Return the arms that a claim is about: those it names, those on its axes, or all on a measured axis."""
     if study.is_measured(claim.along):
         return list(study.arms)
-    axes = [claim.along] if claim.along else [str(cause) for cause in claim.keys.get("causes", ())]
-    named = [claim.keys[key] for key in ("a", "b") if key in claim.keys]
-    by_name = {arm.name: arm for arm in study.arms}
-    arms = [*(by_name[str(name)] for name in named), *(arm for axis in axes for arm in study.ordered(axis))]
-    return list({arm.name: arm for arm in arms}.values())
+    if named := [str(claim.keys[key]) for key in ("a", "b") if key in claim.keys]:  # which may be one arm twice
+        return [arm for name in named for arm in study.arms if arm.name == name]
+    axes = [claim.along] if claim.along else claim.keys["causes"]
+    return list({arm.name: arm for axis in axes for arm in study.ordered(str(axis))}.values())
 
 
 def along(study: Study, measured: MeasuredArms) -> list[Plot]:
@@ -600,11 +611,14 @@ def along(study: Study, measured: MeasuredArms) -> list[Plot]:
 def against(study: Study, measured: MeasuredArms) -> list[Plot]:
     """Draw each arm as a point with both error bars, for claims about one metric against another."""
     plots = []
-    asked_of = {(claim.against, str(claim.keys["metric"])): asked(study, claim) for claim in study.claims}
-    for names, of in asked_of.items():
-        for arch, arms in measured.items() if study.is_measured(names[0]) else ():
+    shown: dict[tuple[str, str], set[str]] = {}
+    for claim in (one for one in study.claims if study.is_measured(one.against)):
+        of = {arm.name for arm in asked(study, claim)}
+        shown.setdefault((claim.against, str(claim.keys["metric"])), set()).update(of)
+    for names, of in shown.items():
+        for arch, arms in measured.items():
             curves = []
-            for name in (arm.name for arm in of if arm.name in arms):
+            for name in (name for name in arms if name in of):
                 x, y = (SeedMean.of(arms[name][metric]) for metric in names)
                 low, high = y.interval()
                 point = Curve(label=name, kind="points", role=name, x=[x.value], y=[y.value], low=[low], high=[high])

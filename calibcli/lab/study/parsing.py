@@ -352,13 +352,6 @@ def _check(study: Study, where: _Where) -> None:
         measured = [str(claim.keys[key]) for key in ("metric", "against", "than") if key in claim.keys]
         if claim.kind == "crosses":
             measured = [f"{measured[0]} at {claim.keys[key]}%" for key in ("first", "last")]
-        along = claim.along
-        if claim.kind in MEASURED_AXIS and study.is_measured(along):
-            _least_arms(study.arms, claim, several, where)
-        elif along:
-            _least_arms(study.ordered(along), claim, several, where)
-        if "causes" in claim.keys:
-            _causes(study, claim, where)
         for asked in measured:
             where.among(asked, study.measured, f"claim {claim.id}: '{asked}' is not measured")
         if claim.kind == "close_to" and claim.keys["low"] >= claim.keys["high"]:
@@ -366,6 +359,11 @@ def _check(study: Study, where: _Where) -> None:
         for key in ("a", "b", "base"):
             if key in claim.keys:
                 where.among(str(claim.keys[key]), names, f"claim {claim.id}: no arm '{claim.keys[key]}'")
+        if claim.along:
+            measured_axis = claim.kind in MEASURED_AXIS and study.is_measured(claim.along)
+            _least_arms(study.arms if measured_axis else study.ordered(claim.along), claim, several, where)
+        if "causes" in claim.keys:
+            _causes(study, claim, where)
 
 
 def _least_arms(arms: Sequence[Arm], claim: StudyClaim, several: bool, where: _Where) -> None:

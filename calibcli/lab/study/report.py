@@ -95,7 +95,7 @@ def report(study: Study, save: Path, expect: bool = False) -> Result:
             )
         ],
         checks=[_check(one, expect, claims.count(verdicts)) for one in judged],
-        notes=_notes(study, missing),
+        notes=_notes(study, missing, judged),
         facts={
             "headline": _headline(study, verdicts),
             "study": study.name,
@@ -347,14 +347,12 @@ def _check(one: JudgedClaim, expect: bool, decided: int) -> Check:
     )
 
 
-def _notes(study: Study, missing: dict[str, str]) -> list[str]:
+def _notes(study: Study, missing: dict[str, str], judged: Sequence[JudgedClaim]) -> list[str]:
     notes = [f"{name}: {why}; its claims have no verdict" for name, why in missing.items()]
     if study.seeds < 2:
         notes.append("one seed: tables, no verdicts")
-    if (study.curvature or study.log) and study.claims:
-        notes.append(
-            "of the log, curvature and temperature intervals hold for these rows; what others would add is not counted"
-        )
+    if alone := [one.name for one in judged if one.verdict.about is not None and not one.counted]:
+        notes.append(f"{listed(alone)}: the interval holds for these rows; what others would add is not counted")
     return notes
 
 
