@@ -1,14 +1,15 @@
 """Verdicts of a study on simulated runs: coverage of the intervals, and how often a verdict is false.
 
-    python benchmarks/claims.py [--runs 400] [--rows 1000 10000] [--only runs borders] [--short] [--save FILE]
+    python benchmarks/claims.py [--runs 400] [--rows 1000 10000] [--only KIND ...] [--short] [--save FILE]
 
 20 seeds train each arm, of which the first 3, 5, 10 or all are judged; all are measured on the same n rows. A row is
 right with a chance of its own, by luck that the runs share in part; a seed moves its arm's confidence and adds noise
 row by row. The truth is an integral for `error` and `nll`, else the mean over thousands of seeds and draws of rows: at
 this n for `ece`, whose bias the arms may not share, and of 20,000 rows for the debiased one. Verdicts are counted where
 they are false: of arms that are alike, or at the very border of what the claim says, where a false one is likeliest
-(`close_to` on runs of its own, at both `borders`). What is done is in FILE, and is not done again. --short takes
-seconds: 500 rows, 20 runs, two families.
+(`close_to` on runs of its own, at both `borders`). Claims about arms whose x is measured too (along it, of drawn arms,
+about causes) are judged on those of `_measured_arms`: `measured` counts false verdicts, `power` true ones. What is done
+is in FILE, and is not done again. --short takes seconds: 500 rows, 20 runs, two families.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import _harness  # before NumPy, which it holds to one thread
+import _measured_arms
 import numpy as np
 from _harness import append, head, lines, row
 
@@ -132,14 +134,12 @@ def judged(
 
     made = {}
     if family.startswith("alike"):
-        level = [MeasuredArm(np.full_like(a["ece"].values, i), np.full_like(a["ece"].draws, i)) for i in range(3)]
         verdicts = {
             "less": twice(lambda arms: claims.less(*arms), b, a),
             "less, one estimator": claims.less(a["nll"], b["nll"]),
             "decreasing": twice(claims.decreasing, a, b, last),
             "interior_minimum": twice(claims.interior_minimum, a, b, last),
             "crosses": claims.crosses(a["nll"] - b["nll"], b["nll"] - last["nll"]),
-            "slope": claims.slope(level, [arm["ece"] for arm in found], 1),
         }
         made = {name: (verdict, True, True) for name, verdict in verdicts.items()}
     if family == "falls, then flat":
@@ -192,7 +192,29 @@ def borders(family: str, n: int, number: int) -> Counter[str]:
     return counts
 
 
-KINDS = {"runs": part, "borders": borders}
+def on_measured(families: dict[str, _measured_arms.Simulated]) -> Callable[[str, int, int], Counter[str]]:
+    """A function that counts the verdicts of `PART` runs of one of these families."""
+
+    def counted(family: str, n: int, number: int) -> Counter[str]:
+        simulated, counts = families[family], Counter[str]()
+        rng = np.random.default_rng([3, number, n, [*families].index(family)])
+        for run in range(PART):
+            x, y = _measured_arms.measured(simulated, max(SEEDS), n, rng, PART * number + run)
+            for seeds in SEEDS:
+                few = [[MeasuredArm(one.values[:seeds], one.draws[:seeds]) for one in side] for side in (x, y)]
+                counts[f"{seeds} {simulated.judge(*few).word}"] += 1
+        return counts
+
+    return counted
+
+
+KINDS = {
+    "runs": part,
+    "borders": borders,
+    "measured": on_measured(_measured_arms.FAMILIES),
+    "power": on_measured(_measured_arms.POWER),
+}
+OF = {"runs": FAMILIES, "borders": FAMILIES, "measured": _measured_arms.FAMILIES, "power": _measured_arms.POWER}
 Done = dict[str, tuple[Counter[str], int]]  # by kind: what was counted, of how many runs
 
 
@@ -213,27 +235,57 @@ def shown(family: str, n: int, seeds: int, done: Done) -> tuple[str, int]:
     return row(family, f"{n:,}", seeds, *cells, "; ".join(told)), wrong
 
 
+def verdicts(kind: str, family: str, counts: Counter[str], runs: int) -> tuple[list[str], int]:
+    """Cells of the table of measured arms, one for each number of seeds, and how many are surely out of bounds.
+
+    Of `measured` the share of false verdicts, in brackets that without one; of `power` what holds, and is reversed.
+    """
+    wrong, cells = 0, []
+    for seeds in SEEDS:
+        holds, turned, without = (counts[f"{seeds} {word}"] for word in ("holds", "reversed", "no verdict"))
+        simulated = OF[kind][family]
+        false = holds * simulated.holds + turned * simulated.turned
+        wrong += clopper_pearson(false, runs, (1 - SURE) / 2)[0] > FALSE
+        shares = [100 * one / runs for one in ((false, without) if kind == "measured" else (holds, turned))]
+        cells.append(
+            f"{shares[0]:.1f} ({shares[1]:.0f})" if kind == "measured" else f"{shares[0]:.0f}, {shares[1]:.0f}"
+        )
+    return cells, wrong
+
+
 def main() -> int:
     given = _harness.arguments(__doc__, runs=400, rows=[1000, 10_000], only=[*KINDS], short=False, save=Path)
-    rows, families, runs = ([500], [*FAMILIES][:2], PART) if given.short else (given.rows, [*FAMILIES], given.runs)
+    rows, runs = ([500], PART) if given.short else (given.rows, given.runs)
+    of = {kind: [*names][: 2 if given.short else None] for kind, names in OF.items()}
     kept: dict[tuple[str, str, int, int], Counter[str]] = {}
     for line in lines([given.save] if given.save else []):
         kept[line["kind"], line["family"], line["rows"], line["part"]] = Counter(line["counts"])
     for n in rows:  # every family by turns, so that a run that is stopped has some of each
-        for number, kind, family in itertools.product(range(-(-runs // PART)), given.only, families):
-            if (kind, family, n, number) not in kept:
+        for number, kind in itertools.product(range(-(-runs // PART)), given.only):
+            for family in (one for one in of[kind] if (kind, one, n, number) not in kept):
                 counts = kept[kind, family, n, number] = KINDS[kind](family, n, number)
                 append(given.save, {"kind": kind, "family": family, "rows": n, "part": number, "counts": counts})
-    wrong, least = 0, {}
-    print(head("arms", "rows", "seeds", *(f"{m} covered" for m in METRICS), "false verdicts, %"))
-    for family, n in itertools.product(families, rows):
-        of = {kind: [c for key, c in kept.items() if key[:3] == (kind, family, n)] for kind in KINDS}
-        done: Done = {kind: (sum(parts, Counter()), PART * len(parts)) for kind, parts in of.items() if parts}
-        for seeds in SEEDS:
-            text, out = shown(family, n, seeds, done)
+    wrong, least = 0, dict.fromkeys(given.only, runs)
+    done: dict[tuple[str, str, int], tuple[Counter[str], int]] = {}
+    for kind, n in itertools.product(given.only, rows):
+        for family in of[kind]:
+            parts = [counts for key, counts in kept.items() if key[:3] == (kind, family, n)]
+            done[kind, family, n] = sum(parts, Counter()), PART * len(parts)
+            least[kind] = min(least[kind], PART * len(parts))
+    both = [kind for kind in ("runs", "borders") if kind in given.only]
+    if both:
+        print(head("arms", "rows", "seeds", *(f"{m} covered" for m in METRICS), "false verdicts, %"))
+    for family, n, seeds in itertools.product(of["runs"], rows, SEEDS) if both else ():
+        text, out = shown(family, n, seeds, {kind: done[kind, family, n] for kind in both})
+        wrong += out
+        print(text)
+    for kind in (one for one in ("measured", "power") if one in given.only):
+        what = "false % (no verdict %)" if kind == "measured" else "holds, reversed %"
+        print("\n" + head("claim: arms", "rows", *(f"{seeds} seeds: {what}" for seeds in SEEDS)))
+        for family, n in itertools.product(of[kind], rows):
+            cells, out = verdicts(kind, family, *done[kind, family, n])
             wrong += out
-            print(text)
-        least = {kind: min(least.get(kind, runs), runs) for kind, (_, runs) in done.items()}
+            print(row(family, f"{n:,}", *cells))
     told = ", ".join(f"{runs} {kind}" for kind, runs in least.items())
     bounds = f"outside {LOW:.0%} to {HIGH:.0%} or above {FALSE:.0%}"
     print(f"\n{told} a line or more; {wrong} numbers surely ({SURE:.1%}) {bounds};\n{time.process_time():.0f} CPU s")

@@ -79,6 +79,8 @@ decreasing = { metric = "lambda_max of ce", along = "gamma" }
 
 
 PRINTED = '[[printed]]\nnetwork = "mlp:hidden=8"\ndata = "digits"\narm = "CE"\n'
+OWN = 'decreasing = { metric = "lambda_max of ce", along = "gamma" }'
+ALIKE = 'alike = { metric = "nll", against = "ece", causes = ["gamma", "margin"], base = "CE" }'
 
 
 def arm(*values: float) -> MeasuredArm:
@@ -164,14 +166,152 @@ def test_a_least_in_between() -> None:
         assert claims.interior_minimum([arm(*row) for row in noise]).word == "undecided"
 
 
-def test_slope_and_closeness() -> None:
-    x = [arm(1.0, 1.0, 1.0), arm(2.0, 2.0, 2.0), arm(4.0, 4.0, 4.0)]
-    y = [arm(1.0, 1.1, 0.9), arm(2.1, 2.0, 2.0), arm(4.0, 4.2, 3.9)]
-    for s in range(3):
-        wanted = stats.linregress([m.values[s] for m in x], [m.values[s] for m in y]).slope
-        assert claims._slopes(*(np.stack([m.values for m in side]) for side in (x, y)))[s] == pytest.approx(wanted)
-    assert claims.slope(x, y, 1).word == "holds"
-    assert claims.slope(x, y, -1).word == "reversed"
+def test_a_least_in_between_on_a_measured_axis() -> None:
+    near, far = np.array([0.1, -0.1, 0.05, -0.05, 0.0]), np.array([-0.2, 0.1, 0.1, 0.2, -0.2])
+    x = [arm(*(level + shift)) for level, shift in ((1.0, near), (9.0, far), (5.0, near), (1.05, far), (5.2, far))]
+
+    def on(*levels: float) -> ClaimVerdict:
+        noise = np.array([0.01, -0.02, 0.02, 0.0, -0.01])
+        return claims.interior_minimum_along(x, [arm(*(v + noise * i)) for i, v in enumerate(levels)])
+
+    assert on(3.0, 3.0, 1.0, 2.9, 2.0).word == "holds"
+    assert on(3.0, 3.0, 1.0, 0.9, 2.0).word == "undecided"  # 1.05 is not told from 1: it belongs to that end
+    assert on(1.0, 3.0, 2.0, 1.1, 2.0).word == "reversed"
+    found = on(3.0, 2.0, 1.0, 2.9, 1.5)  # the least of two, by the end whose p is largest
+    y = [arm(*(v + np.array([0.01, -0.02, 0.02, 0.0, -0.01]) * i)) for i, v in enumerate((3.0, 2.0, 1.0, 2.9, 1.5))]
+    wanted = max(stats.ttest_rel(y[2].values, y[end].values).pvalue for end in (0, 1, 3))
+    assert found.p == pytest.approx(wanted, rel=1e-9)
+    assert (
+        claims.interior_minimum_along(x[:2], y[:2]).word,
+        claims.interior_minimum_along([x[0]] * 3, y[:3]).word,
+    ) == (
+        "no verdict",
+        "no verdict",
+    )
+    assert claims._least(ClaimVerdict("holds", 0.02), 4).p == pytest.approx(0.04)
+    assert claims._least(ClaimVerdict("holds", 0.02), 6).word == "undecided"
+
+
+def test_steps_between_groups_on_a_measured_axis() -> None:
+    rng = np.random.default_rng(0)
+    x = [MeasuredArm(level + 0.1 * rng.standard_normal(6)) for level in (5.0, 1.0, 1.02, 9.0)]
+    y = [MeasuredArm(level + 0.1 * rng.standard_normal(6)) for level in (2.0, 3.0, 3.4, 1.0)]
+    found = claims.decreasing_along(x, y)
+    first = (y[1].values + y[2].values) / 2  # of two arms that are not told apart
+    wanted = max(stats.ttest_rel(*pair).pvalue for pair in ((first, y[0].values), (y[0].values, y[3].values)))
+    assert (found.word, found.p) == ("holds", pytest.approx(wanted, rel=1e-9))
+    assert claims.decreasing_along([MeasuredArm(-one.values) for one in x], y).word == "reversed"
+    assert claims.decreasing_along(x[1:3], y[1:3]).why == "the axis separates none"
+
+
+def test_a_slope_over_drawn_arms_is_a_permutation_of_arms() -> None:
+    rng = np.random.default_rng(4)
+    u, v = 2.0 * np.arange(5)[:, None] + rng.standard_normal((2, 5, 3))
+
+    def association(order: tuple[int, ...]) -> float:  # of x of the first and third seed and y of the second
+        return stats.pearsonr(u[:, [0, 2]].mean(axis=1), v[list(order), 1]).statistic
+
+    every = np.abs([association(order) for order in itertools.permutations(range(5))])
+    x, y = ([MeasuredArm(row) for row in side] for side in (u, v))
+    found = claims.slope(x, y, 1, drawn=True)
+    assert found.p == pytest.approx(np.mean(every >= every[0] - 1e-9))
+    assert (found.word, claims.slope(x, y, -1, drawn=True).word) == ("holds", "reversed")
+    described = claims.slope(x, y, 1)
+    assert (described.word, described.p) == ("no verdict", 1.0)
+    assert described.about is not None
+    slopes = [stats.linregress(u[:, s], v[:, s]).slope for s in range(3)]
+    assert described.about.value == pytest.approx(np.mean(slopes))
+    assert claims.slope(x[:4], y[:4], 1, drawn=True).word == "no verdict"
+    many = [MeasuredArm(np.array([i, i + 0.1, i - 0.1])) for i in range(claims.EXACT + 1)]
+    assert claims.slope(many, many, 1, drawn=True).p < 1e-3
+
+
+def test_unrelated_drawn_arms_are_rarely_associated() -> None:
+    """Even where what a seed does to x and y of one run is the same."""
+    rng, false = np.random.default_rng(0), 0
+    for _ in range(600):
+        noise, (x, y) = rng.standard_normal((6, 3)), rng.standard_normal((2, 6, 1))
+        false += claims._permuted(x + noise, y + noise)[1] < 0.05
+    assert false / 600 < 0.075
+
+
+def _causes(rng: np.random.Generator, seeds: int, slopes: tuple[float, ...], noise: float) -> dict[str, claims.Cause]:
+    moves = (8.0, -30.0, 12.0, 50.0)
+    return {
+        str(i): (
+            MeasuredArm(moves[i] + noise * rng.standard_normal(seeds)),
+            MeasuredArm(slope * moves[i] + noise * rng.standard_normal(seeds)),
+        )
+        for i, slope in enumerate(slopes)
+    }
+
+
+def test_causes_that_act_alike() -> None:
+    rng = np.random.default_rng(1)
+    assert claims.alike(_causes(rng, 5, (1.0, 1.1, 1.0), 0.3)).word == "holds"
+    assert claims.alike(_causes(rng, 5, (-1.0, -1.1, -1.0), 0.3)).word == "holds"
+    assert claims.alike(_causes(rng, 5, (1.0, 1.1, 3.0), 0.3)).word == "reversed"
+    assert claims.alike(_causes(rng, 5, (1.0, -1.0), 0.3)).why.startswith("the slopes of 0 and 1 differ")
+    assert claims.alike(_causes(rng, 5, (1.0, 1.0, 1.0), 8.0)).word == "undecided"
+    still = {
+        **_causes(rng, 5, (1.0, 1.0), 0.3),
+        "still": (arm(0.1, -0.1, 0.05, 0.0, -0.1), arm(9.0, 9.1, 9.2, 9.0, 8.9)),
+    }
+    assert claims.alike(still).word == "reversed"  # it moves y, and not x
+    false = sum(claims.alike(_causes(rng, 4, (1.0,) * 4, 4.0)).word == "reversed" for _ in range(400))
+    assert false / 400 < 0.08
+    # the jackknife of a product of means, by leaving out one seed after the other
+    one, two = _causes(rng, 4, (1.0, 2.0), 1.0).values()
+    numbers = np.stack([part.values for part in (*one, *two)])
+
+    def crossed(of: np.ndarray) -> float:
+        return float(of[1].mean() * of[2].mean() - of[3].mean() * of[0].mean())
+
+    wanted = [4 * crossed(numbers) - 3 * crossed(np.delete(numbers, s, axis=1)) for s in range(4)]
+    both = [MeasuredArm(part.values, np.tile(part.values[:, None], 7)) for part in (*one, *two)]
+    found = claims._crossed((both[0], both[1]), (both[2], both[3]), 1.0)
+    assert found.values == pytest.approx(wanted)
+    assert found.draws == pytest.approx(np.tile(np.array(wanted)[:, None], 7))
+
+
+def test_a_contrast_is_linear_in_the_rank_of_the_dose() -> None:
+    levels = [arm(*row) for row in np.random.default_rng(0).standard_normal((4, 3))]
+    found = claims.contrast(levels, base=1)
+    wanted = [stats.linregress([-1, 0, 1, 2], [level.values[s] for level in levels]).slope for s in range(3)]
+    assert found.values == pytest.approx(wanted)
+
+
+def test_arms_with_the_same_curvature() -> None:
+    base, little = arm(50.0, 50.5, 49.5), np.array([0.1, -0.1, 0.0])
+
+    def judged(*pairs: tuple[float, float]) -> ClaimVerdict:
+        of = {str(i): (arm(*(x + little)), arm(*(y + 0.01 * little))) for i, (x, y) in enumerate(pairs)}
+        return claims.matched(base, of, within=0.15, margin=0.01)
+
+    assert judged((1.0, 0.002), (-7.0, 0.0)).word == "holds"
+    assert judged((1.0, 0.002), (-7.0, 0.03)).word == "reversed"
+    assert judged((1.0, 0.002), (-8.0, 0.03)).word == "holds"  # that pair is not near
+    assert judged((1.0, 0.0095)).word == "undecided"
+    assert judged((20.0, 0.0), (-8.0, 0.0)).why == "no pair is shown to be within 15%"
+    one = judged((1.0, 0.03))
+    assert one.about is not None
+    assert one.p == pytest.approx(
+        max(one.about.p(0.01), claims._one_sided(SeedMean.of(arm(*(1 + little)) - base.times(0.15)), 0, -1))
+    )
+
+
+def test_what_could_have_been_shown_is_shown_in_four_of_five() -> None:
+    rng, studies = np.random.default_rng(0), 2000
+    for seeds, rows in ((5, 0.0), (5, 1.0), (10, 0.3)):
+        true = SeedMean(0.0, 1.0, rows, seeds)  # variances of the mean
+        value = true.shown() + rng.standard_normal(studies) * (1 + rows) ** 0.5
+        spread = rng.chisquare(seeds - 1, studies) / (seeds - 1)
+        found = [SeedMean(v, s, rows, seeds).sure() for v, s in zip(value, spread, strict=True)]
+        assert np.mean(np.array(found) == 1) == pytest.approx(0.8, abs=0.035)
+        assert true.shown(4) > true.shown()
+
+
+def test_closeness() -> None:
     assert claims.close_to(arm(1.0, 1.02, 0.98, 1.01, 0.99), 0.9, 1.1).word == "holds"
     assert claims.close_to(arm(2.0, 2.02, 1.98), 0.9, 1.1).word == "reversed"
     assert claims.close_to(arm(1.0, 1.2, 0.7), 0.9, 1.1).word == "undecided"
@@ -336,14 +476,90 @@ def test_the_studies_that_come_along_are_well_formed() -> None:
             "low is not below high",
         ),
         ("gamma = [1, 3]\n", "gamma = [3]\n", "fewer than 3 arms lie along"),
+        (
+            OWN,
+            'slope = { metric = "nll", against = "ece", along = "gamma", drawn = "g" }',
+            "own: fewer than 6 arms lie",
+        ),
+        (OWN, 'slope = { metric = "nll", against = "ece", along = "ece" }', "no arms lie along 'ece'"),
+        (OWN, ALIKE.replace("margin", "smoothing"), "'CE' and a dose of 'smoothing' are to lie along 'smoothing'"),
+        (OWN, ALIKE.replace('"CE"', '"FL-1"'), "'FL-1' and a dose of 'margin' are to lie along 'margin'"),
+        (OWN, ALIKE.replace('"gamma", ', ""), "it takes two causes or more, each once"),
+        (OWN, ALIKE.replace("alike", "matched").replace("}", ", within = 1.5 }"), "write within = 0.15"),
+        (OWN, ALIKE.replace("}", ", factor = 0.5 }"), "write factor = 2.0"),
+        (OWN, ALIKE.replace('"ece"', '"eec"'), "'eec' is not measured"),
         ("[study]", "[size]\nsmall = 3\n[study]", r"\[size.small\] is not a table"),
     ],
 )
 def test_mistakes_are_told_before_anything_is_trained(old: str, new: str, match: str) -> None:
     assert old in LITTLE
-    text = LITTLE.replace("decreasing", "interior_minimum") if "fewer than" in match else LITTLE
+    text = LITTLE.replace("decreasing", "interior_minimum") if "fewer than 3" in match else LITTLE
     with pytest.raises(UsageError, match=match):
         parsing.parse(text.replace(old, new, 1), "little.toml")
+
+
+CAUSES = LITTLE.replace("at = { gamma = 0 }", "at = { gamma = 0, lr = 0.05 }").replace("seeds = 2", "seeds = 4")
+CAUSES = CAUSES.replace("[measure]", '[[arm]]\nname = "lr-{lr}"\nloss = "ce"\nlr = [0.01, 0.2]\n[measure]').replace(
+    OWN, 'alike = { metric = "nll", against = "lambda_max of ce", causes = ["gamma", "lr"], base = "CE" }'
+)
+CLAIM = '[[claim]]\nid = "{}"\ntext = "{}"\n{} = {{ metric = "nll", {} }}\n'
+
+
+def test_causes_measured_axes_and_descriptions_in_a_recipe() -> None:
+    """Arms of the axes of a recipe: the base arm has rank 0, wherever it lies; a description is no verdict."""
+    of = 'against = "lambda_max of ce", causes = ["gamma", "lr"], base = "CE"'
+    text = CAUSES + CLAIM.format("same", "same", "matched", of + ", margin = 0.02")
+    text += CLAIM.format("middle", "least", "interior_minimum", 'along = "lambda_max of ce"')
+    text += CLAIM.format("line", "slope", "slope", 'against = "lambda_max of ce", along = "gamma"')
+    study = parsing.parse(text, "causes.toml")
+    assert parsing.parse(parsing.written(study), "kept").claims == study.claims
+    noise = np.random.default_rng(0).standard_normal((5, 2, 4))
+    levels = {"CE": (50, 0.3), "FL-1": (54, 0.2), "FL-3": (58, 0.1), "lr-0.01": (58.1, 0.34), "lr-0.2": (42, 0.26)}
+    arms = {
+        name: {"lambda_max of ce": MeasuredArm(x + 0.2 * u), "nll": MeasuredArm(y + 0.004 * v)}
+        for (name, (x, y)), (u, v) in zip(levels.items(), noise, strict=True)
+    }
+    by_id = {claim.id: claim for claim in study.claims}
+    found = {key: judgement._judged(study, claim, arms) for key, claim in by_id.items()}
+    assert {key: verdict.word for key, verdict in found.items()} == {
+        "nll": "holds",
+        "own": "reversed",
+        "same": "reversed",
+        "middle": "undecided",
+        "line": "no verdict",
+    }
+    causes = judgement._causes(study, by_id["own"], "nll", arms)
+    wanted = (arms["lr-0.2"]["nll"].values - arms["lr-0.01"]["nll"].values) / 2  # CE lies between them
+    assert causes["lr"][1].values == pytest.approx(wanted)
+    assert found["same"].why.startswith("FL-3 and lr-0.01 differ")
+    table = judgement._slopes(study, {study.arch[0]: arms})[0]
+    assert [row[1] for row in table.rows] == ["gamma", "lr"]
+    assert float(str(table.rows[0][-1])) == pytest.approx(-0.1 / 4, rel=0.1)
+    plots = claims.against(study, {study.arch[0]: arms})
+    assert [plot.xlabel for plot in plots] == ["lambda_max of ce"]
+    assert {curve.label for curve in plots[0].curves} == {*levels, ""}
+    for expect in (False, True):
+        judged = [judgement.JudgedClaim(key, claim, found[key], False) for key, claim in by_id.items()]
+        checks = {one.name: judgement._check(one, expect, 4) for one in judged}
+        assert [check.fatal for check in checks.values()] == [expect] * 4 + [False]
+        assert "nobody drew" in checks["line"].message
+
+
+def test_gate_words_only_where_a_study_may_fail(tmp_path: Path) -> None:
+    check = Check(rule="a < b", outcome="fail", message="reversed", fatal=False)
+    claimed = Result(command="study", checks=[check], facts={"question": "Is a below b?"})
+    expected = dataclasses.replace(claimed, checks=[dataclasses.replace(check, fatal=True)])
+    for name in ("table", "markdown", "latex", "html", "junit", "github"):
+        assert "FAIL" not in render.text(claimed, name)
+        assert "warns" not in render.text(claimed, name)
+    assert "FAIL: 1 fail" in render.text(expected, "table")
+    assert (claimed.verdict_word, expected.verdict_word) == ("reversed", "fail")
+    both = calibcli.report(claimed, expected, names=["claim", "gate"])
+    assert [row[2] for row in both.tables[0].rows] == ["reversed", "fail"]
+    assert both.facts["verdict"] == "fail"
+    alone = calibcli.report(claimed, claimed, names=["one", "other"])
+    assert "<title>Report of 2 results: reversed</title>" in render.text(alone, "html")
+    assert (alone.facts["verdict"], "fail" in str(alone.facts["headline"])) == ("reversed", False)
 
 
 def test_what_a_study_was_given_is_in_the_command_that_makes_it_again() -> None:
@@ -1069,7 +1285,7 @@ def test_numbers_of_a_study_have_four_digits_and_no_p_without_other_rows() -> No
     judged = [judgement.JudgedClaim(c.id, c, found[c.id], judgement._counted(c, arms)) for c in study.claims]
     table = judgement._verdicts(study, judged)
     assert [row[table.columns.index("p (Holm)")] for row in table.rows] == [2.5e-27, ""]
-    checks = [judgement._check(one, False) for one in judged]
+    checks = [judgement._check(one, False, 2) for one in judged]
     assert [" p " in check.estimate.how for check in checks if check.estimate] == [True, False]
     result = Result(command="study", checks=checks, tables=[table], facts={"question": study.question})
     for name in ("table", "markdown", "junit", "github"):

@@ -17,7 +17,7 @@ from calibcli import headlines
 from calibcli.api.measuring import Scores, given, is_path, spread
 from calibcli.core.errors import InputError, UsageError
 from calibcli.core.python_errors import in_python
-from calibcli.core.result import CHANGE, WORST_FIRST, Cell, Result, Table, by_report, results_of
+from calibcli.core.result import CHANGE, CLAIMS, WORST_FIRST, Cell, Result, Table, by_report, results_of
 from calibcli.gate import check as session
 from calibcli.gate import config as config_file
 from calibcli.gate.check import read_result
@@ -449,9 +449,11 @@ def report(*results: Result | str | Path, names: Sequence[str] | None = None) ->
         if pair[1] is one or not by_report(pair[1])
     ]
     compared, notes = _compared(pairs)
-    verdicts = [one.verdict for _, one in pairs if one.verdict]
+    judged = [
+        (one.words is CLAIMS, WORST_FIRST.index(one.verdict), one.verdict_word) for _, one in pairs if one.verdict
+    ]
     rows: list[list[Cell]] = [
-        [name, one.command, one.verdict or "", str(one.facts.get(FACT) or "")] for name, one in pairs
+        [name, one.command, one.verdict_word, str(one.facts.get(FACT) or "")] for name, one in pairs
     ]
     return Result(
         command="report",
@@ -461,7 +463,7 @@ def report(*results: Result | str | Path, names: Sequence[str] | None = None) ->
         notes=notes,
         facts={
             FACT: _headline(pairs),
-            **({"verdict": next(o for o in WORST_FIRST if o in verdicts)} if verdicts else {}),
+            **({"verdict": min(judged)[-1]} if judged else {}),  # claims fail nothing: gates come first
             "results": [{"name": name, "result": json.loads(one.to_json())} for name, one in [*pairs, *compared]],
         },
         provenance={"inputs": [entry for _, entry in read if entry]},
@@ -469,12 +471,12 @@ def report(*results: Result | str | Path, names: Sequence[str] | None = None) ->
 
 
 def _headline(results: Sequence[tuple[str, Result]]) -> str:
-    judged = [(name, one.verdict) for name, one in results if one.verdict]
+    judged = [(name, one) for name, one in results if one.verdict]
     count = f"{len(results)} result{'s' * (len(results) != 1)}"
     if not judged:
         names = listed((f"{one.command} of {name}" for name, one in results), 5)
         return f"{count}: {names}. No gate is among them, so there is no verdict."
-    failed = [f"{name} ({str(verdict).replace('_', ' ')})" for name, verdict in judged if verdict != "pass"]
+    failed = [f"{name} ({one.verdict_word.replace('_', ' ')})" for name, one in judged if one.verdict != "pass"]
     some = ", ".join(failed[:5]) + (f" and {len(failed) - 5} more" if len(failed) > 5 else "")
     passed = "every one passes" if len(judged) > 1 else "it passes"
     return f"{count}, {len(judged)} with a verdict: {f'not passed: {some}' if failed else passed}."

@@ -379,8 +379,14 @@ class Result(Numbers):
 
     @property
     def words(self) -> Mapping[Outcome, str]:
-        """The names of its verdicts: `CLAIMS` if it answers the question of a study, else `VERDICTS`."""
-        return CLAIMS if "question" in self.facts else VERDICTS
+        """The names of its verdicts: `CLAIMS` of the question of a study whose checks fail no run, else `VERDICTS`."""
+        judges = any(check.fatal for check in self.checks)
+        return CLAIMS if "question" in self.facts and not judges else VERDICTS
+
+    @property
+    def verdict_word(self) -> str:
+        """The worst outcome by the name that such verdicts have: `fail`, or of claims `reversed`; "" without one."""
+        return CLAIMS[self.verdict] if self.verdict and self.words is CLAIMS else self.verdict or ""
 
     @property
     def exit_code(self) -> int:

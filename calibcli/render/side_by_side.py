@@ -236,21 +236,27 @@ def _claims(result: Result) -> list[Sheet]:
     tones: dict[Cell, table_contents.Tone] = {"holds": "good", "reversed": "warn"}
     rows: list[list[str]] = []
     row_tones = []
-    p_values = number_format.of_table("p (Holm)", ["" if row[6] is None else row[6] for row in claims.rows])
-    for row, p in zip(claims.rows, p_values, strict=True):
-        name, text, word, value, both, alone, _, more = (str(cell or "") for cell in row)
-        counted = both.startswith("[")
-        rows.append([word, name, value, both if counted else alone, p, "; ".join(filter(None, [text, more]))])
-        row_tones.append(tones.get(word, ""))
+    named = [dict(zip(claims.columns, row, strict=True)) for row in claims.rows]
+    p_values = number_format.of_table("p (Holm)", ["" if one["p (Holm)"] is None else one["p (Holm)"] for one in named])
+    for one, p in zip(named, p_values, strict=True):
+        cells = {key: str(cell or "") for key, cell in one.items()}
+        counted = cells["seeds and rows"].startswith("[")
+        interval = cells["seeds and rows" if counted else "these rows alone"]
+        words = "; ".join(filter(None, [cells["text"], cells["would decide"]]))
+        could = cells.get("could have shown", "")  # a result of an earlier version has none
+        rows.append([cells["verdict"], cells["claim"], cells["value"], interval, could, p, words])
+        row_tones.append(tones.get(cells["verdict"], ""))
     columns = [
         SheetColumn("verdict"),
         SheetColumn("claim", code=True),
         SheetColumn("value", right=True),
         SheetColumn("interval"),
     ]
-    columns += [SheetColumn("p (Holm)", right=True, spare=1), SheetColumn("in words", free=True)]
+    columns += [SheetColumn("could have shown", right=True, spare=2), SheetColumn("p (Holm)", right=True, spare=1)]
+    columns.append(SheetColumn("in words", free=True))
     title = f"{claims.title} (arms, what differs from the paper and figures with -v or -o)"
-    return [Sheet(title, columns, rows, tones=row_tones, musts=frozenset(range(len(rows))))]
+    sheet = Sheet(title, columns, rows, tones=row_tones, musts=frozenset(range(len(rows))))
+    return [table_contents.without_empty(sheet)]
 
 
 LAYOUTS: Mapping[str, Callable[[Result], list[Sheet]]] = {

@@ -9,6 +9,7 @@ count: a verdict is about the recipe and the population, not about these rows.
 from __future__ import annotations
 
 import bisect
+import functools
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -18,15 +19,23 @@ from typing import Any, Literal
 import numpy as np
 
 from calibcli.core.figure_data import Curve, Plot
-from calibcli.core.statistics import student_quantile, two_sided
-from calibcli.lab.study.experiment import Arm, Study, StudyClaim
+from calibcli.core.statistics import normal_quantile, root, student_quantile, two_sided
+from calibcli.lab.study.experiment import FEWEST_DRAWN, Arm, Study, StudyClaim
 from calibcli.metrics import paired
-from calibcli.scores.predictions import Floats
+from calibcli.scores.predictions import Floats, Ints
 
 Word = Literal["holds", "reversed", "undecided", "not comparable", "no verdict"]
+JUDGED = ("holds", "reversed", "undecided")
+DIFFERENCES = ("less", "crosses", "decreasing", "interior_minimum")
+"""Kinds of claims that are about a difference from 0."""
 LEVEL = 0.95  # of the intervals, and of the verdicts
-DRAWS = 200  # bootstrap draws of the rows
+DRAWS = 1000  # bootstrap draws of the rows: with 200 a half width is uncertain by 5 %
+ONE_SIDED = 2 * LEVEL - 1  # level of the interval whose ends are bounds at `LEVEL` each
+POWER = 0.8  # with which a difference is said to be shown
+EXACT = 8  # arms whose orders are all compared (40,320 of them); of more arms `ORDERS` are drawn
+ORDERS = 50_000
 MOST_SEEDS = 10_000  # beyond which no number of seeds is suggested
+NONE_APART = "the axis separates none"
 ASKEW = 25  # factor on the p-value of a claim whose seeds may lie askew, see `close_to`
 
 
@@ -45,6 +54,10 @@ class MeasuredArm:
     def __sub__(self, other: MeasuredArm) -> MeasuredArm:
         known = self.draws is not None and other.draws is not None
         return MeasuredArm(self.values - other.values, self.draws - other.draws if known else None)  # type: ignore[operator]
+
+    def times(self, factor: float) -> MeasuredArm:
+        """Multiply every number."""
+        return MeasuredArm(factor * self.values, None if self.draws is None else factor * self.draws)
 
 
 @dataclass(frozen=True)
@@ -90,12 +103,28 @@ class SeedMean:
             return float(off == 0)
         if self.seeds == 0:
             return two_sided(off / self.error)
-        low, high = 0.0, off / math.sqrt(self.seeds)  # Student's t of the seeds, the largest without rows
-        for _ in range(60 if self.rows else 0):
-            t = (low + high) / 2
-            normal = student_quantile(two_sided(t, self.count - 1) / 2, math.inf)
-            low, high = (t, high) if t**2 * self.seeds + normal**2 * self.rows < off**2 else (low, t)
-        return two_sided(high, self.count - 1)
+        largest = off / math.sqrt(self.seeds)  # Student's t of the seeds, the largest without rows
+        if not self.rows or not largest:
+            return two_sided(largest, self.count - 1)
+
+        def beyond(t: float) -> float:
+            normal = normal_quantile(two_sided(t, self.count - 1) / 2)
+            return (t**2 * self.seeds + normal**2 * self.rows) / off**2 - 1
+
+        return two_sided(root(beyond, 0.0, largest), self.count - 1)
+
+    def sure(self, tests: int = 1) -> int:
+        """Return the sign of the mean where the interval at `LEVEL` leaves out 0 (Bonferroni over `tests`), else 0."""
+        half = self.half(1 - (1 - LEVEL) / tests)
+        return 0 if abs(self.value) <= half else int(math.copysign(1, self.value))
+
+    def shown(self, claims: int = 1, power: float = POWER) -> float:
+        """Return the smallest difference that these seeds and rows show with 80 % power at the level after Holm.
+
+        It is half the width of the interval at the level 1 - α / `claims`, where Holm's correction begins, and half of
+        that at 2 x power - 1: the sum of the two quantiles times the error (Bloom 1995), for seeds and rows apart.
+        """
+        return self.half(1 - (1 - LEVEL) / max(claims, 1)) + self.half(2 * power - 1)
 
     def needed(self) -> tuple[int | None, float | None]:
         """Return the number of seeds that would decide the sign at these values, or else how many times the rows.
@@ -148,7 +177,10 @@ def preserved(a: MeasuredArm, b: MeasuredArm, margin: float) -> ClaimVerdict:
 
     It is reversed where the difference is significantly beyond the margin.
     """
-    difference = SeedMean.of(a - b)
+    return _within(SeedMean.of(a - b), margin)
+
+
+def _within(difference: SeedMean, margin: float) -> ClaimVerdict:
     tails = [_one_sided(difference, margin, -1), _one_sided(difference, -margin, 1)]
     if max(tails) < 1 - LEVEL:
         return ClaimVerdict("holds", max(tails), difference)
@@ -167,6 +199,21 @@ def decreasing(levels: Sequence[MeasuredArm]) -> ClaimVerdict:
     return verdict if verdict.word != "undecided" else replace(verdict, why="not every step is shown to fall")
 
 
+def decreasing_along(x: Sequence[MeasuredArm], y: Sequence[MeasuredArm]) -> ClaimVerdict:
+    """Judge the claim that y falls with x, which is measured: `decreasing` from group to group of arms.
+
+    The first group are the arms whose x is not surely above the least (Bonferroni over the arms); the next begins with
+    the least of the others. A group's y is the mean of its arms.
+    """
+    left, levels = list(range(len(x))), []
+    while left:
+        least = _extreme([x[i] for i in left], 1)
+        group = [i for i in left if SeedMean.of(x[i] - least).sure(len(x) - 1) < 1] or left
+        levels.append(_combined([y[i] for i in group], np.full(len(group), 1 / len(group))))
+        left = [i for i in left if i not in group]
+    return decreasing(levels) if len(levels) > 1 else ClaimVerdict("no verdict", why=NONE_APART)
+
+
 def crosses(first: MeasuredArm, last: MeasuredArm) -> ClaimVerdict:
     """Judge the claim that a difference is below 0 at first and above it at last.
 
@@ -183,24 +230,183 @@ def interior_minimum(levels: Sequence[MeasuredArm]) -> ClaimVerdict:
     """
     if len(levels) < 3:
         return ClaimVerdict("no verdict", why="an interior needs three levels")
-    values = np.stack([one.values for one in levels])
-    others = (values.sum(axis=1, keepdims=True) - values)[1:-1]
-    chosen = 1 + others.argmin(axis=0)
-    seeds = np.arange(values.shape[1])
-    draws = _stacked(levels)
-    inside = MeasuredArm(values[chosen, seeds], None if draws is None else draws[chosen, seeds])
-    return _all_below([SeedMean.of(inside - levels[0]), SeedMean.of(inside - levels[-1])])
+    inside = _extreme(levels[1:-1], 1)
+    return _least(_all_below([SeedMean.of(inside - levels[0]), SeedMean.of(inside - levels[-1])]), len(levels) - 2)
 
 
-def slope(x: Sequence[MeasuredArm], y: Sequence[MeasuredArm], sign: int) -> ClaimVerdict:
-    """Judge the claim that y rises (`sign` 1) or falls (-1) with x over the arms.
+def _least(verdict: ClaimVerdict, among: int) -> ClaimVerdict:
+    """Correct a verdict on the least of several arms: other seeds choose it, but on the rows that judge it.
 
-    The slope is that of least squares, for each seed and each draw of the rows.
+    The one-sided p, half of this one, is multiplied by the number of arms (Bonferroni).
+    """
+    if verdict.word != "holds":
+        return verdict
+    p = max(1.0, among / 2) * verdict.p
+    return replace(verdict, p=p) if p < 1 - LEVEL else ClaimVerdict("undecided", p, verdict.about)
+
+
+def interior_minimum_along(x: Sequence[MeasuredArm], y: Sequence[MeasuredArm]) -> ClaimVerdict:
+    """Judge the claim that y is least in between on an axis x that is measured, too.
+
+    The ends of the axis are chosen for each seed on the other seeds, the least and the largest x. An arm whose x is not
+    surely beyond an end belongs to it; the others lie in between, and of these the one with the least y is chosen for
+    each seed on the other seeds. It holds where that y is surely below every arm of both ends, and is reversed where it
+    is surely above every arm of one of them.
+    """
+    low, high = (_extreme(x, side) for side in (1, -1))
+    ends = [
+        [i for i, one in enumerate(x) if SeedMean.of(one - low).sure() < 1],
+        [i for i, one in enumerate(x) if SeedMean.of(high - one).sure() < 1],
+    ]
+    between = [i for i in range(len(x)) if i not in ends[0] + ends[1]]
+    if not between:
+        return ClaimVerdict("no verdict", why=NONE_APART)
+    inside = _extreme([y[i] for i in between], 1)
+    of_ends = [[SeedMean.of(inside - y[i]) for i in end] for end in ends]
+    verdict = _all_below([*of_ends[0], *of_ends[1]])
+    if verdict.word == "holds":
+        return _least(verdict, len(between))
+    # above every arm of an end (intersection-union), of either end (Bonferroni)
+    above = [max(end, key=lambda one: one.p()) for end in of_ends if all(one.value > 0 for one in end)]
+    worst = min(above, key=lambda one: one.p(), default=None)
+    if worst is not None and 2 * worst.p() < 1 - LEVEL:
+        return ClaimVerdict("reversed", 2 * worst.p(), worst)
+    return ClaimVerdict("undecided", 1.0, verdict.about, verdict.seeds_needed, verdict.rows_times)
+
+
+def slope(x: Sequence[MeasuredArm], y: Sequence[MeasuredArm], sign: int, drawn: bool = False) -> ClaimVerdict:
+    """Judge the claim that y rises (`sign` 1) or falls (-1) with x over arms that were drawn at random.
+
+    The unit is the arm: the sum of products of x and y over arms is compared with that of every other assignment of the
+    y to the arms (Fisher 1935; of more than `EXACT` arms with `ORDERS` random ones, Phipson and Smyth 2010). x is of
+    every other seed and y of those between, since what a seed does to both of one run is no association of arms.
+
+    Levels of a ladder are no draws: two curves that have nothing to do with each other are nearly always associated
+    along it. Of arms that nobody drew the slope of least squares is described, and nothing is judged.
     """
     u, v = (np.stack([one.values for one in side]) for side in (x, y))
     of_x, of_y = _stacked(x), _stacked(y)
-    draws = None if of_x is None or of_y is None else -sign * _slopes(of_x, of_y)
-    return _signed(SeedMean.of(MeasuredArm(-sign * _slopes(u, v), draws)))
+    slopes = MeasuredArm(_slopes(u, v), None if of_x is None or of_y is None else _slopes(of_x, of_y))
+    if not drawn:
+        return ClaimVerdict("no verdict", about=SeedMean.of(slopes), why="a slope of these arms, which nobody drew")
+    if len(x) < FEWEST_DRAWN:
+        return ClaimVerdict("no verdict", why=f"a slope needs {FEWEST_DRAWN} arms that were drawn")
+    mean = SeedMean.of(slopes.times(-sign))
+    rises, p = _permuted(u, v)
+    if p >= 1 - LEVEL:
+        return ClaimVerdict("undecided", p, mean, why=f"{len(x)} arms do not show it")
+    return ClaimVerdict("holds" if rises == sign else "reversed", p, mean)
+
+
+@functools.lru_cache(maxsize=2)
+def _orders(arms: int) -> Ints:
+    """Return all orders of the arms, or `ORDERS` random ones; the first is their own."""
+    if arms <= EXACT:
+        return np.array(list(itertools.permutations(range(arms))))
+    orders = np.random.default_rng(0).random((ORDERS, arms)).argsort(axis=1)
+    orders[0] = np.arange(arms)
+    return orders
+
+
+def _permuted(x: Floats, y: Floats) -> tuple[int, float]:
+    """Return the sign of the association of x and y (A, S) over arms, and its two-sided p-value by permutation."""
+    arms, (u, v) = len(x), (side.mean(axis=1) for side in (x[:, ::2], y[:, 1::2]))
+    products = np.outer(u - u.mean(), v - v.mean())
+    sums = products[np.arange(arms), _orders(arms)].sum(axis=1)
+    return int(np.sign(sums[0])), float((np.abs(sums) >= abs(sums[0]) * (1 - 1e-9)).mean())
+
+
+Cause = tuple[MeasuredArm, MeasuredArm]
+"""What a cause does to x and to y, see `contrast`."""
+
+
+def contrast(levels: Sequence[MeasuredArm], base: int) -> MeasuredArm:
+    """Return what a step of a dose does: the slope of least squares in the rank of the dose, in which `base` has 0."""
+    rank = np.arange(len(levels)) - base
+    weights = (rank - rank.mean()) / ((rank - rank.mean()) ** 2).sum()
+    return _combined(levels, weights)
+
+
+def alike(causes: Mapping[str, Cause], factor: float = 2.0) -> ClaimVerdict:
+    """Judge the claim that y changes alike with x, whatever causes the change of x. Ours.
+
+    The slopes Y / X of two causes are equal if and only if Ȳ_j X̄_k - Ȳ_k X̄_j = 0, which divides by no X that may be 0:
+    a cause that does not move x stays in the test. The jackknife's pseudo-values over seeds (Tukey 1958), on every draw
+    of the rows, have both errors. It holds where every X is surely off 0 and all slopes are surely within `factor` of
+    each other (intersection-union), and is else reversed where a pair surely differs (Bonferroni over pairs).
+    """
+    of_x = {name: SeedMean.of(x) for name, (x, _) in causes.items()}
+    still = [name for name, mean in of_x.items() if not mean.sure()]
+    if not still:
+        side = np.sign(sum(mean.sure() * float(causes[name][1].values.mean()) for name, mean in of_x.items()))
+        steeper = [
+            SeedMean.of(_crossed(causes[j], causes[k], factor).times(side * of_x[j].sure() * of_x[k].sure()))
+            for j, k in itertools.permutations(causes, 2)
+        ]
+        if all(mean.sure() < 0 for mean in steeper):
+            return ClaimVerdict("holds", max(mean.p() for mean in (*steeper, *of_x.values())))
+    pairs = {(j, k): SeedMean.of(_crossed(causes[j], causes[k], 1.0)) for j, k in itertools.combinations(causes, 2)}
+    differing = {pair: len(pairs) * mean.p() for pair, mean in pairs.items() if mean.sure(len(pairs))}
+    if differing:
+        j, k = min(differing, key=lambda pair: differing[pair])
+        why = f"the slopes of {j} and {k} differ; {len(differing)} of {len(pairs)} pairs do"
+        return ClaimVerdict("reversed", differing[j, k], why=why)
+    unknown = f"{still[0]} is not shown to move it, and" if still else ""
+    return ClaimVerdict("undecided", why=f"{unknown} no two slopes are shown to differ".strip())
+
+
+def _crossed(j: Cause, k: Cause, factor: float) -> MeasuredArm:
+    """Return the pseudo-values of Ȳ_j X̄_k - factor Ȳ_k X̄_j."""
+
+    def pseudo(x_j: Floats, y_j: Floats, x_k: Floats, y_k: Floats) -> Floats:
+        def of(means: Sequence[Floats]) -> Floats:
+            return means[1] * means[2] - factor * means[3] * means[0]
+
+        parts, count = (x_j, y_j, x_k, y_k), len(x_j)
+        whole = of([one.mean(axis=0) for one in parts])
+        without = of([(one.sum(axis=0) - one) / (count - 1) for one in parts])
+        return count * whole - (count - 1) * without
+
+    draws = [one.draws for one in (*j, *k) if one.draws is not None]
+    return MeasuredArm(pseudo(*(one.values for one in (*j, *k))), pseudo(*draws) if len(draws) == 4 else None)
+
+
+def matched(base: MeasuredArm, pairs: Mapping[str, Cause], within: float = 0.15, margin: float = 0.005) -> ClaimVerdict:
+    """Judge the claim that arms with the same x have the same y, whatever caused x.
+
+    It is about the pairs whose x surely differ by less than the share `within` of the base arm's x. As `preserved`, it
+    holds where the y of all of them are surely within the margin. It is reversed where those of a pair surely are not
+    while its x are within that share (Bonferroni over all pairs whose x may be). A margin of 0 would not do: a y that
+    follows x alone differs by what is left of x.
+
+    Args:
+        base: x of the base arm.  pairs: the differences of x and of y, by the names of the two arms.
+    """
+    reach = base.times(within)
+    near: dict[str, tuple[tuple[SeedMean, SeedMean], ClaimVerdict]] = {}
+    possible = 0
+    for name, (x, y) in pairs.items():
+        above, below = ends = SeedMean.of(x - reach), SeedMean.of(x - reach.times(-1))
+        possible += above.sure() < 1 and below.sure() > -1  # they are not surely further apart
+        if above.value < -above.half(ONE_SIDED) and below.value > below.half(ONE_SIDED):
+            near[name] = ends, _within(SeedMean.of(y), margin)
+    if not near:
+        return ClaimVerdict("no verdict", why=f"no pair is shown to be within {within:.0%}")
+    beyond = {}
+    for name, ((above, below), of_y) in near.items():
+        if of_y.word == "reversed":
+            p = possible * max(_one_sided(above, 0, -1), _one_sided(below, 0, 1), of_y.p)
+            beyond |= {name: p} if p < 1 - LEVEL else {}
+    if beyond:
+        first = min(beyond, key=lambda name: beyond[name])
+        why = f"{first} differ; {len(beyond)} of {len(near)} pairs"
+        return ClaimVerdict("reversed", beyond[first], near[first][1].about, why=why)
+    verdicts = [verdict for _, verdict in near.values()]
+    worst = max((one.about for one in verdicts if one.about), key=lambda about: abs(about.value))
+    if all(one.word == "holds" for one in verdicts):
+        return ClaimVerdict("holds", max(one.p for one in verdicts), worst, why=f"{len(near)} pairs")
+    why = f"not all of {len(near)} pairs are shown to be within {margin:g}"
+    return ClaimVerdict("undecided", 1.0, worst, why=why)
 
 
 def close_to(a: MeasuredArm, low: float, high: float) -> ClaimVerdict:
@@ -217,9 +423,14 @@ def close_to(a: MeasuredArm, low: float, high: float) -> ClaimVerdict:
     return ClaimVerdict("holds" if low < mean.value < high else "reversed", p, mean)
 
 
+def count(verdicts: Mapping[str, ClaimVerdict]) -> int:
+    """Return how many verdicts share the level of a study."""
+    return sum(verdict.word in JUDGED for verdict in verdicts.values())
+
+
 def holm(verdicts: Mapping[str, ClaimVerdict]) -> dict[str, ClaimVerdict]:
     """Correct the p-values of a study's verdicts for their number (Holm 1979)."""
-    judged = [key for key, v in verdicts.items() if v.word in ("holds", "reversed", "undecided")]
+    judged = [key for key, v in verdicts.items() if v.word in JUDGED]
     decisive = [verdicts[key].word != "undecided" for key in judged]
     adjusted = paired.holm([verdicts[key].p if decided else 1.0 for key, decided in zip(judged, decisive, strict=True)])
     kept = dict(verdicts)
@@ -242,9 +453,9 @@ def _signed(mean: SeedMean) -> ClaimVerdict:
 def _all_below(means: Sequence[SeedMean]) -> ClaimVerdict:
     """Judge the claim that all are below 0 (intersection-union); reversed where any is significantly above."""
     worst = max(means, key=lambda one: one.value / one.error if one.error else one.value)
-    if all(one.value < 0 and one.p() < 1 - LEVEL for one in means):
+    if all(one.sure() < 0 for one in means):
         return ClaimVerdict("holds", max(one.p() for one in means), worst)
-    above = [one for one in means if one.value > 0 and len(means) * one.p() < 1 - LEVEL]
+    above = [one for one in means if one.sure(len(means)) > 0]
     if above:
         worst = min(above, key=lambda one: one.p())
         return ClaimVerdict("reversed", len(means) * worst.p(), worst)
@@ -275,6 +486,22 @@ def _stacked(levels: Sequence[MeasuredArm]) -> Floats | None:
     return np.stack(known) if len(known) == len(levels) else None
 
 
+def _combined(levels: Sequence[MeasuredArm], weights: Floats) -> MeasuredArm:
+    """Return a weighted sum of arms."""
+    draws = _stacked(levels)
+    values = np.tensordot(weights, np.stack([one.values for one in levels]), 1)
+    return MeasuredArm(values, None if draws is None else np.tensordot(weights, draws, 1))
+
+
+def _extreme(levels: Sequence[MeasuredArm], side: int) -> MeasuredArm:
+    """Return for each seed the arm that is the least (`side` 1) or the largest (-1) on the other seeds."""
+    values = np.stack([one.values for one in levels])
+    others = values.sum(axis=1, keepdims=True) - values
+    chosen, seeds = (side * others).argmin(axis=0), np.arange(values.shape[1])
+    draws = _stacked(levels)
+    return MeasuredArm(values[chosen, seeds], None if draws is None else draws[chosen, seeds])
+
+
 def _slopes(x: Floats, y: Floats) -> Floats:
     """Compute least squares slopes (S, ...) over arms (A, S, ...)."""
     centred = x - x.mean(axis=0)
@@ -297,7 +524,7 @@ def strip(
     """
     kinds: dict[str, list[tuple[str, StudyClaim, ClaimVerdict, SeedMean]]] = {}
     for name, (claim, verdict) in judged.items():
-        if verdict.about is not None and np.isfinite(verdict.about.error):
+        if verdict.about is not None and verdict.word != "no verdict" and np.isfinite(verdict.about.error):
             kind = str(claim.keys["metric"]).partition(" ")[0]
             kinds.setdefault(kind, []).append((name, claim, verdict, verdict.about))
     return [_forest(study, kind, entries, own) for kind, entries in kinds.items()]
@@ -359,18 +586,23 @@ def scoped(study: Study, name: str, arch: str) -> str:
     return f"{name}, {arch}" if len(study.arch) > 1 else name
 
 
-def ordered(study: Study, axis: str) -> list[Arm]:
-    """Return the arms on an axis, in its order."""
-    return sorted((arm for arm in study.arms if axis in arm.at), key=lambda arm: arm.at[axis])
+def asked(study: Study, claim: StudyClaim) -> list[Arm]:
+    """Return the arms that a claim is about: those it names, those on its axes, or all on a measured axis."""
+    if study.is_measured(claim.along):
+        return list(study.arms)
+    if named := [str(claim.keys[key]) for key in ("a", "b") if key in claim.keys]:  # which may be one arm twice
+        return [arm for name in named for arm in study.arms if arm.name == name]
+    axes = [claim.along] if claim.along else claim.keys["causes"]
+    return list({arm.name: arm for axis in axes for arm in study.ordered(str(axis))}.values())
 
 
 def along(study: Study, measured: MeasuredArms) -> list[Plot]:
     """Draw the metrics of claims along their axis."""
-    asked = {(str(c.keys["metric"]), str(c.keys["along"])): None for c in study.claims if "along" in c.keys}
+    ladders = [claim for claim in study.claims if claim.along and not study.is_measured(claim.along)]
     plots = []
-    for metric, axis in asked:
+    for metric, axis in dict.fromkeys((str(claim.keys["metric"]), claim.along) for claim in ladders):
         for arch, arms in measured.items():
-            levels = [arm for arm in ordered(study, axis) if arm.name in arms]
+            levels = [arm for arm in study.ordered(axis) if arm.name in arms]
             means = [SeedMean.of(arms[arm.name][metric]) for arm in levels]
             curve = Curve(
                 label="mean over seeds",
@@ -387,13 +619,16 @@ def along(study: Study, measured: MeasuredArms) -> list[Plot]:
 
 
 def against(study: Study, measured: MeasuredArms) -> list[Plot]:
-    """Draw each arm as a point with both error bars, for claims about the slope of one metric against another."""
+    """Draw each arm as a point with both error bars, for claims about one metric against another."""
     plots = []
-    for claim in (one for one in study.claims if one.kind == "slope"):
-        names = [str(claim.keys[key]) for key in ("against", "metric")]
+    shown: dict[tuple[str, str], set[str]] = {}
+    for claim in (one for one in study.claims if study.is_measured(one.against)):
+        of = {arm.name for arm in asked(study, claim)}
+        shown.setdefault((claim.against, str(claim.keys["metric"])), set()).update(of)
+    for names, of in shown.items():
         for arch, arms in measured.items():
             curves = []
-            for name in (arm.name for arm in ordered(study, str(claim.keys["along"])) if arm.name in arms):
+            for name in (name for name in arms if name in of):
                 x, y = (SeedMean.of(arms[name][metric]) for metric in names)
                 low, high = y.interval()
                 point = Curve(label=name, kind="points", role=name, x=[x.value], y=[y.value], low=[low], high=[high])

@@ -20,8 +20,10 @@ from calibcli.core.validation import toml
 from calibcli.lab.study import readings
 from calibcli.lab.study.experiment import (
     CURVATURE,
+    FEWEST_DRAWN,
     KINDS,
     LOGGED,
+    MEASURED_AXIS,
     OPTIONAL,
     Arm,
     PrintedNumbers,
@@ -361,6 +363,7 @@ def _check(study: Study, where: _Where) -> None:
         factory.check(arch)
     for scaler in study.scalers:
         METHODS.choose(scaler)
+    several = len(study.claims) * len(study.arch) > 1
     for claim in study.claims:
         measured = [str(claim.keys[key]) for key in ("metric", "against", "than") if key in claim.keys]
         if claim.kind == "crosses":
@@ -369,14 +372,41 @@ def _check(study: Study, where: _Where) -> None:
             where.among(asked, study.measured, f"claim {claim.id}: '{asked}' is not measured")
         if claim.kind == "close_to" and claim.keys["low"] >= claim.keys["high"]:
             raise UsageError(f"{where.source}: claim {claim.id}: low is not below high", "correct it")
-        for key in ("a", "b"):
+        for key in ("a", "b", "base"):
             if key in claim.keys:
                 where.among(str(claim.keys[key]), names, f"claim {claim.id}: no arm '{claim.keys[key]}'")
-        along = claim.keys.get("along")
-        least = 3 if claim.kind == "interior_minimum" else 2
-        if along is not None and sum(along in arm.at for arm in study.arms) < least:
-            many = "no arms lie" if not any(along in arm.at for arm in study.arms) else f"fewer than {least} arms lie"
-            raise UsageError(
-                f"{where.source}: claim {claim.id}: {many} along '{along}'",
-                f'write an arm as name = "A-{{{along}}}" with {along} = [1, 2, 3]',
-            )
+        if claim.along:
+            measured_axis = claim.kind in MEASURED_AXIS and study.is_measured(claim.along)
+            _least_arms(study.arms if measured_axis else study.ordered(claim.along), claim, several, where)
+        if "causes" in claim.keys:
+            _causes(study, claim, where)
+
+
+def _least_arms(arms: Sequence[Arm], claim: StudyClaim, several: bool, where: _Where) -> None:
+    """Refuse a claim about fewer arms than its kind needs, one more where there are several claims."""
+    least = 3 if claim.kind == "interior_minimum" else 2
+    if claim.keys.get("drawn"):
+        least = FEWEST_DRAWN + several
+    if len(arms) < least:
+        many = f"fewer than {least} arms" if arms else "no arms"
+        raise UsageError(
+            f"{where.source}: claim {claim.id}: {many} lie along '{claim.along}'",
+            f'write an arm as name = "A-{{{claim.along}}}" with {claim.along} = [1, 2, 3]',
+        )
+
+
+def _causes(study: Study, claim: StudyClaim, where: _Where) -> None:
+    """Refuse causes that are no axes of their own, each with the base arm and a dose."""
+    causes, base = [str(cause) for cause in claim.keys["causes"]], str(claim.keys["base"])
+    problem = "" if len(set(causes)) == len(causes) > 1 else "it takes two causes or more, each once"
+    seen: dict[str, str] = {}
+    for cause in causes:
+        names = [arm.name for arm in study.ordered(cause)]
+        if base not in names or len(names) < 2:
+            problem = problem or f"'{base}' and a dose of '{cause}' are to lie along '{cause}'"
+        for name in names:
+            if seen.setdefault(name, cause) != cause and name != base:
+                problem = problem or f"'{name}' belongs to two causes, {seen[name]} and {cause}"
+    if problem:
+        fix = f"write at = {{ {' = 0, '.join(causes)} = 0 }} in the arm '{base}', and one axis in each other arm"
+        raise UsageError(f"{where.source}: claim {claim.id}: {problem}", fix)

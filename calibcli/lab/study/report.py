@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import math
 import shlex
 from collections.abc import Mapping, Sequence
@@ -31,8 +32,8 @@ OUTCOMES: dict[claims.Word, Outcome] = {
     "not comparable": "not_run",
     "no verdict": "not_run",
 }
-DIGITS = {"digits": 4}
-"""Digits of a number on a screen: seeds may agree to ten digits, other rows would not."""
+DIGITS, ROUGHLY = 4, 2
+"""Digits of a number on a screen: seeds may agree to ten digits, other rows would not; where rows are not counted."""
 UNITS = {"nll": "nats", "nll after": "nats", "train_nll": "nats"}
 
 
@@ -83,6 +84,7 @@ def report(study: Study, save: Path, expect: bool = False) -> Result:
         estimates=estimates,
         tables=[
             _verdicts(study, judged),
+            *_slopes(study, arms_by_network),
             *(_table(study, arch, arms, theirs[arch]) for arch, arms in arms_by_network.items()),
             *as_printed(study, arms_by_network, theirs),
             *_differs(study, source),
@@ -100,8 +102,8 @@ def report(study: Study, save: Path, expect: bool = False) -> Result:
                 *claims.epochs(study, lambda arm, arch, seed: logged(save, StudyRun(arm, arch, seed)), arms_by_network),
             )
         ],
-        checks=[_check(one, expect) for one in judged],
-        notes=_notes(study, missing, without),
+        checks=[_check(one, expect, claims.count(verdicts)) for one in judged],
+        notes=_notes(study, missing, judged, without),
         facts={
             "headline": _headline(study, verdicts),
             "study": study.name,
@@ -123,11 +125,9 @@ def report(study: Study, save: Path, expect: bool = False) -> Result:
 
 
 def _judged(study: Study, claim: StudyClaim, arms: dict[str, dict[str, MeasuredArm]]) -> ClaimVerdict:
-    keys = claim.keys
     if study.seeds < 2:
         return ClaimVerdict("no verdict", why="one seed: a table, no verdict")
-    along = claims.ordered(study, str(keys["along"])) if "along" in keys else []
-    asked = [str(keys[k]) for k in ("a", "b") if k in keys] or [arm.name for arm in along]
+    asked = [arm.name for arm in claims.asked(study, claim)]
     if any(name not in arms for name in asked):
         return ClaimVerdict("undecided", why="runs are missing")
     if claim.premise == "overfit":  # plain cross-entropy fits its training rows and is overconfident on others
@@ -136,11 +136,11 @@ def _judged(study: Study, claim: StudyClaim, arms: dict[str, dict[str, MeasuredA
         if not (plain and fits and all(one["temperature"].values.mean() > OVERFIT_T for one in plain)):
             why = f"cross-entropy does not overfit here (training NLL < {OVERFIT_NLL}, T > {OVERFIT_T})"
             return ClaimVerdict("not comparable", why=why)
-    names = [str(keys[key]) for key in ("metric", "than") if key in keys]
-    verdict = _one(claim, names, asked, arms)
+    names = [str(claim.keys[key]) for key in ("metric", "than") if key in claim.keys]
+    verdict = _one(study, claim, names, asked, arms)
     second = [_debiased(name) for name in names]
     if second != names and all(name in arms[asked[0]] for name in second) and verdict.word in ("holds", "reversed"):
-        verdict = claims.both(verdict, _one(claim, second, asked, arms))
+        verdict = claims.both(verdict, _one(study, claim, second, asked, arms))
     return verdict
 
 
@@ -152,7 +152,11 @@ def _debiased(name: str) -> str:
 
 
 def _one(
-    claim: StudyClaim, metrics: Sequence[str], asked: Sequence[str], arms: dict[str, dict[str, MeasuredArm]]
+    study: Study,
+    claim: StudyClaim,
+    metrics: Sequence[str],
+    asked: Sequence[str],
+    arms: dict[str, dict[str, MeasuredArm]],
 ) -> ClaimVerdict:
     keys = claim.keys
     if claim.kind == "crosses":
@@ -164,14 +168,74 @@ def _one(
     measured = [arms[name][metrics[0]] for name in asked]
     if claim.kind == "preserved":
         return claims.preserved(measured[0], measured[1], float(keys.get("margin", 0.005)))
+    against = [arms[name][claim.against] for name in asked] if study.is_measured(claim.against) else []
     if claim.kind == "decreasing":
-        return claims.decreasing(measured)
+        return claims.decreasing_along(against, measured) if against else claims.decreasing(measured)
     if claim.kind == "interior_minimum":
-        return claims.interior_minimum(measured)
+        return claims.interior_minimum_along(against, measured) if against else claims.interior_minimum(measured)
     if claim.kind == "slope":
-        against = [arms[name][str(keys["against"])] for name in asked]
-        return claims.slope(against, measured, -1 if str(keys.get("sign", "+")).startswith("-") else 1)
+        return claims.slope(against, measured, -1 if keys.get("sign") == "-" else 1, "drawn" in keys)
+    if claim.kind == "alike":
+        return claims.alike(_causes(study, claim, metrics[0], arms), float(keys.get("factor", 2.0)))
+    if claim.kind == "matched":
+        options = {key: float(keys[key]) for key in ("within", "margin") if key in keys}
+        return claims.matched(arms[str(keys["base"])][claim.against], _pairs(study, claim, metrics[0], arms), **options)
     return claims.close_to(measured[0], float(keys["low"]), float(keys["high"]))
+
+
+def _causes(
+    study: Study, claim: StudyClaim, metric: str, arms: dict[str, dict[str, MeasuredArm]]
+) -> dict[str, claims.Cause]:
+    """Return what each cause does to x and to y."""
+    found = {}
+    for cause in claim.keys["causes"]:
+        names = [arm.name for arm in study.ordered(str(cause))]
+        base = names.index(str(claim.keys["base"]))
+        x, y = (claims.contrast([arms[n][of] for n in names], base) for of in (claim.against, metric))
+        found[str(cause)] = x, y
+    return found
+
+
+def _pairs(
+    study: Study, claim: StudyClaim, metric: str, arms: dict[str, dict[str, MeasuredArm]]
+) -> dict[str, claims.Cause]:
+    """Return the differences of x and of y of every two arms of different causes."""
+    causes = [[arm.name for arm in study.ordered(str(cause))] for cause in claim.keys["causes"]]
+    pairs = [
+        (a, b)
+        for of, others in itertools.combinations(causes, 2)
+        for a, b in itertools.product(of, others)
+        if str(claim.keys["base"]) not in (a, b)
+    ]
+
+    def difference(a: str, b: str, of: str) -> MeasuredArm:
+        return arms[a][of] - arms[b][of]
+
+    return {f"{a} and {b}": (difference(a, b, claim.against), difference(a, b, metric)) for a, b in pairs}
+
+
+def _slopes(study: Study, arms_by_network: claims.MeasuredArms) -> list[Table]:
+    """Tabulate what each cause does to x and y; a slope where it surely moves x."""
+    rows: list[list[Cell]] = []
+    alike = {(claim.against, str(claim.keys["metric"])): claim for claim in study.claims if claim.kind == "alike"}
+    for claim, (arch, arms) in itertools.product(alike.values(), arms_by_network.items()):
+        if study.seeds > 1 and all(arm.name in arms for arm in claims.asked(study, claim)):
+            for cause, both in _causes(study, claim, str(claim.keys["metric"]), arms).items():
+                x, y = (SeedMean.of(one) for one in both)
+                slope = f"{y.value / x.value:.2g}" if x.sure() else "does not surely move it"
+                moves = [f"{one.value:+.2g} ± {one.half():.2g}" for one in (x, y)]
+                rows.append(
+                    [
+                        claims.scoped(study, f"{claim.keys['metric']} against {claim.against}", arch),
+                        cause,
+                        *moves,
+                        slope,
+                    ]
+                )
+    columns = ["of", "cause", "what a step moves x by", "and y by", "y for each unit of x"]
+    return [
+        Table(name="causes", columns=columns, rows=rows, title=f"What each cause does, {LEVEL:.0%} intervals")
+    ] * bool(rows)
 
 
 def _estimate(name: str, study: Study, arm: str, arch: str, measured: MeasuredArm) -> Estimate:
@@ -192,27 +256,34 @@ def _estimate(name: str, study: Study, arm: str, arch: str, measured: MeasuredAr
         reason="" if known else lost,
         n=len(measured.values),
         se=mean.error if known else None,
-        detail=DIGITS,
+        detail={"digits": DIGITS if measured.draws is not None else ROUGHLY},
     )
 
 
 def _verdicts(study: Study, judged: Sequence[JudgedClaim]) -> Table:
     rows: list[list[Cell]] = []
+    decided = claims.count({one.name: one.verdict for one in judged})
     for one in judged:
-        cells: list[Cell] = ["", "", ""]
+        cells: list[Cell] = ["", "", "", ""]
         if (difference := one.verdict.about) is not None:
-            both, alone = ("[{:.4g}, {:.4g}]".format(*difference.interval(rows)) for rows in (True, False))
-            cells = [f"{difference.value:.4g}", both if one.counted else "rows are not counted", alone]
-        p = one.verdict.p if one.counted else ""
+            digits = DIGITS if one.counted else ROUGHLY
+            value, *ends = (
+                f"{v:.{digits}g}" for v in (difference.value, *difference.interval(), *difference.interval(False))
+            )
+            both, alone = (f"[{low}, {high}]" for low, high in (ends[:2], ends[2:]))
+            could = f"{difference.shown(decided):.2g}" if one.claim.kind in claims.DIFFERENCES else ""
+            cells = [value, both if one.counted else "rows are not counted", alone, could]
+        p = one.verdict.p if one.counted and one.verdict.word in claims.JUDGED else ""
         rows.append([one.name, one.claim.text, one.verdict.word, *cells, p, _more(one.verdict)])
-    heads = ["claim", "text", "verdict", "value", "seeds and rows", "these rows alone", "p (Holm)", "would decide"]
+    heads = ["claim", "text", "verdict", "value", "seeds and rows", "these rows alone"]
+    heads += ["could have shown", "p (Holm)", "would decide"]
     return Table(name="claims", columns=heads, rows=rows, title=f"Claims, {study.seeds} seeds, {LEVEL:.0%} intervals")
 
 
 def _counted(claim: StudyClaim, arms: dict[str, dict[str, MeasuredArm]]) -> bool:
-    names = [str(claim.keys[key]) for key in ("metric", "than", "against") if key in claim.keys]
+    names = [str(claim.keys[key]) for key in ("metric", "than", "against", "along") if key in claim.keys]
     of = next(iter(arms.values()), {})
-    return all(name in of and of[name].draws is not None for name in names)
+    return all(of[name].draws is not None for name in names if name in of) and any(name in of for name in names)
 
 
 def _more(verdict: ClaimVerdict) -> str:
@@ -329,19 +400,23 @@ def _differs(study: Study, source: str) -> list[Table]:
     return [Table(name="differs", columns=columns, rows=rows, title="What differs from the paper")] if rows else []
 
 
-def _check(one: JudgedClaim, expect: bool) -> Check:
+def _check(one: JudgedClaim, expect: bool, decided: int) -> Check:
+    """Return the verdict as a check; a number that is described, and not judged, never fails a run."""
     difference, estimate = one.verdict.about, None
+    described = difference is not None and one.verdict.word == "no verdict"
     if difference is not None and np.isfinite(difference.error):
         low, high = difference.interval()
         p = f"p {number_format.of_table('p', [one.verdict.p])[0]} after Holm's correction"
+        errors = "other rows are not counted" if not one.counted else "seeds and rows" if described else p
+        could = {"could_have_shown": difference.shown(decided)} if one.claim.kind in claims.DIFFERENCES else {}
         estimate = Estimate(
             name=str(one.claim.keys["metric"]),
             value=difference.value,
             low=low,
             high=high,
             level=LEVEL,
-            how=f"{one.claim.kind}: what decides; {p if one.counted else 'other rows are not counted'}",
-            detail=DIGITS,
+            how=f"{one.claim.kind}: {'of these arms' if described else 'what decides'}; {errors}",
+            detail={"digits": DIGITS if one.counted else ROUGHLY} | could,
         )
     return Check(
         rule=one.claim.text,
@@ -349,21 +424,19 @@ def _check(one: JudgedClaim, expect: bool) -> Check:
         scope=one.name,
         outcome=OUTCOMES[one.verdict.word],
         message=": ".join(filter(None, (one.verdict.word, _more(one.verdict)))),
-        fatal=expect,
+        fatal=expect and not described,
     )
 
 
-def _notes(study: Study, missing: dict[str, str], unverified: int) -> list[str]:
+def _notes(study: Study, missing: dict[str, str], judged: Sequence[JudgedClaim], unverified: int) -> list[str]:
     notes = [f"{name}: {why}; its claims have no verdict" for name, why in missing.items()]
     if unverified:
         which = f"{unverified} run{'s' * (unverified > 1)}"
         notes.append(f"the files of {which} are not verified: their records are older than digests")
     if study.seeds < 2:
         notes.append("one seed: tables, no verdicts")
-    if (study.curvature or study.log) and study.claims:
-        notes.append(
-            "of the log, curvature and temperature intervals hold for these rows; what others would add is not counted"
-        )
+    if alone := [one.name for one in judged if one.verdict.about is not None and not one.counted]:
+        notes.append(f"{listed(alone)}: the interval holds for these rows; what others would add is not counted")
     return notes
 
 

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from calibcli.core.result import Result, by_report, results_of
+from calibcli.core.result import VERDICTS, Result, by_report, results_of
 from calibcli.render import table_contents, terminal
 from calibcli.render.page import sections
 from calibcli.render.page.sections import Caps, Picture
@@ -34,8 +34,10 @@ def page(result: Result) -> str:
     """
     named = results_of(result)
     several = len(named) > 1
-    judged = [(r.verdict, any(c.fatal for c in r.checks if c.outcome == r.verdict)) for _, r in named if r.verdict]
-    verdict, tone = table_contents.banner(judged)
+    judged = [r for _, r in named if r.verdict]
+    gates = [r for r in judged if r.words is VERDICTS] or judged  # claims fail nothing: they give way to gates
+    outcomes = [(r.verdict, any(c.fatal for c in r.checks if c.outcome == r.verdict)) for r in gates if r.verdict]
+    verdict, tone = table_contents.banner(outcomes, gates[0].words if gates else VERDICTS)
     count = sum(not by_report(r) for _, r in named)
     drawn: dict[str, bytes] = {}
     text = ""
