@@ -278,7 +278,8 @@ def _notes(study: Study, missing: dict[str, str]) -> list[str]:
         notes.append("one seed: tables, no verdicts")
     if (study.curvature or study.log) and study.claims:
         notes.append(
-            "of the log, curvature and temperature intervals hold for these rows; what others would add is not counted"
+            "of the log, of the temperature, and of curvature without rows.npz, intervals hold for these rows; what"
+            " others would add is not counted"
         )
     return notes
 
