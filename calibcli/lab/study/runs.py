@@ -32,8 +32,7 @@ DATA = ("digits", "square")  # data sets that the package has
 DRAWN = {"drawn-posts": lambda folder: synthetic.newsgroups(folder, posts=200), "drawn-trees": synthetic.sentiment}
 """Small corpora of texts in the layout of 20 Newsgroups and of the Stanford Treebank, drawn into a study's folder."""
 ROWS = "rows.npz"
-"""In the folder of a run: for each number of curvature an array (N,), a term for each row that it was measured on. Their
-mean is the number."""
+"""In the folder of a run: the terms (N,) of the rows that each number of curvature is the mean of."""
 FORMAT = 1  # of a run: where it changes, runs are trained again
 BEAT, STALE = 10.0, 60.0  # seconds between signs of life of a worker, and without one until its run is free
 POLL = 0.5  # seconds between looks at the runs of other workers
