@@ -16,6 +16,8 @@ from scipy.special import logsumexp
 from torch import Tensor, nn
 
 from calibcli.core.errors import InputError
+from calibcli.gate.sources import CURVATURE
+from calibcli.lab.study import experiment
 from calibcli.networks.curvature import QUANTITIES, measure
 from calibcli.networks.losses import CrossEntropy
 
@@ -27,6 +29,12 @@ CE = CrossEntropy()
 AFTER = [entry.name for entry in QUANTITIES if entry.name.endswith(" after")]
 STILL = ("fisher_rao", "adaptive_trace", "adaptive_lambda")
 EXACT = {"trace": ":exact", "adaptive_trace": ":exact", "lambda_max": ":tol=1e-10", "adaptive_lambda": ":tol=1e-10"}
+
+
+def test_gates_and_studies_know_every_quantity() -> None:
+    """Gates name them in text, as they start without PyTorch."""
+    assert set(CURVATURE) == {entry.name for entry in QUANTITIES}
+    assert set(experiment.CURVATURE) == {*STILL, "trace", "lambda_max", *AFTER}
 
 
 def spec(name: str) -> str:

@@ -16,6 +16,7 @@ from calibcli.networks.curvature.problem import CurvatureProblem, Inputs, T
 
 UNMAPPED = (RuntimeError, ValueError, TypeError, AttributeError)  # raised where vmap cannot run a model
 CHUNK = 128 << 20  # bytes of per-row gradients held at once
+CACHED = 4 << 20  # bytes of those of one layer that are made, squared and summed before the next
 
 
 class RowNorms:
@@ -173,9 +174,9 @@ def outer(a: torch.Tensor, d: torch.Tensor, scale: torch.Tensor | None = None) -
     if scale is not None and places == 1:
         return ((d[:, 0].square() @ scale.square()) * a[:, 0].square()).double().sum(1)
     if scale is not None:  # no shorter way is known: the gradients of some rows at a time
-        step = max(1, CHUNK // (i * o * d.element_size()))
+        step, weights = max(1, CACHED // (i * o * d.element_size())), scale.square().flatten()
         parts = zip(torch.split(a, step), torch.split(d, step))
-        return torch.cat([square(rows.transpose(1, 2) @ inputs, scale) for inputs, rows in parts])
+        return torch.cat([(rows.transpose(1, 2) @ x).square_().flatten(1) @ weights for x, rows in parts]).double()
     if places * (i + o) <= i * o:
         return ((a @ a.transpose(1, 2)) * (d @ d.transpose(1, 2))).flatten(1).double().sum(1)
     return square(d.transpose(1, 2) @ a)
