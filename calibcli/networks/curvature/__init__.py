@@ -116,9 +116,9 @@ def measure(
             shared.quality()
         except interrupts as interrupt:
             shared.stopped = type(interrupt).__name__
-    for owner, choice, f in findings if terms is not None else ():
-        if owner is losses[0] and f.terms is not None:
-            terms[choice.spec] = f.terms.double().numpy()
+    if terms is not None:
+        own = ((choice, f.terms) for owner, choice, f in findings if owner is losses[0])
+        terms |= {choice.spec: of_rows.double().numpy() for choice, of_rows in own if of_rows is not None}
     return _result(problem, shared, test, losses, findings)
 
 

@@ -112,8 +112,8 @@ class RowNorms:
 
         gradients = vmap(grad(one), in_dims=(None, 0, 0))(wanted, inputs, u)
         nothing = torch.zeros(len(u), dtype=torch.float64, device=problem.device)
-        scales = zip(problem.names, problem.scales or [None] * len(problem.names))
-        norms = [square(gradients[n], scale) if n in gradients else nothing for n, scale in scales]
+        scales = dict(zip(problem.names, problem.scales))
+        norms = [square(gradients[n], scales.get(n)) if n in gradients else nothing for n in problem.names]
         return torch.stack(norms, 1).detach()
 
     def _row_by_row(self, inputs: Inputs, u: torch.Tensor) -> torch.Tensor:

@@ -344,8 +344,8 @@ def _and_after(example: str, *, relative: bool = False, **known: Any) -> Callabl
 
     The temperature T has the smallest NLL of these rows, as `calib scale` fits it, and divides the last layer first;
     the error over rows counts that they choose T. Coordinates of `adaptive` measures and `fisher_rao` are the same
-    wherever T is folded, and need no last layer. Options and units are those of `{name}`.
-    Ours: {name} of the network that Guo et al. (2017) would use.
+    wherever T is folded, and need no last layer. Options are those of `{name}`.
+    In units of the loss (nats for `ce`), and of the weights as `{name}` is. Ours: {name} of the network that Guo et al. (2017) would use.
 
     >>> round(calibcli.curvature(model, None, "{name} after", device="cpu")["{name} after"].value, 2)
     {example}
@@ -422,7 +422,8 @@ def trace(
     options: dict[str, Any] = {"precision": precision, "probes": probes, "exact": exact, "most": most}
 
     def again(other: Engine) -> torch.Tensor | None:
-        return trace(other, **options).terms
+        found: QuantityEstimates = trace(other, **options)
+        return found.terms
 
     name, of = ("adaptive_trace", TRACE_OF_RELATIVE) if engine.relative else ("trace", TRACE)
     precision = precision or (None if engine.splits else 0.02)
@@ -514,7 +515,7 @@ def _trace_of_diagonal(engine: Engine, part: GGNTrace | None, again: Terms) -> Q
 def _trace_over_groups(
     engine: Engine,
     part: GGNTrace | None,
-    groups: Sequence[torch.Tensor],
+    groups: tuple[torch.Tensor, torch.Tensor],
     cells: tuple[torch.Tensor, int],
     how: str,
     error: Error,
@@ -687,7 +688,8 @@ def adaptive_trace(
     >>> round(calibcli.curvature(model, None, "adaptive_trace:exact=true", device="cpu").estimates[0].value, 2)
     6.54
     """
-    return trace(engine, precision=precision, probes=probes, exact=exact, most=most)
+    found: QuantityEstimates = trace(engine, precision=precision, probes=probes, exact=exact, most=most)
+    return found
 
 
 @_and_after("0.54", order=9, tier="asked", certifies=True, relative=True)
@@ -701,7 +703,8 @@ def adaptive_lambda(engine: Engine, *, tol: Precision = 1e-3, bound: Bound = "re
     >>> round(calibcli.curvature(model, None, "adaptive_lambda", device="cpu")["adaptive_lambda"].value, 2)
     1.34
     """
-    return lambda_max(engine, tol=tol, bound=bound)
+    found: QuantityEstimates = lambda_max(engine, tol=tol, bound=bound)
+    return found
 
 
 def _nothing(reason: str = "interrupted before the first result") -> QuantityEstimates:

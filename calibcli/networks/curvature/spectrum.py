@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -396,7 +396,7 @@ class Certificate:
     products: int = 0
     group: int = 0
     share: float = 0.0
-    parts: torch.Tensor | None = None
+    parts: torch.Tensor = field(default_factory=lambda: torch.zeros(0))
 
 
 def certify(operator: SecondDerivative, vectors: torch.Tensor, values: torch.Tensor) -> Certificate:
