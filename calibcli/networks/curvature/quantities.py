@@ -345,7 +345,8 @@ def _and_after(example: str, *, relative: bool = False, **known: Any) -> Callabl
     The temperature T has the smallest NLL of these rows, as `calib scale` fits it, and divides the last layer first;
     the error over rows counts that they choose T. Coordinates of `adaptive` measures and `fisher_rao` are the same
     wherever T is folded, and need no last layer. Options are those of `{name}`.
-    In units of the loss (nats for `ce`), and of the weights as `{name}` is. Ours: {name} of the network that Guo et al. (2017) would use.
+    In units of the loss (nats for `ce`), and of the weights as `{name}` is.
+    Ours: {name} of the network that Guo et al. (2017) would use.
 
     >>> round(calibcli.curvature(model, None, "{name} after", device="cpu")["{name} after"].value, 2)
     {example}
