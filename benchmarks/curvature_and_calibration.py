@@ -1,10 +1,11 @@
-"""Curvature and calibration on the digits of sample_data/: three experiments, about two CPU minutes.
+"""Curvature and calibration on the digits of sample_data/: four experiments, about two CPU minutes.
 
     python benchmarks/curvature_and_calibration.py [--seeds 10]
 
 1. The same function in other weights: a ReLU layer times c, the next one by 1/c. No output changes, the curvature does.
 2. Temperature: the sample model's last layer divided by T. No predicted class changes, calibration and curvature do.
-3. Networks trained with six losses from the same weights on the same batches: differences from the first, paired by
+3. What either leaves alone: measures of relative changes of the weights, and those after the network's temperature.
+4. Networks trained with six losses from the same weights on the same batches: differences from the first, paired by
    seed. Their intervals cover the spread of training, not that of the rows, which all networks share.
 
 Curvature is on the 600 validation rows, of cross-entropy where no other loss is named; ECE (15 bins) on the 997 test
@@ -90,6 +91,23 @@ def other_weights() -> None:
         print(row(name, *numbers, *(f"{value(found, what):.1f}" for what in ("lambda_max", "trace"))))
 
 
+def left_alone() -> None:
+    """Experiment 3."""
+    start, parts = begin(Setup(MODEL))
+    assert parts.test is not None
+    assert parts.validation is not None
+    plain = ("trace", "fisher_rao", "adaptive_trace", "adaptive_lambda")
+    asked = [name for one in plain for name in (f"{one}:exact=true" if "trace" in one else one, f"{one} after")]
+    asked = [f"{name}:exact=true" if name.endswith("trace after") else name for name in asked]
+    print(head("sample model", "ECE %", *(name.partition(":")[0] for name in asked)))
+    variants = {"as it is": start.model, "first layer × 4, second / 4": rescaled(start.model, 4.0)}
+    variants["logits × 2"] = changed(start.model, (-1, "weight", 2.0), (-1, "bias", 2.0))
+    for name, variant in variants.items():
+        found = calibcli.curvature(variant, parts.validation, *asked, device="cpu")
+        error = ece(run(variant, parts.test), parts.test.labels)
+        print(row(name, f"{error:.2f}", *(f"{value(found, what):.4g}" for what in asked)))
+
+
 def trained(loss: str, seed: int) -> Numbers:
     """A network of the sample's kind, trained on the 200 training rows, and its numbers."""
     start, parts = begin(Setup(MODEL, init="fresh", seed=seed))
@@ -135,4 +153,5 @@ if __name__ == "__main__":
     given = arguments(__doc__, seeds=10)
     torch.set_num_threads(1)
     other_weights()
+    left_alone()
     losses(given.seeds)

@@ -1,16 +1,20 @@
 """Coverage of the intervals of `calib curvature`, by simulation against dense Hessians.
 
     python benchmarks/curvature_coverage.py [--seeds 500] [--samples 300] [--part PART] [--only NAME] [--tf32]
-                                            [--resampled RUNS]
+                                            [--studies 1000] [--resampled RUNS]
 
 1. Estimator: over seeds, the 95 % intervals of the traces against the exact ones of seven networks, and their bias; and
    that of the share of negative eigenvalues from 40 Lanczos steps, which may be wider than what it claims.
 2. Bounds: on every one of them and for every seed, an eigenvalue lies within the printed residual, at loose and tight
    tolerances; and how often it is the largest, to the tolerance.
 3. Sample: over data sets drawn (with replacement) from a population of 8,000 rows, the 95 % intervals of trace and λmax
-   against the population's. The networks are fitted to other rows than those drawn, as the intervals assume.
+   against the population's, of the measures that no rescaling moves, and of all after the network's own temperature
+   (which those rows choose). The networks are fitted to other rows than those drawn, as the intervals assume.
+4. Difference: as a study judges it, the difference of two arms over fresh seeds and fresh rows, the same for all runs,
+   against that of all seeds on the population: its 95 % interval from the terms of the rows (`rows.npz`).
 
-`--part` is `estimator` (1 and 2), `sample` (3) or both; `--only` a part of a network's or a population's name.
+`--part` is `estimator` (1 and 2), `sample` (3), `difference` (4) or all of them; `--only` a part of a network's or a
+population's name.
 `--resampled` is the trace alone over many more runs: the probes of a
 cell are drawn from 12,000 quadratic forms of its dense H - G, centred at its trace. Pilot, allocation, exact cells and
 interval are the package's. Tr(G) is taken as known.
@@ -20,30 +24,39 @@ interval are the package's. Tr(G) is taken as known.
 from __future__ import annotations
 
 import contextlib
+import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from _curvature_hard import Encoder
 from _harness import arguments
 from _populations import Covered
 from _zoo_truth import Truth, by_hand
+from scipy.optimize import minimize_scalar
+from scipy.special import logsumexp
 from torch import Tensor, nn
+from torch.func import functional_call, hessian, vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from calibcli.core.statistics import student_quantile
+from calibcli.lab.study.claims import DRAWS, MeasuredArm, SeedMean
+from calibcli.lab.study.readings import draws, means
 from calibcli.networks.curvature import QUANTITIES, Tensors, measure
 from calibcli.networks.curvature import trace as traces
 from calibcli.networks.curvature.engine import SHARE, Engine, Shared
+from calibcli.networks.curvature.loss import logit_hessian
 from calibcli.networks.curvature.problem import CurvatureProblem, second_order
 from calibcli.networks.losses import CrossEntropy, final
 
 torch.set_num_threads(1)
 TOLERANCES = (0.3, 0.03, 1e-3)
-TRACES = ("trace:precision=0.05", "trace", "trace_ggn")
+TRACES = ("trace:precision=0.05", "trace", "trace_ggn", "adaptive_trace:precision=0.05", "adaptive_trace")
+PLAIN = ("trace", "lambda_max", "fisher_rao", "adaptive_trace", "adaptive_lambda")
 LEVEL = 0.95
 FORMS, AT_ONCE, MOST = 12_000, 2_000, 1024  # quadratic forms of a cell, those at once, and probes at most
 PRODUCTS = {getattr(torch.ops.aten, name).default for name in ("mm", "bmm", "addmm", "baddbmm", "convolution")} | {
@@ -191,6 +204,7 @@ def one_network(name: str, model: nn.Module, x: Tensor, y: Tensor, *, seeds: int
         exact = Truth(model, x, y)
         h = exact.hessian()
         true, spectrum = {"trace": float(h.trace()), "trace_ggn": exact.ggn_trace()}, torch.linalg.eigvalsh(h)
+        true["adaptive_trace"] = measures(exact, h)["adaptive_trace"]
     top = float(spectrum[-1])
     shared = set_up(model, x, y, tf32)  # once: only the seed changes
     hits: dict[str, list[bool]] = {what: [] for what in (*TRACES, "share")}
@@ -254,19 +268,157 @@ def sample(samples: int, only: str) -> None:
             if only not in f"{label} {kind}":
                 continue
             train(model, x[8000:], y[8000:], 300)
-            with by_hand():
-                h = Truth(model, x[:8000], y[:8000], loss=criterion).hessian()
-            true = {"trace": float(h.trace()), "lambda_max": float(torch.linalg.eigvalsh(h)[-1])}
-            covered = {k: Covered(samples) for k in true}
-            for i in range(samples):
-                index = torch.randint(0, 8000, (rows,), generator=torch.Generator().manual_seed(i))
-                found = measure(model, (x[index], y[index]), "trace", "lambda_max", loss=criterion, seed=i)
-                for k, one in covered.items():
-                    one.add(found[k].low, found[k].high, true[k])
+            covered = sampled(model, x[:8000], y[:8000], criterion, rows, samples)
             print(f"   {label:18} {kind:18} n = {rows:3}:", end="")
             for k, one in covered.items():
                 print(f" {k} {share(one.share, samples)}, too high {one.above}, too low {one.below};", end="")
             print(flush=True)
+
+
+def measures(exact: Truth, h: Tensor) -> dict[str, float]:
+    """The true values of the quantities of `PLAIN` at these weights, from the dense Hessian and the rows' Jacobians."""
+    theta = torch.cat([t.detach().reshape(-1) for t in exact.tensors])
+    relative = theta[:, None] * h * theta
+    z = exact.logits()
+    w = torch.zeros_like(z, requires_grad=True)
+    slopes = torch.autograd.grad((w * z).sum(), exact.tensors, create_graph=True, materialize_grads=True)
+    along = torch.autograd.grad(sum((g * t.detach()).sum() for g, t in zip(slopes, exact.tensors)), w)[0]
+    each = CrossEntropy() if exact.loss is nn.functional.cross_entropy else exact.loss
+    a = logit_hessian(each, z.detach(), exact.labels)
+    values = [h.trace(), torch.linalg.eigvalsh(h)[-1], torch.einsum("ni,nij,nj->n", along, a, along).mean()]
+    return dict(zip(PLAIN, map(float, [*values, relative.trace(), torch.linalg.eigvalsh(relative)[-1]])))
+
+
+def tempered(model: nn.Module, x: Tensor, y: Tensor) -> nn.Module:
+    """The network with the temperature of the smallest NLL of these rows in its last layer."""
+    z = model(x).detach().numpy()
+    own = z[range(len(y)), y.numpy()]
+    found = minimize_scalar(
+        lambda u: (logsumexp(z * math.exp(u), axis=1) - own * math.exp(u)).mean(),
+        bounds=(-6, 6),
+        options={"xatol": 1e-9},
+    )
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        for tensor in other[-1].parameters():  # type: ignore[index]
+            tensor.mul_(math.exp(found.x))
+    return other
+
+
+def sampled(
+    model: nn.Module, x: Tensor, y: Tensor, criterion: Any, rows: int, samples: int, names: Sequence[str] = PLAIN
+) -> dict[str, Covered]:
+    """How often the printed intervals of so many samples of rows hold the population's values, also after T."""
+    with by_hand():
+        plain, after = (Truth(one, x, y, loss=criterion) for one in (model, tempered(model, x, y)))
+        true = measures(plain, plain.hessian())
+        true |= {f"{k} after": v for k, v in measures(after, after.hessian()).items()}
+    asked = [*names, *(f"{name} after" for name in names)]
+    covered = {k: Covered(samples) for k in asked}
+    for i in range(samples):
+        index = torch.randint(0, len(x), (rows,), generator=torch.Generator().manual_seed(i))
+        found = measure(model, (x[index], y[index]), *asked, loss=criterion, seed=i)
+        for k, one in covered.items():
+            one.add(found[k].low, found[k].high, true[k])
+    return covered
+
+
+# Differences of two arms, as a study judges them.
+
+
+@dataclass
+class Pool:
+    """Runs of one arm: their Hessians row by row.
+
+    Attributes:
+        rows: for each run (N, P, P) float32, of the loss of each row of the population.
+        true: (runs, 2) trace and λmax of the population.
+    """
+
+    rows: list[Tensor]
+    true: Tensor
+
+    @classmethod
+    def of(cls, models: Sequence[nn.Module], x: Tensor, y: Tensor) -> Pool:
+        every = [hessians(model, x, y) for model in models]
+        means = [one.mean(0, dtype=torch.float64) for one in every]
+        return cls(every, torch.stack([torch.stack([h.trace(), torch.linalg.eigvalsh(h)[-1]]) for h in means]))
+
+    def terms(self, run: int, rows: Tensor) -> dict[str, Tensor]:
+        """The terms of these rows: their traces, and xᵀH_n x of the eigenvector x of their mean's λmax."""
+        h = self.rows[run][rows]
+        x = torch.linalg.eigh(h.mean(0))[1][:, -1]
+        return {"trace": h.diagonal(dim1=1, dim2=2).sum(1).double(), "lambda_max": ((h @ x) @ x).double()}
+
+
+def hessians(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """(N, P, P) of each row's cross-entropy in all parameters."""
+    weights = {name: t.detach() for name, t in model.named_parameters()}
+    flat = torch.cat([t.reshape(-1) for t in weights.values()])
+    sizes = [t.numel() for t in weights.values()]
+
+    def loss(theta: Tensor, one: Tensor, label: Tensor) -> Tensor:
+        at = {k: piece.view(t.shape) for (k, t), piece in zip(weights.items(), torch.split(theta, sizes))}
+        return nn.functional.cross_entropy(functional_call(model, at, (one[None],)), label[None])
+
+    each = vmap(hessian(loss), (None, 0, 0))
+    parts = zip(torch.split(x, 500), torch.split(y, 500))
+    return torch.cat([each(flat, some, labels).detach().float() for some, labels in parts])
+
+
+def pools(kind: str, seeds: int, x: Tensor, y: Tensor, n: int = 8000) -> tuple[Pool, Pool]:
+    """Two arms, plain training and with weight decay, fitted to rows after the first n, which are the population."""
+    arms: tuple[list[nn.Module], list[nn.Module]] = ([], [])
+    for seed in range(seeds):
+        for arm, decay in zip(arms, (0.0, 0.02)):
+            torch.manual_seed(seed)
+            part = n + torch.randperm(len(x) - n)[:300]
+            act = nn.ReLU() if kind == "ReLU" else nn.Tanh()
+            model = nn.Sequential(nn.Linear(4, 5), act, nn.Linear(5, 3)).double()
+            optimizer = torch.optim.AdamW(model.parameters(), 2e-2, weight_decay=10 * decay)
+            fit(model, ((x[part], y[part]) for _ in range(150)), optimizer)
+            arm.append(model)
+    return Pool.of(arms[0], x[:n], y[:n]), Pool.of(arms[1], x[:n], y[:n])
+
+
+def differing(arms: tuple[Pool, Pool], seeds: int, rows: int, runs: int) -> dict[str, Covered]:
+    """How often a study's interval of the difference of two arms holds that of all their seeds on the population."""
+    true = dict(zip(("trace", "lambda_max"), (arms[0].true.mean(0) - arms[1].true.mean(0)).tolist()))
+    covered = {name: Covered(runs) for name in true}
+    times = draws(rows, DRAWS)
+    for i in range(runs):
+        stream = torch.Generator().manual_seed(i)
+        index = torch.randint(0, len(arms[0].rows[0]), (rows,), generator=stream)
+        found: list[dict[str, MeasuredArm]] = []
+        for arm in arms:
+            chosen = torch.randint(0, len(arm.rows), (seeds,), generator=stream).tolist()
+            terms = [arm.terms(run, index) for run in chosen]
+            sums = {name: [means(one[name].numpy()) for one in terms] for name in true}
+            found.append(
+                {
+                    k: MeasuredArm(np.array([s.value for s in v]), np.stack([s.drawn(times) for s in v]))
+                    for k, v in sums.items()
+                }
+            )
+        for name, one in covered.items():
+            one.add(*SeedMean.of(found[0][name] - found[1][name]).interval(), true[name])
+    return covered
+
+
+def difference(runs: int, only: str) -> None:
+    print(f"4. 95 % intervals of the difference of two arms, {runs} studies of fresh seeds and rows each")
+    x, y = data(10_000, 4, 0.8)
+    for kind in ("ReLU", "tanh"):
+        if only not in kind:
+            continue
+        arms = pools(kind, 16, x, y)
+        for rows in (128, 512):
+            for seeds in (3, 10):
+                print(f"   {kind:5} {rows:4} rows, {seeds:2} seeds:", end="")
+                for name, one in differing(arms, seeds, rows, runs).items():
+                    low, high = one.surely()
+                    print(f" {name} {share(one.share, runs)} [{100 * low:.1f}, {100 * high:.1f}];", end="")
+                print(flush=True)
 
 
 @dataclass
@@ -361,8 +513,9 @@ if __name__ == "__main__":
         __doc__,
         seeds=500,
         samples=300,
+        studies=1000,
         only="",
-        part=("both", "estimator", "sample"),
+        part=("all", "estimator", "sample", "difference"),
         what=[str],
         resampled=0,
         tf32=False,
@@ -373,7 +526,9 @@ if __name__ == "__main__":
                 if given.only in name:
                     torch.manual_seed(1)
                     resampled(name, *make(), given.resampled)
-        elif given.part != "sample":
+        elif given.part in ("all", "estimator"):
             estimator(given.seeds, given.only, given.tf32)
-    if given.part != "estimator" and not given.resampled:
+    if given.part in ("all", "sample") and not given.resampled:
         sample(given.samples, given.only)
+    if given.part in ("all", "difference") and not given.resampled:
+        difference(given.studies, given.only)

@@ -42,7 +42,7 @@ RUNS = {
         "--replications 2 --rows 500",
     ),
     "scale-coverage": ("scale_coverage.py", "--runs 4"),
-    "curvature-coverage": ("curvature_coverage.py", "--seeds 2 --samples 2"),
+    "curvature-coverage": ("curvature_coverage.py", "--seeds 2 --samples 2 --studies 2"),
     "claims": ("claims.py --save {out}/claims.jsonl", "--short"),
     "study-kills": ("studies.py --kills 20", "--kills 2 --epochs 20"),
     "studies": ("studies.py", "--only focal-shape --again 0"),

@@ -1368,3 +1368,53 @@ def test_the_lines_of_the_papers_find_their_data(
     (tmp_path / "glove.6B.100d.txt").unlink()
     assert main(["study", "text", "--size", "paper", "--data", "20_newsgroups.tar.gz", "--dry-run"]) == 4
     assert "glove.6B.100d.txt" in capsys.readouterr().err
+
+
+# rows of curvature ----------------------------------------------------------------------------------------------------
+
+
+def test_verdicts_on_curvature_count_the_rows_it_was_measured_on(tmp_path: Path) -> None:
+    text = LITTLE.replace('["lambda_max"]', '["lambda_max", "trace", "trace after", "fisher_rao"]')
+    text = text.replace("lambda_max of ce", "trace after of ce").replace("gamma = [1, 3]", "gamma = [3]")
+    study = parsing.parse(text, "rows.toml")
+    work.work(study, tmp_path, lambda fraction, text: None)
+    names = {f"{name} of ce" for name in study.curvature}
+    terms = {}
+    for run in work.runs(study):
+        with np.load(tmp_path / run.folder / "rows.npz") as arrays:
+            terms[run.arm.name, run.seed] = {name: arrays[name] for name in arrays.files}
+        saved = work.record(tmp_path, run)
+        for name, of_rows in terms[run.arm.name, run.seed].items():
+            assert (of_rows.dtype, of_rows.shape) == (np.float64, (600,))
+            assert of_rows.mean() == pytest.approx(saved[name], rel=1e-3)
+    assert all(set(one) == names for one in terms.values())
+    arms, lost = readings.measured(study, tmp_path, "mlp:hidden=8")
+    assert not lost
+    for name in names:
+        a, b = arms["FL-3"][name], arms["CE"][name]
+        assert a.draws is not None
+        assert a.draws.shape == (2, claims.DRAWS)
+        each = np.stack([terms["FL-3", seed][name] - terms["CE", seed][name] for seed in (0, 1)])
+        shared = float(np.cov(each)[0, 1]) / 600  # what the rows do alike in both seeds
+        assert SeedMean.of(a - b).rows == pytest.approx(max(shared, 0.0), rel=0.5, abs=1e-9 + 0.2 * each.var() / 600)
+    (tmp_path / work.runs(study)[0].folder / "rows.npz").unlink()  # as a run of an earlier version
+    arms, _ = readings.measured(study, tmp_path, "mlp:hidden=8")
+    assert arms["CE"]["trace of ce"].draws is None
+    assert arms["FL-3"]["trace of ce"].draws is not None
+    (tmp_path / work.runs(study)[1].folder / "rows.npz").write_bytes(b"no zip")
+    with pytest.raises(InputError, match=r"rows\.npz cannot be read"):
+        readings.measured(study, tmp_path, "mlp:hidden=8")
+
+
+def test_draws_of_curvature_are_those_of_the_metrics_where_the_rows_are_the_same(tmp_path: Path) -> None:
+    """A split holds rows out of the training rows: curvature is then of the test rows, as the metrics are."""
+    text = LITTLE.replace('validation = "digits#validation"', 'split = "stratified"').replace("seeds = 2", "seeds = 1")
+    study = parsing.parse(text.replace('["lambda_max"]', '["lambda_max", "trace"]'), "split.toml")
+    study = dataclasses.replace(study, arms=study.arms[:1])
+    work.work(study, tmp_path, lambda fraction, text: None)
+    folder = tmp_path / work.runs(study)[0].folder
+    with np.load(folder / "rows.npz") as arrays:
+        terms = arrays["trace of ce"]
+    found, _ = readings.measured(study, tmp_path, "mlp:hidden=8")
+    drawn = means(terms).drawn(draws(len(terms), claims.DRAWS))
+    np.testing.assert_allclose(found["CE"]["trace of ce"].draws, drawn[None], rtol=1e-6)

@@ -56,7 +56,10 @@ def headed(result: Result) -> Result:
 # Numbers in words, and what their intervals show.
 
 Side = Literal["above", "below", "open"]
-OTHERS = {"lambda_max": "λmax", "lambda_min": "λmin", "temperature": "T"}
+OTHERS = {
+    **{"lambda_max": "λmax", "lambda_min": "λmin", "temperature": "T", "lambda_max after": "λmax after"},
+    **{"adaptive_lambda": "adaptive λmax", "adaptive_lambda after": "adaptive λmax after"},
+}
 """Names of numbers that are not on the shelf of metrics."""
 MOST = 3  # items that a sentence lists before it counts the others
 USUAL = "95 %"  # level of intervals, which sentences do not repeat

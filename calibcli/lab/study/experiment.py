@@ -18,12 +18,14 @@ from calibcli.core.options import Range, Rows, Seeds, values
 from calibcli.core.result import Screen
 from calibcli.core.validation import read
 from calibcli.lab.training.options import Training
+from calibcli.networks.curvature import QUANTITIES
 
 SCREEN = Screen(pairs="claims", hidden=("study", "command", "cost", "spent", "cite", "recipe_sha256"))
 """A screen shows the claims, and what decides each."""
 
 SIZES = ("small", "medium", "paper")
-CURVATURE = ("lambda_max", "trace")
+CURVATURE = tuple(entry.name for entry in QUANTITIES if entry.traits.get("by_row"))
+"""Quantities of `calib curvature` whose error over rows a verdict can count."""
 LOGGED = (
     *("nll", "nll_correct", "nll_wrong", "entropy", "p_true", "error", "ece", "adaece", "temperature"),
     *("train_loss", "last_weight_norm"),
@@ -112,7 +114,8 @@ class Study:
         arch: networks.  seeds: how many.  options: of `calib fit`, for every arm.  device, threads: where it runs.
         metrics: of test rows, before and `after` a temperature fitted on the validation rows.
         scalers: further ones than the temperature.
-        curvature: quantities, of validation rows.  losses: of which, `ce` and `train` (each arm's own).
+        curvature: quantities, of the validation rows that are named, else of the test rows.  losses: of which, `ce`
+            and `train` (each arm's own).
         log: numbers of the validation rows at `moments`, percent of the epochs.
         computes: what is computed without any training, in place of arms.
         printed: the paper's own numbers, of its networks that are here.
@@ -258,7 +261,7 @@ VALUES: dict[str, tuple[Any, str]] = {
     "seeds": (Seeds, "5"),
     "metrics": (Names, '["error", "ece"]'),
     "scalers": (Names, '["focal-temperature"]'),
-    "curvature": (Names, '["lambda_max", "trace"]'),
+    "curvature": (Names, '["lambda_max", "trace after"]'),
     "losses": (Names, '["ce", "train"]'),
     "log": (Names, '["nll_wrong"]'),
     "moments": (list[Percent], "[10, 100], percent of the epochs"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +18,7 @@ from calibcli.core.errors import InputError, UsageError
 from calibcli.lab.study import claims
 from calibcli.lab.study.claims import MeasuredArm
 from calibcli.lab.study.experiment import TRAIN, Study
-from calibcli.lab.study.runs import StudyRun, logged, record
+from calibcli.lab.study.runs import ROWS, StudyRun, logged, record
 from calibcli.metrics.binned import GapNorm
 from calibcli.metrics.intervals import MeanOf
 from calibcli.metrics.shelf import METRICS, Sample, traits
@@ -133,6 +135,9 @@ def measured(study: Study, save: Path, arch: str) -> tuple[dict[str, dict[str, M
                 times = draws(pair[1].n, claims.DRAWS)
             for name, value in _alone(study, folder, one, logged(save, StudyRun(arm, arch, seed)) if study.log else []):
                 values.setdefault(name, []).append(value)
+            for name, terms in _terms(folder).items():
+                held_out = not study.validation and len(terms) == pair[1].n  # the rows of the metrics
+                spread.setdefault(name, []).append(means(terms).drawn(times if held_out else _draws(len(terms))))
             for reading in study.readings:
                 validation, test = (
                     answers(rows, study.masked) if study.masked and not reading else rows for rows in pair
@@ -154,7 +159,7 @@ def measured(study: Study, save: Path, arch: str) -> tuple[dict[str, dict[str, M
                         if not traits(name).get("largest_gap"):  # on draws of the rows it is larger than on the rows
                             spread.setdefault(name + suffix + reading, []).append(summed.drawn(times))
         complete[arm.name] = {
-            name: MeasuredArm(np.array(of), np.stack(spread[name]) if name in spread else None)
+            name: MeasuredArm(np.array(of), np.stack(spread[name]) if len(spread.get(name, ())) == len(of) else None)
             for name, of in values.items()
         }
     return complete, lost
@@ -190,6 +195,27 @@ def unrenormalised(rows: Predictions, masked: str) -> Columns:
     return dataclasses.replace(of_all, confidence=confidence, rest=1 - confidence, predicted=predicted, correct=correct)
 
 
+def _terms(folder: Path) -> dict[str, Floats]:
+    """Read the terms of the rows of a run's curvature; a run of an earlier version has none.
+
+    Raises:
+        InputError: the file cannot be read.
+    """
+    try:
+        with np.load(folder / ROWS) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise InputError(f"{folder / ROWS} cannot be read: {error}", "remove that folder, and train it again") from None
+
+
+@functools.cache
+def _draws(n: int) -> Floats:
+    """Draw rows that no metric is measured on, in the same way for every run."""
+    return draws(n, claims.DRAWS, seed=1)
+
+
 def _alone(
     study: Study, folder: Path, run: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]
 ) -> Iterator[tuple[str, float]]:
@@ -202,7 +228,7 @@ def _alone(
         if name not in run:
             problem = f"{folder / 'run.json'} lacks '{name}': the run is older than this number"
             raise InputError(problem, "remove that folder, and train it again: calib study without --report-only")
-        yield name, float(run[name])
+        yield name, claims.number(run[name])
     for name in study.log:
         for moment in study.moments:
             line = lines[max(0, -(-moment * len(lines) // 100) - 1)]

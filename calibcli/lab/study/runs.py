@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from calibcli.core.errors import InputError, UsageError, printable
 from calibcli.core.files import atomic, guarding, samples, sha256
 from calibcli.lab.study.experiment import TRAIN, Arm, Study
@@ -30,6 +32,8 @@ from calibcli.networks.user_code import NAMES_CODE
 DATA = ("digits", "square")  # data sets that the package has
 DRAWN = {"drawn-posts": lambda folder: synthetic.newsgroups(folder, posts=200), "drawn-trees": synthetic.sentiment}
 """Small corpora of texts in the layout of 20 Newsgroups and of the Stanford Treebank, drawn into a study's folder."""
+ROWS = "rows.npz"
+"""In the folder of a run: the terms (N,) of the rows that each number of curvature is the mean of."""
 FORMAT = 1  # of a run: where it changes, runs are trained again
 BEAT, STALE = 10.0, 60.0  # seconds between signs of life of a worker, and without one until its run is free
 POLL = 0.5  # seconds between looks at the runs of other workers
@@ -287,8 +291,10 @@ def _train(study: Study, run: StudyRun, fields: Mapping[str, Any], save: Path, p
         facts = result.facts["runs"][0]
         outcome |= {"status": "finished", **{name: facts[name] for name in TRAIN}}
         outcome |= {"data": result.facts.get("data", ""), "rows": result.facts["rows"]}
+        of_rows: dict[str, Any] = {}
         for loss in study.losses if study.curvature else ():
             loss_spec = run.arm.loss.partition("+")[0] if loss == "train" else loss
+            terms: dict[str, Any] = {}
             around = curvature(
                 folder / "model.safetensors",
                 rows(study, "validation", save) or rows(study, "test", save),
@@ -297,8 +303,13 @@ def _train(study: Study, run: StudyRun, fields: Mapping[str, Any], save: Path, p
                 arch=run.arch if NAMES_CODE.fullmatch(run.arch.partition(",")[0]) else None,
                 seed=run.seed,
                 device=study.device,
+                terms=terms,
             )
             outcome |= {f"{quantity} of {loss}": around[quantity].value for quantity in study.curvature}
+            of_rows |= {f"{quantity} of {loss}": found for quantity, found in terms.items()}
+        if of_rows:
+            with atomic(folder / ROWS) as temporary, temporary.open("wb") as file:
+                np.savez(file, **of_rows)
     except InputError as error:
         if not error.problem.startswith(("the loss became", "the validation logits", "out of memory")):
             raise

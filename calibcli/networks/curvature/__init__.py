@@ -56,6 +56,7 @@ def measure(
     level: float = 0.95,
     progress: Progress | None = None,
     interrupts: tuple[type[BaseException], ...] = (KeyboardInterrupt,),
+    terms: dict[str, Any] | None = None,
 ) -> Result:
     """Measure the curvature of the mean loss of `model` over `data`; model and torch's global state stay as they were.
 
@@ -79,6 +80,8 @@ def measure(
         level: of the intervals.
         progress: called with (fraction, text).
         interrupts: exceptions after which the results so far are returned (`facts["interrupted"]` names it).
+        terms: is filled with the terms of the rows under `loss`, (N,) float64 for each spec that has them: their mean
+            is the estimate, and their spread its error over rows.
 
     Raises:
         UsageError: an unknown quantity or option, `params` that match nothing, or TF32 elsewhere than in float32 on
@@ -102,6 +105,9 @@ def measure(
         test = check(problem, losses[0], by_group=certified)
         independent(problem)
         shared = Shared(problem, seed, level, progress, signals)
+        shared.by_row = terms is not None
+        if any(c.traits.get("folds") for c in choices):
+            shared.head  # noqa: B018  # refused before anything is measured
         findings: list[tuple[LogitLoss, Choice, QuantityEstimates]] = []
         for one in losses:
             engine = Engine(shared, one)
@@ -110,6 +116,9 @@ def measure(
             shared.quality()
         except interrupts as interrupt:
             shared.stopped = type(interrupt).__name__
+    if terms is not None:
+        own = ((choice, f.terms) for owner, choice, f in findings if owner is losses[0])
+        terms |= {choice.spec: of_rows.double().numpy() for choice, of_rows in own if of_rows is not None}
     return _result(problem, shared, test, losses, findings)
 
 
@@ -130,7 +139,7 @@ def _run(
             shared.stopped = type(interrupt).__name__
             findings[i] = choices[i](engine)
     shared.progress = report
-    engine.hessian.drop()
+    engine.drop()
     return [(choices[i], findings[i]) for i in range(len(choices))]
 
 
@@ -258,6 +267,7 @@ def curvature(
     seed: int = 0,
     progress: Progress | None = None,
     interrupts: tuple[type[BaseException], ...] = (KeyboardInterrupt,),
+    terms: dict[str, Any] | None = None,
 ) -> Result:
     """Eigenvalues, trace, density and gradient norm of the mean loss around a network's weights, each with both errors.
 
@@ -284,6 +294,8 @@ def curvature(
         arch, arch_file, trust: of a checkpoint; mean to split_seed: of the data set; see `calib curvature --help`.
         device: auto, cpu, cuda or cuda:N.  dtype: float32 or float64.  seed: of start vectors and probes.
         progress: called with (fraction, text).  interrupts: exceptions after which what is known is returned.
+        terms: a dict that is filled with the terms of the rows, (N,) float64 for each quantity that has them: their
+            mean is its value, their spread its error over rows. Two networks on the same rows: subtract theirs.
 
     Raises:
         InputError: a model or data that is refused.  UsageError: a wrong option.  TypeError: a quantity not in text.
@@ -298,6 +310,7 @@ def curvature(
     dataset = loaded.open_data(data, "test", "validation", **rows, subset=subset, split_seed=split_seed, trust=trust)
     plan: dict[str, Any] = {"params": params, "batch_size": batch_size, "memory": memory, "tf32": tf32, "level": level}
     plan |= {"seed": seed, "device": where, "dtype": precision, "progress": progress, "interrupts": interrupts}
+    plan |= {"terms": terms}
     inference.check(dataset, loaded.model)
     with devices.process_group(where):
         result = measure(loaded.model, dataset, *quantities, forward=inference.logits, **both, **plan)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
@@ -20,7 +21,9 @@ from calibcli.networks.curvature.operator import Diagonals, SecondDerivative, he
 from calibcli.networks.curvature.per_row_gradients import RowNorms
 from calibcli.networks.curvature.problem import PAIRS, CurvatureProblem, Scalar, normal
 from calibcli.networks.curvature.spectrum import Certificate, Lanczos, Record, certify, least
+from calibcli.networks.deploy.checkpoint_export import last_linear
 from calibcli.networks.device import Signals, free_bytes
+from calibcli.scores.likelihood import BetaFit, fit_beta
 from calibcli.scores.predictions import same_rows
 
 Progress = Callable[[float, str], None]
@@ -30,6 +33,7 @@ NEAR = 128 << 20  # bytes of other Ritz vectors that a certificate takes as know
 CAPACITY = 300  # vectors of a Krylov run before it restarts, at most
 WORKING = 32  # bytes per parameter, at least, of a product and of the vectors around it, beside the basis
 ROUNDING = 8.0  # error of a product in units of the dtype's rounding of ‖H‖: float32 and float64 differed by 3
+NUDGE = 0.2  # of ln β: how far it is moved to see what a number owes to the temperature
 
 
 class Shared:
@@ -48,6 +52,7 @@ class Shared:
         self.stopped = ""  # the interrupt that arrived: no new work, only what is known
         self.notes: list[str] = []
         self.basis = ""  # the memory plan of the Krylov runs, in words
+        self.by_row = False  # whether the terms of rows are wanted beside the numbers
         self.known_quality: dict[str, float] = {}
 
     def agree(self, done: bool = True) -> bool:
@@ -76,12 +81,47 @@ class Shared:
         """Logits (N, K) of all rows, on the CPU and on every rank, in the model's precision (at least float32)."""
         return read(self.problem)[0]
 
-    def heaviest(self, loss: LogitLoss) -> torch.Tensor | None:
+    def heaviest(self, engine: Engine) -> torch.Tensor | None:
         """Read the logits and each row's heaviest pair (see `read`); None if the logits were read before."""
-        if "logits" in vars(self):
+        if "logits" in vars(self) or engine.problem.beta != 1:
             return None
-        self.logits, heaviest_pairs = read(self.problem, (loss, self.labels, self.norms))
+        self.logits, heaviest_pairs = read(engine.problem, (engine.loss, self.labels, engine.norms))
         return heaviest_pairs
+
+    @cached_property
+    def temperature(self) -> BetaFit:
+        """The temperature of the smallest NLL of these rows."""
+        block = self.logits.numpy(), self.labels.numpy(), None
+        return fit_beta(lambda: (block,))
+
+    @cached_property
+    def pull(self) -> torch.Tensor:
+        """(N,) by how much each row moves ln β of the temperature, times N (the influence function)."""
+        sums = []
+        for s in parts(*self.logits.shape):
+            z = self.logits[s].double() * self.temperature.beta
+            p = z.softmax(1)
+            mean = (p * z).sum(1)
+            own = z.gather(1, self.labels[s, None])[:, 0]
+            sums.append(torch.stack([own - mean, (p * (z - mean[:, None]).square()).sum(1)]))
+        both = torch.cat(sums, 1)
+        return both[0] / both[1].mean()
+
+    @cached_property
+    def head(self) -> set[str]:
+        """Names of the weight and bias of the linear layer that gives the logits.
+
+        Raises:
+            InputError: no single layer does.
+        """
+        two = torch.arange(min(2, self.problem.layout.n))
+        inputs, model = self.problem.batch(two)[0], self.problem.model
+        instead = (
+            "measure a quantity without 'after', or fisher_rao after and adaptive_trace after, which need no layer"
+        )
+        source = "a temperature cannot be folded into this model"
+        name, layer = last_linear(model, lambda: self.problem.forward(model, inputs), source, instead)
+        return {f"{name}.{part}".removeprefix(".") for part, _ in layer.named_parameters()}
 
     @cached_property
     def labels(self) -> torch.Tensor:
@@ -114,16 +154,69 @@ class Engine:
         loss: the loss whose mean is differentiated.
     """
 
-    def __init__(self, shared: Shared, loss: LogitLoss) -> None:
-        self.shared, self.problem, self.loss = shared, shared.problem, loss
+    def __init__(self, shared: Shared, loss: LogitLoss, of: Engine | None = None) -> None:
+        self.shared, self.problem, self.loss, self.of = shared, shared.problem, loss, of
+        self.relative = False  # whether coordinates are relative changes of the parameters
+        self.nudged: Engine | None = None  # of a temperature: the same with another, to see what it changes
+        self._views: dict[tuple[bool, float], Engine] = {}
         self.named: dict[int, str] = {}  # rows that a note was written of
         self._certificates: dict[int, Certificate] = {}
         self._ggn: dict[tuple[float, bool], GGNTrace] = {}
         self._probes: dict[tuple[int, int, int, bool], traces.Probes] = {}
 
+    def view(self, *, relative: bool = False, after: bool = False, nudge: float = 0.0) -> Engine:
+        """Return the engine of another form of the problem (see `CurvatureProblem.view`).
+
+        A temperature T that is folded into the last layer divides its weights by T, and the logits. In coordinates of
+        these weights a step is T times as large in those that the layer has now. Coordinates of relative changes stay
+        as they are, wherever T is folded.
+
+        Args:
+            relative: whether coordinates are relative changes of the parameters.
+            after: whether the temperature of the smallest NLL of these rows is folded in.
+            nudge: how much larger its ln β is.
+
+        Raises:
+            InputError: no single layer gives the logits, and coordinates are not relative.
+        """
+        beta = self.shared.temperature.beta * math.exp(nudge) if after else 1.0
+        if not relative and not after:
+            return self
+        if (relative, beta) not in self._views:
+            tensors, one = self.problem.tensors, torch.ones((), dtype=self.problem.dtype, device=self.problem.device)
+            if relative:
+                scales = [t.detach() for t in tensors]
+            else:
+                scales = [one / beta if name in self.shared.head else one for name in self.problem.names]
+            view = self._views[relative, beta] = Engine(self.shared, self.loss, self)
+            view.problem, view.relative = self.problem.view(beta, scales), relative
+            if after and not nudge:
+                view.nudged = self.view(relative=relative, after=True, nudge=NUDGE)
+        return self._views[relative, beta]
+
+    @cached_property
+    def logits(self) -> torch.Tensor:
+        """(N, K) logits of all rows, of the temperature that is folded in."""
+        return self.shared.logits if self.problem.beta == 1 else self.shared.logits * self.problem.beta
+
+    @cached_property
+    def norms(self) -> RowNorms:
+        if self.of is None:
+            return self.shared.norms
+        return self.problem.guard(lambda: RowNorms(self.problem))
+
     @cached_property
     def hessian(self) -> SecondDerivative:
-        return SecondDerivative(self.problem, hessian_scalar(self.loss))
+        hessian = SecondDerivative(self.problem, hessian_scalar(self.loss))
+        if self.of is not None and self.problem.beta == 1:
+            hessian.share(self.of.hessian)
+        return hessian
+
+    def drop(self) -> None:
+        """Free the kept graphs of all forms of the problem."""
+        self.hessian.drop()
+        for view in self._views.values():
+            view.drop()
 
     @cached_property
     def record(self) -> Record:
@@ -236,7 +329,7 @@ class Engine:
         s = self.shared
         s.progress(0.0, "Tr(G)")
         self.hessian.drop()
-        part = ggn_trace(self.problem, s.norms, *self.pairs, target=target, seed=s.seed, exact=exact)
+        part = ggn_trace(self.problem, self.norms, *self.pairs, target=target, seed=s.seed, exact=exact)
         self._ggn[target, exact] = part
         return part
 
@@ -244,8 +337,10 @@ class Engine:
     def pairs(self) -> tuple[Pairs, torch.Tensor | None]:
         """The pairs of all rows, and the heaviest ones as far as the pass for the logits computed them."""
         self.problem.check_outputs_fit(PAIRS)
-        heaviest = self.shared.heaviest(self.loss)
-        return Pairs(self.loss, self.shared.logits, self.shared.labels), heaviest
+        heaviest = self.shared.heaviest(self)
+        if self.of is not None and self.problem.beta == 1:  # the same logits
+            return self.of.pairs[0], heaviest
+        return Pairs(self.loss, self.logits, self.shared.labels), heaviest
 
     @cached_property
     def default_precision(self) -> float:
@@ -257,6 +352,8 @@ class Engine:
     @cached_property
     def has_curvature(self) -> torch.Tensor:
         """(tensors,) bool: whether the tensor's diagonal block of H - G does not vanish."""
+        if self.of is not None:
+            return self.of.has_curvature
         if not self.splits:
             return torch.ones(len(self.problem.tensors), dtype=torch.bool)
         return traces.has_curvature(self.problem, self.shared.seed)
@@ -267,7 +364,7 @@ class Engine:
         last = len(self.problem.tensors) - 1
         if self.problem.classes > MOST_CLASSES or bool((self.pairs[0].weights < -1e-12).any()):
             return False
-        return not bool(traces.has_curvature(self.problem, self.shared.seed, [last])[0])
+        return not bool(traces.has_curvature(self.shared.problem, self.shared.seed, [last])[0])
 
     @property
     def rest(self) -> Scalar:
@@ -289,7 +386,7 @@ class Engine:
         """(N,) squared norm of each row's slope of the loss in its logits, to which its H - G is proportional."""
         if not self.splits:
             return torch.ones(self.problem.layout.n, dtype=torch.float64)
-        z, y, of = self.shared.logits, self.shared.labels, slope(self.loss)
+        z, y, of = self.logits, self.shared.labels, slope(self.loss)
         return torch.cat([of(z[s].double(), y[s]).square().sum(1) for s in parts(*z.shape)])
 
     def probe(

@@ -18,6 +18,7 @@ from calibcli.networks import device as devices
 from calibcli.networks.curvature.loss import LogitLoss
 from calibcli.networks.curvature.per_row_gradients import unless_unmapped
 from calibcli.networks.curvature.problem import CurvatureProblem, Inputs, Scalar, signs
+from calibcli.networks.derivatives.jets import Jets
 from calibcli.networks.device import free_bytes
 
 # Gradients and products summed over each group of rows: one group after the other, or on a device many at once. A group
@@ -166,8 +167,9 @@ def mapped(
     if vectors is None:
         by_name = vmap(gradient, (None, 0, 0))(weights, inputs, labels)
     else:
-        v = dict(zip(problem.names, problem.pieces(vectors)))
+        v = dict(zip(problem.names, problem.scaled(problem.pieces(vectors))))
         by_name = vmap(product, (0, 0, None if vectors.ndim == 1 else 0))(inputs, labels, v)
+        by_name = dict(zip(problem.names, problem.scaled([by_name[name] for name in problem.names])))
     return torch.cat([by_name[name].flatten(1) for name in problem.names], 1).detach()
 
 
@@ -312,6 +314,10 @@ class SecondDerivative:
         """Free the kept graphs."""
         self._kept.clear()
 
+    def share(self, other: SecondDerivative) -> None:
+        """Keep graphs together with another: of the same function, in other coordinates."""
+        self._kept = other._kept
+
     def _graphs(self, micro: int) -> Iterator[tuple[range, list[torch.Tensor]]]:
         """Yield micro-batches of `micro` rows and their gradients, whose graphs are kept where the plan says so."""
         problem = self.problem
@@ -421,12 +427,78 @@ class Diagonals:
                 if not self.tensors[k] or not gradient.requires_grad:
                     continue
                 flat = gradient.reshape(-1)
+                scale = self.problem.scales[k].expand(tensor.shape).reshape(-1) if self.problem.scales else None
                 for i in range(len(flat)):
                     if self.asked():
                         return None
                     (row,) = torch.autograd.grad(flat[i], tensor, retain_graph=True, materialize_grads=True)
-                    traces[rows.start // cell, k] += float(row.reshape(-1)[i])
+                    element = row.reshape(-1)[i]
+                    traces[rows.start // cell, k] += float(element if scale is None else element * scale[i] ** 2)
         return traces
+
+
+# Row by row along one direction.
+
+
+def slopes_along(problem: CurvatureProblem, vector: torch.Tensor) -> torch.Tensor:
+    """Differentiate every row's logits along a vector (size,): J_n v, (N, K) in float64 on the CPU.
+
+    The gradient of Σ ⟨w, z⟩ is linear in w; its inner product with v is differentiated in w.
+    """
+
+    def work() -> torch.Tensor:
+        out = torch.zeros(problem.layout.n, problem.classes, dtype=torch.float64)
+        pieces = problem.scaled(problem.split(vector))
+        for rows in problem.layout.batches():
+            weights: list[torch.Tensor] = []
+
+            def weighted(z: torch.Tensor, _: torch.Tensor, weights: list[torch.Tensor] = weights) -> torch.Tensor:
+                weights.append(torch.zeros_like(z, requires_grad=True))
+                return (weights[0] * z).sum()
+
+            live = [(g, v) for g, v in zip(problem.gradients(rows, weighted), pieces) if g.requires_grad]
+            (part,) = torch.autograd.grad([g for g, _ in live], weights, [v for _, v in live])
+            out[rows.start : rows.stop] = part.double().cpu()
+        return out
+
+    return devices.all_sum_of_host(problem.guard(work), problem.device)
+
+
+def forms_along(problem: CurvatureProblem, loss: LogitLoss, vector: torch.Tensor) -> torch.Tensor | None:
+    """Differentiate every row's loss twice along a vector (size,): vᵀH_n v, (N,) in float64 on the CPU.
+
+    None where an operation has no rule to carry derivatives forward (`Jets`).
+    """
+
+    def work() -> torch.Tensor | None:
+        out = torch.zeros(problem.layout.n, dtype=torch.float64)
+        pieces = problem.scaled(problem.split(vector))
+        for rows in problem.layout.batches():
+            inputs, labels = problem.batch(rows)
+            with Jets(problem.tensors, [pieces]) as jets:
+                z = problem.outputs(inputs)
+            jet = jets.of(z)
+            if jet is None:
+                return None
+            first, second = (torch.zeros_like(z) if d is None else d.detach().to(z.dtype) for d in jet[0])
+            out[rows.start : rows.stop] = curvature_along(loss, z.detach(), labels, first, second)
+        return out
+
+    forms = problem.guard(work)
+    known = all(devices.all_least(problem.device, int(forms is not None)))
+    return devices.all_sum_of_host(forms, problem.device) if known and forms is not None else None
+
+
+def curvature_along(
+    loss: LogitLoss, logits: torch.Tensor, labels: torch.Tensor, first: torch.Tensor, second: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Differentiate each row's loss twice along a curve of the logits with these derivatives (n, K): (n,) float64."""
+    t = logits.new_zeros(len(logits), 1, requires_grad=True)
+    z = logits + t * first + (0 if second is None else t.square() / 2 * second)
+    (slopes,) = torch.autograd.grad(loss(z, labels).sum(), t, create_graph=True)
+    if not slopes.requires_grad:
+        return torch.zeros(len(logits), dtype=torch.float64)
+    return torch.autograd.grad(slopes.sum(), t)[0][:, 0].double().cpu()
 
 
 @dataclass(frozen=True)

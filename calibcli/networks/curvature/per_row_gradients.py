@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from calibcli.networks.curvature.problem import CurvatureProblem, Inputs, T
 
 UNMAPPED = (RuntimeError, ValueError, TypeError, AttributeError)  # raised where vmap cannot run a model
 CHUNK = 128 << 20  # bytes of per-row gradients held at once
+CACHED = 4 << 20  # bytes of those of one layer that are made, squared and summed before the next
 
 
 class RowNorms:
@@ -96,7 +97,8 @@ class RowNorms:
         self, inputs: Inputs, count: int, choose: Callable[[torch.Tensor], torch.Tensor | None]
     ) -> torch.Tensor:
         problem = self.problem
-        by_name = layer_norms(problem.model, lambda: problem.forward(problem.model, inputs), choose)
+        run = lambda: problem.forward(problem.model, inputs)  # noqa: E731
+        by_name = layer_norms(problem.model, run, choose, dict(zip(problem.names, problem.scales)))
         missing = torch.full((count,), float("nan"), dtype=torch.float64, device=problem.device)
         return torch.stack([by_name.get(n, missing) for n in problem.names], 1)
 
@@ -110,7 +112,9 @@ class RowNorms:
 
         gradients = vmap(grad(one), in_dims=(None, 0, 0))(wanted, inputs, u)
         nothing = torch.zeros(len(u), dtype=torch.float64, device=problem.device)
-        return torch.stack([square(gradients[n]) if n in gradients else nothing for n in problem.names], 1).detach()
+        scales = dict(zip(problem.names, problem.scales))
+        norms = [square(gradients[n], scales.get(n)) if n in gradients else nothing for n in problem.names]
+        return torch.stack(norms, 1).detach()
 
     def _row_by_row(self, inputs: Inputs, u: torch.Tensor) -> torch.Tensor:
         problem = self.problem
@@ -119,7 +123,7 @@ class RowNorms:
             single = {k: v[i : i + 1] for k, v in inputs.items()} if isinstance(inputs, dict) else inputs[i : i + 1]
             z = problem.forward(problem.model, single)
             gradients = torch.autograd.grad((z[0] * u[i]).sum(), problem.tensors, materialize_grads=True)
-            out.append(torch.cat([square(g[None]) for g in gradients]))
+            out.append(torch.cat([square(g[None]) for g in problem.scaled(gradients)]))
         return torch.stack(out)
 
 
@@ -139,35 +143,46 @@ def _agree(norms: torch.Tensor, true: torch.Tensor) -> torch.Tensor:
 
 
 Norms = Iterator[tuple[str, torch.Tensor]]  # (parameter's name in its module, (n,) squared norms)
+Scales = Mapping[str, torch.Tensor]  # by the parameter's name in its module: its coordinates' scale, if not 1
 
 
-def linear(module: nn.Linear, a: torch.Tensor, d: torch.Tensor) -> Norms:
+def linear(module: nn.Linear, a: torch.Tensor, d: torch.Tensor, scales: Scales) -> Norms:
     """Norms for y = a Wᵀ + b, with positions in between."""
     places = math.prod(a.shape[1:-1])  # -1 is no size where there are no outputs
     a, d = (t.reshape(len(t), places, t.shape[-1]) for t in (a, d))
-    yield "weight", outer(a, d)
+    yield "weight", outer(a, d, scales.get("weight"))
     if module.bias is not None:
-        yield "bias", square(d.sum(1))
+        yield "bias", square(d.sum(1), scales.get("bias"))
 
 
-def conv2d(module: nn.Conv2d, a: torch.Tensor, d: torch.Tensor) -> Norms:
+def conv2d(module: nn.Conv2d, a: torch.Tensor, d: torch.Tensor, scales: Scales) -> Norms:
     """Norms for a convolution, which is linear in its patches."""
     if module.groups == 1 and module.padding_mode == "zeros" and not isinstance(module.padding, str):
         patches = F.unfold(a, module.kernel_size, module.dilation, module.padding, module.stride)
-        yield "weight", outer(patches.transpose(1, 2), d.flatten(2).transpose(1, 2))
+        scale = scales.get("weight")
+        scale = scale if scale is None or scale.ndim == 0 else scale.flatten(1)
+        yield "weight", outer(patches.transpose(1, 2), d.flatten(2).transpose(1, 2), scale)
     if module.bias is not None:
-        yield "bias", square(d.flatten(2).sum(2))
+        yield "bias", square(d.flatten(2).sum(2), scales.get("bias"))
 
 
-def outer(a: torch.Tensor, d: torch.Tensor) -> torch.Tensor:
-    """Compute ‖Σ_l d_l a_lᵀ‖² (n,) of (n, L, i) and (n, L, o), by the cheaper of two ways."""
+def outer(a: torch.Tensor, d: torch.Tensor, scale: torch.Tensor | None = None) -> torch.Tensor:
+    """Compute ‖S ∘ Σ_l d_l a_lᵀ‖² (n,) of (n, L, i) and (n, L, o), by the cheapest way; S is (o, i), a number or 1."""
     places, i, o = a.shape[1], a.shape[2], d.shape[2]
+    if scale is not None and scale.ndim == 0:
+        return outer(a, d) * scale.square()
+    if scale is not None and places == 1:
+        return ((d[:, 0].square() @ scale.square()) * a[:, 0].square()).double().sum(1)
+    if scale is not None:  # no shorter way is known: the gradients of some rows at a time
+        step, weights = max(1, CACHED // (i * o * d.element_size())), scale.square().flatten()
+        parts = zip(torch.split(a, step), torch.split(d, step))
+        return torch.cat([(rows.transpose(1, 2) @ x).square_().flatten(1) @ weights for x, rows in parts]).double()
     if places * (i + o) <= i * o:
         return ((a @ a.transpose(1, 2)) * (d @ d.transpose(1, 2))).flatten(1).double().sum(1)
     return square(d.transpose(1, 2) @ a)
 
 
-def normalised(module: Any, a: torch.Tensor, d: torch.Tensor) -> Norms:
+def normalised(module: Any, a: torch.Tensor, d: torch.Tensor, scales: Scales) -> Norms:
     """Norms for y = w ∘ â + b, with â the normalised input."""
     if isinstance(module, nn.LayerNorm):
         axes = tuple(range(1, a.ndim - len(module.normalized_shape)))
@@ -179,13 +194,15 @@ def normalised(module: Any, a: torch.Tensor, d: torch.Tensor) -> Norms:
         else:
             unit = F.batch_norm(a, module.running_mean, module.running_var, eps=module.eps)
     if module.weight is not None:
-        yield "weight", square((d * unit).sum(axes) if axes else d * unit)
+        yield "weight", square((d * unit).sum(axes) if axes else d * unit, scales.get("weight"))
     if module.bias is not None:
-        yield "bias", square(d.sum(axes) if axes else d)
+        yield "bias", square(d.sum(axes) if axes else d, scales.get("bias"))
 
 
-def embedding(module: nn.Embedding, a: torch.Tensor, d: torch.Tensor) -> Norms:
+def embedding(module: nn.Embedding, a: torch.Tensor, d: torch.Tensor, scales: Scales) -> Norms:
     """Norms for rows of a table: positions with the same token share one."""
+    if scales:
+        return
     tokens, d = a.flatten(1), d.reshape(len(d), -1, d.shape[-1])
     same = tokens[:, :, None] == tokens[:, None, :]
     if module.padding_idx is not None:
@@ -193,7 +210,7 @@ def embedding(module: nn.Embedding, a: torch.Tensor, d: torch.Tensor) -> Norms:
     yield "weight", ((d @ d.transpose(1, 2)) * same).flatten(1).double().sum(1)
 
 
-RULES: dict[type[nn.Module], Callable[[Any, torch.Tensor, torch.Tensor], Norms]] = {
+RULES: dict[type[nn.Module], Callable[[Any, torch.Tensor, torch.Tensor, Scales], Norms]] = {
     nn.Linear: linear,
     nn.Conv2d: conv2d,
     nn.Embedding: embedding,
@@ -205,7 +222,10 @@ RULES: dict[type[nn.Module], Callable[[Any, torch.Tensor, torch.Tensor], Norms]]
 
 
 def layer_norms(
-    model: nn.Module, run: Callable[[], torch.Tensor], choose: Callable[[torch.Tensor], torch.Tensor | None]
+    model: nn.Module,
+    run: Callable[[], torch.Tensor],
+    choose: Callable[[torch.Tensor], torch.Tensor | None],
+    scales: Scales,
 ) -> dict[str, torch.Tensor]:
     """Compute squared norms (n,) of the per-row gradients of ⟨u, z⟩ by parameter name, for layers with a rule.
 
@@ -213,6 +233,7 @@ def layer_norms(
         model: whose layers are watched.
         run: the forward pass, (n, K) logits.
         choose: (n, K) logits to cotangents (n, K), or to None, and the result is empty.
+        scales: of the parameters by their names in the model, see `CurvatureProblem.view`.
 
     A layer that runs twice, or whose parameters are used elsewhere, gives a wrong number: the caller compares.
     """
@@ -237,12 +258,14 @@ def layer_norms(
     by_name = {}
     for (name, module, a, _), d in zip(seen, slopes):
         if len(a) == len(logits):  # else it does not see rows: position embeddings, windows of an image, experts
-            for part, norms in RULES[type(module)](module, a, d):
+            own = {part: scales[full] for part in ("weight", "bias") if (full := f"{name}.{part}".strip(".")) in scales}
+            for part, norms in RULES[type(module)](module, a, d, own):
                 by_name[f"{name}.{part}".removeprefix(".")] = norms
     return by_name
 
 
-def square(x: torch.Tensor) -> torch.Tensor:
-    """Compute the squared norm of each row of (n, ...), float64."""
+def square(x: torch.Tensor, scale: torch.Tensor | None = None) -> torch.Tensor:
+    """Compute the squared norm of each row of (n, ...), times a scale (...) or a number, in float64."""
+    x = x if scale is None else x * scale
     norms: torch.Tensor = torch.linalg.vector_norm(x.unsqueeze(-1).flatten(1), dim=1, dtype=torch.float64)
     return norms.square()

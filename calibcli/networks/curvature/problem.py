@@ -266,11 +266,29 @@ class CurvatureProblem:
         self.graph_bytes = 0  # of one row, once it is measured
         self.classes = 0
         self.maps: bool | None = None  # whether `vmap` runs the model, once that is known
+        self.beta, self.scales = 1.0, list[torch.Tensor]()  # see `view`
+
+    def view(self, beta: float, scales: Sequence[torch.Tensor]) -> CurvatureProblem:
+        """Return the same problem with all logits times `beta`, in other coordinates: a step of 1 moves θ by `scales`.
+
+        Args:
+            beta: 1/T of a temperature.
+            scales: one for each tensor, of its shape or a number; none for θ as it is. With θ itself, a coordinate is
+                the relative change of a parameter, and a second derivative M becomes diag(θ) M diag(θ).
+        """
+        other = copy.copy(self)
+        other.beta, other.scales = beta, list(scales)
+        return other
+
+    def scaled(self, pieces: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Multiply a piece (..., *shape) for each tensor by the scale of its coordinates."""
+        return [piece * scale for piece, scale in zip(pieces, self.scales)] if self.scales else list(pieces)
 
     def forward(self, model: Any, inputs: Inputs) -> torch.Tensor:
         """Compute logits (n, K) that can be differentiated twice."""
         with WrittenOut():
-            return self._forward(model, inputs)
+            outputs = self._forward(model, inputs)
+            return outputs if self.beta == 1 else outputs * self.beta
 
     def batch(self, rows: range | torch.Tensor) -> tuple[Inputs, torch.Tensor]:
         index = np.arange(rows.start, rows.stop) if isinstance(rows, range) else rows.numpy()
@@ -325,7 +343,7 @@ class CurvatureProblem:
 
     def product(self, gradients: list[torch.Tensor], pieces: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Multiply the second derivative by a vector: one more backward pass through the graph of `gradients`."""
-        return second(gradients, self.tensors, pieces)
+        return self.scaled(second(gradients, self.tensors, self.scaled(pieces)))
 
     def zero(self) -> torch.Tensor:
         """Return float64 zeros (size,) on the device."""
@@ -442,6 +460,7 @@ def twin(problem: CurvatureProblem, moved: list[int]) -> CurvatureProblem:
     wide_problem.model, wide_problem.dtype = copied(problem.model, memo).double(), torch.float64
     chosen = dict(wide_problem.model.named_parameters())
     wide_problem.tensors = [chosen[problem.names[i]] for i in moved]
+    wide_problem.scales = [problem.scales[i] for i in moved] if problem.scales else []
     for still in chosen.values():
         still.requires_grad_(False)
     for tensor in wide_problem.tensors:

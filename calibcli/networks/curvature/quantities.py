@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 import torch
 
+from calibcli.calibrators.temperature import REASONS
 from calibcli.core.figure_data import Curve, Plot
 from calibcli.core.options import Positive, Range
 from calibcli.core.result import Cell, Estimate
 from calibcli.core.shelves import Shelf
 from calibcli.networks.curvature import trace as traces
-from calibcli.networks.curvature.engine import SHARE, Engine
+from calibcli.networks.curvature.engine import NUDGE, SHARE, Engine
 from calibcli.networks.curvature.ggn import GGNTrace
-from calibcli.networks.curvature.operator import mean_gradient, norm
+from calibcli.networks.curvature.operator import (
+    curvature_along,
+    forms_along,
+    mean_gradient,
+    norm,
+    slopes_along,
+)
 from calibcli.networks.curvature.spectrum import Certificate, Density, Lanczos, Ritz, quadrature
 from calibcli.networks.curvature.spectrum import density as smooth
 
@@ -31,6 +39,8 @@ DOMINATES = 0.5  # share of a number from which one row, or one group, is named
 FEWEST = 6  # products before an eigenvalue may count as found: a start vector may favour its neighbour
 FEWEST_OUTSTANDING = 4  # the same for an eigenvalue that stands out: STANDS_OUT times the others, with a residual of
 STANDS_OUT, SURE = 4.0, 0.05  # at most SURE of it
+TRACE, TRACE_OF_RELATIVE = "Tr(H)", "Tr(|θ| H |θ|)"  # columns of the table per layer
+MISFIT = 1e-2  # relative difference from a certificate up to which the terms of rows are those of its eigenvalue
 
 
 def interval(value: float, half: float, positive: bool) -> tuple[float, float]:
@@ -49,7 +59,24 @@ def errors(value: float, half: float, sampling: float | None) -> dict[str, Cell]
     return {"estimator_low": value - half, "estimator_high": value + half, "sampling_se": sampling}
 
 
-def eigenvalue(engine: Engine, index: int, tol: float, bound: Bound) -> Estimate:
+Terms = Callable[[Engine], torch.Tensor | None]
+"""(N,) terms of the rows, whose mean is the estimate; None where they are not known."""
+
+
+def over_rows(engine: Engine, se: float, terms: torch.Tensor | None, again: Terms) -> tuple[float, torch.Tensor | None]:
+    """Add to a standard error over rows, and to the terms, what the rows do through the temperature that they choose.
+
+    To first order a row moves the number by its term and by d/dlnβ times how far it moves ln β. The derivative is that
+    of the mean of the terms `again`, with another temperature.
+    """
+    if engine.nudged is None or terms is None or engine.shared.stopped or (nudged := again(engine.nudged)) is None:
+        return se, terms
+    moved = terms + (nudged.mean() - terms.mean()) / NUDGE * engine.shared.pull
+    return se * float(moved.std() / terms.std().clamp(min=1e-300)), moved
+
+
+def eigenvalue(engine: Engine, index: int, tol: float, bound: Bound) -> tuple[Estimate, torch.Tensor | None]:
+    """Make the estimate of an eigenvalue, and the terms of the rows where they are wanted."""
     run = engine.krylov
     ritz = run.ritz()
     theta, error = float(ritz.values[index]), float(ritz.residuals[index])
@@ -59,11 +86,22 @@ def eigenvalue(engine: Engine, index: int, tol: float, bound: Bound) -> Estimate
     converged = closeness(run, index, tol, bound) >= 1 or run.exhausted
     reason = "" if converged else f"not converged to {tol:g} after {run.products} products"
     if certificate is not None:
-        return _certified(engine, certificate, run, reason, tol)
+        terms = None
+        if engine.shared.by_row or engine.nudged:
+            x, layout = run.vector(ritz.coordinates[:, index]), engine.problem.layout
+            terms = forms_along(engine.problem, engine.loss, x)
+            if terms is None or abs(float(terms.mean()) - certificate.value) > MISFIT * abs(certificate.value):
+                terms = traces.by_row(certificate.parts * layout.n, layout.group, layout.n)
+            sampling, terms = over_rows(
+                engine, certificate.sampling, terms, lambda other: forms_along(other.problem, other.loss, x)
+            )
+            certificate = replace(certificate, sampling=sampling)
+        return _certified(engine, certificate, run, reason, tol), terms
     detail = {"residual": float(ritz.residuals[index]), "products": run.products, **errors(theta, error, None)}
     of = "residual²/gap, not a bound" if bound == "estimate" else "Ritz residual"
     how = f"{run.products} Lanczos products; {of}"
-    return Estimate(name="", value=theta, low=theta - error, high=theta + error, how=how, reason=reason, detail=detail)
+    low, high = theta - error, theta + error
+    return Estimate(name="", value=theta, low=low, high=high, how=how, reason=reason, detail=detail), None
 
 
 def _certified(engine: Engine, c: Certificate, run: Lanczos, reason: str, tol: float) -> Estimate:
@@ -168,10 +206,18 @@ def trace_estimate(
     return Estimate(name="", value=value, low=low, high=high, se=math.hypot(se, sampling), how=how, detail=detail)
 
 
-def trace_of_pairs(engine: Engine, part: GGNTrace, how: str) -> Estimate:
-    """Make the estimate of Tr(G), whose rows have traces of their own."""
-    sample = part.sampling, len(part.rows) - 1
-    return trace_estimate(engine, part.value, how, (part.se, part.dof), sample, bool((part.rows >= 0).all()))
+def trace_of_pairs(engine: Engine, part: GGNTrace, how: str, again: Terms) -> tuple[Estimate, torch.Tensor]:
+    """Make the estimate of Tr(G), whose rows have traces of their own, and return these with it."""
+    sampling, terms = over_rows(engine, part.sampling, _spread(part.rows, part.sampling), again)
+    assert terms is not None
+    sample, positive = (sampling, len(part.rows) - 1), bool((part.rows >= 0).all())
+    return trace_estimate(engine, part.value, how, (part.se, part.dof), sample, positive), terms
+
+
+def _spread(terms: torch.Tensor, se: float) -> torch.Tensor:
+    """Stretch terms of rows (N,) about their mean so that they vary as a standard error of the mean says."""
+    own = float(terms.std()) / len(terms) ** 0.5 if len(terms) > 1 else 0.0
+    return terms.mean() + (terms - terms.mean()) * (se / own if own > 0 else 1.0)
 
 
 def missed(engine: Engine, estimate: Estimate, precision: float | None, name: str) -> list[str]:
@@ -257,6 +303,59 @@ class QuantityEstimates:
     plots: list[Plot] = field(default_factory=list)
     layers: dict[str, torch.Tensor] = field(default_factory=dict)  # column of the layer table -> (tensors,)
     notes: list[str] = field(default_factory=list)
+    terms: torch.Tensor | None = None  # (N,) of the rows: their mean is the estimate, their spread its error over rows
+
+
+def _no_terms(engine: Engine) -> None:
+    """Leave the terms of rows out (see `Terms`)."""
+
+
+def _and_after(example: str, *, relative: bool = False, **known: Any) -> Callable[[Any], Any]:
+    """Put a quantity on the shelf twice, as it is and after the network's own temperature, as a decorator.
+
+    Args:
+        example: what the second one is of the sample model.
+        relative: whether its coordinates are relative changes of the parameters.
+        known: traits of both.
+    """
+
+    def put(target: Callable[..., QuantityEstimates]) -> Callable[..., QuantityEstimates]:
+        name = target.__name__
+
+        @functools.wraps(target)
+        def plain(engine: Engine, **options: Any) -> QuantityEstimates:
+            return target(engine.view(relative=relative), **options)
+
+        @functools.wraps(target)
+        def after(engine: Engine, **options: Any) -> QuantityEstimates:
+            if engine.shared.stopped and "logits" not in vars(engine.shared):
+                return _nothing()
+            fit = engine.shared.temperature
+            if fit.status != "ok":
+                return _nothing(f"no temperature: {REASONS[fit.status]}")
+            engine.drop()
+            found = target(engine.view(relative=relative, after=True), **options)
+            how, detail = f"at T = {fit.temperature:.4g}", {"temperature": fit.temperature}
+            estimates = [replace(e, how=f"{how}: {e.how}", detail={**e.detail, **detail}) for e in found.estimates]
+            return replace(found, estimates=estimates, layers={}, plots=[])
+
+        lines = (target.__doc__ or "").partition("\n\n")[0]
+        after.__doc__ = f"""{lines[:-1] if lines.endswith(".") else lines}, after the network's own temperature.
+
+    The temperature T has the smallest NLL of these rows, as `calib scale` fits it, and divides the last layer first;
+    the error over rows counts that they choose T. Coordinates of `adaptive` measures and `fisher_rao` are the same
+    wherever T is folded, and need no last layer. Options are those of `{name}`.
+    In units of the loss (nats for `ce`), and of the weights as `{name}` is.
+    Ours: {name} of the network that Guo et al. (2017) would use.
+
+    >>> round(calibcli.curvature(model, None, "{name} after", device="cpu")["{name} after"].value, 2)
+    {example}
+    """
+        QUANTITIES.add(**known, by_row=True)(plain)
+        QUANTITIES.add(f"{name} after", **{**known, "tier": "asked"}, by_row=True, folds=not relative)(after)
+        return target
+
+    return put
 
 
 @QUANTITIES.add(order=0)
@@ -297,12 +396,12 @@ def trace_ggn(engine: Engine, *, precision: Precision | None = None, exact: bool
     part = engine.ggn(precision or engine.default_precision, exact)
     if part is None:
         return _nothing()
-    estimate = trace_of_pairs(engine, part, part.how)
+    estimate, _ = trace_of_pairs(engine, part, part.how, _no_terms)
     notes = [*missed(engine, estimate, precision, "trace_ggn"), *dominating(engine, part)]
     return QuantityEstimates([estimate], layers={"Tr(G)": part.layers, "± Tr(G)": part.layer_se}, notes=notes)
 
 
-@QUANTITIES.add(order=2)
+@_and_after("116.21", order=2)
 def trace(
     engine: Engine,
     *,
@@ -321,6 +420,13 @@ def trace(
     >>> round(calibcli.curvature(model, None, "trace:exact=true", device="cpu")["trace"].value, 1)
     73.1
     """
+    options: dict[str, Any] = {"precision": precision, "probes": probes, "exact": exact, "most": most}
+
+    def again(other: Engine) -> torch.Tensor | None:
+        found: QuantityEstimates = trace(other, **options)
+        return found.terms
+
+    name, of = ("adaptive_trace", TRACE_OF_RELATIVE) if engine.relative else ("trace", TRACE)
     precision = precision or (None if engine.splits else 0.02)
     share = PAIRS_SHARE if bool(engine.has_curvature.any()) else 0.8
     part = engine.ggn(share * (precision or engine.default_precision), exact) if engine.splits else None
@@ -328,22 +434,22 @@ def trace(
         return _nothing()
     if part and not bool(engine.has_curvature.any()):
         how = f"{part.how}; H - G has no diagonal (the logits are linear in each parameter tensor)"
-        estimate = trace_of_pairs(engine, part, how)
-        notes = [*missed(engine, estimate, precision, "trace"), *dominating(engine, part)]
-        return QuantityEstimates([estimate], layers={"Tr(H)": part.layers}, notes=notes)
+        estimate, terms = trace_of_pairs(engine, part, how, again)
+        notes = [*missed(engine, estimate, precision, name), *dominating(engine, part)]
+        return QuantityEstimates([estimate], layers={of: part.layers}, notes=notes, terms=terms)
     base = part.value if part else 0.0
     layout = engine.problem.layout
     elements = int(torch.tensor(engine.problem.sizes)[engine.has_curvature].sum())
     early = traces.pilot(layout.n)
     if exact or (probes is None and early >= elements):
-        return _nothing() if engine.shared.stopped else _trace_of_diagonal(engine, part)
+        return _nothing() if engine.shared.stopped else _trace_of_diagonal(engine, part, again)
     drawn = engine.probe(0, probes or early, base)
     if drawn is None:
         return _nothing()
     if probes is None:
         count, cell = _probes_needed(engine, part, drawn, precision, most, elements)
         if not bool(count.any()):
-            return _nothing() if engine.shared.stopped else _trace_of_diagonal(engine, part)
+            return _nothing() if engine.shared.stopped else _trace_of_diagonal(engine, part, again)
         drawn = engine.probe(early, count, base, cell=cell) or drawn
     mean = traces.summarise(drawn, layout.n, engine.steepness)
     how = f"{drawn.each:.0f} Hutchinson probes of H"
@@ -356,19 +462,20 @@ def trace(
     variance = mean.se**2 + (part.se**2 if part else 0.0)
     dof = variance**2 / max(mean.se**4 / mean.dof + (part.se**4 / part.dof if part else 0.0), 1e-300)
     groups = traces.by_group(drawn, layout)
-    estimate = _trace_over_groups(engine, part, groups, mean.value, how, (variance**0.5, dof))
+    cells = traces.moments(drawn.forms)[0], drawn.cell
+    estimate, terms = _trace_over_groups(engine, part, groups, cells, how, (variance**0.5, dof), again)
     whole: traces.Probes | None = drawn
     if not drawn.layers.shape[1]:  # the parts of the tensors need whole products, and get a few
         few = max(early, round(drawn.each) // 16)
         apart = {"count": few * ~known, "cell": drawn.cell} if bool(known.any()) else {"count": few}
         whole = engine.probe(0, base=base, layers=True, **apart)
-    notes = [*missed(engine, estimate, precision, "trace"), *(dominating(engine, part) if part else [])]
+    notes = [*missed(engine, estimate, precision, name), *(dominating(engine, part) if part else [])]
     if whole is None:
-        return QuantityEstimates([estimate], notes=notes)
+        return QuantityEstimates([estimate], notes=notes, terms=terms)
     layers, spread = traces.by_tensor(whole, layout.n)
     if part:
         layers, spread = layers + part.layers, (spread.square() + part.layer_se.square()).sqrt()
-    return QuantityEstimates([estimate], layers={"Tr(H)": layers, "± Tr(H)": spread}, notes=notes)
+    return QuantityEstimates([estimate], layers={of: layers, f"± {of}": spread}, notes=notes, terms=terms)
 
 
 def _probes_needed(
@@ -394,27 +501,39 @@ def _probes_needed(
     return traces.allocate(*inputs, 1, *limits), 1
 
 
-def _trace_of_diagonal(engine: Engine, part: GGNTrace | None) -> QuantityEstimates:
+def _trace_of_diagonal(engine: Engine, part: GGNTrace | None, again: Terms) -> QuantityEstimates:
     """Compute every diagonal element of H - G: exact, and cheaper than probes where there are fewer elements."""
-    layout = engine.problem.layout
-    traces = engine.diagonals(layout.group)
-    sums, rest = traces.sum(1), traces.sum(0) / layout.n
+    layout, of = engine.problem.layout, TRACE_OF_RELATIVE if engine.relative else TRACE
+    diagonals = engine.diagonals(layout.group)
+    sums, rest = diagonals.sum(1), diagonals.sum(0) / layout.n
     how = (f"{part.how} and " if part else "") + "every diagonal element" + (" of H - G" if part else "")
     se, dof = (part.se, part.dof) if part else (0.0, 1)
     groups = sums, torch.zeros_like(sums)
-    trace = _trace_over_groups(engine, part, groups, float(rest.sum()), how, (se, dof))
-    return QuantityEstimates([trace], layers={"Tr(H)": rest + part.layers if part else rest})
+    estimate, terms = _trace_over_groups(engine, part, groups, (sums, layout.group), how, (se, dof), again)
+    return QuantityEstimates([estimate], layers={of: rest + part.layers if part else rest}, terms=terms)
 
 
 def _trace_over_groups(
-    engine: Engine, part: GGNTrace | None, groups: Sequence[torch.Tensor], rest: float, how: str, error: Error
-) -> Estimate:
-    """Make the estimate of Tr(G) + rest, whose sampling error is that between groups of rows: their sums and noise."""
+    engine: Engine,
+    part: GGNTrace | None,
+    groups: tuple[torch.Tensor, torch.Tensor],
+    cells: tuple[torch.Tensor, int],
+    how: str,
+    error: Error,
+    again: Terms,
+) -> tuple[Estimate, torch.Tensor]:
+    """Make the estimate of Tr(G) + rest, and the terms of the rows.
+
+    The sampling error is that between groups of rows: their sums and noise. `cells` are sums of the rest over cells of
+    so many rows.
+    """
     layout = engine.problem.layout
     rows = part.rows if part else torch.zeros(layout.n, dtype=torch.float64)
-    sums, noise = groups
-    sample = traces.sampling_error(rows, sums, noise, layout), layout.groups - 1
-    return trace_estimate(engine, (part.value if part else 0.0) + rest, how, error, sample)
+    se = traces.sampling_error(rows, *groups, layout)
+    sampling, terms = over_rows(engine, se, _spread(rows + traces.by_row(*cells, layout.n), se), again)
+    assert terms is not None
+    value = (part.value if part else 0.0) + float(cells[0].sum()) / layout.n
+    return trace_estimate(engine, value, how, error, (sampling, layout.groups - 1)), terms
 
 
 @QUANTITIES.add(order=3, estimate="negative_fraction")
@@ -458,7 +577,7 @@ def density(
     return QuantityEstimates([estimate], plots=[density_figure(d, shared.half_width(1.0, 1e9))])
 
 
-@QUANTITIES.add(order=4, certifies=True)
+@_and_after("22.5", order=4, certifies=True)
 def lambda_max(engine: Engine, *, tol: Precision = 1e-3, bound: Bound = "residual") -> QuantityEstimates:
     """Largest eigenvalue of H by Lanczos, to a relative error `tol`.
 
@@ -490,7 +609,7 @@ def top(engine: Engine, *, k: Steps = 5, tol: Precision = 1e-3, bound: Bound = "
     engine.lanczos(done, EVERY, progress_text)
     estimates = []
     for i in range(1, min(k, len(engine.krylov.basis)) + 1):
-        estimate = eigenvalue(engine, -i, tol, bound)
+        estimate, _ = eigenvalue(engine, -i, tol, bound)
         estimates.append(replace(estimate, scope=f"k={i}"))
     if not estimates:
         return _nothing()
@@ -514,13 +633,79 @@ def _extreme(engine: Engine, index: int, tol: float, bound: Bound) -> QuantityEs
     engine.lanczos(lambda run: closeness(run, index, tol, bound), EVERY, progress_text)
     if not engine.krylov.basis:
         return _nothing()
-    estimate = eigenvalue(engine, index, tol, bound)
+    estimate, terms = eigenvalue(engine, index, tol, bound)
     vector = engine.krylov.vector(engine.krylov.ritz().coordinates[:, index])
     shares = torch.stack([p.square().sum() for p in torch.split(vector, engine.problem.sizes)]).double().cpu()
-    which = "λmax" if index else "λmin"
+    which = ("adaptive " if engine.relative else "") + ("λmax" if index else "λmin")
     notes = dominating_group(engine, engine.certificate(index) if bound == "residual" else None, which)
     layers = {f"share of {which} vector": shares}
-    return QuantityEstimates([estimate], plots=[convergence(engine.krylov, index, which)], layers=layers, notes=notes)
+    plots = [convergence(engine.krylov, index, which)]
+    return QuantityEstimates([estimate], plots=plots, layers=layers, notes=notes, terms=terms)
+
+
+@_and_after("3.63", order=7, tier="asked", relative=True)
+def fisher_rao(engine: Engine) -> QuantityEstimates:
+    """θᵀGθ, the Fisher-Rao norm of the weights: the mean over rows of the variance of (Jθ)_c, c drawn from p.
+
+    One derivative Jθ of all logits along the weights themselves, exact. No rescaling of layers that leaves the function
+    as it is moves it, as Jθ stays: of L ReLU layers without biases Jθ = L z, and it is L² times the mean variance of
+    the logits, a function of the predictions alone. Of a loss other than cross-entropy G is that loss's.
+    In units of the loss (nats for `ce`). Liang et al. (2019), without their constant.
+
+    >>> round(calibcli.curvature(model, None, "fisher_rao", device="cpu")["fisher_rao"].value, 2)
+    0.7
+    """
+    if engine.shared.stopped:
+        return _nothing()
+    y, slopes = engine.shared.labels, slopes_along(engine.problem, torch.ones(engine.problem.size))
+
+    def along(other: Engine) -> torch.Tensor:
+        more = other.problem.beta / engine.problem.beta
+        return curvature_along(engine.loss, other.logits.double(), y, slopes * more)
+
+    terms = along(engine)
+    value, se = float(terms.mean()), float(terms.std()) / len(terms) ** 0.5 if len(terms) > 1 else 0.0
+    se, counted = over_rows(engine, se, terms, along)
+    how = "one derivative of all logits along the weights, exact"
+    estimate = trace_estimate(engine, value, how, (0.0, 1), (se, len(terms) - 1), bool((terms >= 0).all()))
+    return QuantityEstimates([estimate], terms=counted)
+
+
+@_and_after("2.94", order=8, tier="asked", relative=True)
+def adaptive_trace(
+    engine: Engine,
+    *,
+    precision: Precision | None = None,
+    probes: Probes | None = None,
+    exact: bool = False,
+    most: Probes = 1024,
+) -> QuantityEstimates:
+    """Σ_j θ_j² H_jj, the trace of |θ| H |θ|: of the loss in relative changes of the weights.
+
+    Independent relative noise of standard deviation σ on every weight costs ½ σ² times it. A rescaling of units or
+    layers that leaves the function as it is does not move it. Estimated, and with the options, as `trace` is.
+    In units of the loss (nats for `ce`). Kwon et al. (2021); Andriushchenko et al. (2023).
+
+    >>> round(calibcli.curvature(model, None, "adaptive_trace:exact=true", device="cpu").estimates[0].value, 2)
+    6.54
+    """
+    found: QuantityEstimates = trace(engine, precision=precision, probes=probes, exact=exact, most=most)
+    return found
+
+
+@_and_after("0.54", order=9, tier="asked", certifies=True, relative=True)
+def adaptive_lambda(engine: Engine, *, tol: Precision = 1e-3, bound: Bound = "residual") -> QuantityEstimates:
+    """Largest eigenvalue of |θ| H |θ|: of the loss in relative changes of the weights (see lambda_max).
+
+    The largest rise of the loss within a relative change of the weights of length ρ is about ½ ρ² times it. A rescaling
+    of units or layers that leaves the function as it is does not move it.
+    In units of the loss (nats for `ce`). Kwon et al. (2021); Andriushchenko et al. (2023).
+
+    >>> round(calibcli.curvature(model, None, "adaptive_lambda", device="cpu")["adaptive_lambda"].value, 2)
+    1.34
+    """
+    found: QuantityEstimates = lambda_max(engine, tol=tol, bound=bound)
+    return found
 
 
 def _nothing(reason: str = "interrupted before the first result") -> QuantityEstimates:

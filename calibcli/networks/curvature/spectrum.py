@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -385,6 +385,7 @@ class Certificate:
         groups: groups of rows behind both.
         products: made for it.
         group, share: the group with the largest part in θ, and that part of it.
+        parts: (groups,) each group's part in θ.
     """
 
     value: float
@@ -395,6 +396,7 @@ class Certificate:
     products: int = 0
     group: int = 0
     share: float = 0.0
+    parts: torch.Tensor = field(default_factory=lambda: torch.zeros(0))
 
 
 def certify(operator: SecondDerivative, vectors: torch.Tensor, values: torch.Tensor) -> Certificate:
@@ -555,4 +557,4 @@ def _perturbed(
     shifts = [(math.sqrt(gap * gap + 4 * variance) - abs(gap)) / (2 if gap >= 0 else -2) for gap, variance in parts]
     group = int((forms[:, 0] * value).argmax())
     share = float(forms[group, 0]) / value if value else 0.0
-    return Certificate(value, residual, own**0.5, sum(shifts), count, products, group, share)
+    return Certificate(value, residual, own**0.5, sum(shifts), count, products, group, share, forms[:, 0].cpu())

@@ -200,7 +200,7 @@ class Prober:
         forms = []
         for i in range(numbers.start, numbers.stop, step):
             drawn = self._directions(row, range(i, min(i + step, numbers.stop)))
-            forms.append(bend.forms([v for v, on in zip(drawn, self.tensors) if on]))
+            forms.append(bend.forms([v for v, on in zip(problem.scaled(drawn), self.tensors) if on]))
         return torch.cat(forms).double().cpu()[None]
 
     def _agrees(self) -> bool:
@@ -405,6 +405,18 @@ def sampling_error(rows: torch.Tensor, sums: torch.Tensor, noise: torch.Tensor, 
     raw = float(x.square().sum())
     clean = raw - float((noise * (1 - 2 * weights)).sum() + noise.sum() * weights.square().sum()) / n**2
     return math.sqrt(max(clean, raw / 4) * count / max(count - 1, 1))
+
+
+def by_row(sums: torch.Tensor, cell: int, n: int) -> torch.Tensor:
+    """Spread sums over cells of rows (cells,) to (n,) terms with the same mean, that vary as the rows themselves do.
+
+    A row's own term is not known. The mean of m independent rows varies as a row divided by √m: the distance of each
+    cell's mean from that of all is multiplied by √m.
+    """
+    of = torch.arange(n) // cell
+    count = torch.bincount(of, minlength=len(sums)).double()
+    terms = ((sums / count - sums.sum() / n) * count.sqrt())[of]
+    return terms - terms.mean() + sums.sum() / n
 
 
 def by_group(probes: Probes, layout: Layout) -> tuple[torch.Tensor, torch.Tensor]:

@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +69,16 @@ def linear(scaler: Scaler) -> tuple[Array, Array]:
     return a, c
 
 
-def last_linear(model: nn.Module, rows: Dataset, source: str) -> tuple[str, nn.Linear]:
-    """Find the linear layer whose output is the model's logits, by running two rows; return its name and module.
+def last_linear(
+    model: nn.Module, run: Callable[[], Tensor], source: str, instead: str = INSTEAD
+) -> tuple[str, nn.Linear]:
+    """Find the linear layer whose output is the model's logits; return its name and module.
+
+    Args:
+        model: any network.
+        run: a forward pass of two rows, to logits (2, K).
+        source: what messages call the network.
+        instead: what a message says works without such a layer.
 
     Raises:
         InputError: there is none or several, or it is quantised, used twice, or shares its weights.
@@ -83,28 +91,32 @@ def last_linear(model: nn.Module, rows: Dataset, source: str) -> tuple[str, nn.L
 
     hooks = [m.register_forward_hook(note) for m in {id(m): m for m in linear.values()}.values()]
     try:
-        inputs, _ = rows.batch(slice(0, min(2, len(rows))))
         with torch.no_grad():
-            out = inference.logits(model, inputs)
+            out = run()
     finally:
         for hook in hooks:
             hook.remove()
     names = [name for name, m in linear.items() if any(_same(o, out) for o in outputs.get(id(m), ()))]
     if not names:
-        raise _no_head(model, linear, out.shape[1], source)
+        raise _no_head(model, linear, out.shape[1], source, instead)
     if len(names) > 1:
-        raise InputError(f"{source}: the logits come from several heads: {', '.join(names[:6])}", INSTEAD)
+        raise InputError(f"{source}: the logits come from several heads: {', '.join(names[:6])}", instead)
     head = linear[names[0]]
     if len(outputs[id(head)]) > 1:
-        raise InputError(f"{source}: the head '{names[0]}' is used {len(outputs[id(head)])} times in one pass", INSTEAD)
+        raise InputError(f"{source}: the head '{names[0]}' is used {len(outputs[id(head)])} times in one pass", instead)
     shared = head.weight.untyped_storage().data_ptr()
     for name, other in model.named_parameters(remove_duplicate=False):
         if name != f"{names[0]}.weight" and other.untyped_storage().data_ptr() == shared:
             problem = f"{source}: the head '{names[0]}' shares its weights with '{name}', which a fold would change too"
-            raise InputError(problem, f"untie them, or {INSTEAD}")
+            raise InputError(problem, f"untie them, or {instead}")
     if "parametrizations" in dict(head.named_children()) or "weight" not in head._parameters:
-        raise InputError(f"{source}: the weights of the head '{names[0]}' are worked out by code", INSTEAD)
+        raise InputError(f"{source}: the weights of the head '{names[0]}' are worked out by code", instead)
     return names[0], head
+
+
+def _head(model: nn.Module, rows: Dataset, source: str) -> tuple[str, nn.Linear]:
+    """Find the last linear layer by running two rows."""
+    return last_linear(model, lambda: inference.logits(model, rows.batch(slice(0, min(2, len(rows))))[0]), source)
 
 
 def _same(output: Any, logits: Tensor) -> bool:
@@ -118,20 +130,20 @@ def _columns(z: Tensor) -> Tensor:
     return torch.cat([torch.zeros_like(z), z], 1) if z.shape[1] == 1 else z
 
 
-def _no_head(model: nn.Module, linear: dict[str, nn.Linear], k: int, source: str) -> InputError:
+def _no_head(model: nn.Module, linear: dict[str, nn.Linear], k: int, source: str, instead: str) -> InputError:
     """Return the error that says why no linear layer gives the logits."""
     packed = [f"{n} ({type(m).__name__})" for n, m in model.named_modules() if "quant" in type(m).__module__]
     packed += [f"{n} ({type(m).__name__})" for n, m in model.named_modules() if "bnb" in type(m).__module__.split(".")]
     if packed:
-        return InputError(f"{source} has quantised layers ({', '.join(packed[:3])}); a head cannot be folded", INSTEAD)
+        return InputError(f"{source} has quantised layers ({', '.join(packed[:3])}); a head cannot be folded", instead)
     near = [f"{name} ({m.in_features} to {m.out_features})" for name, m in linear.items() if m.out_features == k]
     if near:
         last = near[-1].partition(" ")[0]
         problem = f"{source}: the logits are not what a linear layer gives; candidates: {', '.join(near[:6])}"
-        return InputError(problem, f"something comes after '{last}' (a norm, a scale, several heads): {INSTEAD}")
+        return InputError(problem, f"something comes after '{last}' (a norm, a scale, several heads): {instead}")
     shown = ", ".join(f"{n} ({m.in_features} to {m.out_features})" for n, m in list(linear.items())[-6:]) or "none"
     problem = f"{source}: no linear layer gives {k} logits; linear layers: {shown}"
-    return InputError(problem, INSTEAD)
+    return InputError(problem, instead)
 
 
 def folded(head: nn.Linear, a: Array, c: Array) -> tuple[Tensor, Tensor | None]:
@@ -194,7 +206,7 @@ def ship(job: ExportRequest) -> Shipped:
     if not job.model.exists():
         raise UsageError(f"'{job.model}' is no file or folder", "pass the checkpoint itself, with one state dict in it")
     loaded, rows, scaler = opened(job)
-    name, head = last_linear(loaded.model, rows, str(job.model))
+    name, head = _head(loaded.model, rows, str(job.model))
     raw, features = _run(loaded.model, head, rows)
     expected = scaler.map(raw)
     stored = _stored(job.model, head.weight, name)
@@ -231,7 +243,7 @@ def stored_rounding(
 ) -> float | None:
     """Estimate the `rounding` of a head in the type that `path` stores it in; None if it has no suitable head."""
     with contextlib.suppress(InputError, AttributeError):
-        name, head = last_linear(before.model, rows, before.source)
+        name, head = _head(before.model, rows, before.source)
         raw, features = _run(before.model, head, rows)
         after = checkpoint.load(path, **network).model.get_submodule(name)
         stored = _stored(path, after.get_parameter("weight"), name).dtype
