@@ -26,7 +26,7 @@ REACH = math.log(1e6)  # change of ln β at which the search for T ends: T is th
 ROUNDING = 1e-13  # nats by which rounding may move the mean NLL of many rows
 NEAR = 1e-15  # nats: a quadratic model that gains less than this ends a search for the optimum
 NEAR_ENOUGH = 1e-9  # nats: the same of the search for the best γ of a T, and so for the ends of an interval of T
-BLOCK = 1_000_000  # logits between two reports of progress
+BLOCK = 500_000  # logits between two reports of progress
 KEPT = 1 << 25  # most logits that a surface keeps prepared in memory, as float64; of more, each pass prepares them anew
 
 
@@ -66,7 +66,7 @@ class Surface:
         """Return the surface of all rows; scores that lie on disk are read block by block.
 
         Args:
-            step: called with a number of logits whenever that many were passed over, about 1,000,000.
+            step: called with a number of logits whenever that many were passed over, about 500,000.
         """
         surface = cls.__new__(cls)
         surface.weights, surface.n, surface.step = rows.weights, rows.n, step
@@ -74,6 +74,7 @@ class Surface:
         def prepared() -> Iterator[Shifted]:
             for start, block in rows.blocks(max(1, BLOCK // rows.k)):
                 yield Shifted.of(block, rows.labels[start : start + len(block)])
+                step(0)
 
         kept = list(prepared()) if rows.n * rows.k <= KEPT else None
         surface.prepared = prepared if kept is None else lambda: iter(kept)
@@ -189,9 +190,9 @@ class Surface:
         """Return the lowest minimum along the profile, refined in γ; within `tie` nats of it, the one nearest γ = 0."""
         return lowest(self.minima(points), tie)
 
-    def minima(self, points: Sequence[Point]) -> list[Point]:
-        """Return every minimum along the profile, refined in γ."""
-        return [self._refine(*valley) for valley in valleys(points)]
+    def minima(self, points: Sequence[Point], tolerance: float = 1e-9) -> list[Point]:
+        """Return every minimum along the profile, refined in γ up to a tolerance."""
+        return [self._refine(*valley, tolerance) for valley in valleys(points)]
 
     def descend(self, start: Point, of_few: Surface) -> Point:
         """Find the minimum near a point, γ within its range, by quasi-Newton steps (BFGS), shortened until they help.
@@ -222,11 +223,11 @@ class Surface:
                 h = h - np.outer(bent, bent) / (moved @ bent) + np.outer(turned, turned) / (turned @ moved)
         return Point(float(np.clip(x[1], LOW, HIGH)), float(x[0]), value, slopes[1], float(h[0, 0]))
 
-    def _refine(self, before: Point, point: Point, after: Point) -> Point:
+    def _refine(self, before: Point, point: Point, after: Point, tolerance: float) -> Point:
         """Find the root of the profile's slope between neighbours, which is dNLL/dγ (envelope theorem)."""
         low, high = (point, after) if point.slope < 0 else (before, point)
         if low.slope >= 0 or high.slope <= 0 or low is high:  # the minimum is at an end of the range
-            return self.best(point.gamma, point.u, 1e-11, point.curvature)
+            return self.best(point.gamma, point.u, tolerance / 100, point.curvature)
         known = {low.gamma: low, high.gamma: high}
 
         def slope(gamma: float) -> float:
@@ -234,10 +235,10 @@ class Surface:
                 left = max((p for p in known.values() if p.gamma < gamma), key=lambda p: p.gamma)
                 right = min((p for p in known.values() if p.gamma > gamma), key=lambda p: p.gamma)
                 share = (gamma - left.gamma) / (right.gamma - left.gamma)
-                known[gamma] = self.best(gamma, left.u + share * (right.u - left.u), 1e-11, point.curvature)
+                known[gamma] = self.best(gamma, left.u + share * (right.u - left.u), tolerance / 100, point.curvature)
             return known[gamma].slope
 
-        best = root(slope, low.gamma, high.gamma, 1e-9)
+        best = root(slope, low.gamma, high.gamma, tolerance)
         slope(best)
         return known[best]
 
