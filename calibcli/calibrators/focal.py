@@ -171,7 +171,7 @@ def _continuous(predictions: Predictions, context: FitContext, plain: BetaFit) -
     """
     surface = _surface(predictions, context, PASSES[context.report], OWN if context.report else 1.0)
     few = sample(predictions, max(FEW_ROWS, FEW // predictions.k), context.seed)
-    of_few = surface if few is predictions else Surface(few.logits, few.labels, few.weights)
+    of_few = surface if few is predictions else Surface.of(few, surface.step)
     gammas, start = focal_likelihood.GRID if context.report else focal_likelihood.STARTS, math.log(plain.beta)
     if few is predictions:
         points = first = surface.profile(gammas, start)
