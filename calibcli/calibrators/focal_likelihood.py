@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -88,7 +88,7 @@ class Surface:
             self.step(part.z.size)
         if len(found) == 1:
             return found[0]
-        names = ("nll", "d_beta", "d_gamma", "confidence", "square")
+        names = [field.name for field in fields(FocalRows)]
         return [FocalRows(*(np.concatenate([getattr(r, name) for r in of]) for name in names)) for of in zip(*found)]
 
     def gradient(self, u: float, gamma: float) -> tuple[float, float, float]:
