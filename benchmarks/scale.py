@@ -5,6 +5,7 @@
     python benchmarks/scale.py --shapes 5000x10 --only calib scikit-learn    some sizes, some methods
     python benchmarks/scale.py --commands `scale --method all` at 5,000 x 10, matrix and dirichlet at 5,000 x 100
     python benchmarks/scale.py --commands FILE ...    the same on recorded outputs of your own
+    python benchmarks/scale.py --focal    focal temperature and its grid at 50,000 x 100, or so many --rows
 
 The commands run on logits like those of an overfit network: most rows certain, classes that are confused with few
 others, some of them separable.
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,8 @@ from _harness import CALIB, ROOT, arguments, attempt, child, cost, environment, 
 
 SHAPES = ["1000000x10", "100000x1000", "1000000x100"]
 TARGETS = {10: 15, 1000: 60}  # times faster than scikit-learn
+FOCAL = {"focal_temperature": 60, "focal_temperature:grid=komisarenko": 90, "focal_temperature:objective=adaece": 90}
+"""CPU seconds that a fit with its report may take at 50,000 x 100, on a machine that counts to ten million in 0.7 s."""
 
 
 def make(n: int, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -162,8 +166,51 @@ def commands(files: list[str]) -> int:
     return int(late > 0)
 
 
+def focal(spec: str, rows: int) -> dict[str, Any]:
+    """CPU seconds of a fit with its report, the longest silence of its progress, and its estimates."""
+    import calibcli
+
+    z, y = realistic(100, rows)
+    calibcli.fit_scaler(z[:500], y[:500], spec)
+    silences, last = [0.0], time.process_time()
+
+    def progress(fraction: float, text: str) -> None:
+        nonlocal last
+        silences.append(time.process_time() - last)
+        last = time.process_time()
+
+    start = last
+    fit = calibcli.fit_scaler(z, y, spec, progress=progress)
+    seconds = time.process_time() - start
+    found = {e.name: [e.value, e.low, e.high, e.n] for e in fit.estimates}
+    return {"seconds": seconds, "silence": max(silences), "found": found}
+
+
+def focal_fits(rows: int) -> int:
+    """Processor seconds of focal temperature on all rows, against the aims of this machine's speed."""
+    start = time.process_time()
+    exec("s = 0\nfor i in range(10_000_000): s += i * i", {})  # as `python -c` runs it
+    slower = max((time.process_time() - start) / 0.7, 1.0)
+    print(f"{machine()}; {slower:.2f} times as slow as the machine of the aims")
+    print(f"{rows:,} x 100, all rows; aims in CPU seconds of that machine\n")
+    print(f"{'method':40}{'CPU s':>8}{'there':>8}{'aim':>6}{'silent s':>10}   value [low, high], n")
+    late = 0
+    for spec, aim in FOCAL.items():
+        got = child(focal, spec, rows)
+        late += got["seconds"] > aim * slower or got["silence"] > slower
+        texts = []
+        for name, (value, low, high, n) in got["found"].items():
+            ends = "" if low is None or high is None else f" [{low:.4g}, {high:.4g}]"
+            texts.append(f"{name} {value:.4g}{ends}, {n:,}")
+        seconds = f"{got['seconds']:8.1f}{got['seconds'] / slower:8.1f}{aim:6}{got['silence']:10.2f}"
+        print(f"{spec:40}{seconds}   {'; '.join(texts)}", flush=True)
+    return int(late > 0)
+
+
 def main() -> int:
-    given = arguments(__doc__, quick=False, shapes=SHAPES, only=[*FITS], commands=[str])
+    given = arguments(__doc__, quick=False, shapes=SHAPES, only=[*FITS], commands=[str], focal=False, rows=50_000)
+    if given.focal:
+        return focal_fits(given.rows)
     if given.commands is not None:
         return commands(given.commands)
     print(machine("torch", "sklearn", "torchmetrics", "probmetrics"))

@@ -12,14 +12,18 @@ from typing import Any
 import numpy as np
 import pytest
 from focal_inverse import log_phi_inverse
-from scipy.optimize import minimize, minimize_scalar
+from scipy import stats
+from scipy.optimize import brentq, minimize, minimize_scalar
 
 import calibcli
 from calibcli import calibrators, metrics
+from calibcli.calibrators import focal
 from calibcli.calibrators import temperature as search
+from calibcli.calibrators.fitting import fold_of_rows
 from calibcli.calibrators.focal_likelihood import GRID, Surface, acceptable
 from calibcli.calibrators.temperature import GRIDS
 from calibcli.core.errors import InputError, UsageError
+from calibcli.core.statistics import effective_groups
 from calibcli.scores.likelihood import log_phi, log_softmax, nll_rows
 from calibcli.scores.likelihood.focal_map import Shifted, focal_rows
 from calibcli.scores.predictions import Predictions
@@ -260,37 +264,144 @@ def test_a_real_gain_is_recommended() -> None:
     assert value(fit, "gamma") == pytest.approx(3, abs=1.2)
 
 
-def test_acceptable_interpolates() -> None:
+def test_acceptable_ends_where_the_profile_crosses_the_limit() -> None:
     surface = Surface(np.array(VECTORS["temperature"]["logits"]), np.array(VECTORS["temperature"]["labels"]))
     points = surface.profile(GRID, 0.0)
     limit = min(p.nll for p in points) + 0.002
     gammas = np.linspace(-0.5, 5, 221)
     inside = [g for g in gammas if surface.best(float(g), 0.0, 1e-8).nll <= limit]
-    pieces = acceptable(points, limit)
+    pieces = acceptable(surface, points, limit)
     assert len(pieces) == 2  # the profile of these twelve rows has two valleys
     for g in gammas:
-        assert any(a - 0.03 <= g <= b + 0.03 for a, b in pieces) or g not in inside
+        assert any(a <= g <= b for a, b in pieces) == (g in inside)
 
 
-def test_komisarenko_grid_equals_brute_force() -> None:
+def rows_of(n: int, k: int, kind: str) -> Predictions:
+    """Rows of a model trained with focal loss: independent, weighted, in groups, or nearly all of them certain."""
+    rng = np.random.default_rng(k)
+    z = rng.standard_normal((n, k)) * (9 if kind == "saturated" else 3)
+    own = np.exp(0.3 * rng.standard_normal(60))[np.arange(n) % 60][:, None] if kind == "groups" else 1.0
+    y = (log_phi(z / own, 1.2) + rng.gumbel(size=z.shape)).argmax(axis=1)
+    fields = {"weights": rng.uniform(0.2, 3, n)} if kind == "weights" else {}
+    return Predictions.of(1.4 * z, y, **(fields | ({"groups": np.arange(n) % 60} if kind == "groups" else {})))
+
+
+class Slow:
+    """Focal temperature by scipy, on the rows that it is given and no others."""
+
+    def __init__(self, p: Predictions) -> None:
+        self.p, self.w = p, np.ones(p.n) if p.weights is None else p.weights
+
+    def rows(self, u: float, gamma: float) -> np.ndarray:
+        return -log_phi(self.p.logits * math.exp(u), gamma)[np.arange(self.p.n), self.p.labels]
+
+    def nll(self, u: float, gamma: float) -> float:
+        return float(self.rows(u, gamma) @ self.w / self.w.sum())
+
+    def optimum(self) -> np.ndarray:
+        """(u, γ)."""
+        options = {"ftol": 1e-15, "gtol": 1e-9}
+        bounds = [(-4, 4), (-0.5, 5)]
+        found = [minimize(lambda x: self.nll(*x), (-0.4, g), bounds=bounds, options=options) for g in (0.3, 2.0)]
+        return min(found, key=lambda f: f.fun).x  # type: ignore[no-any-return]
+
+    def plain(self) -> float:
+        return float(minimize_scalar(lambda u: self.nll(u, 0.0), bounds=(-3, 2), options={"xatol": 1e-8}).x)
+
+    def sums(self, values: np.ndarray) -> np.ndarray:
+        """Of rows, or of each group."""
+        return self.w * values if self.p.groups is None else np.bincount(self.p.groups, self.w * values)
+
+    def ends(self, which: int, best: np.ndarray) -> list[float]:
+        """The confidence set of u (0) or γ (1): where the profile exceeds its limit by Student's t and the sandwich."""
+        h, e = 1e-3, np.eye(2) * 1e-3
+        f = lambda x: self.nll(*x)  # noqa: E731
+        second = np.array(
+            [[f(best + a + b) - f(best + a - b) - f(best - a + b) + f(best - a - b) for a in e] for b in e]
+        )
+        inverse = np.linalg.inv(second / (4 * h * h))
+        psi = np.stack([self.sums(self.rows(*(best + a)) - self.rows(*(best - a))) for a in e], axis=1) / (2 * h)
+        psi = (psi - psi.mean(axis=0)) / self.w.sum()
+        covariance = inverse @ (psi.T @ psi * len(psi) / (len(psi) - 2)) @ inverse
+        q = np.exp(log_softmax(self.p.logits * math.exp(best[0])))
+        z = self.p.logits
+        m = self.sums((q * z**2).sum(1) - (q * z).sum(1) ** 2)
+        units = effective_groups(m) if self.p.groups is not None else m.sum() ** 2 / (m**2).sum()
+        size = self.w.sum() ** 2 / (self.w**2).sum()
+        t = stats.t.ppf(0.975, units - 1)
+        limit = f(best) + t * t / 2 * max(1 / size, covariance[which, which] / inverse[which, which])
+
+        def above(x: float) -> float:
+            other = lambda v: f((x, v) if which == 0 else (v, x))  # noqa: E731
+            bounds = (-0.5, 5) if which == 0 else (best[0] - 2, best[0] + 2)
+            return float(minimize_scalar(other, bounds=bounds, options={"xatol": 1e-5}).fun) - limit
+
+        width = math.sqrt(2 * (limit - f(best)) * inverse[which, which])
+        far = [best[which] + sign * 3 * width for sign in (-1, 1)]
+        far = np.clip(far, -0.5, 5) if which else far
+        return [brentq(above, best[which], x, xtol=1e-4 * width) for x in far]
+
+
+@pytest.mark.finding
+@pytest.mark.parametrize(
+    ("n", "k", "kind"),
+    [(1500, 2, "rows"), (700, 10, "weights"), (900, 10, "groups"), (900, 10, "saturated"), (300, 100, "rows")],
+)
+def test_all_numbers_of_focal_temperature_are_those_of_all_rows(
+    n: int, k: int, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The few rows that a search begins with, a fifth here, leave no trace in the numbers."""
+    monkeypatch.setattr(focal, "FEW", 0)
+    monkeypatch.setattr(focal, "FEW_ROWS", n // 5)
+    p = rows_of(n, k, kind)
+    fit, slow = calibrators.fit("focal_temperature", p), Slow(p)
+    t, gamma, gain = fit.estimates
+    best = slow.optimum()
+    assert (math.log(t.value), gamma.value) == pytest.approx((-best[0], best[1]), abs=2e-4)
+    assert {e.n for e in fit.estimates} == {n}
+    assert all("random" not in e.how for e in fit.estimates)
+    assert [f"n = {n:,}" in plot.title for plot in fit.plots] == [True, False]
+    assert f"n = {n // 5:,} random rows of {n:,}" in fit.plots[1].title
+    for which, e in ((1, gamma), (0, t)):
+        if None not in (e.low, e.high) and gamma.low > -0.5 and gamma.high < 5:
+            ends = [e.low, e.high] if which else [-math.log(e.high), -math.log(e.low)]
+            assert ends == pytest.approx(slow.ends(which, best), abs=2e-3 * (ends[1] - ends[0]))
+    folds, gains = fold_of_rows(p, 5, 0), np.empty(n)
+    for fold in range(5):
+        inside, outside = Slow(p.take(folds != fold)), Slow(p.take(folds == fold))
+        gains[folds == fold] = outside.rows(inside.plain(), 0.0) - outside.rows(*inside.optimum())
+    mean = gains @ slow.w / slow.w.sum()
+    assert gain.value == pytest.approx(mean, abs=2e-3 * gain.se)
+    if p.groups is None:
+        size = slow.w.sum() ** 2 / (slow.w**2).sum()
+        assert gain.se == pytest.approx(
+            math.sqrt(((slow.w * (gains - mean)) ** 2).sum() / slow.w.sum() ** 2 * size / (size - 1)), rel=1e-3
+        )
+    assert fit.facts["recommended"] == ("focal_temperature" if gain.low > 0 else "temperature")
+
+
+@pytest.mark.parametrize("more", ["rows", "weights"])
+def test_komisarenko_grid_equals_brute_force(more: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(focal, "FEW", 0)
+    monkeypatch.setattr(focal, "FEW_ROWS", 30)
     p = predictions(150, 3)
+    p = replace(p, weights=np.random.default_rng(2).uniform(0.2, 3, 150)) if more == "weights" else p
     temperatures, gammas = GRIDS["komisarenko"], (-1, -0.75, -0.5, -0.25, 0, 0.25, 0.5, 0.75, 1, 3, 5)
-    rows = np.arange(p.n)
-    for objective in ("nll", "adaece", "ece", "brier"):
-        table = np.empty((100, 11))
-        for i, t in enumerate(temperatures):
-            for j, g in enumerate(gammas):
-                log_p = log_phi(p.logits / t, g)
-                q = np.exp(log_p)
-                table[i, j] = {
-                    "nll": lambda log_p=log_p: -log_p[rows, p.labels].mean(),
-                    "ece": lambda q=q: search.BinnedObjective(p, "ece", 15)(q.max(1)),
-                    "adaece": lambda q=q: search.BinnedObjective(p, "adaece", 15)(q.max(1)),
-                    "brier": lambda q=q: ((q - np.eye(3)[p.labels]) ** 2).sum(1).mean(),
-                }[objective]()
-        i, j = divmod(int(table.argmin()), 11)
+    rows, table = np.arange(p.n), np.empty((4, 100, 11))
+    errors = [search.BinnedObjective(p, objective, 15) for objective in ("ece", "adaece")]
+    for i, t in enumerate(temperatures):
+        for j, g in enumerate(gammas):
+            log_p = log_phi(p.logits / t, g)
+            q = np.exp(log_p)
+            nll, brier = -log_p[rows, p.labels], ((q - np.eye(3)[p.labels]) ** 2).sum(1)
+            means = [np.average(values, weights=p.weights) for values in (nll, brier)]
+            table[:, i, j] = [*means, *(error(q.max(1)) for error in errors)]
+    for objective, values in zip(("nll", "brier", "ece", "adaece"), table, strict=True):
+        i, j = divmod(int(values.argmin()), 11)
         fit = calibrators.fit(f"focal_temperature:objective={objective},grid=komisarenko", p)
         assert (value(fit, "temperature"), value(fit, "gamma")) == (temperatures[i], gammas[j])
+        assert np.array(fit.plots[0].z) == pytest.approx(values, abs=1e-9)
+        assert fit.plots[0].title.endswith("n = 150")
 
 
 def test_phi_before_temperature_is_another_family() -> None:

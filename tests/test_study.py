@@ -39,7 +39,7 @@ from calibcli.lab.study.report import report
 from calibcli.networks.dataset import synthetic
 from calibcli.networks.dataset.loading import load
 from calibcli.scores.columns import columns
-from calibcli.scores.likelihood import log_softmax
+from calibcli.scores.likelihood import log_phi, log_softmax
 
 ROOT = Path(__file__).parent.parent
 SIZES = experiment.SIZES
@@ -708,6 +708,27 @@ def test_shapes_are_those_of_the_loss_itself() -> None:
     assert (
         "2 hold, 2 reversed" in analytic.computed(dataclasses.replace(study, computes="focal-shape")).facts["headline"]
     )
+
+
+@pytest.mark.finding
+def test_the_focal_map_lowers_the_top_from_so_many_classes_on() -> None:
+    """By brute force near even probabilities, where a small lead of the top class shrinks or grows."""
+    fewest = {1e-6: 5, 0.5: 7, 1.0: 8, 2.0: 10, 3.0: 12}
+    for gamma, first in fewest.items():
+        lowers = {}
+        for k in range(2, 16):
+            z = np.zeros((40, k))
+            z[:, 0] = 1e-3
+            z[:, 1:] = -1e-3 * np.random.default_rng(k).random((40, k - 1))
+            before, after = (log_phi(z, g).max(axis=1) for g in (0.0, gamma))
+            assert len({*(after < before).tolist()}) == 1
+            lowers[k] = bool((after < before).all())
+        assert [k for k, one in lowers.items() if one] == [*range(first, 16)], gamma
+        assert analytic.fewest_classes(gamma) == first
+    found = analytic.computed(parsing.parse(*experiment.text_of("focal-map"), size="small"))
+    page = (Path(__file__).parents[1] / "docs" / "studies" / "focal-map.md").read_text(encoding="utf-8")
+    assert "from 5 (gamma near 0), 7 (gamma = 0.5), 8 (gamma = 1), 10 (gamma = 2), 12" in found.checks[1].message
+    assert "from 5 classes on as γ → 0, from 7 at γ = .5, 8 at γ = 1, 10 at γ = 2 and 12 at γ = 3" in page
 
 
 def test_what_is_asked_on_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

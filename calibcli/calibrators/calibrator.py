@@ -148,6 +148,8 @@ class FitContext:
         step: called with (fraction of this fit, text) by methods that take seconds.
         memory: settings that a fit to all rows has chosen, for fits to parts of these rows.
         rows: indices of this fit's rows among all rows, in a fit to a part of them.
+        gain_over: estimates by how much the NLL of this method is below that of another one, of the given spec, on rows
+            that neither was fitted on: the paired comparison of the ranking (`fitting.HeldOut`).
     """
 
     seed: int = 0
@@ -156,6 +158,7 @@ class FitContext:
     step: Progress = lambda fraction, text: None
     memory: dict[str, Any] = field(default_factory=dict)
     rows: NDArray[Any] | None = None
+    gain_over: Callable[[str, Progress], Estimate] = lambda spec, progress: Estimate(name="gain", value=None)
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,18 @@ from calibcli.calibrators.calibrator import SCALERS, Array, Fit, FitContext, Pro
 from calibcli.calibrators.store import shown
 from calibcli.core.errors import InputError, UsageError
 from calibcli.core.files import atomic, known_suffix
+from calibcli.core.result import Estimate
 from calibcli.core.shelves import Choice
+from calibcli.core.statistics import student_quantile
+from calibcli.metrics.intervals import WeightedMean
+from calibcli.scores.columns import Columns, columns
 from calibcli.scores.predictions import VERDICTS, ArrayScores, DerivedScores, Kind, PickedScores, Predictions, read
 
 # Subsets and folds of rows. Scores that lie on disk stay there.
 
 Ints = NDArray[np.int64]
+NONE = "none"  # the method that leaves scores as they are
+FOLDS = 5  # of cross-fitting: each fit has four fifths of the rows, at five times the cost of one
 
 
 def fold_of_rows(predictions: Predictions, folds: int, seed: int) -> Ints:
@@ -94,6 +100,7 @@ def fit(
     progress: Progress | None = None,
     memory: dict[str, Any] | None = None,
     rows: NDArray[Any] | None = None,
+    held_out: HeldOut | None = None,
 ) -> Fit:
     """Fit the scaler that `spec` names.
 
@@ -105,6 +112,7 @@ def fit(
         level: confidence level of intervals.
         progress: called with (fraction done, text).
         memory, rows: as in `FitContext`.
+        held_out: the rows of each method outside of its fits, for its comparisons (default: 5 folds by `seed`).
 
     Raises:
         UsageError: the method or an option is unknown.
@@ -121,7 +129,16 @@ def fit(
         raise InputError(problem, f"choose among {', '.join(fits)} (--method)")
     report_progress = progress or (lambda fraction, text: None)
     report_progress(0.0, f"fitting {choice.spec}")
-    context = FitContext(seed, report, level, report_progress, {} if memory is None else memory, rows)
+    compared = held_out or HeldOut(predictions, seed=seed)
+    context = FitContext(
+        seed,
+        report,
+        level,
+        report_progress,
+        {} if memory is None else memory,
+        rows,
+        lambda other, step: compared.gain(choice.spec, other, level, step),
+    )
     fitted = choice(predictions, context)
     classes = None if predictions.classes is None else tuple(map(str, predictions.classes))
     metadata = {
@@ -199,6 +216,80 @@ def cross_fit(
         predicted=raw_argmax(predictions) if scalers[0].preserves_accuracy else None,
         kind=_kind(scalers[0], predictions),
     )
+
+
+class HeldOut:
+    """Rows mapped by fits that did not see them: every method over the same folds of the rows, each fitted once.
+
+    Args:
+        predictions: labelled rows.
+        folds, seed, split_seed: as in `cross_fit`.
+        threads: workers that measure the rows.
+    """
+
+    def __init__(
+        self,
+        predictions: Predictions,
+        folds: int = FOLDS,
+        seed: int = 0,
+        split_seed: int | None = None,
+        threads: int | None = 1,
+    ) -> None:
+        self.predictions, self.folds, self.seed, self.split_seed = predictions, folds, seed, split_seed
+        self.threads = threads
+        self.mapped = {NONE: predictions}
+        self.measured: dict[str, Columns] = {}
+
+    def rows(self, spec: str, progress: Progress | None = None, memory: dict[str, Any] | None = None) -> Predictions:
+        """Return all rows, mapped by the method; `none` leaves them as they are.
+
+        Raises:
+            UsageError, InputError: as `cross_fit`.
+        """
+        if spec not in self.mapped:
+            self.mapped[spec] = cross_fit(
+                spec, self.predictions, self.folds, self.seed, progress, memory, self.split_seed
+            )
+        return self.mapped[spec]
+
+    def columns(self, spec: str, progress: Progress | None = None) -> Columns:
+        """Return the numbers of each row after the method.
+
+        Raises:
+            UsageError, InputError: as `cross_fit`.
+        """
+        if spec not in self.measured:
+            self.measured[spec] = columns(self.rows(spec, progress), class_bins=(), threads=self.threads)
+        return self.measured[spec]
+
+    def difference(self, spec: str, other: str, level: float) -> dict[str, Any]:
+        """Return the mean NLL of one method minus that of another as `value`, with `low`, `high`, `se` and `level`, or
+        the `reason` why there are none. It is paired over rows, or over groups where there are any, with Student's t.
+        """
+        rows, (nll, others) = self.predictions, (self.columns(name).nll for name in (spec, other))
+        with np.errstate(invalid="ignore"):
+            # equal infinite values do not differ, nor do values that only rounding separates
+            alike = np.isclose(nll, others, rtol=1e-12, atol=1e-12)
+            values = np.where(alike, 0.0, nll - others)
+            mean = WeightedMean(values, rows.weights, rows.weight_kind == "count", rows.groups)
+            if not math.isfinite(mean.value):
+                return {"value": mean.value, "reason": "the NLL of a row is infinite"}
+        if mean.lacking:
+            return {"value": mean.value, "reason": mean.lacking}
+        width = student_quantile((1 + level) / 2, mean.units - 1) * mean.se
+        ends = {"low": mean.value - width, "high": mean.value + width}
+        return {"value": mean.value, **ends, "se": mean.se, "level": level}
+
+    def gain(self, spec: str, over: str, level: float, progress: Progress | None = None) -> Estimate:
+        """Estimate how many nats a method saves over another one on held-out rows; no value where rows are too few."""
+        common = {"name": "gain", "n": self.predictions.n, "unit": "nats"}
+        common["how"] = f"NLL of {over} minus that of {spec}, rows held out in {self.folds} folds, paired"
+        try:
+            for i, name in enumerate((over, spec)):
+                self.columns(name, part(progress, i, 2))
+            return Estimate(**common, **self.difference(over, spec, level))
+        except InputError as error:
+            return Estimate(**common, value=None, reason=error.problem)
 
 
 def apply(scaler: Scaler, predictions: Predictions) -> Predictions:

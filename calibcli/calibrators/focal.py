@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from calibcli.calibrators import focal_likelihood, temperature
-from calibcli.calibrators.calibrator import SCALERS, Array, FitContext, FittedParameters, Parameters
-from calibcli.calibrators.fitting import fold_of_rows, sample, subset
+from calibcli.calibrators.calibrator import SCALERS, Array, FitContext, FittedParameters, Parameters, Progress
+from calibcli.calibrators.fitting import sample
 from calibcli.calibrators.focal_likelihood import HIGH, LOW, Information, Point, Surface
 from calibcli.calibrators.program import Operations
 from calibcli.calibrators.store import temperature as temperature_form
@@ -29,8 +29,10 @@ from calibcli.scores.predictions import Predictions
 
 Order = Literal["T-phi", "phi-T"]
 GAMMAS = (-1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0, 3.0, 5.0)  # Komisarenko & Kull 2024
-PROFILE = 100_000  # most logits (rows times classes) for the profile, the figures and the comparison
-EXACT = 4_000_000  # most logits for the optimum itself
+FEW, FEW_ROWS = 100_000, 1000  # logits (rows times classes) that a search begins with, and fewest rows: the heat map's
+PASSES = {True: 160, False: 12}  # over all rows, about, in a fit with a report and in one without
+ROUGH = 1e-4  # distance from the best ln β of a γ at which the NLL there is known, by its second derivative
+OWN = 0.75  # of the progress of a fit with a report; the rest is the comparison on held-out rows
 MINIMISES = f"minimises NLL over T > 0, gamma in [{LOW:g}, {HIGH:g}]"
 CONFINED = f"both ends would be those of gamma's range, {LOW:g} to {HIGH:g}, which these groups do not narrow"
 
@@ -81,7 +83,7 @@ def focal_temperature(
     if order == "phi-T":
         return _phi_first(predictions, objective, grid, gamma)
     if grid is not None or objective != "nll":
-        return _by_grid(predictions, objective, bins, GAMMAS if gamma is None else (gamma,))
+        return _by_grid(predictions, context, objective, bins, GAMMAS if gamma is None else (gamma,))
     if gamma is not None:
         return _of_gamma(predictions, context, plain, gamma)
     return _continuous(predictions, context, plain)
@@ -94,35 +96,41 @@ def focal(predictions: Predictions, context: FitContext) -> FittedParameters:
     >>> calibcli.fit_scaler(logits, labels, "focal")["gamma"].value
     -0.5
     """
-    rows = sample(predictions, max(2000, EXACT // predictions.k), context.seed)
-    surface = Surface(rows.logits, rows.labels, rows.weights)
-    values = np.array([surface.values(0.0, [g])[0] for g in focal_likelihood.GRID])
-    at = int(values.argmin())
+    surface = _surface(predictions, context, 40)
+    values = surface.values(0.0, list(focal_likelihood.GRID))
+    at = int(np.argmin(values))
     low, high = focal_likelihood.GRID[max(at - 1, 0)], focal_likelihood.GRID[min(at + 1, len(values) - 1)]
     gamma = root(lambda g: surface.gradient(0.0, g)[2], float(low), float(high), 1e-10)
     nll = surface.values(0.0, [gamma])[0]
-    se, width, lacking = _sandwich(surface, rows, Point(gamma, 0.0, nll, 0.0, 0.0), 1, context.level)
+    se, width, lacking = _sandwich(surface, predictions, Point(gamma, 0.0, nll, 0.0, 0.0), 1, context.level)
     reason = _bound(gamma) or lacking
     ends: dict[str, float] = {} if reason else {"low": gamma - width, "high": gamma + width, "se": se}
-    how = f"minimises NLL over [{LOW:g}, {HIGH:g}] at T = 1; interval: sandwich variance{_of(rows, predictions)}"
-    estimate = Estimate(name="gamma", value=gamma, **ends, level=context.level, n=rows.n, how=how, reason=reason)  # type: ignore[arg-type]
+    how = f"minimises NLL over [{LOW:g}, {HIGH:g}] at T = 1; interval: sandwich variance"
+    estimate = Estimate(name="gamma", value=gamma, **ends, level=context.level, n=predictions.n, how=how, reason=reason)  # type: ignore[arg-type]
     notes = [f"focal: gamma = {gamma:g} is at the end of its range [{LOW:g}, {HIGH:g}]"] if _bound(gamma) else []
     return FittedParameters({"beta": np.array(1.0), "gamma": np.array(gamma)}, [estimate], notes, facts={"nll": nll})
 
 
 def _of_gamma(predictions: Predictions, context: FitContext, plain: BetaFit, gamma: float) -> FittedParameters:
     """Fit T by NLL at a given γ, with an interval symmetric in ln T."""
-    rows = sample(predictions, max(2000, EXACT // predictions.k), context.seed)
-    surface = Surface(rows.logits, rows.labels, rows.weights)
+    surface = _surface(predictions, context, 20)
     at = surface.best(gamma, math.log(plain.beta))
-    how = f"minimises NLL over T > 0 at gamma = {gamma:g}; interval: sandwich variance of ln T{_of(rows, predictions)}"
+    how = f"minimises NLL over T > 0 at gamma = {gamma:g}; interval: sandwich variance of ln T"
     t, ends = at.temperature, dict[str, float]()
-    se, width, lacking = _sandwich(surface, rows, at, 0, context.level)
+    se, width, lacking = _sandwich(surface, predictions, at, 0, context.level)
     if not lacking:
         ends = {"low": t * math.exp(-width), "high": t * math.exp(width), "se": t * se}
-    estimate = Estimate(name="temperature", value=t, **ends, level=context.level, n=rows.n, how=how, reason=lacking)  # type: ignore[arg-type]
+    estimate = Estimate(
+        name="temperature",
+        value=t,
+        **ends,
+        level=context.level,
+        n=predictions.n,
+        how=how,
+        reason=lacking,  # type: ignore[arg-type]
+    )
     parameters: Parameters = {"beta": np.array(math.exp(at.u)), "gamma": np.array(gamma)}
-    given = Estimate(name="gamma", value=gamma, n=rows.n, how="as given", reason="it is given")
+    given = Estimate(name="gamma", value=gamma, n=predictions.n, how="as given", reason="it is given")
     return FittedParameters(parameters, [estimate, given], facts={**facts(plain), "nll": at.nll})
 
 
@@ -144,39 +152,68 @@ def _bound(gamma: float) -> str:
     return f"bound: gamma is at the end of the range [{LOW:g}, {HIGH:g}]" if gamma in (LOW, HIGH) else ""
 
 
+def _surface(rows: Predictions, context: FitContext, passes: int, own: float = 1.0) -> Surface:
+    """Return the NLL of all rows, which reports progress as if there were so many passes, up to the fraction `own`."""
+    done, whole = 0, passes * rows.n * rows.k
+
+    def step(logits: int) -> None:
+        nonlocal done
+        done += logits
+        context.step(0.98 * own * min(done / whole, 1.0), "T and gamma")
+
+    return Surface.of(rows, step)
+
+
 def _continuous(predictions: Predictions, context: FitContext, plain: BetaFit) -> FittedParameters:
-    """Fit (T, γ) by NLL, and look at the ridge around the optimum."""
-    exact = sample(predictions, max(2000, EXACT // predictions.k), context.seed)
-    few = sample(exact, max(1000, PROFILE // predictions.k), context.seed)
-    surface = Surface(few.logits, few.labels, few.weights)
-    start = math.log(plain.beta)
-    points = surface.profile(focal_likelihood.GRID if context.report else focal_likelihood.STARTS, start)
-    best = surface.optimum(points, tie=1e-9)
-    if exact.n > few.n:
-        best = focal_likelihood.polish(Surface(exact.logits, exact.labels, exact.weights), surface, best)
+    """Fit (T, γ) by NLL, and look at the ridge around the optimum.
+
+    A few random rows say where to begin; the optimum, the profile and all intervals are those of all rows.
+    """
+    surface = _surface(predictions, context, PASSES[context.report], OWN if context.report else 1.0)
+    few = sample(predictions, max(FEW_ROWS, FEW // predictions.k), context.seed)
+    of_few = surface if few is predictions else Surface.of(few, surface.step)
+    gammas, start = focal_likelihood.GRID if context.report else focal_likelihood.STARTS, math.log(plain.beta)
+    if few is predictions:
+        points = first = surface.profile(gammas, start)
+        best = surface.optimum(points, tie=1e-9)
+    else:
+        first = of_few.profile(gammas, start, ROUGH)
+        if context.report:
+            points = surface.profile(gammas, start, ROUGH, first)
+            begin = [point for _, point, _ in focal_likelihood.valleys(points)]
+        else:
+            points, begin = first, of_few.minima(first, 1e-2)
+        best = focal_likelihood.lowest([surface.descend(point, of_few) for point in begin], tie=1e-9)
     parameters: Parameters = {"beta": np.array(math.exp(best.u)), "gamma": np.array(best.gamma)}
     if not context.report:
         return FittedParameters(parameters)
-    at = surface.best(best.gamma, best.u)
-    points = sorted([*points, at], key=lambda p: p.gamma)
-    known, of = Information.of(few, math.exp(at.u), context.level), _of(few, predictions)
-    ridge = _Ridge(few, surface, best, at, points, known, of)
-    gain = _gain(few, context.seed, best)
-    margin = math.inf if gain.lacking else student_quantile((1 + context.level) / 2, gain.units - 1) * gain.se
-    how = "NLL of temperature scaling minus NLL of focal temperature scaling, rows of 5 held-out folds, paired"
-    ends = {"low": gain.value - margin, "high": gain.value + margin, "level": context.level, "se": gain.se}
-    interval = {"reason": gain.lacking} if gain.lacking else ends
-    estimates = [
-        ridge.temperature(),
-        ridge.gamma(),
-        Estimate(name="focal_gain", value=gain.value, **interval, n=few.n, unit="nats", how=how + of),
-    ]
+    ridge = shown = _Ridge.of(predictions, surface, points, best, context.level)
+    estimates = [ridge.temperature(), ridge.gamma()]
+    if few is not predictions:
+        shown = _Ridge.of(few, of_few, first, of_few.optimum(first, tie=1e-9), context.level)
     plots = [
-        focal_likelihood.profile(points, at, ridge.limit, few.n),
-        focal_likelihood.heat(surface, points, at, ridge.limit, few.n),
+        focal_likelihood.profile(ridge.points, best, ridge.limit, predictions.n),
+        focal_likelihood.heat(shown.surface, shown.points, shown.best, shown.limit, predictions.n),
     ]
-    details = {**facts(plain), "plain T": plain.temperature, "recommended": _choice(gain.value, margin)}
-    return FittedParameters(parameters, estimates, ridge.notes(gain.value, margin), plots, facts=details)
+    gain = replace(context.gain_over("temperature", _later(context.step)), name="focal_gain")
+    saves = gain.low is not None and gain.low > 0
+    chosen = "focal_temperature" if saves else "temperature"
+    details = {**facts(plain), "plain T": plain.temperature, "recommended": chosen}
+    notes = ridge.notes() if saves else [*ridge.notes(), _no_gain(gain)]
+    return FittedParameters(parameters, [*estimates, gain], notes, plots, facts=details)
+
+
+def _later(step: Progress) -> Progress:
+    return lambda fraction, text: step(OWN + (1 - OWN) * min(fraction, 0.99), f"held-out rows: {text}")
+
+
+def _no_gain(gain: Estimate) -> str:
+    """Say that the gain of γ on held-out rows is not shown."""
+    start = "plain temperature is recommended: on held-out rows gamma"
+    if gain.value is None:
+        return f"{start} was not tried: {gain.reason}"
+    margin = "" if gain.high is None else f" ± {gain.high - gain.value:.2g}"
+    return f"{start} saves {gain.value:.2g}{margin} nats, which is not distinguishable from zero"
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,22 +221,25 @@ class _Ridge:
     """The NLL over T and γ around its optimum, on which the intervals of both stand.
 
     Attributes:
-        rows, surface: the rows and their NLL.  best: the optimum, fitted on more rows than these.
-        at: the optimum of these rows.  points: the best T of each γ, `at` among them.
-        of: addition to `how` that says which rows these are.
+        rows, surface: the rows and their NLL.  points: the best T of each γ, the optimum among them.
+        best: the optimum.  known: what the rows know of T.
     """
 
     rows: Predictions
     surface: Surface
-    best: Point
-    at: Point
     points: Sequence[Point]
+    best: Point
     known: Information
-    of: str
+
+    @classmethod
+    def of(cls, rows: Predictions, surface: Surface, points: Sequence[Point], best: Point, level: float) -> _Ridge:
+        """Add the optimum to the points of a profile."""
+        known = Information.of(rows, math.exp(best.u), level)
+        return cls(rows, surface, sorted([*points, best], key=lambda p: p.gamma), best, known)
 
     @cached_property
     def spread(self) -> focal_likelihood.Spread:
-        return focal_likelihood.spread_at(self.surface, self.at, lambda values: units_of(self.rows, values))
+        return focal_likelihood.spread_at(self.surface, self.best, lambda values: units_of(self.rows, values))
 
     @property
     def correlation(self) -> float:
@@ -219,7 +259,7 @@ class _Ridge:
     @cached_property
     def sets(self) -> list[tuple[float, float]]:
         """The confidence set of γ, as intervals."""
-        return focal_likelihood.acceptable(self.points, self.limit)
+        return focal_likelihood.acceptable(self.surface, self.points, self.limit)
 
     def temperature(self) -> Estimate:
         """Estimate T by profile likelihood over γ, with the limit widened to the sandwich variance of ln T."""
@@ -228,10 +268,11 @@ class _Ridge:
         if not reason and not math.isfinite(self.spread.covariance[0, 0]):
             reason = "the NLL is flat along the ridge of T and gamma"
         elif not reason:
-            first, last = focal_likelihood.reach(self.surface, self.at, known.rise(self.spread, 0))
+            rise = known.rise(self.spread, 0)
+            width = math.sqrt(2 * rise * self.spread.inverse[0, 0])  # were the NLL a parabola
+            first, last = focal_likelihood.reach(self.surface, self.best, rise, width)
             first, last = min(first, *at_bounds, first), max(last, *at_bounds, last)
-            shift = self.best.u - self.at.u
-            low, high = math.exp(-(last + shift)), math.exp(-(first + shift))  # 0, or infinite, where the NLL stays low
+            low, high = math.exp(-last), math.exp(-first)  # 0, or infinite, where the NLL stays low
             if known.what == "groups" and focal_likelihood.confined(self.surface, (first, last)):
                 low, high, reason = None, None, CONFINED
             elif not math.isfinite(high):
@@ -244,7 +285,7 @@ class _Ridge:
             level=None if low is None else known.level,
             n=self.rows.n,
             how=f"{MINIMISES}; interval: profile likelihood over gamma, widened to the variance of ln T over "
-            f"{known.what}, Student's t{', and T given gamma at the end of its range' * bool(at_bounds)}{self.of}",
+            f"{known.what}, Student's t{', and T given gamma at the end of its range' * bool(at_bounds)}",
             reason=reason,
             detail={"correlation with gamma": self.correlation, f"effective {known.what}": known.units},
         )
@@ -273,7 +314,7 @@ class _Ridge:
             **({} if known.lacking else ends),  # type: ignore[arg-type]
             n=n,
             how=f"{MINIMISES}; set: profile NLL within {self.rise * n:.3g}/n of the best, widened to the variance of "
-            f"gamma over {known.what}{self.of}",
+            f"gamma over {known.what}",
             reason=known.lacking or _bound(gamma),
             detail={
                 "correlation with T": self.correlation,
@@ -281,42 +322,14 @@ class _Ridge:
             },
         )
 
-    def notes(self, gain: float, margin: float) -> list[str]:
-        """Write what the reader must know of T and γ together; `gain` ± `margin`: nats that γ saves."""
+    def notes(self) -> list[str]:
+        """Write what the reader must know of T and γ together."""
         gamma, sets = self.best.gamma, self.sets
         gamma_range = f"gamma from {sets[0][0]:.2f} to {sets[-1][1]:.2f} fits as well as the best"
         notes = [f"{gamma_range} (NLL within {self.rise * self.rows.n:.3g}/n): T and gamma trade off"]
         if gamma in (LOW, HIGH):
             notes.append(f"gamma = {gamma:g} is at the end of its range [{LOW:g}, {HIGH:g}]")
-        if _choice(gain, margin) == "temperature":
-            interval = f" ± {margin:.2g}" if math.isfinite(margin) else ""
-            notes.append(
-                f"plain temperature is recommended: on held-out rows gamma saves {gain:.2g}{interval} nats, "
-                "which is not distinguishable from zero"
-            )
         return notes
-
-
-def _choice(gain: float, margin: float) -> str:
-    return "focal_temperature" if gain > margin else "temperature"
-
-
-def _gain(rows: Predictions, seed: int, best: Point) -> WeightedMean:
-    """Compute the held-out NLL of temperature minus that of focal temperature, in 5 folds, row by row."""
-    folds = fold_of_rows(rows, min(5, rows.n), seed)
-    gains = np.zeros(rows.n)
-    for fold in range(int(folds.max()) + 1):
-        out = folds == fold
-        inside, outside = subset(rows, np.flatnonzero(~out)), subset(rows, np.flatnonzero(out))
-        plain = fit_beta(inside.logits, inside.labels, inside.weights)
-        if plain.status != "ok":
-            continue
-        surface = Surface(inside.logits, inside.labels, inside.weights)
-        starts = np.unique(np.clip([0.0, best.gamma - 0.5, best.gamma, best.gamma + 0.5, LOW, HIGH], LOW, HIGH))
-        point = surface.optimum(surface.profile(starts, math.log(plain.beta)))
-        focal_nll = Surface(outside.logits, outside.labels).scores(point.u, point.gamma)[0]
-        gains[out] = nll_rows(outside.logits, outside.labels, plain.beta) - focal_nll
-    return _rows(gains, rows)
 
 
 def _phi_first(predictions: Predictions, objective: str, grid: str | None, one: float | None) -> FittedParameters:
@@ -324,7 +337,7 @@ def _phi_first(predictions: Predictions, objective: str, grid: str | None, one: 
     if objective != "nll" or grid:
         raise UsageError("order=phi-T is fitted by NLL only", "drop objective= and grid=")
     gammas = np.arange(-10, 101) / 20 if one is None else np.array([one])
-    rows = sample(predictions, max(2000, PROFILE // predictions.k))
+    rows = sample(predictions, max(2000, FEW // predictions.k))
     fits, values = [], []
     for gamma in gammas:
         z = log_phi(rows.logits, float(gamma))
@@ -344,31 +357,33 @@ def _without_intervals(t: float, gamma: float, n: int, how: str, reason: str) ->
     return [Estimate(name=name, value=value, n=n, how=how, reason=reason) for name, value in both]
 
 
-def _by_grid(predictions: Predictions, objective: str, bins: int, gammas: Sequence[float]) -> FittedParameters:
+def _by_grid(
+    predictions: Predictions, context: FitContext, objective: str, bins: int, gammas: Sequence[float]
+) -> FittedParameters:
     """Search the published grid of T x γ for the first minimum, in the order T, then γ."""
-    rows = sample(predictions, max(2000, PROFILE // predictions.k))
-    surface = Surface(rows.logits, rows.labels, rows.weights)
-    error = temperature.BinnedObjective(rows, objective, bins)
+    error = temperature.BinnedObjective(predictions, objective, bins)
     temperatures = GRIDS["komisarenko"]
+    surface = _surface(predictions, context, len(temperatures))
     table = np.empty((len(temperatures), len(gammas)))
     for row, t in enumerate(temperatures.tolist()):
+        points = surface.rows(-math.log(t), gammas, gradient=False)
         if objective == "nll":
-            table[row] = surface.values(-math.log(t), gammas)
+            table[row] = [surface.mean(point.nll) for point in points]
         elif objective == "brier":
-            table[row] = [_brier(rows, t, gamma) for gamma in gammas]
+            table[row] = [surface.mean(1 - 2 * np.exp(-point.nll) + point.square) for point in points]
         else:
-            table[row] = [error(surface.confidence(-math.log(t), gamma)) for gamma in gammas]
+            table[row] = [error(point.confidence) for point in points]
     i, j = divmod(int(table.argmin()), len(gammas))
     label = temperature.LABELS[objective]
-    how = f"first smallest {label} of {table.size} points of the komisarenko grid{_of(rows, predictions)}"
+    how = f"first smallest {label} of {table.size} points of the komisarenko grid"
     best = float(temperatures[i])
-    estimates = _without_intervals(best, gammas[j], rows.n, how, "a grid point has no interval")
+    estimates = _without_intervals(best, gammas[j], predictions.n, how, "a grid point has no interval")
     notes = []
     if i in (0, len(temperatures) - 1) or (len(gammas) > 1 and j in (0, len(gammas) - 1)):
         notes.append(f"the best point, T = {best:g} and gamma = {gammas[j]:g}, is on the edge of the grid")
     plot = Plot(
         name="t_gamma_grid",
-        title=f"{label} over T and gamma, n = {rows.n:,}",
+        title=f"{label} over T and gamma, n = {predictions.n:,}",
         kind="heat",
         xlabel="gamma",
         ylabel="temperature T",
@@ -380,12 +395,6 @@ def _by_grid(predictions: Predictions, objective: str, bins: int, gammas: Sequen
     )
     parameters: Parameters = {"beta": np.array(1 / temperatures[i]), "gamma": np.array(gammas[j])}
     return FittedParameters(parameters, estimates, notes, [plot] if len(gammas) > 1 else [])
-
-
-def _brier(rows: Predictions, t: float, gamma: float) -> float:
-    p = np.exp(log_phi(np.asarray(rows.logits, np.float64) / t, gamma))
-    p[np.arange(len(p)), rows.labels] -= 1
-    return float(np.average((p * p).sum(axis=1), weights=rows.weights))
 
 
 def _of(rows: Predictions, whole: Predictions) -> str:

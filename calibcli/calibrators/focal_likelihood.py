@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from calibcli.calibrators.calibrator import Array
 from calibcli.calibrators.temperature import FEWEST, effective_units, per_unit, too_few
 from calibcli.core.figure_data import Curve, Plot
-from calibcli.core.statistics import bisect, effective_rows, normal_quantile, root, student_quantile
-from calibcli.scores.likelihood.focal_map import Shifted, focal_rows
+from calibcli.core.statistics import effective_rows, normal_quantile, root, student_quantile
+from calibcli.scores.likelihood.focal_map import FocalRows, Shifted, focal_rows
 from calibcli.scores.predictions import Predictions
 
 # T and γ trade off along a ridge, T*(γ) nearly linear in γ, on which the NLL is flat and may have several minima.
@@ -23,6 +23,11 @@ LOW, HIGH = -0.5, 5.0  # search range of γ
 GRID = np.arange(-2, 21) / 4  # γ of the profile: -0.5, -0.25, ..., 5
 STARTS = np.array([-0.5, 0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0])  # γ of a fit without a report
 REACH = math.log(1e6)  # change of ln β at which the search for T ends: T is then at a bound
+ROUNDING = 1e-13  # nats by which rounding may move the mean NLL of many rows
+NEAR = 1e-15  # nats: a quadratic model that gains less than this ends a search for the optimum
+NEAR_ENOUGH = 1e-9  # nats: the same of the search for the best γ of a T, and so for the ends of an interval of T
+BLOCK = 500_000  # logits between two reports of progress
+KEPT = 1 << 25  # most logits that a surface keeps prepared in memory, as float64; of more, each pass prepares them anew
 
 
 @dataclass(frozen=True)
@@ -50,15 +55,46 @@ class Surface:
     """
 
     def __init__(self, logits: NDArray[Any], labels: NDArray[Any], weights: NDArray[Any] | None = None) -> None:
-        self.data = Shifted.of(logits, labels)
+        data = Shifted.of(logits, labels)
         self.weights = weights
         self.n = len(labels)
+        self.prepared: Callable[[], Iterator[Shifted]] = lambda: iter((data,))
+        self.step: Callable[[int], None] = lambda logits: None
+
+    @classmethod
+    def of(cls, rows: Predictions, step: Callable[[int], None] = lambda logits: None) -> Surface:
+        """Return the surface of all rows; scores that lie on disk are read block by block.
+
+        Args:
+            step: called with a number of logits whenever that many were passed over, about 500,000.
+        """
+        surface = cls.__new__(cls)
+        surface.weights, surface.n, surface.step = rows.weights, rows.n, step
+
+        def prepared() -> Iterator[Shifted]:
+            for start, block in rows.blocks(max(1, BLOCK // rows.k)):
+                yield Shifted.of(block, rows.labels[start : start + len(block)])
+                step(0)
+
+        kept = list(prepared()) if rows.n * rows.k <= KEPT else None
+        surface.prepared = prepared if kept is None else lambda: iter(kept)
+        return surface
+
+    def rows(self, u: float, gammas: Sequence[float], gradient: bool = True) -> list[FocalRows]:
+        """Return the numbers of each row at one u, for each γ."""
+        found: list[list[FocalRows]] = []
+        for part in self.prepared():
+            found.append(focal_rows(part, math.exp(u), gammas, gradient))
+            self.step(part.z.size)
+        if len(found) == 1:
+            return found[0]
+        names = [field.name for field in fields(FocalRows)]
+        return [FocalRows(*(np.concatenate([getattr(r, name) for r in of]) for name in names)) for of in zip(*found)]
 
     def gradient(self, u: float, gamma: float) -> tuple[float, float, float]:
         """Return NLL, dNLL/du and dNLL/dγ."""
-        beta = math.exp(u)
-        rows = focal_rows(self.data, beta, [gamma])[0]
-        return self._mean(rows.nll), beta * self._mean(rows.d_beta), self._mean(rows.d_gamma)
+        rows = self.rows(u, [gamma])[0]
+        return self.mean(rows.nll), math.exp(u) * self.mean(rows.d_beta), self.mean(rows.d_gamma)
 
     def hessian(self, at: Point, step: float = 1e-4) -> Array:
         """Compute second derivatives in (u, γ), (2, 2), from differences of the gradient."""
@@ -70,17 +106,12 @@ class Surface:
 
     def values(self, u: float, gammas: Sequence[float]) -> list[float]:
         """Return the NLL at one u and several γ."""
-        return [self._mean(rows.nll) for rows in focal_rows(self.data, math.exp(u), gammas, gradient=False)]
-
-    def confidence(self, u: float, gamma: float) -> Array:
-        """Return the top probability of each row, (N,)."""
-        return focal_rows(self.data, math.exp(u), [gamma], gradient=False)[0].confidence
+        return [self.mean(rows.nll) for rows in self.rows(u, gammas, gradient=False)]
 
     def scores(self, u: float, gamma: float) -> tuple[Array, Array]:
         """Return the NLL (N,) and the gradient in (u, γ) (N, 2) of each row."""
-        beta = math.exp(u)
-        rows = focal_rows(self.data, beta, [gamma])[0]
-        return rows.nll, np.stack([beta * rows.d_beta, rows.d_gamma], axis=1)
+        rows = self.rows(u, [gamma])[0]
+        return rows.nll, np.stack([math.exp(u) * rows.d_beta, rows.d_gamma], axis=1)
 
     def best(self, gamma: float, start: float, tolerance: float = 1e-12, curvature: float = 0.0) -> Point:
         """Find the best u at this γ, by secant steps on dNLL/du in a bracket that grows from `start`.
@@ -97,6 +128,8 @@ class Surface:
 
         u, step = start, 0.05
         f = slope(u)
+        if curvature > 0 and abs(f) <= tolerance * curvature:
+            return self._moved(gamma, u, f, curvature, *known[u])
         low, high, f_low, f_high = -math.inf, math.inf, 0.0, 0.0
         for _ in range(60):
             if f < 0:
@@ -121,41 +154,80 @@ class Surface:
                 break
             if curvature and abs(f / curvature) <= tolerance:
                 break
-        value, d_gamma = known[u]
-        return Point(gamma, u, value, d_gamma, curvature)
+        return self._moved(gamma, u, f if curvature and abs(f) <= tolerance * curvature else 0.0, curvature, *known[u])
 
-    def profile(self, gammas: Array, start: float, tolerance: float = 1e-6) -> list[Point]:
-        """Find the best T of each γ, from the γ nearest to 0 outwards; each starts on the line through the last two."""
+    def _moved(self, gamma: float, u: float, f: float, curvature: float, value: float, d_gamma: float) -> Point:
+        """Return the point after the last Newton step, which is so short that the NLL there is known without a pass."""
+        move = f / curvature if f else 0.0
+        return Point(gamma, u - move, value - move * f / 2, d_gamma, curvature)
+
+    def profile(self, gammas: Array, start: float, tolerance: float = 1e-6, near: Sequence[Point] = ()) -> list[Point]:
+        """Find the best T of each γ, from the γ nearest to 0 outwards; each starts on the line through the last two.
+
+        Args:
+            near: the same points of some of the rows, which the profile of all rows starts from, one as far from it as
+                the last was.
+        """
         first = int(np.abs(gammas).argmin())
-        points: dict[int, Point] = {first: self.best(float(gammas[first]), start, tolerance)}
+        curvature = near[first].curvature if near else 0.0
+        points: dict[int, Point] = {first: self.best(float(gammas[first]), start, tolerance, curvature)}
         for indices in (range(first + 1, len(gammas)), range(first - 1, -1, -1)):
             step = 1 if indices.step > 0 else -1
             for i in indices:
                 last = points[i - step]
                 before_last = points.get(i - 2 * step)
-                guess = last.u
-                if before_last is not None and last.gamma != before_last.gamma:
+                guess, curvature = last.u, last.curvature
+                if near:
+                    guess, curvature = near[i].u + last.u - near[i - step].u, near[i].curvature
+                elif before_last is not None and last.gamma != before_last.gamma:
                     rate = (last.temperature - before_last.temperature) / (last.gamma - before_last.gamma)
                     t = last.temperature + rate * (float(gammas[i]) - last.gamma)
                     guess = -math.log(t) if t > 0 else last.u
-                points[i] = self.best(float(gammas[i]), guess, tolerance, last.curvature)
+                points[i] = self.best(float(gammas[i]), guess, tolerance, curvature)
         return [points[i] for i in range(len(gammas))]
 
     def optimum(self, points: Sequence[Point], tie: float = 0.0) -> Point:
         """Return the lowest minimum along the profile, refined in γ; within `tie` nats of it, the one nearest γ = 0."""
-        minima = []
-        for i, point in enumerate(points):
-            before, after = points[max(i - 1, 0)], points[min(i + 1, len(points) - 1)]
-            if point.nll <= before.nll and point.nll <= after.nll:
-                minima.append(self._refine(before, point, after))
-        lowest = min(p.nll for p in minima)
-        return min((p for p in minima if p.nll <= lowest + tie), key=lambda p: (abs(p.gamma), p.nll))
+        return lowest(self.minima(points), tie)
 
-    def _refine(self, before: Point, point: Point, after: Point) -> Point:
+    def minima(self, points: Sequence[Point], tolerance: float = 1e-9) -> list[Point]:
+        """Return every minimum along the profile, refined in γ up to a tolerance."""
+        return [self._refine(*valley, tolerance) for valley in valleys(points)]
+
+    def descend(self, start: Point, of_few: Surface) -> Point:
+        """Find the minimum near a point, γ within its range, by quasi-Newton steps (BFGS), shortened until they help.
+
+        The first Hessian is that of few rows; where it is not positive definite there, its diagonal.
+        """
+        x, h = np.array([start.u, start.gamma]), of_few.hessian(start)
+        if not np.isfinite(h).all() or np.linalg.eigvalsh(h).min() <= 1e-9 * abs(h).max():
+            h = np.diag(np.maximum(abs(np.diag(h)), 1e-6))
+        value, *slopes = self.gradient(*x)
+        for _ in range(60):
+            g = np.array(slopes)
+            reduced = h[1, 1] - h[0, 1] ** 2 / h[0, 0]
+            d_gamma = float(np.clip(x[1] - (g[1] - h[0, 1] * g[0] / h[0, 0]) / reduced, LOW, HIGH)) - x[1]
+            move = np.array([-(g[0] + h[0, 1] * d_gamma) / h[0, 0], d_gamma])
+            gain = -float(g @ move + move @ h @ move / 2)  # of the quadratic model
+            if gain <= NEAR:
+                x, value = x + move, value - max(gain, 0.0)
+                break
+            share, reached = 1.0, self.gradient(*(x + move))
+            while not reached[0] <= value + ROUNDING and share > 1e-6:
+                share /= 4
+                reached = self.gradient(*(x + share * move))
+            moved, turned = share * move, np.array(reached[1:]) - g
+            x, (value, *slopes) = x + moved, reached
+            if turned @ moved > 0:
+                bent = h @ moved
+                h = h - np.outer(bent, bent) / (moved @ bent) + np.outer(turned, turned) / (turned @ moved)
+        return Point(float(np.clip(x[1], LOW, HIGH)), float(x[0]), value, slopes[1], float(h[0, 0]))
+
+    def _refine(self, before: Point, point: Point, after: Point, tolerance: float) -> Point:
         """Find the root of the profile's slope between neighbours, which is dNLL/dγ (envelope theorem)."""
         low, high = (point, after) if point.slope < 0 else (before, point)
         if low.slope >= 0 or high.slope <= 0 or low is high:  # the minimum is at an end of the range
-            return self.best(point.gamma, point.u, 1e-11, point.curvature)
+            return self.best(point.gamma, point.u, tolerance / 100, point.curvature)
         known = {low.gamma: low, high.gamma: high}
 
         def slope(gamma: float) -> float:
@@ -163,30 +235,70 @@ class Surface:
                 left = max((p for p in known.values() if p.gamma < gamma), key=lambda p: p.gamma)
                 right = min((p for p in known.values() if p.gamma > gamma), key=lambda p: p.gamma)
                 share = (gamma - left.gamma) / (right.gamma - left.gamma)
-                known[gamma] = self.best(gamma, left.u + share * (right.u - left.u), 1e-11, point.curvature)
+                known[gamma] = self.best(gamma, left.u + share * (right.u - left.u), tolerance / 100, point.curvature)
             return known[gamma].slope
 
-        best = root(slope, low.gamma, high.gamma, 1e-9)
+        best = root(slope, low.gamma, high.gamma, tolerance)
         slope(best)
         return known[best]
 
-    def _mean(self, values: Array) -> float:
+    def lowest(self, u: float) -> tuple[float, float]:
+        """Return the least NLL of this u over the range of γ, and the γ of the profile's grid that is nearest to it."""
+        values = self.values(u, list(GRID))
+        i = int(np.argmin(values))
+        low, high = float(GRID[max(i - 1, 0)]), float(GRID[min(i + 1, len(GRID) - 1)])
+        middle = min(max(i, 1), len(GRID) - 2)
+        parabola = np.polyfit(GRID[middle - 1 : middle + 2], values[middle - 1 : middle + 2], 2)
+        bend, least = 2 * float(parabola[0]), values[i]
+        gamma = float(np.clip(-parabola[1] / bend, low, high)) if bend > 0 else float(GRID[i])
+        for _ in range(4 if bend > 0 else 0):
+            value, _, slope = self.gradient(u, gamma)
+            following = float(np.clip(gamma - slope / bend, low, high))
+            least = min(least, value + slope * (following - gamma) / 2)
+            if abs(slope * (following - gamma)) < NEAR_ENOUGH:
+                break
+            gamma = following
+        return least, float(GRID[i])
+
+    def mean(self, values: Array) -> float:
+        """Return the weighted mean of (N,) values."""
         return float(values.mean() if self.weights is None else np.average(values, weights=self.weights))
 
 
-def acceptable(points: Sequence[Point], limit: float) -> list[tuple[float, float]]:
-    """Return the intervals of γ where the profile lies below `limit`, with edges by linear interpolation."""
+def valleys(points: Sequence[Point]) -> list[tuple[Point, Point, Point]]:
+    """Return the points of a profile that are no higher than their neighbours, between these; an end is its own."""
+    padded = [points[0], *points, points[-1]]
+    return [(a, b, c) for a, b, c in zip(padded, points, padded[2:], strict=False) if b.nll <= min(a.nll, c.nll)]
+
+
+def lowest(points: Sequence[Point], tie: float = 0.0) -> Point:
+    """Return the lowest point; of those within `tie` nats of it, the one nearest γ = 0."""
+    least = min(p.nll for p in points)
+    return min((p for p in points if p.nll <= least + tie), key=lambda p: (abs(p.gamma), p.nll))
+
+
+def acceptable(surface: Surface, points: Sequence[Point], limit: float) -> list[tuple[float, float]]:
+    """Return the intervals of γ where the profile lies below `limit`, with its best point among `points`."""
     steps = np.diff([0, *(int(p.nll <= limit) for p in points), 0])
     sets = []
     for first, last in zip(np.flatnonzero(steps > 0).tolist(), (np.flatnonzero(steps < 0) - 1).tolist()):
-        low = _crossing(points[first - 1], points[first], limit) if first > 0 else points[0].gamma
-        high = _crossing(points[last + 1], points[last], limit) if last + 1 < len(points) else points[-1].gamma
+        low = _crossing(surface, points[first], points[first - 1], limit) if first > 0 else points[0].gamma
+        ends = last + 1 < len(points)
+        high = _crossing(surface, points[last], points[last + 1], limit) if ends else points[-1].gamma
         sets.append((low, high))
     return sets
 
 
-def _crossing(outside: Point, inside: Point, limit: float) -> float:
-    share = (limit - inside.nll) / (outside.nll - inside.nll)
+def _crossing(surface: Surface, inside: Point, outside: Point, limit: float) -> float:
+    """Find the γ between two points at which the profile crosses `limit`."""
+
+    def above(share: float) -> float:
+        if share in (0.0, 1.0):
+            return (outside if share else inside).nll - limit
+        gamma, u = (a + share * (b - a) for a, b in ((inside.gamma, outside.gamma), (inside.u, outside.u)))
+        return surface.best(gamma, u, 1e-5, inside.curvature).nll - limit
+
+    share = root(above, 0.0, 1.0, 1e-4)
     return inside.gamma + share * (outside.gamma - inside.gamma)
 
 
@@ -262,57 +374,42 @@ def spread_at(surface: Surface, at: Point, units: Callable[[Array], tuple[Array,
     return Spread(inverse, covariance)
 
 
-def reach(surface: Surface, best: Point, rise: float) -> tuple[float, float]:
-    """Find the ends of ln β up to which the NLL at the best γ rises by at most `rise`; infinite where it never does."""
+def reach(surface: Surface, best: Point, rise: float, guess: float = 0.05) -> tuple[float, float]:
+    """Find the ends of ln β up to which the NLL at the best γ rises by at most `rise`; infinite where it never does.
+
+    Args:
+        guess: how far from the best point the ends may be.
+    """
+    middle = math.sqrt(rise)
 
     def above(u: float) -> float:
-        lowest = _lowest(np.array(surface.values(u, list(GRID))))
-        return min(lowest, best.nll if u == best.u else math.inf) - best.nll - rise
+        # the root of the rise is nearly linear in ln β, so secants find the end in few steps
+        return math.sqrt(max(surface.lowest(u)[0] - best.nll, 0.0)) - middle
 
     ends = []
     for sign in (-1.0, 1.0):
-        near, step = 0.0, 0.05
-        while step <= REACH and above(best.u + sign * step) < 0:
-            near, step = step, 2 * step
+        known, near, step = {0.0: -middle}, 0.0, min(guess, 1.0)
+        while step <= REACH:
+            known[step] = above(best.u + sign * step)
+            if known[step] >= 0:
+                break
+            near, step = step, max(2 * step, 0.05) if step > 2 * guess else 1.3 * step
         if step > REACH:
             ends.append(sign * math.inf)
             continue
-        near, far = bisect(lambda s, sign=sign: -above(best.u + sign * s), near, step, 12)  # type: ignore[misc]
-        ends.append(best.u + sign * 0.5 * (near + far))
+        end = root(
+            lambda s, sign=sign, known=known: known.get(s) or above(best.u + sign * s),  # type: ignore[misc]
+            near,
+            step,
+            1e-4 * min(step, 1.0),
+        )
+        ends.append(best.u + sign * end)
     return ends[0], ends[1]
 
 
 def confined(surface: Surface, ends: Sequence[float]) -> bool:
     """Return whether the range of γ confines ln β: the ends are finite, and the best γ of each is at a bound."""
-    bounds = (0, len(GRID) - 1)
-    return all(math.isfinite(u) and np.argmin(surface.values(u, list(GRID))) in bounds for u in ends)
-
-
-def _lowest(values: Array) -> float:
-    """Interpolate the least of (G,) NLLs on GRID by a parabola; at an end of GRID, return the value there."""
-    i = int(values.argmin())
-    if not 0 < i < len(values) - 1:
-        return float(values[i])
-    left, middle, right = values[i - 1 : i + 2].tolist()
-    curvature = left - 2 * middle + right
-    return float(middle - (left - right) ** 2 / (8 * curvature)) if curvature > 0 else float(middle)
-
-
-def polish(whole: Surface, part: Surface, start: Point) -> Point:
-    """Refine the optimum on all rows from that on few, by Newton with their Hessian; a γ at a bound stays there."""
-    if start.gamma in (LOW, HIGH):
-        return whole.best(start.gamma, start.u)
-    h = part.hessian(start)
-    if np.linalg.eigvalsh(h).min() <= 0:
-        return whole.best(start.gamma, start.u)
-    u, gamma = start.u, start.gamma
-    for _ in range(8):
-        _, *g = whole.gradient(u, gamma)
-        step = np.linalg.solve(h, g)
-        u, gamma = u - step[0], float(np.clip(gamma - step[1], LOW, HIGH))
-        if abs(float(step @ np.array(g))) < 1e-13:
-            break
-    return whole.best(gamma, u)
+    return all(math.isfinite(u) and surface.lowest(u)[1] in (GRID[0], GRID[-1]) for u in ends)
 
 
 # Figures of the NLL over T and γ.
@@ -333,15 +430,20 @@ def profile(points: Sequence[Point], best: Point, limit: float, n: int) -> Plot:
     )
 
 
-def heat(surface: Surface, points: Sequence[Point], best: Point, limit: float, n: int) -> Plot:
-    """Plot the NLL over T x γ, with the ridge, the optimum and the set around it."""
+def heat(surface: Surface, points: Sequence[Point], best: Point, limit: float, whole: int) -> Plot:
+    """Plot the NLL over T x γ, with the ridge, the optimum and the set around it, all of the surface's rows.
+
+    Args:
+        whole: number of rows that the surface's were drawn from.
+    """
+    n = surface.n
     ts = [p.temperature for p in points]
     grid = np.geomspace(min(ts) / 1.5, max(ts) * 1.5, 31)
     gammas = [float(g) for g in np.arange(-1, 11) / 2]
     table = [surface.values(-math.log(t), gammas) for t in grid]
     return Plot(
         name="t_gamma",
-        title=f"NLL over T and gamma, n = {n:,}",
+        title=f"NLL over T and gamma, n = {n:,}" + (f" random rows of {whole:,}" if n < whole else ""),
         kind="heat",
         xlabel="gamma",
         ylabel="temperature T",

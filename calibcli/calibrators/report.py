@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 
 from calibcli.calibrators.calibrator import SCALERS, Array, Progress, Scaler
-from calibcli.calibrators.fitting import applicable, apply, cross_fit, fit, part
+from calibcli.calibrators.fitting import FOLDS, NONE, HeldOut, applicable, apply, fit, part
 from calibcli.core.errors import CalibError, UsageError
 from calibcli.core.figure_data import first_alone
 from calibcli.core.result import CHANGE, Cell, Estimate, Result, Screen, Table
-from calibcli.core.statistics import normal_quantile, weighted_mean
 from calibcli.metrics import METRICS, Sample, shelf
 from calibcli.metrics import report as measuring
 from calibcli.metrics.paired import differences, outside, worse
@@ -23,10 +22,8 @@ from calibcli.scores.predictions import Predictions, notes_of
 
 # Methods are compared on rows that none of them was fitted on, with the uncertainty of their differences.
 
-NONE = "none"  # the method that leaves scores as they are
 BEST = 3  # methods that a screen shows first, with those of USUAL
 USUAL = ("temperature", NONE)  # every reader looks for them
-FOLDS = 5  # of cross-fitting: each fit has four fifths of the rows, at five times the cost of one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +45,10 @@ class RankingOptions:
     split_seed: int = 0
     seed: int = 0
     threads: int | None = 1
+
+    def held_out(self, predictions: Predictions) -> HeldOut:
+        """Return the folds in which methods are compared."""
+        return HeldOut(predictions, self.folds, self.seed, self.split_seed, self.threads)
 
     @property
     def measured(self) -> measuring.ReportOptions:
@@ -81,13 +82,15 @@ def rank(
     predictions: Predictions,
     options: RankingOptions = RankingOptions(),
     progress: Progress | None = None,
+    held_out: HeldOut | None = None,
 ) -> MethodRanking:
-    """Cross-fit every method and order them by NLL. Differences are paired over rows.
+    """Cross-fit every method and order them by NLL. Differences are paired over rows, or groups.
 
     Raises:
         UsageError: no method could be fitted.
     """
-    candidates, notes = _cross_fitted(specs, predictions, options, progress)
+    held_out = held_out or options.held_out(predictions)
+    candidates, notes = _cross_fitted(specs, held_out, options, progress)
     weights = predictions.weights
     nll = {method.spec: float(np.average(method.nll, weights=weights)) for method in candidates}
     order = sorted(candidates, key=lambda method: (nll[method.spec], method.spec != NONE))
@@ -97,23 +100,19 @@ def rank(
     best = next((method for method in fitted_methods if not method.worse), fitted_methods[0])
     recommended = next((method.spec for method in order if method.spec == NONE or not method.worse), NONE)
     notes += _notes(best, recommended, fitted_methods)
-    z = normal_quantile((1 + options.level) / 2)
-    common: dict[str, Any] = {"name": "nll_difference", "level": options.level, "unit": "nats", "better": "lower"}
-    common["how"] = f"NLL minus that of {best.spec}, rows held out in {options.folds} folds, paired normal interval"
+    common: dict[str, Any] = {"name": "nll_difference", "unit": "nats", "better": "lower"}
+    common["how"] = f"NLL minus that of {best.spec}, rows held out in {options.folds} folds, paired"
     common["tier"] = "all"  # the table says it
     estimates: list[Estimate] = []
     rows: list[list[Cell]] = []
     for position, method in enumerate(order, 1):
-        with np.errstate(invalid="ignore"):
-            # equal infinite values do not differ, nor do values that only rounding separates
-            alike = np.isclose(method.nll, best.nll, rtol=1e-12, atol=1e-12)
-            mean, se = weighted_mean(np.where(alike, 0.0, method.nll - best.nll), weights)
-        low, high = (mean - z * se, mean + z * se) if method is not best else (None, None)
-        made_worse = ", ".join(method.worse)
-        rows.append([position, method.spec, nll[method.spec], mean, low, high, method.ece, method.accuracy, made_worse])
+        found = held_out.difference(method.spec, best.spec, options.level) if method is not best else {"value": 0.0}
+        ends, made_worse = (found.get("low"), found.get("high")), ", ".join(method.worse)
+        rows.append(
+            [position, method.spec, nll[method.spec], found["value"], *ends, method.ece, method.accuracy, made_worse]
+        )
         if method is not best:
-            scope = f"method={method.spec}"
-            estimates.append(Estimate(**common, value=mean, low=low, high=high, se=se, scope=scope, n=predictions.n))
+            estimates.append(Estimate(**common, **found, scope=f"method={method.spec}", n=predictions.n))
     close = [e.scope.removeprefix("method=") for e in estimates if None not in (e.low, e.high) and e.low <= 0 <= e.high]  # type: ignore[operator]
     if close:
         notes.append(f"not distinguishable from {best.spec} on these rows: {', '.join(close)}")
@@ -138,7 +137,7 @@ class CrossFittedMethod:
 
 
 def _cross_fitted(
-    specs: Sequence[str], predictions: Predictions, options: RankingOptions, progress: Progress | None
+    specs: Sequence[str], held_out: HeldOut, options: RankingOptions, progress: Progress | None
 ) -> tuple[list[CrossFittedMethod], list[str]]:
     """Cross-fit `none` and every method that can be fitted; return them, with notes on the others."""
     candidates, notes = [], []
@@ -146,11 +145,7 @@ def _cross_fitted(
     for index, spec in enumerate((NONE, *specs)):
         method_progress = part(progress, index, len(specs) + 1, spec)
         try:
-            after = predictions
-            if spec != NONE:
-                seed, split_seed = options.seed, options.split_seed
-                after = cross_fit(spec, predictions, options.folds, seed, method_progress, split_seed=split_seed)
-            sample = Sample.of(columns(after, class_bins=(), threads=options.threads))
+            after, sample = held_out.rows(spec, method_progress), Sample.of(held_out.columns(spec))
         except CalibError as error:
             notes.append(f"{spec} is left out: {error.problem}")
             continue
@@ -194,25 +189,24 @@ def report(
     method, crossed, recommended, notes = methods[0], None, dict[str, str](), list[str]()
     estimates: Sequence[Estimate] = ()
     tables: list[Table] = []
-    ranked = len(methods) > 1
+    ranked, held_out = len(methods) > 1, options.held_out(predictions)
     parts = 2 if ranked or test is None else 1
     if ranked:
-        ranking = rank(methods, predictions, options, part(progress, 0, 2))
+        ranking = rank(methods, predictions, options, part(progress, 0, 2), held_out)
         method, crossed, recommended = ranking.best, ranking.after, {"recommended": ranking.recommended}
         estimates, tables = ranking.estimates, [ranking.table]
         notes = [f"the numbers below are those of {method}", *ranking.notes]
     fit_progress, memory = part(progress, int(ranked), parts), dict[str, Any]()
-    fitted = fit(method, predictions, seed=options.seed, level=options.level, progress=fit_progress, memory=memory)
-    if recommended.get("recommended") == method and fitted.facts.get("recommended") == "temperature":
-        recommended = {}  # the fit's own comparison finds that its further parameter gains nothing
+    common = {"seed": options.seed, "level": options.level, "held_out": held_out}
+    fitted = fit(method, predictions, **common, progress=fit_progress, memory=memory)
+    if recommended.get("recommended") == method and "recommended" in fitted.facts:
+        recommended = {}  # the same comparison may show no gain from its further parameter
     if test is not None:
         before, after = test, apply(fitted.scaler, test)
         where = f"{test.n:,} rows of {test.source}, fitted on {predictions.n:,} rows of {predictions.source}"
     else:
         before = predictions
-        after = crossed or cross_fit(
-            method, predictions, options.folds, options.seed, part(progress, 1, 2), memory, options.split_seed
-        )
+        after = crossed or held_out.rows(method, part(progress, 1, 2), memory)
         where = f"{predictions.n:,} rows, each mapped by a fit that did not see it ({options.folds} folds)"
     after = after.held()
     if progress:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from calibcli.core.figure_data import Curve, Plot
 from calibcli.core.result import Cell, Check, Result, Table
 from calibcli.lab.study.experiment import SCREEN, Study
-from calibcli.networks.losses.focal import critical_p, focal_factor
+from calibcli.networks.losses.focal import critical_p, focal_factor, peak_p
 from calibcli.scores.likelihood import log_phi, log_softmax
 from calibcli.scores.predictions import Floats
 
 GAMMAS = (0.5, 1.0, 2.0, 3.0, 5.0)
+LIMITS = (1e-9, 0.5, 1.0, 2.0, 3.0)  # γ whose fewest classes are said
 GRID = np.linspace(0.0005, 0.9995, 1999)  # probabilities
 
 DRAWN = np.round(GRID[9::20], 4)  # points of the curves
@@ -117,7 +119,8 @@ def focal_map() -> Parts:
                f"1/T is at most 1 + gamma; for gamma = 1 T is in ({binary[1][2]}, {binary[1][3]}]"),
         _check("for more classes too it raises the top probability for every gamma > 0",
                not any(map(any, lowered.values())), f"with {fewest} classes it lowers that of "
-               f"{max(lowered[fewest]):.2%} of points, with 100 of up to {max(lowered[100]):.0%}"),
+               f"{max(lowered[fewest]):.2%} of points, with 100 of up to {max(lowered[100]):.0%}; near even "
+               f"probabilities it lowers it from {_listed(LIMITS)} classes on"),
     ]  # fmt: skip
     pair = np.log(np.stack([DRAWN, 1 - DRAWN], axis=1))
     curves = [
@@ -132,6 +135,19 @@ def focal_map() -> Parts:
              curves=share, group="The focal map"),
     ]  # fmt: skip
     return plots, tables, checks
+
+
+def fewest_classes(gamma: float) -> int:
+    """Return the fewest classes with which the focal map lowers the top probability near even probabilities, γ > 0.
+
+    φ is proportional to q / g(q), so ln φ of a class moves by 1 - q g'(q) / g(q) times what its ln q moves by: by less
+    where g still rises at q = 1/K, which is where 1/K < `peak_p(γ)`.
+    """
+    return math.floor(1 / peak_p(gamma)) + 1
+
+
+def _listed(gammas: Sequence[float]) -> str:
+    return ", ".join(f"{fewest_classes(g)} (gamma {f'= {g:g}' if g > 0.01 else 'near 0'})" for g in gammas)
 
 
 COMPUTED: dict[str, Callable[[], Parts]] = {"focal-shape": focal_shape, "focal-map": focal_map}

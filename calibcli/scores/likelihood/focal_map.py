@@ -126,12 +126,15 @@ ROWS = 1 << 14  # logits per block
 
 @dataclass(frozen=True)
 class FocalRows:
-    """Numbers per row at one (β, γ): NLL, its derivatives in β and γ (both empty if not asked for), top confidence."""
+    """Numbers per row at one (β, γ), (N,): NLL and top confidence; with a gradient also the NLL's derivatives in β and
+    γ, and without the sum of squared probabilities. What is not computed is empty.
+    """
 
     nll: Array
     d_beta: Array
     d_gamma: Array
     confidence: Array
+    square: Array
 
 
 @dataclass(frozen=True)
@@ -168,11 +171,11 @@ def focal_rows(data: Shifted, beta: float, gammas: Sequence[float], gradient: bo
         data: prepared logits and labels.
         beta: 1/T > 0.
         gammas: each >= -1.
-        gradient: whether to compute the derivatives.
+        gradient: whether to compute the derivatives, rather than the sum of squares.
     """
     n = data.z.shape[1]
-    size = n if gradient else 0
-    out = [FocalRows(np.empty(n), np.empty(size), np.empty(size), np.empty(n)) for _ in gammas]
+    sizes = (n, n, n, n, 0) if gradient else (n, 0, 0, n, n)
+    out = [FocalRows(*map(np.empty, sizes)) for _ in gammas]
     for rows, block in data.blocks():
         at_beta = _AtBeta(block, beta)
         for result, gamma in zip(out, gammas, strict=True):
@@ -223,9 +226,10 @@ class _AtBeta:
         own = self.minus_log_q[self.own] + gamma * self.log_x[self.own] + np.log(factor[self.own])
         out.nll[rows] = np.where(self.hit, log_sum, own + log_top + log_sum)
         out.confidence[rows] = np.exp(-log_sum)
-        if not gradient:
-            return
         share = np.exp(gap - log_sum)  # 1 - φ_top
+        if not gradient:
+            out.square[rows] = np.einsum("kn,kn->n", t, t) * (share / sum_others) ** 2 + (1 - share) ** 2
+            return
         phi = t * (share / sum_others)
         d = self.block.z - self.mean
         rate = d * (1 + gamma * (self.q - (self.s - self.q) / factor) / self.x)  # d ln(q w) / dβ
