@@ -272,7 +272,8 @@ def _arms(table: Any, where: _Where) -> list[Arm]:
     """Read one arm, or one for each value of the lists that its `{name}`s stand for."""
     if not isinstance(table, Mapping) or not {"name", "loss"} <= table.keys():
         raise UsageError(f"{where.at('arm')}: an arm needs a name and a loss", 'write name = "CE" and loss = "ce"')
-    holes = set(re.findall(r"{(\w+)}", f"{table['name']} {table['loss']}"))
+    texts = {key: value for key, value in table.items() if isinstance(value, str)}
+    holes = {hole for text in texts.values() for hole in re.findall(r"{(\w+)}", text)}
     for hole in sorted(holes):
         values = table.get(hole)
         if not isinstance(values, list) or not all(isinstance(v, int | float | str) for v in values) or not values:
@@ -284,16 +285,17 @@ def _arms(table: Any, where: _Where) -> list[Arm]:
     if count > MOST_ARMS:
         problem = f"{where.at('name', table['name'])}: '{table['name']}' stands for {count} arms"
         raise UsageError(problem, f"write fewer values: at most {MOST_ARMS} arms")
-    where.known({k: v for k, v in table.items() if k not in holes}, {"name", "loss", "at", *OPTIONS}, "[[arm]]")
-    options = {k.replace("-", "_"): v for k, v in table.items() if k not in {"name", "loss", "at", *holes}}
     arms = []
     for values in itertools.product(*(table[hole] for hole in sorted(holes))):
         at = dict(zip(sorted(holes), values, strict=True))
         words = {k: f"{v:g}" if isinstance(v, int | float) else str(v) for k, v in at.items()}
-        filled = {key: re.sub(r"{(\w+)}", lambda m: words[m[1]], table[key]) for key in ("name", "loss")}  # noqa: B023
+        filled = {key: re.sub(r"{(\w+)}", lambda m: words[m[1]], text) for key, text in texts.items()}  # noqa: B023
+        written = {k: v for k, v in (table | filled).items() if k not in holes}
+        known = where.known(written, {"name", "loss", "at", *OPTIONS}, "[[arm]]")
+        options = {k: v for k, v in known.items() if k not in ("name", "loss", "at")}
         own = _options({**options, **{k: v for k, v in at.items() if k in OPTIONS}}, where, f"arm {filled['name']}")
         at = {k: v for k, v in at.items() if isinstance(v, int | float)} | table.get("at", {})
-        arms.append(Arm(**filled, options=own, at=at))
+        arms.append(Arm(filled["name"], filled["loss"], options=own, at=at))
     return arms
 
 
