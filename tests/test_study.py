@@ -197,10 +197,11 @@ def test_steps_between_groups_on_a_measured_axis() -> None:
     x = [MeasuredArm(level + 0.1 * rng.standard_normal(6)) for level in (5.0, 1.0, 1.02, 9.0)]
     y = [MeasuredArm(level + 0.1 * rng.standard_normal(6)) for level in (2.0, 3.0, 3.4, 1.0)]
     found = claims.decreasing_along(x, y)
-    first = (y[1].values + y[2].values) / 2  # of two arms that are not told apart
-    wanted = max(stats.ttest_rel(*pair).pvalue for pair in ((first, y[0].values), (y[0].values, y[3].values)))
+    pairs = ((1, 0), (2, 0), (0, 3))  # 1 and 2 are not told apart
+    wanted = max(stats.ttest_rel(y[a].values, y[b].values).pvalue for a, b in pairs)
     assert (found.word, found.p) == ("holds", pytest.approx(wanted, rel=1e-9))
     assert claims.decreasing_along([MeasuredArm(-one.values) for one in x], y).word == "reversed"
+    assert claims.decreasing_along(x, [y[0], y[1], y[3], y[3]]).word == "undecided"
     assert claims.decreasing_along(x[1:3], y[1:3]).why == "the axis separates none"
 
 

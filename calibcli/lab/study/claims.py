@@ -200,18 +200,21 @@ def decreasing(levels: Sequence[MeasuredArm]) -> ClaimVerdict:
 
 
 def decreasing_along(x: Sequence[MeasuredArm], y: Sequence[MeasuredArm]) -> ClaimVerdict:
-    """Judge the claim that y falls with x, which is measured: `decreasing` from group to group of arms.
+    """Judge the claim that y falls with x, which is measured: from group to group of arms.
 
     The first group are the arms whose x is not surely above the least (Bonferroni over the arms); the next begins with
-    the least of the others. A group's y is the mean of its arms.
+    the least of the others. It holds where every arm is surely below every arm of the group before, and is reversed
+    where all arms of a group are surely above all of the one before.
     """
-    left, levels = list(range(len(x))), []
+    left, groups = list(range(len(x))), []
     while left:
         least = _extreme([x[i] for i in left], 1)
-        group = [i for i in left if SeedMean.of(x[i] - least).sure(len(x) - 1) < 1] or left
-        levels.append(_combined([y[i] for i in group], np.full(len(group), 1 / len(group))))
-        left = [i for i in left if i not in group]
-    return decreasing(levels) if len(levels) > 1 else ClaimVerdict("no verdict", why=NONE_APART)
+        groups.append([i for i in left if SeedMean.of(x[i] - least).sure(len(x) - 1) < 1] or left)
+        left = [i for i in left if i not in groups[-1]]
+    if len(groups) == 1:
+        return ClaimVerdict("no verdict", why=NONE_APART)
+    steps = itertools.pairwise(groups)
+    return _each_below([[SeedMean.of(y[b] - y[a]) for a in before for b in after] for before, after in steps])
 
 
 def crosses(first: MeasuredArm, last: MeasuredArm) -> ClaimVerdict:
@@ -262,16 +265,8 @@ def interior_minimum_along(x: Sequence[MeasuredArm], y: Sequence[MeasuredArm]) -
     if not between:
         return ClaimVerdict("no verdict", why=NONE_APART)
     inside = _extreme([y[i] for i in between], 1)
-    of_ends = [[SeedMean.of(inside - y[i]) for i in end] for end in ends]
-    verdict = _all_below([*of_ends[0], *of_ends[1]])
-    if verdict.word == "holds":
-        return _least(verdict, len(between))
-    # above every arm of an end (intersection-union), of either end (Bonferroni)
-    above = [max(end, key=lambda one: one.p()) for end in of_ends if all(one.value > 0 for one in end)]
-    worst = min(above, key=lambda one: one.p(), default=None)
-    if worst is not None and 2 * worst.p() < 1 - LEVEL:
-        return ClaimVerdict("reversed", 2 * worst.p(), worst)
-    return ClaimVerdict("undecided", 1.0, verdict.about, verdict.seeds_needed, verdict.rows_times)
+    verdict = _each_below([[SeedMean.of(inside - y[i]) for i in end] for end in ends])
+    return _least(verdict, len(between))
 
 
 def slope(x: Sequence[MeasuredArm], y: Sequence[MeasuredArm], sign: int, drawn: bool = False) -> ClaimVerdict:
@@ -460,6 +455,18 @@ def _all_below(means: Sequence[SeedMean]) -> ClaimVerdict:
         worst = min(above, key=lambda one: one.p())
         return ClaimVerdict("reversed", len(means) * worst.p(), worst)
     return ClaimVerdict("undecided", 1.0, worst, *(worst.needed() if worst.value < 0 else (None, None)))
+
+
+def _each_below(sides: Sequence[Sequence[SeedMean]]) -> ClaimVerdict:
+    """Judge the claim that all are below 0; reversed where all of one side are surely above (Bonferroni over sides)."""
+    verdict = _all_below([mean for side in sides for mean in side])
+    if verdict.word == "holds":
+        return verdict
+    above = [max(side, key=lambda one: one.p()) for side in sides if all(one.sure(len(sides)) > 0 for one in side)]
+    if above:
+        worst = min(above, key=lambda one: one.p())
+        return ClaimVerdict("reversed", len(sides) * worst.p(), worst)
+    return ClaimVerdict("undecided", 1.0, verdict.about, verdict.seeds_needed, verdict.rows_times)
 
 
 def _one_sided(mean: SeedMean, limit: float, side: int) -> float:
