@@ -28,7 +28,7 @@ test: .venv/.ready
 test-device: .venv/.ready
 	$(BIN)/python -m pytest tests/device
 
-# the documents and examples against the code: what the README prints, every command line, link, anchor and pipeline
+# the documents and examples against the code: what the README and docstrings print, every command line, link, anchor, pipeline
 test-docs: .venv/.ready
 	$(BIN)/python -m pytest -m docs
 

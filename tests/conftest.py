@@ -66,3 +66,4 @@ def pytest_collection_finish() -> None:
     """Tests and what they import stay until the end: the garbage collector need not look through them each time."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)  # the default looks for cycles every 700 objects: a twentieth of the time

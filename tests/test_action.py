@@ -16,6 +16,7 @@ from action_runner import ROOT, Runner, stocked
 
 from calibcli.cli.app import main
 
+pytestmark = pytest.mark.docs  # a pipeline, like those of the examples
 yaml = pytest.importorskip("yaml")
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text())
 SCRIPTS = {step["name"]: step["run"] for step in ACTION["runs"]["steps"]}

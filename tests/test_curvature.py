@@ -63,7 +63,7 @@ def test_every_shelf_entry_has_an_oracle() -> None:
 )
 def test_against_the_explicit_hessian(name: str, gamma: float | None) -> None:
     loss = CE if gamma is None else Focal(gamma)
-    model, inputs, labels = setup(name, n=13 if gamma in (None, 2.0) else 7)  # few rows for time; ragged
+    model, inputs, labels = setup(name, n=9 if gamma in (None, 2.0) else 7)  # few rows for time; ragged
     h, g, slope = dense(model, inputs, labels, loss)
     theta = flat([p.detach() for p in model.parameters()])
     result = measure(model, (inputs, labels), *EXACT, loss=loss, batch_size=8)
@@ -89,12 +89,12 @@ def test_nothing_to_probe_where_the_logits_are_piecewise_linear(name: str) -> No
 
 @pytest.mark.parametrize("name", ["mlp", "tied", "attention", "silu", "gru"])
 def test_probes_where_it_bends(name: str) -> None:
-    model, inputs, labels = setup(name, n=20)
+    model, inputs, labels = setup(name, n=14)
     h, _, _ = dense(model, inputs, labels, CE)
     found = measure(model, (inputs, labels), "trace:probes=60").get("trace:probes=60")
     assert "60 probes of H - G" in found.how
     error = float(found.detail["estimator_se"])  # type: ignore[arg-type]
-    assert 0 < error < 0.3 * float(h.trace())
+    assert 0 < error < 0.4 * float(h.trace())
     assert abs(found.value - float(h.trace())) < 4 * error  # type: ignore[operator]
 
 
@@ -273,7 +273,7 @@ def test_seed_level_and_probes_have_an_effect() -> None:
     narrow = options("trace:probes=4", level=0.5).estimates[0]
     assert narrow.low > base.low  # type: ignore[operator]
     assert narrow.level == 0.5
-    model, inputs, labels = setup("attention", n=50)
+    model, inputs, labels = setup("attention", n=16)
     loose, tight = (measure(model, (inputs, labels), f"trace:precision={p}").estimates[0] for p in (0.2, 0.05))
     assert 0 < tight.detail["estimator_se"] < loose.detail["estimator_se"]  # type: ignore[operator]
     assert tight.detail["estimator_se"] < 0.08 * tight.value  # type: ignore[operator]

@@ -161,7 +161,7 @@ class Positions(nn.Module):
 
 @pytest.mark.finding("models 1")
 @pytest.mark.finding("4 trace of BERT-like models")
-@pytest.mark.parametrize(("n", "windows"), [(1, 1), (1, 4), (2, 1), (2, 2), (7, 1), (40, 4)])
+@pytest.mark.parametrize(("n", "windows"), [(1, 1), (1, 4), (2, 1), (2, 2), (7, 1), (20, 4)])
 def test_layers_that_do_not_see_rows(n: int, windows: int) -> None:
     torch.manual_seed(0)
     model = Positions(windows).double()

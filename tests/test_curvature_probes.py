@@ -63,7 +63,7 @@ def test_forms_are_those_of_the_explicit_matrix(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["mlp", "attention", "silu"])
 def test_both_ways_give_one_trace(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, inputs, labels = setup(name, n=20)
+    model, inputs, labels = setup(name, n=12)
     h, _, _ = dense(model, inputs, labels, CE)
     found = []
     for worth in (0, 1 << 60):
@@ -272,7 +272,7 @@ def test_the_noise_of_probes_is_taken_out_of_the_spread_of_groups() -> None:
 
 
 def test_an_interrupt_leaves_the_rounds_before_it() -> None:
-    model, inputs, labels = setup("attention", n=32)
+    model, inputs, labels = setup("attention", n=16)
     texts: list[str] = []
 
     def interrupt(fraction: float, text: str) -> None:

@@ -147,12 +147,12 @@ def test_one_row_that_holds_the_rest_is_covered() -> None:
     y = between(model, x, 40)
     h, _, _ = dense(model, x, y, CrossEntropy())
     errors, halves = [], []
-    for seed in range(30):
+    for seed in range(18):
         (e,) = measure(model, (x, y), "trace:precision=0.05", seed=seed).estimates
         low, high = float(e.detail["estimator_low"]), float(e.detail["estimator_high"])  # type: ignore[arg-type]
         halves.append((high - low) / 2)
         errors.append(abs(float(e.value) - float(h.trace())))  # type: ignore[arg-type]
-    assert sum(error > half for error, half in zip(errors, halves)) <= 5
+    assert sum(error > half for error, half in zip(errors, halves)) <= 4
     assert max(halves) < 0.07 * float(h.trace())
 
 

@@ -95,7 +95,10 @@ def says_what_it_raises(target: Any) -> bool:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.extra if name.endswith((" parquet", " arrow")) else ()) for name in EXAMPLES],
+    [
+        pytest.param(name, marks=pytest.mark.extra if name.endswith((" parquet", " arrow")) else pytest.mark.docs)
+        for name in EXAMPLES
+    ],
 )
 def test_the_example_is_true(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -197,6 +200,7 @@ def test_the_page_of_python_names_every_public_name() -> None:
     assert set(re.findall(r"(?m)^### `calibcli\.(\w+)", page)) == set(calibcli.__all__)
 
 
+@pytest.mark.docs
 def test_the_examples_of_the_page_of_python_are_true(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

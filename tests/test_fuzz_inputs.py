@@ -67,7 +67,7 @@ def program(code: str) -> int:
     ("kind", "examples"),
     [
         *(("files", 500), ("evals", 300), ("arrays", 200), ("results", 100), ("torch", 80)),
-        *(("folders", 80), ("downloads", 100)),
+        *(("folders", 40), ("downloads", 50)),
     ],
 )
 def test_damaged_files(kind: str, examples: int, here: Path) -> None:

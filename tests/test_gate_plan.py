@@ -86,7 +86,7 @@ def test_a_distance_from_zero_is_planned_as_it_is_judged(truth: float, verdict: 
     """`check` holds both ends of `confidence_gap <= 0.05` against the limit, so `plan` counts rows for both."""
     said = planned(capsys, "--max", "confidence_gap=0.05", "--truth", f"{truth}", "--accuracy", "0.8")
     assert said["tables"][0]["rows"][0][:2] == ["|confidence_gap| <= 0.05", verdict.upper()]
-    n, runs = int(said["estimates"][0]["value"]), 150
+    n, runs = int(said["estimates"][0]["value"]), 100
     rng, reached = np.random.default_rng(3), 0
     z, _ = synthetic_logits(0.8)
     p = np.exp(z) / np.exp(z).sum(1, keepdims=True)

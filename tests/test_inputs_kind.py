@@ -72,7 +72,7 @@ def test_rounded_text_sums_to_one_within_its_digits(decimals: int) -> None:
         assert look(rounded).kind is None
 
 
-@settings(max_examples=80, derandomize=True, database=None, deadline=None)
+@settings(max_examples=40, derandomize=True, database=None, deadline=None)
 @given(st.integers(1, 400), st.sampled_from(["p", "z", "log"]), st.lists(st.integers(0, 999), max_size=6), st.data())
 def test_pieces_do_not_matter(rows: int, what: str, where: list[int], data: st.DataObject) -> None:
     scores = {"p": P, "z": Z, "log": np.log(P)}[what][:1000].copy()

@@ -90,7 +90,7 @@ def test_phi_of_zero_gamma_is_log_softmax() -> None:
     np.testing.assert_array_equal(log_phi(z, 0.0), log_softmax(z))
 
 
-@pytest.mark.parametrize("gamma", [-1.0, -0.9, -0.5, 0.1, 1.0, 2.0, 5.0])
+@pytest.mark.parametrize("gamma", [-1.0, -0.5, 0.1, 5.0])
 def test_phi_keeps_order_on_a_million_rows(gamma: float) -> None:
     rng = np.random.default_rng(1)
     for _ in range(20):
@@ -166,7 +166,7 @@ def test_cumulants_are_derivatives(k: int) -> None:
         np.testing.assert_allclose(here[order + 1], numeric, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(("n", "k"), [(60, 2), (800, 10), (60_000, 10), (700, 100), (9000, 120)])
+@pytest.mark.parametrize(("n", "k"), [(60, 2), (800, 10), (20_000, 10), (700, 100), (9000, 120)])
 @pytest.mark.parametrize("temperature", [0.05, 1.0, 20.0])
 @pytest.mark.parametrize(
     ("shift", "dtype"), [(0.0, np.float32), (1e4, np.float32), (0.0, np.float16), (0.0, np.float64)]

@@ -144,7 +144,7 @@ def test_merged_parts_are_the_file(data: st.DataObject) -> None:
 @pytest.mark.parametrize("k", [2, 10])
 def test_merged_parts_are_the_file_where_both_are_large(kind: str, k: int) -> None:
     """Beyond 4,096 rows smooth errors spread them over cells of their own."""
-    z, y = rows(kind, 9000, k, 5)
+    z, y = rows(kind, 5000, k, 5)
     wanted = calibcli.measure(z, y, *EXACT, *BOUNDED, kind="logits")
     parts = [Accumulator(kind="logits").update(z[i::7], y[i::7], part=str(i)) for i in range(7)]
     agree(parts[3].merge(*parts[:3], *parts[4:]).result(*EXACT, *BOUNDED), wanted, (*EXACT, *BOUNDED))

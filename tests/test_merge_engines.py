@@ -90,7 +90,7 @@ def test_spark(parts: Path, example: Any, monkeypatch: pytest.MonkeyPatch) -> No
         session.stop()
 
 
-@pytest.mark.slow
+@pytest.mark.docs
 def test_torch_distributed() -> None:
     """Two ranks; one that got no batch adds nothing. By torchrun, as the example says."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

@@ -49,7 +49,7 @@ def test_intervals_of_t_cover(spec: str, groups: int) -> None:
     from scale_coverage import cell, truth
 
     focal = spec != "temperature"
-    runs = 25 if focal else 200
+    runs = 16 if focal else 200
     truths = GROUPED_FOCAL if focal and groups else truth("plain", groups, float(focal))
     for covered in cell("plain", 200, groups, float(focal), runs, truths):
         assert covered.given > 0.3 * runs
