@@ -18,7 +18,7 @@ from calibcli.api.measuring import Scores, given, is_path, of_each_label, spread
 from calibcli.calibrators import Fit, Scaler, check_classes, per_label, report
 from calibcli.calibrators import load as load_scaler
 from calibcli.calibrators import save as save_scaler
-from calibcli.calibrators.fitting import SUFFIXES, array_file, put
+from calibcli.calibrators.fitting import FOLDS, SUFFIXES, array_file, put
 from calibcli.calibrators.per_label import check_labels, load_labels
 from calibcli.core.errors import InputError, UsageError
 from calibcli.core.files import atomic, claim, guarding, known_suffix, reading, sha256, unchanged
@@ -133,7 +133,7 @@ def scale(
     options = report.RankingOptions(
         methods=methods,
         specs=metrics or None,
-        folds=report.FOLDS if folds is None else folds,
+        folds=FOLDS if folds is None else folds,
         split_seed=split_seed or 0,
         level=level,
         seed=seed,

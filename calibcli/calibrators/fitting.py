@@ -282,7 +282,7 @@ class HeldOut:
 
     def gain(self, spec: str, over: str, level: float, progress: Progress | None = None) -> Estimate:
         """Estimate how many nats a method saves over another one on held-out rows; no value where rows are too few."""
-        common = {"name": "gain", "n": self.predictions.n, "unit": "nats"}
+        common: dict[str, Any] = {"name": "gain", "n": self.predictions.n, "unit": "nats"}
         common["how"] = f"NLL of {over} minus that of {spec}, rows held out in {self.folds} folds, paired"
         try:
             for i, name in enumerate((over, spec)):

@@ -116,7 +116,7 @@ def _of_gamma(predictions: Predictions, context: FitContext, plain: BetaFit, gam
     surface = _surface(predictions, context, 20)
     at = surface.best(gamma, math.log(plain.beta))
     how = f"minimises NLL over T > 0 at gamma = {gamma:g}; interval: sandwich variance of ln T"
-    t, ends = at.temperature, dict[str, float]()
+    t, ends = at.temperature, dict[str, Any]()
     se, width, lacking = _sandwich(surface, predictions, at, 0, context.level)
     if not lacking:
         ends = {"low": t * math.exp(-width), "high": t * math.exp(width), "se": t * se}
@@ -127,7 +127,7 @@ def _of_gamma(predictions: Predictions, context: FitContext, plain: BetaFit, gam
         level=context.level,
         n=predictions.n,
         how=how,
-        reason=lacking,  # type: ignore[arg-type]
+        reason=lacking,
     )
     parameters: Parameters = {"beta": np.array(math.exp(at.u)), "gamma": np.array(gamma)}
     given = Estimate(name="gamma", value=gamma, n=predictions.n, how="as given", reason="it is given")

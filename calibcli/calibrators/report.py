@@ -197,8 +197,15 @@ def report(
         estimates, tables = ranking.estimates, [ranking.table]
         notes = [f"the numbers below are those of {method}", *ranking.notes]
     fit_progress, memory = part(progress, int(ranked), parts), dict[str, Any]()
-    common = {"seed": options.seed, "level": options.level, "held_out": held_out}
-    fitted = fit(method, predictions, **common, progress=fit_progress, memory=memory)
+    fitted = fit(
+        method,
+        predictions,
+        seed=options.seed,
+        level=options.level,
+        progress=fit_progress,
+        memory=memory,
+        held_out=held_out,
+    )
     if recommended.get("recommended") == method and "recommended" in fitted.facts:
         recommended = {}  # the same comparison may show no gain from its further parameter
     if test is not None:

@@ -387,7 +387,7 @@ def matched(base: MeasuredArm, pairs: Mapping[str, Cause], within: float = 0.15,
             near[name] = ends, _within(SeedMean.of(y), margin)
     if not near:
         return ClaimVerdict("no verdict", why=f"no pair is shown to be within {within:.0%}")
-    beyond = {}
+    beyond: dict[str, float] = {}
     for name, ((above, below), of_y) in near.items():
         if of_y.word == "reversed":
             p = possible * max(_one_sided(above, 0, -1), _one_sided(below, 0, 1), of_y.p)

@@ -290,7 +290,7 @@ def _arms(table: Any, where: _Where) -> list[Arm]:
         at = dict(zip(sorted(holes), values, strict=True))
         words = {k: f"{v:g}" if isinstance(v, int | float) else str(v) for k, v in at.items()}
         filled = {key: re.sub(r"{(\w+)}", lambda m: words[m[1]], text) for key, text in texts.items()}  # noqa: B023
-        written = {k: v for k, v in (table | filled).items() if k not in holes}
+        written = {k: v for k, v in {**table, **filled}.items() if k not in holes}
         known = where.known(written, {"name", "loss", "at", *OPTIONS}, "[[arm]]")
         options = {k: v for k, v in known.items() if k not in ("name", "loss", "at")}
         own = _options({**options, **{k: v for k, v in at.items() if k in OPTIONS}}, where, f"arm {filled['name']}")

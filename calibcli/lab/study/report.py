@@ -184,7 +184,7 @@ def _one(
 
 
 def _causes(
-    study: Study, claim: StudyClaim, metric: str, arms: dict[str, dict[str, MeasuredArm]]
+    study: Study, claim: StudyClaim, metric: str, arms: Mapping[str, Mapping[str, MeasuredArm]]
 ) -> dict[str, claims.Cause]:
     """Return what each cause does to x and to y."""
     found = {}
@@ -197,7 +197,7 @@ def _causes(
 
 
 def _pairs(
-    study: Study, claim: StudyClaim, metric: str, arms: dict[str, dict[str, MeasuredArm]]
+    study: Study, claim: StudyClaim, metric: str, arms: Mapping[str, Mapping[str, MeasuredArm]]
 ) -> dict[str, claims.Cause]:
     """Return the differences of x and of y of every two arms of different causes."""
     causes = [[arm.name for arm in study.ordered(str(cause))] for cause in claim.keys["causes"]]
@@ -408,7 +408,9 @@ def _check(one: JudgedClaim, expect: bool, decided: int) -> Check:
         low, high = difference.interval()
         p = f"p {number_format.of_table('p', [one.verdict.p])[0]} after Holm's correction"
         errors = "other rows are not counted" if not one.counted else "seeds and rows" if described else p
-        could = {"could_have_shown": difference.shown(decided)} if one.claim.kind in claims.DIFFERENCES else {}
+        could: dict[str, float] = (
+            {"could_have_shown": difference.shown(decided)} if one.claim.kind in claims.DIFFERENCES else {}
+        )
         estimate = Estimate(
             name=str(one.claim.keys["metric"]),
             value=difference.value,
@@ -416,7 +418,7 @@ def _check(one: JudgedClaim, expect: bool, decided: int) -> Check:
             high=high,
             level=LEVEL,
             how=f"{one.claim.kind}: {'of these arms' if described else 'what decides'}; {errors}",
-            detail={"digits": DIGITS if one.counted else ROUGHLY} | could,
+            detail={"digits": DIGITS if one.counted else ROUGHLY, **could},
         )
     return Check(
         rule=one.claim.text,
