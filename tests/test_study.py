@@ -634,6 +634,33 @@ slope = { metric = "nll", against = "train_confidence_gap", along = "gamma" }
 )
 
 
+def test_braces_stand_for_values_in_every_text_of_an_arm() -> None:
+    decays = 'optimizer = "sgd:weight_decay={decay}"\ndecay = [0.1, 1]\n'
+    arms = LITTLE.replace('name = "FL-{gamma}"', f'{decays}name = "FL-{{gamma}} {{decay}}"')
+    text = arms.replace('"FL-3"', '"FL-3 1"')  # in a claim
+    found = {
+        arm.name: (arm.options.get("optimizer"), arm.at.get("decay")) for arm in parsing.parse(text, "l.toml").arms
+    }
+    assert found["FL-1 0.1"] == ("sgd:weight_decay=0.1", 0.1)
+    assert found["FL-3 1"] == ("sgd:weight_decay=1", 1)
+    with pytest.raises(UsageError, match=r"no values for {decay}"):
+        parsing.parse(text.replace("decay = [0.1, 1]\n", ""), "l.toml")
+    with pytest.raises(UsageError, match="weight_decay"):
+        parsing.parse(text.replace("[0.1, 1]", "[0.1, -1]"), "l.toml")
+
+
+def test_the_causes_of_curvature_have_two_doses_each_beside_one_base() -> None:
+    study = parsing.parse(*experiment.text_of("curvature-cause"), size="small")
+    [alike, *_] = (claim for claim in study.claims if claim.kind == "alike")
+    doses = {cause: [arm.name for arm in study.ordered(cause)] for cause in alike.keys["causes"]}
+    assert len(doses) == 7
+    assert all(len(names) == 3 and "CE" in names for names in doses.values())
+    assert {name for names in doses.values() for name in names} == {arm.name for arm in study.arms}
+    assert doses["lr"][1] == doses["batch_size"][1] == "CE"  # these two go both ways
+    [rate] = (arm for arm in study.arms if arm.name == "lr 0.1")
+    assert rate.options == {"lr": 0.1}
+
+
 def test_logs_maps_and_printed_numbers(tmp_path: Path) -> None:
     study = parsing.parse(WIDE, "wide.toml")
     parsing.keep(study, tmp_path)
