@@ -626,20 +626,31 @@ def along(study: Study, measured: MeasuredArms) -> list[Plot]:
 
 
 def against(study: Study, measured: MeasuredArms) -> list[Plot]:
-    """Draw each arm as a point with both error bars, for claims about one metric against another."""
+    """Draw each arm as a point with both error bars, for claims about one metric against another.
+
+    The arms of a cause have one colour, and a line joins them to the base in the order of the dose.
+    """
     plots = []
-    shown: dict[tuple[str, str], set[str]] = {}
+    shown: dict[tuple[str, str], dict[str, list[str]]] = {}
     for claim in (one for one in study.claims if study.is_measured(one.against)):
-        of = {arm.name for arm in asked(study, claim)}
-        shown.setdefault((claim.against, str(claim.keys["metric"])), set()).update(of)
+        causes = {str(cause): [arm.name for arm in study.ordered(str(cause))] for cause in claim.keys.get("causes", ())}
+        of = causes or {arm.name: [arm.name] for arm in asked(study, claim)}
+        shown.setdefault((claim.against, str(claim.keys["metric"])), {}).update(of)
     for names, of in shown.items():
         for arch, arms in measured.items():
             curves = []
-            for name in (name for name in arms if name in of):
-                x, y = (SeedMean.of(arms[name][metric]) for metric in names)
-                low, high = y.interval()
-                point = Curve(label=name, kind="points", role=name, x=[x.value], y=[y.value], low=[low], high=[high])
-                curves += [point, Curve(label="", kind="line", role=name, x=x.interval(), y=[y.value, y.value])]
+            for role, levels in of.items():
+                known = [name for name in levels if name in arms]
+                x, y = ([SeedMean.of(arms[name][metric]) for name in known] for metric in names)
+                low, high = zip(*(one.interval() for one in y), strict=True) if known else ((), ())
+                means = {"x": [one.value for one in x], "y": [one.value for one in y]}
+                curves.append(Curve(label=role, kind="points", role=role, **means, low=low, high=high))
+                curves += [
+                    Curve(label="", kind="line", role=role, x=of_x.interval(), y=[of_y.value, of_y.value])
+                    for of_x, of_y in zip(x, y, strict=True)
+                ]
+                if len(known) > 1:
+                    curves.append(Curve(label="", kind="line", role=role, **means))
             title = scoped(study, f"{names[1]} against {names[0]}", arch)
             plots.append(Plot(name=title, title=title, xlabel=names[0], ylabel=names[1], curves=curves))
     return plots
