@@ -273,7 +273,7 @@ def test_seed_level_and_probes_have_an_effect() -> None:
     narrow = options("trace:probes=4", level=0.5).estimates[0]
     assert narrow.low > base.low  # type: ignore[operator]
     assert narrow.level == 0.5
-    model, inputs, labels = setup("attention", n=16)
+    model, inputs, labels = setup("attention", n=36)
     loose, tight = (measure(model, (inputs, labels), f"trace:precision={p}").estimates[0] for p in (0.2, 0.05))
     assert 0 < tight.detail["estimator_se"] < loose.detail["estimator_se"]  # type: ignore[operator]
     assert tight.detail["estimator_se"] < 0.08 * tight.value  # type: ignore[operator]

@@ -149,7 +149,7 @@ class FitContext:
         memory: settings that a fit to all rows has chosen, for fits to parts of these rows.
         rows: indices of this fit's rows among all rows, in a fit to a part of them.
         gain_over: estimates by how much the NLL of this method is below that of another one, of the given spec, on rows
-            that neither was fitted on: the paired comparison of the ranking (`fitting.HeldOut`).
+            that neither was fitted on: the paired comparison of the ranking (`fitting.HeldOutRows`).
     """
 
     seed: int = 0

@@ -100,7 +100,7 @@ def fit(
     progress: Progress | None = None,
     memory: dict[str, Any] | None = None,
     rows: NDArray[Any] | None = None,
-    held_out: HeldOut | None = None,
+    held_out: HeldOutRows | None = None,
 ) -> Fit:
     """Fit the scaler that `spec` names.
 
@@ -129,7 +129,7 @@ def fit(
         raise InputError(problem, f"choose among {', '.join(fits)} (--method)")
     report_progress = progress or (lambda fraction, text: None)
     report_progress(0.0, f"fitting {choice.spec}")
-    compared = held_out or HeldOut(predictions, seed=seed)
+    compared = held_out or HeldOutRows(predictions, seed=seed)
     context = FitContext(
         seed,
         report,
@@ -218,7 +218,7 @@ def cross_fit(
     )
 
 
-class HeldOut:
+class HeldOutRows:
     """Rows mapped by fits that did not see them: every method over the same folds of the rows, each fitted once.
 
     Args:

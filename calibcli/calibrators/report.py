@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from calibcli.calibrators.calibrator import SCALERS, Array, Progress, Scaler
-from calibcli.calibrators.fitting import FOLDS, NONE, HeldOut, applicable, apply, fit, part
+from calibcli.calibrators.fitting import FOLDS, NONE, HeldOutRows, applicable, apply, fit, part
 from calibcli.core.errors import CalibError, UsageError
 from calibcli.core.figure_data import first_alone
 from calibcli.core.result import CHANGE, Cell, Estimate, Result, Screen, Table
@@ -46,9 +46,9 @@ class RankingOptions:
     seed: int = 0
     threads: int | None = 1
 
-    def held_out(self, predictions: Predictions) -> HeldOut:
+    def held_out(self, predictions: Predictions) -> HeldOutRows:
         """Return the folds in which methods are compared."""
-        return HeldOut(predictions, self.folds, self.seed, self.split_seed, self.threads)
+        return HeldOutRows(predictions, self.folds, self.seed, self.split_seed, self.threads)
 
     @property
     def measured(self) -> measuring.ReportOptions:
@@ -82,7 +82,7 @@ def rank(
     predictions: Predictions,
     options: RankingOptions = RankingOptions(),
     progress: Progress | None = None,
-    held_out: HeldOut | None = None,
+    held_out: HeldOutRows | None = None,
 ) -> MethodRanking:
     """Cross-fit every method and order them by NLL. Differences are paired over rows, or groups.
 
@@ -137,7 +137,7 @@ class CrossFittedMethod:
 
 
 def _cross_fitted(
-    specs: Sequence[str], held_out: HeldOut, options: RankingOptions, progress: Progress | None
+    specs: Sequence[str], held_out: HeldOutRows, options: RankingOptions, progress: Progress | None
 ) -> tuple[list[CrossFittedMethod], list[str]]:
     """Cross-fit `none` and every method that can be fitted; return them, with notes on the others."""
     candidates, notes = [], []
