@@ -174,7 +174,7 @@ def python(copy: Path, *argv: str) -> subprocess.CompletedProcess[str]:
 
 def outcomes(copy: Path, tests: list[str]) -> dict[str, str]:
     """`PASSED`, `FAILED` or `ERROR` of each of these tests, run in the copy."""
-    argv = ["-m", "pytest", "-rA", "--tb=no", "-p", "no:cacheprovider", "-p", "no:randomly"]
+    argv = ["-m", "pytest", "-m", "not extra", "-rA", "--tb=no", "-p", "no:cacheprovider", "-p", "no:randomly"]
     done = python(copy, *argv, *(f"tests/{test}" for test in tests))
     said = re.findall(r"(?m)^(PASSED|FAILED|ERROR) tests/(.+?)(?: - .*)?$", done.stdout)
     assert len(said) == len(tests), done.stdout + done.stderr

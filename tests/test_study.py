@@ -79,7 +79,7 @@ decreasing = { metric = "lambda_max of ce", along = "gamma" }
 
 
 PRINTED = '[[printed]]\nnetwork = "mlp:hidden=8"\ndata = "digits"\narm = "CE"\n'
-OWN = 'decreasing = { metric = "lambda_max of ce", along = "gamma" }'
+FALLS = 'decreasing = { metric = "lambda_max of ce", along = "gamma" }'
 ALIKE = 'alike = { metric = "nll", against = "ece", causes = ["gamma", "margin"], base = "CE" }'
 
 
@@ -98,6 +98,39 @@ def test_without_rows_it_is_the_paired_t_test() -> None:
     assert found.p() == pytest.approx(wanted.pvalue, rel=1e-9)
     low, high = wanted.confidence_interval(0.9)
     assert (found.value - found.half(0.9), found.value + found.half(0.9)) == pytest.approx((low, high), rel=1e-9)
+
+
+def test_what_is_not_known_of_one_draw_or_run_decides_nothing() -> None:
+    values, draws_of_rows = np.array([1.0, 1.1, 0.9]), np.random.default_rng(0).normal(1, 0.01, (3, 50))
+    draws_of_rows[1, 7] = np.nan  # no row of that draw is one that the metric is about
+    for unknown in (MeasuredArm(values, draws_of_rows), arm(1.0, np.nan, 0.9)):
+        mean = SeedMean.of(unknown)
+        assert (mean.p(), mean.sure()) == (1.0, 0)
+        assert claims.less(unknown, MeasuredArm(np.array([9.0, 9.1, 8.9]), np.full((3, 50), 9.0))).word == "undecided"
+    levels = [arm(float(i), i + 0.1, i + 0.2) for i in range(6)]
+    assert claims.slope(levels, levels, 1, drawn=True).word == "holds"
+    assert claims.slope(levels, [*levels[:5], arm(5.0, np.nan, 5.1)], 1, drawn=True).word == "undecided"
+
+
+def test_rows_are_counted_where_every_arm_of_a_claim_knows_them() -> None:
+    study = parsing.parse(LITTLE, "little.toml")
+    [claim] = (one for one in study.claims if one.id == "nll")
+    known, alone = MeasuredArm(np.ones(2), np.ones((2, 5))), arm(1.0, 1.0)
+    assert judgement._counted(study, claim, {"CE": {"nll": known}, "FL-3": {"nll": known}})
+    assert not judgement._counted(study, claim, {"CE": {"nll": known}, "FL-3": {"nll": alone}})
+
+
+def test_a_binned_error_of_the_log_may_cross() -> None:
+    crossing = 'crosses = { metric = "ece", a = "CE", b = "FL-3", first = 50, last = 100 }'
+    text = LITTLE.replace(FALLS, crossing).replace("[measure]", '[measure]\nlog = ["ece"]\nmoments = [50, 100]')
+    study = parsing.parse(text, "little.toml")
+    [claim] = (one for one in study.claims if one.kind == "crosses")
+    assert claim.numbers == ("ece at 50%", "ece at 100%")
+    first, last = claim.numbers
+    arms = {"CE": {first: arm(0.0, 0.001), last: arm(2.0, 2.001)}}
+    arms["FL-3"] = {name: arm(1.0, 1.0) for name in claim.numbers}
+    assert judgement._judged(study, claim, arms).word == "holds"
+    assert not judgement._counted(study, claim, arms)
 
 
 def test_two_one_sided_tests() -> None:
@@ -478,17 +511,17 @@ def test_the_studies_that_come_along_are_well_formed() -> None:
         ),
         ("gamma = [1, 3]\n", "gamma = [3]\n", "fewer than 3 arms lie along"),
         (
-            OWN,
+            FALLS,
             'slope = { metric = "nll", against = "ece", along = "gamma", drawn = "g" }',
             "own: fewer than 6 arms lie",
         ),
-        (OWN, 'slope = { metric = "nll", against = "ece", along = "ece" }', "no arms lie along 'ece'"),
-        (OWN, ALIKE.replace("margin", "smoothing"), "'CE' and a dose of 'smoothing' are to lie along 'smoothing'"),
-        (OWN, ALIKE.replace('"CE"', '"FL-1"'), "'FL-1' and a dose of 'margin' are to lie along 'margin'"),
-        (OWN, ALIKE.replace('"gamma", ', ""), "it takes two causes or more, each once"),
-        (OWN, ALIKE.replace("alike", "matched").replace("}", ", within = 1.5 }"), "write within = 0.15"),
-        (OWN, ALIKE.replace("}", ", factor = 0.5 }"), "write factor = 2.0"),
-        (OWN, ALIKE.replace('"ece"', '"eec"'), "'eec' is not measured"),
+        (FALLS, 'slope = { metric = "nll", against = "ece", along = "ece" }', "no arms lie along 'ece'"),
+        (FALLS, ALIKE.replace("margin", "smoothing"), "'CE' and a dose of 'smoothing' are to lie along 'smoothing'"),
+        (FALLS, ALIKE.replace('"CE"', '"FL-1"'), "'FL-1' and a dose of 'margin' are to lie along 'margin'"),
+        (FALLS, ALIKE.replace('"gamma", ', ""), "it takes two causes or more, each once"),
+        (FALLS, ALIKE.replace("alike", "matched").replace("}", ", within = 1.5 }"), "write within = 0.15"),
+        (FALLS, ALIKE.replace("}", ", factor = 0.5 }"), "write factor = 2.0"),
+        (FALLS, ALIKE.replace('"ece"', '"eec"'), "'eec' is not measured"),
         ("[study]", "[size]\nsmall = 3\n[study]", r"\[size.small\] is not a table"),
     ],
 )
@@ -501,7 +534,7 @@ def test_mistakes_are_told_before_anything_is_trained(old: str, new: str, match:
 
 CAUSES = LITTLE.replace("at = { gamma = 0 }", "at = { gamma = 0, lr = 0.05 }").replace("seeds = 2", "seeds = 4")
 CAUSES = CAUSES.replace("[measure]", '[[arm]]\nname = "lr-{lr}"\nloss = "ce"\nlr = [0.01, 0.2]\n[measure]').replace(
-    OWN, 'alike = { metric = "nll", against = "lambda_max of ce", causes = ["gamma", "lr"], base = "CE" }'
+    FALLS, 'alike = { metric = "nll", against = "lambda_max of ce", causes = ["gamma", "lr"], base = "CE" }'
 )
 CLAIM = '[[claim]]\nid = "{}"\ntext = "{}"\n{} = {{ metric = "nll", {} }}\n'
 
@@ -538,7 +571,7 @@ def test_causes_measured_axes_and_descriptions_in_a_recipe() -> None:
     assert float(str(table.rows[0][-1])) == pytest.approx(-0.1 / 4, rel=0.1)
     plots = claims.against(study, {study.arch[0]: arms})
     assert [plot.xlabel for plot in plots] == ["lambda_max of ce"]
-    assert {curve.label for curve in plots[0].curves} == {*levels, ""}
+    assert {curve.label for curve in plots[0].curves} == {"gamma", "lr", ""}  # of every arm, once
     for expect in (False, True):
         judged = [judgement.JudgedClaim(key, claim, found[key], False) for key, claim in by_id.items()]
         checks = {one.name: judgement._check(one, expect, 4) for one in judged}
@@ -576,6 +609,8 @@ def test_what_a_study_was_given_is_in_the_command_that_makes_it_again() -> None:
     assert text.endswith("--seeds 2 --trust")
     kept = "calib study study.toml"  # which the folder has; where that lies is no part of the result
     assert judgement.command(parsing.parse(LITTLE, "little.toml")) == kept
+    other = parsing.parse(*experiment.text_of("focal-losses"), "paper", "c.tar.gz", arch=("densenet",))
+    assert "focal-losses --size paper --data c.tar.gz --arch densenet" in judgement.command(other)
     edited = experiment.text_of("step-size")[0].replace("lr = 0.05", "lr = 0.06")  # of the medium size
     assert judgement.command(parsing.parse(edited, "x", "small")) == "calib study step-size --size small"
     assert judgement.command(parsing.parse(edited, "x", "medium", "x.npz")) == kept
@@ -632,6 +667,31 @@ text = "the NLL rises with how sure it is of its training rows"
 slope = { metric = "nll", against = "train_confidence_gap", along = "gamma" }
 """
 )
+
+
+def test_the_folder_of_an_older_version_is_read() -> None:
+    """Every arm of its recipe has `printed`, which tables have now."""
+    text = LITTLE.replace('name = "CE"\n', 'name = "CE"\nprinted = { }\n')
+    assert parsing.parse(text, "out/study.toml") == parsing.parse(LITTLE, "out/study.toml")
+    with pytest.raises(UsageError, match="no key 'printed'"):
+        parsing.parse(text, "mine.toml")
+
+
+@pytest.mark.parametrize("line", ["size = 3", "printed = 3", "arm = 3", "claim = 3"])
+def test_what_is_no_table_is_refused(line: str) -> None:
+    text = re.sub(r"(?s)\[\[arm\]\].*?(?=\[measure)", "", LITTLE) if line.startswith("arm") else LITTLE
+    text = text[: text.index("[[claim]]")] if line.startswith("claim") else text
+    with pytest.raises(UsageError):
+        parsing.parse(f"{line}\n{text}", "mine.toml")
+
+
+@pytest.mark.parametrize("text", ["", '{"epoch": 1', "\xff"])
+def test_a_log_that_cannot_be_read_is_refused(text: str, tmp_path: Path) -> None:
+    run = work.runs(parsing.parse(LITTLE, "little.toml"))[0]
+    (tmp_path / run.folder).mkdir(parents=True)
+    (tmp_path / run.folder / "log.jsonl").write_bytes(text.encode("latin-1"))
+    with pytest.raises(InputError, match=r"log\.jsonl"):
+        work.logged(tmp_path, run)
 
 
 def test_braces_stand_for_values_in_every_text_of_an_arm() -> None:
@@ -1331,7 +1391,7 @@ def test_numbers_of_a_study_have_four_digits_and_no_p_without_other_rows() -> No
     measured = MeasuredArm(np.array([0.1, 0.2, 0.3]))
     drawn = MeasuredArm(measured.values, np.ones((3, 4)))
     arms = {arm.name: {"nll": drawn, "lambda_max of ce": measured} for arm in study.arms}
-    judged = [judgement.JudgedClaim(c.id, c, found[c.id], judgement._counted(c, arms)) for c in study.claims]
+    judged = [judgement.JudgedClaim(c.id, c, found[c.id], judgement._counted(study, c, arms)) for c in study.claims]
     table = judgement._verdicts(study, judged)
     assert [row[table.columns.index("p (Holm)")] for row in table.rows] == [2.5e-27, ""]
     checks = [judgement._check(one, False, 2) for one in judged]

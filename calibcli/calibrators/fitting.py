@@ -23,7 +23,7 @@ from calibcli.core.result import Estimate
 from calibcli.core.shelves import Choice
 from calibcli.core.statistics import student_quantile
 from calibcli.metrics.intervals import WeightedMean
-from calibcli.scores.columns import Columns, columns
+from calibcli.scores.columns import MANY, Columns, columns
 from calibcli.scores.predictions import VERDICTS, ArrayScores, DerivedScores, Kind, PickedScores, Predictions, read
 
 # Subsets and folds of rows. Scores that lie on disk stay there.
@@ -238,7 +238,7 @@ class HeldOutRows:
         self.predictions, self.folds, self.seed, self.split_seed = predictions, folds, seed, split_seed
         self.threads = threads
         self.mapped = {NONE: predictions}
-        self.measured: dict[str, Columns] = {}
+        self.nll: dict[str, Array] = {}
 
     def rows(self, spec: str, progress: Progress | None = None, memory: dict[str, Any] | None = None) -> Predictions:
         """Return all rows, mapped by the method; `none` leaves them as they are.
@@ -258,15 +258,24 @@ class HeldOutRows:
         Raises:
             UsageError, InputError: as `cross_fit`.
         """
-        if spec not in self.measured:
-            self.measured[spec] = columns(self.rows(spec, progress), class_bins=(), threads=self.threads)
-        return self.measured[spec]
+        self._keep_rows()
+        table = columns(self.rows(spec, progress), class_bins=(), threads=self.threads)
+        self.nll[spec] = table.nll  # alone: the other numbers of all methods would fill the memory
+        return table
+
+    def _keep_rows(self) -> None:
+        if self.predictions.n > MANY:
+            problem = f"{self.predictions.n:,} rows are more than {MANY:,}, of which no numbers of each row are kept"
+            raise InputError(problem, "compare methods on a part of the rows")
 
     def difference(self, spec: str, other: str, level: float) -> dict[str, Any]:
         """Return the mean NLL of one method minus that of another as `value`, with `low`, `high`, `se` and `level`, or
         the `reason` why there are none. It is paired over rows, or over groups where there are any, with Student's t.
         """
-        rows, (nll, others) = self.predictions, (self.columns(name).nll for name in (spec, other))
+        for name in (spec, other):
+            if name not in self.nll:
+                self.columns(name)
+        rows, nll, others = self.predictions, self.nll[spec], self.nll[other]
         with np.errstate(invalid="ignore"):
             # equal infinite values do not differ, nor do values that only rounding separates
             alike = np.isclose(nll, others, rtol=1e-12, atol=1e-12)
@@ -285,8 +294,9 @@ class HeldOutRows:
         common: dict[str, Any] = {"name": "gain", "n": self.predictions.n, "unit": "nats"}
         common["how"] = f"NLL of {over} minus that of {spec}, rows held out in {self.folds} folds, paired"
         try:
+            self._keep_rows()
             for i, name in enumerate((over, spec)):
-                self.columns(name, part(progress, i, 2))
+                self.rows(name, part(progress, i, 2))
             return Estimate(**common, **self.difference(over, spec, level))
         except InputError as error:
             return Estimate(**common, value=None, reason=error.problem)

@@ -212,7 +212,11 @@ def _no_gain(gain: Estimate) -> str:
     start = "plain temperature is recommended: on held-out rows gamma"
     if gain.value is None:
         return f"{start} was not tried: {gain.reason}"
-    margin = "" if gain.high is None else f" ± {gain.high - gain.value:.2g}"
+    if gain.high is None:
+        return f"{start} saves {gain.value:.2g} nats, without an interval: {gain.reason}"
+    margin = f" ± {gain.high - gain.value:.2g}"
+    if gain.high < 0:
+        return f"{start} costs {-gain.value:.2g}{margin} nats"
     return f"{start} saves {gain.value:.2g}{margin} nats, which is not distinguishable from zero"
 
 

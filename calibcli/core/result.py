@@ -93,7 +93,7 @@ CLAIMS: Mapping[Outcome, str] = {
     "inconclusive": "undecided",
     "not_run": "no verdict",
 }
-"""The names of verdicts on claims, which never fail a run."""
+"""The names of verdicts on claims, that fail no run unless asked to."""
 
 
 @dataclass(frozen=True, kw_only=True)

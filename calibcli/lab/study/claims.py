@@ -97,7 +97,12 @@ class SeedMean:
         return self.value - half, self.value + half
 
     def p(self, against: float = 0.0) -> float:
-        """Two-sided p-value of the hypothesis that the mean is `against`: that of the interval that just reaches it."""
+        """Two-sided p-value of the hypothesis that the mean is `against`: that of the interval that just reaches it.
+
+        It is 1 where an error is not known: a draw of the rows may have none that a metric is about.
+        """
+        if math.isnan(self.error):
+            return 1.0
         off = abs(self.value - against)
         if self.error == 0:
             return float(off == 0)
@@ -116,7 +121,7 @@ class SeedMean:
     def sure(self, tests: int = 1) -> int:
         """Return the sign of the mean where the interval at `LEVEL` leaves out 0 (Bonferroni over `tests`), else 0."""
         half = self.half(1 - (1 - LEVEL) / tests)
-        return 0 if abs(self.value) <= half else int(math.copysign(1, self.value))
+        return int(math.copysign(1, self.value)) if abs(self.value) > half else 0  # 0 for NaN, too
 
     def shown(self, claims: int = 1, power: float = POWER) -> float:
         """Return the smallest difference that these seeds and rows show with 80 % power at the level after Holm.
@@ -286,6 +291,8 @@ def slope(x: Sequence[MeasuredArm], y: Sequence[MeasuredArm], sign: int, drawn: 
         return ClaimVerdict("no verdict", about=SeedMean.of(slopes), why="a slope of these arms, which nobody drew")
     if len(x) < FEWEST_DRAWN:
         return ClaimVerdict("no verdict", why=f"a slope needs {FEWEST_DRAWN} arms that were drawn")
+    if not (np.isfinite(u).all() and np.isfinite(v).all()):
+        return ClaimVerdict("undecided", why="a run lacks one of these numbers")
     mean = SeedMean.of(slopes.times(-sign))
     rises, p = _permuted(u, v)
     if p >= 1 - LEVEL:
@@ -484,7 +491,9 @@ def _square(seeds: float, count: int, rows: float, level: float) -> float:
 def _shared(draws: Floats) -> float:
     """Compute the mean covariance of two different seeds from (S, B) draws of the rows; for one seed its variance."""
     count, of_mean = len(draws), float(draws.mean(axis=0).var())
-    return max(0.0, (count * of_mean - float(draws.var(axis=1).mean())) / (count - 1)) if count > 1 else of_mean
+    if count == 1:
+        return of_mean
+    return float(np.maximum(0.0, (count * of_mean - float(draws.var(axis=1).mean())) / (count - 1)))  # NaN stays
 
 
 def _stacked(levels: Sequence[MeasuredArm]) -> Floats | None:
@@ -639,7 +648,8 @@ def against(study: Study, measured: MeasuredArms) -> list[Plot]:
     for names, of in shown.items():
         for arch, arms in measured.items():
             curves = []
-            for role, levels in of.items():
+            causal = {name for role, levels in of.items() if role not in levels for name in levels}
+            for role, levels in ((role, levels) for role, levels in of.items() if role not in causal):
                 known = [name for name in levels if name in arms]
                 x, y = ([SeedMean.of(arms[name][metric]) for name in known] for metric in names)
                 low, high = zip(*(one.interval() for one in y), strict=True) if known else ((), ())

@@ -93,6 +93,13 @@ class StudyClaim:
     premise: str = ""
 
     @property
+    def numbers(self) -> tuple[str, ...]:
+        """The measured numbers that are compared."""
+        if self.kind == "crosses":
+            return tuple(f"{self.keys['metric']} at {self.keys[key]}%" for key in ("first", "last"))
+        return tuple(str(self.keys[key]) for key in ("metric", "than") if key in self.keys)
+
+    @property
     def along(self) -> str:
         """Its axis, or ""."""
         return str(self.keys.get("along", ""))

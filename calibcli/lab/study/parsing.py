@@ -150,7 +150,9 @@ def _read(
             f"{source} has schema {raw['schema']}, this version reads {SCHEMA}", f"write schema = {SCHEMA}"
         )
     sizes = raw.pop("size", {})
-    for name, table in where.known(sizes, set(sizes), "[size]", values=False).items():
+    for name, table in where.known(
+        sizes, set(sizes) if isinstance(sizes, Mapping) else (), "[size]", values=False
+    ).items():
         where.known(table, sections, f"[size.{name}]", values=False)
     if size and size not in sizes:
         raise UsageError(f"{source} has no size '{size}'", f"pass one of {', '.join(sizes) or 'none'}")
@@ -183,14 +185,14 @@ def _read(
         arch=tuple(arch or axes.get("arch", ())),
         seeds=seeds or int(axes.get("seeds", 5)),
         options=options,
-        arms=tuple(arm for table in raw.get("arm", ()) for arm in _arms(table, where)),
-        claims=tuple(_claim(table, where) for table in raw.get("claim", ())),
+        arms=tuple(arm for table in where.tables(raw, "arm") for arm in _arms(table, where)),
+        claims=tuple(_claim(table, where) for table in where.tables(raw, "claim")),
         size=size or str(study_table.get("size", "")),
         **machine,
         **fields,
         differs=tuple(study_table.get("differs", ())),
     )
-    named = [_printed(table, study, where) for table in raw.get("printed", ())]
+    named = [_printed(table, study, where) for table in where.tables(raw, "printed")]
     of_table = table_of(study_table["printed"]) if study_table.get("printed") else []
     return dataclasses.replace(study, printed=(*named, *_here(of_table, study))), where
 
@@ -228,6 +230,13 @@ class _Where:
 
     def table(self, raw: Mapping[str, Any], name: str, keys: Sequence[str] | set[str]) -> dict[str, Any]:
         return dict(self.known(raw.get(name, {}), keys, f"[{name}]"))
+
+    def tables(self, raw: Mapping[str, Any], name: str) -> list[Any]:
+        """Return the tables `[[name]]`; what is written in another way is refused."""
+        value = raw.get(name, [])
+        if not isinstance(value, list):
+            raise UsageError(f"{self.at(name)}: {name} = {printable(_toml(value), 40)}", f"write [[{name}]] tables")
+        return value
 
     def among(self, name: str, known: Iterable[str], problem: str, place: str = "") -> None:
         """Refuse a name that is not known."""
@@ -270,6 +279,8 @@ def _refused(options: frozenset[tuple[str, Any]]) -> tuple[str, str] | None:
 
 def _arms(table: Any, where: _Where) -> list[Arm]:
     """Read one arm, or one for each value of the lists that its `{name}`s stand for."""
+    if Path(where.source).name == FILE and isinstance(table, Mapping):  # folders of before `[[printed]]` go on
+        table = {key: value for key, value in table.items() if key != "printed"}
     if not isinstance(table, Mapping) or not {"name", "loss"} <= table.keys():
         raise UsageError(f"{where.at('arm')}: an arm needs a name and a loss", 'write name = "CE" and loss = "ce"')
     texts = {key: value for key, value in table.items() if isinstance(value, str)}
@@ -367,10 +378,7 @@ def _check(study: Study, where: _Where) -> None:
         METHODS.choose(scaler)
     several = len(study.claims) * len(study.arch) > 1
     for claim in study.claims:
-        measured = [str(claim.keys[key]) for key in ("metric", "against", "than") if key in claim.keys]
-        if claim.kind == "crosses":
-            measured = [f"{measured[0]} at {claim.keys[key]}%" for key in ("first", "last")]
-        for asked in measured:
+        for asked in (*claim.numbers, *([claim.against] if "against" in claim.keys else [])):
             where.among(asked, study.measured, f"claim {claim.id}: '{asked}' is not measured")
         if claim.kind == "close_to" and claim.keys["low"] >= claim.keys["high"]:
             raise UsageError(f"{where.source}: claim {claim.id}: low is not below high", "correct it")

@@ -72,7 +72,7 @@ def report(study: Study, save: Path, expect: bool = False) -> Result:
         for arch, arms in arms_by_network.items()
     ]
     verdicts = claims.holm({name: _judged(study, claim, arms) for name, claim, arms, _ in scoped})
-    judged = [JudgedClaim(name, claim, verdicts[name], _counted(claim, arms)) for name, claim, arms, _ in scoped]
+    judged = [JudgedClaim(name, claim, verdicts[name], _counted(study, claim, arms)) for name, claim, arms, _ in scoped]
     estimates = [
         _estimate(name, study, arm, arch, one)
         for arch, arms in arms_by_network.items()
@@ -136,7 +136,7 @@ def _judged(study: Study, claim: StudyClaim, arms: dict[str, dict[str, MeasuredA
         if not (plain and fits and all(one["temperature"].values.mean() > OVERFIT_T for one in plain)):
             why = f"cross-entropy does not overfit here (training NLL < {OVERFIT_NLL}, T > {OVERFIT_T})"
             return ClaimVerdict("not comparable", why=why)
-    names = [str(claim.keys[key]) for key in ("metric", "than") if key in claim.keys]
+    names = list(claim.numbers)
     verdict = _one(study, claim, names, asked, arms)
     second = [_debiased(name) for name in names]
     if second != names and all(name in arms[asked[0]] for name in second) and verdict.word in ("holds", "reversed"):
@@ -161,7 +161,7 @@ def _one(
     keys = claim.keys
     if claim.kind == "crosses":
         a, b = (arms[name] for name in asked)
-        first, last = (f"{metrics[0]} at {keys[key]}%" for key in ("first", "last"))
+        first, last = metrics
         return claims.crosses(a[first] - b[first], a[last] - b[last])
     if claim.kind == "less":
         return claims.less(arms[asked[0]][metrics[0]], arms[asked[1]][metrics[-1]])
@@ -280,10 +280,17 @@ def _verdicts(study: Study, judged: Sequence[JudgedClaim]) -> Table:
     return Table(name="claims", columns=heads, rows=rows, title=f"Claims, {study.seeds} seeds, {LEVEL:.0%} intervals")
 
 
-def _counted(claim: StudyClaim, arms: dict[str, dict[str, MeasuredArm]]) -> bool:
-    names = [str(claim.keys[key]) for key in ("metric", "than", "against", "along") if key in claim.keys]
-    of = next(iter(arms.values()), {})
-    return all(of[name].draws is not None for name in names if name in of) and any(name in of for name in names)
+def _counted(study: Study, claim: StudyClaim, arms: dict[str, dict[str, MeasuredArm]]) -> bool:
+    """Whether the error over rows is known for all numbers and arms of a claim."""
+    names = {*claim.numbers, claim.against}
+    numbers = [
+        one[name]
+        for arm in claims.asked(study, claim)
+        for one in [arms.get(arm.name, {})]
+        for name in names
+        if name in one
+    ]
+    return bool(numbers) and all(number.draws is not None for number in numbers)
 
 
 def _more(verdict: ClaimVerdict) -> str:
@@ -453,7 +460,7 @@ def _headline(study: Study, judged: dict[str, ClaimVerdict]) -> str:
 
 
 GIVEN = ("seeds", "arch", *parsing.MACHINE)
-WORDS = ("question", "paper", "bibtex", "cost", "differs")
+WORDS = ("question", "paper", "bibtex", "cost", "differs", "printed")
 
 
 def command(study: Study) -> str:

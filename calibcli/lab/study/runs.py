@@ -212,9 +212,19 @@ def verified(study: Study, save: Path) -> tuple[int, int]:
 
 
 def logged(save: Path, run: StudyRun) -> list[dict[str, Any]]:
-    """Read the log of a finished run, a line for each epoch."""
-    text = (save / run.folder / "log.jsonl").read_text("utf-8")
-    return [json.loads(line) for line in text.splitlines()]
+    """Read the log of a finished run, a line for each epoch.
+
+    Raises:
+        InputError: it cannot be read, or is empty.
+    """
+    path = save / run.folder / "log.jsonl"
+    try:
+        lines: list[dict[str, Any]] = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read: {error}", "remove that folder, and train it again") from None
+    if not lines:
+        raise InputError(f"{path} is empty", "remove that folder, and train it again")
+    return lines
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ from calibcli.core.shelves import Shelf
 from calibcli.networks.curvature import trace as traces
 from calibcli.networks.curvature.engine import NUDGE, SHARE, Engine
 from calibcli.networks.curvature.ggn import GGNTrace
+from calibcli.networks.curvature.loss import parts
 from calibcli.networks.curvature.operator import (
     curvature_along,
     forms_along,
@@ -661,7 +662,8 @@ def fisher_rao(engine: Engine) -> QuantityEstimates:
 
     def along(other: Engine) -> torch.Tensor:
         more = other.problem.beta / engine.problem.beta
-        return curvature_along(engine.loss, other.logits.double(), y, slopes * more)
+        z, part_of_rows = other.logits, parts(*slopes.shape)
+        return torch.cat([curvature_along(engine.loss, z[s].double(), y[s], slopes[s] * more) for s in part_of_rows])
 
     terms = along(engine)
     value, se = float(terms.mean()), float(terms.std()) / len(terms) ** 0.5 if len(terms) > 1 else 0.0
