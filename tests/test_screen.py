@@ -284,7 +284,9 @@ def test_a_study_shows_p_values_with_four_digits_at_most(monkeypatch: pytest.Mon
     rows = [[*claims.rows[0][:at], p, *claims.rows[0][at + 1 :]] for p in given]
     study = dataclasses.replace(study, tables=[dataclasses.replace(claims, rows=rows)])
     lines = shown(monkeypatch, study, 200)
-    texts = [line.partition("]")[2].partition("cross-entropy")[0].strip() for line in lines if line.startswith("holds")]
+    (head,) = (line for line in lines if line.startswith("verdict"))
+    place = slice(head.index("p (Holm)"), head.index("in words"))
+    texts = [line[place].strip() for line in lines if line.startswith("holds")]
     assert texts == ["0.0607", "< 1e-4", "< 1e-4", "1.0000", "", ""]
 
 
