@@ -168,7 +168,7 @@ def applicable(k: int, top_only: bool = False) -> list[str]:
 def cross_fit(
     spec: str,
     predictions: Predictions,
-    folds: int = 5,
+    folds: int = FOLDS,
     seed: int = 0,
     progress: Progress | None = None,
     memory: dict[str, Any] | None = None,

@@ -82,14 +82,14 @@ class Surface:
 
     def rows(self, u: float, gammas: Sequence[float], gradient: bool = True) -> list[FocalRows]:
         """Return the numbers of each row at one u, for each γ."""
-        found: list[list[FocalRows]] = []
+        blocks: list[list[FocalRows]] = []
         for part in self.prepared():
-            found.append(focal_rows(part, math.exp(u), gammas, gradient))
+            blocks.append(focal_rows(part, math.exp(u), gammas, gradient))
             self.step(part.z.size)
-        if len(found) == 1:
-            return found[0]
+        if len(blocks) == 1:
+            return blocks[0]
         names = [field.name for field in fields(FocalRows)]
-        return [FocalRows(*(np.concatenate([getattr(r, name) for r in of]) for name in names)) for of in zip(*found)]
+        return [FocalRows(*(np.concatenate([getattr(r, name) for r in of]) for name in names)) for of in zip(*blocks)]
 
     def gradient(self, u: float, gamma: float) -> tuple[float, float, float]:
         """Return NLL, dNLL/du and dNLL/dγ."""

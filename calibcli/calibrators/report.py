@@ -106,13 +106,13 @@ def rank(
     estimates: list[Estimate] = []
     rows: list[list[Cell]] = []
     for position, method in enumerate(order, 1):
-        found = held_out.difference(method.spec, best.spec, options.level) if method is not best else {"value": 0.0}
-        ends, made_worse = (found.get("low"), found.get("high")), ", ".join(method.worse)
+        change = held_out.difference(method.spec, best.spec, options.level) if method is not best else {"value": 0.0}
+        ends, made_worse = (change.get("low"), change.get("high")), ", ".join(method.worse)
         rows.append(
-            [position, method.spec, nll[method.spec], found["value"], *ends, method.ece, method.accuracy, made_worse]
+            [position, method.spec, nll[method.spec], change["value"], *ends, method.ece, method.accuracy, made_worse]
         )
         if method is not best:
-            estimates.append(Estimate(**common, **found, scope=f"method={method.spec}", n=predictions.n))
+            estimates.append(Estimate(**common, **change, scope=f"method={method.spec}", n=predictions.n))
     close = [e.scope.removeprefix("method=") for e in estimates if None not in (e.low, e.high) and e.low <= 0 <= e.high]  # type: ignore[operator]
     if close:
         notes.append(f"not distinguishable from {best.spec} on these rows: {', '.join(close)}")

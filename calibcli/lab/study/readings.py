@@ -136,8 +136,8 @@ def measured(study: Study, save: Path, arch: str) -> tuple[dict[str, dict[str, M
             for name, value in _alone(study, folder, one, logged(save, StudyRun(arm, arch, seed)) if study.log else []):
                 values.setdefault(name, []).append(value)
             for name, terms in _terms(folder).items():
-                held_out = not study.validation and len(terms) == pair[1].n  # the rows of the metrics
-                spread.setdefault(name, []).append(means(terms).drawn(times if held_out else _draws(len(terms))))
+                same_rows = not study.validation and len(terms) == pair[1].n  # as the metrics are measured on
+                spread.setdefault(name, []).append(means(terms).drawn(times if same_rows else _draws(len(terms))))
             for reading in study.readings:
                 validation, test = (
                     answers(rows, study.masked) if study.masked and not reading else rows for rows in pair

@@ -187,13 +187,13 @@ def _causes(
     study: Study, claim: StudyClaim, metric: str, arms: Mapping[str, Mapping[str, MeasuredArm]]
 ) -> dict[str, claims.Cause]:
     """Return what each cause does to x and to y."""
-    found = {}
+    contrasts = {}
     for cause in claim.keys["causes"]:
         names = [arm.name for arm in study.ordered(str(cause))]
         base = names.index(str(claim.keys["base"]))
         x, y = (claims.contrast([arms[n][of] for n in names], base) for of in (claim.against, metric))
-        found[str(cause)] = x, y
-    return found
+        contrasts[str(cause)] = x, y
+    return contrasts
 
 
 def _pairs(
@@ -358,9 +358,9 @@ def as_printed(
             if any(name in numbers.get(arm, {}) for arm, name in cells):
                 here = {arm: _in_percent(of) for arm, of in measured[network].items()}
                 paper = {arm: {name: (value, "") for name, value in of.items()} for arm, of in numbers.items()}
-                for words, found in ((f"{study.seeds} seeds", here), ("printed", paper)):
-                    lead = network if found is here else ""
-                    rows.append([lead, words, *(_with_temperature(found.get(arm, {}), name) for arm, name in cells)])
+                for words, of_arms in ((f"{study.seeds} seeds", here), ("printed", paper)):
+                    lead = network if of_arms is here else ""
+                    rows.append([lead, words, *(_with_temperature(of_arms.get(arm, {}), name) for arm, name in cells)])
         if rows:
             ways = {name: f", {'after' if 'after' in name.split() else 'before'}" * (len(names) > 1) for name in names}
             columns = ["network", "numbers of", *(f"{arm}{ways[name]}" for arm, name in cells)]

@@ -316,7 +316,7 @@ def _train(study: Study, run: StudyRun, fields: Mapping[str, Any], save: Path, p
                 terms=terms,
             )
             outcome |= {f"{quantity} of {loss}": around[quantity].value for quantity in study.curvature}
-            of_rows |= {f"{quantity} of {loss}": found for quantity, found in terms.items()}
+            of_rows |= {f"{quantity} of {loss}": of_quantity for quantity, of_quantity in terms.items()}
         if of_rows:
             with atomic(folder / ROWS) as temporary, temporary.open("wb") as file:
                 np.savez(file, **of_rows)
