@@ -137,7 +137,7 @@ def _of_gamma(predictions: Predictions, context: FitContext, plain: BetaFit, gam
 def _sandwich(surface: Surface, rows: Predictions, at: Point, which: int, level: float) -> tuple[float, float, str]:
     """Return the standard error of ln β (0) or γ (1) with the other fixed, the half-width, and why there is none."""
     h = surface.hessian(at)[which, which]
-    score = _rows(surface.scores(at.u, at.gamma)[1][:, which], rows)
+    score = _rows(surface.scores(at.u, at.gamma)[:, which], rows)
     se = score.se / h if h > 0 else math.nan
     width = student_quantile((1 + level) / 2, score.units - 1) * se
     return se, width, score.lacking or ("" if math.isfinite(width) and width < 100 else "the NLL has no curvature here")

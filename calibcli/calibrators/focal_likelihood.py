@@ -108,10 +108,10 @@ class Surface:
         """Return the NLL at one u and several γ."""
         return [self.mean(rows.nll) for rows in self.rows(u, gammas, gradient=False)]
 
-    def scores(self, u: float, gamma: float) -> tuple[Array, Array]:
-        """Return the NLL (N,) and the gradient in (u, γ) (N, 2) of each row."""
+    def scores(self, u: float, gamma: float) -> Array:
+        """Return the gradient of the NLL of each row in (u, γ), (N, 2)."""
         rows = self.rows(u, [gamma])[0]
-        return rows.nll, np.stack([math.exp(u) * rows.d_beta, rows.d_gamma], axis=1)
+        return np.stack([math.exp(u) * rows.d_beta, rows.d_gamma], axis=1)
 
     def best(self, gamma: float, start: float, tolerance: float = 1e-12, curvature: float = 0.0) -> Point:
         """Find the best u at this γ, by secant steps on dNLL/du in a bracket that grows from `start`.
@@ -361,7 +361,7 @@ def spread_at(surface: Surface, at: Point, units: Callable[[Array], tuple[Array,
     unknown = np.full((2, 2), np.nan)
     if not np.isfinite(h).all() or np.linalg.eigvalsh(h).min() <= 0:
         return Spread(unknown, unknown)
-    _, psi = surface.scores(at.u, at.gamma)
+    psi = surface.scores(at.u, at.gamma)
     w = float(surface.n if surface.weights is None else surface.weights.sum())
     (first, times), (second, _) = units(psi[:, 0]), units(psi[:, 1])
     sums, count = np.stack([first, second], axis=1) / w, float(times.sum())

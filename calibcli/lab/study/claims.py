@@ -123,13 +123,13 @@ class SeedMean:
         half = self.half(1 - (1 - LEVEL) / tests)
         return int(math.copysign(1, self.value)) if abs(self.value) > half else 0  # 0 for NaN, too
 
-    def shown(self, claims: int = 1, power: float = POWER) -> float:
+    def shown(self, claims: int = 1) -> float:
         """Return the smallest difference that these seeds and rows show with 80 % power at the level after Holm.
 
         It is half the width of the interval at the level 1 - α / `claims`, where Holm's correction begins, and half of
-        that at 2 x power - 1: the sum of the two quantiles times the error (Bloom 1995), for seeds and rows apart.
+        that at 2 x `POWER` - 1: the sum of the two quantiles times the error (Bloom 1995), for seeds and rows apart.
         """
-        return self.half(1 - (1 - LEVEL) / max(claims, 1)) + self.half(2 * power - 1)
+        return self.half(1 - (1 - LEVEL) / max(claims, 1)) + self.half(2 * POWER - 1)
 
     def needed(self) -> tuple[int | None, float | None]:
         """Return the number of seeds that would decide the sign at these values, or else how many times the rows.

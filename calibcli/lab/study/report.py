@@ -51,6 +51,17 @@ class JudgedClaim:
     verdict: ClaimVerdict
     counted: bool
 
+    @property
+    def digits(self) -> int:
+        """Digits of its numbers on a screen."""
+        return DIGITS if self.counted else ROUGHLY
+
+    def could_have_shown(self, decided: int) -> float | None:
+        """Return the smallest difference that its seeds and rows show, of so many claims; None if it is about none."""
+        if self.verdict.about is None or self.claim.kind not in claims.DIFFERENCES:
+            return None
+        return self.verdict.about.shown(decided)
+
 
 def report(study: Study, save: Path, expect: bool = False) -> Result:
     """Report all finished runs; claims about arms with missing runs have no verdict.
@@ -266,13 +277,13 @@ def _verdicts(study: Study, judged: Sequence[JudgedClaim]) -> Table:
     for one in judged:
         cells: list[Cell] = ["", "", "", ""]
         if (difference := one.verdict.about) is not None:
-            digits = DIGITS if one.counted else ROUGHLY
             value, *ends = (
-                f"{v:.{digits}g}" for v in (difference.value, *difference.interval(), *difference.interval(False))
+                f"{v:.{one.digits}g}" for v in (difference.value, *difference.interval(), *difference.interval(False))
             )
             both, alone = (f"[{low}, {high}]" for low, high in (ends[:2], ends[2:]))
-            could = f"{difference.shown(decided):.2g}" if one.claim.kind in claims.DIFFERENCES else ""
-            cells = [value, both if one.counted else "rows are not counted", alone, could]
+            could = one.could_have_shown(decided)
+            counted = both if one.counted else "rows are not counted"
+            cells = [value, counted, alone, "" if could is None else f"{could:.2g}"]
         p = one.verdict.p if one.counted and one.verdict.word in claims.JUDGED else ""
         rows.append([one.name, one.claim.text, one.verdict.word, *cells, p, _more(one.verdict)])
     heads = ["claim", "text", "verdict", "value", "seeds and rows", "these rows alone"]
@@ -415,9 +426,7 @@ def _check(one: JudgedClaim, expect: bool, decided: int) -> Check:
         low, high = difference.interval()
         p = f"p {number_format.of_table('p', [one.verdict.p])[0]} after Holm's correction"
         errors = "other rows are not counted" if not one.counted else "seeds and rows" if described else p
-        could: dict[str, float] = (
-            {"could_have_shown": difference.shown(decided)} if one.claim.kind in claims.DIFFERENCES else {}
-        )
+        could = one.could_have_shown(decided)
         estimate = Estimate(
             name=str(one.claim.keys["metric"]),
             value=difference.value,
@@ -425,7 +434,7 @@ def _check(one: JudgedClaim, expect: bool, decided: int) -> Check:
             high=high,
             level=LEVEL,
             how=f"{one.claim.kind}: {'of these arms' if described else 'what decides'}; {errors}",
-            detail={"digits": DIGITS if one.counted else ROUGHLY, **could},
+            detail={"digits": one.digits, **({} if could is None else {"could_have_shown": could})},
         )
     return Check(
         rule=one.claim.text,

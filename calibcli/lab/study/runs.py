@@ -203,9 +203,9 @@ def verified(study: Study, save: Path) -> tuple[int, int]:
             counts[isinstance(digests, dict)] += 1
             for name, digest in digests.items() if isinstance(digests, dict) else ():
                 path = save / run.folder / Path(name).name
-                found = sha256(path) if path.is_file() else ""
-                if found != digest:
-                    problem = f"{path} {'was changed after its run was finished' if found else 'is missing'}"
+                actual = sha256(path) if path.is_file() else ""
+                if actual != digest:
+                    problem = f"{path} {'was changed after its run was finished' if actual else 'is missing'}"
                     fix = "restore the file, or remove its folder and train that run again"
                     raise InputError(f"{problem}: {run.words} cannot be judged", fix)
     return counts[True], counts[False]

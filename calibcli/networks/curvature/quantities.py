@@ -335,10 +335,10 @@ def _and_after(example: str, *, relative: bool = False, **known: Any) -> Callabl
             if fit.status != "ok":
                 return _nothing(f"no temperature: {REASONS[fit.status]}")
             engine.drop()
-            found = target(engine.view(relative=relative, after=True), **options)
+            measured = target(engine.view(relative=relative, after=True), **options)
             how, detail = f"at T = {fit.temperature:.4g}", {"temperature": fit.temperature}
-            estimates = [replace(e, how=f"{how}: {e.how}", detail={**e.detail, **detail}) for e in found.estimates]
-            return replace(found, estimates=estimates, layers={}, plots=[])
+            estimates = [replace(e, how=f"{how}: {e.how}", detail={**e.detail, **detail}) for e in measured.estimates]
+            return replace(measured, estimates=estimates, layers={}, plots=[])
 
         lines = (target.__doc__ or "").partition("\n\n")[0]
         after.__doc__ = f"""{lines[:-1] if lines.endswith(".") else lines}, after the network's own temperature.
@@ -424,8 +424,8 @@ def trace(
     options: dict[str, Any] = {"precision": precision, "probes": probes, "exact": exact, "most": most}
 
     def again(other: Engine) -> torch.Tensor | None:
-        found: QuantityEstimates = trace(other, **options)
-        return found.terms
+        estimates: QuantityEstimates = trace(other, **options)
+        return estimates.terms
 
     name, of = ("adaptive_trace", TRACE_OF_RELATIVE) if engine.relative else ("trace", TRACE)
     precision = precision or (None if engine.splits else 0.02)
@@ -691,8 +691,8 @@ def adaptive_trace(
     >>> round(calibcli.curvature(model, None, "adaptive_trace:exact=true", device="cpu").estimates[0].value, 2)
     6.54
     """
-    found: QuantityEstimates = trace(engine, precision=precision, probes=probes, exact=exact, most=most)
-    return found
+    estimates: QuantityEstimates = trace(engine, precision=precision, probes=probes, exact=exact, most=most)
+    return estimates
 
 
 @_and_after("0.54", order=9, tier="asked", certifies=True, relative=True)
@@ -706,8 +706,8 @@ def adaptive_lambda(engine: Engine, *, tol: Precision = 1e-3, bound: Bound = "re
     >>> round(calibcli.curvature(model, None, "adaptive_lambda", device="cpu")["adaptive_lambda"].value, 2)
     1.34
     """
-    found: QuantityEstimates = lambda_max(engine, tol=tol, bound=bound)
-    return found
+    estimates: QuantityEstimates = lambda_max(engine, tol=tol, bound=bound)
+    return estimates
 
 
 def _nothing(reason: str = "interrupted before the first result") -> QuantityEstimates:
