@@ -1,4 +1,4 @@
-# make demo, test, lint, test-device, test-docs, test-extra, test-engines, docs, house, bench, nightly, mutants: each makes its environment when it is not
+# make demo, test, lint, test-slow, test-device, test-docs, test-extra, test-engines, docs, house, bench, nightly, mutants: each makes its environment when it is not
 # there, so that a fresh machine needs nothing first. PIP_ARGS goes to pip
 # (for example PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu" for CPU-only torch).
 PYTHON ?= python3
@@ -9,7 +9,7 @@ ORACLE := curvlinops-for-pytorch backpack-for-pytorch einconv einops linear_oper
 # what the examples of merging run on; Spark needs Java, and is skipped without
 ENGINES := 'dask[dataframe]' 'ray[data]' pyspark
 
-.PHONY: demo test test-device test-docs test-extra test-engines docs house nightly mutants bench lint clean
+.PHONY: demo test test-slow test-device test-docs test-extra test-engines docs house nightly mutants bench lint clean
 
 .venv/.ready: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -24,13 +24,17 @@ demo: .venv/.ready
 test: .venv/.ready
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist worksteal
 
+# long simulations, and the rows of costly tests of which `make test` runs one in n
+test-slow: .venv/.ready
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist worksteal -m 'slow and not extra and not docs and not engines'
+
 # on a CUDA device: the real one, or a pretended one that is built once (a minute); in a process of its own
 test-device: .venv/.ready
 	$(BIN)/python -m pytest tests/device
 
 # the documents and examples against the code: what the README and docstrings print, every command line, link, anchor, pipeline
 test-docs: .venv/.ready
-	$(BIN)/python -m pytest -m docs
+	$(BIN)/python -m pytest -m docs -n auto --dist loadfile
 
 lint: .venv/.ready
 	$(BIN)/ruff format --check calibcli tests benchmarks sample_data docs
@@ -46,7 +50,7 @@ lint: .venv/.ready
 	touch $@
 
 test-extra: .venv-extra/.ready
-	PYTHONPATH=tests .venv-extra/bin/python -m pytest -p zoos -m extra
+	PYTHONPATH=tests .venv-extra/bin/python -m pytest -p zoos -m extra -n auto --dist loadfile
 
 # the examples on Dask, Ray and Spark (which needs Java): about 1 GB of packages, so by hand
 test-engines: .venv-extra/.ready

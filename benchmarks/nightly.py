@@ -57,6 +57,7 @@ LEAST = 95  # percent of lines
 DRAWS = {"CALIB_EDITS": "5000", "CALIB_ORDERS": "1000", "CALIB_HASH_SEEDS": "20", "CALIB_MUTANTS": "2000"}
 """How often tests draw at night, by the variable of the environment that they read."""
 NOT_NEEDED = ("torch", "torchmetrics", "relplot", "mypy", "ruff")  # by the tests that need no torch
+ALL_ROWS = ("-m", "not extra and not docs and not engines")  # with the tests and rows of `make test-slow`
 Commands = list[list[str]]
 
 
@@ -64,7 +65,7 @@ def commands(name: str, out: Path, data: str | None, short: bool = False) -> Com
     """The command lines of a run."""
     python = [sys.executable]
     if name == "coverage":
-        run = [*python, "-m", "coverage", "run", "--source", "calibcli", "-m", "pytest"]
+        run = [*python, "-m", "coverage", "run", "--source", "calibcli", "-m", "pytest", *ALL_ROWS]
         return [run, [*python, "-m", "coverage", "report", "--skip-covered", "--fail-under", str(LEAST)]]
     if name == "draws":
         return many_draws({} if short else DRAWS)
@@ -82,7 +83,7 @@ def many_draws(counts: dict[str, str]) -> Commands:
     reads = re.compile("|".join([*DRAWS, "^from edits import"]), re.MULTILINE)
     files = [str(path) for path in sorted((ROOT / "tests").glob("test_*.py")) if reads.search(path.read_text())]
     of_tests = ["env", f"PYTHONPATH={ROOT / 'tests'}", *(f"{name}={count}" for name, count in counts.items())]
-    found = [[*of_tests, sys.executable, "-m", "pytest", "-n", "auto", *files]]
+    found = [[*of_tests, sys.executable, "-m", "pytest", "-n", "auto", *ALL_ROWS, *files]]
     if EXTRA.exists():
         found.append([*of_tests, str(EXTRA), "-m", "pytest", "-n", "auto", "-p", "zoos", "-m", "extra", *files])
     return found
@@ -97,7 +98,7 @@ def elsewhere(folder: Path, python: str, oldest: bool) -> Commands:
         [python, "-m", "venv", "--clear", str(folder)],
         [*install, *packages(oldest)],
         [*install, "--no-deps", "-e", str(ROOT)],
-        [own, "-m", "pytest", "-n", "auto", *skipped],
+        [own, "-m", "pytest", "-n", "auto", *ALL_ROWS, *skipped],
     ]
 
 

@@ -8,6 +8,7 @@ import importlib.util
 import os
 import random
 import re
+from collections import Counter
 from collections.abc import Generator
 
 import pytest
@@ -19,6 +20,7 @@ pytest_plugins = ["schema"]
 MISSING = re.compile(r"could not import|is not installed|no C\+\+ compiler")
 NO_TORCH = importlib.util.find_spec("torch") is None
 NEEDS_TORCH = re.compile(r"needs torch, which is not installed|No module named 'torch'")
+ROWS = Counter[str]()  # of each test that has rows, as they are collected
 Report = pytest.TestReport | pytest.CollectReport
 
 
@@ -44,6 +46,17 @@ def pytest_make_collect_report() -> Generator[None, Report, Report]:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--shuffle", type=int, metavar="SEED", help="Run the files, and the tests in each, in this order.")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Marks as slow what `one_in(n)` leaves to `make test-slow`: all rows of a test but each n-th."""
+    mark = item.get_closest_marker("one_in")
+    if mark:
+        test = item.nodeid.partition("[")[0]
+        if ROWS[test] % mark.args[0]:
+            item.add_marker("slow")
+        ROWS[test] += 1
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -85,7 +85,18 @@ def copy_of(root: Path, to: Path) -> None:
 
 def tested(tests: str, tree: Path) -> int | None:
     """Exit code of pytest on the code of this tree; None after too long."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *shlex.split(tests)]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-x",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-m",
+        "not extra",
+        *shlex.split(tests),
+    ]
     environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         done = subprocess.run(

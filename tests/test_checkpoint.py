@@ -293,6 +293,7 @@ def test_truncated_files(model: nn.Module, tmp_path: Path, name: str, share: flo
         "wide_resnet:depth=10,widen=2,classes=3",
     ],
 )
+@pytest.mark.one_in(3)
 def test_an_unnamed_architecture_is_suggested(tmp_path: Path, spec: str) -> None:
     state = build(spec).state_dict()
     torch.save({"state_dict": {f"module.{k}": v for k, v in state.items()}}, tmp_path / "m.pt")

@@ -199,6 +199,7 @@ def test_the_order_of_a_dict_decides_nothing(case: str, order: random.Random) ->
     assert answer(shuffled(tree, order)) == answer(tree)
 
 
+@pytest.mark.slow
 def test_one_answer_for_all_hash_seeds(tmp_path: Path) -> None:
     """Sets of strings are walked in another order in every process."""
     torch.save(under(encoder_q=A, encoder_k=B), tmp_path / "two.pt")

@@ -61,6 +61,7 @@ def test_every_shelf_entry_has_an_oracle() -> None:
     [(name, gamma) for name in MODELS for gamma in (None, 2.0, 5.0)]
     + [(name, gamma) for name in ("mlp", "cnn") for gamma in (0.5, 1.0, 3.0)],
 )
+@pytest.mark.one_in(7)
 def test_against_the_explicit_hessian(name: str, gamma: float | None) -> None:
     loss = CE if gamma is None else Focal(gamma)
     model, inputs, labels = setup(name, n=9 if gamma in (None, 2.0) else 7)  # few rows for time; ragged
@@ -88,6 +89,7 @@ def test_nothing_to_probe_where_the_logits_are_piecewise_linear(name: str) -> No
 
 
 @pytest.mark.parametrize("name", ["mlp", "tied", "attention", "silu", "gru"])
+@pytest.mark.one_in(5)
 def test_probes_where_it_bends(name: str) -> None:
     model, inputs, labels = setup(name, n=14)
     h, _, _ = dense(model, inputs, labels, CE)
@@ -107,6 +109,7 @@ def test_trace_does_not_depend_on_how_the_loss_is_split() -> None:
     agrees(known, eigen, 1e-12)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_plain_hutchinson_for_many_classes_and_an_unknown_split(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("calibcli.networks.curvature.engine.MOST_CLASSES", 2)
     model, inputs, labels = setup("mlp")
@@ -134,6 +137,7 @@ def test_importance_sampled_pairs_are_unbiased(monkeypatch: pytest.MonkeyPatch) 
     assert 0.5 < (sum(s * s for s in scores) / 25) < 2
 
 
+@pytest.mark.slow
 def test_draws_do_not_miss_rows_that_are_light_and_steep(monkeypatch: pytest.MonkeyPatch) -> None:
     """One confident row behind a LayerNorm of hardly varying inputs: a thousandth of the mass, much of the trace."""
     monkeypatch.setattr("calibcli.networks.curvature.ggn.CHEAP", 0)
@@ -266,6 +270,7 @@ def test_train_loss_is_measured_beside() -> None:
     assert found.facts["losses"] == ["ce", "focal:gamma=2"]
 
 
+@pytest.mark.slow
 def test_seed_level_and_probes_have_an_effect() -> None:
     base = options("trace:probes=4").estimates[0]
     assert options("trace:probes=4").estimates[0] == base

@@ -88,6 +88,7 @@ def test_a_loss_is_called_where_the_model_is() -> None:
 @pytest.mark.finding("device 8")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("module", [True, False])
+@pytest.mark.one_in(4)
 def test_float32_class_weights(dtype: torch.dtype, module: bool) -> None:
     model, inputs, labels = setup("attention", n=7)
     model = model.to(dtype)
@@ -162,6 +163,7 @@ class Positions(nn.Module):
 @pytest.mark.finding("models 1")
 @pytest.mark.finding("4 trace of BERT-like models")
 @pytest.mark.parametrize(("n", "windows"), [(1, 1), (1, 4), (2, 1), (2, 2), (7, 1), (20, 4)])
+@pytest.mark.one_in(6)
 def test_layers_that_do_not_see_rows(n: int, windows: int) -> None:
     torch.manual_seed(0)
     model = Positions(windows).double()

@@ -160,6 +160,7 @@ def test_invariant_subspaces_are_left_and_equal_eigenvalues_counted() -> None:
     assert float(found.weights.sum()) == pytest.approx(1)
 
 
+@pytest.mark.slow
 def test_density_band_has_the_size_of_the_error() -> None:
     torch.manual_seed(0)
     values = torch.randn(400).double()
@@ -208,6 +209,7 @@ def test_what_the_steps_leave_open_holds_the_measure() -> None:
     assert widths[2] < 0.5 * widths[0]
 
 
+@pytest.mark.slow
 def test_the_negative_share_is_covered_from_few_steps_on() -> None:
     torch.manual_seed(1)
     values = torch.cat([0.02 * torch.randn(500), 3 * torch.rand(20)]).double()

@@ -34,6 +34,7 @@ def prober(model: nn.Module, inputs: Tensor, labels: Tensor) -> tuple[CurvatureP
 
 
 @pytest.mark.parametrize("name", ["mlp", "tied", "attention", "silu", "gru"])
+@pytest.mark.one_in(5)
 def test_forms_are_those_of_the_explicit_matrix(name: str) -> None:
     model, inputs, labels = setup(name, n=33)
     problem, probe = prober(model, inputs, labels)
@@ -62,6 +63,7 @@ def test_forms_are_those_of_the_explicit_matrix(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["mlp", "attention", "silu"])
+@pytest.mark.one_in(3)
 def test_both_ways_give_one_trace(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, inputs, labels = setup(name, n=12)
     h, _, _ = dense(model, inputs, labels, CE)
@@ -123,6 +125,7 @@ class Odd(nn.Module):
 
 
 @pytest.mark.parametrize(("kind", "served"), ODD)
+@pytest.mark.one_in(3)
 def test_what_is_not_followed_goes_by_whole_products(kind: str, served: bool) -> None:
     _, inputs, labels = setup("mlp")
     torch.manual_seed(1)
@@ -209,6 +212,7 @@ def test_probes_are_shared_out_by_spread() -> None:
     assert torch.allclose(each.view(cells, 8).mean(1) / each.mean(), spread / spread.mean(), rtol=0.2)
 
 
+@pytest.mark.slow
 def test_standard_errors_of_probes_are_those_of_repeated_runs() -> None:
     """Of the mean, of every tensor's part, and over groups, from runs that differ in their seeds alone."""
     model, inputs, labels = setup("mlp", n=64)

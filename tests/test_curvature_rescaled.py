@@ -77,6 +77,7 @@ def truths(model: nn.Module, inputs: Tensor, labels: Tensor, loss: object = CE) 
     ("name", "gamma"),
     [("relu", None), ("cnn", 2.0), ("mlp", 2.0), ("tied", None), ("silu", None), ("attention", None)],
 )
+@pytest.mark.one_in(6)
 def test_after_the_temperature_against_the_explicit_hessian(name: str, gamma: float | None) -> None:
     """The network whose last layer is divided by T; where that layer's outputs are averaged, T can be divided all the
     same, and what needs no last layer is asked for."""
@@ -134,6 +135,7 @@ def values(model: nn.Module, inputs: Tensor, labels: Tensor) -> dict[str, float]
 
 
 @pytest.mark.parametrize("name", ["relu", "cnn"])
+@pytest.mark.one_in(2)
 def test_what_a_rescaling_and_a_scale_of_the_logits_leave_alone(name: str) -> None:
     """Of a perceptron, and of convolutions with batch norm in eval mode, whose weight and bias are rescaled."""
     model, other, inputs, labels = rescaled(name, 10.0)
@@ -168,6 +170,7 @@ def test_fisher_rao_of_relu_layers_without_biases_is_a_function_of_the_logits(la
     assert found.detail["sampling_se"] == pytest.approx(layers**2 * float(variance.std()) / 20**0.5, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_the_error_over_rows_counts_that_they_choose_the_temperature() -> None:
     """Against a jackknife of everything: T and the number without each row in turn."""
     model, inputs, _ = setup("relu", n=40)
@@ -184,6 +187,7 @@ def test_the_error_over_rows_counts_that_they_choose_the_temperature() -> None:
         assert estimate.detail["sampling_se"] == pytest.approx(jackknife, rel=0.25), estimate.name
 
 
+@pytest.mark.slow
 def test_the_printed_intervals_cover() -> None:
     """The short form of `benchmarks/curvature_coverage.py --part sample`."""
     torch.manual_seed(1)
@@ -195,6 +199,7 @@ def test_the_printed_intervals_cover() -> None:
         assert one.surely()[1] >= 0.92, name
 
 
+@pytest.mark.slow
 def test_a_studys_interval_of_a_difference_covers() -> None:
     """The short form of `--part difference`."""
     x, y = data(9_000, 4, 0.8)
@@ -203,6 +208,7 @@ def test_a_studys_interval_of_a_difference_covers() -> None:
         assert one.surely()[1] >= 0.92, name
 
 
+@pytest.mark.slow
 def test_the_interval_of_the_estimator_covers() -> None:
     """Of a few probes; `--part estimator` has more networks."""
     model, inputs, labels = setup("mlp", n=16)
@@ -224,6 +230,7 @@ def of_rows(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("name", ["relu", "cnn", "mlp"])
+@pytest.mark.one_in(3)
 def test_the_terms_of_rows_against_each_rows_hessian(name: str) -> None:
     """Exact where every pair is taken and the logits are linear in each tensor; of λmax everywhere."""
     model, inputs, labels = setup(name, n=10)

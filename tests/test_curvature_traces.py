@@ -140,6 +140,7 @@ def test_a_spread_from_few_probes_leans_to_the_guess() -> None:
     assert traces.summarise(few, 64, 1 - guess).se == pytest.approx(plain.se)
 
 
+@pytest.mark.slow
 def test_one_row_that_holds_the_rest_is_covered() -> None:
     """Two probes of the one cell that counts told a spread of next to nothing, or took a Student factor of 12.7."""
     torch.manual_seed(1)
@@ -199,6 +200,7 @@ def test_a_cell_is_taken_exactly_where_that_takes_fewer_products(fine: bool, mon
 
 
 @pytest.mark.parametrize("name", ["mlp", "tied", "attention"])
+@pytest.mark.one_in(3)
 def test_exact_cells_are_those_of_the_explicit_matrix(name: str) -> None:
     model, x, y = setup(name)
     problem = CurvatureProblem(model, Tensors(x, y), device=torch.device("cpu"), dtype=torch.float64)
@@ -221,6 +223,7 @@ def test_exact_cells_are_those_of_the_explicit_matrix(name: str) -> None:
     assert bare.layers.shape[1] == 0
 
 
+@pytest.mark.slow
 def test_a_precision_that_was_missed_is_said() -> None:
     model, x, y = setup("attention", n=24)
     notes = measure(model, (x, y), "trace:precision=0.0001,most=3").notes

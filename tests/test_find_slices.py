@@ -187,6 +187,7 @@ def test_fishers_exact_test() -> None:
 
 @pytest.mark.parametrize("confirm", ["split", "all"])
 @pytest.mark.parametrize("kind", ["spread", "saturated"])
+@pytest.mark.one_in(3)
 def test_a_calibrated_model_has_no_slices(bench: Any, kind: str, confirm: str) -> None:
     """16 models, 480 rules each; of 5 % wrong 6 or more come with probability .0001."""
     wrong = 0
@@ -196,6 +197,7 @@ def test_a_calibrated_model_has_no_slices(bench: Any, kind: str, confirm: str) -
     assert wrong < 6
 
 
+@pytest.mark.slow
 def test_welch_s_t_fails_the_same_test(bench: Any) -> None:
     """Bonferroni's correction does not help where the standard error is too short."""
     wrong = sum(

@@ -136,6 +136,7 @@ WRITTEN: dict[str, Callable[[bytes], float | None]] = {
 
 
 @pytest.mark.parametrize("name", WRITTEN)
+@pytest.mark.one_in(5)
 def test_what_is_written_others_read(name: str) -> None:
     written = render.module(name).render(render_cases.metrics())
     found = WRITTEN[name](written if isinstance(written, bytes) else written.encode())

@@ -60,7 +60,6 @@ def program(code: str) -> int:
     return int(ran.stdout)
 
 
-@pytest.mark.slow
 @pytest.mark.finding("5 ru_maxrss")
 @pytest.mark.finding("4 Python warnings on stderr")
 @pytest.mark.parametrize(
@@ -70,6 +69,7 @@ def program(code: str) -> int:
         *(("folders", 40), ("downloads", 50)),
     ],
 )
+@pytest.mark.one_in(7)
 def test_damaged_files(kind: str, examples: int, here: Path) -> None:
     if kind in ("torch", "downloads"):
         pytest.importorskip("torch")
@@ -120,6 +120,7 @@ def bomb(declared: int | None) -> bytes:
 
 
 @pytest.mark.parametrize("declared", [None, 1000, 128 + (64 << 18), 2**32 - 2])
+@pytest.mark.one_in(3)
 def test_zip_bombs(here: Path, declared: int | None) -> None:
     Path("a.npz").write_bytes(bomb(declared))
     code = (

@@ -157,6 +157,7 @@ def test_seed_moves_only_the_lower_bound_and_little() -> None:
 @pytest.mark.parametrize(
     "truth", [lambda c: c, lambda c: c**1.5, lambda c: c**0.7], ids=["calibrated", "over", "under"]
 )
+@pytest.mark.one_in(3)
 def test_coverage(truth: Any) -> None:
     """Each bound misses the population ECE at most 6 % of the time."""
     rng = np.random.default_rng(7)

@@ -30,6 +30,7 @@ def need(capsys: Any, *arguments: str) -> float:
     ("limit", "truth", "power", "verdict"),
     [(0.05, 0.0, 0.8, "pass"), (0.06, 0.03, 0.8, "pass"), (0.02, 0.1, 0.9, "fail")],
 )
+@pytest.mark.one_in(3)
 def test_n_for_ece_by_simulation(limit: float, truth: float, power: float, verdict: str, capsys: Any) -> None:
     """At the planned n the gate reaches its verdict with the stated chance (to 10 % of n: benchmarks/gate.py)."""
     arguments = ["--max", f"ece={limit}", "--truth", str(truth), "--power", str(power)]
@@ -82,6 +83,7 @@ def test_mean_power_and_search() -> None:
 
 
 @pytest.mark.parametrize(("truth", "verdict"), [(-0.075, "fail"), (0.0, "pass"), (-0.02, "pass")])
+@pytest.mark.one_in(3)
 def test_a_distance_from_zero_is_planned_as_it_is_judged(truth: float, verdict: str, capsys: Any) -> None:
     """`check` holds both ends of `confidence_gap <= 0.05` against the limit, so `plan` counts rows for both."""
     said = planned(capsys, "--max", "confidence_gap=0.05", "--truth", f"{truth}", "--accuracy", "0.8")
@@ -139,6 +141,7 @@ def test_pilot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> 
     capsys.readouterr()
 
 
+@pytest.mark.slow
 def test_more_is_needed_for_more(capsys: Any) -> None:
     n = need(capsys, "--max", "ece=0.03")
     assert need(capsys, "--max", "ece=0.03", "--power", "0.95") > n

@@ -40,6 +40,7 @@ def worst(bench: ModuleType, kind: str, what: str) -> list[str]:
 @pytest.mark.parametrize(
     "what", ["constant 0.99, 1.00% errors", "constant 0.999, 0.50% errors", "constant 0.999, 1.36% errors"]
 )
+@pytest.mark.one_in(3)
 def test_constant_scores_exactly(bench: ModuleType, what: str) -> None:
     """Summed over the binomial: no simulation error to allow for."""
     assert worst(bench, "exact", what) == []
@@ -47,16 +48,19 @@ def test_constant_scores_exactly(bench: ModuleType, what: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["calibrated", "saturated, .5 % errors", "5 neighbours", "alternating gaps"])
+@pytest.mark.one_in(4)
 def test_independent_rows(bench: ModuleType, what: str) -> None:
     assert worst(bench, "rows", what) == []
 
 
 @pytest.mark.parametrize("what", ["30 groups, sites", "100 groups, shift"])
+@pytest.mark.one_in(2)
 def test_groups(bench: ModuleType, what: str) -> None:
     assert worst(bench, "groups", what) == []
 
 
 @pytest.mark.parametrize("what", ["calibrated, .2 %", "saturated, 1 %"])
+@pytest.mark.one_in(2)
 def test_baselines(bench: ModuleType, what: str) -> None:
     assert worst(bench, "baseline", what) == []
 
@@ -72,6 +76,7 @@ def test_baselines(bench: ModuleType, what: str) -> None:
         ("few levels", "levels=12 shift=0.012", 300, ("nll", "brier", "accuracy")),
     ],
 )
+@pytest.mark.one_in(5)
 def test_families_that_broke_a_gate(
     bench: ModuleType, family: str, what: str, n: int, metrics: tuple[str, ...]
 ) -> None:
@@ -122,6 +127,7 @@ def test_the_best_temperature_of_a_population_is_on_the_whole_axis(
     assert np.isclose(sys.modules["_gate_truth"].gain(p), expected, atol=2e-4)
 
 
+@pytest.mark.slow
 def test_the_benchmark_sees_a_bound_that_is_too_short(bench: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two thirds of the distance are too little: what allowed nothing to be missed would also allow everything."""
     from calibcli.gate import check as module

@@ -216,6 +216,7 @@ BOMBS = {
 @pytest.mark.finding("4 pickle bomb")
 @pytest.mark.parametrize("kind", BOMBS)
 @pytest.mark.parametrize("legacy", [False, True])
+@pytest.mark.one_in(7)
 def test_pickle_bombs_take_no_time(kind: str, legacy: bool, capsys: Any) -> None:
     pytest.importorskip("torch")
     data = BOMBS[kind] if legacy else torch_zip(BOMBS[kind])

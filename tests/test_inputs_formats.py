@@ -312,6 +312,7 @@ def test_columns_named_as_the_labels_are_their_scores(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.npz", "a.npy", "a.csv", "a.npz.gz", "empty.npz", "broken.npz"])
+@pytest.mark.one_in(6)
 def test_no_file_stays_open_and_none_warns(name: str, tmp_path: Path) -> None:
     """Neither of a refused file nor of one that the garbage collector lets go, whose parts it ends in any order."""
     np.savez(tmp_path / "a.npz", logits=Z, labels=Y)

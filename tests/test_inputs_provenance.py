@@ -93,6 +93,7 @@ READS = {
 @pytest.mark.finding("4 an unreadable file")
 @pytest.mark.parametrize("kind", READS)
 @pytest.mark.parametrize("missing", [False, True])
+@pytest.mark.one_in(5)
 def test_an_unreadable_file_is_refused_as_a_missing_one(
     kind: str, missing: bool, locked: Callable[[str], None], capsys: Any
 ) -> None:

@@ -283,6 +283,7 @@ def rounded(n: int, seed: int, certain: float, decimals: int = 2) -> Predictions
 @pytest.mark.finding("1.20")
 @pytest.mark.parametrize("n", [300, 1000, 5000])
 @pytest.mark.parametrize("certain", [0.0, 0.7])
+@pytest.mark.one_in(5)
 def test_random_splits_of_tied_rows_are_not_refused(n: int, certain: float) -> None:
     """Nor is anything said of them but by chance."""
     noted, tried = 0, 0

@@ -54,6 +54,7 @@ def dense_trace(model: nn.Module, x: Tensor, y: Tensor, ggn: bool) -> Tensor:
 
 
 @pytest.mark.parametrize("kind", ["hessian", "ggn"])
+@pytest.mark.one_in(2)
 def test_trace_and_its_gradient_are_unbiased(kind: str) -> None:
     model, x, y = setting()
     parameters = list(model.parameters())

@@ -142,6 +142,7 @@ def test_merged_parts_are_the_file(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("k", [2, 10])
+@pytest.mark.one_in(7)
 def test_merged_parts_are_the_file_where_both_are_large(kind: str, k: int) -> None:
     """Beyond 4,096 rows smooth errors spread them over cells of their own."""
     z, y = rows(kind, 5000, k, 5)
@@ -475,6 +476,7 @@ def states(tmp_path: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("given", ["folder", "files", "python"])
+@pytest.mark.one_in(3)
 def test_tasks_are_not_parts(given: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Evaluations of two tasks are added up only where that is said."""
     folder = tmp_path / "evals"
@@ -579,6 +581,7 @@ CHANGES: dict[str, tuple[Callable[[dict[str, Any], dict[str, Any]], Any], str]] 
 
 
 @pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.one_in(7)
 def test_a_damaged_state_is_refused(name: str, states: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
     change, said = CHANGES[name]
     path = damaged(states[0], change)

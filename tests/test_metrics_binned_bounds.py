@@ -93,6 +93,7 @@ def test_no_error_seen_is_not_no_error(n: int) -> None:
 @pytest.mark.finding("2.1")
 @pytest.mark.parametrize("spec", ["oce", "overconfidence_error", "ece_l2"])
 @pytest.mark.parametrize("n", [200, 1000])
+@pytest.mark.one_in(5)
 def test_saturated_models_do_not_pass_at_their_own_error(spec: str, n: int) -> None:
     assert max(wrong(spec, saturated(), n)) <= ALLOWED
 
@@ -108,6 +109,7 @@ def test_cli_does_not_pass_two_hundred_right_rows(tmp_path: Path, capsys: Any) -
 
 
 @pytest.mark.finding("2.6")
+@pytest.mark.slow
 def test_debiased_square_is_unbiased_under_ties() -> None:
     confidence, correct = votes()
     d = [np.mean((confidence - correct) * (confidence == v)) for v in np.unique(confidence)]
@@ -210,6 +212,7 @@ def test_more_is_failed_and_as_much_passed() -> None:
 
 @pytest.mark.finding("2.12")
 @pytest.mark.parametrize("kind", ["votes", "saturated", "within", "between", "under"])
+@pytest.mark.one_in(3)
 def test_new_bounds_keep_their_level(kind: str) -> None:
     rng = np.random.default_rng(0)
     c = rng.beta(4, 1.2, 60_000)

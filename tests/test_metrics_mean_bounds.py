@@ -85,6 +85,7 @@ def test_no_mean_has_an_interval_of_no_width(name: str) -> None:
 
 @pytest.mark.finding("2.2")
 @pytest.mark.parametrize(("make", "n"), [(saturated, 200), (broken_class, 200), (votes, 500)])
+@pytest.mark.one_in(3)
 def test_bounds_of_the_gain_hold(make: Any, n: int) -> None:
     z, y = make(3, 0.02) if make is saturated else make(3)
     above, below = missed(z, y, ["temperature_gain"], n, 120)["temperature_gain"]
@@ -123,6 +124,7 @@ def test_accuracy_is_exact(n: int, share: float) -> None:
 
 @pytest.mark.finding("2.5")
 @pytest.mark.parametrize("spec", ["accuracy", "nll", "brier"])
+@pytest.mark.one_in(3)
 def test_any_false_fail_of_twenty_slices(spec: str) -> None:
     z, y = broken_class(3)
     choice = metrics.choose([spec], 3)
@@ -145,6 +147,7 @@ def _fails(e: Estimate, truth: float) -> bool:
 @pytest.mark.finding("2.8")
 @pytest.mark.parametrize(("make", "n"), [(saturated, 200), (broken_class, 200), (votes, 500)])
 @pytest.mark.parametrize("k", [2, 20])
+@pytest.mark.one_in(5)
 def test_bounds_of_means_hold_where_rows_are_rare(make: Any, n: int, k: int) -> None:
     z, y = make(k, 0.01) if make is saturated else make(k)
     found = missed(z, y, MEANS, n, 200)

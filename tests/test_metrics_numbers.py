@@ -83,6 +83,7 @@ def test_rows_beyond_memory_are_counted(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize("k", [2, 3, 10])
 @pytest.mark.parametrize("objective", ["ece", "adaece"])
 @pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.one_in(5)
 def test_objective_of_a_temperature_is_the_metric(objective: str, k: int, weighted: bool) -> None:
     """Also where probabilities lie on the edges of bins, where a logarithm moves them by an ulp."""
     rng = np.random.default_rng(1)

@@ -398,6 +398,7 @@ CASES = [(spec, oracle, rtol) for entries in ORACLES.values() for spec, oracle, 
 
 
 @pytest.mark.parametrize(("spec", "oracle", "rtol"), CASES, ids=[c[0] for c in CASES])
+@pytest.mark.one_in(7)
 def test_metric_equals_its_oracle(spec: str, oracle: Callable[[Rows], float], rtol: float) -> None:
     seeds = (8,) if spec == "calibration_p" else (0, 3)
     for seed in seeds:
@@ -414,6 +415,7 @@ OF_POSITIVE = [name for name, entry in METRICS.entries.items() if "of" in entry.
 
 
 @pytest.mark.parametrize("name", OF_POSITIVE)
+@pytest.mark.one_in(5)
 def test_positive_class_of_two(name: str) -> None:
     z, y = data(1, k=2, scale=2.0)
     z[40:44] = [[3.0, 0.0]]

@@ -120,6 +120,7 @@ def test_nothing_heavy_is_imported() -> None:
     ],
     ids=lambda v: v[0] if isinstance(v, list) else "",
 )
+@pytest.mark.one_in(5)
 def test_each_option_has_an_effect(args: list[str], differs: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert differs(json_of(capsys, SAMPLE)) != differs(json_of(capsys, SAMPLE, *args))
 
@@ -182,6 +183,7 @@ def odd_inputs() -> dict[str, Predictions]:
 
 @pytest.mark.parametrize("name", list(odd_inputs()))
 @pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.one_in(5)
 def test_honest_odd_inputs(name: str) -> None:
     predictions = odd_inputs()[name]
     specs = metrics.known(metrics.METRICS.entries, False, predictions.k)

@@ -139,6 +139,7 @@ def test_tour_of_two_classes(capsys: Any) -> None:
         ("prob", "True/False", [], "True"),
     ],
 )
+@pytest.mark.one_in(5)
 def test_event_of_one_column(capsys: Any, column: str, labels: str, options: list[str], event: str) -> None:
     p, y, site = screening()
     reads = {"names": names(y), "0/1": y, "1/2": y + 1, "True/False": [str(bool(v)) for v in y]}

@@ -66,6 +66,7 @@ def test_a_name_that_is_unknown_is_refused() -> None:
     assert "unknown: nothing" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_run_writes_its_output_and_says_how_it_ended(nightly: ModuleType, tmp_path: Path) -> None:
     """The shortest of them, as `make nightly` starts it."""
     script = [sys.executable, str(ROOT / "benchmarks" / "nightly.py"), "--short", "--out", str(tmp_path), "gate"]

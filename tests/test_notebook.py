@@ -225,6 +225,7 @@ OURS = """check_complex_data check_dtype_object check_estimators_empty_data_mess
 
 
 class TestScikitLearn:
+    @pytest.mark.slow
     def test_around_a_classifier_it_passes_the_checks(self) -> None:
         pytest.importorskip("sklearn", minversion="1.6")
         from sklearn.linear_model import LogisticRegression

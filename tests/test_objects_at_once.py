@@ -88,6 +88,7 @@ def read(path: Path) -> Any:
 
 
 @pytest.mark.parametrize("name", [*PLAIN, *ODD])
+@pytest.mark.one_in(5)
 def test_the_same_by_both_readers(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "t.jsonl"
     path.write_bytes({**PLAIN, **ODD}[name])

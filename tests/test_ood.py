@@ -94,6 +94,7 @@ def test_a_perfect_score_still_has_bounds_and_a_reversed_one_none_above_half() -
     assert "bounds need 10" in FalsePositives(view(np.arange(9), np.arange(50))).interval(0.95).reason
 
 
+@pytest.mark.slow
 def test_intervals_cover_in_short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     bench = importlib.import_module("ood")

@@ -116,6 +116,7 @@ def first_with() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.one_in(7)
 def test_every_option_as_typer_reads_it(name: str) -> None:
     """In every spelling with every value where it is first, in one elsewhere."""
     assert agree(name, least(name))
@@ -126,6 +127,7 @@ def test_every_option_as_typer_reads_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.one_in(5)
 def test_what_is_left_to_typer(name: str) -> None:
     flags = [one.flags[0] for one in options(name).values() if one.flag][:1]
     odd_flags = [[f"{flag}=1"] for flag in flags] + [[flag[:-1]] for flag in flags]
@@ -140,6 +142,7 @@ def words(name: str) -> st.SearchStrategy[list[str]]:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.one_in(5)
 def test_any_words_as_typer_reads_them(name: str) -> None:
     @settings(max_examples=20, deadline=None, derandomize=True)
     @given(words(name))

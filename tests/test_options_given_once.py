@@ -26,6 +26,7 @@ def options(name: str) -> list[Any]:
 
 @pytest.mark.finding("1.21")
 @pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.one_in(5)
 def test_an_option_of_one_value_is_given_once(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     for option in options(name):
         if option.is_flag or option.multiple:

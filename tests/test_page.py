@@ -65,6 +65,7 @@ def found() -> dict[str, Result]:
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.one_in(7)
 def test_nothing_runs_and_nothing_is_loaded(name: str) -> None:
     """Only these elements and attributes; references go to the page itself; and no two things have one id."""
     source = page_of(name)
@@ -123,6 +124,7 @@ def test_a_figure_in_words_has_its_numbers() -> None:
     assert {"conv1", "fc"} <= {head.text.strip() for head in tree.all("figure")[1].all("th")}
 
 
+@pytest.mark.slow
 def test_the_same_result_is_the_same_page(tmp_path: Path) -> None:
     for result in (cases.gate(), *[*cases.odd().values()][::8]):
         text = result.to_json().encode("utf-8", "backslashreplace")
@@ -263,6 +265,7 @@ def test_a_fine_heat_map_is_drawn_without_a_picture_in_it() -> None:
     assert len(source) < 200_000
 
 
+@pytest.mark.slow
 def test_five_models_fit_in_a_page(found: dict[str, Result]) -> None:
     several = report(
         *[r for _ in range(5) for r in found.values()], names=[f"m{i}/{n}" for i in range(5) for n in found]

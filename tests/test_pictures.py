@@ -113,6 +113,7 @@ def _unseen(drawn: Any) -> set[int]:
 
 @pytest.mark.parametrize("look", LOOKS)
 @pytest.mark.parametrize("name", MADE)
+@pytest.mark.one_in(7)
 def test_no_label_meets_another_or_is_cut_off(name: str, look: str) -> None:
     for title, part in figure.parts(made(name)).items():
         with figure.drawn(part, style.LOOKS[look]) as drawn:
@@ -139,6 +140,7 @@ GROUPS = ("plan", "compare", "outside", "fts", "overfit", "focal-map", "step-siz
 
 
 @pytest.mark.parametrize("name", [*DIAGRAMS, *GROUPS])
+@pytest.mark.one_in(5)
 def test_a_paper_has_one_column_and_text_of_seven_points(name: str) -> None:
     for part in figure.parts(made(name)).values():
         with figure.drawn(part, style.LOOKS["paper"]) as drawn:
@@ -168,6 +170,7 @@ def _marked(plot: Any, scope: str) -> Any:
 
 @pytest.mark.parametrize("look", LOOKS)
 @pytest.mark.parametrize("name", DIAGRAMS)
+@pytest.mark.one_in(5)
 def test_what_is_written_inside_covers_no_curve(name: str, look: str) -> None:
     """By the points of each line; small multiples are as small as they are."""
     plots = [p for p in made(name).plots if not p.group]

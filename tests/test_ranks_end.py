@@ -91,6 +91,7 @@ def test_an_interrupt_ends_a_diagonal_between_two_elements(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGSTOP"])
+@pytest.mark.one_in(2)
 def test_one_that_is_gone_ends_the_other_with_one_error(tmp_path: Path, name: str) -> None:
     """At once, or after the time that is waited for an answer (30 minutes, here 4 seconds)."""
     began = time.monotonic()

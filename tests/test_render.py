@@ -254,6 +254,7 @@ def test_markdown_does_not_call_people_or_run_html() -> None:
 
 
 @pytest.mark.parametrize("format", ["png", "svg", "pdf"])
+@pytest.mark.one_in(3)
 def test_pictures_are_byte_identical(format: str) -> None:
     from calibcli.render import figure
 
@@ -287,6 +288,7 @@ def test_settings_of_the_user_change_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", ["empty", "names", "plots", "sizes"])
+@pytest.mark.one_in(3)
 def test_pictures_of_odd_results(case: str) -> None:
     from calibcli.render import figure
 

@@ -125,6 +125,7 @@ def test_an_interval_of_many_orders_of_magnitude_is_a_reason(monkeypatch: pytest
 @pytest.mark.parametrize("objective", ["ece", "adaece"])
 @pytest.mark.parametrize("grid", ["mukhoti", "komisarenko"])
 @pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.one_in(5)
 def test_pruned_grid_equals_the_whole_grid(objective: str, grid: str, weighted: bool) -> None:
     for seed in range(4):
         p = predictions(400, 4, 1.5 + 0.4 * seed, seed)
@@ -347,6 +348,7 @@ class Slow:
     ("n", "k", "kind"),
     [(1500, 2, "rows"), (700, 10, "weights"), (900, 10, "groups"), (900, 10, "saturated"), (300, 100, "rows")],
 )
+@pytest.mark.one_in(5)
 def test_all_numbers_of_focal_temperature_are_those_of_all_rows(
     n: int, k: int, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -381,6 +383,7 @@ def test_all_numbers_of_focal_temperature_are_those_of_all_rows(
 
 
 @pytest.mark.parametrize("more", ["rows", "weights"])
+@pytest.mark.one_in(2)
 def test_komisarenko_grid_equals_brute_force(more: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(focal, "FEW", 0)
     monkeypatch.setattr(focal, "FEW_ROWS", 30)

@@ -44,6 +44,7 @@ GROUPED_FOCAL = [1.8343391323794358, 1.0401799203553794]
     ("spec", "groups"),
     [*(("temperature", groups) for groups in (0, 30, 100)), ("focal_temperature", 0), ("focal_temperature", 30)],
 )
+@pytest.mark.one_in(5)
 def test_intervals_of_t_cover(spec: str, groups: int) -> None:
     """A short form of benchmarks/scale_coverage.py, which has every cell."""
     from scale_coverage import cell, truth
@@ -138,6 +139,7 @@ def test_the_interval_of_t_holds_that_of_a_gamma_at_its_bound() -> None:
     assert t.low < 1.6 < t.high
 
 
+@pytest.mark.slow
 def test_the_interval_of_t_ends_above_zero_where_rows_are_wrong() -> None:
     """As T falls the NLL of wrong rows grows without end: the least is not sought beyond the range of gamma."""
     from scale_coverage import draw
@@ -153,6 +155,7 @@ def test_the_interval_of_t_ends_above_zero_where_rows_are_wrong() -> None:
 
 @pytest.mark.finding("4 focal_temperature well determined")
 @pytest.mark.parametrize("gamma", [0.12, 0.62])
+@pytest.mark.one_in(2)
 def test_the_optimum_is_among_the_points_of_the_profile(gamma: float) -> None:
     """So many rows that the set of gamma lies between two points of the grid."""
     rng = np.random.default_rng(0)
@@ -199,6 +202,7 @@ def penalised(shape: Shape, x: np.ndarray, p: Predictions, theta: np.ndarray, la
 @pytest.mark.finding("1.22")
 @pytest.mark.parametrize("kind", ["full", "diagonal", "scalar"])
 @pytest.mark.parametrize(("k", "lam"), [(2, 0.1), (3, 1e-3), (10, 1e-2), (30, 10.0), (100, 100.0)])
+@pytest.mark.one_in(5)
 def test_the_gradient_at_the_optimum_is_as_small_as_stated(kind: str, k: int, lam: float) -> None:
     from scale import realistic
 
@@ -220,6 +224,7 @@ def test_separable_classes_without_a_penalty_have_an_optimum() -> None:
 
 
 @pytest.mark.finding("1.22")
+@pytest.mark.slow
 def test_all_methods_on_realistic_rows_are_quick(tmp_path: Path) -> None:
     """A fifth of the rows of benchmarks/scale.py --commands, in a process of its own."""
     from scale import realistic
@@ -251,6 +256,7 @@ def test_progress_moves_while_penalties_are_searched() -> None:
 @pytest.mark.finding("1.19")
 @pytest.mark.parametrize("k", [2, 3, 30])
 @pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.one_in(7)
 def test_parameters_are_printed_and_inspected(
     spec: str, k: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -364,6 +370,7 @@ JSON = st.recursive(
 @given(
     key=st.sampled_from(["schema", "what", "spec", "k", "classes", "fit", "kind", "columns", "estimates"]), value=JSON
 )
+@pytest.mark.one_in(3)
 def test_edited_calibrators_end_in_0_or_4(
     tmp_path_factory: pytest.TempPathFactory, spec: str, key: str, value: Any
 ) -> None:
@@ -383,6 +390,7 @@ def test_edited_calibrators_end_in_0_or_4(
     edit=st.sampled_from(["nan", "inf", "negative", "huge", "short", "deep", "gone", "whole", "half"]),
     at=st.integers(0, 9),
 )
+@pytest.mark.one_in(7)
 def test_edited_parameters_end_in_0_or_4(
     tmp_path_factory: pytest.TempPathFactory, spec: str, edit: str, at: int
 ) -> None:

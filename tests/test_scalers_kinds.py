@@ -156,6 +156,7 @@ def test_top_maps_keep_the_argmax_and_sum_to_one(
 @pytest.mark.finding("1.2")
 @pytest.mark.parametrize("k", [2, 10, 100])
 @pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.one_in(7)
 def test_after_is_apply_and_metrics(
     spec: str, k: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -267,6 +268,7 @@ def test_a_map_that_changes_no_class_has_no_interval_of_width_zero() -> None:
 
 @pytest.mark.finding("1.7")
 @pytest.mark.parametrize("grouped", [False, True])
+@pytest.mark.one_in(2)
 def test_paired_differences_cover(grouped: bool) -> None:
     from calibcli.metrics.paired import differences
     from calibcli.scores.columns import columns

@@ -56,6 +56,7 @@ def odir(w: np.ndarray, b: np.ndarray, lam: float, mu: float) -> float:
 
 @pytest.mark.parametrize("name", ["matrix", "dirichlet"])
 @pytest.mark.parametrize(("lam", "mu"), [(0.0, 0.0), (0.1, 0.02), (10.0, 3.0)])
+@pytest.mark.one_in(6)
 def test_matrix_and_dirichlet_minimise_the_penalised_nll(name: str, lam: float, mu: float) -> None:
     p = predictions(200)
     x = p.logits - p.logits.mean(1, keepdims=True) if name == "matrix" else log_softmax(p.logits)

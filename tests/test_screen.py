@@ -139,6 +139,7 @@ def words(lines: list[str]) -> list[str]:
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.one_in(7)
 def test_a_screen_fits(monkeypatch: pytest.MonkeyPatch, command: str, width: int) -> None:
     lines = shown(monkeypatch, result(command), width)
     assert max(map(terminal.width, lines)) <= width
@@ -161,12 +162,14 @@ def unbroken(monkeypatch: pytest.MonkeyPatch, found: Result, detail: Detail, wid
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, *OTHERS, *STUDIES])
+@pytest.mark.one_in(7)
 def test_no_word_and_no_number_is_broken(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     for detail in DETAILS:
         unbroken(monkeypatch, result(command), detail)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.one_in(3)
 def test_situations_by_hand_are_not_broken(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     for found in headline_cases.situations().values():
         for detail in DETAILS:

@@ -225,6 +225,7 @@ def test_heads_that_cannot_be_folded_into_are_refused_by_name(name: str, tmp_pat
 
 @pytest.mark.parametrize("target", ["checkpoint", "torchscript", "pt2"])
 @pytest.mark.parametrize("spec", ["temperature", "platt", "vector", "beta"])
+@pytest.mark.one_in(5)
 def test_a_head_of_one_logit(spec: str, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log-odds of class 1, whatever columns the calibrator was fitted on; `verify` says the same."""
     init = "self.body = nn.Linear(12, 16); self.head = nn.Linear(16, 1)"
@@ -252,6 +253,7 @@ def test_a_head_of_one_logit(spec: str, target: str, tmp_path: Path, monkeypatch
 
 @pytest.mark.parametrize("target", ["torchscript", "pt2"])
 @pytest.mark.parametrize("spec", ["temperature", "isotonic"])
+@pytest.mark.one_in(3)
 def test_behind_a_model(spec: str, target: str, tmp_path: Path) -> None:
     """A program of inputs, of any number of rows."""
     model, rows = network(tmp_path, 5)

@@ -38,6 +38,7 @@ def folder(tmp_path: Path, method: str = "platt", labels: int = 4) -> tuple[Path
 @pytest.mark.parametrize(
     "target", ["torchscript", *(pytest.param(t, marks=pytest.mark.extra) for t in ("onnx", "pt2"))]
 )
+@pytest.mark.one_in(3)
 def test_all_labels_in_one_program(target: str, method: str, tmp_path: Path) -> None:
     if target == "onnx" and not (importlib.util.find_spec("onnx") and importlib.util.find_spec("onnxruntime")):
         pytest.skip("onnx is not installed")

@@ -68,12 +68,12 @@ def alone() -> list[Any]:
 
 
 @pytest.mark.parametrize(("target", "spec", "k"), alone())
+@pytest.mark.one_in(7)
 def test_the_calibrator_alone(target: str, spec: str, k: int, tmp_path: Path) -> None:
     one_cell(target, spec, k, tmp_path)
 
 
 @pytest.mark.extra
-@pytest.mark.slow
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("target", TARGET)
 def test_the_calibrator_alone_of_100_classes(target: str, spec: str, tmp_path: Path) -> None:
@@ -118,6 +118,7 @@ def test_the_targets_are_known() -> None:
 
 @pytest.mark.parametrize("k", [2, 10, 100])
 @pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.one_in(7)
 def test_programs_in_float64_are_the_maps(spec: str, k: int) -> None:
     """The limit of float64 runtimes, and ten times less: nothing is lost at the vertices."""
     import torch
@@ -135,6 +136,7 @@ def test_programs_in_float64_are_the_maps(spec: str, k: int) -> None:
 
 @pytest.mark.parametrize("times", [8, 16])
 @pytest.mark.parametrize("spec", [s for s in SPECS if SCALERS.choose(s).traits.get("steep")])
+@pytest.mark.one_in(5)
 def test_maps_of_saturated_rows_do_not_hang_on_rounding(spec: str, times: int, tmp_path: Path) -> None:
     """Probabilities one unit in the last place apart are told apart by no curve, so every runtime gives the same."""
     import torch
@@ -170,6 +172,7 @@ def inputs() -> list[Any]:
 
 
 @pytest.mark.parametrize(("target", "spec", "columns", "kind"), inputs())
+@pytest.mark.one_in(7)
 def test_scores_of_every_kind_and_one_column(target: str, spec: str, columns: int, kind: str, tmp_path: Path) -> None:
     if target == "onnx" and not ONNX:
         pytest.skip("onnx is not installed")
@@ -272,6 +275,7 @@ def test_vllm_has_temperature_and_platt_of_one_column(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("spec", ["platt", "beta", "isotonic", "histogram"])
+@pytest.mark.one_in(3)
 def test_a_calibrator_of_confidences(spec: str, tmp_path: Path) -> None:
     """How sure and whether it was right is all that is known: one column in, right or wrong out."""
     rng = np.random.default_rng(0)

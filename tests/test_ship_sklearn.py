@@ -70,6 +70,7 @@ def test_there_and_back(spec: str, suffix: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("spec", ["platt", "isotonic", "temperature"])
 @pytest.mark.parametrize("binary", [False, True])
 @pytest.mark.parametrize("base", BASES)
+@pytest.mark.one_in(5)
 def test_around_a_classifier(base: str, binary: bool, spec: str, tmp_path: Path) -> None:
     """The whole thing in one file, whatever scores the classifier gives; zeros of a forest stay zeros."""
     model, x, y, rows = classifier(base, binary, tmp_path)

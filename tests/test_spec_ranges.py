@@ -176,6 +176,7 @@ def three_classes() -> Any:
 
 @pytest.mark.finding("4 smece-sigma")
 @pytest.mark.parametrize("spec", ends(METRICS))
+@pytest.mark.one_in(5)
 def test_a_metric_works_at_the_ends_of_its_ranges(spec: str, three_classes: Any) -> None:
     [found] = metrics.measure(three_classes, [spec])
     assert found.value is None or math.isfinite(found.value)

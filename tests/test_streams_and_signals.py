@@ -65,6 +65,7 @@ def test_streams_that_take_nothing(code: int, gone: str, monkeypatch: Any, capsy
         ("--version >/dev/full", 2),
     ],
 )
+@pytest.mark.one_in(3)
 def test_streams_that_are_gone_in_a_shell(words: str, code: int) -> None:
     command = ["bash", "-c", f"{sys.executable} -m calibcli {words}"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

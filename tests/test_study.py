@@ -383,6 +383,7 @@ def test_holm_and_two_estimators() -> None:
 
 
 @pytest.mark.parametrize(("seeds", "share"), [(3, 1.5), (5, 2.0)])
+@pytest.mark.one_in(2)
 def test_intervals_cover_and_few_arms_that_are_alike_are_told_apart(seeds: int, share: float) -> None:
     """The short form of benchmarks/claims.py: the seeds' error is `share` times that of the rows, which all runs share.
 
@@ -894,6 +895,7 @@ def outcome(process: subprocess.Popen[bytes]) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_killed_and_shared_runs_end_as_one(tmp_path: Path) -> None:
     """Killed at several moments, then gone on with by two workers at once: what one undisturbed run finds."""
     text = LITTLE.replace("gamma = [1, 3]", "gamma = [3]")

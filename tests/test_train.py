@@ -71,6 +71,7 @@ def content(model: nn.Module) -> bytes:
     ],
     ids=["augmented", "adafocal", "scheduled", "penalties", "ggn", "ggn-bf16", "hessian", "sam", "adam", "adagrad"],
 )
+@pytest.mark.one_in(7)
 def test_resumed_is_uninterrupted(recipe: Recipe, tmp_path: Path) -> None:
     whole = trainer(recipe)
     history = whole.run()

@@ -76,6 +76,7 @@ def wait_for_steps(folder: Path, count: int) -> None:
         time.sleep(0.001)
 
 
+@pytest.mark.slow
 def test_killed_twenty_times_ends_the_same(tmp_path: Path) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     whole.mkdir()
@@ -106,6 +107,7 @@ def test_killed_twenty_times_ends_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, -signal.SIGTERM), (signal.SIGINT, 130)])
+@pytest.mark.one_in(2)
 def test_signals_save_first(tmp_path: Path, number: int, code: int) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     whole.mkdir()

@@ -45,6 +45,7 @@ CONVOLUTIONS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("options", CONVOLUTIONS)
 @pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.one_in(5)
 def test_convolution_to_the_second_derivative(options: dict[str, Any], biased: bool) -> None:
     x, w, b = tensors((2, 4, 4, 5), (4, 4 // options.get("groups", 1), 3, 2), (4,))
     inputs = (x, w, b) if biased else (x, w)

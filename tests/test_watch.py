@@ -161,6 +161,7 @@ main(sys.argv[1:])
 
 
 @pytest.mark.parametrize("where", ["writing", "before", "after"])
+@pytest.mark.one_in(3)
 def test_kill_9_loses_and_repeats_nothing(where: str, nights: list[Path], tmp_path: Path) -> None:
     """Killed while it writes, before the new state takes the place of the old, and after; then run again."""
     state, whole = tmp_path / "state.json", tmp_path / "whole.json"
