@@ -30,7 +30,7 @@ from calibcli.api import experiments
 from calibcli.cli.app import main
 from calibcli.core.errors import InputError, UsageError, WriteError
 from calibcli.core.result import Check, Result
-from calibcli.lab.study import analytic, claims, experiment, parsing, readings
+from calibcli.lab.study import analytic, claims, experiment, figures, parsing, readings
 from calibcli.lab.study import report as judgement
 from calibcli.lab.study import runs as work
 from calibcli.lab.study.claims import ClaimVerdict, MeasuredArm, SeedMean
@@ -369,6 +369,18 @@ def test_a_mean_of_seeds_that_lie_askew_is_rarely_on_a_wrong_side() -> None:
     assert np.mean((t.pvalue < 0.05) & (t.statistic < 0)) > 0.15
 
 
+def test_what_is_known_of_a_kind_of_claim_stands_on_its_entry() -> None:
+    """Its keys have values to write, its statistic has the name of the kind, and simulations judge it."""
+    simulated = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "benchmarks").glob("*arms.py"))
+    simulated += (ROOT / "benchmarks" / "claims.py").read_text(encoding="utf-8")
+    for entry in claims.KINDS:
+        assert entry.options.keys() <= experiment.VALUES.keys(), entry.name
+        assert set(entry.traits.get("moments", ())) <= entry.options.keys()
+        assert set(entry.traits) <= {"difference", "measured_axis", "fewest", "fewest_drawn", "moments"}
+        assert callable(getattr(claims, entry.name))
+        assert f"claims.{entry.name}" in simulated
+
+
 def test_holm_and_two_estimators() -> None:
     found = {"a": ClaimVerdict("holds", 0.01), "b": ClaimVerdict("reversed", 0.02), "c": ClaimVerdict("undecided", 0.5)}
     kept = claims.holm(found)
@@ -562,14 +574,14 @@ def test_causes_measured_axes_and_descriptions_in_a_recipe() -> None:
         "middle": "undecided",
         "line": "no verdict",
     }
-    causes = judgement._causes(study, by_id["own"], "nll", arms)
+    causes = judgement._claimed(study, by_id["own"], arms).effects("nll", "lambda_max of ce", ["gamma", "lr"], "CE")
     wanted = (arms["lr-0.2"]["nll"].values - arms["lr-0.01"]["nll"].values) / 2  # CE lies between them
     assert causes["lr"][1].values == pytest.approx(wanted)
     assert found["same"].why.startswith("FL-3 and lr-0.01 differ")
     table = judgement._slopes(study, {study.arch[0]: arms})[0]
     assert [row[1] for row in table.rows] == ["gamma", "lr"]
     assert float(str(table.rows[0][-1])) == pytest.approx(-0.1 / 4, rel=0.1)
-    plots = claims.against(study, {study.arch[0]: arms})
+    plots = figures.against(study, {study.arch[0]: arms})
     assert [plot.xlabel for plot in plots] == ["lambda_max of ce"]
     assert {curve.label for curve in plots[0].curves} == {"gamma", "lr", ""}  # of every arm, once
     for expect in (False, True):
@@ -750,7 +762,7 @@ def test_logs_maps_and_printed_numbers(tmp_path: Path) -> None:
     assert Result.from_json(found.to_json().encode()).facts == found.facts
     assert found["mce", "CE"].how.endswith("these rows alone")
     paper = study.paper_numbers(study.arch[0], "", 997)
-    assert claims.printed(study.claims[0], paper) == pytest.approx(0.1 - 0.4)
+    assert study.claims[0].printed(paper) == pytest.approx(0.1 - 0.4)
     diamond = next(c for plot in found.plots for c in plot.curves if c.role == "printed")
     assert diamond.y[0] == pytest.approx(-0.3)
     tables = {table.name: table for table in found.tables}

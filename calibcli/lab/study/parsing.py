@@ -18,13 +18,10 @@ from calibcli.core.errors import UsageError, did_you_mean, printable
 from calibcli.core.files import atomic
 from calibcli.core.validation import toml
 from calibcli.lab.study import readings
+from calibcli.lab.study.claims import KINDS
 from calibcli.lab.study.experiment import (
     CURVATURE,
-    FEWEST_DRAWN,
-    KINDS,
     LOGGED,
-    MEASURED_AXIS,
-    OPTIONAL,
     Arm,
     PrintedNumbers,
     Study,
@@ -334,18 +331,18 @@ def _here(numbers: Sequence[PrintedNumbers], study: Study) -> Iterator[PrintedNu
 
 
 def _claim(table: Any, where: _Where) -> StudyClaim:
-    kinds = [kind for kind in KINDS if isinstance(table, Mapping) and kind in table]
+    kinds = [kind for kind in KINDS.entries if isinstance(table, Mapping) and kind in table]
     if not isinstance(table, Mapping) or len(kinds) != 1 or not {"id", "text"} <= table.keys():
         raise UsageError(
-            f"{where.at('claim')}: a claim needs id, text and one of {', '.join(KINDS)}",
+            f"{where.at('claim')}: a claim needs id, text and one of {', '.join(KINDS.entries)}",
             'write less = { metric = "ece", a = "FL-3", b = "CE" }',
         )
     where.known(table, {"id", "text", "premise", *kinds}, f"claim {table['id']}")
     if table.get("premise", "") not in ("", "overfit"):
         raise UsageError(f"{where.at('premise')}: no premise '{table['premise']}'", 'write premise = "overfit"')
-    keys = where.known(table[kinds[0]], KINDS[kinds[0]], f"claim {table['id']}")
-    lacking = KINDS[kinds[0]] - keys.keys() - OPTIONAL
-    if lacking:
+    options = KINDS.entries[kinds[0]].options
+    keys = where.known(table[kinds[0]], {*options}, f"claim {table['id']}")
+    if lacking := [key for key, option in options.items() if option.default is option.empty and key not in keys]:
         raise UsageError(f"{where.source}: claim {table['id']} lacks {', '.join(sorted(lacking))}", "write it")
     return StudyClaim(str(table["id"]), str(table["text"]), kinds[0], dict(keys), str(table.get("premise", "")))
 
@@ -380,23 +377,23 @@ def _check(study: Study, where: _Where) -> None:
     for claim in study.claims:
         for asked in (*claim.numbers, *([claim.against] if "against" in claim.keys else [])):
             where.among(asked, study.measured, f"claim {claim.id}: '{asked}' is not measured")
-        if claim.kind == "close_to" and claim.keys["low"] >= claim.keys["high"]:
+        if "low" in claim.keys and claim.keys["low"] >= claim.keys["high"]:
             raise UsageError(f"{where.source}: claim {claim.id}: low is not below high", "correct it")
         for key in ("a", "b", "base"):
             if key in claim.keys:
                 where.among(str(claim.keys[key]), names, f"claim {claim.id}: no arm '{claim.keys[key]}'")
         if claim.along:
-            measured_axis = claim.kind in MEASURED_AXIS and study.is_measured(claim.along)
-            _least_arms(study.arms if measured_axis else study.ordered(claim.along), claim, several, where)
+            measured_axis = claim.entry.traits.get("measured_axis") and study.is_measured(claim.along)
+            _least_arms(study.asked(claim) if measured_axis else study.ordered(claim.along), claim, several, where)
         if "causes" in claim.keys:
             _causes(study, claim, where)
 
 
 def _least_arms(arms: Sequence[Arm], claim: StudyClaim, several: bool, where: _Where) -> None:
     """Refuse a claim about fewer arms than its kind needs, one more where there are several claims."""
-    least = 3 if claim.kind == "interior_minimum" else 2
+    least = claim.entry.traits.get("fewest", 2)
     if claim.keys.get("drawn"):
-        least = FEWEST_DRAWN + several
+        least = claim.entry.traits["fewest_drawn"] + several
     if len(arms) < least:
         many = f"fewer than {least} arms" if arms else "no arms"
         raise UsageError(
