@@ -238,7 +238,7 @@ def first_steps(names: list[str], steps: int, longest: float, save: Path) -> int
                 study, embeddings="", split="", **{part: f"{data}#{part}" for part in parsing.PARTS}
             )
             days, lines = 0.0, []
-            for arm in study.arms:
+            for arm in (one for one in study.arms if not one.source):
                 options = {**study.options, **arm.options}
                 penalty = "trace" in arm.loss
                 batch, optimizer = options.get("batch_size", 128), options.get("optimizer", "sgd")

@@ -40,12 +40,23 @@ UNRENORMALISED = " unrenormalised"
 
 @dataclass(frozen=True)
 class Arm:
-    """A loss with options of its own; `at` holds its place on each axis that it was written with."""
+    """A loss with options of its own; `at` holds its place on each axis that it was written with.
+
+    An arm that changes the networks of another one, its `source`, by a `change` is not trained. It has the loss and the
+    options of the source.
+    """
 
     name: str
     loss: str
     options: Mapping[str, Any] = field(default_factory=dict)
     at: Mapping[str, float] = field(default_factory=dict)
+    source: str = ""
+    change: str = ""
+
+    @property
+    def made(self) -> str:
+        """How it is made, in words."""
+        return f"{self.change} of {self.source}" if self.source else self.loss
 
 
 @dataclass(frozen=True)
@@ -209,9 +220,9 @@ class Study:
         return axis in self.measured and not self.ordered(axis)
 
     def asked(self, claim: StudyClaim) -> list[Arm]:
-        """Return the arms that a claim is about: those it names, those on its axes, or all on a measured axis."""
+        """Return the arms that a claim is about: those it names, those on its axes, or all trained ones."""
         if self.is_measured(claim.along):
-            return list(self.arms)
+            return [arm for arm in self.arms if not arm.source]
         if named := [str(claim.keys[key]) for key in ("a", "b") if key in claim.keys]:  # which may be one arm twice
             return [arm for name in named for arm in self.arms if arm.name == name]
         axes = [claim.along] if claim.along else claim.keys["causes"]
@@ -295,6 +306,8 @@ VALUES: dict[str, tuple[Any, str]] = {
     "log": (Names, '["nll_wrong"]'),
     "moments": (list[Percent], "[10, 100], percent of the epochs"),
     "at": (Mapping[str, float], "{ gamma = 0 }"),
+    "from": (str, '"CE"'),
+    "change": (str, '"rescale:by=4"'),
     "printed": (str, '"mukhoti2020.csv", or [[printed]] tables'),
     "numbers": (Mapping[str, float], "{ ece = 0.0435 }"),
     "rows": (Rows, "10000, the rows of the test set"),

@@ -30,7 +30,7 @@ from calibcli.lab.study.experiment import (
     wanted,
 )
 from calibcli.lab.training.options import Training
-from calibcli.lab.training.recipes import Recipe, own_loss
+from calibcli.lab.training.recipes import CHANGES, Recipe, own_loss
 from calibcli.networks import losses
 from calibcli.networks.checkpoint import factory
 from calibcli.networks.user_code import NAMES_CODE
@@ -67,6 +67,8 @@ def keep(study: Study, save: Path) -> None:
         raise UsageError(problem, "pass another --save folder, a new or an empty one")
     if path.is_file():
         kept, _ = _read(path.read_text("utf-8"), str(path))  # compared, so that none of its code has to run
+        if all(arm in study.arms for arm in kept.arms):  # others may be added
+            kept = dataclasses.replace(kept, arms=study.arms)
         differing = [
             f.name
             for f in dataclasses.fields(Study)
@@ -89,12 +91,16 @@ def written(study: Study) -> str:
         ("[train]", {**study.options, **{name: getattr(study, name) for name in MACHINE}}),
         ("[measure]", {name: getattr(study, name) for name in MEASURE}),
     ]
-    tables += [("[[arm]]", {"name": a.name, "loss": a.loss, "at": a.at, **a.options}) for a in study.arms]
+    tables += [("[[arm]]", {"name": a.name, "at": a.at, **_made(a)}) for a in study.arms]
     tables += [("[[printed]]", {k: v for k, v in vars(one).items() if v}) for one in study.printed]
     tables += [("[[claim]]", {"id": c.id, "text": c.text, "premise": c.premise, c.kind: c.keys}) for c in study.claims]
     return f"schema = {SCHEMA}\n" + "".join(
         f"\n{head}\n" + "".join(f"{key} = {_toml(value)}\n" for key, value in table.items()) for head, table in tables
     )
+
+
+def _made(arm: Arm) -> dict[str, Any]:
+    return {"from": arm.source, "change": arm.change} if arm.source else {"loss": arm.loss, **arm.options}
 
 
 def _toml(value: Any) -> str:
@@ -182,7 +188,7 @@ def _read(
         arch=tuple(arch or axes.get("arch", ())),
         seeds=seeds or int(axes.get("seeds", 5)),
         options=options,
-        arms=tuple(arm for table in where.tables(raw, "arm") for arm in _arms(table, where)),
+        arms=tuple(_sourced([arm for table in where.tables(raw, "arm") for arm in _arms(table, where)], where)),
         claims=tuple(_claim(table, where) for table in where.tables(raw, "claim")),
         size=size or str(study_table.get("size", "")),
         **machine,
@@ -278,8 +284,10 @@ def _arms(table: Any, where: _Where) -> list[Arm]:
     """Read one arm, or one for each value of the lists that its `{name}`s stand for."""
     if Path(where.source).name == FILE and isinstance(table, Mapping):  # folders of before `[[printed]]` go on
         table = {key: value for key, value in table.items() if key != "printed"}
-    if not isinstance(table, Mapping) or not {"name", "loss"} <= table.keys():
-        raise UsageError(f"{where.at('arm')}: an arm needs a name and a loss", 'write name = "CE" and loss = "ce"')
+    needed = {"name", "from", "change"} if isinstance(table, Mapping) and "from" in table else {"name", "loss"}
+    if not isinstance(table, Mapping) or not needed <= table.keys():
+        problem = f"{where.at('arm')}: an arm needs a name and a loss, or from and change"
+        raise UsageError(problem, 'write name = "CE" and loss = "ce"')
     texts = {key: value for key, value in table.items() if isinstance(value, str)}
     holes = {hole for text in texts.values() for hole in re.findall(r"{(\w+)}", text)}
     for hole in sorted(holes):
@@ -299,12 +307,28 @@ def _arms(table: Any, where: _Where) -> list[Arm]:
         words = {k: f"{v:g}" if isinstance(v, int | float) else str(v) for k, v in at.items()}
         filled = {key: re.sub(r"{(\w+)}", lambda m: words[m[1]], text) for key, text in texts.items()}  # noqa: B023
         written = {k: v for k, v in {**table, **filled}.items() if k not in holes}
-        known = where.known(written, {"name", "loss", "at", *OPTIONS}, "[[arm]]")
-        options = {k: v for k, v in known.items() if k not in ("name", "loss", "at")}
+        known = where.known(written, {"at", *needed, *(() if "from" in needed else OPTIONS)}, "[[arm]]")
+        options = {k: v for k, v in known.items() if k not in ("at", *needed)}
         own = _options({**options, **{k: v for k, v in at.items() if k in OPTIONS}}, where, f"arm {filled['name']}")
         at = {k: v for k, v in at.items() if isinstance(v, int | float)} | table.get("at", {})
-        arms.append(Arm(filled["name"], filled["loss"], options=own, at=at))
+        made = (filled.get(key, "") for key in ("from", "change"))
+        arms.append(Arm(filled["name"], filled.get("loss", ""), own, at, *made))
     return arms
+
+
+def _sourced(arms: Sequence[Arm], where: _Where) -> Iterator[Arm]:
+    """Yield the arms; one that changes another has its loss and its options.
+
+    Raises:
+        UsageError: it changes no arm that is trained.
+    """
+    trained = {arm.name: arm for arm in arms if not arm.source}
+    for arm in arms:
+        if arm.source:
+            problem = f"arm '{arm.name}' changes '{arm.source}', which is no arm that is trained"
+            where.among(arm.source, trained, problem, where.at("from", arm.source))
+            arm = dataclasses.replace(arm, loss=trained[arm.source].loss, options=trained[arm.source].options)
+        yield arm
 
 
 def _printed(table: Any, study: Study, where: _Where) -> PrintedNumbers:
@@ -367,6 +391,10 @@ def _check(study: Study, where: _Where) -> None:
         lacking = "arms" if not names else "networks" if not study.arch else "seeds"
         raise UsageError(f"{where.source} has no {lacking}", "write [[arm]], [axes] arch = [...] and seeds = 5")
     for arm in study.arms:
+        if arm.source:
+            CHANGES.choose(arm.change)
+            if study.log:
+                raise UsageError(f"{where.source}: arm {arm.name} is not trained, and has no log", "leave log out")
         _options({**study.options, **arm.options}, where, f"arm {arm.name}")
         losses.objective(arm.loss)
     for arch in study.arch:

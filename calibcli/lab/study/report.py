@@ -144,7 +144,7 @@ def _judged(study: Study, claim: StudyClaim, arms: dict[str, dict[str, MeasuredA
     if any(name not in arms for name in asked):
         return ClaimVerdict("undecided", why="runs are missing")
     if claim.premise == "overfit":  # plain cross-entropy fits its training rows and is overconfident on others
-        plain = [arms[arm.name] for arm in study.arms if arm.loss == "ce" and arm.name in arms]
+        plain = [arms[arm.name] for arm in study.arms if arm.made == "ce" and arm.name in arms]
         fits = all(one["train_nll"].values.mean() < OVERFIT_NLL for one in plain)
         if not (plain and fits and all(one["temperature"].values.mean() > OVERFIT_T for one in plain)):
             why = f"cross-entropy does not overfit here (training NLL < {OVERFIT_NLL}, T > {OVERFIT_T})"
