@@ -759,6 +759,10 @@ def test_logs_maps_and_printed_numbers(tmp_path: Path) -> None:
     assert gaps["falls"] is not None
     wanted = np.mean([log[3]["nll"] - log[0]["nll"] for log in logs])
     assert gaps["falls"].value == pytest.approx(wanted)
+    units = [
+        found[name, "CE"].unit for name in ("nll after focal", "train_nll", "nll at 25%", "ece", "mce after", "error")
+    ]
+    assert units == ["nats", "nats", "nats", "probability", "probability", ""]
     nobody = found["high_confidence_accuracy", "CE"]  # is so sure after four epochs
     assert nobody.value is None
     assert "no rows" in nobody.reason
@@ -1116,6 +1120,12 @@ def test_the_numbers_of_the_paper_stand_beside_their_own_network_and_data_alone(
     assert not study.paper_numbers(nets[0], "CIFAR-10", 1000)
     assert not study.paper_numbers(nets[0], "", 10_000)
     assert not parsing.parse(text, name, "small").printed
+    written = LITTLE.replace(
+        "[measure]", f"{PRINTED}numbers = {{ ece = 0.04 }}\n[measure]"
+    )  # by hand, spelled otherwise
+    hidden = parsing.parse(written.replace('["mlp:hidden=8"]', '["mlp:activation=relu,hidden=8"]'), "little.toml")
+    assert hidden.paper_numbers("mlp:activation=relu,hidden=8", "digits", 997) == {"CE": {"ece": 0.04}}
+    assert not parsing.parse(written.replace('["mlp:hidden=8"]', '["mlp:hidden=9"]'), "little.toml").printed
     table = experiment.table_of("mukhoti2020.csv")
     metrics = [metric for one in table for metric in one.numbers]
     assert (len(table), len(metrics)) == (100, 1124)  # distinct cells of Tables 1 to 13

@@ -197,7 +197,7 @@ def _read(
     )
     named = [_printed(table, study, where) for table in where.tables(raw, "printed")]
     of_table = table_of(study_table["printed"]) if study_table.get("printed") else []
-    return dataclasses.replace(study, printed=(*named, *_here(of_table, study))), where
+    return dataclasses.replace(study, printed=tuple(_here([*named, *of_table], study))), where
 
 
 def named_code(study: Study) -> list[str]:
@@ -345,7 +345,7 @@ def _printed(table: Any, study: Study, where: _Where) -> PrintedNumbers:
 
 
 def _here(numbers: Sequence[PrintedNumbers], study: Study) -> Iterator[PrintedNumbers]:
-    """Yield the numbers of a table whose arm, network and metrics are in the study."""
+    """Yield the numbers whose arm, network and metrics are in the study, under its own name of the network."""
     networks = {factory.check(arch): arch for arch in study.arch} if numbers else {}
     names, measured = {arm.name for arm in study.arms}, set(study.measured)
     for one in numbers:

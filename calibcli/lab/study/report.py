@@ -34,7 +34,6 @@ OUTCOMES: dict[claims.Word, Outcome] = {
 }
 DIGITS, ROUGHLY = 4, 2
 """Digits of a number on a screen: seeds may agree to ten digits, other rows would not; where rows are not counted."""
-UNITS = {"nll": "nats", "nll after": "nats", "train_nll": "nats"}
 
 
 @dataclass(frozen=True)
@@ -206,7 +205,7 @@ def _estimate(name: str, study: Study, arm: str, arch: str, measured: MeasuredAr
         low=low,
         high=high,
         level=LEVEL if known else None,
-        unit=UNITS.get(name, ""),
+        unit=traits(name.removeprefix("train_").split()[0]).get("unit", ""),
         how=f"mean of {study.seeds} seeds; {both}",
         reason="" if known else lost,
         n=len(measured.values),
