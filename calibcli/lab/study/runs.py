@@ -306,15 +306,15 @@ def _made(study: Study, run: StudyRun, save: Path, progress: Progress) -> dict[s
     Raises:
         InputError: the other network is not there, or cannot be changed so; and as `run_all`.
     """
-    folder, source = save / run.folder, run.source
+    folder = save / run.folder
     resume = (folder / "state.pt").exists()
     setup = setup_of(study, run, save, save=folder, resume=resume, overwrite=not resume, progress=progress)
-    weights = save / source.folder / WEIGHTS if source else folder
-    if not weights.exists():
+    weights = save / run.source.folder / WEIGHTS if run.source else None
+    if weights and not weights.is_file():
         fix = "restore the file, or remove its folder and train that run again"
         raise InputError(f"{weights} is missing: {run.words} is made of it", fix)
     with guarding():
-        facts = changed(setup, weights, run.arm.change) if source else run_all(setup).facts
+        facts = changed(setup, weights, run.arm.change) if weights else run_all(setup).facts
     numbers = {name: facts["runs"][0][name] for name in TRAIN}
     return {**numbers, "data": facts.get("data", ""), "rows": facts["rows"]}
 
