@@ -91,7 +91,7 @@ def written(study: Study) -> str:
         ("[train]", {**study.options, **{name: getattr(study, name) for name in MACHINE}}),
         ("[measure]", {name: getattr(study, name) for name in MEASURE}),
     ]
-    tables += [("[[arm]]", {"name": a.name, "at": a.at, **_made(a)}) for a in study.arms]
+    tables += [("[[arm]]", _arm(a)) for a in study.arms]
     tables += [("[[printed]]", {k: v for k, v in vars(one).items() if v}) for one in study.printed]
     tables += [("[[claim]]", {"id": c.id, "text": c.text, "premise": c.premise, c.kind: c.keys}) for c in study.claims]
     return f"schema = {SCHEMA}\n" + "".join(
@@ -99,8 +99,10 @@ def written(study: Study) -> str:
     )
 
 
-def _made(arm: Arm) -> dict[str, Any]:
-    return {"from": arm.source, "change": arm.change} if arm.source else {"loss": arm.loss, **arm.options}
+def _arm(arm: Arm) -> dict[str, Any]:
+    if arm.source:  # whose loss and options it has
+        return {"name": arm.name, "from": arm.source, "change": arm.change, "at": arm.at}
+    return {"name": arm.name, "loss": arm.loss, "at": arm.at, **arm.options}
 
 
 def _toml(value: Any) -> str:
