@@ -1,18 +1,15 @@
 """What documents say of the shelves is made from them: tables between `<!-- list NAME -->` and `<!-- /list -->` of
-docs/*.md, `list claims` with the kinds of claims of a study, and the number of metrics in README and CHANGELOG.
+docs/*.md, and the number of metrics in README and CHANGELOG.
 
 `python tests/shelf_tables.py` writes them; a test compares.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
 from calibcli.api import catalogue
-from calibcli.core.shelves import Entry
-from calibcli.lab.study.claims import KINDS
 
 ROOT = Path(__file__).parent.parent
 PAGES = {path.name: path for path in (*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "CHANGELOG.md")}
@@ -27,9 +24,6 @@ def filled(text: str) -> str:
 
 
 def table(name: str) -> str:
-    if name == "claims":
-        rows = [f"| `{_keys(entry)}` | {' '.join(entry.about.removesuffix('.').split())} |\n" for entry in KINDS]
-        return "".join(["| claim | holds where |\n| --- | --- |\n", *rows])
     text = ""
     for found in catalogue.listing(name).tables:
         if name == catalogue.FORMATS:
@@ -43,11 +37,6 @@ def table(name: str) -> str:
         text += f"\n{found.title.capitalize()}:\n\n" if found.title else ""
         text += "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines).replace(" |  |", " | |")
     return text
-
-
-def _keys(kind: Entry) -> str:
-    keys = (k if p.default is p.empty else f"[{k} = {json.dumps(p.default)}]" for k, p in kind.options.items())
-    return f"{kind.name} = {{ {', '.join(keys)} }}"
 
 
 def _prose(what: object) -> str:

@@ -14,10 +14,11 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
+from calibcli.core.options import Positive, Range
 from calibcli.core.shelves import Shelf
 from calibcli.core.statistics import normal_quantile, root, student_quantile, two_sided
 from calibcli.metrics import paired
@@ -529,6 +530,9 @@ def number(value: Any) -> float:
 
 # The kinds of claims: what a recipe writes of each, and how it is judged.
 
+Share = Annotated[float, Range(0, 1, open_low=True)]
+Factor = Annotated[float, Range(1, open_low=True)]
+Percent = Annotated[int, Range(1, 100)]
 KINDS = Shelf("kind of claim")
 """Judges of claims; their options are the keys in a recipe. What else there is to know of a kind are its traits:
 
@@ -584,34 +588,68 @@ def at_moment(metric: str, percent: int) -> str:
 
 @KINDS.add("less", difference=True)
 def _less(of: ClaimedArms, *, metric: str, a: str, b: str, than: str = "") -> ClaimVerdict:
-    """The interval of a - b is below 0; `than = METRIC` is b's, where it is another one."""
+    """The interval of a - b is below 0; `than` is the metric of b, where it is another one.
+
+    Student's t of paired seeds, with the error over rows (Student 1908).
+
+    >>> one, two = (MeasuredArm(level + np.array([0.0, 0.1, -0.1])) for level in (1.0, 2.0))
+    >>> less(one, two).word
+    'holds'
+    """
     return less(of(a, metric), of(b, than or metric))
 
 
 @KINDS.add("crosses", difference=True, moments=("first", "last"))
-def _crosses(of: ClaimedArms, *, metric: str, a: str, b: str, first: int, last: int) -> ClaimVerdict:
-    """a is surely below b at the first moment of the log, and surely above it at the last."""
+def _crosses(of: ClaimedArms, *, metric: str, a: str, b: str, first: Percent, last: Percent) -> ClaimVerdict:
+    """a is surely below b at the first moment of the log, and surely above it at the last.
+
+    The intersection of both (Berger 1982).
+
+    >>> one, two = (MeasuredArm(level + np.array([0.0, 0.1, -0.1])) for level in (1.0, 2.0))
+    >>> crosses(one - two, two - one).word
+    'holds'
+    """
     begun, ended = (of(a, name) - of(b, name) for name in (at_moment(metric, first), at_moment(metric, last)))
     return crosses(begun, ended)
 
 
 @KINDS.add("preserved")
-def _preserved(of: ClaimedArms, *, metric: str, a: str, b: str, margin: float = 0.005) -> ClaimVerdict:
-    """a and b are surely within the margin of each other (two one-sided tests, Schuirmann 1987)."""
+def _preserved(of: ClaimedArms, *, metric: str, a: str, b: str, margin: Positive = 0.005) -> ClaimVerdict:
+    """a and b are surely within the margin of each other.
+
+    Two one-sided tests (Schuirmann 1987).
+
+    >>> one, two = (MeasuredArm(level + np.array([0.0, 0.1, -0.1])) for level in (1.0, 2.0))
+    >>> preserved(one, one, 0.005).word
+    'holds'
+    """
     return preserved(of(a, metric), of(b, metric), margin)
 
 
 @KINDS.add("decreasing", difference=True, measured_axis=True)
 def _decreasing(of: ClaimedArms, *, metric: str, along: str) -> ClaimVerdict:
-    """Every step along the axis surely falls; the axis may be a number that is measured."""
+    """Every step along the axis surely falls; the axis may be a number that is measured.
+
+    The intersection of all steps (Berger 1982).
+
+    >>> one, two = (MeasuredArm(level + np.array([0.0, 0.1, -0.1])) for level in (1.0, 2.0))
+    >>> decreasing([two, one]).word
+    'holds'
+    """
     levels = of.along(metric)
     return decreasing(levels) if along in of.levels else decreasing_along(of.axis(along), levels)
 
 
 @KINDS.add("interior_minimum", difference=True, measured_axis=True, fewest=3)
 def _interior_minimum(of: ClaimedArms, *, metric: str, along: str) -> ClaimVerdict:
-    """Both ends are surely above a level in between, which is chosen for each seed on the other seeds; the axis may be
-    a number that is measured."""
+    """Both ends are surely above a level in between; the axis may be a number that is measured.
+
+    Ours: that level is chosen for each seed on the other seeds.
+
+    >>> one, two = (MeasuredArm(level + np.array([0.0, 0.1, -0.1])) for level in (1.0, 2.0))
+    >>> interior_minimum([two, one, two]).word
+    'holds'
+    """
     levels = of.along(metric)
     return interior_minimum(levels) if along in of.levels else interior_minimum_along(of.axis(along), levels)
 
@@ -620,16 +658,29 @@ def _interior_minimum(of: ClaimedArms, *, metric: str, along: str) -> ClaimVerdi
 def _slope(
     of: ClaimedArms, *, metric: str, against: str, along: str, sign: Literal["+", "-"] = "+", drawn: str = ""
 ) -> ClaimVerdict:
-    """The metric surely rises (`sign = "+"`) or falls with `against` over arms that were drawn."""
+    """The metric surely rises (`+`) or falls with `against` over arms that were `drawn` at random.
+
+    All assignments of the metric to the arms (Fisher 1935); of arms that nobody drew the slope is described.
+
+    >>> one, two = (MeasuredArm(level + np.array([0.0, 0.1, -0.1])) for level in (1.0, 2.0))
+    >>> slope([one, two], [one, two], 1).word
+    'no verdict'
+    """
     return slope(of.axis(against), of.along(metric), -1 if sign == "-" else 1, bool(drawn))
 
 
 @KINDS.add("alike")
 def _alike(
-    of: ClaimedArms, *, metric: str, against: str, causes: Sequence[str], base: str, factor: float = 2.0
+    of: ClaimedArms, *, metric: str, against: str, causes: Sequence[str], base: str, factor: Factor = 2.0
 ) -> ClaimVerdict:
-    """The metric surely changes with `against` by the same amount, within a `factor` of 2, whichever cause moves
-    both."""
+    """The metric surely changes alike with `against`, within a `factor`, whichever cause moves both.
+
+    Ours: slopes of any two causes, compared without a division.
+
+    >>> one, two = (MeasuredArm(level + np.array([0.0, 0.1, -0.1])) for level in (1.0, 2.0))
+    >>> alike({"lr": (one, one), "batch_size": (two, two)}).word
+    'holds'
+    """
     return alike(of.effects(metric, against, causes, base), factor)
 
 
@@ -641,11 +692,17 @@ def _matched(
     against: str,
     causes: Sequence[str],
     base: str,
-    margin: float = 0.005,
-    within: float = 0.15,
+    margin: Positive = 0.005,
+    within: Share = 0.15,
 ) -> ClaimVerdict:
-    """The metric of any two arms of different causes is surely the same within the margin, if `against` differs surely
-    by less than `within`, 15 % of the base arm's."""
+    """Arms of different causes whose `against` is surely near have the same metric within the margin.
+
+    Ours: near is `within` a share of the base arm's.
+
+    >>> one, two = (MeasuredArm(level + np.array([0.0, 0.1, -0.1])) for level in (1.0, 2.0))
+    >>> matched(two, {"a and b": (one - one, one - one)}).word
+    'holds'
+    """
     x = {name: of.measured[name][against] for name in of.names}
     pairs = {
         f"{a} and {b}": (x[a] - x[b], of(a, metric) - of(b, metric))
@@ -658,5 +715,12 @@ def _matched(
 
 @KINDS.add("close_to")
 def _close_to(of: ClaimedArms, *, metric: str, a: str, low: float, high: float) -> ClaimVerdict:
-    """The mean is surely between the two. Its p is multiplied by 25, because seeds may be skewed about the mean."""
+    """The mean is surely between low and high.
+
+    Ours: p is multiplied by 25, as seeds may be skewed about the mean.
+
+    >>> one, two = (MeasuredArm(level + np.array([0.0, 0.1, -0.1])) for level in (1.0, 2.0))
+    >>> close_to(one, 0.0, 9.0).word
+    'undecided'
+    """
     return close_to(of(a, metric), low, high)

@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 from calibcli.core.errors import InputError, UsageError, did_you_mean
 from calibcli.core.files import reading
-from calibcli.core.options import Range, Rows, Seeds, values
+from calibcli.core.options import Positive, Rows, Seeds, values
 from calibcli.core.result import Screen
 from calibcli.core.shelves import Entry
 from calibcli.core.validation import read
-from calibcli.lab.study.claims import KINDS, ClaimedArms, ClaimVerdict, at_moment
+from calibcli.lab.study.claims import KINDS, ClaimedArms, ClaimVerdict, Factor, Percent, Share, at_moment
 from calibcli.lab.training.options import Training
 from calibcli.networks.curvature import QUANTITIES
 
@@ -287,8 +287,6 @@ def table_of(name: str) -> list[PrintedNumbers]:
 
 
 Names = list[str]
-Positive = Annotated[float, Range(0, open_low=True)]
-Percent = Annotated[int, Range(1, 100)]
 FILLED = ("name", "id", "drawn")  # not blank, as every one of `Names`
 VALUES: dict[str, tuple[Any, str]] = {
     **dict.fromkeys(("name", "id"), (str, '"a name"')),
@@ -316,8 +314,8 @@ VALUES: dict[str, tuple[Any, str]] = {
     **dict.fromkeys(("a", "b", "base"), (str, '"CE"')),
     "causes": (Names, '["gamma", "weight"], axes of arms'),
     "drawn": (str, '"what the arms were drawn from, and how"'),
-    "within": (Annotated[float, Range(0, 1, open_low=True)], "0.15, a share of the base arm's"),
-    "factor": (Annotated[float, Range(1, open_low=True)], "2.0"),
+    "within": (Share, "0.15, a share of the base arm's"),
+    "factor": (Factor, "2.0"),
     "along": (str, '"gamma"'),
     "margin": (Positive, "0.005"),
     **dict.fromkeys(("low", "high"), (float, "1.0")),

@@ -437,6 +437,13 @@ def rescale(model: nn.Module, run: Callable[[], Tensor], *, by: Positive) -> Non
     It is the first of two layers, in the order in which they run, of which this is true: with ReLU or pooling alone in
     between. Of a convolution with batch norm in eval mode that is the norm (Dinh et al. 2017).
 
+    >>> from torch.nn import Linear, ReLU, Sequential
+    >>> net, x = Sequential(Linear(2, 3), ReLU(), Linear(3, 2)).requires_grad_(False), torch.ones(1, 2)
+    >>> z = net(x)
+    >>> rescale(net, lambda: net(x), by=4.0)
+    >>> torch.equal(net(x), z)
+    True
+
     Args:
         model: is changed in place.  run: a forward pass of some rows, to their logits.
 
@@ -463,7 +470,16 @@ def rescale(model: nn.Module, run: Callable[[], Tensor], *, by: Positive) -> Non
 
 @CHANGES.add("logits")
 def scaled_logits(model: nn.Module, run: Callable[[], Tensor], *, by: Positive) -> None:
-    """All logits times `by`: the weight and bias of the layer that gives them. A temperature of 1/`by`, folded in.
+    """All logits times `by`: the weight and bias of the layer that gives them.
+
+    It is the temperature 1/`by`, folded in (Guo et al. 2017).
+
+    >>> from torch.nn import Linear, ReLU, Sequential
+    >>> net, x = Sequential(Linear(2, 3), ReLU(), Linear(3, 2)).requires_grad_(False), torch.ones(1, 2)
+    >>> z = net(x)
+    >>> scaled_logits(net, lambda: net(x), by=2.0)
+    >>> torch.equal(net(x), 2 * z)
+    True
 
     Args:
         model, run: as of `rescale`.
