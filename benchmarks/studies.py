@@ -16,8 +16,8 @@ and another takes its place. Then all of them finish. A study that ends before s
 
 --steps: the first steps of each recipe at the size of its paper, on drawn rows of the shape of its data, and what all
 of its runs would take on this machine. Arms that differ in the loss alone are timed once, and so are recipes that
-have the same network, rows, batches and optimizer. A recipe whose steps take more than --longest seconds in all is
-stopped before; the table says how many steps there were.
+have the same network, rows, batches and kind of optimizer; networks that are changed without training are left out. A
+recipe whose steps take more than --longest seconds in all is stopped before; the table says how many steps there were.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from _harness import run as harness
 from calibcli.lab.study import parsing, runs
 from calibcli.lab.study.experiment import SIZES, Study, built_in, text_of
 from calibcli.lab.training.fit import run_all
+from calibcli.lab.training.recipes import optimizer_choices
 
 TIMES = {"seconds", "spent", "provenance", "checksum"}  # the last is a digest of the others, times included
 LIMIT = 20  # CPU minutes of all together
@@ -237,12 +238,13 @@ def first_steps(names: list[str], steps: int, longest: float, save: Path) -> int
             study = dataclasses.replace(
                 study, embeddings="", split="", **{part: f"{data}#{part}" for part in parsing.PARTS}
             )
-            days, lines = 0.0, []
-            for arm in study.arms:
+            days, lines, trained = 0.0, [], [arm for arm in study.arms if not arm.source]
+            for arm in trained:
                 options = {**study.options, **arm.options}
                 penalty = "trace" in arm.loss
                 batch, optimizer = options.get("batch_size", 128), options.get("optimizer", "sgd")
-                key = (study.arch[0], shown, batch, optimizer, penalty, options.get("augment", ""))
+                steps_of = [choice.name for choice in optimizer_choices(optimizer)]  # options take no time
+                key = (study.arch[0], shown, batch, *steps_of, penalty, options.get("augment", ""))
                 if key not in known:
                     known[key] = timed(study, runs.StudyRun(arm, study.arch[0], 0), save, steps, longest)
                     lines.append(arm.name)
@@ -256,7 +258,7 @@ def first_steps(names: list[str], steps: int, longest: float, save: Path) -> int
                 row(
                     f"`{name}`, {size}",
                     "",
-                    f"all {len(study.arms)} with {study.seeds} seeds",
+                    f"all {len(trained)} with {study.seeds} seeds",
                     "",
                     "",
                     "",

@@ -19,6 +19,8 @@ from calibcli.core.errors import InputError
 from calibcli.gate.sources import CURVATURE
 from calibcli.lab.study import experiment
 from calibcli.networks.curvature import QUANTITIES, measure
+from calibcli.networks.curvature.per_row_gradients import RowNorms
+from calibcli.networks.curvature.problem import CurvatureProblem, Tensors
 from calibcli.networks.losses import CrossEntropy
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
@@ -249,6 +251,24 @@ def test_the_terms_of_rows_against_each_rows_hessian(name: str) -> None:
     g = dense(model, inputs, labels, CE)[1]
     assert terms["fisher_rao"].mean() == pytest.approx(float(theta @ g @ theta), rel=1e-9)
     assert result["fisher_rao"].value == pytest.approx(terms["fisher_rao"].mean())
+
+
+@pytest.mark.parametrize("scale", ["number", "table", None])
+def test_an_embedding_has_a_rule_in_every_coordinates(scale: str | None) -> None:
+    """Positions with the same token share a row of the table, whose coordinates have one scale each."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(4, 3, padding_idx=0), nn.Flatten(), nn.Tanh(), nn.Linear(15, 3)).double()
+    tokens = torch.tensor([[1, 1, 2, 0, 3], [3, 3, 3, 1, 0], [2, 0, 0, 2, 1]])
+    given = {"device": torch.device("cpu"), "dtype": torch.float64}
+    problem = CurvatureProblem(model, Tensors(tokens, torch.tensor([0, 1, 2])), **given)  # type: ignore[arg-type]
+    problem.classes = 3
+    scales = {"number": torch.tensor(2.0).double(), "table": torch.randn(4, 3).double(), None: None}[scale]
+    if scales is not None:
+        ones = [torch.ones(()).double()] * (len(problem.tensors) - 1)
+        problem = problem.view(1.0, [scales, *ones])
+    norms, u = RowNorms(problem), torch.randn(3, 3).double()
+    assert bool(norms.by_layer.all())
+    assert torch.allclose(norms(torch.arange(3), u), norms._row_by_row(tokens, u), rtol=1e-12)
 
 
 def test_where_no_rule_carries_derivatives_the_terms_are_those_of_groups() -> None:

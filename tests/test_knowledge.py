@@ -29,7 +29,6 @@ ALLOWED = {
     "metrics/partial_states.py": "nll",
     # numbers of a training log, of which some are metrics; and what `fit` measures by default
     "lab/study/experiment.py": "adaece ece entropy nll nll_correct nll_wrong",
-    "lab/study/report.py": "nll",
     "lab/training/one_model.py": "confidence_gap nll",
     "lab/training/fit.py": "accuracy adaece ece entropy nll nll_correct nll_wrong",
     # heads of tables, labels of axes

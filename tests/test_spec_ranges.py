@@ -15,7 +15,7 @@ from calibcli.calibrators import SCALERS
 from calibcli.core.errors import Exit, UsageError
 from calibcli.core.options import Range, within
 from calibcli.core.shelves import Choice, Entry, Shelf
-from calibcli.lab.training.recipes import AUGMENTATIONS, OPTIMIZERS, SCHEDULES
+from calibcli.lab.training.recipes import AUGMENTATIONS, CHANGES, OPTIMIZERS, SCHEDULES
 from calibcli.metrics import METRICS
 from calibcli.networks.architectures import ARCHITECTURES
 from calibcli.networks.curvature.quantities import QUANTITIES
@@ -32,6 +32,7 @@ SHELVES = (
     OPTIMIZERS,
     SCHEDULES,
     AUGMENTATIONS,
+    CHANGES,
     TARGETS,
 )
 

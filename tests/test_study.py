@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import io
@@ -30,12 +31,14 @@ from calibcli.api import experiments
 from calibcli.cli.app import main
 from calibcli.core.errors import InputError, UsageError, WriteError
 from calibcli.core.result import Check, Result
-from calibcli.lab.study import analytic, claims, experiment, parsing, readings
+from calibcli.lab.study import analytic, claims, experiment, figures, parsing, readings
 from calibcli.lab.study import report as judgement
 from calibcli.lab.study import runs as work
 from calibcli.lab.study.claims import ClaimVerdict, MeasuredArm, SeedMean
 from calibcli.lab.study.readings import draws, means, sums
 from calibcli.lab.study.report import report
+from calibcli.lab.training.recipes import CHANGES
+from calibcli.networks.architectures import build
 from calibcli.networks.dataset import synthetic
 from calibcli.networks.dataset.loading import load
 from calibcli.scores.columns import columns
@@ -369,6 +372,18 @@ def test_a_mean_of_seeds_that_lie_askew_is_rarely_on_a_wrong_side() -> None:
     assert np.mean((t.pvalue < 0.05) & (t.statistic < 0)) > 0.15
 
 
+def test_what_is_known_of_a_kind_of_claim_stands_on_its_entry() -> None:
+    """Its keys have values to write, its statistic has the name of the kind, and simulations judge it."""
+    simulated = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "benchmarks").glob("*arms.py"))
+    simulated += (ROOT / "benchmarks" / "claims.py").read_text(encoding="utf-8")
+    for entry in claims.KINDS:
+        assert entry.options.keys() <= experiment.VALUES.keys(), entry.name
+        assert set(entry.traits.get("moments", ())) <= entry.options.keys()
+        assert set(entry.traits) <= {"difference", "measured_axis", "fewest", "fewest_drawn", "moments"}
+        assert callable(getattr(claims, entry.name))
+        assert f"claims.{entry.name}" in simulated
+
+
 def test_holm_and_two_estimators() -> None:
     found = {"a": ClaimVerdict("holds", 0.01), "b": ClaimVerdict("reversed", 0.02), "c": ClaimVerdict("undecided", 0.5)}
     kept = claims.holm(found)
@@ -563,14 +578,14 @@ def test_causes_measured_axes_and_descriptions_in_a_recipe() -> None:
         "middle": "undecided",
         "line": "no verdict",
     }
-    causes = judgement._causes(study, by_id["own"], "nll", arms)
+    causes = judgement._claimed(study, by_id["own"], arms).effects("nll", "lambda_max of ce", ["gamma", "lr"], "CE")
     wanted = (arms["lr-0.2"]["nll"].values - arms["lr-0.01"]["nll"].values) / 2  # CE lies between them
     assert causes["lr"][1].values == pytest.approx(wanted)
     assert found["same"].why.startswith("FL-3 and lr-0.01 differ")
     table = judgement._slopes(study, {study.arch[0]: arms})[0]
     assert [row[1] for row in table.rows] == ["gamma", "lr"]
     assert float(str(table.rows[0][-1])) == pytest.approx(-0.1 / 4, rel=0.1)
-    plots = claims.against(study, {study.arch[0]: arms})
+    plots = figures.against(study, {study.arch[0]: arms})
     assert [plot.xlabel for plot in plots] == ["lambda_max of ce"]
     assert {curve.label for curve in plots[0].curves} == {"gamma", "lr", ""}  # of every arm, once
     for expect in (False, True):
@@ -716,7 +731,7 @@ def test_the_causes_of_curvature_have_two_doses_each_beside_one_base() -> None:
     doses = {cause: [arm.name for arm in study.ordered(cause)] for cause in alike.keys["causes"]}
     assert len(doses) == 7
     assert all(len(names) == 3 and "CE" in names for names in doses.values())
-    assert {name for names in doses.values() for name in names} == {arm.name for arm in study.arms}
+    assert {name for names in doses.values() for name in names} == {arm.name for arm in study.arms if not arm.source}
     assert doses["lr"][1] == doses["batch_size"][1] == "CE"  # these two go both ways
     [rate] = (arm for arm in study.arms if arm.name == "lr 0.1")
     assert rate.options == {"lr": 0.1}
@@ -745,13 +760,17 @@ def test_logs_maps_and_printed_numbers(tmp_path: Path) -> None:
     assert gaps["falls"] is not None
     wanted = np.mean([log[3]["nll"] - log[0]["nll"] for log in logs])
     assert gaps["falls"].value == pytest.approx(wanted)
+    units = [
+        found[name, "CE"].unit for name in ("nll after focal", "train_nll", "nll at 25%", "ece", "mce after", "error")
+    ]
+    assert units == ["nats", "nats", "nats", "probability", "probability", ""]
     nobody = found["high_confidence_accuracy", "CE"]  # is so sure after four epochs
     assert nobody.value is None
     assert "no rows" in nobody.reason
     assert Result.from_json(found.to_json().encode()).facts == found.facts
     assert found["mce", "CE"].how.endswith("these rows alone")
     paper = study.paper_numbers(study.arch[0], "", 997)
-    assert claims.printed(study.claims[0], paper) == pytest.approx(0.1 - 0.4)
+    assert study.claims[0].printed(paper) == pytest.approx(0.1 - 0.4)
     diamond = next(c for plot in found.plots for c in plot.curves if c.role == "printed")
     assert diamond.y[0] == pytest.approx(-0.3)
     tables = {table.name: table for table in found.tables}
@@ -933,6 +952,120 @@ def test_killed_and_shared_runs_end_as_one(tmp_path: Path) -> None:
     assert len(work.runs(more)) == 6
 
 
+CHANGED = """
+[[arm]]
+name = "CE rescaled"
+from = "CE"
+change = "rescale:by=4"
+[[arm]]
+name = "CE times {by}"
+from = "CE"
+change = "logits:by={by}"
+by = [2]
+"""
+
+
+def test_arms_that_change_the_networks_of_another_are_added_to_a_finished_study(tmp_path: Path) -> None:
+    """Measured as others are, and made of the weights that the folder has; two changes, one of which moves nothing."""
+    text = re.sub(r'(?s)\[\[arm\]\]\nname = "FL.*', "[measure]\n", LITTLE.replace("epochs = 2", "epochs = 1"))
+    text = text.replace("seeds = 2", "seeds = 1") + 'curvature = ["trace", "fisher_rao", "fisher_rao after"]\n'
+    first = parsing.parse(text, "little.toml")
+    parsing.keep(first, tmp_path)
+    work.work(first, tmp_path, lambda fraction, words: None)
+    study = parsing.parse(text.replace("[measure]", f"{CHANGED}[measure]"), "little.toml")
+    assert parsing.parse(parsing.written(study), "kept") == study
+    assert [arm.made for arm in study.arms[1:]] == ["rescale:by=4 of CE", "logits:by=2 of CE"]
+    assert (study.arms[2].at, study.arms[2].loss) == ({"by": 2}, "ce")
+    axis = dataclasses.replace(parsing.parse(LITTLE, "little.toml").claims[1], keys={"along": "nll"})
+    assert study.asked(axis) == list(first.arms)  # all that are trained
+    with pytest.raises(UsageError, match="arms differ"):
+        parsing.keep(dataclasses.replace(study, arms=study.arms[1:]), tmp_path)
+    parsing.keep(study, tmp_path)
+    plain, rescaled, scaled = (work.StudyRun(arm, study.arch[0], 0) for arm in study.arms)
+    weights = tmp_path / plain.folder / "model.safetensors"
+    weights.rename(tmp_path / "away")
+    with pytest.raises(InputError, match=r"model.safetensors is missing: CE rescaled, .* is made of it"):
+        work.work(study, tmp_path, lambda fraction, words: None)
+    (tmp_path / "away").rename(weights)
+    work.work(study, tmp_path, lambda fraction, words: None)
+    before, same, twice = (work.record(tmp_path, run) for run in (plain, rescaled, scaled))
+    z = [calibcli.read(tmp_path / run.folder / "test.npz").logits for run in (plain, rescaled, scaled)]
+    assert (z[1].tobytes(), z[2].tobytes()) == (z[0].tobytes(), (2 * z[0]).tobytes())
+    assert same["trace of ce"] > 1.1 * before["trace of ce"]
+    for name in ("fisher_rao of ce", "fisher_rao after of ce", "train_nll", "train_confidence_gap"):
+        assert same[name] == pytest.approx(before[name], rel=1e-5), name
+    assert twice["fisher_rao after of ce"] == pytest.approx(before["fisher_rao after of ce"], rel=1e-4)
+    assert abs(twice["fisher_rao of ce"] / before["fisher_rao of ce"] - 1) > 0.1
+    assert [(one["rows"], one["data"]) for one in (same, twice)] == [(before["rows"], before["data"])] * 2
+    assert (same["is"]["change"], before["is"].get("change")) == ("rescale:by=4", None)
+
+
+def test_a_network_that_diverged_is_not_changed(tmp_path: Path) -> None:
+    text = (
+        LITTLE.partition("[[claim]]")[0].replace("[measure]", f"{CHANGED}[measure]").replace("seeds = 2", "seeds = 1")
+    )
+    study = parsing.parse(text, "little.toml")
+    for run in work.runs(study)[:3]:
+        (tmp_path / run.folder).mkdir(parents=True)
+        content = {"is": work.content(study, run), "status": "diverged", "why": "the loss became nan"}
+        (tmp_path / run.folder / "run.json").write_text(json.dumps(content))
+    work.work(study, tmp_path, lambda fraction, words: None)
+    for run in work.runs(study)[3:]:
+        changed = work.record(tmp_path, run)
+        assert (changed["status"], changed["why"]) == ("diverged", "the loss became nan")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "match"),
+    [
+        ('from = "CE"', 'from = "C"', "changes 'C', which is no arm that is trained"),
+        ('from = "CE"', 'from = "CE times 2"', "which is no arm that is trained"),
+        ('from = "CE"', 'from = "CE"\nlr = 0.1', "has no key 'lr'"),
+        ('change = "rescale:by=4"', "", "an arm needs a name and a loss, or from and change"),
+        ("rescale:by=4", "rescal:by=4", "unknown change of a network 'rescal'"),
+        ("rescale:by=4", "rescale:by=-4", "by="),
+        ("[measure]", '[measure]\nlog = ["nll"]\nmoments = [100]', "arm CE rescaled is not trained, and has no log"),
+    ],
+)
+def test_mistakes_in_arms_that_change_another(old: str, new: str, match: str) -> None:
+    text = LITTLE.replace("[measure]", f"{CHANGED}[measure]")
+    with pytest.raises(UsageError, match=match):
+        parsing.parse(text.replace(old, new, 1), "little.toml")
+
+
+@pytest.mark.parametrize(
+    ("spec", "first", "after"),
+    [
+        ("mlp:inputs=108,hidden=6/5", "hidden.0.0", "hidden.1.0"),
+        ("cnn:widths=4/6", "features.0.1", "features.1.0"),
+        ("resnet:depth=8", "layer1.0.bn1", "layer1.0.conv2"),
+    ],
+)
+def test_the_first_two_layers_that_can_be_rescaled_against_each_other(spec: str, first: str, after: str) -> None:
+    torch.manual_seed(0)
+    model = build(spec).double()
+    model(torch.randn(16, 3, 6, 6).double())  # statistics of batch norm
+    x, before = torch.randn(8, 3, 6, 6).double(), dict(copy.deepcopy(model.eval()).named_parameters())
+    logits = model(x).detach()
+    with torch.no_grad():
+        CHANGES.choose("rescale:by=3")(model, lambda: model(x))
+    assert torch.allclose(model(x), logits, rtol=1e-9)
+    moved = {
+        name: (p / before[name]).nanmean().item() for name, p in model.named_parameters() if (p != before[name]).any()
+    }
+    assert moved.pop(f"{after}.weight") == pytest.approx(1 / 3)
+    assert moved
+    assert all(name.startswith(f"{first}.") and by == pytest.approx(3) for name, by in moved.items())
+
+
+def test_a_network_whose_layers_do_not_scale_is_refused() -> None:
+    model = build("mlp:inputs=4,hidden=6/5,activation=tanh").eval()
+    x, before = torch.randn(8, 4), copy.deepcopy(model.state_dict())
+    with torch.no_grad(), pytest.raises(InputError, match="no layer of this network can be rescaled"):
+        CHANGES.choose("rescale:by=4")(model, lambda: model(x))
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
 def test_texts_are_drawn_into_the_folder_of_a_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The small size of `text`, made smaller still; of the paper's the words have vectors of their own."""
     monkeypatch.setitem(work.DRAWN, "drawn-posts", functools.partial(synthetic.newsgroups, posts=150))
@@ -989,6 +1122,12 @@ def test_the_numbers_of_the_paper_stand_beside_their_own_network_and_data_alone(
     assert not study.paper_numbers(nets[0], "CIFAR-10", 1000)
     assert not study.paper_numbers(nets[0], "", 10_000)
     assert not parsing.parse(text, name, "small").printed
+    written = LITTLE.replace(
+        "[measure]", f"{PRINTED}numbers = {{ ece = 0.04 }}\n[measure]"
+    )  # by hand, spelled otherwise
+    hidden = parsing.parse(written.replace('["mlp:hidden=8"]', '["mlp:activation=relu,hidden=8"]'), "little.toml")
+    assert hidden.paper_numbers("mlp:activation=relu,hidden=8", "digits", 997) == {"CE": {"ece": 0.04}}
+    assert not parsing.parse(written.replace('["mlp:hidden=8"]', '["mlp:hidden=9"]'), "little.toml").printed
     table = experiment.table_of("mukhoti2020.csv")
     metrics = [metric for one in table for metric in one.numbers]
     assert (len(table), len(metrics)) == (100, 1124)  # distinct cells of Tables 1 to 13

@@ -74,6 +74,18 @@ SHELVES = {
         "images (n, channels, height, width) of floats",
         "as many of the same shape and dtype",
     ),
+    "changes": Catalogued(
+        "calibcli.lab.training.recipes.CHANGES",
+        "calib study, change of an arm",
+        "a trained network; inputs (n, ...) of floats",
+        "the network, changed in place",
+    ),
+    "claims": Catalogued(
+        "calibcli.lab.study.claims.KINDS",
+        "calib study, [[claim]]",
+        "numbers (n,) of floats of arms, by seed",
+        "a verdict",
+    ),
 }
 """Shelves in the order of `calib list`."""
 NAMED = "in Python; logits, labels: those of sample_data/test.npz; model: sample_data/model.pt"

@@ -173,7 +173,7 @@ def _plan(study: Study) -> Result:
         [role, getattr(study, role) or f"held out of {study.train}", len(data), parts.classes]
         for role, data in parts.items()
     ]
-    rows: list[list[Cell]] = [[one.arm.name, one.arch, one.seed, one.arm.loss] for one in runs.runs(study)]
+    rows: list[list[Cell]] = [[one.arm.name, one.arch, one.seed, one.arm.made] for one in runs.runs(study)]
     return Result(
         command="study",
         tables=[

@@ -31,11 +31,8 @@ from calibcli.scores.predictions import Ints, Predictions
 
 # Gates on recorded outputs: their metrics are computed here, with the bounds that PASS and FAIL need.
 
-CURVATURE = (
-    *("lambda_max", "lambda_min", "top", "trace", "trace_ggn", "density", "grad_norm"),
-    *("fisher_rao", "adaptive_lambda", "adaptive_trace", "lambda_max after", "trace after"),
-    *("fisher_rao after", "adaptive_lambda after", "adaptive_trace after"),
-)
+SCALED = ("lambda_max", "trace", "fisher_rao", "adaptive_lambda", "adaptive_trace")  # also after a temperature
+CURVATURE = ("lambda_min", "top", "trace_ggn", "density", "grad_norm", *SCALED, *map("{} after".format, SCALED))
 FITTED = ("temperature", "gamma")
 BY_CLASS = "class"
 

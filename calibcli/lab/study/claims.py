@@ -1,4 +1,4 @@
-"""Verdicts on the claims of a study, and its figures.
+"""The kinds of claims of a study, and their verdicts.
 
 Seeds and rows are crossed: every arm has every seed, and all runs are measured on the same rows. The error of a mean
 over seeds has two parts: the seeds that were drawn (variance of the paired differences over S) and the rows (the mean
@@ -14,20 +14,18 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from calibcli.core.figure_data import Curve, Plot
+from calibcli.core.options import Positive, Range
+from calibcli.core.shelves import Shelf
 from calibcli.core.statistics import normal_quantile, root, student_quantile, two_sided
-from calibcli.lab.study.experiment import FEWEST_DRAWN, Arm, Study, StudyClaim
 from calibcli.metrics import paired
 from calibcli.scores.predictions import Floats, Ints
 
 Word = Literal["holds", "reversed", "undecided", "not comparable", "no verdict"]
 JUDGED = ("holds", "reversed", "undecided")
-DIFFERENCES = ("less", "crosses", "decreasing", "interior_minimum")
-"""Kinds of claims that are about a difference from 0."""
 LEVEL = 0.95  # of the intervals, and of the verdicts
 DRAWS = 1000  # bootstrap draws of the rows: with 200 a half width is uncertain by 5 %
 ONE_SIDED = 2 * LEVEL - 1  # level of the interval whose ends are bounds at `LEVEL` each
@@ -36,6 +34,7 @@ EXACT = 8  # arms whose orders are all compared (40,320 of them); of more arms `
 ORDERS = 50_000
 MOST_SEEDS = 10_000  # beyond which no number of seeds is suggested
 NONE_APART = "the axis separates none"
+FEWEST_DRAWN = 5  # arms of a `slope` over arms that were drawn: 4 have 24 orders, too few; of several claims one more
 ASKEW = 25  # factor on the p-value of a claim whose seeds may lie askew, see `close_to`
 
 
@@ -524,167 +523,204 @@ def _slopes(x: Floats, y: Floats) -> Floats:
     return np.asarray((centred * (y - y.mean(axis=0))).sum(axis=0) / np.maximum((centred**2).sum(axis=0), 1e-300))
 
 
-# The figures of a study: the differences that decide its claims, metrics along an axis, the log by epoch.
-
-POINTS = 100  # of the curve of a log
-MeasuredArms = Mapping[str, Mapping[str, Mapping[str, MeasuredArm]]]  # by network, arm and metric
-
-
-def strip(
-    study: Study, judged: Mapping[str, tuple[StudyClaim, ClaimVerdict]], own: Mapping[str, float | None]
-) -> list[Plot]:
-    """Draw each claim's difference with both error bars and the paper's own value; a panel for each metric.
-
-    Args:
-        own: the paper's own difference by name of the claim, where it has one.
-    """
-    kinds: dict[str, list[tuple[str, StudyClaim, ClaimVerdict, SeedMean]]] = {}
-    for name, (claim, verdict) in judged.items():
-        if verdict.about is not None and verdict.word != "no verdict" and np.isfinite(verdict.about.error):
-            kind = str(claim.keys["metric"]).partition(" ")[0]
-            kinds.setdefault(kind, []).append((name, claim, verdict, verdict.about))
-    return [_forest(study, kind, entries, own) for kind, entries in kinds.items()]
-
-
-def _forest(
-    study: Study,
-    kind: str,
-    entries: list[tuple[str, StudyClaim, ClaimVerdict, SeedMean]],
-    printed: Mapping[str, float | None],
-) -> Plot:
-    x = [float(i) for i in range(len(entries))]
-    value = [mean.value for *_, mean in entries]
-
-    def bars(label: str, role: str, rows: bool) -> Curve:
-        low, high = zip(*(mean.interval(rows) for *_, mean in entries), strict=True)
-        return Curve(label=label, kind="points", role=role, x=x, y=value, low=low, high=high)
-
-    own = [printed.get(name) for name, *_ in entries]
-    curves = [
-        Curve(label="", kind="hline", role="ideal", y=[0.0]),
-        bars("seeds and rows", "model", True),
-        bars("these rows alone", "before", False),
-    ]
-    if any(one is not None for one in own):
-        curves.append(Curve(label="the paper", kind="points", role="printed", x=x, y=own))
-    return Plot(
-        name=f"claims {kind}",
-        title=kind,
-        group=f"Differences that decide the claims, {study.seeds} seeds",
-        ylabel=f"difference of {kind}",
-        labels=[f"{name}: {verdict_text(verdict)}" for name, _, verdict, _ in entries],
-        flip=True,
-        curves=curves,
-    )
-
-
-def verdict_text(verdict: ClaimVerdict) -> str:
-    """Return the verdict and the number of seeds that would decide it."""
-    if verdict.word == "undecided" and verdict.seeds_needed:
-        return f"undecided, {verdict.seeds_needed} seeds would"
-    return verdict.word
-
-
-def printed(claim: StudyClaim, arms: Mapping[str, Mapping[str, float]]) -> float | None:
-    """Return the paper's own difference, from its numbers of the arms on the same network and rows."""
-    metric = str(claim.keys["metric"])
-    if claim.kind not in ("less", "preserved", "close_to"):
-        return None
-    first = arms.get(str(claim.keys["a"]), {}).get(metric)
-    if claim.kind == "close_to" or first is None:
-        return first
-    second = arms.get(str(claim.keys["b"]), {}).get(str(claim.keys.get("than", metric)))
-    return None if second is None else first - second
-
-
-def scoped(study: Study, name: str, arch: str) -> str:
-    """Add the network to a name, where a study has several."""
-    return f"{name}, {arch}" if len(study.arch) > 1 else name
-
-
-def asked(study: Study, claim: StudyClaim) -> list[Arm]:
-    """Return the arms that a claim is about: those it names, those on its axes, or all on a measured axis."""
-    if study.is_measured(claim.along):
-        return list(study.arms)
-    if named := [str(claim.keys[key]) for key in ("a", "b") if key in claim.keys]:  # which may be one arm twice
-        return [arm for name in named for arm in study.arms if arm.name == name]
-    axes = [claim.along] if claim.along else claim.keys["causes"]
-    return list({arm.name: arm for axis in axes for arm in study.ordered(str(axis))}.values())
-
-
-def along(study: Study, measured: MeasuredArms) -> list[Plot]:
-    """Draw the metrics of claims along their axis."""
-    ladders = [claim for claim in study.claims if claim.along and not study.is_measured(claim.along)]
-    plots = []
-    for metric, axis in dict.fromkeys((str(claim.keys["metric"]), claim.along) for claim in ladders):
-        for arch, arms in measured.items():
-            levels = [arm for arm in study.ordered(axis) if arm.name in arms]
-            means = [SeedMean.of(arms[arm.name][metric]) for arm in levels]
-            curve = Curve(
-                label="mean over seeds",
-                kind="points",
-                x=[arm.at[axis] for arm in levels],
-                y=[mean.value for mean in means],
-                low=[mean.interval()[0] for mean in means],
-                high=[mean.interval()[1] for mean in means],
-                role="model",
-            )
-            name = scoped(study, f"{metric} along {axis}", arch)
-            plots.append(Plot(name=name, title=name, xlabel=axis, ylabel=metric, curves=[curve]))
-    return plots
-
-
-def against(study: Study, measured: MeasuredArms) -> list[Plot]:
-    """Draw each arm as a point with both error bars, for claims about one metric against another.
-
-    The arms of a cause have one colour, and a line joins them to the base in the order of the dose.
-    """
-    plots = []
-    shown: dict[tuple[str, str], dict[str, list[str]]] = {}
-    for claim in (one for one in study.claims if study.is_measured(one.against)):
-        causes = {str(cause): [arm.name for arm in study.ordered(str(cause))] for cause in claim.keys.get("causes", ())}
-        of = causes or {arm.name: [arm.name] for arm in asked(study, claim)}
-        shown.setdefault((claim.against, str(claim.keys["metric"])), {}).update(of)
-    for names, of in shown.items():
-        for arch, arms in measured.items():
-            curves = []
-            causal = {name for role, levels in of.items() if role not in levels for name in levels}
-            for role, levels in ((role, levels) for role, levels in of.items() if role not in causal):
-                known = [name for name in levels if name in arms]
-                x, y = ([SeedMean.of(arms[name][metric]) for name in known] for metric in names)
-                low, high = zip(*(one.interval() for one in y), strict=True) if known else ((), ())
-                means = {"x": [one.value for one in x], "y": [one.value for one in y]}
-                curves.append(Curve(label=role, kind="points", role=role, **means, low=low, high=high))
-                curves += [
-                    Curve(label="", kind="line", role=role, x=of_x.interval(), y=[of_y.value, of_y.value])
-                    for of_x, of_y in zip(x, y, strict=True)
-                ]
-                if len(known) > 1:
-                    curves.append(Curve(label="", kind="line", role=role, **means))
-            title = scoped(study, f"{names[1]} against {names[0]}", arch)
-            plots.append(Plot(name=title, title=title, xlabel=names[0], ylabel=names[1], curves=curves))
-    return plots
-
-
-def epochs(study: Study, log: Callable[[Arm, str, int], list[dict[str, Any]]], measured: MeasuredArms) -> list[Plot]:
-    """Draw the log of each arm, mean over seeds."""
-    plots = []
-    for arch, arms in measured.items() if study.log else ():
-        of = {arm.name: arm for arm in study.arms if arm.name in arms}
-        runs = {name: [log(arm, arch, seed) for seed in range(study.seeds)] for name, arm in of.items()}
-        for name in study.log:
-            curves = []
-            for arm, lines in runs.items():
-                length = min(map(len, lines))
-                each = np.array([[number(line.get(name)) for line in one[:length]] for one in lines])
-                at = np.unique(np.linspace(0, length - 1, min(length, POINTS)).round().astype(int))
-                x = [float(i + 1) for i in at]
-                curves.append(Curve(label=arm, kind="line", x=x, y=each.mean(axis=0)[at]))
-            title = scoped(study, f"{name} of validation rows", arch)
-            plots.append(Plot(name=f"log {name} {arch}", title=title, xlabel="epoch", ylabel=name, curves=curves))
-    return plots
-
-
 def number(value: Any) -> float:
     """Convert a value of the log to a float; nan where it is missing."""
     return float(value) if isinstance(value, int | float) else np.nan
+
+
+# The kinds of claims: what a recipe writes of each, and how it is judged.
+
+Share = Annotated[float, Range(0, 1, open_low=True)]
+Factor = Annotated[float, Range(1, open_low=True)]
+Percent = Annotated[int, Range(1, 100)]
+KINDS = Shelf("kind of claim")
+"""Judges of claims; their options are the keys in a recipe. What else there is to know of a kind are its traits:
+
+`difference`: it is about a difference from 0, of which the report says what could have been shown.
+`measured_axis`: its axis may be a number that is measured; the claim is then about all arms that were trained.
+`fewest`: arms along its axis, 2 where none is said.  `fewest_drawn`: those that were drawn, one more of several claims.
+`moments`: keys that say at which moments of the log its metric is read.
+"""
+
+
+@dataclass(frozen=True)
+class ClaimedArms:
+    """What was measured on one network, as the judge of a claim asks for it.
+
+    Attributes:
+        measured: by arm and number.
+        names: of the arms that the claim is about, in the order of its axis.
+        levels: names of the arms on each axis that arms are written with, in its order.
+        estimator: the name of the estimator that judges, by the name of the metric.
+    """
+
+    measured: Mapping[str, Mapping[str, MeasuredArm]]
+    names: Sequence[str]
+    levels: Mapping[str, Sequence[str]]
+    estimator: Callable[[str], str] = str
+
+    def __call__(self, name: str, metric: str) -> MeasuredArm:
+        """Return the metric of an arm, by the estimator that judges."""
+        return self.measured[name][self.estimator(metric)]
+
+    def along(self, metric: str) -> list[MeasuredArm]:
+        """Return the metric of all arms of the claim."""
+        return [self(name, metric) for name in self.names]
+
+    def axis(self, number: str) -> list[MeasuredArm]:
+        """Return what the metric is set against, which is judged by no second estimator."""
+        return [self.measured[name][number] for name in self.names]
+
+    def effects(self, metric: str, against: str, causes: Sequence[str], base: str) -> dict[str, Cause]:
+        """Return what each cause does to x and to y."""
+
+        def contrasts(names: Sequence[str]) -> Cause:
+            x, y = [self.measured[name][against] for name in names], [self(name, metric) for name in names]
+            return contrast(x, names.index(base)), contrast(y, names.index(base))
+
+        return {cause: contrasts(self.levels[cause]) for cause in causes}
+
+
+def at_moment(metric: str, percent: int) -> str:
+    """Name a number of the log at a moment, in percent of the epochs."""
+    return f"{metric} at {percent}%"
+
+
+@KINDS.add("less", difference=True)
+def _less(of: ClaimedArms, *, metric: str, a: str, b: str, than: str = "") -> ClaimVerdict:
+    """The interval of a - b is below 0; `than` is the metric of b, where it is another one.
+
+    Student's t of paired seeds, with the error over rows (Student 1908).
+
+    >>> one, two = (MeasuredArm(level + np.array([0.0, 0.1, -0.1])) for level in (1.0, 2.0))
+    >>> less(one, two).word
+    'holds'
+    """
+    return less(of(a, metric), of(b, than or metric))
+
+
+@KINDS.add("crosses", difference=True, moments=("first", "last"))
+def _crosses(of: ClaimedArms, *, metric: str, a: str, b: str, first: Percent, last: Percent) -> ClaimVerdict:
+    """a is surely below b at the first moment of the log, and surely above it at the last.
+
+    The intersection of both (Berger 1982).
+
+    >>> one, two = (MeasuredArm(level + np.array([0.0, 0.1, -0.1])) for level in (1.0, 2.0))
+    >>> crosses(one - two, two - one).word
+    'holds'
+    """
+    begun, ended = (of(a, name) - of(b, name) for name in (at_moment(metric, first), at_moment(metric, last)))
+    return crosses(begun, ended)
+
+
+@KINDS.add("preserved")
+def _preserved(of: ClaimedArms, *, metric: str, a: str, b: str, margin: Positive = 0.005) -> ClaimVerdict:
+    """a and b are surely within the margin of each other.
+
+    Two one-sided tests (Schuirmann 1987).
+
+    >>> one, two = (MeasuredArm(level + np.array([0.0, 0.1, -0.1])) for level in (1.0, 2.0))
+    >>> preserved(one, one, 0.005).word
+    'holds'
+    """
+    return preserved(of(a, metric), of(b, metric), margin)
+
+
+@KINDS.add("decreasing", difference=True, measured_axis=True)
+def _decreasing(of: ClaimedArms, *, metric: str, along: str) -> ClaimVerdict:
+    """Every step along the axis surely falls; the axis may be a number that is measured.
+
+    The intersection of all steps (Berger 1982).
+
+    >>> one, two = (MeasuredArm(level + np.array([0.0, 0.1, -0.1])) for level in (1.0, 2.0))
+    >>> decreasing([two, one]).word
+    'holds'
+    """
+    levels = of.along(metric)
+    return decreasing(levels) if along in of.levels else decreasing_along(of.axis(along), levels)
+
+
+@KINDS.add("interior_minimum", difference=True, measured_axis=True, fewest=3)
+def _interior_minimum(of: ClaimedArms, *, metric: str, along: str) -> ClaimVerdict:
+    """Both ends are surely above a level in between; the axis may be a number that is measured.
+
+    Ours: that level is chosen for each seed on the other seeds.
+
+    >>> one, two = (MeasuredArm(level + np.array([0.0, 0.1, -0.1])) for level in (1.0, 2.0))
+    >>> interior_minimum([two, one, two]).word
+    'holds'
+    """
+    levels = of.along(metric)
+    return interior_minimum(levels) if along in of.levels else interior_minimum_along(of.axis(along), levels)
+
+
+@KINDS.add("slope", fewest_drawn=FEWEST_DRAWN)
+def _slope(
+    of: ClaimedArms, *, metric: str, against: str, along: str, sign: Literal["+", "-"] = "+", drawn: str = ""
+) -> ClaimVerdict:
+    """The metric surely rises (`+`) or falls with `against` over arms that were `drawn` at random.
+
+    All assignments of the metric to the arms (Fisher 1935); of arms that nobody drew the slope is described.
+
+    >>> one, two = (MeasuredArm(level + np.array([0.0, 0.1, -0.1])) for level in (1.0, 2.0))
+    >>> slope([one, two], [one, two], 1).word
+    'no verdict'
+    """
+    return slope(of.axis(against), of.along(metric), -1 if sign == "-" else 1, bool(drawn))
+
+
+@KINDS.add("alike")
+def _alike(
+    of: ClaimedArms, *, metric: str, against: str, causes: Sequence[str], base: str, factor: Factor = 2.0
+) -> ClaimVerdict:
+    """The metric surely changes alike with `against`, within a `factor`, whichever cause moves both.
+
+    Ours: slopes of any two causes, compared without a division.
+
+    >>> one, two = (MeasuredArm(level + np.array([0.0, 0.1, -0.1])) for level in (1.0, 2.0))
+    >>> alike({"lr": (one, one), "batch_size": (two, two)}).word
+    'holds'
+    """
+    return alike(of.effects(metric, against, causes, base), factor)
+
+
+@KINDS.add("matched")
+def _matched(
+    of: ClaimedArms,
+    *,
+    metric: str,
+    against: str,
+    causes: Sequence[str],
+    base: str,
+    margin: Positive = 0.005,
+    within: Share = 0.15,
+) -> ClaimVerdict:
+    """Arms of different causes whose `against` is surely near have the same metric within the margin.
+
+    Ours: near is `within` a share of the base arm's.
+
+    >>> one, two = (MeasuredArm(level + np.array([0.0, 0.1, -0.1])) for level in (1.0, 2.0))
+    >>> matched(two, {"a and b": (one - one, one - one)}).word
+    'holds'
+    """
+    x = {name: of.measured[name][against] for name in of.names}
+    pairs = {
+        f"{a} and {b}": (x[a] - x[b], of(a, metric) - of(b, metric))
+        for one, other in itertools.combinations(causes, 2)
+        for a, b in itertools.product(of.levels[one], of.levels[other])
+        if base not in (a, b)
+    }
+    return matched(x[base], pairs, within, margin)
+
+
+@KINDS.add("close_to")
+def _close_to(of: ClaimedArms, *, metric: str, a: str, low: float, high: float) -> ClaimVerdict:
+    """The mean is surely between low and high.
+
+    Ours: p is multiplied by 25, as seeds may be skewed about the mean.
+
+    >>> one, two = (MeasuredArm(level + np.array([0.0, 0.1, -0.1])) for level in (1.0, 2.0))
+    >>> close_to(one, 0.0, 9.0).word
+    'undecided'
+    """
+    return close_to(of(a, metric), low, high)

@@ -10,13 +10,15 @@ from dataclasses import dataclass, field
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 from calibcli.core.errors import InputError, UsageError, did_you_mean
 from calibcli.core.files import reading
-from calibcli.core.options import Range, Rows, Seeds, values
+from calibcli.core.options import Positive, Rows, Seeds, values
 from calibcli.core.result import Screen
+from calibcli.core.shelves import Entry
 from calibcli.core.validation import read
+from calibcli.lab.study.claims import KINDS, ClaimedArms, ClaimVerdict, Factor, Percent, Share, at_moment
 from calibcli.lab.training.options import Training
 from calibcli.networks.curvature import QUANTITIES
 
@@ -34,33 +36,27 @@ LOGGED = (
 TRAIN = ("train_nll", "train_confidence_gap")
 """Numbers that are measured on the training rows, at the end."""
 UNRENORMALISED = " unrenormalised"
-KINDS = {
-    "less": {"metric", "a", "b", "than"},
-    "preserved": {"metric", "a", "b", "margin"},
-    "decreasing": {"metric", "along"},
-    "interior_minimum": {"metric", "along"},
-    "slope": {"metric", "against", "sign", "along", "drawn"},
-    "alike": {"metric", "against", "causes", "base", "factor"},
-    "matched": {"metric", "against", "causes", "base", "within", "margin"},
-    "crosses": {"metric", "a", "b", "first", "last"},
-    "close_to": {"metric", "a", "low", "high"},
-}
-"""The kinds of claims, and the keys of each."""
-OPTIONAL = {"margin", "sign", "than", "drawn", "factor", "within"}
-FEWEST_DRAWN = 5
-"""Arms of a `slope` over arms that were drawn: 4 have 24 orders, which is too few. Of several claims one more."""
-MEASURED_AXIS = ("decreasing", "interior_minimum")
-"""Kinds of claims whose axis may be a measured number."""
 
 
 @dataclass(frozen=True)
 class Arm:
-    """A loss with options of its own; `at` holds its place on each axis that it was written with."""
+    """A loss with options of its own; `at` holds its place on each axis that it was written with.
+
+    An arm that changes the networks of another one, its `source`, by a `change` is not trained. It has the loss and the
+    options of the source.
+    """
 
     name: str
     loss: str
     options: Mapping[str, Any] = field(default_factory=dict)
     at: Mapping[str, float] = field(default_factory=dict)
+    source: str = ""
+    change: str = ""
+
+    @property
+    def made(self) -> str:
+        """How it is made, in words."""
+        return f"{self.change} of {self.source}" if self.source else self.loss
 
 
 @dataclass(frozen=True)
@@ -81,7 +77,7 @@ class PrintedNumbers:
 
 @dataclass(frozen=True)
 class StudyClaim:
-    """A sentence and how it is judged: `kind` is one of `KINDS`, `keys` its settings.
+    """A sentence and how it is judged: `kind` is on the shelf `KINDS`, `keys` its settings.
 
     With the premise `overfit` it is judged only where cross-entropy overfits.
     """
@@ -93,11 +89,30 @@ class StudyClaim:
     premise: str = ""
 
     @property
+    def entry(self) -> Entry:
+        """What is known of its kind."""
+        return KINDS.entries[self.kind]
+
+    def judged(self, of: ClaimedArms) -> ClaimVerdict:
+        """Judge it on these arms."""
+        verdict: ClaimVerdict = self.entry.target(of, **self.keys)
+        return verdict
+
+    @property
     def numbers(self) -> tuple[str, ...]:
         """The measured numbers that are compared."""
-        if self.kind == "crosses":
-            return tuple(f"{self.keys['metric']} at {self.keys[key]}%" for key in ("first", "last"))
+        if moments := self.entry.traits.get("moments"):
+            return tuple(at_moment(str(self.keys["metric"]), self.keys[key]) for key in moments)
         return tuple(str(self.keys[key]) for key in ("metric", "than") if key in self.keys)
+
+    def printed(self, arms: Mapping[str, Mapping[str, float]]) -> float | None:
+        """Return the paper's own difference, or number, from its numbers of the arms on the same network and rows."""
+        named = [(key, name) for key, name in zip("ab", (self.numbers[0], self.numbers[-1])) if key in self.keys]
+        own = [arms.get(str(self.keys[key]), {}).get(name) for key, name in named]
+        known = [value for value in own if value is not None]
+        if not known or len(known) < len(own) or "moments" in self.entry.traits:
+            return None
+        return known[0] - sum(known[1:])
 
     @property
     def along(self) -> str:
@@ -188,16 +203,34 @@ class Study:
             for suffix in ("", *map(" after {}".format, self.temperatures))
         ]
         names += TRAIN
-        names += [f"{name} at {moment}%" for name in self.log for moment in self.moments]
+        names += [at_moment(name, moment) for name in self.log for moment in self.moments]
         return names + [f"{what} of {loss}" for what in self.curvature for loss in self.losses]
 
     def ordered(self, axis: str) -> list[Arm]:
         """Return the arms on an axis, in its order."""
         return sorted((arm for arm in self.arms if axis in arm.at), key=lambda arm: arm.at[axis])
 
+    @property
+    def levels(self) -> dict[str, list[str]]:
+        """Names of the arms on each axis that arms are written with, in its order."""
+        return {axis: [arm.name for arm in self.ordered(axis)] for arm in self.arms for axis in arm.at}
+
     def is_measured(self, axis: str) -> bool:
         """Whether an axis is a measured number, and none that arms are written with."""
         return axis in self.measured and not self.ordered(axis)
+
+    def asked(self, claim: StudyClaim) -> list[Arm]:
+        """Return the arms that a claim is about: those it names, those on its axes, or all trained ones."""
+        if self.is_measured(claim.along):
+            return [arm for arm in self.arms if not arm.source]
+        if named := [str(claim.keys[key]) for key in ("a", "b") if key in claim.keys]:  # which may be one arm twice
+            return [arm for name in named for arm in self.arms if arm.name == name]
+        axes = [claim.along] if claim.along else claim.keys["causes"]
+        return list({arm.name: arm for axis in axes for arm in self.ordered(str(axis))}.values())
+
+    def scoped(self, name: str, arch: str) -> str:
+        """Add the network to a name, where there are several."""
+        return f"{name}, {arch}" if len(self.arch) > 1 else name
 
 
 def built_in() -> list[str]:
@@ -254,8 +287,6 @@ def table_of(name: str) -> list[PrintedNumbers]:
 
 
 Names = list[str]
-Positive = Annotated[float, Range(0, open_low=True)]
-Percent = Annotated[int, Range(1, 100)]
 FILLED = ("name", "id", "drawn")  # not blank, as every one of `Names`
 VALUES: dict[str, tuple[Any, str]] = {
     **dict.fromkeys(("name", "id"), (str, '"a name"')),
@@ -273,6 +304,8 @@ VALUES: dict[str, tuple[Any, str]] = {
     "log": (Names, '["nll_wrong"]'),
     "moments": (list[Percent], "[10, 100], percent of the epochs"),
     "at": (Mapping[str, float], "{ gamma = 0 }"),
+    "from": (str, '"CE"'),
+    "change": (str, '"rescale:by=4"'),
     "printed": (str, '"mukhoti2020.csv", or [[printed]] tables'),
     "numbers": (Mapping[str, float], "{ ece = 0.0435 }"),
     "rows": (Rows, "10000, the rows of the test set"),
@@ -281,8 +314,8 @@ VALUES: dict[str, tuple[Any, str]] = {
     **dict.fromkeys(("a", "b", "base"), (str, '"CE"')),
     "causes": (Names, '["gamma", "weight"], axes of arms'),
     "drawn": (str, '"what the arms were drawn from, and how"'),
-    "within": (Annotated[float, Range(0, 1, open_low=True)], "0.15, a share of the base arm's"),
-    "factor": (Annotated[float, Range(1, open_low=True)], "2.0"),
+    "within": (Share, "0.15, a share of the base arm's"),
+    "factor": (Factor, "2.0"),
     "along": (str, '"gamma"'),
     "margin": (Positive, "0.005"),
     **dict.fromkeys(("low", "high"), (float, "1.0")),

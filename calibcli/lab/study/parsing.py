@@ -18,13 +18,10 @@ from calibcli.core.errors import UsageError, did_you_mean, printable
 from calibcli.core.files import atomic
 from calibcli.core.validation import toml
 from calibcli.lab.study import readings
+from calibcli.lab.study.claims import KINDS
 from calibcli.lab.study.experiment import (
     CURVATURE,
-    FEWEST_DRAWN,
-    KINDS,
     LOGGED,
-    MEASURED_AXIS,
-    OPTIONAL,
     Arm,
     PrintedNumbers,
     Study,
@@ -33,7 +30,7 @@ from calibcli.lab.study.experiment import (
     wanted,
 )
 from calibcli.lab.training.options import Training
-from calibcli.lab.training.recipes import Recipe, own_loss
+from calibcli.lab.training.recipes import CHANGES, Recipe, own_loss
 from calibcli.networks import losses
 from calibcli.networks.checkpoint import factory
 from calibcli.networks.user_code import NAMES_CODE
@@ -70,6 +67,8 @@ def keep(study: Study, save: Path) -> None:
         raise UsageError(problem, "pass another --save folder, a new or an empty one")
     if path.is_file():
         kept, _ = _read(path.read_text("utf-8"), str(path))  # compared, so that none of its code has to run
+        if all(arm in study.arms for arm in kept.arms):  # others may be added
+            kept = dataclasses.replace(kept, arms=study.arms)
         differing = [
             f.name
             for f in dataclasses.fields(Study)
@@ -92,12 +91,18 @@ def written(study: Study) -> str:
         ("[train]", {**study.options, **{name: getattr(study, name) for name in MACHINE}}),
         ("[measure]", {name: getattr(study, name) for name in MEASURE}),
     ]
-    tables += [("[[arm]]", {"name": a.name, "loss": a.loss, "at": a.at, **a.options}) for a in study.arms]
+    tables += [("[[arm]]", _arm(a)) for a in study.arms]
     tables += [("[[printed]]", {k: v for k, v in vars(one).items() if v}) for one in study.printed]
     tables += [("[[claim]]", {"id": c.id, "text": c.text, "premise": c.premise, c.kind: c.keys}) for c in study.claims]
     return f"schema = {SCHEMA}\n" + "".join(
         f"\n{head}\n" + "".join(f"{key} = {_toml(value)}\n" for key, value in table.items()) for head, table in tables
     )
+
+
+def _arm(arm: Arm) -> dict[str, Any]:
+    if arm.source:  # whose loss and options it has
+        return {"name": arm.name, "from": arm.source, "change": arm.change, "at": arm.at}
+    return {"name": arm.name, "loss": arm.loss, "at": arm.at, **arm.options}
 
 
 def _toml(value: Any) -> str:
@@ -185,7 +190,7 @@ def _read(
         arch=tuple(arch or axes.get("arch", ())),
         seeds=seeds or int(axes.get("seeds", 5)),
         options=options,
-        arms=tuple(arm for table in where.tables(raw, "arm") for arm in _arms(table, where)),
+        arms=tuple(_sourced([arm for table in where.tables(raw, "arm") for arm in _arms(table, where)], where)),
         claims=tuple(_claim(table, where) for table in where.tables(raw, "claim")),
         size=size or str(study_table.get("size", "")),
         **machine,
@@ -194,7 +199,7 @@ def _read(
     )
     named = [_printed(table, study, where) for table in where.tables(raw, "printed")]
     of_table = table_of(study_table["printed"]) if study_table.get("printed") else []
-    return dataclasses.replace(study, printed=(*named, *_here(of_table, study))), where
+    return dataclasses.replace(study, printed=tuple(_here([*named, *of_table], study))), where
 
 
 def named_code(study: Study) -> list[str]:
@@ -281,8 +286,10 @@ def _arms(table: Any, where: _Where) -> list[Arm]:
     """Read one arm, or one for each value of the lists that its `{name}`s stand for."""
     if Path(where.source).name == FILE and isinstance(table, Mapping):  # folders of before `[[printed]]` go on
         table = {key: value for key, value in table.items() if key != "printed"}
-    if not isinstance(table, Mapping) or not {"name", "loss"} <= table.keys():
-        raise UsageError(f"{where.at('arm')}: an arm needs a name and a loss", 'write name = "CE" and loss = "ce"')
+    needed = {"name", "from", "change"} if isinstance(table, Mapping) and "from" in table else {"name", "loss"}
+    if not isinstance(table, Mapping) or not needed <= table.keys():
+        problem = f"{where.at('arm')}: an arm needs a name and a loss, or from and change"
+        raise UsageError(problem, 'write name = "CE" and loss = "ce"')
     texts = {key: value for key, value in table.items() if isinstance(value, str)}
     holes = {hole for text in texts.values() for hole in re.findall(r"{(\w+)}", text)}
     for hole in sorted(holes):
@@ -302,12 +309,28 @@ def _arms(table: Any, where: _Where) -> list[Arm]:
         words = {k: f"{v:g}" if isinstance(v, int | float) else str(v) for k, v in at.items()}
         filled = {key: re.sub(r"{(\w+)}", lambda m: words[m[1]], text) for key, text in texts.items()}  # noqa: B023
         written = {k: v for k, v in {**table, **filled}.items() if k not in holes}
-        known = where.known(written, {"name", "loss", "at", *OPTIONS}, "[[arm]]")
-        options = {k: v for k, v in known.items() if k not in ("name", "loss", "at")}
+        known = where.known(written, {"at", *needed, *(() if "from" in needed else OPTIONS)}, "[[arm]]")
+        options = {k: v for k, v in known.items() if k not in ("at", *needed)}
         own = _options({**options, **{k: v for k, v in at.items() if k in OPTIONS}}, where, f"arm {filled['name']}")
         at = {k: v for k, v in at.items() if isinstance(v, int | float)} | table.get("at", {})
-        arms.append(Arm(filled["name"], filled["loss"], options=own, at=at))
+        made = (filled.get(key, "") for key in ("from", "change"))
+        arms.append(Arm(filled["name"], filled.get("loss", ""), own, at, *made))
     return arms
+
+
+def _sourced(arms: Sequence[Arm], where: _Where) -> Iterator[Arm]:
+    """Yield the arms; one that changes another has its loss and its options.
+
+    Raises:
+        UsageError: it changes no arm that is trained.
+    """
+    trained = {arm.name: arm for arm in arms if not arm.source}
+    for arm in arms:
+        if arm.source:
+            problem = f"arm '{arm.name}' changes '{arm.source}', which is no arm that is trained"
+            where.among(arm.source, trained, problem, where.at("from", arm.source))
+            arm = dataclasses.replace(arm, loss=trained[arm.source].loss, options=trained[arm.source].options)
+        yield arm
 
 
 def _printed(table: Any, study: Study, where: _Where) -> PrintedNumbers:
@@ -324,7 +347,7 @@ def _printed(table: Any, study: Study, where: _Where) -> PrintedNumbers:
 
 
 def _here(numbers: Sequence[PrintedNumbers], study: Study) -> Iterator[PrintedNumbers]:
-    """Yield the numbers of a table whose arm, network and metrics are in the study."""
+    """Yield the numbers whose arm, network and metrics are in the study, under its own name of the network."""
     networks = {factory.check(arch): arch for arch in study.arch} if numbers else {}
     names, measured = {arm.name for arm in study.arms}, set(study.measured)
     for one in numbers:
@@ -334,18 +357,18 @@ def _here(numbers: Sequence[PrintedNumbers], study: Study) -> Iterator[PrintedNu
 
 
 def _claim(table: Any, where: _Where) -> StudyClaim:
-    kinds = [kind for kind in KINDS if isinstance(table, Mapping) and kind in table]
+    kinds = [kind for kind in KINDS.entries if isinstance(table, Mapping) and kind in table]
     if not isinstance(table, Mapping) or len(kinds) != 1 or not {"id", "text"} <= table.keys():
         raise UsageError(
-            f"{where.at('claim')}: a claim needs id, text and one of {', '.join(KINDS)}",
+            f"{where.at('claim')}: a claim needs id, text and one of {', '.join(KINDS.entries)}",
             'write less = { metric = "ece", a = "FL-3", b = "CE" }',
         )
     where.known(table, {"id", "text", "premise", *kinds}, f"claim {table['id']}")
     if table.get("premise", "") not in ("", "overfit"):
         raise UsageError(f"{where.at('premise')}: no premise '{table['premise']}'", 'write premise = "overfit"')
-    keys = where.known(table[kinds[0]], KINDS[kinds[0]], f"claim {table['id']}")
-    lacking = KINDS[kinds[0]] - keys.keys() - OPTIONAL
-    if lacking:
+    options = KINDS.entries[kinds[0]].options
+    keys = where.known(table[kinds[0]], {*options}, f"claim {table['id']}")
+    if lacking := [key for key, option in options.items() if option.default is option.empty and key not in keys]:
         raise UsageError(f"{where.source}: claim {table['id']} lacks {', '.join(sorted(lacking))}", "write it")
     return StudyClaim(str(table["id"]), str(table["text"]), kinds[0], dict(keys), str(table.get("premise", "")))
 
@@ -370,6 +393,10 @@ def _check(study: Study, where: _Where) -> None:
         lacking = "arms" if not names else "networks" if not study.arch else "seeds"
         raise UsageError(f"{where.source} has no {lacking}", "write [[arm]], [axes] arch = [...] and seeds = 5")
     for arm in study.arms:
+        if arm.source:
+            CHANGES.choose(arm.change)
+            if study.log:
+                raise UsageError(f"{where.source}: arm {arm.name} is not trained, and has no log", "leave log out")
         _options({**study.options, **arm.options}, where, f"arm {arm.name}")
         losses.objective(arm.loss)
     for arch in study.arch:
@@ -380,23 +407,23 @@ def _check(study: Study, where: _Where) -> None:
     for claim in study.claims:
         for asked in (*claim.numbers, *([claim.against] if "against" in claim.keys else [])):
             where.among(asked, study.measured, f"claim {claim.id}: '{asked}' is not measured")
-        if claim.kind == "close_to" and claim.keys["low"] >= claim.keys["high"]:
+        if "low" in claim.keys and claim.keys["low"] >= claim.keys["high"]:
             raise UsageError(f"{where.source}: claim {claim.id}: low is not below high", "correct it")
         for key in ("a", "b", "base"):
             if key in claim.keys:
                 where.among(str(claim.keys[key]), names, f"claim {claim.id}: no arm '{claim.keys[key]}'")
         if claim.along:
-            measured_axis = claim.kind in MEASURED_AXIS and study.is_measured(claim.along)
-            _least_arms(study.arms if measured_axis else study.ordered(claim.along), claim, several, where)
+            measured_axis = claim.entry.traits.get("measured_axis") and study.is_measured(claim.along)
+            _least_arms(study.asked(claim) if measured_axis else study.ordered(claim.along), claim, several, where)
         if "causes" in claim.keys:
             _causes(study, claim, where)
 
 
 def _least_arms(arms: Sequence[Arm], claim: StudyClaim, several: bool, where: _Where) -> None:
     """Refuse a claim about fewer arms than its kind needs, one more where there are several claims."""
-    least = 3 if claim.kind == "interior_minimum" else 2
+    least = claim.entry.traits.get("fewest", 2)
     if claim.keys.get("drawn"):
-        least = FEWEST_DRAWN + several
+        least = claim.entry.traits["fewest_drawn"] + several
     if len(arms) < least:
         many = f"fewer than {least} arms" if arms else "no arms"
         raise UsageError(

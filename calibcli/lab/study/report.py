@@ -17,8 +17,8 @@ from calibcli.core import number_format
 from calibcli.core.errors import UsageError
 from calibcli.core.result import Cell, Check, Estimate, Outcome, Result, Table
 from calibcli.headlines import listed
-from calibcli.lab.study import claims, parsing
-from calibcli.lab.study.claims import LEVEL, ClaimVerdict, MeasuredArm, SeedMean
+from calibcli.lab.study import claims, figures, parsing
+from calibcli.lab.study.claims import LEVEL, ClaimedArms, ClaimVerdict, MeasuredArm, SeedMean
 from calibcli.lab.study.experiment import SCREEN, SIZES, Study, StudyClaim, built_in, text_of
 from calibcli.lab.study.readings import measured
 from calibcli.lab.study.runs import StudyRun, logged, record, runs, test_rows, verified
@@ -34,7 +34,6 @@ OUTCOMES: dict[claims.Word, Outcome] = {
 }
 DIGITS, ROUGHLY = 4, 2
 """Digits of a number on a screen: seeds may agree to ten digits, other rows would not; where rows are not counted."""
-UNITS = {"nll": "nats", "nll after": "nats", "train_nll": "nats"}
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class JudgedClaim:
 
     def could_have_shown(self, decided: int) -> float | None:
         """Return the smallest difference that its seeds and rows show, of so many claims; None if it is about none."""
-        if self.verdict.about is None or self.claim.kind not in claims.DIFFERENCES:
+        if self.verdict.about is None or not self.claim.entry.traits.get("difference"):
             return None
         return self.verdict.about.shown(decided)
 
@@ -78,7 +77,7 @@ def report(study: Study, save: Path, expect: bool = False) -> Result:
         missing |= {f"{name}, {arch}": why for name, why in lost.items()}
     theirs = {arch: _printed(study, save, arch) for arch in study.arch}
     scoped = [
-        (claims.scoped(study, claim.id, arch), claim, arms, claims.printed(claim, theirs[arch]))
+        (study.scoped(claim.id, arch), claim, arms, claim.printed(theirs[arch]))
         for claim in study.claims
         for arch, arms in arms_by_network.items()
     ]
@@ -103,14 +102,16 @@ def report(study: Study, save: Path, expect: bool = False) -> Result:
         plots=[  # a screen has the claims in a table
             dataclasses.replace(plot, tier="all")
             for plot in (
-                *claims.strip(
+                *figures.strip(
                     study,
                     {one.name: (one.claim, one.verdict) for one in judged},
                     {name: printed for name, *_, printed in scoped},
                 ),
-                *claims.along(study, arms_by_network),
-                *claims.against(study, arms_by_network),
-                *claims.epochs(study, lambda arm, arch, seed: logged(save, StudyRun(arm, arch, seed)), arms_by_network),
+                *figures.along(study, arms_by_network),
+                *figures.against(study, arms_by_network),
+                *figures.epochs(
+                    study, lambda arm, arch, seed: logged(save, StudyRun(arm, arch, seed)), arms_by_network
+                ),
             )
         ],
         checks=[_check(one, expect, claims.count(verdicts)) for one in judged],
@@ -138,21 +139,25 @@ def report(study: Study, save: Path, expect: bool = False) -> Result:
 def _judged(study: Study, claim: StudyClaim, arms: dict[str, dict[str, MeasuredArm]]) -> ClaimVerdict:
     if study.seeds < 2:
         return ClaimVerdict("no verdict", why="one seed: a table, no verdict")
-    asked = [arm.name for arm in claims.asked(study, claim)]
+    asked = [arm.name for arm in study.asked(claim)]
     if any(name not in arms for name in asked):
         return ClaimVerdict("undecided", why="runs are missing")
     if claim.premise == "overfit":  # plain cross-entropy fits its training rows and is overconfident on others
-        plain = [arms[arm.name] for arm in study.arms if arm.loss == "ce" and arm.name in arms]
+        plain = [arms[arm.name] for arm in study.arms if arm.made == "ce" and arm.name in arms]
         fits = all(one["train_nll"].values.mean() < OVERFIT_NLL for one in plain)
         if not (plain and fits and all(one["temperature"].values.mean() > OVERFIT_T for one in plain)):
             why = f"cross-entropy does not overfit here (training NLL < {OVERFIT_NLL}, T > {OVERFIT_T})"
             return ClaimVerdict("not comparable", why=why)
-    names = list(claim.numbers)
-    verdict = _one(study, claim, names, asked, arms)
-    second = [_debiased(name) for name in names]
+    of = _claimed(study, claim, arms)
+    verdict, names = claim.judged(of), claim.numbers
+    second = tuple(map(_debiased, names))
     if second != names and all(name in arms[asked[0]] for name in second) and verdict.word in ("holds", "reversed"):
-        verdict = claims.both(verdict, _one(study, claim, second, asked, arms))
+        verdict = claims.both(verdict, claim.judged(dataclasses.replace(of, estimator=_debiased)))
     return verdict
+
+
+def _claimed(study: Study, claim: StudyClaim, arms: Mapping[str, Mapping[str, MeasuredArm]]) -> ClaimedArms:
+    return ClaimedArms(arms, [arm.name for arm in study.asked(claim)], study.levels)
 
 
 def _debiased(name: str) -> str:
@@ -162,82 +167,20 @@ def _debiased(name: str) -> str:
     return f"{second} {rest}".strip() if second else name
 
 
-def _one(
-    study: Study,
-    claim: StudyClaim,
-    metrics: Sequence[str],
-    asked: Sequence[str],
-    arms: dict[str, dict[str, MeasuredArm]],
-) -> ClaimVerdict:
-    keys = claim.keys
-    if claim.kind == "crosses":
-        a, b = (arms[name] for name in asked)
-        first, last = metrics
-        return claims.crosses(a[first] - b[first], a[last] - b[last])
-    if claim.kind == "less":
-        return claims.less(arms[asked[0]][metrics[0]], arms[asked[1]][metrics[-1]])
-    measured = [arms[name][metrics[0]] for name in asked]
-    if claim.kind == "preserved":
-        return claims.preserved(measured[0], measured[1], float(keys.get("margin", 0.005)))
-    against = [arms[name][claim.against] for name in asked] if study.is_measured(claim.against) else []
-    if claim.kind == "decreasing":
-        return claims.decreasing_along(against, measured) if against else claims.decreasing(measured)
-    if claim.kind == "interior_minimum":
-        return claims.interior_minimum_along(against, measured) if against else claims.interior_minimum(measured)
-    if claim.kind == "slope":
-        return claims.slope(against, measured, -1 if keys.get("sign") == "-" else 1, "drawn" in keys)
-    if claim.kind == "alike":
-        return claims.alike(_causes(study, claim, metrics[0], arms), float(keys.get("factor", 2.0)))
-    if claim.kind == "matched":
-        options = {key: float(keys[key]) for key in ("within", "margin") if key in keys}
-        return claims.matched(arms[str(keys["base"])][claim.against], _pairs(study, claim, metrics[0], arms), **options)
-    return claims.close_to(measured[0], float(keys["low"]), float(keys["high"]))
-
-
-def _causes(
-    study: Study, claim: StudyClaim, metric: str, arms: Mapping[str, Mapping[str, MeasuredArm]]
-) -> dict[str, claims.Cause]:
-    """Return what each cause does to x and to y."""
-    contrasts = {}
-    for cause in claim.keys["causes"]:
-        names = [arm.name for arm in study.ordered(str(cause))]
-        base = names.index(str(claim.keys["base"]))
-        x, y = (claims.contrast([arms[n][of] for n in names], base) for of in (claim.against, metric))
-        contrasts[str(cause)] = x, y
-    return contrasts
-
-
-def _pairs(
-    study: Study, claim: StudyClaim, metric: str, arms: Mapping[str, Mapping[str, MeasuredArm]]
-) -> dict[str, claims.Cause]:
-    """Return the differences of x and of y of every two arms of different causes."""
-    causes = [[arm.name for arm in study.ordered(str(cause))] for cause in claim.keys["causes"]]
-    pairs = [
-        (a, b)
-        for of, others in itertools.combinations(causes, 2)
-        for a, b in itertools.product(of, others)
-        if str(claim.keys["base"]) not in (a, b)
-    ]
-
-    def difference(a: str, b: str, of: str) -> MeasuredArm:
-        return arms[a][of] - arms[b][of]
-
-    return {f"{a} and {b}": (difference(a, b, claim.against), difference(a, b, metric)) for a, b in pairs}
-
-
-def _slopes(study: Study, arms_by_network: claims.MeasuredArms) -> list[Table]:
+def _slopes(study: Study, arms_by_network: figures.MeasuredArms) -> list[Table]:
     """Tabulate what each cause does to x and y; a slope where it surely moves x."""
     rows: list[list[Cell]] = []
-    alike = {(claim.against, str(claim.keys["metric"])): claim for claim in study.claims if claim.kind == "alike"}
-    for claim, (arch, arms) in itertools.product(alike.values(), arms_by_network.items()):
-        if study.seeds > 1 and all(arm.name in arms for arm in claims.asked(study, claim)):
-            for cause, both in _causes(study, claim, str(claim.keys["metric"]), arms).items():
+    about = {(claim.against, str(claim.keys["metric"])): claim for claim in study.claims if "causes" in claim.keys}
+    for claim, (arch, arms) in itertools.product(about.values(), arms_by_network.items()):
+        if study.seeds > 1 and all(arm.name in arms for arm in study.asked(claim)):
+            asked = {key: claim.keys[key] for key in ("metric", "against", "causes", "base")}
+            for cause, both in _claimed(study, claim, arms).effects(**asked).items():
                 x, y = (SeedMean.of(one) for one in both)
                 slope = f"{y.value / x.value:.2g}" if x.sure() else "does not surely move it"
                 moves = [f"{one.value:+.2g} ± {one.half():.2g}" for one in (x, y)]
                 rows.append(
                     [
-                        claims.scoped(study, f"{claim.keys['metric']} against {claim.against}", arch),
+                        study.scoped(f"{claim.keys['metric']} against {claim.against}", arch),
                         cause,
                         *moves,
                         slope,
@@ -257,12 +200,12 @@ def _estimate(name: str, study: Study, arm: str, arch: str, measured: MeasuredAr
     both = "seeds and rows" if measured.draws is not None else "seeds; these rows alone"
     return Estimate(
         name=name,
-        scope=claims.scoped(study, arm, arch),
+        scope=study.scoped(arm, arch),
         value=mean.value if np.isfinite(mean.value) else None,
         low=low,
         high=high,
         level=LEVEL if known else None,
-        unit=UNITS.get(name, ""),
+        unit=traits(name.removeprefix("train_").split()[0]).get("unit", ""),
         how=f"mean of {study.seeds} seeds; {both}",
         reason="" if known else lost,
         n=len(measured.values),
@@ -295,11 +238,7 @@ def _counted(study: Study, claim: StudyClaim, arms: dict[str, dict[str, Measured
     """Whether the error over rows is known for all numbers and arms of a claim."""
     names = {*claim.numbers, claim.against}
     numbers = [
-        one[name]
-        for arm in claims.asked(study, claim)
-        for one in [arms.get(arm.name, {})]
-        for name in names
-        if name in one
+        one[name] for arm in study.asked(claim) for one in [arms.get(arm.name, {})] for name in names if name in one
     ]
     return bool(numbers) and all(number.draws is not None for number in numbers)
 

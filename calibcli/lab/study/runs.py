@@ -22,8 +22,9 @@ from calibcli.core.errors import InputError, UsageError, printable
 from calibcli.core.files import atomic, guarding, samples, sha256
 from calibcli.lab.study.experiment import TRAIN, Arm, Study
 from calibcli.lab.training.batches import Parts
-from calibcli.lab.training.fit import begin, run_all
+from calibcli.lab.training.fit import begin, changed, run_all
 from calibcli.lab.training.options import Setup
+from calibcli.lab.training.recipes import CHANGES
 from calibcli.networks import device as devices
 from calibcli.networks.curvature import curvature
 from calibcli.networks.dataset import synthetic
@@ -34,6 +35,8 @@ DRAWN = {"drawn-posts": lambda folder: synthetic.newsgroups(folder, posts=200), 
 """Small corpora of texts in the layout of 20 Newsgroups and of the Stanford Treebank, drawn into a study's folder."""
 ROWS = "rows.npz"
 """In the folder of a run: the terms (N,) of the rows that each number of curvature is the mean of."""
+WEIGHTS = "model.safetensors"  # in the folder of a run, too
+DIVERGED = ("the loss became", "the validation logits", "out of memory")  # beginnings of what ends a run, and no study
 FORMAT = 1  # of a run: where it changes, runs are trained again
 BEAT, STALE = 10.0, 60.0  # seconds between signs of life of a worker, and without one until its run is free
 POLL = 0.5  # seconds between looks at the runs of other workers
@@ -55,6 +58,12 @@ class StudyRun:
     @property
     def words(self) -> str:
         return f"{self.arm.name}, {self.arch}, seed {self.seed}"
+
+    @property
+    def source(self) -> StudyRun | None:
+        """The run whose network this one changes; None where it trains one."""
+        arm = self.arm
+        return StudyRun(Arm(arm.source, arm.loss, arm.options), self.arch, self.seed) if arm.source else None
 
 
 def runs(study: Study) -> list[StudyRun]:
@@ -103,6 +112,7 @@ def content(study: Study, run: StudyRun) -> dict[str, Any]:
         "arch": run.arch,
         "seed": run.seed,
         "loss": run.arm.loss,
+        **({"change": CHANGES.choose(run.arm.change).spec} if run.arm.change else {}),
         "options": {**study.options, **run.arm.options},
         "curvature": [study.curvature, study.losses],
     }
@@ -135,6 +145,8 @@ def work(study: Study, save: Path, progress: Progress, until: float | None = Non
     while left := [(run, fields) for run, fields in todo if not done(save, run, fields)]:
         mine = False
         for run, fields in left:
+            if run.source and not record(save, run.source):
+                continue  # it is made of that one
             if until is not None and time.monotonic() > until:
                 return
             with claimed(save / run.folder) as free:
@@ -288,25 +300,40 @@ def opened(study: Study, save: Path) -> Parts:
         return [begin(setup_of(study, run, save))[1] for run in of_networks.values()][-1]
 
 
+def _made(study: Study, run: StudyRun, save: Path, progress: Progress) -> dict[str, Any]:
+    """Train a network, or go on with it, or change that of another run; return what the record says of it.
+
+    Raises:
+        InputError: the other network is not there, or cannot be changed so; and as `run_all`.
+    """
+    folder = save / run.folder
+    resume = (folder / "state.pt").exists()
+    setup = setup_of(study, run, save, save=folder, resume=resume, overwrite=not resume, progress=progress)
+    weights = save / run.source.folder / WEIGHTS if run.source else None
+    if weights and not weights.is_file():
+        fix = "restore the file, or remove its folder and train that run again"
+        raise InputError(f"{weights} is missing: {run.words} is made of it", fix)
+    with guarding():
+        facts = changed(setup, weights, run.arm.change) if weights else run_all(setup).facts
+    numbers = {name: facts["runs"][0][name] for name in TRAIN}
+    return {**numbers, "data": facts.get("data", ""), "rows": facts["rows"]}
+
+
 def _train(study: Study, run: StudyRun, fields: Mapping[str, Any], save: Path, progress: Progress) -> None:
-    """Train a run, or continue it, and measure its curvature."""
+    """Make the network of a run, and measure its curvature."""
     folder = save / run.folder
     outcome: dict[str, Any] = {"is": fields}
     begun = time.monotonic()
     try:
-        resume = (folder / "state.pt").exists()
-        setup = setup_of(study, run, save, save=folder, resume=resume, overwrite=not resume, progress=progress)
-        with guarding():
-            result = run_all(setup)
-        facts = result.facts["runs"][0]
-        outcome |= {"status": "finished", **{name: facts[name] for name in TRAIN}}
-        outcome |= {"data": result.facts.get("data", ""), "rows": result.facts["rows"]}
+        if run.source and "why" in (other := record(save, run.source)):
+            raise InputError(str(other["why"]), "train the network that is changed in another way")
+        outcome |= {"status": "finished", **_made(study, run, save, progress)}
         of_rows: dict[str, Any] = {}
         for loss in study.losses if study.curvature else ():
             loss_spec = run.arm.loss.partition("+")[0] if loss == "train" else loss
             terms: dict[str, Any] = {}
             around = curvature(
-                folder / "model.safetensors",
+                folder / WEIGHTS,
                 rows(study, "validation", save) or rows(study, "test", save),
                 *study.curvature,
                 loss=loss_spec,
@@ -321,7 +348,7 @@ def _train(study: Study, run: StudyRun, fields: Mapping[str, Any], save: Path, p
             with atomic(folder / ROWS) as temporary, temporary.open("wb") as file:
                 np.savez(file, **of_rows)
     except InputError as error:
-        if not error.problem.startswith(("the loss became", "the validation logits", "out of memory")):
+        if not error.problem.startswith(DIVERGED):
             raise
         outcome |= {"status": "diverged", "why": error.problem}
     outcome["seconds"] = round(time.monotonic() - begun, 2)  # of the process that ended it

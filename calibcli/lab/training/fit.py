@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 from calibcli import calibrators, metrics
@@ -21,14 +22,14 @@ from calibcli.core.files import claim, reading, sha256
 from calibcli.core.options import exclusive
 from calibcli.core.result import CHANGE, Estimate, Result, Screen, Table
 from calibcli.lab.training import state
-from calibcli.lab.training.batches import Parts, Split, open_parts, standardised
+from calibcli.lab.training.batches import Loader, Parts, Split, open_parts, standardised
 from calibcli.lab.training.evaluation import CONFIDENCES, NORMS, snapshot_name
-from calibcli.lab.training.one_model import Start, TrainedModel, fit
+from calibcli.lab.training.one_model import Start, TrainedModel, fit, train_numbers, write
 from calibcli.lab.training.options import Progress, Setup, Training
-from calibcli.lab.training.recipes import Recipe, own_loss
+from calibcli.lab.training.recipes import CHANGES, Recipe, own_loss
 from calibcli.metrics import shelf
 from calibcli.metrics.paired import differences
-from calibcli.networks import checkpoint, losses
+from calibcli.networks import checkpoint, inference, losses
 from calibcli.networks import device as devices
 from calibcli.networks.architectures import ARCHITECTURES
 from calibcli.networks.architectures.text import TextCNN, TreeLSTM
@@ -205,6 +206,7 @@ def _snapshots(runs: Sequence[TrainedModel]) -> Iterator[Plot]:
 
 MADE = ("model.safetensors", "model.pt", "validation.npz", "test.npz")
 """Files that a folder gets at the end of a run."""
+FEW = 64  # training rows on which a changed network is compared with the one that it was
 RUN = ("log.jsonl", "steps.jsonl", state.FILE)
 """Files that show that a folder holds a run."""
 
@@ -250,6 +252,38 @@ def run_all(setup: Setup) -> Result:
     return _result(setup, start, parts, runs, str(where))
 
 
+def changed(setup: Setup, weights: Path, change: str) -> dict[str, Any]:
+    """Change a trained network (`CHANGES`), and write in the folder of a run what `run_all` writes of a trained one.
+
+    Args:
+        setup: the options that it was trained with, but for the folder.  weights: its parameters, as `fit` writes them.
+
+    Returns:
+        Facts of the run, as those of `run_all`.
+
+    Raises:
+        InputError: it cannot be changed so.
+    """
+    where, dtype = devices.pick(setup.device), devices.dtype(setup.dtype)
+    devices.set_threads(setup.threads)
+    start, parts = begin(setup)
+    model = start.model.to(where, dtype).eval()
+    model.load_state_dict(load_file(weights, str(where)))
+    few, _ = parts.train.batch(np.arange(min(FEW, len(parts.train))), device=where, dtype=dtype)
+    with torch.no_grad(), devices.full_float32():
+        CHANGES.choose(change)(model, lambda: inference.logits(model, few))
+    loss = setup.loss if isinstance(setup.loss, str) else "ce"
+    run = TrainedModel(Recipe(loss=loss, seed=setup.seed, **setup.fields_of(Training)), setup.save, model)
+    run.train = train_numbers(model, Loader(parts.train, where, dtype), setup.batch_size)
+    write(run, start, parts, where, dtype)
+    return {"runs": [facts(run)], **_of_rows(parts)}
+
+
+def _of_rows(parts: Parts) -> dict[str, Any]:
+    published = {"data": parts.train.published} if parts.train.published else {}
+    return {"rows": {role: len(data) for role, data in parts.items()}, **published}
+
+
 def _result(setup: Setup, start: Start, parts: Parts, runs: Sequence[TrainedModel], where: str) -> Result:
     """Make the result: estimates of every run, a table that compares them, and the figures of their logs."""
     several = len(runs) > 1
@@ -280,8 +314,7 @@ def _result(setup: Setup, start: Start, parts: Parts, runs: Sequence[TrainedMode
             "architecture": start.architecture,
             "parameters": sum(p.numel() for p in start.model.parameters()),
             "classes": parts.classes,
-            "rows": {role: len(data) for role, data in parts.items()},
-            **({"data": parts.train.published} if parts.train.published else {}),
+            **_of_rows(parts),
             **({"split": parts.held_out} if parts.held_out else {}),
             "processes": devices.world(),
             "runs": [facts(run) for run in runs],

@@ -158,13 +158,13 @@ def fit(
     with devices.deterministic(device):
         history = fitted.history = trainer.run()
     model.eval()
-    fitted.train = _train_numbers(model, whole, recipe.batch_size)
+    fitted.train = train_numbers(model, whole, recipe.batch_size)
     fitted.seconds = time.perf_counter() - began
     fitted.steps, fitted.continued = len(history) * trainer.batches.steps, continued
     best = trainer.position.best
     fitted.best_epoch = best["epoch"] if best and recipe.keep == "best" else len(history)
     if devices.rank() == 0:
-        _write(fitted, start, parts, device, dtype, kept.pt, gamma)
+        write(fitted, start, parts, device, dtype, kept.pt, gamma)
     return fitted
 
 
@@ -216,7 +216,8 @@ def _identity(start: Start, parts: Parts, dtype: torch.dtype) -> dict[str, Any]:
     return {**identity, "vectors": start.vectors} if start.vectors else identity
 
 
-def _train_numbers(model: nn.Module, loader: Loader, batch_size: int) -> dict[str, float]:
+def train_numbers(model: nn.Module, loader: Loader, batch_size: int) -> dict[str, float]:
+    """Compute NLL, error and confidence gap of the training rows, for a model in eval mode."""
     nll = wrong = sure = 0.0
     with torch.no_grad(), devices.full_float32():
         for rows in torch.split(torch.arange(len(loader)), max(256, batch_size)):
@@ -229,14 +230,14 @@ def _train_numbers(model: nn.Module, loader: Loader, batch_size: int) -> dict[st
     return {"nll": nll / n, "error": wrong / n, "confidence_gap": (sure + wrong) / n - 1}
 
 
-def _write(
+def write(
     fitted: TrainedModel,
     start: Start,
     parts: Parts,
     where: torch.device,
     dtype: torch.dtype,
-    also_pt: bool,
-    gamma: float | None,
+    also_pt: bool = False,
+    gamma: float | None = None,
 ) -> None:
     """Predict validation and test rows, and write them, the model and the names of the logs."""
     folder = fitted.folder

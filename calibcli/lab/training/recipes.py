@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import numpy as np
 import torch
@@ -17,10 +18,11 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from calibcli.core.errors import CalibError, InputError, UsageError, refusing
-from calibcli.core.options import Range, Seed, check_options
+from calibcli.core.options import Positive, Range, Seed, check_options
 from calibcli.core.shelves import Choice, Shelf
 from calibcli.lab.training.options import Training
 from calibcli.networks import losses
+from calibcli.networks.deploy.checkpoint_export import last_linear
 from calibcli.networks.losses import shelf
 from calibcli.networks.user_code import FAILURES, NAMES_CODE, from_module
 
@@ -420,3 +422,70 @@ def constant(number: int, total: int, epochs: int) -> float:
     0.1
     """
     return 1.0
+
+
+# Changes of a trained network, which need no training.
+
+CHANGES = Shelf("change of a network")
+SAME = 1e-4  # of the largest logit: by how much rounding may move the logits of a function that stays
+
+
+@CHANGES.add()
+def rescale(model: nn.Module, run: Callable[[], Tensor], *, by: Positive) -> None:
+    """A layer's weight and bias times `by`, and the weight of the next one divided by it: the same function.
+
+    It is the first of two layers, in the order in which they run, of which this is true: with ReLU or pooling alone in
+    between. Of a convolution with batch norm in eval mode that is the norm (Dinh et al. 2017).
+
+    >>> from torch.nn import Linear, ReLU, Sequential
+    >>> net, x = Sequential(Linear(2, 3), ReLU(), Linear(3, 2)).requires_grad_(False), torch.ones(1, 2)
+    >>> z = net(x)
+    >>> rescale(net, lambda: net(x), by=4.0)
+    >>> torch.equal(net(x), z)
+    True
+
+    Args:
+        model: is changed in place.  run: a forward pass of some rows, to their logits.
+
+    Raises:
+        InputError: there are no two such layers.
+    """
+    ran: list[nn.Module] = []
+    layers = [m for m in model.modules() if isinstance(m._parameters.get("weight"), Tensor)]
+    hooks = [m.register_forward_hook(lambda m, *_: ran.append(m)) for m in layers]
+    logits = run()
+    for hook in hooks:
+        hook.remove()
+    for first, after in itertools.pairwise(dict.fromkeys(ran)):
+        tensors = [*first.parameters(recurse=False), after.weight]
+        kept = [cast(Tensor, tensor).clone() for tensor in tensors]
+        for tensor, factor in zip(tensors, [*[by] * (len(tensors) - 1), 1 / by], strict=True):
+            cast(Tensor, tensor).mul_(factor)
+        if float((run() - logits).abs().max()) <= SAME * float(logits.abs().max()):
+            return
+        for tensor, before in zip(tensors, kept, strict=True):
+            cast(Tensor, tensor).copy_(before)
+    raise InputError("no layer of this network can be rescaled against the next one", "leave that arm out")
+
+
+@CHANGES.add("logits")
+def scaled_logits(model: nn.Module, run: Callable[[], Tensor], *, by: Positive) -> None:
+    """All logits times `by`: the weight and bias of the layer that gives them.
+
+    It is the temperature 1/`by`, folded in (Guo et al. 2017).
+
+    >>> from torch.nn import Linear, ReLU, Sequential
+    >>> net, x = Sequential(Linear(2, 3), ReLU(), Linear(3, 2)).requires_grad_(False), torch.ones(1, 2)
+    >>> z = net(x)
+    >>> scaled_logits(net, lambda: net(x), by=2.0)
+    >>> torch.equal(net(x), 2 * z)
+    True
+
+    Args:
+        model, run: as of `rescale`.
+
+    Raises:
+        InputError: no single linear layer gives the logits.
+    """
+    for parameter in last_linear(model, run, "the network", "leave that arm out")[1].parameters():
+        parameter.mul_(by)

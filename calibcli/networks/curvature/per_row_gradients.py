@@ -201,9 +201,9 @@ def normalised(module: Any, a: torch.Tensor, d: torch.Tensor, scales: Scales) ->
 
 def embedding(module: nn.Embedding, a: torch.Tensor, d: torch.Tensor, scales: Scales) -> Norms:
     """Norms for rows of a table: positions with the same token share one."""
-    if scales:
-        return
     tokens, d = a.flatten(1), d.reshape(len(d), -1, d.shape[-1])
+    if (scale := scales.get("weight")) is not None:
+        d = d * (scale[tokens] if scale.ndim else scale)
     same = tokens[:, :, None] == tokens[:, None, :]
     if module.padding_idx is not None:
         same &= (tokens != module.padding_idx)[:, None, :]
