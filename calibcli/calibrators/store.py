@@ -1,4 +1,7 @@
-"""Calibrators on disk: parameters as safetensors, everything else as JSON metadata. No code is ever loaded."""
+"""Calibrators on disk: parameters as safetensors with everything else as JSON metadata, or all of it as JSON.
+
+No code is ever loaded.
+"""
 
 from __future__ import annotations
 
@@ -287,6 +290,39 @@ def checked(header: Any, parameters: Mapping[str, Any], source: str, fix: str) -
 
 
 NO_CALIBRATOR = "pass a calibrator, which calib scale --save writes; calib apply takes it before the scores"
+
+
+def as_json(scaler: Scaler) -> dict[str, Any]:
+    """Return a calibrator as a JSON object: the contents of its file, with the parameters as numbers."""
+    fit = {
+        key: scaler.metadata[key] for key in ("n", "source", "sha256", "version", "exchanged") if key in scaler.metadata
+    }
+    return {
+        "what": KIND,
+        "schema": SCHEMA,
+        "spec": scaler.spec,
+        "k": scaler.k,
+        "kind": scaler.kind,
+        "columns": scaler.columns,
+        "classes": None if scaler.classes is None else list(scaler.classes),
+        "parameters": {name: np.asarray(value).tolist() for name, value in scaler.parameters.items()},
+        "fit": fit,
+    }
+
+
+def from_json(text: str | bytes, source: str) -> Scaler:
+    """Read a calibrator from the text that `calib export --to json` wrote.
+
+    Raises:
+        InputError: the text is something else.
+    """
+    fix = "pass a file of calib export --to json"
+    with refusing(UNFIT, lambda e: f"{source} is not a calibrator ({type(e).__name__})", fix):
+        read = json.loads(text)
+        parameters = {name: np.asarray(value) for name, value in read["parameters"].items()}
+        header = {key: read.get(key) for key in ("schema", "what", "spec", "k", "classes")}
+        fit = {**read["fit"], "kind": read["kind"], "columns": read["columns"]}
+        return checked({**header, "preserves_accuracy": False, "fit": fit}, parameters, source, fix)
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, str]]:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibcli.calibrators import LabelCalibrators, check_classes
+from calibcli.calibrators.store import from_json
 from calibcli.core.errors import InputError, UsageError, check_path, refusing
 from calibcli.core.files import reading, sha256
 from calibcli.core.result import Cell, Check, Outcome, Result, Table
@@ -21,7 +22,6 @@ from calibcli.gate.options import Request
 from calibcli.networks.deploy import estimator
 from calibcli.scores import recorded_outputs
 from calibcli.scores.predictions import ArrayScores, Predictions
-from calibcli.ship.json_calibrator import scaler_of
 from calibcli.ship.target import Compared, ExportRequest, compare, estimate, facts_of, fed, of_scores, softmax
 
 Array = NDArray[Any]
@@ -145,7 +145,7 @@ def _scores(job: ExportRequest) -> tuple[Predictions, Array, Array | None]:
         reading(path)
         with refusing(OSError, lambda e: f"cannot read {path} ({e.strerror})", check_path(path)):
             text = path.read_bytes()
-        return rows, np.asarray(scaler_of(text, str(path)).predict_proba(fed(job.scaler, rows, "float64"))), None
+        return rows, np.asarray(from_json(text, str(path)).predict_proba(fed(job.scaler, rows, "float64"))), None
     other = recorded_outputs.read(path, need_labels=False)
     if other.k != rows.k:
         raise InputError(f"{path} has {other.k} classes, {rows.source} has {rows.k}", "pass outputs for the same rows")

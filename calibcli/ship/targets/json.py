@@ -6,10 +6,10 @@ import contextlib
 import json as texts
 from pathlib import Path
 
+from calibcli.calibrators.store import as_json, from_json
 from calibcli.core.errors import UsageError
 from calibcli.core.files import atomic
 from calibcli.ship import source_code
-from calibcli.ship.json_calibrator import described, scaler_of
 from calibcli.ship.source_code import LANGUAGES
 from calibcli.ship.target import TARGETS, ExportRequest, Shipped, of_scores
 
@@ -35,8 +35,8 @@ def json(request: ExportRequest) -> Shipped:
     """
     programs = {suffix: source_code.program(request.scaler, suffix) for suffix in LANGUAGES}
     fed = request.fed("float64")
-    texts_by_path = {request.path: texts.dumps(described(request.scaler), indent=1, allow_nan=False) + "\n"}
-    reread = scaler_of(texts_by_path[request.path], request.path.name)
+    texts_by_path = {request.path: texts.dumps(as_json(request.scaler), indent=1, allow_nan=False) + "\n"}
+    reread = from_json(texts_by_path[request.path], request.path.name)
     worst, notes = of_scores(request.scaler, fed, reread.predict_proba(fed), "float64", request.tolerance), list[str]()
     for suffix, text in programs.items():
         path = request.path.with_suffix(suffix)
