@@ -317,7 +317,7 @@ class Binomials:
         at = chances * grid + (which * (grid + 1))[:, None]
         inside = np.floor(at).astype(np.intp).ravel()
         passed = np.bincount(np.ceil(at).astype(np.intp).ravel(), minlength=size * (grid + 1))
-        table = np.cumsum(passed.reshape(size, -1), axis=1) + least[:, None]
+        table = np.cumsum(passed.reshape(size, grid + 1), axis=1) + least[:, None]
         table.ravel()[inside] = np.nan  # an outcome ends in this interval
         self.table, self.chances = table[:, :grid].ravel(), (chances + which[:, None]).ravel()
         self.start, self.first = which * float(grid), least - which * self.width

@@ -441,7 +441,7 @@ def _slices(
     every: list[Estimate] = []
     tables: list[Table] = []
     plots: list[Plot] = []
-    choices = _choices(predictions, options, BRIEF)
+    choices = _choices(predictions, options, BRIEF) if predictions.slices else []
     for column, values in predictions.slices.items():
         parts = rows_by(values)
         if len(parts) > MOST_SLICES:
