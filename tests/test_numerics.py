@@ -172,12 +172,13 @@ def test_binomials_have_the_distribution_functions_of_scipy() -> None:
     chances = drawn.chances.reshape(len(n), -1)
     for i in range(len(n)):
         outcomes = drawn.first[i] + i * drawn.width + np.arange(drawn.width)
-        assert chances[i] - i == pytest.approx(stats.binom.cdf(outcomes, n[i], p[i]), abs=3e-14)
+        some = slice(i % 19, None, 19)
+        assert chances[i, some] - i == pytest.approx(stats.binom.cdf(outcomes[some], n[i], p[i]), abs=3e-14)
         assert stats.binom.cdf(outcomes[0] - 1, n[i], p[i]) < 2**-53
         assert stats.binom.sf(outcomes[-1], n[i], p[i]) < 2**-53
 
 
-@pytest.mark.parametrize("copies", [1, 40])  # 40: a coarser grid, so that more outcomes are searched for
+@pytest.mark.parametrize("copies", [1, 10])  # 10: a coarser grid, so that more outcomes are searched for
 def test_binomials_are_drawn_exactly(copies: int) -> None:
     """Each number drawn is the inverse of the distribution function at the uniform number of its place."""
     n, p = (np.tile(column, copies) for column in zip(*BINOMIALS, strict=True))
