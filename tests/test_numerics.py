@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from scipy import special, stats
 from calibcli.core import statistics
 from calibcli.core.statistics import (
     SMALLEST_P,
+    Binomials,
     beta_quantile,
     binomial_tail,
     bisect,
@@ -142,6 +144,61 @@ def test_root_of_a_rising_function() -> None:
     assert root(lambda x: math.exp(x) - 3, 0.0, 2.0) == pytest.approx(math.log(3), abs=1e-13)
     assert root(lambda x: x + 1, 0.0, 2.0) == 0.0
     assert root(lambda x: x - 3, 0.0, 2.0) == 2.0
+
+
+@pytest.mark.parametrize("tolerance", [1e-4, 1e-8, 1e-13])
+def test_root_takes_few_steps_and_errs_by_no_more_than_the_last(tolerance: float) -> None:
+    curves = (math.tanh, lambda x: x**3, lambda x: x**9 + x / 1e3, lambda x: -math.expm1(-9 * x), math.sinh)
+    for curve in curves:
+        asked: list[float] = []
+
+        def shifted(x: float, curve: Callable[[float], float] = curve, asked: list[float] = asked) -> float:
+            asked.append(x)
+            return curve(x) - curve(0.7)
+
+        assert root(shifted, -0.3, 2.0, tolerance) == pytest.approx(0.7, abs=tolerance)
+        assert len(asked) <= 18  # by halving what stays (Illinois) up to 26
+
+
+# Draws of binomials.
+
+BINOMIALS = [(0, 0.3), (0, 1.0), (1, 0.5), (1, 1e-12), (5, 5e-324), (7, 0.0), (7, 1.0), (5, 1 - 1e-12), (50, 0.03),
+             (50, 0.97), (3000, 0.5), (9000, 1e-3), (9000, 0.6)]  # fmt: skip
+
+
+def test_binomials_have_the_distribution_functions_of_scipy() -> None:
+    n, p = (np.array(column) for column in zip(*BINOMIALS, strict=True))
+    drawn = Binomials(n, p)
+    chances = drawn.chances.reshape(len(n), -1)
+    for i in range(len(n)):
+        outcomes = drawn.first[i] + i * drawn.width + np.arange(drawn.width)
+        some = slice(i % 19, None, 19)
+        assert chances[i, some] - i == pytest.approx(stats.binom.cdf(outcomes[some], n[i], p[i]), abs=3e-14)
+        assert stats.binom.cdf(outcomes[0] - 1, n[i], p[i]) < 2**-53
+        assert stats.binom.sf(outcomes[-1], n[i], p[i]) < 2**-53
+
+
+@pytest.mark.parametrize("copies", [1, 10])  # 10: a coarser grid, so that more outcomes are searched for
+def test_binomials_are_drawn_exactly(copies: int) -> None:
+    """Each number drawn is the inverse of the distribution function at the uniform number of its place."""
+    n, p = (np.tile(column, copies) for column in zip(*BINOMIALS, strict=True))
+    hits = Binomials(n, p).draw(800 // copies, np.random.default_rng(3))
+    uniform = np.random.default_rng(3).random(hits.shape)
+    assert (stats.binom.cdf(hits - 1, n, p) < uniform + 1e-14).all()
+    assert (stats.binom.cdf(hits, n, p) > uniform - 1e-14).all()
+
+
+@pytest.mark.parametrize(("n", "p"), [(40, 0.2), (3_000, 0.7), (2_000_000, 0.4)])  # the last is left to NumPy
+def test_frequencies_of_drawn_binomials(n: int, p: float) -> None:
+    hits = Binomials(np.array([n, 9]), np.array([p, 0.5])).draw(20_000, np.random.default_rng(1))[:, 0]
+    ends = stats.binom.ppf(np.linspace(0.04, 0.96, 24), n, p)
+    counts = np.bincount(np.searchsorted(np.unique(ends), hits), minlength=len(np.unique(ends)) + 1)
+    expected = np.diff(stats.binom.cdf(np.unique(ends), n, p), prepend=0, append=1) * len(hits)
+    assert stats.chisquare(counts, expected).pvalue > 1e-3
+
+
+def test_no_binomials() -> None:
+    assert Binomials(np.zeros(0, np.int64), np.zeros(0)).draw(3, np.random.default_rng(0)).shape == (3, 0)
 
 
 def test_p_values() -> None:

@@ -145,9 +145,12 @@ class Shelf:
 
     def entry(self, name: str) -> Entry | None:
         """Return the entry with this name in any spelling, or None; imports as few files as possible."""
-        while normal(name) not in self._entries and self._usual:
+        if (found := self._entries.get(name)) is not None:
+            return found
+        key = normal(name)
+        while key not in self._entries and self._usual:
             importlib.import_module(self._usual.pop(0))
-        return self._entries.get(normal(name)) or self.entries.get(normal(name))
+        return self._entries.get(key) or self.entries.get(key)
 
     def add(self, name: str = "", **traits: Any) -> Callable[[Any], Any]:
         """Return a decorator that puts a function or class on the shelf under `name` (default: its own name)."""

@@ -67,7 +67,7 @@ class RecordedOutputs:
         """Draw the reliability of the event of two classes, or of the top label, in the bins of the gates."""
         view = Sample.of(self.whole.columns, None, self.config.seed).view()
         bins = view.width_bins(self.config.bins, self.config.edges)
-        return reliability(view, bins, seed=self.config.seed, event=self.predictions.event)
+        return reliability(view, bins, event=self.predictions.event)
 
     @property
     def files(self) -> list[dict[str, Any]]:

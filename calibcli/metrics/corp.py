@@ -15,6 +15,7 @@ from calibcli.core.number_format import percent
 from calibcli.core.options import Range
 from calibcli.core.statistics import (
     TIE,
+    Binomials,
     bisect,
     normal_quantile,
     normal_share,
@@ -242,7 +243,7 @@ class SimulationCells:
     def drawn(self) -> tuple[Floats, Floats]:
         """(DRAWS, C) simulated shares of hits of a calibrated model, and their isotonic regression."""
         c, rng = len(self.p), np.random.default_rng([self.seed, 91])
-        share = rng.binomial(self.rows, np.clip(self.p, 0, 1), size=(DRAWS, c)) / self.rows
+        share = Binomials(self.rows, np.clip(self.p, 0, 1)).draw(DRAWS, rng) / self.rows
         first = np.zeros(DRAWS * c, np.bool_)
         first[::c] = True
         weight = np.tile(self.weight, DRAWS)

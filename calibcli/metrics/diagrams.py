@@ -12,7 +12,7 @@ import numpy as np
 from calibcli.core.figure_data import Curve, Plot
 from calibcli.core.number_format import number, percent
 from calibcli.core.options import Drawn
-from calibcli.core.statistics import counted, quantiles
+from calibcli.core.statistics import Binomials, counted, quantiles
 from calibcli.metrics.reliability import DRAWS, Bins
 from calibcli.metrics.shelf import BinaryOutcomes
 from calibcli.scores.columns import ClassTable
@@ -29,7 +29,6 @@ def reliability(
     view: BinaryOutcomes,
     bins: Bins,
     *,
-    seed: int = 0,
     event: str = "",
     name: str = "reliability",
     curve: Drawn = "corp",
@@ -40,14 +39,13 @@ def reliability(
     Args:
         view: probabilities and hits.
         bins: their reliability table.
-        seed: of the band.
         event: name of the event of two classes; "" for the top label.
         name: name of the panel; the histogram is `{name}_rows`.
         curve: what pictures draw instead of bins: CORP's curve with its band, or the smooth one, which has the
             bandwidth of SmoothECE.
         about: scope of the estimates that are written inside the panel.
     """
-    low, high = consistency(bins, seed)
+    low, high = consistency(bins)
     width = bins.upper - bins.lower
     counts = bins.weight * view.total if view.counts else bins.rows
     title = f"Reliability of {f'P({event})' if event else 'the top label'}, n = {counts.sum():.0f}"
@@ -117,13 +115,13 @@ def _gap_bars(x: Any, width: Any, filled: Any, accuracy: Any, confidence: Any, l
     ]
 
 
-def consistency(bins: Bins, seed: int = 0) -> tuple[Floats, Floats]:
+def consistency(bins: Bins) -> tuple[Floats, Floats]:
     """Simulate the accuracy per bin of a calibrated model: 5 % and 95 % quantiles (Bröcker & Smith 2007).
 
     Hits are binomial with the bin's mean confidence and its effective rows.
     """
-    gaps = bins.simulated(DRAWS, np.random.default_rng([seed, 90])) * bins.inverse
-    low, high = quantiles(bins.confidence - gaps, [(1 - BAND) / 2, (1 + BAND) / 2])
+    accuracy = bins.confidence - bins.null_gaps * bins.inverse
+    low, high = quantiles(accuracy, [(1 - BAND) / 2, (1 + BAND) / 2])
     return np.clip(low, 0.0, 1.0), np.clip(high, 0.0, 1.0)  # against rounding
 
 
@@ -190,7 +188,7 @@ def class_panels(table: ClassTable, names: Sequence[str], bins: int, seed: int =
         n = np.where(filled, count, 1)
         share, mean = hit / n, p / n
         rows = np.maximum(np.round(count), 0).astype(np.int64)
-        draws = rng.binomial(rows, np.clip(mean, 0, 1), size=(DRAWS, bins)) / n
+        draws = Binomials(rows, np.clip(mean, 0, 1)).draw(DRAWS, rng) / n
         low, high = quantiles(draws, [(1 - BAND) / 2, (1 + BAND) / 2])
         error = number(float(np.abs(table.sum_y[k] - table.sum_p[k]).sum() / max(table.count[k].sum(), 1)), 3)
         plots.append(

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from calibcli.core.errors import UsageError
 from calibcli.core.options import Edges
-from calibcli.core.statistics import bin_index, counted, odds, parts, tie_ends
+from calibcli.core.statistics import Binomials, bin_index, counted, odds, parts, tie_ends
 from calibcli.scores.predictions import Floats, Ints
 
 if TYPE_CHECKING:
@@ -86,13 +86,20 @@ class Bins:
         """Whether a bin has weight."""
         return self.weight > 0
 
+    @cached_property
+    def _hits(self) -> Binomials:
+        """Hits of a calibrated model in the effective rows of each bin."""
+        n = np.maximum(np.round(self.effective.round(9)), 0).astype(np.int64)
+        chance = np.clip(self.confidence.round(12), 0, 1)  # the draws must not depend on how sums of rows were rounded
+        return Binomials(n, chance)
+
     def simulated(self, draws: int, rng: np.random.Generator) -> Floats:
         """Simulate (draws, B) weighted gaps of a calibrated model: binomial hits of the effective rows."""
-        n = np.maximum(np.round(self.effective.round(9)), 0).astype(np.int64)
-        p = self.confidence
-        chance = np.clip(p.round(12), 0, 1)  # the draws must not depend on how sums of rows were rounded
-        hits = rng.binomial(n, chance, size=(draws, len(n)))
-        return np.where(n > 0, self.weight * (p - hits / np.maximum(n, 1)), 0.0)
+        gaps, n = self._hits.draw(draws, rng), self._hits.n
+        gaps /= np.maximum(n, 1)
+        np.subtract(self.confidence, gaps, out=gaps)
+        gaps *= np.where(n > 0, self.weight, 0.0)
+        return gaps
 
     @cached_property
     def null_gaps(self) -> Floats:

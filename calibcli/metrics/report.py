@@ -300,7 +300,7 @@ def of_columns(predictions: Predictions, measured: Columns, options: ReportOptio
     if options.diagram or options.specs is None:
         event = "" if predictions.top_only else predictions.event
         curve = options.curve if options.diagram else "bars"
-        plots += reliability(view, bins, seed=options.seed, event=event, curve=curve)
+        plots += reliability(view, bins, event=event, curve=curve)
     if options.top_k:
         edges = options.edges or "right"
         tables.append(top_k(sample, options.top_k, bins=shown.bins, edges=edges, level=options.level))
@@ -429,7 +429,7 @@ def _measured(predictions: Predictions, options: ReportOptions, scope: str) -> t
 def _small(title: str, group: str, view: BinaryOutcomes, options: ReportOptions, **naming: Any) -> list[Plot]:
     """Draw a reliability diagram and its strip as one of small multiples."""
     bins = view.width_bins(options.bins or 15, options.edges or "right")
-    panel, strip = reliability(view, bins, seed=options.seed, curve=options.curve, **naming)
+    panel, strip = reliability(view, bins, curve=options.curve, **naming)
     n = panel.title.rpartition(", n = ")[2]
     return [dataclasses.replace(panel, title=f"{title}, n = {n}", group=group), strip]
 
@@ -441,7 +441,7 @@ def _slices(
     every: list[Estimate] = []
     tables: list[Table] = []
     plots: list[Plot] = []
-    choices = _choices(predictions, options, BRIEF)
+    choices = _choices(predictions, options, BRIEF) if predictions.slices else []
     for column, values in predictions.slices.items():
         parts = rows_by(values)
         if len(parts) > MOST_SLICES:

@@ -96,8 +96,9 @@ MOST_TERMS = 1 << 12  # enough for σ = 7e-4
 LEAST = 1e-3  # smallest bandwidth
 FLOOR = 0.05  # smallest bandwidth of the lower bound: noise grows as it shrinks
 MESH = "no bound: the mesh has an error of its own (variant=exact has bounds)"
-FEW = 40  # coefficients of noise that are enough for bandwidths from FLOOR
-TOLERANCE = 1e-10  # of bandwidths and bounds, so fine that the order of summation does not show
+FEW = 40  # coefficients of noise that are enough for bandwidths from FLOOR; narrower ones need twice as many, and so on
+TOLERANCE = 1e-10  # of bandwidths, so fine that the order of summation does not show
+SIMULATED = 1e-6  # of what has an error of simulation
 DAMPED = 8.9  # exp(-8.9²/2) < 1e-17: terms with a larger πkσ are left out
 
 
@@ -147,16 +148,14 @@ class Smoothed(Memoized):
     @cached_property
     def fixed_point(self) -> tuple[float, float]:
         """(smECE at σ*, σ*), with σ* the solution of smECE_σ = σ; σ* is at least LEAST."""
-        sigma = fixed_point(self.ece, LEAST, TOLERANCE)
+        sigma = fixed_point(self.ece, 0.1, LEAST, TOLERANCE)
         return self.ece(sigma), sigma
 
 
-def fixed_point(falling: Callable[[float], float], least: float, tolerance: float) -> float:
-    """Find s in [least, 1] with falling(s) = s, or the end nearest to it."""
-    high = 1.0
-    while high > least and falling(high / 2) < high / 2:
-        high /= 2
-    return least if high <= least else root(lambda s: s - falling(s), high / 2, high, tolerance)
+def fixed_point(falling: Callable[[float], float], start: float, least: float, tolerance: float) -> float:
+    """Find s in [least, 1] with falling(s) = s, or the end nearest to it: it lies between any s and falling(s)."""
+    low, high = sorted(min(max(s, least), 1.0) for s in (start, falling(start)))
+    return root(lambda s: s - falling(s), low, high, tolerance)
 
 
 def cosine_sums(grid: Floats, cells: int) -> Floats:
@@ -187,7 +186,7 @@ def absolute_integral(series: Floats) -> float:
     k = math.pi * np.arange(1, len(series))
     slopes = k * series[1:]
     t = (left + (right - left) * values[left] / (values[left] - values[right])) / points
-    for _ in range(4):
+    for _ in range(2):  # the integral is flat there: its error is below 1e-11
         angle = np.outer(t, k)
         slope = -(np.sin(angle) @ slopes)
         step = np.divide(series[0] + np.cos(angle) @ series[1:], slope, out=np.zeros_like(t), where=slope != 0)
@@ -236,7 +235,7 @@ class Noise(Memoized):
         Every other term is even about the middle, where |a + b| and |a - b| add up to 2 max(|a|, |b|).
         """
         terms, half = min(self.CELLS, math.ceil(5 / (math.pi * sigma)) + 1), self.CELLS // 2
-        series = self.once(Noise._series, self.CELLS if terms > FEW else FEW)
+        series = self.once(Noise._series, min(FEW << ((terms - 1) // FEW).bit_length(), self.CELLS))
         a = series[:, :terms] * np.exp(-((math.pi * sigma * np.arange(terms)) ** 2) / 2)
         even, odd = (a[:, i::2] @ _cosines(self.CELLS, self.CELLS)[i:terms:2, :half] for i in (0, 1))
         larger = np.maximum(np.abs(even, out=even), np.abs(odd, out=odd), out=even)
@@ -247,8 +246,9 @@ class Noise(Memoized):
         return quantile(self.once(Noise._norms, max(sigma, 1 / self.CELLS)), level)
 
     def fixed_point(self, level: float) -> float:
-        """Find σ with quantile(σ) = σ."""
-        return fixed_point(lambda s: self.quantile(s, level), 1e-5, TOLERANCE)
+        """Find σ with quantile(σ) = σ, from where narrow kernels have their mean: E∫|G_σ|² = Σ scale² / (2 √π σ)."""
+        usual = float(np.cbrt(self.scale @ self.scale)) / math.sqrt(math.pi)
+        return fixed_point(lambda s: self.quantile(s, level), usual, 1e-5, SIMULATED)
 
 
 class Noises(Memoized):
@@ -309,10 +309,10 @@ class SmoothError(Statistic):
         rows = self.view.once(Smoothed.of)
 
         def excess(tau: float) -> float:
-            s = max(tau, FLOOR)
-            return tau + noise.seen.quantile(s, level) - rows.ece(s)
+            return tau + noise.seen.quantile(tau, level) - rows.ece(tau)
 
-        return root(excess, 0.0, 1.0, TOLERANCE)
+        least = excess(FLOOR)
+        return FLOOR - least if least >= 0 else root(excess, FLOOR, self.value, SIMULATED)
 
 
 BEND, BEND_SLOPE = 0.968, 0.798  # ∫|K''| σ² and ∫|K'| σ of the Gaussian kernel

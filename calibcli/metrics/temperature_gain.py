@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from calibcli.core.statistics import bisect, root, scrambled, top_of
+from calibcli.core.statistics import root, scrambled, top_of
 from calibcli.metrics.intervals import BOUNDLESS, IMPOSSIBLE, Interval, Statistic, WeightedMean, average
 from calibcli.metrics.means import cost
 from calibcli.metrics.shelf import ANY, METRICS, Sample
@@ -27,7 +27,7 @@ LEAST_BETA, MOST_BETA = 1e-4, 1e3  # range of 1/T, over the spread of the logits
 FEWEST = 5_000  # rows that are always used; of more, as many as have SCORES scores
 SCORES = 500_000
 WIDENED = 1 << 20  # scores up to which derivatives are in float64
-START = 1 << 17  # scores of the rows that give the first guess of β
+START, MOST_START = 1 << 15, 1 << 17  # scores of the rows that give the first guess of β: a quarter of all in between
 NEAR = 0.02  # largest distance in ln β of the optimum from where derivatives are taken
 PASSES = 4
 REACH = 0.1  # distance in ln β from an optimum up to which the derivatives of the rows there are used
@@ -122,13 +122,13 @@ def _nll(z: Array, y: Ints, beta: float | Floats = 1.0) -> Floats:
 
 
 def _derivatives(z: Array, y: Ints, beta: float) -> Floats:
-    """Return (4, N) F' to F'''' of each row; of many scores (5, N), F last, NaN where these do not give it."""
-    return np.array(cumulants(z, y, beta, np.float64)[1:] if z.size <= WIDENED else series(z, y, beta))
+    """Return (5, N) F' to F'''' and F of each row, the last NaN where those of many scores do not give it."""
+    return np.array(cumulants(z, y, beta, np.float64, nll=True)[1:] if z.size <= WIDENED else series(z, y, beta))
 
 
 def _known(near: Floats) -> bool:
     """Return whether F of each row is among its derivatives."""
-    return len(near) > 4 and bool(np.isfinite(near[4]).all())
+    return bool(np.isfinite(near[4]).all())
 
 
 def _near(near: Floats, step: float | Floats) -> Floats:
@@ -144,7 +144,7 @@ def _leave_out(z: Array, y: Ints, w: Floats | None, fold: Ints) -> tuple[Floats,
     each fold's NLL, at a β so near to all of them (the optimum of some rows, or the previous step) that what the
     expansion leaves out, its fourth power, is negligible beside the noise of the rows.
     """
-    some = slice(None, None, max(1, len(y) * z.shape[1] // START))  # evenly spread rows
+    some = slice(None, None, max(1, min(z.size // START, 4), z.size // MOST_START))  # evenly spread rows
     fit = fit_beta(z[some], y[some], None if w is None else w[some])
     if fit.status != "ok":
         return None
@@ -329,11 +329,15 @@ class _Profile:
         def rises(t: float) -> float:
             return self.slope(math.exp(t), share)[bound]
 
-        around = math.log(self.centre)
-        if rises(around - REACH) < 0 <= rises(around + REACH):
-            return math.exp(root(rises, around - REACH, around + REACH, TOLERANCE))
+        at = math.log(self.centre)
+        value, slope = rises(at), self.centre * average(self.near[1], self.rows.weights)
+        step = -math.copysign(min(1.2 * abs(value) / slope, REACH) if slope > 0 else REACH, value)
         ends = math.log(LEAST_BETA / self.scale), math.log(MOST_BETA / self.scale)
-        return math.exp(root(rises, *bisect(lambda t: -rises(t), *ends, 6), TOLERANCE))
+        beyond = min(max(at + step, ends[0]), ends[1])
+        while rises(beyond) * value > 0 and beyond not in ends:
+            at, step = beyond, 2 * step
+            beyond = min(max(at + step, ends[0]), ends[1])
+        return math.exp(root(rises, *sorted((at, beyond)), TOLERANCE))
 
     @cached_property
     def _means(self) -> list[float]:

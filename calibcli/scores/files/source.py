@@ -233,12 +233,20 @@ class Digests(contextlib.AbstractContextManager["Digests"]):
         self.sources, self.hashed, self.stop = sources, hashed, threading.Event()
         self.entries: list[dict[str, str]] = []
         self.failed: BaseException | None = None
-        self.thread = threading.Thread(target=self._work)
-        self.thread.start()
+        self.thread: threading.Thread | None = None
+        if hashed and any(isinstance(source, Source) for source in sources):
+            self.thread = threading.Thread(target=self._work)
+            self.thread.start()
+        else:
+            self._work()
 
     def __exit__(self, *error: object) -> None:
         self.stop.set()
-        self.thread.join()
+        self._end()
+
+    def _end(self) -> None:
+        if self.thread is not None:
+            self.thread.join()
 
     def _work(self) -> None:
         try:
@@ -250,7 +258,7 @@ class Digests(contextlib.AbstractContextManager["Digests"]):
 
     def files(self) -> list[dict[str, str]]:
         """Return path and digest of each file, once all are done."""
-        self.thread.join()
+        self._end()
         if self.failed is not None:
             raise self.failed
         return self.entries

@@ -189,16 +189,16 @@ def _arrays(logits: Any, labels: Any, weights: Any) -> Block:
 
 def _sample(source: Source) -> tuple[int, Block]:
     """Return the number of rows, and rows drawn evenly over the data (all of them when there are few)."""
-    rng = np.random.default_rng(0)
     blocks = source()
     if isinstance(blocks, tuple) and len(blocks) == 1:  # arrays in memory: no pass is needed
         n, count = len(blocks[0][0]), max(2000, SMALL // blocks[0][0].shape[1])
         if n <= 2 * count:
             return n, blocks[0]
-        drawn = ((np.arange(count) + rng.random(count)) * (n / count)).astype(np.int64)  # one of each equal range
+        places = np.arange(count) + np.random.default_rng(0).random(count)  # one of each equal range
+        drawn = (places * (n / count)).astype(np.int64)
         return n, _take(blocks[0], np.minimum(drawn, n - 1))
     kept: list[Block] = []
-    n, stride = 0, 1
+    n, stride, rng = 0, 1, np.random.default_rng(0)
     for block in blocks:
         limit = max(2000, SMALL // block[0].shape[1])
         kept.append(_take(block, np.flatnonzero(rng.random(len(block[0])) * stride < 1)))

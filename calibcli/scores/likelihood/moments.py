@@ -150,7 +150,7 @@ class _Powers:
             np.dot(self.ones, e, out=out[power])
 
 
-def cumulants(logits: NDArray[Any], labels: NDArray[Any], beta: float, dtype: Any) -> list[Array]:
+def cumulants(logits: NDArray[Any], labels: NDArray[Any], beta: float, dtype: Any, nll: bool = False) -> list[Array]:
     """Compute max z - z_y, E z - z_y, κ2, κ3, κ4 of z under softmax(β z) for each row, each (n,) float64.
 
     Args:
@@ -158,11 +158,12 @@ def cumulants(logits: NDArray[Any], labels: NDArray[Any], beta: float, dtype: An
         labels: (n,) integers.
         beta: 1/T > 0.
         dtype: of the exponentials and of the sums over classes.
+        nll: also return the NLL, as the last one.
 
     Raises:
         InputError: a true label has logit -inf.
     """
-    return by_rows(lambda z, y: _cumulants(z, y, beta, dtype), logits, labels)
+    return by_rows(lambda z, y: _cumulants(z, y, beta, dtype, nll), logits, labels)
 
 
 @one_thread()
@@ -177,7 +178,7 @@ def by_rows(
     return parts[0] if len(parts) == 1 else [np.concatenate(each) for each in zip(*parts, strict=True)]
 
 
-def _cumulants(logits: NDArray[Any], labels: NDArray[Any], beta: float, dtype: Any) -> list[Array]:
+def _cumulants(logits: NDArray[Any], labels: NDArray[Any], beta: float, dtype: Any, nll: bool = False) -> list[Array]:
     shifted, own, axis = shift(logits, labels, dtype)
     powers = _powers(shifted, beta, axis)
     if not np.isfinite(powers[-1].sum()):  # -inf logits (or squares that overflow): they have probability zero
@@ -187,7 +188,8 @@ def _cumulants(logits: NDArray[Any], labels: NDArray[Any], beta: float, dtype: A
         gone = np.exp(shifted * dtype(beta)) == 0
         powers = _powers(np.where(gone, dtype(0), shifted), beta, axis, keep=~gone)
     s0, s1, s2, s3, s4 = (p.astype(np.float64) for p in powers)
-    return [-own, *_from_powers(s0, s1, s2, s3, s4, own)]
+    last = [np.log(s0) - beta * own] if nll else []
+    return [-own, *_from_powers(s0, s1, s2, s3, s4, own), *last]
 
 
 def _from_powers(s0: Array, s1: Array, s2: Array, s3: Array, s4: Array, own: Array) -> list[Array]:
