@@ -187,9 +187,10 @@ def _(folder: Path, groups: int) -> Work:
     return ["metrics", saved(folder / "a.npz", 3 * groups, patient=values(3 * groups, groups)), "--group", "patient"]
 
 
-@grows("metrics", "values of --by", 500, 2000, 10_000, beside="10 rows a value", mb=400)
+@grows("metrics", "values of --by", 500, 2000, 10_000, beside="100 to a column, 1,000 rows", mb=400)
 def _(folder: Path, count: int) -> Work:
-    return ["metrics", saved(folder / "a.npz", 10 * count, site=values(10 * count, count)), "--by", "site"]
+    columns = {f"column{i}": values(1000, 100, i) for i in range(max(1, count // 100))}
+    return ["metrics", saved(folder / "a.npz", 1000, **columns), *(f"--by={name}" for name in columns)]
 
 
 @grows("metrics", "labels of --multilabel", 80, 320, 1280, beside="500 rows", mb=150)
@@ -297,16 +298,18 @@ def _(folder: Path, n: int) -> Work:
     return ["check", saved(folder / "a.npz", n), "--max", "ece=0.5"]
 
 
-@grows("check", "slices that are decided", 100, 400, 1600, beside="50 rows each", mb=60, exits=(0, 1, 3))
-def _(folder: Path, count: int) -> Work:
-    path = saved(folder / "a.npz", 50 * count, site=values(50 * count, count))
-    return ["check", path, "--max", "ece=0.9", "--by", "site"]
+def _gated(limit: float) -> Callable[[Path, int], Work]:
+    def make(folder: Path, count: int) -> Work:
+        path = saved(folder / "a.npz", 200 * count, site=values(200 * count, count))
+        return ["check", path, f"--max=ece={limit}", "--by", "site"]
+
+    return make
 
 
-@grows("check", "slices that are INCONCLUSIVE", 100, 400, 1600, beside="50 rows each", mb=60, exits=(0, 1, 3))
-def _(folder: Path, count: int) -> Work:
-    path = saved(folder / "a.npz", 50 * count, site=values(50 * count, count))
-    return ["check", path, "--max", "ece=0.2", "--by", "site"]
+for _limit, _verdicts in ((0.9, "are decided"), (0.14, "are INCONCLUSIVE")):
+    grows("check", f"slices that {_verdicts}", 60, 250, 1000, beside="200 rows each", mb=200, exits=(0, 1, 3))(
+        _gated(_limit)
+    )
 
 
 @grows("check", "rules of many bin counts", 100, 400, 1600, beside="1,000 rows", mb=60, exits=(0, 1, 3))
@@ -317,7 +320,7 @@ def _(folder: Path, rules: int) -> Work:
     return ["check", saved(folder / "a.npz", 1000), "--config", str(path)]
 
 
-@grows("plan", "rules", 10, 40, 160, mb=60)
+@grows("plan", "rules", 4, 8, 16, mb=60)
 def _(folder: Path, rules: int) -> Work:
     limits = (f"--max=ece:bins={5 + i}=0.05" for i in range(rules))
     return ["plan", *limits]
@@ -366,17 +369,18 @@ def _(folder: Path, n: int) -> Work:
 def _(folder: Path, nights: int) -> Work:
     import calibcli
 
+    dates = [(datetime.date(2020, 1, 1) + datetime.timedelta(days=night)).isoformat() for night in range(nights + 1)]
     watch = calibcli.Watch(folder / "state.json", max={"ece": 0.3}, min={"accuracy": 0.3})
     for night in range(nights):
         arrays = drawn(200, seed=night)
-        watch.update(arrays["logits"], arrays["labels"], ids=range(200 * night, 200 * night + 200), night=str(night))
+        watch.update(arrays["logits"], arrays["labels"], kind="logits", night=dates[night])
     arrays = drawn(200, seed=nights)
-    ids = range(200 * nights, 200 * nights + 200)
 
     def night() -> None:
         for _ in range(10):  # of the same state: one alone is too short to time
             shutil.copy(folder / "state.json", folder / "copy.json")
-            calibcli.Watch(folder / "copy.json").update(arrays["logits"], arrays["labels"], ids=ids, night=str(nights))
+            again = calibcli.Watch(folder / "copy.json")
+            again.update(arrays["logits"], arrays["labels"], kind="logits", night=dates[nights])
 
     return night
 
@@ -416,14 +420,15 @@ def _(folder: Path, n: int) -> Work:
     return ["apply", calibrator(folder, "temperature"), saved(folder / "a.npz", n), *out]
 
 
-@grows("export --to c", "classes of a matrix", 25, 50, 100, limit=2.1, mb=80)
+@grows("export --to json", "classes", 30, 100, 300, mb=80)
 def _(folder: Path, k: int) -> Work:
-    return ["export", calibrator(folder, "vector", k), "--to", "c", "-o", str(folder / "map.c")]
+    return ["export", calibrator(folder, "vector", k), "--to", "json", "-o", str(folder / "map.json")]
 
 
-@grows("export --to python", "classes", 30, 100, 300, mb=80)
-def _(folder: Path, k: int) -> Work:
-    return ["export", calibrator(folder, "vector", k), "--to", "python", "-o", str(folder / "map.py")]
+@grows("export --to card", "rows", 2000, 8000, 32_000, beside="10 classes", limit=SORTED, mb=80)
+def _(folder: Path, n: int) -> Work:
+    data = ["--data", saved(folder / "a.npz", n)]
+    return ["export", calibrator(folder, "temperature"), "--to", "card", *data, "-o", str(folder / "card.md")]
 
 
 # Results on a page.
@@ -466,7 +471,7 @@ def _(folder: Path, n: int) -> Work:
     import numpy as np
 
     rng, path = np.random.default_rng(0), folder / "data.npz"
-    np.savez(path, x=rng.standard_normal((n, 64), dtype=np.float32), y=rng.integers(0, 10, n))
+    np.savez(path, x=rng.standard_normal((n, 1, 8, 8), dtype=np.float32), y=rng.integers(0, 10, n))
     quiet(_fit(folder, "mlp:hidden=8", 1))
     return ["curvature", *_models(folder), "--data", str(path), "-w", "lambda_max", "-w", "trace"]
 
@@ -482,7 +487,7 @@ def _(folder: Path, n: int) -> Work:
     import numpy as np
 
     rng, path = np.random.default_rng(0), folder / "data.npz"
-    np.savez(path, x=rng.standard_normal((n, 64), dtype=np.float32), y=rng.integers(0, 10, n))
+    np.savez(path, x=rng.standard_normal((n, 1, 8, 8), dtype=np.float32), y=rng.integers(0, 10, n))
     quiet(_fit(folder, "mlp:hidden=8", 1))
     return ["logits", *_models(folder), "--data", str(path), "--save", str(folder / "out.npz"), "-q"]
 
@@ -499,7 +504,7 @@ def _(folder: Path, seeds: int) -> Work:
     recipe, save = folder / "recipe.toml", folder / "study"
     recipe.write_text(STUDY.format(seeds=1))
     quiet(["study", str(recipe), "--save", str(save), "-q"])
-    first = runs.runs(parsing.load(str(recipe)))
+    first = runs.runs(parsing.parse(recipe.read_text(), str(recipe)))
     for run in first:
         for seed in range(1, seeds):
             other = save / runs.StudyRun(run.arm, run.arch, seed).folder
