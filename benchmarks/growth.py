@@ -431,6 +431,13 @@ def _(folder: Path, n: int) -> Work:
     return ["export", calibrator(folder, "temperature"), "--to", "card", *data, "-o", str(folder / "card.md")]
 
 
+@grows("verify", "rows", 2000, 8000, 32_000, beside="10 classes", limit=SORTED, mb=80)
+def _(folder: Path, n: int) -> Work:
+    fitted, deployed = calibrator(folder, "temperature"), str(folder / "map.json")
+    quiet(["export", fitted, "--to", "json", "-o", deployed])
+    return ["verify", deployed, "--with", fitted, "--data", saved(folder / "a.npz", n)]
+
+
 # Results on a page.
 
 
