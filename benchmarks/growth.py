@@ -10,7 +10,7 @@ breaks its limit is measured again before it counts. MB are the peak of the larg
 
 Exit 1 if an exponent or a peak is above its limit. `--only` takes regular expressions, and --list prints the names of
 the rows. `--short` runs each row once at a tenth of its sizes and judges no exponent: it says that everything runs.
---save writes results/growth.txt and the table of docs/measured/growth.md.
+--save puts the rows into results/growth.txt and the table of docs/measured/growth.md, beside those that are there.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ LINEAR, SORTED = 1.1, 1.15
 SLACK = 1e-9
 ENOUGH, MANY, LONG = 0.5, 9, 8.0  # seconds of a size in all; the most runs of it; seconds of a run that is not repeated
 SHORT = 10
+HEAD = head("command: dimension", "beside", "size: CPU seconds", "exponent (limit)", "MB (limit)")
 STUDY = """
 [study]
 name = "seeds"
@@ -614,7 +615,7 @@ def judged(name: str, rounds: int, short: bool) -> tuple[list[str], bool]:
     for _ in range(1 if short else 2):
         found = attempt(measured, name, sizes, 1 if short else rounds)
         if isinstance(found, str):
-            return [name, one.beside, found, "", "", ""], found == "not installed"
+            return [name, one.beside, found, "", ""], found == "not installed"
         best = {key: list(map(min, best.get(key, of), of)) for key, of in found.items()}
         power, peak = exponent(sizes, best["seconds"]), best["mb"][-1]
         holds = short or (power <= one.limit and peak <= one.mb)
@@ -622,7 +623,7 @@ def judged(name: str, rounds: int, short: bool) -> tuple[list[str], bool]:
             break
     cost = ", ".join(f"{size:,}: {time:.3g}" for size, time in zip(sizes, best["seconds"], strict=True))
     mark = "" if holds else " **breaks**"
-    return [name, one.beside, cost, f"{power:.2f} ({one.limit:g})", f"{peak:.0f} ({one.mb:g})" + mark, ""], holds
+    return [name, one.beside, cost, f"{power:.2f} ({one.limit:g})", f"{peak:.0f} ({one.mb:g})" + mark], holds
 
 
 def main() -> int:
@@ -632,23 +633,28 @@ def main() -> int:
         print(*names, sep="\n")
         return 0
     where = f"{datetime.date.today()}, {machine('scipy', 'torch')}"
-    lines = [head("command: dimension", "beside", "size: CPU seconds", "exponent (limit)", "MB (limit)")]
-    print(where, "", *lines, sep="\n", flush=True)
+    print(where, "", HEAD, sep="\n", flush=True)
     broken = []
     for name in names:
         cells, holds = judged(name, given.rounds, given.short)
-        lines.append(row(*cells[:5]))
-        print(lines[-1], flush=True)
+        print(row(*cells), flush=True)
         broken += [] if holds else [name]
-    said = f"{len(names) - len(broken)} of {len(names)} rows keep their limits"
-    print(f"\n{said}" + "".join(f"\nbreaks: {name}" for name in broken))
-    if given.save:
-        (HERE / "results" / "growth.txt").write_text(
-            "\n".join([f"python benchmarks/growth.py, {where}", "", *lines, "", said]) + "\n"
-        )
-        page = ROOT / "docs" / "measured" / "growth.md"
-        between(page, "<!-- growth -->", "<!-- /growth -->", lambda old: "\n" + "\n".join(lines) + "\n")
+        if given.save:
+            keep(row(*cells), where)
+    print(f"\n{len(names) - len(broken)} of {len(names)} rows keep their limits")
+    print(*(f"breaks: {name}" for name in broken), sep="\n")
     return int(bool(broken))
+
+
+def keep(line: str, where: str) -> None:
+    """Put a row into the table of results/growth.txt and of the docs, in the place of an earlier one of its name."""
+    path = HERE / "results" / "growth.txt"
+    said = path.read_text().splitlines() if path.exists() else []
+    known = {cells[1].strip(): one for one in [*said, line] if len(cells := one.split("|")) > 2}
+    table = "\n".join([HEAD, *(known[name] for name in ROWS if name in known)])
+    path.write_text(f"python benchmarks/growth.py, last {where}\n\n{table}\n")
+    page = ROOT / "docs" / "measured" / "growth.md"
+    between(page, "<!-- growth -->", "<!-- /growth -->", lambda old: f"\n{table}\n")
 
 
 if __name__ == "__main__":

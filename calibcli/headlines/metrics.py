@@ -135,10 +135,12 @@ def _gain(result: Result) -> str:
 
 def _parts(result: Result) -> str:
     """Count slices or labels shown to be miscalibrated, each by itself, without a correction for their number."""
-    scopes = [scope for scope in result.by_scope if "=" in scope]
-    texts = []
-    for column in dict.fromkeys(scope.partition("=")[0] for scope in scopes):
-        own = [s for s in scopes if s.startswith(f"{column}=") and (error(result, s) or direction(result, s))]
+    texts, of_column = [], dict[str, list[str]]()
+    for scope in result.by_scope:
+        if "=" in scope:
+            of_column.setdefault(scope.partition("=")[0], []).append(scope)
+    for column, scopes in of_column.items():
+        own = [s for s in scopes if error(result, s) or direction(result, s)]
         shown = [s for s in own if _miscalibrated(result, s)]
         errors = {s: error(result, s) for s in shown}
         worst = sorted(shown, key=lambda s: abs(e.value or 0.0) if (e := errors[s]) else 0.0, reverse=True)
