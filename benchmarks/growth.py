@@ -204,7 +204,7 @@ def _(folder: Path, labels: int) -> Work:
     return ["metrics", str(path), "--multilabel"]
 
 
-@grows("metrics", "tasks", 25, 100, 400, beside="50 rows a task", mb=150)
+@grows("metrics", "tasks", 12, 50, 200, beside="50 rows a task", mb=150)
 def _(folder: Path, tasks: int) -> Work:
     return ["metrics", *(saved(folder / f"task{i}.npz", 50, 4, i) for i in range(tasks)), "--tasks"]
 
@@ -252,14 +252,14 @@ def _(folder: Path, n: int) -> Work:
     return ["metrics", path]
 
 
-@grows("metrics --partial", "files", 50, 200, 800, beside="200 rows each", mb=60)
+@grows("metrics --partial", "files", 50, 200, 800, beside="200 rows each", mb=150)
 def _(folder: Path, files: int) -> Work:
     for i in range(files):
         saved(folder / f"part-{i:04}.npz", 200, seed=i)
     return ["metrics", str(folder / "part-*.npz"), "--partial", str(folder / "state.npz")]
 
 
-@grows("merge", "states", 25, 100, 400, beside="200 rows each", mb=60)
+@grows("merge", "states", 25, 100, 400, beside="200 rows each", mb=150)
 def _(folder: Path, states: int) -> Work:
     import calibcli
 
