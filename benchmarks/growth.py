@@ -327,7 +327,7 @@ def _(folder: Path, rules: int) -> Work:
     return ["plan", *limits]
 
 
-@grows("compare", "models", 4, 16, 64, beside="500 rows", mb=80)
+@grows("compare", "models", 4, 16, 64, beside="500 rows", mb=200)
 def _(folder: Path, models: int) -> Work:
     import numpy as np
 
@@ -415,7 +415,7 @@ def _(folder: Path, labels: int) -> Work:
     return ["scale", *ROWS["metrics: labels of --multilabel"].make(folder, labels)[1:]]  # type: ignore[index]
 
 
-@grows("apply", "rows", 100_000, 400_000, 1_600_000, beside="10 classes", mb=120)
+@grows("apply", "rows", 100_000, 400_000, 1_600_000, beside="10 classes", mb=200)
 def _(folder: Path, n: int) -> Work:
     out = ["--save", str(folder / "out.npz"), "-q"]
     return ["apply", calibrator(folder, "temperature"), saved(folder / "a.npz", n), *out]
