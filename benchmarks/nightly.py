@@ -47,6 +47,8 @@ RUNS = {
     "study-kills": ("studies.py --kills 20", "--kills 2 --epochs 20"),
     "studies": ("studies.py", "--only focal-shape --again 0"),
     "derivatives": ("derivatives.py", "--rounds 1"),
+    "growth": ("growth.py", "--short"),
+    "billion": ("billion.py --minutes 20", "--rows 1e5 --parts 4"),
     "zoo": ("zoo.py", "plain.*"),
 }
 """The command lines by name, and what `--short` adds to each."""

@@ -195,6 +195,7 @@ def test_damaged_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         archive.writestr("samples/0_epoch_1.json", "[1]")
     refused(file.getvalue(), "not a JSON object")
     monkeypatch.setattr(source, "memory_limit", lambda: 1 << 14)
+    monkeypatch.setattr(source, "_granted", 0)
     refused(whole, "GB when decoded, more than")
 
 

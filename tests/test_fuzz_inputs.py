@@ -34,6 +34,7 @@ class Bomb:
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(source, "memory_limit", lambda: 1 << 22)
+    monkeypatch.setattr(source, "_granted", 0)
     return tmp_path
 
 

@@ -235,6 +235,7 @@ def test_a_parquet_column_of_text_is_read_when_it_is_asked_for(tmp_path: Path, m
     assert p.ids.tolist() == ids
     assert not any("prompt" in columns for columns in read)
     monkeypatch.setattr("calibcli.scores.files.source.memory_limit", lambda: 1000 * len(Y))  # of numbers and ids
+    monkeypatch.setattr("calibcli.scores.files.source._granted", 0)
     same(recorded_outputs.read(tmp_path / "a.parquet"))
     with pytest.raises(InputError, match="when decoded, more than"):
         recorded_outputs.read(tmp_path / "a.parquet", by=["prompt"])

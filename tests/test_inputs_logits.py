@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
+import resource
 import subprocess
 import sys
 from dataclasses import fields
@@ -15,6 +18,8 @@ import pytest
 from calibcli.core.errors import InputError, UsageError
 from calibcli.core.files import sha256
 from calibcli.scores import array_names, from_arrays, predictions, recorded_outputs
+from calibcli.scores.files import source
+from calibcli.scores.files.arrays import Joined, Memory
 from calibcli.scores.predictions import Predictions
 
 RNG = np.random.default_rng(1)
@@ -174,6 +179,60 @@ def test_stdin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str) -> 
     same(recorded_outputs.read("-", labels=labels))
 
 
+def test_any_rows_of_many_parts_are_those_of_the_joined_array() -> None:
+    rng = np.random.default_rng(0)
+    for seed in range(20):
+        parts = [rng.normal(size=(n, 3)).astype(["f4", "f8"][seed % 2]) for n in rng.integers(0, 4, 1 + seed % 7)]
+        joined, plain = Joined([Memory(part) for part in parts]), np.concatenate(parts)
+        assert (joined.shape, joined.dtype) == (plain.shape, plain.dtype)
+        for start in range(len(plain) + 1):
+            for stop in range(start, len(plain) + 3):
+                assert np.array_equal(joined.read(start, stop), plain[start:stop])
+
+
+def test_many_parts_cost_no_more_each_than_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts are counted once and found by their first row; each has been asked for its shape for every row."""
+    asked: list[int] = []
+    monkeypatch.setattr(Memory, "shape", property(lambda self: asked.append(1) or self.array.shape))
+    joined = Joined([Memory(np.ones((1, 2))) for _ in range(300)])
+    for row in range(300):
+        joined.read(row, row + 1)
+    assert len(asked) < 10 * 300
+
+
+def test_more_files_are_opened_than_a_shell_allows(tmp_path: Path) -> None:
+    for i in range(40):
+        np.savez(tmp_path / f"{i:02}.npz", logits=Z[3 * i : 3 * i + 3], labels=Y[3 * i : 3 * i + 3])
+    before, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/dev/fd")) + 10, hard))
+        assert recorded_outputs.read(tmp_path / "*.npz").n == 120
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before, hard))
+
+
+def test_too_many_open_files_say_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: str) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("calibcli.scores.files.locations.open_binary", full)
+    with pytest.raises(InputError, match="Too many open files") as error:
+        recorded_outputs.read(tmp_path / "a.npz")
+    assert "ulimit -n" in error.value.fix
+    assert "--partial" in error.value.fix
+
+
+def test_what_may_be_decoded_is_asked_again_when_much_was_granted(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = iter([1000, 900, 5])
+    monkeypatch.setattr(source, "memory_limit", lambda: next(limits))
+    monkeypatch.setattr(source, "_granted", 0)
+    for size in (4, 3, 3, 500):
+        source.refuse_large(size, "it takes much")
+    with pytest.raises(InputError, match="it takes much"):
+        source.refuse_large(6, "it takes much")
+    assert next(limits, None) is None
+
+
 def test_shards_join_in_order(tmp_path: Path) -> None:
     paths = []
     for i, part in enumerate((slice(0, 7), slice(7, 250), slice(250, 300))):
@@ -271,9 +330,8 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
 
 
 def test_a_bomb_is_refused_before_it_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from calibcli.scores.files import source
-
     monkeypatch.setattr(source, "memory_limit", lambda: 1 << 20)
+    monkeypatch.setattr(source, "_granted", 0)
     np.savez_compressed(
         tmp_path / "a.npz", logits=np.zeros((1_000_000, 4), np.float32), labels=np.zeros(1_000_000, int)
     )

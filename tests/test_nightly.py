@@ -6,10 +6,13 @@ import importlib
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from calibcli.cli.app import COMMANDS
 
 ROOT = Path(__file__).parent.parent
 COUNT = re.compile(r'environ\.get\("(CALIB_\w+)", "\d+"\)')
@@ -22,13 +25,22 @@ def takes(text: str, option: str) -> bool:
     return bool(re.search(rf"arguments\(\s*__doc__[^=)]*(?:.(?!\n\w))*?\b{name}=", text, re.DOTALL))
 
 
-@pytest.fixture(scope="module")
-def nightly() -> ModuleType:
+def script(name: str) -> ModuleType:
     sys.path.insert(0, str(ROOT / "benchmarks"))
     try:
-        return importlib.import_module("nightly")
+        return importlib.import_module(name)
     finally:
         sys.path.remove(str(ROOT / "benchmarks"))
+
+
+@pytest.fixture(scope="module")
+def nightly() -> ModuleType:
+    return script("nightly")
+
+
+@pytest.fixture(scope="module")
+def growth() -> ModuleType:
+    return script("growth")
 
 
 def test_every_count_that_tests_read_is_larger_at_night(nightly: ModuleType) -> None:
@@ -84,3 +96,32 @@ def test_rows_of_results_are_scripts_with_their_options_and_every_script_has_a_r
         assert all(takes(text, option) for option in re.findall(r"--[\w-]+", options)), (script, options)
     scripts = {path.name for path in folder.glob("[a-z]*.py")} - {"run.py", "nightly.py"}
     assert scripts == {script for script, _ in lines} - {"run.py", "nightly.py"}
+
+
+def test_every_command_has_a_row_of_growth(growth: ModuleType) -> None:
+    """`demo` writes a fixed tour, `list` prints shelves: neither has an input that a user can make large."""
+    assert set(COMMANDS) - {"demo", "list"} == {name.replace(":", " ").split()[0] for name in growth.ROWS} - {"measure"}
+
+
+def test_a_row_that_breaks_its_limit_is_measured_again_and_reported(
+    growth: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter([[1.0, 2.0, 8.0], [1.0, 2.0, 3.9], [1.0, 2.0, 8.0], [1.0, 2.0, 7.9]])
+    monkeypatch.setattr(growth, "attempt", lambda *given: {"seconds": next(answers), "mb": [1.0, 1.0, 9.0]})
+    growth.ROWS["x: y"] = growth.Row(lambda folder, size: [], (10, 20, 40), "y", "", 1.1, 10.0, (0,))
+    try:
+        assert [growth.judged("x: y", 3, False)[1] for _ in range(2)] == [True, False]
+    finally:
+        del growth.ROWS["x: y"]
+
+
+def test_time_and_memory_of_a_row_are_those_of_a_fork(growth: ModuleType) -> None:
+
+    def make(folder: Path, size: int) -> Callable[[], object]:
+        return lambda: (b"x" * (size << 20)).count(b"y")
+
+    spent, peak = growth.forked(lambda: growth.once(make, 16, (0,)))
+    assert spent > 0
+    assert 15 < peak < 20
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        growth.forked(lambda: 1 / 0)

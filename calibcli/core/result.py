@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -267,6 +268,14 @@ class Numbers(Display, Mapping[Key, Estimate]):
     estimates: Sequence[Estimate]
     facts: Mapping[str, Any]
 
+    @cached_property
+    def by_scope(self) -> Mapping[str, Sequence[Estimate]]:
+        """The estimates of each scope, in order: looking for one among those of all labels or slices takes long."""
+        found: dict[str, list[Estimate]] = {}
+        for e in self.estimates:
+            found.setdefault(e.scope, []).append(e)
+        return found
+
     def __repr__(self) -> str:
         return str(self)
 
@@ -277,7 +286,7 @@ class Numbers(Display, Mapping[Key, Estimate]):
             KeyError: there is none, or the key fits several; the message lists them.
         """
         name, scope = (key, "") if isinstance(key, str) else key
-        in_scope = {e.name: e for e in reversed(self.estimates) if e.scope == scope}
+        in_scope = {e.name: e for e in reversed(self.by_scope.get(scope, []))}
         classes = self.facts.get("classes")
         for spec in (name, *sorted(alike(name, classes if isinstance(classes, int) else 0))):
             if spec in in_scope:

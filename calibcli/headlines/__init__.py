@@ -96,7 +96,7 @@ def error(result: Result, scope: str = "") -> Estimate | None:
 
 
 def _valued(result: Result, scope: str) -> Iterator[Estimate]:
-    return (e for e in result.estimates if e.scope == scope and e.value is not None)
+    return (e for e in result.by_scope.get(scope, ()) if e.value is not None)
 
 
 def side(e: Estimate | None, of: float = 0.0) -> Side:

@@ -135,10 +135,12 @@ def _gain(result: Result) -> str:
 
 def _parts(result: Result) -> str:
     """Count slices or labels shown to be miscalibrated, each by itself, without a correction for their number."""
-    scopes = list(dict.fromkeys(e.scope for e in result.estimates if e.scope and "=" in e.scope))
-    texts = []
-    for column in dict.fromkeys(scope.partition("=")[0] for scope in scopes):
-        own = [s for s in scopes if s.startswith(f"{column}=") and (error(result, s) or direction(result, s))]
+    texts, of_column = [], dict[str, list[str]]()
+    for scope in result.by_scope:
+        if "=" in scope:
+            of_column.setdefault(scope.partition("=")[0], []).append(scope)
+    for column, scopes in of_column.items():
+        own = [s for s in scopes if error(result, s) or direction(result, s)]
         shown = [s for s in own if _miscalibrated(result, s)]
         errors = {s: error(result, s) for s in shown}
         worst = sorted(shown, key=lambda s: abs(e.value or 0.0) if (e := errors[s]) else 0.0, reverse=True)
@@ -229,10 +231,10 @@ LAST = 100  # above every place in the trait `named`
 def compare(result: Result) -> str:
     """List the differences that hold after Holm's correction and whose own interval excludes zero."""
     verdicts = _verdicts(result)
-    scopes = list(dict.fromkeys(e.scope for e in result.estimates))
+    scopes = result.by_scope
     texts = [_one_difference(result, scope, verdicts) for scope in scopes]
     if len(texts) > 3:
-        real = [s for s in scopes if any(_holds(e, verdicts) for e in result.estimates if e.scope == s)]
+        real = [s for s, own in scopes.items() if any(_holds(e, verdicts) for e in own)]
         summary = f"Differences are shown in {len(real)} of {len(scopes)} comparisons"
         return sentences(*texts[:2], summary)
     return sentences(*texts)
@@ -248,10 +250,9 @@ def _holds(e: Estimate, verdicts: dict[tuple[str, str], str]) -> bool:
 
 
 def _one_difference(result: Result, scope: str, verdicts: dict[tuple[str, str], str]) -> str:
-    own = [e for e in result.estimates if e.scope == scope]
+    own = result.by_scope[scope]
     # a different saving by a temperature makes no model better
-    own = [e for e in own if not traits(e.name).get("refitted")] or own
-    own.sort(key=_place)
+    own = sorted([e for e in own if not traits(e.name).get("refitted")] or own, key=_place)
     real = [e for e in own if _holds(e, verdicts)]
     better = [e for e in real if (side(e) == "below") == (e.better == "lower") and e.better in ("lower", "higher")]
     worse = [e for e in real if e not in better and e.better in ("lower", "higher")]

@@ -112,17 +112,24 @@ class MetricState:
 
     Attributes:
         class_bins: class tables to fill.  parts, files, notes: as in `StateHeader`.
+        sampled: samples of some parts each; that of all rows is `kept`.
     """
 
     class_bins: Sequence[ClassBins]
     rows: int = 0
     parts: dict[str, int] = field(default_factory=dict)
-    files: list[File] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    files: dict[File, None] = field(default_factory=dict)
+    notes: dict[str, None] = field(default_factory=dict)
     problem: SharedSettings | None = None
     cells: HistogramCells | None = None
     tables: dict[ClassBins, Floats] = field(default_factory=dict)
-    kept: SampledRows | None = None
+    sampled: list[SampledRows] = field(default_factory=list)
+
+    @property
+    def kept(self) -> SampledRows:
+        """The sample of all rows."""
+        self._join(whole=True)
+        return self.sampled[0]
 
     @property
     def most(self) -> int:
@@ -150,10 +157,10 @@ class MetricState:
         digest = fingerprint.digest.hexdigest()
         if name or rows.n >= TELLING:
             part.parts = {hashlib.sha256(name.encode()).hexdigest() if name else digest: rows.n}
-        part.files = [File(path=f["path"], sha256=f.get("sha256", "")) for f in rows.facts.get("files", ())]
-        part.files = [file for file in part.files if file.sha256]
-        part.notes = [*rows.notes]
-        part.kept = _smallest(rows, (int(digest[:16], 16) + self.rows) % (1 << 64), part.most)
+        files = [File(path=f["path"], sha256=f.get("sha256", "")) for f in rows.facts.get("files", ())]
+        part.files = dict.fromkeys(file for file in files if file.sha256)
+        part.notes = dict.fromkeys(rows.notes)
+        part.sampled = [_smallest(rows, (int(digest[:16], 16) + self.rows) % (1 << 64), part.most)]
         self.merge(part, name or rows.source)
 
     def merge(self, other: MetricState, name: str = "") -> None:
@@ -171,23 +178,27 @@ class MetricState:
             where = f" ({name})" if name else ""
             problem = f"{again:,} rows{where} are those of a part that is there already"
             raise InputError(problem, "add each part once; parts that are alike get names: update(..., part=NAME)")
-        assert other.kept is not None
         assert other.cells is not None
         if self.problem is None:
             self.problem, self.cells = other.problem, HistogramCells(other.problem.k, other.problem.top_only)
-            self.tables, self.kept, self.class_bins = other.tables, other.kept, other.class_bins
+            self.tables, self.class_bins = other.tables, other.class_bins
         elif set(other.class_bins) != set(self.class_bins):
             raise InputError("the class tables of two states differ", "pass the same metrics (-m) for every part")
         else:
-            assert self.kept is not None
-            self.kept = self.kept.with_rows(other.kept, self.most)
             self.tables = {bins: table + other.tables[bins] for bins, table in self.tables.items()}
         assert self.cells is not None
         self.cells.merge(other.cells)
+        self.sampled = [*self.sampled, other.kept]
+        self._join()
         self.rows += other.rows
         self.parts |= other.parts
-        self.files += [file for file in other.files if file not in self.files]
-        self.notes += [note for note in other.notes if note not in self.notes]
+        self.files |= other.files
+        self.notes |= other.notes
+
+    def _join(self, whole: bool = False) -> None:
+        """Join samples of about equal size, or all: a row is moved when their number doubles, not for every part."""
+        while len(self.sampled) > 1 and (whole or 2 * len(self.sampled[-1].labels) >= len(self.sampled[-2].labels)):
+            self.sampled[-2:] = [self.sampled[-2].with_rows(self.sampled[-1], self.most)]
 
     def measured(self) -> tuple[Columns, Predictions]:
         """Return all rows as columns, and those kept with their scores as predictions.
@@ -195,7 +206,7 @@ class MetricState:
         Raises:
             UsageError: there are no rows.
         """
-        if self.problem is None or self.cells is None or self.kept is None or not self.rows:
+        if self.problem is None or self.cells is None or not self.rows:
             raise UsageError("no rows were added", "update it with scores and labels first")
         settings = self.problem
         classes = {bins: ClassTable(*table) for bins, table in self.tables.items()}
@@ -205,7 +216,7 @@ class MetricState:
             kind=settings.kind,
             classes=settings.classes,
             top_only=settings.top_only,
-            notes=self.notes,
+            notes=[*self.notes],
         )
         return Columns(**self.cells.columns(), classes=classes, precision=DOUBLE), rows
 
@@ -279,7 +290,6 @@ def arrays_of(state: MetricState) -> dict[str, Array]:
     state.measured()
     assert state.problem is not None
     assert state.cells is not None
-    assert state.kept is not None
     header = {
         "schema": SCHEMA,
         "rows": state.rows,
@@ -287,7 +297,7 @@ def arrays_of(state: MetricState) -> dict[str, Array]:
         "tables": [vars(bins) for bins in state.tables],
         "parts": state.parts,
         "files": [vars(file) for file in state.files],
-        "notes": state.notes,
+        "notes": [*state.notes],
     }
     cells, count, sums = state.cells.arrays()
     arrays = {
@@ -338,8 +348,8 @@ def state_of(arrays: Mapping[str, Array], source: str) -> MetricState:
     cells = HistogramCells(problem.k, problem.top_only, arrays["predicted"].copy(), sums)
     kept = SampledRows(arrays["kept_hashes"], arrays["kept_rows"], arrays["kept_labels"].astype(np.int64))
     tables = {bins: arrays[f"table_{i}"] for i, bins in enumerate(header.tables)}
-    parts, files, notes = dict(header.parts), list(header.files), [printable(note) for note in header.notes]
-    return MetricState(list(tables), header.rows, parts, files, notes, problem, cells, tables, kept)
+    files, notes = dict.fromkeys(header.files), dict.fromkeys(map(printable, header.notes))
+    return MetricState(list(tables), header.rows, dict(header.parts), files, notes, problem, cells, tables, [kept])
 
 
 def _fault(arrays: Mapping[str, Array], header: StateHeader) -> str:

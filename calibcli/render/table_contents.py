@@ -7,6 +7,7 @@ import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Literal
 
 from calibcli.core import number_format
@@ -134,8 +135,9 @@ class Sheet:
 
 def sheets(result: Result, how: How = "short") -> list[Sheet]:
     """Make the tables: verdicts with the numbers they judged, other estimates (before beside after), further tables."""
-    judged = [c.estimate for c in result.checks]
-    unjudged = [e for e in result.estimates if e not in judged]
+    same = attrgetter("name", "scope", "value", "low", "high", "level")  # comparing all fields of all pairs takes long
+    judged = {same(c.estimate) for c in result.checks if c.estimate is not None}
+    unjudged = [e for e in result.estimates if same(e) not in judged]
     pairs = _pairs(unjudged)
     paired = {id(e) for pair in pairs for e in pair}
     single = [e for e in unjudged if id(e) not in paired]

@@ -64,11 +64,18 @@ def split(
     count = scores.shape[1]
     names = classes_of(file, reading, score_name, count)[0] or [str(i) for i in range(count)]
     arrays = {name: array for name, array in file.arrays.items() if name not in CLASSES}  # of labels, not of yes and no
-    out = {}
+    out, together = {}, max(1, array_names.HOLD // max(1, 8 * scores.shape[0]))
     for i, name in enumerate(names):
+        if i % together == 0:  # a file that is read for each label alone is read as often as it has labels
+            stop = min(i + together, count)
+            near = {
+                key: array_names.in_memory(_columns(array, slice(i, stop), (stop - i,)))
+                for key, array in ((score_name, scores), (label_name, targets))
+                if array is not None
+            }
         one = FileContents(
             file.format,
-            {**arrays, score_name: _column(scores, i)} | ({} if targets is None else {label_name: _column(targets, i)}),
+            arrays | {key: _columns(array, i % together, ()) for key, array in near.items()},
             kinds={score_name: array_names.declared_kind(file, score_name)},
             decimals=file.decimals,
             ids=file.ids,
@@ -81,10 +88,10 @@ def split(
     return out
 
 
-def _column(array: Named, i: int) -> Named:
+def _columns(array: Named, which: int | slice, tail: tuple[int, ...]) -> Named:
     if isinstance(array, Memory):
-        return Memory(array.array[:, i])
-    return Converted(array, lambda block: np.ascontiguousarray(block[:, i]), (), array.dtype)
+        return Memory(array.array[:, which])
+    return Converted(array, lambda block: np.ascontiguousarray(block[:, which]), tail, array.dtype)
 
 
 # Arrays instead of a file.

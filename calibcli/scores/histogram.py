@@ -168,6 +168,7 @@ class HistogramCells:
         self.predicted = np.zeros((3, k)) if predicted is None else predicted
         self._parts = [occupied] if occupied else []
         self._waiting: list[tuple[Ints, list[Floats]]] = []
+        self._waiting_rows = 0
         self._dense: tuple[Floats, Floats] | None = None
 
     @property
@@ -184,17 +185,19 @@ class HistogramCells:
         beyond = out["confidence"] - interval_of(out["confidence"]) / CELLS  # keeps the digits of a variance
         cell = place_of(out["confidence"], out["rest"]) + PLACES * side
         self._waiting.append((cell, [beyond, *(out[name] for name in NAMES[1:])]))
-        if sum(len(cell) for cell, _ in self._waiting) >= FOLD:
+        self._waiting_rows += len(cell)
+        if self._waiting_rows >= FOLD:
             self._fold()
 
     def merge(self, other: HistogramCells) -> None:
         """Add the rows of `other`, which is left unchanged."""
         self.predicted += other.predicted
         self._waiting += other._waiting
+        self._waiting_rows += other._waiting_rows
         self._parts += other._parts
         if other._dense is not None:
             self._parts.append(_occupied(*other._dense))
-        if sum(len(cell) for cell, _ in self._waiting) >= FOLD or len(self._parts) > 1:
+        if self._waiting_rows >= FOLD or len(self._parts) > 1:
             self._fold()
 
     def _fold(self) -> tuple[Floats, Floats]:
@@ -210,7 +213,7 @@ class HistogramCells:
                 column = np.concatenate(parts)
                 sums[0, i] += np.bincount(cell, column, self.size)
                 sums[1, i] += np.bincount(cell, column * column, self.size)
-        self._parts, self._waiting, self._dense = [], [], (count, sums)
+        self._parts, self._waiting, self._waiting_rows, self._dense = [], [], 0, (count, sums)
         return self._dense
 
     def arrays(self) -> Sums:
@@ -221,7 +224,7 @@ class HistogramCells:
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the occupied cells alone."""
-        return {**vars(self), "_parts": [self.arrays()], "_waiting": [], "_dense": None}
+        return {**vars(self), "_parts": [self.arrays()], "_waiting": [], "_waiting_rows": 0, "_dense": None}
 
     def columns(self) -> dict[str, Any]:
         """Return one or two rows per occupied cell, weighted by their counts, as the fields of `Columns` without class

@@ -106,11 +106,13 @@ def open_all(path: Paths, reading: Reading) -> list[Source]:
         problem = f"{len(paths)} files: parts of one data set, several models, or tasks of one evaluation?"
         shown = " ".join(str(p) for p in paths[:3])
         raise InputError(problem, f"parts: --shards; tasks: --tasks; models: calib compare {shown}")
+    folders = [str(path) if is_saved_dataset(path) else "" for path in paths]
+    files = [(file, folder) for path, folder in zip(paths, folders) for file in files_of(path, reading)]
+    locations.allow_open(len(files))
     asked, opened = reader_options(reading), []
-    for path in paths:
-        for file in files_of(path, reading):
-            opened.append(Source(file, asked=asked))
-            opened[-1].folder = str(path) if is_saved_dataset(path) else ""
+    for file, folder in files:
+        opened.append(Source(file, asked=asked))
+        opened[-1].folder = folder
     return opened
 
 

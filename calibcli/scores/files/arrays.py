@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -173,22 +175,26 @@ class Joined:
     parts: Sequence[Named]
     fill: float | None = None
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        tails = [p.shape[1:] for p in self.parts]
-        return (sum(p.shape[0] for p in self.parts), *max(tails))
+    @cached_property
+    def starts(self) -> list[int]:
+        """The first row of each part, and the number of all rows."""
+        return list(itertools.accumulate((part.shape[0] for part in self.parts), initial=0))
 
-    @property
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        return (self.starts[-1], *max(part.shape[1:] for part in self.parts))
+
+    @cached_property
     def dtype(self) -> np.dtype[Any]:
-        return np.result_type(*(p.dtype for p in self.parts))
+        return np.result_type(*dict.fromkeys(part.dtype for part in self.parts))
 
     def read(self, start: int, stop: int) -> Array:
-        blocks, first = [], 0
-        for part in self.parts:
-            last = first + part.shape[0]
-            if first < stop and start < last:
-                blocks.append(self._wide(part.read(max(start, first) - first, min(stop, last) - first)))
-            first = last
+        first = bisect.bisect_right(self.starts, start, hi=len(self.parts)) - 1
+        last = max(first + 1, bisect.bisect_left(self.starts, stop, hi=len(self.parts)))
+        blocks = [
+            self._wide(part.read(max(start - begin, 0), min(stop - begin, part.shape[0])))
+            for part, begin in zip(self.parts[first:last], self.starts[first:last], strict=True)
+        ]
         return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
 
     def _wide(self, block: Array) -> Array:

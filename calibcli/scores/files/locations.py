@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -31,6 +32,7 @@ MAGIC = {
 }
 STARTS = tuple(MAGIC)
 BLOCK = bytes.fromhex("314159265359")  # follows `BZh9`, which text may begin with
+OTHER_FILES = 256  # that a process has open beside its inputs: libraries, pipes, outputs
 SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
 
 
@@ -256,6 +258,18 @@ def open_binary(path: str) -> IO[bytes]:
     system, name, _ = _system(path)
     with system.open_input_stream(name, compression=None) as stream:
         return copy_of_pipe(stream)
+
+
+def allow_open(files: int) -> None:
+    """Let this process hold so many files open, as far as its hard limit goes: most shells begin with 1,024."""
+    with contextlib.suppress(ImportError, ValueError, OSError):  # Windows has no such limit
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = 2 * files + OTHER_FILES  # a compressed file and what it holds
+        wanted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        if soft != resource.RLIM_INFINITY and wanted > soft:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _parts(folder: str, names: Iterable[str], suffixes: Sequence[str]) -> list[str]:

@@ -19,6 +19,7 @@ and imports what is heavy inside `read`.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import importlib
 import inspect
@@ -65,18 +66,28 @@ OTHERS = {
 }
 TAR = ("a tar archive, but not of a data set that calib knows", "unpack it, and name the folder or the file in it")
 PIECEWISE = "save the scores as .npy or uncompressed .npz: these are read piece by piece"
+TOO_MANY = "allow more open files (ulimit -n), or measure the parts one after the other: calib metrics --partial FILE"
 PICKLE = ("a pickle, which is code; it was not opened", "save arrays: np.savez(path, logits=..., labels=...)")
+
+
+_granted = 0  # bytes that may be decoded before the limit is asked for again
 
 
 def refuse_large(size: int, what: str, fix: str = PIECEWISE) -> None:
     """Refuse what needs more memory than is allowed; `what` names it with its size.
 
+    The limit costs more than a small file, so it is asked for again once a hundredth of it has been granted.
+
     Raises:
         InputError: `size` bytes are more than `memory_limit`.
     """
-    limit = memory_limit()
-    if size > limit:
-        raise InputError(f"{what}, more than the {limit / 1e9:.3g} GB allowed here", fix)
+    global _granted
+    if size > _granted:
+        limit = memory_limit()
+        if size > limit:
+            raise InputError(f"{what}, more than the {limit / 1e9:.3g} GB allowed here", fix)
+        _granted = limit // 100
+    _granted -= size
 
 
 @dataclass(frozen=True)
@@ -126,7 +137,8 @@ class Source:
             raise
         except (OSError, ValueError, AttributeError) as error:  # a NUL in the name; a closed stdin
             problem = f"cannot read {self.name} ({getattr(error, 'strerror', None) or error})"
-            raise InputError(problem, check_path(self.path)) from None
+            many = getattr(error, "errno", None) == errno.EMFILE
+            raise InputError(problem, TOO_MANY if many else check_path(self.path)) from None
         self.size = os.fstat(self.file.fileno()).st_size
         if self.size == 0:
             raise InputError(f"{self.name} is empty", "is the file truncated?")
