@@ -34,6 +34,10 @@ cheap, fewer of them, as steps that are too long cost more."""
 FEWER = 1e-3  # factor on CERTAIN after a step that was far too long
 CLOSE = 0.1  # rows below this share of a class's mean p (1 - p) are left out of its preconditioner
 FLAT_DIRECTION = 3e-7  # curvature relative to the preconditioner's that rounding in float32 hides
+EXACT, RANK = 64, 16  # classes up to which the blocks of a full W are inverted; rows that stand for a block beyond
+MOST_CLASSES = 500
+"""Classes of a full W, whose fit takes some 800 bytes for each of its K² weights and hundreds of products of n K²."""
+NEVER_ZERO = 1e-3  # share of the mean square of a column that its variance is at least taken to be
 RARE = 0.01  # rows that a class without any is taken to have at the start
 ENOUGH = 1e-7  # nats; a step that needed many products and is expected to gain less than this is the last
 ROUNDING = 1e-13  # expected decrease below which rounding of the loss hides whether a step is good
@@ -249,7 +253,10 @@ class Regression:
         return np.flatnonzero(uncertainty > self.certain * float(self.w @ uncertainty))
 
     def _renew(self, p: Array) -> None:
-        """Compute the blocks of the Hessian within each class, (K, 2, 2) or for `full` (K, K + 1, K + 1)."""
+        """Compute the blocks of the Hessian within each class, (K, 2, 2) or for `full` (K, K + 1, K + 1).
+
+        Beyond EXACT classes those of `full` are approximated, see `_low_rank`: their inverses would cost K⁴.
+        """
         rows, k = self._uncertain(p), self.shape.k
         x, spread = self.narrow[rows], p[rows] * (1 - p[rows])
         mass = (spread * self.w[rows, None]).astype(np.float32)
@@ -259,6 +266,9 @@ class Regression:
             self.blocks = np.stack([second, first, first, zeroth], axis=1).reshape(k, 2, 2)
             return
         x = np.column_stack([x, np.ones(len(x), np.float32)])
+        if k > EXACT:
+            self.blocks = _low_rank(x, mass)
+            return
         self.blocks = np.empty((k, k + 1, k + 1), np.float32)
         for c in range(k):
             uncertain = np.flatnonzero(spread[:, c] > CLOSE * spread[:, c].sum() / max(len(rows), 1))
@@ -278,6 +288,8 @@ class Regression:
             determinant = slope * bias - cross**2
             rows = np.stack([bias, -cross]) / determinant, np.stack([-cross, slope]) / determinant
             return lambda g: np.concatenate([(row * g.reshape(2, k)).sum(axis=0) for row in rows])
+        if k > EXACT:
+            return _woodbury(self.blocks, np.column_stack([ridge[:n].reshape(k, k), ridge[n:]]))
         blocks, at = self.blocks.copy(), np.arange(k + 1)
         mean = np.einsum("cii->c", blocks)[:, None] / (k + 1)
         blocks[:, at, at] += np.column_stack([ridge[:n].reshape(k, k), ridge[n:]]) + 1e-5 * mean + 1e-9
@@ -295,6 +307,48 @@ class Regression:
             return np.append(u[:, :k].ravel(), u[:, k])
 
         return solve
+
+
+def _low_rank(x: NDArray[Any], mass: NDArray[Any]) -> NDArray[Any]:
+    """Approximate x' diag(mass_c) x for each class c, in K² numbers for each of RANK rows.
+
+    The rows that weigh most are kept; of the others the mean, as one row, and the variance of each column.
+
+    Args:
+        x: (m, K + 1).  mass: (m, K).
+
+    Returns:
+        (K, RANK + 2, K + 1): the diagonal, the mean of the others, and the rows, both times the roots of their masses.
+    """
+    weight, rank = np.ascontiguousarray(mass.T), min(RANK, len(x))
+    kept = np.argpartition(weight, len(x) - rank, axis=1)[:, len(x) - rank :]
+    own = np.take_along_axis(weight, kept, axis=1)
+    np.put_along_axis(weight, kept, 0.0, axis=1)
+    total = weight.sum(axis=1, keepdims=True) + np.float32(1e-30)
+    first, second = weight @ x, weight @ x**2
+    diagonal = np.maximum(second - first**2 / total, 0) + NEVER_ZERO * second
+    rows = x[kept] * np.sqrt(own)[:, :, None]
+    return np.concatenate([diagonal[:, None], (first / np.sqrt(total))[:, None], rows], axis=1)
+
+
+def _woodbury(blocks: NDArray[Any], ridge: Array) -> Callable[[Array], Array]:
+    """Return the product with the inverses of what `_low_rank` returns plus a ridge (K, K + 1) (Woodbury 1950).
+
+    In float64: in float32 rounding makes the inverses indefinite where rows are saturated.
+    """
+    k, rows = len(blocks), blocks[:, 1:].astype(np.float64)
+    mean = (blocks[:, 0].sum(axis=1) + np.einsum("crj,crj->c", rows, rows)) / (k + 1)
+    diagonal = blocks[:, 0] + ridge + 1e-5 * mean[:, None] + 1e-9
+    scaled = rows / diagonal[:, None]
+    inverse = np.linalg.inv(scaled @ rows.transpose(0, 2, 1) + np.eye(rows.shape[1]))
+
+    def solve(g: Array) -> Array:
+        v = np.column_stack([g[: k * k].reshape(k, k), g[k * k :]])
+        inside = inverse @ (scaled @ v[:, :, None])
+        u = v / diagonal - (inside.transpose(0, 2, 1) @ scaled)[:, 0]
+        return np.append(u[:, :k].ravel(), u[:, k])
+
+    return solve
 
 
 # The methods that use it. They differ in x, in the shape of W, and in the penalty.
@@ -507,8 +561,13 @@ def _odir(
     """Fit W and b, with λ and μ as given or chosen by cross-validation: first λ = μ, then μ around the best λ.
 
     Raises:
-        InputError: there are fewer rows than classes, where the penalty would decide most of the K² weights.
+        InputError: there are fewer rows than classes, where the penalty would decide most of the K² weights; or more
+            classes than MOST_CLASSES.
     """
+    if predictions.k > MOST_CLASSES:
+        problem = f"a weight from each to each of {predictions.k:,} classes is {predictions.k**2:,} weights"
+        fix = f"use temperature or vector; matrix and dirichlet are for {MOST_CLASSES} classes at the most"
+        raise InputError(problem, fix)
     if predictions.n < predictions.k:
         problem = f"{predictions.n:,} rows for a weight from each to each of {predictions.k:,} classes"
         raise InputError(problem, "pass more rows than classes, or use temperature or vector")
