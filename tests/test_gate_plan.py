@@ -12,7 +12,7 @@ from populations import ece_bounds
 
 import calibcli
 from calibcli.cli.app import main
-from calibcli.gate.plan import EcePopulation, mean_power, rows_for, synthetic_logits
+from calibcli.gate.plan import DECIDED, QUICK, EcePopulation, mean_power, rows_for, synthetic_logits, to_decide
 from calibcli.metrics.shelf import BinaryOutcomes
 
 
@@ -224,3 +224,11 @@ def test_a_pilot_of_one_row_is_refused(tmp_path: Path, capsys: Any) -> None:
     np.savez(tmp_path / "one.npz", logits=np.array([[2.0, 0.0, -1.0]]), labels=np.array([0]))
     assert main(["plan", "--margin", "nll=0", "--from", str(tmp_path / "one.npz")]) == 4
     assert "no spread" in capsys.readouterr().err
+
+
+def test_the_rows_that_decide_a_slice_are_those_of_a_full_search() -> None:
+    for truth, limit in ((0.0, 0.02), (0.05, 0.03), (0.05, 0.049)):
+        population = EcePopulation.assumed(0.87, truth)
+        chance = population.power(limit, alpha=0.05, draws=QUICK)
+        full = rows_for(lambda n, chance=chance, side=int(truth > limit): chance(n)[side], DECIDED)
+        assert to_decide(population, limit, alpha=0.05, family=1) == pytest.approx(full, rel=0.03)

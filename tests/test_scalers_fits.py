@@ -14,11 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
+from scipy.optimize import minimize
 
 from calibcli import calibrators
-from calibcli.calibrators.affine import SETTLED, Regression, Shape, centred, log_p
+from calibcli.calibrators.affine import SETTLED, Regression, Shape, _woodbury, centred, log_p
 from calibcli.calibrators.program import NumPy
 from calibcli.cli.app import main
+from calibcli.core.errors import InputError
 from calibcli.scores.likelihood import log_phi, log_softmax
 from calibcli.scores.predictions import Predictions
 
@@ -248,6 +250,48 @@ def test_progress_moves_while_penalties_are_searched() -> None:
     calibrators.cross_fit("matrix", predictions(200), progress=lambda fraction, text: seen.append(fraction))
     assert len(set(seen)) > 20
     assert seen == sorted(seen)
+
+
+def test_products_with_inverse_blocks_of_many_classes_are_those_of_the_dense_ones() -> None:
+    rng = np.random.default_rng(0)
+    k = 6
+    blocks, ridge = rng.uniform(0.5, 1, (k, 4, k + 1)).astype(np.float32), rng.uniform(0, 1, (k, k + 1))
+    g = rng.standard_normal(k * k + k)
+    mean = (blocks[:, 0].sum(1) + (blocks[:, 1:] ** 2).sum((1, 2))) / (k + 1)
+    v = np.column_stack([g[: k * k].reshape(k, k), g[k * k :]])
+    dense = [
+        np.linalg.solve(b[1:].T @ b[1:] + np.diag(b[0] + r + 1e-5 * m + 1e-9), u)
+        for b, r, m, u in zip(blocks, ridge, mean, v, strict=True)
+    ]
+    expected = np.append(np.array(dense)[:, :k], np.array(dense)[:, k])
+    np.testing.assert_allclose(_woodbury(blocks, ridge)(g), expected, rtol=2e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("k", [2, 6])
+def test_the_nll_of_vector_scaling_is_that_of_another_optimiser(k: int) -> None:
+    from scale import realistic
+
+    z, y = realistic(k, 400)
+    x, rows, shape = centred(NumPy(k), z.astype(np.float64)), np.arange(400), Shape("diagonal", k)
+    ridge = shape.penalty(0.0, 0.0)
+
+    def loss(theta: np.ndarray) -> tuple[float, np.ndarray]:
+        log_q = log_softmax(shape.scores(theta, x))
+        residual = np.exp(log_q)
+        residual[rows, y] -= 1
+        away = theta - shape.start()
+        return float(ridge @ away**2 / 2 - log_q[rows, y].mean()), shape.pull(residual / 400, x) + ridge * away
+
+    options = {"maxiter": 3000, "maxfun": 9000, "ftol": 0, "gtol": 1e-10, "maxcor": 50}
+    least = minimize(loss, shape.start(), jac=True, method="L-BFGS-B", options=options).fun
+    assert loss(Regression(shape, x, y, None).minimise(0.0, 0.0))[0] <= least + 1e-7
+
+
+def test_full_matrices_of_very_many_classes_are_refused() -> None:
+    z = np.zeros((502, 501))
+    with pytest.raises(InputError, match="251,001 weights") as refused:
+        calibrators.fit("matrix", Predictions.of(z, np.arange(502) % 501))
+    assert "vector" in refused.value.fix
 
 
 # --- calibrators are shown, and checked

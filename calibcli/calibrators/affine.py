@@ -28,10 +28,18 @@ SETTLED = 1e-8  # largest entry of the gradient of the mean loss at which the op
 BOUND = 1e-6  # ε, the penalty on a class's own slope
 STEPS, PRODUCTS = 200, 250  # most Newton steps, and most products with the Hessian within one
 SLOW = 25  # a step that takes more products than this makes a new preconditioner worth its time
-CERTAIN = 1e-3  # rows whose 1 - max p is below this share of the mean hardly add to the Hessian and are left out
-FEWER = 1e-3  # factor on CERTAIN after a step that was far too long; it grows tenfold after each other step
+CERTAIN = {"full": 1e-3, "diagonal": 1e-6, "scalar": 1e-6}
+"""Rows whose 1 - max p is below this share of the mean hardly add to the Hessian and are left out; where a product is
+cheap, fewer of them, as steps that are too long cost more."""
+FEWER = 1e-3  # factor on CERTAIN after a step that was far too long
 CLOSE = 0.1  # rows below this share of a class's mean p (1 - p) are left out of its preconditioner
 FLAT_DIRECTION = 3e-7  # curvature relative to the preconditioner's that rounding in float32 hides
+EXACT, RANK = 64, 16  # classes up to which the blocks of a full W are inverted; rows that stand for a block beyond
+MOST_CLASSES = 500
+"""Classes of a full W, whose fit takes some 800 bytes for each of its K² weights and hundreds of products of n K²."""
+NEVER_ZERO = 1e-3  # share of the mean square of a column that its variance is at least taken to be
+RARE = 0.01  # rows that a class without any is taken to have at the start
+ENOUGH = 1e-7  # nats; a step that needed many products and is expected to gain less than this is the last
 ROUNDING = 1e-13  # expected decrease below which rounding of the loss hides whether a step is good
 
 
@@ -83,10 +91,15 @@ class Regression:
 
     Each step solves H d = g by conjugate gradients on products H v, in float32 and without the rows that are certain.
     These products only choose the direction; values and gradients are in float64 over every row. The blocks of H within
-    each class are the preconditioner (the diagonal, unless `full`), which is kept along a path of penalties.
+    each class are the preconditioner, which is kept along a path of penalties.
+
+    The steps end where the gradient is 0 to SETTLED, or after a costly one whose slope g·d was at most 2 ENOUGH. The
+    loss was then at most about g·d above its minimum, also where classes are separable and it falls as exp(-t): there
+    g H⁻¹ g is the loss itself. The step that is made before stopping leaves 1/e of it at the most.
 
     Attributes:
-        gradient: largest entry of the gradient where the last minimisation stopped.
+        gradient: largest entry of the gradient where the last minimisation began its last step.
+        left: decrease in nats, twice that of the quadratic model, that was to be expected of this step.
 
     Args:
         x: (n, K).  labels: (n,).  weights: (n,) or None.
@@ -101,7 +114,7 @@ class Regression:
         self.rows = np.arange(len(x))
         self.narrow = x.astype(np.float32)
         self.blocks: NDArray[Any] | None = like.blocks if like else None
-        self.gradient, self.certain = np.inf, CERTAIN
+        self.gradient, self.left, self.certain = np.inf, np.inf, CERTAIN[shape.kind]
 
     def minimise(
         self, lam: float, mu: float, start: Array | None = None, gain: float = 0.0, own: float = BOUND
@@ -116,6 +129,13 @@ class Regression:
         theta = self.shape.start() if start is None else start
         ridge = self.shape.penalty(lam, mu, own)
         value, p = self._value(theta, ridge)
+        if start is None:  # one step of iterative scaling, which never raises the NLL (Darroch and Ratcliff 1972)
+            seen, expected = np.bincount(self.labels, self.w, self.shape.k), self.w @ p
+            moved = theta.copy()
+            moved[self.shape.weights :] += np.log((seen + RARE / len(p)) / (expected + RARE / len(p)))
+            following, q = self._value(moved, ridge)
+            if following < value:
+                value, p, theta = following, q, moved
         if self.blocks is None:
             self._renew(p)
         solve = self._preconditioner(ridge)
@@ -126,7 +146,7 @@ class Regression:
             if size <= SETTLED:
                 break
             step, products = self._direction(p, ridge, g, solve)
-            slope = float(g @ step)
+            self.left = slope = float(g @ step)
             if slope <= 2 * gain or (slope <= ROUNDING and size > smallest / 2):
                 break
             smallest = min(smallest, size)
@@ -136,9 +156,11 @@ class Regression:
                 scale /= 2
                 following, q = self._value(theta - scale * step, ridge)
             # a step is too long because rows that were left out as certain add to the Hessian there
-            self.certain = self.certain * FEWER if scale < 0.3 else min(CERTAIN, self.certain * 10)
+            self.certain *= FEWER if scale < 0.3 else 1.0
             value, p, theta = following, q, theta - scale * step
             if products > SLOW:
+                if slope <= 2 * ENOUGH and self.shape.kind != "full":  # whose penalty leaves no long way to go
+                    break
                 self._renew(p)
                 solve = self._preconditioner(ridge)
         return theta
@@ -164,9 +186,7 @@ class Regression:
         Returns:
             d, and the number of products with H.
         """
-        rows = self._uncertain(p)
-        q, x = p[rows].astype(np.float32), self.narrow[rows]
-        mass = q * self.w[rows].astype(np.float32)[:, None]
+        times = self._hessian(p)
         step, residual = np.zeros_like(g), g.copy()
         z = solve(residual)
         direction, squared = z, float(residual @ z)
@@ -175,10 +195,7 @@ class Regression:
         products = 0
         while products < PRODUCTS:
             products += 1
-            s = self.shape.scores(direction.astype(np.float32), x)
-            s -= np.einsum("ij,ij->i", q, s)[:, None]
-            s *= mass
-            h = self.shape.pull(s, x) + ridge * direction
+            h = times(direction) + ridge * direction
             curvature = float(direction @ h)
             if curvature <= FLAT_DIRECTION * norm:  # float32 cannot tell how long a step along it should be
                 break
@@ -193,21 +210,65 @@ class Regression:
             norm = squared + (squared / previous) ** 2 * norm
         return (step if step.any() else z), products
 
+    def _hessian(self, p: Array) -> Callable[[Array], Array]:
+        """Return v -> H v of the mean NLL, in float32.
+
+        Of a row with weight w, probabilities q and scores s = W x + b along v it is w q (s - q·s), pulled back to θ.
+        Unless W is `full`, a product reads only the matrices q and q x. Scores are then measured from that of the row's
+        top class t: of a row that is nearly certain every term is as small as 1 - q_t, where q_t - q_t² is rounding.
+        """
+        rows, k = self._uncertain(p), self.shape.k
+        q, x, w = p[rows].astype(np.float32), self.narrow[rows], self.w[rows].astype(np.float32)
+        if self.shape.kind == "full":
+            mass = q * w[:, None]
+
+            def product(v: Array) -> Array:
+                s = self.shape.scores(v.astype(np.float32), x)
+                s -= np.einsum("ij,ij->i", q, s)[:, None]
+                s *= mass
+                return self.shape.pull(s, x)
+
+            return product
+        at, top = np.arange(len(rows)), q.argmax(axis=1)
+        own, x_own = q[at, top] * w, x[at, top]
+        q[at, top] = 0
+        rest, qx = q.sum(axis=1), q * x
+        zeroth, first = ((w @ part).astype(np.float64) for part in (q, qx))
+        second = (w @ (qx * x)).astype(np.float64)
+
+        def of_slopes(v: Array) -> Array:
+            slope, bias = np.broadcast_to(v[:-k], k), v[-k:]
+            near = (x_own * slope[top] + bias[top]).astype(np.float32)
+            far = qx @ slope.astype(np.float32) + q @ bias.astype(np.float32) - rest * near
+            both = w * (near + far)
+            h_slope = second * slope + first * bias - both @ qx - np.bincount(top, own * far * x_own, k)
+            h_bias = first * slope + zeroth * bias - both @ q - np.bincount(top, own * far, k)
+            return np.append(h_slope if self.shape.kind == "diagonal" else h_slope.sum(), h_bias)
+
+        return of_slopes
+
     def _uncertain(self, p: Array) -> NDArray[Any]:
         """Return the indices of the rows that matter to the Hessian."""
         uncertainty = 1 - p.max(axis=1)
         return np.flatnonzero(uncertainty > self.certain * float(self.w @ uncertainty))
 
     def _renew(self, p: Array) -> None:
-        """Compute the blocks of the Hessian within each class: (K, K + 1, K + 1) for `full`, else its diagonal."""
+        """Compute the blocks of the Hessian within each class, (K, 2, 2) or for `full` (K, K + 1, K + 1).
+
+        Beyond EXACT classes those of `full` are approximated, see `_low_rank`: their inverses would cost K⁴.
+        """
         rows, k = self._uncertain(p), self.shape.k
         x, spread = self.narrow[rows], p[rows] * (1 - p[rows])
         mass = (spread * self.w[rows, None]).astype(np.float32)
         if self.shape.kind != "full":
-            self.blocks = self.shape.pull(mass * x, x)
-            self.blocks[self.shape.weights :] = mass.sum(axis=0)
+            both = mass * x
+            second, first, zeroth = (part.sum(axis=0, dtype=np.float64) for part in (both * x, both, mass))
+            self.blocks = np.stack([second, first, first, zeroth], axis=1).reshape(k, 2, 2)
             return
         x = np.column_stack([x, np.ones(len(x), np.float32)])
+        if k > EXACT:
+            self.blocks = _low_rank(x, mass)
+            return
         self.blocks = np.empty((k, k + 1, k + 1), np.float32)
         for c in range(k):
             uncertain = np.flatnonzero(spread[:, c] > CLOSE * spread[:, c].sum() / max(len(rows), 1))
@@ -218,9 +279,17 @@ class Regression:
         assert self.blocks is not None
         k, n = self.shape.k, self.shape.weights
         if self.shape.kind != "full":
-            scale = self.blocks + ridge
-            inverse = 1 / (scale + 1e-6 * scale.mean() + 1e-12)
-            return lambda g: np.asarray(g * inverse)
+            slope, cross, bias = self.blocks[:, 0, 0], self.blocks[:, 0, 1], self.blocks[:, 1, 1]
+            if self.shape.kind == "scalar":
+                slope, cross = slope.sum(keepdims=True), np.zeros(1)
+            slope, bias = (at + 1e-6 * at.mean() + 1e-12 + r for at, r in ((slope, ridge[:n]), (bias, ridge[n:])))
+            if self.shape.kind == "scalar":
+                return lambda g: g / np.append(slope, bias)
+            determinant = slope * bias - cross**2
+            rows = np.stack([bias, -cross]) / determinant, np.stack([-cross, slope]) / determinant
+            return lambda g: np.concatenate([(row * g.reshape(2, k)).sum(axis=0) for row in rows])
+        if k > EXACT:
+            return _woodbury(self.blocks, np.column_stack([ridge[:n].reshape(k, k), ridge[n:]]))
         blocks, at = self.blocks.copy(), np.arange(k + 1)
         mean = np.einsum("cii->c", blocks)[:, None] / (k + 1)
         blocks[:, at, at] += np.column_stack([ridge[:n].reshape(k, k), ridge[n:]]) + 1e-5 * mean + 1e-9
@@ -238,6 +307,48 @@ class Regression:
             return np.append(u[:, :k].ravel(), u[:, k])
 
         return solve
+
+
+def _low_rank(x: NDArray[Any], mass: NDArray[Any]) -> NDArray[Any]:
+    """Approximate x' diag(mass_c) x for each class c, in K² numbers for each of RANK rows.
+
+    The rows that weigh most are kept; of the others the mean, as one row, and the variance of each column.
+
+    Args:
+        x: (m, K + 1).  mass: (m, K).
+
+    Returns:
+        (K, RANK + 2, K + 1): the diagonal, the mean of the others, and the rows, both times the roots of their masses.
+    """
+    weight, rank = np.ascontiguousarray(mass.T), min(RANK, len(x))
+    kept = np.argpartition(weight, len(x) - rank, axis=1)[:, len(x) - rank :]
+    own = np.take_along_axis(weight, kept, axis=1)
+    np.put_along_axis(weight, kept, 0.0, axis=1)
+    total = weight.sum(axis=1, keepdims=True) + np.float32(1e-30)
+    first, second = weight @ x, weight @ x**2
+    diagonal = np.maximum(second - first**2 / total, 0) + NEVER_ZERO * second
+    rows = x[kept] * np.sqrt(own)[:, :, None]
+    return np.concatenate([diagonal[:, None], (first / np.sqrt(total))[:, None], rows], axis=1)
+
+
+def _woodbury(blocks: NDArray[Any], ridge: Array) -> Callable[[Array], Array]:
+    """Return the product with the inverses of what `_low_rank` returns plus a ridge (K, K + 1) (Woodbury 1950).
+
+    In float64: in float32 rounding makes the inverses indefinite where rows are saturated.
+    """
+    k, rows = len(blocks), blocks[:, 1:].astype(np.float64)
+    mean = (blocks[:, 0].sum(axis=1) + np.einsum("crj,crj->c", rows, rows)) / (k + 1)
+    diagonal = blocks[:, 0] + ridge + 1e-5 * mean[:, None] + 1e-9
+    scaled = rows / diagonal[:, None]
+    inverse = np.linalg.inv(scaled @ rows.transpose(0, 2, 1) + np.eye(rows.shape[1]))
+
+    def solve(g: Array) -> Array:
+        v = np.column_stack([g[: k * k].reshape(k, k), g[k * k :]])
+        inside = inverse @ (scaled @ v[:, :, None])
+        u = v / diagonal - (inside.transpose(0, 2, 1) @ scaled)[:, 0]
+        return np.append(u[:, :k].ravel(), u[:, k])
+
+    return solve
 
 
 # The methods that use it. They differ in x, in the shape of W, and in the penalty.
@@ -436,9 +547,9 @@ def _fit(
     notes = []
     if shape.kind == "full" and predictions.n < shape.weights:
         notes.append(f"{shape.weights + shape.k:,} parameters from {predictions.n:,} rows: temperature may do better")
-    if regression.gradient > 100 * SETTLED:
+    if regression.left > 2 * ENOUGH:
         notes.append(
-            f"the NLL has no minimum in reach (a gradient of {regression.gradient:.1g} is left): "
+            f"the NLL has no minimum in reach (the last step gained {regression.left / 2:.1g} nats): "
             "some classes are separable; a penalty (matrix, dirichlet) or temperature bounds the fit"
         )
     return FittedParameters({"weight": np.asarray(weight), "bias": b - b.mean()}, notes=notes)
@@ -450,8 +561,13 @@ def _odir(
     """Fit W and b, with λ and μ as given or chosen by cross-validation: first λ = μ, then μ around the best λ.
 
     Raises:
-        InputError: there are fewer rows than classes, where the penalty would decide most of the K² weights.
+        InputError: there are fewer rows than classes, where the penalty would decide most of the K² weights; or more
+            classes than MOST_CLASSES.
     """
+    if predictions.k > MOST_CLASSES:
+        problem = f"a weight from each to each of {predictions.k:,} classes is {predictions.k**2:,} weights"
+        fix = f"use temperature or vector; matrix and dirichlet are for {MOST_CLASSES} classes at the most"
+        raise InputError(problem, fix)
     if predictions.n < predictions.k:
         problem = f"{predictions.n:,} rows for a weight from each to each of {predictions.k:,} classes"
         raise InputError(problem, "pass more rows than classes, or use temperature or vector")

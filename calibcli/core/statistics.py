@@ -276,10 +276,23 @@ def quantile(values: Floats, level: float) -> float:
     return float(part[low] + (at - low) * (above - part[low])) if between else float(part[low])
 
 
+def normals(shape: tuple[int, ...], seed: int | tuple[int, ...], absolute: bool = False) -> Floats:
+    """Draw standard normal numbers of this shape, or their absolute values, which must not be written to.
+
+    The numbers of a seed are one row, whose beginning every shape takes: they are drawn once for all shapes.
+    """
+    size, kept = math.prod(shape), _drawn(seed)
+    if kept[0].size < size:  # more than a second, larger shape needs, so that many shapes draw few times
+        kept[0] = np.random.default_rng(seed).standard_normal(max(size, 2 * kept[0].size))
+    if absolute and kept[1].size < size:
+        kept[1] = np.abs(kept[0])
+    return kept[absolute][:size].reshape(shape)
+
+
 @lru_cache(maxsize=16)
-def normals(shape: tuple[int, ...], seed: int | tuple[int, ...]) -> Floats:
-    """Draw standard normal numbers of this shape; the same arguments return the same array."""
-    return np.random.default_rng(seed).standard_normal(shape)
+def _drawn(seed: int | tuple[int, ...]) -> list[Floats]:
+    """Return the numbers of a seed that were drawn so far, and their absolute values."""
+    return [np.empty(0), np.empty(0)]
 
 
 class Binomials:

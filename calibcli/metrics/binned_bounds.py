@@ -167,11 +167,13 @@ def signed(d: Floats, variance: Floats, alpha: float) -> Floats:
 
 def _mills(x: Floats) -> Floats:
     """Return Φ(-x) / φ(x) for x >= 0, to 1e-6: interpolated, beyond 8 by its series."""
-    values, far = _mills_grid(), 1 / np.maximum(x, 8)
-    at = np.minimum(x, 8) * 500
+    values, at = _mills_grid(), np.minimum(x, 8) * 500
     below = np.minimum(at.astype(np.intp), 3999)
-    near = values[below] + (at - below) * (values[below + 1] - values[below])
-    return np.asarray(np.where(x < 8, near, far * (1 - far**2 * (1 - far**2 * (3 - far**2 * (15 - 105 * far**2))))))
+    near = np.asarray(values[below] + (at - below) * (values[below + 1] - values[below]))
+    beyond = x >= 8
+    far = 1 / x[beyond]
+    near[beyond] = far * (1 - far**2 * (1 - far**2 * (3 - far**2 * (15 - 105 * far**2))))
+    return near
 
 
 @lru_cache(maxsize=1)
@@ -302,7 +304,7 @@ def norm_quantile(covariance: Floats, level: float, seed: int) -> float:
         used = variance > 0
         if used.sum() == 1:  # |N(0, σ²)|: exact
             return math.sqrt(variance.sum()) * normal_quantile((1 + level) / 2)
-        norms = np.abs(normals((DRAWS, len(variance)), seed)) @ np.sqrt(variance)
+        norms = normals((DRAWS, len(variance)), seed, absolute=True) @ np.sqrt(variance)
     else:
         values, vectors = np.linalg.eigh(covariance)
         root = vectors * np.sqrt(np.maximum(values, 0))

@@ -113,11 +113,22 @@ class TieGroups(NamedTuple):
     hits: Floats
     misses: Floats
 
+    @property
+    def turned(self) -> TieGroups:
+        """The ties of the opposite outcome, by rising odds of that."""
+        last = len(self.hits) - 1
+        return TieGroups(self.order[::-1], last - self.tie[::-1], self.misses[::-1], self.hits[::-1])
+
 
 def ties(view: BinaryOutcomes) -> TieGroups:
     """Group the rows of a view into ties of equal odds."""
     order = view.order
-    size = np.diff(tie_ends(view.p[order], view.complement[order]))
+    return tied(view, order, tie_ends(view.p[order], view.complement[order]))
+
+
+def tied(view: BinaryOutcomes, order: Ints, ends: Ints) -> TieGroups:
+    """Return the ties that begin at `ends` (T + 1,) of the rows in some order; the last entry is the number of rows."""
+    size = np.diff(ends)
     tie = np.repeat(np.arange(len(size)), size)
     w = np.ones(view.n) if view.weights is None else view.weights[order]
     hit = view.hit[order]
@@ -222,7 +233,7 @@ class TwoSamples(RankFunctional):
     def sides(self) -> tuple[WeightedMean, WeightedMean]:
         """The hits and the misses."""
         v = self.view
-        rows = WeightedMean(v.p, v.weights, v.counts, v.groups)
+        rows = WeightedMean(v.hit, v.weights, v.counts, v.groups)
         return rows.at(v.hit), rows.at(~v.hit)
 
     @property
@@ -248,7 +259,7 @@ class Concordance(TwoSamples):
     count.
     """
 
-    @cached_property
+    @property
     def _components(self) -> tuple[Floats, Floats]:
         """(T,) share of misses below a hit of this tie, and of hits above a miss; ties half."""
         t, (hits, misses) = self.ties, self._sums

@@ -17,7 +17,7 @@ from calibcli.core.figure_data import Curve, Plot
 from calibcli.core.options import Level, Positive, check_options
 from calibcli.core.result import Estimate, Result, Screen, Table
 from calibcli.core.statistics import student_quantile
-from calibcli.metrics.discrimination import Concordance, TwoSamples, variance
+from calibcli.metrics.discrimination import Concordance, TwoSamples, tied, ties, variance
 from calibcli.metrics.intervals import Interval, share_bounds
 from calibcli.metrics.paired import Paired, ranked, shown
 from calibcli.metrics.shelf import BinaryOutcomes
@@ -38,7 +38,7 @@ class AveragePrecision(TwoSamples):
     least as far as a share of rows that was not drawn may move it: hits below all others, or misses above all.
     """
 
-    @cached_property
+    @property
     def _above(self) -> tuple[Floats, Floats, Floats]:
         """(T,) hits and misses at or above each tie, and the precision there."""
         hits, misses = (np.cumsum(part[::-1])[::-1] for part in (self.ties.hits, self.ties.misses))
@@ -64,12 +64,21 @@ class AveragePrecision(TwoSamples):
         of_miss = -np.cumsum(share * all_misses * hits / both / both)
         return of_hit - share @ of_hit, of_miss - other @ of_miss
 
+    @cached_property
+    def _at_hits(self) -> tuple[Floats, Floats, Floats]:
+        """Hits in each tie that has some, hits and misses at or above it: a p-value asks for these many times."""
+        here = self.ties.hits > 0
+        hits, misses, _ = self._above
+        return self.ties.hits[here], hits[here], misses[here]
+
     def missing(self, tail: float) -> tuple[float, float]:
         """Put as many hits below, or misses above all rows, as may stay undrawn with this chance; or the reverse."""
-        t, (all_hits, all_misses), (hits, misses, _) = self.ties, self._sums, self._above
+        (all_hits, all_misses), (here, hits, misses) = self._sums, self._at_hits
         below, above = (min(1.0, -math.log(tail) * side.largest_share) for side in self.sides)
-        pushed = precision(hits, all_misses * above + misses * (1 - above))
-        worst = min(self.value + below * (self.chance - self.value), float(t.hits @ pushed) / all_hits)
+        pushed = misses * (1 - above)
+        pushed += hits + all_misses * above
+        np.divide(hits, pushed, out=pushed)
+        worst = min(self.value + below * (self.chance - self.value), float(here @ pushed) / all_hits)
         return max(self.value - worst, 0.0), (1 - self.value) * max(below, above)
 
     def interval(self, level: float) -> Interval:
@@ -121,14 +130,16 @@ class FalsePositives(TwoSamples):
 
     def _bounds(self, side: int, tie: int, tail: float) -> tuple[float, float]:
         """Bound the share of hits (side 0) or misses (1) that reach a tie; `lacking` must be empty."""
-        reached = (self._row_ties >= tie)[self.view.hit if side == 0 else ~self.view.hit]
+        reached = self._row_ties[side] >= tie
         bounds = share_bounds(replace(self.sides[side], values=reached), tail)
         assert bounds is not None
         return bounds
 
     @cached_property
-    def _row_ties(self) -> Floats:
-        return self.row_order(self.ties.tie.astype(np.float64))
+    def _row_ties(self) -> tuple[Floats, Floats]:
+        """The tie of each hit, and of each miss."""
+        tie = self.row_order(self.ties.tie.astype(np.float64))
+        return tie[self.view.hit], tie[~self.view.hit]
 
     def _last(self, end: int, tail: float) -> int:
         """Return the last tie where the lower (end 0) or upper (1) bound of the share of hits is above 95 %; or -1."""
@@ -243,16 +254,17 @@ class Scored:
         """Name in tables and figures."""
         return f"{self.score} of {self.model}" if self.model else self.score
 
-    @property
-    def statistics(self) -> Mapping[str, TwoSamples]:
-        """The statistics of this score by name."""
+    @cached_property
+    def statistics(self) -> dict[str, TwoSamples]:
+        """The statistics of this score by name, which share one order of the rows."""
         v = self.view
         turned = dataclasses.replace(v, p=v.complement, complement=v.p, hit=~v.hit)
+        turned.know(ties, v.once(ties).turned)
         return {
-            "auroc": v.once(Concordance),
-            "aupr_in": v.once(AveragePrecision),
-            "aupr_out": v.once(lambda _: AveragePrecision(turned)),
-            "fpr95": v.once(FalsePositives),
+            "auroc": Concordance(v),
+            "aupr_in": AveragePrecision(v),
+            "aupr_out": AveragePrecision(turned),
+            "fpr95": FalsePositives(v),
         }
 
 
@@ -282,16 +294,20 @@ def scored(model: OodScores, name: str, options: OodOptions, progress: Progress 
     for score in wanted:
         if score == "confidence":
             shown, rest = [c.confidence for c in read], [c.rest for c in read]
-            odds = np.concatenate(shown), np.concatenate(rest)
+            view = BinaryOutcomes(np.concatenate(shown), np.concatenate(rest), **common)
         elif score == "entropy":
             shown = [c.entropy for c in read]
-            odds = np.ones(len(common["hit"])), np.concatenate(shown)
+            view = BinaryOutcomes(np.ones(len(common["hit"])), np.concatenate(shown), **common)
         else:
             assert raw is not None
             shown = [pair[EVERY.index(score) - len(OF_PROBABILITIES)] for pair in raw]
-            rank = np.unique(np.concatenate(shown), return_inverse=True)[1] + 1.0
-            odds = rank.astype(np.float64), np.ones(len(rank))
-        yield Scored(name, score, (shown[0], shown[1]), BinaryOutcomes(*odds, **common))
+            both = np.concatenate(shown)
+            order = np.argsort(both)
+            view = BinaryOutcomes(both, np.broadcast_to(1.0, len(both)), **common)
+            rising = both[order]
+            ends = np.flatnonzero(np.concatenate([[True], rising[1:] != rising[:-1], [True]]))
+            view.know(ties, tied(view, order, ends))
+        yield Scored(name, score, (shown[0], shown[1]), view)
 
 
 def levels(predictions: Predictions, temperature: float) -> tuple[Floats, Floats]:
@@ -335,22 +351,35 @@ def report(models: Sequence[OodScores], options: OodOptions | None = None, progr
         InputError: as `scored`.
     """
     options = options or OodOptions()
-    each = [list(scored(model, model.name if i else "", options, progress)) for i, model in enumerate(models)]
-    every = [one for part in each for one in part]
-    estimates = [e for one in every for e in _estimates(one, options.level)]
-    pairs = [(each[0][0], other, f"{other.score} - {each[0][0].score}") for other in each[0][1:]]
-    if len(each) > 1:
-        firsts = {one.score: one for one in each[0]}
-        pairs = [(firsts[b.score], b, f"{b.score}: {b.model} - {models[0].name}") for b in each[1] if b.score in firsts]
-    differences, table = _differences(pairs, options)
+    labels, estimates, plots, curves = list[tuple[str, str]](), list[Estimate](), list[Plot](), list[Curve]()
+    references: dict[str, dict[str, TwoSamples]] = {}
+    changes: list[tuple[Estimate, float | None]] = []
+    for i, model in enumerate(models):
+        for one in scored(model, model.name if i else "", options, progress):  # each is freed before the next
+            estimates += _estimates(one, options.level)
+            labels.append((one.label, one.scope))
+            plots.append(_histogram(one))
+            curves.append(_curve(one))
+            del one.statistics["fpr95"]
+            if i:
+                if one.score in references:
+                    scope = f"{one.score}: {one.model} - {models[0].name}"
+                    changes += _differences(references[one.score], one, scope, options.level)
+            elif len(models) > 1 or not references:
+                references[one.score] = one.statistics
+            else:
+                [(first_score, statistics)] = references.items()
+                changes += _differences(statistics, one, f"{one.score} - {first_score}", options.level)
+    table = [shown(changes, options.alpha, "DeLong; ")] if changes else []
+    differences = [e for e, _ in changes]
     first = models[0]
     notes = notes_of(*(p for model in models for p in model.files))
     left_out = [f"{name}: {why}" for name in EVERY if not options.scores and (why := models[-1].lacking(name))]
     return Result(
         command="ood",
         estimates=[e if e.name in SHOWN else dataclasses.replace(e, tier="all") for e in (*estimates, *differences)],
-        tables=[_table(every, estimates), *([table] if pairs else [])],
-        plots=[*map(_histogram, every), _curves(every)],
+        tables=[_table(labels, estimates), *table],
+        plots=[*plots, _curves(curves)],
         notes=[*notes, *left_out],
         facts={
             "inside": first.inside.source,
@@ -379,28 +408,26 @@ def _estimates(one: Scored, level: float) -> Iterator[Estimate]:
         yield Estimate(name=name, value=statistic.value, scope=one.scope, better=better, unit="", **fields)
 
 
-def _differences(pairs: Sequence[tuple[Scored, Scored, str]], options: OodOptions) -> tuple[list[Estimate], Table]:
-    """Compare pairs of scores on the same rows in the statistics that have an influence of every row."""
-    changes: list[tuple[Estimate, float | None]] = []
-    for a, b, scope in pairs:
-        for name in ("auroc", "aupr_in", "aupr_out"):
-            before, after = a.statistics[name], b.statistics[name]
-            change = ranked(before, after, options.level)
-            common: dict[str, Any] = {"name": name, "scope": scope, "better": "higher", "n": a.view.n}
-            if isinstance(change, Paired):
-                changes.append((change.estimate(options.level, **common, se=change.se), change.p))
-            else:
-                changes.append((Estimate(**common, value=after.value - before.value, reason=change), None))
-    return [e for e, _ in changes], shown(changes, options.alpha, "DeLong; ")
+def _differences(
+    reference: Mapping[str, TwoSamples], other: Scored, scope: str, level: float
+) -> Iterator[tuple[Estimate, float | None]]:
+    """Compare a score with another on the same rows in the statistics that have an influence of every row."""
+    for name, after in other.statistics.items():
+        change = ranked(reference[name], after, level)
+        common: dict[str, Any] = {"name": name, "scope": scope, "better": "higher", "n": other.view.n}
+        if isinstance(change, Paired):
+            yield change.estimate(level, **common, se=change.se), change.p
+        else:
+            yield Estimate(**common, value=after.value - reference[name].value, reason=change), None
 
 
-def _table(every: Sequence[Scored], estimates: Sequence[Estimate]) -> Table:
-    """Tabulate the estimates of every score, and its threshold."""
+def _table(every: Sequence[tuple[str, str]], estimates: Sequence[Estimate]) -> Table:
+    """Tabulate the estimates of every score, given by label and scope, and its threshold."""
     names = ["auroc", "aupr_in", "aupr_out", "fpr95"]
     rows: list[list[Any]] = []
-    for one in every:
-        own = {e.name: e for e in estimates if e.scope == one.scope}
-        rows.append([one.label, *(own[name].value for name in names), own["fpr95"].detail["threshold"]])
+    for label, scope in every:
+        own = {e.name: e for e in estimates if e.scope == scope}
+        rows.append([label, *(own[name].value for name in names), own["fpr95"].detail["threshold"]])
     return Table(name="scores", title="Scores", columns=["score", *names, "threshold"], rows=rows)
 
 
@@ -428,14 +455,16 @@ def _histogram(one: Scored) -> Plot:
     )
 
 
-def _curves(every: Sequence[Scored]) -> Plot:
-    """Draw the ROC curve of every score."""
-    curves = [Curve(label="chance", kind="line", role="ideal", x=[0, 1], y=[0, 1])]
-    for one in every:
-        t = one.view.once(Concordance).ties
-        kept, passed = (np.append(0.0, np.cumsum(part[::-1]) / part.sum()) for part in (t.hits, t.misses))
-        at = np.unique(np.concatenate([_thinned(kept), _thinned(passed)]))
-        curves.append(Curve(label=one.label, kind="line", x=passed[at].tolist(), y=kept[at].tolist(), role=one.label))
+def _curve(one: Scored) -> Curve:
+    """Draw the ROC curve of a score."""
+    t = one.view.once(ties)
+    kept, passed = (np.append(0.0, np.cumsum(part[::-1]) / part.sum()) for part in (t.hits, t.misses))
+    at = np.unique(np.concatenate([_thinned(kept), _thinned(passed)]))
+    return Curve(label=one.label, kind="line", x=passed[at].tolist(), y=kept[at].tolist(), role=one.label)
+
+
+def _curves(every: Sequence[Curve]) -> Plot:
+    """Draw the ROC curves together."""
     return Plot(
         name="roc",
         title="Rows kept, inside and outside",
@@ -443,7 +472,7 @@ def _curves(every: Sequence[Scored]) -> Plot:
         ylabel="share kept of the rows inside",
         xlim=(0, 1),
         ylim=(0, 1),
-        curves=curves,
+        curves=[Curve(label="chance", kind="line", role="ideal", x=[0, 1], y=[0, 1]), *every],
     )
 
 

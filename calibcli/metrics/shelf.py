@@ -75,6 +75,10 @@ class Memoized:
             kept[key] = function(self, *arguments)
         return kept[key]
 
+    def know(self, function: Callable[..., T], result: T) -> None:
+        """Let `once` return this result of a function, which was computed in another way."""
+        self.__dict__.setdefault("_kept", {})[(function,)] = result
+
 
 @dataclass(frozen=True, eq=False)
 class BinaryOutcomes(Memoized):
