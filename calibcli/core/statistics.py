@@ -340,7 +340,7 @@ class Binomials:
         if self.width > self.WIDEST:
             return rng.binomial(self.n, self.p, size=(draws, len(self.n))).astype(np.float64)
         uniform = rng.random((draws, len(self.n)))
-        hits = self.table.take((uniform * self.grid + self.start).astype(np.intp))
+        hits: Floats = self.table.take((uniform * self.grid + self.start).astype(np.intp))
         unknown = np.flatnonzero(np.isnan(hits))
         which = unknown % len(self.n)
         found = np.searchsorted(self.chances, uniform.ravel()[unknown] + which, side="right")

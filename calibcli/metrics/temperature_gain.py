@@ -337,7 +337,7 @@ class _Profile:
         while rises(beyond) * value > 0 and beyond not in ends:
             at, step = beyond, 2 * step
             beyond = min(max(at + step, ends[0]), ends[1])
-        return math.exp(root(rises, *sorted((at, beyond)), TOLERANCE))
+        return math.exp(root(rises, min(at, beyond), max(at, beyond), TOLERANCE))
 
     @cached_property
     def _means(self) -> list[float]:
