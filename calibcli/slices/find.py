@@ -124,7 +124,7 @@ def _label_leak_note(column: CodedColumn, labels: Ints, predicted: Ints) -> str:
     if wrong.sum() < WRONG:
         return ""
     size = int(labels.max()) + 1
-    table = np.bincount(column.codes * size + labels, minlength=(int(column.codes.max()) + 1) * size)
+    table = np.bincount(column.codes.astype(np.intp) * size + labels, minlength=(int(column.codes.max()) + 1) * size)
     table = table.reshape(-1, size)
     usual = table.argmax(axis=1)[column.codes]
     right = usual == labels
