@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from calibcli.core import extensions
 from calibcli.core.errors import UsageError
 from calibcli.core.number_format import exact
 from calibcli.core.options import normal
@@ -62,7 +63,7 @@ def columns_of(
         search: (N,) whether a row is in the half that is searched, where cuts and frequent values are chosen.
         least: smallest number of its rows for a condition.
     """
-    each = [_column(name, np.asarray(values), search, least) for name, values in columns.items()]
+    each = [_column(name, np.asarray(columns[name]), search, least) for name in extensions.steps([*columns])]
     return [one for one in each if isinstance(one, CodedColumn)], [one for one in each if isinstance(one, str)]
 
 
@@ -248,7 +249,8 @@ def ranked(
     pairs, count = _strongest_pairs(columns, codes, weights, strengths, progress) if depth > 1 else ({}, 0)
     sets |= pairs
     z = [np.empty(0)]
-    for chosen, places in sets.items():
+    for chosen in extensions.steps([*sets], lambda chosen: "the strongest rules", progress):
+        places = sets[chosen]
         every = strengths(_sums(columns, codes, chosen, weights)).ravel()
         count += int((every > -np.inf).sum()) if len(chosen) == 1 else 0
         z.append(every[places])
@@ -306,7 +308,7 @@ def _strongest_pairs(
     blocks = [_Block.make(columns, some) for some in chosen]
     both = list(itertools.combinations_with_replacement(blocks, 2))
     best, count, floor = np.empty((5, 0)), 0, 0.0  # z, and column and place of both conditions
-    for done, (one, other) in enumerate(both):
+    for one, other in extensions.steps(both, lambda pair: "pairs of conditions", progress):
         z = strengths([one.holds @ sums @ other.holds.T for sums in _products(codes, weights, one, other)])
         z[one.of[:, :1] >= other.of[:, 0]] = -np.inf  # two conditions on one column; or a pair the other way round
         count += int((z > -np.inf).sum())
@@ -316,8 +318,6 @@ def _strongest_pairs(
             best = best[:, np.argsort(-best[0], kind="stable")[: 2 * MOST]]
             floor = (1 - ROUNDED) * best[0, MOST - 1]
             best = best[:, best[0] >= floor]
-        if progress:
-            progress((done + 1) / len(both), f"{count:,} rules")
     i, p, j, q = best[1:].astype(np.int64)
     place = p * np.array([len(column.literals) for column in columns])[j] + q
     pairs: dict[tuple[int, ...], list[int]] = {}
@@ -376,7 +376,7 @@ def distinct(
     """
     kept: list[CandidateRule] = []
     covered, remaining = np.zeros(len(rows), bool), evidence
-    for rule in rules:
+    for rule in extensions.steps(rules, lambda rule: "leaving out what others explain"):
         inside = rule.holds(columns, rows)
         if kept and not _adds_evidence(evidence, remaining, rows[inside], rows[inside & ~covered]):
             continue

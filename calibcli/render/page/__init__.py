@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from calibcli.core import extensions
 from calibcli.core.result import VERDICTS, Result, by_report, results_of
 from calibcli.render import table_contents, terminal
 from calibcli.render.page import sections
@@ -89,7 +90,7 @@ def drawings(pictures: Sequence[Picture], drawn: dict[str, bytes]) -> str:
     from calibcli.render.page import inline_figures
 
     styles = inline_figures.Styles()
-    for p in pictures:
+    for p in extensions.steps(pictures, lambda p: p.title):
         key = repr((p.plots, p.estimates))
         if key not in drawn:
             drawn[key] = figure.render(Result(command="", plots=p.plots, estimates=p.estimates), "svg", images=False)
