@@ -20,7 +20,7 @@ from calibcli.cli.app import main
 from calibcli.core.errors import CalibError, InputError, UsageError
 from calibcli.gate.config import Condition, parsed, rows_of, text_of
 from calibcli.scores.predictions import Predictions
-from calibcli.slices import Search
+from calibcli.slices import Search, candidates
 from calibcli.slices.candidates import Evidence, columns_of, ranked
 from calibcli.slices.confirmation import chance, fisher, halves
 from calibcli.slices.find import find
@@ -87,12 +87,23 @@ def test_the_gate_judges_rules(tmp_path: Path) -> None:
 # search
 
 
-def test_every_rule_of_one_or_two_conditions_is_ranked() -> None:
-    """Against a loop over all pairs of conditions on other columns."""
+@pytest.mark.parametrize("kind", ["gap", "error", "weights", "beyond float32"])
+def test_every_rule_of_one_or_two_conditions_is_ranked(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against a loop over all pairs of conditions on other columns; in blocks of columns and pieces of rows."""
+    most = 60
+    for name, value in (("MOST", most), ("WIDE", 9), ("PIECE", 700)):
+        monkeypatch.setattr(candidates, name, value)
     n = 3000
     given = {"a": RNG.integers(0, 3, n).astype(str), "b": RNG.integers(0, 2, n), "x": RNG.standard_normal(n)}
+    given |= {
+        "y": np.where(RNG.random(n) < 0.1, np.nan, given["x"] + RNG.standard_normal(n)),
+        "c": RNG.integers(0, 9, n),
+    }
     columns, _ = columns_of(given, np.ones(n, bool), 50)
-    evidence = Evidence(RNG.standard_normal(n), RNG.uniform(0.5, 1, n))
+    weight = {"weights": RNG.uniform(0.5, 3, n), "beyond float32": RNG.uniform(0.5, 3, n) * 1e45}.get(kind)
+    w = np.ones(n) if weight is None else weight
+    evidence = Evidence(w * RNG.standard_normal(n), w * w * RNG.uniform(0.5, 1, n), kind != "error", weight)
+    evidence = evidence.over(np.arange(n)) if weight is not None else evidence
     found, count = ranked(columns, evidence, np.arange(n), 50, 2)
     expected = {}
     every = [(i, j) for i, column in enumerate(columns) for j in range(len(column.literals))]
@@ -104,13 +115,27 @@ def test_every_rule_of_one_or_two_conditions_is_ranked() -> None:
             held = rows_of(conditions, given)
             assert not isinstance(held, str)
             if 50 <= held.sum() <= n - 50:
-                z = evidence.value[held].sum() / math.sqrt(evidence.variance[held].sum())
-                expected[text_of(conditions)] = abs(z)
+                mass, value, variance = (
+                    [part[h].sum() for h in (held, ~held)] for part in (w, evidence.value, evidence.variance)
+                )
+                z = value[0] / math.sqrt(variance[0])
+                further = value[0] / mass[0] - value[1] / mass[1]
+                further /= math.sqrt(variance[0] / mass[0] ** 2 + variance[1] / mass[1] ** 2)
+                least = min(abs(z), abs(further)) * (z * further > 0)
+                expected[text_of(conditions)] = z if kind == "error" else abs(z) if kind == "gap" else least
     assert count == len(expected)
     shown = {text_of(rule.conditions(columns)): rule.z for rule in found}
-    assert shown == pytest.approx({text: expected[text] for text in shown})
-    assert len(shown) == min(len(expected), 2000)
-    assert [rule.z for rule in found] == sorted((rule.z for rule in found), reverse=True)
+    assert shown == pytest.approx({text: expected[text] for text in shown}, rel=1e-10)
+    assert [rule.z for rule in found] == pytest.approx(sorted(expected.values(), reverse=True)[:most], rel=1e-10)
+
+
+def test_memory_does_not_grow_with_the_pairs_of_columns() -> None:
+    """Copies of one column: every rule ties, and most of 24,000 are dropped on the way."""
+    n = 400
+    x = RNG.integers(0, 3, n)
+    columns, _ = columns_of({f"c{i}": x for i in range(130)}, np.ones(n, bool), 20)
+    found, count = ranked(columns, Evidence(RNG.standard_normal(n), np.ones(n)), np.arange(n), 20, 2)
+    assert (len(found), count) == (candidates.MOST, 3 * 130 + 3 * 130 * 129 // 2)
 
 
 def test_numbers_are_cut_at_quantiles_of_the_half_that_is_searched() -> None:

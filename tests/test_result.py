@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import pickle
 from pathlib import Path
 from typing import Literal
 
@@ -14,7 +16,7 @@ import calibcli
 from calibcli.cli.app import main
 from calibcli.core import validation
 from calibcli.core.errors import Exit, GateFailed, InputError
-from calibcli.core.figure_data import Curve, Plot
+from calibcli.core.figure_data import Curve, Later, Plot
 from calibcli.core.result import SCHEMA, Check, Estimate, Result, Table
 
 
@@ -161,3 +163,19 @@ def test_result_is_asked_by_name_or_any_spelling() -> None:
     for result, name in ((of("ece"), "ece:bins=30"), (of("a:b=1", "a:b=2"), "a"), (of("ece"), "nll"), (of(), "ece")):
         with pytest.raises(KeyError, match=f"no estimate '{name}'"):
             result[name]
+
+
+def test_plots_are_made_when_they_are_asked_for() -> None:
+    """And are plots like any others: in copies, files, comparisons and other processes."""
+    made = []
+
+    def make() -> list[Plot]:
+        made.append(1)
+        return [Plot(name="one", curves=[Curve(label="a", kind="line", x=np.arange(2.0), y=np.array([1, np.nan]))])]
+
+    later = dataclasses.replace(Result(command="watch", plots=Later(make)), notes=["a note"])
+    assert not made
+    now = dataclasses.replace(later, plots=make())
+    assert (later, later.to_json()) == (now, now.to_json())
+    assert pickle.loads(pickle.dumps(later)) == now
+    assert later.plots[0].curves[0].y == [1.0, None]

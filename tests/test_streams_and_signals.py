@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,8 +18,12 @@ import numpy as np
 import pytest
 from forks import ended, forked
 
-from calibcli.cli.app import main
+import calibcli
+from calibcli.cli.app import COMMANDS, main
+from calibcli.cli.run import CommandRun
+from calibcli.core import extensions
 from calibcli.core.errors import UsageError
+from calibcli.slices import candidates
 
 ROOT = Path(__file__).parent.parent
 FULL = Path("/dev/full")
@@ -121,6 +126,88 @@ def test_signals_save_what_a_run_has(number: int, code: int, said: str, tmp_path
 
 @pytest.mark.finding("4 SIGHUP")
 @pytest.mark.usefixtures("hung_up")
+def test_ctrl_c_ends_a_long_search_at_once(tmp_path: Path) -> None:
+    """Within a second on an idle machine; shared ones get more."""
+    rng = np.random.default_rng(0)
+    about = {f"x{i}": rng.normal(size=4000).astype(np.float32) for i in range(120)}
+    p = rng.uniform(0.5, 1, 4000)
+    np.savez(tmp_path / "rows.npz", probs=np.stack([1 - p, p], 1), labels=rng.random(4000) < p, **about)  # type: ignore[arg-type]
+    said_there, begun = tmp_path / "stderr", tmp_path / "begun"
+
+    def search() -> None:
+        products = candidates._products
+
+        def telling(*given: Any) -> Any:
+            begun.touch()
+            return products(*given)
+
+        candidates._products = telling
+        with said_there.open("w") as sys.stderr:
+            code = main(["slices", str(tmp_path / "rows.npz")])
+        os._exit(code)
+
+    running = forked(search)
+    limit = time.monotonic() + 100
+    while not begun.exists():
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+    os.kill(running, signal.SIGINT)
+    start = time.monotonic()
+    assert ended(running) == 130
+    assert time.monotonic() - start < 3
+    assert said_there.read_text() == "error: interrupted\n"
+
+
+QUICK = {"demo", "export", "list"}
+"""Commands that never take two seconds for the user's data."""
+
+
+def test_every_command_that_may_take_long_has_a_progress_bar() -> None:
+    """A command that registers its bar moves it by every loop over `steps`, in whichever room."""
+    files = {name: (ROOT / "calibcli" / "cli" / f"{name}.py").read_text(encoding="utf-8") for name in COMMANDS}
+    assert {name for name, text in files.items() if "run.progress(" not in text} == QUICK
+
+
+@pytest.mark.parametrize("name", ["check", "compare", "report", "slices", "watch"])
+def test_progress_rises_to_its_end(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    seen: list[tuple[float, str]] = []
+
+    def progress(run: CommandRun, title: str) -> Any:
+        seen.append((0.0, title))
+        extensions.register_progress(report := lambda fraction, text: seen.append((fraction, text)))
+        return report
+
+    calibcli.measure(TEST, None, "ece").write(tmp_path / "one.json")
+    shutil.copy(TEST, tmp_path / "copy.npz")
+    monkeypatch.setattr(CommandRun, "progress", progress)
+    lines = {
+        "check": f"{TEST} --max ece=0.2 --min accuracy=0.5 --by ink",
+        "compare": f"{TEST} {tmp_path / 'copy.npz'}",
+        "report": f"{tmp_path / 'one.json'} {tmp_path / 'one.json'}",
+        "slices": f"{TEST} --min-n 100",
+        "watch": f"{tmp_path / 'state.json'} {TEST} --max ece=0.2",
+    }
+    assert main([name, *lines[name].split(), "-q"]) == 0
+    capsys.readouterr()
+    fractions = [fraction for fraction, _ in seen]
+    assert all(0 <= fraction <= 1 for fraction in fractions)
+    assert len(set(fractions)) >= (2 if name in ("slices", "watch") else 3)
+    assert 1.0 in fractions
+    seen.clear()
+    list(extensions.steps([1, 2]))
+    assert not seen  # the command has ended
+
+
+def test_steps_within_steps_move_the_bar_within_their_step() -> None:
+    seen: list[tuple[float, str]] = []
+    for outer in extensions.steps("ab", report=lambda *both: seen.append(both)):
+        for inner in extensions.steps([1, 2], lambda item, outer=outer: f"{outer}{item}"):  # type: ignore[misc]
+            if inner == 2 and outer == "b":
+                break
+    expected = [(0, "a"), (0, "a1"), (0.25, "a2"), (0.5, ""), (0.5, "b"), (0.5, "b1"), (0.75, "b2"), (1, "")]
+    assert seen == expected
+
+
 def test_curvature_tells_what_it_knows_when_hung_up(monkeypatch: Any, capsys: Any) -> None:
     from calibcli.networks.curvature.spectrum import Lanczos
 

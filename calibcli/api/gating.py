@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from calibcli import headlines
 from calibcli.api.measuring import Scores, given, is_path, spread
+from calibcli.core import extensions
 from calibcli.core.errors import InputError, UsageError
 from calibcli.core.python_errors import in_python
 from calibcli.core.result import CHANGE, CLAIMS, WORST_FIRST, Cell, Result, Table, by_report, results_of
@@ -361,7 +362,7 @@ class Watch:
             more = {"by": tuple(parts[0].slices)} if parts[0].slices else {}
 
         def count(keeper: WatchSession) -> None:
-            for part in parts:
+            for part in extensions.steps(parts, lambda part: part.name if isinstance(part, Path) else ""):
                 keeper.update(part, night if isinstance(night, str) else str(night)[:10], file_of(baseline))
 
         return self._kept(count, more)
@@ -438,7 +439,8 @@ def report(*results: Result | str | Path, names: Sequence[str] | None = None) ->
     """
     if not results:
         raise UsageError("no result to report", "name one or more .json files that calib wrote")
-    read = [(one, {}) if isinstance(one, Result) else read_result(one) for one in results]
+    each = extensions.steps(results, lambda one: "" if isinstance(one, Result) else str(one))
+    read = [(one, {}) if isinstance(one, Result) else read_result(one) for one in each]
     named = list(names or _names(results))
     if len(named) != len(results):
         raise UsageError(f"{len(results)} results, {len(named)} names", "name each result")

@@ -34,5 +34,6 @@ def command(
     """
     from calibcli.api.gating import compare
 
+    run.progress("comparing")
     result = compare(*inputs, metrics=metric or None, alpha=alpha, **given_options(reading))
     return run.finish(result, asked=bool(metric))

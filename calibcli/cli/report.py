@@ -25,4 +25,5 @@ def command(
     """
     from calibcli.api.gating import report
 
+    run.progress("reading")
     return run.finish(report(*results))

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
 from calibcli import __version__, headlines, render
-from calibcli.core import files
+from calibcli.core import extensions, files
 from calibcli.core import options as spec
 from calibcli.core.errors import CalibError, Exit, UsageError, as_options
 from calibcli.core.options import Count, Edges, Level, Style, option
@@ -114,7 +114,9 @@ class CommandRun:
             return lambda *_: None
         from calibcli.render.terminal import bar
 
-        return bar(title)
+        report = bar(title)
+        extensions.register_progress(report)  # also of loops that the command passes it to nowhere
+        return report
 
     def keep(self, result: Result, path: Path) -> Result:
         """Write a result that passed its checks as a baseline for later; return the result with a note or the path."""
@@ -151,6 +153,7 @@ class CommandRun:
         code = stamped.exit_code
         failed: CalibError | None = None
         for path in self.outputs:
+            self.progress(f"writing {path.name}")
             try:
                 render.write(stamped, path, self.style)
             except CalibError as error:  # the other outputs are still written
@@ -239,8 +242,11 @@ class Command:
 
     def __call__(self, **given: Any) -> int:
         """Run the command, and never write to a file that it reads."""
-        with files.guarding(), as_options():
-            return self._run(given)
+        try:
+            with files.guarding(), as_options():
+                return self._run(given)
+        finally:
+            extensions.register_progress(None)
 
     def _run(self, given: Mapping[str, Any]) -> int:
         plain = {key: tuple(value or ()) if self.options[key].many else value for key, value in given.items()}

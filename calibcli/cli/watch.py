@@ -61,6 +61,7 @@ def command(
         name=name,
         restart=restart,
     )
+    run.progress("counting")
     if not new:
         return run.finish(watch.result())
     return run.finish(watch.update(new, night=night, baseline=baseline, **given_options(reading)))

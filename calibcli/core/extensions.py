@@ -1,19 +1,26 @@
 """Registry of what higher rooms, such as those that need PyTorch, add to rooms that need NumPy alone.
 
 `calibcli/__init__.py` fills it with functions that import a module. They are called when the module is first needed, so
-registering costs nothing at `import calibcli`.
+registering costs nothing at `import calibcli`. A command that runs registers its progress bar, which loops in any room
+move (`steps`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 _DEVICE_SCORES: list[Callable[[Any], Any]] = []
 _FORMAT_PACKAGES: list[Callable[[], ModuleType]] = []
 _DISPLAY: list[Callable[[], ModuleType]] = []
 _SHELF_FILES: dict[str, list[Callable[[], ModuleType]]] = {}
+_Item = TypeVar("_Item")
+_Report = Callable[[float, str], None]
+_SPAN: ContextVar[tuple[_Report, float, float] | None] = ContextVar(
+    "span", default=None
+)  # and the part of it that is on
 
 
 def register_device_scores(make: Callable[[Any], Any]) -> None:
@@ -29,6 +36,29 @@ def register_formats(package: Callable[[], ModuleType]) -> None:
 def register_display(module: Callable[[], ModuleType]) -> None:
     """Register `module()`, which shows results as text, HTML, Markdown, data frame or picture, and writes files."""
     _DISPLAY.append(module)
+
+
+def register_progress(report: _Report | None) -> None:
+    """Register `report(fraction, text)`, the progress of the command that runs, or that none runs any more."""
+    _SPAN.set(report and (report, 0.0, 1.0))
+
+
+def steps(items: Sequence[_Item], text: Callable[[_Item], str] = str, report: _Report | None = None) -> Iterator[_Item]:
+    """Yield items, and before each tell `report`, or the command that runs, the fraction done and its text.
+
+    Steps inside a step move the bar within the part of that step.
+    """
+    outer = _SPAN.get()
+    say, low, high = (report, 0.0, 1.0) if report else outer or (lambda fraction, text: None, 0.0, 1.0)
+    for i, item in enumerate(items):
+        start, end = (low + (high - low) * at / len(items) for at in (i, i + 1))
+        say(start, text(item))
+        _SPAN.set((say, start, end))
+        try:
+            yield item
+        finally:
+            _SPAN.set(outer)
+    say(high, "")
 
 
 def register_entries(kind: str, file: Callable[[], ModuleType]) -> None:

@@ -6,6 +6,7 @@ import datetime
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import cached_property
 from typing import Any, Literal
 
 Tier = Literal["few", "asked", "all"]
@@ -14,6 +15,14 @@ SCREEN = {"screen": True}
 """Metadata of a field that only guides the screen: it is not written to files and not compared."""
 RULES = "rules"
 """Name of the figure of rules, which text formats leave out, since the table of verdicts has its numbers."""
+
+
+class PlainList(list[Any]):
+    """A list that is known to be plain data, so that nobody looks at its thousands of values again."""
+
+
+PLAIN = {bool, int, str, type(None), PlainList}
+"""Types that are plain data as they are."""
 METRIC_INSIDE = "ece"
 """Name of the metric whose value is written inside a reliability diagram (see `Plot.about`)."""
 
@@ -55,7 +64,7 @@ class Curve:
     role: str = ""
 
     def __post_init__(self) -> None:
-        become(self, lambda series: [finite(v) for v in series], "x", "y", "low", "high", "width", "base")
+        become(self, _numbers, "x", "y", "low", "high", "width", "base")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,8 +127,8 @@ class Plot:
     tier: Tier = field(default="few", compare=False, repr=False, metadata=SCREEN)
 
     def __post_init__(self) -> None:
-        become(self, lambda rows: [[finite(v) for v in row] for row in rows], "z")
-        become(self, lambda series: [finite(v) for v in series], "xlim", "ylim", "x", "y", "levels", "labels", "texts")
+        become(self, lambda rows: [_numbers(row) for row in rows], "z")
+        become(self, _numbers, "xlim", "ylim", "x", "y", "levels", "labels", "texts")
         become(self, list, "curves")
 
 
@@ -135,13 +144,36 @@ def first_alone(plots: Sequence[Plot], preferred: Callable[[Plot], bool] = lambd
     return [p if shown & {p.name, p.under} else replace(p, tier="all") for p in plots]
 
 
+class Later(Sequence[Any]):
+    """A sequence that is made when it is first read, such as plots that nobody may ask for."""
+
+    def __init__(self, make: Callable[[], Sequence[Any]]) -> None:
+        self._make = make
+
+    @cached_property
+    def _made(self) -> list[Any]:
+        return list(self._make())
+
+    def __getitem__(self, at: Any) -> Any:
+        return self._made[at]
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    def __eq__(self, other: object) -> bool:
+        return self._made == (other._made if isinstance(other, Later) else other)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return list, (self._made,)
+
+
 def saved(value: Any) -> Any:
     """Convert dataclasses to the mappings and lists that a file holds, without fields that only guide the screen."""
     if is_dataclass(value):
         return {f.name: saved(getattr(value, f.name)) for f in fields(value) if "screen" not in f.metadata}
     if isinstance(value, Mapping):
         return {key: saved(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple | Later):
         return [saved(item) for item in value]
     return value
 
@@ -164,9 +196,12 @@ def become(frozen: Any, convert: Callable[[Any], Any], *keys: str) -> None:
 
 def finite(value: Any) -> Any:
     """Convert to plain Python data: NumPy values unpacked, numbers that are not finite as None, tuples as lists."""
-    if isinstance(value, bool | str | int | None):
+    kind = type(value)
+    if kind is float:  # the usual types first
+        return value if math.isfinite(value) else None
+    if kind in PLAIN or isinstance(value, bool | str | int):
         return value
-    if isinstance(value, Mapping):
+    if kind is dict or isinstance(value, Mapping):
         return {str(k): finite(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [finite(v) for v in value]
@@ -175,3 +210,7 @@ def finite(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return str(value)
+
+
+def _numbers(series: Any) -> list[Any]:
+    return [finite(v) for v in (series.tolist() if hasattr(series, "tolist") else series)]

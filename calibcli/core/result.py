@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from calibcli.core import extensions, validation
 from calibcli.core.errors import Exit, GateFailed, InputError, printable, refusing
-from calibcli.core.figure_data import SCREEN, Plot, Tier, become, finite, saved
+from calibcli.core.figure_data import SCREEN, Later, Plot, Tier, become, finite, saved
 from calibcli.core.options import Range, normal
 from calibcli.core.shelves import alike
 
@@ -359,7 +359,8 @@ class Result(Numbers):
     screen: Screen = field(default=Screen(), compare=False, repr=False, metadata=SCREEN)
 
     def __post_init__(self) -> None:
-        become(self, list, "estimates", "tables", "plots", "checks", "notes")
+        become(self, list, "estimates", "tables", "checks", "notes")
+        become(self, lambda plots: plots if isinstance(plots, Later) else list(plots), "plots")
         become(self, lambda mapping: finite(dict(mapping)), "facts", "artefacts", "provenance")
 
     def problem(self) -> str:

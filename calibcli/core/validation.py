@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import types
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from calibcli.core.errors import InputError, UsageError, printable
@@ -15,6 +16,7 @@ from calibcli.core.options import Range
 
 FINITE = Range()
 LISTS = (Sequence, list, tuple)
+FLOATS = (float, float | None)
 NAMES = {bool: "true or false", int: "a whole number", float: "a finite number", str: "a text", Any: "anything"}
 
 
@@ -93,6 +95,9 @@ def read(data: Any, kind: Any, source: str, fix: str, key: str = "") -> Any:
     if not _fits(data, kind) or (origin is Annotated and any(isinstance(a, Range) and data not in a for a in args)):
         raise wrong(data, words(kind), source, fix, key)
     if origin in LISTS:
+        every = {*map(type, data)}  # thousands of texts, or of finite numbers, at once
+        if every <= {str} if args[0] is str else args[0] in FLOATS and every <= {float} and sum(map(abs, data)) < 1e308:
+            return list(data)
         return [
             None if v is None and args[0] is float else read(v, args[0], source, fix, f"{key}[{i}]")
             for i, v in enumerate(data)
@@ -121,10 +126,15 @@ def words(kind: Any) -> str:
     return NAMES.get(kind, "a table of keys and values")
 
 
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind, include_extras=True)
+
+
 def _dataclass(data: Any, kind: Any, source: str, fix: str, key: str) -> Any:
     if not isinstance(data, Mapping):
         raise wrong(data, "a table of keys and values", source, fix, key)
-    hints = get_type_hints(kind, include_extras=True)
+    hints = _hints(kind)
     values = {}
     for field in dataclasses.fields(kind):
         place = f"{key}.{field.name}" if key else field.name

@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from calibcli.core import extensions
 from calibcli.core.errors import CalibError, InputError, UsageError
 from calibcli.core.figure_data import RULES, Plot
 from calibcli.core.files import reading as note_inputs
@@ -56,9 +57,7 @@ def check(
     notes: dict[str, None] = {}
     # all rules are read first: a mistake in the last one costs no work
     rules = [resolved(gate, source.better(gate), source.k) for gate in config.gates]
-    report_progress = progress or (lambda fraction, text: None)
-    for done, rule in enumerate(rules):
-        report_progress(done / len(rules), rule.gate.metric)
+    for rule in extensions.steps(rules, lambda rule: rule.gate.metric, progress):
         if source.refusal:
             checks.append(rule.check("not_run", source.refusal))
             continue
@@ -69,7 +68,6 @@ def check(
         kind = verdicts.kind(choice)
         checks += [dataclasses.replace(one, kind=kind) for one in _within_limit(rule, config.alpha, source)]
         notes |= {verdicts.blind_spot(rule.gate.name, kind): None} if kind else {}
-    report_progress(1.0, "")
     if not checks:
         none = "no gate is configured: write --max ece=0.05, or gates in calib.toml"
         checks.append(Check(rule="(none)", outcome="not_run", message=none))
@@ -101,8 +99,8 @@ def _within_limit(rule: LimitRule, alpha: float, source: Source) -> list[Check]:
     checks = [rule.check("not_run", "this slice is missing", scope=f"{gate.by}={value}") for value in missing]
     sizes = {name: source.rows(part, gate) for name, part in parts.items()}
     family = sum(n is None or n >= gate.min_n for n in sizes.values())
-    for name, part in parts.items():
-        n = sizes[name]
+    for name in extensions.steps([*parts], lambda name: f"{gate.metric} {name}"):
+        part, n = parts[name], sizes[name]
         few = n is not None and n < gate.min_n
         claim = f"{n} rows are fewer than min_n = {gate.min_n}" if few else source.claim(rule, part, alpha, family)
         checks.append(_judged(rule, claim, f"{gate.by}={name}" if name else gate.by or gate.scope))

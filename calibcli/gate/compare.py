@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from calibcli.core import number_format
+from calibcli.core import extensions, number_format
 from calibcli.core.errors import InputError, UsageError
 from calibcli.core.figure_data import Curve, Plot, first_alone
 from calibcli.core.result import Estimate, Result, Screen, Table
@@ -199,7 +199,8 @@ def scores(
     default = [name for name in DEFAULT if traits(name).get("compared", True)]
     choices = choose(known(default, first.top_only) if specs is None else specs, first.k, first.top_only)
     models, pairing = _aligned(inputs, names, choices)
-    values = [estimates(m.sample, choices, level=LEVEL) for m in models]
+    each = extensions.steps(models, lambda m: m.name)
+    values = [estimates(m.sample, choices, level=LEVEL) for m in each]
     differences = [
         difference(models[0], model, choice, both)
         for model, own in zip(models[1:], values[1:], strict=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from calibcli.core import extensions
 from calibcli.core.errors import UsageError
 from calibcli.core.number_format import exact
 from calibcli.core.options import normal
@@ -19,7 +21,7 @@ from calibcli.headlines import counted
 from calibcli.scores import recorded_outputs
 from calibcli.scores.columns import coded
 from calibcli.scores.files.roles import IDS, OF_CLASS, RECORDED
-from calibcli.scores.predictions import Floats, Ints
+from calibcli.scores.predictions import Floats, Ints, Progress
 from calibcli.scores.reading_options import Reading
 from calibcli.scores.recorded_outputs import Paths
 
@@ -36,7 +38,7 @@ class CodedColumn:
     """A column as codes, with the conditions that a rule may put on it.
 
     Attributes:
-        codes: (N,) cell of each row.
+        codes: (N,) cell of each row, uint8.
         literals: conditions, each of one or two parts (a range of numbers has two).
         cells: (literals, cells) 1 where the condition holds in the cell.
     """
@@ -61,7 +63,7 @@ def columns_of(
         search: (N,) whether a row is in the half that is searched, where cuts and frequent values are chosen.
         least: smallest number of its rows for a condition.
     """
-    each = [_column(name, np.asarray(values), search, least) for name, values in columns.items()]
+    each = [_column(name, np.asarray(columns[name]), search, least) for name in extensions.steps([*columns])]
     return [one for one in each if isinstance(one, CodedColumn)], [one for one in each if isinstance(one, str)]
 
 
@@ -79,7 +81,7 @@ def _column(name: str, values: npt.NDArray[Any], search: npt.NDArray[np.bool_], 
     if not len(frequent):
         values_text = counted(len(known), "value")
         return f"'{name}' is left out: it has {values_text}, none with {least} rows or more but not all"
-    place = np.full(len(known), len(frequent))
+    place = np.full(len(known), len(frequent), np.uint8)
     place[frequent] = np.arange(len(frequent))
     literals = [(Condition(name, "=", known[i]),) for i in frequent]
     return CodedColumn(name, place[codes], literals, np.eye(len(frequent), len(frequent) + 1))
@@ -112,7 +114,7 @@ def _numeric_column(name: str, values: Floats, search: npt.NDArray[np.bool_], le
                 masks.append(mask.astype(float))
     if not literals:
         return f"'{name}' is left out: it has no range of {least} rows"
-    return CodedColumn(name, codes, literals, np.array(masks))
+    return CodedColumn(name, codes.astype(np.uint8), literals, np.array(masks))
 
 
 # Columns of a file that may be searched.
@@ -148,6 +150,9 @@ def others(path: Paths, reading: Reading) -> list[str]:
 # Every rule of one or two conditions is ranked on the searched half.
 
 MOST = 2_000  # the strongest rules, in which those that explain something of their own are looked for
+WIDE = 256  # cells of a block of columns
+PIECE = 1 << 14  # rows whose 0/1 matrices are in memory at once
+ROUNDED = 0.01  # more of a z than float32 rounds away
 SAME = 2.0  # standard errors within which the gap of a pair equals that of one of its conditions
 OWN = 2.0  # standard errors that a rule must show on the rows of no stronger rule, beside half of its gap
 Mask = npt.NDArray[np.bool_]
@@ -217,48 +222,139 @@ class Evidence:
 
 
 def ranked(
-    columns: Sequence[CodedColumn], evidence: Evidence, rows: npt.NDArray[np.int64], least: int, depth: int
+    columns: Sequence[CodedColumn],
+    evidence: Evidence,
+    rows: npt.NDArray[np.int64],
+    least: int,
+    depth: int,
+    progress: Progress | None = None,
 ) -> tuple[list[CandidateRule], int]:
     """Rank the rules with at least `least` rows, the strongest first; and return how many there are.
 
     A table of the sums in all cells of a pair of columns, multiplied by the 0/1 matrices of their literals from both
-    sides, gives the sums of every rule of the pair.
+    sides, gives the sums of every rule of the pair. Products of matrices in float32 say which pairs have one of the
+    strongest rules, and the tables of these are made in float64.
     """
-    value, variance = evidence.value[rows], evidence.variance[rows]
-    weight = None if evidence.weight is None else evidence.weight[rows]
-    codes = [column.codes[rows] for column in columns]
-    strongest: list[tuple[Floats, npt.NDArray[np.int64], tuple[int, ...]]] = []
-    sets = [c for size in range(1, depth + 1) for c in itertools.combinations(range(len(columns)), size)]
-    count = 0
-    for chosen in sets:
-        n, total, spread = (_sums(columns, codes, chosen, weights) for weights in (None, value, variance))
-        mass = n if weight is None else _sums(columns, codes, chosen, weight)
-        z = evidence.strength(mass, total, spread)
-        enough = (n >= least) & (n <= len(rows) - least)
-        count += int(enough.sum())
-        z = np.where(enough, z, -1.0)
-        best = np.argsort(-z, kind="stable", axis=None)[:MOST]
-        strongest.append((z.ravel()[best], best, chosen))
-    flat = [
-        (float(z), chosen, int(at))
-        for strengths, places, chosen in strongest
-        for z, at in zip(strengths, places, strict=True)
-        if z > 0
-    ]
-    flat.sort(key=lambda entry: -entry[0])
-    return [CandidateRule(_parts(columns, chosen, at), z) for z, chosen, at in flat[:MOST]], count
+    codes = np.stack([column.codes[rows] for column in columns])
+    weights = [None, evidence.value[rows], evidence.variance[rows]]
+    weights += [] if evidence.weight is None else [evidence.weight[rows]]
+
+    def strengths(sums: Sequence[Floats]) -> Floats:
+        """Return z of rules from their number of rows, value, variance, and weight if there are weights."""
+        n, value, variance = sums[:3]
+        z = evidence.strength(sums[-1] if len(sums) > 3 else n, value, variance)
+        return np.where((n >= least) & (n <= len(rows) - least), z, -np.inf)
+
+    sets: dict[tuple[int, ...], Ints] = {(i,): np.arange(len(one.literals)) for i, one in enumerate(columns)}
+    pairs, count = _strongest_pairs(columns, codes, weights, strengths, progress) if depth > 1 else ({}, 0)
+    sets |= pairs
+    z = [np.empty(0)]
+    for chosen in extensions.steps([*sets], lambda chosen: "the strongest rules", progress):
+        places = sets[chosen]
+        every = strengths(_sums(columns, codes, chosen, weights)).ravel()
+        count += int((every > -np.inf).sum()) if len(chosen) == 1 else 0
+        z.append(every[places])
+    strength = np.concatenate(z)
+    rules = [(chosen, int(at)) for chosen, places in sets.items() for at in places]
+    order = np.argsort(-strength, kind="stable")[:MOST]
+    return [CandidateRule(_parts(columns, *rules[i]), float(strength[i])) for i in order if strength[i] > 0], count
+
+
+@dataclass(frozen=True, eq=False)
+class _Block:
+    """Columns that are multiplied at once.
+
+    Attributes:
+        column, cell: (cells,) the column of each cell, and its code.
+        holds: (literals, cells) 1 where a literal holds in a cell.
+        of: (literals, 2) the column of each literal, and its place in the column.
+    """
+
+    column: Ints
+    cell: Ints
+    holds: Floats
+    of: Ints
+
+    @classmethod
+    def make(cls, columns: Sequence[CodedColumn], chosen: Sequence[int]) -> _Block:
+        # the last cell of a column is that of rows in which none of its conditions holds
+        cells = [columns[i].cells[:, :-1] for i in chosen]
+        literals, wide = (np.cumsum([0, *(one.shape[axis] for one in cells)]) for axis in (0, 1))
+        holds = np.zeros((literals[-1], wide[-1]))
+        for at, one in enumerate(cells):
+            holds[literals[at] : literals[at + 1], wide[at] : wide[at + 1]] = one
+        of = [(i, place) for i, one in zip(chosen, cells, strict=True) for place in range(len(one))]
+        cell = [(i, code) for i, one in zip(chosen, cells, strict=True) for code in range(one.shape[1])]
+        return cls(*np.array(cell).T, holds, np.array(of))
+
+    def matrix(self, codes: Ints) -> npt.NDArray[np.float32]:
+        """Return (cells, rows) 1 where a row lies in a cell."""
+        return np.asarray(codes[self.column] == self.cell[:, None].astype(codes.dtype), np.float32)
+
+
+def _strongest_pairs(
+    columns: Sequence[CodedColumn],
+    codes: Ints,
+    weights: Sequence[Floats | None],
+    strengths: Callable[[Sequence[Floats]], Floats],
+    progress: Progress | None,
+) -> tuple[dict[tuple[int, ...], Ints], int]:
+    """Return pairs of columns with the places of their rules that may be among the strongest, and the number of rules.
+
+    Memory does not grow with the number of pairs.
+    """
+    ends = np.cumsum([column.cells.shape[1] for column in columns])
+    chosen = (list(group) for _, group in itertools.groupby(range(len(columns)), lambda i: ends[i] // WIDE))
+    blocks = [_Block.make(columns, some) for some in chosen]
+    both = list(itertools.combinations_with_replacement(blocks, 2))
+    best, count, floor = np.empty((5, 0)), 0, 0.0  # z, and column and place of both conditions
+    for one, other in extensions.steps(both, lambda pair: "pairs of conditions", progress):
+        z = strengths([one.holds @ sums @ other.holds.T for sums in _products(codes, weights, one, other)])
+        z[one.of[:, :1] >= other.of[:, 0]] = -np.inf  # two conditions on one column; or a pair the other way round
+        count += int((z > -np.inf).sum())
+        at = np.nonzero(z > floor)
+        best = np.hstack([best, [z[at], *one.of[at[0]].T, *other.of[at[1]].T]])
+        if best.shape[1] > MOST:
+            best = best[:, np.argsort(-best[0], kind="stable")[: 2 * MOST]]
+            floor = (1 - ROUNDED) * best[0, MOST - 1]
+            best = best[:, best[0] >= floor]
+    i, p, j, q = best[1:].astype(np.int64)
+    place = p * np.array([len(column.literals) for column in columns])[j] + q
+    pairs: dict[tuple[int, ...], list[int]] = {}
+    for k in np.lexsort((place, j, i)):
+        pairs.setdefault((int(i[k]), int(j[k])), []).append(place[k])
+    return {pair: np.array(places) for pair, places in pairs.items()}, count
+
+
+def _products(codes: Ints, weights: Sequence[Floats | None], one: _Block, other: _Block) -> Floats:
+    """Sum each of the weights (None: 1) over the rows of each pair of cells: (weights, cells, cells).
+
+    The counts are exact, as a piece of rows has fewer than 2**24.
+    """
+    sums = np.zeros((len(weights), len(one.cell), len(other.cell)))
+    scales = [
+        1.0 if weight is None else float(np.abs(weight).max()) or 1.0 for weight in weights
+    ]  # float32 ends at 3e38
+    for start in range(0, codes.shape[1], PIECE):
+        piece = slice(start, start + PIECE)
+        left, right = one.matrix(codes[:, piece]), other.matrix(codes[:, piece])
+        for total, weight, scale in zip(sums, weights, scales, strict=True):
+            own = left if weight is None else left * (weight[piece] / scale).astype(np.float32)
+            total += scale * (own @ right.T).astype(np.float64)
+    return sums
 
 
 def _sums(
-    columns: Sequence[CodedColumn], codes: Sequence[Any], chosen: tuple[int, ...], weights: Floats | None
-) -> Floats:
-    """Sum over the rows of each rule: (literals, literals) for two columns, (literals,) for one."""
+    columns: Sequence[CodedColumn], codes: Ints, chosen: tuple[int, ...], weights: Sequence[Floats | None]
+) -> list[Floats]:
+    """Sum each of the weights (None: 1) over the rows of each rule: (literals, literals) for two columns."""
     sizes = [columns[i].cells.shape[1] for i in chosen]
-    cell = codes[chosen[0]] if len(chosen) == 1 else codes[chosen[0]] * sizes[1] + codes[chosen[1]]
-    table = np.bincount(cell, weights, int(np.prod(sizes))).reshape(sizes)
-    for axis, i in enumerate(chosen):
-        table = np.moveaxis(np.tensordot(columns[i].cells, table, axes=(1, axis)), 0, axis)
-    return np.asarray(table, dtype=np.float64)
+    cell = codes[chosen[0]].astype(np.intp)
+    if len(chosen) == 2:
+        cell = cell * sizes[1] + codes[chosen[1]]
+    tables = (np.bincount(cell, weight, math.prod(sizes)).reshape(sizes) for weight in weights)
+    sums = (columns[chosen[0]].cells @ table for table in tables)
+    return [one if len(chosen) == 1 else one @ columns[chosen[1]].cells.T for one in sums]
 
 
 def _parts(columns: Sequence[CodedColumn], chosen: tuple[int, ...], at: int) -> tuple[tuple[int, int], ...]:
@@ -279,10 +375,9 @@ def distinct(
     where its rows outside of stronger rules show little.
     """
     kept: list[CandidateRule] = []
-    covered = np.zeros(len(rows), bool)
-    for rule in rules:
+    covered, remaining = np.zeros(len(rows), bool), evidence
+    for rule in extensions.steps(rules, lambda rule: "leaving out what others explain"):
         inside = rule.holds(columns, rows)
-        remaining = evidence.over(rows[~covered]) if evidence.signed else evidence
         if kept and not _adds_evidence(evidence, remaining, rows[inside], rows[inside & ~covered]):
             continue
         rule = _shortest(rule, columns, evidence, rows, inside)
@@ -290,6 +385,7 @@ def distinct(
             continue
         kept.append(rule)
         covered |= rule.holds(columns, rows)
+        remaining = evidence.over(rows[~covered]) if evidence.signed else evidence
         if len(kept) == most:
             break
     return kept

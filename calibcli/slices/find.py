@@ -66,8 +66,7 @@ def find(predictions: Predictions, search: Search, progress: Progress | None = N
         raise InputError("no column can be searched: " + "; ".join(notes), "name others: --by COLUMN")
     searched_rows, confirming_rows = np.flatnonzero(searched), np.flatnonzero(~searched if split else searched)
     evidence = evidence.over(searched_rows)
-    report_progress(0.2, "searching")
-    rules, count = ranked(coded, evidence, searched_rows, least, min(search.depth, 2))
+    rules, count = ranked(coded, evidence, searched_rows, least, min(search.depth, 2), progress)
     if search.depth == 3:
         deeper = search_with_sliceline(coded, evidence, searched_rows, least)
         rules, count = sorted({*rules, *deeper}, key=lambda rule: -rule.z), count + len(deeper)
@@ -124,7 +123,7 @@ def _label_leak_note(column: CodedColumn, labels: Ints, predicted: Ints) -> str:
     if wrong.sum() < WRONG:
         return ""
     size = int(labels.max()) + 1
-    table = np.bincount(column.codes * size + labels, minlength=(int(column.codes.max()) + 1) * size)
+    table = np.bincount(column.codes.astype(np.intp) * size + labels, minlength=(int(column.codes.max()) + 1) * size)
     table = table.reshape(-1, size)
     usual = table.argmax(axis=1)[column.codes]
     right = usual == labels

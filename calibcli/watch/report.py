@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from calibcli.core import number_format
-from calibcli.core.figure_data import Curve, Plot
+from calibcli.core.figure_data import Curve, Later, PlainList, Plot
 from calibcli.core.result import Check, Estimate, Outcome, Result, Table
 from calibcli.gate import verdicts
 from calibcli.gate.check import judged_estimates
@@ -52,7 +52,7 @@ def result(state: WatchState) -> Result:
         estimates=judged_estimates(checks),
         checks=checks,
         tables=[_evidence(state, checks), *_nights(state)],
-        plots=night_plots(state),
+        plots=Later(lambda: night_plots(state)),
         notes=[*notes],
         facts=facts,
     )
@@ -152,13 +152,14 @@ def _nights(state: WatchState) -> list[Table]:
 
 def history(state: WatchState) -> list[dict[str, Any]]:
     """List by stream and night the metric of that night, and log10 of E at its end."""
-    entries = []
+    entries = PlainList()
     for i, (key, stream) in enumerate(state.streams.items()):
+        rule, scope = stream.watched.rule, _scope(stream, key[1])
         for entry in state.history:
-            value, *logs = entry["streams"][i]
-            named = dict(zip(("log10_e_fail", "log10_e_pass", "log10_e_drift"), logs, strict=True))
-            stream_name = {"rule": stream.watched.rule, "scope": _scope(stream, key[1])}
-            entries.append({"night": entry["night"], **stream_name, "rows": entry["rows"], "value": value, **named})
+            value, fail, passed, drift = entry["streams"][i]
+            logs = {"log10_e_fail": fail, "log10_e_pass": passed, "log10_e_drift": drift}
+            night = {"night": entry["night"], "rule": rule, "scope": scope, "rows": entry["rows"], "value": value}
+            entries.append(night | logs)
     return entries
 
 

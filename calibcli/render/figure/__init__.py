@@ -47,7 +47,8 @@ def render(result: Result, format: str, look: Style = "screen", images: bool = T
     """
     chosen = style.LOOKS[look]
     with drawn(result, chosen) as figure:
-        for mesh in [] if images else figure.findobj(QuadMesh):
+        heat = not images and any(plot.kind == "heat" for plot in result.plots)
+        for mesh in figure.findobj(QuadMesh) if heat else []:
             mesh.set(rasterized=False, edgecolor="face", linewidth=0.8)  # else the ground shines between the cells
         file = io.BytesIO()
         metadata = dict(DATES[format])

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from calibcli.core import extensions
 from calibcli.core.result import VERDICTS, Result, by_report, results_of
 from calibcli.render import table_contents, terminal
 from calibcli.render.page import sections
@@ -50,24 +51,29 @@ def page(result: Result) -> str:
             for i, (name, one) in enumerate(named[:kept], 1)
         ]
         pictures = [p for one in shown for p in (*one.first, *one.later)]
-        if FIGURE * len(pictures) > MOST:
-            continue
         heading = f"Report of {count} results" if several else shown[0].heading
-        text = rendered(
-            "page.html",
-            parts=shown,
-            style=stylesheet() + drawings(pictures, drawn),
-            overview=several,
-            heading=heading,
-            title=": ".join(filter(None, [heading, verdict.partition(":")[0]])),
-            verdict=verdict,
-            tone=tone,
-            notes=result.notes[: caps.rows] if several else [],
-            cut=f"Shortened to stay below 600 kB: {cut}." if cut else "",
-        )
-        if len(text.encode("utf-8", "backslashreplace")) <= MOST:
+        values = {
+            "parts": shown,
+            "overview": several,
+            "heading": heading,
+            "title": ": ".join(filter(None, [heading, verdict.partition(":")[0]])),
+            "verdict": verdict,
+            "tone": tone,
+            "notes": result.notes[: caps.rows] if several else [],
+            "cut": f"Shortened to stay below 600 kB: {cut}." if cut else "",
+        }
+        text = rendered("page.html", style=stylesheet(), **values)
+        if _bytes(text) + FIGURE * len(pictures) > MOST:  # known before anything is drawn
+            continue
+        if pictures:
+            text = rendered("page.html", style=stylesheet() + drawings(pictures, drawn), **values)
+        if _bytes(text) <= MOST:
             break
     return text
+
+
+def _bytes(text: str) -> int:
+    return len(text.encode("utf-8", "backslashreplace"))
 
 
 def cell(result: Result) -> str:
@@ -84,7 +90,7 @@ def drawings(pictures: Sequence[Picture], drawn: dict[str, bytes]) -> str:
     from calibcli.render.page import inline_figures
 
     styles = inline_figures.Styles()
-    for p in pictures:
+    for p in extensions.steps(pictures, lambda p: p.title):
         key = repr((p.plots, p.estimates))
         if key not in drawn:
             drawn[key] = figure.render(Result(command="", plots=p.plots, estimates=p.estimates), "svg", images=False)
