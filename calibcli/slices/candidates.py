@@ -27,6 +27,7 @@ from calibcli.scores.recorded_outputs import Paths
 
 # Columns are coded, and a condition is a set of codes.
 
+Codes = npt.NDArray[np.uint8]
 PARTS = 5  # parts of equal size that a column of numbers is cut into
 VALUES = 50  # most values of a column of texts, the most frequent ones
 SAMPLE = 10_000  # rows in which the distinct numbers of a column are counted
@@ -44,7 +45,7 @@ class CodedColumn:
     """
 
     name: str
-    codes: Ints
+    codes: Codes
     literals: Sequence[tuple[Condition, ...]]
     cells: Floats
 
@@ -285,16 +286,17 @@ class _Block:
             holds[literals[at] : literals[at + 1], wide[at] : wide[at + 1]] = one
         of = [(i, place) for i, one in zip(chosen, cells, strict=True) for place in range(len(one))]
         cell = [(i, code) for i, one in zip(chosen, cells, strict=True) for code in range(one.shape[1])]
-        return cls(*np.array(cell).T, holds, np.array(of))
+        column, code_of = np.array(cell).T
+        return cls(column, code_of, holds, np.array(of))
 
-    def matrix(self, codes: Ints) -> npt.NDArray[np.float32]:
+    def matrix(self, codes: Codes) -> npt.NDArray[np.float32]:
         """Return (cells, rows) 1 where a row lies in a cell."""
         return np.asarray(codes[self.column] == self.cell[:, None].astype(codes.dtype), np.float32)
 
 
 def _strongest_pairs(
     columns: Sequence[CodedColumn],
-    codes: Ints,
+    codes: Codes,
     weights: Sequence[Floats | None],
     strengths: Callable[[Sequence[Floats]], Floats],
     progress: Progress | None,
@@ -326,7 +328,7 @@ def _strongest_pairs(
     return {pair: np.array(places) for pair, places in pairs.items()}, count
 
 
-def _products(codes: Ints, weights: Sequence[Floats | None], one: _Block, other: _Block) -> Floats:
+def _products(codes: Codes, weights: Sequence[Floats | None], one: _Block, other: _Block) -> Floats:
     """Sum each of the weights (None: 1) over the rows of each pair of cells: (weights, cells, cells).
 
     The counts are exact, as a piece of rows has fewer than 2**24.
