@@ -36,7 +36,7 @@ CLOSE = 0.1  # rows below this share of a class's mean p (1 - p) are left out of
 FLAT_DIRECTION = 3e-7  # curvature relative to the preconditioner's that rounding in float32 hides
 EXACT, RANK = 64, 16  # classes up to which the blocks of a full W are inverted; rows that stand for a block beyond
 MOST_CLASSES = 500
-"""Classes of a full W, whose fit takes some 800 bytes for each of its K² weights and hundreds of products of n K²."""
+"""Most classes of a full W, whose fit takes hundreds of products of n K², and memory for many arrays of K² weights."""
 NEVER_ZERO = 1e-3  # share of the mean square of a column that its variance is at least taken to be
 RARE = 0.01  # rows that a class without any is taken to have at the start
 ENOUGH = 1e-7  # nats; a step that needed many products and is expected to gain less than this is the last

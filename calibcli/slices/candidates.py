@@ -347,7 +347,7 @@ def _products(codes: Codes, weights: Sequence[Floats | None], one: _Block, other
 
 
 def _sums(
-    columns: Sequence[CodedColumn], codes: Ints, chosen: tuple[int, ...], weights: Sequence[Floats | None]
+    columns: Sequence[CodedColumn], codes: Codes, chosen: tuple[int, ...], weights: Sequence[Floats | None]
 ) -> list[Floats]:
     """Sum each of the weights (None: 1) over the rows of each rule: (literals, literals) for two columns."""
     sizes = [columns[i].cells.shape[1] for i in chosen]

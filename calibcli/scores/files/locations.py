@@ -33,6 +33,7 @@ MAGIC = {
 STARTS = tuple(MAGIC)
 BLOCK = bytes.fromhex("314159265359")  # follows `BZh9`, which text may begin with
 OTHER_FILES = 256  # that a process has open beside its inputs: libraries, pipes, outputs
+FEW_FILES = 32  # that every shell allows beside those: 256 in all at the least
 SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
 
 
@@ -262,6 +263,8 @@ def open_binary(path: str) -> IO[bytes]:
 
 def allow_open(files: int) -> None:
     """Let this process hold so many files open, as far as its hard limit goes: most shells begin with 1,024."""
+    if files <= FEW_FILES:
+        return
     with contextlib.suppress(ImportError, ValueError, OSError):  # Windows has no such limit
         import resource
 
