@@ -12,7 +12,16 @@ from populations import ece_bounds
 
 import calibcli
 from calibcli.cli.app import main
-from calibcli.gate.plan import DECIDED, QUICK, EcePopulation, mean_power, rows_for, synthetic_logits, to_decide
+from calibcli.gate.plan import (
+    DECIDED,
+    QUICK,
+    EcePopulation,
+    mean_power,
+    rows_for,
+    rows_near,
+    synthetic_logits,
+    to_decide,
+)
 from calibcli.metrics.shelf import BinaryOutcomes
 
 
@@ -232,3 +241,19 @@ def test_the_rows_that_decide_a_slice_are_those_of_a_full_search() -> None:
         chance = population.power(limit, alpha=0.05, draws=QUICK)
         full = rows_for(lambda n, chance=chance, side=int(truth > limit): chance(n)[side], DECIDED)
         assert to_decide(population, limit, alpha=0.05, family=1) == pytest.approx(full, rel=0.03)
+
+
+@pytest.mark.finding
+@pytest.mark.parametrize("first", [0.0, 1.0, 50.0, 1e5])
+@pytest.mark.parametrize("true", [5, 37, 5_000, 3e6, 8e8, 1e12])
+def test_a_chance_that_is_a_step_is_found_in_few_calls(true: float, first: float) -> None:
+    """That of rows without any spread, whose quantile does not say how far it is to the step."""
+    calls = []
+
+    def chance(n: float) -> float:
+        calls.append(n)
+        return float(n >= true)
+
+    n = rows_near(chance, 0.8, first, 1.645)
+    assert len(calls) < 25
+    assert n is None if true > 1e9 else max(true, 10) <= n * 1.0001 and n <= max(true, 10) * 1.03

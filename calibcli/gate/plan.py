@@ -40,6 +40,7 @@ FEWEST, LARGEST = 10, 10**9  # rows that are planned
 DRAWS = 4_000  # simulated evaluations of a plan
 QUICK = 2_000  # and of the advice in an INCONCLUSIVE verdict
 DECIDED = 0.8  # chance of a verdict that this advice is for
+SECANTS = 8  # steps along the quantile of a chance, before its interval is halved
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -269,13 +270,15 @@ def rows_near(chance: Chance, power: float, root: float, z: float) -> int | None
     """Search n >= 10 with chance(n) near `power`, of a chance that was simulated with QUICK draws; None beyond 10⁹.
 
     The chance of a normal estimate to pass its limit by z standard errors is Φ(a √n - z): its quantile is straight in
-    √n, which is followed from √n = `root` until the chance is within half the standard error of the draws.
+    √n, which is followed from √n = `root` until the chance is within half the standard error of the draws. Where it
+    is a step, as that of rows without spread, the quantile says nothing: after SECANTS steps the interval is halved.
     """
     aim, error = normal_quantile(power), math.sqrt(power * (1 - power) / QUICK) / 2
     least, most = low, high = math.sqrt(FEWEST), math.sqrt(LARGEST)
-    root, slope, before = min(max(root, least), most), (aim + z) / root, None
+    root = min(max(root, least), most)
+    slope, before, steps = (aim + z) / root, None, 0
     while high > 1.01 * low:
-        share = chance(root**2)
+        share, steps = chance(root**2), steps + 1
         if abs(share - power) <= error:
             return round(root**2)
         low, high = (root, high) if share < power else (low, root)
@@ -286,8 +289,8 @@ def rows_near(chance: Chance, power: float, root: float, z: float) -> int | None
             slope = (at[1] - before[1]) / (at[0] - before[0])
         before, following = at, min(max(root + (aim - at[1]) / slope, root / 2, low), 2 * root, high)
         inside = low < following < high or following == (least if following == low else most)
-        root = following if inside else math.sqrt(low * high)
-    return math.ceil(high**2)
+        root = following if inside and steps < SECANTS else math.sqrt(low * high)
+    return None if high == most else math.ceil(high**2 - 1e-6)
 
 
 def synthetic_logits(

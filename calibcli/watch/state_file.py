@@ -256,7 +256,7 @@ def _shortened(value: Any) -> str:
 
 
 def _packed_history(history: Sequence[Mapping[str, Any]]) -> str:
-    """Write the nights as JSON, and their numbers as an array (nights, streams, 4), which is smaller and read at once."""
+    """Write the nights as JSON, and their numbers as an array (nights, streams, 4), which is shorter."""
     nights = json.dumps([{"night": entry["night"], "rows": entry["rows"]} for entry in history])
     numbers = np.array([entry["streams"] for entry in history], "<f8")  # None becomes NaN
     return squeezed(nights.encode() + b"\n" + numbers.tobytes(), 1)
