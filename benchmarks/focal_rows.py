@@ -83,7 +83,7 @@ def compared(p: Predictions) -> list[tuple[str, float, float, float]]:
     fit, slow = calibrators.fit("focal_temperature", p), Slow(p)
     t, gamma, gain = fit.estimates
     best = slow.optimum()
-    lines = [("T", t.value, math.exp(-best[0]), 1e-5), ("gamma", gamma.value, best[1], 1e-5)]
+    lines = [("T", t.value, math.exp(-best[0]), 1e-4), ("gamma", gamma.value, best[1], 1e-4)]
     if gamma.reason:  # at the end of its range: only T has an interval there
         ends_of = {"T": (0, [-math.log(t.high), -math.log(t.low)])}
     else:

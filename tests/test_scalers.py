@@ -344,6 +344,23 @@ class Slow:
 
 
 @pytest.mark.finding
+@pytest.mark.parametrize("case", [34, 37, 74, 79])
+def test_few_rows_that_lack_a_valley_do_not_hide_it(case: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fit without a report, as each fold has, ends in the optimum of all rows, wherever few rows begin."""
+    monkeypatch.setattr(focal, "FEW", 0)
+    monkeypatch.setattr(focal, "FEW_ROWS", 40)
+    rng = np.random.default_rng(case)
+    k = int(rng.choice([5, 10, 20]))
+    z = rng.standard_normal((300, k)) * rng.uniform(0.5, 3)
+    chances = np.exp(log_phi(z, rng.uniform(0, 4)))
+    p = Predictions.of(z, np.array([rng.choice(k, p=row / row.sum()) for row in chances]))
+    best = Slow(p).optimum()
+    for seed in range(4):
+        fit = calibrators.fit("focal_temperature", p, seed=seed, report=False).scaler.parameters
+        assert (math.log(fit["beta"]), fit["gamma"]) == pytest.approx(tuple(best), abs=2e-4)
+
+
+@pytest.mark.finding
 @pytest.mark.parametrize(
     ("n", "k", "kind"),
     [(1500, 2, "rows"), (700, 10, "weights"), (900, 10, "groups"), (900, 10, "saturated"), (300, 100, "rows")],

@@ -30,7 +30,7 @@ from calibcli.scores.predictions import Predictions
 Order = Literal["T-phi", "phi-T"]
 GAMMAS = (-1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0, 3.0, 5.0)  # Komisarenko & Kull 2024
 FEW, FEW_ROWS = 100_000, 1000  # logits (rows times classes) that a search begins with, and fewest rows: the heat map's
-PASSES = {True: 160, False: 12}  # over all rows, about, in a fit with a report and in one without
+PASSES = {True: 160, False: 40}  # over all rows, about, in a fit with a report and in one without
 ROUGH = 1e-4  # distance from the best ln β of a γ at which the NLL there is known, by its second derivative
 OWN = 0.75  # of the progress of a fit with a report; the rest is the comparison on held-out rows
 MINIMISES = f"minimises NLL over T > 0, gamma in [{LOW:g}, {HIGH:g}]"
@@ -178,11 +178,8 @@ def _continuous(predictions: Predictions, context: FitContext, plain: BetaFit) -
         best = surface.optimum(points, tie=1e-9)
     else:
         first = of_few.profile(gammas, start, ROUGH)
-        if context.report:
-            points = surface.profile(gammas, start, ROUGH, first)
-            begin = [point for _, point, _ in focal_likelihood.valleys(points)]
-        else:
-            points, begin = first, of_few.minima(first, 1e-2)
+        points = surface.profile(gammas, start, ROUGH, first)  # few rows may lack a valley that all rows have
+        begin = [point for _, point, _ in focal_likelihood.valleys(points)]
         best = focal_likelihood.lowest([surface.descend(point, of_few) for point in begin], tie=1e-9)
     parameters: Parameters = {"beta": np.array(math.exp(best.u)), "gamma": np.array(best.gamma)}
     if not context.report:

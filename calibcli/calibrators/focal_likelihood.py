@@ -188,11 +188,7 @@ class Surface:
 
     def optimum(self, points: Sequence[Point], tie: float = 0.0) -> Point:
         """Return the lowest minimum along the profile, refined in γ; within `tie` nats of it, the one nearest γ = 0."""
-        return lowest(self.minima(points), tie)
-
-    def minima(self, points: Sequence[Point], tolerance: float = 1e-9) -> list[Point]:
-        """Return every minimum along the profile, refined in γ up to a tolerance."""
-        return [self._refine(*valley, tolerance) for valley in valleys(points)]
+        return lowest([self._refine(*valley) for valley in valleys(points)], tie)
 
     def descend(self, start: Point, of_few: Surface) -> Point:
         """Find the minimum near a point, γ within its range, by quasi-Newton steps (BFGS), shortened until they help.
@@ -223,7 +219,7 @@ class Surface:
                 h = h - np.outer(bent, bent) / (moved @ bent) + np.outer(turned, turned) / (turned @ moved)
         return Point(float(np.clip(x[1], LOW, HIGH)), float(x[0]), value, slopes[1], float(h[0, 0]))
 
-    def _refine(self, before: Point, point: Point, after: Point, tolerance: float) -> Point:
+    def _refine(self, before: Point, point: Point, after: Point, tolerance: float = 1e-9) -> Point:
         """Find the root of the profile's slope between neighbours, which is dNLL/dγ (envelope theorem)."""
         low, high = (point, after) if point.slope < 0 else (before, point)
         if low.slope >= 0 or high.slope <= 0 or low is high:  # the minimum is at an end of the range
