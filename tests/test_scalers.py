@@ -354,10 +354,11 @@ def test_few_rows_that_lack_a_valley_do_not_hide_it(case: int, monkeypatch: pyte
     z = rng.standard_normal((300, k)) * rng.uniform(0.5, 3)
     chances = np.exp(log_phi(z, rng.uniform(0, 4)))
     p = Predictions.of(z, np.array([rng.choice(k, p=row / row.sum()) for row in chances]))
-    best = Slow(p).optimum()
+    slow = Slow(p)
+    least = slow.nll(*slow.optimum())
     for seed in range(4):
         fit = calibrators.fit("focal_temperature", p, seed=seed, report=False).scaler.parameters
-        assert (math.log(fit["beta"]), fit["gamma"]) == pytest.approx(tuple(best), abs=2e-4)
+        assert slow.nll(math.log(fit["beta"]), float(fit["gamma"])) <= least + 1e-10
 
 
 @pytest.mark.finding
