@@ -150,7 +150,6 @@ def test_commands_stand_in_the_order_of_work(capsys: pytest.CaptureFixture[str])
         ("calib metrics x --per-c", ["--per-class"]),
     ],
 )
-@pytest.mark.one_in(5)
 def test_a_shell_completes_commands_options_and_specs(line: str, first: list[str]) -> None:
     words = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1), "_CALIB_COMPLETE": "complete_bash"}
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **words}

@@ -122,7 +122,6 @@ def test_options_reach_the_engine(files: Path, capsys: pytest.CaptureFixture[str
         (["nan.pt", "--arch", ARCH, "--data", "data.npz"], 4, "fix:"),
     ],
 )
-@pytest.mark.one_in(5)
 def test_refusals(
     files: Path,
     capsys: pytest.CaptureFixture[str],

@@ -125,7 +125,6 @@ class Odd(nn.Module):
 
 
 @pytest.mark.parametrize(("kind", "served"), ODD)
-@pytest.mark.one_in(3)
 def test_what_is_not_followed_goes_by_whole_products(kind: str, served: bool) -> None:
     _, inputs, labels = setup("mlp")
     torch.manual_seed(1)

@@ -327,7 +327,6 @@ def test_columns_of_a_data_frame_are_the_classes_of_labels_that_are_names() -> N
 
 @pytest.mark.parametrize("kind", ["sampling", "count"])
 @pytest.mark.parametrize("k", [2, 3])
-@pytest.mark.one_in(3)
 def test_a_weight_of_0_is_a_row_less_for_every_metric(kind: str, k: int) -> None:
     z, y, w = Z[:, :k].copy(), np.minimum(Y, k - 1), RNG.integers(0, 4, N).astype(float)
     z[0], y[0], w[0] = 60 * np.eye(k)[0], k - 1, 0  # sure and wrong

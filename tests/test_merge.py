@@ -581,7 +581,6 @@ CHANGES: dict[str, tuple[Callable[[dict[str, Any], dict[str, Any]], Any], str]] 
 
 
 @pytest.mark.parametrize("name", CHANGES)
-@pytest.mark.one_in(7)
 def test_a_damaged_state_is_refused(name: str, states: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
     change, said = CHANGES[name]
     path = damaged(states[0], change)

@@ -183,7 +183,6 @@ def odd_inputs() -> dict[str, Predictions]:
 
 @pytest.mark.parametrize("name", list(odd_inputs()))
 @pytest.mark.filterwarnings("error::RuntimeWarning")
-@pytest.mark.one_in(5)
 def test_honest_odd_inputs(name: str) -> None:
     predictions = odd_inputs()[name]
     specs = metrics.known(metrics.METRICS.entries, False, predictions.k)
