@@ -467,3 +467,12 @@ def test_platt_of_rows_that_are_all_sure(right: float, least: float) -> None:
     target = np.where(labels == 1, (ones + 1) / (ones + 2), 1 / (400 - ones + 2))
     expected = np.array([target[sure == side].mean() for side in (0, 1)])[sure]
     assert found == pytest.approx(expected, abs=1e-7)
+
+
+@pytest.mark.finding
+def test_a_fit_that_settled_is_not_said_to_have_no_minimum() -> None:
+    """A gradient of 0 ends a fit at once, where no step says what is left."""
+    y = np.array([0, 0, 1, 1] * 10)
+    for method in ("vector", "matrix:lam=1e-3,mu=1e-3", "bcts"):
+        notes = calibrators.fit(method, Predictions.of(np.eye(2)[y] * 50.0, y)).notes
+        assert not [note for note in notes if "no minimum" in note]

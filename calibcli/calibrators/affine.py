@@ -139,11 +139,12 @@ class Regression:
         if self.blocks is None:
             self._renew(p)
         solve = self._preconditioner(ridge)
-        smallest = np.inf
+        smallest = self.left = np.inf
         for _ in range(STEPS):
             g = self._gradient(p) + ridge * (theta - self.shape.start())
             self.gradient = size = float(np.abs(g).max())
             if size <= SETTLED:
+                self.left = 0.0
                 break
             step, products = self._direction(p, ridge, g, solve)
             self.left = slope = float(g @ step)

@@ -282,11 +282,12 @@ def normals(shape: tuple[int, ...], seed: int | tuple[int, ...], absolute: bool 
     The numbers of a seed are one row, whose beginning every shape takes: they are drawn once for all shapes.
     """
     size, kept = math.prod(shape), _drawn(seed)
-    if kept[0].size < size:  # more than a second, larger shape needs, so that many shapes draw few times
-        kept[0] = np.random.default_rng(seed).standard_normal(max(size, 2 * kept[0].size))
-    if absolute and kept[1].size < size:
-        kept[1] = np.abs(kept[0])
-    return kept[absolute][:size].reshape(shape)
+    row, sizes = kept  # another thread may replace them meanwhile
+    if row.size < size:  # more than a second, larger shape needs, so that many shapes draw few times
+        row = kept[0] = np.random.default_rng(seed).standard_normal(max(size, 2 * row.size))
+    if absolute and sizes.size < size:
+        sizes = kept[1] = np.abs(row)
+    return (sizes if absolute else row)[:size].reshape(shape)
 
 
 @lru_cache(maxsize=16)
