@@ -737,6 +737,15 @@ def test_the_causes_of_curvature_have_two_doses_each_beside_one_base() -> None:
     assert rate.options == {"lr": 0.1}
 
 
+@pytest.mark.finding
+@pytest.mark.parametrize("network", ["ResNet-50 wide", "mlp:hidden=999"])
+def test_printed_numbers_of_another_network_are_left_out(network: str) -> None:
+    """Also of one that is built by nobody here."""
+    table = PRINTED.replace("mlp:hidden=8", network)
+    study = parsing.parse(LITTLE.replace("[measure]", f"{table}numbers = {{ ece = 1 }}\n[measure]"), "mine.toml")
+    assert not study.printed
+
+
 def test_logs_maps_and_printed_numbers(tmp_path: Path) -> None:
     study = parsing.parse(WIDE, "wide.toml")
     parsing.keep(study, tmp_path)

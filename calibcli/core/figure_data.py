@@ -163,6 +163,15 @@ class Later(Sequence[Any]):
     def __eq__(self, other: object) -> bool:
         return self._made == (other._made if isinstance(other, Later) else other)
 
+    def __add__(self, other: Sequence[Any]) -> list[Any]:
+        return [*self._made, *other]
+
+    def __radd__(self, other: Sequence[Any]) -> list[Any]:
+        return [*other, *self._made]
+
+    def __repr__(self) -> str:
+        return repr(self._made)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return list, (self._made,)
 

@@ -170,10 +170,11 @@ def _debiased(name: str) -> str:
 def _slopes(study: Study, arms_by_network: figures.MeasuredArms) -> list[Table]:
     """Tabulate what each cause does to x and y; a slope where it surely moves x."""
     rows: list[list[Cell]] = []
-    about = {(claim.against, str(claim.keys["metric"])): claim for claim in study.claims if "causes" in claim.keys}
+    keys = ("metric", "against", "causes", "base")
+    about = {str([claim.keys[key] for key in keys]): claim for claim in study.claims if "causes" in claim.keys}
     for claim, (arch, arms) in itertools.product(about.values(), arms_by_network.items()):
         if study.seeds > 1 and all(arm.name in arms for arm in study.asked(claim)):
-            asked = {key: claim.keys[key] for key in ("metric", "against", "causes", "base")}
+            asked = {key: claim.keys[key] for key in keys}
             for cause, both in _claimed(study, claim, arms).effects(**asked).items():
                 x, y = (SeedMean.of(one) for one in both)
                 slope = f"{y.value / x.value:.2g}" if x.sure() else "does not surely move it"
