@@ -179,4 +179,5 @@ def test_plots_are_made_when_they_are_asked_for() -> None:
     assert (later, later.to_json()) == (now, now.to_json())
     assert pickle.loads(pickle.dumps(later)) == now
     assert later.plots[0].curves[0].y == [1.0, None]
-    assert later.plots + [] == [] + later.plots == now.plots
+    none: list[Plot] = []
+    assert later.plots + none == none + later.plots == now.plots
