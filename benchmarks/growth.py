@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from _harness import HERE, ROOT, arguments, attempt, between, head, machine, row
+from _harness import HERE, ROOT, TWO_ARMS, arguments, attempt, between, head, machine, row
 
 Work = list[str] | Callable[[], object]
 LINEAR, SORTED = 1.1, 1.15
@@ -41,29 +41,6 @@ SLACK = 1e-9
 ENOUGH, MANY, LONG = 0.5, 9, 8.0  # seconds of a size in all; the most runs of it; seconds of a run that is not repeated
 SHORT = 10
 HEAD = head("command: dimension", "beside", "size: CPU seconds", "exponent (limit)", "MB (limit)")
-STUDY = """
-[study]
-name = "seeds"
-[data]
-train = "digits#train"
-validation = "digits#validation"
-test = "digits#test"
-[axes]
-arch = ["mlp:hidden=8"]
-seeds = {seeds}
-[train]
-epochs = 1
-[[arm]]
-name = "CE"
-loss = "ce"
-[[arm]]
-name = "FL-3"
-loss = "focal:gamma=3"
-[[claim]]
-id = "ece"
-text = "focal loss has a lower ECE"
-less = {{ metric = "ece", a = "FL-3", b = "CE" }}
-"""
 
 
 @dataclass(frozen=True)
@@ -510,7 +487,7 @@ def _(folder: Path, seeds: int) -> Work:
     from calibcli.lab.study import parsing, runs
 
     recipe, save = folder / "recipe.toml", folder / "study"
-    recipe.write_text(STUDY.format(seeds=1))
+    recipe.write_text(TWO_ARMS.format(name="seeds", hidden=8, epochs=1, seeds=1))
     quiet(["study", str(recipe), "--save", str(save), "-q"])
     first = runs.runs(parsing.parse(recipe.read_text(), str(recipe)))
     for run in first:
@@ -520,7 +497,7 @@ def _(folder: Path, seeds: int) -> Work:
             record = json.loads((other / "run.json").read_text())
             record["is"]["seed"] = seed
             (other / "run.json").write_text(json.dumps(record))
-    recipe.write_text(STUDY.format(seeds=seeds))
+    recipe.write_text(TWO_ARMS.format(name="seeds", hidden=8, epochs=1, seeds=seeds))
     return ["study", str(recipe), "--save", str(save), "--report-only", "-q"]
 
 

@@ -38,7 +38,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _harness import CALIB, arguments, environment, head, machine, row
+from _harness import CALIB, TWO_ARMS, arguments, environment, head, machine, row
 from _harness import run as harness
 
 from calibcli.lab.study import parsing, runs
@@ -49,30 +49,6 @@ from calibcli.lab.training.recipes import optimizer_choices
 TIMES = {"seconds", "spent", "provenance", "checksum"}  # the last is a digest of the others, times included
 LIMIT = 20  # CPU minutes of all together
 SEEDS = 6  # of the study whose workers are killed
-RECIPE = """
-[study]
-name = "kills"
-[data]
-train = "digits#train"
-validation = "digits#validation"
-test = "digits#test"
-[axes]
-arch = ["mlp:hidden=64/64"]
-seeds = {seeds}
-[train]
-epochs = {epochs}
-batch_size = 20
-[[arm]]
-name = "CE"
-loss = "ce"
-[[arm]]
-name = "FL-3"
-loss = "focal:gamma=3"
-[[claim]]
-id = "ece"
-text = "focal loss has a lower ECE"
-less = {{ metric = "ece", a = "FL-3", b = "CE" }}
-"""
 
 
 def run(name: str, save: Path, *more: str) -> float:
@@ -156,7 +132,7 @@ def killed(kills: int, epochs: int, folder: Path) -> int:
     """Kill workers and compare their study with one that was left alone; 1 unless both have the same bytes."""
     rng, begun, done = random.Random(0), time.monotonic(), 0
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "recipe.toml").write_text(RECIPE.format(epochs=epochs, seeds=SEEDS))
+    (folder / "recipe.toml").write_text(TWO_ARMS.format(name="kills", hidden="64/64", epochs=epochs, seeds=SEEDS))
     ended(worker(folder, "alone"))
     workers = [worker(folder, "killed"), worker(folder, "killed")]
     for share in sorted(rng.uniform(0, 0.9) for _ in range(kills)):

@@ -18,9 +18,8 @@ _DISPLAY: list[Callable[[], ModuleType]] = []
 _SHELF_FILES: dict[str, list[Callable[[], ModuleType]]] = {}
 _Item = TypeVar("_Item")
 _Report = Callable[[float, str], None]
-_SPAN: ContextVar[tuple[_Report, float, float] | None] = ContextVar(
-    "span", default=None
-)  # and the part of it that is on
+_SPAN: ContextVar[tuple[_Report, float, float] | None] = ContextVar("span", default=None)
+"""The report of the command that runs, and the ends of the part of it that is on."""
 
 
 def register_device_scores(make: Callable[[Any], Any]) -> None:

@@ -271,10 +271,10 @@ class Numbers(Display, Mapping[Key, Estimate]):
     @cached_property
     def by_scope(self) -> Mapping[str, Sequence[Estimate]]:
         """The estimates of each scope, in order: looking for one among those of all labels or slices takes long."""
-        found: dict[str, list[Estimate]] = {}
+        by_scope: dict[str, list[Estimate]] = {}
         for e in self.estimates:
-            found.setdefault(e.scope, []).append(e)
-        return found
+            by_scope.setdefault(e.scope, []).append(e)
+        return by_scope
 
     def __repr__(self) -> str:
         return str(self)

@@ -145,8 +145,8 @@ class Shelf:
 
     def entry(self, name: str) -> Entry | None:
         """Return the entry with this name in any spelling, or None; imports as few files as possible."""
-        if (found := self._entries.get(name)) is not None:
-            return found
+        if (entry := self._entries.get(name)) is not None:
+            return entry
         key = normal(name)
         while key not in self._entries and self._usual:
             importlib.import_module(self._usual.pop(0))

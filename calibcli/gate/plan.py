@@ -161,9 +161,7 @@ class EcePopulation:
             d = gap + noise / math.sqrt(n)
             estimate = np.abs(d).sum(axis=1)
             failed = estimate - reach() / math.sqrt(n) > limit
-            if (
-                method == "sharp"
-            ):  # a bound by signs is never above the estimate, which leaves few draws to compute it of
+            if method == "sharp":  # a bound by signs is never above the estimate: few draws need it
                 open_ = ~failed & (estimate > limit)
                 failed[open_] = binned_bounds.signed(d[open_], variance / n, error - whole) > limit
             return float(failed.mean())

@@ -334,9 +334,8 @@ def _products(codes: Codes, weights: Sequence[Floats | None], one: _Block, other
     The counts are exact, as a piece of rows has fewer than 2**24.
     """
     sums = np.zeros((len(weights), len(one.cell), len(other.cell)))
-    scales = [
-        1.0 if weight is None else float(np.abs(weight).max()) or 1.0 for weight in weights
-    ]  # float32 ends at 3e38
+    # float32 ends at 3e38
+    scales = [1.0 if weight is None else float(np.abs(weight).max()) or 1.0 for weight in weights]
     for start in range(0, codes.shape[1], PIECE):
         piece = slice(start, start + PIECE)
         left, right = one.matrix(codes[:, piece]), other.matrix(codes[:, piece])

@@ -232,4 +232,4 @@ def _alone(
     for name in study.log:
         for moment in study.moments:
             line = lines[max(0, -(-moment * len(lines) // 100) - 1)]
-            yield f"{name} at {moment}%", claims.number(line.get(name))
+            yield claims.at_moment(name, moment), claims.number(line.get(name))
