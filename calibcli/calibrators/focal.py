@@ -19,7 +19,7 @@ from calibcli.calibrators.store import temperature as temperature_form
 from calibcli.calibrators.temperature import GRIDS, block_source, degenerate, facts, scaled, tempered, units_of
 from calibcli.core.errors import UsageError
 from calibcli.core.figure_data import Curve, Plot
-from calibcli.core.options import Count, Range
+from calibcli.core.options import BINS, Count, Range
 from calibcli.core.result import Estimate
 from calibcli.core.statistics import root, student_quantile
 from calibcli.metrics.intervals import WeightedMean
@@ -61,7 +61,7 @@ def focal_temperature(
     grid: Literal["komisarenko"] | None = None,
     order: Order = "T-phi",
     gamma: Annotated[float, Range(GAMMAS[0], HIGH)] | None = None,
-    bins: Count = 15,
+    bins: Count = BINS,
 ) -> FittedParameters:
     """Focal temperature scaling: φ_γ(softmax(z / T)), keeps every predicted class (Komisarenko & Kull 2024).
 

@@ -16,7 +16,7 @@ from calibcli.calibrators.fitting import raw_argmax, sample
 from calibcli.calibrators.program import FAR, NumPy, Operations
 from calibcli.calibrators.store import SHARE, Form
 from calibcli.core.figure_data import Curve, Plot
-from calibcli.core.options import Count
+from calibcli.core.options import BINS, Count
 from calibcli.core.result import Cell, Estimate
 from calibcli.core.statistics import effective_groups, root, student_quantile
 from calibcli.metrics.binned import l1
@@ -107,7 +107,7 @@ class GridMinimum:
     evaluated: int
 
 
-def best_temperature(predictions: Predictions, grid: Array, objective: str, bins: int = 15) -> GridMinimum:
+def best_temperature(predictions: Predictions, grid: Array, objective: str, bins: int = BINS) -> GridMinimum:
     """Minimise `nll`, `brier`, `ece` or `adaece` over an increasing grid of temperatures.
 
     Args:
@@ -257,7 +257,7 @@ def temperature(
     *,
     objective: Objective = "nll",
     grid: Grid | None = None,
-    bins: Count = 15,
+    bins: Count = BINS,
 ) -> FittedParameters:
     """Temperature scaling: softmax(z / T), one number, keeps every predicted class (Guo et al. 2017).
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from calibcli.core.errors import UsageError, did_you_mean, printable
 from calibcli.core.files import reading
-from calibcli.core.options import Alpha, Count, Limit, Rows, Seed, convert, normal, within
+from calibcli.core.options import BINS, Alpha, Count, Limit, Rows, Seed, convert, normal, within
 from calibcli.core.validation import toml
 from calibcli.metrics.shelf import METRICS
 from calibcli.scores.columns import Edges, coded
@@ -203,7 +203,7 @@ class Stats:
     """
 
     alpha: Alpha = 0.05
-    bins: Count = 15
+    bins: Count = BINS
     edges: Edges = "right"
     bounds: Literal["score", "sharp"] = "sharp"
     seed: Seed = 0

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from calibcli.core import number_format
 from calibcli.core.errors import InputError, UsageError
 from calibcli.core.figure_data import Curve, Plot
+from calibcli.core.options import BINS
 from calibcli.core.result import Estimate, Result, Table
 from calibcli.core.statistics import bisect, normal_quantile, normal_share, normals, unseen_reach
 from calibcli.gate import baseline, verdicts
@@ -101,7 +102,7 @@ class EcePopulation:
 
     @classmethod
     def assumed(
-        cls, accuracy: float, truth: float, *, bins: int = 15, edges: Edges = "right", event: bool = False
+        cls, accuracy: float, truth: float, *, bins: int = BINS, edges: Edges = "right", event: bool = False
     ) -> EcePopulation:
         """Assume confidences from Beta(6, 6 (1 - a) / a), with mean a = accuracy, each too high by `truth`.
 

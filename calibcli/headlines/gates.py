@@ -1,4 +1,7 @@
-"""Headlines of `calib check` and `calib plan`: the verdict, its reason, and what to do if it is undecided."""
+"""Headlines of `calib check` and `calib plan`: the verdict, its reason, and what to do if it is undecided.
+
+The reason is the message of a check, which `judge` in `gate/verdicts` writes.
+"""
 
 from __future__ import annotations
 

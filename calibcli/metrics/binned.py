@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from calibcli.core.number_format import percent
-from calibcli.core.options import Count, Range
+from calibcli.core.options import BINS, Count, Range
 from calibcli.core.statistics import TIE, normal_quantile, normals, parts, quantile, root, tie_ends, unseen_reach
 from calibcli.metrics.binned_bounds import table_bounds
 from calibcli.metrics.histogram_error import Bound, PlacedRows, of_root
@@ -318,7 +318,7 @@ def _debiased(at: PlacedRows, options: Mapping[str, Any], value: float) -> float
     first_screen="always",
     of_parts=True,
 )
-def ece(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "auto") -> GapNorm:
+def ece(sample: Sample, *, bins: Count = BINS, edges: Edges = "right", of: Of = "auto") -> GapNorm:
     """Expected calibration error, Σ_b |d_b| over equal-width bins (Naeini et al. 2015; Guo et al. 2017).
 
     `edges`: `right` (lo, hi] with 0 in the first; `left` [lo, hi) with 1 in the last; `torchmetrics` as `left` with
@@ -331,7 +331,7 @@ def ece(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "a
 
 
 @_error(condensed=_largest, largest_gap=True, compared=False)
-def mce(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "auto") -> GapNorm:
+def mce(sample: Sample, *, bins: Count = BINS, edges: Edges = "right", of: Of = "auto") -> GapNorm:
     """Maximum calibration error, max_b |gap_b| over filled equal-width bins (Naeini et al. 2015).
 
     >>> round(calibcli.measure(logits, labels, "mce")["mce"].value, 4)
@@ -341,7 +341,7 @@ def mce(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "a
 
 
 @_error(condensed=_signed(4.0, 2.0, root=True), raised=True, two_sided=True, error=4)
-def ece_l2(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "auto") -> GapNorm:
+def ece_l2(sample: Sample, *, bins: Count = BINS, edges: Edges = "right", of: Of = "auto") -> GapNorm:
     """Root mean square calibration error, (Σ_b w_b gap_b²)^½ over equal-width bins.
 
     The norm is that of Kumar et al. (2019), who take bins of equal mass.
@@ -353,7 +353,7 @@ def ece_l2(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of =
 
 
 @_error(condensed=_signed(2.0), raised=True, papers=True)
-def oce(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "auto") -> GapNorm:
+def oce(sample: Sample, *, bins: Count = BINS, edges: Edges = "right", of: Of = "auto") -> GapNorm:
     """Overconfident part of the ECE, Σ_b max(d_b, 0); `oce` + `uce` = `ece`.
 
     Ours: the terms of the ECE by the sign of their gaps.
@@ -370,7 +370,7 @@ def oce(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "a
     raised=True,
     papers=True,
 )
-def uce(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "auto") -> GapNorm:
+def uce(sample: Sample, *, bins: Count = BINS, edges: Edges = "right", of: Of = "auto") -> GapNorm:
     """Underconfident part of the ECE, Σ_b max(-d_b, 0).
 
     Ours: the terms of the ECE by the sign of their gaps.
@@ -382,7 +382,7 @@ def uce(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "a
 
 
 @_error(condensed=_signed(2.0, 4.0), raised=True, papers=True)
-def overconfidence_error(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "auto") -> GapNorm:
+def overconfidence_error(sample: Sample, *, bins: Count = BINS, edges: Edges = "right", of: Of = "auto") -> GapNorm:
     """Overconfidence error, Σ_b conf_b max(d_b, 0) (Thulasidasan et al. 2019).
 
     >>> round(calibcli.measure(logits, labels, "overconfidence_error")["overconfidence_error"].value, 4)
@@ -392,7 +392,7 @@ def overconfidence_error(sample: Sample, *, bins: Count = 15, edges: Edges = "ri
 
 
 @_error(condensed=_equal_mass, label="AdaECE", raised=True, two_sided=True, debiased="ece2_debiased", error=3)
-def adaece(sample: Sample, *, bins: Count = 15, method: Equal = "split-merge", of: Of = "auto") -> GapNorm:
+def adaece(sample: Sample, *, bins: Count = BINS, method: Equal = "split-merge", of: Of = "auto") -> GapNorm:
     """Adaptive ECE, Σ_b |d_b| over bins of equal mass (Nguyen & O'Connor 2015; Mukhoti et al. 2020).
 
     `method`: `split` cuts the rows sorted by confidence into groups whose sizes differ by at most 1, ties by row order;
@@ -415,7 +415,7 @@ def adaece(sample: Sample, *, bins: Count = 15, method: Equal = "split-merge", o
     label="debiased squared ECE",
     error=6,
 )
-def ece2_debiased(sample: Sample, *, bins: Count = 15, method: Equal = "whole", of: Of = "auto") -> GapNorm:
+def ece2_debiased(sample: Sample, *, bins: Count = BINS, method: Equal = "whole", of: Of = "auto") -> GapNorm:
     """Debiased squared calibration error, Σ_b w_b [gap_b² - acc_b (1 - acc_b) / (n_b - 1)] (Bröcker 2012).
 
     Over equal-mass bins with n_b >= 2 (Kumar et al. 2019); it is negative where the gaps are smaller than chance makes
@@ -485,7 +485,7 @@ def _bin_at(view: BinaryOutcomes, position: float, bins: int) -> int:
 
 
 def class_bins(
-    k: int, *, bins: int = 15, edges: Edges = "right", threshold: float = 0.0, norm: str = "l1"
+    k: int, *, bins: int = BINS, edges: Edges = "right", threshold: float = 0.0, norm: str = "l1"
 ) -> ClassBins:
     """Return the class table that `classwise_ece` reads, whatever its norm."""
     return ClassBins(bins, edges, threshold if threshold >= 0 else 1 / k)
@@ -500,7 +500,7 @@ def _of_classes(k: int | None, options: Mapping[str, Any]) -> Range:
 def classwise_ece(
     sample: Sample,
     *,
-    bins: Count = 15,
+    bins: Count = BINS,
     edges: Edges = "right",
     threshold: Annotated[float, Range(-1, 1)] = 0.0,
     norm: Literal["l1", "l2"] = "l1",

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from calibcli.core.options import Count, Range, Share
+from calibcli.core.options import BINS, Count, Range, Share
 from calibcli.core.result import Table
 from calibcli.core.statistics import normal_quantile, normal_share, root
 from calibcli.metrics.binned import debiased, l1
@@ -380,7 +380,7 @@ def calibration_p(
     sample: Sample,
     *,
     statistic: Literal["ece", "ece2_debiased", "mmce"] = "ece",
-    bins: Count = 15,
+    bins: Count = BINS,
     draws: Annotated[int, Range(1, 1_000_000)] = 9_999,
     of: Of = "auto",
 ) -> Constant:

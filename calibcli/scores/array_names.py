@@ -123,7 +123,7 @@ def class_in_name(name: str) -> str:
 
 
 def pick_labels(contents: FileContents, wanted: str | None, scores: str, where: str) -> str | None:
-    """Return the name of the array that holds the labels, or None when there is none.
+    """Return the name of the array that holds the labels, or None when there is none (`recorded_outputs` refuses that).
 
     Raises:
         InputError: more than one, or no array of the wanted name.

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from calibcli.core.options import Edges
+from calibcli.core.options import BINS, Edges
 from calibcli.core.statistics import bin_index
 from calibcli.scores.predictions import Array, Floats, Ints
 from calibcli.scores.softmax import SoftmaxBlock
@@ -37,7 +37,7 @@ SKEW = 1e3  # largest ratio of the distances of two rows from their mean
 class ClassBins:
     """How class probabilities are binned; see `bin_index` for `edges`. Only p > `threshold` counts."""
 
-    bins: int = 15
+    bins: int = BINS
     edges: Edges = "right"
     threshold: float = 0.0
 

@@ -1,4 +1,4 @@
-"""Read the tensors of a pickle without building its other objects.
+"""Read the tensors of a pickle without building its other objects; `containers` does so where PyTorch refuses a file.
 
 Training scripts store their arguments, configurations and NumPy scalars beside the weights, and `weights_only=True`
 refuses such files. Here every name that a pickle imports becomes an empty placeholder. Nothing is imported, and only

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from calibcli.core.errors import UsageError
-from calibcli.core.options import Count, Range, Share
+from calibcli.core.options import BINS, Count, Range, Share
 from calibcli.core.statistics import bisect
 from calibcli.networks.derivatives.normalisation import upcast
 from calibcli.networks.losses.shelf import (
@@ -482,7 +482,7 @@ class AdaFocal(Loss):
     def __init__(
         self,
         *,
-        bins: Count = 15,
+        bins: Count = BINS,
         rate: Annotated[float, Range(0, 100)] = 1.0,
         switch: Annotated[float, Range(0, 100)] = 0.2,
         low: Annotated[float, Range(-1000, 0)] = -2.0,
