@@ -161,6 +161,7 @@ def test_degenerate_temperature_is_null_with_a_reason(files: Path, capsys: pytes
     assert data["facts"]["temperature status"] == "separable"
 
 
+@pytest.mark.slow
 def test_two_runs_are_the_same_apart_from_time(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     both = [result(capsys, files / "val.npz", "--method", "focal_temperature") for _ in range(2)]
     for data in both:

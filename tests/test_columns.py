@@ -167,6 +167,7 @@ def test_condensed_columns_keep_sums_and_squares_of_every_bin(k: int, monkeypatc
     np.testing.assert_allclose(few.classes[ClassBins()].sum_p, whole.classes[ClassBins()].sum_p)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("k", [20, 100])
 def test_votes_lie_on_the_edges_of_bins_in_single_precision_too(k: int) -> None:
     """A label's probability beyond an edge and the class's before it would double their gap."""

@@ -49,10 +49,10 @@ def regressed(k: int, share: float) -> tuple[Any, Any, Any]:
     return z, new, y
 
 
+@pytest.mark.slow
 @pytest.mark.finding("2.3")
 @pytest.mark.parametrize(("n", "share"), [(200, 0.002), (500, 0.002), (200, 0.01)])
 @pytest.mark.parametrize("k", [2, 10])
-@pytest.mark.one_in(5)
 def test_rare_regressions_do_not_pass(k: int, n: int, share: float) -> None:
     base, new, y = regressed(k, share)
     both = [columns(Predictions.of(z, y), class_bins=()) for z in (base, new)]
@@ -144,9 +144,9 @@ def test_too_few_groups_are_not_run(spec: str) -> None:
         assert str(FEWEST_GROUPS) in found.checks[0].message, found.checks[0].message
 
 
+@pytest.mark.slow
 @pytest.mark.finding("2.4")
 @pytest.mark.parametrize(("count", "spread"), [(5, 1.0), (10, 0.0), (30, 0.5), (100, 1.0)])
-@pytest.mark.one_in(4)
 def test_means_over_few_or_uneven_groups(count: int, spread: float) -> None:
     choices = metrics.choose(["accuracy", "nll"], 3)
     truth = {"accuracy": 0.9}
@@ -181,9 +181,9 @@ def test_mcnemar_and_its_interval_never_disagree(gained: int, lost: int, same: i
     assert low <= (gained - lost) / n <= high
 
 
+@pytest.mark.slow
 @pytest.mark.finding("2.10")
 @pytest.mark.parametrize(("gained", "lost"), [(0.02, 0.02), (0.3, 0.05), (0.2, 0.0), (0.01, 0.0)])
-@pytest.mark.one_in(3)
 def test_mcnemar_covers_exactly(gained: float, lost: float) -> None:
     n, below, above = 60, 0.0, 0.0
     for a in range(n + 1):
@@ -231,9 +231,9 @@ def two_models(name: str) -> tuple[Any, Any]:
     return (first, second), y
 
 
+@pytest.mark.slow
 @pytest.mark.finding("2.10")
 @pytest.mark.parametrize("name", ["sharper", "noisy"])
-@pytest.mark.one_in(2)
 def test_coverage_of_the_difference_of_eces(name: str) -> None:
     pair, y = two_models(name)
     choice = metrics.choose(["ece"], 10)
@@ -249,12 +249,12 @@ def test_coverage_of_the_difference_of_eces(name: str) -> None:
     assert held >= 0.92 * runs - 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "second", "shared"),
     [(0.0, 0.0, 0.3), (0.0, 0.0, 0.98), (1.0, -1.0, 0.6), (2.0, 2.0, 0.95), (0.0, 2.0, 0.5), (3.0, 9.0, 0.6)],
     ids=["calibrated", "alike", "opposite", "alike, off", "one off", "both off"],
 )
-@pytest.mark.one_in(5)
 def test_spread_of_the_difference_of_eces(first: float, second: float, shared: float) -> None:
     """The error that the interval takes is that which the difference has, wherever the true gaps are."""
     bins, runs = 15, 80
@@ -310,6 +310,7 @@ def near_pairs() -> dict[str, Any]:
     return dict(importlib.import_module("_paired_near").pairs())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "n", "metric"),
     [
@@ -322,7 +323,6 @@ def near_pairs() -> dict[str, Any]:
         ("the same, .15 % catastrophic", 150, "ood aupr_in"),
     ],
 )
-@pytest.mark.one_in(7)
 def test_coverage_of_models_that_differ_by_little(
     monkeypatch: pytest.MonkeyPatch, name: str, n: int, metric: str
 ) -> None:
@@ -392,6 +392,7 @@ def skewed(rng: np.random.Generator, n: int) -> paired_bins.Gaps:
     return paired_bins._gaps((views[0], views[1]), (views[0].width_bins(15, "right"), views[1].width_bins(15, "right")))
 
 
+@pytest.mark.slow
 def test_standard_errors_move_with_skewed_gaps() -> None:
     """Noise that leaves them where they are makes the difference spread 1.17 times as far as it does."""
     rng = np.random.default_rng(0)

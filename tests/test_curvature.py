@@ -77,6 +77,7 @@ def test_against_the_explicit_hessian(name: str, gamma: float | None) -> None:
         agrees(result["top:k=4,tol=1e-10", f"k={i + 1}"].value, eigenvalues[-1 - i])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["relu", "cnn"])
 def test_nothing_to_probe_where_the_logits_are_piecewise_linear(name: str) -> None:
     model, inputs, labels = setup(name)
@@ -88,8 +89,8 @@ def test_nothing_to_probe_where_the_logits_are_piecewise_linear(name: str) -> No
     assert found.detail["estimator_se"] == 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mlp", "tied", "attention", "silu", "gru"])
-@pytest.mark.one_in(5)
 def test_probes_where_it_bends(name: str) -> None:
     model, inputs, labels = setup(name, n=14)
     h, _, _ = dense(model, inputs, labels, CE)
@@ -122,6 +123,7 @@ def test_plain_hutchinson_for_many_classes_and_an_unknown_split(monkeypatch: pyt
     assert "does not split" in result.get("trace_ggn").reason
 
 
+@pytest.mark.slow
 def test_importance_sampled_pairs_are_unbiased(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("calibcli.networks.curvature.ggn.CHEAP", 0)  # else so few classes are all taken
     model, inputs, labels = setup("relu", n=200)
@@ -213,6 +215,7 @@ def test_lambda_max_is_bounded_by_its_residual_and_by_the_estimate() -> None:
     assert quick.detail["sampling_se"] is None
 
 
+@pytest.mark.slow
 def test_sampling_error_of_lambda_max_is_the_delta_method() -> None:
     model, inputs, labels = setup("mlp", n=64)
     h, _, _ = dense(model, inputs, labels, CE)
@@ -230,6 +233,7 @@ def options(*specs: str, **kwargs: object) -> Result:
     return measure(model, (inputs, labels), *specs, **kwargs)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_batch_size_memory_and_dtype_change_work_not_results() -> None:
     torch.manual_seed(0)
     model, inputs, labels = setup("mlp", n=300)
@@ -453,6 +457,7 @@ def test_noise_is_refused() -> None:
     refused(Noisy(), text="change from call to call")
 
 
+@pytest.mark.slow
 def test_memory_backs_off_and_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
     from calibcli.networks.curvature.problem import CurvatureProblem
 
@@ -475,6 +480,7 @@ def test_memory_backs_off_and_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
         measure(model, (inputs, labels), "lambda_max")
 
 
+@pytest.mark.slow
 def test_no_step_needs_two_rows_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever runs out of memory with two rows is done with one: certificates, tests of curvature, spreads."""
     from calibcli.networks.curvature.problem import CurvatureProblem

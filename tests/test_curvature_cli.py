@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +20,29 @@ from calibcli.networks.losses import CrossEntropy, final
 ARCH = "mlp:inputs=4,hidden=5,classes=3"
 
 
-@pytest.fixture
-def files(tmp_path: Path) -> Path:
-    """A model that names its data, beside them."""
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("files")
     torch.manual_seed(0)
     model = checkpoint.build(ARCH)
     x, y = torch.randn(40, 4).numpy(), torch.randint(0, 3, (40,)).numpy()
-    np.savez(tmp_path / "data.npz", x=x, y=y)
+    np.savez(folder / "data.npz", x=x, y=y)
     metadata: dict[str, Any] = {"architecture": ARCH, "data": {"test": "data.npz"}}
-    checkpoint.save(tmp_path / "model.safetensors", model, metadata)
-    checkpoint.save(tmp_path / "focal.pt", model, {**metadata, "training": {"loss": "focal:gamma=2"}})
-    torch.save(model.state_dict(), tmp_path / "plain.pt")
-    torch.jit.trace(model, torch.zeros(2, 4)).save(str(tmp_path / "script.pt"))
+    checkpoint.save(folder / "model.safetensors", model, metadata)
+    checkpoint.save(folder / "focal.pt", model, {**metadata, "training": {"loss": "focal:gamma=2"}})
+    torch.save(model.state_dict(), folder / "plain.pt")
+    torch.jit.trace(model, torch.zeros(2, 4)).save(str(folder / "script.pt"))
     batch = torch.export.Dim("batch", min=1, max=4096)
     torch.export.save(
-        torch.export.export(model.eval(), (torch.zeros(3, 4),), dynamic_shapes=({0: batch},)), tmp_path / "net.pt2"
+        torch.export.export(model.eval(), (torch.zeros(3, 4),), dynamic_shapes=({0: batch},)), folder / "net.pt2"
     )
+    return folder
+
+
+@pytest.fixture
+def files(written: Path, tmp_path: Path) -> Path:
+    """A model that names its data, beside them; copies, which a test may change."""
+    shutil.copytree(written, tmp_path, dirs_exist_ok=True)
     return tmp_path
 
 
@@ -75,6 +83,7 @@ def test_every_container_gives_the_same(files: Path, capsys: pytest.CaptureFixtu
             assert a.value == pytest.approx(b.value, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_losses_side_by_side(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     exact = ("-w", "trace:exact=true", "--dtype", "float64")
     both = call(capsys, files / "model.safetensors", *exact, "--train-loss", "focal:gamma=3")
@@ -86,6 +95,7 @@ def test_losses_side_by_side(files: Path, capsys: pytest.CaptureFixture[str]) ->
     assert call(capsys, files / "focal.pt", *exact, "--loss", "focal:gamma=2").facts["losses"] == ["focal:gamma=2"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", ["focal:gamma=0.5", "focal:gamma=3", "label_smoothing:epsilon=0.1", "brier"])
 def test_the_losses_we_train_with(files: Path, capsys: pytest.CaptureFixture[str], spec: str) -> None:
     found = call(capsys, files / "model.safetensors", "-w", "trace:exact=true", "--loss", spec, "--dtype", "float64")

@@ -43,6 +43,7 @@ def weighted(dtype: torch.dtype = torch.float32) -> nn.Module:
     return nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 0.5], dtype=dtype), reduction="none")
 
 
+@pytest.mark.slow
 @pytest.mark.finding("device 4")
 def test_measure_leaves_no_tensor_behind() -> None:
     model, inputs, labels = setup("attention", n=7)

@@ -308,6 +308,7 @@ def alone_and_together(work: Callable[[], Result], tmp_path: Path) -> tuple[Resu
     return alone, one
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_two_ranks_equal_one(tmp_path: Path) -> None:
     def work() -> Result:
@@ -346,6 +347,7 @@ def test_one_pass_gives_logits_and_what_the_heaviest_pairs_weigh() -> None:
     assert bool(read(problem, (loss, labels, RowNorms(problem)))[1].isnan().all())
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_ranks_with_unequal_memory_take_the_same_products(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def free(where: torch.device) -> int:

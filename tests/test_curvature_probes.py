@@ -131,7 +131,7 @@ def test_what_is_not_followed_goes_by_whole_products(kind: str, served: bool) ->
     model = Odd(kind).double()
     assert prober(model, inputs, labels)[1].forward == served
     h, _, _ = dense(model, inputs, labels, CE)
-    found = measure(model, (inputs, labels), "trace:probes=60").estimates[0]
+    found = measure(model, (inputs, labels), "trace:probes=16").estimates[0]
     assert abs(found.value - float(h.trace())) < 4 * float(found.detail["estimator_se"])  # type: ignore
 
 
@@ -274,6 +274,7 @@ def test_the_noise_of_probes_is_taken_out_of_the_spread_of_groups() -> None:
     assert (sum(f * f for f in raw) / 400) > 1.3 * truth**2
 
 
+@pytest.mark.slow
 def test_an_interrupt_leaves_the_rounds_before_it() -> None:
     model, inputs, labels = setup("attention", n=16)
     texts: list[str] = []

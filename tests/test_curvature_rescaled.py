@@ -231,8 +231,8 @@ def of_rows(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
     return torch.stack([dense(model, inputs[i : i + 1], labels[i : i + 1], CE)[0] for i in range(len(labels))])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["relu", "cnn", "mlp"])
-@pytest.mark.one_in(3)
 def test_the_terms_of_rows_against_each_rows_hessian(name: str) -> None:
     """Exact where every pair is taken and the logits are linear in each tensor; of λmax everywhere."""
     model, inputs, labels = setup(name, n=10)
@@ -281,6 +281,7 @@ def test_where_no_rule_carries_derivatives_the_terms_are_those_of_groups() -> No
     assert terms["lambda_max"].std() / 8 == pytest.approx(found.detail["sampling_se"], rel=0.2)
 
 
+@pytest.mark.slow
 def test_terms_change_no_number() -> None:
     model, inputs, labels = setup("mlp", n=16)
     asked = ("trace", "lambda_max", "adaptive_trace", "fisher_rao")

@@ -79,6 +79,7 @@ def test_rows_that_were_not_looked_at_enter_the_error() -> None:
     assert max(halves) < 0.2 * truth
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classes", [2, 3])
 def test_few_classes_are_all_taken(classes: int) -> None:
     """All pairs cost no more than a product; the draws missed one of 3 % of Tr(G) in every fourth run."""
@@ -88,6 +89,7 @@ def test_few_classes_are_all_taken(classes: int) -> None:
     assert (inside, halves) == (1, [0.0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("often", [0.01, 0.03])
 def test_pairs_steeper_than_the_first_of_their_row_are_covered(often: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """So often a pair is as steep as any row, whatever the first of its row says: few draws seldom meet such a one."""
@@ -157,6 +159,7 @@ def test_one_row_that_holds_the_rest_is_covered() -> None:
     assert max(halves) < 0.07 * float(h.trace())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fine", [False, True])
 def test_a_cell_is_taken_exactly_where_that_takes_fewer_products(fine: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """More probes of the one cell that counts were planned than H - G has diagonal elements, which leave no error."""

@@ -33,6 +33,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "PART", 1000)
 
 
+@pytest.mark.slow
 def test_trace_in_blocks_of_rows_covers_the_closed_form(small_parts: None) -> None:
     model, x, y = head()
     with torch.no_grad():

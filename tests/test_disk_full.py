@@ -89,6 +89,7 @@ def written(argv: list[str], most: int | None = None) -> int:
         sys.dont_write_bytecode = bytecode
 
 
+@pytest.mark.slow
 @pytest.mark.finding("4 ulimit -f")
 @pytest.mark.parametrize("name", WRITERS)
 def test_files_may_not_grow(name: str, work: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

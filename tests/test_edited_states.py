@@ -108,6 +108,7 @@ def test_a_whole_state_goes_on(run: tuple[list[str], dict[str, Any]]) -> None:
 ODD: list[Any] = [None, True, 0, -1, 1, 2, 10**9, 10**30, 0.5, -1e300, "", "x", "[]", "{}", [], [1], {}, {"a": 1}]
 
 
+@pytest.mark.slow
 @pytest.mark.finding("4 state-content")
 def test_edited_states(tmp_path: Path) -> None:
     """A state with one to three values replaced or dropped: refused, or the run goes on to a whole log."""

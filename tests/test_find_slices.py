@@ -231,6 +231,7 @@ def test_welch_s_t_fails_the_same_test(bench: Any) -> None:
     assert wrong > 10
 
 
+@pytest.mark.slow
 def test_what_is_planted_is_found(bench: Any) -> None:
     confirmed = first = 0
     for seed in range(8):
@@ -287,6 +288,7 @@ def _too_sure(n: int, rng: np.random.Generator, gap: Any = 0.0) -> Predictions:
     return calibcli.from_confidence(c, hit, by=about)
 
 
+@pytest.mark.slow
 def test_a_model_that_is_too_sure_everywhere_has_no_slices() -> None:
     """Of 12 models with a family-wise error of 5 % three or more have one with probability 2 %."""
     wrong = 0

@@ -201,6 +201,7 @@ def test_sharp_upper_bound_against_a_search_over_gaps() -> None:
             assert found <= centre - Z * math.sqrt(float(spread @ np.interp(at, x, variance))) + 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [0.7, 1.5, 4.0])
 def test_sharp_coverage_where_it_is_hardest(times: float) -> None:
     """Gaps of a size with their noise, in every bin."""

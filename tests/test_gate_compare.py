@@ -204,6 +204,7 @@ def test_refusals(capsys: Any) -> None:
         assert said in err, err
 
 
+@pytest.mark.slow
 def test_no_false_difference_between_calibrated_models() -> None:
     """Sharpness alone is no difference in calibration, and the same model twice none at all."""
     real = {"ece": 0, "temperature_gain": 0}

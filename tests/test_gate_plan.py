@@ -72,6 +72,7 @@ def test_the_rules_of_the_configuration_are_planned(
     assert ([e["scope"] for e in own["estimates"]], own["facts"]["alpha"]) == (["ece <= 0.05"], 0.02)
 
 
+@pytest.mark.slow
 def test_the_sizes_that_are_known(capsys: Any) -> None:
     """Rows for a perfect model of accuracy .87 to PASS, as measured on synthetic data."""
     for limit, rows in ((0.05, 1000), (0.03, 2500), (0.02, 5500), (0.01, 20000)):
@@ -91,8 +92,8 @@ def test_mean_power_and_search() -> None:
     assert rows_for(lambda n: float(n >= 12345), 0.8) == pytest.approx(12345, rel=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("truth", "verdict"), [(-0.075, "fail"), (0.0, "pass"), (-0.02, "pass")])
-@pytest.mark.one_in(3)
 def test_a_distance_from_zero_is_planned_as_it_is_judged(truth: float, verdict: str, capsys: Any) -> None:
     """`check` holds both ends of `confidence_gap <= 0.05` against the limit, so `plan` counts rows for both."""
     said = planned(capsys, "--max", "confidence_gap=0.05", "--truth", f"{truth}", "--accuracy", "0.8")
@@ -111,12 +112,14 @@ def test_a_distance_from_zero_is_planned_as_it_is_judged(truth: float, verdict: 
     assert reached / runs == pytest.approx(0.8, abs=0.03 + 3 * (0.16 / runs) ** 0.5)
 
 
+@pytest.mark.slow
 def test_share_is_planned_with_the_spread_of_its_bound(capsys: Any) -> None:
     """accuracy >= .9 of a model with .92: Wilson's bound takes the spread of .9."""
     n = need(capsys, "--min", "accuracy=0.9", "--truth", "0.92")
     assert n == pytest.approx(((1.6448536 * 0.3 + 0.8416212 * (0.92 * 0.08) ** 0.5) / 0.02) ** 2, rel=5e-3)
 
 
+@pytest.mark.slow
 def test_synthetic_model_is_calibrated() -> None:
     z, y = synthetic_logits(0.8, 5, 50_000)
     p = np.exp(z) / np.exp(z).sum(1, keepdims=True)
@@ -176,6 +179,7 @@ def test_curve_is_drawn(tmp_path: Path, capsys: Any) -> None:
     assert total == pytest.approx(np.ones(len(total)))
 
 
+@pytest.mark.slow
 def test_fewer_rows_than_a_gate_runs_on_are_noted(capsys: Any) -> None:
     found = planned(capsys, "--min", "accuracy=0.5")
     assert found["estimates"][0]["value"] < 200

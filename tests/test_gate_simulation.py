@@ -37,34 +37,35 @@ def worst(bench: ModuleType, kind: str, what: str) -> list[str]:
     return wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "what", ["constant 0.99, 1.00% errors", "constant 0.999, 0.50% errors", "constant 0.999, 1.36% errors"]
 )
-@pytest.mark.one_in(3)
 def test_constant_scores_exactly(bench: ModuleType, what: str) -> None:
     """Summed over the binomial: no simulation error to allow for."""
     assert worst(bench, "exact", what) == []
     assert worst(bench, "exact slices", what) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["calibrated", "saturated, .5 % errors", "5 neighbours", "alternating gaps"])
-@pytest.mark.one_in(4)
 def test_independent_rows(bench: ModuleType, what: str) -> None:
     assert worst(bench, "rows", what) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["30 groups, sites", "100 groups, shift"])
-@pytest.mark.one_in(2)
 def test_groups(bench: ModuleType, what: str) -> None:
     assert worst(bench, "groups", what) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["calibrated, .2 %", "saturated, 1 %"])
-@pytest.mark.one_in(2)
 def test_baselines(bench: ModuleType, what: str) -> None:
     assert worst(bench, "baseline", what) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "what", "n", "metrics"),
     [
@@ -76,7 +77,6 @@ def test_baselines(bench: ModuleType, what: str) -> None:
         ("few levels", "levels=12 shift=0.012", 300, ("nll", "brier", "accuracy")),
     ],
 )
-@pytest.mark.one_in(5)
 def test_families_that_broke_a_gate(
     bench: ModuleType, family: str, what: str, n: int, metrics: tuple[str, ...]
 ) -> None:
@@ -161,6 +161,7 @@ def test_grouped_rows_need_the_group_column(bench: ModuleType) -> None:
     assert wrong > 0.2 * RUNS
 
 
+@pytest.mark.slow
 def test_a_temperature_that_is_off_is_noticed(bench: ModuleType, tmp_path: Path) -> None:
     """By 1.3, of 2,000 rows: nearly always."""
     rng = np.random.default_rng(0)

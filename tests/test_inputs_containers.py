@@ -231,6 +231,7 @@ def test_pickle_bombs_take_no_time(kind: str, legacy: bool, capsys: Any) -> None
     assert time.process_time() - before < 20
 
 
+@pytest.mark.slow
 @pytest.mark.finding("4 pickle bomb")
 def test_what_a_pickle_would_hold_is_added_up() -> None:
     def names(value: Any, protocol: int = 2) -> set[str]:

@@ -312,8 +312,8 @@ def test_columns_named_as_the_labels_are_their_scores(tmp_path: Path) -> None:
         recorded_outputs.read(tmp_path / "b.csv")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a.npz", "a.npy", "a.csv", "a.npz.gz", "empty.npz", "broken.npz"])
-@pytest.mark.one_in(6)
 def test_no_file_stays_open_and_none_warns(name: str, tmp_path: Path) -> None:
     """Neither of a refused file nor of one that the garbage collector lets go, whose parts it ends in any order."""
     np.savez(tmp_path / "a.npz", logits=Z, labels=Y)
@@ -339,3 +339,27 @@ def test_no_file_stays_open_and_none_warns(name: str, tmp_path: Path) -> None:
             if os.path.exists(f"/proc/self/fd/{fd}")
         ]
         assert [one for one in names if one.startswith(str(tmp_path))] == []
+
+
+TABLES = {
+    "a short row": ('{"columns": ["logit_0", "label"], "data": [[1.0, 2], [1]]}', "row 1 of a.json has 1 cells"),
+    "no rows": ('{"columns": ["logit_0", "label"], "data": []}', "write the table again"),
+    "true": ('{"columns": ["logit_0", "logit_1", "label"], "data": [[1.0, true, 0]]}', "is 'True', not a number"),
+    "lists": ('{"columns": ["logits", "label"], "data": [[[1.0, 2.0], 0], [[1.0], 1]]}', "differ in length"),
+    "beyond floats": (
+        '{"columns": ["logit_0", "logit_1", "label"], "data": [[1' + "0" * 400 + ", 1, 0]]}",
+        "beyond any float",
+    ),
+    "cut off": ('{"columns": ["logit_0"', "a.json is not JSON"),
+    "a log": ('{"version": 2, "status": "success", "eval": {}, "samples": []}', "--log-samples"),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_json_that_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text, said = TABLES[name]
+    Path("a.json").write_text(text)
+    with pytest.raises(InputError, match=said) as refused:
+        recorded_outputs.read("a.json")
+    assert refused.value.fix

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import calibcli
-from calibcli.core.errors import InputError
+from calibcli.cli.app import main
+from calibcli.core.errors import Exit, InputError
 from calibcli.scores.files.arrays import distinct
 from calibcli.scores.input_mistakes import class_order, match_classes, refuse_overlap, row_hashes
 from calibcli.scores.predictions import Predictions
@@ -135,3 +137,37 @@ def test_classes_without_a_partner_take_their_own_label_or_the_least_free_one() 
                 free = [c for c in range(k) if c not in image.values()]
                 image[r] = r if r in free else free[0]
         assert match_classes(rows.tolist(), columns.tolist(), k).tolist() == [image[r] for r in range(k)]
+
+
+THREE = np.tile(np.arange(3), 2)
+ARRAYS: dict[str, tuple[dict[str, np.ndarray], list[str], str]] = {
+    "all ignored": ({"labels": np.full(6, -100)}, ["--ignore-label", "-100"], "all 6 labels are -100"),
+    "three dimensions": ({"labels": np.zeros((6, 2, 2), int)}, [], "pass one label per row"),
+    "soft targets": ({"labels": np.full((6, 3), 1 / 3)}, [], "row 0 is not one-hot"),
+    "numbers of classes": ({"labels": np.full((6, 3), 2)}, [], "neither one-hot nor 0/1"),
+    "several classes": ({"labels": np.ones((6, 3), int)}, [], "add --multilabel"),
+    "NaN": ({"labels": np.where(THREE == 2, np.nan, THREE)}, [], "row 2 ('labels') is NaN"),
+    "halves": ({"labels": THREE + 0.5}, [], "row 0 has 0.5"),
+    "no weight": ({"w": np.zeros(6)}, ["--weights", "w"], "weights 'w' are all 0"),
+    "a weight below 0": ({"w": -np.ones(6)}, ["--weights", "w"], "weight -1 in row 0"),
+    "weights of all sizes": ({"w": np.r_[1e-300, [1e300] * 5]}, ["--weights", "w"], "divide them by the largest"),
+    "no count": ({"w": np.full(6, 1.5)}, ["--weights", "w", "--weight-kind", "count"], "is not a count"),
+    "two weights a row": ({"w": np.ones((6, 2))}, ["--weights", "w"], "pass one value per row"),
+}
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_arrays_that_are_refused(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arrays, options, said = ARRAYS[name]
+    np.savez(tmp_path / "a.npz", **{"logits": RNG.normal(size=(6, 3)), "labels": THREE, **arrays})
+    assert main(["metrics", str(tmp_path / "a.npz"), *options]) == Exit.REFUSED
+    assert said in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    "labels", [THREE[:, None], THREE[None], THREE.astype(np.uint64), np.eye(3)[THREE], THREE.astype(float)]
+)
+def test_labels_in_other_forms(labels: np.ndarray) -> None:
+    z = RNG.normal(size=(6, 3))
+    found = calibcli.measure(z, labels, "nll", weights=np.ones((6, 1)))
+    assert found["nll"].value == calibcli.measure(z, THREE, "nll")["nll"].value

@@ -53,8 +53,8 @@ def dense_trace(model: nn.Module, x: Tensor, y: Tensor, ggn: bool) -> Tensor:
     return total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["hessian", "ggn"])
-@pytest.mark.one_in(2)
 def test_trace_and_its_gradient_are_unbiased(kind: str) -> None:
     model, x, y = setting()
     parameters = list(model.parameters())

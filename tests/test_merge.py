@@ -7,6 +7,7 @@ import dataclasses
 import json
 import math
 import pickle
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -140,9 +141,9 @@ def test_merged_parts_are_the_file(data: st.DataObject) -> None:
     agree(found, wanted, specs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("k", [2, 10])
-@pytest.mark.one_in(7)
 def test_merged_parts_are_the_file_where_both_are_large(kind: str, k: int) -> None:
     """Beyond 4,096 rows smooth errors spread them over cells of their own."""
     z, y = rows(kind, 5000, k, 5)
@@ -162,6 +163,7 @@ def test_few_rows_have_ranks_and_blocks(k: int) -> None:
     assert all(result[spec].detail.get(histogram_error.ERROR, 0.0) < 1e-3 for spec in specs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["usual", "saturated"])
 def test_a_thousand_classes(kind: str) -> None:
     z, y = rows(kind, 1500, 1000, 1)
@@ -195,6 +197,7 @@ MEANS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MEANS)
 def test_a_mean_is_exact_where_it_does_not_matter_where_in_its_cell_a_row_lies(name: str) -> None:
     """A metric that says nothing of merging: known by construction, or not at all."""
@@ -451,6 +454,7 @@ def test_an_empty_accumulator_adds_nothing() -> None:
     assert found.merge(Accumulator()).rows == 200
 
 
+@pytest.mark.slow
 def test_a_state_does_not_grow_with_the_rows() -> None:
     """Counted, not timed: the cells and rows of ten times as many rows are at most those that there can be."""
     found = Accumulator(kind="logits")
@@ -464,15 +468,22 @@ def test_a_state_does_not_grow_with_the_rows() -> None:
     assert sizes[-1] < 2 * sizes[0]
 
 
-@pytest.fixture
-def states(tmp_path: Path) -> list[Path]:
+@pytest.fixture(scope="module")
+def made_states(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("states")
     z, y = rows("overconfident", 600, 4, 0)
-    found = []
     for i in range(3):
-        np.savez(tmp_path / f"part-{i}.npz", logits=z[i::3], labels=y[i::3])
-        found.append(tmp_path / f"state-{i}.npz")
-        assert main(["metrics", str(tmp_path / f"part-{i}.npz"), "--partial", str(found[-1]), "-q"]) == 0
-    return found
+        np.savez(folder / f"part-{i}.npz", logits=z[i::3], labels=y[i::3])
+        line = ["metrics", str(folder / f"part-{i}.npz"), "--partial", str(folder / f"state-{i}.npz"), "-q"]
+        assert main(line) == 0
+    return folder
+
+
+@pytest.fixture
+def states(made_states: Path, tmp_path: Path) -> list[Path]:
+    """Copy three parts and their states into the test's own folder, where it may change them."""
+    shutil.copytree(made_states, tmp_path, dirs_exist_ok=True)
+    return [tmp_path / f"state-{i}.npz" for i in range(3)]
 
 
 @pytest.mark.parametrize("given", ["folder", "files", "python"])

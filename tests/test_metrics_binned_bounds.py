@@ -90,10 +90,10 @@ def test_no_error_seen_is_not_no_error(n: int) -> None:
     assert e.high == pytest.approx(min(1.0, UNSEEN * 2 / 5 / n), rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.finding("2.1")
 @pytest.mark.parametrize("spec", ["oce", "overconfidence_error", "ece_l2"])
 @pytest.mark.parametrize("n", [200, 1000])
-@pytest.mark.one_in(5)
 def test_saturated_models_do_not_pass_at_their_own_error(spec: str, n: int) -> None:
     assert max(wrong(spec, saturated(), n)) <= ALLOWED
 
@@ -210,9 +210,9 @@ def test_more_is_failed_and_as_much_passed() -> None:
     assert found[2] == 100
 
 
+@pytest.mark.slow
 @pytest.mark.finding("2.12")
 @pytest.mark.parametrize("kind", ["votes", "saturated", "within", "between", "under"])
-@pytest.mark.one_in(3)
 def test_new_bounds_keep_their_level(kind: str) -> None:
     rng = np.random.default_rng(0)
     c = rng.beta(4, 1.2, 60_000)

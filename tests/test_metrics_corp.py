@@ -246,6 +246,7 @@ def test_aurc_by_coverages() -> None:
     assert one(p, "aurc").value == pytest.approx(aurc(np.round(c, 12), ~y), rel=0.02)
 
 
+@pytest.mark.slow
 def test_errors_of_aurc_are_the_jackknifes() -> None:
     p = data(2, 400, 5)
     left = [one(p.take(np.delete(np.arange(p.n), i)), "aurc").value for i in range(p.n)]
@@ -384,6 +385,7 @@ def test_gates_on_rows_slices_and_stored_results(tmp_path: Path, capsys: pytest.
     assert "auc is for two classes, these are 3" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [0.5, 0.53])
 def test_uncertainty_of_a_rate_near_one_half(rate: float) -> None:
     """Exactly, over the binomial: too high a rate and too low a one both make the score too small."""

@@ -215,8 +215,8 @@ def benchmark() -> ModuleType:
 FAST = ["accuracy", "nll", "brier", "confidence_gap", "nll_wrong", "ece2_debiased", "ece", "ece_l2", "adaece", "oce"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["calibrated", "overconfident", "saturated"])
-@pytest.mark.one_in(3)
 def test_coverage_of_200_replications(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """benchmarks/coverage.py in short; 200 replications see 95 % as 90 to 99 %."""
     module: Any = benchmark()

@@ -83,9 +83,9 @@ def test_no_mean_has_an_interval_of_no_width(name: str) -> None:
                 assert e.low <= e.value <= e.high
 
 
+@pytest.mark.slow
 @pytest.mark.finding("2.2")
 @pytest.mark.parametrize(("make", "n"), [(saturated, 200), (broken_class, 200), (votes, 500)])
-@pytest.mark.one_in(3)
 def test_bounds_of_the_gain_hold(make: Any, n: int) -> None:
     z, y = make(3, 0.02) if make is saturated else make(3)
     above, below = missed(z, y, ["temperature_gain"], n, 120)["temperature_gain"]
@@ -105,6 +105,7 @@ def test_bounds_of_the_gain_know_groups() -> None:
     assert plain.high < found.high  # type: ignore[operator]
 
 
+@pytest.mark.slow
 @pytest.mark.finding("2.5")
 @pytest.mark.parametrize(("n", "share"), [(200, 0.97), (600, 0.999), (200, 0.999), (1000, 0.5)])
 def test_accuracy_is_exact(n: int, share: float) -> None:
@@ -122,9 +123,9 @@ def test_accuracy_is_exact(n: int, share: float) -> None:
     assert 1 - (1 - many) ** 20 <= 0.05  # any of 20 slices
 
 
+@pytest.mark.slow
 @pytest.mark.finding("2.5")
 @pytest.mark.parametrize("spec", ["accuracy", "nll", "brier"])
-@pytest.mark.one_in(3)
 def test_any_false_fail_of_twenty_slices(spec: str) -> None:
     z, y = broken_class(3)
     choice = metrics.choose([spec], 3)
@@ -144,10 +145,10 @@ def _fails(e: Estimate, truth: float) -> bool:
     return e.high < truth if e.better == "higher" else e.low > truth
 
 
+@pytest.mark.slow
 @pytest.mark.finding("2.8")
 @pytest.mark.parametrize(("make", "n"), [(saturated, 200), (broken_class, 200), (votes, 500)])
 @pytest.mark.parametrize("k", [2, 20])
-@pytest.mark.one_in(5)
 def test_bounds_of_means_hold_where_rows_are_rare(make: Any, n: int, k: int) -> None:
     z, y = make(k, 0.01) if make is saturated else make(k)
     found = missed(z, y, MEANS, n, 200)
@@ -189,6 +190,7 @@ def test_the_cox_intercept_needs_rows_that_decide_it() -> None:
     assert e.low < 1 < e.high
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [saturated, broken_class])
 def test_the_cox_slope_has_an_interval_where_few_rows_decide_it(make: Any) -> None:
     """Of 200 rows about four are wrong, and fewer than fifteen rows decide the slope."""

@@ -309,6 +309,7 @@ def test_unknown_methods_are_listed_as_the_docs_spell_them() -> None:
     assert error.value.fix == "did you mean 'classwise_ece'?"
 
 
+@pytest.mark.slow
 @pytest.mark.finding("1.21")
 def test_heat_map_says_what_it_is_of() -> None:
     z, y = logits(200, 3)

@@ -75,6 +75,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     return folder, argv
 
 
+@pytest.mark.slow
 @pytest.mark.finding("4 --resume with another --mean")
 @pytest.mark.finding("1.21")
 @pytest.mark.parametrize(

@@ -110,6 +110,7 @@ def test_every_table_and_figure_can_be_read_out(name: str) -> None:
         assert region.attributes["aria-label"].strip() or name.startswith("odd")
 
 
+@pytest.mark.slow
 def test_a_figure_in_words_has_its_numbers() -> None:
     tree = Page(page(Result(command="x", plots=[cases.reliability(), cases.histogram(), cases.layers(), cases.heat()])))
     first, layers, heat = (figure.all("p")[0].text for figure in tree.all("figure"))
@@ -230,6 +231,7 @@ def test_the_verdict_is_a_word() -> None:
         assert row.text.startswith(word)
 
 
+@pytest.mark.slow
 def test_what_is_large_is_cut_and_said() -> None:
     """A thousand classes, with a figure and a row of each; and a result of nothing but long texts."""
     rows = [[f"class {i} " * 8, i, 1 / (i + 1)] for i in range(1000)]

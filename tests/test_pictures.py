@@ -192,6 +192,7 @@ def test_what_is_written_inside_covers_no_curve(name: str, look: str) -> None:
                 assert not (((dots > box.min) & (dots < box.max)).all(axis=1)).any()
 
 
+@pytest.mark.slow
 def test_a_picture_has_one_message() -> None:
     """The curve or the bins, never both; the gap beyond chance only where there is one."""
 
@@ -219,6 +220,7 @@ def test_a_band_over_bars_is_drawn_as_brackets() -> None:
         assert len(grey) == 3  # whiskers and their two ends
 
 
+@pytest.mark.slow
 def test_the_picture_of_a_gate_shows_its_rules_before_the_diagram(tmp_path: Path) -> None:
     limits: dict[str, Any] = {"max": {"ece": 0.06, "nll": 0.3}, "min": {"accuracy": 0.85}}
     data = np.load(SAMPLE / "test.npz")
@@ -281,6 +283,7 @@ def _rgb(colour: str) -> tuple[float, ...]:
     return to_rgb(colour)
 
 
+@pytest.mark.slow
 def test_a_folder_has_a_file_for_each_figure_and_a_picture_the_main_one(tmp_path: Path) -> None:
     result = made("sites")
     render.write(result, tmp_path / "all/")
@@ -292,6 +295,7 @@ def test_a_folder_has_a_file_for_each_figure_and_a_picture_the_main_one(tmp_path
     assert wide < COLUMN
 
 
+@pytest.mark.slow
 def test_the_command_takes_a_curve_and_a_style(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     z, y = rows(300, 2, 3)
     np.savez(tmp_path / "t.npz", logits=z, labels=y)

@@ -253,8 +253,8 @@ def test_markdown_does_not_call_people_or_run_html() -> None:
 # pictures
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["png", "svg", "pdf"])
-@pytest.mark.one_in(3)
 def test_pictures_are_byte_identical(format: str) -> None:
     from calibcli.render import figure
 
@@ -346,6 +346,7 @@ def test_panels_share_rows_and_say_things_once() -> None:
     )
 
 
+@pytest.mark.slow
 def test_everything_can_be_drawn() -> None:
     from calibcli.render import figure
 

@@ -100,6 +100,7 @@ def test_tex_is_what_latex_reads(result: Result) -> None:
         assert not re.search(r"\^(?!\d\$)", part[1])
 
 
+@pytest.mark.slow
 def test_pictures_hold_the_sentence_in_their_metadata(tmp_path: Path) -> None:
     said = "Overconfident: ECE 0.0646 [0.0459, 0.0801]. λ ≤ 3 \udcff"
     result = dataclasses.replace(cases.metrics(), facts={"headline": said})
@@ -113,6 +114,7 @@ def test_pictures_hold_the_sentence_in_their_metadata(tmp_path: Path) -> None:
     assert b"/Subject" in written[".pdf"].read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
 def test_any_encoding_of_stdout(encoding: str) -> None:
     names = ["table", "json", "markdown", "csv"]
@@ -132,6 +134,7 @@ def test_any_encoding_of_stdout(encoding: str) -> None:
     assert Result.from_json(texts["json"][:end]) == cases.metrics()
 
 
+@pytest.mark.slow
 @pytest.mark.finding("5 seconds")
 def test_two_runs_differ_in_their_time_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folders = [tmp_path / name for name in ("one", "two")]

@@ -122,10 +122,10 @@ def test_an_interval_of_many_orders_of_magnitude_is_a_reason(monkeypatch: pytest
     assert "hardly determine T" in estimate.reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", ["ece", "adaece"])
 @pytest.mark.parametrize("grid", ["mukhoti", "komisarenko"])
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.one_in(5)
 def test_pruned_grid_equals_the_whole_grid(objective: str, grid: str, weighted: bool) -> None:
     for seed in range(4):
         p = predictions(400, 4, 1.5 + 0.4 * seed, seed)
@@ -243,6 +243,7 @@ def test_a_temperature_that_the_range_of_gamma_alone_confines_has_no_interval_ov
         assert (gamma.low, gamma.high) == (-0.5, 5.0)
 
 
+@pytest.mark.slow
 def test_held_out_gain_is_that_of_cross_fitting() -> None:
     p = focal_trained(1500)
     fit = calibrators.fit("focal_temperature", p)
@@ -254,6 +255,7 @@ def test_held_out_gain_is_that_of_cross_fitting() -> None:
     assert gain.se == pytest.approx(difference.std() / math.sqrt(p.n), rel=1e-3)
 
 
+@pytest.mark.slow
 def test_a_real_gain_is_recommended() -> None:
     rng = np.random.default_rng(0)
     truth = rng.standard_normal((3000, 3)) * 3
@@ -343,6 +345,7 @@ class Slow:
         return [brentq(above, best[which], x, xtol=1e-4 * width) for x in far]
 
 
+@pytest.mark.slow
 @pytest.mark.finding
 @pytest.mark.parametrize("case", [34, 37, 74, 79])
 def test_few_rows_that_lack_a_valley_do_not_hide_it(case: int, monkeypatch: pytest.MonkeyPatch) -> None:

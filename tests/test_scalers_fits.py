@@ -41,12 +41,12 @@ GROUPED_FOCAL = [1.8343391323794358, 1.0401799203553794]
 """T and gamma of the population of `scale_coverage.truth("plain", 30, 1.0)`, which takes seconds."""
 
 
+@pytest.mark.slow
 @pytest.mark.finding("2.7")
 @pytest.mark.parametrize(
     ("spec", "groups"),
     [*(("temperature", groups) for groups in (0, 30, 100)), ("focal_temperature", 0), ("focal_temperature", 30)],
 )
-@pytest.mark.one_in(5)
 def test_intervals_of_t_cover(spec: str, groups: int) -> None:
     """A short form of benchmarks/scale_coverage.py, which has every cell."""
     from scale_coverage import cell, truth
@@ -111,6 +111,7 @@ def draw_focal(n: int) -> Predictions:
     return Predictions.of(z, (log_phi(z, 1.0) + rng.gumbel(size=z.shape)).argmax(axis=1))
 
 
+@pytest.mark.slow
 @pytest.mark.finding("2.7")
 @pytest.mark.parametrize("seed", [0, 7, 9])
 def test_gamma_at_its_bound_leaves_an_interval_of_t_or_a_reason(seed: int) -> None:
@@ -155,9 +156,9 @@ def test_the_interval_of_t_ends_above_zero_where_rows_are_wrong() -> None:
     assert all(low is not None and low > 0.01 for low in lows), lows
 
 
+@pytest.mark.slow
 @pytest.mark.finding("4 focal_temperature well determined")
 @pytest.mark.parametrize("gamma", [0.12, 0.62])
-@pytest.mark.one_in(2)
 def test_the_optimum_is_among_the_points_of_the_profile(gamma: float) -> None:
     """So many rows that the set of gamma lies between two points of the grid."""
     rng = np.random.default_rng(0)
@@ -171,6 +172,7 @@ def test_the_optimum_is_among_the_points_of_the_profile(gamma: float) -> None:
     assert found.high - found.low < 0.4
 
 
+@pytest.mark.slow
 @pytest.mark.finding("4 focal_temperature well determined")
 def test_acceptable_is_never_empty() -> None:
     """Count weights make 100 rows as good as 10⁹: nothing but the optimum is acceptable."""
@@ -297,10 +299,10 @@ def test_full_matrices_of_very_many_classes_are_refused() -> None:
 # --- calibrators are shown, and checked
 
 
+@pytest.mark.slow
 @pytest.mark.finding("1.19")
 @pytest.mark.parametrize("k", [2, 3, 30])
 @pytest.mark.parametrize("spec", SPECS)
-@pytest.mark.one_in(7)
 def test_parameters_are_printed_and_inspected(
     spec: str, k: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -37,6 +37,7 @@ def as_kind(z: np.ndarray, kind: str) -> np.ndarray:
 # --- a scaler obeys the kind that it was fitted on
 
 
+@pytest.mark.slow
 @pytest.mark.finding("1.1")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("k", [2, 3, 10])
@@ -266,9 +267,9 @@ def test_a_map_that_changes_no_class_has_no_interval_of_width_zero() -> None:
     assert all("bounds need 10" in e.reason for e in differences(few, more) if e.name != "accuracy")
 
 
+@pytest.mark.slow
 @pytest.mark.finding("1.7")
 @pytest.mark.parametrize("grouped", [False, True])
-@pytest.mark.one_in(2)
 def test_paired_differences_cover(grouped: bool) -> None:
     from calibcli.metrics.paired import differences
     from calibcli.scores.columns import columns

@@ -161,8 +161,8 @@ def unbroken(monkeypatch: pytest.MonkeyPatch, found: Result, detail: Detail, wid
             assert any(edge.search(one) or (len(one) > width and word in one) for one in whole), word
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [*COMMANDS, *OTHERS, *STUDIES])
-@pytest.mark.one_in(7)
 def test_no_word_and_no_number_is_broken(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     for detail in DETAILS:
         unbroken(monkeypatch, result(command), detail)
@@ -182,6 +182,7 @@ def test_diagrams_fit(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
         assert max(map(terminal.width, shown(monkeypatch, result(command), width)), default=0) <= width
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", WIDTHS)
 def test_intervals_stay_on_one_line(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     for command in COMMANDS:

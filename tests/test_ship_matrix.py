@@ -116,9 +116,9 @@ def test_the_targets_are_known() -> None:
     assert known >= {*SUFFIX, "checkpoint", "card", "vllm"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("k", [2, 10, 100])
 @pytest.mark.parametrize("spec", SPECS)
-@pytest.mark.one_in(7)
 def test_programs_in_float64_are_the_maps(spec: str, k: int) -> None:
     """The limit of float64 runtimes, and ten times less: nothing is lost at the vertices."""
     import torch
@@ -191,6 +191,7 @@ def test_scores_of_every_kind_and_one_column(target: str, spec: str, columns: in
     assert found["max_dp"].n == 400
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "target", ["json", "torchscript", *(pytest.param(t, marks=pytest.mark.extra) for t in ("onnx", "pt2"))]
 )
@@ -233,6 +234,7 @@ assert not heavy, heavy
     assert done.returncode == 0, done.stderr[-500:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("k", [2, 10])
 @pytest.mark.parametrize("spec", SPECS)
 def test_a_fold_is_the_map_or_is_refused(spec: str, k: int) -> None:
@@ -292,6 +294,7 @@ def test_a_calibrator_of_confidences(spec: str, tmp_path: Path) -> None:
     assert space["calibrate"]([sure[3]]) == pytest.approx(one.predict_proba(sure[3:4])[0], abs=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="limits of a process")
 @pytest.mark.parametrize(
     "target", ["torchscript", *(pytest.param(t, marks=pytest.mark.extra) for t in ("pt2", "onnx"))]

@@ -24,6 +24,7 @@ def calibrator(tmp_path: Path) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "name", "trust"),
     [
@@ -119,6 +120,7 @@ def test_rows_are_needed(calibrator: str, tmp_path: Path) -> None:
     assert found["max_dp"].n == 600
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", ["temperature", "isotonic", "sms", "ensemble_temperature", "top_label"])
 @pytest.mark.parametrize("columns", [1, 2, 4])
 def test_rows_of_float64_are_compared_as_a_program_of_float32_takes_them(

@@ -397,8 +397,8 @@ def test_holm_and_two_estimators() -> None:
     assert claims.both(ClaimVerdict("holds", 0.01), ClaimVerdict("holds", 0.03)).p == 0.03
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seeds", "share"), [(3, 1.5), (5, 2.0)])
-@pytest.mark.one_in(2)
 def test_intervals_cover_and_few_arms_that_are_alike_are_told_apart(seeds: int, share: float) -> None:
     """The short form of benchmarks/claims.py: the seeds' error is `share` times that of the rows, which all runs share.
 
@@ -1445,6 +1445,7 @@ def test_workers_take_one_gpu_after_the_other(tmp_path: Path, monkeypatch: pytes
     assert lines == [["study", save, "--until", "9", "--device", f"cuda:{i}", *same] for i in (1, 0)]
 
 
+@pytest.mark.slow
 @pytest.mark.finding
 def test_a_worker_runs_no_module_of_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "signal.py").write_text("open('ran', 'w')\n", "utf-8")
@@ -1591,6 +1592,7 @@ def published_layouts(folder: Path) -> None:
         (folder / name).write_text("".join(f"{word} {' '.join(['0.5'] * width)}\n" for word in ("w1", "word1")))
 
 
+@pytest.mark.slow
 def test_the_lines_of_the_papers_find_their_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -35,6 +35,7 @@ def small(kind: str = "layer") -> tuple[nn.Module, Loader]:
     return model.double(), Loader.holding(x, torch.arange(43) % 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["focal:gamma=2,alpha=1/2/0.5", "ce", "ce+trace:weight=0"])
 def test_two_processes_are_one(tmp_path: Path, loss: str) -> None:
     """20 steps of a LayerNorm model on uneven shares (11 rows: 6 and 5; a last batch of 10)."""
@@ -106,8 +107,8 @@ def test_killed_twenty_times_ends_the_same(tmp_path: Path) -> None:
     assert seen == set(range(len(seen)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, -signal.SIGTERM), (signal.SIGINT, 130)])
-@pytest.mark.one_in(2)
 def test_signals_save_first(tmp_path: Path, number: int, code: int) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     whole.mkdir()

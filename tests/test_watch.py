@@ -599,6 +599,7 @@ def test_many_rows_are_counted_in_blocks(monkeypatch: pytest.MonkeyPatch) -> Non
     same(blocks._keeper.state, whole._keeper.state)
 
 
+@pytest.mark.slow
 def test_two_processes_wait_for_each_other(nights: list[Path], tmp_path: Path) -> None:
     """Neither update is lost."""
     state = tmp_path / "state.json"

@@ -181,6 +181,7 @@ def bench() -> ModuleType:
         sys.path.remove(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["saturated, 2 % errors", "alternating gaps", "groups"])
 def test_looking_every_night_is_wrong_as_rarely_as_it_claims(bench: ModuleType, name: str) -> None:
     populations = sys.modules["_populations"]

@@ -182,7 +182,9 @@ def _one_dataset(
     if raw_labels is None and reading.need_labels:
         problem = f"no labels in {where}: it holds {array_names.describe(first)}"
         raise InputError(problem, "choose them with --labels KEY, or --labels FILE for a file of their own")
-    count = raw_labels.shape[0] if raw_labels is not None and reading.need_labels else None
+    count = None
+    if raw_labels is not None and reading.need_labels:  # (1, N) is a row of labels
+        count = raw_labels.shape[raw_labels.shape[0] == 1 and raw_labels.shape[1:] == raw.shape[:1]]
     raw = array_names.two_dimensional(raw, name, where, count, bool(kind_option(reading.kind)))
     scores = array_names.in_memory(raw)
     n, width, k = *scores.shape, max(scores.shape[1], 2)
