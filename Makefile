@@ -50,7 +50,7 @@ lint: .venv/.ready
 	touch $@
 
 test-extra: .venv-extra/.ready
-	PYTHONPATH=tests .venv-extra/bin/python -m pytest -p zoos -m extra -n auto --dist loadfile
+	PYTHONPATH=tests .venv-extra/bin/python -m pytest -p zoos -m extra -n auto --dist worksteal
 
 # the examples on Dask, Ray and Spark (which needs Java): about 1 GB of packages, so by hand
 test-engines: .venv-extra/.ready

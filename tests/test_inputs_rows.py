@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -171,3 +172,12 @@ def test_labels_in_other_forms(labels: np.ndarray) -> None:
     z = RNG.normal(size=(6, 3))
     found = calibcli.measure(z, labels, "nll", weights=np.ones((6, 1)))
     assert found["nll"].value == calibcli.measure(z, THREE, "nll")["nll"].value
+
+
+@pytest.mark.parametrize("missing", [None, float("nan"), "", "NA"])
+def test_rows_without_a_group_are_noted(missing: Any) -> None:
+    z = RNG.normal(size=(60, 3))
+    groups = [missing] * 3 + [f"patient {i // 3}" for i in range(57)]
+    found = calibcli.measure(z, np.tile(THREE, 10), "nll", group=groups)
+    assert "group 'group': 3 rows have none; they count as rows of one group" in found.notes
+    assert found["nll"].detail["effective_groups"] == pytest.approx(20)

@@ -21,7 +21,7 @@ from calibcli.core.validation import toml
 from calibcli.metrics.shelf import METRICS
 from calibcli.scores.columns import Edges, coded
 from calibcli.scores.files.source import Source
-from calibcli.scores.files.text_tables import is_number
+from calibcli.scores.files.text_tables import MISSING, is_number
 
 # Conditions such as `site=A & age<=30` choose rows, where a gate's `by` is not the name of a column.
 
@@ -91,7 +91,7 @@ def numbers(column: npt.NDArray[Any]) -> npt.NDArray[np.float64] | None:
         return column.astype(np.float64)
     known, codes = coded(column.astype(str, copy=False))
     try:
-        values = ["nan" if text.strip().lower() in ("", "nan", "none", "null") else text for text in known]
+        values = ["nan" if text.strip().lower() in MISSING else text for text in known]
         return np.array([*map(float, values)])[codes]
     except ValueError:
         return None

@@ -393,8 +393,12 @@ def per_row_fields(
         out["weights"] = weights(column(reading.weights, "--weights"), reading.weights, reading.weight_kind)
         out["weight_kind"] = reading.weight_kind
     if group := reading.group or contents[0].groups:
-        out["group_names"], codes = np.unique(column(group, "--group"), return_inverse=True)
-        out["groups"] = codes.astype(np.int64)
+        groups = column(group, "--group")
+        names, codes = np.unique(texts_of(groups) if groups.dtype.kind == "O" else groups, return_inverse=True)
+        out["group_names"], out["groups"] = names, codes.astype(np.int64)
+        empty = [i for i, text in enumerate(texts_of(names)) if text.strip().lower() in (*MISSING, "nan")]
+        if without := int(np.isin(codes, empty).sum()) if empty else 0:
+            notes.append(f"group '{group}': {without:,} rows have none; they count as rows of one group")
     if reading.by:
         columns_by_name = {name: column(name, "--by") for name in reading.by}
         kept = "fiu" if reading.numbers else ""
