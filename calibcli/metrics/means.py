@@ -349,7 +349,7 @@ def _z_condensed(at: PlacedRows, options: Mapping[str, Any], value: float) -> fl
 
 @METRICS.add(values=ANY, better="zero", unit="", condensed=_z_condensed, compared=False)
 def spiegelhalter_z(sample: Sample, *, of: Of = "auto") -> Constant:
-    """Spiegelhalter's Z (1986), Σ(y - p)(1 - 2p) / (Σ(1 - 2p)² p (1 - p))^½: the Brier score less its mean.
+    """Spiegelhalter's Z (1986), Σ(y - p)(1 - 2p) / (Σ(1 - 2p)² p (1 - p))^½: is the Brier score that of calibration?
 
     >>> round(calibcli.measure(logits, labels, "spiegelhalter_z")["spiegelhalter_z"].value, 2)
     22.24

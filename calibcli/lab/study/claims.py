@@ -588,7 +588,7 @@ def at_moment(metric: str, percent: int) -> str:
 
 @KINDS.add("less", difference=True)
 def _less(of: ClaimedArms, *, metric: str, a: str, b: str, than: str = "") -> ClaimVerdict:
-    """The interval of a - b is below 0; `than` is the metric of b, where it is another one.
+    """The interval of a - b is below 0; `than` names the metric of b if it differs from that of a.
 
     Student's t of paired seeds, with the error over rows (Student 1908).
 
@@ -673,7 +673,7 @@ def _slope(
 def _alike(
     of: ClaimedArms, *, metric: str, against: str, causes: Sequence[str], base: str, factor: Factor = 2.0
 ) -> ClaimVerdict:
-    """The metric surely changes alike with `against`, within a `factor`, whichever cause moves both.
+    """For every cause, the slope of the metric against `against` is surely the same within a `factor`.
 
     Ours: slopes of any two causes, compared without a division.
 
@@ -695,7 +695,7 @@ def _matched(
     margin: Positive = 0.005,
     within: Share = 0.15,
 ) -> ClaimVerdict:
-    """Arms of different causes whose `against` is surely near have the same metric within the margin.
+    """Two arms of different causes with surely almost the same `against` have the same metric within the margin.
 
     Ours: near is `within` a share of the base arm's.
 

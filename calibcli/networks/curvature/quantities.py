@@ -682,7 +682,7 @@ def adaptive_trace(
     exact: bool = False,
     most: Probes = 1024,
 ) -> QuantityEstimates:
-    """Σ_j θ_j² H_jj, the trace of |θ| H |θ|: of the loss in relative changes of the weights.
+    """Σ_j θ_j² H_jj, the trace of |θ| H |θ|, which is the Hessian in relative changes of the weights.
 
     Independent relative noise of standard deviation σ on every weight costs ½ σ² times it. A rescaling of units or
     layers that leaves the function as it is does not move it. Estimated, and with the options, as `trace` is.
@@ -697,7 +697,7 @@ def adaptive_trace(
 
 @_and_after("0.54", order=9, tier="asked", certifies=True, relative=True)
 def adaptive_lambda(engine: Engine, *, tol: Precision = 1e-3, bound: Bound = "residual") -> QuantityEstimates:
-    """Largest eigenvalue of |θ| H |θ|: of the loss in relative changes of the weights (see lambda_max).
+    """Largest eigenvalue of |θ| H |θ|, the Hessian in relative changes of the weights (see lambda_max).
 
     The largest rise of the loss within a relative change of the weights of length ρ is about ½ ρ² times it. A rescaling
     of units or layers that leaves the function as it is does not move it.
