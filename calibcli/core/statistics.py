@@ -276,24 +276,22 @@ def quantile(values: Floats, level: float) -> float:
     return float(part[low] + (at - low) * (above - part[low])) if between else float(part[low])
 
 
-def normals(shape: tuple[int, ...], seed: int | tuple[int, ...], absolute: bool = False) -> Floats:
-    """Draw standard normal numbers of this shape, or their absolute values, which must not be written to.
+def normals(shape: tuple[int, ...], seed: int | tuple[int, ...]) -> Floats:
+    """Draw standard normal numbers of this shape, which must not be written to.
 
     The numbers of a seed are one row, whose beginning every shape takes: they are drawn once for all shapes.
     """
     size, kept = math.prod(shape), _drawn(seed)
-    row, sizes = kept  # another thread may replace them meanwhile
+    [row] = kept  # another thread may replace it meanwhile
     if row.size < size:  # more than a second, larger shape needs, so that many shapes draw few times
         row = kept[0] = np.random.default_rng(seed).standard_normal(max(size, 2 * row.size))
-    if absolute and sizes.size < size:
-        sizes = kept[1] = np.abs(row)
-    return (sizes if absolute else row)[:size].reshape(shape)
+    return row[:size].reshape(shape)
 
 
 @lru_cache(maxsize=16)
 def _drawn(seed: int | tuple[int, ...]) -> list[Floats]:
-    """Return the numbers of a seed that were drawn so far, and their absolute values."""
-    return [np.empty(0), np.empty(0)]
+    """Return the numbers of a seed that were drawn so far."""
+    return [np.empty(0)]
 
 
 class Binomials:

@@ -6,7 +6,7 @@ import math
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -423,17 +423,13 @@ class Piece:
         """Smallest and largest of all scores; NaN if one is."""
         return self.low, float(self.top.max())
 
-    @property
+    @cached_property
     def best(self) -> Ints:
         """(n,) class of the largest score, the first of equals."""
         if not self.narrow:
             return self._best
-        reversed_class, last = np.zeros(len(self), np.uint8), self.k - 1
-        for c in range(last):
-            np.maximum(
-                reversed_class, (self.by_class[c] == self.top).view(np.uint8) * np.uint8(last - c), out=reversed_class
-            )
-        return last - reversed_class.astype(np.int64)
+        last, largest = self.k - 1, (self.by_class == self.top).view(np.uint8)
+        return last - (largest * np.arange(last, -1, -1, dtype=np.uint8)[:, None]).max(axis=0).astype(np.int64)
 
     @property
     def least(self) -> Array:
