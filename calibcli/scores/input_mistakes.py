@@ -263,7 +263,8 @@ class ConstantScores(Mistake):
     first: Array | None = None
 
     def begin(self, head: Array, n: int) -> None:
-        self.first = head[0].copy() if n > 1 and bool((head == head[0]).all()) else None
+        same = n > 1 and np.array_equal(head[1], head[0]) and bool((head == head[0]).all())
+        self.first = head[0].copy() if same else None
 
     def see(self, block: ScoreBlock) -> None:
         if self.first is not None and not np.array_equal(z := block.rows.z, np.broadcast_to(self.first, z.shape)):
