@@ -112,7 +112,6 @@ def _cost_of_wrong(sample: Sample) -> tuple[float, Floats]:
     proper=True,  # of the ranking of classes
     binary=True,
     kept="correct",
-    lean=True,
     named=3,
     first_screen="always",
 )

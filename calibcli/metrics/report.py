@@ -28,6 +28,7 @@ from calibcli.metrics.means import brier_parts
 from calibcli.metrics.reliability import Bins
 from calibcli.metrics.shelf import METRICS, BinaryOutcomes, Sample, names_read, needed_class_bins, reads_scores, traits
 from calibcli.scores.columns import ClassBins, ClassTable, Columns, Edges, GatheredParts, columns, columns_by, rows_by
+from calibcli.scores.histogram import LEAN
 from calibcli.scores.likelihood import log_softmax
 from calibcli.scores.predictions import Ints, Predictions, Progress
 
@@ -259,10 +260,11 @@ def read(
         what = "--per-class" if options.per_class else "--top-k"
         raise UsageError(f"{what} needs the scores of every class, not the confidence alone", "leave it out")
     wanted = [*needed_class_bins(choices, k), *([_shown(options)] if options.per_class else [])]
+    drawn = options.diagram or options.specs is None
     return columns(
         predictions,
         class_bins=list(dict.fromkeys(wanted)),
-        names=names_read(choices),
+        names=names_read(choices) or (LEAN if drawn else ()),
         threads=options.threads,
         progress=progress,
     )
@@ -298,11 +300,11 @@ def of_columns(
     tables: list[Table] = []
     if any(choice.traits.get("parts") for choice in choices):
         tables.append(brier_parts(sample, shown, predictions.event))
-    view, edges = sample.view(), options.edges or "right"
-    plots: list[Plot] = []
+    edges, plots = options.edges or "right", list[Plot]()
     if options.diagram or options.specs is None:
         event = "" if predictions.top_only else predictions.event
         curve = options.curve if options.diagram else "bars"
+        view = sample.view()
         plots += reliability(view, view.width_bins(shown.bins, edges), event=event, curve=curve)
     if options.top_k:
         tables.append(top_k(sample, options.top_k, bins=shown.bins, edges=edges, level=options.level))
@@ -322,7 +324,7 @@ def of_columns(
         estimates=shelf.measured([*estimates, *slices], facts),
         tables=[*tables, *slice_tables],
         plots=first_alone([*plots, *slice_plots]),
-        notes=[*predictions.notes, *warnings(sample, estimates, lambda: view.width_bins(shown.bins, edges))],
+        notes=[*predictions.notes, *warnings(sample, estimates, shown.bins, edges)],
         facts=facts,
         screen=SCREEN,
     )
@@ -373,18 +375,18 @@ def report_multilabel(
     )
 
 
-def warnings(sample: Sample, estimates: Sequence[Estimate], table: Callable[[], Bins]) -> list[str]:
-    """Warn of numbers that are not to be trusted, and say why. `table` makes the bins, where a warning is about them."""
+def warnings(sample: Sample, estimates: Sequence[Estimate], bins: int, edges: Edges) -> list[str]:
+    """Warn of numbers that are not to be trusted, and say why."""
     notes = []
-    rows = round(sample.top.total) if sample.counts else sample.n
-    if any(traits(e.name).get("raised") for e in estimates) and rows / len((bins := table()).rows) < PER_BIN:
+    rows, size = round(sample.top.total) if sample.counts else sample.n, bins + (edges == "torchmetrics")
+    if any(traits(e.name).get("raised") for e in estimates) and rows / size < PER_BIN:
         notes.append(
-            f"{rows} rows over {len(bins.rows)} bins are fewer than {PER_BIN} per bin: chance raises binned errors "
+            f"{rows} rows over {size} bins are fewer than {PER_BIN} per bin: chance raises binned errors "
             "(compare with the level of a calibrated model; use fewer bins, or smece)"
         )
     for name in dict.fromkeys(e.name.partition(":")[0] for e in estimates if traits(e.name).get("largest_gap")):
-        bins = table()
-        filled = (sample.top.total * bins.weight if sample.counts else bins.rows)[bins.filled]
+        table = sample.view().width_bins(bins, edges)
+        filled = (sample.top.total * table.weight if sample.counts else table.rows)[table.filled]
         if few := int((filled < PER_MCE_BIN).sum()):
             notes.append(f"{name}: {few} of {len(filled)} filled bins have fewer than {PER_MCE_BIN} rows")
     for e in estimates:
@@ -393,7 +395,8 @@ def warnings(sample: Sample, estimates: Sequence[Estimate], table: Callable[[], 
                 f"{e.name}: {e.value:.4f} is within what a perfectly calibrated model shows by chance "
                 f"(95 % below {e.null_high:.4f})"
             )
-    if sample.n > 1 and float(np.ptp(sample.columns.confidence)) < 1e-6:
+    confidence = sample.columns.confidence  # which accuracy alone does not read
+    if sample.n > 1 and len(confidence) and float(np.ptp(confidence)) < 1e-6:
         notes.append("every confidence is the same: a calibration error near 0 then says nothing about ranking")
     if sample.columns.condensed:
         from calibcli.metrics.histogram_error import ERROR

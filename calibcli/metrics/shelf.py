@@ -103,7 +103,7 @@ class BinaryOutcomes(Memoized):
 
     @property
     def n(self) -> int:
-        return len(self.p)
+        return len(self.hit)
 
     @cached_property
     def total(self) -> float:
@@ -254,8 +254,9 @@ class Sample(Memoized):
         With a reference to this sample itself they would form a cycle, and the memory of all rows would be freed only
         when the garbage collector runs, several measurements later.
         """
-        copy = replace(self)
-        vars(copy).update({name: getattr(self, name) for name in ("top", "positive")[: 1 + (self.columns.k == 2)]})
+        copy, c = replace(self), self.columns
+        views = ("top", "positive") if c.k == 2 and len(c.confidence) else ("top",)
+        vars(copy).update({name: getattr(self, name) for name in views})
         return copy
 
     def view(self, of: Of = "auto") -> BinaryOutcomes:
@@ -310,7 +311,8 @@ def traits(spec: str) -> Mapping[str, Any]:
     Of its names: `label` in sentences, `called` by other tools, `of_top` of the metric that stands for it where the
     probability of the predicted class is all that is known.
     Of what it reads: `distribution`, `class_bins`, `needs_scores`, `two_classes`, `entropy`; `binned` and `lean`, one
-    probability of each row and its outcome alone; `view`, the probability that it is of where that is no option.
+    probability of each row and its outcome alone; `binary`, the outcome alone; `view`, the probability that it is of
+    where that is no option.
     Of merging: `condensed`, see `histogram_error`.
     Of gates and comparisons: `kept`, its column among the rows that a baseline keeps; `binary`, rows are right or
     wrong; `by_label`, rows are -log of a probability of theirs; `refitted`, rows depend on a fit to others;
@@ -390,12 +392,15 @@ def columns_of(
 ) -> Columns:
     """Run the blocked pass with the class tables and columns that these metrics need."""
     tables = needed_class_bins(choices, predictions.k)
-    return columns(predictions, class_bins=tables, names=names_read(choices), threads=threads, progress=progress)
+    names = names_read(choices) or LEAN
+    return columns(predictions, class_bins=tables, names=names, threads=threads, progress=progress)
 
 
 def names_read(choices: Sequence[Choice]) -> Sequence[str]:
     """Return the columns that these metrics read; some read a probability and its outcome alone."""
-    lean = (choice.traits.get("binned") or choice.traits.get("lean") for choice in choices)
+    if all(choice.traits.get("binary") for choice in choices):
+        return ()
+    lean = (choice.traits.keys() & {"binned", "lean", "binary"} for choice in choices)
     if all(lean) and not any("class_bins" in choice.traits for choice in choices):
         return LEAN
     return NAMES if any(choice.traits.get("entropy") for choice in choices) else NAMES[:-1]

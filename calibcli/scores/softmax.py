@@ -149,7 +149,7 @@ class SoftmaxBlock:
     Attributes:
         top: (n,) class of the largest score.  miss: rows where that is not the label.
         p_label: its probability there.  known: `top` and the least score of each row, or nothing.
-        lean: nothing but `confidence` and `rest` is asked for.  entropy: it is asked for.
+        lean: nothing but `confidence` and `rest`, or nothing but `top`, is asked for.  entropy: it is asked for.
         listed: (row, class, probability) of all probabilities of about `least` and more, top classes excluded; rows are
             of no meaning without weights.
         mass: (K,) weighted sum of the probabilities of each class, top classes excluded.
@@ -170,6 +170,9 @@ class SoftmaxBlock:
         self.listed: list[Sparse] = []
         self.mass = np.zeros(z.shape[1])
         self.lean, self.entropy, self.least, self.masked = "nll" not in out, "entropy" in out, buffer.least, masked
+        if not out:
+            self.top = known[0] if known else Piece(z).best
+            return
         with np.errstate(invalid="ignore", under="ignore", divide="ignore", over="ignore"):
             r, squares, first, gap, deep = self._sums(z)
             if self.lean:
@@ -180,10 +183,10 @@ class SoftmaxBlock:
             if self.entropy:
                 odd = np.flatnonzero(~np.isfinite(first))
                 if len(odd):  # 0 * -inf of a class with probability 0
-                    first[odd] = first_moment(z[odd], self.top[odd])
+                    first[odd] = first_moment(z[odd].astype(self.buffer.dtype), self.top[odd])
             without = np.flatnonzero(~np.isfinite(deep))
             if masked and len(without):
-                deep[without] = depth_of(z[without])
+                deep[without] = depth_of(z[without].astype(self.buffer.dtype))
             self._columns(r, squares, first, gap, deep, out)
 
     def _sums(self, z: Array) -> tuple[Floats, ...]:
