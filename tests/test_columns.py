@@ -76,7 +76,8 @@ def test_columns_that_are_not_asked_for_stay_empty_and_change_no_other(k: int) -
             filled = name in names or (not names and name in LEAN)  # class tables need these two
             np.testing.assert_array_equal(getattr(got, name), getattr(whole, name) if filled else [])
     got = columns(Predictions.of(z, y), names=(), class_bins=())
-    assert got.n == whole.n and len(got.confidence) == 0
+    assert got.n == whole.n
+    assert len(got.confidence) == 0
     np.testing.assert_array_equal(got.predicted, whole.predicted)
 
 

@@ -204,6 +204,7 @@ def effective_groups(sizes: npt.ArrayLike) -> float:
     return effective_rows((m / top) ** 2)  # divided by the largest, so that nothing overflows
 
 
+@lru_cache(maxsize=256)
 def rows_at_once(z: float) -> float:
     """Compute max(z², -ln α), with Φ(z) = 1 - α: how many rows of one kind a sample may lack by chance.
 

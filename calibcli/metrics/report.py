@@ -25,7 +25,6 @@ from calibcli.metrics.corp import Decomposed, Part
 from calibcli.metrics.diagrams import class_panels, reliability, with_curve
 from calibcli.metrics.intervals import WeightedMean, share_bounds
 from calibcli.metrics.means import brier_parts
-from calibcli.metrics.reliability import Bins
 from calibcli.metrics.shelf import METRICS, BinaryOutcomes, Sample, names_read, needed_class_bins, reads_scores, traits
 from calibcli.scores.columns import ClassBins, ClassTable, Columns, Edges, GatheredParts, columns, columns_by, rows_by
 from calibcli.scores.histogram import LEAN

@@ -425,7 +425,9 @@ def decides(name: str, facts: Any) -> bool:
 def tiered(estimates: Sequence[Estimate], few: Callable[[Estimate], bool]) -> list[Estimate]:
     """Set the tiers of estimates: `few` where the function says so, else `asked`."""
     tiers: list[Tier] = ["few" if few(e) else "asked" for e in estimates]
-    return [e if e.tier == tier else dataclasses.replace(e, tier=tier) for e, tier in zip(estimates, tiers, strict=True)]
+    return [
+        e if e.tier == tier else dataclasses.replace(e, tier=tier) for e, tier in zip(estimates, tiers, strict=True)
+    ]
 
 
 def measured(estimates: Sequence[Estimate], facts: Any) -> list[Estimate]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -285,12 +286,16 @@ class _Profile:
     def _psi(self, beta: float) -> Floats:
         """Return (N,) E z - z_y; of many scores by derivatives near β, which are kept."""
         if self._step(beta) is None and self.z.size <= WIDENED:
-            return expectation(self.z, self.y, beta)
+            return self._expectation(beta)
         at, near = min(self.points, key=lambda point: abs(math.log(beta / point[0])))
         if abs(math.log(beta / at)) > REACH * (1 + 1e-9):
             at, near = beta, _derivatives(self.z, self.y, beta)
             self.points.append((at, near))
         return np.asarray(shifted(near[:4], beta - at)[0])
+
+    @cached_property
+    def _expectation(self) -> Callable[[float], Floats]:
+        return expectation(self.z, self.y)
 
     def _step(self, beta: float) -> float | None:
         """Return the step from the centre to β; None where it is too long for the derivatives there."""
