@@ -508,29 +508,27 @@ def quantiles(values: Floats, chances: Sequence[float]) -> list[Floats]:
 # Threads of BLAS.
 
 
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Limit NumPy's OpenBLAS to one thread while any such block runs.
+class one_thread(contextlib.ContextDecorator):
+    """Limit NumPy's OpenBLAS to one thread while any such block, or function that it decorates, runs.
 
     A product of a few rows with a vector is done before the threads woken for it start. They cost as much processor
     time as everything else, and two of our threads that wake them at once wait ten times as long. Other BLAS libraries
     (MKL, BLIS, Accelerate) are left alone.
     """
-    functions = _blas()
-    if functions is None:
-        yield
-        return
-    get, put = functions
-    with LOCK:
-        thread_counts.append(thread_counts[0] if thread_counts else get())
-        put(1)
-    try:
-        yield
-    finally:
-        with LOCK:
-            before = thread_counts.pop()
-            if not thread_counts:
-                put(before)
+
+    def __enter__(self) -> None:
+        if functions := _blas():
+            get, put = functions
+            with LOCK:
+                thread_counts.append(thread_counts[0] if thread_counts else get())
+                put(1)
+
+    def __exit__(self, *error: object) -> None:
+        if functions := _blas():
+            with LOCK:
+                before = thread_counts.pop()
+                if not thread_counts:
+                    functions[1](before)
 
 
 @cache

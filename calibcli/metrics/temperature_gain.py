@@ -282,6 +282,7 @@ class _Profile:
         self.points = [(self.centre, self.near)]  # where the derivatives of the rows are known
         self.scale = max(spread(self.z), 1e-12)
         self.by_beta: dict[float, tuple[WeightedMean, float, float]] = {}
+        self.slopes: dict[tuple[float, float], tuple[float, float, float]] = {}
 
     def _psi(self, beta: float) -> Floats:
         """Return (N,) E z - z_y; of many scores by derivatives near β, which are kept."""
@@ -308,9 +309,11 @@ class _Profile:
             mean = dataclasses.replace(self.rows, values=psi)
             steps = mean.dearest(mean.value - psi - self.down), mean.dearest(psi + self.up - mean.value)
             self.by_beta[beta] = mean, *steps
-        mean, down, up = self.by_beta[beta]
-        below, above = mean.reach(share * self.alpha, down, up)
-        return mean.value, mean.value - below, mean.value + above
+        if (beta, share) not in self.slopes:
+            mean, down, up = self.by_beta[beta]
+            below, above = mean.reach(share * self.alpha, down, up)
+            self.slopes[beta, share] = mean.value, mean.value - below, mean.value + above
+        return self.slopes[beta, share]
 
     def ends(self) -> tuple[float, float]:
         """Return the smallest and the largest divergence, each at error alpha.
