@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from calibcli.core.errors import UsageError
+from calibcli.core.figure_data import Tier
 from calibcli.core.options import Edges, Level, Range, within
-from calibcli.core.result import Estimate, Tier
+from calibcli.core.result import Estimate
 from calibcli.core.shelves import Choice, Shelf
 from calibcli.core.statistics import DOUBLE, effective_rows, odds, one_thread, parts
 from calibcli.metrics.reliability import Bins, Equal, Ranked, mass_table, residual, width_table

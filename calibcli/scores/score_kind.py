@@ -88,7 +88,7 @@ class UnitSums:
         inside = np.ones(len(rows), bool)
         if block.low < UNIT_LOW or block.high > UNIT_HIGH:
             inside = (rows.least >= UNIT_LOW) & (rows.top <= UNIT_HIGH)
-            self.outside += len(rows) - np.count_nonzero(inside)
+            self.outside += len(rows) - int(np.count_nonzero(inside))
             if not inside.any():
                 return
         sums = rows.sums

@@ -432,7 +432,8 @@ class Piece:
         if not self.narrow:
             return self._best
         last, largest = self.k - 1, (self.by_class == self.top).view(np.uint8)
-        return last - (largest * np.arange(last, -1, -1, dtype=np.uint8)[:, None]).max(axis=0).astype(np.int64)
+        classes: Ints = last - (largest * np.arange(last, -1, -1, dtype=np.uint8)[:, None]).max(axis=0).astype(np.int64)
+        return classes
 
     @property
     def least(self) -> Array:
