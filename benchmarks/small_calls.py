@@ -73,7 +73,7 @@ def measured(package: str, sizes: list[str]) -> dict[str, float]:
     found = {}
     for size in sizes:
         for name, call in PACKAGES[package](*data(*map(int, size.split("x")))).items():
-            times = [seconds(call) for _ in range(3 + (15 if name == "measure" else 60))][3:]
+            times = [seconds(call) for _ in range(2 + (8 if name == "measure" else 30))][2:]
             found[f"{size} {name}"] = 1000 * statistics.median(times)
     return found
 

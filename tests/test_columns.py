@@ -70,10 +70,15 @@ def test_columns_that_are_not_asked_for_stay_empty_and_change_no_other(k: int) -
     z, y = sample(200, k)
     z[0, 1 - y[0]] = -np.inf
     whole = columns(Predictions.of(z, y))
-    for names in (LEAN, NAMES[:-1]):
+    for names in ((), LEAN, NAMES[:-1]):
         got = columns(Predictions.of(z, y), names=names)
         for name in NAMES:
-            np.testing.assert_array_equal(getattr(got, name), getattr(whole, name) if name in names else [])
+            filled = name in names or (not names and name in LEAN)  # class tables need these two
+            np.testing.assert_array_equal(getattr(got, name), getattr(whole, name) if filled else [])
+    got = columns(Predictions.of(z, y), names=(), class_bins=())
+    assert got.n == whole.n
+    assert len(got.confidence) == 0
+    np.testing.assert_array_equal(got.predicted, whole.predicted)
 
 
 def class_sums(p: np.ndarray, y: np.ndarray, how: ClassBins, w: np.ndarray) -> np.ndarray:

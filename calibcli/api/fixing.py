@@ -152,8 +152,8 @@ def scale(
         save_scaler(scaler, target)
     read = [file for p in (rows, held_out) if p is not None for file in recorded_outputs.provenance(p)]
     split = {"split": {"folds": options.folds, "seed": options.split_seed}} if folded else {}
-    return replace(
-        headlines.headed(result),
+    return headlines.headed(
+        result,
         notes=[*result.notes, *filter(None, remarks), *report.on_top(rows)],
         artefacts={} if target is None else {"calibrator": str(target)},
         provenance={"inputs": read, "seed": seed, **split},
@@ -186,8 +186,8 @@ def _scale_labels(
     if save is not None:
         per_label.save_labels(fits, save)
     files = [f for p in (parts, held_out) if p for f in recorded_outputs.provenance(next(iter(p.values())))]
-    return replace(
-        headlines.headed(result),
+    return headlines.headed(
+        result,
         artefacts={} if save is None else {"calibrators": str(save)},
         provenance={"inputs": files, "seed": options.seed},
     )

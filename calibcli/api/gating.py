@@ -162,7 +162,7 @@ def compare(
         read = [(i, {}) if isinstance(i, Result) else read_result(i) for i in inputs]  # type: ignore[arg-type]
         files = [entry for _, entry in read if entry]
         result = comparing.results([one for one, _ in read], named, alpha)
-        return dataclasses.replace(headlines.headed(result), provenance={"inputs": files, "seed": 0})
+        return headlines.headed(result, provenance={"inputs": files, "seed": 0})
     if len(kinds) > 1:
         raise UsageError("scores and results cannot be compared with each other", "pass all scores, or all results")
     if not all(isinstance(one, Predictions) or is_path(one) for one in inputs):
@@ -173,7 +173,7 @@ def compare(
     files = [entry for predictions in models for entry in recorded_outputs.provenance(predictions)]
     chosen = [metrics] if isinstance(metrics, str) else list(metrics or ())
     result = comparing.scores(models, named, chosen or None, alpha)
-    return dataclasses.replace(headlines.headed(result), provenance={"inputs": files, "seed": 0})
+    return headlines.headed(result, provenance={"inputs": files, "seed": 0})
 
 
 @spread
@@ -248,7 +248,7 @@ def plan(
         note = "rules with `by` are planned as if of all rows: --slices N plans the rows of each of N slices"
         planned = dataclasses.replace(planned, notes=[*planned.notes, note])
     inputs = [*([] if rows is None else recorded_outputs.provenance(rows)), *(settings.files if settings else ())]
-    return dataclasses.replace(headlines.headed(planned), provenance={"inputs": inputs, "seed": seed})
+    return headlines.headed(planned, provenance={"inputs": inputs, "seed": seed})
 
 
 def rules(limits: Any) -> tuple[str, ...]:

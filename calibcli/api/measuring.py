@@ -199,10 +199,8 @@ def measured(
     else:
         first = given(measure, scores, labels, how, progress, hashed=hashed)
         result = reports.report(first, options, progress)
-    finished = headlines.headed(result)
-    return dataclasses.replace(
-        finished, provenance={"inputs": recorded_outputs.provenance(first), "seed": options.seed}
-    )
+    inputs = recorded_outputs.provenance(first)
+    return headlines.headed(result, provenance={"inputs": inputs, "seed": options.seed})
 
 
 # Metrics of rows that are never in one place: each part is measured where it is, and its state is merged.
@@ -359,7 +357,7 @@ class Accumulator:
         )
         state = self._begun()
         columns, rows = state.measured()
-        measured = reports.of_columns(rows, columns, options)
+        measured = reports.of_columns(rows, columns, options, reports.chosen(rows, options))
         inputs = [dataclasses.asdict(file) for file in state.files]
         return dataclasses.replace(measured, provenance={"inputs": inputs, "seed": seed})
 

@@ -289,8 +289,10 @@ def known_methods(methods: Sequence[str], predictions: Predictions) -> list[str]
 
 def _measure(rows: Predictions, options: RankingOptions, scope: str) -> tuple[Result, Columns]:
     """Return the result of `calib metrics` on these rows, marked as before or after, and their columns."""
-    measured = measuring.read(rows, options.measured)
-    result = scoped(measuring.of_columns(rows, measured, options.measured), scope, rows.notes)
+    asked = options.measured
+    choices = measuring.chosen(rows, asked)
+    measured = measuring.read(rows, asked, choices)
+    result = scoped(measuring.of_columns(rows, measured, asked, choices), scope, rows.notes)
     return result, measured if len(measured.nll) else columns(rows, class_bins=(), threads=options.threads)
 
 

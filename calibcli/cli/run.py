@@ -138,7 +138,7 @@ class CommandRun:
             "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.started)),
             "seconds": round(time.time() - self.started, 3),
         }
-        return dataclasses.replace(headlines.headed(result), provenance=provenance)
+        return headlines.headed(result, provenance=provenance)
 
     def finish(self, result: Result, asked: bool = False) -> int:
         """Add the provenance, write `-o` files, print to stdout, and return the exit code of the checks.

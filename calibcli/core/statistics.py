@@ -204,6 +204,7 @@ def effective_groups(sizes: npt.ArrayLike) -> float:
     return effective_rows((m / top) ** 2)  # divided by the largest, so that nothing overflows
 
 
+@lru_cache(maxsize=256)
 def rows_at_once(z: float) -> float:
     """Compute max(z², -ln α), with Φ(z) = 1 - α: how many rows of one kind a sample may lack by chance.
 
@@ -276,24 +277,22 @@ def quantile(values: Floats, level: float) -> float:
     return float(part[low] + (at - low) * (above - part[low])) if between else float(part[low])
 
 
-def normals(shape: tuple[int, ...], seed: int | tuple[int, ...], absolute: bool = False) -> Floats:
-    """Draw standard normal numbers of this shape, or their absolute values, which must not be written to.
+def normals(shape: tuple[int, ...], seed: int | tuple[int, ...]) -> Floats:
+    """Draw standard normal numbers of this shape, which must not be written to.
 
     The numbers of a seed are one row, whose beginning every shape takes: they are drawn once for all shapes.
     """
     size, kept = math.prod(shape), _drawn(seed)
-    row, sizes = kept  # another thread may replace them meanwhile
+    [row] = kept  # another thread may replace it meanwhile
     if row.size < size:  # more than a second, larger shape needs, so that many shapes draw few times
         row = kept[0] = np.random.default_rng(seed).standard_normal(max(size, 2 * row.size))
-    if absolute and sizes.size < size:
-        sizes = kept[1] = np.abs(row)
-    return (sizes if absolute else row)[:size].reshape(shape)
+    return row[:size].reshape(shape)
 
 
 @lru_cache(maxsize=16)
 def _drawn(seed: int | tuple[int, ...]) -> list[Floats]:
-    """Return the numbers of a seed that were drawn so far, and their absolute values."""
-    return [np.empty(0), np.empty(0)]
+    """Return the numbers of a seed that were drawn so far."""
+    return [np.empty(0)]
 
 
 class Binomials:
@@ -509,29 +508,27 @@ def quantiles(values: Floats, chances: Sequence[float]) -> list[Floats]:
 # Threads of BLAS.
 
 
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Limit NumPy's OpenBLAS to one thread while any such block runs.
+class one_thread(contextlib.ContextDecorator):
+    """Limit NumPy's OpenBLAS to one thread while any such block, or function that it decorates, runs.
 
     A product of a few rows with a vector is done before the threads woken for it start. They cost as much processor
     time as everything else, and two of our threads that wake them at once wait ten times as long. Other BLAS libraries
     (MKL, BLIS, Accelerate) are left alone.
     """
-    functions = _blas()
-    if functions is None:
-        yield
-        return
-    get, put = functions
-    with LOCK:
-        thread_counts.append(thread_counts[0] if thread_counts else get())
-        put(1)
-    try:
-        yield
-    finally:
-        with LOCK:
-            before = thread_counts.pop()
-            if not thread_counts:
-                put(before)
+
+    def __enter__(self) -> None:
+        if functions := _blas():
+            get, put = functions
+            with LOCK:
+                thread_counts.append(thread_counts[0] if thread_counts else get())
+                put(1)
+
+    def __exit__(self, *error: object) -> None:
+        if functions := _blas():
+            with LOCK:
+                before = thread_counts.pop()
+                if not thread_counts:
+                    functions[1](before)
 
 
 @cache

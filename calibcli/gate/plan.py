@@ -156,7 +156,7 @@ class EcePopulation:
 
         @cache
         def reach() -> float:
-            return norm_quantile(np.diag(variance), 1 - whole, seed)
+            return norm_quantile(variance, 1 - whole, seed)
 
         def fails(n: float) -> float:
             d = gap + noise / math.sqrt(n)

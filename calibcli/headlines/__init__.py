@@ -46,11 +46,11 @@ def _sentences() -> dict[str, Sentence]:
     return SENTENCES
 
 
-def headed(result: Result) -> Result:
-    """Add the headline to the facts of a result, unless its command wrote one."""
-    if FACT in result.facts or not (text := of(result)):
-        return result
-    return dataclasses.replace(result, facts={FACT: text, **result.facts})
+def headed(result: Result, **fields: Any) -> Result:
+    """Add the headline to the facts of a result, unless its command wrote one, and set further fields."""
+    if FACT not in result.facts and (text := of(result)):
+        fields["facts"] = {FACT: text, **result.facts}
+    return dataclasses.replace(result, **fields) if fields else result
 
 
 # Numbers in words, and what their intervals show.

@@ -196,7 +196,7 @@ def brier_top(sample: Sample) -> MeanOf:
     return MeanOf(sample, sample.top.residual**2)
 
 
-@METRICS.add(values=UNIT, narrowed=lambda k, options: Range(1 / k if k else 0, 1), unit="probability")
+@METRICS.add(values=UNIT, narrowed=lambda k, options: Range(1 / k if k else 0, 1), unit="probability", lean=True)
 def mean_confidence(sample: Sample) -> MeanOf:
     """Mean probability of the predicted class.
 
@@ -213,7 +213,7 @@ def _gap(k: int | None, options: Mapping[str, Any]) -> Range:
     return Range(-1 if k in (None, 2) else 1 / k - 1, 1)
 
 
-@METRICS.add(values=SIGNED, narrowed=_gap, better="zero", unit="probability", first_screen="confidence")
+@METRICS.add(values=SIGNED, narrowed=_gap, better="zero", unit="probability", lean=True, first_screen="confidence")
 def confidence_gap(sample: Sample, *, of: Of = "auto") -> MeanOf:
     """Mean confidence minus accuracy, positive when overconfident; of two classes mean P(event) minus its frequency.
 

@@ -25,9 +25,9 @@ from calibcli.metrics.corp import Decomposed, Part
 from calibcli.metrics.diagrams import class_panels, reliability, with_curve
 from calibcli.metrics.intervals import WeightedMean, share_bounds
 from calibcli.metrics.means import brier_parts
-from calibcli.metrics.reliability import Bins
 from calibcli.metrics.shelf import METRICS, BinaryOutcomes, Sample, names_read, needed_class_bins, reads_scores, traits
 from calibcli.scores.columns import ClassBins, ClassTable, Columns, Edges, GatheredParts, columns, columns_by, rows_by
+from calibcli.scores.histogram import LEAN
 from calibcli.scores.likelihood import log_softmax
 from calibcli.scores.predictions import Ints, Predictions, Progress
 
@@ -240,11 +240,14 @@ def report(predictions: Predictions, options: ReportOptions | None = None, progr
         UsageError: unknown metric or option, `top_k` outside 1..K, too many slices.
     """
     options = options or ReportOptions()
-    return of_columns(predictions, read(predictions, options, progress), options)
+    choices = chosen(predictions, options)
+    return of_columns(predictions, read(predictions, options, choices, progress), options, choices)
 
 
-def read(predictions: Predictions, options: ReportOptions, progress: Progress | None = None) -> Columns:
-    """Run the blocked pass for the columns and class tables that these options need.
+def read(
+    predictions: Predictions, options: ReportOptions, choices: Sequence[Choice], progress: Progress | None = None
+) -> Columns:
+    """Run the blocked pass for the columns and class tables that these options, and their metrics, need.
 
     Raises:
         UsageError: as `report`.
@@ -255,29 +258,31 @@ def read(predictions: Predictions, options: ReportOptions, progress: Progress | 
     if predictions.top_only and (options.per_class or options.top_k):
         what = "--per-class" if options.per_class else "--top-k"
         raise UsageError(f"{what} needs the scores of every class, not the confidence alone", "leave it out")
-    choices = _choices(predictions, options)
     wanted = [*needed_class_bins(choices, k), *([_shown(options)] if options.per_class else [])]
+    drawn = options.diagram or options.specs is None
     return columns(
         predictions,
         class_bins=list(dict.fromkeys(wanted)),
-        names=names_read(choices),
+        names=names_read(choices) or (LEAN if drawn else ()),
         threads=options.threads,
         progress=progress,
     )
 
 
 @one_thread()
-def of_columns(predictions: Predictions, measured: Columns, options: ReportOptions) -> Result:
+def of_columns(
+    predictions: Predictions, measured: Columns, options: ReportOptions, choices: Sequence[Choice]
+) -> Result:
     """Report as `report` does, on columns that were read before.
 
     Args:
         predictions: the rows; for condensed columns some of them, for metrics that need scores.
+        choices: the metrics of the options, see `chosen`.
 
     Raises:
         UsageError: as `report`; a class table that a metric needs is missing, or `top_k` of condensed rows.
     """
-    k, choices = predictions.k, _choices(predictions, options)
-    shown = _shown(options)
+    k, shown = predictions.k, _shown(options)
     lacking = [c for c in choices if not set(needed_class_bins([c], k)) <= measured.classes.keys()]
     if lacking or (options.per_class and shown not in measured.classes):
         what = lacking[0].spec if lacking else f"--per-class with {shown.bins} bins"
@@ -294,15 +299,13 @@ def of_columns(predictions: Predictions, measured: Columns, options: ReportOptio
     tables: list[Table] = []
     if any(choice.traits.get("parts") for choice in choices):
         tables.append(brier_parts(sample, shown, predictions.event))
-    view = sample.view()
-    bins = view.width_bins(shown.bins, options.edges or "right")
-    plots: list[Plot] = []
+    edges, plots = options.edges or "right", list[Plot]()
     if options.diagram or options.specs is None:
         event = "" if predictions.top_only else predictions.event
         curve = options.curve if options.diagram else "bars"
-        plots += reliability(view, bins, event=event, curve=curve)
+        view = sample.view()
+        plots += reliability(view, view.width_bins(shown.bins, edges), event=event, curve=curve)
     if options.top_k:
-        edges = options.edges or "right"
         tables.append(top_k(sample, options.top_k, bins=shown.bins, edges=edges, level=options.level))
     if options.per_class:
         drawn = _class_plots(sample, shown, predictions, options.seed) if options.diagram else {}
@@ -314,16 +317,16 @@ def of_columns(predictions: Predictions, measured: Columns, options: ReportOptio
         tables.append(per_class(sample, shown, predictions, seen))
         plots += drawn.values()
     slices, slice_tables, slice_plots = _slices(predictions, measured, options)
-    result = Result(
+    facts = _facts(predictions, sample, options)
+    return Result(
         command="metrics",
-        estimates=[*estimates, *slices],
+        estimates=shelf.measured([*estimates, *slices], facts),
         tables=[*tables, *slice_tables],
         plots=first_alone([*plots, *slice_plots]),
-        notes=[*predictions.notes, *warnings(sample, estimates, bins)],
-        facts=_facts(predictions, sample, options),
+        notes=[*predictions.notes, *warnings(sample, estimates, shown.bins, edges)],
+        facts=facts,
         screen=SCREEN,
     )
-    return shelf.measured(result)
 
 
 def _shown(options: ReportOptions) -> ClassBins:
@@ -358,40 +361,41 @@ def report_multilabel(
     means = [None if None in column else float(np.mean(column)) for column in zip(*values, strict=True)]
     rows.append(["mean", None, None, *means])
     first = next(iter(labels.values()))
-    names = [choice.spec for choice in _choices(first, options, BRIEF)]
-    result = Result(
+    names = [choice.spec for choice in chosen(first, options, BRIEF)]
+    facts = {"labels": len(labels), "n": first.n, "kind": first.kind, "level": options.level}
+    return Result(
         command="metrics",
-        estimates=every,
+        estimates=shelf.measured(every, facts),
         tables=[Table(name="labels", columns=["label", "rows", "positive", *names], rows=rows)],
         plots=first_alone(plots),
         notes=notes,
-        facts={"labels": len(labels), "n": first.n, "kind": first.kind, "level": options.level},
+        facts=facts,
         screen=SCREEN,
     )
-    return shelf.measured(result)
 
 
-def warnings(sample: Sample, estimates: Sequence[Estimate], bins: Bins) -> list[str]:
+def warnings(sample: Sample, estimates: Sequence[Estimate], bins: int, edges: Edges) -> list[str]:
     """Warn of numbers that are not to be trusted, and say why."""
     notes = []
-    rows = round(sample.top.total) if sample.counts else sample.n
-    if any(traits(e.name).get("raised") for e in estimates) and rows / len(bins.rows) < PER_BIN:
+    rows, size = round(sample.top.total) if sample.counts else sample.n, bins + (edges == "torchmetrics")
+    if any(traits(e.name).get("raised") for e in estimates) and rows / size < PER_BIN:
         notes.append(
-            f"{rows} rows over {len(bins.rows)} bins are fewer than {PER_BIN} per bin: chance raises binned errors "
+            f"{rows} rows over {size} bins are fewer than {PER_BIN} per bin: chance raises binned errors "
             "(compare with the level of a calibrated model; use fewer bins, or smece)"
         )
-    filled = sample.top.total * bins.weight if sample.counts else bins.rows
-    few = int((filled[bins.filled] < PER_MCE_BIN).sum())
     for name in dict.fromkeys(e.name.partition(":")[0] for e in estimates if traits(e.name).get("largest_gap")):
-        if few:
-            notes.append(f"{name}: {few} of {int(bins.filled.sum())} filled bins have fewer than {PER_MCE_BIN} rows")
+        table = sample.view().width_bins(bins, edges)
+        filled = (sample.top.total * table.weight if sample.counts else table.rows)[table.filled]
+        if few := int((filled < PER_MCE_BIN).sum()):
+            notes.append(f"{name}: {few} of {len(filled)} filled bins have fewer than {PER_MCE_BIN} rows")
     for e in estimates:
         if traits(e.name).get("two_sided") and None not in (e.value, e.null_high) and e.value <= e.null_high:  # type: ignore[operator]
             notes.append(
                 f"{e.name}: {e.value:.4f} is within what a perfectly calibrated model shows by chance "
                 f"(95 % below {e.null_high:.4f})"
             )
-    if sample.n > 1 and float(np.ptp(sample.columns.confidence)) < 1e-6:
+    confidence = sample.columns.confidence  # which accuracy alone does not read
+    if sample.n > 1 and len(confidence) and float(np.ptp(confidence)) < 1e-6:
         notes.append("every confidence is the same: a calibration error near 0 then says nothing about ranking")
     if sample.columns.condensed:
         from calibcli.metrics.histogram_error import ERROR
@@ -406,13 +410,19 @@ def warnings(sample: Sample, estimates: Sequence[Estimate], bins: Bins) -> list[
     return notes
 
 
-def _choices(predictions: Predictions, options: ReportOptions, usual: Sequence[str] = ()) -> list[Choice]:
-    """Return the metrics of the options, else the usual ones, with the bins of the options."""
-    choices, top_only = [], predictions.top_only
+def chosen(predictions: Predictions, options: ReportOptions, usual: Sequence[str] = ()) -> list[Choice]:
+    """Return the metrics of the options, else the usual ones, with the bins of the options.
+
+    Raises:
+        UsageError: unknown metric or option.
+    """
+    top_only, defaults = predictions.top_only, {"bins": options.bins, "edges": options.edges}
     usual = usual or (("few",) if options.few else ("default",))
     specs = metrics.known(usual, top_only) if options.specs is None else options.specs
-    for choice in metrics.choose(specs, predictions.k, top_only):
-        defaults = {"bins": options.bins, "edges": options.edges}
+    asked, choices = metrics.choose(specs, predictions.k, top_only), []
+    if not any(defaults.values()):
+        return asked
+    for choice in asked:
         given = {o: v for o, v in choice.options.items() if v != choice.entry.options[o].default}
         filled = METRICS.choose(choice.name, **{o: v for o, v in defaults.items() if o not in given})
         choices.append(Choice(filled.entry, {**filled.options, **given}))
@@ -420,7 +430,7 @@ def _choices(predictions: Predictions, options: ReportOptions, usual: Sequence[s
 
 
 def _measured(predictions: Predictions, options: ReportOptions, scope: str) -> tuple[Sample, list[Estimate]]:
-    choices = _choices(predictions, options, BRIEF)
+    choices = chosen(predictions, options, BRIEF)
     measured = metrics.columns_of(predictions, choices, options.threads)
     sample = Sample.of(measured, predictions, options.seed)
     return sample, metrics.estimates(sample, choices, level=options.level, scope=scope)
@@ -441,7 +451,7 @@ def _slices(
     every: list[Estimate] = []
     tables: list[Table] = []
     plots: list[Plot] = []
-    choices = _choices(predictions, options, BRIEF) if predictions.slices else []
+    choices = chosen(predictions, options, BRIEF) if predictions.slices else []
     for column, values in predictions.slices.items():
         parts = rows_by(values)
         if len(parts) > MOST_SLICES:

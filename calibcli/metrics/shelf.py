@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from calibcli.core.errors import UsageError
+from calibcli.core.figure_data import Tier
 from calibcli.core.options import Edges, Level, Range, within
-from calibcli.core.result import Estimate, Result
+from calibcli.core.result import Estimate
 from calibcli.core.shelves import Choice, Shelf
 from calibcli.core.statistics import DOUBLE, effective_rows, odds, one_thread, parts
 from calibcli.metrics.reliability import Bins, Equal, Ranked, mass_table, residual, width_table
@@ -103,7 +104,7 @@ class BinaryOutcomes(Memoized):
 
     @property
     def n(self) -> int:
-        return len(self.p)
+        return len(self.hit)
 
     @cached_property
     def total(self) -> float:
@@ -254,8 +255,9 @@ class Sample(Memoized):
         With a reference to this sample itself they would form a cycle, and the memory of all rows would be freed only
         when the garbage collector runs, several measurements later.
         """
-        copy = replace(self)
-        vars(copy).update({name: getattr(self, name) for name in ("top", "positive")[: 1 + (self.columns.k == 2)]})
+        copy, c = replace(self), self.columns
+        views = ("top", "positive") if c.k == 2 and len(c.confidence) else ("top",)
+        vars(copy).update({name: getattr(self, name) for name in views})
         return copy
 
     def view(self, of: Of = "auto") -> BinaryOutcomes:
@@ -309,8 +311,9 @@ def traits(spec: str) -> Mapping[str, Any]:
     (None: not known) and its options.
     Of its names: `label` in sentences, `called` by other tools, `of_top` of the metric that stands for it where the
     probability of the predicted class is all that is known.
-    Of what it reads: `distribution`, `class_bins`, `needs_scores`, `two_classes`, `entropy`, `binned`; `view`, the
-    probability that it is of where that is no option.
+    Of what it reads: `distribution`, `class_bins`, `needs_scores`, `two_classes`, `entropy`; `binned` and `lean`, one
+    probability of each row and its outcome alone; `binary`, the outcome alone; `view`, the probability that it is of
+    where that is no option.
     Of merging: `condensed`, see `histogram_error`.
     Of gates and comparisons: `kept`, its column among the rows that a baseline keeps; `binary`, rows are right or
     wrong; `by_label`, rows are -log of a probability of theirs; `refitted`, rows depend on a fit to others;
@@ -390,12 +393,16 @@ def columns_of(
 ) -> Columns:
     """Run the blocked pass with the class tables and columns that these metrics need."""
     tables = needed_class_bins(choices, predictions.k)
-    return columns(predictions, class_bins=tables, names=names_read(choices), threads=threads, progress=progress)
+    names = names_read(choices) or LEAN
+    return columns(predictions, class_bins=tables, names=names, threads=threads, progress=progress)
 
 
 def names_read(choices: Sequence[Choice]) -> Sequence[str]:
-    """Return the columns that these metrics read; binned errors read a probability and its outcome alone."""
-    if all(choice.traits.get("binned") and "class_bins" not in choice.traits for choice in choices):
+    """Return the columns that these metrics read; some read a probability and its outcome alone."""
+    if all(choice.traits.get("binary") for choice in choices):
+        return ()
+    lean = (choice.traits.keys() & {"binned", "lean", "binary"} for choice in choices)
+    if all(lean) and not any("class_bins" in choice.traits for choice in choices):
         return LEAN
     return NAMES if any(choice.traits.get("entropy") for choice in choices) else NAMES[:-1]
 
@@ -418,12 +425,15 @@ def decides(name: str, facts: Any) -> bool:
 
 def tiered(estimates: Sequence[Estimate], few: Callable[[Estimate], bool]) -> list[Estimate]:
     """Set the tiers of estimates: `few` where the function says so, else `asked`."""
-    return [dataclasses.replace(e, tier="few" if few(e) else "asked") for e in estimates]
+    tiers: list[Tier] = ["few" if few(e) else "asked" for e in estimates]
+    return [
+        e if e.tier == tier else dataclasses.replace(e, tier=tier) for e, tier in zip(estimates, tiers, strict=True)
+    ]
 
 
-def measured(result: Result) -> Result:
-    """Set the tiers of a result of metrics; of slices only those with the trait `of_parts` are shown first."""
-    few = [e for e in result.estimates if decides(e.name, result.facts)]
+def measured(estimates: Sequence[Estimate], facts: Any) -> list[Estimate]:
+    """Set the tiers of measured metrics; of slices only those with the trait `of_parts` are shown first."""
+    few = [e for e in estimates if decides(e.name, facts)]
     whole = any(not e.scope for e in few)
     shown = {id(e) for e in few if not whole or not e.scope or "of_parts" in traits(e.name)}
-    return dataclasses.replace(result, estimates=tiered(result.estimates, lambda e: id(e) in shown))
+    return tiered(estimates, lambda e: id(e) in shown)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -281,16 +282,21 @@ class _Profile:
         self.points = [(self.centre, self.near)]  # where the derivatives of the rows are known
         self.scale = max(spread(self.z), 1e-12)
         self.by_beta: dict[float, tuple[WeightedMean, float, float]] = {}
+        self.slopes: dict[tuple[float, float], tuple[float, float, float]] = {}
 
     def _psi(self, beta: float) -> Floats:
         """Return (N,) E z - z_y; of many scores by derivatives near β, which are kept."""
         if self._step(beta) is None and self.z.size <= WIDENED:
-            return expectation(self.z, self.y, beta)
+            return self._expectation(beta)
         at, near = min(self.points, key=lambda point: abs(math.log(beta / point[0])))
         if abs(math.log(beta / at)) > REACH * (1 + 1e-9):
             at, near = beta, _derivatives(self.z, self.y, beta)
             self.points.append((at, near))
         return np.asarray(shifted(near[:4], beta - at)[0])
+
+    @cached_property
+    def _expectation(self) -> Callable[[float], Floats]:
+        return expectation(self.z, self.y)
 
     def _step(self, beta: float) -> float | None:
         """Return the step from the centre to β; None where it is too long for the derivatives there."""
@@ -303,9 +309,11 @@ class _Profile:
             mean = dataclasses.replace(self.rows, values=psi)
             steps = mean.dearest(mean.value - psi - self.down), mean.dearest(psi + self.up - mean.value)
             self.by_beta[beta] = mean, *steps
-        mean, down, up = self.by_beta[beta]
-        below, above = mean.reach(share * self.alpha, down, up)
-        return mean.value, mean.value - below, mean.value + above
+        if (beta, share) not in self.slopes:
+            mean, down, up = self.by_beta[beta]
+            below, above = mean.reach(share * self.alpha, down, up)
+            self.slopes[beta, share] = mean.value, mean.value - below, mean.value + above
+        return self.slopes[beta, share]
 
     def ends(self) -> tuple[float, float]:
         """Return the smallest and the largest divergence, each at error alpha.

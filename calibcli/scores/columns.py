@@ -15,7 +15,7 @@ import numpy.typing as npt
 from calibcli.core.errors import InputError
 from calibcli.core.options import Edges
 from calibcli.core.statistics import CHUNK, DOUBLE, SINGLE, bin_index, one_thread
-from calibcli.scores.histogram import NAMES, ClassBins, ClassSums, ClassTable, HistogramCells, least_listed
+from calibcli.scores.histogram import LEAN, NAMES, ClassBins, ClassSums, ClassTable, HistogramCells, least_listed
 from calibcli.scores.predictions import (
     NEAR,
     Array,
@@ -78,7 +78,7 @@ class Columns:
 
     @property
     def n(self) -> int:
-        return len(self.confidence)
+        return len(self.labels)
 
     @property
     def floor(self) -> float:
@@ -122,7 +122,8 @@ def columns(
     Args:
         predictions: what to measure.
         class_bins: class tables to fill on the way (none: leave them out).
-        names: columns to fill, the first 2, 5 or all of `NAMES`; the others are left empty.
+        names: columns to fill, the first 2, 5 or all of `NAMES`, or none, which leaves `predicted` and `correct`; the
+            others are left empty. Confidences alone, class tables and scores on a device have the first 2 at least.
         threads: worker threads; None for one per processor. The result does not depend on it.
         progress: called with (fraction done, text).
         double: in double precision however many the scores are.
@@ -132,7 +133,8 @@ def columns(
     if cells and (predictions.weights is not None or predictions.groups is not None or predictions.slices):
         problem = f"weights, groups and slices need their rows in memory, and {n} are more than {MANY}"
         raise InputError(problem, "measure the shards or slices one by one")
-    rows = 0 if cells else n
+    rows, device = 0 if cells else n, isinstance(predictions.scores, DeviceScores)
+    names = names or (LEAN if predictions.top_only or class_bins or device else ())
     out: dict[str, Any] = {name: np.empty(rows) for name in names}
     predicted = np.empty(rows, dtype=np.int64)
     work = _SpanWork(predictions, class_bins, double or n * k <= SMALL, None if cells else (out, predicted))
@@ -258,7 +260,9 @@ class _SpanWork:
             if isinstance(source, DeviceScores):
                 yield slice(at - start, end - start), source.part(slice(at, end), self.wide)
                 continue
-            scores = read(source, at, end).astype(buffer.dtype, copy=False)
+            scores = read(source, at, end)
+            if not buffer.narrow:  # which are converted when they are sorted by class
+                scores = scores.astype(buffer.dtype, copy=False)
             for first in range(0, end - at, buffer.height):
                 block = scores[first : first + buffer.height]
                 yield slice(at - start + first, at - start + first + len(block)), block

@@ -263,7 +263,8 @@ class ConstantScores(Mistake):
     first: Array | None = None
 
     def begin(self, head: Array, n: int) -> None:
-        self.first = head[0].copy() if n > 1 and bool((head == head[0]).all()) else None
+        same = n > 1 and np.array_equal(head[1], head[0]) and bool((head == head[0]).all())
+        self.first = head[0].copy() if same else None
 
     def see(self, block: ScoreBlock) -> None:
         if self.first is not None and not np.array_equal(z := block.rows.z, np.broadcast_to(self.first, z.shape)):
@@ -342,17 +343,15 @@ class RepeatedRows(Mistake):
         rows, at_label, labels = block.rows, block.at_label, block.labels
         if at_label is None or labels is None or block.n > HASHED:
             return
-        seen = rows.columns(marker_classes(rows.k))
-        differ = np.full(len(rows), rows.k == 1)
-        for column in seen[1:]:
-            differ |= column != seen[0]
-        differ &= at_label != 1
-        predicted = rows.best if rows.k > 1 else rows.columns([0])[0] > 0.5
-        keep = np.flatnonzero(differ)
-        self.marks.append(hash_rows([*seen, rows.top, at_label, labels])[keep])
-        self.of_scores.append(hash_rows([*seen, rows.top])[keep])
-        self.of_near.append(hash_rows([round_to_digits(column) for column in (*seen, rows.top)])[keep])
-        margin = seen[-1] - seen[0] if rows.k == 2 else rows.top
+        scores = np.array([*rows.columns(marker_classes(rows.k)), rows.top])
+        differ = (scores[1:-1] != scores[0]).any(axis=0) if rows.k > 1 else np.ones(len(rows), bool)
+        predicted = rows.best if rows.k > 1 else scores[0] > 0.5
+        margin = scores[-2] - scores[0] if rows.k == 2 else rows.top
+        keep = np.flatnonzero(differ & (at_label != 1))
+        scores = scores[:, keep].astype(np.float32, copy=False)
+        self.of_scores.append(hash_rows(scores))
+        self.marks.append(self.of_scores[-1] ^ hash_rows(np.array([at_label[keep], labels[keep]], np.float32)))
+        self.of_near.append(hash_rows(round_to_digits(scores)))
         self.margins.append(margin[keep].astype(np.float32))
         self.wrong.append(np.asarray(predicted != labels)[keep])
 
@@ -601,22 +600,19 @@ def multipliers(k: int) -> Hashes:
     return np.random.Generator(np.random.PCG64(k)).integers(0, 2**63, k, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
 
 
-def round_to_digits(column: Array) -> npt.NDArray[np.float32]:
-    """Round (n,) numbers to about 4 digits: large ones relative to their size, those below 1 to steps of 1e-4.
+def round_to_digits(columns: Array) -> npt.NDArray[np.float32]:
+    """Round numbers to about 4 digits: large ones relative to their size, those below 1 to steps of 1e-4.
 
     So noise of 1e-6 in a small probability is rounded away too. 13 bits after the leading one are kept of 1 + |x|.
     """
-    bits = (np.abs(column).astype(np.float32, copy=False) + np.float32(1)).view(np.uint32)
-    return np.copysign(((bits + np.uint32(1 << 9)) & np.uint32(0xFFFFFC00)).view(np.float32), column)
+    bits = (np.abs(columns).astype(np.float32, copy=False) + np.float32(1)).view(np.uint32)
+    return np.copysign(((bits + np.uint32(1 << 9)) & np.uint32(0xFFFFFC00)).view(np.float32), columns)
 
 
-def hash_rows(columns: Sequence[Array] | Array) -> Hashes:
-    """Return one number (n,) for each row of some columns (n,), cast to float32; equal rows get equal numbers."""
-    mixed, part = np.zeros((2, len(columns[0])), np.uint64)
-    for column, odd in zip(columns, multipliers(len(columns)), strict=True):
-        part[:] = (column.astype(np.float32, copy=False) + np.float32(0)).view(np.uint32)  # -0 is 0
-        part *= odd
-        mixed += part
+def hash_rows(columns: Array) -> Hashes:
+    """Return one number (n,) for each row of columns (c, n), cast to float32; equal rows get equal numbers."""
+    bits = (columns.astype(np.float32, copy=False) + np.float32(0)).view(np.uint32)  # -0 is 0
+    mixed: Hashes = multipliers(len(columns)) @ bits
     mixed ^= mixed >> np.uint64(29)
     mixed *= np.uint64(0xBF58476D1CE4E5B9)
     mixed ^= mixed >> np.uint64(32)

@@ -210,7 +210,8 @@ class Predictions:
             weights = None
         if groups is not None and len(np.unique(groups)) == len(groups):
             groups = None
-        return dataclasses.replace(self, weights=weights, groups=groups)
+        same = weights is self.weights and groups is self.groups
+        return self if same else dataclasses.replace(self, weights=weights, groups=groups)
 
     @property
     def logits(self) -> Array:

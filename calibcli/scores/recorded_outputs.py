@@ -320,12 +320,12 @@ def label_array(
     `notes`.
     """
     wanted = reading.labels
-    beside = Path(sources[0].path).with_suffix(".labels.npy")
-    alone = len(sources) == 1 and contents[0].format == "npy"
-    own = (wanted not in contents[0].arrays and wanted) if wanted else alone and beside
+    own = wanted if wanted and wanted not in contents[0].arrays else ""
+    if not wanted and len(sources) == 1 and contents[0].format == "npy":
+        own = str(Path(sources[0].path).with_suffix(".labels.npy"))
     if own and os.path.isfile(own):
         source = Source(own)
-        return wanted or beside.name, labels_of(source, contents, reading, notes), [source]
+        return wanted or source.name, labels_of(source, contents, reading, notes), [source]
     picked = [(array_names.pick_labels(c, wanted, score_name, s.name), c, s) for c, s in zip(contents, sources)]
     absent = [s.name for name, _, s in picked if name is None]
     if absent and len(absent) < len(picked):

@@ -88,7 +88,9 @@ class UnitSums:
         inside = np.ones(len(rows), bool)
         if block.low < UNIT_LOW or block.high > UNIT_HIGH:
             inside = (rows.least >= UNIT_LOW) & (rows.top <= UNIT_HIGH)
-            self.outside += int((~inside).sum())
+            self.outside += len(rows) - int(np.count_nonzero(inside))
+            if not inside.any():
+                return
         sums = rows.sums
         gap = np.abs(sums - 1)
         off = np.flatnonzero(inside & (gap > self.tolerance))
@@ -277,7 +279,8 @@ def scan(
     head = scores.read(0, min(n, 1000))
     coarse = _coarse(head, scores.dtype)
     tolerance = max(1e-4, coarse, 0.0 if not decimals else k * 0.5 * 10.0 ** -min(decimals, 300))
-    digits = 0 if np.array_equal(head, np.floor(head)) else decimals
+    whole = all(np.array_equal(rows, np.floor(rows)) for rows in (head[:1], head))
+    digits = 0 if whole else decimals
     rounding = 0.0 if digits is None else k * 0.5 * 10.0 ** -min(digits, 300)
     slack, nonfinite = 1e-2 if coarse else 1e-3, Nonfinite(n, collect)
     result = Scan(n, k, UnitSums(k, tolerance), slack, nonfinite, ConstantSum(rounding), forced)
@@ -410,9 +413,11 @@ def _coarse(block: Array, dtype: np.dtype[np.generic]) -> float:
         return 5e-3
     if dtype != np.float32 or block.size == 0:
         return 0.0
-    with np.errstate(over="ignore", invalid="ignore"):
-        if bool((block.astype(np.float16).astype(np.float32) == block).all()):
-            return 5e-3
-    if bool((np.ascontiguousarray(block).view(np.uint32) & 0xFFFF == 0).all()):  # bfloat16
-        return 1e-2
-    return 0.0
+    half = bfloat = False
+    for rows in (block[:1], block):  # of most files the first row says it
+        with np.errstate(over="ignore", invalid="ignore"):
+            half = np.array_equal(rows.astype(np.float16).astype(np.float32), rows)
+        bfloat = half or bool((np.ascontiguousarray(rows).view(np.uint32) & 0xFFFF == 0).all())
+        if not bfloat:
+            return 0.0
+    return 5e-3 if half else 1e-2

@@ -6,7 +6,7 @@ import math
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -149,7 +149,7 @@ class SoftmaxBlock:
     Attributes:
         top: (n,) class of the largest score.  miss: rows where that is not the label.
         p_label: its probability there.  known: `top` and the least score of each row, or nothing.
-        lean: nothing but `confidence` and `rest` is asked for.  entropy: it is asked for.
+        lean: nothing but `confidence` and `rest`, or nothing but `top`, is asked for.  entropy: it is asked for.
         listed: (row, class, probability) of all probabilities of about `least` and more, top classes excluded; rows are
             of no meaning without weights.
         mass: (K,) weighted sum of the probabilities of each class, top classes excluded.
@@ -170,6 +170,9 @@ class SoftmaxBlock:
         self.listed: list[Sparse] = []
         self.mass = np.zeros(z.shape[1])
         self.lean, self.entropy, self.least, self.masked = "nll" not in out, "entropy" in out, buffer.least, masked
+        if not out:
+            self.top = known[0] if known else Piece(z).best
+            return
         with np.errstate(invalid="ignore", under="ignore", divide="ignore", over="ignore"):
             r, squares, first, gap, deep = self._sums(z)
             if self.lean:
@@ -180,10 +183,10 @@ class SoftmaxBlock:
             if self.entropy:
                 odd = np.flatnonzero(~np.isfinite(first))
                 if len(odd):  # 0 * -inf of a class with probability 0
-                    first[odd] = first_moment(z[odd], self.top[odd])
+                    first[odd] = first_moment(z[odd].astype(self.buffer.dtype), self.top[odd])
             without = np.flatnonzero(~np.isfinite(deep))
             if masked and len(without):
-                deep[without] = depth_of(z[without])
+                deep[without] = depth_of(z[without].astype(self.buffer.dtype))
             self._columns(r, squares, first, gap, deep, out)
 
     def _sums(self, z: Array) -> tuple[Floats, ...]:
@@ -423,17 +426,14 @@ class Piece:
         """Smallest and largest of all scores; NaN if one is."""
         return self.low, float(self.top.max())
 
-    @property
+    @cached_property
     def best(self) -> Ints:
         """(n,) class of the largest score, the first of equals."""
         if not self.narrow:
             return self._best
-        reversed_class, last = np.zeros(len(self), np.uint8), self.k - 1
-        for c in range(last):
-            np.maximum(
-                reversed_class, (self.by_class[c] == self.top).view(np.uint8) * np.uint8(last - c), out=reversed_class
-            )
-        return last - reversed_class.astype(np.int64)
+        last, largest = self.k - 1, (self.by_class == self.top).view(np.uint8)
+        classes: Ints = last - (largest * np.arange(last, -1, -1, dtype=np.uint8)[:, None]).max(axis=0).astype(np.int64)
+        return classes
 
     @property
     def least(self) -> Array:

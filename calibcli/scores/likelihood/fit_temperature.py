@@ -143,7 +143,7 @@ def _rounding(block: Block, quick: Block, beta: float) -> float:
     """
     some = np.arange(0, len(block[0]), max(1, len(block[0]) // 20))
     (z, y, w), (z32, _, _) = _take(block, some), _take(quick, some)
-    difference = moments.expectation(z, y, beta) - moments.series(z32, y, beta)[0]
+    difference = moments.expectation(z, y)(beta) - moments.series(z32, y, beta)[0]
     return float(np.average(difference, weights=w)) if w is None or w.any() else 0.0
 
 
@@ -322,7 +322,7 @@ class _Run:
         """
         differences, weights = [], []
         for z, y, w in moments.chunks(self.sample):
-            differences.append(moments.expectation(z, y, beta) - shifted(moments.series(z, y, at)[:4], beta - at)[0])
+            differences.append(moments.expectation(z, y)(beta) - shifted(moments.series(z, y, at)[:4], beta - at)[0])
             weights.append(np.ones(len(y)) if w is None else w)
         return weighted_mean(np.concatenate(differences), np.concatenate(weights))
 

@@ -203,17 +203,17 @@ def _from_powers(s0: Array, s1: Array, s2: Array, s3: Array, s4: Array, own: Arr
     return [m1 - own, k2, k3, k4]
 
 
-def expectation(logits: NDArray[Any], labels: NDArray[Any], beta: float) -> Array:
-    """Compute E z - z_y of each row under softmax(β z), in float64."""
+def expectation(logits: NDArray[Any], labels: NDArray[Any]) -> Callable[[float], Array]:
+    """Return a function of β that computes E z - z_y of each row under softmax(β z), in float64."""
+    parts = [shift(z, y, np.float64) for z, y, _ in chunks((logits, labels, None))]
+    masked = any(np.isneginf(d).any() for d, _, _ in parts)
 
-    def some(z: NDArray[Any], y: NDArray[Any]) -> list[Array]:
-        d, own, axis = shift(z, y, np.float64)
+    def some(beta: float, d: NDArray[Any], own: Array, axis: int) -> Array:
         e = np.exp(d * beta)
-        if np.isneginf(d).any():
-            d = np.where(e > 0, d, 0.0)
-        return [np.einsum("ij,ij->j" if axis == 0 else "ij,ij->i", e, d) / e.sum(axis=axis) - own]
+        d = np.where(e > 0, d, 0.0) if masked else d
+        return np.asarray(np.einsum("ij,ij->j" if axis == 0 else "ij,ij->i", e, d) / e.sum(axis=axis) - own)
 
-    return by_rows(some, logits, labels)[0]
+    return lambda beta: np.concatenate([some(beta, *part) for part in parts])
 
 
 def series(logits: NDArray[Any], labels: NDArray[Any], beta: float) -> list[Array]:
