@@ -77,11 +77,12 @@ def reporting(report: _Report | None) -> Iterator[None]:
 def steps(items: Sequence[_Item], text: Callable[[_Item], str] = str, report: _Report | None = None) -> Iterator[_Item]:
     """Yield items, and before each tell `report`, or the command that runs, the fraction done and its text.
 
-    Steps inside a step, and what is told there, move the bar within the part of that step, and never back.
+    Steps inside a step, and what is told there, move the bar within the part of that step, and never back. A single
+    item is no step, so that those inside it are.
     """
     with reporting(report):
         outer = _SPAN.get()
-        if outer is None:
+        if outer is None or len(items) < 2:
             yield from items
             return
         tell, low, high = outer

@@ -127,7 +127,8 @@ def per_class(
         )
     )
     corp: list[list[float | None]] = []
-    for label, view in enumerate(class_views(sample, predictions)):
+    views = zip(extensions.steps(class_names(predictions)), class_views(sample, predictions), strict=True)
+    for label, (_, view) in enumerate(views):
         corp.append([Decomposed(view, "brier", part).value for part in PARTS])
         if seen is not None:
             seen(label, view)
@@ -441,7 +442,7 @@ def _slices(
     tables: list[Table] = []
     plots: list[Plot] = []
     choices = _choices(predictions, options, BRIEF) if predictions.slices else []
-    for column, values in predictions.slices.items():
+    for column, values in extensions.steps([*predictions.slices.items()], lambda one: one[0]):
         parts = rows_by(values)
         if len(parts) > MOST_SLICES:
             problem = f"'{column}' has {len(parts)} values, more than {MOST_SLICES}"
