@@ -19,7 +19,8 @@ _DISPLAY: list[Callable[[], ModuleType]] = []
 _SHELF_FILES: dict[str, list[Callable[[], ModuleType]]] = {}
 _Item = TypeVar("_Item")
 _Report = Callable[[float, str], None]
-_SPAN: ContextVar[tuple[_Report, float, float] | None] = ContextVar("span", default=None)
+_Span = tuple[_Report, float, float]
+_SPAN: ContextVar[_Span | None] = ContextVar("span", default=None)
 """The report of the command that runs, and the ends of the part of it that is on."""
 
 
@@ -67,11 +68,20 @@ def reporting(report: _Report | None) -> Iterator[None]:
         finally:
             _SPAN.set(inner)
 
-    _SPAN.set((say, 0.0, 1.0) if report else outer)
+    with _at((say, 0.0, 1.0) if report else outer):
+        yield
+
+
+@contextlib.contextmanager
+def _at(span: _Span | None) -> Iterator[None]:
+    """Let what is told inside the block move this span. A loop that an error left may end long after its command."""
+    outer = _SPAN.get()
+    _SPAN.set(span)
     try:
         yield
     finally:
-        _SPAN.set(outer)
+        if _SPAN.get() is span:
+            _SPAN.set(outer)
 
 
 def steps(items: Sequence[_Item], text: Callable[[_Item], str] = str, report: _Report | None = None) -> Iterator[_Item]:
@@ -96,11 +106,8 @@ def steps(items: Sequence[_Item], text: Callable[[_Item], str] = str, report: _R
         for i, item in enumerate(items):
             start, end = (low + (high - low) * at / len(items) for at in (i, i + 1))
             say(start, text(item))
-            _SPAN.set((say, start, end))
-            try:
+            with _at((say, start, end)):
                 yield item
-            finally:
-                _SPAN.set(outer)
         say(high, "")
 
 

@@ -224,9 +224,7 @@ def score_groups(
 
 
 @lru_cache(maxsize=8)  # many files of one pattern have the same header
-def _score_groups(
-    header: tuple[str, ...], grouped: bool
-) -> tuple[dict[str, list[int]], list[int], dict[str, Any]]:
+def _score_groups(header: tuple[str, ...], grouped: bool) -> tuple[dict[str, list[int]], list[int], dict[str, Any]]:
     numbered_groups: dict[str, dict[int, int]] = {}
     named: dict[str, list[tuple[str, int]]] = {}
     for i, name in enumerate(header if grouped else ()):
