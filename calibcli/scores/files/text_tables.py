@@ -10,7 +10,7 @@ import json
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 from operator import itemgetter
@@ -270,11 +270,11 @@ def floats_of_text(column: Array, name: str, where: str) -> Array:
 
 def _rows(source: Source, delimiter: str) -> Iterator[list[str]]:
     """Yield rows of cells, the header first; blank lines are skipped."""
-    count, text = 0, None
+    count = 0
     errors = (UnicodeDecodeError, csv.Error, OSError)
     with refusing(errors, lambda e: f"{source.name} is not a text table ({str(e)[:80]})", "save it as UTF-8 CSV"):
         if source.size > SMALL:
-            text = io.TextIOWrapper(source.reader(), encoding="utf-8-sig", newline="")
+            text: Iterable[str] = io.TextIOWrapper(source.reader(), encoding="utf-8-sig", newline="")
         else:
             text = io.StringIO(source.pread(source.size, 0).decode("utf-8-sig"), newline="")
         for row in csv.reader(text, delimiter=delimiter, strict=True):
