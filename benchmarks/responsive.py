@@ -4,10 +4,10 @@
 
 A row is a command on an input that takes some seconds, on a terminal of its own. Once it is watched to its end: when
 the progress bar was first there, when it first had the time left, how long it then stood still at the most, and in
-which moment Python would have taken longest to act on a signal. Then Ctrl-C is sent in the middle and in that moment, to
-a new process each. It has to end with exit code 130, without a traceback, and leave no file behind that was not there
-(`fit` and `study` keep what the same command resumes from). Seconds are CPU seconds, user and system, with one thread,
-counted from the start of the process; so they do not depend on what else the machine does.
+which moment Python would have taken longest to act on a signal. Then Ctrl-C is sent in the middle and in that moment,
+to a new process each. It has to end with exit code 130, without a traceback, and leave no file behind that was not
+there (`fit` and `study` keep what the same command resumes from). Seconds are CPU seconds, user and system, with one
+thread, counted from the start of the process; so they do not depend on what else the machine does.
 
 Exit 1 if a row breaks a limit: the bar after 2 s, the time left after 3 s (12 s where PyTorch is imported first, which
 says so but not how long it takes), 4 s without a change after that, 1 s from Ctrl-C to the end. `--short` takes a tenth
