@@ -48,6 +48,7 @@ RUNS = {
     "studies": ("studies.py", "--only focal-shape --again 0"),
     "derivatives": ("derivatives.py", "--rounds 1"),
     "growth": ("growth.py", "--short"),
+    "responsive": ("responsive.py", "--short"),
     "billion": ("billion.py --minutes 20", "--rows 1e5 --parts 4"),
     "zoo": ("zoo.py", "plain.*"),
 }

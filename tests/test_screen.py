@@ -273,6 +273,33 @@ def test_a_bar_that_was_not_finished_is_taken_away(monkeypatch: pytest.MonkeyPat
     assert out.getvalue().count("\x1b[?25h") == 1
 
 
+@pytest.mark.parametrize(
+    ("done", "seconds", "text"),
+    [(0.0, 5.0, "-:--"), (0.25, 30.0, "1:30"), (0.5, 7.0, "0:07"), (0.001, 10.0, "2:46:30"), (1.0, 5.0, "")],
+)
+def test_the_time_left_is_that_so_far_times_what_remains_over_what_is_done(
+    done: float, seconds: float, text: str
+) -> None:
+    assert terminal.time_left(done, seconds) == text
+
+
+def test_a_bar_begins_anew_with_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = Terminal()
+    monkeypatch.setattr(sys, "stderr", out)
+    monkeypatch.setenv("TERM", "xterm")
+    move = terminal.bar("measuring")
+    assert "-:-- left" in out.getvalue()  # there from the start
+    for fraction in (0.5, 1.0, 0.25):
+        move(fraction, f"at {fraction}")
+    (progress,) = terminal._open
+    (task,) = progress.tasks
+    assert task.completed == 0.25
+    assert task.elapsed is not None
+    assert task.elapsed < 5
+    assert task.finished_time is None
+    terminal.close()
+
+
 @pytest.mark.parametrize("command", STUDIES)
 def test_a_study_fits(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     lines = shown(monkeypatch, result(command), 80)

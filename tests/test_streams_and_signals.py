@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -19,9 +20,10 @@ import pytest
 from forks import ended, forked
 
 import calibcli
+from calibcli.api import measuring
 from calibcli.cli.app import COMMANDS, main
 from calibcli.cli.run import CommandRun
-from calibcli.core import extensions
+from calibcli.core import extensions, files
 from calibcli.core.errors import UsageError
 from calibcli.slices import candidates
 
@@ -158,8 +160,8 @@ def test_ctrl_c_ends_a_long_search_at_once(tmp_path: Path) -> None:
     assert said_there.read_text() == "error: interrupted\n"
 
 
-QUICK = {"demo", "export", "list"}
-"""Commands that never take two seconds for the user's data."""
+QUICK = {"demo", "list"}
+"""Commands that never take two seconds for the user's data; those that the demo runs have bars of their own."""
 
 
 def test_every_command_that_may_take_long_has_a_progress_bar() -> None:
@@ -168,34 +170,107 @@ def test_every_command_that_may_take_long_has_a_progress_bar() -> None:
     assert {name for name, text in files.items() if "run.progress(" not in text} == QUICK
 
 
-@pytest.mark.parametrize("name", ["check", "compare", "report", "slices", "watch"])
-def test_progress_rises_to_its_end(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    seen: list[tuple[float, str]] = []
+LONG = {
+    "apply": "map.safetensors {test} --save out.npz",
+    "check": "{test} --max ece=0.2 --min accuracy=0.5 --by ink",
+    "compare": "{test} copy.npz -o out.json",
+    "export": "map.safetensors --to card --data {test} -o out.md",
+    "inspect": "{test}",
+    "merge": "one.npz two.npz --save out.npz",
+    "metrics": "{test} --by ink -o out.json",
+    "metrics --partial": "{test} --partial out.npz",
+    "metrics --shards": "part-*.csv -m accuracy",
+    "ood": "{test} copy.npz",
+    "plan": "--from {test} --max brier=0.9 --min accuracy=0.5",
+    "report": "one.json one.json -o all.json",
+    "scale --method isotonic": "{test} --method isotonic --save out.safetensors",
+    "scale --method vector": "{test} --method vector --folds 2 -m accuracy",
+    "slices": "{test} --min-n 100",
+    "watch": "state.json {test} --max ece=0.2 --min accuracy=0.2",
+}
+"""Command lines whose loops tell how far they are, and which write what is written at the end."""
+
+
+@pytest.fixture(scope="module")
+def long_inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("inputs")
+    rows = calibcli.read(TEST)
+    calibcli.measure(rows, "ece").write(folder / "one.json")
+    shutil.copy(TEST, folder / "copy.npz")
+    calibcli.save_scaler(calibcli.fit_scaler(rows), folder / "map.safetensors")
+    for name, part in (("one", slice(0, 500)), ("two", slice(500, None))):
+        calibcli.Accumulator().update(rows.logits[part], rows.labels[part]).save(folder / f"{name}.npz")
+        lines = [",".join(map(str, (*z, y))) for z, y in zip(rows.logits[part][:9].tolist(), rows.labels[part])]
+        header = ",".join([*(f"logit_{i}" for i in range(10)), "label"])
+        (folder / f"part-{name}.csv").write_text("\n".join([header, *lines]))
+    return folder
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_long_commands_tell_how_far_they_are_and_end_at_ctrl_c_with_nothing_half_written(
+    name: str, long_inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    seen: list[float] = []
+    stop = -1
+
+    def report(fraction: float, text: str) -> None:
+        seen.append(fraction)
+        if len(seen) == stop:
+            raise KeyboardInterrupt
 
     def progress(run: CommandRun, title: str) -> Any:
-        seen.append((0.0, title))
-        extensions.register_progress(report := lambda fraction, text: seen.append((fraction, text)))
-        return report
+        extensions.register_progress(report)
+        return extensions.tell
 
-    calibcli.measure(TEST, None, "ece").write(tmp_path / "one.json")
-    shutil.copy(TEST, tmp_path / "copy.npz")
     monkeypatch.setattr(CommandRun, "progress", progress)
-    lines = {
-        "check": f"{TEST} --max ece=0.2 --min accuracy=0.5 --by ink",
-        "compare": f"{TEST} {tmp_path / 'copy.npz'}",
-        "report": f"{tmp_path / 'one.json'} {tmp_path / 'one.json'}",
-        "slices": f"{TEST} --min-n 100",
-        "watch": f"{tmp_path / 'state.json'} {TEST} --max ece=0.2",
-    }
-    assert main([name, *lines[name].split(), "-q"]) == 0
+    monkeypatch.chdir(shutil.copytree(long_inputs, tmp_path / "here"))
+    before = {*os.listdir()}
+    words = [name.split()[0], *LONG[name].format(test=TEST).split(), "-q"]
+    assert main(words) == 0, capsys.readouterr().err
+    assert all(0 <= fraction <= 1 for fraction in seen)
+    assert any(0 < fraction < 1 for fraction in seen)  # from which the time left follows
+    assert name == "plan" or 1.0 in seen
+    for left in {*os.listdir()} - before:
+        os.unlink(left)
+    stop = len(seen) // 2 + 1
+    seen.clear()
     capsys.readouterr()
-    fractions = [fraction for fraction, _ in seen]
-    assert all(0 <= fraction <= 1 for fraction in fractions)
-    assert len(set(fractions)) >= (2 if name in ("slices", "watch") else 3)
-    assert 1.0 in fractions
+    assert main(words) == 130
+    assert capsys.readouterr() == ("", "error: interrupted\n")
+    assert {*os.listdir()} == before
     seen.clear()
     list(extensions.steps([1, 2]))
     assert not seen  # the command has ended
+
+
+def test_ctrl_c_ends_also_one_long_call_and_removes_temporary_files(tmp_path: Path) -> None:
+    """A call that does not return to Python for seconds, as of NumPy, while a file is written."""
+    said_there = tmp_path / "stderr"
+
+    def stuck(*given: Any, **how: Any) -> None:
+        with files.atomic(tmp_path / "out.npz") as temporary:
+            temporary.write_text("half")
+            (tmp_path / "begun").touch()
+            hashlib.pbkdf2_hmac("sha256", b"", b"", 100_000_000)
+
+    def measure() -> None:
+        measuring.measured = stuck  # type: ignore[assignment]
+        with said_there.open("w") as sys.stderr:
+            os.dup2(sys.stderr.fileno(), 2)
+            code = main(["metrics", TEST])
+        os._exit(code)
+
+    running = forked(measure)
+    limit = time.monotonic() + 100
+    while not (tmp_path / "begun").exists():
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+    os.kill(running, signal.SIGINT)
+    start = time.monotonic()
+    assert ended(running) == 130
+    assert time.monotonic() - start < 5  # 0.6 seconds on an idle machine
+    assert said_there.read_text() == "error: interrupted\n"
+    assert {path.name for path in tmp_path.iterdir()} == {"stderr", "begun"}
 
 
 def test_steps_within_steps_move_the_bar_within_their_step() -> None:
@@ -206,6 +281,20 @@ def test_steps_within_steps_move_the_bar_within_their_step() -> None:
                 break
     expected = [(0, "a"), (0, "a1"), (0.25, "a2"), (0.5, ""), (0.5, "b"), (0.5, "b1"), (0.75, "b2"), (1, "")]
     assert seen == expected
+
+
+def test_what_is_told_inside_a_step_moves_the_bar_within_it_and_never_back() -> None:
+    seen: list[float] = []
+    with extensions.reporting(lambda fraction, text: seen.append(fraction)):
+        for _ in extensions.steps("ab"):
+            for fraction in (0.0, 1.0, 0.5):
+                extensions.tell(fraction)
+        for _ in extensions.steps("a"):  # a single item is no step
+            extensions.tell(0.25)
+        with extensions.reporting(lambda fraction, text: extensions.tell(fraction / 2)):
+            extensions.tell(0.5)
+    extensions.tell(0.75)
+    assert seen == [0, 0, 0.5, 0.5, 0.5, 0.5, 1, 1, 1, 0.25, 0.25]
 
 
 def test_curvature_tells_what_it_knows_when_hung_up(monkeypatch: Any, capsys: Any) -> None:

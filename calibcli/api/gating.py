@@ -403,8 +403,7 @@ class Watch:
         """Read the state from its file again, change it, write it, and return the result."""
         path = self._keeper.path
         with contextlib.nullcontext() if path is None else locked(path):
-            if path is not None and os.path.exists(path) and not self._keeper.aside:
-                self._keeper.state = load(path, own=True)
+            self._keeper.read_again()
             self._keeper.notes, self._keeper.files = [], []
             self._keeper.terms = dataclasses.replace(self._keeper.terms, reading=reading)
             change(self._keeper)

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibcli import headlines
+from calibcli.core import extensions
 from calibcli.core.errors import UsageError, check_keywords
 from calibcli.core.files import atomic, guarding, known_suffix, reading
 from calibcli.core.options import Drawn, exclusive
@@ -284,8 +285,8 @@ class Accumulator:
             raise TypeError("update takes one file: one after the other is how several are added")
         if is_path(scores) and len(files := recorded_outputs.files_of(str(scores), Reading())) > 1:
             several = Accumulator(*self.specs, threads=self.threads, **self._how)
-            for file in files:
-                several.update(file, labels, part=f"{part} {file}" if part else "", progress=progress, **how)
+            for file in extensions.steps(files, report=progress):
+                several.update(file, labels, part=f"{part} {file}" if part else "", **how)
             return self.merge(several)
         # a few rows of logits may all lie in [0, 1] and look like probabilities
         known = {"kind": "logits"} if self._kind == "logits" and not is_path(scores) else {}
@@ -437,8 +438,8 @@ def partly(
     accumulator = Accumulator(*specs, threads=threads)
     asked = {key: value for key, value in reading.items() if key != "tasks"}
     exclusive("a state of all rows, or numbers of each task", partial=True, tasks=bool(reading.get("tasks")))
-    for path in paths:
-        accumulator.update(str(path), progress=progress, **asked)
+    for path in extensions.steps(paths, report=progress):
+        accumulator.update(str(path), **asked)
     result = accumulator.result(*specs, diagram=True, **how)
     accumulator.save(save)
     headline = f"{headlines.of(result)} {save.name} keeps what calib merge needs of {accumulator.rows:,} rows.".strip()
@@ -461,15 +462,13 @@ def merged(
         known_suffix(save, SUFFIXES, "a state")
     accumulator = Accumulator()
     files = [file for path in paths for file in recorded_outputs.files_of(path, Reading())]
-    for done, path in enumerate(files, 1):
+    for path in extensions.steps(files, report=progress):
         other = Accumulator.load(path)
         assert other._state is not None
         if accumulator._state is None:
             accumulator.merge(other)
         else:
             accumulator._state.merge(other._state, str(path))
-        if progress is not None:
-            progress(done / len(files), str(path))
     result = accumulator.result(*specs, diagram=True, **how)
     if save is not None:
         accumulator.save(save)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from calibcli.calibrators.fitting import fold_of_rows
 from calibcli.calibrators.program import NumPy, Operations
 from calibcli.calibrators.store import Form
 from calibcli.calibrators.store import affine as form
+from calibcli.core import extensions
 from calibcli.core.errors import InputError
 from calibcli.core.options import NotNegative
 from calibcli.core.result import Estimate
@@ -139,13 +141,17 @@ class Regression:
         if self.blocks is None:
             self._renew(p)
         solve = self._preconditioner(ridge)
-        smallest = self.left = np.inf
+        smallest, first = np.inf, 0.0
+        self.left = smallest
         for _ in range(STEPS):
             g = self._gradient(p) + ridge * (theta - self.shape.start())
             self.gradient = size = float(np.abs(g).max())
+            first = first or size
             if size <= SETTLED:
                 self.left = 0.0
                 break
+            done = math.log(first / size) / math.log(first / SETTLED)
+            extensions.tell(max(0.0, done), f"gradient {size:.1e}, {SETTLED:g} ends")
             step, products = self._direction(p, ridge, g, solve)
             self.left = slope = float(g @ step)
             if slope <= 2 * gain or (slope <= ROUNDING and size > smallest / 2):
@@ -445,6 +451,11 @@ def dirichlet(
     return replace(fitted, parameters={**fitted.parameters, "log_probabilities": np.array(1.0)})
 
 
+def each_class(of: Sequence[Any]) -> Iterator[Any]:
+    """Yield what belongs to each class, and tell the command that runs how many classes are done."""
+    return extensions.steps(of, lambda one: f"a map of each of {len(of)} classes")
+
+
 def curved(k: int) -> list[int]:
     """Return the classes that have a map of their own, each against the rest. Of two classes only the second has."""
     return [1] if k == 2 else list(range(k))
@@ -475,7 +486,7 @@ def platt(predictions: Predictions, context: FitContext, *, smooth: bool = True)
     """
     m = NumPy(predictions.k).log_odds(np.asarray(predictions.logits, np.float64))
     labels, w = predictions.labels, predictions.weights
-    slope, bias = np.transpose([logistic(m[:, [c]], labels == c, w, smooth) for c in curved(predictions.k)])
+    slope, bias = np.transpose([logistic(m[:, [c]], labels == c, w, smooth) for c in each_class(curved(predictions.k))])
     return FittedParameters({"slope": slope, "bias": bias})
 
 
@@ -651,11 +662,15 @@ class _PenaltySearch:
             if regression.blocks is None:
                 regression.blocks = self.fits[0].blocks
             start = before.thetas[fold] if before else None
-            theta = regression.minimise(*pair, start, gain=ROUGH)
+            fits = len(self.tried) * len(self.out) + fold
+            with extensions.reporting(functools.partial(self._tell, fits, pair)):
+                theta = regression.minimise(*pair, start, gain=ROUGH)
             held_out_log_p = log_softmax(self.shape.scores(theta, self.x[held_out]))
             nll[held_out] = -held_out_log_p[np.arange(len(held_out)), self.labels[held_out]]
             thetas.append(theta)
-            fits = len(self.tried) * len(self.out) + fold + 1
-            self.context.step(1 - 0.97**fits, f"penalty {pair[0]:g}, {pair[1]:g}")
         self.tried.append(_PenaltyTrial(pair, nll, thetas))
         return self.tried[-1]
+
+    def _tell(self, fits: int, pair: tuple[float, float], fraction: float, text: str) -> None:
+        """Tell how far the search is: nobody knows how many fits it needs, so that each is worth less than the last."""
+        self.context.step(1 - 0.97 ** (fits + fraction), f"penalty {pair[0]:g}, {pair[1]:g}")

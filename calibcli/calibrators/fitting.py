@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from calibcli import __version__
 from calibcli.calibrators.calibrator import SCALERS, Array, Fit, FitContext, Progress, Scaler, keep_first, keeps_classes
 from calibcli.calibrators.store import shown
+from calibcli.core import extensions
 from calibcli.core.errors import InputError, UsageError
 from calibcli.core.files import atomic, known_suffix
 from calibcli.core.result import Estimate
@@ -127,19 +128,20 @@ def fit(
     if predictions.top_only and choice.name not in (fits := applicable(2, top_only=True)):
         problem = f"{choice.name} needs the scores of every class, not the confidence alone"
         raise InputError(problem, f"choose among {', '.join(fits)} (--method)")
-    report_progress = progress or (lambda fraction, text: None)
-    report_progress(0.0, f"fitting {choice.spec}")
     compared = held_out or HeldOutRows(predictions, seed=seed)
     context = FitContext(
         seed,
         report,
         level,
-        report_progress,
+        extensions.tell,
         {} if memory is None else memory,
         rows,
         lambda other, step: compared.gain(choice.spec, other, level, step),
     )
-    fitted = choice(predictions, context)
+    with extensions.reporting(progress):
+        extensions.tell(0.0, f"fitting {choice.spec}")
+        fitted = choice(predictions, context)
+        extensions.tell(1.0, f"fitted {choice.spec}")
     classes = None if predictions.classes is None else tuple(map(str, predictions.classes))
     metadata = {
         "n": predictions.n,
@@ -152,7 +154,6 @@ def fit(
         "estimates": [{key: getattr(e, key) for key in KEPT} for e in fitted.estimates if e.value is not None],
     }
     scaler = Scaler(choice.spec, predictions.k, fitted.parameters, classes, metadata)
-    report_progress(1.0, f"fitted {choice.spec}")
     if not fitted.parameters.keys() <= {"beta", "gamma", "phi_first"}:  # T and gamma are estimates
         facts, tables = shown(fitted.parameters, scaler.classes, scaler.k)
         fitted = dataclasses.replace(fitted, tables=[*fitted.tables, *tables], facts={**fitted.facts, **facts})
@@ -198,17 +199,14 @@ def cross_fit(
         problem = f"{predictions.n} rows{groups} cannot be split into {folds} folds"
         raise InputError(problem, "pass more rows or groups, or fewer folds")
     memory = {} if memory is None else memory
-    choice, first = SCALERS.choose(spec), 0
-    if not memory and choice.traits.get("search", lambda options: False)(choice.options):
-        first = 1
-        fit(spec, predictions, seed=seed, report=False, progress=part(progress, 0, folds + 1, spec), memory=memory)
-    scalers = []
-    for fold in range(folds):
+    choice, scalers = SCALERS.choose(spec), []
+    searched = not memory and choice.traits.get("search", lambda options: False)(choice.options)
+    for fold in extensions.steps(range(-searched, folds), lambda fold: f"{spec}: fold {fold + 1} of {folds}", progress):
+        if fold < 0:
+            fit(spec, predictions, seed=seed, report=False, memory=memory)
+            continue
         rows = np.flatnonzero(folds_of != fold)
-        fold_progress = part(progress, first + fold, first + folds, f"{spec}: fold {fold + 1} of {folds}")
-        fitted = fit(
-            spec, subset(predictions, rows), seed=seed, report=False, progress=fold_progress, memory=memory, rows=rows
-        )
+        fitted = fit(spec, subset(predictions, rows), seed=seed, report=False, memory=memory, rows=rows)
         scalers.append(fitted.scaler)
     return dataclasses.replace(
         predictions,
@@ -295,8 +293,8 @@ class HeldOutRows:
         common["how"] = f"NLL of {over} minus that of {spec}, rows held out in {self.folds} folds, paired"
         try:
             self._keep_rows()
-            for i, name in enumerate((over, spec)):
-                self.rows(name, part(progress, i, 2))
+            for name in extensions.steps((over, spec), report=progress):
+                self.rows(name)
             return Estimate(**common, **self.difference(over, spec, level))
         except InputError as error:
             return Estimate(**common, value=None, reason=error.problem)
@@ -390,13 +388,6 @@ def same_order(scaler: Scaler, classes: Sequence[Any], source: str) -> None:
         f"'{scaler.classes[where]}' in the calibrator",
         "reorder the columns, or fit a calibrator on outputs of this model",
     )
-
-
-def part(progress: Progress | None, done: int, parts: int, label: str = "") -> Progress | None:
-    """Return the progress function of one of several equal parts, `done` of which are complete."""
-    if progress is None:
-        return None
-    return lambda fraction, text: progress((done + min(fraction, 1.0)) / (parts + 1e-9), label or text)
 
 
 # Calibrated scores are written block by block, so that memory does not grow with the file.

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from calibcli.calibrators.affine import curved, joined, logistic
+from calibcli.calibrators.affine import curved, each_class, joined, logistic
 from calibcli.calibrators.calibrator import SCALERS, Array, FitContext, FittedParameters, Parameters
 from calibcli.calibrators.fitting import raw_argmax
 from calibcli.calibrators.program import FAR, NumPy, Operations
@@ -111,7 +111,7 @@ def _targets(
 
 def _isotonic(predictions: Predictions, of: Of) -> FittedParameters:
     targets = _targets(predictions, of, NumPy(predictions.k).log_odds)
-    knots = [isotonic_curve(m, hit, predictions.weights, TIE_ODDS) for m, hit in targets]
+    knots = [isotonic_curve(m, hit, predictions.weights, TIE_ODDS) for m, hit in each_class(targets)]
     least = 1 / (predictions.n + 2)  # never 0 or 1: the NLL stays finite
     return FittedParameters({**packed(knots, least, of), "log_odds": np.array(1.0)})
 
@@ -160,7 +160,8 @@ def histogram(
     >>> calibcli.fit_scaler(logits, labels, "histogram:bins=10").predict_proba(logits)[0].round(2)
     array([0.02, 0.  , 0.  , 0.02, 0.  , 0.12, 0.  , 0.  , 0.01, 0.82])
     """
-    knots = [bin_curve(p, hit, predictions.weights, bins) for p, hit in _targets(predictions, of)]
+    each = each_class(_targets(predictions, of))
+    knots = [bin_curve(p, hit, predictions.weights, bins) for p, hit in each]
     return FittedParameters(packed(knots, 0.0, of))
 
 
@@ -213,7 +214,7 @@ def beta(predictions: Predictions, context: FitContext) -> FittedParameters:
         x = np.stack([log_p[:, c], -log_rest[:, c]], axis=1)
         return _beta_fit(x, predictions.labels == c, predictions.weights)
 
-    a, b, c = np.transpose([*map(parameters, curved(predictions.k))])
+    a, b, c = np.transpose([*map(parameters, each_class(curved(predictions.k)))])
     return FittedParameters({"a": a, "b": b, "c": c})
 
 
@@ -269,7 +270,8 @@ def top_label(
         return x, np.clip(y, 1 / (n + 2), 1 - 1 / (n + 2))
 
     of_all = curve(slice(None), float(size.sum()))
-    curves = [curve(top == c, n) if n >= points else of_all for c, n in enumerate(size)]
+    each = enumerate(each_class(size))
+    curves = [curve(top == c, n) if n >= points else of_all for c, n in each]
     parameters = packed(curves, 0.0, "classes")
     parameters |= {"linear": np.array(1.0), "log_odds": np.array(1.0)} if by == "isotonic" else {}
     few = np.flatnonzero(size < points)

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from calibcli.calibrators.calibrator import SCALERS, Progress, Scaler
-from calibcli.calibrators.fitting import apply, cross_fit, fit, part
+from calibcli.calibrators.fitting import apply, cross_fit, fit
 from calibcli.calibrators.report import RankingOptions, scoped, screened
 from calibcli.calibrators.store import load, save
+from calibcli.core import extensions
 from calibcli.core.errors import InputError, UsageError, refusing
 from calibcli.core.number_format import first_few
 from calibcli.core.result import CHANGE, Cell, Estimate, Result, Table
@@ -75,12 +76,11 @@ def fit_labels(
                 for (name, p), z in zip(parts.items(), mapped, strict=True)
             }
     fitted = {}
-    for index, (name, p) in enumerate(parts.items()):
-        label_progress = part(progress, index, len(parts), str(name))
+    for name, p in extensions.steps([*parts.items()], lambda one: str(one[0]), progress):
         if shared is not None and name in few:
             scaler = shared
         else:
-            scaler = fit(spec, p, seed=options.seed, report=False, progress=label_progress).scaler
+            scaler = fit(spec, p, seed=options.seed, report=False).scaler
         scaler = dataclasses.replace(scaler, metadata={**scaler.metadata, "label": str(name)})
         before = p if test is None else test[name]
         if test is not None:

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from calibcli.calibrators.calibrator import SCALERS, Array, Progress, Scaler
-from calibcli.calibrators.fitting import FOLDS, NONE, HeldOutRows, applicable, apply, fit, part
+from calibcli.calibrators.fitting import FOLDS, NONE, HeldOutRows, applicable, apply, fit
+from calibcli.core import extensions
 from calibcli.core.errors import CalibError, UsageError
 from calibcli.core.figure_data import first_alone
 from calibcli.core.result import CHANGE, Cell, Estimate, Result, Screen, Table
@@ -142,10 +143,9 @@ def _cross_fitted(
     """Cross-fit `none` and every method that can be fitted; return them, with notes on the others."""
     candidates, notes = [], []
     before: Sample | None = None
-    for index, spec in enumerate((NONE, *specs)):
-        method_progress = part(progress, index, len(specs) + 1, spec)
+    for spec in extensions.steps((NONE, *specs), report=progress):
         try:
-            after, sample = held_out.rows(spec, method_progress), Sample.of(held_out.columns(spec))
+            after, sample = held_out.rows(spec), Sample.of(held_out.columns(spec))
         except CalibError as error:
             notes.append(f"{spec} is left out: {error.problem}")
             continue
@@ -190,19 +190,18 @@ def report(
     estimates: Sequence[Estimate] = ()
     tables: list[Table] = []
     ranked, held_out = len(methods) > 1, options.held_out(predictions)
-    parts = 2 if ranked or test is None else 1
     if ranked:
-        ranking = rank(methods, predictions, options, part(progress, 0, 2), held_out)
+        ranking = rank(methods, predictions, options, progress, held_out)
         method, crossed, recommended = ranking.best, ranking.after, {"recommended": ranking.recommended}
         estimates, tables = ranking.estimates, [ranking.table]
         notes = [f"the numbers below are those of {method}", *ranking.notes]
-    fit_progress, memory = part(progress, int(ranked), parts), dict[str, Any]()
+    memory = dict[str, Any]()
     fitted = fit(
         method,
         predictions,
         seed=options.seed,
         level=options.level,
-        progress=fit_progress,
+        progress=progress,
         memory=memory,
         held_out=held_out,
     )
@@ -213,11 +212,9 @@ def report(
         where = f"{test.n:,} rows of {test.source}, fitted on {predictions.n:,} rows of {predictions.source}"
     else:
         before = predictions
-        after = crossed or held_out.rows(method, part(progress, 1, 2), memory)
+        after = crossed or held_out.rows(method, progress, memory)
         where = f"{predictions.n:,} rows, each mapped by a fit that did not see it ({options.folds} folds)"
     after = after.held()
-    if progress:
-        progress(1.0, "measuring")
     before_result, before_columns = _measure(before, options, "before")
     after_result, after_columns = _measure(after, options, "after")
     changed = differences(Sample.of(before_columns), Sample.of(after_columns), level=options.level)

@@ -47,6 +47,8 @@ def command(
     is measured with both. Ctrl-C ends the run with the numbers so far. Several devices: torchrun --nproc-per-node N
     -m calibcli curvature ...
     """
+    progress = run.progress("curvature")
+    progress(0.0, "loading PyTorch")
     from calibcli.api.networks import curvature
 
     devices.set_threads(machine.threads)
@@ -64,7 +66,7 @@ def command(
         device=machine.device,
         dtype=machine.dtype,
         seed=machine.seed,
-        progress=run.progress("curvature"),
+        progress=progress,
         interrupts=tuple(ENDS),
     )
     code = run.finish(result, asked=bool(quantity))

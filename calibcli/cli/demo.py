@@ -66,7 +66,7 @@ def _step(arguments: list[str]) -> int:
         arguments = [part for i, part in enumerate(arguments) if i not in pictures and i + 1 not in pictures]
     bold, plain = ("\033[1m", "\033[0m") if sys.stdout.isatty() else ("", "")
     print(f"\n{bold}$ calib {shlex.join(arguments)}{plain}", flush=True)
-    code = subprocess.run([sys.executable, "-P", "-m", "calibcli", *arguments, "-q"], check=False).returncode
+    code = subprocess.run([sys.executable, "-P", "-m", "calibcli", *arguments], check=False).returncode
     if arguments[0] == "check" and code in (Exit.FAIL, Exit.INCONCLUSIVE):
         print(f"(exit code {code}: a gate that does not pass is not an error of the demo)")
         return 0

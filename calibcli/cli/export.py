@@ -54,8 +54,10 @@ def command(
     With --model, the rows of --data are inputs; otherwise they are recorded scores. A file that would differ from the
     calibrator by more than --tolerance is not written (exit 4).
     """
+    progress = run.progress("exporting")
     from calibcli.api.shipping import export
 
     reading = {"kind": kind, "labels": rows.labels} if model is None else vars(rows)
     options = {**vars(network), **{key: value for key, value in reading.items() if value is not None}}
-    return run.finish(export(calibrator, to, save=save, model=model, data=data, tolerance=tolerance, **options))
+    options |= {"model": model, "data": data, "tolerance": tolerance, "progress": progress}
+    return run.finish(export(calibrator, to, save=save, **options))

@@ -18,7 +18,8 @@ def command(setup: Setup, run: CommandRun) -> int:
     A run that was stopped continues with --resume and ends with the same weights, bit for bit. Under torchrun every
     process takes its share of each batch.
     """
+    progress = run.progress("training")
+    progress(0.0, "loading PyTorch")
     from calibcli.api.networks import train
 
-    options = {**setup.fields_of(Setup), "progress": run.progress("training"), "note": run.note}
-    return run.finish(train(**options))
+    return run.finish(train(**{**setup.fields_of(Setup), "progress": progress, "note": run.note}))

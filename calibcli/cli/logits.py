@@ -31,8 +31,9 @@ def command(
     Rows are read in batches, so memory does not grow with the data set. If the checkpoint names its data, the test set
     is used when --data is left out.
     """
+    progress = run.progress("logits")
+    progress(0.0, "loading PyTorch")
     from calibcli.api.networks import logits
 
     options = {**vars(machine), **vars(network), **vars(rows)}
-    progress = run.progress("logits")
     return run.finish(logits(model, data, save=save, batch_size=batch_size, progress=progress, **options))

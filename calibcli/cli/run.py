@@ -112,11 +112,8 @@ class CommandRun:
         """Return a callback that draws a progress bar on stderr, or does nothing if quiet or not on a terminal."""
         if self.quiet or not sys.stderr.isatty():
             return lambda *_: None
-        from calibcli.render.terminal import bar
-
-        report = bar(title)
-        extensions.register_progress(report)  # also of loops that the command passes it to nowhere
-        return report
+        extensions.register_progress(terminal.bar(title))  # also of loops that the command passes it to nowhere
+        return extensions.tell
 
     def keep(self, result: Result, path: Path) -> Result:
         """Write a result that passed its checks as a baseline for later; return the result with a note or the path."""
@@ -146,6 +143,7 @@ class CommandRun:
         Args:
             asked: the user named the numbers, so that a screen shows all of them.
         """
+        terminal.close()  # which restores the streams
         sys.stdout = self.stdout
         if not is_main_process():
             return int(Exit.OK)
@@ -160,8 +158,7 @@ class CommandRun:
                 failed = failed or error
         CommandRun.latest_code = code if failed is None else int(failed.code)
         detail: table_contents.Detail = "all" if self.verbose else "asked" if asked else "few"
-        if "calibcli.render.terminal" in sys.modules:
-            terminal.close()
+        terminal.close()
         for note in render.notes(result, self.format, detail):
             self.note(note)
         render.show(stamped, self.format, detail)

@@ -35,6 +35,7 @@ def command(
 
     Example: calib verify calibrated.onnx --with temperature.safetensors --data test.npz --max ece=0.05
     """
+    progress = run.progress("verifying")
     from calibcli.api.shipping import verify
 
     reading = {"kind": kind, "labels": rows.labels} if before is None else vars(rows)
@@ -48,7 +49,7 @@ def command(
         min=min,
         config=config,
         tolerance=tolerance,
-        progress=run.progress("verifying"),
+        progress=progress,
         **options,
     )
     return run.finish(result)

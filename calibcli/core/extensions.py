@@ -7,6 +7,7 @@ move (`steps`).
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from types import ModuleType
@@ -18,7 +19,8 @@ _DISPLAY: list[Callable[[], ModuleType]] = []
 _SHELF_FILES: dict[str, list[Callable[[], ModuleType]]] = {}
 _Item = TypeVar("_Item")
 _Report = Callable[[float, str], None]
-_SPAN: ContextVar[tuple[_Report, float, float] | None] = ContextVar("span", default=None)
+_Span = tuple[_Report, float, float]
+_SPAN: ContextVar[_Span | None] = ContextVar("span", default=None)
 """The report of the command that runs, and the ends of the part of it that is on."""
 
 
@@ -42,22 +44,71 @@ def register_progress(report: _Report | None) -> None:
     _SPAN.set(report and (report, 0.0, 1.0))
 
 
+def tell(fraction: float, text: str = "") -> None:
+    """Tell the command that runs, if any, which fraction of the step that it is at is done.
+
+    A fraction that falls begins another step.
+    """
+    if span := _SPAN.get():
+        say, low, high = span
+        say(low + (high - low) * fraction, text)
+
+
+@contextlib.contextmanager
+def reporting(report: _Report | None) -> Iterator[None]:
+    """Let what is told inside the block go to `report`; without one, where it went before."""
+    outer = _SPAN.get()
+
+    def say(fraction: float, text: str) -> None:
+        assert report is not None
+        inner = _SPAN.get()
+        _SPAN.set(outer)  # `report` may itself tell
+        try:
+            report(fraction, text)
+        finally:
+            _SPAN.set(inner)
+
+    with _at((say, 0.0, 1.0) if report else outer):
+        yield
+
+
+@contextlib.contextmanager
+def _at(span: _Span | None) -> Iterator[None]:
+    """Let what is told inside the block move this span. A loop that an error left may end long after its command."""
+    outer = _SPAN.get()
+    _SPAN.set(span)
+    try:
+        yield
+    finally:
+        if _SPAN.get() is span:
+            _SPAN.set(outer)
+
+
 def steps(items: Sequence[_Item], text: Callable[[_Item], str] = str, report: _Report | None = None) -> Iterator[_Item]:
     """Yield items, and before each tell `report`, or the command that runs, the fraction done and its text.
 
-    Steps inside a step move the bar within the part of that step.
+    Steps inside a step, and what is told there, move the bar within the part of that step, and never back. A single
+    item is no step, so that those inside it are.
     """
-    outer = _SPAN.get()
-    say, low, high = (report, 0.0, 1.0) if report else outer or (lambda fraction, text: None, 0.0, 1.0)
-    for i, item in enumerate(items):
-        start, end = (low + (high - low) * at / len(items) for at in (i, i + 1))
-        say(start, text(item))
-        _SPAN.set((say, start, end))
-        try:
-            yield item
-        finally:
-            _SPAN.set(outer)
-    say(high, "")
+    with reporting(report):
+        outer = _SPAN.get()
+        if outer is None or len(items) < 2:
+            yield from items
+            return
+        tell, low, high = outer
+        reached = low
+
+        def say(fraction: float, text: str) -> None:
+            nonlocal reached
+            reached = max(reached, fraction)
+            tell(reached, text)
+
+        for i, item in enumerate(items):
+            start, end = (low + (high - low) * at / len(items) for at in (i, i + 1))
+            say(start, text(item))
+            with _at((say, start, end)):
+                yield item
+        say(high, "")
 
 
 def register_entries(kind: str, file: Callable[[], ModuleType]) -> None:

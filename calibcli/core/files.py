@@ -28,12 +28,14 @@ class Guard:
         files: the same by device and inode, which recognises hard links.
         outputs: paths that will be written, as the user wrote them.
         own: resolved paths that were written here; reading them, or files in such a folder, does not make them inputs.
+        folders: resolved paths of the folders of inputs.
     """
 
     inputs: dict[str, str] = field(default_factory=dict)
     files: dict[tuple[int, int], str] = field(default_factory=dict)
     outputs: list[Path] = field(default_factory=list)
     own: set[str] = field(default_factory=set)
+    folders: dict[str, str] = field(default_factory=dict)
 
     def open(self, name: str) -> None:
         """Record an input.
@@ -43,14 +45,23 @@ class Guard:
         """
         if "\0" in name:  # no file has a NUL in its name
             return
-        resolved = os.path.realpath(name)
-        if not self.own.isdisjoint((resolved, *map(str, Path(resolved).parents))):
+        resolved = self._resolved(name)
+        if self.own and not self.own.isdisjoint((resolved, *map(str, Path(resolved).parents))):
             return
         self.inputs[resolved] = name
         if (identity := _identity(name)) is not None:
             self.files[identity] = name
         for path in self.outputs:
             self.refuse(path)
+
+    def _resolved(self, name: str) -> str:
+        """Return the real path; of many files in one folder that of the folder is looked up once."""
+        folder, last = os.path.split(name)
+        if last in ("", ".", "..") or os.path.islink(name):
+            return os.path.realpath(name)
+        if folder not in self.folders:
+            self.folders[folder] = os.path.realpath(folder)
+        return os.path.join(self.folders[folder], last)
 
     def refuse(self, path: Path) -> None:
         """Refuse an output that would replace an input.
@@ -148,6 +159,15 @@ def _same(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
     return os.path.realpath(one) == os.path.realpath(other) or (identity is not None and identity == _identity(other))
 
 
+_unfinished: set[Path] = set()  # temporary files of this process
+
+
+def forsake() -> None:
+    """Remove the temporary files of this process, which ends before they are done."""
+    for path in [*_unfinished]:
+        path.unlink(missing_ok=True)
+
+
 @contextlib.contextmanager
 def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Give a temporary path beside `path`, and rename it to `path` when the block succeeds: no partial file is left.
@@ -170,6 +190,7 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
         fix = "name a folder that exists and can be written"
         raise UsageError(f"cannot write {path} ({error.strerror})", fix) from None
     temporary = Path(name)
+    _unfinished.add(temporary)
     written(temporary)
     try:
         _locked(handle)
@@ -184,6 +205,7 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
     finally:
         os.close(handle)
         temporary.unlink(missing_ok=True)
+        _unfinished.discard(temporary)
 
 
 def _locked(handle: int) -> bool:
@@ -334,14 +356,19 @@ def unchanged(*paths: str | os.PathLike[str]) -> Iterator[None]:
         InputError: a file changed or does not exist.
     """
     reading(*paths)
-    before = [_state(path) for path in paths]
+    before = [stamp(path) for path in paths]
     yield
     for path, state in zip(paths, before):
-        if _state(path) != state:
+        if stamp(path) != state:
             raise InputError(f"{path} changed while it was read", "run again when nothing writes to it")
 
 
-def _state(path: str | os.PathLike[str]) -> tuple[int, ...]:
+def stamp(path: str | os.PathLike[str]) -> tuple[int, ...]:
+    """Return numbers that change with the file or its content.
+
+    Raises:
+        InputError: the file cannot be read.
+    """
     fix = check_path(path)
     with refusing((OSError, ValueError), lambda e: f"cannot read {path} ({getattr(e, 'strerror', e)})", fix):
         status = os.stat(path)

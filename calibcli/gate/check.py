@@ -245,7 +245,8 @@ def read_scores(path: recorded_outputs.Paths, reading: Mapping[str, Any], by: Se
     """Read recorded outputs with those of the columns `by` that the file has."""
     options = Reading(**{**reading, "by": ()})
     sources = recorded_outputs.open_all(path, options)
-    contents = [recorded_outputs.load(source) for source in sources]
+    each = extensions.steps(sources, lambda source: f"reading {source.name}")
+    contents = [recorded_outputs.load(source) for source in each]
     present = []
     for name in dict.fromkeys(by):
         with contextlib.suppress(CalibError):

@@ -199,13 +199,14 @@ def scores(
     default = [name for name in DEFAULT if traits(name).get("compared", True)]
     choices = choose(known(default, first.top_only) if specs is None else specs, first.k, first.top_only)
     models, pairing = _aligned(inputs, names, choices)
-    each = extensions.steps(models, lambda m: m.name)
-    values = [estimates(m.sample, choices, level=LEVEL) for m in each]
-    differences = [
-        difference(models[0], model, choice, both)
+    values = [estimates(m.sample, choices, level=LEVEL) for m in extensions.steps(models, lambda m: m.name)]
+    compared = [
+        (model, choice, both)
         for model, own in zip(models[1:], values[1:], strict=True)
         for choice, *both in zip(choices, values[0], own, strict=True)
     ]
+    each = extensions.steps(compared, lambda one: f"difference of {one[1].spec}")
+    differences = [difference(models[0], *one) for one in each]
     facts = {"n": models[0].columns.n, **inputs[0].event_fact}
     notes = [pairing, *notes_of(*inputs), *outside([d.estimate for d in differences])]
     return _result(differences, values, names, alpha, notes, facts)
@@ -267,7 +268,7 @@ def _aligned(
     if len(shared) < 2:
         raise InputError("the models share fewer than 2 rows", "compare models of the same rows")
     models = []
-    for p, name, rows in zip(inputs, names, kept, strict=True):
+    for p, name, rows in extensions.steps([*zip(inputs, names, kept, strict=True)], lambda model: model[1]):
         index = rows[shared]
         part = p if len(index) == p.n and np.array_equal(index, np.arange(p.n)) else p.take(index)
         columns = columns_of(part, choices)

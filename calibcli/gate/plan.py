@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from calibcli.core import number_format
+from calibcli.core import extensions, number_format
 from calibcli.core.errors import InputError, UsageError
 from calibcli.core.figure_data import Curve, Plot
 from calibcli.core.options import BINS
@@ -376,9 +376,11 @@ def plan(gates: Sequence[Gate], a: Assumptions) -> Result:
         raise UsageError(problem, "pass a factor on the logits such as 1.3")
     if a.pilot is not None and a.pilot.n < 2:
         raise InputError("a pilot of 1 row has no spread", "pass a pilot of more rows, or none")
-    needs = [_need(gate, a) for gate in gates]
-    planned = [_rows(need, a) for need in needs]
-    rows = [[need.rule, need.verdict, need.truth, *map(need.rows, POWERS)] for need in needs]
+    needs = [_need(gate, a) for gate in extensions.steps(gates, lambda gate: gate.metric)]
+    planned, rows = list[Estimate](), list[list[Any]]()
+    for need in extensions.steps(needs, lambda need: f"rows of {need.rule}"):
+        planned.append(_rows(need, a))
+        rows.append([need.rule, need.verdict, need.truth, *map(need.rows, POWERS)])
     heads = ["rule", "verdict", "truth", *(f"{p:.0%}" for p in POWERS)]
     title = "Rows by the chance of the verdict that is true"
     table = Table(name="power", title=title, columns=heads, rows=rows)

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from calibcli.core import extensions
 from calibcli.core.errors import InputError, UsageError
 from calibcli.core.figure_data import Curve, Plot
 from calibcli.core.options import Level, Positive, check_options
@@ -291,7 +292,7 @@ def scored(model: OodScores, name: str, options: OodOptions, progress: Progress 
     raw = None
     if set(wanted) - {*OF_PROBABILITIES}:
         raw = [levels(p, options.temperature) for p in model.files]
-    for score in wanted:
+    for score in extensions.steps(wanted):
         if score == "confidence":
             shown, rest = [c.confidence for c in read], [c.rest for c in read]
             view = BinaryOutcomes(np.concatenate(shown), np.concatenate(rest), **common)
@@ -318,6 +319,7 @@ def levels(predictions: Predictions, temperature: float) -> tuple[Floats, Floats
         top = z.max(axis=1)
         rows = slice(start, start + len(z))
         largest[rows] = top
+        extensions.tell(start / predictions.n, "energies")
         energy[rows] = top + temperature * np.log(np.exp((z - top[:, None]) / temperature).sum(axis=1))
     return energy, largest
 
@@ -396,7 +398,7 @@ def report(models: Sequence[OodScores], options: OodOptions | None = None, progr
 
 
 def _estimates(one: Scored, level: float) -> Iterator[Estimate]:
-    for name, statistic in one.statistics.items():
+    for name, statistic in extensions.steps([*one.statistics.items()], lambda both: f"{both[0]} of {one.label}"):
         fields = {**vars(statistic.interval(level)), "n": one.view.n}
         better = "lower" if name == "fpr95" else "higher"
         if isinstance(statistic, FalsePositives):

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from calibcli import metrics
+from calibcli.core import extensions
 from calibcli.core.errors import UsageError
 from calibcli.core.figure_data import Plot, first_alone
 from calibcli.core.number_format import percent
@@ -126,7 +127,8 @@ def per_class(
         )
     )
     corp: list[list[float | None]] = []
-    for label, view in enumerate(class_views(sample, predictions)):
+    views = zip(extensions.steps(class_names(predictions)), class_views(sample, predictions), strict=True)
+    for label, (_, view) in enumerate(views):
         corp.append([Decomposed(view, "brier", part).value for part in PARTS])
         if seen is not None:
             seen(label, view)
@@ -347,7 +349,7 @@ def report_multilabel(
     plots: list[Plot] = []
     rows: list[list[Cell]] = []
     notes: list[str] = []
-    for done, (name, predictions) in enumerate(labels.items()):
+    for done, (name, predictions) in enumerate(extensions.steps([*labels.items()], lambda one: one[0], progress)):
         sample, estimates = _measured(predictions, options, f"label={name}")
         every += estimates
         rows.append([name, predictions.n, int(predictions.labels.sum()), *(e.value for e in estimates)])
@@ -355,8 +357,6 @@ def report_multilabel(
         if len(labels) <= MOST_PANELS:
             naming = {"name": f"label_{done}", "about": f"label={name}", "event": predictions.event}
             plots += _small(str(name), "Reliability of each label", sample.view(), options, **naming)
-        if progress:
-            progress((done + 1) / len(labels), str(name))
     values = [row[3:] for row in rows]
     means = [None if None in column else float(np.mean(column)) for column in zip(*values, strict=True)]
     rows.append(["mean", None, None, *means])
@@ -452,7 +452,7 @@ def _slices(
     tables: list[Table] = []
     plots: list[Plot] = []
     choices = chosen(predictions, options, BRIEF) if predictions.slices else []
-    for column, values in predictions.slices.items():
+    for column, values in extensions.steps([*predictions.slices.items()], lambda one: one[0]):
         parts = rows_by(values)
         if len(parts) > MOST_SLICES:
             problem = f"'{column}' has {len(parts)} values, more than {MOST_SLICES}"
@@ -461,7 +461,7 @@ def _slices(
         largest = sorted(parts, key=lambda name: -len(parts[name]))[: MOST_SLICE_PANELS if options.diagram else 0]
         title = f"Reliability by {column}" + (f" (the {len(largest)} largest)" if len(parts) > len(largest) else "")
         samples = _samples(predictions, measured, [*parts.values()], choices, options)
-        for name, sample in zip(parts, samples, strict=True):
+        for name, sample in zip(extensions.steps([*parts]), samples, strict=True):
             scope = f"{column}={name}"
             estimates = metrics.estimates(sample, choices, level=options.level, scope=scope)
             every += estimates

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from calibcli.core import extensions
 from calibcli.core.errors import UsageError
 from calibcli.core.figure_data import Tier
 from calibcli.core.options import Edges, Level, Range, within
@@ -366,7 +367,8 @@ def estimates(sample: Sample, choices: Sequence[Choice], *, level: float = 0.95,
     within(level, Level, "level ")
     if sample.top.total <= 0:
         raise UsageError("every weight is 0", "pass weights of which one is positive")
-    return [_estimate(sample, choice, level, scope) for choice in choices]
+    each = extensions.steps(choices, lambda choice: f"{choice.spec} {scope}")
+    return [_estimate(sample, choice, level, scope) for choice in each]
 
 
 def _estimate(sample: Sample, choice: Choice, level: float, scope: str) -> Estimate:

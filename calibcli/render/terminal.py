@@ -9,6 +9,7 @@ import re
 import shutil
 import sys
 import textwrap
+import time
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TextIO
@@ -281,6 +282,7 @@ def wrap(text: str, size: int) -> list[str]:
 
 # A progress bar on stderr, with the time left.
 
+REDRAWN = 0.05  # seconds between two drawings of the bar, at least
 _open: list[Progress] = []
 
 
@@ -291,29 +293,55 @@ def close() -> None:
 
 
 def bar(title: str) -> Callable[[float, str], None]:
-    """Make a callback `(fraction, text)` that draws a progress bar and closes it at fraction 1."""
-    from rich.console import Console  # imported here, since plain text needs no rich
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    """Draw a progress bar, which `close` removes, and return a callback `(fraction, text)` that moves it.
 
+    The time left is that of the step that the bar shows: what it took so far, times what remains over what is done. A
+    fraction that falls begins another step.
+    """
+    from rich.console import Console  # imported here, since plain text needs no rich
+    from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
+    from rich.text import Text
+
+    class TimeLeft(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            left = time_left(task.completed, task.elapsed or 0.0)
+            return Text(f"{left:>5} left" if left else "")
+
+    close()
     progress = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
-        TimeRemainingColumn(compact=True),
-        TextColumn("left  {task.fields[text]}"),
+        TimeLeft(),
+        TextColumn("{task.fields[text]}"),
         console=Console(stderr=True),
         transient=True,
     )
     _open.append(progress)
     task = progress.add_task(title, total=1.0, text="")
+    progress.start()
+    shown, drawn = 0.0, 0.0
 
     def update(fraction: float, text: str = "") -> None:
-        if not progress.live.is_started:
-            progress.start()
-        progress.update(task, completed=fraction, text=text)
-        if fraction >= 1:
-            progress.stop()
+        nonlocal shown, drawn
+        now = time.monotonic()
+        if fraction < shown:
+            progress.reset(task, total=1.0, completed=fraction, text=text)
+        elif now - drawn > REDRAWN or fraction >= 1:
+            progress.update(task, completed=fraction, text=text)
+        else:
+            return
+        shown, drawn = fraction, now
 
     return update
+
+
+def time_left(done: float, seconds: float) -> str:
+    """Write the time that is left after a fraction that took so many seconds: `0:07`, `1:02:03`; "" once it is done."""
+    if not 0 < done < 1:
+        return "" if done >= 1 else "-:--"
+    minutes, rest = divmod(round(seconds * (1 - done) / done), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 # The verdict of a check as one sentence, for formats without columns.

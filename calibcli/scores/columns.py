@@ -12,6 +12,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
+from calibcli.core import extensions
 from calibcli.core.errors import InputError
 from calibcli.core.options import Edges
 from calibcli.core.statistics import CHUNK, DOUBLE, SINGLE, bin_index, one_thread
@@ -182,6 +183,7 @@ def _read(
     # the rows of a span are so many that its sums by class take little time beside them
     size = -(-max(step, FEW, min(8 * k, n // 16)) // step) * step
     spans = [(start, min(start + size, n)) for start in range(0, n, size)]
+    tell = progress or extensions.tell
     totals = [np.zeros((3, k, b.bins + (b.edges == "torchmetrics"))) for b in work.class_bins]
     with one_thread():
         for done, part in enumerate(_in_order(work, spans, threads), 1):
@@ -189,8 +191,7 @@ def _read(
                 cells.add(part.out, part.predicted, part.labels)
             for total, table in zip(totals, part.tables, strict=True):
                 total += table
-            if progress:
-                progress(done / len(spans), "reading scores")
+            tell(done / len(spans), "reading scores")
     return {b: ClassTable(*total) for b, total in zip(work.class_bins, totals, strict=True)}
 
 

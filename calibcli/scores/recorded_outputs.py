@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from calibcli.core import extensions
 from calibcli.core.errors import InputError, UsageError, did_you_mean
 from calibcli.core.files import reading as reading_from
 from calibcli.core.options import check_options, exclusive
@@ -68,7 +69,8 @@ def read(path: Paths, *, progress: Progress | None = None, **how: Any) -> Predic
     if reading.multilabel:
         raise UsageError("--multilabel gives one data set per label", "call multilabel.read")
     sources = open_all(path, reading)
-    return predictions([load(source) for source in sources], sources, reading, progress)
+    each = extensions.steps(sources, lambda source: f"reading {source.name}", progress)
+    return predictions([load(source) for source in each], sources, reading, progress)
 
 
 def provenance(rows: Predictions) -> list[dict[str, Any]]:

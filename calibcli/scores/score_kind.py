@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
+from calibcli.core import extensions
 from calibcli.core.errors import InputError
 from calibcli.scores.columns import MANY
 from calibcli.scores.input_mistakes import (
@@ -291,14 +292,13 @@ def scan(
     ends = None
     if k > NARROW and n <= MANY and not isinstance(scores, DeviceScores):
         ends = np.empty(n, np.int64), np.empty(n, np.float64 if scores.dtype.itemsize > 4 else np.float32)
-    scores = reusing(scores)
+    scores, tell = reusing(scores), progress or extensions.tell
     with np.errstate(all="ignore"):
         for start in range(0, n, step):
             for at, part in _pieces(scores, start, min(start + step, n), height, which, ends):
                 known = None if labels is None else np.asarray(labels[at : at + len(part)])
                 result.add(part, known, at, sampled=at // height % every == 0)
-            if progress:
-                progress(min(1.0, (start + step) / n), "checking scores")
+            tell(min(1.0, (start + step) / n), "checking scores")
     result.ends = None if result.nonfinite.count else ends
     return result
 

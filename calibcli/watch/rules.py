@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from calibcli.core import extensions
 from calibcli.core.errors import InputError, UsageError
 from calibcli.core.shelves import Choice
 from calibcli.gate import verdicts
@@ -107,10 +108,10 @@ def evidence(
     parts = source.slices(gate)
     if isinstance(parts, str):
         return parts
+    counted = [name for name in parts if not watched.by or name in watched.values]
     return {
-        name: _wealth_and_sums(watched, *_rows(watched, source, gate, part, cap))
-        for name, part in parts.items()
-        if not watched.by or name in watched.values
+        name: _wealth_and_sums(watched, *_rows(watched, source, gate, parts[name], cap))
+        for name in extensions.steps(counted, lambda name: f"{watched.rule} {name}")
     }
 
 

@@ -16,7 +16,9 @@ from typing import Any
 import numpy as np
 
 from calibcli import __version__
+from calibcli.core import extensions
 from calibcli.core.errors import InputError, NoRows, UsageError
+from calibcli.core.files import stamp
 from calibcli.core.number_format import first_few
 from calibcli.core.options import Nats, PerYear, check_options
 from calibcli.core.result import Result
@@ -109,7 +111,7 @@ def add(state: WatchState, source: RecordedOutputs, baselines: Any, path: str, n
     name = source.predictions.source
     rules.refuse_sampling_weights(source)
     evidence_by_rule = {}
-    for i, rule in enumerate(state.settings.rules):
+    for i, rule in enumerate(extensions.steps(state.settings.rules, lambda rule: rule.rule)):
         by_slice = rules.evidence(rule, source, baselines, path, state.settings.cap)
         if isinstance(by_slice, str):
             problem = f"{rule.rule} cannot be watched tonight: {by_slice}"
@@ -318,13 +320,25 @@ class WatchSession:
     def __init__(self, path: str | os.PathLike[str] | None, terms: Terms, restart: bool = False) -> None:
         self.path, self.terms = path, terms
         self.name = "the state" if path is None else str(path)
-        exists = path is not None and os.path.exists(path)
         self.state: WatchState | None = None
-        if path is not None and exists and not restart:
-            self.state = state_file.load(path, own=True)
-        self.aside = restart and exists
+        self.read: tuple[int, ...] = ()  # stamp of the file that holds the state; () after a change
+        self.aside = restart and path is not None and os.path.exists(path)
+        self.read_again()
         self.files: list[dict[str, Any]] = []
         self.notes: list[str] = []
+
+    def read_again(self) -> None:
+        """Read the state that is in the file now, unless it is the one that was read or written last.
+
+        Raises:
+            InputError: as for a new session.
+        """
+        if self.path is None or self.aside or not os.path.exists(self.path):
+            return
+        found = stamp(self.path)
+        if found != self.read:
+            self.state = state_file.load(self.path, own=True)
+        self.read = found
 
     def update(self, given: Predictions | str | Path, night: str = "", baseline: str = "") -> None:
         """Count rows in memory or of a file, or merge a file that is a state. `keep` writes the result.
@@ -332,6 +346,7 @@ class WatchSession:
         Raises:
             InputError: the rows or the state are refused, and nothing of them is counted.
         """
+        self.read = ()
         if not isinstance(given, Predictions) and state_file.is_state(given):
             self.merge(state_file.load(given), str(given))
             return
@@ -377,6 +392,7 @@ class WatchSession:
         Raises:
             InputError: it has other rules, or rows that are in this one too.
         """
+        self.read = ()
         refuse_future(other, name)
         other = copied(other)
         self.state = merged(copied(self.state), other, name) if self.state else other
@@ -390,6 +406,7 @@ class WatchSession:
         if self.aside:
             self._keep_old_file()
         state_file.save(self.state, self.path, __version__)
+        self.read = stamp(self.path)
 
     def result(self) -> Result:
         """Make the result of the state as it is now.

@@ -34,7 +34,7 @@ import weakref
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from types import ModuleType
 from typing import IO, TYPE_CHECKING, cast
@@ -151,7 +151,7 @@ class Source:
             if self.size == 0:
                 raise InputError(f"{self.name} holds nothing", "is the file truncated?")
 
-    @property
+    @cached_property
     def plain(self) -> Path:
         """The path without the suffix of a compressed file."""
         path = Path(self.path)
@@ -303,6 +303,7 @@ class _At(io.RawIOBase):
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         size = os.preadv(self.source.file.fileno(), [buffer], self.at)
         self.at += size
+        extensions.tell(self.at / self.source.size, f"reading {self.source.name}")
         return size
 
 
@@ -317,6 +318,7 @@ def suffixes(name: str) -> tuple[str, ...]:
     return cast(tuple[str, ...], module(name).SUFFIXES)
 
 
+@cache
 def by_suffix(suffix: str) -> str:
     """Return the format of files with this suffix, or "". A format of that name is tried first, then `numpy`."""
     likely = [*(name for name in FORMATS if f".{name}" == suffix), "numpy"]
@@ -333,11 +335,10 @@ def format_of(source: Source) -> str:
     own = by_suffix(source.plain.suffix.lower())
     if own and _is(own, head, source.size):
         return own
-    alone = {name for name in FORMATS if getattr(module(name), "BY_SUFFIX", False)}
     for name in FORMATS:
-        if name not in alone and _is(name, head, source.size):
+        if not getattr(module(name), "BY_SUFFIX", False) and _is(name, head, source.size):
             return name
-    if own in alone:
+    if own and getattr(module(own), "BY_SUFFIX", False):
         return own
     other = next((description for magic, description in OTHERS.items() if head.startswith(magic)), None)
     other = TAR if head[257:262] == b"ustar" else other
@@ -368,4 +369,5 @@ def load_any(source: Source, columns: bool = False) -> FileContents:
 
 
 def _is(name: str, head: bytes, size: int) -> bool:
-    return hasattr(module(name), "signature") and module(name).signature(head, size)
+    tells = getattr(module(name), "signature", None)
+    return tells is not None and tells(head, size)

@@ -10,7 +10,8 @@ import json
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import chain
 from operator import itemgetter
 from typing import Any
@@ -125,6 +126,7 @@ def _blocks(source: Source) -> Iterator[bytes]:
 
 
 ROWS, CELLS = 1024, 1 << 16  # parsed at once
+SMALL = 1 << 16  # bytes of a file that is read at once
 EXPANSION = 6  # bytes of memory for each byte of text, roughly, in the worst case
 NUMBERED = re.compile(r"^([a-z_]+?)[_.\-\[]?(\d{1,7})\]?$")
 MISSING = {"", "na", "null", "none", "n/a"}
@@ -145,7 +147,7 @@ def table(source: Source, delimiter: str, grouped: bool = True) -> FileContents:
         InputError: larger than memory, no header or rows, ragged rows, or score cells that are not numbers.
     """
     refuse_large(source.size * EXPANSION, f"{source.name} takes {source.size * EXPANSION / 1e9:.3g} GB when decoded")
-    form, first = "tsv" if delimiter == "\t" else "csv", source.reader().readline().partition(b"\r")[0]
+    form, first = "tsv" if delimiter == "\t" else "csv", _first_line(source).partition(b"\r")[0]
     if delimiter.encode() not in first:
         delimiter = next((d for d in ("\t", ";", ",", "|") if d.encode() in first), delimiter)
     rows = _rows(source, delimiter)
@@ -169,11 +171,11 @@ def table(source: Source, delimiter: str, grouped: bool = True) -> FileContents:
             cells = [[row[i] for i in columns] for row in chunk]
             numbers[name].append(_floats(cells, [header[i] for i in columns], done, source.name))
             if done == 0:
-                decimals[name] = max(decimals_of(cell) for row in cells[:1000] for cell in row)
+                decimals[name] = max(map(decimals_of, chain.from_iterable(cells[:1000])))
         for i in others:
             texts[i].extend(seen.setdefault(row[i], row[i]) for row in chunk)
         done += len(chunk)
-        if done == len(chunk) and _full(chunk) and groups and first.strip() and b'"' not in first:
+        if done == len(chunk) and done == _height(len(header)) and groups and first.strip() and b'"' not in first:
             quick = fast_table(source, delimiter, len(header), [*groups.values()])
             if quick is not None:
                 break
@@ -186,6 +188,11 @@ def table(source: Source, delimiter: str, grouped: bool = True) -> FileContents:
     for i in others:
         arrays[header[i]] = Memory(column_of(texts[i]) if quick is None else quick[i])
     return FileContents(form, arrays, decimals=decimals, **fields)
+
+
+def _first_line(source: Source) -> bytes:
+    head = source.pread(min(source.size, SMALL), 0).partition(b"\n")
+    return head[0] if head[1] else source.reader().readline()
 
 
 def _names(rows: Iterator[list[str]], width: int) -> list[str]:
@@ -209,6 +216,15 @@ def score_groups(
     Raises:
         InputError: columns of a group are missing, or two columns have one name.
     """
+    try:
+        groups, others, fields = _score_groups(tuple(header), grouped)
+        return groups, others, {**fields, "classes": dict(fields["classes"])}  # to which callers add
+    except InputError as error:
+        raise InputError(f"{where} {error.problem}", error.fix) from None
+
+
+@lru_cache(maxsize=8)  # many files of one pattern have the same header
+def _score_groups(header: tuple[str, ...], grouped: bool) -> tuple[dict[str, list[int]], list[int], dict[str, Any]]:
     numbered_groups: dict[str, dict[int, int]] = {}
     named: dict[str, list[tuple[str, int]]] = {}
     for i, name in enumerate(header if grouped else ()):
@@ -225,7 +241,7 @@ def score_groups(
         missing = [k for k in wanted if k not in columns]
         if missing or first > 1:
             absent = missing[0] if missing else 0
-            problem = f"{where} has score columns {prefix}_{first} .. {prefix}_{max(columns)} but not {prefix}_{absent}"
+            problem = f"has score columns {prefix}_{first} .. {prefix}_{max(columns)} but not {prefix}_{absent}"
             raise InputError(problem, "write one column per class, numbered from 0")
         if len(columns) > 1:
             groups[prefix] = [columns[k] for k in wanted]
@@ -236,7 +252,7 @@ def score_groups(
             classes[prefix] = [name for name, _ in pairs]
     twice = [name for name, count in Counter(header).items() if count > 1 and name]
     if twice:
-        raise InputError(f"{where} has two columns '{twice[0][:40]}'", "give every column its own name")
+        raise InputError(f"has two columns '{twice[0][:40]}'", "give every column its own name")
     used = {i for columns in groups.values() for i in columns}
     kinds = {name: PREFIXES.get(name, "") for name in groups}
     others = [i for i in range(len(header)) if i not in used]
@@ -254,10 +270,13 @@ def floats_of_text(column: Array, name: str, where: str) -> Array:
 
 def _rows(source: Source, delimiter: str) -> Iterator[list[str]]:
     """Yield rows of cells, the header first; blank lines are skipped."""
-    text = io.TextIOWrapper(source.reader(), encoding="utf-8-sig", newline="")
     count = 0
     errors = (UnicodeDecodeError, csv.Error, OSError)
     with refusing(errors, lambda e: f"{source.name} is not a text table ({str(e)[:80]})", "save it as UTF-8 CSV"):
+        if source.size > SMALL:
+            text: Iterable[str] = io.TextIOWrapper(source.reader(), encoding="utf-8-sig", newline="")
+        else:
+            text = io.StringIO(source.pread(source.size, 0).decode("utf-8-sig"), newline="")
         for row in csv.reader(text, delimiter=delimiter, strict=True):
             if row:
                 count += 1
@@ -267,25 +286,23 @@ def _rows(source: Source, delimiter: str) -> Iterator[list[str]]:
 
 
 def _chunks(rows: Iterator[list[str]], width: int, where: str) -> Iterator[list[list[str]]]:
-    chunk: list[list[str]] = []
-    for number, row in enumerate(rows):
-        if len(row) != width:
-            problem = f"row {number} of {where} has {len(row)} cells, the header {width}"
+    done = 0
+    while chunk := list(itertools.islice(rows, _height(width))):
+        if set(map(len, chunk)) != {width}:
+            at, cells = next((i, len(row)) for i, row in enumerate(chunk) if len(row) != width)
+            problem = f"row {done + at} of {where} has {cells} cells, the header {width}"
             raise InputError(problem, "is the file truncated, or a cell with the delimiter not quoted?")
-        chunk.append(row)
-        if _full(chunk):
-            yield chunk
-            chunk = []
-    if chunk:
         yield chunk
+        done += len(chunk)
 
 
-def _full(chunk: list[list[str]]) -> bool:
-    return len(chunk) == ROWS or len(chunk) * len(chunk[0]) >= CELLS
+def _height(width: int) -> int:
+    """Return how many rows are parsed at once."""
+    return min(ROWS, -(-CELLS // width))
 
 
 def _floats(cells: list[list[str]], names: Sequence[str], first: int, where: str) -> Array:
-    if not any("_" in cell for row in cells for cell in row):  # NumPy reads 1_0 as 10
+    if not any("_" in "".join(row) for row in cells):  # NumPy reads 1_0 as 10
         with contextlib.suppress(ValueError):
             return np.array(cells, dtype=np.float64)
     out = np.empty((len(cells), len(names)))
@@ -332,6 +349,9 @@ def parsed(text: str | bytes) -> Any:
 
 def decimals_of(cell: str) -> int:
     """Count the digits after the point: 3 for 0.125, 7 for 1.25e-5."""
+    plain = cell.partition(".")[2]
+    if plain.isdigit():
+        return len(plain)
     mantissa, _, exponent = cell.strip().lower().partition("e")
     digits = len(mantissa.partition(".")[2])
     try:
