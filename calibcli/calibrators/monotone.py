@@ -270,7 +270,7 @@ def top_label(
         return x, np.clip(y, 1 / (n + 2), 1 - 1 / (n + 2))
 
     of_all = curve(slice(None), float(size.sum()))
-    each = enumerate(each_class(size))
+    each = enumerate(each_class(size.tolist()))
     curves = [curve(top == c, n) if n >= points else of_all for c, n in each]
     parameters = packed(curves, 0.0, "classes")
     parameters |= {"linear": np.array(1.0), "log_odds": np.array(1.0)} if by == "isotonic" else {}

@@ -325,7 +325,8 @@ def bar(title: str) -> Callable[[float, str], None]:
         nonlocal shown, drawn
         now = time.monotonic()
         if fraction < shown:
-            progress.reset(task, total=1.0, completed=fraction, text=text)
+            progress.reset(task, text=text)
+            progress.update(task, completed=fraction)
         elif now - drawn > REDRAWN or fraction >= 1:
             progress.update(task, completed=fraction, text=text)
         else:
