@@ -284,6 +284,7 @@ def judged(name: str, short: bool) -> tuple[list[str], bool]:
 
 
 def main() -> int:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts in the background ignores it
     given = arguments(__doc__, only=[str], short=False, list=False, save=False)
     names = [name for name in ROWS if any(re.search(one, name) for one in given.only or [""])]
     if given.list:
