@@ -245,7 +245,7 @@ def interrupted(one: Row, words: Sequence[str], folder: Path, at: float) -> tupl
     if code is None:
         process.process.kill()
         wrong.append("does not end")
-    elif code not in (130, 0, 1, 3, 5):  # it may have ended before
+    elif code not in (130, -signal.SIGINT, 0, 1, 3, 5):  # it may have ended before, or be about to
         wrong.append(f"exit code {code}")
     if "Traceback" in process.text:
         wrong.append("a traceback")

@@ -404,3 +404,10 @@ def test_the_panel_of_a_class_has_its_ece() -> None:
     assert len(titles) == 4
     for title, row in zip(titles, table.rows, strict=True):
         assert float(title.rpartition("ECE ")[2]) == pytest.approx(row[at], rel=5e-3)
+
+
+def test_equal_confidences_are_noted_wherever_a_calibration_error_is_shown() -> None:
+    z, y = np.tile([[2.0, 1.0, -1.0]], (60, 1)), np.arange(60) % 3
+    words = "every confidence is the same"
+    for options in ({"diagram": True}, {"top_k": 2}, {"per_class": True}):
+        assert any(note.startswith(words) for note in calibcli.measure(z, y, "accuracy", **options).notes), options

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -20,10 +19,9 @@ import pytest
 from forks import ended, forked
 
 import calibcli
-from calibcli.api import measuring
 from calibcli.cli.app import COMMANDS, main
 from calibcli.cli.run import CommandRun
-from calibcli.core import extensions, files
+from calibcli.core import extensions
 from calibcli.core.errors import UsageError
 from calibcli.slices import candidates
 
@@ -241,36 +239,6 @@ def test_long_commands_tell_how_far_they_are_and_end_at_ctrl_c_with_nothing_half
     seen.clear()
     list(extensions.steps([1, 2]))
     assert not seen  # the command has ended
-
-
-def test_ctrl_c_ends_also_one_long_call_and_removes_temporary_files(tmp_path: Path) -> None:
-    """A call that does not return to Python for seconds, as of NumPy, while a file is written."""
-    said_there = tmp_path / "stderr"
-
-    def stuck(*given: Any, **how: Any) -> None:
-        with files.atomic(tmp_path / "out.npz") as temporary:
-            temporary.write_text("half")
-            (tmp_path / "begun").touch()
-            hashlib.pbkdf2_hmac("sha256", b"", b"", 100_000_000)
-
-    def measure() -> None:
-        measuring.measured = stuck  # type: ignore[assignment]
-        with said_there.open("w") as sys.stderr:
-            os.dup2(sys.stderr.fileno(), 2)
-            code = main(["metrics", TEST])
-        os._exit(code)
-
-    running = forked(measure)
-    limit = time.monotonic() + 100
-    while not (tmp_path / "begun").exists():
-        assert time.monotonic() < limit
-        time.sleep(0.01)
-    os.kill(running, signal.SIGINT)
-    start = time.monotonic()
-    assert ended(running) == 130
-    assert time.monotonic() - start < 5  # 0.6 seconds on an idle machine
-    assert said_there.read_text() == "error: interrupted\n"
-    assert {path.name for path in tmp_path.iterdir()} == {"stderr", "begun"}
 
 
 def test_steps_within_steps_move_the_bar_within_their_step() -> None:

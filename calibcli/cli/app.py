@@ -13,7 +13,6 @@ import os
 import pkgutil
 import signal
 import sys
-import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from types import FrameType
@@ -44,9 +43,7 @@ SIGNALS: dict[int, type[BaseException]] = {
     getattr(signal, name): kind for name, kind in zip(("SIGINT", "SIGTERM", "SIGHUP"), ENDS) if hasattr(signal, name)
 }
 
-PATIENCE = 0.6  # seconds that Python gets to act on a signal
 CURSOR = "\r\x1b[2K\x1b[?25h"  # takes a progress bar away and shows the cursor again
-_acted: list[int] = []  # the signals that Python acted on
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -175,7 +172,7 @@ def surroundings() -> Iterator[None]:
     stdout, stderr = sys.stdout, sys.stderr
     sys.stderr = LossyStream(stderr)
     try:
-        with _prompt(bool(before)), warnings.catch_warnings():
+        with warnings.catch_warnings():
             if not sys.warnoptions:
                 warnings.simplefilter("ignore")
             yield
@@ -219,54 +216,14 @@ def _take(number: int) -> Any:
         return None
 
 
-@contextlib.contextmanager
-def _prompt(taken: bool) -> Iterator[None]:
-    """End the process soon after a signal that was taken even if one long call, as of NumPy, keeps Python from acting.
-
-    Python acts on signals between its own steps, but writes their numbers into a pipe at once. A thread that reads it
-    ends the process if nobody has acted after `PATIENCE` seconds. A run that holds signals back until its state is
-    saved has handlers of its own, and is left alone.
-    """
-    if not taken:
-        yield
-        return
-    _acted.clear()
-    read, write = os.pipe()
-    os.set_blocking(write, False)
-    before, over = signal.set_wakeup_fd(write, warn_on_full_buffer=False), threading.Event()
-
-    def wait() -> None:
-        while came := os.read(read, 1):
-            if not over.wait(PATIENCE) and not _acted and signal.getsignal(came[0]) is _act:
-                files.forsake()
-                _end(SIGNALS[came[0]])
-
-    thread = threading.Thread(target=wait, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        signal.set_wakeup_fd(before)
-        over.set()
-        os.close(write)
-        thread.join()
-        os.close(read)
-
-
 def _act(number: int, frame: FrameType | None) -> NoReturn:
-    _acted.append(number)
     kind = SIGNALS[number]
     if _importing(frame):  # an exception during an import may become another, or "Exception ignored in ..."
-        _end(kind)
+        message, code = ENDS[kind]
+        with contextlib.suppress(OSError):
+            os.write(2, f"{CURSOR if os.isatty(2) else ''}error: {message}\n".encode())
+        os._exit(code)
     raise kind
-
-
-def _end(kind: type[BaseException]) -> NoReturn:
-    """End the process at once, and give the terminal its cursor back."""
-    message, code = ENDS[kind]
-    with contextlib.suppress(OSError):
-        os.write(2, f"{CURSOR if os.isatty(2) else ''}error: {message}\n".encode())
-    os._exit(code)
 
 
 def _importing(frame: FrameType | None) -> bool:

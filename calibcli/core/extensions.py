@@ -95,13 +95,13 @@ def steps(items: Sequence[_Item], text: Callable[[_Item], str] = str, report: _R
         if outer is None or len(items) < 2:
             yield from items
             return
-        tell, low, high = outer
+        report_to, low, high = outer
         reached = low
 
         def say(fraction: float, text: str) -> None:
             nonlocal reached
             reached = max(reached, fraction)
-            tell(reached, text)
+            report_to(reached, text)
 
         for i, item in enumerate(items):
             start, end = (low + (high - low) * at / len(items) for at in (i, i + 1))

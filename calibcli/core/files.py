@@ -159,15 +159,6 @@ def _same(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
     return os.path.realpath(one) == os.path.realpath(other) or (identity is not None and identity == _identity(other))
 
 
-_unfinished: set[Path] = set()  # temporary files of this process
-
-
-def forsake() -> None:
-    """Remove the temporary files of this process, which ends before they are done."""
-    for path in [*_unfinished]:
-        path.unlink(missing_ok=True)
-
-
 @contextlib.contextmanager
 def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Give a temporary path beside `path`, and rename it to `path` when the block succeeds: no partial file is left.
@@ -190,7 +181,6 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
         fix = "name a folder that exists and can be written"
         raise UsageError(f"cannot write {path} ({error.strerror})", fix) from None
     temporary = Path(name)
-    _unfinished.add(temporary)
     written(temporary)
     try:
         _locked(handle)
@@ -205,7 +195,6 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
     finally:
         os.close(handle)
         temporary.unlink(missing_ok=True)
-        _unfinished.discard(temporary)
 
 
 def _locked(handle: int) -> bool:

@@ -184,6 +184,7 @@ def _mills_grid() -> Floats:
 
 
 DRAWS = 20_000
+FEW_BINS = 32  # up to which the sizes of the draws are kept, 5 MB at the most for each number of bins
 FEWEST_BEYOND = 50  # draws beyond a quantile below which the simulated quantile is replaced by its analytic bound
 Method = Literal["score", "sharp"]
 
@@ -300,7 +301,7 @@ def variances(covariance: Floats) -> Floats:
     return covariance if covariance.ndim == 1 else np.diag(covariance)
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=16)
 def _sizes(bins: int, seed: int) -> Floats:
     """Return (bins, DRAWS) absolute values of `normals`, bin by bin: so a product with them takes half the time."""
     return np.ascontiguousarray(np.abs(normals((DRAWS, bins), seed)).T)
@@ -318,7 +319,9 @@ def norm_quantile(covariance: Floats, level: float, seed: int) -> float:
     if covariance.ndim == 1 or np.array_equal(covariance, np.diag(variance)):
         if np.count_nonzero(variance) == 1:  # |N(0, σ²)|: exact
             return math.sqrt(variance.sum()) * normal_quantile((1 + level) / 2)
-        norms = np.sqrt(variance) @ _sizes(len(variance), seed)
+        bins, deviations = len(variance), np.sqrt(variance)
+        few = bins <= FEW_BINS
+        norms = deviations @ _sizes(bins, seed) if few else np.abs(normals((DRAWS, bins), seed)) @ deviations
     else:
         values, vectors = np.linalg.eigh(covariance)
         root = vectors * np.sqrt(np.maximum(values, 0))

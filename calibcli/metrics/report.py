@@ -127,8 +127,9 @@ def per_class(
         )
     )
     corp: list[list[float | None]] = []
-    views = zip(extensions.steps(class_names(predictions)), class_views(sample, predictions), strict=True)
-    for label, (_, view) in enumerate(views):
+    names = class_names(predictions)
+    for label, view in enumerate(class_views(sample, predictions)):
+        extensions.tell(label / columns.k, names[label])
         corp.append([Decomposed(view, "brier", part).value for part in PARTS])
         if seen is not None:
             seen(label, view)
@@ -261,11 +262,11 @@ def read(
         what = "--per-class" if options.per_class else "--top-k"
         raise UsageError(f"{what} needs the scores of every class, not the confidence alone", "leave it out")
     wanted = [*needed_class_bins(choices, k), *([_shown(options)] if options.per_class else [])]
-    drawn = options.diagram or options.specs is None
+    shows_confidence = options.diagram or options.specs is None or options.top_k > 0
     return columns(
         predictions,
         class_bins=list(dict.fromkeys(wanted)),
-        names=names_read(choices) or (LEAN if drawn else ()),
+        names=names_read(choices) or (LEAN if shows_confidence else ()),
         threads=options.threads,
         progress=progress,
     )

@@ -321,7 +321,7 @@ class WatchSession:
         self.path, self.terms = path, terms
         self.name = "the state" if path is None else str(path)
         self.state: WatchState | None = None
-        self.read: tuple[int, ...] = ()  # stamp of the file that holds the state; () after a change
+        self.read_stamp: tuple[int, ...] = ()  # stamp of the file that holds the state; () after a change
         self.aside = restart and path is not None and os.path.exists(path)
         self.read_again()
         self.files: list[dict[str, Any]] = []
@@ -336,9 +336,9 @@ class WatchSession:
         if self.path is None or self.aside or not os.path.exists(self.path):
             return
         found = stamp(self.path)
-        if found != self.read:
+        if found != self.read_stamp:
             self.state = state_file.load(self.path, own=True)
-        self.read = found
+        self.read_stamp = found
 
     def update(self, given: Predictions | str | Path, night: str = "", baseline: str = "") -> None:
         """Count rows in memory or of a file, or merge a file that is a state. `keep` writes the result.
@@ -346,7 +346,7 @@ class WatchSession:
         Raises:
             InputError: the rows or the state are refused, and nothing of them is counted.
         """
-        self.read = ()
+        self.read_stamp = ()
         if not isinstance(given, Predictions) and state_file.is_state(given):
             self.merge(state_file.load(given), str(given))
             return
@@ -392,7 +392,7 @@ class WatchSession:
         Raises:
             InputError: it has other rules, or rows that are in this one too.
         """
-        self.read = ()
+        self.read_stamp = ()
         refuse_future(other, name)
         other = copied(other)
         self.state = merged(copied(self.state), other, name) if self.state else other
@@ -406,7 +406,7 @@ class WatchSession:
         if self.aside:
             self._keep_old_file()
         state_file.save(self.state, self.path, __version__)
-        self.read = stamp(self.path)
+        self.read_stamp = stamp(self.path)
 
     def result(self) -> Result:
         """Make the result of the state as it is now.

@@ -286,7 +286,7 @@ class _At(io.RawIOBase):
     """A raw file object over a Source, with a position of its own."""
 
     def __init__(self, source: Source) -> None:
-        self.source, self.at = source, 0
+        self.source, self.at, self.furthest = source, 0, 0
 
     def readable(self) -> bool:
         return True
@@ -302,8 +302,10 @@ class _At(io.RawIOBase):
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         size = os.preadv(self.source.file.fileno(), [buffer], self.at)
-        self.at += size
-        extensions.tell(self.at / self.source.size, f"reading {self.source.name}")
+        start, self.at = self.at, self.at + size
+        if start <= self.furthest < self.at:  # the end of a zip file is read first, which says nothing of what is left
+            self.furthest = self.at
+            extensions.tell(self.at / self.source.size, f"reading {self.source.name}")
         return size
 
 
