@@ -587,17 +587,20 @@ def _odir(
     chosen: dict[str, float | int | str | None] = {}
     start: Array | None = None
     like: Regression | None = None
+    report: Callable[[float, str], None] | None = None  # the last fit goes on where the search ended
     if lam is None or mu is None:
         if context.rows is None or "tried" not in context.memory:
             search = _PenaltySearch(shape, predictions, context, x)
             best = search.best(lam, mu)
             context.memory["tried"], context.memory["like"] = search.tried, search.fits[0]
+            report = functools.partial(search.tell, len(search.tried) * len(search.out), best.pair)
         else:
             w = np.ones(predictions.n) if predictions.weights is None else predictions.weights
             best = min(context.memory["tried"], key=lambda tried: float(w @ tried.nll[context.rows]))
         (lam, mu), start, like = best.pair, best.start, context.memory["like"]
         chosen = {"lambda": lam, "mu": mu}
-    return replace(_fit(shape, predictions, x, lam, mu, start, like), facts=chosen)
+    with extensions.reporting(report):
+        return replace(_fit(shape, predictions, x, lam, mu, start, like), facts=chosen)
 
 
 @dataclass(frozen=True)
@@ -663,7 +666,7 @@ class _PenaltySearch:
                 regression.blocks = self.fits[0].blocks
             start = before.thetas[fold] if before else None
             fits = len(self.tried) * len(self.out) + fold
-            with extensions.reporting(functools.partial(self._tell, fits, pair)):
+            with extensions.reporting(functools.partial(self.tell, fits, pair)):
                 theta = regression.minimise(*pair, start, gain=ROUGH)
             held_out_log_p = log_softmax(self.shape.scores(theta, self.x[held_out]))
             nll[held_out] = -held_out_log_p[np.arange(len(held_out)), self.labels[held_out]]
@@ -671,6 +674,6 @@ class _PenaltySearch:
         self.tried.append(_PenaltyTrial(pair, nll, thetas))
         return self.tried[-1]
 
-    def _tell(self, fits: int, pair: tuple[float, float], fraction: float, text: str) -> None:
+    def tell(self, fits: int, pair: tuple[float, float], fraction: float, text: str) -> None:
         """Tell how far the search is: nobody knows how many fits it needs, so that each is worth less than the last."""
         self.context.step(1 - 0.97 ** (fits + fraction), f"penalty {pair[0]:g}, {pair[1]:g}")
