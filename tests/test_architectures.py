@@ -51,6 +51,7 @@ PARAMETERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", PARAMETERS)
 def test_parameter_counts(spec: str) -> None:
     with torch.device("meta"):
@@ -109,6 +110,7 @@ def test_resnet_has_the_usual_names_and_option_a_pads() -> None:
     assert padded[:, :8].count_nonzero() == padded[:, 24:].count_nonzero() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["resnet:depth=8", "resnet18:width=0.25", "wide_resnet:depth=10,widen=2", "vgg", "densenet"]
 )

@@ -168,6 +168,7 @@ def test_means_over_few_or_uneven_groups(count: int, spread: float) -> None:
     assert max(map(max, wrong.values())) <= 0.05 * runs + 12, wrong
 
 
+@pytest.mark.slow
 @pytest.mark.finding("2.10")
 @given(st.integers(0, 400), st.integers(0, 400), st.integers(1, 400))
 @settings(max_examples=300, deadline=None)

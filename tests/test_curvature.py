@@ -176,6 +176,7 @@ def test_layers_add_up() -> None:
     assert any(p.name == "layers Tr(H)" and p.labels == ["0", "2"] for p in result.plots)
 
 
+@pytest.mark.slow
 def test_density_integrates_to_one_and_sees_the_negative_share() -> None:
     model, inputs, labels = setup("mlp")
     h, _, _ = dense(model, inputs, labels, CE)

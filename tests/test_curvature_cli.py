@@ -70,6 +70,7 @@ def test_a_checkpoint_that_names_its_data_is_enough(files: Path, capsys: pytest.
     assert [len(i["sha256"]) for i in found.provenance["inputs"]] == [64, 64]
 
 
+@pytest.mark.slow
 def test_every_container_gives_the_same(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     what = ("--data", files / "data.npz", "-w", "lambda_max", "-w", "trace", "-w", "top:k=2")
     first = call(capsys, files / "model.safetensors", *what)

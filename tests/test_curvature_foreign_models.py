@@ -86,10 +86,10 @@ def test_a_loss_is_called_where_the_model_is() -> None:
     assert placed.loss.weight.device == torch.device("meta")
 
 
+@pytest.mark.slow
 @pytest.mark.finding("device 8")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("module", [True, False])
-@pytest.mark.one_in(4)
 def test_float32_class_weights(dtype: torch.dtype, module: bool) -> None:
     model, inputs, labels = setup("attention", n=7)
     model = model.to(dtype)

@@ -57,6 +57,7 @@ def test_lanczos_finds_the_ends_and_no_ghosts() -> None:
     assert float((matrix @ x - 10.5 * x).norm()) < 1e-11
 
 
+@pytest.mark.slow
 def test_products_of_the_run_certify_as_a_true_product_does() -> None:
     model, inputs, labels = setup("cnn", n=64)
     problem = CurvatureProblem(

@@ -136,8 +136,8 @@ def values(model: nn.Module, inputs: Tensor, labels: Tensor) -> dict[str, float]
     return {e.name.partition(":")[0]: e.value for e in result.estimates}  # type: ignore[misc]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["relu", "cnn"])
-@pytest.mark.one_in(2)
 def test_what_a_rescaling_and_a_scale_of_the_logits_leave_alone(name: str) -> None:
     """Of a perceptron, and of convolutions with batch norm in eval mode, whose weight and bias are rescaled."""
     model, other, inputs, labels = rescaled(name, 10.0)

@@ -68,6 +68,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 RULES = ["--max", "ece=0.02", "--min", "accuracy=0.8"]
 
 
+@pytest.mark.slow
 @pytest.mark.finding("3.5")
 @pytest.mark.finding("4 result-json")
 def test_edited_results(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -91,6 +92,7 @@ def judged_edited(data: Any, path: Path, capsys: pytest.CaptureFixture[str]) -> 
         assert all(isinstance(x["n"], int) and x["n"] >= 1 and 0 < x["level"] < 1 for x in (e, accuracy))
 
 
+@pytest.mark.slow
 @pytest.mark.finding("4 baseline-n")
 def test_edited_baselines(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = (made / "r.json").read_text()
@@ -246,6 +248,7 @@ def test_what_is_no_result(text: str, tmp_path: Path, capsys: pytest.CaptureFixt
     assert len(capsys.readouterr().err) < 500
 
 
+@pytest.mark.slow
 def test_every_command_writes_results_that_are_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("test.npz", "validation.npz", "digits.npz", "model.safetensors"):

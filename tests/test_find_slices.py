@@ -87,6 +87,7 @@ def test_the_gate_judges_rules(tmp_path: Path) -> None:
 # search
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gap", "error", "weights", "beyond float32"])
 def test_every_rule_of_one_or_two_conditions_is_ranked(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Against a loop over all pairs of conditions on other columns; in blocks of columns and pieces of rows."""
@@ -210,9 +211,9 @@ def test_fishers_exact_test() -> None:
         assert fisher(hits, n, marked, total) == pytest.approx(stats.hypergeom.sf(hits - 1, total, marked, n), rel=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("confirm", ["split", "all"])
 @pytest.mark.parametrize("kind", ["spread", "saturated"])
-@pytest.mark.one_in(3)
 def test_a_calibrated_model_has_no_slices(bench: Any, kind: str, confirm: str) -> None:
     """16 models, 480 rules each; of 5 % wrong 6 or more come with probability .0001."""
     wrong = 0

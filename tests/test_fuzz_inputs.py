@@ -61,6 +61,7 @@ def program(code: str) -> int:
     return int(ran.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.finding("5 ru_maxrss")
 @pytest.mark.finding("4 Python warnings on stderr")
 @pytest.mark.parametrize(
@@ -70,7 +71,6 @@ def program(code: str) -> int:
         *(("folders", 40), ("downloads", 50)),
     ],
 )
-@pytest.mark.one_in(7)
 def test_damaged_files(kind: str, examples: int, here: Path) -> None:
     if kind in ("torch", "downloads"):
         pytest.importorskip("torch")
@@ -94,6 +94,7 @@ def test_damaged_files_of_other_packages(here: Path) -> None:
     assert found["slowest"] < 5
 
 
+@pytest.mark.slow
 @pytest.mark.finding("5 ru_maxrss")
 def test_memory_is_seen(here: Path) -> None:
     """The measurement itself: a file that takes 300 MB shows."""
@@ -120,8 +121,8 @@ def bomb(declared: int | None) -> bytes:
     return data
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("declared", [None, 1000, 128 + (64 << 18), 2**32 - 2])
-@pytest.mark.one_in(3)
 def test_zip_bombs(here: Path, declared: int | None) -> None:
     Path("a.npz").write_bytes(bomb(declared))
     code = (

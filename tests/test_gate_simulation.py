@@ -115,6 +115,7 @@ def test_populations_of_a_family_are_what_their_names_say(bench: ModuleType) -> 
     assert all(n * families.parsed(what).get("share", 1) >= 3 for _, what, _, n in families.visible())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("best", "gain"), [(-0.3, None), (0.0, None), (1.0, 0.0)])
 def test_the_best_temperature_of_a_population_is_on_the_whole_axis(
     bench: ModuleType, best: float, gain: float | None

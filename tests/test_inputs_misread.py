@@ -325,6 +325,7 @@ def test_columns_of_a_data_frame_are_the_classes_of_labels_that_are_names() -> N
         accuracy(frame.map(lambda p: str(p).replace(".", ",")), Y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sampling", "count"])
 @pytest.mark.parametrize("k", [2, 3])
 def test_a_weight_of_0_is_a_row_less_for_every_metric(kind: str, k: int) -> None:

@@ -99,6 +99,7 @@ def test_phi_keeps_order_on_a_million_rows(gamma: float) -> None:
         assert np.array_equal(log_phi(z, gamma).argmax(1), z.argmax(1))
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.floats(-60, 60), min_size=2, max_size=6),

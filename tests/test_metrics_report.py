@@ -79,6 +79,7 @@ def test_default_set(capsys: pytest.CaptureFixture[str]) -> None:
     assert [p["name"] for p in data["plots"]] == ["reliability", "reliability_rows"]
 
 
+@pytest.mark.slow
 def test_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = ("a.png", "b.svg", "c.pdf", "d.csv", "e.md", "f.json")
     args = [part for name in names for part in ("-o", str(tmp_path / name))]

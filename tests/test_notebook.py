@@ -122,6 +122,7 @@ def test_style_stays_the_readers(found: Result) -> None:
     assert dict(matplotlib.rcParams) == before
 
 
+@pytest.mark.slow
 def test_every_format_can_be_written(found: Result, tmp_path: Path) -> None:
     for suffix in (".html", ".json", ".csv", ".md", ".txt", ".png"):
         found.write(tmp_path / f"a{suffix}")

@@ -57,6 +57,7 @@ def test_clopper_pearson_of_any_size(n: float, share: float, alpha: float) -> No
     assert clopper_pearson(hits, n, alpha) == pytest.approx((low, high), rel=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [1, 5, 60, 400, 9999])
 def test_quantiles_of_beta_at_any_level(n: int) -> None:
     """Also where the last step is smaller than the last digit, which no rare level meets."""

@@ -63,6 +63,7 @@ def answer(capsys: pytest.CaptureFixture[str], *line: str) -> Any:
     return code, found["facts"], found["estimates"], sorted(found["notes"])
 
 
+@pytest.mark.slow
 @settings(max_examples=ORDERS, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 10**9))
 def test_one_answer_for_all_orders(
@@ -87,6 +88,7 @@ def test_one_answer_for_all_orders(
     assert answers(lambda tree: shuffled(tree, order)) == made["wanted"]
 
 
+@pytest.mark.slow
 @settings(max_examples=ORDERS, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 10**9))
 def test_one_answer_for_all_orders_of_a_folder(
@@ -127,6 +129,7 @@ def test_one_answer_for_all_orders_of_a_folder(
         assert [answer(capsys, command, "shards/*.npz") for command in ("metrics", "inspect")] == made["shards"]
 
 
+@pytest.mark.slow
 def test_one_answer_for_all_hash_seeds(made: dict[str, Any]) -> None:
     """Two groups of columns have the labels' names: which is read is no matter of chance."""
     table = made["table"]

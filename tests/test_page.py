@@ -293,6 +293,7 @@ def test_hundreds_of_results_stay_below_the_limit(found: dict[str, Result]) -> N
     assert "the first 350 of 700 results" in source or "Shortened" in source
 
 
+@pytest.mark.slow
 def test_pages_of_real_results_are_small(found: dict[str, Result]) -> None:
     for name, most in {"metrics": 40_000, "scale": 70_000, "check": 15_000, "curvature": 70_000}.items():
         assert len(page(found[name])) < most, name

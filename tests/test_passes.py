@@ -31,6 +31,7 @@ def rows() -> Predictions:
     return Predictions.of(z, y)
 
 
+@pytest.mark.slow
 def test_scale_reads_the_rows_before_and_after_once_for_its_metrics(
     rows: Predictions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -55,6 +56,7 @@ def test_sums_by_class_of_few_rows_are_taken_once(rows: Predictions, monkeypatch
     assert taken == [N]
 
 
+@pytest.mark.slow
 def test_compare_fits_the_folds_of_a_model_once(rows: Predictions, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its gain and the rows that are compared are of the same fits: one to all rows and one without each fold."""
     fits: list[int] = []
@@ -67,6 +69,7 @@ def test_compare_fits_the_folds_of_a_model_once(rows: Predictions, monkeypatch: 
     assert len(fits) == 2 * (1 + FOLDS)
 
 
+@pytest.mark.slow
 def test_scale_maps_the_rows_once_and_takes_one_interval(rows: Predictions, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fits to folds begin where that to all rows ended, and nobody reads their intervals."""
     mapped, starts, taken = list[int](), list[float | None](), list[int]()

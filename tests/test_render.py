@@ -231,6 +231,7 @@ def test_markdown_tables_are_rectangular(case: str) -> None:
             width = 0
 
 
+@pytest.mark.slow
 def test_markdown_fits_and_says_what_it_cut() -> None:
     full = markdown.render(cases.odd()["many"], limit=10**9)
     assert len(full.encode()) > 30_000

@@ -53,6 +53,7 @@ def test_a_scaler_takes_what_the_fit_took(spec: str, k: int, kind: str) -> None:
     np.testing.assert_allclose(found, np.exp(fit.scaler.map(log_softmax(z))), rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.finding("1.1")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("spec", SPECS)

@@ -86,6 +86,7 @@ def test_unpenalised_matrix_is_multinomial_logistic_regression() -> None:
     assert np.abs(other.predict_proba(log_p) - model.predict_proba(x)).max() > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mu", [0.0, 0.5])
 @pytest.mark.parametrize("name", ["vector", "bcts"])
 def test_vector_and_bcts_minimise_the_penalised_nll(name: str, mu: float) -> None:

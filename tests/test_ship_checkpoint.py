@@ -129,6 +129,7 @@ def test_logits_of_many_digits_have_the_limit_of_their_own_rounding(dtype: torch
     assert calibcli.verify(model, one, rows, before=model).verdict == "fail"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "spec",
     ["dirichlet:lam=1,mu=1", "focal", "focal_temperature", "isotonic", "isotonic_top", "histogram", "platt", "beta"],
@@ -251,9 +252,9 @@ def test_a_head_of_one_logit(spec: str, target: str, tmp_path: Path, monkeypatch
     assert calibcli.verify(made, one, rows, before=model, trust=True, **given).verdict == "pass"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["torchscript", "pt2"])
 @pytest.mark.parametrize("spec", ["temperature", "isotonic"])
-@pytest.mark.one_in(3)
 def test_behind_a_model(spec: str, target: str, tmp_path: Path) -> None:
     """A program of inputs, of any number of rows."""
     model, rows = network(tmp_path, 5)

@@ -53,8 +53,8 @@ def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.one_in(6)
 def test_a_json_calibrator_with_any_field_changed(method: str, rows: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`verify` and `inspect` accept it or refuse it."""
     fit = calibcli.fit_scaler(Z, Y, spec=method)

@@ -802,6 +802,7 @@ def test_logs_maps_and_printed_numbers(tmp_path: Path) -> None:
     assert points["CE"].x[0] == pytest.approx(found["train_confidence_gap", "CE"].value)
 
 
+@pytest.mark.slow
 def test_shapes_are_those_of_the_loss_itself() -> None:
     """The curvature of the focal loss by automatic differentiation, and the numbers that follow."""
     import torch
@@ -866,6 +867,7 @@ def test_what_is_asked_on_the_command_line(capsys: pytest.CaptureFixture[str], t
     assert parsing.parse(*experiment.text_of(str(tmp_path / "mine.toml")), "small").name == "step-size"
 
 
+@pytest.mark.slow
 def test_the_plans_of_the_documents(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -1634,6 +1636,7 @@ def test_the_lines_of_the_papers_find_their_data(
 # rows of curvature ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_verdicts_on_curvature_count_the_rows_it_was_measured_on(tmp_path: Path) -> None:
     text = LITTLE.replace('["lambda_max"]', '["lambda_max", "trace", "trace after", "fisher_rao"]')
     text = text.replace("lambda_max of ce", "trace after of ce").replace("gamma = [1, 3]", "gamma = [3]")

@@ -174,6 +174,7 @@ def test_two_readings_of_a_confidence() -> None:
         answers(three, "negative")
 
 
+@pytest.mark.slow
 def test_a_study_of_trees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The small size, made smaller still: both readings stand side by side, and the paper's numbers are of its own."""
     monkeypatch.setitem(

@@ -24,6 +24,7 @@ def tensors(*shapes: tuple[int, ...]) -> list[Tensor]:
 NORMS = [((5, 3, 4, 2), 1e-5), ((5, 3, 4, 2), 0.5), ((7, 3), 1e-2), ((4, 3, 6), 1e-2)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shape", "eps"), NORMS)
 def test_batch_norm_to_the_second_derivative(shape: tuple[int, ...], eps: float) -> None:
     x, w, b = tensors(shape, (3,), (3,))
@@ -43,9 +44,9 @@ CONVOLUTIONS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", CONVOLUTIONS)
 @pytest.mark.parametrize("biased", [True, False])
-@pytest.mark.one_in(5)
 def test_convolution_to_the_second_derivative(options: dict[str, Any], biased: bool) -> None:
     x, w, b = tensors((2, 4, 4, 5), (4, 4 // options.get("groups", 1), 3, 2), (4,))
     inputs = (x, w, b) if biased else (x, w)
