@@ -7,11 +7,13 @@ unless a script says otherwise; a ratio is the median over rounds of the round's
 from __future__ import annotations
 
 import argparse
+import datetime
 import importlib.metadata
 import importlib.util
 import json
 import os
 import platform
+import re
 import resource
 import statistics
 import subprocess
@@ -232,3 +234,47 @@ def append(path: Path | None, *records: dict[str, Any]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a") as file:
             file.writelines(json.dumps(record) + "\n" for record in records)
+
+
+def held(
+    rows: Mapping[str, Any], given: Any, head: str, judged: Callable[[str], Any], keep: Callable[..., None]
+) -> int:
+    """Print the rows that are asked for, and which of them break a limit; the exit code says whether any does.
+
+    Args:
+        given: the arguments `only` (patterns of names), `list` (print the names alone) and `save`.
+        judged: gives the cells of a row and whether it keeps its limits.
+        keep: puts a row into the table of results, with where and when it was measured.
+    """
+    names = [name for name in rows if any(re.search(one, name) for one in given.only or [""])]
+    if given.list:
+        print(*names, sep="\n")
+        return 0
+    where = f"{datetime.date.today()}, {machine('scipy', 'torch')}"
+    print(where, "", head, sep="\n", flush=True)
+    broken = []
+    for name in names:
+        cells, holds = judged(name)
+        print(row(*cells), flush=True)
+        broken += [] if holds else [name]
+        if given.save:
+            keep(row(*cells), where)
+    print(f"\n{len(names) - len(broken)} of {len(names)} rows keep their limits")
+    print(*(f"breaks: {name}" for name in broken), sep="\n")
+    return int(bool(broken))
+
+
+def put(
+    script: str, head: str, rows: Mapping[str, Any], line: str, where: str, name: Callable[[str], str] = str
+) -> str:
+    """Put a row into results/SCRIPT.txt, in the place of an earlier one of its name, and return the table.
+
+    Args:
+        name: turns the first cell of a row into the name of the row.
+    """
+    path = HERE / "results" / f"{script}.txt"
+    said = path.read_text().splitlines() if path.exists() else []
+    known = {name(cells[1].strip()): one for one in [*said, line] if len(cells := one.split("|")) > 2}
+    table = "\n".join([head, *(known[one] for one in rows if one in known)])
+    path.write_text(f"python benchmarks/{script}.py, last {where}\n\n{table}\n")
+    return table

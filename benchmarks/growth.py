@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from _harness import HERE, ROOT, TWO_ARMS, arguments, attempt, between, head, machine, row
+from _harness import ROOT, TWO_ARMS, arguments, attempt, between, head, held, put
 
 Work = list[str] | Callable[[], object]
 LINEAR, SORTED = 1.1, 1.15
@@ -605,31 +605,12 @@ def judged(name: str, rounds: int, short: bool) -> tuple[list[str], bool]:
 
 def main() -> int:
     given = arguments(__doc__, only=[str], short=False, rounds=3, list=False, save=False)
-    names = [name for name in ROWS if any(re.search(one, name) for one in given.only or [""])]
-    if given.list:
-        print(*names, sep="\n")
-        return 0
-    where = f"{datetime.date.today()}, {machine('scipy', 'torch')}"
-    print(where, "", HEAD, sep="\n", flush=True)
-    broken = []
-    for name in names:
-        cells, holds = judged(name, given.rounds, given.short)
-        print(row(*cells), flush=True)
-        broken += [] if holds else [name]
-        if given.save:
-            keep(row(*cells), where)
-    print(f"\n{len(names) - len(broken)} of {len(names)} rows keep their limits")
-    print(*(f"breaks: {name}" for name in broken), sep="\n")
-    return int(bool(broken))
+    return held(ROWS, given, HEAD, lambda name: judged(name, given.rounds, given.short), keep)
 
 
 def keep(line: str, where: str) -> None:
     """Put a row into the table of results/growth.txt and of the docs, in the place of an earlier one of its name."""
-    path = HERE / "results" / "growth.txt"
-    said = path.read_text().splitlines() if path.exists() else []
-    known = {cells[1].strip(): one for one in [*said, line] if len(cells := one.split("|")) > 2}
-    table = "\n".join([HEAD, *(known[name] for name in ROWS if name in known)])
-    path.write_text(f"python benchmarks/growth.py, last {where}\n\n{table}\n")
+    table = put("growth", HEAD, ROWS, line, where)
     page = ROOT / "docs" / "measured" / "growth.md"
     between(page, "<!-- growth -->", "<!-- /growth -->", lambda old: f"\n{table}\n")
 

@@ -18,7 +18,6 @@ there.
 from __future__ import annotations
 
 import contextlib
-import datetime
 import json
 import os
 import pty
@@ -34,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import growth
-from _harness import CALIB, HERE, TWO_ARMS, arguments, environment, head, machine, row
+from _harness import CALIB, TWO_ARMS, arguments, environment, head, held, put
 
 Make = Callable[[Path, int], list[str]]
 BAR, ESTIMATE, WITH_TORCH, STILL, ANSWER = 2.0, 3.0, 12.0, 4.0, 1.0  # limits, seconds
@@ -286,34 +285,18 @@ def judged(name: str, short: bool) -> tuple[list[str], bool]:
 def main() -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts in the background ignores it
     given = arguments(__doc__, only=[str], short=False, list=False, save=False)
-    names = [name for name in ROWS if any(re.search(one, name) for one in given.only or [""])]
-    if given.list:
-        print(*names, sep="\n")
-        return 0
-    where = f"{datetime.date.today()}, {machine('scipy', 'torch')}"
-    print(where, "", HEAD, sep="\n", flush=True)
-    broken = []
-    for name in names:
+
+    def cells(name: str) -> tuple[list[str], bool]:
         try:
-            cells, holds = judged(name, given.short)
+            return judged(name, given.short)
         except RuntimeError as error:
-            cells, holds = [name, *[""] * 5, f"failed: {error}"], False
-        print(row(*cells), flush=True)
-        broken += [] if holds else [name]
-        if given.save:
-            keep(row(*cells), where)
-    print(f"\n{len(names) - len(broken)} of {len(names)} rows keep their limits")
-    print(*(f"breaks: {name}" for name in broken), sep="\n")
-    return int(bool(broken))
+            return [name, *[""] * 5, f"failed: {error}"], False
+
+    return held(ROWS, given, HEAD, cells, keep)
 
 
 def keep(line: str, where: str) -> None:
-    """Put a row into results/responsive.txt, in the place of an earlier one of its name."""
-    path = HERE / "results" / "responsive.txt"
-    said = path.read_text().splitlines() if path.exists() else []
-    known = {cells[1].strip().rpartition(" ")[0]: one for one in [*said, line] if len(cells := one.split("|")) > 2}
-    table = "\n".join([HEAD, *(known[name] for name in ROWS if name in known)])
-    path.write_text(f"python benchmarks/responsive.py, last {where}\n\n{table}\n")
+    put("responsive", HEAD, ROWS, line, where, lambda cell: cell.rpartition(" ")[0])
 
 
 if __name__ == "__main__":

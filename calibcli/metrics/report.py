@@ -136,7 +136,7 @@ def per_class(
     corp = corp or [[None, None]] * columns.k
     labels = table.sum_y.sum(axis=1) if shown.threshold <= 0 else np.bincount(columns.labels, w, columns.k)
     rows: list[list[Cell]] = []
-    for i, name in enumerate(class_names(predictions)):
+    for i, name in enumerate(names):
         precision = [right[i] / count[i], confidence[i] / count[i]] if count[i] > 0 else [None, None]
         recall = right[i] / labels[i] if labels[i] > 0 else None
         share = [table.sum_p[i].sum() / total, labels[i] / total]
