@@ -88,7 +88,7 @@ def read(source: Source) -> FileContents:
         except (ValueError, TypeError, OverflowError):
             if key in SCORES or key in LABELS:
                 problem = f"'{key}' in {source.name} holds lists that are not numbers"
-                raise InputError(problem, "write numbers") from None
+                raise InputError(problem, "write one object per row, with its K scores as a list of numbers") from None
             continue
         arrays[key] = Memory(table)
         if uneven:
