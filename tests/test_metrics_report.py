@@ -24,8 +24,9 @@ from calibcli.core.errors import UsageError
 from calibcli.core.result import SCHEMA, Result
 from calibcli.metrics.diagrams import smooth_curve
 from calibcli.metrics.means import murphy
+from calibcli.metrics.reliability import BinaryOutcomes
 from calibcli.metrics.report import ReportOptions, report, report_multilabel
-from calibcli.metrics.shelf import BinaryOutcomes, Sample
+from calibcli.metrics.shelf import Sample
 from calibcli.scores.columns import Columns, bin_index
 from calibcli.scores.predictions import Predictions
 

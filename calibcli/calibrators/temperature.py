@@ -20,7 +20,7 @@ from calibcli.core.options import BINS, Count
 from calibcli.core.result import Cell, Estimate
 from calibcli.core.statistics import effective_groups, root, student_quantile
 from calibcli.metrics.binned import l1
-from calibcli.metrics.shelf import BinaryOutcomes
+from calibcli.metrics.reliability import BinaryOutcomes
 from calibcli.scores.likelihood import BetaFit, fit_beta, nll_rows
 from calibcli.scores.likelihood.moments import Source, chunks, cumulants, shift, weighted
 from calibcli.scores.predictions import Array, ArrayScores, Predictions

@@ -19,9 +19,10 @@ from calibcli.core.options import Level, Positive, check_options
 from calibcli.core.result import Estimate, Result, Screen, Table
 from calibcli.core.statistics import student_quantile
 from calibcli.metrics.discrimination import Concordance, TwoSamples, tied, ties, variance
-from calibcli.metrics.intervals import Interval, share_bounds
+from calibcli.metrics.intervals import share_bounds
 from calibcli.metrics.paired import Paired, ranked, shown
-from calibcli.metrics.shelf import BinaryOutcomes
+from calibcli.metrics.reliability import BinaryOutcomes
+from calibcli.metrics.shelf import Interval
 from calibcli.scores.columns import MANY, columns
 from calibcli.scores.predictions import Floats, Ints, Predictions, Progress, kind_words, notes_of
 
