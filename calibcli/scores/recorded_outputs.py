@@ -18,15 +18,15 @@ from calibcli.core.options import check_options, exclusive
 from calibcli.scores import array_names, confidence, other_files, per_row, positive_class, tasks
 from calibcli.scores.array_names import kind_option
 from calibcli.scores.files import locations
-from calibcli.scores.files.arrays import FileContents, Joined, blocks, class_names, read_all, texts_of
+from calibcli.scores.files.arrays import FileContents, Joined, blocks, class_names, load_any, read_all, texts_of
 from calibcli.scores.files.roles import CLASSES
-from calibcli.scores.files.source import FORMATS, Digests, Source, by_suffix, fingerprint, load_any, suffixes
-from calibcli.scores.input_mistakes import Nonfinite, Outcome, RepeatedRows
+from calibcli.scores.files.source import FORMATS, Digests, Source, by_suffix, fingerprint, suffixes
+from calibcli.scores.input_mistakes import RepeatedRows, scan
 from calibcli.scores.per_row import LabelCodes, as_names, labels_of, read_labels, without_zero_weights
 from calibcli.scores.positive_class import BinaryReading, read_binary, swap_classes
 from calibcli.scores.predictions import Ints, Kind, Named, Predictions, Progress
 from calibcli.scores.reading_options import ReaderOptions, Reading
-from calibcli.scores.score_kind import KeptRows, Scan, decide_kind, evidence, scan
+from calibcli.scores.score_kind import KeptRows, Nonfinite, Outcome, Scan, decide_kind, evidence
 
 MEANS_MORE = frozenset("*?[:")  # characters of a path that may be a pattern or an address
 Paths = str | Path | Sequence[str | Path]

@@ -32,10 +32,10 @@ from calibcli.networks.dataset.library_preparation import PicturePreparation, Pr
 from calibcli.networks.dataset.rows import Dataset, Preprocess, for_array, guess_layout, needs_pillow, resized, sizing
 from calibcli.networks.user_code import FAILURES, NAMES_CODE, from_module
 from calibcli.scores.files import locations
-from calibcli.scores.files.arrays import EncodedPictures, InFile, Memory, read_all, split_part
+from calibcli.scores.files.arrays import EncodedPictures, InFile, Memory, load_any, read_all, split_part
 from calibcli.scores.files.locations import PARTS, STATE
 from calibcli.scores.files.roles import SPLITS
-from calibcli.scores.files.source import Source, fingerprint, load_any
+from calibcli.scores.files.source import Source, fingerprint
 from calibcli.scores.predictions import Named
 from calibcli.scores.reading_options import DatasetOptions
 

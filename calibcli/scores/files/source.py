@@ -22,37 +22,31 @@ import contextlib
 import errno
 import hashlib
 import importlib
-import inspect
 import io
 import itertools
 import os
 import pkgutil
 import stat
 import threading
-import warnings
 import weakref
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
+from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
 from types import ModuleType
-from typing import IO, TYPE_CHECKING, cast
+from typing import IO, cast
 
 from calibcli.core import extensions
-from calibcli.core.errors import CalibError, InputError, check_path, printable
+from calibcli.core.errors import CalibError, InputError, check_path
 from calibcli.core.files import reading
 from calibcli.core.memory import memory_limit
 from calibcli.scores.files import formats, locations
 from calibcli.scores.files.pickles import is_pickle
 from calibcli.scores.reading_options import ReaderOptions
 
-if TYPE_CHECKING:
-    from calibcli.scores.files.arrays import FileContents
-
 TEXT = 6  # bytes in memory for a byte of text, at least: what a compressed file may unpack to
 COPY = 1 << 20
-NAME = 100  # longest name of an array that is shown whole
 FORMATS = dict(  # by name, the module that reads it
     sorted(
         (file.name, f"{package.__name__}.{file.name}")
@@ -352,22 +346,6 @@ def format_of(source: Source) -> str:
         return recognised
     *most, last = (suffixes(name)[0] for name in FORMATS)
     raise InputError(f"the format of {source.name} is not recognised", f"pass {', '.join(most)} or {last}")
-
-
-def load_any(source: Source, columns: bool = False) -> FileContents:
-    """Read the arrays of a file by its format; of tables return every column, or the score columns as one array."""
-    read = module(format_of(source)).read
-    read = partial(read, grouped=False) if columns and "grouped" in inspect.signature(read).parameters else read
-    with warnings.catch_warnings(
-        action="ignore"
-    ):  # warnings of NumPy and torch about odd headers would stand beside the result
-        contents: FileContents = read(source)
-    if all(name.isprintable() and len(name) <= NAME for name in contents.arrays):
-        return contents
-    arrays = {printable(name.replace("\n", "?"), NAME): array for name, array in contents.arrays.items()}
-    if len(arrays) < len(contents.arrays):
-        raise InputError(f"{source.name} holds arrays whose names begin alike", f"give them names below {NAME} letters")
-    return replace(contents, arrays=arrays)
 
 
 def _is(name: str, head: bytes, size: int) -> bool:
