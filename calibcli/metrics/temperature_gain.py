@@ -277,8 +277,8 @@ class _Profile:
         else:
             self.centre, self.near = fitted.centre, fitted.near
         top, least = _ends(self.z)
-        own = self.z[np.arange(len(self.y)), self.y].astype(np.float64)
-        self.up, self.down = own - least, own - top  # distances of z_y from the smallest and the largest logit
+        z_y = self.z[np.arange(len(self.y)), self.y].astype(np.float64)
+        self.up, self.down = z_y - least, z_y - top  # distances of z_y from the smallest and the largest logit
         self.points = [(self.centre, self.near)]  # where the derivatives of the rows are known
         self.scale = max(spread(self.z), 1e-12)
         self.by_beta: dict[float, tuple[WeightedMean, float, float]] = {}

@@ -337,7 +337,7 @@ class WatchSession:
             return
         found = stamp(self.path)
         if found != self.read_stamp:
-            self.state = state_file.load(self.path, own=True)
+            self.state = state_file.load(self.path, update=True)
         self.read_stamp = found
 
     def update(self, given: Predictions | str | Path, night: str = "", baseline: str = "") -> None:

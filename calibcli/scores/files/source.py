@@ -103,24 +103,24 @@ class Source:
     Args:
         path: file name, or `-` for stdin.
         trust: whether code in the file may run; None where no option allows it.
-        asked: options for the readers of evaluations and of tables without a header.
-        own: the file is read only to be updated, so that it does not count as an input.
+        options: for the readers of evaluations and of tables without a header.
+        update: the file is read only to be updated, so that it does not count as an input.
 
     Raises:
         InputError: missing, a folder, not readable, or empty.
     """
 
     def __init__(
-        self, path: str | Path, trust: bool | None = None, asked: ReaderOptions | None = None, own: bool = False
+        self, path: str | Path, trust: bool | None = None, options: ReaderOptions | None = None, update: bool = False
     ) -> None:
-        self.path, self.trust, self.asked = str(path), trust, asked or ReaderOptions()
+        self.path, self.trust, self.options = str(path), trust, options or ReaderOptions()
         self.digest = self.digest_packed = self.folder = ""  # `folder`: of the data set that this file is a part of
         self.stored: list[StoredBytes] = []
         self.name = "stdin" if self.path == "-" else self.path
         opened = contextlib.ExitStack()
         weakref.finalize(self, opened.close)  # without a ResourceWarning, also out of a reference cycle
         try:
-            if not own and self.path != "-":
+            if not update and self.path != "-":
                 reading(self.path)
             self.file: IO[bytes] = opened.enter_context(locations.open_binary(self.path))
             if stat.S_ISCHR(mode := os.fstat(self.file.fileno()).st_mode):  # a terminal, /dev/zero: without an end
