@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -116,24 +117,29 @@ def report(study: Study, save: Path, expect: bool = False) -> Result:
         ],
         checks=[_check(one, expect, claims.count(verdicts)) for one in judged],
         notes=_notes(study, missing, judged, without),
-        facts={
-            "headline": _headline(study, verdicts),
-            "study": study.name,
-            "question": study.question,
-            "paper": study.paper,
-            "size": study.size or "as written",
-            "seeds": study.seeds,
-            "command": command(study),
-            "recipe_sha256": hashlib.sha256(parsing.written(study).encode()).hexdigest(),
-            "cost": study.cost,
-            "spent": {"hours": sum(float(record(save, run).get("seconds", 0)) for run in runs(study)) / 3600},
-            "cite": study.bibtex,
-            "rows": next(filter(None, (test_rows(record(save, run))[1] for run in runs(study))), None),
-            "files": f"verified: those of {with_digests} runs have the sha256 of their records" if with_digests else "",
-            "runs": f"{sum(bool(record(save, run)) for run in runs(study))} of {len(runs(study))}",
-        },
+        facts={"headline": _headline(study, verdicts), **_facts(study, save, with_digests)},
         screen=SCREEN,
     )
+
+
+def _facts(study: Study, save: Path, with_digests: int) -> dict[str, Any]:
+    """Return what was studied, what it cost and how to do it again."""
+    records = [record(save, run) for run in runs(study)]
+    return {
+        "study": study.name,
+        "question": study.question,
+        "paper": study.paper,
+        "size": study.size or "as written",
+        "seeds": study.seeds,
+        "command": command(study),
+        "recipe_sha256": hashlib.sha256(parsing.written(study).encode()).hexdigest(),
+        "cost": study.cost,
+        "spent": {"hours": sum(float(one.get("seconds", 0)) for one in records) / 3600},
+        "cite": study.bibtex,
+        "rows": next(filter(None, (test_rows(one)[1] for one in records)), None),
+        "files": f"verified: those of {with_digests} runs have the sha256 of their records" if with_digests else "",
+        "runs": f"{sum(map(bool, records))} of {len(records)}",
+    }
 
 
 def _judged(study: Study, claim: StudyClaim, arms: dict[str, dict[str, MeasuredArm]]) -> ClaimVerdict:
