@@ -139,7 +139,7 @@ class Sample(Memoized):
         )
 
     @cached_property
-    def own(self) -> Sample:
+    def acyclic(self) -> Sample:
         """A copy that shares the outcomes, for memoized results to refer to.
 
         With a reference to this sample itself they would form a cycle, and the memory of all rows would be freed only
@@ -275,7 +275,7 @@ def _estimate(sample: Sample, choice: Choice, level: float, scope: str) -> Estim
 
 
 def _statistic(sample: Sample, choice: Choice) -> Statistic:
-    statistic: Statistic = choice(sample.own)
+    statistic: Statistic = choice(sample.acyclic)
     return statistic
 
 

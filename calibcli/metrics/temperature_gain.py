@@ -90,7 +90,7 @@ class Crossed(NamedTuple):
 def crossed(sample: Sample) -> Crossed | None:
     """Fit a temperature without each fold of all rows of a sample; None where there is one fold.
 
-    Both the gain and the rows that a comparison keeps use these fits: `sample.own.once(crossed)` computes them once.
+    Both the gain and the rows that a comparison keeps use them: `sample.acyclic.once(crossed)` computes them once.
     """
     rows = sample.predictions
     assert rows is not None

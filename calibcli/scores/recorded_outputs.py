@@ -242,7 +242,7 @@ def _classes_and_labels(
     reading: Reading,
     name: str,
     scores: Named,
-    classes: Sequence[str] | None,
+    classes: list[str] | None,
     raw_labels: Named | None,
     label_name: str,
     notes: list[str],

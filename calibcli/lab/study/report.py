@@ -58,9 +58,9 @@ class JudgedClaim:
 
     def could_have_shown(self, decided: int) -> float | None:
         """Return the smallest difference that its seeds and rows show, of so many claims; None if it is about none."""
-        if self.verdict.about is None or not self.claim.entry.traits.get("difference"):
+        if self.verdict.difference is None or not self.claim.entry.traits.get("difference"):
             return None
-        return self.verdict.about.shown(decided)
+        return self.verdict.difference.shown(decided)
 
 
 def report(study: Study, save: Path, expect: bool = False) -> Result:
@@ -226,7 +226,7 @@ def _verdicts(study: Study, judged: Sequence[JudgedClaim]) -> Table:
     decided = claims.count({one.name: one.verdict for one in judged})
     for one in judged:
         cells: list[Cell] = ["", "", "", ""]
-        if (difference := one.verdict.about) is not None:
+        if (difference := one.verdict.difference) is not None:
             value, *ends = (
                 f"{v:.{one.digits}g}" for v in (difference.value, *difference.interval(), *difference.interval(False))
             )
@@ -366,7 +366,7 @@ def _differs(study: Study, source: str) -> list[Table]:
 
 def _check(one: JudgedClaim, expect: bool, decided: int) -> Check:
     """Return the verdict as a check; a number that is described, and not judged, never fails a run."""
-    difference, estimate = one.verdict.about, None
+    difference, estimate = one.verdict.difference, None
     described = difference is not None and one.verdict.word == "no verdict"
     if difference is not None and np.isfinite(difference.error):
         low, high = difference.interval()
@@ -399,7 +399,7 @@ def _notes(study: Study, missing: dict[str, str], judged: Sequence[JudgedClaim],
         notes.append(f"the files of {which} are not verified: their records are older than digests")
     if study.seeds < 2:
         notes.append("one seed: tables, no verdicts")
-    if alone := [one.name for one in judged if one.verdict.about is not None and not one.counted]:
+    if alone := [one.name for one in judged if one.verdict.difference is not None and not one.counted]:
         notes.append(f"{listed(alone)}: the interval holds for these rows; what others would add is not counted")
     return notes
 

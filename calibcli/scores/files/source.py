@@ -328,21 +328,21 @@ def format_of(source: Source) -> str:
         InputError: none that is known.
     """
     head = source.pread(min(source.size, 512), 0)
-    own = by_suffix(source.plain.suffix.lower())
-    if own and _is(own, head, source.size):
-        return own
+    expected = by_suffix(source.plain.suffix.lower())
+    if expected and _is(expected, head, source.size):
+        return expected
     for name in FORMATS:
         if not getattr(module(name), "BY_SUFFIX", False) and _is(name, head, source.size):
             return name
-    if own and getattr(module(own), "BY_SUFFIX", False):
-        return own
+    if expected and getattr(module(expected), "BY_SUFFIX", False):
+        return expected
     other = next((description for magic, description in OTHERS.items() if head.startswith(magic)), None)
     other = TAR if head[257:262] == b"ustar" else other
     if other or is_pickle(head):
         what, fix = other or PICKLE
         raise InputError(f"{source.name} is {what}", fix)
     guesses = (name for name in FORMATS if hasattr(module(name), "guess") and module(name).guess(head))
-    if recognised := own or next(guesses, ""):
+    if recognised := expected or next(guesses, ""):
         return recognised
     *most, last = (suffixes(name)[0] for name in FORMATS)
     raise InputError(f"the format of {source.name} is not recognised", f"pass {', '.join(most)} or {last}")
