@@ -18,7 +18,7 @@ import numpy as np
 from calibcli.core.statistics import clopper_pearson
 from calibcli.metrics import Sample, choose, columns_of
 from calibcli.metrics.binned_bounds import Bounds, table_bounds
-from calibcli.metrics.shelf import BinaryOutcomes
+from calibcli.metrics.reliability import BinaryOutcomes
 from calibcli.scores.predictions import Predictions
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]

@@ -34,7 +34,7 @@ from calibcli.lab.study import claims
 from calibcli.lab.study.claims import DRAWS, ClaimVerdict, MeasuredArm, SeedMean
 from calibcli.lab.study.readings import RowSums, binned, draws, means
 from calibcli.metrics import METRICS as SHELF
-from calibcli.metrics.shelf import BinaryOutcomes
+from calibcli.metrics.reliability import BinaryOutcomes
 
 METRICS = ("error", "nll", "ece", "ece2_debiased")
 SEEDS = (3, 5, 10, 20)

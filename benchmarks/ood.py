@@ -18,7 +18,7 @@ from _populations import Covered
 from calibcli.metrics.discrimination import Concordance
 from calibcli.metrics.ood import AveragePrecision, FalsePositives
 from calibcli.metrics.paired import ranked
-from calibcli.metrics.shelf import BinaryOutcomes
+from calibcli.metrics.reliability import BinaryOutcomes
 
 SETTINGS = [
     *((d, 50, 50, 1.0, 1) for d in (0.5, 2.0, 4.0)),

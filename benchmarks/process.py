@@ -103,7 +103,8 @@ def script(folder: Path) -> None:
 
 
 def text(folder: Path) -> None:
-    from calibcli.scores.files.source import Source, load_any
+    from calibcli.scores.files.arrays import load_any
+    from calibcli.scores.files.source import Source
 
     n, k = 200_000, 10
     rng = np.random.default_rng(0)

@@ -81,7 +81,7 @@ def table(name: str, rows: Predictions, most: int) -> None:
         found.setdefault(spec, []).append(np.append(measured(p, other.labels), seconds))
 
     for fit, other in halves(rows, most):
-        for spec in ("none", *applicable(rows.k)):
+        for spec in ("none", *applicable()):
             if rows.k > SLOW and spec in ("matrix", "dirichlet"):
                 continue
             start = time.process_time()

@@ -27,7 +27,7 @@ from calibcli.core.statistics import bin_index, clopper_pearson
 from calibcli.gate.config import Config, Gate
 from calibcli.gate.sources import RecordedOutputs
 from calibcli.metrics.binned_bounds import table_bounds
-from calibcli.metrics.shelf import BinaryOutcomes
+from calibcli.metrics.reliability import BinaryOutcomes
 from calibcli.scores.predictions import Predictions
 from calibcli.watch import rules as watching
 from calibcli.watch.bets import L, Stream, WatchedRule, tables, thresholds

@@ -9,7 +9,7 @@ from populations import values
 import calibcli
 from calibcli.scores.columns import SMALL, ClassBins, bin_index, columns
 from calibcli.scores.from_arrays import checked
-from calibcli.scores.histogram import LEAN, NAMES
+from calibcli.scores.histogram import CONFIDENCE, NAMES
 from calibcli.scores.predictions import MappedScores, Predictions
 
 
@@ -70,10 +70,10 @@ def test_columns_that_are_not_asked_for_stay_empty_and_change_no_other(k: int) -
     z, y = sample(200, k)
     z[0, 1 - y[0]] = -np.inf
     whole = columns(Predictions.of(z, y))
-    for names in ((), LEAN, NAMES[:-1]):
+    for names in ((), CONFIDENCE, NAMES[:-1]):
         got = columns(Predictions.of(z, y), names=names)
         for name in NAMES:
-            filled = name in names or (not names and name in LEAN)  # class tables need these two
+            filled = name in names or (not names and name in CONFIDENCE)  # class tables need these two
             np.testing.assert_array_equal(getattr(got, name), getattr(whole, name) if filled else [])
     got = columns(Predictions.of(z, y), names=(), class_bins=())
     assert got.n == whole.n

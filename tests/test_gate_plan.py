@@ -22,7 +22,7 @@ from calibcli.gate.plan import (
     synthetic_logits,
     to_decide,
 )
-from calibcli.metrics.shelf import BinaryOutcomes
+from calibcli.metrics.reliability import BinaryOutcomes
 
 
 def planned(capsys: Any, *arguments: str) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from calibcli.cli.app import main
 from calibcli.core.errors import Exit, InputError
 from calibcli.scores import recorded_outputs
 from calibcli.scores.files import formats, source
+from calibcli.scores.files.arrays import load_any
 from calibcli.scores.predictions import Predictions
 
 RNG = np.random.default_rng(1)
@@ -327,7 +328,7 @@ def test_no_file_stays_open_and_none_warns(name: str, tmp_path: Path) -> None:
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         with contextlib.suppress(InputError):
-            cycle = [recorded_outputs.read(tmp_path / name), source.load_any(source.Source(tmp_path / name))]
+            cycle = [recorded_outputs.read(tmp_path / name), load_any(source.Source(tmp_path / name))]
             cycle.append(cycle)
             del cycle
         gc.collect()

@@ -15,8 +15,8 @@ import calibcli
 from calibcli.core.errors import InputError
 from calibcli.scores import predictions
 from calibcli.scores.files.arrays import Memory
-from calibcli.scores.input_mistakes import RepeatedRows, RowCount, TiedScores, ZeroProbabilityLabels
-from calibcli.scores.score_kind import Scan, UnitSums, scan
+from calibcli.scores.input_mistakes import RepeatedRows, TiedScores, ZeroProbabilityLabels, scan
+from calibcli.scores.score_kind import RowCount, Scan, UnitSums
 
 RNG = np.random.default_rng(4)
 Z = RNG.normal(size=(3000, 6)) * 2

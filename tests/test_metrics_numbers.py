@@ -19,8 +19,8 @@ from calibcli.core.errors import Exit, UsageError
 from calibcli.core.result import Estimate
 from calibcli.core.statistics import student_quantile
 from calibcli.metrics.diagrams import smooth_curve
+from calibcli.metrics.reliability import BinaryOutcomes
 from calibcli.metrics.report import ReportOptions, report
-from calibcli.metrics.shelf import BinaryOutcomes
 from calibcli.scores.from_arrays import of_arrays
 from calibcli.scores.predictions import Predictions
 

@@ -24,8 +24,9 @@ from calibcli.core.errors import UsageError
 from calibcli.core.result import SCHEMA, Result
 from calibcli.metrics.diagrams import smooth_curve
 from calibcli.metrics.means import murphy
+from calibcli.metrics.reliability import BinaryOutcomes
 from calibcli.metrics.report import ReportOptions, report, report_multilabel
-from calibcli.metrics.shelf import BinaryOutcomes, Sample
+from calibcli.metrics.shelf import Sample
 from calibcli.scores.columns import Columns, bin_index
 from calibcli.scores.predictions import Predictions
 
@@ -325,7 +326,7 @@ def test_rows_are_binned_once_per_binning(grouped: bool, monkeypatch: pytest.Mon
     from calibcli.gate import check
     from calibcli.gate.config import Config, Gate
     from calibcli.gate.sources import RecordedOutputs
-    from calibcli.metrics import reliability, shelf
+    from calibcli.metrics import reliability
 
     binned: Counter[tuple[int, str]] = Counter()
     tables: Counter[tuple[str, int]] = Counter()
@@ -344,8 +345,7 @@ def test_rows_are_binned_once_per_binning(grouped: bool, monkeypatch: pytest.Mon
         return table
 
     monkeypatch.setattr(reliability, "bin_index", counted_index)
-    monkeypatch.setattr(shelf, "width_table", counted("width_table"))
-    for name in ("_merged", "_divided", "_whole", "_mukhoti"):
+    for name in ("width_table", "_merged", "_divided", "_whole", "_mukhoti"):
         monkeypatch.setattr(reliability, name, counted(name))
     names = {n for n, m in sys.modules.items() if n.startswith("calibcli.metrics.") and "bin_index" in vars(m)}
     assert names == {"calibcli.metrics.reliability"}

@@ -16,7 +16,7 @@ import calibcli
 from calibcli.cli.app import main
 from calibcli.metrics.discrimination import Concordance, few
 from calibcli.metrics.ood import AveragePrecision, FalsePositives
-from calibcli.metrics.shelf import BinaryOutcomes
+from calibcli.metrics.reliability import BinaryOutcomes
 
 ROOT = Path(__file__).parent.parent
 RNG = np.random.default_rng(3)

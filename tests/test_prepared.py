@@ -94,7 +94,7 @@ class Sums(nn.Module):
 def test_batches_are_as_wide_as_their_longest_text() -> None:
     Path("d.csv").write_text("label,text\n0,a\n1,a b c\n0,a\n1,b\n")
     model = Sums().eval()
-    data = dataset.load("d.csv", own=Preparation(texts=words))
+    data = dataset.load("d.csv", preparation=Preparation(texts=words))
     found = torch.cat(list(inference.predict(model, data, batch_size=2)))
     assert found[:, 0].tolist() == [14, 36, 14, 14]
     assert model.widths == [5, 3]
@@ -114,7 +114,7 @@ TABLES = {
 @pytest.mark.parametrize("text", TABLES)
 def test_columns_of_texts(text: str) -> None:
     Path("d.csv").write_text(text)
-    data = dataset.load("d.csv", own=Preparation(texts=words))
+    data = dataset.load("d.csv", preparation=Preparation(texts=words))
     assert data.prepared["columns"] == TABLES[text]
     assert (data.classes, data.labels.tolist()) == (["a", "b"], [1, 0])
 
@@ -122,14 +122,14 @@ def test_columns_of_texts(text: str) -> None:
 def test_columns_of_texts_that_are_chosen_or_not_clear() -> None:
     Path("d.csv").write_text("label,one,two,three\nb,x,y,z\na,x,y,z\n")
     with pytest.raises(InputError, match="one, two, three are texts") as caught:
-        dataset.load("d.csv", own=Preparation(texts=words))
+        dataset.load("d.csv", preparation=Preparation(texts=words))
     assert "--inputs one,two" in caught.value.fix
-    data = dataset.load("d.csv", inputs="two,one", own=Preparation(texts=words))
+    data = dataset.load("d.csv", inputs="two,one", preparation=Preparation(texts=words))
     assert data.prepared["columns"] == ["two", "one"]
     with pytest.raises(InputError, match=r"'for' of d\.csv is no text"):
-        dataset.load("d.csv", inputs="for", own=Preparation(texts=words))
+        dataset.load("d.csv", inputs="for", preparation=Preparation(texts=words))
     np.savez("d.npz", input_ids=[[1, 2], [3, 4]], attention_mask=[[1, 1], [1, 0]], labels=[0, 1])
-    assert list(dataset.load("d.npz", own=Preparation(texts=words)).inputs) == ["input_ids", "attention_mask"]
+    assert list(dataset.load("d.npz", preparation=Preparation(texts=words)).inputs) == ["input_ids", "attention_mask"]
     Path("n.csv").write_text("label,a,b\n0,1,2\n1,3,4\n")
     with pytest.raises(InputError, match="not a number"):
         dataset.load("d.csv")
@@ -189,7 +189,7 @@ def test_pictures_of_any_mode_and_size_and_turned() -> None:
     made = [picture("d/a", f"{i}.png", (5 + i, 7), mode) for i, mode in enumerate(modes)]
     picture("d/b", "0.png", (4, 4))
     for mode in ("RGB", "L"):
-        data = dataset.load("d", own=means(mode=mode))
+        data = dataset.load("d", preparation=means(mode=mode))
         found, _ = data.batch(range(len(modes)))
         wanted = [np.asarray(one.convert(mode), float).mean((0, 1)) for one in made]
         np.testing.assert_allclose(found.flatten(1).squeeze().numpy(), wanted, atol=1e-4)  # type: ignore[union-attr]
@@ -199,7 +199,7 @@ def test_pictures_of_any_mode_and_size_and_turned() -> None:
     turned = picture("t/a", "0.png", (5, 3), exif=exif)
     picture("t/b", "0.png", (5, 3))
     corner = Preparation(pictures=lambda: PicturePreparation("corner", lambda p: np.asarray(p)[:1, :1].T, upright=True))
-    found, _ = dataset.load("t", own=corner).batch([0])
+    found, _ = dataset.load("t", preparation=corner).batch([0])
     assert found.flatten().tolist() == np.asarray(turned)[-1, 0].tolist()  # type: ignore[union-attr]
 
 
@@ -208,13 +208,13 @@ def test_pictures_that_a_library_does_not_make() -> None:
     picture("d/b", "0.png", (5, 4))
     asis = Preparation(pictures=lambda: PicturePreparation("as it is", lambda p: np.moveaxis(np.asarray(p), -1, 0)))
     with pytest.raises(InputError, match=r"d/b/0\.png becomes 3x4x5, the first picture 3x4x4") as caught:
-        dataset.load("d", own=asis).batch([0, 1])
+        dataset.load("d", preparation=asis).batch([0, 1])
     assert "--resize" in caught.value.fix
     broken = Preparation(pictures=lambda: PicturePreparation("broken", lambda p: {}["x"]))
     with pytest.raises(InputError, match="broken fails"):
-        dataset.load("d", own=broken)
+        dataset.load("d", preparation=broken)
     with pytest.raises(InputError, match="not of images"):
-        dataset.load("d", own=Preparation(pictures=lambda: PicturePreparation("flat", lambda p: np.zeros(3))))
+        dataset.load("d", preparation=Preparation(pictures=lambda: PicturePreparation("flat", lambda p: np.zeros(3))))
     Image.fromarray(RNG.integers(0, 60000, (4, 4)).astype(np.uint16)).save("d/a/0.png")
     with pytest.raises(InputError, match="more than 8 bits"):
         dataset.load("d")
@@ -232,13 +232,13 @@ def test_options_come_before_the_library() -> None:
         "only": "bytes",
         "source": "it",
     }
-    assert dataset.load("d", own=means(), preprocess=given).shape == (3, 1, 1)
-    data = dataset.load("d", own=means(), preprocess=given, crop="5")
+    assert dataset.load("d", preparation=means(), preprocess=given).shape == (3, 1, 1)
+    data = dataset.load("d", preparation=means(), preprocess=given, crop="5")
     assert (data.shape, data.preprocess.mean, data.prepared) == ((3, 5, 5), (0.1,), {})
-    data = dataset.load("d", own=means(), preprocess=given, mean="0.5")
+    data = dataset.load("d", preparation=means(), preprocess=given, mean="0.5")
     assert (data.shape, data.preprocess.mean, data.preprocess.std) == ((3, 4, 4), (0.5,), (0.2,))
     published = Preparation(means().pictures, of_weights=True)
-    data = dataset.load("d", own=published, preprocess=given, mean="0.5")
+    data = dataset.load("d", preparation=published, preprocess=given, mean="0.5")
     assert (data.shape, data.preprocess.mean, data.preprocess.std) == ((3, 6, 8), (0.5,), ())
 
 

@@ -573,13 +573,9 @@ def test_streams_are_never_read_whole() -> None:
 SPECS = [entry.name for entry in calibrators.SCALERS]
 
 
-def data_for(spec: str) -> Predictions:
-    return predictions(300, 2 if calibrators.SCALERS.choose(spec).traits.get("binary") else 3, classes=None)
-
-
 @pytest.mark.parametrize("spec", SPECS)
 def test_saved_and_loaded_scaler_is_the_same(spec: str, tmp_path: Path) -> None:
-    p = data_for(spec)
+    p = predictions(300, 3, classes=None)
     scaler = calibrators.fit(spec, p, report=False).scaler
     calibrators.save(scaler, tmp_path / "cal.safetensors")
     loaded = calibrators.load(tmp_path / "cal.safetensors")
@@ -589,7 +585,7 @@ def test_saved_and_loaded_scaler_is_the_same(spec: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_output_is_a_distribution_and_keeps_classes_if_it_says_so(spec: str) -> None:
-    p = data_for(spec)
+    p = predictions(300, 3, classes=None)
     scaler = calibrators.fit(spec, p, report=False).scaler
     extreme = np.concatenate([p.logits, p.logits * 1e3, np.zeros((1, p.k))])
     log_p = scaler(extreme)
@@ -624,7 +620,7 @@ def test_the_predicted_class_is_kept_where_rounding_makes_two_equal(spec: str, d
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_shift_of_logits_changes_nothing(spec: str) -> None:
-    p = data_for(spec)
+    p = predictions(300, 3, classes=None)
     shifted = Predictions.of(p.logits + np.arange(p.n)[:, None] % 7, p.labels)
     a, b = (calibrators.fit(spec, q, report=False).scaler for q in (p, shifted))
     np.testing.assert_allclose(a(p.logits), b(shifted.logits), rtol=1e-4, atol=1e-6)

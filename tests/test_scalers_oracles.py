@@ -380,9 +380,9 @@ def test_every_method_is_ranked() -> None:
     from calibcli.calibrators.report import RankingOptions, rank
 
     p = predictions(250, 2)
-    ranking = rank(applicable(2), p, RankingOptions(folds=3))
-    assert {row[1] for row in ranking.table.rows} == {"none", *applicable(2)}
-    assert set(applicable(2)) == {e.name for e in calibrators.SCALERS}
+    ranking = rank(applicable(), p, RankingOptions(folds=3))
+    assert {row[1] for row in ranking.table.rows} == {"none", *applicable()}
+    assert set(applicable()) == {e.name for e in calibrators.SCALERS}
 
 
 def test_penalties_of_a_fold_do_not_look_at_its_own_losses() -> None:

@@ -13,7 +13,7 @@ from calibcli.gate.sources import RecordedOutputs
 from calibcli.gate.verdicts import resolved
 from calibcli.metrics.report import ReportOptions, report
 from calibcli.scores.columns import Columns, GatheredParts, columns, columns_by, rows_by
-from calibcli.scores.histogram import LEAN, NAMES
+from calibcli.scores.histogram import CONFIDENCE, NAMES
 from calibcli.scores.predictions import ArrayScores, PickedScores, Predictions
 
 RNG = np.random.default_rng(5)
@@ -60,7 +60,7 @@ def test_parts_are_gathered_whatever_fits(held: int, monkeypatch: pytest.MonkeyP
         np.testing.assert_array_equal(part.weights, rows + 1.0)
 
 
-@pytest.mark.parametrize("names", [NAMES, NAMES[:-1], LEAN])
+@pytest.mark.parametrize("names", [NAMES, NAMES[:-1], CONFIDENCE])
 @pytest.mark.parametrize("most", [1, 250, 10_000])
 def test_few_rows_are_measured_in_double_precision(
     most: int, names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch

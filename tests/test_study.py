@@ -255,9 +255,9 @@ def test_a_slope_over_drawn_arms_is_a_permutation_of_arms() -> None:
     assert (found.word, claims.slope(x, y, -1, drawn=True).word) == ("holds", "reversed")
     described = claims.slope(x, y, 1)
     assert (described.word, described.p) == ("no verdict", 1.0)
-    assert described.about is not None
+    assert described.difference is not None
     slopes = [stats.linregress(u[:, s], v[:, s]).slope for s in range(3)]
-    assert described.about.value == pytest.approx(np.mean(slopes))
+    assert described.difference.value == pytest.approx(np.mean(slopes))
     assert claims.slope(x[:4], y[:4], 1, drawn=True).word == "no verdict"
     many = [MeasuredArm(np.array([i, i + 0.1, i - 0.1])) for i in range(claims.EXACT + 1)]
     assert claims.slope(many, many, 1, drawn=True).p < 1e-3
@@ -331,9 +331,9 @@ def test_arms_with_the_same_curvature() -> None:
     assert judged((1.0, 0.0095)).word == "undecided"
     assert judged((20.0, 0.0), (-8.0, 0.0)).why == "no pair is shown to be within 15%"
     one = judged((1.0, 0.03))
-    assert one.about is not None
+    assert one.difference is not None
     assert one.p == pytest.approx(
-        max(one.about.p(0.01), claims._one_sided(SeedMean.of(arm(*(1 + little)) - base.times(0.15)), 0, -1))
+        max(one.difference.p(0.01), claims._one_sided(SeedMean.of(arm(*(1 + little)) - base.times(0.15)), 0, -1))
     )
 
 

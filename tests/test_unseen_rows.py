@@ -14,7 +14,7 @@ from calibcli.metrics import METRICS, Sample, choose, columns_of
 from calibcli.metrics.binned_bounds import EVENTS, _known_deviation, table_bounds
 from calibcli.metrics.histogram_error import PlacedRows
 from calibcli.metrics.intervals import WeightedMean
-from calibcli.metrics.shelf import BinaryOutcomes
+from calibcli.metrics.reliability import BinaryOutcomes
 from calibcli.metrics.smooth_ece import BEND, BEND_SLOPE
 from calibcli.scores.predictions import Predictions
 

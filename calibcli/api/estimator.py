@@ -61,8 +61,8 @@ def scorer(metric: str) -> Callable[..., float]:
     def score(estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
         probabilities = np.asarray(estimator.predict_proba(X))
         labels = _codes(np.asarray(y), np.asarray(estimator.classes_))
-        found = measure(probabilities, labels, choice.spec, kind="probabilities", weights=sample_weight)
-        value = float(next(iter(found.values())))
+        measured = measure(probabilities, labels, choice.spec, kind="probabilities", weights=sample_weight)
+        value = float(next(iter(measured.values())))
         return value if better == "higher" else -abs(value) if better == "zero" else -value
 
     score.__name__ = f"scorer({choice.spec!r})"

@@ -19,9 +19,9 @@ from calibcli.networks.user_code import FAILURES
 from calibcli.scores import array_names, confidence, other_files, recorded_outputs
 from calibcli.scores.array_names import candidates, pick_scores, shape_text
 from calibcli.scores.files import locations
-from calibcli.scores.files.arrays import DOWNLOADED, FileContents, distinct, split_part
+from calibcli.scores.files.arrays import DOWNLOADED, FileContents, distinct, load_any, split_part
 from calibcli.scores.files.formats import safetensors
-from calibcli.scores.files.source import Source, load_any
+from calibcli.scores.files.source import Source
 from calibcli.scores.from_arrays import How
 from calibcli.scores.predictions import Predictions, Progress, kind_words
 from calibcli.scores.reading_options import Reading

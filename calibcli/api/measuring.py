@@ -25,8 +25,8 @@ from calibcli.core.result import Result
 from calibcli.metrics.partial_states import MetricState, arrays_of, state_of
 from calibcli.metrics.shelf import METRICS, choose, needed_class_bins
 from calibcli.scores import recorded_outputs, tasks
-from calibcli.scores.files.arrays import read_all
-from calibcli.scores.files.source import Source, load_any
+from calibcli.scores.files.arrays import load_any, read_all
+from calibcli.scores.files.source import Source
 from calibcli.scores.from_arrays import OF_FILES, How, checked, of_labels
 from calibcli.scores.from_arrays import of_arrays as from_arrays
 from calibcli.scores.from_arrays import of_confidence as from_confidence

@@ -75,16 +75,16 @@ class Shape:
         product = (residual * x).sum(axis=0)
         return np.append(product if self.kind == "diagonal" else product.sum(), bias).astype(np.float64)
 
-    def penalty(self, lam: float, mu: float, own: float = BOUND) -> Array:
+    def penalty(self, lam: float, mu: float, eps: float = BOUND) -> Array:
         """Return the diagonal Hessian of the penalty.
 
         It is the ODIR penalty (Kull et al. 2019), λ / (K (K - 1)) Σ_{i≠j} W_ij² + μ / K Σ b_j², plus
         ε / K Σ (W_ii - 1)², without which separable classes have no optimum.
         """
-        diagonal = np.append(np.full(self.weights, 2 * own / self.k), np.full(self.k, 2 * mu / self.k))
+        diagonal = np.append(np.full(self.weights, 2 * eps / self.k), np.full(self.k, 2 * mu / self.k))
         if self.kind == "full":
             off = 2 * lam / (self.k * (self.k - 1)) * (1 - np.eye(self.k))
-            diagonal[: self.weights] = (off + 2 * own / self.k * np.eye(self.k)).ravel()
+            diagonal[: self.weights] = (off + 2 * eps / self.k * np.eye(self.k)).ravel()
         return diagonal
 
 
@@ -119,17 +119,17 @@ class Regression:
         self.gradient, self.left, self.certain = np.inf, np.inf, CERTAIN[shape.kind]
 
     def minimise(
-        self, lam: float, mu: float, start: Array | None = None, gain: float = 0.0, own: float = BOUND
+        self, lam: float, mu: float, start: Array | None = None, gain: float = 0.0, eps: float = BOUND
     ) -> Array:
         """Return the θ of the smallest mean NLL plus penalty.
 
         Args:
-            lam, mu, own: penalties λ on off-diagonal weights, μ on biases, and ε.
+            lam, mu, eps: penalties λ on off-diagonal weights, μ on biases, and ε.
             start: where to begin; by default at the identity.
             gain: expected decrease, in nats, below which no further step is taken.
         """
         theta = self.shape.start() if start is None else start
-        ridge = self.shape.penalty(lam, mu, own)
+        ridge = self.shape.penalty(lam, mu, eps)
         value, p = self._value(theta, ridge)
         if start is None:  # one step of iterative scaling, which never raises the NLL (Darroch and Ratcliff 1972)
             seen, expected = np.bincount(self.labels, self.w, self.shape.k), self.w @ p
@@ -367,10 +367,10 @@ ROUGH = 1e-5  # nats; fits that another step would improve by less are good enou
 CLEAR = 3.0  # standard errors; a penalty that is worse by more ends the search along its line
 
 
-def affine(o: Operations, given: Parameters, z: Any) -> Any:
+def affine(o: Operations, parameters: Parameters, z: Any) -> Any:
     """Compute softmax(W x + b) with W of shape (K, K), (K,) or ()."""
-    x = log_p(o, z) if "log_probabilities" in given else centred(o, z)
-    return o.normalised(o.linear(given["weight"], x) + o.const(given["bias"]))
+    x = log_p(o, z) if "log_probabilities" in parameters else centred(o, z)
+    return o.normalised(o.linear(parameters["weight"], x) + o.const(parameters["bias"]))
 
 
 def centred(o: Operations, z: Any) -> Any:
@@ -469,10 +469,11 @@ def joined(o: Operations, score: Any) -> Any:
 PLATT = {"slope": Form("c"), "bias": Form("c")}
 
 
-def one_vs_rest(o: Operations, given: Parameters, z: Any) -> Any:
+def one_vs_rest(o: Operations, parameters: Parameters, z: Any) -> Any:
     """Apply a slope and a bias to the log-odds of each class that has a map."""
     m = o.log_odds(z)
-    return joined(o, (o.column(m, 1) if o.classes == 2 else m) * o.const(given["slope"]) + o.const(given["bias"]))
+    x = o.column(m, 1) if o.classes == 2 else m
+    return joined(o, x * o.const(parameters["slope"]) + o.const(parameters["bias"]))
 
 
 @SCALERS.add(preserves_accuracy=False, map=one_vs_rest, form=PLATT, of_confidence=True)

@@ -122,10 +122,8 @@ def fit(
     choice = SCALERS.choose(spec)
     if predictions.n == 0:
         raise InputError("no rows to fit on", "pass at least one labelled row")
-    if choice.traits.get("binary") and predictions.k != 2:
-        raise InputError(f"'{choice.name}' is for 2 classes, these are {predictions.k}", "use temperature or vector")
     _refuse_varying(choice, predictions)
-    if predictions.top_only and choice.name not in (fits := applicable(2, top_only=True)):
+    if predictions.top_only and choice.name not in (fits := applicable(top_only=True)):
         problem = f"{choice.name} needs the scores of every class, not the confidence alone"
         raise InputError(problem, f"choose among {', '.join(fits)} (--method)")
     compared = held_out or HeldOutRows(predictions, seed=seed)
@@ -160,10 +158,9 @@ def fit(
     return Fit(**vars(fitted), scaler=scaler)
 
 
-def applicable(k: int, top_only: bool = False) -> list[str]:
-    """Return the names of the methods for k classes, or for confidences alone."""
-    unfit = {"of_confidence"} if top_only else set()
-    return [e.name for e in SCALERS if unfit <= e.traits.keys() and (k == 2 or not e.traits.get("binary"))]
+def applicable(top_only: bool = False) -> list[str]:
+    """Return the names of the methods for the scores of every class, or for confidences alone."""
+    return [e.name for e in SCALERS if not top_only or "of_confidence" in e.traits]
 
 
 def cross_fit(

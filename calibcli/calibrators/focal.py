@@ -37,14 +37,14 @@ MINIMISES = f"minimises NLL over T > 0, gamma in [{LOW:g}, {HIGH:g}]"
 CONFINED = f"both ends would be those of gamma's range, {LOW:g} to {HIGH:g}, which these groups do not narrow"
 
 
-def focal_tempered(o: Operations, given: Parameters, z: Any) -> Any:
+def focal_tempered(o: Operations, parameters: Parameters, z: Any) -> Any:
     """Compute φ_γ(softmax(z / T)), or with `phi_first` softmax(ln φ_γ(softmax z) / T)."""
-    gamma = float(given["gamma"])
-    if float(given["beta"]) == 0:
-        return scaled(o, given, z)
-    if given.get("phi_first", np.array(0)):
-        return scaled(o, given, focal_scores(o, gamma, z))
-    return o.normalised(focal_scores(o, gamma, tempered(o, given, z)))
+    gamma = float(parameters["gamma"])
+    if float(parameters["beta"]) == 0:
+        return scaled(o, parameters, z)
+    if parameters.get("phi_first", np.array(0)):
+        return scaled(o, parameters, focal_scores(o, gamma, z))
+    return o.normalised(focal_scores(o, gamma, tempered(o, parameters, z)))
 
 
 def focal_scores(o: Operations, gamma: float, z: Any) -> Any:
@@ -130,8 +130,8 @@ def _of_gamma(predictions: Predictions, context: FitContext, plain: BetaFit, gam
         reason=lacking,
     )
     parameters: Parameters = {"beta": np.array(math.exp(at.u)), "gamma": np.array(gamma)}
-    given = Estimate(name="gamma", value=gamma, n=predictions.n, how="as given", reason="it is given")
-    return FittedParameters(parameters, [estimate, given], facts={**facts(plain), "nll": at.nll})
+    fixed = Estimate(name="gamma", value=gamma, n=predictions.n, how="as given", reason="it is given")
+    return FittedParameters(parameters, [estimate, fixed], facts={**facts(plain), "nll": at.nll})
 
 
 def _sandwich(surface: Surface, rows: Predictions, at: Point, which: int, level: float) -> tuple[float, float, str]:
@@ -348,9 +348,9 @@ def _phi_first(predictions: Predictions, objective: str, grid: str | None, one: 
     search = "in steps of 0.05" if one is None else "as given"
     how = f"minimises NLL, gamma {search}, phi before temperature{_of(rows, predictions)}"
     reason, gamma = "no interval is computed for this order", float(gammas[at])
-    given = {"beta": fits[at].usable, "gamma": gamma, "phi_first": 1.0}
+    fitted = {"beta": fits[at].usable, "gamma": gamma, "phi_first": 1.0}
     estimates = _without_intervals(fits[at].temperature, gamma, rows.n, how, reason)
-    return FittedParameters({name: np.array(value) for name, value in given.items()}, estimates)
+    return FittedParameters({name: np.array(value) for name, value in fitted.items()}, estimates)
 
 
 def _without_intervals(t: float, gamma: float, n: int, how: str, reason: str) -> list[Estimate]:

@@ -56,27 +56,27 @@ def packed(curves: Sequence[tuple[Array, Array]], least: float, of: Of) -> Param
     }
 
 
-def curves(o: Operations, given: Parameters, z: Any, steps: bool = False) -> Any:
+def curves(o: Operations, parameters: Parameters, z: Any, steps: bool = False) -> Any:
     """Map each class by its curve and renormalise; with `top`, map the confidence alone."""
-    log_p, log_rest, p = scores(o, given, z)
-    if "top" in given:
-        return share(o, z, log_p, log_rest, o.read(given, o.max(p), steps))
+    log_p, log_rest, p = scores(o, parameters, z)
+    if "top" in parameters:
+        return share(o, z, log_p, log_rest, o.read(parameters, o.max(p), steps))
     if o.classes == 2:
-        second = o.read(given, o.column(p, 1), steps)
+        second = o.read(parameters, o.column(p, 1), steps)
         return o.log(o.join(1.0 - second, second))
-    q = o.read(given, p, steps)
+    q = o.read(parameters, p, steps)
     return o.log(q / o.sum(q))
 
 
-def binned(o: Operations, given: Parameters, z: Any) -> Any:
+def binned(o: Operations, parameters: Parameters, z: Any) -> Any:
     """Map by `curves` that are step functions."""
-    return curves(o, given, z, steps=True)
+    return curves(o, parameters, z, steps=True)
 
 
-def scores(o: Operations, given: Parameters, z: Any) -> tuple[Any, Any, Any]:
+def scores(o: Operations, parameters: Parameters, z: Any) -> tuple[Any, Any, Any]:
     """Return ln p, ln(1 - p), and what the curves were fitted to: log-odds or probabilities."""
     log_p, log_rest = o.log_both(z)
-    return log_p, log_rest, o.bounded(log_p - log_rest) if "log_odds" in given else o.exp(log_p)
+    return log_p, log_rest, o.bounded(log_p - log_rest) if "log_odds" in parameters else o.exp(log_p)
 
 
 def share(o: Operations, z: Any, log_p: Any, log_rest: Any, mapped: Any) -> Any:
@@ -182,12 +182,12 @@ def bin_curve(p: Array, hit: Array, weights: Array | None, bins: int) -> tuple[A
     return np.maximum(edges, -1.0), (positive + 1) / (count + 2)
 
 
-def logistic_in_logs(o: Operations, given: Parameters, z: Any) -> Any:
+def logistic_in_logs(o: Operations, parameters: Parameters, z: Any) -> Any:
     """Apply slopes to ln p and ln(1 - p), and a bias."""
     log_p, log_rest = logs(o, z)
     if o.classes == 2:
         log_p, log_rest = o.column(log_p, 1), o.column(log_rest, 1)
-    return joined(o, log_p * o.const(given["a"]) - log_rest * o.const(given["b"]) + o.const(given["c"]))
+    return joined(o, log_p * o.const(parameters["a"]) - log_rest * o.const(parameters["b"]) + o.const(parameters["c"]))
 
 
 def logs(o: Operations, z: Any) -> tuple[Any, Any]:
@@ -237,10 +237,10 @@ By = Literal["histogram", "isotonic"]
 NAMED = 5  # most classes that a note names
 
 
-def by_top(o: Operations, given: Parameters, z: Any) -> Any:
+def by_top(o: Operations, parameters: Parameters, z: Any) -> Any:
     """Map the confidence by the curve of the predicted class."""
-    log_p, log_rest, p = scores(o, given, z)
-    return share(o, z, log_p, log_rest, o.read(given, o.max(p), "linear" not in given, o.argmax(z)))
+    log_p, log_rest, p = scores(o, parameters, z)
+    return share(o, z, log_p, log_rest, o.read(parameters, o.max(p), "linear" not in parameters, o.argmax(z)))
 
 
 @SCALERS.add(preserves_accuracy=True, map=by_top, form=CURVES_BY_CLASS, steep=True)
@@ -263,10 +263,10 @@ def top_label(
     size = np.bincount(top, counts, minlength=predictions.k)
 
     def curve(rows: Any, n: float) -> tuple[Array, Array]:
-        given = sure[rows], hit[rows], None if w is None else w[rows]
+        outcomes = sure[rows], hit[rows], None if w is None else w[rows]
         if by == "histogram":
-            return bin_curve(*given, max(1, int(n // points)))
-        x, y = isotonic_curve(*given, TIE_ODDS)
+            return bin_curve(*outcomes, max(1, int(n // points)))
+        x, y = isotonic_curve(*outcomes, TIE_ODDS)
         return x, np.clip(y, 1 / (n + 2), 1 - 1 / (n + 2))
 
     of_all = curve(slice(None), float(size.sum()))

@@ -1,6 +1,6 @@
 """The operations that calibration maps are written in, and how NumPy runs them.
 
-A map is a function `(o, given, z) -> log-probabilities (n, K)` of its parameters `given` and of logits `z` (n, K),
+A map is a function `(o, parameters, z) -> log-probabilities (n, K)` of its parameters and of logits `z` (n, K),
 written once, in its method's file, with the operations `o`. NumPy runs it here; `calibcli.ship` writes it as ONNX, as
 PyTorch, and as programs in Python, JavaScript and C.
 """
@@ -118,7 +118,7 @@ class Operations:
     def log_sigmoid(self, m: Any) -> Any:
         return self.least(m, 0.0) - self.log1p(self.exp(0.0 - self.abs(m)))
 
-    def read(self, given: Parameters, x: Any, steps: bool, at: Any = None) -> Any:
+    def read(self, parameters: Parameters, x: Any, steps: bool, at: Any = None) -> Any:
         """Evaluate the curves whose knots are the parameters `x`, `y` and `knots`.
 
         Args:
@@ -127,7 +127,7 @@ class Operations:
                 both are constant.
             at: (n, 1) index of the curve for each row.
         """
-        curves = unpacked(given)
+        curves = unpacked(parameters)
         width = max(len(row) for row, _ in curves)
 
         def table(rows: list[Array], fill: float) -> Array:
@@ -190,9 +190,9 @@ class NumPy(Operations):
         np.put_along_axis(top, z.argmax(axis=-1, keepdims=True), True, axis=-1)
         return top
 
-    def read(self, given: Parameters, x: Array, steps: bool, at: NDArray[Any] | None = None) -> Array:
+    def read(self, parameters: Parameters, x: Array, steps: bool, at: NDArray[Any] | None = None) -> Array:
         """Find each row's knot by bisection; the general definition compares every row with every knot."""
-        curves, evaluate = unpacked(given), in_bins if steps else np.interp
+        curves, evaluate = unpacked(parameters), in_bins if steps else np.interp
         if at is None:
             return np.stack([evaluate(x[:, c], *curve) for c, curve in enumerate(curves)], axis=1)
         out = np.empty_like(x)
@@ -206,16 +206,16 @@ def in_bins(p: Array, x: Array, y: Array) -> Array:
     return np.asarray(y[np.clip(np.searchsorted(x, p, side="left") - 1, 0, len(y) - 1)])
 
 
-def unpacked(given: Parameters) -> list[tuple[Array, Array]]:
+def unpacked(parameters: Parameters) -> list[tuple[Array, Array]]:
     """Split the flat arrays in which parameters hold the knots of all curves into (x, y) of each curve."""
-    cuts = np.cumsum(given["knots"].astype(np.int64))[:-1]
-    return list(zip(np.split(given["x"], cuts), np.split(given["y"], cuts), strict=True))
+    cuts = np.cumsum(parameters["knots"].astype(np.int64))[:-1]
+    return list(zip(np.split(parameters["x"], cuts), np.split(parameters["y"], cuts), strict=True))
 
 
 Map = Callable[[Any, Parameters, Any], Any]
 
 
-def apply(program: Map, given: Parameters, logits: Array) -> Array:
+def apply(program: Map, parameters: Parameters, logits: Array) -> Array:
     """Run a map in NumPy: log-probabilities (n, K) float64."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # in branches of `where` that are not taken
-        return np.asarray(program(NumPy(logits.shape[1]), given, logits))
+        return np.asarray(program(NumPy(logits.shape[1]), parameters, logits))

@@ -15,15 +15,15 @@ from calibcli.scores.likelihood import fit_beta
 from calibcli.scores.predictions import Predictions
 
 
-def structured(o: Operations, given: Parameters, z: Any) -> Any:
+def structured(o: Operations, parameters: Parameters, z: Any) -> Any:
     """Compute softmax(W x + b), with x the logarithm of the smoothed probabilities."""
-    return o.normalised(o.linear(given["weight"], smoothed(o, given, z)) + o.const(given["bias"]))
+    return o.normalised(o.linear(parameters["weight"], smoothed(o, parameters, z)) + o.const(parameters["bias"]))
 
 
-def smoothed(o: Operations, given: Parameters, z: Any) -> Any:
+def smoothed(o: Operations, parameters: Parameters, z: Any) -> Any:
     """Return the logarithm of tempered probabilities, mixed with a small share of uniform ones."""
-    even = float(given["even"])
-    return o.log(o.softmax(tempered(o, given, z)) * (1 - even) + even / o.classes)
+    even = float(parameters["even"])
+    return o.log(o.softmax(tempered(o, parameters, z)) * (1 - even) + even / o.classes)
 
 
 def _form(weight: str) -> dict[str, Form]:
@@ -61,7 +61,7 @@ def _fit(kind: str, predictions: Predictions) -> FittedParameters:
     shape = Shape(kind, k)
     x = smoothed(NumPy(k), parameters, np.asarray(predictions.logits, np.float64))
     regression = Regression(shape, x, predictions.labels, w)
-    theta = regression.minimise(lam=(k * (k - 1)) ** 2 / n, mu=k * k / n, own=k * k / n)
+    theta = regression.minimise(lam=(k * (k - 1)) ** 2 / n, mu=k * k / n, eps=k * k / n)
     weight = theta[: shape.weights]
     return FittedParameters(
         {**parameters, "weight": weight.reshape(k, k) if kind == "full" else weight, "bias": theta[shape.weights :]}

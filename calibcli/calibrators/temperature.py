@@ -20,7 +20,7 @@ from calibcli.core.options import BINS, Count
 from calibcli.core.result import Cell, Estimate
 from calibcli.core.statistics import effective_groups, root, student_quantile
 from calibcli.metrics.binned import l1
-from calibcli.metrics.shelf import BinaryOutcomes
+from calibcli.metrics.reliability import BinaryOutcomes
 from calibcli.scores.likelihood import BetaFit, fit_beta, nll_rows
 from calibcli.scores.likelihood.moments import Source, chunks, cumulants, shift, weighted
 from calibcli.scores.predictions import Array, ArrayScores, Predictions
@@ -53,12 +53,12 @@ def nll_curve(source: Source, betas: Array) -> Array:
     """Compute the weighted mean NLL at each β in float32, which is exact enough for a figure."""
     total, weight = np.zeros(len(betas)), 0.0
     for z, y, w in weighted(source):
-        d, own, axis = shift(z, y, np.float32)
+        d, label_score, axis = shift(z, y, np.float32)
         e = np.empty_like(d)
         for i, beta in enumerate(betas):
             np.multiply(d, np.float32(beta), out=e)
             sums = np.exp(e, out=e).sum(axis=axis)
-            total[i] += float(w @ np.log(sums)) - beta * float(w @ own)
+            total[i] += float(w @ np.log(sums)) - beta * float(w @ label_score)
         weight += float(w.sum())
     return total / weight
 
@@ -202,10 +202,10 @@ class BinnedObjective:
         self.hit = np.asarray(predictions.labels == (1 if two else top))
 
     def __call__(self, confidence: Array) -> float:
-        p, rest = confidence, 1 - confidence
+        p, complement = confidence, 1 - confidence
         if self.flip is not None:
-            p, rest = np.where(self.flip, rest, p), np.where(self.flip, p, rest)
-        view = BinaryOutcomes(p, rest, self.hit, self.weights, self.counts, None, values_only=True)
+            p, complement = np.where(self.flip, complement, p), np.where(self.flip, p, complement)
+        view = BinaryOutcomes(p, complement, self.hit, self.weights, self.counts, None, values_only=True)
         if self.objective == "ece":
             return float(l1(view.width_bins(self.bins, "right")))
         return float(l1(view.mass_bins(self.bins, "split-merge")))
@@ -237,17 +237,17 @@ REASONS = {
 }
 
 
-def tempered(o: Operations, given: Parameters, z: Any) -> Any:
+def tempered(o: Operations, parameters: Parameters, z: Any) -> Any:
     """Compute z / T."""
-    beta = float(given["beta"])
+    beta = float(parameters["beta"])
     if beta == 0:  # classes of probability 0 keep it
         return o.where(z < -FAR, o.neg_inf(), 0.0)
-    return z if beta == 1 else z * o.const(given["beta"])
+    return z if beta == 1 else z * o.const(parameters["beta"])
 
 
-def scaled(o: Operations, given: Parameters, z: Any) -> Any:
+def scaled(o: Operations, parameters: Parameters, z: Any) -> Any:
     """Compute softmax(z / T)."""
-    return o.normalised(tempered(o, given, z))
+    return o.normalised(tempered(o, parameters, z))
 
 
 @SCALERS.add(preserves_accuracy=True, map=scaled, form=store.temperature())
@@ -452,15 +452,16 @@ BARRIERS = tuple(10.0**-e for e in range(2, 15, 2))  # weights of the log barrie
 NEGLIGIBLE = 1e-9  # nats; small shares become exactly 0 where that costs no more
 
 
-def components(o: Operations, given: Parameters, z: Any) -> list[Any]:
+def components(o: Operations, parameters: Parameters, z: Any) -> list[Any]:
     """Return softmax(z / T), softmax(z), and uniform probabilities that leave classes of probability 0 out: (n, K)."""
     present = o.number(z > -FAR)
-    return [o.softmax(tempered(o, given, z)), o.softmax(z), present / o.sum(present)]
+    return [o.softmax(tempered(o, parameters, z)), o.softmax(z), present / o.sum(present)]
 
 
-def mixed(o: Operations, given: Parameters, z: Any) -> Any:
+def mixed(o: Operations, parameters: Parameters, z: Any) -> Any:
     """Compute the mean of the components, weighted by their shares."""
-    p, q, even = (part * o.const(given[name]) for name, part in zip(PARTS, components(o, given, z), strict=True))
+    parts = zip(PARTS, components(o, parameters, z), strict=True)
+    p, q, even = (part * o.const(parameters[name]) for name, part in parts)
     return o.log(p + q + even)
 
 

@@ -175,7 +175,7 @@ class Option:
         kind: type of one value, with its `Range` or choices.  many: whether it can be repeated.
         default: `dataclasses.MISSING` if it is required.
         flags: its flags, `--name` and others.
-        panel: of the help.  rare: only shown by --help-all.  about: more for Typer, such as `metavar`.
+        panel: of the help.  rare: only shown by --help-all.  settings: more for Typer, such as `metavar`.
         writes: what the command writes to the path that it names; None for any other option.
     """
 
@@ -187,7 +187,7 @@ class Option:
     argument: bool
     help: str
     panel: str | None
-    about: Mapping[str, Any]
+    settings: Mapping[str, Any]
     writes: Literal["file", "folder", "either"] | None = None
     rare: bool = False
 
@@ -204,7 +204,7 @@ class Option:
     @property
     def names_file(self) -> bool:
         """Whether a value is, or may be, the name of a file or folder."""
-        return self.kind is Path or "FILE" in (self.about.get("metavar") or "")
+        return self.kind is Path or "FILE" in (self.settings.get("metavar") or "")
 
     def parse(self, text: Any) -> Any:
         """Convert a text to a value.
@@ -318,7 +318,7 @@ def _option(
         argument=settings.pop("argument", False),
         help=help,
         panel=panel,
-        about=settings,
+        settings=settings,
         writes=writes,
         rare=rare,
     )

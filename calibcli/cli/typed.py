@@ -173,7 +173,7 @@ def _unwrapped(text: str) -> str:
 def _parameter(one: Option) -> inspect.Parameter:
     """Return an option as Typer reads it."""
     kind: Any = one.kind
-    default, settings = one.default, dict(one.about)
+    default, settings = one.default, dict(one.settings)
     if not (one.plain or one.flag):
         settings["parser"] = one.parse
         if get_origin(kind) is Literal:

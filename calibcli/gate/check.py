@@ -203,24 +203,24 @@ def _tables(source: Source, config: Config) -> list[Table]:
 # Read the inputs of a gate: scores or an earlier result, and the baseline to compare with.
 
 
-def open_source(given: Any, config: Config, reading: Mapping[str, Any]) -> Source:
+def open_source(scores: Any, config: Config, reading: Mapping[str, Any]) -> Source:
     """Open the input of the gates: Python objects, or else `eval`: a scores file or the JSON of any command.
 
     Args:
-        given: predictions, a result, several files, or the name of a file, which `config.eval` has too.
+        scores: predictions, a result, several files, or the name of a file, which `config.eval` has too.
         reading: options of `scores.recorded_outputs.read`.
 
     Raises:
         InputError: the input is refused.
     """
-    if isinstance(given, Predictions):
-        return RecordedOutputs(given, config)
-    if isinstance(given, Result):
-        return Results(given, "result")
-    if not isinstance(given, list) and Path(config.eval).suffix == ".json":
+    if isinstance(scores, Predictions):
+        return RecordedOutputs(scores, config)
+    if isinstance(scores, Result):
+        return Results(scores, "result")
+    if not isinstance(scores, list) and Path(config.eval).suffix == ".json":
         result, entry = read_result(config.eval)
         return Results(result, config.eval, files=[entry])
-    paths = given if isinstance(given, list) else config.eval
+    paths = scores if isinstance(scores, list) else config.eval
     return RecordedOutputs(read_scores(paths, reading, [*config.slices, *columns_wanted(config)]), config)
 
 

@@ -117,17 +117,17 @@ class Difference:
     p: float | None = None
 
 
-def difference(first: ComparedModel, second: ComparedModel, choice: Choice, own: Sequence[Estimate]) -> Difference:
+def difference(first: ComparedModel, second: ComparedModel, choice: Choice, values: Sequence[Estimate]) -> Difference:
     """Compare two models in one metric on the rows that both have, paired where the metric allows."""
     name = f"{second.name} - {first.name}"
-    common: dict[str, Any] = {"name": choice.spec, "scope": name, "unit": own[1].unit, "better": own[1].better}
-    if any(e.value is None for e in own) and not choice.traits.get("refitted"):
-        return combined(own[0], own[1], name, second.name)
+    common: dict[str, Any] = {"name": choice.spec, "scope": name, "unit": values[1].unit, "better": values[1].better}
+    if any(e.value is None for e in values) and not choice.traits.get("refitted"):
+        return combined(values[0], values[1], name, second.name)
     change = _paired(first, second, choice)
     if change is None:
-        return combined(own[0], own[1], name, second.name)
+        return combined(values[0], values[1], name, second.name)
     if isinstance(change, str):
-        value = float(own[1].value or 0) - float(own[0].value or 0)
+        value = float(values[1].value or 0) - float(values[0].value or 0)
         known = value if math.isfinite(value) and change != paired.SAME else None
         return Difference(second.name, Estimate(**common, value=known, reason=change, n=first.predictions.n))
     estimate = change.estimate(LEVEL, **common, se=change.se, n=first.predictions.n)

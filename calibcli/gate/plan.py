@@ -27,9 +27,9 @@ from calibcli.gate.options import Assumptions
 from calibcli.gate.verdicts import Side, rule
 from calibcli.metrics import Sample, binned_bounds, choose, columns_of, estimates
 from calibcli.metrics.binned_bounds import Method, norm_quantile
-from calibcli.metrics.intervals import End, MeanOf, Statistic, WeightedMean
-from calibcli.metrics.reliability import Bins
-from calibcli.metrics.shelf import BinaryOutcomes
+from calibcli.metrics.intervals import End, MeanOf, WeightedMean
+from calibcli.metrics.reliability import BinaryOutcomes, Bins
+from calibcli.metrics.shelf import Statistic
 from calibcli.scores.columns import Edges, bin_index, columns
 from calibcli.scores.likelihood import fit_beta, log_softmax, nll_rows
 from calibcli.scores.predictions import Predictions
@@ -446,12 +446,12 @@ def _need(gate: Gate, a: Assumptions) -> Need:
     pilot = _rows_of(a)
     sample = Sample.of(columns_of(pilot, [choice]), pilot, a.seed)
     [e] = estimates(sample, [choice], level=0.9)
-    if e.value is None or e.n is None or (e.se is None and not choice.traits.get("binary")):
+    if e.value is None or e.n is None or (e.se is None and not choice.traits.get("zero_one")):
         raise UsageError(f"{gate.metric} cannot be planned", "plan one of: accuracy, ece, nll, brier, temperature_gain")
     truth = e.value if a.truth is None else a.truth
     sd = (e.se or 0.0) * math.sqrt(e.n)
     at_limit = sd
-    if choice.traits.get("binary"):  # an exact interval takes the spread that the limit implies
+    if choice.traits.get("zero_one"):  # an exact interval takes the spread that the limit implies
         sd, at_limit = math.sqrt(truth * (1 - truth)), math.sqrt(max(limit * (1 - limit), 0.0))
     arguments: dict[str, Any] = {"side": side, "at_limit": at_limit, "alpha": a.alpha, "family": a.slices}
     arguments |= _steps(choice(sample), truth)
@@ -504,7 +504,7 @@ def _against_baseline(gate: Gate, a: Assumptions) -> Need:
     """Plan a gate against a baseline, for a new model whose logits are `logit_factor` times those of the baseline."""
     choice = choose([gate.metric], a.n_classes if a.pilot is None else a.pilot.k)[0]
     gain = bool(choice.traits.get("refitted"))
-    if choice.traits.get("binary"):
+    if choice.traits.get("zero_one"):
         raise UsageError("a factor on the logits changes no accuracy", "plan temperature_gain, nll or brier")
     pilot = _rows_of(a)
     z, y = pilot.logits, pilot.labels

@@ -26,7 +26,7 @@ from calibcli.metrics.report import class_names
 from calibcli.metrics.shelf import names_read, reads_scores, traits
 from calibcli.scores import recorded_outputs
 from calibcli.scores.columns import Columns, GatheredParts, columns, rows_by
-from calibcli.scores.histogram import LEAN, NAMES
+from calibcli.scores.histogram import NAMES
 from calibcli.scores.predictions import Ints, Predictions
 
 # Gates on recorded outputs: their metrics are computed here, with the bounds that PASS and FAIL need.
@@ -59,7 +59,7 @@ class RecordedOutputs:
         if not gates or any(gate.baseline for gate in gates):
             return NAMES
         try:
-            return names_read([self.judged(gate) for gate in gates]) or LEAN
+            return names_read([self.judged(gate) for gate in gates])
         except UsageError:  # `judged` raises it again where that gate is judged
             return NAMES
 

@@ -15,9 +15,9 @@ from calibcli.core.options import BINS, Count, Range
 from calibcli.core.statistics import TIE, normal_quantile, normals, parts, quantile, root, tie_ends, unseen_reach
 from calibcli.metrics.binned_bounds import table_bounds
 from calibcli.metrics.histogram_error import Bound, PlacedRows, of_root
-from calibcli.metrics.intervals import NO_GROUPS, Constant, Interval, Statistic, one_sided
-from calibcli.metrics.reliability import DRAWS, Bins, Equal, Hits
-from calibcli.metrics.shelf import METRICS, SIGNED, UNIT, BinaryOutcomes, Of, Sample
+from calibcli.metrics.intervals import NO_GROUPS, Constant, one_sided
+from calibcli.metrics.reliability import DRAWS, BinaryOutcomes, Bins, Equal, Hits
+from calibcli.metrics.shelf import METRICS, SIGNED, UNIT, Interval, Of, Sample, Statistic
 from calibcli.scores.columns import ClassBins, ClassTable, Edges
 from calibcli.scores.predictions import Floats, Ints
 

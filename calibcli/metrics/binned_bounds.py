@@ -33,8 +33,7 @@ from calibcli.core.statistics import (
     unseen_reach,
 )
 from calibcli.metrics.intervals import FEWEST_GROUPS, few_groups
-from calibcli.metrics.reliability import Bins
-from calibcli.metrics.shelf import BinaryOutcomes
+from calibcli.metrics.reliability import BinaryOutcomes, Bins
 from calibcli.scores.predictions import Floats
 
 EVENTS = 10.0  # effective rows behind the variance of a bin, below which its bias is not relied on

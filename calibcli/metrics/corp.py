@@ -27,16 +27,9 @@ from calibcli.core.statistics import (
     unseen_reach,
 )
 from calibcli.metrics.histogram_error import PlacedRows, unchanged
-from calibcli.metrics.intervals import (
-    IMPOSSIBLE,
-    Interval,
-    Statistic,
-    WeightedMean,
-    counted,
-    one_sided,
-    share_bounds,
-)
-from calibcli.metrics.shelf import METRICS, NATS, UNIT, BinaryOutcomes, Of, Sample
+from calibcli.metrics.intervals import IMPOSSIBLE, WeightedMean, counted, one_sided, share_bounds
+from calibcli.metrics.reliability import BinaryOutcomes
+from calibcli.metrics.shelf import METRICS, NATS, UNIT, Interval, Of, Sample, Statistic
 from calibcli.scores.predictions import Floats, Ints
 
 # Isotonic regression of outcomes on their probability, and its distribution for a calibrated model.

@@ -13,8 +13,7 @@ from calibcli.core.figure_data import Curve, Plot
 from calibcli.core.number_format import number, percent
 from calibcli.core.options import Drawn
 from calibcli.core.statistics import Binomials, counted, quantiles
-from calibcli.metrics.reliability import DRAWS, Bins
-from calibcli.metrics.shelf import BinaryOutcomes
+from calibcli.metrics.reliability import DRAWS, BinaryOutcomes, Bins
 from calibcli.scores.columns import ClassTable
 from calibcli.scores.predictions import Floats
 

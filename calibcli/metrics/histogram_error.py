@@ -55,10 +55,10 @@ class PlacedRows:
         self.mass = np.bincount(self.cell, share, size)
         self.weight = np.bincount(self.cell, share * np.abs(self.view.residual), size)
         outcomes, self.outcome = np.unique(4 * self.cell + 2 * columns.labels + columns.predicted, return_inverse=True)
-        own = np.bincount(self.outcome, share)
-        mean = np.bincount(self.outcome, share * self.view.p) / own
+        outcome_share = np.bincount(self.outcome, share)
+        mean = np.bincount(self.outcome, share * self.view.p) / outcome_share
         square = np.bincount(self.outcome, share * (self.view.p - mean[self.outcome]) ** 2, len(outcomes))
-        self.variance, self.deviation = float(square.sum()), float(np.sqrt(square * own).sum())
+        self.variance, self.deviation = float(square.sum()), float(np.sqrt(square * outcome_share).sum())
 
     def cut_by_width(self, bins: int) -> tuple[Floats, Floats]:
         """Return (bins - 1,) Σ s|r| and the share of rows of the cell that each inner edge of equal-width bins cuts."""

@@ -1,12 +1,12 @@
-"""Statistics, which metrics return, with their intervals; intervals of means and shares."""
+"""Statistics of means and shares, with their intervals."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ from calibcli.core.statistics import (
     two_sided,
     unseen_reach,
 )
-from calibcli.metrics.shelf import Sample
+from calibcli.metrics.shelf import Interval, Sample, Statistic
 from calibcli.scores.predictions import Floats, Ints
 
 IMPOSSIBLE = "a label has probability 0 (--clip bounds it)"
@@ -62,41 +62,8 @@ def counted(values: npt.NDArray[Any], weights: Floats) -> npt.NDArray[Any]:
     return values if known.all() else np.where(known | (weights > 0), values, 0.0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Interval:
-    """The uncertainty of an estimate; fields as in `Estimate`."""
-
-    low: float | None = None
-    high: float | None = None
-    level: float | None = None
-    sided: Literal["two", "lower", "upper", "each"] = "two"
-    how: str = ""
-    reason: str = ""
-    se: float | None = None
-    null: float | None = None
-    null_high: float | None = None
-    n: int | None = None
-    detail: Mapping[str, Cell] = field(default_factory=dict)
-
-
 NO_GATE = "no gate"
 """Key of the detail of an interval that says why no gate is judged by it."""
-
-
-class Statistic:
-    """A number that knows its uncertainty, as a metric returns it. Costly parts are computed when they are read."""
-
-    @property
-    def value(self) -> float:
-        """The number; nan where it is not defined."""
-        raise NotImplementedError
-
-    def interval(self, level: float) -> Interval:
-        """Return the interval, one-sided bounds at `level` each, or the reason why there is none."""
-        raise NotImplementedError
-
-    def __float__(self) -> float:
-        return float(self.value)
 
 
 @dataclass(frozen=True, eq=False)

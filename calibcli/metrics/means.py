@@ -15,9 +15,9 @@ from calibcli.core.result import Table
 from calibcli.core.statistics import normal_quantile, normal_share, root
 from calibcli.metrics.binned import debiased, l1
 from calibcli.metrics.histogram_error import PlacedRows, unchanged
-from calibcli.metrics.intervals import Constant, Ends, Interval, Mask, MeanOf, Statistic, WeightedMean, average
-from calibcli.metrics.reliability import Bins
-from calibcli.metrics.shelf import ANY, BRIER, METRICS, NATS, SIGNED, UNIT, BinaryOutcomes, Of, Sample
+from calibcli.metrics.intervals import Constant, Ends, Mask, MeanOf, WeightedMean, average
+from calibcli.metrics.reliability import BinaryOutcomes, Bins
+from calibcli.metrics.shelf import ANY, BRIER, METRICS, NATS, SIGNED, UNIT, Interval, Of, Sample, Statistic
 from calibcli.scores.columns import ClassBins
 from calibcli.scores.histogram import CELLS, interval_of
 from calibcli.scores.predictions import Floats
@@ -110,7 +110,7 @@ def _cost_of_wrong(sample: Sample) -> tuple[float, Floats]:
     unit="probability",
     called=("acc", "accuracy_score", "top1"),
     proper=True,  # of the ranking of classes
-    binary=True,
+    zero_one=True,
     kept="correct",
     named=3,
     first_screen="always",
@@ -196,7 +196,9 @@ def brier_top(sample: Sample) -> MeanOf:
     return MeanOf(sample, sample.top.residual**2)
 
 
-@METRICS.add(values=UNIT, narrowed=lambda k, options: Range(1 / k if k else 0, 1), unit="probability", lean=True)
+@METRICS.add(
+    values=UNIT, narrowed=lambda k, options: Range(1 / k if k else 0, 1), unit="probability", one_probability=True
+)
 def mean_confidence(sample: Sample) -> MeanOf:
     """Mean probability of the predicted class.
 
@@ -213,7 +215,9 @@ def _gap(k: int | None, options: Mapping[str, Any]) -> Range:
     return Range(-1 if k in (None, 2) else 1 / k - 1, 1)
 
 
-@METRICS.add(values=SIGNED, narrowed=_gap, better="zero", unit="probability", lean=True, first_screen="confidence")
+@METRICS.add(
+    values=SIGNED, narrowed=_gap, better="zero", unit="probability", one_probability=True, first_screen="confidence"
+)
 def confidence_gap(sample: Sample, *, of: Of = "auto") -> MeanOf:
     """Mean confidence minus accuracy, positive when overconfident; of two classes mean P(event) minus its frequency.
 

@@ -19,9 +19,10 @@ from calibcli.core.options import Level, Positive, check_options
 from calibcli.core.result import Estimate, Result, Screen, Table
 from calibcli.core.statistics import student_quantile
 from calibcli.metrics.discrimination import Concordance, TwoSamples, tied, ties, variance
-from calibcli.metrics.intervals import Interval, share_bounds
+from calibcli.metrics.intervals import share_bounds
 from calibcli.metrics.paired import Paired, ranked, shown
-from calibcli.metrics.shelf import BinaryOutcomes
+from calibcli.metrics.reliability import BinaryOutcomes
+from calibcli.metrics.shelf import Interval
 from calibcli.scores.columns import MANY, columns
 from calibcli.scores.predictions import Floats, Ints, Predictions, Progress, kind_words, notes_of
 
@@ -58,10 +59,10 @@ class AveragePrecision(TwoSamples):
 
     @property
     def parts(self) -> tuple[Floats, Floats]:
-        t, (all_hits, all_misses), (hits, misses, own) = self.ties, self._sums, self._above
+        t, (all_hits, all_misses), (hits, misses, estimate_of) = self.ties, self._sums, self._above
         share, other = t.hits / all_hits, t.misses / all_misses
         both = np.maximum(hits + misses, np.finfo(np.float64).tiny)
-        of_hit = own + np.cumsum(share * all_hits * misses / both / both)
+        of_hit = estimate_of + np.cumsum(share * all_hits * misses / both / both)
         of_miss = -np.cumsum(share * all_misses * hits / both / both)
         return of_hit - share @ of_hit, of_miss - other @ of_miss
 
@@ -294,8 +295,8 @@ def scored(model: OodScores, name: str, options: OodOptions, progress: Progress 
         raw = [levels(p, options.temperature) for p in model.files]
     for score in extensions.steps(wanted):
         if score == "confidence":
-            shown, rest = [c.confidence for c in read], [c.rest for c in read]
-            view = BinaryOutcomes(np.concatenate(shown), np.concatenate(rest), **common)
+            shown, complements = [c.confidence for c in read], [c.rest for c in read]
+            view = BinaryOutcomes(np.concatenate(shown), np.concatenate(complements), **common)
         elif score == "entropy":
             shown = [c.entropy for c in read]
             view = BinaryOutcomes(np.ones(len(common["hit"])), np.concatenate(shown), **common)
@@ -428,8 +429,8 @@ def _table(every: Sequence[tuple[str, str]], estimates: Sequence[Estimate]) -> T
     names = ["auroc", "aupr_in", "aupr_out", "fpr95"]
     rows: list[list[Any]] = []
     for label, scope in every:
-        own = {e.name: e for e in estimates if e.scope == scope}
-        rows.append([label, *(own[name].value for name in names), own["fpr95"].detail["threshold"]])
+        estimate_of = {e.name: e for e in estimates if e.scope == scope}
+        rows.append([label, *(estimate_of[name].value for name in names), estimate_of["fpr95"].detail["threshold"]])
     return Table(name="scores", title="Scores", columns=["score", *names, "threshold"], rows=rows)
 
 

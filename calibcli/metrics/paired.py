@@ -23,8 +23,8 @@ from calibcli.core.statistics import (
 from calibcli.metrics import paired_bins
 from calibcli.metrics.binned import GapNorm, l1
 from calibcli.metrics.discrimination import RankFunctional, skew, variance
-from calibcli.metrics.intervals import BOUNDLESS, IMPOSSIBLE, End, Ends, MeanOf, Statistic, WeightedMean
-from calibcli.metrics.shelf import METRICS, Sample, known
+from calibcli.metrics.intervals import BOUNDLESS, IMPOSSIBLE, End, Ends, MeanOf, WeightedMean
+from calibcli.metrics.shelf import METRICS, Sample, Statistic, known
 from calibcli.scores.predictions import Floats
 
 NAMES = ("nll", "ece", "brier", "accuracy")
@@ -145,7 +145,7 @@ def difference(
     if change is None:
         return None
     rows = WeightedMean.of(before, change)
-    if choice.traits.get("binary") and rows.groups is None and (rows.weights is None or rows.counts):
+    if choice.traits.get("zero_one") and rows.groups is None and (rows.weights is None or rows.counts):
         w = np.ones(rows.n) if rows.weights is None else rows.weights
         gained, lost = round(float(w @ (change > 0))), round(float(w @ (change < 0)))
         low, up, p = mcnemar(gained, lost, round(rows.total), level)

@@ -19,8 +19,7 @@ from calibcli.core.statistics import (
 )
 from calibcli.metrics.discrimination import ties
 from calibcli.metrics.intervals import FEWEST_GROUPS, WeightedMean
-from calibcli.metrics.reliability import Bins
-from calibcli.metrics.shelf import BinaryOutcomes
+from calibcli.metrics.reliability import BinaryOutcomes, Bins
 from calibcli.scores.predictions import Floats, Ints
 
 SIZES = np.array([-1.35, -0.76, 0.65, 2.15, 2.93, 2.96, 2.85, 2.8, 4.0])

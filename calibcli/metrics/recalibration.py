@@ -12,8 +12,9 @@ import numpy as np
 from calibcli.core.result import Cell
 from calibcli.core.statistics import root, rows_at_once, student_quantile, unseen_reach
 from calibcli.metrics.histogram_error import Bound, PlacedRows
-from calibcli.metrics.intervals import NO_GATE, Interval, Statistic, WeightedMean
-from calibcli.metrics.shelf import ANY, METRICS, BinaryOutcomes, Of, Sample
+from calibcli.metrics.intervals import NO_GATE, WeightedMean
+from calibcli.metrics.reliability import BinaryOutcomes
+from calibcli.metrics.shelf import ANY, METRICS, Interval, Of, Sample, Statistic
 from calibcli.scores.predictions import Floats
 
 DECIDING = 15
@@ -50,14 +51,14 @@ def _condensed(coefficient: int) -> Bound:
     def bound(at: PlacedRows, options: Mapping[str, Any], value: float) -> float:
         view, fit = at.view, at.view.once(cox)
         assert fit is not None
-        own = np.maximum(np.bincount(at.outcome, view.shares), 1e-300)
+        mass = np.maximum(np.bincount(at.outcome, view.shares), 1e-300)
 
         def scores(p: Floats, complement: Floats) -> tuple[Floats, Floats]:
             """Return (2, rows) regressors, and their products with the residual of the fit."""
             x = np.stack([np.ones(view.n), log_odds(p, complement)])
             return x, x * ((1 + np.tanh(fit.beta @ x / 2)) / 2 - view.hit)
 
-        mean = [(np.bincount(at.outcome, view.shares * v) / own)[at.outcome] for v in (view.p, view.complement)]
+        mean = [(np.bincount(at.outcome, view.shares * v) / mass)[at.outcome] for v in (view.p, view.complement)]
         x, score = scores(view.p, view.complement)
         change = view.shares * (score - scores(*mean)[1])
         moved = np.array([np.abs(np.bincount(at.outcome, row)).sum() for row in change])

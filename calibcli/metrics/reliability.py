@@ -1,26 +1,168 @@
-"""Reliability tables, of which binned errors are functions: bins of equal width, or of equal mass by rank."""
+"""Probabilities with their outcomes, and reliability tables of them: bins of equal width, or of equal mass by rank."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from calibcli.core.errors import UsageError
 from calibcli.core.options import Edges
-from calibcli.core.statistics import Binomials, bin_index, counted, odds, parts, tie_ends
+from calibcli.core.statistics import DOUBLE, Binomials, bin_index, counted, effective_rows, odds, parts, tie_ends
 from calibcli.scores.predictions import Floats, Ints
 
-if TYPE_CHECKING:
-    from calibcli.metrics.shelf import BinaryOutcomes
-
+T = TypeVar("T")
 Equal = Literal["split-merge", "split", "mukhoti", "whole"]
 Hits = npt.NDArray[np.bool_]
 DRAWS = 2_000
+
+
+Rowwise = Callable[[slice], npt.NDArray[Any]]
+
+
+class Memoized:
+    """An object that keeps results computed from it, as long as it lives."""
+
+    def once(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Return `function(self, *arguments)`, computed once."""
+        kept: dict[Any, T] = self.__dict__.setdefault("_kept", {})
+        key = (function, *arguments)
+        if key not in kept:
+            kept[key] = function(self, *arguments)
+        return kept[key]
+
+    def know(self, function: Callable[..., T], result: T) -> None:
+        """Let `once` return this result of a function, which was computed in another way."""
+        self.__dict__.setdefault("_kept", {})[(function,)] = result
+
+
+@dataclass(frozen=True, eq=False)
+class BinaryOutcomes(Memoized):
+    """A probability for each row and whether it came true: of the predicted class, or of the event of two classes.
+
+    Attributes:
+        p: (N,).  complement: (N,) 1 - p with all its digits.  hit: (N,) bool.
+        weights: (N,) or None.  counts: whether weights are frequencies.  groups: (N,) or None.
+        values_only: whether what only intervals need is left out; the variances of tables are then 0.
+        seed: of simulations.  precision: relative, of p.
+    """
+
+    p: Floats
+    complement: Floats
+    hit: npt.NDArray[np.bool_]
+    weights: Floats | None
+    counts: bool
+    groups: Ints | None
+    values_only: bool = False
+    seed: int = 0
+    precision: float = DOUBLE
+
+    @property
+    def n(self) -> int:
+        return len(self.hit)
+
+    @cached_property
+    def total(self) -> float:
+        return float(self.n if self.weights is None else self.weights.sum())
+
+    @property
+    def effective(self) -> float:
+        """(Σw)²/Σw², or the sum of counts."""
+        if self.weights is None or self.counts:
+            return self.total
+        return effective_rows(self.weights)
+
+    @cached_property
+    def steps(self) -> tuple[float, float]:
+        """How far one row that was drawn, and one that was not, may move a sum of gaps.
+
+        They are `seen` and `unseen` of `core.statistics.unseen_reach`. For gaps whose signs are not known the first is
+        Σ |c|³ / Σ c², c = w (p - y) / W, and at least Σ w² / W², as small gaps say little about large ones. A row that
+        was not drawn may have the largest weight, and the wrong label.
+        """
+        if self.weights is None or self.counts:
+            return 1 / self.total, 1 / self.total
+        c = np.abs(self.residual * self.shares)
+        square = float(c @ c)
+        drawn = float(c**2 @ c) / square if square > 0 else 0.0
+        return max(drawn, 1 / self.effective), float(self.weights.max()) / self.total
+
+    @cached_property
+    def residual(self) -> Floats:
+        """p - y."""
+        return residual(self.p, self.complement, self.hit)
+
+    @cached_property
+    def ranked(self) -> Ranked:
+        order = None if self.weights is None else self.order
+        return Ranked.of(self.p, self.complement, self.hit, self.weights, order)
+
+    @cached_property
+    def order(self) -> Ints:
+        """Rows by odds, ties in any order."""
+        return np.argsort(odds(self.p, self.complement))
+
+    @cached_property
+    def stable_order(self) -> Ints:
+        """Rows by odds, ties in row order."""
+        return np.argsort(odds(self.p, self.complement), kind="stable")
+
+    @cached_property
+    def shares(self) -> Floats:
+        """(N,) w / W."""
+        return np.broadcast_to(1 / self.total if self.weights is None else self.weights / self.total, (self.n,))
+
+    def sums(
+        self,
+        index: Rowwise | npt.NDArray[Any],
+        bins: int,
+        values: Rowwise | npt.NDArray[Any] | None = None,
+        power: int = 1,
+    ) -> Floats:
+        """Sum share^power · values in each bin (values None: 1); counts enter once whatever the power.
+
+        `index` and `values` may be functions of a slice of the rows, which take no memory for all rows.
+        """
+        total = np.zeros(bins)
+        for part in parts(self.n):
+            w = None if self.weights is None else self.weights[part]
+            if w is not None and power > 1 and not self.counts:
+                w = w**power
+            v = values(part) if callable(values) else None if values is None else values[part]
+            both = v if w is None else w if v is None else w * v
+            total += np.bincount(index(part) if callable(index) else index[part], both, bins)
+        return total / self.total**power
+
+    def mean(self, values: Floats, times: Floats) -> float:
+        """Return Σ share · values · times."""
+        return float(values @ times) / self.n if self.weights is None else float((self.shares * values) @ times)
+
+    def width_bins(self, bins: int, edges: Edges) -> Bins:
+        """Return the table of equal-width bins of [0, 1]."""
+        return self.once(width_table, bins, edges)
+
+    def mass_bins(self, bins: int, method: Equal) -> Bins:
+        """Return the table of bins of equal weight; see `adaece` for the methods."""
+        return self.once(mass_table, bins, method)
+
+    def cuts(self, bins: int) -> Floats:
+        """Return (bins + 1,) positions where equal-mass bins begin, in weight along `stable_order`.
+
+        Rows and counts are not divided: where bins are uneven, the first are larger by 1.
+        """
+        return self.cut(np.arange(bins + 1), bins)
+
+    def cut(self, which: Ints, bins: int) -> Floats:
+        """Return some of `cuts`, by number."""
+        if self.weights is None or self.counts:
+            size, extra = divmod(round(self.total), bins)
+            return np.asarray(which * size + np.minimum(which, extra), np.float64)
+        return np.asarray(self.total * which / bins)
 
 
 @dataclass(frozen=True, eq=False)

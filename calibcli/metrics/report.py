@@ -26,9 +26,9 @@ from calibcli.metrics.corp import Decomposed, Part
 from calibcli.metrics.diagrams import class_panels, reliability, with_curve
 from calibcli.metrics.intervals import WeightedMean, share_bounds
 from calibcli.metrics.means import brier_parts
-from calibcli.metrics.shelf import METRICS, BinaryOutcomes, Sample, names_read, needed_class_bins, reads_scores, traits
+from calibcli.metrics.reliability import BinaryOutcomes
+from calibcli.metrics.shelf import METRICS, Sample, names_read, needed_class_bins, reads_scores, traits
 from calibcli.scores.columns import ClassBins, ClassTable, Columns, Edges, GatheredParts, columns, columns_by, rows_by
-from calibcli.scores.histogram import LEAN
 from calibcli.scores.likelihood import log_softmax
 from calibcli.scores.predictions import Ints, Predictions, Progress
 
@@ -266,7 +266,7 @@ def read(
     return columns(
         predictions,
         class_bins=list(dict.fromkeys(wanted)),
-        names=names_read(choices) or (LEAN if shows_confidence else ()),
+        names=names_read(choices, shows_confidence),
         threads=options.threads,
         progress=progress,
     )

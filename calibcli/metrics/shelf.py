@@ -1,13 +1,14 @@
-"""The shelf of metrics: the samples that they are functions of, how they are chosen, measured and shown."""
+"""The shelf of metrics: the samples that they are functions of, the statistics that they return, how they are chosen,
+measured and shown."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -15,22 +16,17 @@ import numpy.typing as npt
 from calibcli.core import extensions
 from calibcli.core.errors import UsageError
 from calibcli.core.figure_data import Tier
-from calibcli.core.options import Edges, Level, Range, within
-from calibcli.core.result import Estimate
+from calibcli.core.options import Level, Range, within
+from calibcli.core.result import Cell, Estimate
 from calibcli.core.shelves import Choice, Shelf
-from calibcli.core.statistics import DOUBLE, effective_rows, odds, one_thread, parts
-from calibcli.metrics.reliability import Bins, Equal, Ranked, mass_table, residual, width_table
+from calibcli.core.statistics import one_thread
+from calibcli.metrics.reliability import BinaryOutcomes, Memoized
 from calibcli.scores.columns import ClassBins, Columns, columns
-from calibcli.scores.histogram import LEAN, NAMES
-from calibcli.scores.predictions import Floats, Ints, Predictions, Progress
-
-if TYPE_CHECKING:
-    from calibcli.metrics.intervals import Statistic
+from calibcli.scores.histogram import CONFIDENCE, NAMES
+from calibcli.scores.predictions import Floats, Predictions, Progress
 
 # The shelf, the sets of metrics that have names, and the ranges of their values.
 
-T = TypeVar("T")
-Rowwise = Callable[[slice], npt.NDArray[Any]]
 Of = Literal["auto", "top", "positive"]
 """The class that a probability is of: the predicted one, or the event (class 1 of two). `auto` is the event of two
 classes, and the predicted class of more."""
@@ -66,144 +62,37 @@ UNIT, SIGNED, NATS, ANY, BRIER = Range(0, 1), Range(-1, 1), Range(0), Range(), R
 """Ranges of metrics, for their trait `values`."""
 
 
-class Memoized:
-    """An object that keeps results computed from it, as long as it lives."""
+@dataclass(frozen=True, kw_only=True)
+class Interval:
+    """The uncertainty of an estimate; fields as in `Estimate`."""
 
-    def once(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Return `function(self, *arguments)`, computed once."""
-        kept: dict[Any, T] = self.__dict__.setdefault("_kept", {})
-        key = (function, *arguments)
-        if key not in kept:
-            kept[key] = function(self, *arguments)
-        return kept[key]
+    low: float | None = None
+    high: float | None = None
+    level: float | None = None
+    sided: Literal["two", "lower", "upper", "each"] = "two"
+    how: str = ""
+    reason: str = ""
+    se: float | None = None
+    null: float | None = None
+    null_high: float | None = None
+    n: int | None = None
+    detail: Mapping[str, Cell] = field(default_factory=dict)
 
-    def know(self, function: Callable[..., T], result: T) -> None:
-        """Let `once` return this result of a function, which was computed in another way."""
-        self.__dict__.setdefault("_kept", {})[(function,)] = result
 
-
-@dataclass(frozen=True, eq=False)
-class BinaryOutcomes(Memoized):
-    """A probability for each row and whether it came true: of the predicted class, or of the event of two classes.
-
-    Attributes:
-        p: (N,).  complement: (N,) 1 - p with all its digits.  hit: (N,) bool.
-        weights: (N,) or None.  counts: whether weights are frequencies.  groups: (N,) or None.
-        values_only: whether what only intervals need is left out; the variances of tables are then 0.
-        seed: of simulations.  precision: relative, of p.
-    """
-
-    p: Floats
-    complement: Floats
-    hit: npt.NDArray[np.bool_]
-    weights: Floats | None
-    counts: bool
-    groups: Ints | None
-    values_only: bool = False
-    seed: int = 0
-    precision: float = DOUBLE
+class Statistic:
+    """A number that knows its uncertainty, as a metric returns it. Costly parts are computed when they are read."""
 
     @property
-    def n(self) -> int:
-        return len(self.hit)
+    def value(self) -> float:
+        """The number; nan where it is not defined."""
+        raise NotImplementedError
 
-    @cached_property
-    def total(self) -> float:
-        return float(self.n if self.weights is None else self.weights.sum())
+    def interval(self, level: float) -> Interval:
+        """Return the interval, one-sided bounds at `level` each, or the reason why there is none."""
+        raise NotImplementedError
 
-    @property
-    def effective(self) -> float:
-        """(Σw)²/Σw², or the sum of counts."""
-        if self.weights is None or self.counts:
-            return self.total
-        return effective_rows(self.weights)
-
-    @cached_property
-    def steps(self) -> tuple[float, float]:
-        """How far one row that was drawn, and one that was not, may move a sum of gaps.
-
-        They are `seen` and `unseen` of `core.statistics.unseen_reach`. For gaps whose signs are not known the first is
-        Σ |c|³ / Σ c², c = w (p - y) / W, and at least Σ w² / W², as small gaps say little about large ones. A row that
-        was not drawn may have the largest weight, and the wrong label.
-        """
-        if self.weights is None or self.counts:
-            return 1 / self.total, 1 / self.total
-        c = np.abs(self.residual * self.shares)
-        square = float(c @ c)
-        drawn = float(c**2 @ c) / square if square > 0 else 0.0
-        return max(drawn, 1 / self.effective), float(self.weights.max()) / self.total
-
-    @cached_property
-    def residual(self) -> Floats:
-        """p - y."""
-        return residual(self.p, self.complement, self.hit)
-
-    @cached_property
-    def ranked(self) -> Ranked:
-        order = None if self.weights is None else self.order
-        return Ranked.of(self.p, self.complement, self.hit, self.weights, order)
-
-    @cached_property
-    def order(self) -> Ints:
-        """Rows by odds, ties in any order."""
-        return np.argsort(odds(self.p, self.complement))
-
-    @cached_property
-    def stable_order(self) -> Ints:
-        """Rows by odds, ties in row order."""
-        return np.argsort(odds(self.p, self.complement), kind="stable")
-
-    @cached_property
-    def shares(self) -> Floats:
-        """(N,) w / W."""
-        return np.broadcast_to(1 / self.total if self.weights is None else self.weights / self.total, (self.n,))
-
-    def sums(
-        self,
-        index: Rowwise | npt.NDArray[Any],
-        bins: int,
-        values: Rowwise | npt.NDArray[Any] | None = None,
-        power: int = 1,
-    ) -> Floats:
-        """Sum share^power · values in each bin (values None: 1); counts enter once whatever the power.
-
-        `index` and `values` may be functions of a slice of the rows, which take no memory for all rows.
-        """
-        total = np.zeros(bins)
-        for part in parts(self.n):
-            w = None if self.weights is None else self.weights[part]
-            if w is not None and power > 1 and not self.counts:
-                w = w**power
-            v = values(part) if callable(values) else None if values is None else values[part]
-            both = v if w is None else w if v is None else w * v
-            total += np.bincount(index(part) if callable(index) else index[part], both, bins)
-        return total / self.total**power
-
-    def mean(self, values: Floats, times: Floats) -> float:
-        """Return Σ share · values · times."""
-        return float(values @ times) / self.n if self.weights is None else float((self.shares * values) @ times)
-
-    def width_bins(self, bins: int, edges: Edges) -> Bins:
-        """Return the table of equal-width bins of [0, 1]."""
-        return self.once(width_table, bins, edges)
-
-    def mass_bins(self, bins: int, method: Equal) -> Bins:
-        """Return the table of bins of equal weight; see `adaece` for the methods."""
-        return self.once(mass_table, bins, method)
-
-    def cuts(self, bins: int) -> Floats:
-        """Return (bins + 1,) positions where equal-mass bins begin, in weight along `stable_order`.
-
-        Rows and counts are not divided: where bins are uneven, the first are larger by 1.
-        """
-        return self.cut(np.arange(bins + 1), bins)
-
-    def cut(self, which: Ints, bins: int) -> Floats:
-        """Return some of `cuts`, by number."""
-        if self.weights is None or self.counts:
-            size, extra = divmod(round(self.total), bins)
-            return np.asarray(which * size + np.minimum(which, extra), np.float64)
-        return np.asarray(self.total * which / bins)
+    def __float__(self) -> float:
+        return float(self.value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -250,7 +139,7 @@ class Sample(Memoized):
         )
 
     @cached_property
-    def own(self) -> Sample:
+    def acyclic(self) -> Sample:
         """A copy that shares the outcomes, for memoized results to refer to.
 
         With a reference to this sample itself they would form a cycle, and the memory of all rows would be freed only
@@ -312,14 +201,14 @@ def traits(spec: str) -> Mapping[str, Any]:
     (None: not known) and its options.
     Of its names: `label` in sentences, `called` by other tools, `of_top` of the metric that stands for it where the
     probability of the predicted class is all that is known.
-    Of what it reads: `distribution`, `class_bins`, `needs_scores`, `two_classes`, `entropy`; `binned` and `lean`, one
-    probability of each row and its outcome alone; `binary`, the outcome alone; `view`, the probability that it is of
-    where that is no option.
+    Of what it reads: `distribution`, `class_bins`, `needs_scores`, `two_classes`, `entropy`; `binned` and
+    `one_probability`, one probability of each row and its outcome alone; `zero_one`, the outcome alone, which is the
+    value of the row; `view`, the probability that it is of where that is no option.
     Of merging: `condensed`, see `histogram_error`.
-    Of gates and comparisons: `kept`, its column among the rows that a baseline keeps; `binary`, rows are right or
-    wrong; `by_label`, rows are -log of a probability of theirs; `refitted`, rows depend on a fit to others;
-    `table_bounds`, it has the bounds of `binned_bounds`; `compared=False`, differences of it say nothing; `proper`,
-    no other probabilities than the true ones are better.
+    Of gates and comparisons: `kept`, its column among the rows that a baseline keeps; `by_label`, rows are -log of a
+    probability of theirs; `refitted`, rows depend on a fit to others; `table_bounds`, it has the bounds of
+    `binned_bounds`; `compared=False`, differences of it say nothing; `proper`, no other probabilities than the true
+    ones are better.
     Of warnings: `raised`, chance makes it too large; `two_sided`, also where the model is calibrated; `largest_gap`,
     it is that of one bin; `debiased`, what estimates its square without bias.  `parts`: shown with those of the Brier
     score.
@@ -386,7 +275,7 @@ def _estimate(sample: Sample, choice: Choice, level: float, scope: str) -> Estim
 
 
 def _statistic(sample: Sample, choice: Choice) -> Statistic:
-    statistic: Statistic = choice(sample.own)
+    statistic: Statistic = choice(sample.acyclic)
     return statistic
 
 
@@ -395,17 +284,16 @@ def columns_of(
 ) -> Columns:
     """Run the blocked pass with the class tables and columns that these metrics need."""
     tables = needed_class_bins(choices, predictions.k)
-    names = names_read(choices) or LEAN
-    return columns(predictions, class_bins=tables, names=names, threads=threads, progress=progress)
+    return columns(predictions, class_bins=tables, names=names_read(choices), threads=threads, progress=progress)
 
 
-def names_read(choices: Sequence[Choice]) -> Sequence[str]:
-    """Return the columns that these metrics read; some read a probability and its outcome alone."""
-    if all(choice.traits.get("binary") for choice in choices):
+def names_read(choices: Sequence[Choice], confidence: bool = True) -> Sequence[str]:
+    """Return the columns that these metrics read, with the `confidence` even if they read outcomes alone."""
+    if not confidence and all(choice.traits.get("zero_one") for choice in choices):
         return ()
-    lean = (choice.traits.keys() & {"binned", "lean", "binary"} for choice in choices)
-    if all(lean) and not any("class_bins" in choice.traits for choice in choices):
-        return LEAN
+    few = (choice.traits.keys() & {"binned", "one_probability", "zero_one"} for choice in choices)
+    if all(few) and not any("class_bins" in choice.traits for choice in choices):
+        return CONFIDENCE
     return NAMES if any(choice.traits.get("entropy") for choice in choices) else NAMES[:-1]
 
 

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from calibcli.core.statistics import root, scrambled, top_of
-from calibcli.metrics.intervals import BOUNDLESS, IMPOSSIBLE, Interval, Statistic, WeightedMean, average
+from calibcli.metrics.intervals import BOUNDLESS, IMPOSSIBLE, WeightedMean, average
 from calibcli.metrics.means import cost
-from calibcli.metrics.shelf import ANY, METRICS, Sample
+from calibcli.metrics.shelf import ANY, METRICS, Interval, Sample, Statistic
 from calibcli.scores.columns import columns
 from calibcli.scores.likelihood import BetaFit, cross_fit_beta, fit_beta, nll_rows, spread
 from calibcli.scores.likelihood.fit_temperature import in_float32, shifted
@@ -90,7 +90,7 @@ class Crossed(NamedTuple):
 def crossed(sample: Sample) -> Crossed | None:
     """Fit a temperature without each fold of all rows of a sample; None where there is one fold.
 
-    Both the gain and the rows that a comparison keeps use these fits: `sample.own.once(crossed)` computes them once.
+    Both the gain and the rows that a comparison keeps use them: `sample.acyclic.once(crossed)` computes them once.
     """
     rows = sample.predictions
     assert rows is not None
@@ -277,8 +277,8 @@ class _Profile:
         else:
             self.centre, self.near = fitted.centre, fitted.near
         top, least = _ends(self.z)
-        own = self.z[np.arange(len(self.y)), self.y].astype(np.float64)
-        self.up, self.down = own - least, own - top  # distances of z_y from the smallest and the largest logit
+        z_y = self.z[np.arange(len(self.y)), self.y].astype(np.float64)
+        self.up, self.down = z_y - least, z_y - top  # distances of z_y from the smallest and the largest logit
         self.points = [(self.centre, self.near)]  # where the derivatives of the rows are known
         self.scale = max(spread(self.z), 1e-12)
         self.by_beta: dict[float, tuple[WeightedMean, float, float]] = {}

@@ -72,7 +72,7 @@ class TensorBlock(SoftmaxBlock):
         r = e.sum(dim=1, dtype=torch.float64)
         total = 1 + r
         named = [top[:, 0], r, gap]
-        if not self.lean:
+        if not self.confidence_only:
             deep = d.masked_fill(d == -math.inf, 0.0) if self.masked else d
             first = (e * d.clamp(min=-1e4)).sum(dim=1, dtype=torch.float64) / total
             squares = (e * e).sum(dim=1, dtype=torch.float64) / (total * total)

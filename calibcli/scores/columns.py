@@ -16,7 +16,7 @@ from calibcli.core import extensions
 from calibcli.core.errors import InputError
 from calibcli.core.options import Edges
 from calibcli.core.statistics import CHUNK, DOUBLE, SINGLE, bin_index, one_thread
-from calibcli.scores.histogram import LEAN, NAMES, ClassBins, ClassSums, ClassTable, HistogramCells, least_listed
+from calibcli.scores.histogram import CONFIDENCE, NAMES, ClassBins, ClassSums, ClassTable, HistogramCells, least_listed
 from calibcli.scores.predictions import (
     NEAR,
     Array,
@@ -135,7 +135,7 @@ def columns(
         problem = f"weights, groups and slices need their rows in memory, and {n} are more than {MANY}"
         raise InputError(problem, "measure the shards or slices one by one")
     rows, device = 0 if cells else n, isinstance(predictions.scores, DeviceScores)
-    names = names or (LEAN if predictions.top_only or class_bins or device else ())
+    names = names or (CONFIDENCE if predictions.top_only or class_bins or device else ())
     out: dict[str, Any] = {name: np.empty(rows) for name in names}
     predicted = np.empty(rows, dtype=np.int64)
     work = _SpanWork(predictions, class_bins, double or n * k <= SMALL, None if cells else (out, predicted))

@@ -27,7 +27,7 @@ CELLS = 25_200
 FIRST, STEPS, OCTAVES = 9, 32, 512  # from where the octaves of the rest are divided, into how many parts, up to where
 PLACES = 2 * (CELLS + STEPS * (OCTAVES - FIRST) + 1)  # inside an interval, and on an edge
 NAMES = ("confidence", "rest", "nll", "most", "brier", "entropy")
-LEAN = NAMES[:2]  # the columns that binned metrics of one probability need
+CONFIDENCE = NAMES[:2]  # the columns that binned metrics of one probability need
 FOLD = 1 << 16  # rows that are summed at once
 ROUNDING = 1e-11  # relative variance up to which a variance is rounding
 SKEW = 1e3  # largest ratio of the distances of two rows from their mean
@@ -124,14 +124,14 @@ def interval_of(confidence: Floats) -> Ints:
     return bin_index(confidence, CELLS)
 
 
-def place_of(confidence: Floats, rest: Floats) -> Ints:
+def place_of(confidence: Floats, complement: Floats) -> Ints:
     """Return (n,) in [0, PLACES): the interval or edge of confidence that each row lies in, and its part of an octave.
 
     Both rise with the confidence, so that their sum tells them apart.
     """
     below, above = interval_of(confidence), bin_index(confidence, CELLS, "torchmetrics")
     with np.errstate(divide="ignore"):
-        fine = np.clip(-STEPS * np.log2(rest), STEPS * FIRST, STEPS * OCTAVES).astype(np.int64) - STEPS * FIRST
+        fine = np.clip(-STEPS * np.log2(complement), STEPS * FIRST, STEPS * OCTAVES).astype(np.int64) - STEPS * FIRST
     places: Ints = fine + np.where(below == above, below, PLACES // 2 + above - 1)
     return places
 
@@ -150,8 +150,8 @@ def cell_count(k: int) -> int:
 @cache
 def _starts() -> Ints:
     """Return (CELLS,) the first place of each interval of confidence; the places of its octaves follow."""
-    rest = 1 - np.arange(CELLS) / CELLS
-    octave = np.floor(-STEPS * np.log2(rest)).astype(np.int64) - STEPS * FIRST
+    complement = 1 - np.arange(CELLS) / CELLS
+    octave = np.floor(-STEPS * np.log2(complement)).astype(np.int64) - STEPS * FIRST
     starts: Ints = np.arange(CELLS) + np.maximum(octave, 0)
     return starts
 
@@ -272,17 +272,17 @@ def _occupied(count: Floats, sums: Floats) -> Sums:
     return used, count[used], sums[:, :, used]
 
 
-def _tilt(lower: Floats, rest: Floats, spread: Floats) -> Floats:
+def _tilt(lower: Floats, complement: Floats, spread: Floats) -> Floats:
     """Return how far above the mean the upper of two rows stands, in standard deviations; the lower stands at the
     inverse below it. This is 1, or as far as the cell reaches (its interval begins at `lower`), so that both rows lie
     within the cell.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
-        octave = np.floor(-STEPS * np.log2(rest))
+        octave = np.floor(-STEPS * np.log2(complement))
         fine = octave >= STEPS * FIRST
         least = np.maximum(1 - lower - 1 / CELLS, np.where(fine, 2 ** (-(octave + 1) / STEPS), 0.0))
         most = np.minimum(1 - lower, np.where(fine, 2 ** (-octave / STEPS), 1.0))
-        above, below = (rest - least) / spread, (most - rest) / spread
+        above, below = (complement - least) / spread, (most - complement) / spread
     tilt = np.where(above < 1, above, np.where(below < 1, 1 / below, 1.0))
     limited: Floats = np.clip(np.nan_to_num(tilt, nan=1.0, posinf=1.0), 1 / SKEW, SKEW)
     return limited

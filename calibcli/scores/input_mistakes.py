@@ -1,25 +1,36 @@
-"""Detect mistakes that people make with scores and labels, in one pass over the rows; find rows that occur twice."""
+"""Check all rows in one pass for mistakes that people make with scores and labels; find rows that occur twice."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from calibcli.core import extensions
 from calibcli.core.errors import InputError
 from calibcli.core.number_format import first_few
 from calibcli.core.statistics import binomial_tail, counted
-from calibcli.scores.predictions import UNIT_HIGH, UNIT_LOW, Array, Floats, Ints, Kind, Predictions, same_rows
-from calibcli.scores.softmax import Piece
-
-if TYPE_CHECKING:
-    from calibcli.scores.score_kind import Scan
+from calibcli.scores.columns import MANY
+from calibcli.scores.predictions import (
+    UNIT_HIGH,
+    UNIT_LOW,
+    Array,
+    Floats,
+    Ints,
+    Kind,
+    Named,
+    Predictions,
+    Progress,
+    reusing,
+    rows_of,
+    same_rows,
+)
+from calibcli.scores.score_kind import ConstantSum, Mistake, Nonfinite, Outcome, RowCount, Scan, ScoreBlock, UnitSums
+from calibcli.scores.softmax import CACHED, NARROW, DeviceScores, Piece
 
 Hashes = npt.NDArray[np.uint64]
 MARKS = 4  # score columns that identify a row, beside its largest score and that of its label
@@ -30,143 +41,9 @@ HASHED = 4_000_000  # rows up to which duplicates are searched
 PERFECT = 100  # rows from which a file without a single wrong prediction gets a note
 LARGE = 6e4  # float16 ends at 65504
 BACKWARDS_Z = 3.09  # standard errors below 1/2 that an AUC reaches by chance once in a thousand
+PAIRS = 200_000  # rows in which predicted class and label are compared, about
+WIDE = 1 << 21  # scores of many classes per piece
 DIFFER = 20  # neighbours that differ, at least, for the agreement of rows of equal scores to mean anything
-
-
-@dataclass
-class RowCount:
-    """Counts rows of one kind, and keeps the index of the first, or -1."""
-
-    count: int = 0
-    first: int = -1
-
-    def add(self, rows: Ints, row: Callable[[int], int]) -> None:
-        """Add further rows by their position in a block; `row` maps that to the index in the file."""
-        if len(rows) and self.first < 0:
-            self.first = row(int(rows[0]))
-        self.count += len(rows)
-
-
-@dataclass(frozen=True, eq=False)
-class ScoreBlock:
-    """Rows that are checked together; those with NaN or infinite scores are left out.
-
-    Attributes:
-        rows: their scores.  low, high: range of the finite ones.
-        row: from the place of a row in the block to its index in the file.
-        n: rows of the whole file.
-        labels, at_label: (n,) labels, and the scores of these; None where there are no labels.
-        sampled: whether the block is one of those that are enough for what needs no more than a sample.
-    """
-
-    rows: Piece
-    low: float
-    high: float
-    row: Callable[[int], int]
-    n: int
-    labels: Array | None = None
-    at_label: Array | None = None
-    sampled: bool = True
-
-
-@dataclass(frozen=True, eq=False)
-class Outcome:
-    """What the verdicts depend on, once all rows have been seen.
-
-    Attributes:
-        scan: of all rows.  kind: what the scores are.  classes: their names, if known.
-        weighted: whether rows have weights.  clip: whether probabilities of 0 are raised.
-        confirmed: the user said in which order the classes are.
-    """
-
-    scan: Scan
-    kind: Kind
-    classes: Sequence[str] | None = None
-    weighted: bool = False
-    clip: bool = False
-    confirmed: bool = False
-
-
-class Mistake:
-    """A check for one mistake: it sees all rows block by block, and gives its verdict at the end."""
-
-    def begin(self, head: Array, n: int) -> None:
-        """Prepare for `n` rows; `head` has the first of them as they are in the file."""
-
-    def see(self, block: ScoreBlock) -> None:
-        """Check a block of rows."""
-
-    def verdict(self, outcome: Outcome) -> list[str]:
-        """Return notes for the user.
-
-        Raises:
-            InputError: the rows cannot be measured.
-        """
-        raise NotImplementedError
-
-
-@dataclass
-class Nonfinite:
-    """Counts rows with NaN, with +inf (or nothing but -inf), and with -inf beside finite scores (`masked`).
-
-    Attributes:
-        n: of all rows.  collect: whether to keep the indices of those with NaN or infinite scores, in `bad`.
-        choices: rows with -inf beside finite scores, by the number of these.
-    """
-
-    n: int
-    collect: bool = False
-    nan: RowCount = field(default_factory=RowCount)
-    infinite: RowCount = field(default_factory=RowCount)
-    masked: RowCount = field(default_factory=RowCount)
-    bad: list[Ints] = field(default_factory=list)
-    choices: Counter[int] = field(default_factory=Counter)
-
-    @property
-    def count(self) -> int:
-        """Number of rows that cannot be used."""
-        return self.nan.count + self.infinite.count
-
-    def usable(self, block: Array, start: int) -> Array:
-        """Return a mask of the rows that can be used, and count the others."""
-        nan = np.isnan(block).any(axis=1)
-        below = block == -np.inf
-        endless = ~nan & ((block == np.inf).any(axis=1) | below.all(axis=1))
-        masked = ~nan & ~endless & below.any(axis=1)
-        for spot, rows in ((self.nan, nan), (self.infinite, endless), (self.masked, masked)):
-            spot.add(np.flatnonzero(rows), lambda i: start + i)
-        self.choices.update((~below[masked]).sum(axis=1).tolist())
-        if self.collect:
-            self.bad.append(np.flatnonzero(nan | endless) + start)
-        return np.asarray(~(nan | endless))
-
-    def guess(self, k: int) -> dict[str, float]:
-        """Return what guessing scores on the usable rows, where classes at -inf are not among the k choices.
-
-        The NLL is the mean of ln K_i in nats, the accuracy that of 1 / K_i, for K_i finite scores in row i.
-        """
-        usable = self.n - self.count
-        rows = Counter({k: usable - self.choices.total()}) + self.choices
-        nll = sum(count * math.log(offered) for offered, count in rows.items()) / usable
-        return {"guess_nll": nll, "guess_accuracy": sum(count / offered for offered, count in rows.items()) / usable}
-
-    def refuse(self, masks: bool, half: bool) -> None:
-        """Refuse rows that cannot be used. If `masks`, -inf is probability 0; if `half`, the scores are in half
-        precision.
-
-        Raises:
-            InputError: there are rows that cannot be used.
-        """
-        if self.nan.count:
-            problem = f"{self.nan.count:,} of {self.n:,} rows hold NaN, first row {self.nan.first}"
-            raise InputError(problem, "--drop-nonfinite drops and counts them; better find out where they come from")
-        spots = [spot for spot in (self.infinite, self.masked)[: 1 if masks else 2] if spot.count]
-        if spots:
-            first = min(spot.first for spot in (self.infinite, self.masked) if spot.count)
-            why = "float16 overflows at 65504: save float32" if half else "did float16 overflow at 65504? save float32"
-            problem = f"{sum(s.count for s in spots):,} of {self.n:,} rows hold infinite scores, first row {first}"
-            fix = f"{why}; --drop-nonfinite drops the rows"
-            raise InputError(problem, fix if masks else f"{fix}; classes masked by -inf: --kind logits")
 
 
 class OneColumn(Mistake):
@@ -505,6 +382,87 @@ MISTAKES: tuple[type[Mistake], ...] = (
     ClassOrder,
 )
 """The checks, in the order of their notes."""
+
+
+def scan(
+    scores: Named,
+    labels: Array | None,
+    *,
+    decimals: int | None = None,
+    collect: bool = False,
+    forced: Kind | None = None,
+    progress: Progress | None = None,
+) -> Scan:
+    """Check every row of (N, K) scores, once.
+
+    Args:
+        scores: (N, K) real numbers.
+        labels: (N,) int64 in [0, K), or None.
+        decimals: digits after the point when the scores were text.
+        collect: keep the indices of rows that are not finite, to drop them.
+        forced: the kind that the user says they are.
+        progress: called with (fraction, text).
+    """
+    n, k = scores.shape
+    step = min(scores.height, PAIRS) if isinstance(scores, DeviceScores) else rows_of(scores)
+    head = scores.read(0, min(n, 1000))
+    coarse = _coarse(head, scores.dtype)
+    tolerance = max(1e-4, coarse, 0.0 if not decimals else k * 0.5 * 10.0 ** -min(decimals, 300))
+    whole = all(np.array_equal(rows, np.floor(rows)) for rows in (head[:1], head))
+    digits = 0 if whole else decimals
+    rounding = 0.0 if digits is None else k * 0.5 * 10.0 ** -min(digits, 300)
+    slack, nonfinite = 1e-2 if coarse else 1e-3, Nonfinite(n, collect)
+    mistakes = {kind: kind() for kind in MISTAKES}
+    result = Scan(n, k, UnitSums(k, tolerance), slack, nonfinite, ConstantSum(rounding), mistakes, forced)
+    for mistake in mistakes.values():
+        mistake.begin(head, n)
+    every, height = max(1, math.ceil(n / PAIRS)), min(step, max(1, (CACHED if k <= NARROW else WIDE) // k))
+    which = marker_classes(k) if labels is not None and n <= HASHED else ()
+    ends = None
+    if k > NARROW and n <= MANY and not isinstance(scores, DeviceScores):
+        ends = np.empty(n, np.int64), np.empty(n, np.float64 if scores.dtype.itemsize > 4 else np.float32)
+    scores, tell = reusing(scores), progress or extensions.tell
+    with np.errstate(all="ignore"):
+        for start in range(0, n, step):
+            for at, part in _pieces(scores, start, min(start + step, n), height, which, ends):
+                known = None if labels is None else np.asarray(labels[at : at + len(part)])
+                result.add(part, known, at, sampled=at // height % every == 0)
+            tell(min(1.0, (start + step) / n), "checking scores")
+    result.ends = None if result.nonfinite.count else ends
+    return result
+
+
+def _pieces(
+    scores: Named, start: int, stop: int, height: int, which: Sequence[int], ends: tuple[Ints, Array] | None
+) -> Iterator[tuple[int, Piece]]:
+    """Yield (first row, piece) for rows that are read together. Scores on a device give one piece, which stays
+    there.
+    """
+    if isinstance(scores, DeviceScores):
+        yield start, scores.piece(start, stop)
+        return
+    block = scores.read(start, stop)
+    if block.dtype not in (np.float32, np.float64):
+        block = block.astype(np.float32 if block.dtype.itemsize <= 2 else np.float64)
+    for at in range(0, len(block), height):
+        here = slice(start + at, start + min(at + height, len(block)))
+        yield here.start, Piece(block[at : at + height], which, ends and (ends[0][here], ends[1][here]))
+
+
+def _coarse(block: Array, dtype: np.dtype[np.generic]) -> float:
+    """Return the tolerance for sums of probabilities stored in half precision (also if widened since), else 0."""
+    if dtype.itemsize <= 2 and dtype.kind == "f":
+        return 5e-3
+    if dtype != np.float32 or block.size == 0:
+        return 0.0
+    half = bfloat = False
+    for rows in (block[:1], block):  # of most files the first row says it
+        with np.errstate(over="ignore", invalid="ignore"):
+            half = np.array_equal(rows.astype(np.float16).astype(np.float32), rows)
+        bfloat = half or bool((np.ascontiguousarray(rows).view(np.uint32) & 0xFFFF == 0).all())
+        if not bfloat:
+            return 0.0
+    return 5e-3 if half else 1e-2
 
 
 def auc_and_z(score: Floats, label: Array) -> tuple[float, float]:

@@ -22,11 +22,12 @@ from calibcli.scores.files.arrays import (
     Memory,
     blocks,
     distinct,
+    load_any,
     read_all,
     texts_of,
 )
 from calibcli.scores.files.roles import IDS
-from calibcli.scores.files.source import Source, load_any
+from calibcli.scores.files.source import Source
 from calibcli.scores.files.text_tables import MISSING, floats_of_text, is_number
 from calibcli.scores.predictions import Array, ArrayScores, Floats, Ints, Named, PickedScores, Predictions
 from calibcli.scores.reading_options import Reading

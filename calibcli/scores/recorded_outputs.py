@@ -18,15 +18,15 @@ from calibcli.core.options import check_options, exclusive
 from calibcli.scores import array_names, confidence, other_files, per_row, positive_class, tasks
 from calibcli.scores.array_names import kind_option
 from calibcli.scores.files import locations
-from calibcli.scores.files.arrays import FileContents, Joined, blocks, class_names, read_all, texts_of
+from calibcli.scores.files.arrays import FileContents, Joined, blocks, class_names, load_any, read_all, texts_of
 from calibcli.scores.files.roles import CLASSES
-from calibcli.scores.files.source import FORMATS, Digests, Source, by_suffix, fingerprint, load_any, suffixes
-from calibcli.scores.input_mistakes import Nonfinite, Outcome, RepeatedRows
+from calibcli.scores.files.source import FORMATS, Digests, Source, by_suffix, fingerprint, suffixes
+from calibcli.scores.input_mistakes import RepeatedRows, scan
 from calibcli.scores.per_row import LabelCodes, as_names, labels_of, read_labels, without_zero_weights
 from calibcli.scores.positive_class import BinaryReading, read_binary, swap_classes
 from calibcli.scores.predictions import Ints, Kind, Named, Predictions, Progress
 from calibcli.scores.reading_options import ReaderOptions, Reading
-from calibcli.scores.score_kind import KeptRows, Scan, decide_kind, evidence, scan
+from calibcli.scores.score_kind import KeptRows, Nonfinite, Outcome, Scan, decide_kind, evidence
 
 MEANS_MORE = frozenset("*?[:")  # characters of a path that may be a pattern or an address
 Paths = str | Path | Sequence[str | Path]
@@ -111,9 +111,9 @@ def open_all(path: Paths, reading: Reading) -> list[Source]:
     folders = [str(path) if is_saved_dataset(path) else "" for path in paths]
     files = [(file, folder) for path, folder in zip(paths, folders) for file in files_of(path, reading)]
     locations.allow_open(len(files))
-    asked, opened = reader_options(reading), []
+    options, opened = reader_options(reading), []
     for file, folder in files:
-        opened.append(Source(file, asked=asked))
+        opened.append(Source(file, options=options))
         opened[-1].folder = folder
     return opened
 
@@ -126,7 +126,7 @@ def load(source: Source) -> FileContents:
     """
     try:
         contents = load_any(source)
-        if source.asked != ReaderOptions():
+        if source.options != ReaderOptions():
             refuse_unused_options(contents, source)
         if other_files.STATE in contents.arrays:
             other_files.refuse_other_file(other_files.PARTIAL, source)
@@ -192,24 +192,8 @@ def _one_dataset(
     n, width, k = *scores.shape, max(scores.shape[1], 2)
     array_names.refuse_verdicts(name, label_name, where, width)
     classes, confirmed = classes_of(first, reading, name, k)
-    of: BinaryReading | None = None
-    labels: LabelCodes | None = None
     with Digests([*sources, *label_file], reading.hashed) as digests:
-        try:
-            if width > 2 and not reading.event:
-                of = BinaryReading(classes, as_names(raw_labels, label_name, classes))
-            else:
-                of = read_binary(reading, name, width, classes, raw_labels, label_name)
-                if width == 2 and classes is None and of.classes and not reading.event:
-                    first_name, second_name = of.classes
-                    notes.append(f"the score columns are taken to be {first_name} and {second_name}, in this order")
-            if of.labels is not None:
-                labels = read_labels(of.labels, label_name, scores, of.classes, reading)
-        except InputError as error:
-            if reading.need_labels:
-                raise
-            notes.append(f"labels are not used: {error.problem}")
-            of = of or read_binary(reading, name, width, classes, None, "")
+        of, labels = _classes_and_labels(reading, name, scores, classes, raw_labels, label_name, notes)
         rows, scanned, kind = _check_rows(scores, labels, first, name, reading, ragged, notes, progress)
         if scanned.forced is None and width == 1:
             event = of.classes[1] if of.classes else ""
@@ -252,6 +236,37 @@ def _one_dataset(
         **further,
     )
     return swap_classes(read) if of.first else read
+
+
+def _classes_and_labels(
+    reading: Reading,
+    name: str,
+    scores: Named,
+    classes: list[str] | None,
+    raw_labels: Named | None,
+    label_name: str,
+    notes: list[str],
+) -> tuple[BinaryReading, LabelCodes | None]:
+    """Return the classes that the columns stand for and the codes of the labels; add notes.
+
+    Raises:
+        InputError: the labels cannot be read, where they are needed; else they are left out.
+    """
+    of, width = None, scores.shape[1]
+    try:
+        if width > 2 and not reading.event:
+            of = BinaryReading(classes, as_names(raw_labels, label_name, classes))
+        else:
+            of = read_binary(reading, name, width, classes, raw_labels, label_name)
+            if width == 2 and classes is None and of.classes and not reading.event:
+                first_name, second_name = of.classes
+                notes.append(f"the score columns are taken to be {first_name} and {second_name}, in this order")
+        return of, None if of.labels is None else read_labels(of.labels, label_name, scores, of.classes, reading)
+    except InputError as error:
+        if reading.need_labels:
+            raise
+        notes.append(f"labels are not used: {error.problem}")
+        return of or read_binary(reading, name, width, classes, None, ""), None
 
 
 def _check_rows(
@@ -377,10 +392,10 @@ def refuse_unused_options(contents: FileContents, source: Source) -> None:
     Raises:
         InputError: --lm-norm, --choices or --unlisted would have no effect.
     """
-    if source.asked.no_header and contents.format not in ("csv", "tsv"):
+    if source.options.no_header and contents.format not in ("csv", "tsv"):
         raise InputError(f"--no-header is for text tables; {source.name} is read as {contents.format}", "leave it out")
     for name in ("lm_norm", "choices", "unlisted"):
-        if getattr(source.asked, name) and name not in contents.used and not contents.lacking:
+        if getattr(source.options, name) and name not in contents.used and not contents.lacking:
             flag = f"--{name.replace('_', '-')}"
             of = "log-likelihoods of lm-eval or LightEval" if name == "lm_norm" else "log-probabilities of tokens"
             raise InputError(f"{flag} is for {of}; {source.name} is read as {contents.format}", "leave it out")

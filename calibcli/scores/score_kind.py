@@ -1,27 +1,16 @@
-"""Recognise logits, probabilities and log-probabilities from all rows, in one pass that needs little memory."""
+"""What a pass over all rows keeps of them, and whether they are logits, probabilities or log-probabilities."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from calibcli.core import extensions
 from calibcli.core.errors import InputError
-from calibcli.scores.columns import MANY
-from calibcli.scores.input_mistakes import (
-    HASHED,
-    MISTAKES,
-    Mistake,
-    Nonfinite,
-    Outcome,
-    RowCount,
-    ScoreBlock,
-    marker_classes,
-)
 from calibcli.scores.predictions import (
     SHARE_OFF,
     UNIT_HIGH,
@@ -31,19 +20,150 @@ from calibcli.scores.predictions import (
     Kind,
     Named,
     PickedScores,
-    Progress,
     kind_words,
-    reusing,
-    rows_of,
 )
-from calibcli.scores.softmax import CACHED, NARROW, DeviceScores, Piece
+from calibcli.scores.softmax import Piece
 
 OFF, OFF_A_CLASS, MOST_OFF = 0.02, 0.005, 0.2  # error of a sum of K numbers rounded to two decimals: 0.005 K, bounded
 FEWEST = 10  # rows from which a constant sum other than one is trusted
 PERCENT = 20.0  # log-odds of a model that is wrong once in 1e8 end at 18.4; more, and never negative, are percentages
-PAIRS = 200_000  # rows in which predicted class and label are compared, about
-WIDE = 1 << 21  # scores of many classes per piece
-C = TypeVar("C", bound=Mistake)
+C = TypeVar("C", bound="Mistake")
+
+
+@dataclass
+class RowCount:
+    """Counts rows of one kind, and keeps the index of the first, or -1."""
+
+    count: int = 0
+    first: int = -1
+
+    def add(self, rows: Ints, row: Callable[[int], int]) -> None:
+        """Add further rows by their position in a block; `row` maps that to the index in the file."""
+        if len(rows) and self.first < 0:
+            self.first = row(int(rows[0]))
+        self.count += len(rows)
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreBlock:
+    """Rows that are checked together; those with NaN or infinite scores are left out.
+
+    Attributes:
+        rows: their scores.  low, high: range of the finite ones.
+        row: from the place of a row in the block to its index in the file.
+        n: rows of the whole file.
+        labels, at_label: (n,) labels, and the scores of these; None where there are no labels.
+        sampled: whether the block is one of those that are enough for what needs no more than a sample.
+    """
+
+    rows: Piece
+    low: float
+    high: float
+    row: Callable[[int], int]
+    n: int
+    labels: Array | None = None
+    at_label: Array | None = None
+    sampled: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What the verdicts depend on, once all rows have been seen.
+
+    Attributes:
+        scan: of all rows.  kind: what the scores are.  classes: their names, if known.
+        weighted: whether rows have weights.  clip: whether probabilities of 0 are raised.
+        confirmed: the user said in which order the classes are.
+    """
+
+    scan: Scan
+    kind: Kind
+    classes: Sequence[str] | None = None
+    weighted: bool = False
+    clip: bool = False
+    confirmed: bool = False
+
+
+class Mistake:
+    """A check for one mistake: it sees all rows block by block, and gives its verdict at the end."""
+
+    def begin(self, head: Array, n: int) -> None:
+        """Prepare for `n` rows; `head` has the first of them as they are in the file."""
+
+    def see(self, block: ScoreBlock) -> None:
+        """Check a block of rows."""
+
+    def verdict(self, outcome: Outcome) -> list[str]:
+        """Return notes for the user.
+
+        Raises:
+            InputError: the rows cannot be measured.
+        """
+        raise NotImplementedError
+
+
+@dataclass
+class Nonfinite:
+    """Counts rows with NaN, with +inf (or nothing but -inf), and with -inf beside finite scores (`masked`).
+
+    Attributes:
+        n: of all rows.  collect: whether to keep the indices of those with NaN or infinite scores, in `bad`.
+        choices: rows with -inf beside finite scores, by the number of these.
+    """
+
+    n: int
+    collect: bool = False
+    nan: RowCount = field(default_factory=RowCount)
+    infinite: RowCount = field(default_factory=RowCount)
+    masked: RowCount = field(default_factory=RowCount)
+    bad: list[Ints] = field(default_factory=list)
+    choices: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def count(self) -> int:
+        """Number of rows that cannot be used."""
+        return self.nan.count + self.infinite.count
+
+    def usable(self, block: Array, start: int) -> Array:
+        """Return a mask of the rows that can be used, and count the others."""
+        nan = np.isnan(block).any(axis=1)
+        below = block == -np.inf
+        endless = ~nan & ((block == np.inf).any(axis=1) | below.all(axis=1))
+        masked = ~nan & ~endless & below.any(axis=1)
+        for spot, rows in ((self.nan, nan), (self.infinite, endless), (self.masked, masked)):
+            spot.add(np.flatnonzero(rows), lambda i: start + i)
+        self.choices.update((~below[masked]).sum(axis=1).tolist())
+        if self.collect:
+            self.bad.append(np.flatnonzero(nan | endless) + start)
+        return np.asarray(~(nan | endless))
+
+    def guess(self, k: int) -> dict[str, float]:
+        """Return what guessing scores on the usable rows, where classes at -inf are not among the k choices.
+
+        The NLL is the mean of ln K_i in nats, the accuracy that of 1 / K_i, for K_i finite scores in row i.
+        """
+        usable = self.n - self.count
+        rows = Counter({k: usable - self.choices.total()}) + self.choices
+        nll = sum(count * math.log(offered) for offered, count in rows.items()) / usable
+        return {"guess_nll": nll, "guess_accuracy": sum(count / offered for offered, count in rows.items()) / usable}
+
+    def refuse(self, masks: bool, half: bool) -> None:
+        """Refuse rows that cannot be used. If `masks`, -inf is probability 0; if `half`, the scores are in half
+        precision.
+
+        Raises:
+            InputError: there are rows that cannot be used.
+        """
+        if self.nan.count:
+            problem = f"{self.nan.count:,} of {self.n:,} rows hold NaN, first row {self.nan.first}"
+            raise InputError(problem, "--drop-nonfinite drops and counts them; better find out where they come from")
+        spots = [spot for spot in (self.infinite, self.masked)[: 1 if masks else 2] if spot.count]
+        if spots:
+            first = min(spot.first for spot in (self.infinite, self.masked) if spot.count)
+            why = "float16 overflows at 65504: save float32" if half else "did float16 overflow at 65504? save float32"
+            problem = f"{sum(s.count for s in spots):,} of {self.n:,} rows hold infinite scores, first row {first}"
+            fix = f"{why}; --drop-nonfinite drops the rows"
+            raise InputError(problem, fix if masks else f"{fix}; classes masked by -inf: --kind logits")
 
 
 @dataclass(frozen=True)
@@ -157,6 +277,7 @@ class Scan:
     tolerance: float
     nonfinite: Nonfinite
     whole: ConstantSum
+    mistakes: Mapping[type[Mistake], Mistake]
     forced: Kind | None = None
     logs: bool = True
     log_low: float = 0.0
@@ -164,7 +285,6 @@ class Scan:
     low: float = math.inf
     high: float = -math.inf
     ends: tuple[Ints, Array] | None = None
-    mistakes: dict[type[Mistake], Mistake] = field(default_factory=lambda: {kind: kind() for kind in MISTAKES})
 
     def __getitem__(self, kind: type[C]) -> C:
         return cast(C, self.mistakes[kind])
@@ -256,70 +376,6 @@ class Scan:
         return [note for mistake in self.mistakes.values() for note in mistake.verdict(outcome)]
 
 
-def scan(
-    scores: Named,
-    labels: Array | None,
-    *,
-    decimals: int | None = None,
-    collect: bool = False,
-    forced: Kind | None = None,
-    progress: Progress | None = None,
-) -> Scan:
-    """Check every row of (N, K) scores, once.
-
-    Args:
-        scores: (N, K) real numbers.
-        labels: (N,) int64 in [0, K), or None.
-        decimals: digits after the point when the scores were text.
-        collect: keep the indices of rows that are not finite, to drop them.
-        forced: the kind that the user says they are.
-        progress: called with (fraction, text).
-    """
-    n, k = scores.shape
-    step = min(scores.height, PAIRS) if isinstance(scores, DeviceScores) else rows_of(scores)
-    head = scores.read(0, min(n, 1000))
-    coarse = _coarse(head, scores.dtype)
-    tolerance = max(1e-4, coarse, 0.0 if not decimals else k * 0.5 * 10.0 ** -min(decimals, 300))
-    whole = all(np.array_equal(rows, np.floor(rows)) for rows in (head[:1], head))
-    digits = 0 if whole else decimals
-    rounding = 0.0 if digits is None else k * 0.5 * 10.0 ** -min(digits, 300)
-    slack, nonfinite = 1e-2 if coarse else 1e-3, Nonfinite(n, collect)
-    result = Scan(n, k, UnitSums(k, tolerance), slack, nonfinite, ConstantSum(rounding), forced)
-    for mistake in result.mistakes.values():
-        mistake.begin(head, n)
-    every, height = max(1, math.ceil(n / PAIRS)), min(step, max(1, (CACHED if k <= NARROW else WIDE) // k))
-    which = marker_classes(k) if labels is not None and n <= HASHED else ()
-    ends = None
-    if k > NARROW and n <= MANY and not isinstance(scores, DeviceScores):
-        ends = np.empty(n, np.int64), np.empty(n, np.float64 if scores.dtype.itemsize > 4 else np.float32)
-    scores, tell = reusing(scores), progress or extensions.tell
-    with np.errstate(all="ignore"):
-        for start in range(0, n, step):
-            for at, part in _pieces(scores, start, min(start + step, n), height, which, ends):
-                known = None if labels is None else np.asarray(labels[at : at + len(part)])
-                result.add(part, known, at, sampled=at // height % every == 0)
-            tell(min(1.0, (start + step) / n), "checking scores")
-    result.ends = None if result.nonfinite.count else ends
-    return result
-
-
-def _pieces(
-    scores: Named, start: int, stop: int, height: int, which: Sequence[int], ends: tuple[Ints, Array] | None
-) -> Iterator[tuple[int, Piece]]:
-    """Yield (first row, piece) for rows that are read together. Scores on a device give one piece, which stays
-    there.
-    """
-    if isinstance(scores, DeviceScores):
-        yield start, scores.piece(start, stop)
-        return
-    block = scores.read(start, stop)
-    if block.dtype not in (np.float32, np.float64):
-        block = block.astype(np.float32 if block.dtype.itemsize <= 2 else np.float64)
-    for at in range(0, len(block), height):
-        here = slice(start + at, start + min(at + height, len(block)))
-        yield here.start, Piece(block[at : at + height], which, ends and (ends[0][here], ends[1][here]))
-
-
 def decide_kind(scanned: Scan, declared: str, name: str) -> Kind:
     """Return the kind of scores, judged by all rows. A name that says otherwise is an error; `--kind` is followed if
     the rows can be of that kind.
@@ -405,19 +461,3 @@ def evidence(scanned: Scan, kind: Kind) -> str:
         return f"no score above 0 and |logsumexp| <= {scanned.tolerance:.0e} in every row"
     inside = scanned.low >= UNIT_LOW and scanned.high <= UNIT_HIGH
     return f"scores run from {scanned.low:.4g} to {scanned.high:.4g}" + ("" if inside else ", beyond [0, 1]")
-
-
-def _coarse(block: Array, dtype: np.dtype[np.generic]) -> float:
-    """Return the tolerance for sums of probabilities stored in half precision (also if widened since), else 0."""
-    if dtype.itemsize <= 2 and dtype.kind == "f":
-        return 5e-3
-    if dtype != np.float32 or block.size == 0:
-        return 0.0
-    half = bfloat = False
-    for rows in (block[:1], block):  # of most files the first row says it
-        with np.errstate(over="ignore", invalid="ignore"):
-            half = np.array_equal(rows.astype(np.float16).astype(np.float32), rows)
-        bfloat = half or bool((np.ascontiguousarray(rows).view(np.uint32) & 0xFFFF == 0).all())
-        if not bfloat:
-            return 0.0
-    return 5e-3 if half else 1e-2

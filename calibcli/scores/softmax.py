@@ -149,7 +149,8 @@ class SoftmaxBlock:
     Attributes:
         top: (n,) class of the largest score.  miss: rows where that is not the label.
         p_label: its probability there.  known: `top` and the least score of each row, or nothing.
-        lean: nothing but `confidence` and `rest`, or nothing but `top`, is asked for.  entropy: it is asked for.
+        confidence_only: nothing but `confidence` and `rest`, or nothing but `top`, is asked for.
+        entropy: it is asked for.
         listed: (row, class, probability) of all probabilities of about `least` and more, top classes excluded; rows are
             of no meaning without weights.
         mass: (K,) weighted sum of the probabilities of each class, top classes excluded.
@@ -169,13 +170,14 @@ class SoftmaxBlock:
         self.labels, self.buffer, self.weights, self.n = labels, buffer, weights, len(z)
         self.listed: list[Sparse] = []
         self.mass = np.zeros(z.shape[1])
-        self.lean, self.entropy, self.least, self.masked = "nll" not in out, "entropy" in out, buffer.least, masked
+        self.confidence_only, self.entropy = "nll" not in out, "entropy" in out
+        self.least, self.masked = buffer.least, masked
         if not out:
             self.top = known[0] if known else Piece(z).best
             return
         with np.errstate(invalid="ignore", under="ignore", divide="ignore", over="ignore"):
             r, squares, first, gap, deep = self._sums(z)
-            if self.lean:
+            if self.confidence_only:
                 np.divide(1, r + 1, out=out["confidence"])
                 np.multiply(r, out["confidence"], out=out["rest"])
                 self._label(gap, out["confidence"])
@@ -237,7 +239,7 @@ class SoftmaxBlock:
         r, squares, first, own, shift = sums.astype(np.float64)
         r /= own
         scale = 1 / (own * (1 + r))
-        if not self.lean:
+        if not self.confidence_only:
             squares *= scale * scale
         if self.entropy:
             first *= scale
@@ -276,7 +278,7 @@ class SoftmaxBlock:
         own[:] = flat[at_top]
         flat[at_top] = 0
         np.dot(e, buffer.ones, out=r)
-        if not self.lean:
+        if not self.confidence_only:
             least = self.known[1][rows] if self.known else least_of(z)
             np.subtract(z_top, least, out=deep, dtype=np.float64)
             np.vecdot(e, e, out=squares)
@@ -310,11 +312,11 @@ class SoftmaxBlock:
         d -= z_top
         rows = buffer.rows[:n]
         gap = -d.reshape(-1)[self.labels * n + rows].astype(np.float64)
-        deep = gap if self.lean else -d.min(axis=0).astype(np.float64)
+        deep = gap if self.confidence_only else -d.min(axis=0).astype(np.float64)
         np.exp(d, out=e)
         e.reshape(-1)[self.top * n + rows] = 0
         r = (buffer.ones @ e).astype(np.float64)
-        if self.lean and not buffer.least:
+        if self.confidence_only and not buffer.least:
             return r, r, r, gap, deep
         confidence = 1 / (1 + r)
         e *= confidence.astype(e.dtype)

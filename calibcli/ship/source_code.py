@@ -61,13 +61,13 @@ class RowOps(Operations):
     Args:
         classes: K.
         columns: number of scores in a row.
-        given: parameters; a constant that is one of them has its name.
+        parameters: of the map; a constant that is one of them has its name.
     """
 
     eps = float(np.finfo(np.float64).eps)
 
-    def __init__(self, classes: int, columns: int, given: Parameters) -> None:
-        self.classes, self.given = classes, given
+    def __init__(self, classes: int, columns: int, parameters: Parameters) -> None:
+        self.classes, self.parameters = classes, parameters
         self.nodes: list[Node] = []
         self.constants: dict[str, Any] = {}
         self._known: dict[tuple[Any, ...], Node] = {}
@@ -93,7 +93,7 @@ class RowOps(Operations):
 
     def const(self, array: Any, whole: bool = False) -> Node:
         """Return a literal, or a named constant: named like the parameter that it is, else C."""
-        name = next((name.upper() for name, value in self.given.items() if value is array), "")
+        name = next((name.upper() for name, value in self.parameters.items() if value is array), "")
         values = np.asarray(array, np.float64)
         if not name and values.size == 1:
             return self.node("literal", value=float(values.reshape(())))
@@ -117,8 +117,8 @@ class RowOps(Operations):
         both = self.node("log_both", z, wide=False)
         return self.node("output", both, wide=True, value=0), self.node("output", both, wide=True, value=1)
 
-    def read(self, given: Parameters, x: Node, steps: bool, at: Node | None = None) -> Node:
-        xs, ys = ([row.tolist() for row in rows] for rows in zip(*unpacked(given), strict=True))
+    def read(self, parameters: Parameters, x: Node, steps: bool, at: Node | None = None) -> Node:
+        xs, ys = ([row.tolist() for row in rows] for rows in zip(*unpacked(parameters), strict=True))
         self.constants |= {"X": xs, "Y": ys, "START": np.cumsum([0, *map(len, xs)])}
         return self.node("step" if steps else "curve", x, *([] if at is None else [at]))
 

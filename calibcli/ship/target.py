@@ -80,7 +80,7 @@ class Compared:
 
 def compare(
     expected: Array,
-    found: Array,
+    deployed: Array,
     dtype: str = "float32",
     tolerance: float | None = None,
     raw: Array | None = None,
@@ -90,17 +90,17 @@ def compare(
 
     Args:
         expected: (n, K) log-probabilities of the calibrator, float64.
-        found: (n, K) probabilities of the output.
+        deployed: (n, K) probabilities of the output.
         dtype: the type that it computes in.
         tolerance: the limit, where the user gave one.
         raw: (n, K) scores before, where the calibrator keeps their predicted classes.
         rounding: returns the difference that arithmetic and storage cause without a calibrator, or None; called only
-            where `found` is beyond its limit, which is then at least twice as much.
+            where `deployed` is beyond its limit, which is then at least twice as much.
 
     Raises:
         InputError: the shapes differ.
     """
-    p = np.asarray(found, np.float64)
+    p = np.asarray(deployed, np.float64)
     if p.shape != expected.shape:
         shapes = f"{tuple(p.shape)} for {tuple(expected.shape)}"
         raise InputError(f"the export gives outputs of shape {shapes}; nothing was written", "check --model")
@@ -114,16 +114,16 @@ def compare(
     return Compared(len(p), float(worst[row]), row, limit, int((p.argmax(axis=1) != classes).sum()), cost)
 
 
-def of_scores(scaler: Scaler, fed: Array, found: Array, dtype: str, tolerance: float | None = None) -> Compared:
+def of_scores(scaler: Scaler, fed: Array, deployed: Array, dtype: str, tolerance: float | None = None) -> Compared:
     """Compare an output that takes scores (n, columns), given the scores `fed`, with its calibrator."""
     scores = fed.astype(np.float64)
     expected = np.asarray(scaler(scores))
     if isinstance(scaler, LabelCalibrators):  # each label of each row is a binary problem
-        p, q = np.exp(expected).ravel(), np.asarray(found, np.float64).ravel()
+        p, q = np.exp(expected).ravel(), np.asarray(deployed, np.float64).ravel()
         with np.errstate(divide="ignore"):
             return compare(np.log(np.stack([1 - p, p], axis=1)), np.stack([1 - q, q], axis=1), dtype, tolerance)
     raw = scores if scaler.preserves_accuracy and scaler.columns > 1 else None
-    return compare(expected, found, dtype, tolerance, raw)
+    return compare(expected, deployed, dtype, tolerance, raw)
 
 
 def softmax(scores: Array) -> Array:

@@ -393,13 +393,13 @@ def distinct(
 
 
 def _adds_evidence(
-    evidence: Evidence, remaining: Evidence, whole: npt.NDArray[np.int64], own: npt.NDArray[np.int64]
+    evidence: Evidence, remaining: Evidence, rows: npt.NDArray[np.int64], added: npt.NDArray[np.int64]
 ) -> bool:
     """Return whether a rule's rows outside of stronger rules show at least half of its gap, and significantly."""
-    if not len(own) or remaining.z(own) < OWN:
+    if not len(added) or remaining.z(added) < OWN:
         return False
-    beyond = _gap(evidence, own)[0] - _shared(remaining)
-    return bool(beyond / (_gap(evidence, whole)[0] - _shared(evidence)) >= 0.5)
+    beyond = _gap(evidence, added)[0] - _shared(remaining)
+    return bool(beyond / (_gap(evidence, rows)[0] - _shared(evidence)) >= 0.5)
 
 
 def _shared(evidence: Evidence) -> float:

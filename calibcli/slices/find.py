@@ -19,7 +19,7 @@ from calibcli.metrics.intervals import WeightedMean
 from calibcli.metrics.paired import holm
 from calibcli.metrics.report import class_names
 from calibcli.scores.columns import columns
-from calibcli.scores.histogram import LEAN
+from calibcli.scores.histogram import CONFIDENCE
 from calibcli.scores.predictions import Floats, Ints, Predictions, Progress
 from calibcli.slices import Search
 from calibcli.slices.candidates import (
@@ -51,7 +51,7 @@ def find(predictions: Predictions, search: Search, progress: Progress | None = N
         raise UsageError("no column to search", "name one that the rows have: --by COLUMN")
     report_progress = progress or (lambda fraction, text: None)
     report_progress(0.0, "reading scores")
-    table = columns(predictions, class_bins=(), names=LEAN)
+    table = columns(predictions, class_bins=(), names=CONFIDENCE)
     if BY_CLASS in given:
         given = {**given, BY_CLASS: np.array(class_names(predictions))[table.predicted]}
     measured, evidence = _measured(Sample.of(table), search)

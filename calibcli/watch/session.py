@@ -337,7 +337,7 @@ class WatchSession:
             return
         found = stamp(self.path)
         if found != self.read_stamp:
-            self.state = state_file.load(self.path, own=True)
+            self.state = state_file.load(self.path, update=True)
         self.read_stamp = found
 
     def update(self, given: Predictions | str | Path, night: str = "", baseline: str = "") -> None:
@@ -468,12 +468,12 @@ class WatchSession:
         """Return the rule with the slices that the state watches; note those that only tonight's rows have."""
         if self.state is None or not rule.by:
             return rule
-        mine = next((r for r in self.state.settings.rules if (r.rule, r.by) == (rule.rule, rule.by)), rule)
+        stored = next((r for r in self.state.settings.rules if (r.rule, r.by) == (rule.rule, rule.by)), rule)
         tonight = source.slices(gate)
-        new = [] if isinstance(tonight, str) else [value for value in tonight if value not in mine.values]
+        new = [] if isinstance(tonight, str) else [value for value in tonight if value not in stored.values]
         if new:
             self.notes.append(f"{rule.by} = {first_few(new, 5)} came after the watch began, and is not watched")
-        return mine
+        return stored
 
     def _keep_old_file(self) -> None:
         assert self.path is not None

@@ -157,13 +157,13 @@ def is_state(path: str | os.PathLike[str]) -> bool:
         return f'"format": "{FORMAT}"'.encode() in file.read(64)
 
 
-def load(path: str | os.PathLike[str], own: bool = False) -> WatchState:
-    """Read a state; `own` says that it will be written again.
+def load(path: str | os.PathLike[str], update: bool = False) -> WatchState:
+    """Read a state; `update` says that it will be written again.
 
     Raises:
         InputError: the file cannot be read, is no state, was changed by another program, or is of a later version.
     """
-    source, name = Source(Path(path), own=own), str(path)
+    source, name = Source(Path(path), update=update), str(path)
     try:
         data = json.loads(source.read())
     except (ValueError, RecursionError):

@@ -39,9 +39,9 @@ Parts = tuple[list[Plot], list[Table], list[Check]]
 
 def curvature_ratio(p: Floats, gamma: float) -> Floats:
     """FL'' / CE'' in the log-odds of the true class, `g - (1 - p) g'`, with g the ratio of the gradients."""
-    log, rest = np.log(p), 1 - p
-    slope = gamma * rest ** (gamma - 2) * (-2 * rest - rest * log + (gamma - 1) * p * log)
-    return np.asarray(_factor(p, gamma) - rest * slope)
+    log, complement = np.log(p), 1 - p
+    slope = gamma * complement ** (gamma - 2) * (-2 * complement - complement * log + (gamma - 1) * p * log)
+    return np.asarray(_factor(p, gamma) - complement * slope)
 
 
 def focal_shape() -> Parts:

@@ -152,13 +152,13 @@ class ClaimVerdict:
 
     Attributes:
         p: p-value of the hypothesis that must be refuted for the word; corrected for the number of claims by `holm`.
-        about: the difference that decides, or the worst of several.
+        difference: the one that decides, or the worst of several.
         seeds_needed, rows_times: the number of seeds, or the factor on the rows, that would decide.
     """
 
     word: Word
     p: float = 1.0
-    about: SeedMean | None = None
+    difference: SeedMean | None = None
     seeds_needed: int | None = None
     rows_times: float | None = None
     why: str = ""
@@ -249,7 +249,7 @@ def _least(verdict: ClaimVerdict, among: int) -> ClaimVerdict:
     if verdict.word != "holds":
         return verdict
     p = max(1.0, among / 2) * verdict.p
-    return replace(verdict, p=p) if p < 1 - LEVEL else ClaimVerdict("undecided", p, verdict.about)
+    return replace(verdict, p=p) if p < 1 - LEVEL else ClaimVerdict("undecided", p, verdict.difference)
 
 
 def interior_minimum_along(x: Sequence[MeasuredArm], y: Sequence[MeasuredArm]) -> ClaimVerdict:
@@ -287,7 +287,9 @@ def slope(x: Sequence[MeasuredArm], y: Sequence[MeasuredArm], sign: int, drawn: 
     of_x, of_y = _stacked(x), _stacked(y)
     slopes = MeasuredArm(_slopes(u, v), None if of_x is None or of_y is None else _slopes(of_x, of_y))
     if not drawn:
-        return ClaimVerdict("no verdict", about=SeedMean.of(slopes), why="a slope of these arms, which nobody drew")
+        return ClaimVerdict(
+            "no verdict", difference=SeedMean.of(slopes), why="a slope of these arms, which nobody drew"
+        )
     if len(x) < FEWEST_DRAWN:
         return ClaimVerdict("no verdict", why=f"a slope needs {FEWEST_DRAWN} arms that were drawn")
     if not (np.isfinite(u).all() and np.isfinite(v).all()):
@@ -401,9 +403,9 @@ def matched(base: MeasuredArm, pairs: Mapping[str, Cause], within: float = 0.15,
     if beyond:
         first = min(beyond, key=lambda name: beyond[name])
         why = f"{first} differ; {len(beyond)} of {len(near)} pairs"
-        return ClaimVerdict("reversed", beyond[first], near[first][1].about, why=why)
+        return ClaimVerdict("reversed", beyond[first], near[first][1].difference, why=why)
     verdicts = [verdict for _, verdict in near.values()]
-    worst = max((one.about for one in verdicts if one.about), key=lambda about: abs(about.value))
+    worst = max((one.difference for one in verdicts if one.difference), key=lambda d: abs(d.value))
     if all(one.word == "holds" for one in verdicts):
         return ClaimVerdict("holds", max(one.p for one in verdicts), worst, why=f"{len(near)} pairs")
     why = f"not all of {len(near)} pairs are shown to be within {margin:g}"
@@ -472,7 +474,7 @@ def _each_below(sides: Sequence[Sequence[SeedMean]]) -> ClaimVerdict:
     if above:
         worst = min(above, key=lambda one: one.p())
         return ClaimVerdict("reversed", len(sides) * worst.p(), worst)
-    return ClaimVerdict("undecided", 1.0, verdict.about, verdict.seeds_needed, verdict.rows_times)
+    return ClaimVerdict("undecided", 1.0, verdict.difference, verdict.seeds_needed, verdict.rows_times)
 
 
 def _one_sided(mean: SeedMean, limit: float, side: int) -> float:

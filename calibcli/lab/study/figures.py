@@ -26,9 +26,9 @@ def strip(
     """
     kinds: dict[str, list[tuple[str, StudyClaim, ClaimVerdict, SeedMean]]] = {}
     for name, (claim, verdict) in judged.items():
-        if verdict.about is not None and verdict.word != "no verdict" and np.isfinite(verdict.about.error):
+        if verdict.difference is not None and verdict.word != "no verdict" and np.isfinite(verdict.difference.error):
             kind = str(claim.keys["metric"]).partition(" ")[0]
-            kinds.setdefault(kind, []).append((name, claim, verdict, verdict.about))
+            kinds.setdefault(kind, []).append((name, claim, verdict, verdict.difference))
     return [_forest(study, kind, entries, own) for kind, entries in kinds.items()]
 
 

@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -57,9 +58,9 @@ class JudgedClaim:
 
     def could_have_shown(self, decided: int) -> float | None:
         """Return the smallest difference that its seeds and rows show, of so many claims; None if it is about none."""
-        if self.verdict.about is None or not self.claim.entry.traits.get("difference"):
+        if self.verdict.difference is None or not self.claim.entry.traits.get("difference"):
             return None
-        return self.verdict.about.shown(decided)
+        return self.verdict.difference.shown(decided)
 
 
 def report(study: Study, save: Path, expect: bool = False) -> Result:
@@ -116,24 +117,29 @@ def report(study: Study, save: Path, expect: bool = False) -> Result:
         ],
         checks=[_check(one, expect, claims.count(verdicts)) for one in judged],
         notes=_notes(study, missing, judged, without),
-        facts={
-            "headline": _headline(study, verdicts),
-            "study": study.name,
-            "question": study.question,
-            "paper": study.paper,
-            "size": study.size or "as written",
-            "seeds": study.seeds,
-            "command": command(study),
-            "recipe_sha256": hashlib.sha256(parsing.written(study).encode()).hexdigest(),
-            "cost": study.cost,
-            "spent": {"hours": sum(float(record(save, run).get("seconds", 0)) for run in runs(study)) / 3600},
-            "cite": study.bibtex,
-            "rows": next(filter(None, (test_rows(record(save, run))[1] for run in runs(study))), None),
-            "files": f"verified: those of {with_digests} runs have the sha256 of their records" if with_digests else "",
-            "runs": f"{sum(bool(record(save, run)) for run in runs(study))} of {len(runs(study))}",
-        },
+        facts={"headline": _headline(study, verdicts), **_facts(study, save, with_digests)},
         screen=SCREEN,
     )
+
+
+def _facts(study: Study, save: Path, with_digests: int) -> dict[str, Any]:
+    """Return what was studied, what it cost and how to do it again."""
+    records = [record(save, run) for run in runs(study)]
+    return {
+        "study": study.name,
+        "question": study.question,
+        "paper": study.paper,
+        "size": study.size or "as written",
+        "seeds": study.seeds,
+        "command": command(study),
+        "recipe_sha256": hashlib.sha256(parsing.written(study).encode()).hexdigest(),
+        "cost": study.cost,
+        "spent": {"hours": sum(float(one.get("seconds", 0)) for one in records) / 3600},
+        "cite": study.bibtex,
+        "rows": next(filter(None, (test_rows(one)[1] for one in records)), None),
+        "files": f"verified: those of {with_digests} runs have the sha256 of their records" if with_digests else "",
+        "runs": f"{sum(map(bool, records))} of {len(records)}",
+    }
 
 
 def _judged(study: Study, claim: StudyClaim, arms: dict[str, dict[str, MeasuredArm]]) -> ClaimVerdict:
@@ -220,7 +226,7 @@ def _verdicts(study: Study, judged: Sequence[JudgedClaim]) -> Table:
     decided = claims.count({one.name: one.verdict for one in judged})
     for one in judged:
         cells: list[Cell] = ["", "", "", ""]
-        if (difference := one.verdict.about) is not None:
+        if (difference := one.verdict.difference) is not None:
             value, *ends = (
                 f"{v:.{one.digits}g}" for v in (difference.value, *difference.interval(), *difference.interval(False))
             )
@@ -360,7 +366,7 @@ def _differs(study: Study, source: str) -> list[Table]:
 
 def _check(one: JudgedClaim, expect: bool, decided: int) -> Check:
     """Return the verdict as a check; a number that is described, and not judged, never fails a run."""
-    difference, estimate = one.verdict.about, None
+    difference, estimate = one.verdict.difference, None
     described = difference is not None and one.verdict.word == "no verdict"
     if difference is not None and np.isfinite(difference.error):
         low, high = difference.interval()
@@ -393,7 +399,7 @@ def _notes(study: Study, missing: dict[str, str], judged: Sequence[JudgedClaim],
         notes.append(f"the files of {which} are not verified: their records are older than digests")
     if study.seeds < 2:
         notes.append("one seed: tables, no verdicts")
-    if alone := [one.name for one in judged if one.verdict.about is not None and not one.counted]:
+    if alone := [one.name for one in judged if one.verdict.difference is not None and not one.counted]:
         notes.append(f"{listed(alone)}: the interval holds for these rows; what others would add is not counted")
     return notes
 

@@ -143,7 +143,7 @@ def work(study: Study, save: Path, progress: Progress, until: float | None = Non
     """
     todo = [(run, content(study, run)) for run in runs(study)]
     while left := [(run, fields) for run, fields in todo if not done(save, run, fields)]:
-        mine = False
+        trained = False
         for run, fields in left:
             if run.source and not record(save, run.source):
                 continue  # it is made of that one
@@ -151,12 +151,12 @@ def work(study: Study, save: Path, progress: Progress, until: float | None = Non
                 return
             with claimed(save / run.folder) as free:
                 if free and not done(save, run, fields):
-                    mine = True
+                    trained = True
                     _train(study, run, fields, save, _within(progress, len(todo) - len(left), len(todo), run.words))
                     break
-        if not (mine or wait):
+        if not (trained or wait):
             return
-        if not mine:
+        if not trained:
             time.sleep(POLL)  # other workers have the remaining runs
 
 
@@ -249,10 +249,10 @@ def claimed(folder: Path) -> Iterator[bool]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     lock = folder / "run.lock"
-    own = json.dumps(
+    owner = json.dumps(
         {"host": socket.gethostname(), "pid": os.getpid(), "born": _born(os.getpid()), "token": secrets.token_hex(8)}
     )
-    if not _make(lock, own) and not (_taken_away(lock, _dead(lock)) and _make(lock, own)):
+    if not _make(lock, owner) and not (_taken_away(lock, _dead(lock)) and _make(lock, owner)):
         yield False
         return
     over = threading.Event()
@@ -260,7 +260,7 @@ def claimed(folder: Path) -> Iterator[bool]:
     def beat() -> None:
         while not over.wait(BEAT):
             with contextlib.suppress(OSError, ValueError):
-                if lock.read_text("utf-8") == own:
+                if lock.read_text("utf-8") == owner:
                     os.utime(lock)
 
     threading.Thread(target=beat, daemon=True).start()
@@ -268,7 +268,7 @@ def claimed(folder: Path) -> Iterator[bool]:
         yield True
     finally:
         over.set()
-        _taken_away(lock, own)
+        _taken_away(lock, owner)
 
 
 def setup_of(study: Study, run: StudyRun, of: Path, **more: Any) -> Setup:
@@ -358,13 +358,13 @@ def _train(study: Study, run: StudyRun, fields: Mapping[str, Any], save: Path, p
     (folder / "state.pt").unlink(missing_ok=True)
 
 
-def _make(lock: Path, own: str) -> bool:
+def _make(lock: Path, owner: str) -> bool:
     try:
         handle = os.open(lock, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
     except FileExistsError:
         return False
     with os.fdopen(handle, "w") as file:
-        file.write(own)
+        file.write(owner)
     return True
 
 

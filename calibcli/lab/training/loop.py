@@ -203,8 +203,8 @@ class Trainer:
     def _step(self, rows: Tensor, signals: Signals) -> bool:
         recipe, at = self.recipe, self.position
         number = at.epoch * self.batches.steps + at.step
-        mine = state.share(rows)
-        inputs, labels = self.train(mine)
+        local_rows = state.share(rows)
+        inputs, labels = self.train(local_rows)
         if self.augment is not None and isinstance(inputs, Tensor):
             inputs = self.augment(inputs, self.generator)
         mixed = [(1.0, labels)]

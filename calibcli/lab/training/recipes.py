@@ -346,30 +346,30 @@ class Recipe(Training):
         return float(self.lr * _schedule(self.schedule)(step, total, epochs))
 
 
-def own_loss(asked: str | Callable[..., Any]) -> str:
+def own_loss(loss: str | Callable[..., Any]) -> str:
     """Return the spec of a loss that the user asked for; load one of the user's own, `module:name` or a Python object.
 
     Raises:
         UsageError, InputError: no such module, or its object is no loss.  TypeError: neither text nor callable.
     """
-    if not isinstance(asked, str):
-        spec = shelf.spec_of(asked)
-        if not (isinstance(asked, losses.Loss) and asked.spec):
-            _added(spec, asked)
+    if not isinstance(loss, str):
+        spec = shelf.spec_of(loss)
+        if not (isinstance(loss, losses.Loss) and loss.spec):
+            _added(spec, loss)
         return spec
-    head = asked.partition("+")[0].strip()
+    head = loss.partition("+")[0].strip()
     if NAMES_CODE.fullmatch(head) and head not in shelf.OWN:
         module, _, name = head.partition(":")
         _added(head, from_module(module, name))
-    return asked
+    return loss
 
 
-def _added(spec: str, given: Callable[..., Any]) -> None:
+def _added(spec: str, loss: Callable[..., Any]) -> None:
     fix = (
         "let it take logits (N, K) and labels (N,), or be a class or function without arguments that makes such a loss"
     )
     with refusing(FAILURES, lambda e: f"loss {spec} fails ({type(e).__name__}: {e})", fix):
-        shelf.add(spec, given)
+        shelf.add(spec, loss)
 
 
 @functools.cache

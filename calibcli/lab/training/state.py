@@ -166,14 +166,14 @@ def weights(model: nn.Module) -> dict[str, Tensor]:
     return {k: v.detach().cpu().clone() for k, v in model.state_dict().items()}
 
 
-def differences(stored: Any, given: Any, name: str = "", most: int = 60) -> list[str]:
+def differences(stored: Any, current: Any, name: str = "", most: int = 60) -> list[str]:
     """List the differences of two JSON values, leaf by leaf: `recipe lr: 0.1, not 0.2`; long texts are cut."""
-    if isinstance(stored, dict) and isinstance(given, dict):
-        keys = dict.fromkeys([*stored, *given])
-        return [d for k in keys for d in differences(stored.get(k), given.get(k), f"{name} {k}".strip(), most)]
-    if stored == given:
+    if isinstance(stored, dict) and isinstance(current, dict):
+        keys = dict.fromkeys([*stored, *current])
+        return [d for k in keys for d in differences(stored.get(k), current.get(k), f"{name} {k}".strip(), most)]
+    if stored == current:
         return []
-    texts = ["nothing" if value is None else str(value) for value in (stored, given)]
+    texts = ["nothing" if value is None else str(value) for value in (stored, current)]
     start = next((i for i, (a, b) in enumerate(zip(*texts)) if a != b), min(map(len, texts)))
     start = start - 12 if max(map(len, texts)) > most and start > 15 else 0
     cut = [("..." if start else "") + t[start : start + most] + ("..." if len(t) > start + most else "") for t in texts]
@@ -313,11 +313,11 @@ def check(
             raise InputError(f"{path}: {key} is not finite", fix)
 
 
-def _check_optimizer(saved: Mapping[str, Any], own: torch.optim.Optimizer, path: Path, fix: str) -> None:
+def _check_optimizer(saved: Mapping[str, Any], optimizer: torch.optim.Optimizer, path: Path, fix: str) -> None:
     """Refuse a state of an optimizer with other settings than the recipe's, or with values of other shapes."""
     groups, states = saved.get("param_groups"), saved.get("state")
-    shapes = dict(enumerate(p.shape for group in own.param_groups for p in group["params"]))
-    slots = SLOTS[type(own).__name__]
+    shapes = dict(enumerate(p.shape for group in optimizer.param_groups for p in group["params"]))
+    slots = SLOTS[type(optimizer).__name__]
 
     def settings(group: Any) -> Any:
         return isinstance(group, dict) and {name: value for name, value in group.items() if name != "lr"}
@@ -330,7 +330,7 @@ def _check_optimizer(saved: Mapping[str, Any], own: torch.optim.Optimizer, path:
     if not (
         isinstance(groups, list)
         and isinstance(states, dict)
-        and [*map(settings, groups)] == [*map(settings, own.state_dict()["param_groups"])]
+        and [*map(settings, groups)] == [*map(settings, optimizer.state_dict()["param_groups"])]
         and all(index in shapes and isinstance(state, dict) and set(state) == slots for index, state in states.items())
         and all(fits(name, value, shapes[i]) for i, state in states.items() for name, value in state.items())
     ):

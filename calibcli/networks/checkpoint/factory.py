@@ -124,7 +124,7 @@ def of_folder(config: Mapping[str, Any]) -> LibraryModel:
     spec = f"timm:{name}" + (f",num_classes={classes}" if classes else "")
     if isinstance(args.get("in_chans"), int):
         published["input_size"] = [args["in_chans"], *(published.get("input_size") or [3, 224, 224])[1:]]
-    return LibraryModel(spec, labels, of_timm(published, "config.json", of_weights=False).own, make=make)
+    return LibraryModel(spec, labels, of_timm(published, "config.json", of_weights=False).preparation, make=make)
 
 
 def of_timm(config: Mapping[str, Any], name: str, *, of_weights: bool = True) -> LibraryModel:
@@ -141,7 +141,7 @@ def of_timm(config: Mapping[str, Any], name: str, *, of_weights: bool = True) ->
         mode = "L" if data_config["input_size"][0] == 1 else "RGB"
         return PicturePreparation("timm.data.create_transform", _array(transform), mode, steps=str(name))
 
-    return LibraryModel(own=Preparation(pictures=pictures, of_weights=of_weights), preprocess=preprocess)
+    return LibraryModel(preparation=Preparation(pictures=pictures, of_weights=of_weights), preprocess=preprocess)
 
 
 def _of_torchvision(name: str, options: str, source: str) -> LibraryModel | None:
@@ -173,7 +173,7 @@ def _of_torchvision(name: str, options: str, source: str) -> LibraryModel | None
     if name in MIRRORED and "transform_input" not in options:
         notes.append(f"torchvision's own weights of {name} take --arch torchvision:{name},transform_input=True")
     make = functools.partial(PicturePreparation, "the preset of torchvision", _array(transform), steps=description)
-    return LibraryModel(own=Preparation(pictures=make, of_weights=True), notes=notes, preprocess=preprocess)
+    return LibraryModel(preparation=Preparation(pictures=make, of_weights=True), notes=notes, preprocess=preprocess)
 
 
 def _sizes(weights: Any) -> tuple[Any, ...]:

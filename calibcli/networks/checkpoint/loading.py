@@ -37,7 +37,7 @@ class Checkpoint:
         notes: what was recognised, renamed or left out, one sentence each.
         classes: class names, or None.
         data: data paths by role (`train`, `validation`, `test`), resolved against the checkpoint's folder.
-        own: how the model's own library prepares images and texts.
+        preparation: how the model's own library prepares images and texts.
     """
 
     model: nn.Module
@@ -50,7 +50,7 @@ class Checkpoint:
     notes: list[str] = field(default_factory=list)
     classes: list[str] | None = None
     data: dict[str, str] = field(default_factory=dict)
-    own: Preparation = field(default_factory=Preparation)
+    preparation: Preparation = field(default_factory=Preparation)
 
     def open_data(self, given: Any, *roles: str, **options: Any) -> Dataset:
         """Load the data set that the user named, else that of the first of `roles` that the checkpoint names.
@@ -72,7 +72,7 @@ class Checkpoint:
         rows = dataset.load(source, **{**self.preparing, **options})
         if given is None:
             rows.notes.insert(0, f"data: {source}, as the checkpoint says")
-        if self.classes is None and rows.classes and self.own.texts is not None:
+        if self.classes is None and rows.classes and self.preparation.texts is not None:
             order = ", ".join(rows.classes[:8])
             rows.notes.append(f"the model does not name its classes: those of the data set are numbered as {order}")
         return dataset.in_order(rows, self.classes)
@@ -93,8 +93,12 @@ class Checkpoint:
         """The options of `dataset.load` that this checkpoint sets."""
         stem = next((m for m in self.model.modules() if isinstance(m, nn.Conv2d)), None)
         channels = stem.in_channels if stem is not None else 0
-        preprocess = self.metadata.get("preprocess")
-        return {"preprocess": preprocess, "own": self.own, "channels": channels, "embeds": embeds(self.model)}
+        return {
+            "preprocess": self.metadata.get("preprocess"),
+            "preparation": self.preparation,
+            "channels": channels,
+            "embeds": embeds(self.model),
+        }
 
     def facts(self, rows: Dataset) -> dict[str, Any]:
         """Return the facts of a result about this checkpoint and its data."""
@@ -145,11 +149,11 @@ def _load(source: str, file: Path, key: str, arch: str | None, arch_file: str | 
     if whole and key:
         raise UsageError(f"{whole} is a folder of one network", f"leave out #{key}")
     contents = CheckpointContents("Hugging Face folder") if whole else read(file, trust=trust)
-    own, classes, prefix = Preparation(), contents.metadata.get("classes"), ""
+    preparation, classes, prefix = Preparation(), contents.metadata.get("classes"), ""
     if whole:
         hf = huggingface.model(whole)
         model, architecture, notes = hf.model, hf.architecture, hf.notes
-        own, classes = hf.own, hf.classes
+        preparation, classes = hf.preparation, hf.classes
         config = getattr(getattr(model, "config", None), factory.KEY, None)  # which fine-tuning hands on
         if isinstance(config, Mapping) and isinstance(config.get("folded"), Mapping):
             from_library["folded"] = dict(config["folded"])
@@ -157,10 +161,10 @@ def _load(source: str, file: Path, key: str, arch: str | None, arch_file: str | 
         model, prefix, notes = weights.module(contents.modules, str(file), key)
         architecture, notes = contents.container, notes + _widened(model)
         if isinstance(model, Graph):
-            own, classes, from_library = beside(file, model.taken, model)
+            preparation, classes, from_library = beside(file, model.taken, model)
     elif home and timm and not given:
         library = factory.of_folder(timm)
-        own, classes = library.own, classes or library.classes
+        preparation, classes = library.preparation, classes or library.classes
         model, architecture, prefix, notes = _filled(contents, library.architecture, None, file, key, library.make)
     else:
         named = arch or arch_file or contents.metadata.get("architecture")
@@ -168,7 +172,7 @@ def _load(source: str, file: Path, key: str, arch: str | None, arch_file: str | 
             raise contents.refusal or _unknown(file, contents, key)
         model, architecture, prefix, notes = _filled(contents, named, arch_file, file, key)
         if not from_library and arch_file is None and (known := factory.published(architecture, model, str(file))):
-            from_library, own, notes = {"preprocess": known.preprocess}, known.own, notes + known.notes
+            from_library, preparation, notes = {"preprocess": known.preprocess}, known.preparation, notes + known.notes
     weights.finite(model.eval(), source)
     metadata = {**from_library, **contents.metadata}
     if sentence := factory.folded(metadata):
@@ -184,7 +188,7 @@ def _load(source: str, file: Path, key: str, arch: str | None, arch_file: str | 
         notes=contents.notes + notes,
         classes=None if classes is None else [str(c) for c in classes],
         data=factory.resolve(contents.metadata, file.parent),
-        own=Preparation() if "preprocess" in contents.metadata else own,
+        preparation=Preparation() if "preprocess" in contents.metadata else preparation,
     )
 
 
@@ -198,8 +202,8 @@ def beside(
     """
     if not huggingface.is_model(file.parent):
         return Preparation(), None, {}
-    own, classes = huggingface.beside(file.parent, nn.Module() if model is None else model, taken)
-    return own, classes, _preprocess_of(file.parent)
+    preparation, classes = huggingface.beside(file.parent, nn.Module() if model is None else model, taken)
+    return preparation, classes, _preprocess_of(file.parent)
 
 
 def _preprocess_of(folder: Path) -> dict[str, Any]:
@@ -296,10 +300,10 @@ def _filled(
         if stored != wanted:
             renamed.append(f"weights stored as {_name(stored)} were converted to {_name(wanted)}")
     if light:  # the file's tensors become the parameters: a large model is in memory once
-        own = {
+        state = {
             k: _owned(tensors[k], v) if k in tensors else torch.zeros_like(v, device="cpu") for k, v in expected.items()
         }
-        model.load_state_dict(own, assign=True)
+        model.load_state_dict(state, assign=True)
     else:
         with torch.no_grad():
             for name, target in expected.items():

@@ -38,14 +38,14 @@ class LibraryModel:
     """A model of a library. Fields that the library says nothing about have their defaults.
 
     Attributes:
-        architecture: in words.  classes: names of its labels.  own: how the library prepares rows.  notes: remarks.
+        architecture: in words.  classes: names of its labels.  preparation: of rows, by the library.  notes: remarks.
         preprocess: as in our metadata, for images of bytes.
         model: with its weights.  make: builds it without weights.
     """
 
     architecture: str = ""
     classes: list[str] | None = None
-    own: Preparation = field(default_factory=Preparation)
+    preparation: Preparation = field(default_factory=Preparation)
     notes: list[str] = field(default_factory=list)
     preprocess: dict[str, Any] = field(default_factory=dict)
     model: nn.Module = field(default_factory=nn.Module)

@@ -320,9 +320,9 @@ class _PairTrace:
         problem = self.problem
         wanted, back = torch.unique(pairs, return_inverse=True)
         row = wanted // self.k
-        mine = (row >= problem.layout.local.start) & (row < problem.layout.local.stop)
+        on_this_rank = (row >= problem.layout.local.start) & (row < problem.layout.local.stop)
         out = torch.zeros(len(wanted), len(problem.tensors), dtype=torch.float64)
-        own = mine.nonzero()[:, 0]
+        own = on_this_rank.nonzero()[:, 0]
         step, chunk = max(1, PART // problem.classes), self.norms.chunk
         for some in torch.split(own, max(step - step % chunk, min(step, chunk))):  # whole micro-batches, if they fit
             out[some] = self.norms(row[some], self.pairs.cotangents(row[some], wanted[some] % self.k))

@@ -49,45 +49,45 @@ class ArrayRequest:
     sha256: str = ""
 
 
-def pick(arrays: Mapping[str, Named], asked: ArrayRequest) -> DatasetArrays:
+def pick(arrays: Mapping[str, Named], request: ArrayRequest) -> DatasetArrays:
     """Choose inputs, labels, ids and class names among the arrays of a file.
 
     Raises:
         InputError: no candidate, or several.
     """
-    inputs, integral = _inputs(arrays, asked)
-    label = asked.labels or _one(arrays, LABELS.names, asked, "labels")
-    ids = _candidates(arrays, IDS.all, asked.split)
-    classes = _candidates(arrays, CLASSES.names, asked.split) or _candidates(arrays, CLASSES.names, "")
+    inputs, integral = _inputs(arrays, request)
+    label = request.labels or _one(arrays, LABELS.names, request, "labels")
+    ids = _candidates(arrays, IDS.all, request.split)
+    classes = _candidates(arrays, CLASSES.names, request.split) or _candidates(arrays, CLASSES.names, "")
     names = _all(arrays[classes[0]]) if classes else None
     known = _all(arrays[ids[0]]) if ids else None
     named = [str(n) for n in names] if names is not None and names.ndim == 1 else None
-    labels = _all(_named(arrays, label, asked))
-    return DatasetArrays(inputs, labels, asked.sha256, known, named, integral=integral)
+    labels = _all(_named(arrays, label, request))
+    return DatasetArrays(inputs, labels, request.sha256, known, named, integral=integral)
 
 
-def _beside(contents: FileContents, asked: ArrayRequest, ids: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+def _beside(contents: FileContents, request: ArrayRequest, ids: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     """Return the names of the columns with labels and ids of a table, and the fields of `DatasetArrays` from them."""
-    label = asked.labels or _one(contents.arrays, TABLE_LABELS, asked, "labels")
+    label = request.labels or _one(contents.arrays, TABLE_LABELS, request, "labels")
     known = [label, *[name for name in _candidates(contents.arrays, ids, "") if name != label][:1]]
-    fields: dict[str, Any] = {"labels": _all(_named(contents.arrays, label, asked)), "sha256": asked.sha256}
+    fields: dict[str, Any] = {"labels": _all(_named(contents.arrays, label, request)), "sha256": request.sha256}
     fields["ids"] = _all(contents.arrays[known[1]]).astype(str) if known[1:] else None
     fields["classes"] = list(contents.classes[label]) if label in contents.classes else None
     return known, fields
 
 
-def pick_columns(contents: FileContents, asked: ArrayRequest) -> DatasetArrays:
+def pick_columns(contents: FileContents, request: ArrayRequest) -> DatasetArrays:
     """Choose the inputs of a table: its column of images, or features (N, D) float64 in the order of the columns; also
     labels with class names if the table has them, and ids if a column has that name.
 
     Raises:
         InputError: no label column, or a cell that is not a finite number.
     """
-    columns, (known, stored) = contents.arrays, _beside(contents, asked, IDS.all)
-    features = asked.inputs.split(",") if asked.inputs else [name for name in columns if name not in known]
-    pictures = [name for name in features if isinstance(_named(columns, name, asked), EncodedPictures)]
+    columns, (known, stored) = contents.arrays, _beside(contents, request, IDS.all)
+    features = request.inputs.split(",") if request.inputs else [name for name in columns if name not in known]
+    pictures = [name for name in features if isinstance(_named(columns, name, request), EncodedPictures)]
     if len(pictures) > 1:
-        problem = f"{asked.source}: {' and '.join(pictures)} are pictures"
+        problem = f"{request.source}: {' and '.join(pictures)} are pictures"
         raise InputError(problem, f"choose one: --inputs {pictures[0]}")
     if pictures:
         notes = [f"pictures in '{pictures[0]}', labels in '{known[0]}'"]
@@ -95,16 +95,16 @@ def pick_columns(contents: FileContents, asked: ArrayRequest) -> DatasetArrays:
     values = np.empty((len(stored["labels"]), len(features)))
     for i, name in enumerate(features):
         column = _all(columns[name])
-        values[:, i] = floats_of_text(column, name, asked.source) if column.dtype.kind == "O" else column
+        values[:, i] = floats_of_text(column, name, request.source) if column.dtype.kind == "O" else column
         odd = np.flatnonzero(~np.isfinite(values[:, i]))
         if len(odd):
-            problem = f"row {odd[0]} of column '{name}' in {asked.source} is not finite"
+            problem = f"row {odd[0]} of column '{name}' in {request.source} is not finite"
             raise InputError(problem, "fill or drop such rows")
     notes = [f"{len(features)} feature columns, labels in '{known[0]}'"]
     return DatasetArrays(inputs={"": Memory(values)}, notes=notes, **stored)
 
 
-def pick_texts(contents: FileContents, asked: ArrayRequest) -> DatasetArrays | None:
+def pick_texts(contents: FileContents, request: ArrayRequest) -> DatasetArrays | None:
     """Choose one or two columns of texts, for a model with a tokenizer; None if there are none.
 
     Raises:
@@ -113,20 +113,20 @@ def pick_texts(contents: FileContents, asked: ArrayRequest) -> DatasetArrays | N
     arrays = contents.arrays
     words = {name: array for name, array in arrays.items() if array.dtype.kind in "OU"}
     texts = [name for name, array in words.items() if not isinstance(array, EncodedPictures)]
-    if not texts or (_candidates(arrays, ("input_ids",), asked.split) and not asked.inputs):
+    if not texts or (_candidates(arrays, ("input_ids",), request.split) and not request.inputs):
         return None
-    known, stored = _beside(contents, asked, (*IDS.all, "idx"))  # GLUE; beside numbers it may be a feature
+    known, stored = _beside(contents, request, (*IDS.all, "idx"))  # GLUE; beside numbers it may be a feature
     texts = [name for name in texts if name not in known]
-    chosen = asked.inputs.split(",") if asked.inputs else _texts(arrays, texts, asked.split)
+    chosen = request.inputs.split(",") if request.inputs else _texts(arrays, texts, request.split)
     if not chosen:
         return None
     fix = f"name the text with --inputs, or a first and a second one with a comma: --inputs {','.join(texts[:2])}"
     for name in chosen:
         if name not in texts:
             fix = fix if name in arrays else did_you_mean(name, texts)
-            raise InputError(f"'{name}' of {asked.source} is no text", fix)
+            raise InputError(f"'{name}' of {request.source} is no text", fix)
     if len(chosen) > 2:
-        raise InputError(f"{asked.source}: {', '.join(chosen[:6])} are texts", fix)
+        raise InputError(f"{request.source}: {', '.join(chosen[:6])} are texts", fix)
     columns = {name: Memory(_all(arrays[name]).astype(object)) for name in chosen}
     notes = [f"text in {' and '.join(map(repr, chosen))}, labels in '{known[0]}'"]
     empty = sum(not str(text).strip() for text in columns[chosen[0]].array)
@@ -184,16 +184,16 @@ def to_labels(stored: DatasetArrays, source: str) -> tuple[NDArray[np.int64], li
     return numbers, classes, notes
 
 
-def _inputs(arrays: Mapping[str, Named], asked: ArrayRequest) -> tuple[dict[str, Named], bool]:
-    key = asked.inputs
+def _inputs(arrays: Mapping[str, Named], request: ArrayRequest) -> tuple[dict[str, Named], bool]:
+    key = request.inputs
     if key and "," in key:
-        return {k: _named(arrays, k, asked) for k in key.split(",")}, True
+        return {k: _named(arrays, k, request) for k in key.split(",")}, True
     if key:
-        return {"": _named(arrays, key, asked)}, "token" in key or key in TOKENS
-    tokens = {name: matches[0] for name in TOKENS if (matches := _candidates(arrays, (name,), asked.split))}
+        return {"": _named(arrays, key, request)}, "token" in key or key in TOKENS
+    tokens = {name: matches[0] for name in TOKENS if (matches := _candidates(arrays, (name,), request.split))}
     if "input_ids" in tokens:
         return {name: arrays[k] for name, k in tokens.items()}, True
-    name = _one(arrays, INPUTS.names, asked, "inputs")
+    name = _one(arrays, INPUTS.names, request, "inputs")
     return {"": arrays[name]}, "tokens" in name
 
 
@@ -201,9 +201,9 @@ def _all(array: Named) -> NDArray[Any]:
     return read_all(array) if array.shape else np.asarray([])
 
 
-def _named(arrays: Mapping[str, Named], key: str, asked: ArrayRequest) -> Named:
+def _named(arrays: Mapping[str, Named], key: str, request: ArrayRequest) -> Named:
     if key not in arrays:
-        raise InputError(f"{asked.source} has no array '{key}'", did_you_mean(key, arrays))
+        raise InputError(f"{request.source} has no array '{key}'", did_you_mean(key, arrays))
     return arrays[key]
 
 
@@ -221,8 +221,8 @@ def _candidates(arrays: Mapping[str, Named], names: Sequence[str], split: str) -
     return list(dict.fromkeys(name if name in arrays else spelled[name] for name in names if name in spelled))
 
 
-def _one(arrays: Mapping[str, Named], names: Sequence[str], asked: ArrayRequest, role: str) -> str:
-    source, split = asked.source, asked.split
+def _one(arrays: Mapping[str, Named], names: Sequence[str], request: ArrayRequest, role: str) -> str:
+    source, split = request.source, request.split
     matches = _candidates(arrays, names, split)
     if len(matches) == 1:
         return matches[0]

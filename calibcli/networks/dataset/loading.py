@@ -32,10 +32,10 @@ from calibcli.networks.dataset.library_preparation import PicturePreparation, Pr
 from calibcli.networks.dataset.rows import Dataset, Preprocess, for_array, guess_layout, needs_pillow, resized, sizing
 from calibcli.networks.user_code import FAILURES, NAMES_CODE, from_module
 from calibcli.scores.files import locations
-from calibcli.scores.files.arrays import EncodedPictures, InFile, Memory, read_all, split_part
+from calibcli.scores.files.arrays import EncodedPictures, InFile, Memory, load_any, read_all, split_part
 from calibcli.scores.files.locations import PARTS, STATE
 from calibcli.scores.files.roles import SPLITS
-from calibcli.scores.files.source import Source, fingerprint, load_any
+from calibcli.scores.files.source import Source, fingerprint
 from calibcli.scores.predictions import Named
 from calibcli.scores.reading_options import DatasetOptions
 
@@ -166,7 +166,7 @@ def load(
     source: Any,
     *,
     preprocess: Mapping[str, Any] | None = None,
-    own: Preparation | None = None,
+    preparation: Preparation | None = None,
     channels: int = 0,
     embeds: bool = False,
     trust: bool = False,
@@ -179,7 +179,7 @@ def load(
             a table (`.csv`, `.tsv`, `.parquet`, `.arrow`, `.jsonl`), a folder of such tables, or `module:function`
             that returns a data set; or the value that such a function returns.
         preprocess: a checkpoint's `preprocess`; the options below override it.
-        own: how the model's own library prepares images and texts; options of images override it.
+        preparation: how the model's own library prepares images and texts; options of images override it.
         channels: of the images that the model takes, 0 if unknown.
         embeds: whether the model embeds its inputs, which then stay integers.
         trust: allow `.pt` files that hold pickled objects.
@@ -195,20 +195,20 @@ def load(
             classes.
     """
     name = str(source) if isinstance(source, str | Path) else MEMORY
-    own, chosen = own or Preparation(), DatasetOptions(**options)
+    preparation, chosen = preparation or Preparation(), DatasetOptions(**options)
     if name is MEMORY:
         stored = source if isinstance(source, Dataset) else read(source, name, chosen)
     else:
-        stored = _read(name, chosen, trust, own.texts is not None)
+        stored = _read(name, chosen, trust, preparation.texts is not None)
     if isinstance(stored, Dataset):
         return _subset(stored, chosen)
     y, classes, notes = to_labels(stored, name)
-    if own.texts is not None and all(type(a) is Memory and a.dtype.kind == "O" for a in stored.inputs.values()):
-        stored, by_tokenizer = _tokens(stored, own.texts(), name)
+    if preparation.texts is not None and all(type(a) is Memory and a.dtype.kind == "O" for a in stored.inputs.values()):
+        stored, by_tokenizer = _tokens(stored, preparation.texts(), name)
     else:
         stored, by_tokenizer = _encoded(stored, name, channels), {}
     _check(stored, y, name)
-    prepared, applied, by_library, remarks = _applied(stored.inputs, preprocess, own, chosen, name)
+    prepared, applied, by_library, remarks = _applied(stored.inputs, preprocess, preparation, chosen, name)
     data = Dataset(
         prepared,
         y,
@@ -230,18 +230,18 @@ def load(
 def _applied(
     inputs: Mapping[str, Named],
     preprocess: Mapping[str, Any] | None,
-    own: Preparation,
+    preparation: Preparation,
     options: DatasetOptions,
     source: str,
 ) -> tuple[Mapping[str, Named], Preprocess, dict[str, Any], list[str]]:
     """Choose the preprocessing: the inputs as they are read, the steps after it, those of the library, and notes."""
     name, first = next(iter(inputs.items()))
     plain = options.mean is None and options.std is None
-    if own.of_weights and not plain:
-        own, preprocess = Preparation(), None
+    if preparation.of_weights and not plain:
+        preparation, preprocess = Preparation(), None
     of_bytes = isinstance(first, folder.Pictures) or (first.dtype == np.uint8 and len(first.shape) in (3, 4))
-    if own.pictures is not None and plain and not sizing(options) and options.layout != "flat" and of_bytes:
-        library = own.pictures()
+    if preparation.pictures is not None and plain and not sizing(options) and options.layout != "flat" and of_bytes:
+        library = preparation.pictures()
         prepared = _prepared(first, library, options.layout, source)
         remarks = [f"pictures as {library.name} makes them: {library.steps}"]
         return {**inputs, name: prepared}, Preprocess(), {"by": library.name, "steps": library.steps}, remarks
@@ -353,23 +353,23 @@ def pictures(path: Path, split: str) -> DatasetArrays:
         raise
 
 
-def _of_file(path: Path, asked: ArrayRequest, trust: bool, texts: bool) -> DatasetArrays:
+def _of_file(path: Path, request: ArrayRequest, trust: bool, texts: bool) -> DatasetArrays:
     source = Source(path, trust)
     contents = load_any(source, columns=True)
-    asked = replace(asked, sha256=source.sha256())
-    stored = pick_texts(contents, asked) if texts else None
+    request = replace(request, sha256=source.sha256())
+    stored = pick_texts(contents, request) if texts else None
     if stored is not None:
         return stored
     if contents.table:
-        return pick_columns(contents, asked)
+        return pick_columns(contents, request)
     arrays = _by_rows(contents.arrays)
     if contents.format == "npy":  # labels are in a separate file
-        labels = Path(asked.labels or path.with_suffix(".labels.npy"))
+        labels = Path(request.labels or path.with_suffix(".labels.npy"))
         if not labels.exists():
             raise InputError(f"{path} has no labels", f"pass --labels LABELS.npy, or put them into {labels}")
         arrays = dict(zip(("inputs", "labels"), (*arrays.values(), *load_any(Source(labels)).arrays.values())))
-        asked = replace(asked, labels=None)
-    return pick(arrays, asked)
+        request = replace(request, labels=None)
+    return pick(arrays, request)
 
 
 def _of_tables(parts: Sequence[DatasetArrays], files: Sequence[Path]) -> DatasetArrays:

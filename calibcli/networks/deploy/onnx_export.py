@@ -114,9 +114,11 @@ def opened(network: Path, job: ExportRequest) -> Dataset:
     """Load the rows of --data, prepared as the folder of the network says, if it says so."""
     graph = onnx_run.read(network).graph
     taken = {i.name for i in graph.input} - {i.name for i in graph.initializer}
-    own, classes, preprocess = checkpoint.beside(network, taken)
+    preparation, classes, preprocess = checkpoint.beside(network, taken)
     same_order(job.scaler, classes or (), str(network))
-    return dataset.in_order(dataset.load(job.data, **{"own": own, **preprocess, **job.reading}), classes)
+    return dataset.in_order(
+        dataset.load(job.data, **{"preparation": preparation, **preprocess, **job.reading}), classes
+    )
 
 
 def _feeds(running: Any, rows: Dataset) -> Iterator[tuple[Any, int]]:
@@ -202,19 +204,19 @@ def _put(model: Any, place: Place, scaler: Scaler, wide: bool, opset: int, name:
     """Insert the calibrator into the graph; its output takes over the name of the value at the place."""
     graph = model.graph
     fresh = f"{PREFIX}before"
-    own = place.kind
+    kind = place.kind
     stays = scaler.choice.name == "temperature" and place.held == "logits"  # z / T, as a fold would give it
-    o = GraphOps(scaler.k, np.float64 if wide else np.float32, float(np.finfo(KINDS[own]).eps), opset, stays)
+    o = GraphOps(scaler.k, np.float64 if wide else np.float32, float(np.finfo(KINDS[kind]).eps), opset, stays)
     working = TensorProto.DOUBLE if wide else TensorProto.FLOAT
     x = Value(o, fresh if not place.before else place.at)
     x = o.along("Unsqueeze", 1, 13, x) if place.flat else x
-    z = o.cast(x, working) if own != working else x
+    z = o.cast(x, working) if kind != working else x
     z = target.mapped(o, scaler, z)
     z = o.exp(z) if place.held == "probabilities" else z
     if scaler.columns == 1:
         z = o.column(z, 1) if place.held == "probabilities" else o.column(z, 1) - o.column(z, 0)
     z = o.along("Squeeze", 1, 13, z) if place.flat else z
-    out = o.cast(z, own, place.at if not place.before else f"{PREFIX}after")
+    out = o.cast(z, kind, place.at if not place.before else f"{PREFIX}after")
     nodes = list(graph.node)
     if place.before:
         ends = (i for i, node in enumerate(nodes) if node.op_type in onnx_graph.ENDS and place.at in node.input)

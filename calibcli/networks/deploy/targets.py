@@ -144,15 +144,15 @@ def vllm(job: ExportRequest) -> Shipped:
         UsageError: another map, or one of probabilities.
     """
     scaler = job.scaler
-    name, given = scaler.choice.name, scaler.parameters
+    name, parameters = scaler.choice.name, scaler.parameters
     if scaler.kind != "logits":
         problem = f"vLLM's pooler works on logits, the calibrator was fitted on {kind_words(scaler.kind)}"
         raise UsageError(problem, _instead(scaler))
-    if name == "temperature" and float(given["beta"]) > 0:
-        sigma, mean = 1 / float(given["beta"]), 0.0
-    elif name == "platt" and scaler.columns == 1 and given["slope"][0] > 0:
-        sigma = 1 / float(given["slope"][0])
-        mean = -float(given["bias"][0]) * sigma
+    if name == "temperature" and float(parameters["beta"]) > 0:
+        sigma, mean = 1 / float(parameters["beta"]), 0.0
+    elif name == "platt" and scaler.columns == 1 and parameters["slope"][0] > 0:
+        sigma = 1 / float(parameters["slope"][0])
+        mean = -float(parameters["bias"][0]) * sigma
     else:
         problem = f"vLLM's pooler has no '{name}' of {scaler.columns} columns (temperature is one)"
         raise UsageError(problem, _instead(scaler))

@@ -45,16 +45,16 @@ def verify(job: ExportRequest, before: Path | None, rules: Request) -> Result:
     if isinstance(job.scaler, LabelCalibrators):
         return _labels(job, before, rules)
     cost: Callable[[], float | None] = _none
-    given = None
+    inputs = None
     if before is None:
-        rows, deployed, given = _scores(job)
+        rows, deployed, inputs = _scores(job)
     else:
         rows, deployed, cost = _networks(job, before)
     check_classes(job.scaler, rows)
     if len(deployed) != rows.n:
         problem = f"{job.path} has {len(deployed):,} rows, {rows.source} has {rows.n:,}"
         raise InputError(problem, "pass the same rows, in the same order")
-    expected = job.scaler.map(rows.logits) if given is None else np.asarray(job.scaler(given.astype(np.float64)))
+    expected = job.scaler.map(rows.logits) if inputs is None else np.asarray(job.scaler(inputs.astype(np.float64)))
     raw = np.asarray(rows.logits) if job.scaler.preserves_accuracy and not rows.top_only else None
     compared = compare(expected, deployed, "float32", job.tolerance, raw, cost)
     with np.errstate(divide="ignore"):
@@ -69,19 +69,19 @@ def _labels(job: ExportRequest, before: Path | None, rules: Request) -> Result:
     if before is not None or rules.max or rules.min or job.path.suffix not in (".onnx", *TORCH):
         problem = "calibrators of labels are compared on scores, in a file of calib export, without limits"
         raise UsageError(problem, "leave --before, --max and --min out, or pass the calibrator of one label")
-    given = job.fed("float32")
-    return _result(job, of_scores(job.scaler, given, _program(job, given), "float32", job.tolerance))
+    inputs = job.fed("float32")
+    return _result(job, of_scores(job.scaler, inputs, _program(job, inputs), "float32", job.tolerance))
 
 
-def _program(job: ExportRequest, given: Array) -> Array:
+def _program(job: ExportRequest, inputs: Array) -> Array:
     """Run a program that takes scores."""
     if job.path.suffix == ".onnx":
         from calibcli.networks.deploy import onnx_run
 
-        return onnx_run.probabilities(job.path, given)
+        return onnx_run.probabilities(job.path, inputs)
     from calibcli.networks.deploy import torch_program
 
-    return np.asarray(torch_program.probabilities(job.path, given, bool(job.network.get("trust"))))
+    return np.asarray(torch_program.probabilities(job.path, inputs, bool(job.network.get("trust"))))
 
 
 def _result(
@@ -136,11 +136,11 @@ def _scores(job: ExportRequest) -> tuple[Predictions, Array, Array | None]:
     check_classes(job.scaler, rows)
     path = job.path
     if path.suffix in (".onnx", *TORCH):
-        given = fed(job.scaler, rows, "float32")
-        return rows, _program(job, given), given
+        inputs = fed(job.scaler, rows, "float32")
+        return rows, _program(job, inputs), inputs
     if path.suffix in estimator.SUFFIXES:
-        given = fed(job.scaler, rows, "float64")
-        return rows, estimator.probabilities(path, given, "", bool(job.network.get("trust"))), given
+        inputs = fed(job.scaler, rows, "float64")
+        return rows, estimator.probabilities(path, inputs, "", bool(job.network.get("trust"))), inputs
     if path.suffix == ".json":
         reading(path)
         with refusing(OSError, lambda e: f"cannot read {path} ({e.strerror})", check_path(path)):

@@ -242,45 +242,45 @@ class Own(Loss):
         return self.made(z, labels)
 
 
-def spec_of(given: Callable[..., Any]) -> str:
+def spec_of(loss: Callable[..., Any]) -> str:
     """Return the spec of a loss of Python: `module:name`, or the spec that it was made from.
 
     Raises:
         TypeError: it is not callable.
     """
-    if not callable(given):
-        raise TypeError(f"a loss is a text, a module, a class or a function, not {type(given).__name__}")
-    if isinstance(given, Loss) and given.spec:
-        return given.spec
-    named = given if hasattr(given, "__qualname__") else type(given)
+    if not callable(loss):
+        raise TypeError(f"a loss is a text, a module, a class or a function, not {type(loss).__name__}")
+    if isinstance(loss, Loss) and loss.spec:
+        return loss.spec
+    named = loss if hasattr(loss, "__qualname__") else type(loss)
     return f"{named.__module__}:{named.__qualname__.rpartition('.')[2]}"
 
 
-def factory_of(given: Callable[..., Any]) -> Callable[[], Any]:
+def factory_of(loss: Callable[..., Any]) -> Callable[[], Any]:
     """Return a function without arguments that makes the loss that was given.
 
     A module gives copies of itself, a class an instance; a function that can be called without arguments makes the
     loss, any other is the loss.
     """
-    if isinstance(given, nn.Module):
-        return functools.partial(copy.deepcopy, given)
-    if isinstance(given, type):
-        return given
+    if isinstance(loss, nn.Module):
+        return functools.partial(copy.deepcopy, loss)
+    if isinstance(loss, type):
+        return loss
     try:
-        inspect.signature(given).bind()
+        inspect.signature(loss).bind()
     except (TypeError, ValueError):  # it takes logits and labels; or is built in
-        return lambda: given
-    return given
+        return lambda: loss
+    return loss
 
 
-def one(given: Callable[..., Any]) -> Callable[..., Any]:
+def one(loss: Callable[..., Any]) -> Callable[..., Any]:
     """Return the loss itself, for a loss or a factory that was passed in Python.
 
     Raises:
         TypeError: it is not callable.
     """
-    spec_of(given)
-    return given if isinstance(given, nn.Module) else factory_of(given)()
+    spec_of(loss)
+    return loss if isinstance(loss, nn.Module) else factory_of(loss)()
 
 
 def build(spec: str) -> Loss:

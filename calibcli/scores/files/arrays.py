@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import bisect
+import inspect
 import itertools
 import math
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from calibcli.core.errors import InputError, refusing
+from calibcli.core.errors import InputError, printable, refusing
 from calibcli.core.files import reading
 from calibcli.core.options import normal
-from calibcli.scores.files.source import Source
+from calibcli.scores.files.source import Source, format_of, module
 from calibcli.scores.predictions import NEAR, Array, ArrayScores, Named, gather, reusing, rows_of
 
 DIMENSIONS = 32  # the most that every version of NumPy allows
 LONGEST = 1 << 48
+NAME = 100  # longest name of an array that is shown whole
 
 
 @dataclass(frozen=True, eq=False)
@@ -287,6 +290,22 @@ def column_of(texts: Sequence[Any]) -> Array:
 def read_all(array: Named) -> Array:
     """Read all rows into memory."""
     return np.ascontiguousarray(array.read(0, array.shape[0]))
+
+
+def load_any(source: Source, columns: bool = False) -> FileContents:
+    """Read the arrays of a file by its format; of tables return every column, or the score columns as one array."""
+    read = module(format_of(source)).read
+    read = partial(read, grouped=False) if columns and "grouped" in inspect.signature(read).parameters else read
+    with warnings.catch_warnings(
+        action="ignore"
+    ):  # warnings of NumPy and torch about odd headers would stand beside the result
+        contents: FileContents = read(source)
+    if all(name.isprintable() and len(name) <= NAME for name in contents.arrays):
+        return contents
+    arrays = {printable(name.replace("\n", "?"), NAME): array for name, array in contents.arrays.items()}
+    if len(arrays) < len(contents.arrays):
+        raise InputError(f"{source.name} holds arrays whose names begin alike", f"give them names below {NAME} letters")
+    return replace(contents, arrays=arrays)
 
 
 def known_shape(shape: Sequence[int], name: str, where: str) -> tuple[int, ...]:

@@ -22,37 +22,31 @@ import contextlib
 import errno
 import hashlib
 import importlib
-import inspect
 import io
 import itertools
 import os
 import pkgutil
 import stat
 import threading
-import warnings
 import weakref
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
+from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
 from types import ModuleType
-from typing import IO, TYPE_CHECKING, cast
+from typing import IO, cast
 
 from calibcli.core import extensions
-from calibcli.core.errors import CalibError, InputError, check_path, printable
+from calibcli.core.errors import CalibError, InputError, check_path
 from calibcli.core.files import reading
 from calibcli.core.memory import memory_limit
 from calibcli.scores.files import formats, locations
 from calibcli.scores.files.pickles import is_pickle
 from calibcli.scores.reading_options import ReaderOptions
 
-if TYPE_CHECKING:
-    from calibcli.scores.files.arrays import FileContents
-
 TEXT = 6  # bytes in memory for a byte of text, at least: what a compressed file may unpack to
 COPY = 1 << 20
-NAME = 100  # longest name of an array that is shown whole
 FORMATS = dict(  # by name, the module that reads it
     sorted(
         (file.name, f"{package.__name__}.{file.name}")
@@ -109,24 +103,24 @@ class Source:
     Args:
         path: file name, or `-` for stdin.
         trust: whether code in the file may run; None where no option allows it.
-        asked: options for the readers of evaluations and of tables without a header.
-        own: the file is read only to be updated, so that it does not count as an input.
+        options: for the readers of evaluations and of tables without a header.
+        update: the file is read only to be updated, so that it does not count as an input.
 
     Raises:
         InputError: missing, a folder, not readable, or empty.
     """
 
     def __init__(
-        self, path: str | Path, trust: bool | None = None, asked: ReaderOptions | None = None, own: bool = False
+        self, path: str | Path, trust: bool | None = None, options: ReaderOptions | None = None, update: bool = False
     ) -> None:
-        self.path, self.trust, self.asked = str(path), trust, asked or ReaderOptions()
+        self.path, self.trust, self.options = str(path), trust, options or ReaderOptions()
         self.digest = self.digest_packed = self.folder = ""  # `folder`: of the data set that this file is a part of
         self.stored: list[StoredBytes] = []
         self.name = "stdin" if self.path == "-" else self.path
         opened = contextlib.ExitStack()
         weakref.finalize(self, opened.close)  # without a ResourceWarning, also out of a reference cycle
         try:
-            if not own and self.path != "-":
+            if not update and self.path != "-":
                 reading(self.path)
             self.file: IO[bytes] = opened.enter_context(locations.open_binary(self.path))
             if stat.S_ISCHR(mode := os.fstat(self.file.fileno()).st_mode):  # a terminal, /dev/zero: without an end
@@ -334,40 +328,24 @@ def format_of(source: Source) -> str:
         InputError: none that is known.
     """
     head = source.pread(min(source.size, 512), 0)
-    own = by_suffix(source.plain.suffix.lower())
-    if own and _is(own, head, source.size):
-        return own
+    expected = by_suffix(source.plain.suffix.lower())
+    if expected and _is(expected, head, source.size):
+        return expected
     for name in FORMATS:
         if not getattr(module(name), "BY_SUFFIX", False) and _is(name, head, source.size):
             return name
-    if own and getattr(module(own), "BY_SUFFIX", False):
-        return own
+    if expected and getattr(module(expected), "BY_SUFFIX", False):
+        return expected
     other = next((description for magic, description in OTHERS.items() if head.startswith(magic)), None)
     other = TAR if head[257:262] == b"ustar" else other
     if other or is_pickle(head):
         what, fix = other or PICKLE
         raise InputError(f"{source.name} is {what}", fix)
     guesses = (name for name in FORMATS if hasattr(module(name), "guess") and module(name).guess(head))
-    if recognised := own or next(guesses, ""):
+    if recognised := expected or next(guesses, ""):
         return recognised
     *most, last = (suffixes(name)[0] for name in FORMATS)
     raise InputError(f"the format of {source.name} is not recognised", f"pass {', '.join(most)} or {last}")
-
-
-def load_any(source: Source, columns: bool = False) -> FileContents:
-    """Read the arrays of a file by its format; of tables return every column, or the score columns as one array."""
-    read = module(format_of(source)).read
-    read = partial(read, grouped=False) if columns and "grouped" in inspect.signature(read).parameters else read
-    with warnings.catch_warnings(
-        action="ignore"
-    ):  # warnings of NumPy and torch about odd headers would stand beside the result
-        contents: FileContents = read(source)
-    if all(name.isprintable() and len(name) <= NAME for name in contents.arrays):
-        return contents
-    arrays = {printable(name.replace("\n", "?"), NAME): array for name, array in contents.arrays.items()}
-    if len(arrays) < len(contents.arrays):
-        raise InputError(f"{source.name} holds arrays whose names begin alike", f"give them names below {NAME} letters")
-    return replace(contents, arrays=arrays)
 
 
 def _is(name: str, head: bytes, size: int) -> bool:

@@ -152,12 +152,12 @@ def table(source: Source, delimiter: str, grouped: bool = True) -> FileContents:
         delimiter = next((d for d in ("\t", ";", ",", "|") if d.encode() in first), delimiter)
     rows = _rows(source, delimiter)
     header = [cell.strip() for cell in next(rows)]
-    if source.asked.no_header:
+    if source.options.no_header:
         header = _names(_rows(source, delimiter), len(header))
         rows = _rows(source, delimiter)
     if len(header) == 1 and is_number(header[0]):  # one column of labels may do without a name
         rows, header = _rows(source, delimiter), [source.stem]
-    if len(header) > 1 and all(is_number(cell) for cell in header) and not source.asked.no_header:
+    if len(header) > 1 and all(is_number(cell) for cell in header) and not source.options.no_header:
         problem = f"{source.name} has no header row: its first row holds numbers alone"
         raise InputError(problem, "pass --no-header, or name the columns in the first row: logit_0,logit_1,...,label")
     groups, others, fields = score_groups(header, source.name, grouped)

@@ -168,13 +168,13 @@ def _nll_rows(z: NDArray[Any], y: NDArray[Any], betas: list[float | Array]) -> A
     for part, labels_part, _ in moments.chunks((z, y, None)):
         rows = slice(start, start + len(part))
         start = rows.stop
-        shifted, own, axis = moments.shift(part, labels_part, np.float64)
+        shifted, label_score, axis = moments.shift(part, labels_part, np.float64)
         for i, beta in enumerate(betas):
             slope = np.broadcast_to(np.asarray(beta, np.float64), (len(z),))[rows]
             with np.errstate(invalid="ignore"):  # 0 · -inf: a class with probability zero keeps it
                 scaled = shifted * (slope if axis == 0 else slope[:, None])
                 scaled[np.isnan(scaled)] = -np.inf
-                result[i, rows] = np.log(np.exp(scaled, out=scaled).sum(axis=axis)) - slope * own
+                result[i, rows] = np.log(np.exp(scaled, out=scaled).sum(axis=axis)) - slope * label_score
     return result
 
 
@@ -357,10 +357,10 @@ class _Run:
         """Return F'(0): the mean over rows of the mean logit minus that of the label, without logits of -inf."""
         total = weight = 0.0
         for z, y, w in moments.weighted(self.source):
-            z, own, axis = moments.shift(z, y, np.float64)
+            z, label_score, axis = moments.shift(z, y, np.float64)
             finite = np.isfinite(z)
             mean = np.where(finite, z, 0).sum(axis=axis) / finite.sum(axis=axis)
-            total, weight = total + float(w @ (mean - own)), weight + float(w.sum())
+            total, weight = total + float(w @ (mean - label_score)), weight + float(w.sum())
         self.passes += 1
         return total / weight
 

@@ -124,8 +124,8 @@ class _Powers:
             s0, s1, s2, s3, s4 = self.sums.astype(np.float64)
             if not (np.isfinite(s4.sum()) and s0.min() > TINY):
                 return None
-        own = z.reshape(-1)[np.arange(n) * self.k + labels].astype(np.float64)
-        return [np.full(n, np.nan), *_from_powers(s0, s1, s2, s3, s4, own)]
+        label_score = z.reshape(-1)[np.arange(n) * self.k + labels].astype(np.float64)
+        return [np.full(n, np.nan), *_from_powers(s0, s1, s2, s3, s4, label_score)]
 
     def _wide(self, z: NDArray[Any], out: NDArray[Any]) -> None:
         e, q = (buffer[: z.size].reshape(z.shape) for buffer in (self.e, self.q))
@@ -179,20 +179,20 @@ def by_rows(
 
 
 def _cumulants(logits: NDArray[Any], labels: NDArray[Any], beta: float, dtype: Any, nll: bool = False) -> list[Array]:
-    shifted, own, axis = shift(logits, labels, dtype)
+    shifted, label_score, axis = shift(logits, labels, dtype)
     powers = _powers(shifted, beta, axis)
     if not np.isfinite(powers[-1].sum()):  # -inf logits (or squares that overflow): they have probability zero
-        if not np.all(np.isfinite(own)):
+        if not np.all(np.isfinite(label_score)):
             problem = "a true label has probability zero, so no temperature makes the NLL finite"
             raise InputError(problem, "drop those rows or pass --clip")
         gone = np.exp(shifted * dtype(beta)) == 0
         powers = _powers(np.where(gone, dtype(0), shifted), beta, axis, keep=~gone)
     s0, s1, s2, s3, s4 = (p.astype(np.float64) for p in powers)
-    last = [np.log(s0) - beta * own] if nll else []
-    return [-own, *_from_powers(s0, s1, s2, s3, s4, own), *last]
+    last = [np.log(s0) - beta * label_score] if nll else []
+    return [-label_score, *_from_powers(s0, s1, s2, s3, s4, label_score), *last]
 
 
-def _from_powers(s0: Array, s1: Array, s2: Array, s3: Array, s4: Array, own: Array) -> list[Array]:
+def _from_powers(s0: Array, s1: Array, s2: Array, s3: Array, s4: Array, label_score: Array) -> list[Array]:
     """Compute E z - z_y and the cumulants 2 to 4 from Σ e^{βz} z^k."""
     inverse = 1 / s0
     m1, m2, m3, m4 = s1 * inverse, s2 * inverse, s3 * inverse, s4 * inverse
@@ -200,7 +200,7 @@ def _from_powers(s0: Array, s1: Array, s2: Array, s3: Array, s4: Array, own: Arr
     k2 = m2 - square
     k3 = m3 - m1 * (3 * m2 - 2 * square)
     k4 = m4 - 4 * m3 * m1 - 3 * m2 * m2 + square * (12 * m2 - 6 * square)
-    return [m1 - own, k2, k3, k4]
+    return [m1 - label_score, k2, k3, k4]
 
 
 def expectation(logits: NDArray[Any], labels: NDArray[Any]) -> Callable[[float], Array]:
@@ -208,10 +208,10 @@ def expectation(logits: NDArray[Any], labels: NDArray[Any]) -> Callable[[float],
     parts = [shift(z, y, np.float64) for z, y, _ in chunks((logits, labels, None))]
     masked = any(np.isneginf(d).any() for d, _, _ in parts)
 
-    def some(beta: float, d: NDArray[Any], own: Array, axis: int) -> Array:
+    def some(beta: float, d: NDArray[Any], label_score: Array, axis: int) -> Array:
         e = np.exp(d * beta)
         d = np.where(e > 0, d, 0.0) if masked else d
-        return np.asarray(np.einsum("ij,ij->j" if axis == 0 else "ij,ij->i", e, d) / e.sum(axis=axis) - own)
+        return np.asarray(np.einsum("ij,ij->j" if axis == 0 else "ij,ij->i", e, d) / e.sum(axis=axis) - label_score)
 
     return lambda beta: np.concatenate([some(beta, *part) for part in parts])
 

@@ -55,8 +55,8 @@ def read_cifar(members: MembersByName, split: str) -> DatasetArrays:
             numbers.
     """
     meta = _version(members)
-    asked, _, level = split.partition(":")
-    name = members.split(asked, cifar_splits(members))
+    split_name, _, level = split.partition(":")
+    name = members.split(split_name, cifar_splits(members))
     hundred = meta in ("meta", "fine_label_names.txt")
     if level not in ("", "fine", "coarse") or (level and not hundred):
         fix = f"choose {members.path}#{name}:coarse or #{name}" if hundred else f"choose {members.path}#{name}"
@@ -252,8 +252,8 @@ def read_tiny_imagenet(members: MembersByName, split: str) -> DatasetArrays:
     Raises:
         InputError: there is no such split, or a picture has no class.
     """
-    asked, _, half = split.partition(":")
-    name = members.split(asked, tiny_imagenet_splits(members))
+    split_name, _, half = split.partition(":")
+    name = members.split(split_name, tiny_imagenet_splits(members))
     if half not in HALVES or (half and name != "val"):
         raise InputError(f"{members.path} has no half '{split}'", f"choose {members.path}#val:first or #val:second")
     inside = CLASSES in members.paths

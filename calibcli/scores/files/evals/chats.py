@@ -239,7 +239,7 @@ def read(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, Any]
     Raises:
         InputError: without --choices; too many rows lack a choice; several answers in a row.
     """
-    choices, letters = source.asked.choices, ChoiceScores(source.asked.unlisted)
+    choices, letters = source.options.choices, ChoiceScores(source.options.unlisted)
     questions, every = Questions(), NestedColumns()
     label = next((k for k in first if k in LABELS and isinstance(first[k], str | int)), "")
     failed, seen = 0, False

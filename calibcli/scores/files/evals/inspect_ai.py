@@ -51,10 +51,10 @@ class LogSamples(answers.Questions):
             return
         texts = sample.get("choices")
         count = len(texts) if isinstance(texts, list) else 0
-        if not (2 <= count <= len(answers.LETTERED)) and not source.asked.choices:
+        if not (2 <= count <= len(answers.LETTERED)) and not source.options.choices:
             problem = f"{here} has log-probabilities but {count or 'no'} choices"
             raise InputError(problem, "pass the answers: --choices A,B,C,D")
-        choices = source.asked.choices or tuple(answers.LETTERED[:count])
+        choices = source.options.choices or tuple(answers.LETTERED[:count])
         label = _label(sample.get("target"), choices, here)
         score, answer, verdict = _score(sample.get("scores"))
         silent = self.letters.silent
@@ -87,7 +87,7 @@ def contents(form: str, header: Mapping[str, Any], samples: Iterable[Any], sourc
     Raises:
         InputError: see `LogSamples.add`; samples without log-probabilities, more than 1 % without an answer.
     """
-    log, number = LogSamples(letters=ChoiceScores(source.asked.unlisted)), 0
+    log, number = LogSamples(letters=ChoiceScores(source.options.unlisted)), 0
     for number, sample in enumerate(samples, start=1):
         if not isinstance(sample, Mapping):
             raise InputError(f"sample {number - 1} of {source.name} is not an object", "write the log again")
@@ -117,7 +117,7 @@ def contents(form: str, header: Mapping[str, Any], samples: Iterable[Any], sourc
         source,
         ("logprobs", "target", "sample"),
         *(answers.padded(log.scores, source.name), np.array(log.labels), column_of(ids)),
-        classes={"logprobs": source.asked.choices or tuple(answers.LETTERED[:most])},
+        classes={"logprobs": source.options.choices or tuple(answers.LETTERED[:most])},
         ragged=frozenset({"logprobs"}),
         groups="id" if drawn else "",
         notes=[*notes, *answers.note_on_lengths(log.scores)],

@@ -27,7 +27,7 @@ def contents(rows: Iterable[Mapping[str, Any]], source: Source) -> FileContents:
     Raises:
         InputError: several right choices, rows without scores of every choice, a verdict that contradicts.
     """
-    norm, questions, task = source.asked.lm_norm or "sum", answers.Questions(), source.stem
+    norm, questions, task = source.options.lm_norm or "sum", answers.Questions(), source.stem
     plain: list[list[float]] = []
     verdicts: list[Any] = []
     for number, row in enumerate(rows):

@@ -129,7 +129,7 @@ def read(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, Any]
         task.add(row, likelihoods, here)
         if isinstance(row.get("metrics"), list):
             metrics.update(m for m in row["metrics"] if isinstance(m, str))
-    norm = source.asked.lm_norm or "sum"
+    norm = source.options.lm_norm or "sum"
     answers.padded(task.scores, source.name)
     labels, notes = _judged(task, source)
     table = task.table(norm, task.lead is not None)
@@ -138,7 +138,7 @@ def read(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, Any]
         raise InputError(f"--lm-norm {norm} needs {why}, which {source.name} lacks", "pass --lm-norm sum")
     notes = [f"samples of lm-eval: {len(task.scores):,} questions, as logits the {NORMS[norm]}", *notes]
     has = metrics | {metric for metric, values in task.verdicts.items() if any(v is not None for v in values)}
-    if not source.asked.lm_norm and "acc_norm" in has and "acc" not in has:
+    if not source.options.lm_norm and "acc_norm" in has and "acc" not in has:
         notes.append("the task reports acc_norm alone, which divides by the characters of the choice: --lm-norm char")
     if len(filters) > 1:
         kept, *others = filters
