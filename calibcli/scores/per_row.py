@@ -22,6 +22,7 @@ from calibcli.scores.files.arrays import (
     Memory,
     blocks,
     distinct,
+    neighbours,
     read_all,
     texts_of,
 )
@@ -374,7 +375,8 @@ def per_row_fields(
 
     def column(name: str, option: str) -> Array:
         parts: list[Named] = [array_names.column(c, name, option, s.name) for c, s in zip(contents, sources)]
-        array = parts[0] if len(parts) == 1 else Memory(np.concatenate([texts_of(read_all(p)) for p in parts]))
+        texts = [texts_of(read_all(part)) for part in neighbours(parts)] if len(parts) > 1 else []
+        array = Memory(np.concatenate(texts)) if texts else parts[0]
         return _per_row(array, name, option, n, keep)
 
     out: dict[str, Any] = {}

@@ -41,6 +41,8 @@ class FileContents:
         facts: how an evaluation was read, for the result.  task: its name.
         lacking: why there are no scores, and what would work, where the format tells.
         used: fields of `ReaderOptions` that took effect.
+        further: reads the leading ones of other files at once, as far as they begin as this one does and are as plain,
+            without their `decimals`; None where each is read by itself.
     """
 
     format: str
@@ -60,6 +62,7 @@ class FileContents:
     task: str = ""
     lacking: tuple[str, str] | None = None
     used: frozenset[str] = frozenset()
+    further: Callable[[Sequence[Source]], list[FileContents]] | None = None
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,22 @@ class Role:
 
 class Memory(ArrayScores):
     """An array of any shape in memory."""
+
+
+class RowsOf(Memory):
+    """The rows start..stop of an array in memory that several files share."""
+
+    whole: Array
+    start: int
+    stop: int
+
+    def __init__(self, whole: Array, start: int, stop: int) -> None:
+        super().__init__(whole[start:stop])
+        self.__dict__.update(whole=whole, start=start, stop=stop)
+
+    def follows(self, other: Named) -> bool:
+        """Return whether these rows come right after the others in one array."""
+        return isinstance(other, RowsOf) and self.whole is other.whole and self.start == other.stop
 
 
 class EncodedPictures(Memory):
@@ -203,6 +222,26 @@ class Joined:
         if self.fill is not None and block.ndim == 2 and block.shape[1] < width:
             return np.pad(block, ((0, 0), (0, width - block.shape[1])), constant_values=self.fill)
         return block
+
+
+def joined(parts: Sequence[Named], fill: float | None = None) -> Named:
+    """Return arrays one after the other as one; `fill` is that of `Joined`."""
+    whole = neighbours(parts)
+    return whole[0] if len(whole) == 1 else Joined(whole, fill)
+
+
+def neighbours(parts: Sequence[Named]) -> list[Named]:
+    """Return the same rows in fewer parts: those that follow one another in one array become one."""
+    found: list[tuple[Named, Named]] = []  # the first and the last part of each
+    for part in parts:
+        if found and isinstance(part, RowsOf) and part.follows(found[-1][1]):
+            found[-1] = found[-1][0], part
+        else:
+            found.append((part, part))
+    return [
+        RowsOf(last.whole, first.start, last.stop) if isinstance(first, RowsOf) and isinstance(last, RowsOf) else first
+        for first, last in found
+    ]
 
 
 @dataclass(frozen=True, eq=False)
