@@ -165,6 +165,7 @@ CHANGED: dict[
     "a missing score": (lambda b: score(b, b""), False),
     "a score that is no number": (lambda b: score(b, b"high"), False),
     "an underscore": (lambda b: score(b, b"1_0"), False),
+    "a separator of ASCII": (lambda b: score(b, b"\x1c1"), False),
     "a missing label": (lambda b: b[:-2] + b"\n", True),
     "a short row": (lambda b: b + b"r,1,2,3\n", False),
     "a blank line": (lambda b: b.replace(b"r5.1", b"\nr5.1"), False),

@@ -124,6 +124,7 @@ SMALL = 1 << 16  # bytes of a file that is read at once
 TOGETHER = 1 << 22  # bytes of files that are parsed at once
 EXPANSION = 6  # bytes of memory for each byte of text, roughly, in the worst case
 NUMBERED = re.compile(r"^([a-z_]+?)[_.\-\[]?(\d{1,7})\]?$")
+ODD = b'\0\r\x1c\x1d\x1e\x1f"'  # what may end rows, or is read in two ways
 MISSING = {"", "na", "null", "none", "n/a"}
 
 
@@ -236,8 +237,7 @@ def _plain_rows(source: Source, first: bytes) -> bytes | None:
         head, _, rows = source.pread(source.size, 0).partition(b"\n")
         rows = rows.replace(b"\r\n", b"\n")
         rows += b"\n"[: not rows.endswith(b"\n")]
-        blank = rows.startswith(b"\n") or b"\n\n" in rows
-        odd = blank or b"\r" in rows or b'"' in rows or b"\0" in rows
+        odd = rows.startswith(b"\n") or b"\n\n" in rows or len(rows.translate(None, ODD)) < len(rows)
         return None if odd or head.removesuffix(b"\r") != first else rows
     return None
 
