@@ -110,6 +110,8 @@ def test_an_error_names_the_row_and_the_column(tmp_path: Path) -> None:
     assert f"row {LATE} of column 'logit_0' in {path} is 'high', not a number" in read(path)
     path.write_bytes(ODD["short row"])
     assert f"row {LATE - 1} of {path} has 4 cells, the header 5" in read(path)
+    path.write_bytes(small(0) + b"r,1,2\n" + b'r,"1,2,3,1\n')
+    assert f"row 4 of {path} has 3 cells, the header 5" in read(path)
 
 
 # Many small files: those with one header are parsed as one text, and say what each says alone.

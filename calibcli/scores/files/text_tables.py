@@ -338,14 +338,22 @@ def _rows(source: Source, delimiter: str) -> Iterator[list[str]]:
 
 
 def _chunks(rows: Iterator[list[str]], width: int, where: str) -> Iterator[list[list[str]]]:
-    done = 0
-    while chunk := list(itertools.islice(rows, _height(width))):
-        if set(map(len, chunk)) != {width}:
-            at, cells = next((i, len(row)) for i, row in enumerate(chunk) if len(row) != width)
-            problem = f"row {done + at} of {where} has {cells} cells, the header {width}"
-            raise InputError(problem, "is the file truncated, or a cell with the delimiter not quoted?")
+    """Yield the rows in pieces.
+
+    Raises:
+        InputError: a row has another number of cells than the header, before anything that is wrong further down.
+    """
+
+    def even() -> Iterator[list[str]]:
+        for i, row in enumerate(rows):
+            if len(row) != width:
+                problem = f"row {i} of {where} has {len(row)} cells, the header {width}"
+                raise InputError(problem, "is the file truncated, or a cell with the delimiter not quoted?")
+            yield row
+
+    checked = even()
+    while chunk := list(itertools.islice(checked, _height(width))):
         yield chunk
-        done += len(chunk)
 
 
 def _height(width: int) -> int:
