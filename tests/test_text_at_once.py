@@ -168,6 +168,7 @@ CHANGED: dict[
     "a score that is no number": (lambda b: score(b, b"high"), False),
     "an underscore": (lambda b: score(b, b"1_0"), False),
     "a separator of ASCII": (lambda b: score(b, b"\x1c1"), False),
+    "a separator before a label": (lambda b: b[:-2] + b"\x1c1\n", False),
     "a missing label": (lambda b: b[:-2] + b"\n", True),
     "a short row": (lambda b: b + b"r,1,2,3\n", False),
     "a blank line": (lambda b: b.replace(b"r5.1", b"\nr5.1"), False),
@@ -233,6 +234,8 @@ def test_one_odd_file_of_many_is_read_as_it_is_alone(
     found, with_others = read_pattern(pattern, by="id")
     assert found == each_alone(pattern, monkeypatch, by="id")
     assert with_others == 11 if plain else len(found) == 3 or 4 <= with_others <= 10
+    if name == "a separator before a label":
+        assert len(found) == 6
     if name == "a score that is no number":
         assert f"row 1 of column 'logit_0' in {tmp_path / '05.csv'} is 'high'" in found[0]
 

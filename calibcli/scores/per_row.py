@@ -186,7 +186,7 @@ def _translator(labels: Named, name: str, k: int, classes: Sequence[str] | None)
     if known and all(t in known or _plain(t) in known for t in texts):
         return _lookup({t: known.get(t, known.get(_plain(t), 0)) for t in texts})
     if all(WHOLE.match(t) for t in texts):
-        return _lookup({t: int(float(t)) for t in texts})
+        return _lookup({t: int(float(t.strip())) for t in texts})
     strange = sorted(t for t in texts if not WHOLE.match(t) and t.strip() not in known)
     refuse_missing(labels, name, strange)
     odd = strange[0]
@@ -295,7 +295,7 @@ def _whole_numbers(labels: Named, name: str) -> None:
 
 def _plain(text: str) -> str:
     """Strip a name; 3.0 becomes 3."""
-    return str(int(float(text))) if WHOLE.match(text) else text.strip()
+    return str(int(float(text.strip()))) if WHOLE.match(text) else text.strip()
 
 
 def _lookup(table: Mapping[str, int]) -> Callable[[Array], Ints]:
