@@ -126,12 +126,14 @@ def load_all(sources: Sequence[Source], reading: Reading, progress: Progress | N
     """
     found: list[FileContents] = []
     ready: list[FileContents] = []
+    known = False  # whether names of columns alone said that these are recorded outputs, as they do of files alike
     ahead = FEW  # files to read at once: fewer where one of them needed a reader of its own
     for i, source in enumerate(extensions.steps(sources, lambda source: f"reading {source.name}", progress)):
         if ready:
-            found.append(load(source, ready.pop()))
+            found.append(ready.pop() if known else load(source, ready.pop()))
             continue
         found.append(load(source))
+        known = not found[-1].scores and bool(array_names.candidates(found[-1]))
         if (further := found[-1].further) is not None and not reading.tasks:
             ready = further(sources[i + 1 : i + 1 + ahead])[::-1]
             ahead = 2 * ahead if ready else max(1, ahead // 2)
