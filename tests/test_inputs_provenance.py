@@ -18,6 +18,7 @@ import pytest
 from calibcli.cli.app import main
 from calibcli.core.errors import Exit, InputError
 from calibcli.core.files import unchanged
+from calibcli.scores.files import locations
 
 RNG = np.random.default_rng(8)
 Z = RNG.normal(size=(600, 3)).astype(np.float32) * 2
@@ -62,6 +63,7 @@ def locked(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
     monkeypatch.setattr(builtins, "open", guarded(builtins.open))
     monkeypatch.setattr(io, "open", guarded(io.open))
+    monkeypatch.setattr(locations, "Opened", guarded(locations.Opened))
     monkeypatch.setattr(os, "access", access)
     return lock
 

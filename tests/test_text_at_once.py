@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +12,10 @@ import numpy as np
 import pytest
 from two_readers import same, told
 
+from calibcli.core.errors import CalibError
+from calibcli.scores import recorded_outputs
 from calibcli.scores.files import text_tables
+from calibcli.scores.files.arrays import FileContents
 from calibcli.scores.files.source import Source
 
 N = 3 * text_tables.ROWS
@@ -55,6 +61,8 @@ PLAIN = {
     "spaces in labels": joined(lines(" 2 ", 4)),
     "empty label": joined(lines("", 4)),
     "accents": joined(lines("ré", 0)),
+    "long name": joined(lines("n" * 24, 0)),
+    "other letters": joined(lines("日本", 0)),
     "label first": joined([",".join(np.array(line.split(","))[[4, 1, 2, 3, 0]]) for line in lines()]),
     "trailing commas": joined([line + "," for line in lines()]),
     "probabilities": joined([line.replace("logit", "prob").replace("-", "") for line in lines()]),
@@ -74,8 +82,6 @@ ODD = {
     "quote within": joined(lines('a"b', 4)),
     "line within quotes": joined(lines('"a\nb"', 4)),
     "quoted header": joined(lines()).replace(b"label", b'"label"', 1),
-    "long name": joined(lines("n" * 24, 0)),
-    "other letters": joined(lines("日本", 0)),
     "short row": joined(more("r,1,2,3")),
     "long row": joined(more("r,1,2,3,4,5")),
     "trailing comma": joined(more("r,1,2,3,4,")),
@@ -104,3 +110,143 @@ def test_an_error_names_the_row_and_the_column(tmp_path: Path) -> None:
     assert f"row {LATE} of column 'logit_0' in {path} is 'high', not a number" in read(path)
     path.write_bytes(ODD["short row"])
     assert f"row {LATE - 1} of {path} has 4 cells, the header 5" in read(path)
+    path.write_bytes(small(0) + b"r,1,2\n" + b'r,"1,2,3,1\n')
+    assert f"row 4 of {path} has 3 cells, the header 5" in read(path)
+
+
+# Many small files: those with one header are parsed as one text, and say what each says alone.
+
+TEN = ",".join(f"logit_{i}" for i in range(10))
+HOW: dict[str, dict[str, Any]] = {  # by the header of all files
+    "id,logit_0,logit_1,logit_2,label": {"ids": "id", "by": "label"},
+    f"label,{TEN},site,site2": {"by": ("site", "site2")},
+    "prob_cat,prob_dog,site,label,weight": {"by": "site", "weights": "weight"},
+    "prob,label,patient": {"group": "patient"},
+    "cat,dog,label": {"by": "label"},
+}
+HEAD = next(iter(HOW))
+CELLS = {
+    **{"id": "r{0}", "label": "{1}", "site": "north {1}", "site2": "", "weight": "{2}"},
+    **{"patient": "Jérôme {0} 日本, of the second ward".replace(",", ""), "prob": "{4:.5f}"},
+    **{"prob_cat": "{4:.3f}", "prob_dog": "{5:.3f}", "cat": "{4:.3f}", "dog": "{5:.3f}"},
+}
+
+
+def small(number: int, head: str = HEAD, rows: int = 4) -> bytes:
+    """A file of a few rows; each has other numbers."""
+    rng = np.random.default_rng(number)
+    words = ("cat", "dog") if "cat" in head else (0, 1)
+    found = [head]
+    for i in range(rows):
+        x, p = rng.normal(), round(rng.uniform(), 3)
+        cells = (CELLS.get(name, "{3:.6g}") for name in head.split(","))
+        row = f"{number}.{i}", words[i % 2], rng.integers(1, 4), x, p, 1 - p
+        found.append(",".join(cell.format(*row) if "{3" not in cell else f"{rng.normal():.6g}" for cell in cells))
+    return joined(found)
+
+
+def score(content: bytes, cell: bytes) -> bytes:
+    """The file with another first score in row 1."""
+    return re.sub(rb"(?<=r5\.1,)[^,]*", cell, content)
+
+
+CHANGED: dict[
+    str, tuple[Callable[[bytes], bytes], bool]
+] = {  # one file of many, whether it can be read with the others
+    "another header": (lambda b: b.replace(b"id", b"index", 1), False),
+    "columns in another order": (lambda b: b.replace(b"logit_0,logit_1", b"logit_1,logit_0"), False),
+    "a quote": (lambda b: b.replace(b"r5.1", b'"r5.1"'), False),
+    "a line within quotes": (lambda b: b.replace(b"r5.1", b'"r5\n1"'), False),
+    "a quote that never ends": (lambda b: b.replace(b"r5.1", b'"r5.1'), False),
+    "carriage returns": (lambda b: b.replace(b"\n", b"\r\n"), True),
+    "old carriage returns": (lambda b: b.replace(b"\n", b"\r"), False),
+    "one carriage return": (lambda b: b.replace(b"r5.1", b"r5\r1"), False),
+    "no end of the last line": (lambda b: b[:-1], True),
+    "spaces": (lambda b: score(b, b" 1.5 ").replace(b",1\n", b", 1 \n"), True),
+    "a label in words": (lambda b: b[:-2] + b"dog\n", True),
+    "a missing score": (lambda b: score(b, b""), False),
+    "a score that is no number": (lambda b: score(b, b"high"), False),
+    "an underscore": (lambda b: score(b, b"1_0"), False),
+    "a separator of ASCII": (lambda b: score(b, b"\x1c1"), False),
+    "a separator before a label": (lambda b: b[:-2] + b"\x1c1\n", False),
+    "a missing label": (lambda b: b[:-2] + b"\n", True),
+    "a short row": (lambda b: b + b"r,1,2,3\n", False),
+    "a blank line": (lambda b: b.replace(b"r5.1", b"\nr5.1"), False),
+    "a blank line at the end": (lambda b: b + b"\n", False),
+    "spaces alone": (lambda b: b + b"  \n", False),
+    "a comment": (lambda b: b"# of today\n" + b, False),
+    "a byte order mark": (lambda b: b"\xef\xbb\xbf" + b, False),
+    "not UTF-8": (lambda b: b.replace(b"r5.1", b"r\xff"), False),
+    "a NUL": (lambda b: b.replace(b"r5.1", b"r\0"), False),
+    "no rows": (lambda b: b.partition(b"\n")[0] + b"\n", False),
+    "nothing": (lambda _: b"", False),
+    "compressed": (gzip.compress, True),
+    "many rows": (lambda _: small(5, rows=2000), False),
+    "tabs": (lambda b: b.replace(b",", b"\t"), False),
+}
+
+
+def parts(folder: Path, contents: list[bytes]) -> str:
+    for i, content in enumerate(contents):
+        (folder / f"{i:02}.csv").write_bytes(content)
+    return str(folder / "*.csv")
+
+
+def read_pattern(pattern: str, **how: Any) -> tuple[Any, int]:
+    """Everything that is read of a pattern, or the words in which it is refused; and how many files were read with
+    others."""
+    with_others = []
+    alike = text_tables._alike
+
+    def counted(*given: Any) -> list[FileContents]:
+        found = alike(*given)
+        with_others.append(len(found))
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text_tables, "_alike", counted)
+        try:
+            read = recorded_outputs.read(pattern, **how)
+        except CalibError as error:
+            return (str(error), error.fix, error.code), sum(with_others)
+    found = {name: getattr(read, name) for name in ("labels", "weights", "groups", "group_names", "ids")}
+    arrays = {"logits": read.logits, **found, **read.slices}
+    cells = {name: (a.dtype, a.tolist()) for name, a in arrays.items() if a is not None}
+    return (repr(cells), read.kind, read.classes, read.notes, read.sha256, repr(read.facts)), sum(with_others)
+
+
+def each_alone(pattern: str, monkeypatch: pytest.MonkeyPatch, **how: Any) -> Any:
+    with monkeypatch.context() as patch:
+        patch.setattr(text_tables, "_alike", lambda *_: [])
+        found, with_others = read_pattern(pattern, **how)
+    assert with_others == 0
+    return found
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_one_odd_file_of_many_is_read_as_it_is_alone(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change, plain = CHANGED[name]
+    contents = [small(i) for i in range(12)]
+    before, contents[5] = contents[5], change(contents[5])
+    assert contents[5] != before
+    pattern = parts(tmp_path, contents)
+    found, with_others = read_pattern(pattern, by="id")
+    assert found == each_alone(pattern, monkeypatch, by="id")
+    assert with_others == 11 if plain else len(found) == 3 or 4 <= with_others <= 10
+    if name == "a separator before a label":
+        assert len(found) == 6
+    if name == "a score that is no number":
+        assert f"row 1 of column 'logit_0' in {tmp_path / '05.csv'} is 'high'" in found[0]
+
+
+@pytest.mark.parametrize(("head", "how"), HOW.items())
+def test_all_columns_of_files_read_together(
+    head: str, how: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pattern = parts(tmp_path, [small(i, head, 2 + i % 3) for i in range(20)])
+    found, with_others = read_pattern(pattern, **how)
+    assert len(found) == 6
+    assert found == each_alone(pattern, monkeypatch, **how)
+    assert with_others == 19

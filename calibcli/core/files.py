@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import re
+import stat
 import time
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
@@ -45,19 +46,23 @@ class Guard:
         """
         if "\0" in name:  # no file has a NUL in its name
             return
-        resolved = self._resolved(name)
+        plain = None
+        with contextlib.suppress(OSError):  # not there (yet)
+            status = os.lstat(name)
+            plain = None if stat.S_ISLNK(status.st_mode) else (status.st_dev, status.st_ino)
+        resolved = self._resolved(name, plain is None)
         if self.own and not self.own.isdisjoint((resolved, *map(str, Path(resolved).parents))):
             return
         self.inputs[resolved] = name
-        if (identity := _identity(name)) is not None:
+        if (identity := plain or _identity(name)) is not None:
             self.files[identity] = name
         for path in self.outputs:
             self.refuse(path)
 
-    def _resolved(self, name: str) -> str:
+    def _resolved(self, name: str, linked: bool) -> str:
         """Return the real path; of many files in one folder that of the folder is looked up once."""
         folder, last = os.path.split(name)
-        if last in ("", ".", "..") or os.path.islink(name):
+        if last in ("", ".", "..") or linked:
             return os.path.realpath(name)
         if folder not in self.folders:
             self.folders[folder] = os.path.realpath(folder)

@@ -16,6 +16,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+@functools.lru_cache(maxsize=1 << 12)  # the same names in each of many files
 def normal(name: str) -> str:
     """Return `name` in lower case with `_` for `-`: both are the same in every spec."""
     return name.strip().lower().replace("-", "_")

@@ -245,8 +245,7 @@ def read_scores(path: recorded_outputs.Paths, reading: Mapping[str, Any], by: Se
     """Read recorded outputs with those of the columns `by` that the file has."""
     options = Reading(**{**reading, "by": ()})
     sources = recorded_outputs.open_all(path, options)
-    each = extensions.steps(sources, lambda source: f"reading {source.name}")
-    contents = [recorded_outputs.load(source) for source in each]
+    contents = recorded_outputs.load_all(sources, options)
     present = []
     for name in dict.fromkeys(by):
         with contextlib.suppress(CalibError):

@@ -373,6 +373,8 @@ def grouped(contents: FileContents, wanted: str | None, where: str) -> FileConte
     label = one[0] if len(one := label_candidates(contents.arrays)) == 1 else ""
     known = (label, *(name for name in contents.arrays if name in roles.IDS or name in roles.ROW_NUMBERS))
     own = [name for name, array in contents.arrays.items() if name not in known and array.shape[1:] == ()]
+    if len(own) < 2:  # no group, whatever the labels are
+        return contents
     of_labels = _label_names(contents, label)
     group = _by_labels(own, of_labels, contents) or _numbered(own) or _named(own, of_labels)
     return contents if group is None else _joined(contents, group, where)
@@ -382,7 +384,7 @@ def _label_names(contents: FileContents, label: str) -> list[str]:
     """Return the distinct labels if they are names, else []."""
     if not label or contents.arrays[label].dtype.kind not in "USO":
         return []
-    names = sorted({str(text).strip() for text in texts_of(read_all(contents.arrays[label]))} - {""})
+    names = sorted({str(text).strip() for text in texts_of(read_all(contents.arrays[label])).tolist()} - {""})
     return [] if len(names) > 10_000 or all(is_number(text) for text in names) else names
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from calibcli.core.errors import InputError, UsageError
 from calibcli.core.options import normal, real
 from calibcli.scores import array_names, per_row
-from calibcli.scores.files.arrays import FileContents, Joined, Memory, Role, read_all, texts_of
+from calibcli.scores.files.arrays import FileContents, Memory, Role, joined, read_all, texts_of
 from calibcli.scores.files.roles import CONFIDENCE, CORRECT, LABELS, PREDICTED
 from calibcli.scores.files.source import Digests, Source, fingerprint
 from calibcli.scores.files.text_tables import MISSING, is_number
@@ -94,7 +94,7 @@ def predictions(
 
     def column(name: str) -> Array:
         parts: list[Named] = [array_names.column(c, name, "column", s.name) for c, s in zip(contents, sources)]
-        values = read_all(parts[0] if len(parts) == 1 else Joined(parts))
+        values = read_all(joined(parts))
         return values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
 
     with Digests(sources, reading.hashed) as digests:

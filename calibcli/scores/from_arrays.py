@@ -20,7 +20,7 @@ from calibcli.scores.files.source import Source
 from calibcli.scores.files.text_tables import is_number
 from calibcli.scores.predictions import Named, Predictions, Progress
 from calibcli.scores.reading_options import Reading
-from calibcli.scores.recorded_outputs import Paths, classes_of, label_array, load, open_all, predictions, reading_of
+from calibcli.scores.recorded_outputs import Paths, classes_of, label_array, load_all, open_all, predictions, reading_of
 from calibcli.scores.softmax import DeviceScores, on_device
 
 # Multi-label targets.
@@ -33,7 +33,7 @@ def read(path: Paths, *, progress: Progress | None = None, **how: Any) -> dict[s
     """
     reading = reading_of(how)
     sources = open_all(path, reading)
-    return split([load(source) for source in sources], sources, reading, progress)
+    return split(load_all(sources, reading, progress), sources, reading, progress)
 
 
 def split(

@@ -23,6 +23,7 @@ from calibcli.scores.files.arrays import (
     blocks,
     distinct,
     load_any,
+    neighbours,
     read_all,
     texts_of,
 )
@@ -186,7 +187,7 @@ def _translator(labels: Named, name: str, k: int, classes: Sequence[str] | None)
     if known and all(t in known or _plain(t) in known for t in texts):
         return _lookup({t: known.get(t, known.get(_plain(t), 0)) for t in texts})
     if all(WHOLE.match(t) for t in texts):
-        return _lookup({t: int(float(t)) for t in texts})
+        return _lookup({t: int(float(t.strip())) for t in texts})
     strange = sorted(t for t in texts if not WHOLE.match(t) and t.strip() not in known)
     refuse_missing(labels, name, strange)
     odd = strange[0]
@@ -295,7 +296,7 @@ def _whole_numbers(labels: Named, name: str) -> None:
 
 def _plain(text: str) -> str:
     """Strip a name; 3.0 becomes 3."""
-    return str(int(float(text))) if WHOLE.match(text) else text.strip()
+    return str(int(float(text.strip()))) if WHOLE.match(text) else text.strip()
 
 
 def _lookup(table: Mapping[str, int]) -> Callable[[Array], Ints]:
@@ -375,7 +376,8 @@ def per_row_fields(
 
     def column(name: str, option: str) -> Array:
         parts: list[Named] = [array_names.column(c, name, option, s.name) for c, s in zip(contents, sources)]
-        array = parts[0] if len(parts) == 1 else Memory(np.concatenate([texts_of(read_all(p)) for p in parts]))
+        texts = [texts_of(read_all(part)) for part in neighbours(parts)] if len(parts) > 1 else []
+        array = Memory(np.concatenate(texts)) if texts else parts[0]
         return _per_row(array, name, option, n, keep)
 
     out: dict[str, Any] = {}

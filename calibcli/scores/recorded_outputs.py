@@ -18,7 +18,7 @@ from calibcli.core.options import check_options, exclusive
 from calibcli.scores import array_names, confidence, other_files, per_row, positive_class, tasks
 from calibcli.scores.array_names import kind_option
 from calibcli.scores.files import locations
-from calibcli.scores.files.arrays import FileContents, Joined, blocks, class_names, load_any, read_all, texts_of
+from calibcli.scores.files.arrays import FileContents, blocks, class_names, joined, load_any, read_all, texts_of
 from calibcli.scores.files.roles import CLASSES
 from calibcli.scores.files.source import FORMATS, Digests, Source, by_suffix, fingerprint, suffixes
 from calibcli.scores.input_mistakes import RepeatedRows, scan
@@ -30,6 +30,7 @@ from calibcli.scores.score_kind import KeptRows, Nonfinite, Outcome, Scan, decid
 
 MEANS_MORE = frozenset("*?[:")  # characters of a path that may be a pattern or an address
 Paths = str | Path | Sequence[str | Path]
+FEW = 64  # files that are read at once at first
 LARGEST = 1e75  # largest score: its fourth power, which fits of the temperature sum, is still a number
 
 
@@ -69,8 +70,7 @@ def read(path: Paths, *, progress: Progress | None = None, **how: Any) -> Predic
     if reading.multilabel:
         raise UsageError("--multilabel gives one data set per label", "call multilabel.read")
     sources = open_all(path, reading)
-    each = extensions.steps(sources, lambda source: f"reading {source.name}", progress)
-    return predictions([load(source) for source in each], sources, reading, progress)
+    return predictions(load_all(sources, reading, progress), sources, reading, progress)
 
 
 def provenance(rows: Predictions) -> list[dict[str, Any]]:
@@ -118,14 +118,37 @@ def open_all(path: Paths, reading: Reading) -> list[Source]:
     return opened
 
 
-def load(source: Source) -> FileContents:
+def load_all(sources: Sequence[Source], reading: Reading, progress: Progress | None = None) -> list[FileContents]:
+    """Read files as `load` does; of one data set those at once that are alike (`FileContents.read_alike`).
+
+    Raises:
+        InputError: as `load`, of the first file that has a mistake.
+    """
+    contents: list[FileContents] = []
+    ready: list[FileContents] = []  # of the next files, the last first
+    ahead = FEW  # files to read at once: fewer where one of them needed a reader of its own
+    for i, source in enumerate(extensions.steps(sources, lambda source: f"reading {source.name}", progress)):
+        if ready:
+            contents.append(load(source, ready.pop()))
+            continue
+        contents.append(load(source))
+        if (read_alike := contents[-1].read_alike) is not None and not reading.tasks:
+            ready = read_alike(sources[i + 1 : i + 1 + ahead])[::-1]
+            ahead = 2 * ahead if ready else max(1, ahead // 2)
+    return contents
+
+
+def load(source: Source, contents: FileContents | None = None) -> FileContents:
     """Read the arrays of a file as `load_any` does, and refuse files that hold no recorded outputs.
+
+    Args:
+        contents: what was read of the file, if it was.
 
     Raises:
         InputError: it is something else of calib's or of a model's; or it has no use for what was asked.
     """
     try:
-        contents = load_any(source)
+        contents = contents or load_any(source)
         if source.options != ReaderOptions():
             refuse_unused_options(contents, source)
         if other_files.STATE in contents.arrays:
@@ -145,7 +168,7 @@ def load(source: Source) -> FileContents:
 
 def _task(contents: FileContents, source: Source) -> str:
     """Return the task that a file names, or "" where that is merely the name of the file."""
-    return "" if contents.task == source.stem else contents.task
+    return contents.task if contents.task and contents.task != source.stem else ""
 
 
 def predictions(
@@ -327,7 +350,7 @@ def _joined_scores(contents: Sequence[FileContents], sources: Sequence[Source], 
         odd = next(i for i, p in enumerate(parts) if p.shape[1:] != parts[0].shape[1:])
         problem = f"{sources[odd].name} has scores {tuple(parts[odd].shape)}, {sources[0].name} {tuple(parts[0].shape)}"
         raise InputError(problem, "shards must have the same classes")
-    return (parts[0] if len(parts) == 1 else Joined(parts, fill=-np.inf if ragged else None)), ragged
+    return joined(parts, fill=-np.inf if ragged else None), ragged
 
 
 def label_array(
@@ -350,7 +373,7 @@ def label_array(
     parts = [c.arrays[name] for name, c, _ in picked if name is not None]
     if not parts:
         return "", None, []
-    return str(picked[0][0]), parts[0] if len(parts) == 1 else Joined(parts), []
+    return str(picked[0][0]), joined(parts), []
 
 
 def classes_of(contents: FileContents, reading: Reading, scores: str, k: int) -> tuple[list[str] | None, bool]:

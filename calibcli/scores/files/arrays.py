@@ -44,6 +44,8 @@ class FileContents:
         facts: how an evaluation was read, for the result.  task: its name.
         lacking: why there are no scores, and what would work, where the format tells.
         used: fields of `ReaderOptions` that took effect.
+        read_alike: reads further files that have the same header and are as plain, as many as come first in a list, as
+            one text and without their `decimals`; None where each file is read by itself.
     """
 
     format: str
@@ -63,6 +65,7 @@ class FileContents:
     task: str = ""
     lacking: tuple[str, str] | None = None
     used: frozenset[str] = frozenset()
+    read_alike: Callable[[Sequence[Source]], list[FileContents]] | None = None
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,22 @@ class Role:
 
 class Memory(ArrayScores):
     """An array of any shape in memory."""
+
+
+class RowsOf(Memory):
+    """The rows start..stop of an array in memory that several files share."""
+
+    whole: Array
+    start: int
+    stop: int
+
+    def __init__(self, whole: Array, start: int, stop: int) -> None:
+        super().__init__(whole[start:stop])
+        self.__dict__.update(whole=whole, start=start, stop=stop)
+
+    def follows(self, other: Named) -> bool:
+        """Return whether these rows come right after the others in one array."""
+        return isinstance(other, RowsOf) and self.whole is other.whole and self.start == other.stop
 
 
 class EncodedPictures(Memory):
@@ -208,6 +227,26 @@ class Joined:
         return block
 
 
+def joined(parts: Sequence[Named], fill: float | None = None) -> Named:
+    """Return arrays one after the other as one; `fill` is that of `Joined`."""
+    whole = neighbours(parts)
+    return whole[0] if len(whole) == 1 else Joined(whole, fill)
+
+
+def neighbours(parts: Sequence[Named]) -> list[Named]:
+    """Return the same rows in fewer parts: those that follow one another in one array become one."""
+    found: list[tuple[Named, Named]] = []  # the first and the last part of each
+    for part in parts:
+        if found and isinstance(part, RowsOf) and part.follows(found[-1][1]):
+            found[-1] = found[-1][0], part
+        else:
+            found.append((part, part))
+    return [
+        RowsOf(last.whole, first.start, last.stop) if isinstance(first, RowsOf) and isinstance(last, RowsOf) else first
+        for first, last in found
+    ]
+
+
 @dataclass(frozen=True, eq=False)
 class Converted:
     """Another array passed through a function block by block; the result may have another width and dtype.
@@ -305,7 +344,7 @@ def load_any(source: Source, columns: bool = False) -> FileContents:
     arrays = {printable(name.replace("\n", "?"), NAME): array for name, array in contents.arrays.items()}
     if len(arrays) < len(contents.arrays):
         raise InputError(f"{source.name} holds arrays whose names begin alike", f"give them names below {NAME} letters")
-    return replace(contents, arrays=arrays)
+    return replace(contents, arrays=arrays, read_alike=None)
 
 
 def known_shape(shape: Sequence[int], name: str, where: str) -> tuple[int, ...]:

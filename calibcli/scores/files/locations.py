@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import io
 import json
 import os
 import re
@@ -43,26 +44,34 @@ def compression_of(head: bytes) -> str:
     return "" if kind == "bzip2" and head[4:10] != BLOCK else kind
 
 
-def copy_of_pipe(stream: IO[bytes]) -> IO[bytes]:
-    """Copy a pipe to an unnamed temporary file, which can be read twice."""
-    import shutil
+class Opened(io.FileIO):
+    """A file to read from, closed when nothing refers to it any more: without a warning, also out of a cycle."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _unnamed(pieces: Iterable[bytes]) -> Opened:
+    """Write an unnamed temporary file, which can be read twice."""
     import tempfile
 
-    copy = tempfile.TemporaryFile()  # noqa: SIM115
-    shutil.copyfileobj(stream, copy, PIECE)
-    copy.flush()
-    return copy
+    with tempfile.TemporaryFile() as file:
+        file.writelines(pieces)
+        file.flush()
+        return Opened(os.dup(file.fileno()))
 
 
-def unpack_to_file(file: IO[bytes], kind: str, most: int, name: str) -> tuple[IO[bytes], str]:
+def copy_of_pipe(stream: IO[bytes]) -> Opened:
+    """Copy a pipe to an unnamed temporary file."""
+    return _unnamed(iter(lambda: stream.read(PIECE) or b"", b""))
+
+
+def unpack_to_file(file: IO[bytes], kind: str, most: int, name: str) -> tuple[Opened, str]:
     """Unpack a compressed file to an unnamed temporary file; also return the sha256 of the compressed bytes.
 
     Raises:
         InputError: damaged, cut off, or more than `most` bytes.
     """
-    import tempfile
-
-    out = tempfile.TemporaryFile()  # noqa: SIM115
     digest, at = hashlib.sha256(), 0
 
     def feed() -> Iterator[bytes]:
@@ -72,10 +81,7 @@ def unpack_to_file(file: IO[bytes], kind: str, most: int, name: str) -> tuple[IO
             digest.update(block)
             yield block
 
-    for piece in unpacked(feed(), kind, most, name):
-        out.write(piece)
-    out.flush()
-    return out, digest.hexdigest()
+    return _unnamed(unpacked(feed(), kind, most, name)), digest.hexdigest()
 
 
 def unpacked(feed: Iterator[bytes], kind: str, most: int, name: str) -> Iterator[bytes]:
@@ -246,14 +252,14 @@ def parts_of_saved(folder: Path) -> list[Path]:
     return [folder / name for name in plain]
 
 
-def open_binary(path: str) -> IO[bytes]:
+def open_binary(path: str) -> Opened:
     """Open a file, stdin (`-`) or an address for reading.
 
     Raises:
         OSError: as `open`.
     """
-    if os.path.isfile(path) or not (path == "-" or remote(path)):
-        return open(path, "rb")
+    if not (path == "-" or remote(path)) or os.path.isfile(path):
+        return Opened(path)
     if path == "-":
         return copy_of_pipe(sys.stdin.buffer)
     system, name, _ = _system(path)

@@ -28,14 +28,13 @@ import os
 import pkgutil
 import stat
 import threading
-import weakref
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from types import ModuleType
-from typing import IO, cast
+from typing import cast
 
 from calibcli.core import extensions
 from calibcli.core.errors import CalibError, InputError, check_path
@@ -47,6 +46,7 @@ from calibcli.scores.reading_options import ReaderOptions
 
 TEXT = 6  # bytes in memory for a byte of text, at least: what a compressed file may unpack to
 COPY = 1 << 20
+PIECE = 1 << 30  # bytes asked for at once: systems give no more than 2 GB
 FORMATS = dict(  # by name, the module that reads it
     sorted(
         (file.name, f"{package.__name__}.{file.name}")
@@ -117,30 +117,28 @@ class Source:
         self.digest = self.digest_packed = self.folder = ""  # `folder`: of the data set that this file is a part of
         self.stored: list[StoredBytes] = []
         self.name = "stdin" if self.path == "-" else self.path
-        opened = contextlib.ExitStack()
-        weakref.finalize(self, opened.close)  # without a ResourceWarning, also out of a reference cycle
         try:
             if not update and self.path != "-":
                 reading(self.path)
-            self.file: IO[bytes] = opened.enter_context(locations.open_binary(self.path))
-            if stat.S_ISCHR(mode := os.fstat(self.file.fileno()).st_mode):  # a terminal, /dev/zero: without an end
+            self.file = locations.open_binary(self.path)
+            self.size = (status := os.fstat(self.file.fileno())).st_size
+            if stat.S_ISCHR(status.st_mode):  # a terminal, /dev/zero: without an end
                 raise OSError("it is a device")
-            if not stat.S_ISREG(mode):
-                self.file = opened.enter_context(locations.copy_of_pipe(self.file))
+            if not stat.S_ISREG(status.st_mode):
+                self.file = locations.copy_of_pipe(self.file)
+                self.size = os.fstat(self.file.fileno()).st_size
         except CalibError:
             raise
         except (OSError, ValueError, AttributeError) as error:  # a NUL in the name; a closed stdin
             problem = f"cannot read {self.name} ({getattr(error, 'strerror', None) or error})"
             many = getattr(error, "errno", None) == errno.EMFILE
             raise InputError(problem, TOO_MANY if many else check_path(self.path)) from None
-        self.size = os.fstat(self.file.fileno()).st_size
         if self.size == 0:
             raise InputError(f"{self.name} is empty", "is the file truncated?")
         head = os.pread(self.file.fileno(), 10, 0)
         if head.startswith(locations.STARTS) and (kind := locations.compression_of(head)):
             most = memory_limit() // TEXT
             self.file, self.digest_packed = locations.unpack_to_file(self.file, kind, most, self.name)
-            opened.enter_context(self.file)
             self.size = os.fstat(self.file.fileno()).st_size
             if self.size == 0:
                 raise InputError(f"{self.name} holds nothing", "is the file truncated?")
@@ -161,14 +159,17 @@ class Source:
         Raises:
             InputError: the file ends before.
         """
-        data = bytearray(size)
-        self.pread_into(memoryview(data), offset)
-        return bytes(data)
+        data = os.pread(self.file.fileno(), min(size, PIECE), offset)
+        if len(data) == size:
+            return data
+        whole = bytearray(size)
+        self.pread_into(memoryview(whole), offset)
+        return bytes(whole)
 
     def pread_into(self, memory: memoryview, offset: int) -> None:
         """Fill `memory` with the bytes at `offset`."""
         while len(memory):
-            size = os.preadv(self.file.fileno(), [memory[: 1 << 30]], offset)
+            size = os.preadv(self.file.fileno(), [memory[:PIECE]], offset)
             if not size:
                 raise InputError(f"{self.name} ends too early", "it is truncated: write or copy it again")
             memory, offset = memory[size:], offset + size

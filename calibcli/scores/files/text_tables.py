@@ -11,16 +11,16 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain
 from operator import itemgetter
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
 from calibcli.core.errors import CalibError, InputError, NoRows, refusing
 from calibcli.core.options import real
-from calibcli.scores.files.arrays import FileContents, Memory, column_of
+from calibcli.scores.files.arrays import FileContents, Memory, RowsOf, column_of
 from calibcli.scores.files.roles import PREFIXED, PREFIXES
 from calibcli.scores.files.source import Source, refuse_large
 from calibcli.scores.predictions import Array, Named
@@ -28,17 +28,16 @@ from calibcli.scores.predictions import Array, Named
 # Fast readers of regular text tables and JSON lines. They return None for irregular files, and the slow readers below
 # and in `formats/jsonl.py` then report what is wrong, with its row.
 
-LONGEST = 24  # letters; a longer cell of text is left to the slow reader
 BLOCK = 1 << 16  # bytes parsed at once; the objects that they become stay in the cache
 OF_NUMBERS = b"0123456789+-.eE, \t\r"
 
 
-def fast_table(source: Source, delimiter: str, width: int, groups: Sequence[Sequence[int]]) -> dict[int, Array] | None:
-    """Parse all rows after the header at once. Returns None for cells that are quoted, missing, long or not numbers,
-    and for odd rows.
+def fast_table(text: IO[bytes], delimiter: str, width: int, groups: Sequence[Sequence[int]]) -> dict[int, Array] | None:
+    """Parse all rows after the header at once. Returns None for cells that are quoted, missing or not numbers, and for
+    odd rows.
 
     Args:
-        width: number of columns.
+        text: the table, in UTF-8.  width: number of columns.
         groups: those that are numbers, side by side; the others are text.
 
     Returns:
@@ -48,12 +47,8 @@ def fast_table(source: Source, delimiter: str, width: int, groups: Sequence[Sequ
     if any(list(columns) != list(range(columns[0], columns[0] + len(columns))) for columns in groups):
         return None
     inside = set(chain.from_iterable(groups)) - set(numbers)
-    fields = [
-        (str(i), "f8", (numbers[i],)) if i in numbers else (str(i), f"S{LONGEST}")
-        for i in range(width)
-        if i not in inside
-    ]
-    stream = io.TextIOWrapper(source.reader(), encoding="utf-8-sig", newline="")
+    fields = [(str(i), "f8", (numbers[i],)) if i in numbers else (str(i), "O") for i in range(width) if i not in inside]
+    stream = io.TextIOWrapper(text, encoding="utf-8-sig", newline="")
     try:
         with warnings.catch_warnings(action="ignore"):  # of a table without rows
             table = np.loadtxt(stream, np.dtype(fields), comments=None, delimiter=delimiter, skiprows=1, ndmin=1)
@@ -65,13 +60,12 @@ def fast_table(source: Source, delimiter: str, width: int, groups: Sequence[Sequ
     for name, kind, *_ in fields:
         column = np.ascontiguousarray(table[name])
         columns_by_first[int(name)] = column
-        if kind != "f8":
-            letters = column.view(np.uint8).reshape(-1, LONGEST)
-            if letters[:, -1].any() or (letters == ord('"')).any():
-                return None
+        if kind == "O":
             cells = column.tolist()
-            texts = {cell: cell.decode("latin-1") for cell in set(cells)}
-            columns_by_first[int(name)] = column_of([texts[cell] for cell in cells])
+            once = {cell: cell for cell in cells}
+            if any('"' in cell for cell in once):
+                return None
+            column[:] = [once[cell] for cell in cells]
     return columns_by_first
 
 
@@ -127,8 +121,10 @@ def _blocks(source: Source) -> Iterator[bytes]:
 
 ROWS, CELLS = 1024, 1 << 16  # parsed at once
 SMALL = 1 << 16  # bytes of a file that is read at once
+TOGETHER = 1 << 22  # bytes of files that are parsed at once
 EXPANSION = 6  # bytes of memory for each byte of text, roughly, in the worst case
 NUMBERED = re.compile(r"^([a-z_]+?)[_.\-\[]?(\d{1,7})\]?$")
+ODD = b'\0\r\x1c\x1d\x1e\x1f"'  # what may end rows, or is read in two ways
 MISSING = {"", "na", "null", "none", "n/a"}
 
 
@@ -176,7 +172,7 @@ def table(source: Source, delimiter: str, grouped: bool = True) -> FileContents:
             texts[i].extend(seen.setdefault(row[i], row[i]) for row in chunk)
         done += len(chunk)
         if done == len(chunk) and done == _height(len(header)) and groups and first.strip() and b'"' not in first:
-            quick = fast_table(source, delimiter, len(header), [*groups.values()])
+            quick = fast_table(source.reader(), delimiter, len(header), [*groups.values()])
             if quick is not None:
                 break
     if done == 0:
@@ -187,7 +183,63 @@ def table(source: Source, delimiter: str, grouped: bool = True) -> FileContents:
         arrays[name] = Memory(np.concatenate(numbers[name]) if quick is None else quick[columns[0]])
     for i in others:
         arrays[header[i]] = Memory(column_of(texts[i]) if quick is None else quick[i])
-    return FileContents(form, arrays, decimals=decimals, **fields)
+    named = {columns[0]: name for name, columns in groups.items()} | {i: header[i] for i in others}
+    plain = len(header) > 1 and bool(first.strip()) and b'"' not in first and not source.options.no_header
+    read_alike = partial(_alike, first, delimiter, len(header), [*groups.values()], named, {"format": form, **fields})
+    return FileContents(form, arrays, decimals=decimals, read_alike=read_alike if plain else None, **fields)
+
+
+# Many small tables with one header, as the parts of a data set are: their rows are parsed as one text.
+
+
+def _alike(
+    first: bytes,
+    delimiter: str,
+    width: int,
+    groups: Sequence[Sequence[int]],
+    named: Mapping[int, str],
+    fields: Mapping[str, Any],
+    sources: Sequence[Source],
+) -> list[FileContents]:
+    """Read the leading files of `sources` that are small plain tables with the line `first` as their header; [] where a
+    cell of theirs needs the slow reader.
+
+    Args:
+        width: number of columns.  groups: those that are numbers, as for `fast_table`.
+        named: by first column, the names of the arrays.  fields: of `FileContents`, the same for all.
+    """
+    bodies: list[bytes] = []
+    size = 0
+    for source in sources:
+        size += source.size
+        if source.size > SMALL or size > TOGETHER or (body := _plain_rows(source, first)) is None:
+            break
+        bodies.append(body)
+    heights = [body.count(b"\n") for body in bodies]
+    whole = fast_table(io.BytesIO(b"\n".join([first, b"".join(bodies)])), delimiter, width, groups) if bodies else None
+    if whole is None or any(len(array) != sum(heights) for array in whole.values()):
+        return []
+    ends = [0, *itertools.accumulate(heights)]
+    return [
+        FileContents(
+            arrays={name: RowsOf(whole[i], start, stop) for i, name in named.items()},
+            **{**fields, "classes": dict(fields["classes"])},
+        )
+        for start, stop in itertools.pairwise(ends)
+    ]
+
+
+def _plain_rows(source: Source, first: bytes) -> bytes | None:
+    """Return the bytes after the header line `first`, each row ending in a newline; None if there is another header, or
+    anything that is not one row a line without quotes.
+    """
+    with contextlib.suppress(InputError, OSError):
+        head, _, rows = source.pread(source.size, 0).partition(b"\n")
+        rows = rows.replace(b"\r\n", b"\n")
+        rows += b"\n"[: not rows.endswith(b"\n")]
+        odd = rows.startswith(b"\n") or b"\n\n" in rows or len(rows.translate(None, ODD)) < len(rows)
+        return None if odd or head.removesuffix(b"\r") != first else rows
+    return None
 
 
 def _first_line(source: Source) -> bytes:
@@ -286,14 +338,22 @@ def _rows(source: Source, delimiter: str) -> Iterator[list[str]]:
 
 
 def _chunks(rows: Iterator[list[str]], width: int, where: str) -> Iterator[list[list[str]]]:
-    done = 0
-    while chunk := list(itertools.islice(rows, _height(width))):
-        if set(map(len, chunk)) != {width}:
-            at, cells = next((i, len(row)) for i, row in enumerate(chunk) if len(row) != width)
-            problem = f"row {done + at} of {where} has {cells} cells, the header {width}"
-            raise InputError(problem, "is the file truncated, or a cell with the delimiter not quoted?")
+    """Yield the rows in pieces.
+
+    Raises:
+        InputError: a row has another number of cells than the header, before anything that is wrong further down.
+    """
+
+    def even() -> Iterator[list[str]]:
+        for i, row in enumerate(rows):
+            if len(row) != width:
+                problem = f"row {i} of {where} has {len(row)} cells, the header {width}"
+                raise InputError(problem, "is the file truncated, or a cell with the delimiter not quoted?")
+            yield row
+
+    checked = even()
+    while chunk := list(itertools.islice(checked, _height(width))):
         yield chunk
-        done += len(chunk)
 
 
 def _height(width: int) -> int:
