@@ -20,6 +20,7 @@ import datetime
 import functools
 import gc
 import io
+import itertools
 import json
 import math
 import os
@@ -117,6 +118,11 @@ def values(n: int, count: int, seed: int = 1) -> Any:
     import numpy as np
 
     return np.random.default_rng(seed).permutation(np.arange(n) % count)
+
+
+def around(mean: int, count: int) -> list[int]:
+    """Different whole numbers whose mean does not depend on how many they are."""
+    return [mean + (i + 1) // 2 * (-1) ** i for i in range(count)]
 
 
 def quiet(arguments: Sequence[str]) -> int:
@@ -251,7 +257,7 @@ def _(folder: Path, n: int) -> Work:
     return ["inspect", saved(folder / "a.npz", n)]
 
 
-@grows("ood", "rows on both sides", 25_000, 100_000, 400_000, beside="10 classes", limit=SORTED, mb=300)
+@grows("ood", "rows on both sides", 25_000, 100_000, 400_000, beside="10 classes", limit=SORTED, mb=400)
 def _(folder: Path, n: int) -> Work:
     import numpy as np
 
@@ -290,18 +296,23 @@ for _limit, _verdicts in ((0.9, "are decided"), (0.14, "are INCONCLUSIVE")):
     )
 
 
-@grows("check", "rules of many bin counts", 100, 400, 1600, beside="1,000 rows", mb=60, exits=(0, 1, 3))
+@grows("check", "rules of many bin counts", 100, 200, 400, beside="150 bins on average", mb=100, exits=(0, 1, 3))
 def _(folder: Path, rules: int) -> Work:
     path = folder / "calib.toml"
-    gates = (f'[[gate]]\nmetric = "ece:bins={2 + i // 2}"\nmax = {0.9 + i % 2 / 100}\n' for i in range(rules))
+    pairs = itertools.product(around(150, rules // 2), (0.9, 0.91))
+    gates = (f'[[gate]]\nmetric = "ece:bins={bins}"\nmax = {limit}\n' for bins, limit in pairs)
     path.write_text("\n".join(gates))
     return ["check", saved(folder / "a.npz", 1000), "--config", str(path)]
 
 
-@grows("plan", "rules", 4, 8, 16, mb=60)
+@grows("check", "bins of a rule", 100, 300, 1000, beside="1,000 rows", mb=200, exits=(0, 1, 3))
+def _(folder: Path, bins: int) -> Work:
+    return ["check", saved(folder / "a.npz", 1000), "--max", f"ece:bins={bins}=0.9"]
+
+
+@grows("plan", "rules", 4, 8, 16, beside="15 bins on average", mb=60)
 def _(folder: Path, rules: int) -> Work:
-    limits = (f"--max=ece:bins={5 + i}=0.05" for i in range(rules))
-    return ["plan", *limits]
+    return ["plan", *(f"--max=ece:bins={bins}=0.05" for bins in around(15, rules))]
 
 
 @grows("compare", "models", 4, 16, 64, beside="500 rows", mb=200)
@@ -429,8 +440,7 @@ def _(folder: Path, results: int) -> Work:
 
 @grows("report -o page.html", "estimates of a result", 100, 400, 1600, mb=150)
 def _(folder: Path, count: int) -> Work:
-    path = saved(folder / "a.npz", 10 * count, site=values(10 * count, count))
-    quiet(["metrics", path, "--by", "site", "-o", str(folder / "a.json"), "-q"])
+    quiet([*ROWS["metrics: values of --by"].make(folder, count), "-o", str(folder / "a.json"), "-q"])  # type: ignore[misc]
     return ["report", str(folder / "a.json"), "-o", str(folder / "page.html")]
 
 

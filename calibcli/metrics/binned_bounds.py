@@ -319,8 +319,11 @@ def norm_quantile(covariance: Floats, level: float, seed: int) -> float:
         if np.count_nonzero(variance) == 1:  # |N(0, σ²)|: exact
             return math.sqrt(variance.sum()) * normal_quantile((1 + level) / 2)
         bins, deviations = len(variance), np.sqrt(variance)
-        few = bins <= FEW_BINS
-        norms = deviations @ _sizes(bins, seed) if few else np.abs(normals((DRAWS, bins), seed)) @ deviations
+        if bins <= FEW_BINS:
+            norms = deviations @ _sizes(bins, seed)
+        else:  # some draws at a time: a copy of all would be as large as they are
+            draws = normals((DRAWS, bins), seed).reshape(-1, DRAWS // 20, bins)
+            norms = np.concatenate([np.abs(part) @ deviations for part in draws])
     else:
         values, vectors = np.linalg.eigh(covariance)
         root = vectors * np.sqrt(np.maximum(values, 0))

@@ -205,6 +205,7 @@ class Source:
                         raise self._damaged(part)
                     waiting.pop()
                     crc = 0
+            self.stored = []  # a file is read once, also for many labels whose digest is not asked for
             self.digest = self.digest_packed or (digest.hexdigest() if hashed else "")
         return self.digest
 
