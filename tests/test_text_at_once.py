@@ -241,6 +241,17 @@ def test_one_odd_file_of_many_is_read_as_it_is_alone(
         assert f"row 1 of column 'logit_0' in {tmp_path / '05.csv'} is 'high'" in found[0]
 
 
+def test_a_file_with_the_suffix_of_another_format_is_not_read_as_a_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for i in range(6):
+        (tmp_path / f"{i}.{'json' if i == 3 else 'csv'}").write_bytes(small(i))
+    found, with_others = read_pattern(str(tmp_path / "*"))
+    assert "3.json is not JSON" in found[0]
+    assert found == each_alone(str(tmp_path / "*"), monkeypatch)
+    assert with_others == 2
+
+
 @pytest.mark.parametrize(("head", "how"), HOW.items())
 def test_all_columns_of_files_read_together(
     head: str, how: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

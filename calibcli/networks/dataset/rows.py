@@ -127,7 +127,7 @@ def size_option(text: str) -> Resize:
 
 
 def sizing(options: DatasetOptions) -> list[str]:
-    """List the options about the size of pictures that were stored."""
+    """List the options about the size of pictures that were given."""
     return [name for name in ("size", "resize", "crop", "interpolation") if getattr(options, name) is not None]
 
 
@@ -168,16 +168,16 @@ def _resized_numbers(text: str, option: str, fix: str) -> tuple[int, ...]:
     return numbers
 
 
-# Preprocessing: how sizes rows become model inputs.
+# Preprocessing: how stored rows become model inputs.
 
 
 @dataclass(frozen=True)
 class Preprocess:
-    """Preprocessing of sizes rows: channels first, times `scale`, minus `mean`, divided by `std`.
+    """Preprocessing of stored rows: channels first, times `scale`, minus `mean`, divided by `std`.
 
     Attributes:
         layout: `NHWC` or `NCHW` images, `flat` rows (anything is flattened), or "" (unchanged).
-        scale: factor on the sizes numbers (1/255 for bytes).
+        scale: factor on the stored numbers (1/255 for bytes).
         mean, std: per channel (per feature for flat rows), or of length 1; empty for none.
         resize: of pictures of bytes, before the other steps.
     """
@@ -238,7 +238,7 @@ def numbers(value: str | float | Sequence[float] | None, option: str) -> tuple[f
 
 
 def for_array(
-    shape: tuple[int, ...], kind: np.dtype[Any], sizes: Mapping[str, Any] | None, options: DatasetOptions, source: str
+    shape: tuple[int, ...], kind: np.dtype[Any], stored: Mapping[str, Any] | None, options: DatasetOptions, source: str
 ) -> tuple[Preprocess, list[str]]:
     """Choose the preprocessing of an array of this shape (N, ...) and dtype: by options, the checkpoint, or the dtype.
 
@@ -248,32 +248,32 @@ def for_array(
         UsageError: an option is invalid.
         InputError: the preprocessing does not fit the array.
     """
-    sizes = sizes or {}
+    stored = stored or {}
     notes: list[str] = []
-    chosen = options.layout or str(sizes.get("layout") or "")
+    chosen = options.layout or str(stored.get("layout") or "")
     if chosen.upper() in ("NHWC", "NCHW"):
         chosen = chosen.upper()
     elif chosen not in ("", "flat"):
         raise UsageError(f"unknown layout '{chosen}'", "choose from: NHWC, NCHW, flat")
     images = kind == np.uint8 and len(shape) in (3, 4)
-    if sizes.get("only") == "bytes" and not images:
+    if stored.get("only") == "bytes" and not images:
         if kind.kind == "f" and len(shape) == 4:
-            notes.append(f"floating-point pictures are assumed to be prepared: {sizes['source']} is for bytes")
-        sizes = {}
+            notes.append(f"floating-point pictures are assumed to be prepared: {stored['source']} is for bytes")
+        stored = {}
     if images and not chosen:
         chosen = guess_layout(shape, source)
         notes.append(f"images read as {chosen}")
-    scale = float(sizes["scale"]) if sizes.get("scale") is not None else 1 / 255 if images else 1.0
-    means = numbers(options.mean if options.mean is not None else sizes.get("mean"), "mean")
-    stds = numbers(options.std if options.std is not None else sizes.get("std"), "std")
-    if images and not means and "mean" not in sizes:
+    scale = float(stored["scale"]) if stored.get("scale") is not None else 1 / 255 if images else 1.0
+    means = numbers(options.mean if options.mean is not None else stored.get("mean"), "mean")
+    stds = numbers(options.std if options.std is not None else stored.get("std"), "std")
+    if images and not means and "mean" not in stored:
         notes.append("bytes were scaled to [0, 1] only; pass --mean and --std if the model was trained with them")
     if images and scale <= 1 / 255 and any(abs(m) > 1 for m in means):
         problem = f"--mean {','.join(f'{m:g}' for m in means)} is outside [0, 1], to which bytes are scaled"
         raise UsageError(problem, "divide --mean and --std by 255")
     if any(s <= 0 for s in stds):
         raise UsageError(f"--std {','.join(map(str, stds))} has a value that is not positive", "pass positive numbers")
-    resize = _resize(sizes, options, images, source)
+    resize = _resize(stored, options, images, source)
     width = int(np.prod(shape[1:])) if chosen == "flat" else _channels(shape, chosen)
     for name, values in (("mean", means), ("std", stds)):
         if len(values) not in (0, 1, width):
@@ -282,8 +282,8 @@ def for_array(
     if chosen in ("NHWC", "NCHW") and len(shape) not in (3, 4):
         raise InputError(f"{source} holds rows of shape {shape[1:]}, not {chosen} images", "leave --layout out")
     preprocess = Preprocess(chosen, scale, means, stds, resize)
-    if images and sizes.get("source"):
-        notes.append(f"pictures as in {sizes['source']} (options come before it): {preprocess}")
+    if images and stored.get("source"):
+        notes.append(f"pictures as in {stored['source']} (options come before it): {preprocess}")
     return preprocess, notes
 
 

@@ -22,7 +22,7 @@ from calibcli.core.errors import CalibError, InputError, NoRows, refusing
 from calibcli.core.options import real
 from calibcli.scores.files.arrays import FileContents, Memory, RowsOf, column_of
 from calibcli.scores.files.roles import PREFIXED, PREFIXES
-from calibcli.scores.files.source import Source, refuse_large
+from calibcli.scores.files.source import Source, by_suffix, refuse_large
 from calibcli.scores.predictions import Array, Named
 
 # Fast readers of regular text tables and JSON lines. They return None for irregular files, and the slow readers below
@@ -202,16 +202,21 @@ def _alike(
     sources: Sequence[Source],
 ) -> list[FileContents]:
     """Read the leading files of `sources` that are small plain tables with the line `first` as their header; [] where a
-    cell of theirs needs the slow reader.
+    cell of theirs needs the slow reader. None has the suffix of another format.
 
     Args:
         width: number of columns.  groups: those that are numbers, as for `fast_table`.
         named: by first column, the names of the arrays.  fields: of `FileContents`, the same for all.
     """
     bodies: list[bytes] = []
-    size = 0
+    size, ending = 0, ""
     for source in sources:
         size += source.size
+        last = source.path.rpartition(".")[2]
+        if last != ending or source.digest_packed:  # else it has the suffix of the file before it
+            ending = last
+            if by_suffix(source.plain.suffix.lower()) not in ("", fields["format"]):
+                break
         if source.size > SMALL or size > TOGETHER or (body := _plain_rows(source, first)) is None:
             break
         bodies.append(body)
