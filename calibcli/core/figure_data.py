@@ -221,5 +221,14 @@ def finite(value: Any) -> Any:
     return str(value)
 
 
+class PlainData(dict[str, Any]):
+    """Plain Python data that `finite` made, which copies of a result need not convert again."""
+
+    @classmethod
+    def of(cls, mapping: Mapping[str, Any]) -> PlainData:
+        """Return the mapping by `finite`; one of these as it is."""
+        return mapping if type(mapping) is cls else cls(finite(dict(mapping)))
+
+
 def _numbers(series: Any) -> list[Any]:
     return [finite(v) for v in (series.tolist() if hasattr(series, "tolist") else series)]

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from calibcli.core import extensions, validation
 from calibcli.core.errors import Exit, GateFailed, InputError, printable, refusing
-from calibcli.core.figure_data import SCREEN, Later, Plot, Tier, become, finite, saved
+from calibcli.core.figure_data import SCREEN, Later, PlainData, Plot, Tier, become, finite, saved
 from calibcli.core.options import Range, normal
 from calibcli.core.shelves import alike
 
@@ -361,7 +361,7 @@ class Result(Numbers):
     def __post_init__(self) -> None:
         become(self, list, "estimates", "tables", "checks", "notes")
         become(self, lambda plots: plots if isinstance(plots, Later) else list(plots), "plots")
-        become(self, lambda mapping: finite(dict(mapping)), "facts", "artefacts", "provenance")
+        become(self, PlainData.of, "facts", "artefacts", "provenance")
 
     def problem(self) -> str:
         """Describe what is wrong with a result from a file: a number that is there twice, or another schema; or "".
