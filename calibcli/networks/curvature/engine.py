@@ -96,16 +96,24 @@ class Shared:
 
     @cached_property
     def pull(self) -> torch.Tensor:
-        """(N,) by how much each row moves ln β of the temperature, times N (the influence function)."""
+        """(N,) by how much each row moves ln β of the temperature, times N: one Newton step without the row.
+
+        The step divides the row's score by the second derivative of the other rows' NLL. A row that is wrong and sure
+        holds much of both, so the influence function, which divides by that of all rows, makes its step too short.
+        """
         sums = []
         for s in parts(*self.logits.shape):
             z = self.logits[s].double() * self.temperature.beta
             p = z.softmax(1)
             mean = (p * z).sum(1)
-            own = z.gather(1, self.labels[s, None])[:, 0]
-            sums.append(torch.stack([own - mean, (p * (z - mean[:, None]).square()).sum(1)]))
-        both = torch.cat(sums, 1)
-        return both[0] / both[1].mean()
+            label = z.gather(1, self.labels[s, None])[:, 0]
+            sums.append(torch.stack([label - mean, (p * (z - mean[:, None]).square()).sum(1)]))
+        score, variance = torch.cat(sums, 1)
+        others = variance.mean() - (variance - score) / len(score)
+        steps: torch.Tensor = score / others.clamp(
+            min=float(variance.mean()) / 2
+        )  # at most twice the influence function
+        return steps - steps.mean()
 
     @cached_property
     def head(self) -> set[str]:
