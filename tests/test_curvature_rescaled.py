@@ -6,6 +6,7 @@ import copy
 import math
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,9 +20,11 @@ from calibcli.core.errors import InputError
 from calibcli.gate.sources import CURVATURE
 from calibcli.lab.study import experiment
 from calibcli.networks.curvature import QUANTITIES, measure
+from calibcli.networks.curvature.engine import Shared
 from calibcli.networks.curvature.per_row_gradients import RowNorms
 from calibcli.networks.curvature.problem import CurvatureProblem, Tensors
 from calibcli.networks.losses import CrossEntropy
+from calibcli.scores.likelihood import BetaFit, fit_beta
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 from _populations import Covered
@@ -170,6 +173,27 @@ def test_fisher_rao_of_relu_layers_without_biases_is_a_function_of_the_logits(la
     found = measure(model, (x, y), "fisher_rao")["fisher_rao"]
     assert found.value == pytest.approx(layers**2 * float(variance.mean()), rel=1e-12)
     assert found.detail["sampling_se"] == pytest.approx(layers**2 * float(variance.std()) / 20**0.5, rel=1e-9)
+
+
+@pytest.mark.parametrize("sure", [2.0, 6.0, 12.0])
+def test_the_steps_of_the_temperature_against_fits_without_a_row(sure: float) -> None:
+    """With a wrong row that is ever surer: their size is that of the fits or a little more, never less."""
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(60, 3)) * 3
+    y = np.where(rng.random(60) < 0.8, z.argmax(1), rng.integers(0, 3, 60))
+    z[0], y[0] = (sure, 0.0, 0.0), 1
+
+    def fit(kept: np.ndarray) -> BetaFit:
+        return fit_beta(lambda: ((z[kept], y[kept], None),))
+
+    every = np.arange(60)
+    whole = fit(every)
+    rows = SimpleNamespace(logits=torch.tensor(z), labels=torch.tensor(y), temperature=whole)
+    steps = Shared.pull.func(rows).numpy() / 60  # type: ignore[arg-type]
+    exact = np.array([math.log(whole.beta / fit(np.delete(every, i)).beta) for i in every])
+    assert np.corrcoef(steps, exact)[0, 1] > 0.99
+    assert 1 <= steps.std() / exact.std() < 1.2
+    assert steps.mean() == pytest.approx(0, abs=1e-12)
 
 
 @pytest.mark.slow

@@ -211,7 +211,7 @@ def finite(value: Any) -> Any:
     if kind in PLAIN or isinstance(value, bool | str | int):
         return value
     if kind is dict or isinstance(value, Mapping):
-        return {str(k): v if type(v) is str else finite(v) for k, v in value.items()}
+        return {str(k): finite(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [finite(v) for v in value]
     if hasattr(value, "tolist"):

@@ -99,7 +99,8 @@ class Shared:
         """(N,) by how much each row moves ln β of the temperature, times N: one Newton step without the row.
 
         The step divides the row's score by the second derivative of the other rows' NLL. A row that is wrong and sure
-        holds much of both, so the influence function, which divides by that of all rows, makes its step too short.
+        holds much of both, so the influence function, which divides by that of all rows, makes its step too short. This
+        one is rather too long.
         """
         sums = []
         for s in parts(*self.logits.shape):

@@ -235,15 +235,15 @@ def joined(parts: Sequence[Named], fill: float | None = None) -> Named:
 
 def neighbours(parts: Sequence[Named]) -> list[Named]:
     """Return the same rows in fewer parts: those that follow one another in one array become one."""
-    found: list[tuple[Named, Named]] = []  # the first and the last part of each
+    runs: list[tuple[Named, Named]] = []  # the first and the last part of each
     for part in parts:
-        if found and isinstance(part, RowsOf) and part.follows(found[-1][1]):
-            found[-1] = found[-1][0], part
+        if runs and isinstance(part, RowsOf) and part.follows(runs[-1][1]):
+            runs[-1] = runs[-1][0], part
         else:
-            found.append((part, part))
+            runs.append((part, part))
     return [
         RowsOf(last.whole, first.start, last.stop) if isinstance(first, RowsOf) and isinstance(last, RowsOf) else first
-        for first, last in found
+        for first, last in runs
     ]
 
 
@@ -335,9 +335,8 @@ def load_any(source: Source, columns: bool = False) -> FileContents:
     """Read the arrays of a file by its format; of tables return every column, or the score columns as one array."""
     read = module(format_of(source)).read
     read = partial(read, grouped=False) if columns and "grouped" in inspect.signature(read).parameters else read
-    with warnings.catch_warnings(
-        action="ignore"
-    ):  # warnings of NumPy and torch about odd headers would stand beside the result
+    # warnings of NumPy and torch about odd headers would stand beside the result
+    with warnings.catch_warnings(action="ignore"):
         contents: FileContents = read(source)
     if all(name.isprintable() and len(name) <= NAME for name in contents.arrays):
         return contents
