@@ -76,6 +76,18 @@ def over_rows(engine: Engine, se: float, terms: torch.Tensor | None, again: Term
     return se * float(moved.std() / terms.std().clamp(min=1e-300)), moved
 
 
+def freedom(terms: torch.Tensor) -> float:
+    """Compute 2N / (κ - 3 + 2N / (N - 1)), κ >= 3: the degrees of freedom of the variance of terms with kurtosis κ.
+
+    Where a few rows hold most of the curvature, a sample says little about the spread of its mean: with the N - 1 of
+    normal terms, intervals of heavy tails cover too seldom (Satterthwaite 1946, with the variance of a variance).
+    """
+    n, from_mean = len(terms), terms - terms.mean()
+    kurtosis = float(from_mean.pow(4).mean() / from_mean.square().mean().square())
+    excess = kurtosis - 3 if kurtosis > 3 else 0.0  # also where the terms are all equal, and κ is NaN
+    return 2 * n / (excess + 2 * n / max(n - 1, 1))
+
+
 def eigenvalue(engine: Engine, index: int, tol: float, bound: Bound) -> tuple[Estimate, torch.Tensor | None]:
     """Make the estimate of an eigenvalue, and the terms of the rows where they are wanted."""
     run = engine.krylov
@@ -211,7 +223,7 @@ def trace_of_pairs(engine: Engine, part: GGNTrace, how: str, again: Terms) -> tu
     """Make the estimate of Tr(G), whose rows have traces of their own, and return these with it."""
     sampling, terms = over_rows(engine, part.sampling, _spread(part.rows, part.sampling), again)
     assert terms is not None
-    sample, positive = (sampling, len(part.rows) - 1), bool((part.rows >= 0).all())
+    sample, positive = (sampling, freedom(terms)), bool((part.rows >= 0).all())
     return trace_estimate(engine, part.value, how, (part.se, part.dof), sample, positive), terms
 
 
@@ -534,7 +546,7 @@ def _trace_over_groups(
     sampling, terms = over_rows(engine, se, _spread(rows + traces.by_row(*cells, layout.n), se), again)
     assert terms is not None
     value = (part.value if part else 0.0) + float(cells[0].sum()) / layout.n
-    return trace_estimate(engine, value, how, error, (sampling, layout.groups - 1)), terms
+    return trace_estimate(engine, value, how, error, (sampling, min(layout.groups - 1, freedom(terms)))), terms
 
 
 @QUANTITIES.add(order=3, estimate="negative_fraction")
@@ -668,8 +680,9 @@ def fisher_rao(engine: Engine) -> QuantityEstimates:
     terms = along(engine)
     value, se = float(terms.mean()), float(terms.std()) / len(terms) ** 0.5 if len(terms) > 1 else 0.0
     se, counted = over_rows(engine, se, terms, along)
+    assert counted is not None
     how = "one derivative of all logits along the weights, exact"
-    estimate = trace_estimate(engine, value, how, (0.0, 1), (se, len(terms) - 1), bool((terms >= 0).all()))
+    estimate = trace_estimate(engine, value, how, (0.0, 1), (se, freedom(counted)), bool((terms >= 0).all()))
     return QuantityEstimates([estimate], terms=counted)
 
 
