@@ -162,7 +162,7 @@ def _gates() -> dict[str, Result]:
     short = "the limit lies between the bounds; about 3602 rows would decide"
     open_ = rule("inconclusive", mid, 0.05, short, n_needed=3602)
     failed = rule("fail", high, 0.05, "surely above the limit", scope="site=A")
-    none = rule("not_run", None, 0.05, "12 rows are fewer than min_n = 200")
+    none = rule("not_run", None, 0.05, "12 rows, fewer than min_n = 200")
     coarse = Estimate(**{**vars(mid), "how": "one-sided score bounds, each 95 %"})
     rows = [
         number("n", 4622, scope="ece <= 0.02", how="PASS with a chance of 80%; x", detail={"truth": 0.0}, unit="rows")

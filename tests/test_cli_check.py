@@ -125,7 +125,7 @@ def test_slices(capsys: Any) -> None:
         "ece <= 0.99": "not_run",
     }
     messages = [c["message"] for c in result["checks"]]
-    assert any("100 rows are fewer than min_n = 200" in m for m in messages)
+    assert any("100 rows, fewer than min_n = 200" in m for m in messages)
     assert any("no column 'none'" in m for m in messages)
     assert {c["line"] for c in result["checks"]} == {3, 8}
     [table] = result["tables"]

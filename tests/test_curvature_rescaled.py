@@ -21,6 +21,7 @@ from calibcli.gate.sources import CURVATURE
 from calibcli.lab.study import experiment
 from calibcli.networks.curvature import QUANTITIES, measure
 from calibcli.networks.curvature.engine import Shared
+from calibcli.networks.curvature.quantities import freedom
 from calibcli.networks.curvature.per_row_gradients import RowNorms
 from calibcli.networks.curvature.problem import CurvatureProblem, Tensors
 from calibcli.networks.losses import CrossEntropy
@@ -194,6 +195,22 @@ def test_the_steps_of_the_temperature_against_fits_without_a_row(sure: float) ->
     assert np.corrcoef(steps, exact)[0, 1] > 0.99
     assert 1 <= steps.std() / exact.std() < 1.2
     assert steps.mean() == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize("sigma", [0.1, 0.5, 1.0])
+def test_freedom_of_heavy_tails(sigma: float) -> None:
+    """Against 4,000 samples: degrees of freedom of a variance are twice its squared mean over its variance."""
+    rng = np.random.default_rng(0)
+    population = np.exp(sigma * rng.normal(size=2_000))
+    variances = rng.choice(population, (4_000, 100)).var(axis=1, ddof=1)
+    expected = 2 * variances.mean() ** 2 / variances.var()
+    assert freedom(torch.tensor(population)) * 100 / 2_000 == pytest.approx(expected, rel=0.1)
+
+
+def test_freedom_of_light_tails_and_of_equal_terms() -> None:
+    for terms in ([0.0, 1.0] * 10, [2.0] * 20):
+        assert freedom(torch.tensor(terms)) == pytest.approx(19)
+    assert freedom(torch.tensor([1.0])) >= 1
 
 
 @pytest.mark.slow

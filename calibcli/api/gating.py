@@ -17,6 +17,7 @@ from calibcli import headlines
 from calibcli.api.measuring import Scores, given, is_path, spread
 from calibcli.core import extensions
 from calibcli.core.errors import InputError, UsageError
+from calibcli.core.number_format import count_text
 from calibcli.core.python_errors import in_python
 from calibcli.core.result import CHANGE, CLAIMS, WORST_FIRST, Cell, Result, Table, by_report, results_of
 from calibcli.gate import check as session
@@ -473,7 +474,7 @@ def report(*results: Result | str | Path, names: Sequence[str] | None = None) ->
 
 def _headline(results: Sequence[tuple[str, Result]]) -> str:
     judged = [(name, one) for name, one in results if one.verdict]
-    count = f"{len(results)} result{'s' * (len(results) != 1)}"
+    count = count_text(len(results), "result")
     if not judged:
         names = listed((f"{one.command} of {name}" for name, one in results), 5)
         return f"{count}: {names}. No gate is among them, so there is no verdict."

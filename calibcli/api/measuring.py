@@ -19,6 +19,7 @@ from calibcli import headlines
 from calibcli.core import extensions
 from calibcli.core.errors import UsageError, check_keywords
 from calibcli.core.files import atomic, guarding, known_suffix, reading
+from calibcli.core.number_format import count_text
 from calibcli.core.options import Drawn, exclusive
 from calibcli.core.python_errors import in_python
 from calibcli.core.result import Result
@@ -442,7 +443,8 @@ def partly(
         accumulator.update(str(path), **asked)
     result = accumulator.result(*specs, diagram=True, **how)
     accumulator.save(save)
-    headline = f"{headlines.of(result)} {save.name} keeps what calib merge needs of {accumulator.rows:,} rows.".strip()
+    kept = f"{save.name} keeps what calib merge needs of {count_text(accumulator.rows, 'row')}."
+    headline = f"{headlines.of(result)} {kept}".strip()
     return dataclasses.replace(result, facts={**result.facts, "headline": headline})
 
 
@@ -473,7 +475,7 @@ def merged(
     if save is not None:
         accumulator.save(save)
     inputs = [Source(path).entry() for path in files]
-    count = f"{len(files)} state file{'s' * (len(files) != 1)}, {accumulator.rows:,} rows"
+    count = f"{count_text(len(files), 'state file')}, {count_text(accumulator.rows, 'row')}"
     headline = f"{headlines.of(result)} Merged from {count}.".strip()
     return dataclasses.replace(
         result,

@@ -20,6 +20,7 @@ from calibcli.calibrators.store import shown
 from calibcli.core import extensions
 from calibcli.core.errors import InputError, UsageError
 from calibcli.core.files import atomic, known_suffix
+from calibcli.core.number_format import count_text
 from calibcli.core.result import Estimate
 from calibcli.core.shelves import Choice
 from calibcli.core.statistics import student_quantile
@@ -193,7 +194,7 @@ def cross_fit(
     folds_of = fold_of_rows(predictions, folds, seed if split_seed is None else split_seed)
     if len(np.unique(folds_of)) < folds:
         groups = "" if predictions.groups is None else f" in {len(np.unique(predictions.groups))} groups"
-        problem = f"{predictions.n} rows{groups} cannot be split into {folds} folds"
+        problem = f"{count_text(predictions.n, 'row')}{groups} cannot be split into {folds} folds"
         raise InputError(problem, "pass more rows or groups, or fewer folds")
     memory = {} if memory is None else memory
     choice, scalers = SCALERS.choose(spec), []

@@ -192,3 +192,8 @@ def _null(e: Estimate, places: int) -> str:
     if e.null is None:
         return ""
     return place(e.null, places) + ("" if e.null_high is None else f" (≤ {place(e.null_high, places)})")
+
+
+def count_text(n: int, noun: str) -> str:
+    """Format a count: `1 row`, `997 rows`, `10 classes`."""
+    return f"{n:,} {noun}" + ("" if n == 1 else "es" if noun.endswith("s") else "s")

@@ -17,6 +17,7 @@ from calibcli.core import extensions
 from calibcli.core.errors import CalibError, InputError, UsageError
 from calibcli.core.figure_data import RULES, Plot
 from calibcli.core.files import reading as note_inputs
+from calibcli.core.number_format import count_text
 from calibcli.core.result import VERDICTS, WORST_FIRST, Check, Estimate, Result, Screen, Table
 from calibcli.core.statistics import effective_rows
 from calibcli.gate import baseline, config, verdicts
@@ -101,8 +102,8 @@ def _within_limit(rule: LimitRule, alpha: float, source: Source) -> list[Check]:
     family = sum(n is None or n >= gate.min_n for n in sizes.values())
     for name in extensions.steps([*parts], lambda name: f"{gate.metric} {name}"):
         part, n = parts[name], sizes[name]
-        few = n is not None and n < gate.min_n
-        claim = f"{n} rows are fewer than min_n = {gate.min_n}" if few else source.claim(rule, part, alpha, family)
+        few = f"{count_text(n, 'row')}, fewer than min_n = {gate.min_n}" if n is not None and n < gate.min_n else ""
+        claim = few or source.claim(rule, part, alpha, family)
         checks.append(_judged(rule, claim, f"{gate.by}={name}" if name else gate.by or gate.scope))
     return checks
 
@@ -131,7 +132,8 @@ def _against_baseline(rule: LimitRule, alpha: float, source: Source, rows: Basel
         return rule.check("not_run", str(pairing))
     n = len(pairing.new)
     if n < gate.min_n:
-        return rule.check("not_run", f"{n} shared rows are fewer than {gate.min_n}", gate.on_not_run == "warn")
+        few = f"{count_text(n, 'shared row')}, fewer than min_n = {gate.min_n}"
+        return rule.check("not_run", few, gate.on_not_run == "warn")
     delta = baseline.difference(new, base, pairing, gate.metric, *source.design)
     if isinstance(delta, str):
         return rule.check("not_run", delta)

@@ -154,11 +154,6 @@ def listed(items: Iterable[str], most: int = MOST) -> str:
     return " and ".join(filter(None, [", ".join(shown[:-1]), shown[-1]])) if shown else ""
 
 
-def counted(n: int, noun: str) -> str:
-    """Format a count: `1 row`, `997 rows`."""
-    return f"{n:,} {noun}" + ("" if n == 1 else "s")
-
-
 def count(result: Result, *keys: str) -> int:
     """Return the first of these facts that is a whole number, else 0."""
     values = (result.facts.get(key) for key in keys)

@@ -6,9 +6,9 @@ The reason is the message of a check, which `judge` in `gate/verdicts` writes.
 from __future__ import annotations
 
 from calibcli.core import number_format
-from calibcli.core.number_format import number
+from calibcli.core.number_format import count_text, number
 from calibcli.core.result import VERDICTS, WORST_FIRST, Check, Estimate, Result
-from calibcli.headlines import count, counted, listed, sentence, sentences, traits, upper
+from calibcli.headlines import count, listed, sentence, sentences, traits, upper
 
 NO_RULE = "(none)"  # the rule of a check that could not run at all
 
@@ -92,14 +92,14 @@ def plan(result: Result) -> str:
     known = [e for e in sizes if e.value is not None]
     if unknown:
         none = f"No number of rows up to 10⁹ is enough for {listed(map(_what_plan_needs, unknown))}"
-        possible = (f"for {_what_plan_needs(e)}: {counted(int(e.value or 0), 'row')} in all" for e in known[:2])
+        possible = (f"for {_what_plan_needs(e)}: {count_text(int(e.value or 0), 'row')} in all" for e in known[:2])
         return sentences(none, upper("; ".join(possible)))
     if not known:
         return ""
     most = max(known, key=lambda e: e.value or 0.0)
     needed = max(int(most.value or 0), count(result, "min_n"))
     others = f", the one of {len(known)} gates that asks for most" if len(known) > 1 else ""
-    return sentences(f"Plan {counted(needed, 'row')} in all: {_what_plan_needs(most)}{others}")
+    return sentences(f"Plan {count_text(needed, 'row')} in all: {_what_plan_needs(most)}{others}")
 
 
 def _what_plan_needs(e: Estimate) -> str:

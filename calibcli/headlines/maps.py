@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
+from calibcli.core.number_format import count_text
 from calibcli.core.result import CHANGE, Result
 from calibcli.headlines import (
     count,
-    counted,
     first,
     items,
     listed,
@@ -96,7 +96,7 @@ def _ranking(result: Result) -> str:
 def apply(result: Result) -> str:
     n, changed = count(result, "n"), result.facts.get("predicted classes changed")
     where = result.artefacts.get("scores", "")
-    text = f"wrote {result.facts.get('written', counted(n, 'row'))}" + (f", to {where}" if where else "")
+    text = f"wrote {result.facts.get('written', count_text(n, 'row'))}" + (f", to {where}" if where else "")
     text += f", by the method {result.facts['method']}" if "method" in result.facts else ""
     if not isinstance(changed, int):
         return sentences(upper(text))

@@ -10,7 +10,6 @@ from calibcli.headlines import (
     base,
     beyond_chance,
     count,
-    counted,
     error,
     first,
     listed,
@@ -98,7 +97,7 @@ def _calibration(result: Result) -> str:
     text = f"no miscalibration shown: {named(e)}"
     text += f", which chance gives a calibrated model too (up to {chance}, 95 %)" if chance else ""
     if e.n is not None and e.n < FEW:
-        text += f"; only {counted(e.n, 'row')}"
+        text += f"; only {number_format.count_text(e.n, 'row')}"
     return text
 
 
@@ -149,7 +148,8 @@ def _parts(result: Result) -> str:
         if shown:
             level = number_format.level(e for s in shown[:2] if (e := errors[s]) is not None)
             judged = "each judged by itself" + (f", {level} end" if level.endswith("each") else "")
-            texts.append(f"{len(shown)} of {counted(len(own), noun)}{of} shown to be miscalibrated, {judged}: {each}")
+            own_text = number_format.count_text(len(own), noun)
+            texts.append(f"{len(shown)} of {own_text}{of} shown to be miscalibrated, {judged}: {each}")
         elif own:
             texts.append(f"no {noun}{of} shown to be miscalibrated (of {len(own)})")
     mean = error(result, MEAN)

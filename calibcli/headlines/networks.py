@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from calibcli.core import number_format
+from calibcli.core.number_format import count_text
 from calibcli.core.result import Estimate, Result
-from calibcli.headlines import base, count, counted, first, items, name, named, sentence, sentences, side, upper, value
+from calibcli.headlines import base, count, first, items, name, named, sentence, sentences, side, upper, value
 
 # `calib curvature`: the value with both its errors, and how it compares under another loss.
 
@@ -105,9 +106,9 @@ def inspect(result: Result) -> str:
 def _outputs(result: Result) -> str:
     facts = result.facts
     rows, kind, classes = facts.get("rows"), facts.get("kind"), facts.get("classes")
-    text = counted(rows, "row") if isinstance(rows, int) else "rows"
+    text = count_text(rows, "row") if isinstance(rows, int) else "rows"
     text += f" of {kind}" if kind else ""
     if isinstance(classes, int):
-        text += f" over {counted(classes, 'class').replace('classs', 'classes')}"
+        text += f" over {count_text(classes, 'class')}"
     labelled = any(table.name == "labels" for table in result.tables)
     return f"{text}, {'with labels' if labelled else 'without labels'}"

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from calibcli.core.number_format import count_text
 from calibcli.core.result import Cell
 from calibcli.core.statistics import (
     clopper_pearson,
@@ -38,7 +39,7 @@ Ends = tuple[float, float]
 def few_groups(count: int, effective: float) -> str:
     """Say why so few groups give no bound, and what would help."""
     if effective > 0.99 * count:
-        return f"{count} group{'s' * (count != 1)}, and bounds need {FEWEST_GROUPS}: draw more of them"
+        return f"{count_text(count, 'group')}, and bounds need {FEWEST_GROUPS}: draw more of them"
     counted = f"{count} groups of these sizes count as {effective:.1f} equal ones, and bounds need {FEWEST_GROUPS}"
     return f"{counted}: draw more of them, or fewer rows of the largest"
 

@@ -14,7 +14,7 @@ from calibcli import metrics
 from calibcli.core import extensions
 from calibcli.core.errors import UsageError
 from calibcli.core.figure_data import Plot, first_alone
-from calibcli.core.number_format import percent
+from calibcli.core.number_format import count_text, percent
 from calibcli.core.options import Drawn, check_options
 from calibcli.core.result import Cell, Estimate, Result, Screen, Table
 from calibcli.core.shelves import Choice
@@ -407,7 +407,7 @@ def warnings(sample: Sample, estimates: Sequence[Estimate], bins: int, edges: Ed
         )
     if sample.columns.groups is not None:
         groups = len(np.unique(sample.columns.groups))
-        notes.append(f"{groups} group{'s' * (groups != 1)}: intervals take rows of a group as one draw")
+        notes.append(f"{count_text(groups, 'group')}: intervals take rows of a group as one draw")
     return notes
 
 

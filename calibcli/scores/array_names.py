@@ -14,6 +14,7 @@ from typing import Any, cast
 import numpy as np
 
 from calibcli.core.errors import InputError, NoRows, UsageError, did_you_mean, printable, refusing
+from calibcli.core.number_format import count_text
 from calibcli.core.options import normal
 from calibcli.scores.columns import SMALL
 from calibcli.scores.files import roles
@@ -197,8 +198,7 @@ def describe(contents: FileContents, limit: int = 8) -> str:
 
     if contents.table and not any(map(is_numeric, contents.arrays.values())):
         rows = max((array.shape[0] for array in contents.arrays.values()), default=0)
-        count = len(contents.arrays)
-        return f"{count} column{'s' * (count != 1)} of text, {rows} row{'s' * (rows != 1)} and a header"
+        return f"{count_text(len(contents.arrays), 'column')} of text, {count_text(rows, 'row')} and a header"
     shown = [f"{name} {shape_text(array)}" for name, array in contents.arrays.items()]
     more = f" and {len(shown) - limit} more" if len(shown) > limit else ""
     return ", ".join(shown[:limit]) + more if shown else "nothing"
@@ -265,7 +265,7 @@ def two_dimensional(raw: Named, name: str, where: str, labels: int | None, kind_
     if dims == 2 and labels is not None and raw.shape[0] != labels and raw.shape[1] == labels:
         raise InputError(f"scores '{name}' are {tuple(raw.shape)} with {labels:,} labels: transposed", f"save {name}.T")
     if dims == 2 and labels is not None and raw.shape[0] != labels:
-        problem = f"{raw.shape[0]:,} rows of scores ('{name}') but {labels:,} labels"
+        problem = f"{count_text(raw.shape[0], 'row')} of scores ('{name}') but {count_text(labels, 'label')}"
         raise InputError(problem, "pass the labels of exactly these rows, in the same order")
     if raw.dtype.kind == "b":
         raise InputError(f"scores '{name}' in {where} are true or false", "save the logits or probabilities")

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from calibcli.core import extensions
 from calibcli.core.errors import InputError
-from calibcli.core.number_format import first_few
+from calibcli.core.number_format import count_text, first_few
 from calibcli.core.statistics import binomial_tail, counted
 from calibcli.scores.columns import MANY
 from calibcli.scores.predictions import (
@@ -113,7 +113,7 @@ class MaskedClasses(Mistake):
 
     def verdict(self, outcome: Outcome) -> list[str]:
         count = outcome.scan.nonfinite.masked.count
-        return [f"-inf in {count:,} row{'s' * (count != 1)}: probability 0 of those classes"] if count else []
+        return [f"-inf in {count_text(count, 'row')}: probability 0 of those classes"] if count else []
 
 
 class ZeroProbabilityLabels(RowCount, Mistake):

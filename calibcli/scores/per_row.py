@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from calibcli.core.errors import InputError, UsageError, nearest
-from calibcli.core.number_format import first_few
+from calibcli.core.number_format import count_text, first_few
 from calibcli.scores import array_names
 from calibcli.scores.array_names import shape_text
 from calibcli.scores.files.arrays import (
@@ -73,7 +73,7 @@ def read_labels(labels: Named, name: str, scores: Named, classes: Sequence[str] 
     notes: list[str] = []
     labels = _one_dimension(labels, name, n, notes)
     if labels.shape[0] != n:
-        problem = f"{n:,} rows of scores but {labels.shape[0]:,} labels ('{name}')"
+        problem = f"{count_text(n, 'row')} of scores but {count_text(labels.shape[0], 'label')} ('{name}')"
         raise InputError(problem, "pass the labels of exactly these rows, in the same order")
     if labels.dtype.kind == "b" and k > 2:
         problem = f"labels '{name}' are true or false, there are {k} classes: do they say whether the model was right?"
@@ -92,7 +92,7 @@ def read_labels(labels: Named, name: str, scores: Named, classes: Sequence[str] 
     if ignored is not None:
         dropped = np.concatenate([block == ignored for _, block in blocks(codes)])
         total = int(dropped.sum())
-        notes.append(f"{total:,} row{'s' * (total != 1)} with label {ignore_label} dropped")
+        notes.append(f"{count_text(total, 'row')} with label {ignore_label} dropped")
         dropped = dropped if total else None
     all_codes = read_all(codes) if n <= HELD else FileColumn(codes)
     return LabelCodes(all_codes, dropped, notes, seen.counts, labels.dtype.kind in "USO" and bool(classes))

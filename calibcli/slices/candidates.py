@@ -14,10 +14,9 @@ import numpy.typing as npt
 
 from calibcli.core import extensions
 from calibcli.core.errors import UsageError
-from calibcli.core.number_format import exact
+from calibcli.core.number_format import count_text, exact
 from calibcli.core.options import normal
 from calibcli.gate.config import Condition, numbers
-from calibcli.headlines import counted
 from calibcli.scores import recorded_outputs
 from calibcli.scores.columns import coded
 from calibcli.scores.files.roles import IDS, OF_CLASS, RECORDED
@@ -80,7 +79,7 @@ def _column(name: str, values: npt.NDArray[Any], search: npt.NDArray[np.bool_], 
     frequent = np.argsort(-sizes, kind="stable")[:VALUES]
     frequent = frequent[(sizes[frequent] >= least) & (sizes[frequent] < search.sum())]
     if not len(frequent):
-        values_text = counted(len(known), "value")
+        values_text = count_text(len(known), "value")
         return f"'{name}' is left out: it has {values_text}, none with {least} rows or more but not all"
     place = np.full(len(known), len(frequent), np.uint8)
     place[frequent] = np.arange(len(frequent))

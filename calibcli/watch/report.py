@@ -62,7 +62,7 @@ def headline(state: WatchState, checks: Sequence[Check]) -> str:
     """Write the verdicts in one to three sentences."""
     if not state.nights:
         return "No rows yet."
-    seen = f"{state.nights} night{'s' * (state.nights != 1)} and {state.rows:,} rows"
+    seen = f"{number_format.count_text(state.nights, 'night')} and {number_format.count_text(state.rows, 'row')}"
     failed = [c for c in checks if c.outcome == "fail"]
     if failed:
         alarms = "; ".join(f"{_rule_and_scope(c)}: {c.message}" for c in failed[:3])

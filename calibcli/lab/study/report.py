@@ -395,7 +395,7 @@ def _check(one: JudgedClaim, expect: bool, decided: int) -> Check:
 def _notes(study: Study, missing: dict[str, str], judged: Sequence[JudgedClaim], unverified: int) -> list[str]:
     notes = [f"{name}: {why}; its claims have no verdict" for name, why in missing.items()]
     if unverified:
-        which = f"{unverified} run{'s' * (unverified > 1)}"
+        which = number_format.count_text(unverified, "run")
         notes.append(f"the files of {which} are not verified: their records are older than digests")
     if study.seeds < 2:
         notes.append("one seed: tables, no verdicts")
@@ -411,7 +411,7 @@ def _headline(study: Study, judged: dict[str, ClaimVerdict]) -> str:
         f"{n} {'hold' if word == 'holds' and n > 1 else word} ({named[word]})" for word, n in counts.items() if n
     )
     seeds = f"{study.seeds} seeds" if study.seeds > 1 else "one seed"
-    return f"{len(judged)} claim{'s' * (len(judged) != 1)} at {seeds}: {parts or 'none'}."
+    return f"{number_format.count_text(len(judged), 'claim')} at {seeds}: {parts or 'none'}."
 
 
 GIVEN = ("seeds", "arch", *parsing.MACHINE)

@@ -111,9 +111,8 @@ class Shared:
             sums.append(torch.stack([label - mean, (p * (z - mean[:, None]).square()).sum(1)]))
         score, variance = torch.cat(sums, 1)
         others = variance.mean() - (variance - score) / len(score)
-        steps: torch.Tensor = score / others.clamp(
-            min=float(variance.mean()) / 2
-        )  # at most twice the influence function
+        # At most twice the influence function.
+        steps: torch.Tensor = score / others.clamp(min=float(variance.mean()) / 2)
         return steps - steps.mean()
 
     @cached_property

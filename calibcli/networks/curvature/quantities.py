@@ -82,10 +82,9 @@ def freedom(terms: torch.Tensor) -> float:
     Where a few rows hold most of the curvature, a sample says little about the spread of its mean: with the N - 1 of
     normal terms, intervals of heavy tails cover too seldom (Satterthwaite 1946, with the variance of a variance).
     """
-    n, from_mean = len(terms), terms - terms.mean()
-    kurtosis = float(from_mean.pow(4).mean() / from_mean.square().mean().square())
-    excess = kurtosis - 3 if kurtosis > 3 else 0.0  # also where the terms are all equal, and κ is NaN
-    return 2 * n / (excess + 2 * n / max(n - 1, 1))
+    n, squares = len(terms), (terms - terms.mean()).square()
+    kurtosis = float(squares.square().mean() / squares.mean().square())  # NaN where all terms are equal
+    return 2 * n / (max(3.0, kurtosis) - 3 + 2 * n / max(n - 1, 1))
 
 
 def eigenvalue(engine: Engine, index: int, tol: float, bound: Bound) -> tuple[Estimate, torch.Tensor | None]:

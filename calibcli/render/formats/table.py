@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from calibcli.core.figure_data import Plot
+from calibcli.core.number_format import count_text
 from calibcli.core.result import Result, Table
 from calibcli.render import side_by_side, table_contents, terminal, text_plots
 from calibcli.render.table_contents import Detail, Sheet
@@ -122,7 +123,7 @@ def _blocks(
     opening, fact_block = styled([heading(result)], "faint") + styled(sentence, "title"), styled(facts, "faint")
     blocks = [opening, fact_block] if sentence else [opening + fact_block]
     for sheet, more in sheets:
-        note = f"… {more} more row{'s' * (more > 1)} (all of them with -v, --format json or -o)"
+        note = f"… {count_text(more, 'more row')} (all of them with -v, --format json or -o)"
         blocks.append(terminal.lines(sheet, encoding, room) + styled([note] * bool(more), "faint"))
     blocks += [styled(block, "", None) for block in pictures]
     verdict, tone = table_contents.verdict(result)
@@ -237,7 +238,7 @@ def diagrams(result: Result, width: int, encoding: str = "utf-8", most: int = BI
             blocks.append(b)
     if len(panels) > len(blocks):
         more = len(panels) - len(blocks)
-        blocks.append([f"{more} more figure{'s' * (more > 1)} with -o FILE.png (or .svg, .pdf)"])
+        blocks.append([f"{count_text(more, 'more figure')} with -o FILE.png (or .svg, .pdf)"])
     return [[terminal.fold(line, encoding) for line in block] for block in blocks]
 
 
