@@ -1,6 +1,6 @@
 """How the cost of every command grows with whatever a user can make large, against the limit of each row.
 
-    python benchmarks/growth.py [--only PATTERN ...] [--short] [--rounds 3] [--save]
+    python benchmarks/growth.py [--only PATTERN ...] [--short] [--rounds 3] [--save] [--before PATH]
 
 A row is a command and one dimension of its input at three sizes. Each measurement is a forked child of a process that
 has run the smallest size once, so that imports and caches count for neither time nor memory; what makes the input does
@@ -11,6 +11,8 @@ breaks its limit is measured again before it counts. MB are the peak of the larg
 Exit 1 if an exponent or a peak is above its limit. `--only` takes regular expressions, and --list prints the names of
 the rows. `--short` runs each row once at a tenth of its sizes and judges no exponent: it says that everything runs.
 --save puts the rows into results/growth.txt and the table of docs/measured/growth.md, beside those that are there.
+--before has the folder of another checkout of calib: instead of exponents it prints what the largest size of each row
+costs now, as a ratio to what it costs there, by turns; the median over rounds [least, largest].
 """
 
 from __future__ import annotations
@@ -34,7 +36,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from _harness import ROOT, TWO_ARMS, arguments, attempt, between, head, held, put
+from _harness import (
+    ROOT,
+    TWO_ARMS,
+    arguments,
+    attempt,
+    between,
+    by_turns,
+    child,
+    environment,
+    head,
+    held,
+    machine,
+    put,
+    ratio,
+)
 
 Work = list[str] | Callable[[], object]
 LINEAR, SORTED = 1.1, 1.15
@@ -354,11 +370,11 @@ def _(folder: Path, n: int) -> Work:
     return ["slices", saved(folder / "a.npz", n, **{f"column{i}": values(n, 3, i) for i in range(10)})]
 
 
-@grows("watch", "nights before this one", 40, 160, 640, beside="200 rows a night", limit=0.4, mb=20)
+@grows("watch", "nights before this one", 20, 200, 2000, beside="200 rows a night", limit=0.12, mb=20)
 def _(folder: Path, nights: int) -> Work:
     import calibcli
 
-    dates = [(datetime.date(2020, 1, 1) + datetime.timedelta(days=night)).isoformat() for night in range(nights + 1)]
+    dates = [(datetime.date(2015, 1, 1) + datetime.timedelta(days=night)).isoformat() for night in range(nights + 1)]
     watch = calibcli.Watch(folder / "state.json", max={"ece": 0.3}, min={"accuracy": 0.3})
     for night in range(nights):
         arrays = drawn(200, seed=night)
@@ -613,8 +629,25 @@ def judged(name: str, rounds: int, short: bool) -> tuple[list[str], bool]:
     return [name, one.beside, cost, f"{power:.2f} ({one.limit:g})", f"{peak:.0f} ({one.mb:g})" + mark], holds
 
 
+def compared(name: str, before: str, rounds: int) -> str:
+    """The seconds of the largest size in two checkouts, each in processes of its own, by turns, and their ratio."""
+    small, _, large = ROWS[name].sizes
+
+    def clock(root: Path | str) -> float:
+        return float(child(measured, name, [small, large], 1, env=environment(root))["seconds"][1])
+
+    times = by_turns({"now": ROOT, "before": before}, rounds, clock)
+    costs = ", ".join(f"{who} {min(values):.3g} s" for who, values in times.items())
+    return f"{name}, {large:,}: {costs}; now costs {ratio(times['now'], times['before'], 2)} of before"
+
+
 def main() -> int:
-    given = arguments(__doc__, only=[str], short=False, rounds=3, list=False, save=False)
+    given = arguments(__doc__, only=[str], short=False, rounds=3, list=False, save=False, before=str)
+    if given.before:
+        print(machine(), flush=True)
+        for name in filter(lambda name: any(re.search(one, name) for one in given.only or [""]), ROWS):
+            print(compared(name, given.before, given.rounds), flush=True)
+        return 0
     return held(ROWS, given, HEAD, lambda name: judged(name, given.rounds, given.short), keep)
 
 
