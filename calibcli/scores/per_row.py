@@ -22,8 +22,8 @@ from calibcli.scores.files.arrays import (
     Memory,
     blocks,
     distinct,
+    joined,
     load_any,
-    neighbours,
     read_all,
     texts_of,
 )
@@ -188,7 +188,7 @@ def _translator(labels: Named, name: str, k: int, classes: Sequence[str] | None)
         return _lookup({t: known.get(t, known.get(_plain(t), 0)) for t in texts})
     if all(WHOLE.match(t) for t in texts):
         return _lookup({t: int(float(t.strip())) for t in texts})
-    strange = sorted(t for t in texts if not WHOLE.match(t) and t.strip() not in known)
+    strange = sorted((t for t in texts if _plain(t) not in known), key=lambda t: (WHOLE.match(t) is not None, t))
     refuse_missing(labels, name, strange)
     odd = strange[0]
     if classes:
@@ -375,10 +375,8 @@ def per_row_fields(
     """Read the per-row fields of `Predictions` that are asked for or recognised (ids), for the rows that are kept."""
 
     def column(name: str, option: str) -> Array:
-        parts: list[Named] = [array_names.column(c, name, option, s.name) for c, s in zip(contents, sources)]
-        texts = [texts_of(read_all(part)) for part in neighbours(parts)] if len(parts) > 1 else []
-        array = Memory(np.concatenate(texts)) if texts else parts[0]
-        return _per_row(array, name, option, n, keep)
+        parts = [array_names.column(c, name, option, s.name) for c, s in zip(contents, sources)]
+        return _per_row(of_all_files(parts, name, contents, sources, score_name), name, option, n, keep)
 
     out: dict[str, Any] = {}
     ids = reading.ids
@@ -407,6 +405,22 @@ def per_row_fields(
         kept = "fiu" if reading.numbers else ""
         out["slices"] = {name: a if a.dtype.kind in kept else texts_of(a) for name, a in columns_by_name.items()}
     return out
+
+
+def of_all_files(
+    parts: Sequence[Named], name: str, contents: Sequence[FileContents], sources: Sequence[Source], scores: str
+) -> Named:
+    """Return arrays that every file has for each row of its `scores`, one after the other.
+
+    Raises:
+        InputError: of several files one has another shape than the first, or than the rows of its own scores.
+    """
+    for part, c, source in zip(parts, contents, sources if len(parts) > 1 else ()):
+        rows = c.arrays.get(scores, part).shape[:1]
+        if not rows or part.shape != rows + parts[0].shape[1:]:
+            problem = f"'{name}' in {source.name} has shape {shape_text(part)}, its scores {rows[0] if rows else 'no'}"
+            raise InputError(f"{problem} rows", "save one value per row, in every file in the same way")
+    return joined(parts)
 
 
 def _per_row(array: Named, name: str, option: str, n: int, keep: Ints | None) -> Array:

@@ -217,10 +217,7 @@ def _alike(
         return []
     ends = [0, *itertools.accumulate(heights)]
     return [
-        FileContents(
-            arrays={name: RowsOf(whole[i], start, stop) for i, name in named.items()},
-            **{**fields, "classes": dict(fields["classes"])},
-        )
+        FileContents(arrays={name: RowsOf(whole[i], start, stop) for i, name in named.items()}, **fields)
         for start, stop in itertools.pairwise(ends)
     ]
 
