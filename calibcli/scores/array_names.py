@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -401,9 +402,8 @@ def score_columns(contents: Sequence[FileContents]) -> Group | None:
 
 def _label_names(labels: Sequence[Named]) -> list[str]:
     """Return the distinct labels if they are names, else []."""
-    if not labels or labels[0].dtype.kind not in "USO":
-        return []
-    names = sorted({str(text).strip() for part in labels for text in texts_of(read_all(part)).tolist()} - {""})
+    texts = (texts_of(read_all(part)).tolist() for part in labels if part.dtype.kind in "USO")
+    names = sorted({str(text).strip() for text in chain.from_iterable(texts)} - {""})
     return [] if len(names) > 10_000 or all(is_number(text) for text in names) else names
 
 

@@ -341,8 +341,7 @@ def _joined_scores(contents: Sequence[FileContents], sources: Sequence[Source], 
         of = classes_of(c, Reading(), here, part.shape[-1] if len(part.shape) == 2 else 2)[0] or []
         known = known or of
         ragged |= here in c.ragged
-        same = ragged or of in ([], known)
-        parts.append(part if same else array_names.in_order(part, of, known, source.name))
+        parts.append(part if ragged or of in ([], known) else array_names.in_order(part, of, known, source.name))
     odd = next((i for i, p in enumerate(parts) if p.shape[1:] != parts[0].shape[1:]), 0)
     if odd and not ragged:
         problem = f"{sources[odd].name} has scores {tuple(parts[odd].shape)}, {sources[0].name} {tuple(parts[0].shape)}"

@@ -131,11 +131,12 @@ def others(path: Paths, reading: Reading) -> list[str]:
         InputError: the file is refused.
     """
     paths = [Path(path)] if isinstance(path, str | Path) else list(path)
-    contents = recorded_outputs.load(recorded_outputs.open_all(paths, reading)[0])
-    group = array_names.score_columns([contents])
+    sources = recorded_outputs.open_all(paths, reading)
+    contents = recorded_outputs.load(sources[0])
+    every = [contents] if array_names.candidates(contents) else recorded_outputs.load_all(sources, reading)
     options = (reading.scores, reading.labels, reading.ids, reading.weights, reading.group, reading.confidence)
     fixed = (reading.correct, contents.scores, contents.labels, contents.ids, contents.groups)
-    named = {*filter(None, (*options, *fixed)), *contents.kinds, *(group[0] if group else ())}
+    named = {*filter(None, (*options, *fixed)), *contents.kinds, *(array_names.score_columns(every) or [()])[0]}
     rows = max((array.shape[0] for array in contents.arrays.values() if array.shape), default=0)
     return [
         name
