@@ -282,6 +282,19 @@ def test_every_part_has_a_value_for_each_of_its_rows(tmp_path: Path) -> None:
     assert p.slices["user"].tolist() == [str(17 * 10**11 + i) for i in range(8)]
 
 
+@pytest.mark.finding
+def test_parts_have_ids_as_one_file_has_unless_each_numbers_its_rows_anew(tmp_path: Path) -> None:
+    """Two patterns were said to have no ids, or paired by position."""
+    for first, second, ids in ((0, 4, list(range(8))), (0, 0, None), (0, 3, None)):
+        for name, start in (("a", first), ("b", second)):
+            np.savez(tmp_path / f"{name}.npz", logits=Z[:4], labels=Y[:4], id=np.arange(start, start + 4))
+        p = recorded_outputs.read(tmp_path / "*.npz")
+        assert (p.ids if p.ids is None else p.ids.tolist()) == ids
+        assert recorded_outputs.read(tmp_path / "*.npz", ids="id").ids is not None
+    np.savez(tmp_path / "b.npz", logits=Z[:4], labels=Y[:4])
+    assert recorded_outputs.read(tmp_path / "*.npz").ids is None
+
+
 def test_rows_that_are_dropped_leave_every_column(tmp_path: Path) -> None:
     z, y = Z.copy(), Y.copy()
     z[[5, 9]] = np.nan

@@ -380,14 +380,15 @@ def per_row_fields(
 
     out: dict[str, Any] = {}
     ids = reading.ids
-    if ids is None and len(contents) == 1 and n <= HELD:
-        ids = contents[0].ids or IDS.first(contents[0].arrays, (n,))
-        ids = None if ids in (score_name, label_name) else ids
+    if ids is None and n <= HELD:
+        rows = array_names.column(contents[0], score_name, "column", sources[0].name).shape[:1]
+        ids = contents[0].ids or IDS.first(contents[0].arrays, rows)
+        ids = None if ids in (score_name, label_name) or any(ids not in c.arrays for c in contents) else ids
     if ids:
-        out["ids"] = column(ids, "--ids")
-        unique = distinct(out["ids"])
-        if unique < len(out["ids"]):
-            notes.append(f"ids '{ids}': {len(out['ids']) - unique:,} rows repeat an earlier id")
+        repeated = len(own := column(ids, "--ids")) - distinct(own)
+        if not repeated or reading.ids or len(contents) == 1:  # else each file numbers its rows anew
+            out["ids"] = own
+            notes += [f"ids '{ids}': {repeated:,} rows repeat an earlier id"] if repeated else []
     if reading.weights:
         if reading.weight_kind not in ("sampling", "count"):
             raise UsageError(f"--weight-kind {reading.weight_kind} is unknown", "choose sampling or count")
@@ -401,9 +402,8 @@ def per_row_fields(
         if without := int(np.isin(codes, empty).sum()) if empty else 0:
             notes.append(f"group '{group}': {without:,} rows have none; they count as rows of one group")
     if reading.by:
-        columns_by_name = {name: column(name, "--by") for name in reading.by}
-        kept = "fiu" if reading.numbers else ""
-        out["slices"] = {name: a if a.dtype.kind in kept else texts_of(a) for name, a in columns_by_name.items()}
+        columns = ((name, column(name, "--by")) for name in reading.by)
+        out["slices"] = {k: a if reading.numbers and a.dtype.kind in "fiu" else texts_of(a) for k, a in columns}
     return out
 
 
