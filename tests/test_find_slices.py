@@ -20,6 +20,7 @@ from calibcli.cli.app import main
 from calibcli.core.errors import CalibError, InputError, UsageError
 from calibcli.gate.config import Condition, parsed, rows_of, text_of
 from calibcli.scores.predictions import Predictions
+from calibcli.scores.reading_options import Reading
 from calibcli.slices import Search, candidates
 from calibcli.slices.candidates import Evidence, columns_of, ranked
 from calibcli.slices.confirmation import chance, fisher, halves
@@ -402,6 +403,14 @@ def test_columns_of_a_file_and_rules_for_the_gate(tmp_path: Path, capsys: pytest
     np.savez(bare, log_probs=p.logits, labels=p.labels)
     assert main(["slices", str(bare), "-q"]) == 2
     assert "no column to search" in capsys.readouterr().err
+
+
+@pytest.mark.finding
+def test_columns_of_classes_are_not_searched_where_a_part_has_labels_of_one(tmp_path: Path) -> None:
+    for part, labels in (("a", ["cat"] * 40), ("b", ["cat", "dog"] * 20)):
+        rows = "".join(f"{0.5 + i / 100},{0.5 - i / 100},s{i % 2},{label}\n" for i, label in enumerate(labels))
+        (tmp_path / f"{part}.csv").write_text("cat,dog,site,label\n" + rows)
+    assert candidates.others(tmp_path / "*.csv", Reading()) == ["site"]
 
 
 def test_options_that_cannot_be() -> None:

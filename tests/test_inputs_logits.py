@@ -246,6 +246,55 @@ def test_shards_join_in_order(tmp_path: Path) -> None:
     assert set(p.groups.tolist()) == {0, 1, 2, 3}
 
 
+@pytest.mark.finding
+@pytest.mark.parametrize("head", ["prob_{}", "p_{}", "{}", "{} score"])
+def test_parts_with_columns_in_another_order_or_labels_of_one_class_are_one_data_set(head: str, tmp_path: Path) -> None:
+    """The numbers went by place to the classes of the first file; and one with rows of one class had no scores."""
+    rows = slice(0, 90), slice(90, 280), np.flatnonzero(Y == 2)[:5]
+    for i, (order, part) in enumerate(zip(([0, 1, 2, 3], [3, 1, 0, 2], [0, 1, 2, 3]), rows, strict=True)):
+        cells = [[*(repr(x) for x in p[order].tolist()), "mnqt"[y]] for p, y in zip(P[part], Y[part], strict=True)]
+        lines = [[*(head.format("mnqt"[k]) for k in order), "label"], *cells]
+        (tmp_path / f"{i}.csv").write_text("".join(",".join(line) + "\n" for line in lines))
+    p = recorded_outputs.read(tmp_path / "*.csv")
+    np.testing.assert_allclose(softmax_of(p), np.concatenate([P[part] for part in rows]), rtol=1e-12)
+    np.testing.assert_array_equal(p.labels, np.concatenate([Y[part] for part in rows]))
+    (tmp_path / "3.csv").write_text((tmp_path / "2.csv").read_text().replace("n", "v"))
+    with pytest.raises(InputError, match=r"3\.csv has the classes|no such array in .*3\.csv"):
+        recorded_outputs.read(tmp_path / "*.csv")
+
+
+@pytest.mark.finding
+def test_every_part_has_a_value_for_each_of_its_rows(tmp_path: Path) -> None:
+    """Not one more in one file and one less in the next; and numbers of all files are read to the last digit."""
+    part = {"logits": Z[:4], "labels": Y[:4], "w": np.ones(4), "user": 17e11 + np.arange(4)}
+    np.savez(tmp_path / "a.npz", **part)
+    others: list[tuple[str, Any]] = [("labels", Y[:3]), ("labels", Y[:4, None]), ("w", np.ones(5)), ("w", 1.0)]
+    for name, array in others:
+        np.savez(tmp_path / "b.npz", **{**part, name: array})
+        with pytest.raises(InputError, match=rf"'{name}' in .*b\.npz has shape .* its scores 4 rows"):
+            recorded_outputs.read(tmp_path / "*.npz", labels="labels", weights="w")
+    np.savez(tmp_path / "b.npz", **{**part, "w": np.full(4, 1 / 3), "user": 17e11 + np.arange(4, 8)})
+    p = recorded_outputs.read(tmp_path / "*.npz", weights="w", group="user", by="user")
+    assert p.weights is not None
+    assert p.weights[7] == 1 / 3
+    assert p.groups is not None
+    assert p.groups.tolist() == list(range(8))
+    assert p.slices["user"].tolist() == [str(17 * 10**11 + i) for i in range(8)]
+
+
+@pytest.mark.finding
+def test_parts_have_ids_as_one_file_has_unless_each_numbers_its_rows_anew(tmp_path: Path) -> None:
+    """Two patterns were said to have no ids, or paired by position."""
+    for first, second, ids in ((0, 4, list(range(8))), (0, 0, None), (0, 3, None)):
+        for name, start in (("a", first), ("b", second)):
+            np.savez(tmp_path / f"{name}.npz", logits=Z[:4], labels=Y[:4], id=np.arange(start, start + 4))
+        p = recorded_outputs.read(tmp_path / "*.npz")
+        assert (p.ids if p.ids is None else p.ids.tolist()) == ids
+        assert recorded_outputs.read(tmp_path / "*.npz", ids="id").ids is not None
+    np.savez(tmp_path / "b.npz", logits=Z[:4], labels=Y[:4])
+    assert recorded_outputs.read(tmp_path / "*.npz").ids is None
+
+
 def test_rows_that_are_dropped_leave_every_column(tmp_path: Path) -> None:
     z, y = Z.copy(), Y.copy()
     z[[5, 9]] = np.nan

@@ -49,6 +49,13 @@ def test_labels_that_are_numbers_are_the_names_that_classes_gives(tmp_path: Path
     assert accuracy(tmp_path / "a.npz") == RIGHT
 
 
+@pytest.mark.finding
+def test_names_and_numbers_among_the_labels(tmp_path: Path) -> None:
+    path = table(tmp_path / "a.csv", P[:2], ["a", "1"], [f"p{i}" for i in range(4)])
+    with pytest.raises(calibcli.CalibError, match=r"label '1' \('label'\) is not one of the 4 classes"):
+        calibcli.read(path, classes="a,b,c,d")
+
+
 def test_labels_minus_one_and_one_with_the_fix_that_is_offered() -> None:
     event = Y == 0
     with pytest.raises(calibcli.CalibError, match="negative") as found:

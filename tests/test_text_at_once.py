@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import io
 import re
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -75,6 +77,8 @@ ODD = {
     "na": joined(lines("NA")),
     "word": joined(lines("high")),
     "other digits": joined(lines("١")),
+    "separator of ASCII": joined(lines("1\x1e")),
+    "separator in a label": joined(lines("\x1c1", 4)),
     "complex": joined(lines("1j")),
     "comment": joined(lines("1#")),
     "quoted number": joined(lines('"1.5"')),
@@ -112,6 +116,17 @@ def test_an_error_names_the_row_and_the_column(tmp_path: Path) -> None:
     assert f"row {LATE - 1} of {path} has 4 cells, the header 5" in read(path)
     path.write_bytes(small(0) + b"r,1,2\n" + b'r,"1,2,3,1\n')
     assert f"row 4 of {path} has 3 cells, the header 5" in read(path)
+
+
+@pytest.mark.finding
+def test_many_short_texts_take_few_bytes_each() -> None:
+    """Equal texts are one object from the start: a word of two letters took 64 bytes until the whole table was read."""
+    table = b"logit_0,logit_1" + b",text" * 9 + b"\n" + (b"1,2" + b",ab" * 9 + b"\n") * 500
+    tracemalloc.start()
+    text_tables.fast_table(io.BytesIO(table), ",", 11, [[0, 1]])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 12 * len(table)
 
 
 # Many small files: those with one header are parsed as one text, and say what each says alone.

@@ -49,9 +49,9 @@ def inspect_outputs(
     for source in sources:
         other = other_files.before_reading(source)
         if other is None:
-            contents.append(array_names.grouped(load_any(source), wanted.scores, source.name))
+            contents.append(load_any(source))
             recorded_outputs.refuse_unused_options(contents[-1], source)
-            scored = candidates(contents[-1]) or wanted.scores
+            scored = candidates(contents[-1]) or wanted.scores or array_names.score_columns(contents[-1:])
             known = scored or contents[-1].lacking or confidence.columns(contents[-1], wanted, source.name)
             other = None if known else other_files.after_reading(contents[-1], source)
         if other is not None and other.what == other_files.CALIBRATOR:
@@ -59,6 +59,7 @@ def inspect_outputs(
         if other is not None:
             facts = {"what": other.what, "used_by": other.commands, **other.facts}
             return Result(command="inspect", facts=facts, screen=SCREEN), [source.entry()]
+    contents = array_names.grouped(contents, wanted.scores, [source.name for source in sources])
     labelled = not scored and confidence.columns(contents[0], wanted, sources[0].name) is not None
     if not labelled:
         name = pick_scores(contents[0], wanted.scores, sources[0].name)

@@ -8,13 +8,14 @@ import re
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
 from calibcli.core.errors import InputError, NoRows, UsageError, did_you_mean, printable, refusing
-from calibcli.core.number_format import count_text
+from calibcli.core.number_format import count_text, first_few
 from calibcli.core.options import normal
 from calibcli.scores.columns import SMALL
 from calibcli.scores.files import roles
@@ -280,6 +281,19 @@ def two_dimensional(raw: Named, name: str, where: str, labels: int | None, kind_
     return raw if dims == 2 else Converted(raw, lambda block: block[:, None], (1,), raw.dtype)
 
 
+def in_order(scores: Named, classes: Sequence[str], wanted: Sequence[str], where: str) -> Named:
+    """Return the columns of `scores`, which are of `classes`, in the order `wanted`, as other files have them.
+
+    Raises:
+        InputError: they are of other classes.
+    """
+    if sorted(classes) != sorted(wanted):
+        problem = f"{where} has the classes {first_few(classes, 4)[:85]}, other files {first_few(wanted, 4)[:85]}"
+        raise InputError(problem, "shards must have the same classes")
+    order = [classes.index(name) for name in wanted]
+    return Converted(scores, lambda block: block[:, order], scores.shape[1:], scores.dtype)
+
+
 def as_scores(scores: Named, kind: Kind, clip: bool = False, ends: tuple[Ints, Array] | None = None) -> Scores:
     """Return logits or log-probabilities (N, K), K >= 2, that are read in blocks. `ends` is as in `ArrayScores`."""
     n, k = scores.shape
@@ -354,37 +368,42 @@ Group = tuple[Sequence[str], Sequence[str], str]
 """Columns, the classes that they are of, and what their names have in common."""
 
 
-def grouped(contents: FileContents, wanted: str | None, where: str) -> FileContents:
+def grouped(contents: Sequence[FileContents], wanted: str | None, where: Sequence[str]) -> list[FileContents]:
     """Join the score columns of a table into one array if they can be recognised; else return the table unchanged.
 
     Args:
-        wanted: `--scores`: several columns by comma are the scores in this order.
+        contents: of the files of one data set: the columns are those of the first, the labels that of all.
+        wanted: `--scores`: several columns by comma are the scores in this order.  where: names of the files.
 
     Raises:
-        InputError: a column that was asked for is not there, or holds no numbers.
+        InputError: a column that was asked for, or that another file has, is not there, or holds no numbers.
     """
-    if wanted and "," in wanted and wanted not in contents.arrays:
-        columns = [named(contents, name.strip(), "--scores", where) for name in wanted.split(",")]
+    first = contents[0]
+    group = None if wanted or first.scores else score_columns(contents)
+    if wanted and "," in wanted and first.table and wanted not in first.arrays:
+        columns = [named(first, name.strip(), "--scores", where[0]) for name in wanted.split(",")]
         if len(set(columns)) < len(columns):
             raise InputError(f"--scores {wanted} names a column twice", "name every class once, in order")
-        return _joined(contents, (columns, _stripped(columns), ""), where, wanted)
-    if wanted or not contents.table:
-        return contents
-    label = one[0] if len(one := label_candidates(contents.arrays)) == 1 else ""
-    known = (label, *(name for name in contents.arrays if name in roles.IDS or name in roles.ROW_NUMBERS))
-    own = [name for name, array in contents.arrays.items() if name not in known and array.shape[1:] == ()]
-    if len(own) < 2:  # no group, whatever the labels are
-        return contents
-    of_labels = _label_names(contents, label)
-    group = _by_labels(own, of_labels, contents) or _numbered(own) or _named(own, of_labels)
-    return contents if group is None else _joined(contents, group, where)
+        group = columns, _stripped(columns), ""
+    return [*contents] if group is None else [_joined(c, group, f, wanted or "") for c, f in zip(contents, where)]
 
 
-def _label_names(contents: FileContents, label: str) -> list[str]:
+def score_columns(contents: Sequence[FileContents]) -> Group | None:
+    """Find the score columns of a table, by their names and by the labels of all files."""
+    first = contents[0]
+    label = one[0] if len(one := label_candidates(first.arrays)) == 1 else ""
+    known = (label, *(name for name in first.arrays if name in roles.IDS or name in roles.ROW_NUMBERS))
+    own = [name for name, array in first.arrays.items() if name not in known and array.shape[1:] == ()]
+    if not first.table or len(own) < 2:  # no group, whatever the labels are
+        return None
+    of_labels = _label_names([c.arrays[label] for c in contents if label in c.arrays])
+    return _by_labels(own, of_labels, first) or _numbered(own) or _named(own, of_labels)
+
+
+def _label_names(labels: Sequence[Named]) -> list[str]:
     """Return the distinct labels if they are names, else []."""
-    if not label or contents.arrays[label].dtype.kind not in "USO":
-        return []
-    names = sorted({str(text).strip() for text in texts_of(read_all(contents.arrays[label])).tolist()} - {""})
+    texts = (texts_of(read_all(part)).tolist() for part in labels if part.dtype.kind in "USO")
+    names = sorted({str(text).strip() for text in chain.from_iterable(texts)} - {""})
     return [] if len(names) > 10_000 or all(is_number(text) for text in names) else names
 
 
@@ -433,10 +452,11 @@ def _named(own: Sequence[str], labels: Sequence[str]) -> Group | None:
 
 
 def _joined(contents: FileContents, group: Group, where: str, name: str = "") -> FileContents:
-    columns, names, common = group
+    wanted, names, common = group
+    columns = [named(contents, column, "--scores" if name else "column", where) for column in wanted]
     cells = [read_all(contents.arrays[name]) for name in columns]
     block = np.column_stack([_numbers(column, name, where) for name, column in zip(columns, cells)])
-    name = name or ", ".join(columns)
+    name = name or ", ".join(wanted)
     prefix = normal(common).strip("_").replace("__", "_")
     texts = [str(cell) for column in cells if column.dtype.kind in "USO" for cell in column[:1000].tolist()]
     return replace(

@@ -10,11 +10,11 @@ import numpy as np
 from calibcli.core.errors import InputError, UsageError
 from calibcli.core.options import normal, real
 from calibcli.scores import array_names, per_row
-from calibcli.scores.files.arrays import FileContents, Memory, Role, joined, read_all, texts_of
+from calibcli.scores.files.arrays import FileContents, Memory, Role, read_all, texts_of
 from calibcli.scores.files.roles import CONFIDENCE, CORRECT, LABELS, PREDICTED
 from calibcli.scores.files.source import Digests, Source, fingerprint
 from calibcli.scores.files.text_tables import MISSING, is_number
-from calibcli.scores.predictions import VERDICTS, Array, ArrayScores, Floats, Ints, Named, Predictions, two_columns
+from calibcli.scores.predictions import VERDICTS, Array, ArrayScores, Floats, Ints, Predictions, two_columns
 from calibcli.scores.reading_options import Reading
 
 RIGHT = {"1", "1.0", "true", "t", "yes", "y", "correct", "right", "c", "pass", "passed"}
@@ -93,8 +93,8 @@ def predictions(
     notes = [note for c in contents for note in c.notes]
 
     def column(name: str) -> Array:
-        parts: list[Named] = [array_names.column(c, name, "column", s.name) for c, s in zip(contents, sources)]
-        values = read_all(joined(parts))
+        parts = [array_names.column(c, name, "column", s.name) for c, s in zip(contents, sources)]
+        values = read_all(per_row.of_all_files(parts, name, contents, sources, named.confidence))
         return values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
 
     with Digests(sources, reading.hashed) as digests:

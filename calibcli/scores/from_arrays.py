@@ -50,10 +50,10 @@ def split(
     if reading.ignore_label is not None or reading.label_base is not None:
         raise UsageError("--ignore-label and --label-base are for class numbers", "targets of --multilabel are 0 and 1")
     exclusive("every label is measured, or one of two classes", multilabel=True, event=reading.event is not None)
-    file = contents[0]
+    file = array_names.grouped(contents, reading.scores, [where])[0]
     score_name = array_names.pick_scores(file, reading.scores, where)
     scores = file.arrays[score_name]
-    label_name, targets, _ = label_array(contents, sources, reading, score_name, [])
+    label_name, targets, _ = label_array([file], sources, reading, score_name, [])
     if targets is None and reading.need_labels:
         problem = f"no targets in {where}: it holds {array_names.describe(file)}"
         raise InputError(problem, "choose them with --labels KEY")

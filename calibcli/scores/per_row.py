@@ -22,8 +22,8 @@ from calibcli.scores.files.arrays import (
     Memory,
     blocks,
     distinct,
+    joined,
     load_any,
-    neighbours,
     read_all,
     texts_of,
 )
@@ -188,7 +188,7 @@ def _translator(labels: Named, name: str, k: int, classes: Sequence[str] | None)
         return _lookup({t: known.get(t, known.get(_plain(t), 0)) for t in texts})
     if all(WHOLE.match(t) for t in texts):
         return _lookup({t: int(float(t.strip())) for t in texts})
-    strange = sorted(t for t in texts if not WHOLE.match(t) and t.strip() not in known)
+    strange = sorted((t for t in texts if _plain(t) not in known), key=lambda t: (WHOLE.match(t) is not None, t))
     refuse_missing(labels, name, strange)
     odd = strange[0]
     if classes:
@@ -375,21 +375,20 @@ def per_row_fields(
     """Read the per-row fields of `Predictions` that are asked for or recognised (ids), for the rows that are kept."""
 
     def column(name: str, option: str) -> Array:
-        parts: list[Named] = [array_names.column(c, name, option, s.name) for c, s in zip(contents, sources)]
-        texts = [texts_of(read_all(part)) for part in neighbours(parts)] if len(parts) > 1 else []
-        array = Memory(np.concatenate(texts)) if texts else parts[0]
-        return _per_row(array, name, option, n, keep)
+        parts = [array_names.column(c, name, option, s.name) for c, s in zip(contents, sources)]
+        return _per_row(of_all_files(parts, name, contents, sources, score_name), name, option, n, keep)
 
     out: dict[str, Any] = {}
     ids = reading.ids
-    if ids is None and len(contents) == 1 and n <= HELD:
-        ids = contents[0].ids or IDS.first(contents[0].arrays, (n,))
-        ids = None if ids in (score_name, label_name) else ids
+    if ids is None and n <= HELD:
+        rows = array_names.column(contents[0], score_name, "column", sources[0].name).shape[:1]
+        ids = contents[0].ids or IDS.first(contents[0].arrays, rows)
+        ids = None if ids in (score_name, label_name) or any(ids not in c.arrays for c in contents) else ids
     if ids:
-        out["ids"] = column(ids, "--ids")
-        unique = distinct(out["ids"])
-        if unique < len(out["ids"]):
-            notes.append(f"ids '{ids}': {len(out['ids']) - unique:,} rows repeat an earlier id")
+        repeated = len(own := column(ids, "--ids")) - distinct(own)
+        if not repeated or reading.ids or len(contents) == 1:  # else each file numbers its rows anew
+            out["ids"] = own
+            notes += [f"ids '{ids}': {repeated:,} rows repeat an earlier id"] if repeated else []
     if reading.weights:
         if reading.weight_kind not in ("sampling", "count"):
             raise UsageError(f"--weight-kind {reading.weight_kind} is unknown", "choose sampling or count")
@@ -403,10 +402,25 @@ def per_row_fields(
         if without := int(np.isin(codes, empty).sum()) if empty else 0:
             notes.append(f"group '{group}': {without:,} rows have none; they count as rows of one group")
     if reading.by:
-        columns_by_name = {name: column(name, "--by") for name in reading.by}
-        kept = "fiu" if reading.numbers else ""
-        out["slices"] = {name: a if a.dtype.kind in kept else texts_of(a) for name, a in columns_by_name.items()}
+        columns = ((name, column(name, "--by")) for name in reading.by)
+        out["slices"] = {k: a if reading.numbers and a.dtype.kind in "fiu" else texts_of(a) for k, a in columns}
     return out
+
+
+def of_all_files(
+    parts: Sequence[Named], name: str, contents: Sequence[FileContents], sources: Sequence[Source], scores: str
+) -> Named:
+    """Return arrays that every file has for each row of its `scores`, one after the other.
+
+    Raises:
+        InputError: of several files one has another shape than the first, or than the rows of its own scores.
+    """
+    for part, c, source in zip(parts, contents, sources if len(parts) > 1 else ()):
+        rows = c.arrays.get(scores, part).shape[:1]
+        if not rows or part.shape != rows + parts[0].shape[1:]:
+            problem = f"'{name}' in {source.name} has shape {shape_text(part)}, its scores {rows[0] if rows else 'no'}"
+            raise InputError(f"{problem} rows", "save one value per row, in every file in the same way")
+    return joined(parts)
 
 
 def _per_row(array: Named, name: str, option: str, n: int, keep: Ints | None) -> Array:

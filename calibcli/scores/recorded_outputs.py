@@ -128,10 +128,7 @@ def load_all(sources: Sequence[Source], reading: Reading, progress: Progress | N
     ready: list[FileContents] = []  # of the next files, the last first
     ahead = FEW  # files to read at once: fewer where one of them needed a reader of its own
     for i, source in enumerate(extensions.steps(sources, lambda source: f"reading {source.name}", progress)):
-        if ready:
-            contents.append(load(source, ready.pop()))
-            continue
-        contents.append(load(source))
+        contents.append(load(source, ready.pop() if ready else None))
         if (read_alike := contents[-1].read_alike) is not None and not reading.tasks:
             ready = read_alike(sources[i + 1 : i + 1 + ahead])[::-1]
             ahead = 2 * ahead if ready else max(1, ahead // 2)
@@ -153,10 +150,8 @@ def load(source: Source, contents: FileContents | None = None) -> FileContents:
             refuse_unused_options(contents, source)
         if other_files.STATE in contents.arrays:
             other_files.refuse_other_file(other_files.PARTIAL, source)
-        if array_names.candidates(contents) or contents.lacking or confidence.columns(contents):
-            return contents
-        contents = array_names.grouped(contents, None, source.name)
-        if contents.scores:
+        known = array_names.candidates(contents) or contents.lacking or confidence.columns(contents)
+        if known or array_names.score_columns([contents]):
             return contents
     except InputError:
         other_files.refuse_other_file(other_files.before_reading(source), source)
@@ -176,8 +171,6 @@ def predictions(
 ) -> Predictions:
     """Check the arrays of all files together as one data set; with `tasks`, check each task by itself."""
     check_options(reading)
-    if contents[0].table and not contents[0].scores:
-        contents = [array_names.grouped(c, reading.scores, s.name) for c, s in zip(contents, sources)]
     if reading.tasks:
         one = dataclasses.replace(reading, tasks=False, by=tuple(name for name in reading.by if name != tasks.TASK))
         files = tasks.files_of(contents, sources)
@@ -185,6 +178,7 @@ def predictions(
         return tasks.join_tasks([predictions(*each, one, progress) for each in files], names)
     if len(contents) > 1 and not reading.shards:
         tasks.refuse_several(_task(c, s) for c, s in zip(contents, sources))
+    contents = array_names.grouped(contents, reading.scores, [s.name for s in sources])
     first = contents[0]
     alone = reading.confidence or reading.correct or not (reading.scores or array_names.candidates(first))
     if alone and (columns := confidence.columns(first, reading, sources[0].name)):
@@ -340,14 +334,16 @@ def _check_rows(
 
 
 def _joined_scores(contents: Sequence[FileContents], sources: Sequence[Source], reading: Reading) -> tuple[Named, bool]:
-    parts, ragged = [], False
+    parts, ragged, known = [], False, list[str]()  # known: names of the classes, of the first file that has some
     for c, source in zip(contents, sources):
         here = array_names.pick_scores(c, reading.scores, source.name)
-        parts.append(c.arrays[here])
+        part = c.arrays[here]
+        of = classes_of(c, Reading(), here, part.shape[-1] if len(part.shape) == 2 else 2)[0] or []
+        known = known or of
         ragged |= here in c.ragged
-    shapes = {p.shape[1:] for p in parts}
-    if len(shapes) > 1 and not ragged:
-        odd = next(i for i, p in enumerate(parts) if p.shape[1:] != parts[0].shape[1:])
+        parts.append(part if ragged or of in ([], known) else array_names.in_order(part, of, known, source.name))
+    odd = next((i for i, p in enumerate(parts) if p.shape[1:] != parts[0].shape[1:]), 0)
+    if odd and not ragged:
         problem = f"{sources[odd].name} has scores {tuple(parts[odd].shape)}, {sources[0].name} {tuple(parts[0].shape)}"
         raise InputError(problem, "shards must have the same classes")
     return joined(parts, fill=-np.inf if ragged else None), ragged
@@ -373,7 +369,7 @@ def label_array(
     parts = [c.arrays[name] for name, c, _ in picked if name is not None]
     if not parts:
         return "", None, []
-    return str(picked[0][0]), joined(parts), []
+    return (name := str(picked[0][0])), per_row.of_all_files(parts, name, contents, sources, score_name), []
 
 
 def classes_of(contents: FileContents, reading: Reading, scores: str, k: int) -> tuple[list[str] | None, bool]:

@@ -17,7 +17,7 @@ from calibcli.core.errors import UsageError
 from calibcli.core.number_format import count_text, exact
 from calibcli.core.options import normal
 from calibcli.gate.config import Condition, numbers
-from calibcli.scores import recorded_outputs
+from calibcli.scores import array_names, recorded_outputs
 from calibcli.scores.columns import coded
 from calibcli.scores.files.roles import IDS, OF_CLASS, RECORDED
 from calibcli.scores.predictions import Floats, Ints, Progress
@@ -131,10 +131,12 @@ def others(path: Paths, reading: Reading) -> list[str]:
         InputError: the file is refused.
     """
     paths = [Path(path)] if isinstance(path, str | Path) else list(path)
-    contents = recorded_outputs.load(recorded_outputs.open_all(paths, reading)[0])
+    sources = recorded_outputs.open_all(paths, reading)
+    contents = recorded_outputs.load(sources[0])
+    every = [contents] if array_names.candidates(contents) else recorded_outputs.load_all(sources, reading)
     options = (reading.scores, reading.labels, reading.ids, reading.weights, reading.group, reading.confidence)
     fixed = (reading.correct, contents.scores, contents.labels, contents.ids, contents.groups)
-    named = {*filter(None, (*options, *fixed)), *contents.kinds}
+    named = {*filter(None, (*options, *fixed)), *contents.kinds, *(array_names.score_columns(every) or [()])[0]}
     rows = max((array.shape[0] for array in contents.arrays.values() if array.shape), default=0)
     return [
         name

@@ -111,10 +111,6 @@ class RowsOf(Memory):
         super().__init__(whole[start:stop])
         self.__dict__.update(whole=whole, start=start, stop=stop)
 
-    def follows(self, other: Named) -> bool:
-        """Return whether these rows come right after the others in one array."""
-        return isinstance(other, RowsOf) and self.whole is other.whole and self.start == other.stop
-
 
 class EncodedPictures(Memory):
     """A column of pictures, each in the bytes of its own format (PNG, JPEG, ...)."""
@@ -220,7 +216,7 @@ class Joined:
         return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
 
     def _wide(self, block: Array) -> Array:
-        block = block.astype(self.dtype, copy=False)
+        block = texts_of(block) if self.dtype.kind == "U" else block.astype(self.dtype, copy=False)
         width = self.shape[1] if len(self.shape) == 2 else 0
         if self.fill is not None and block.ndim == 2 and block.shape[1] < width:
             return np.pad(block, ((0, 0), (0, width - block.shape[1])), constant_values=self.fill)
@@ -228,23 +224,18 @@ class Joined:
 
 
 def joined(parts: Sequence[Named], fill: float | None = None) -> Named:
-    """Return arrays one after the other as one; `fill` is that of `Joined`."""
-    whole = neighbours(parts)
-    return whole[0] if len(whole) == 1 else Joined(whole, fill)
+    """Return arrays one after the other as one; `fill` is that of `Joined`.
 
-
-def neighbours(parts: Sequence[Named]) -> list[Named]:
-    """Return the same rows in fewer parts: those that follow one another in one array become one."""
-    runs: list[tuple[Named, Named]] = []  # the first and the last part of each
+    Those that follow one another in one array become one.
+    """
+    whole: list[Named] = []
     for part in parts:
-        if runs and isinstance(part, RowsOf) and part.follows(runs[-1][1]):
-            runs[-1] = runs[-1][0], part
+        end = whole[-1] if whole else None
+        if isinstance(part, RowsOf) and isinstance(end, RowsOf) and part.whole is end.whole and part.start == end.stop:
+            whole[-1] = RowsOf(part.whole, end.start, part.stop)
         else:
-            runs.append((part, part))
-    return [
-        RowsOf(last.whole, first.start, last.stop) if isinstance(first, RowsOf) and isinstance(last, RowsOf) else first
-        for first, last in runs
-    ]
+            whole.append(part)
+    return whole[0] if len(whole) == 1 else Joined(whole, fill)
 
 
 @dataclass(frozen=True, eq=False)
@@ -307,7 +298,7 @@ def texts_of(values: Array) -> Array:
     if values.dtype.kind == "S":
         return np.char.decode(values, "utf-8", "replace")
     if values.dtype.kind == "f":
-        return np.array([f"{v:.12g}" for v in values.tolist()])
+        return np.array([f"{v:.{16 if v.is_integer() else 12}g}" for v in values.tolist()])
     return values.astype(str)
 
 

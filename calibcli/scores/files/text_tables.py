@@ -8,6 +8,7 @@ import io
 import itertools
 import json
 import re
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,11 +34,10 @@ OF_NUMBERS = b"0123456789+-.eE, \t\r"
 
 
 def fast_table(text: IO[bytes], delimiter: str, width: int, groups: Sequence[Sequence[int]]) -> dict[int, Array] | None:
-    """Parse all rows after the header at once. Returns None for cells that are quoted, missing or not numbers, and for
-    odd rows.
+    """Parse all rows after the header at once. Returns None for odd rows, and cells that are missing or not numbers.
 
     Args:
-        text: the table, in UTF-8.  width: number of columns.
+        text: the table, in UTF-8, with no byte of ODD but carriage returns.  width: number of columns.
         groups: those that are numbers, side by side; the others are text.
 
     Returns:
@@ -49,24 +49,15 @@ def fast_table(text: IO[bytes], delimiter: str, width: int, groups: Sequence[Seq
     inside = set(chain.from_iterable(groups)) - set(numbers)
     fields = [(str(i), "f8", (numbers[i],)) if i in numbers else (str(i), "O") for i in range(width) if i not in inside]
     stream = io.TextIOWrapper(text, encoding="utf-8-sig", newline="")
+    same: Any = {i: sys.intern for i in range(width) if i not in inside | set(numbers)}  # one object for equal texts
     try:
         with warnings.catch_warnings(action="ignore"):  # of a table without rows
-            table = np.loadtxt(stream, np.dtype(fields), comments=None, delimiter=delimiter, skiprows=1, ndmin=1)
+            table = np.loadtxt(stream, np.dtype(fields), None, delimiter, same, skiprows=1, ndmin=1)
     except CalibError:
         raise
     except (ValueError, OSError):
         return None
-    columns_by_first: dict[int, Array] = {}
-    for name, kind, *_ in fields:
-        column = np.ascontiguousarray(table[name])
-        columns_by_first[int(name)] = column
-        if kind == "O":
-            cells = column.tolist()
-            once = {cell: cell for cell in cells}
-            if any('"' in cell for cell in once):
-                return None
-            column[:] = [once[cell] for cell in cells]
-    return columns_by_first
+    return {int(name): np.ascontiguousarray(table[name]) for name, *_ in fields}
 
 
 def lines(source: Source, first: Mapping[str, Any]) -> dict[str, Array] | None:
@@ -171,7 +162,7 @@ def table(source: Source, delimiter: str, grouped: bool = True) -> FileContents:
         for i in others:
             texts[i].extend(seen.setdefault(row[i], row[i]) for row in chunk)
         done += len(chunk)
-        if done == len(chunk) and done == _height(len(header)) and groups and first.strip() and b'"' not in first:
+        if done == len(chunk) and done == _height(len(header)) and groups and first.strip() and not _odd(source):
             quick = fast_table(source.reader(), delimiter, len(header), [*groups.values()])
             if quick is not None:
                 break
@@ -226,10 +217,7 @@ def _alike(
         return []
     ends = [0, *itertools.accumulate(heights)]
     return [
-        FileContents(
-            arrays={name: RowsOf(whole[i], start, stop) for i, name in named.items()},
-            **{**fields, "classes": dict(fields["classes"])},
-        )
+        FileContents(arrays={name: RowsOf(whole[i], start, stop) for i, name in named.items()}, **fields)
         for start, stop in itertools.pairwise(ends)
     ]
 
@@ -245,6 +233,12 @@ def _plain_rows(source: Source, first: bytes) -> bytes | None:
         odd = rows.startswith(b"\n") or b"\n\n" in rows or len(rows.translate(None, ODD)) < len(rows)
         return None if odd or head.removesuffix(b"\r") != first else rows
     return None
+
+
+def _odd(source: Source) -> bool:
+    """Return whether a file holds a byte of ODD that is no carriage return, so that it needs the slow reader."""
+    pieces = (source.pread(min(BLOCK, source.size - at), at) for at in range(0, source.size, BLOCK))
+    return any(byte in piece for piece in pieces for byte in ODD.replace(b"\r", b""))
 
 
 def _first_line(source: Source) -> bytes:
