@@ -1262,6 +1262,13 @@ def test_claims_about_arms_that_are_not_complete_are_undecided(tmp_path: Path) -
 
 
 @pytest.mark.finding
+def test_an_arm_is_trained_with_all_digits_of_its_place_on_the_axis() -> None:
+    arms = parsing.parse(LITTLE.replace("gamma = [1, 3]", "gamma = [1.23456789, 3.0, 1e-5]"), "l.toml").arms[-3:]
+    assert [arm.loss for arm in arms] == [f"focal:gamma={text}" for text in ("1.23456789", "3", "1e-05")]
+    assert arms[0].at["gamma"] == 1.23456789
+
+
+@pytest.mark.finding
 @pytest.mark.parametrize("k", [2, 3])
 def test_numbers_of_training_rows_are_the_metrics_of_those_names(k: int) -> None:
     """With two classes the gap is that of the event, as on the test rows that a claim compares it with."""

@@ -308,7 +308,7 @@ def _arms(table: Any, where: _Where) -> list[Arm]:
     arms = []
     for values in itertools.product(*(table[hole] for hole in sorted(holes))):
         at = dict(zip(sorted(holes), values, strict=True))
-        words = {k: f"{v:g}" if isinstance(v, int | float) else str(v) for k, v in at.items()}
+        words = {k: f"{v:.15g}" if isinstance(v, int | float) else str(v) for k, v in at.items()}
         filled = {key: re.sub(r"{(\w+)}", lambda m: words[m[1]], text) for key, text in texts.items()}  # noqa: B023
         written = {k: v for k, v in {**table, **filled}.items() if k not in holes}
         known = where.known(written, {"at", *needed, *(() if "from" in needed else OPTIONS)}, "[[arm]]")
