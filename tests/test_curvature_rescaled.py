@@ -21,9 +21,9 @@ from calibcli.gate.sources import CURVATURE
 from calibcli.lab.study import experiment
 from calibcli.networks.curvature import QUANTITIES, measure
 from calibcli.networks.curvature.engine import Shared
-from calibcli.networks.curvature.quantities import freedom
 from calibcli.networks.curvature.per_row_gradients import RowNorms
 from calibcli.networks.curvature.problem import CurvatureProblem, Tensors
+from calibcli.networks.curvature.quantities import freedom, interval
 from calibcli.networks.losses import CrossEntropy
 from calibcli.scores.likelihood import BetaFit, fit_beta
 
@@ -211,6 +211,31 @@ def test_freedom_of_light_tails_and_of_equal_terms() -> None:
     for terms in ([0.0, 1.0] * 10, [2.0] * 20):
         assert freedom(torch.tensor(terms)) == pytest.approx(19)
     assert freedom(torch.tensor([1.0])) >= 1
+
+
+@pytest.mark.finding
+@pytest.mark.parametrize("asked", ["trace after:exact", "lambda_max after:tol=1e-10"])
+def test_rows_that_are_all_equal_move_a_number_through_the_temperature_alone(asked: str) -> None:
+    """Against a jackknife, which leaves out a right row or a wrong one; of a single row there is no error."""
+    model, inputs, _ = setup("relu", n=1)
+    right, wrong = model(inputs)[0].topk(2).indices.tolist()
+    labels = torch.tensor([right] * 24 + [wrong] * 8)
+
+    def error(kept: torch.Tensor) -> tuple[float, float]:
+        (found,) = measure(model, (inputs.expand(len(kept), -1), labels[kept]), asked).estimates
+        return float(found.value or 0.0), float(found.detail["sampling_se"] or 0.0)
+
+    rows = torch.arange(32)
+    without = np.array([error(rows[1:])[0]] * 24 + [error(rows[:-1])[0]] * 8)
+    assert error(rows)[1] == pytest.approx((31 * without.var()) ** 0.5, rel=0.2)
+    assert error(rows[-1:])[1] == 0
+
+
+@pytest.mark.finding
+def test_a_larger_error_never_brings_the_upper_end_of_an_interval_nearer() -> None:
+    ends = [interval(1.0, half, True)[1] for half in np.linspace(0, 20, 200)]
+    assert ends == sorted(ends)
+    assert ends[-1] == 21
 
 
 @pytest.mark.slow

@@ -37,6 +37,8 @@ from calibcli.lab.study import runs as work
 from calibcli.lab.study.claims import ClaimVerdict, MeasuredArm, SeedMean
 from calibcli.lab.study.readings import draws, means, sums
 from calibcli.lab.study.report import report
+from calibcli.lab.training.batches import Loader
+from calibcli.lab.training.one_model import train_numbers
 from calibcli.lab.training.recipes import CHANGES
 from calibcli.networks.architectures import build
 from calibcli.networks.dataset import synthetic
@@ -864,7 +866,13 @@ def test_what_is_asked_on_the_command_line(capsys: pytest.CaptureFixture[str], t
     assert calib("step-size")[0] == 2
     assert "40" in calib("step-size", "--dry-run", "--format", "json")[1]
     (tmp_path / "mine.toml").write_text(calib("step-size", "--print")[1])
-    assert parsing.parse(*experiment.text_of(str(tmp_path / "mine.toml")), "small").name == "step-size"
+    mine = str(tmp_path / "mine.toml")  # as the documents begin a study of one's own
+    assert "40" in calib(mine, "--dry-run", "--format", "json")[1]
+    assert "mine.toml has no size 'tiny'" in calib(mine, "--size", "tiny", "--dry-run")[1]
+    assert "names no train" in calib(mine, "--size", "medium", "--dry-run")[1]
+    (tmp_path / "mine.toml").write_text(LITTLE)
+    assert parsing.parse(*experiment.text_of(mine), "small") == parsing.parse(LITTLE, mine)
+    assert "leave --size out" in calib(mine, "--size", "medium", "--dry-run")[1]
 
 
 @pytest.mark.slow
@@ -1237,7 +1245,7 @@ def test_the_published_folder_is_judged_again(tmp_path: Path, capsys: pytest.Cap
     assert f"calib study docs/studies/posts --report-only      # {facts['headline']}" in text
 
 
-def test_arms_that_are_not_complete_have_no_verdict(tmp_path: Path) -> None:
+def test_claims_about_arms_that_are_not_complete_are_undecided(tmp_path: Path) -> None:
     study = parsing.parse(LITTLE, "little.toml")
     first = work.runs(study)[0]
     (tmp_path / first.folder).mkdir(parents=True)
@@ -1245,10 +1253,31 @@ def test_arms_that_are_not_complete_have_no_verdict(tmp_path: Path) -> None:
     (tmp_path / first.folder / "run.json").write_text(json.dumps({"is": what, "status": "diverged", "why": "x"}))
     found = report(study, tmp_path)
     assert [check.outcome for check in found.checks] == ["inconclusive"] * 2
-    assert any("CE" in note and "1 of 2 diverged" in note for note in found.notes)
+    assert any(
+        "CE" in note and "1 of 2 diverged, 1 not run; its claims are not decided" in note for note in found.notes
+    )
     assert work.done(tmp_path, first, what)
     with pytest.raises(UsageError, match="holds another run: seed 0 there, 5 here"):
         work.done(tmp_path, first, {**what, "seed": 5})
+
+
+@pytest.mark.finding
+def test_an_arm_is_trained_with_all_digits_of_its_place_on_the_axis() -> None:
+    arms = parsing.parse(LITTLE.replace("gamma = [1, 3]", "gamma = [1.23456789, 3.0, 1e-5]"), "l.toml").arms[-3:]
+    assert [arm.loss for arm in arms] == [f"focal:gamma={text}" for text in ("1.23456789", "3", "1e-05")]
+    assert arms[0].at["gamma"] == 1.23456789
+
+
+@pytest.mark.finding
+@pytest.mark.parametrize("k", [2, 3])
+def test_numbers_of_training_rows_are_the_metrics_of_those_names(k: int) -> None:
+    """With two classes the gap is that of the event, as on the test rows that a claim compares it with."""
+    z, y = torch.randn(300, k), torch.arange(300) % k
+    numbers = train_numbers(torch.nn.Identity(), Loader.holding(z, y), 32)
+    found = calibcli.measure(z.numpy(), y.numpy(), "nll", "accuracy", "confidence_gap", kind="logits")
+    assert numbers["nll"] == pytest.approx(found["nll"].value, rel=1e-6)
+    assert numbers["error"] == pytest.approx(1 - found["accuracy"].value)
+    assert numbers["confidence_gap"] == pytest.approx(found["confidence_gap"].value, rel=1e-6)
 
 
 def test_a_record_that_is_older_than_a_metric_says_so(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def study(request: StudyRequest) -> Result:
         what: name of a built-in study, a recipe.toml, or the folder of a study to continue; "" lists the built-in ones.
         save: folder for the runs and the report.
         data: data set instead of the recipe's: PATH with the parts #train, #validation and #test.
-        size: of a built-in study: small, medium, paper, or another of its recipe.
+        size: small, medium, paper, or another of the recipe; one without a `small` is then taken as written.
         arch: other networks (`calib list architectures`).
         seeds: number of seeds instead of the recipe's; more can be added later.
         jobs: processes, spread over the GPUs.  device: auto, cpu, cuda or cuda:N; "" is the recipe's.
@@ -75,13 +75,12 @@ def study(request: StudyRequest) -> Result:
     meaning = "a report without training, or training without one"
     exclusive(meaning, report_only=request.report_only, work_only=request.work_only)
     others = [_ready() for _ in range(1, 1 if request.report_only or request.dry_run else request.jobs)]
-    from calibcli.lab.study import experiment, parsing, runs
+    from calibcli.lab.study import parsing, runs
     from calibcli.lab.study.report import report
 
     folder, text, source = recipe(request.what)
     save = folder or (None if request.save is None else Path(request.save))
-    size = request.size if source in experiment.built_in() else ""
-    study = parsing.parse(text, source, size, request.data, request.seeds or 0, request.trust, request.arch)
+    study = parsing.parse(text, source, request.size, request.data, request.seeds or 0, request.trust, request.arch)
     if study.computes:
         from calibcli.lab.study import analytic
 

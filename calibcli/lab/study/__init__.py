@@ -17,7 +17,7 @@ class StudyRequest:
     _: KW_ONLY
     save: str | Path | None = option(None, "Folder for the runs and the report.", kind=Path, writes="folder")
     data: str = option("", "Data set instead of the recipe's: PATH with the parts #train, #validation and #test.")
-    size: str = option("small", "Size of a built-in study: small, medium, paper, or another of its recipe.")
+    size: str = option("small", "Size of the study: small, medium, paper, or another of its recipe.")
     arch: tuple[str, ...] = option((), "Another network (calib list architectures). Repeatable.")
     seeds: Seeds | None = option(None, "Number of seeds instead of the recipe's; more can be added later.")
     jobs: Jobs = option(1, "Number of processes, spread over the GPUs; other machines may work on the same folder.")

@@ -125,9 +125,9 @@ def parse(
     """Read and check a study from TOML, and load the code that it names.
 
     Args:
-        size: which of the tables `[size.NAME]` replaces keys.  data: rows in place of those written, `PATH`, whose
-            parts are `PATH#train` and so on.  seeds, arch: in place of those written.  trust: whether code
-            that it names may run.
+        size: which of the tables `[size.NAME]` replaces keys; none does where there is no `small`.  data: rows in place
+            of those written, `PATH`, whose parts are `PATH#train` and so on.  seeds, arch: in place of those written.
+            trust: whether code that it names may run.
 
     Raises:
         UsageError: not TOML, an unknown key, an arm or a claim that is not possible, or code that may not run.
@@ -160,8 +160,9 @@ def _read(
         sizes, set(sizes) if isinstance(sizes, Mapping) else (), "[size]", values=False
     ).items():
         where.known(table, sections, f"[size.{name}]", values=False)
-    if size and size not in sizes:
-        raise UsageError(f"{source} has no size '{size}'", f"pass one of {', '.join(sizes) or 'none'}")
+    if size not in ("", "small", *sizes):
+        fix = f"pass one of {', '.join(sizes)}" if sizes else "leave --size out"
+        raise UsageError(f"{source} has no size '{size}'", fix)
     raw = _merged(raw, sizes.get(size, {}))
     study_table = where.table(raw, "study", (*ABOUT, "printed"))
     rows = where.table(raw, "data", (*PARTS, *BESIDE))
@@ -180,7 +181,7 @@ def _read(
         rows = {part: data + of_data.get(part, f"#{part}") for part in asked}
     missing = [part for part in asked if not rows.get(part) or str(rows[part]).startswith("#")]
     if missing and not study_table.get("computes"):
-        raise UsageError(f"{source} names no {' and no '.join(missing)} rows", "pass --data PATH, or --size small")
+        raise UsageError(f"{source} names no {' and no '.join(missing)} rows", "pass --data PATH, or fill in [data]")
     fields: dict[str, Any] = {part: str(rows.get(part, "")) for part in PARTS}
     fields |= {name: tuple(measure.get(name, DEFAULTS.get(name, ()))) for name in MEASURE}
     fields |= data_options | {
@@ -193,7 +194,7 @@ def _read(
         options=options,
         arms=tuple(_sourced([arm for table in where.tables(raw, "arm") for arm in _arms(table, where)], where)),
         claims=tuple(_claim(table, where) for table in where.tables(raw, "claim")),
-        size=size or str(study_table.get("size", "")),
+        size=size if size in sizes else str(study_table.get("size", "")),
         **machine,
         **fields,
         differs=tuple(study_table.get("differs", ())),
@@ -307,7 +308,7 @@ def _arms(table: Any, where: _Where) -> list[Arm]:
     arms = []
     for values in itertools.product(*(table[hole] for hole in sorted(holes))):
         at = dict(zip(sorted(holes), values, strict=True))
-        words = {k: f"{v:g}" if isinstance(v, int | float) else str(v) for k, v in at.items()}
+        words = {k: f"{v:.15g}" if isinstance(v, int | float) else str(v) for k, v in at.items()}
         filled = {key: re.sub(r"{(\w+)}", lambda m: words[m[1]], text) for key, text in texts.items()}  # noqa: B023
         written = {k: v for k, v in {**table, **filled}.items() if k not in holes}
         known = where.known(written, {"at", *needed, *(() if "from" in needed else OPTIONS)}, "[[arm]]")

@@ -64,7 +64,7 @@ class JudgedClaim:
 
 
 def report(study: Study, save: Path, expect: bool = False) -> Result:
-    """Report all finished runs; claims about arms with missing runs have no verdict.
+    """Report all finished runs; claims about arms with missing runs are undecided.
 
     Args:
         expect: whether a verdict other than `holds` fails the run.
@@ -393,7 +393,7 @@ def _check(one: JudgedClaim, expect: bool, decided: int) -> Check:
 
 
 def _notes(study: Study, missing: dict[str, str], judged: Sequence[JudgedClaim], unverified: int) -> list[str]:
-    notes = [f"{name}: {why}; its claims have no verdict" for name, why in missing.items()]
+    notes = [f"{name}: {why}; its claims are not decided" for name, why in missing.items()]
     if unverified:
         which = number_format.count_text(unverified, "run")
         notes.append(f"the files of {which} are not verified: their records are older than digests")

@@ -217,17 +217,17 @@ def _identity(start: Start, parts: Parts, dtype: torch.dtype) -> dict[str, Any]:
 
 
 def train_numbers(model: nn.Module, loader: Loader, batch_size: int) -> dict[str, float]:
-    """Compute NLL, error and confidence gap of the training rows, for a model in eval mode."""
-    nll = wrong = sure = 0.0
+    """Compute NLL, error and confidence gap of the training rows, the metrics of those names, in eval mode."""
+    nll = wrong = gap = 0.0
     with torch.no_grad(), devices.full_float32():
         for rows in torch.split(torch.arange(len(loader)), max(256, batch_size)):
             inputs, labels = loader(rows)
             logits = inference.logits(model, inputs)
             nll += float(losses.CrossEntropy()(logits, labels).double().sum())
-            wrong += float((logits.argmax(1) != labels).sum())
-            sure += float(logits.double().softmax(1).amax(1).sum())
-    n = len(loader)
-    return {"nll": nll / n, "error": wrong / n, "confidence_gap": (sure + wrong) / n - 1}
+            p, right = logits.double().softmax(1), (logits.argmax(1) == labels).double()
+            wrong += float((1 - right).sum())
+            gap += float((p[:, 1] - labels if p.shape[1] == 2 else p.amax(1) - right).sum())  # of two: of the event
+    return {k: v / len(loader) for k, v in (("nll", nll), ("error", wrong), ("confidence_gap", gap))}
 
 
 def write(

@@ -48,11 +48,11 @@ def interval(value: float, half: float, positive: bool) -> tuple[float, float]:
     """Compute value ± half; for a quantity that is positive on every row, symmetric in its logarithm.
 
     Curvature sits in few rows, so its sampling distribution is skewed: on the logarithmic scale the interval covers
-    from the smallest samples on. Half widths beyond twice the value are past that approximation.
+    from the smallest samples on. Half widths beyond twice the value are past that approximation, but never reach less.
     """
     if positive and 0 < half <= 2 * value:
         return value * math.exp(-half / value), value * math.exp(half / value)
-    return value - half, value + half
+    return value - half, max(value + half, value * math.exp(2) if positive and half else value)
 
 
 def errors(value: float, half: float, sampling: float | None) -> dict[str, Cell]:
@@ -72,8 +72,8 @@ def over_rows(engine: Engine, se: float, terms: torch.Tensor | None, again: Term
     """
     if engine.nudged is None or terms is None or engine.shared.stopped or (nudged := again(engine.nudged)) is None:
         return se, terms
-    moved = terms + (nudged.mean() - terms.mean()) / NUDGE * engine.shared.pull
-    return se * float(moved.std() / terms.std().clamp(min=1e-300)), moved
+    moved = _spread(terms, se) + (nudged.mean() - terms.mean()) / NUDGE * engine.shared.pull
+    return float(moved.std(correction=min(len(moved) - 1, 1))) / len(moved) ** 0.5, moved  # 0 of a single row
 
 
 def freedom(terms: torch.Tensor) -> float:
@@ -83,7 +83,7 @@ def freedom(terms: torch.Tensor) -> float:
     normal terms, intervals of heavy tails cover too seldom (Satterthwaite 1946, with the variance of a variance).
     """
     n, squares = len(terms), (terms - terms.mean()).square()
-    kurtosis = float(squares.square().mean() / squares.mean().square())  # NaN where all terms are equal
+    kurtosis = float((squares / squares.mean()).square().mean())  # NaN where all terms are equal
     return 2 * n / (max(3.0, kurtosis) - 3 + 2 * n / max(n - 1, 1))
 
 
@@ -214,7 +214,7 @@ def trace_estimate(
     half, over_rows = (engine.shared.half_width(*error) for error in (estimator, sample))
     (se, _), (sampling, _) = estimator, sample
     low, high = interval(value, math.hypot(half, over_rows), positive)
-    detail = {"estimator_se": se, **errors(value, half, sampling)}
+    low, detail = max(low, 0.0) if positive else low, {"estimator_se": se, **errors(value, half, sampling)}
     return Estimate(name="", value=value, low=low, high=high, se=math.hypot(se, sampling), how=how, detail=detail)
 
 
