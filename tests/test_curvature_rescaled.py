@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from calibcli.core.errors import InputError
 from calibcli.gate.sources import CURVATURE
 from calibcli.lab.study import experiment
-from calibcli.networks.curvature import QUANTITIES, measure
+from calibcli.networks.curvature import QUANTITIES, measure, quantities
 from calibcli.networks.curvature.engine import Shared
 from calibcli.networks.curvature.per_row_gradients import RowNorms
 from calibcli.networks.curvature.problem import CurvatureProblem, Tensors
@@ -236,6 +236,18 @@ def test_a_larger_error_never_brings_the_upper_end_of_an_interval_nearer() -> No
     ends = [interval(1.0, half, True)[1] for half in np.linspace(0, 20, 200)]
     assert ends == sorted(ends)
     assert ends[-1] == 21
+
+
+def test_a_number_is_moved_by_the_slope_at_the_temperature(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not by that of a step to one side of it, which is another near a maximum: against steps of a thousandth."""
+    model, inputs, _ = setup("relu", n=40)
+    labels, asked = known("relu", model, inputs), ("fisher_rao after", "trace after:exact", "lambda_max after")
+    errors = []
+    for step in (quantities.NUDGE, 1e-3):
+        monkeypatch.setattr("calibcli.networks.curvature.engine.NUDGE", step)
+        monkeypatch.setattr(quantities, "NUDGE", step)
+        errors.append([one.detail["sampling_se"] for one in measure(model, (inputs, labels), *asked).estimates])
+    assert errors[0] == pytest.approx(errors[1], rel=0.02)
 
 
 @pytest.mark.slow

@@ -33,7 +33,7 @@ NEAR = 128 << 20  # bytes of other Ritz vectors that a certificate takes as know
 CAPACITY = 300  # vectors of a Krylov run before it restarts, at most
 WORKING = 32  # bytes per parameter, at least, of a product and of the vectors around it, beside the basis
 ROUNDING = 8.0  # error of a product in units of the dtype's rounding of ‖H‖: float32 and float64 differed by 3
-NUDGE = 0.2  # of ln β: how far it is moved to see what a number owes to the temperature
+NUDGE = 0.1  # of ln β: how far it is moved either way to see what a number owes to the temperature
 
 
 class Shared:
@@ -165,7 +165,7 @@ class Engine:
     def __init__(self, shared: Shared, loss: LogitLoss, of: Engine | None = None) -> None:
         self.shared, self.problem, self.loss, self.of = shared, shared.problem, loss, of
         self.relative = False  # whether coordinates are relative changes of the parameters
-        self.nudged: Engine | None = None  # of a temperature: the same with another, to see what it changes
+        self.nudged: tuple[Engine, ...] = ()  # of a temperature: the same with a lower and a higher ln β
         self._views: dict[tuple[bool, float], Engine] = {}
         self.named: dict[int, str] = {}  # rows that a note was written of
         self._certificates: dict[int, Certificate] = {}
@@ -199,7 +199,7 @@ class Engine:
             view = self._views[relative, beta] = Engine(self.shared, self.loss, self)
             view.problem, view.relative = self.problem.view(beta, scales), relative
             if after and not nudge:
-                view.nudged = self.view(relative=relative, after=True, nudge=NUDGE)
+                view.nudged = tuple(self.view(relative=relative, after=True, nudge=d) for d in (-NUDGE, NUDGE))
         return self._views[relative, beta]
 
     @cached_property

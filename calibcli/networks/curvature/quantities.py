@@ -64,15 +64,17 @@ Terms = Callable[[Engine], torch.Tensor | None]
 """(N,) terms of the rows, whose mean is the estimate; None where they are not known."""
 
 
-def over_rows(engine: Engine, se: float, terms: torch.Tensor | None, again: Terms) -> tuple[float, torch.Tensor | None]:
+def over_rows(engine: Engine, se: float, terms: torch.Tensor, again: Terms) -> tuple[float, torch.Tensor]:
     """Add to a standard error over rows, and to the terms, what the rows do through the temperature that they choose.
 
     To first order a row moves the number by its term and by d/dlnβ times how far it moves ln β. The derivative is that
-    of the mean of the terms `again`, with another temperature.
+    of the mean of the terms `again`, with a lower and a higher ln β.
     """
-    if engine.nudged is None or terms is None or engine.shared.stopped or (nudged := again(engine.nudged)) is None:
+    nudged = () if engine.shared.stopped else map(again, engine.nudged)
+    means = [float(one.mean()) for one in nudged if one is not None]
+    if len(means) < 2:
         return se, terms
-    moved = _spread(terms, se) + (nudged.mean() - terms.mean()) / NUDGE * engine.shared.pull
+    moved = _spread(terms, se) + (means[1] - means[0]) / (2 * NUDGE) * engine.shared.pull
     return float(moved.std(correction=min(len(moved) - 1, 1))) / len(moved) ** 0.5, moved  # 0 of a single row
 
 
@@ -221,7 +223,6 @@ def trace_estimate(
 def trace_of_pairs(engine: Engine, part: GGNTrace, how: str, again: Terms) -> tuple[Estimate, torch.Tensor]:
     """Make the estimate of Tr(G), whose rows have traces of their own, and return these with it."""
     sampling, terms = over_rows(engine, part.sampling, _spread(part.rows, part.sampling), again)
-    assert terms is not None
     sample, positive = (sampling, freedom(terms)), bool((part.rows >= 0).all())
     return trace_estimate(engine, part.value, how, (part.se, part.dof), sample, positive), terms
 
@@ -543,7 +544,6 @@ def _trace_over_groups(
     rows = part.rows if part else torch.zeros(layout.n, dtype=torch.float64)
     se = traces.sampling_error(rows, *groups, layout)
     sampling, terms = over_rows(engine, se, _spread(rows + traces.by_row(*cells, layout.n), se), again)
-    assert terms is not None
     value = (part.value if part else 0.0) + float(cells[0].sum()) / layout.n
     return trace_estimate(engine, value, how, error, (sampling, min(layout.groups - 1, freedom(terms)))), terms
 
@@ -679,7 +679,6 @@ def fisher_rao(engine: Engine) -> QuantityEstimates:
     terms = along(engine)
     value, se = float(terms.mean()), float(terms.std()) / len(terms) ** 0.5 if len(terms) > 1 else 0.0
     se, counted = over_rows(engine, se, terms, along)
-    assert counted is not None
     how = "one derivative of all logits along the weights, exact"
     estimate = trace_estimate(engine, value, how, (0.0, 1), (se, freedom(counted)), bool((terms >= 0).all()))
     return QuantityEstimates([estimate], terms=counted)
