@@ -96,12 +96,7 @@ class Shared:
 
     @cached_property
     def pull(self) -> torch.Tensor:
-        """(N,) by how much each row moves ln β of the temperature, times N: one Newton step without the row.
-
-        The step divides the row's score by the second derivative of the other rows' NLL. A row that is wrong and sure
-        holds much of both, so the influence function, which divides by that of all rows, makes its step too short. This
-        one is rather too long.
-        """
+        """(N,) by how much each row moves ln β of the temperature, times N (the influence function)."""
         sums = []
         for s in parts(*self.logits.shape):
             z = self.logits[s].double() * self.temperature.beta
@@ -110,10 +105,7 @@ class Shared:
             label = z.gather(1, self.labels[s, None])[:, 0]
             sums.append(torch.stack([label - mean, (p * (z - mean[:, None]).square()).sum(1)]))
         score, variance = torch.cat(sums, 1)
-        others = variance.mean() - (variance - score) / len(score)
-        # At most twice the influence function.
-        steps: torch.Tensor = score / others.clamp(min=float(variance.mean()) / 2)
-        return steps - steps.mean()
+        return score / variance.mean()
 
     @cached_property
     def head(self) -> set[str]:
