@@ -225,7 +225,7 @@ class RepeatedRows(Mistake):
         predicted = rows.best if rows.k > 1 else scores[0] > 0.5
         margin = scores[-2] - scores[0] if rows.k == 2 else rows.top
         keep = np.flatnonzero(differ & (at_label != 1))
-        scores = scores[:, keep].astype(np.float32, copy=False)
+        scores = scores[:, keep].astype(np.float32, copy=False) + np.float32(0)  # -0 is 0, also when it is rounded
         self.of_scores.append(hash_rows(scores))
         self.marks.append(self.of_scores[-1] ^ hash_rows(np.array([at_label[keep], labels[keep]], np.float32)))
         self.of_near.append(hash_rows(round_to_digits(scores)))
@@ -233,8 +233,13 @@ class RepeatedRows(Mistake):
         self.wrong.append(np.asarray(predicted != labels)[keep])
 
     @cached_property
+    def near(self) -> int:
+        """Rows whose scores repeat earlier ones to about 4 digits: no fewer than those that repeat them exactly."""
+        return _repeats(self.of_near)
+
+    @cached_property
     def count(self) -> int:
-        return _repeats(self.marks)
+        return _repeats(self.marks) if self.near else 0
 
     def _groups(self, marks: list[Hashes]) -> tuple[Floats, Ints, Ints]:
         """Return, for each group of two or more rows of equal marks, its wrong rows, its rows, and one of them."""
@@ -266,7 +271,7 @@ class RepeatedRows(Mistake):
         rows are right, the labels show nothing. Chance explains pairs that differ half as often as those of
         neighbours; and the labels show nothing where fewer than `DIFFER` neighbours differ.
         """
-        if _repeats(self.of_near) <= MOST_COPIES * n:
+        if self.near <= MOST_COPIES * n:
             return 0
         wrong, rows, one = self._groups(self.of_near)
         if rows.max() > TOGETHER:
