@@ -200,7 +200,7 @@ def test_an_option_of_training_that_is_no_number(
     where: str, value: str, folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     text = {
-        "train": RECIPE.replace("epochs = 1\n", f"epochs = {value}\n", 1),
+        "train": RECIPE.replace("epochs = 1\n", f"epochs = {value}\n", 1).replace("[size.small", "[size.other"),
         "arm": RECIPE.replace("warmup = 0.1", f"epochs = {value}"),
         "axis": RECIPE.replace("gamma = [1, 2, 3]", f"gamma = [1, 2, 3]\nepochs = [{value}]").replace(
             "FL-{gamma}", "FL-{gamma}-{epochs}"
