@@ -236,6 +236,11 @@ def append(path: Path | None, *records: dict[str, Any]) -> None:
             file.writelines(json.dumps(record) + "\n" for record in records)
 
 
+def chosen(rows: Mapping[str, Any], given: Any) -> list[str]:
+    """The names of the rows that fit one of the patterns of `only`, or all."""
+    return [name for name in rows if any(re.search(one, name) for one in given.only or [""])]
+
+
 def held(
     rows: Mapping[str, Any], given: Any, head: str, judged: Callable[[str], Any], keep: Callable[..., None]
 ) -> int:
@@ -246,7 +251,7 @@ def held(
         judged: gives the cells of a row and whether it keeps its limits.
         keep: puts a row into the table of results, with where and when it was measured.
     """
-    names = [name for name in rows if any(re.search(one, name) for one in given.only or [""])]
+    names = chosen(rows, given)
     if given.list:
         print(*names, sep="\n")
         return 0

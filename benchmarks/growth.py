@@ -44,6 +44,7 @@ from _harness import (
     between,
     by_turns,
     child,
+    chosen,
     environment,
     head,
     held,
@@ -645,7 +646,7 @@ def main() -> int:
     given = arguments(__doc__, only=[str], short=False, rounds=3, list=False, save=False, before=str)
     if given.before:
         print(machine(), flush=True)
-        for name in filter(lambda name: any(re.search(one, name) for one in given.only or [""]), ROWS):
+        for name in chosen(ROWS, given):
             print(compared(name, given.before, given.rounds), flush=True)
         return 0
     return held(ROWS, given, HEAD, lambda name: judged(name, given.rounds, given.short), keep)

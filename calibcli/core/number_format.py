@@ -150,6 +150,11 @@ def first_few(items: Iterable[object], most: int) -> str:
     return ", ".join([*texts[:most], "..."] if len(texts) > most else texts)
 
 
+def count_text(n: int, noun: str) -> str:
+    """Format a count: `1 row`, `997 rows`, `10 classes`."""
+    return f"{n:,} {noun}" + ("" if n == 1 else "es" if noun.endswith("s") else "s")
+
+
 def short(text: str, length: int) -> str:
     """Shorten `text` to one line of at most `length` characters, cut between words."""
     text = " ".join(text.split())
@@ -192,8 +197,3 @@ def _null(e: Estimate, places: int) -> str:
     if e.null is None:
         return ""
     return place(e.null, places) + ("" if e.null_high is None else f" (≤ {place(e.null_high, places)})")
-
-
-def count_text(n: int, noun: str) -> str:
-    """Format a count: `1 row`, `997 rows`, `10 classes`."""
-    return f"{n:,} {noun}" + ("" if n == 1 else "es" if noun.endswith("s") else "s")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from calibcli.core import number_format
-from calibcli.core.number_format import count_text
 from calibcli.core.result import Estimate, Result
 from calibcli.headlines import base, count, first, items, name, named, sentence, sentences, side, upper, value
 
@@ -106,9 +105,9 @@ def inspect(result: Result) -> str:
 def _outputs(result: Result) -> str:
     facts = result.facts
     rows, kind, classes = facts.get("rows"), facts.get("kind"), facts.get("classes")
-    text = count_text(rows, "row") if isinstance(rows, int) else "rows"
+    text = number_format.count_text(rows, "row") if isinstance(rows, int) else "rows"
     text += f" of {kind}" if kind else ""
     if isinstance(classes, int):
-        text += f" over {count_text(classes, 'class')}"
+        text += f" over {number_format.count_text(classes, 'class')}"
     labelled = any(table.name == "labels" for table in result.tables)
     return f"{text}, {'with labels' if labelled else 'without labels'}"

@@ -213,10 +213,11 @@ def trace_estimate(
 
     `positive` says that the trace of every row is positive.
     """
-    half, over_rows = (engine.shared.half_width(*error) for error in (estimator, sample))
     (se, _), (sampling, _) = estimator, sample
-    low, high = interval(value, math.hypot(half, over_rows), positive)
-    low, detail = max(low, 0.0) if positive else low, {"estimator_se": se, **errors(value, half, sampling)}
+    half, half_of_rows = (engine.shared.half_width(*error) for error in (estimator, sample))
+    low, high = interval(value, math.hypot(half, half_of_rows), positive)
+    low = max(low, 0.0) if positive else low
+    detail = {"estimator_se": se, **errors(value, half, sampling)}
     return Estimate(name="", value=value, low=low, high=high, se=math.hypot(se, sampling), how=how, detail=detail)
 
 
