@@ -26,6 +26,7 @@ TINY = 5e-324  # smallest float64: keeps a logarithm finite where Φ underflows 
 # Distributions: normal, Student, binomial and beta.
 
 
+@lru_cache(maxsize=256)
 def normal_quantile(level: float) -> float:
     """Compute z with Φ(z) = level: a rational approximation (Hastings 1955), then three steps of Halley's method."""
     p = min(level, 1 - level)

@@ -23,6 +23,7 @@ from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from calibcli.core.statistics import (
     effective_groups,
@@ -115,14 +116,14 @@ def _quantile(least: Floats, spread: Floats, undrawn_variance: float, z: float) 
     x, mean, variance = _folded()
     s = math.sqrt(float(spread.sum()) + undrawn_variance)
     on = least > 0
-    size = least[on, None]
+    size, at = least[on], x[:, None]  # (x, B): a minimum along the first axis is vectorised
     rest = float(spread[~on].sum()) + undrawn_variance
-    gaps, means = size * x, size * mean
-    ratio = np.sqrt(spread[on, None]) / size
-    variances = spread[on, None] * np.interp(x / ratio, x, variance)
-    slope, start, saved = [np.ones(1)], [np.array([-z * s])], MULTIPLIERS[:, None, None] * gaps
+    means, ratio = size * mean[:, None], np.sqrt(spread[on]) / size
+    variances = spread[on] * np.interp(at / ratio, x, variance)
+    slope, start, saved = [np.ones(1)], [np.array([-z * s])], (size * at)[:, :, None] * MULTIPLIERS
     for near in NEAR:
-        dual = (means - z / (2 * near * s) * variances - saved).min(axis=2).sum(axis=1)
+        least_of_all = means - z / (2 * near * s) * variances
+        dual = (least_of_all[:, :, None] - saved).min(axis=0).sum(axis=0)
         slope.append(MULTIPLIERS)
         start.append(dual - z * rest / (2 * near * s) - z * near * s / 2)
     return _Lines(np.concatenate(slope), np.concatenate(start))
@@ -183,7 +184,7 @@ def _mills_grid() -> Floats:
 
 
 DRAWS = 20_000
-FEW_BINS = 32  # up to which the sizes of the draws are kept, 5 MB at the most for each number of bins
+FEW_BINS = 32  # up to which the sizes of the draws are kept, 2.5 MB at the most for each number of bins
 FEWEST_BEYOND = 50  # draws beyond a quantile below which the simulated quantile is replaced by its analytic bound
 Method = Literal["score", "sharp"]
 
@@ -301,9 +302,11 @@ def variances(covariance: Floats) -> Floats:
 
 
 @lru_cache(maxsize=16)
-def _sizes(bins: int, seed: int) -> Floats:
-    """Return (bins, DRAWS) absolute values of `normals`, bin by bin: so a product with them takes half the time."""
-    return np.ascontiguousarray(np.abs(normals((DRAWS, bins), seed)).T)
+def _sizes(bins: int, seed: int) -> npt.NDArray[np.float32]:
+    """Return (bins, DRAWS) absolute values of `normals`, bin by bin and in float32, whose rounding is a hundred
+    thousandth of the error of a simulated quantile: so a product with them takes a quarter of the time.
+    """
+    return np.ascontiguousarray(np.abs(normals((DRAWS, bins), seed)).T.astype(np.float32))
 
 
 def norm_quantile(covariance: Floats, level: float, seed: int) -> float:
@@ -312,7 +315,7 @@ def norm_quantile(covariance: Floats, level: float, seed: int) -> float:
     Args:
         covariance: (B, B), or (B,) variances of independent numbers.
     """
-    variance = variances(covariance)
+    variance, unit = variances(covariance), 1.0
     if not variance.any():
         return 0.0
     if covariance.ndim == 1 or np.array_equal(covariance, np.diag(variance)):
@@ -320,7 +323,9 @@ def norm_quantile(covariance: Floats, level: float, seed: int) -> float:
             return math.sqrt(variance.sum()) * normal_quantile((1 + level) / 2)
         bins, deviations = len(variance), np.sqrt(variance)
         if bins <= FEW_BINS:
-            norms = deviations @ _sizes(bins, seed)
+            filled, unit = np.flatnonzero(variance), float(deviations.max())  # so that nothing underflows in float32
+            used = slice(filled[0], filled[-1] + 1)
+            norms = (deviations[used] / unit).astype(np.float32) @ _sizes(bins, seed)[used]
         else:  # some draws at a time: a copy of all would be as large as they are
             draws = normals((DRAWS, bins), seed).reshape(-1, DRAWS // 20, bins)
             norms = np.concatenate([np.abs(part) @ deviations for part in draws])
@@ -329,7 +334,7 @@ def norm_quantile(covariance: Floats, level: float, seed: int) -> float:
         root = vectors * np.sqrt(np.maximum(values, 0))
         norms = np.abs(normals((DRAWS, len(variance)), seed) @ root.T).sum(axis=1)
     if (1 - level) * DRAWS >= FEWEST_BEYOND:
-        return quantile(norms, level)
+        return unit * quantile(norms, level)
     # Borell's inequality: the norm is Lipschitz in the draws with constant max_s sd(s·G)
     steepest = math.sqrt(float(np.abs(covariance).sum()))
-    return quantile(norms, 0.5) + steepest * normal_quantile(level)
+    return unit * quantile(norms, 0.5) + steepest * normal_quantile(level)

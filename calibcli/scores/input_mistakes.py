@@ -205,41 +205,49 @@ class RepeatedRows(Mistake):
     """Rows that repeat an earlier one (scores and label); rows that are certain or constant are not counted.
 
     Attributes:
-        marks: of scores and label.  of_scores: of the scores alone.  of_near: of the scores rounded to about 4 digits.
-        margins: largest score; of two classes, the score of the second less that of the first.
-        wrong: whether the label is another class than the predicted one.
+        scores: (c, n) float32 scores that identify a row, of each block: those of some classes, and the largest.
+        own: (2, n) float32 score of the label, and the label.
+        wrong: (n,) whether the label is another class than the predicted one.
+        near: (n,) marks of the scores rounded to about 4 digits. Other marks are made where rows are alike by these.
     """
 
-    marks: list[Hashes] = field(default_factory=list)
-    of_scores: list[Hashes] = field(default_factory=list)
-    of_near: list[Hashes] = field(default_factory=list)
-    margins: list[npt.NDArray[np.float32]] = field(default_factory=list)
+    scores: list[Array] = field(default_factory=list)
+    own: list[Array] = field(default_factory=list)
     wrong: list[npt.NDArray[np.bool_]] = field(default_factory=list)
+    near: list[Hashes] = field(default_factory=list)
 
     def see(self, block: ScoreBlock) -> None:
         rows, at_label, labels = block.rows, block.at_label, block.labels
         if at_label is None or labels is None or block.n > HASHED:
             return
         scores = np.array([*rows.columns(marker_classes(rows.k)), rows.top])
-        differ = (scores[1:-1] != scores[0]).any(axis=0) if rows.k > 1 else np.ones(len(rows), bool)
-        predicted = rows.best if rows.k > 1 else scores[0] > 0.5
-        margin = scores[-2] - scores[0] if rows.k == 2 else rows.top
-        keep = np.flatnonzero(differ & (at_label != 1))
-        scores = scores[:, keep].astype(np.float32, copy=False) + np.float32(0)  # -0 is 0, also when it is rounded
-        self.of_scores.append(hash_rows(scores))
-        self.marks.append(self.of_scores[-1] ^ hash_rows(np.array([at_label[keep], labels[keep]], np.float32)))
-        self.of_near.append(hash_rows(round_to_digits(scores)))
-        self.margins.append(margin[keep].astype(np.float32))
-        self.wrong.append(np.asarray(predicted != labels)[keep])
+        telling = (scores[1:-1] != scores[0]).any(axis=0) if rows.k > 1 else np.ones(len(rows), bool)
+        telling &= at_label != 1
+        wrong = (rows.best if rows.k > 1 else scores[0] > 0.5) != labels
+        scores, own = scores.astype(np.float32, copy=False), np.array([at_label, labels], np.float32)
+        if not telling.all():
+            scores, own, wrong = scores[:, telling], own[:, telling], wrong[telling]
+        scores += np.float32(0)  # -0 is 0, also when it is rounded
+        self.scores.append(scores)
+        self.own.append(own)
+        self.wrong.append(wrong)
+        self.near.append(hash_rows(round_to_digits(scores)))
 
     @cached_property
-    def near(self) -> int:
+    def of_scores(self) -> list[Hashes]:
+        """Marks of the scores, without rounding."""
+        return [hash_rows(scores) for scores in self.scores]
+
+    @cached_property
+    def alike(self) -> int:
         """Rows whose scores repeat earlier ones to about 4 digits: no fewer than those that repeat them exactly."""
-        return _repeats(self.of_near)
+        return _repeats(self.near)
 
     @cached_property
     def count(self) -> int:
-        return _repeats(self.marks) if self.near else 0
+        if not self.alike:
+            return 0
+        return _repeats([mark ^ hash_rows(own) for mark, own in zip(self.of_scores, self.own, strict=True)])
 
     def _groups(self, marks: list[Hashes]) -> tuple[Floats, Ints, Ints]:
         """Return, for each group of two or more rows of equal marks, its wrong rows, its rows, and one of them."""
@@ -271,12 +279,12 @@ class RepeatedRows(Mistake):
         rows are right, the labels show nothing. Chance explains pairs that differ half as often as those of
         neighbours; and the labels show nothing where fewer than `DIFFER` neighbours differ.
         """
-        if self.near <= MOST_COPIES * n:
+        if self.alike <= MOST_COPIES * n:
             return 0
-        wrong, rows, one = self._groups(self.of_near)
+        wrong, rows, one = self._groups(self.near)
         if rows.max() > TOGETHER:
             return 0
-        by_margin = np.argsort(np.concatenate(self.margins)[one], kind="stable")
+        by_margin = np.argsort(np.concatenate([_margins(scores) for scores in self.scores])[one], kind="stable")
         share, rows = (wrong / rows)[by_margin], rows[by_margin]
         within = float((2 * share * (1 - share) * rows).sum())
         beside = share[:-1] * (1 - share[1:]) + share[1:] * (1 - share[:-1])
@@ -296,10 +304,18 @@ class RepeatedRows(Mistake):
         ]
 
 
+def _margins(scores: Array) -> Array:
+    """Return the largest score of each row; of two classes, the score of the second less that of the first."""
+    return scores[1] - scores[0] if len(scores) == 3 else scores[-1]
+
+
 def _repeats(marks: list[Hashes]) -> int:
     """Count the rows whose mark an earlier row has."""
-    ordered = np.sort(np.concatenate([*marks, np.empty(0, np.uint64)]))
-    return int(np.count_nonzero(ordered[1:] == ordered[:-1]))
+    joined = np.concatenate([*marks, np.empty(0, np.uint64)])
+    for ordered in (np.sort(joined.view(np.uint32)[1::2]), np.sort(joined)):  # half of a mark is sorted in half the time
+        if not (same := ordered[1:] == ordered[:-1]).any():
+            return 0
+    return int(np.count_nonzero(same))
 
 
 @dataclass
@@ -364,7 +380,11 @@ class ClassOrder(Mistake):
 
     def backwards(self, names: Sequence[str]) -> list[str]:
         """Return a note if two classes make sense the other way round: AUC < 1/2 beyond chance."""
-        auc, z = auc_and_z(np.concatenate(self.margins), np.concatenate(self.labels))
+        labels = np.concatenate(self.labels)
+        table = np.bincount(2 * labels + np.concatenate(self.predicted), minlength=4).reshape(2, 2)
+        if 2 * table[0, 0] * table[1, 1] >= math.prod(table.sum(axis=1).tolist()):
+            return []  # AUC is at least the product of the shares that one threshold gets right, and so at least 1/2
+        auc, z = auc_and_z(np.concatenate(self.margins), labels)
         if not -z >= BACKWARDS_Z:
             return []
         return [
@@ -563,13 +583,18 @@ def multipliers(k: int) -> Hashes:
     return np.random.Generator(np.random.PCG64(k)).integers(0, 2**63, k, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
 
 
-def round_to_digits(columns: Array) -> npt.NDArray[np.float32]:
+def round_to_digits(columns: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """Round numbers to about 4 digits: large ones relative to their size, those below 1 to steps of 1e-4.
 
     So noise of 1e-6 in a small probability is rounded away too. 13 bits after the leading one are kept of 1 + |x|.
     """
-    bits = (np.abs(columns).astype(np.float32, copy=False) + np.float32(1)).view(np.uint32)
-    return np.copysign(((bits + np.uint32(1 << 9)) & np.uint32(0xFFFFFC00)).view(np.float32), columns)
+    rounded = np.abs(columns)
+    rounded += np.float32(1)
+    bits = rounded.view(np.uint32)
+    bits += np.uint32(1 << 9)
+    bits &= np.uint32(0xFFFFFC00)
+    bits |= columns.view(np.uint32) & np.uint32(1 << 31)  # the sign
+    return rounded
 
 
 def hash_rows(columns: Array) -> Hashes:
