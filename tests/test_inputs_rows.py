@@ -137,7 +137,7 @@ def test_classes_without_a_partner_take_their_own_label_or_the_least_free_one() 
             if r not in image:
                 free = [c for c in range(k) if c not in image.values()]
                 image[r] = r if r in free else free[0]
-        assert match_classes(rows.tolist(), columns.tolist(), k).tolist() == [image[r] for r in range(k)]
+        assert match_classes(rows.tolist(), columns.tolist(), k) == [image[r] for r in range(k)]
 
 
 THREE = np.tile(np.arange(3), 2)

@@ -87,9 +87,9 @@ def refuse_verdicts(scores: str, labels: str, where: str, width: int) -> None:
     Raises:
         InputError: the names say so.
     """
-    name = Path(labels).stem if labels else ""
     if width > 1:
         return
+    name = Path(labels).stem if labels else ""
     if scores in roles.CONFIDENCE:
         problem = f"'{scores}' in {where} is the confidence in the predicted class, not the probability of class 1"
     elif name in roles.CORRECT:

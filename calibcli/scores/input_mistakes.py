@@ -409,6 +409,7 @@ MISTAKES: tuple[type[Mistake], ...] = (
 """The checks, in the order of their notes."""
 
 
+@np.errstate(all="ignore")  # numbers that are not finite are counted
 def scan(
     scores: Named,
     labels: Array | None,
@@ -447,12 +448,11 @@ def scan(
     if k > NARROW and n <= MANY and not isinstance(scores, DeviceScores):
         ends = np.empty(n, np.int64), np.empty(n, np.float64 if scores.dtype.itemsize > 4 else np.float32)
     scores, tell = reusing(scores), progress or extensions.tell
-    with np.errstate(all="ignore"):
-        for start in range(0, n, step):
-            for at, part in _pieces(scores, start, min(start + step, n), height, which, ends):
-                known = None if labels is None else np.asarray(labels[at : at + len(part)])
-                result.add(part, known, at, sampled=at // height % every == 0)
-            tell(min(1.0, (start + step) / n), "checking scores")
+    for start in range(0, n, step):
+        for at, part in _pieces(scores, start, min(start + step, n), height, which, ends):
+            known = None if labels is None else np.asarray(labels[at : at + len(part)])
+            result.add(part, known, at, sampled=at // height % every == 0)
+        tell(min(1.0, (start + step) / n), "checking scores")
     result.ends = None if result.nonfinite.count else ends
     return result
 
@@ -482,8 +482,7 @@ def _coarse(block: Array, dtype: np.dtype[np.generic]) -> float:
         return 0.0
     half = bfloat = False
     for rows in (block[:1], block):  # of most files the first row says it
-        with np.errstate(over="ignore", invalid="ignore"):
-            half = np.array_equal(rows.astype(np.float16).astype(np.float32), rows)
+        half = np.array_equal(rows.astype(np.float16).astype(np.float32), rows)
         bfloat = half or bool((np.ascontiguousarray(rows).view(np.uint32) & 0xFFFF == 0).all())
         if not bfloat:
             return 0.0
@@ -542,17 +541,17 @@ def class_order(predicted: Ints, labels: Ints, k: int) -> tuple[dict[int, int], 
     return moved, float(plain.mean()), float(renamed.mean())
 
 
-def match_classes(rows: list[int], columns: list[int], k: int) -> Ints:
-    """Give every class a label of its own, (k,) int64; earlier pairs (row, column) take precedence.
+def match_classes(rows: list[int], columns: list[int], k: int) -> list[int]:
+    """Give every class a label of its own, k of them; earlier pairs (row, column) take precedence.
 
     A class that no pair gives a label keeps its own where that is free, and else takes the least label that is free.
     """
-    image, taken = np.full(k, -1, np.int64), np.zeros(k, bool)
+    image, taken = [-1] * k, [False] * k
     for r, c in zip(rows, columns, strict=True):
         if image[r] < 0 and not taken[c]:
             image[r], taken[c] = c, True
     least = 0  # no smaller label is free
-    for r in np.flatnonzero(image < 0).tolist():
+    for r in [r for r in range(k) if image[r] < 0]:
         if taken[r]:
             while taken[least]:
                 least += 1
@@ -563,7 +562,7 @@ def match_classes(rows: list[int], columns: list[int], k: int) -> Ints:
     return image
 
 
-def _sound_cycles(image: Ints, mutual: set[tuple[int, int]]) -> dict[int, int]:
+def _sound_cycles(image: Sequence[int], mutual: set[tuple[int, int]]) -> dict[int, int]:
     """Return the cycles of renamed classes in which most of the moves are among the `mutual` pairs."""
     moved: dict[int, int] = {}
     seen: set[int] = set()
@@ -572,7 +571,7 @@ def _sound_cycles(image: Ints, mutual: set[tuple[int, int]]) -> dict[int, int]:
         at = first
         while at not in seen:
             seen.add(at)
-            cycle[at] = at = int(image[at])
+            cycle[at] = at = image[at]
         if sum(move in mutual for move in cycle.items()) > len(cycle) / 2:
             moved |= cycle
     return {r: c for r, c in moved.items() if r != c}
