@@ -231,9 +231,11 @@ def _newton(x: Floats, y: Floats, w: Floats, beta: Floats) -> tuple[Floats, Floa
         p = 0.5 * (1 + np.tanh(m / 2))
         gradient = x @ (w * (p - y))
         hessian = (x * (w * p * (1 - p))) @ x.T
-        if not np.linalg.cond(hessian) < 1e14 or np.abs(beta).max() > 1e6:
+        (a, b), (_, c) = hessian.tolist()  # of two by two, where NumPy's functions take longer than the rows
+        largest, determinant = (a + c + math.hypot(a - c, 2 * b)) / 2, a * c - b * b
+        if not largest**2 < 1e14 * determinant or np.abs(beta).max() > 1e6:  # its condition number
             return None
-        step = np.asarray(-np.linalg.solve(hessian, gradient), dtype=np.float64)
+        step = np.array([b * gradient[1] - c * gradient[0], b * gradient[0] - a * gradient[1]]) / determinant
         beta = beta + step
         if np.abs(step).max() <= 1e-10 * max(1.0, np.abs(beta).max()):
             break
