@@ -229,18 +229,18 @@ class Bins:
         return self.weight > 0
 
     @cached_property
-    def _hits(self) -> Binomials:
-        """Hits of a calibrated model in the effective rows of each bin."""
+    def _hits(self) -> tuple[Ints, Binomials]:
+        """The bins with (effective) rows, and their hits of a calibrated model."""
         n = np.maximum(np.round(self.effective.round(9)), 0).astype(np.int64)
         chance = np.clip(self.confidence.round(12), 0, 1)  # the draws must not depend on how sums of rows were rounded
-        return Binomials(n, chance)
+        some = np.flatnonzero(n)
+        return some, Binomials(n[some], chance[some])
 
     def simulated(self, draws: int, rng: np.random.Generator) -> Floats:
         """Simulate (draws, B) weighted gaps of a calibrated model: binomial hits of the effective rows."""
-        gaps, n = self._hits.draw(draws, rng), self._hits.n
-        gaps /= np.maximum(n, 1)
-        np.subtract(self.confidence, gaps, out=gaps)
-        gaps *= np.where(n > 0, self.weight, 0.0)
+        some, binomials = self._hits
+        gaps = np.zeros((draws, len(self.weight)))
+        gaps[:, some] = (self.confidence[some] - binomials.draw(draws, rng) / binomials.n) * self.weight[some]
         return gaps
 
     @cached_property
