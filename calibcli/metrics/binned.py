@@ -62,11 +62,12 @@ def largest(bins: Bins, d: Floats | None = None) -> Floats:
 
 def debiased(bins: Bins, d: Floats | None = None) -> Floats:
     """Σ w_b [gap_b² - acc_b (1 - acc_b) / (n_b - 1)] over bins with n_b >= 2 (effective) rows."""
-    enough = bins.effective >= 2 - 1e-9
+    effective = bins.effective
+    enough = effective >= 2 - 1e-9
     gap = (bins.weighted_gap if d is None else d) * bins.inverse
     accuracy = bins.confidence - gap
-    chance = accuracy * (1 - accuracy) / np.where(enough, bins.effective - 1, 1)
-    return np.asarray(np.where(enough, bins.weight * (gap**2 - chance), 0).sum(axis=-1))
+    chance = accuracy * (1 - accuracy) / np.where(enough, effective - 1, 1)
+    return np.asarray((gap * gap - chance) @ np.where(enough, bins.weight, 0))
 
 
 SURE = 2.0  # standard deviations, beyond those of the bound, from which the sign of a gap is known
@@ -225,9 +226,10 @@ class DebiasedSquare(GapNorm):
         # no cut lies between tied rows, so that their order does not matter
         below, above = (self.view.ranked.residuals_before(total * end) / total for end in (low, high))
         passed = (above - below) / (high - low)
-        steps = normals((DRAWS, len(table.weight)), table.seed + 1) * np.sqrt(table.weight / n)
-        bridge = np.cumsum(steps, axis=1)[:, :-1] - steps.sum(axis=1, keepdims=True) * q
-        return np.diff(np.pad(bridge * passed, ((0, 0), (1, 1))), axis=1)
+        bins = len(table.weight)
+        bridge = (np.arange(bins)[:, None] < np.arange(1, bins)) - q  # (B, B - 1) at each cut, of a step in each bin
+        moved = np.diff(np.pad(bridge * passed, ((0, 0), (1, 1))), axis=1)
+        return normals((DRAWS, bins), table.seed + 1) @ (np.sqrt(table.weight / n)[:, None] * moved)
 
 
 def square_variance(table: Bins) -> float:

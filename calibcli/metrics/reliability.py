@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -319,9 +318,9 @@ class Ranked:
         at = np.clip(self.find(position, "left"), 1, len(self.ends) - 1)
         low, high = self.position[at - 1], self.position[at]
         ranks = counted(self.ends[np.append(at - 1, at)])[0]
-        pieces = [slice(a, b) for a, b in pairwise([0, *ranks.tolist()])]
-        r, w = self.residual, self.weights
-        sums = np.cumsum([r[p].sum() if w is None else w[p] @ r[p] for p in pieces])
+        starts, last = np.append(0, ranks[:-1]), ranks[-1]
+        rows = self.residual[:last] if self.weights is None else self.weights[:last] * self.residual[:last]
+        sums = np.cumsum(np.where(ranks > starts, np.add.reduceat(rows, starts), 0.0))
         below, above = (sums[np.searchsorted(ranks, self.ends[end])] for end in (at - 1, at))
         share = np.divide(position - low, high - low, out=np.zeros(len(at)), where=high > low)
         return np.asarray(below + share * (above - below))

@@ -98,8 +98,8 @@ LEAST = 1e-3  # smallest bandwidth
 FLOOR = 0.05  # smallest bandwidth of the lower bound: noise grows as it shrinks
 MESH = "no bound: the mesh has an error of its own (variant=exact has bounds)"
 FEW = 40  # coefficients of noise that are enough for bandwidths from FLOOR; narrower ones need twice as many, and so on
-TOLERANCE = 1e-10  # of bandwidths, so fine that the order of summation does not show
-SIMULATED = 1e-6  # of what has an error of simulation
+TOLERANCE = 1e-8  # of bandwidths before the last step of a secant, so that the order of summation does not show
+SIMULATED = 1e-4  # of what has an error of simulation
 DAMPED = 8.9  # exp(-8.9²/2) < 1e-17: terms with a larger πkσ are left out
 
 
@@ -203,6 +203,12 @@ def _cosines(terms: int, points: int) -> Floats:
     return np.cos(math.pi * np.outer(np.arange(terms), (np.arange(points) + 0.5) / points))
 
 
+@lru_cache(maxsize=1)
+def _half_cosines(points: int) -> list[Floats]:
+    """Tabulate the first half of the even and of the odd rows of `_cosines`."""
+    return [np.ascontiguousarray(_cosines(points, points)[parity::2, : points // 2]) for parity in (0, 1)]
+
+
 class Noise(Memoized):
     """Normal noise of the residuals, independent in cells of confidence, and the integral of its smoothed size."""
 
@@ -222,23 +228,26 @@ class Noise(Memoized):
         """(DRAWS, CELLS) standard normal numbers."""
         return normals((self.DRAWS, self.CELLS), (self.seed, self.CELLS))
 
-    def _series(self, terms: int) -> Floats:
-        """Return (DRAWS, terms) coefficients of the cosine series."""
+    def _series(self, terms: int) -> list[Floats]:
+        """Return (DRAWS, n) coefficients of the cosine series, of the even and of the odd ones of these terms."""
         used = np.flatnonzero(self.scale)
         draws = self._unscaled[:, used] * self.scale[used]
         series = draws @ _cosines(self.CELLS, self.CELLS)[:terms, used].T
         series[:, 1:] *= 2
-        return np.asarray(series)
+        return [np.ascontiguousarray(series[:, parity::2]) for parity in (0, 1)]
 
     def _norms(self, sigma: float) -> Floats:
         """Return (DRAWS,) of ∫|G_σ|.
 
         Every other term is even about the middle, where |a + b| and |a - b| add up to 2 max(|a|, |b|).
         """
-        terms, half = min(self.CELLS, math.ceil(5 / (math.pi * sigma)) + 1), self.CELLS // 2
+        terms = min(self.CELLS, math.ceil(5 / (math.pi * sigma)) + 1)
         series = self.once(Noise._series, min(FEW << ((terms - 1) // FEW).bit_length(), self.CELLS))
-        a = series[:, :terms] * np.exp(-((math.pi * sigma * np.arange(terms)) ** 2) / 2)
-        even, odd = (a[:, i::2] @ _cosines(self.CELLS, self.CELLS)[i:terms:2, :half] for i in (0, 1))
+        damping = np.exp(-((math.pi * sigma * np.arange(terms)) ** 2) / 2)
+        even, odd = (
+            a[:, : len(factors)] @ (factors[:, None] * cosines[: len(factors)])
+            for a, factors, cosines in zip(series, (damping[::2], damping[1::2]), _half_cosines(self.CELLS), strict=True)
+        )
         larger = np.maximum(np.abs(even, out=even), np.abs(odd, out=odd), out=even)
         return np.asarray(larger.mean(axis=1))
 

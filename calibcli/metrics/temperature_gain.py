@@ -32,7 +32,7 @@ START, MOST_START = 1 << 15, 1 << 17  # scores of the rows that give the first g
 NEAR = 0.02  # largest distance in ln β of the optimum from where derivatives are taken
 PASSES = 4
 REACH = 0.1  # distance in ln β from an optimum up to which the derivatives of the rows there are used
-TOLERANCE = 1e-10  # of the ends, so fine that the order of summation does not show
+TOLERANCE = 1e-8  # of the ends before the last step of a secant, so that the order of summation does not show
 
 
 def folds_of(predictions: Predictions, folds: int = FOLDS, nll: Floats | None = None) -> Ints:
@@ -323,7 +323,8 @@ class _Profile:
         """
         low, high = self._root(2, 0.5), self._root(1, 0.5)
         least = 0.0 if low <= 1 <= high else min(self._divergence(beta) for beta in (low, high))
-        return least, max(max(self._divergence(beta), self._saved(beta)) for beta in map(self._root, (2, 1)))
+        ends = self._root(2, near=low), self._root(1, near=high)
+        return least, max(max(self._divergence(beta), self._saved(beta)) for beta in ends)
 
     def _saved(self, beta: float) -> float:
         """Return an upper bound of F(1) - F(β)."""
@@ -331,17 +332,22 @@ class _Profile:
         worst = gain.values + (1 - beta) * (self.up if beta < 1 else self.down)  # if the label were the worst one
         return gain.value + gain.reach(self.alpha, 0.0, gain.dearest(worst - gain.value))[1]
 
-    def _root(self, bound: int, share: float = 1.0) -> float:
-        """Find β where a bound of F' passes 0 (F' rises with β), or the end of the range where it does not."""
+    def _root(self, bound: int, share: float = 1.0, near: float = 0.0) -> float:
+        """Find β where a bound of F' passes 0 (F' rises with β), or the end of the range where it does not.
+
+        Args:
+            near: a β beyond it, where one is known.
+        """
 
         def rises(t: float) -> float:
             return self.slope(math.exp(t), share)[bound]
 
         at = math.log(self.centre)
         value, slope = rises(at), self.centre * average(self.near[1], self.rows.weights)
-        step = -math.copysign(min(1.2 * abs(value) / slope, REACH) if slope > 0 else REACH, value)
+        most = REACH if self.z.size > WIDENED else 1.0  # few rows cost as little where no derivatives are known
+        step = -math.copysign(min(1.2 * abs(value) / slope, most) if slope > 0 else most, value)
         ends = math.log(LEAST_BETA / self.scale), math.log(MOST_BETA / self.scale)
-        beyond = min(max(at + step, ends[0]), ends[1])
+        beyond = min(max(math.log(near) if near else at + step, ends[0]), ends[1])
         while rises(beyond) * value > 0 and beyond not in ends:
             at, step = beyond, 2 * step
             beyond = min(max(at + step, ends[0]), ends[1])

@@ -91,7 +91,7 @@ def _cumulants_by_part(whole: Block, beta: float, dtype: Any) -> Iterator[tuple[
 def add(total: SumsAtBeta, weights: NDArray[Any] | None, numbers: list[Array]) -> None:
     """Add rows to `total`; `numbers` has those of each row, as `each_row` returns them."""
     excess, psi, *kappa = numbers
-    sum_of: Callable[[Array], Any] = np.sum if weights is None else weights.__matmul__
+    sum_of: Callable[[Array], Any] = np.add.reduce if weights is None else weights.__matmul__
     wide = psi if weights is None else weights * psi
     total.rows += len(psi)
     total.weight += len(psi) if weights is None else float(weights.sum())
