@@ -120,13 +120,11 @@ def _quantile(least: Floats, spread: Floats, undrawn_variance: float, z: float) 
     rest = float(spread[~on].sum()) + undrawn_variance
     means, ratio = size * mean[:, None], np.sqrt(spread[on]) / size
     variances = spread[on] * np.interp(at / ratio, x, variance)
-    slope, start, saved = [np.ones(1)], [np.array([-z * s])], (size * at)[:, :, None] * MULTIPLIERS
-    for near in NEAR:
-        least_of_all = means - z / (2 * near * s) * variances
-        dual = (least_of_all[:, :, None] - saved).min(axis=0).sum(axis=0)
-        slope.append(MULTIPLIERS)
-        start.append(dual - z * rest / (2 * near * s) - z * near * s / 2)
-    return _Lines(np.concatenate(slope), np.concatenate(start))
+    shares = np.array(NEAR)[:, None, None] * s  # the s of each dual
+    least_of_all = (means - z / (2 * shares) * variances)[..., None] - (size * at)[:, :, None] * MULTIPLIERS
+    duals = least_of_all.min(axis=1).sum(axis=1) - z * (rest / shares[:, 0] + shares[:, 0]) / 2
+    slope = np.append(1.0, np.tile(MULTIPLIERS, len(NEAR)))
+    return _Lines(slope, np.append(-z * s, duals.ravel()))
 
 
 MULTIPLIERS = np.linspace(0, 1, 21)  # values of ν
