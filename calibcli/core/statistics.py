@@ -272,10 +272,11 @@ def quantile(values: Floats, level: float) -> float:
     """Compute `np.quantile` of (n,) numbers, in a fraction of its time for short arrays."""
     at = level * (len(values) - 1)
     low = int(at)
-    part = np.partition(values, low)
-    above = float(part[low + 1 :].min()) if at > low else 0.0
-    between = at > low and above != part[low]  # equal numbers need no interpolation, and infinite ones allow none
-    return float(part[low] + (at - low) * (above - part[low])) if between else float(part[low])
+    part = values.copy()
+    part.partition(low)
+    value = float(part[low])
+    above = float(part[low + 1 :].min()) if at > low else value
+    return value if above == value else value + (at - low) * (above - value)  # infinite ones allow no interpolation
 
 
 def normals(shape: tuple[int, ...], seed: int | tuple[int, ...]) -> Floats:
