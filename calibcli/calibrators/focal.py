@@ -121,13 +121,7 @@ def _of_gamma(predictions: Predictions, context: FitContext, plain: BetaFit, gam
     if not lacking:
         ends = {"low": t * math.exp(-width), "high": t * math.exp(width), "se": t * se}
     estimate = Estimate(
-        name="temperature",
-        value=t,
-        **ends,
-        level=context.level,
-        n=predictions.n,
-        how=how,
-        reason=lacking,
+        name="temperature", value=t, **ends, level=context.level, n=predictions.n, how=how, reason=lacking
     )
     parameters: Parameters = {"beta": np.array(math.exp(at.u)), "gamma": np.array(gamma)}
     fixed = Estimate(name="gamma", value=gamma, n=predictions.n, how="as given", reason="it is given")

@@ -144,11 +144,7 @@ def isotonic_top(predictions: Predictions, context: FitContext) -> FittedParamet
 
 
 @SCALERS.add(
-    preserves_accuracy=lambda options: options["of"] == "top",
-    map=binned,
-    form=CURVES,
-    steep=True,
-    of_confidence=True,
+    preserves_accuracy=lambda options: options["of"] == "top", map=binned, form=CURVES, steep=True, of_confidence=True
 )
 def histogram(
     predictions: Predictions, context: FitContext, *, bins: Count = 15, of: Of = "classes"

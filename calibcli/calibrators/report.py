@@ -197,13 +197,7 @@ def report(
         notes = [f"the numbers below are those of {method}", *ranking.notes]
     memory = dict[str, Any]()
     fitted = fit(
-        method,
-        predictions,
-        seed=options.seed,
-        level=options.level,
-        progress=progress,
-        memory=memory,
-        held_out=held_out,
+        method, predictions, seed=options.seed, level=options.level, progress=progress, memory=memory, held_out=held_out
     )
     if recommended.get("recommended") == method and "recommended" in fitted.facts:
         recommended = {}  # the same comparison may show no gain from its further parameter

@@ -268,7 +268,7 @@ def skewed_reach(z: float, spread: float, skew: float) -> float:
 # Quantiles, random numbers and roots.
 
 
-def quantile(values: Floats, level: float) -> float:
+def quantile(values: npt.NDArray[np.floating[Any]], level: float) -> float:
     """Compute `np.quantile` of (n,) numbers, in a fraction of its time for short arrays."""
     at = level * (len(values) - 1)
     low = int(at)

@@ -229,7 +229,7 @@ class DebiasedSquare(GapNorm):
         bins = len(table.weight)
         bridge = (np.arange(bins)[:, None] < np.arange(1, bins)) - q  # (B, B - 1) at each cut, of a step in each bin
         moved = np.diff(np.pad(bridge * passed, ((0, 0), (1, 1))), axis=1)
-        return normals((DRAWS, bins), table.seed + 1) @ (np.sqrt(table.weight / n)[:, None] * moved)
+        return np.asarray(normals((DRAWS, bins), table.seed + 1) @ (np.sqrt(table.weight / n)[:, None] * moved))
 
 
 def square_variance(table: Bins) -> float:

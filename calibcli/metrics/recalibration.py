@@ -233,7 +233,7 @@ def _newton(x: Floats, y: Floats, w: Floats, beta: Floats) -> tuple[Floats, Floa
         hessian = (x * (w * p * (1 - p))) @ x.T
         (a, b), (_, c) = hessian.tolist()  # of two by two, where NumPy's functions take longer than the rows
         largest, determinant = (a + c + math.hypot(a - c, 2 * b)) / 2, a * c - b * b
-        if not largest**2 < 1e14 * determinant or np.abs(beta).max() > 1e6:  # its condition number
+        if not largest * largest < 1e14 * determinant or np.abs(beta).max() > 1e6:  # its condition number
             return None
         step = np.array([b * gradient[1] - c * gradient[0], b * gradient[0] - a * gradient[1]]) / determinant
         beta = beta + step

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -337,17 +337,11 @@ def residual(p: Floats, complement: Floats, hit: Hits) -> Floats:
 
 def width_table(view: BinaryOutcomes, bins: int, edges: Edges) -> Bins:
     """Tabulate outcomes in equal-width bins of [0, 1]."""
-    index, (lower, upper) = np.empty(view.n, np.int32), _equal_widths(bins, edges)
+    grid = np.append(np.arange(bins) / bins, [1.0, 1.0] if edges == "torchmetrics" else [1.0])
+    index = np.empty(view.n, np.int32)
     for part in parts(view.n):
         index[part] = bin_index(view.p[part], bins, edges, view.precision)
-    return replace(_table(view, index, lower, upper), index=index)
-
-
-@lru_cache(maxsize=16)
-def _equal_widths(bins: int, edges: Edges) -> tuple[Floats, Floats]:
-    """Return the lower and the upper edges of bins of equal width."""
-    grid = np.append(np.arange(bins) / bins, [1.0, 1.0] if edges == "torchmetrics" else [1.0])
-    return grid[:-1], grid[1:]
+    return replace(_table(view, index, grid[:-1], grid[1:]), index=index)
 
 
 def mass_table(view: BinaryOutcomes, bins: int, method: Equal) -> Bins:

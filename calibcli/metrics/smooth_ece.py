@@ -203,12 +203,6 @@ def _cosines(terms: int, points: int) -> Floats:
     return np.cos(math.pi * np.outer(np.arange(terms), (np.arange(points) + 0.5) / points))
 
 
-@lru_cache(maxsize=1)
-def _half_cosines(points: int) -> list[Floats]:
-    """Tabulate the first half of the even and of the odd rows of `_cosines`."""
-    return [np.ascontiguousarray(_cosines(points, points)[parity::2, : points // 2]) for parity in (0, 1)]
-
-
 class Noise(Memoized):
     """Normal noise of the residuals, independent in cells of confidence, and the integral of its smoothed size."""
 
@@ -244,10 +238,8 @@ class Noise(Memoized):
         terms = min(self.CELLS, math.ceil(5 / (math.pi * sigma)) + 1)
         series = self.once(Noise._series, min(FEW << ((terms - 1) // FEW).bit_length(), self.CELLS))
         damping = np.exp(-((math.pi * sigma * np.arange(terms)) ** 2) / 2)
-        even, odd = (
-            a[:, : len(factors)] @ (factors[:, None] * cosines[: len(factors)])
-            for a, factors, cosines in zip(series, (damping[::2], damping[1::2]), _half_cosines(self.CELLS), strict=True)
-        )
+        smooth = damping[:, None] * _cosines(self.CELLS, self.CELLS)[:terms, : self.CELLS // 2]
+        even, odd = (series[i][:, : len(smooth[i::2])] @ smooth[i::2] for i in (0, 1))
         larger = np.maximum(np.abs(even, out=even), np.abs(odd, out=odd), out=even)
         return np.asarray(larger.mean(axis=1))
 

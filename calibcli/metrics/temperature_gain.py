@@ -53,10 +53,7 @@ def folds_of(predictions: Predictions, folds: int = FOLDS, nll: Floats | None = 
 
 
 def gains(
-    predictions: Predictions,
-    folds: int = FOLDS,
-    before: Floats | None = None,
-    sample: Sample | None = None,
+    predictions: Predictions, folds: int = FOLDS, before: Floats | None = None, sample: Sample | None = None
 ) -> Gains:
     """Compute nll(z_i) - nll(z_i / T), T fitted on the other folds; all NaN where there is one fold.
 

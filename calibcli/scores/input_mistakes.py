@@ -245,9 +245,7 @@ class RepeatedRows(Mistake):
 
     @cached_property
     def count(self) -> int:
-        if not self.alike:
-            return 0
-        return _repeats([mark ^ hash_rows(own) for mark, own in zip(self.of_scores, self.own, strict=True)])
+        return _repeats([*map(np.bitwise_xor, self.of_scores, map(hash_rows, self.own))]) if self.alike else 0
 
     def _groups(self, marks: list[Hashes]) -> tuple[Floats, Ints, Ints]:
         """Return, for each group of two or more rows of equal marks, its wrong rows, its rows, and one of them."""
@@ -306,16 +304,15 @@ class RepeatedRows(Mistake):
 
 def _margins(scores: Array) -> Array:
     """Return the largest score of each row; of two classes, the score of the second less that of the first."""
-    return scores[1] - scores[0] if len(scores) == 3 else scores[-1]
+    return np.asarray(scores[1] - scores[0] if len(scores) == 3 else scores[-1])
 
 
 def _repeats(marks: list[Hashes]) -> int:
     """Count the rows whose mark an earlier row has."""
     joined = np.concatenate([*marks, np.empty(0, np.uint64)])
-    for ordered in (np.sort(joined.view(np.uint32)[1::2]), np.sort(joined)):  # half of a mark is sorted in half the time
-        if not (same := ordered[1:] == ordered[:-1]).any():
-            return 0
-    return int(np.count_nonzero(same))
+    parts = joined.view(np.uint32)[1::2], joined  # half of a mark is sorted in half the time, and may show that none do
+    repeats = (np.count_nonzero(np.diff(np.sort(part)) == 0) for part in parts)
+    return int(next(repeats) and next(repeats))
 
 
 @dataclass
@@ -587,13 +584,11 @@ def round_to_digits(columns: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]
 
     So noise of 1e-6 in a small probability is rounded away too. 13 bits after the leading one are kept of 1 + |x|.
     """
-    rounded = np.abs(columns)
-    rounded += np.float32(1)
-    bits = rounded.view(np.uint32)
+    bits = (np.abs(columns) + np.float32(1)).view(np.uint32)
     bits += np.uint32(1 << 9)
     bits &= np.uint32(0xFFFFFC00)
     bits |= columns.view(np.uint32) & np.uint32(1 << 31)  # the sign
-    return rounded
+    return bits.view(np.float32)
 
 
 def hash_rows(columns: Array) -> Hashes:

@@ -20,16 +20,7 @@ from calibcli.core.files import atomic
 from calibcli.core.validation import toml
 from calibcli.lab.study import readings
 from calibcli.lab.study.claims import KINDS
-from calibcli.lab.study.experiment import (
-    CURVATURE,
-    LOGGED,
-    Arm,
-    PrintedNumbers,
-    Study,
-    StudyClaim,
-    table_of,
-    wanted,
-)
+from calibcli.lab.study.experiment import CURVATURE, LOGGED, Arm, PrintedNumbers, Study, StudyClaim, table_of, wanted
 from calibcli.lab.training.options import Training
 from calibcli.lab.training.recipes import CHANGES, Recipe, own_loss
 from calibcli.networks import losses

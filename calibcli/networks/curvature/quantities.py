@@ -19,13 +19,7 @@ from calibcli.networks.curvature import trace as traces
 from calibcli.networks.curvature.engine import NUDGE, SHARE, Engine
 from calibcli.networks.curvature.ggn import GGNTrace
 from calibcli.networks.curvature.loss import parts
-from calibcli.networks.curvature.operator import (
-    curvature_along,
-    forms_along,
-    mean_gradient,
-    norm,
-    slopes_along,
-)
+from calibcli.networks.curvature.operator import curvature_along, forms_along, mean_gradient, norm, slopes_along
 from calibcli.networks.curvature.spectrum import Certificate, Density, Lanczos, Ritz, quadrature
 from calibcli.networks.curvature.spectrum import density as smooth
 
