@@ -62,12 +62,11 @@ def largest(bins: Bins, d: Floats | None = None) -> Floats:
 
 def debiased(bins: Bins, d: Floats | None = None) -> Floats:
     """Σ w_b [gap_b² - acc_b (1 - acc_b) / (n_b - 1)] over bins with n_b >= 2 (effective) rows."""
-    effective = bins.effective
-    enough = effective >= 2 - 1e-9
+    enough = (effective := bins.effective) >= 2 - 1e-9
     gap = (bins.weighted_gap if d is None else d) * bins.inverse
     accuracy = bins.confidence - gap
     chance = accuracy * (1 - accuracy) / np.where(enough, effective - 1, 1)
-    return np.asarray((gap * gap - chance) @ np.where(enough, bins.weight, 0))
+    return np.asarray(((gap * gap - chance) * np.where(enough, bins.weight, 0)).sum(axis=-1))
 
 
 SURE = 2.0  # standard deviations, beyond those of the bound, from which the sign of a gap is known
