@@ -10,7 +10,7 @@ import pytest
 from populations import ece_bounds
 
 import calibcli
-from calibcli.core.statistics import normal_quantile, score_bound, student_quantile
+from calibcli.core.statistics import normal_quantile, normals, score_bound, student_quantile
 from calibcli.metrics import binned_bounds as sharp
 from calibcli.scores.columns import bin_index
 
@@ -75,6 +75,18 @@ def test_lower_bound_of_one_bin_is_the_normal_quantile() -> None:
     spread = math.sqrt(((confidence - correct) ** 2).sum()) / 500
     assert bounds.value == pytest.approx(0.3)
     assert bounds.lower == pytest.approx(0.3 - 1.959963984540054 * spread, rel=1e-10)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-60])
+@pytest.mark.parametrize("level", [0.5, 0.95, 0.9999])
+def test_quantiles_of_norms_are_those_of_all_draws(level: float, scale: float) -> None:
+    """In float32 and of filled bins alone, of variances that float32 does not hold as well."""
+    variance = np.array([0, 0, 3.0, 0, 1e-3, 2.0, 0]) * scale
+    norms = np.abs(normals((sharp.DRAWS, 7), 4)) @ np.sqrt(variance)
+    wanted = np.quantile(norms, level)
+    if level == 0.9999:
+        wanted = np.quantile(norms, 0.5) + math.sqrt(variance.sum()) * normal_quantile(level)
+    assert sharp.norm_quantile(variance, level, 4) == pytest.approx(wanted, rel=1e-6)
 
 
 def test_counts_are_repetition() -> None:

@@ -15,7 +15,15 @@ import calibcli
 from calibcli.cli.app import main
 from calibcli.core.errors import Exit, InputError
 from calibcli.scores.files.arrays import distinct
-from calibcli.scores.input_mistakes import class_order, match_classes, refuse_overlap, row_hashes
+from calibcli.scores.input_mistakes import (
+    BACKWARDS_Z,
+    _repeats,
+    auc_and_z,
+    class_order,
+    match_classes,
+    refuse_overlap,
+    row_hashes,
+)
 from calibcli.scores.predictions import Predictions
 
 RNG = np.random.default_rng(2)
@@ -80,6 +88,27 @@ def test_repeats_of_a_model_of_few_values_are_no_copies() -> None:
     assert repeats(z[twice], y[twice]) == ["30 of 630 rows repeat an earlier row"]
     tenth = np.repeat(np.arange(60), 10)  # ten copies of each, of one column
     assert repeats(np.round(p, 2)[tenth], (rng.uniform(size=60) < p[:60]).astype(int)[tenth])
+
+
+def test_marks_that_share_a_half_do_not_repeat() -> None:
+    same = np.array([3, 1 << 40, 3 + (1 << 40)], np.uint64)
+    assert _repeats([same]) == _repeats([np.empty(0, np.uint64)]) == _repeats([]) == 0
+    assert _repeats([same, same[:1], same]) == 4
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+def test_scores_of_two_classes_are_backwards_where_their_auc_is(columns: int) -> None:
+    """Also where one threshold alone shows that they are not."""
+    rng, seen = np.random.default_rng(7), set[bool]()
+    for _ in range(60):
+        y = (rng.random(200) < rng.uniform(0.1, 0.9)).astype(int)
+        margin = rng.normal(size=200) * rng.choice([0.3, 3]) + rng.uniform(-0.6, 0.6) * (2 * y - 1) + rng.normal()
+        p = 1 / (1 + np.exp(-margin))
+        notes = calibcli.from_arrays(p if columns == 1 else np.column_stack([1 - p, p]), y).notes
+        backwards = auc_and_z(margin, y)[1] <= -BACKWARDS_Z
+        assert any("the classes may be in the wrong order" in note for note in notes) == backwards
+        seen.add(backwards)
+    assert seen == {True, False}
 
 
 def repeats(scores: np.ndarray, labels: np.ndarray) -> list[str]:

@@ -13,6 +13,8 @@ from scipy.stats import binom
 
 from calibcli import metrics
 from calibcli.cli.app import main
+from calibcli.core.statistics import normals
+from calibcli.metrics import binned
 from calibcli.metrics import binned_bounds as sharp
 from calibcli.metrics.shelf import Sample
 from calibcli.scores.columns import Columns, bin_index
@@ -298,3 +300,24 @@ def test_a_pilot_gives_a_range_of_n(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert main(["plan", "--max", "ece=0.05", "--json", "-q"]) == 0
     [e] = json.loads(capsys.readouterr().out)["estimates"]
     assert e["low"] is None
+
+
+def test_cuts_between_bins_of_equal_mass_move_as_bridges() -> None:
+    rng = np.random.default_rng(2)
+    confidence = rng.beta(5, 2, 900)
+    view = sample(confidence, rng.random(900) < confidence).view()
+    error = metrics.choose(["ece2_debiased:bins=6"], 10)[0](sample(confidence, view.hit))
+    table, q = error.table, np.cumsum(error.table.weight)[:-1]
+    steps = normals((binned.DRAWS, 6), table.seed + 1) * np.sqrt(table.weight / 900)
+    bridge = np.cumsum(steps, axis=1)[:, :-1] - steps.sum(axis=1, keepdims=True) * q
+    reach = np.sqrt(q * (1 - q) / 900)
+    below, above = (view.ranked.residuals_before(900 * end) / 900 for end in (q - reach, q + reach))
+    carried = np.pad(bridge * (above - below) / (2 * reach), ((0, 0), (1, 1)))
+    np.testing.assert_allclose(error._cut_noise(), np.diff(carried, axis=1), atol=1e-15)
+
+
+def test_empty_bins_have_no_simulated_gap() -> None:
+    table = sample(np.array([0.2, 0.93, 0.95]), np.array([False, True, False])).view().width_bins(10, "right")
+    gaps = table.simulated(500, np.random.default_rng(0))
+    assert (gaps[:, table.rows == 0] == 0).all()
+    assert sorted(set(gaps[:, 9].round(12))) == pytest.approx([(1.88 - hits) / 3 for hits in (2, 1, 0)])
