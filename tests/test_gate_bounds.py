@@ -12,6 +12,7 @@ from populations import ece_bounds
 import calibcli
 from calibcli.core.statistics import normal_quantile, normals, score_bound, student_quantile
 from calibcli.metrics import binned_bounds as sharp
+from calibcli.metrics.reliability import BinaryOutcomes
 from calibcli.scores.columns import bin_index
 
 Z = 1.6448536269514722
@@ -87,6 +88,24 @@ def test_quantiles_of_norms_are_those_of_all_draws(level: float, scale: float) -
     if level == 0.9999:
         wanted = np.quantile(norms, 0.5) + math.sqrt(variance.sum()) * normal_quantile(level)
     assert sharp.norm_quantile(variance, level, 4) == pytest.approx(wanted, rel=1e-6)
+
+
+def test_lower_bounds_are_the_better_of_two_also_where_one_is_not_simulated() -> None:
+    rng, simulated = np.random.default_rng(5), set[bool]()
+    for _ in range(40):
+        n, bins = int(rng.integers(20, 2000)), int(rng.integers(2, 20))
+        confidence = rng.beta(rng.uniform(0.5, 5), rng.uniform(0.5, 3), n)
+        wave = rng.choice([0.0, 0.3]) * np.sign(np.sin(confidence * 40))  # over in one bin and under in the next
+        hit = rng.random(n) < confidence ** rng.uniform(0.3, 3) + wave
+        view = BinaryOutcomes(confidence, 1 - confidence, hit, None, False, None)
+        table = view.width_bins(bins, "right")
+        variance, d = np.maximum(table.gap_variance, table.null_variance), table.weighted_gap
+        whole = sharp.norm_quantile(variance, 0.99, 0)
+        assert sharp.least_quantile(variance, 0.99) <= whole * 1.02
+        better = np.abs(d).sum() - whole, float(sharp.signed(d, variance, 0.04))
+        assert sharp.table_bounds(view, table).lower == pytest.approx(max(0.0, *better), abs=1e-12)
+        simulated.add(better[0] > max(0.0, better[1]))
+    assert simulated == {True, False}
 
 
 def test_counts_are_repetition() -> None:
