@@ -144,7 +144,7 @@ class EcePopulation:
         noise = normals((draws, int(used.sum())), seed) @ root.T
         gap, square = self.gap[used], self.square[used]
         variance, fourth = np.maximum(square, self.null[used]), self.fourth[used]
-        z, error = normal_quantile(1 - alpha), alpha / family
+        z, error, each = normal_quantile(1 - alpha), alpha / family, np.ones(len(gap))
         whole = error * binned_bounds.WHOLE if method == "sharp" else error
 
         def passes(n: float) -> float:
@@ -152,7 +152,7 @@ class EcePopulation:
             most = limit - length
             if method == "sharp":
                 most = binned_bounds.sharp_largest(limit, length, gap, square / n, fourth / n**3, 1 / n, alpha)
-            return float((np.abs(gap + noise / math.sqrt(n)).sum(axis=1) <= most).mean())
+            return float((np.abs(gap + noise / math.sqrt(n)) @ each <= most).mean())
 
         @cache
         def reach() -> float:
@@ -160,7 +160,7 @@ class EcePopulation:
 
         def fails(n: float) -> float:
             d = gap + noise / math.sqrt(n)
-            estimate = np.abs(d).sum(axis=1)
+            estimate = np.abs(d) @ each
             failed = estimate - reach() / math.sqrt(n) > limit
             if method == "sharp":  # a bound by signs is never above the estimate: few draws need it
                 open_ = ~failed & (estimate > limit)
