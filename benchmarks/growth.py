@@ -496,7 +496,7 @@ def _(folder: Path, width: int) -> Work:
     return ["curvature", *_models(folder), "--data", f"{_digits()}#test", "-w", "lambda_max", "-w", "trace"]
 
 
-@grows("logits", "rows", 20_000, 80_000, 320_000, beside="mlp of 650 parameters", mb=200)
+@grows("logits", "rows", 80_000, 320_000, 1_280_000, beside="mlp of 650 parameters", mb=200)
 def _(folder: Path, n: int) -> Work:
     import numpy as np
 
