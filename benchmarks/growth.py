@@ -470,6 +470,19 @@ def _digits() -> str:
     return str(ROOT / "sample_data" / "digits.npz")
 
 
+def _images(folder: Path, n: int) -> str:
+    """Write n images of noise with labels of ten classes; returns the path."""
+    import numpy as np
+
+    rng, path = np.random.default_rng(0), folder / "data.npz"
+    np.savez(path, x=rng.standard_normal((n, 1, 8, 8), dtype=np.float32), y=rng.integers(0, 10, n))
+    return str(path)
+
+
+def _models(folder: Path) -> list[str]:
+    return [str(path) for path in (folder / "fit").rglob("model.safetensors")]
+
+
 def _fit(folder: Path, arch: str, epochs: int, data: str = "") -> list[str]:
     out = ["--epochs", str(epochs), "--save", str(folder / "fit"), "-q"]
     return ["fit", arch, "--data", data or _digits(), "--loss", "ce", *out]
@@ -480,14 +493,15 @@ def _(folder: Path, epochs: int) -> Work:
     return _fit(folder, "mlp:hidden=64/64", epochs)
 
 
+@grows("fit", "rows", 10_000, 40_000, 160_000, beside="an epoch of a mlp of 650 parameters", mb=200)
+def _(folder: Path, n: int) -> Work:
+    return _fit(folder, "mlp:hidden=8", 1, _images(folder, n))
+
+
 @grows("curvature", "rows", 1000, 4000, 16_000, beside="mlp of 650 parameters", mb=200)
 def _(folder: Path, n: int) -> Work:
-    import numpy as np
-
-    rng, path = np.random.default_rng(0), folder / "data.npz"
-    np.savez(path, x=rng.standard_normal((n, 1, 8, 8), dtype=np.float32), y=rng.integers(0, 10, n))
     quiet(_fit(folder, "mlp:hidden=8", 1))
-    return ["curvature", *_models(folder), "--data", str(path), "-w", "lambda_max", "-w", "trace"]
+    return ["curvature", *_models(folder), "--data", _images(folder, n), "-w", "lambda_max", "-w", "trace"]
 
 
 @grows("curvature", "parameters", 4, 16, 64, beside="1,000 rows, width of two hidden layers / 16", limit=2.1, mb=300)
@@ -498,16 +512,8 @@ def _(folder: Path, width: int) -> Work:
 
 @grows("logits", "rows", 80_000, 320_000, 1_280_000, beside="mlp of 650 parameters", mb=200)
 def _(folder: Path, n: int) -> Work:
-    import numpy as np
-
-    rng, path = np.random.default_rng(0), folder / "data.npz"
-    np.savez(path, x=rng.standard_normal((n, 1, 8, 8), dtype=np.float32), y=rng.integers(0, 10, n))
     quiet(_fit(folder, "mlp:hidden=8", 1))
-    return ["logits", *_models(folder), "--data", str(path), "--save", str(folder / "out.npz"), "-q"]
-
-
-def _models(folder: Path) -> list[str]:
-    return [str(path) for path in (folder / "fit").rglob("model.safetensors")]
+    return ["logits", *_models(folder), "--data", _images(folder, n), "--save", str(folder / "out.npz"), "-q"]
 
 
 @grows("study --report-only", "seeds", 10, 40, 160, beside="2 arms", mb=150)
