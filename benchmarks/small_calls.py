@@ -4,10 +4,10 @@
 
 The calls are `measure(z, y)` with 13 metrics and their intervals, `measure(z, y, "ece")` and the same of "accuracy", on
 float32 logits in memory, with one thread. The other tools compute the same ECE (15 bins) and accuracy without
-intervals, scikit-learn log loss and accuracy. `checks` is the part of a call that checks its input. --before has the
-folder of another checkout of calib, --only words in names of packages. Each package is a process of its own, by turns
-in every round. A cell is the median CPU time of its calls in the fastest round, and ratios are medians over rounds
-[least, largest].
+intervals, scikit-learn log loss and accuracy. `checks` is the part of a call that checks its input, `exponentials` what
+NumPy takes for those of all scores in double precision. --before has the folder of another checkout of calib, --only
+words in names of packages. Each package is a process of its own, by turns in every round. A cell is the median CPU time
+of its calls in the fastest round, and ratios are medians over rounds [least, largest].
 """
 
 from __future__ import annotations
@@ -34,11 +34,13 @@ def data(n: int, k: int) -> tuple[Any, Any]:
 def calib(z: Any, y: Any) -> Calls:
     import calibcli
 
+    wide = z.astype(np.float64)
     return {
         "measure": lambda: calibcli.measure(z, y),
         "ece": lambda: calibcli.measure(z, y, "ece"),
         "accuracy": lambda: calibcli.measure(z, y, "accuracy"),
         "checks": lambda: calibcli.from_arrays(z, y),
+        "exponentials": lambda: np.exp(wide),
     }
 
 
