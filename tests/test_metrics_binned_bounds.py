@@ -321,3 +321,12 @@ def test_empty_bins_have_no_simulated_gap() -> None:
     gaps = table.simulated(500, np.random.default_rng(0))
     assert (gaps[:, table.rows == 0] == 0).all()
     assert sorted(set(gaps[:, 9].round(12))) == pytest.approx([(1.88 - hits) / 3 for hits in (2, 1, 0)])
+
+
+def test_one_bin_has_no_cut_to_move() -> None:
+    one = sample(np.array([0.2, 0.6, 0.9, 0.8]), np.array([True, False, True, False]))
+    estimate = metrics.estimates(one, metrics.choose(["ece2_debiased:bins=1"], 10))[0]
+    assert estimate.low is not None
+    assert estimate.high is not None
+    assert estimate.low <= 0 <= estimate.high
+    assert one.view().ranked.residuals_before(np.empty(0)).shape == (0,)

@@ -318,7 +318,7 @@ class Ranked:
         at = np.clip(self.find(position, "left"), 1, len(self.ends) - 1)
         low, high = self.position[at - 1], self.position[at]
         ranks = counted(self.ends[np.append(at - 1, at)])[0]
-        starts, last = np.append(0, ranks[:-1]), ranks[-1]
+        starts, last = np.append(0, ranks)[:-1], ranks.max(initial=0)  # of no position there are none
         rows = self.residual[:last] if self.weights is None else self.weights[:last] * self.residual[:last]
         sums = np.cumsum(np.where(ranks > starts, np.add.reduceat(rows, starts), 0.0))
         below, above = (sums[np.searchsorted(ranks, self.ends[end])] for end in (at - 1, at))
