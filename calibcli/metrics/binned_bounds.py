@@ -90,7 +90,12 @@ def _known_deviation(d: Floats, spread: Floats, fourth: Floats, unit: float) -> 
 
 def _usual_low(least: Floats) -> float:
     """Return an E that nearly no model is below: a lower one is no evidence of being better than perfect."""
-    return math.sqrt(2 / math.pi) * float(least.sum()) - math.sqrt((1 - 2 / math.pi) * float(least @ least))
+    return _mean_norm(least) - math.sqrt((1 - 2 / math.pi) * float(least @ least))
+
+
+def _mean_norm(deviations: Floats) -> float:
+    """Return the mean of ‖G‖₁ for normal numbers G with these deviations about 0."""
+    return math.sqrt(2 / math.pi) * float(deviations.sum())
 
 
 class _Lines(NamedTuple):
@@ -121,8 +126,8 @@ def _quantile(least: Floats, spread: Floats, undrawn_variance: float, z: float) 
     means, ratio = size * mean[:, None], np.sqrt(spread[on]) / size
     variances = spread[on] * np.interp(at / ratio, x, variance)
     shares = np.array(NEAR)[:, None, None] * s  # the s of each dual
-    least_of_all = (means - z / (2 * shares) * variances)[..., None] - (size * at)[:, :, None] * MULTIPLIERS
-    duals = least_of_all.min(axis=1).sum(axis=1) - z * (rest / shares[:, 0] + shares[:, 0]) / 2
+    terms = (means - z / (2 * shares) * variances)[..., None] - (size * at)[:, :, None] * MULTIPLIERS
+    duals = terms.min(axis=1).sum(axis=1) - z * (rest / shares[:, 0] + shares[:, 0]) / 2
     slope = np.append(1.0, np.tile(MULTIPLIERS, len(NEAR)))
     return _Lines(slope, np.append(-z * s, duals.ravel()))
 
@@ -252,10 +257,9 @@ def table_bounds(
         fourth = view.sums(table.index, len(d), lambda part: np.square(np.square(residual[part])), 4)
         upper = sharp_upper(value, upper, d, table.gap_variance, fourth, float(table.weight_variance.sum()), alpha)
         variance = np.maximum(table.gap_variance, null)
-        lower = max(0.0, float(signed(d, variance, alpha / family * (1 - WHOLE))))
-        level = 1 - alpha / family * WHOLE
-        if value - least_quantile(variance, level) > lower:  # else the simulation would not change it
-            lower = max(lower, value - norm_quantile(variance, level, table.seed))
+        lower, of_whole = float(signed(d, variance, alpha / family * (1 - WHOLE))), 1 - alpha / family * WHOLE
+        if value - least_quantile(variance, of_whole) > max(lower, 0.0):  # else the simulation would change nothing
+            lower = max(lower, value - norm_quantile(variance, of_whole, table.seed))
     else:
         more = np.maximum(null - variances(covariance), 0)
         calibrated = covariance + (more if view.groups is None else np.diag(more))
@@ -269,7 +273,7 @@ def table_bounds(
         lower=0.0 if reason else max(0.0, lower),
         upper=1.0 if reason else upper,
         reason=reason,
-        floor=math.sqrt(2 / math.pi) * float(spread.sum()),
+        floor=_mean_norm(spread),
         null_high=norm_quantile(free, 0.95, table.seed),
         n=round(view.total) if view.counts else view.n,
         n_eff=view.effective,
@@ -314,8 +318,8 @@ def least_quantile(variance: Floats, level: float) -> float:
 
     The norm is at least |Σ G|, which is normal. It is log-concave, so that a share of 1/e at least lies above its mean.
     """
-    mean = math.sqrt(2 / math.pi) * float(np.sqrt(variance).sum())
-    return max(mean, normal_quantile((1 + level) / 2) * math.sqrt(float(variance.sum())))
+    normal = normal_quantile((1 + level) / 2) * math.sqrt(float(variance.sum()))
+    return max(_mean_norm(np.sqrt(variance)), normal)
 
 
 def norm_quantile(covariance: Floats, level: float, seed: int) -> float:
