@@ -40,7 +40,8 @@ from calibcli.scores.predictions import Floats
 EVENTS = 10.0  # effective rows behind the variance of a bin, below which its bias is not relied on
 CAUTION = 1.0  # standard errors by which the variance of a bin is lowered before its bias is relied on
 WHOLE = 0.2  # share of alpha for the plain lower bound; the rest is for that by signs
-NEAR = (0.6, 0.7, 0.8, 0.9, 1.0)  # s of the duals, as shares of the largest √V
+NEAR = np.array([0.6, 0.7, 0.8, 0.9, 1.0])[:, None]  # s of the duals, as shares of the largest √V
+MULTIPLIERS = np.linspace(0, 1, 21)  # values of ν
 
 
 def sharp_upper(
@@ -99,49 +100,45 @@ def _mean_norm(deviations: Floats) -> float:
 
 
 class _Lines(NamedTuple):
-    """A lower bound of the α quantile of E over all gaps with Σ|d_b| = τ: as a function of τ the maximum of lines."""
+    """A lower bound of the α quantile of E over all gaps with Σ|d_b| = τ: as a function of τ the maximum of lines.
 
-    slope: Floats
-    start: Floats
+    Attributes:
+        duals: (len(NEAR), len(MULTIPLIERS)) values at τ = 0 of lines with the slopes MULTIPLIERS.
+        whole: that of the line with slope 1 that holds whatever the gaps.
+    """
+
+    duals: Floats
+    whole: float
 
     def at(self, tau: float) -> float:
         """Return the bound at τ."""
-        return float((self.start + self.slope * tau).max())
+        return max(float((self.duals + MULTIPLIERS * tau).max()), self.whole + tau)
 
     def reaching(self, value: float) -> float:
         """Return the largest τ where the bound is at most `value`; 0 where it never is."""
-        if self.start[self.slope == 0].max(initial=-math.inf) > value:
+        if self.duals[:, 0].max() > value:
             return 0.0
-        rises = self.slope > 0
-        return max(0.0, float(((value - self.start[rises]) / self.slope[rises]).min()))
+        return max(0.0, min(value - self.whole, float(((value - self.duals[:, 1:]) / MULTIPLIERS[1:]).min())))
 
 
 def _quantile(least: Floats, spread: Floats, undrawn_variance: float, z: float) -> _Lines:
-    """Compute the duals of NEAR and MULTIPLIERS, and the line that holds whatever the gaps: E is at least τ - z s."""
-    x, mean, variance = _folded()
-    s = math.sqrt(float(spread.sum()) + undrawn_variance)
-    on = least > 0
-    size, at = least[on], x[:, None]  # (x, B): a minimum along the first axis is vectorised
-    rest = float(spread[~on].sum()) + undrawn_variance
-    means, ratio = size * mean[:, None], np.sqrt(spread[on]) / size
-    variances = spread[on] * np.interp(at / ratio, x, variance)
-    shares = np.array(NEAR)[:, None, None] * s  # the s of each dual
-    terms = (means - z / (2 * shares) * variances)[..., None] - (size * at)[:, :, None] * MULTIPLIERS
-    duals = terms.min(axis=1).sum(axis=1) - z * (rest / shares[:, 0] + shares[:, 0]) / 2
-    slope = np.append(1.0, np.tile(MULTIPLIERS, len(NEAR)))
-    return _Lines(slope, np.append(-z * s, duals.ravel()))
-
-
-MULTIPLIERS = np.linspace(0, 1, 21)  # values of ν
+    """Compute the duals, and the line that holds whatever the gaps: E is at least τ - z s."""
+    x, mean, variance, products = _folded()
+    s, on = math.sqrt(float(spread.sum()) + undrawn_variance), least > 0
+    rest, size, spread = float(spread[~on].sum()) + undrawn_variance, least[on], spread[on]
+    variances = spread * np.interp(x[:, None] * (size / np.sqrt(spread)), x, variance)
+    shares = NEAR * s  # the s of each dual; in (s, x, B, ν) a minimum over x is vectorised
+    terms = (size * mean[:, None] - (z / 2 / shares)[..., None] * variances)[..., None] - size[:, None] * products
+    return _Lines(terms.min(axis=1).sum(axis=1) - z / 2 * (rest / shares + shares), -z * s)
 
 
 @lru_cache(maxsize=1)
-def _folded() -> tuple[Floats, Floats, Floats]:
-    """Tabulate mean and variance of |x + Z| at some x, of which the last stands for infinity."""
+def _folded() -> tuple[Floats, Floats, Floats, Floats]:
+    """Tabulate mean and variance of |x + Z| at some x, of which the last stands for infinity, and (x, 1, ν) of x ν."""
     x = np.append(np.linspace(0, 4, 41), 60.0)
     density = np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
     mean = 2 * density + x * np.array([math.erf(v / math.sqrt(2)) for v in x])
-    return x, mean, np.maximum(1 + x * x - mean**2, 0)
+    return x, mean, np.maximum(1 + x * x - mean**2, 0), (x[:, None] * MULTIPLIERS)[:, None]
 
 
 def signed(d: Floats, variance: Floats, alpha: float) -> Floats:
@@ -186,6 +183,7 @@ def _mills_grid() -> Floats:
     return np.asarray(half * np.exp(grid**2 / 2) * math.sqrt(2 * math.pi))
 
 
+NULL = 0.95  # level of the quantile under calibration
 DRAWS = 20_000
 FEW_BINS = 32  # up to which the sizes of the draws are kept, 2.5 MB at the most for each number of bins
 FEWEST_BEYOND = 50  # draws beyond a quantile below which the simulated quantile is replaced by its analytic bound
@@ -201,7 +199,7 @@ class Bounds:
         lower, upper: each holds with probability 1 - alpha (lower: 1 - alpha / family).
         reason: why there are no bounds (they are then 0 and 1, which hold for any model), or "".
         floor: the E to expect of a perfectly calibrated model with these confidences.
-        null_high: 95 % quantile of E under perfect calibration (normal bins).
+        null_high: quantile of E at NULL, 95 %, under perfect calibration (normal bins).
         n: rows (the sum of the weights when they are counts).
         n_eff: (Σw)²/Σw²; equal to n without sampling weights.
         groups: number of groups of the rows, or None.  effective: see `core.statistics.effective_groups`.
@@ -239,7 +237,6 @@ def table_bounds(
     """
     d, null, value = table.weighted_gap, table.null_variance, float(np.abs(table.weighted_gap).sum())
     level, count, effective = 1 - alpha / family, None, math.inf
-    free = null  # variances, or covariance, of the gaps of a calibrated model
     if view.groups is None:
         covariance, steps = table.gap_variance, view.steps
         z, z_lower = normal_quantile(1 - alpha), normal_quantile(level)
@@ -251,21 +248,21 @@ def table_bounds(
         method = "score"
     # the largest variance of s·d̂ over every choice of signs s
     upper = min(1.0, value + unseen_reach(z, float(np.abs(covariance).sum()), *steps))
+    more = np.maximum(null - variances(covariance), 0)
+    calibrated = covariance + (more if view.groups is None else np.diag(more))
+    free = null if view.groups is None else calibrated  # variances, or covariance, of the gaps of a calibrated model
+    null_high = norm_quantile(free, NULL, table.seed)
     if method == "sharp":
         assert table.index is not None
         residual = view.residual
         fourth = view.sums(table.index, len(d), lambda part: np.square(np.square(residual[part])), 4)
         upper = sharp_upper(value, upper, d, table.gap_variance, fourth, float(table.weight_variance.sum()), alpha)
-        variance = np.maximum(table.gap_variance, null)
-        lower, of_whole = float(signed(d, variance, alpha / family * (1 - WHOLE))), 1 - alpha / family * WHOLE
-        if value - least_quantile(variance, of_whole) > max(lower, 0.0):  # else the simulation would change nothing
-            lower = max(lower, value - norm_quantile(variance, of_whole, table.seed))
+        lower, of_whole = float(signed(d, calibrated, alpha / family * (1 - WHOLE))), 1 - alpha / family * WHOLE
+        # no variance is below that under calibration: where its quantile is too far already, this one is
+        if of_whole < NULL or value - null_high > max(lower, 0.0):
+            lower = max(lower, value - norm_quantile(calibrated, of_whole, table.seed))
     else:
-        more = np.maximum(null - variances(covariance), 0)
-        calibrated = covariance + (more if view.groups is None else np.diag(more))
-        whole = norm_quantile(calibrated, level, table.seed)
-        lower = value - whole * z_lower / normal_quantile(level)
-        free = calibrated if view.groups is not None else free
+        lower = value - norm_quantile(calibrated, level, table.seed) * z_lower / normal_quantile(level)
     spread = np.sqrt(variances(free))
     reason = few_groups(count, effective) if count and effective < FEWEST_GROUPS else ""
     return Bounds(
@@ -274,7 +271,7 @@ def table_bounds(
         upper=1.0 if reason else upper,
         reason=reason,
         floor=_mean_norm(spread),
-        null_high=norm_quantile(free, 0.95, table.seed),
+        null_high=null_high,
         n=round(view.total) if view.counts else view.n,
         n_eff=view.effective,
         groups=count,
@@ -311,15 +308,6 @@ def _sizes(bins: int, seed: int) -> npt.NDArray[np.float32]:
     thousandth of the error of a simulated quantile: so a product with them takes a quarter of the time.
     """
     return np.ascontiguousarray(np.abs(normals((DRAWS, bins), seed)).T.astype(np.float32))
-
-
-def least_quantile(variance: Floats, level: float) -> float:
-    """Return a lower bound of a quantile of ‖G‖₁, G ~ N(0, variance) independent, for a level from 1 - 1/e.
-
-    The norm is at least |Σ G|, which is normal. It is log-concave, so that a share of 1/e at least lies above its mean.
-    """
-    normal = normal_quantile((1 + level) / 2) * math.sqrt(float(variance.sum()))
-    return max(_mean_norm(np.sqrt(variance)), normal)
 
 
 def norm_quantile(covariance: Floats, level: float, seed: int) -> float:
