@@ -127,18 +127,20 @@ def _quantile(least: Floats, spread: Floats, undrawn_variance: float, z: float) 
     s, on = math.sqrt(float(spread.sum()) + undrawn_variance), least > 0
     rest, size, spread = float(spread[~on].sum()) + undrawn_variance, least[on], spread[on]
     variances = spread * np.interp(x[:, None] * (size / np.sqrt(spread)), x, variance)
-    shares = NEAR * s  # the s of each dual; in (s, x, B, ν) a minimum over x is vectorised
-    terms = (size * mean[:, None] - (z / 2 / shares)[..., None] * variances)[..., None] - size[:, None] * products
-    return _Lines(terms.min(axis=1).sum(axis=1) - z / 2 * (rest / shares + shares), -z * s)
+    shares = NEAR * s  # the s of each dual; in (s, x, B, ν) a minimum over x is vectorised, in float32 twice as well
+    of_gaps = (size * mean[:, None] - (z / 2 / shares)[..., None] * variances).astype(np.float32)
+    terms = of_gaps[..., None] - size.astype(np.float32)[:, None] * products
+    return _Lines(terms.min(axis=1).sum(axis=1, dtype=np.float64) - z / 2 * (rest / shares + shares), -z * s)
 
 
 @lru_cache(maxsize=1)
-def _folded() -> tuple[Floats, Floats, Floats, Floats]:
+def _folded() -> tuple[Floats, Floats, Floats, npt.NDArray[np.float32]]:
     """Tabulate mean and variance of |x + Z| at some x, of which the last stands for infinity, and (x, 1, ν) of x ν."""
     x = np.append(np.linspace(0, 4, 41), 60.0)
     density = np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
     mean = 2 * density + x * np.array([math.erf(v / math.sqrt(2)) for v in x])
-    return x, mean, np.maximum(1 + x * x - mean**2, 0), (x[:, None] * MULTIPLIERS)[:, None]
+    products = (x[:, None] * MULTIPLIERS)[:, None].astype(np.float32)
+    return x, mean, np.maximum(1 + x * x - mean**2, 0), products
 
 
 def signed(d: Floats, variance: Floats, alpha: float) -> Floats:

@@ -210,7 +210,7 @@ class UnitSums:
         if block.low < UNIT_LOW or block.high > UNIT_HIGH:
             inside = (rows.least >= UNIT_LOW) & (rows.top <= UNIT_HIGH)
             self.outside += len(rows) - int(np.count_nonzero(inside))
-            if not inside.any():
+            if self.outside > SHARE_OFF * block.n:  # the rows are of another kind, whatever the sums are
                 return
         sums = rows.sums
         gap = np.abs(sums - 1)
