@@ -400,7 +400,11 @@ def _scaled(spec: str) -> Callable[[Path, int], Work]:
     return lambda folder, n: ["scale", saved(folder / "a.npz", n), "--method", spec]
 
 
-for _spec in ("temperature", "vector", "matrix", "dirichlet", "isotonic", "histogram", "beta", "focal"):
+for _spec in ("temperature", "vector", "isotonic", "histogram", "beta"):
+    grows("scale --method " + _spec, "rows", 50_000, 200_000, 800_000, beside="10 classes", limit=SORTED, mb=300)(
+        _scaled(_spec)
+    )
+for _spec in ("matrix", "dirichlet", "focal"):
     grows("scale --method " + _spec, "rows", 2000, 8000, 32_000, beside="10 classes", limit=SORTED, mb=120)(
         _scaled(_spec)
     )
@@ -433,13 +437,13 @@ def _(folder: Path, k: int) -> Work:
     return ["export", calibrator(folder, "vector", k), "--to", "json", "-o", str(folder / "map.json")]
 
 
-@grows("export --to card", "rows", 2000, 8000, 32_000, beside="10 classes", limit=SORTED, mb=80)
+@grows("export --to card", "rows", 32_000, 128_000, 512_000, beside="10 classes", limit=SORTED, mb=100)
 def _(folder: Path, n: int) -> Work:
     data = ["--data", saved(folder / "a.npz", n)]
     return ["export", calibrator(folder, "temperature"), "--to", "card", *data, "-o", str(folder / "card.md")]
 
 
-@grows("verify", "rows", 2000, 8000, 32_000, beside="10 classes", limit=SORTED, mb=80)
+@grows("verify", "rows", 32_000, 128_000, 512_000, beside="10 classes", limit=SORTED, mb=400)
 def _(folder: Path, n: int) -> Work:
     fitted, deployed = calibrator(folder, "temperature"), str(folder / "map.json")
     quiet(["export", fitted, "--to", "json", "-o", deployed])

@@ -15,7 +15,7 @@ from calibcli.calibrators.program import FAR, NumPy, Operations
 from calibcli.calibrators.store import CURVES, CURVES_BY_CLASS, Form
 from calibcli.core.number_format import first_few
 from calibcli.core.options import Count
-from calibcli.core.statistics import TIE
+from calibcli.core.statistics import TIE, counted
 from calibcli.metrics.corp import pool
 from calibcli.scores.likelihood import log_softmax
 from calibcli.scores.predictions import Predictions
@@ -34,11 +34,15 @@ def isotonic_curve(score: Array, hit: Array, weights: Array | None, tie: float =
 
     Scores within `tie` of the next count as equal.
     """
-    x, where = np.unique(score, return_inverse=True)
-    w = np.bincount(where, weights, len(x)).astype(np.float64)
-    y = np.bincount(where, hit if weights is None else hit * weights, len(x)).astype(np.float64)
-    keep = w > 0
-    x, y, w = x[keep], y[keep], w[keep]
+    if weights is None:  # values alone are sorted several times as fast as their places
+        x, rows = counted(score)
+        hits = np.diff(np.searchsorted(np.sort(score[hit > 0]), x, side="right"), prepend=0)
+        w, y = rows.astype(np.float64), hits.astype(np.float64)
+    else:
+        x, where = np.unique(score, return_inverse=True)
+        w = np.bincount(where, weights, len(x)).astype(np.float64)
+        y = np.bincount(where, hit * weights, len(x)).astype(np.float64)
+        x, y, w = x[w > 0], y[w > 0], w[w > 0]
     first = np.flatnonzero(np.append(True, np.diff(x) > tie))
     x, y, w = x[first], np.add.reduceat(y, first), np.add.reduceat(w, first)
     x, y = pool(w, y).knots(x)
@@ -103,7 +107,8 @@ def _targets(
     predictions: Predictions, of: Of, score: Callable[[Array], Array] = _probabilities
 ) -> list[tuple[Array, Array]]:
     """Return (score, hit) of every curve to fit."""
-    p = score(np.asarray(predictions.logits, np.float64))
+    # some rows at a time, whose intermediate arrays take memory that was taken before
+    p = np.concatenate([score(np.asarray(rows, np.float64)) for _, rows in predictions.blocks()])
     if of == "top":
         return [(p.max(axis=1), (raw_argmax(predictions) == predictions.labels).astype(np.float64))]
     return [(p[:, c], (predictions.labels == c).astype(np.float64)) for c in curved(predictions.k)]
@@ -163,18 +168,20 @@ def histogram(
 
 def bin_curve(p: Array, hit: Array, weights: Array | None, bins: int) -> tuple[Array, Array]:
     """Return lower edges of equal-mass bins of p, and the value (n₊ + 1) / (n + 2) of each bin."""
-    w = np.ones(len(p)) if weights is None else weights
-    order = np.argsort(p, kind="stable")
-    mass = np.cumsum(w[order])
+    if weights is None:
+        ordered, mass = np.sort(p), np.arange(1.0, len(p) + 1)
+    else:
+        order = np.argsort(p, kind="stable")
+        ordered, mass = p[order], np.cumsum(weights[order])
     inner = np.searchsorted(mass, mass[-1] * np.arange(1, bins) / bins)
-    ordered = p[order]
     last = np.unique(ordered[np.minimum(inner, len(p) - 1)])
     after = np.searchsorted(ordered, last + TIE, side="right")
     between = after < len(p)  # an edge lies between two rows, so that rounding moves no row across it
     edges = np.unique((last[between] + ordered[after[between]]) / 2)
     edges = np.concatenate([[-np.inf], edges])
     index = np.clip(np.searchsorted(edges, p, side="left") - 1, 0, len(edges) - 1)
-    count, positive = np.bincount(index, w, len(edges)), np.bincount(index, w * hit, len(edges))
+    count = np.bincount(index, weights, len(edges))
+    positive = np.bincount(index, hit if weights is None else weights * hit, len(edges))
     return np.maximum(edges, -1.0), (positive + 1) / (count + 2)
 
 
