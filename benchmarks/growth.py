@@ -401,7 +401,7 @@ def _scaled(spec: str) -> Callable[[Path, int], Work]:
 
 
 for _spec in ("temperature", "vector", "isotonic", "histogram", "beta"):
-    grows("scale --method " + _spec, "rows", 50_000, 200_000, 800_000, beside="10 classes", limit=SORTED, mb=300)(
+    grows("scale --method " + _spec, "rows", 50_000, 200_000, 800_000, beside="10 classes", limit=SORTED, mb=480)(
         _scaled(_spec)
     )
 for _spec in ("matrix", "dirichlet", "focal"):
@@ -443,7 +443,7 @@ def _(folder: Path, n: int) -> Work:
     return ["export", calibrator(folder, "temperature"), "--to", "card", *data, "-o", str(folder / "card.md")]
 
 
-@grows("verify", "rows", 32_000, 128_000, 512_000, beside="10 classes", limit=SORTED, mb=400)
+@grows("verify", "rows", 100_000, 400_000, 1_600_000, beside="10 classes", limit=SORTED, mb=580)
 def _(folder: Path, n: int) -> Work:
     fitted, deployed = calibrator(folder, "temperature"), str(folder / "map.json")
     quiet(["export", fitted, "--to", "json", "-o", deployed])

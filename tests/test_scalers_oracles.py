@@ -206,6 +206,20 @@ def test_isotonic_curve_is_that_of_scikit_learn(digits: int, weighted: bool) -> 
     np.testing.assert_allclose(np.interp(grid, *isotonic_curve(score, hit, w)), theirs.predict(grid), atol=1e-12)
 
 
+@pytest.mark.parametrize("spec", ["isotonic", "isotonic_top", "histogram", "top_label", "top_label:by=isotonic"])
+def test_more_rows_than_a_part_are_fitted_and_mapped_as_others_are(spec: str) -> None:
+    """Rows of weight 1 are sorted with their places, others without; both are mapped a part at a time."""
+    rows = predictions(40_000, 3)
+    rows = Predictions.of(rows.logits.round(2), rows.labels)
+    counted = Predictions.of(rows.logits, rows.labels, weights=np.ones(40_000), weight_kind="count")
+    fitted, others = (calibrators.fit(spec, p, report=False).scaler for p in (rows, counted))
+    assert fitted.parameters.keys() == others.parameters.keys()
+    for name, values in fitted.parameters.items():
+        np.testing.assert_allclose(values, others.parameters[name], atol=1e-12)
+    here = slice(32_000, 34_000)
+    np.testing.assert_array_equal(fitted.map(rows.logits)[here], fitted.map(rows.logits[here]))
+
+
 def test_isotonic_of_classes_and_of_the_top_label() -> None:
     p = predictions(600, 4)
     q, least = probabilities(p), 1 / 602

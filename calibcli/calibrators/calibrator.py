@@ -15,6 +15,7 @@ from calibcli.core.errors import InputError
 from calibcli.core.figure_data import Plot
 from calibcli.core.result import Cell, Estimate, Numbers, Table
 from calibcli.core.shelves import Choice, Shelf
+from calibcli.core.statistics import parts
 from calibcli.scores.predictions import SHARE_OFF, UNIT_HIGH, UNIT_LOW, Floats, Kind, kind_words, logits_of, two_columns
 
 # Scores that a scaler is called with: checked against the kind of the fit, and turned into logits.
@@ -246,7 +247,7 @@ class Scaler:
         Raises:
             InputError: as `__call__`.
         """
-        return self._as_given(scores, np.exp)
+        return self._as_given(scores, lambda log_p: np.exp(log_p, out=log_p))
 
     def _as_given(self, scores: ArrayLike, form: Callable[[Array], Array]) -> Array:
         mapped, logits = self._mapped(scores)
@@ -266,7 +267,11 @@ class Scaler:
         >>> calibcli.fit_scaler(logits, labels).scaler.map(logits[:5]).shape
         (5, 10)
         """
-        return apply(self.choice.traits["map"], self.parameters, np.asarray(logits, np.float64))
+        z, of = np.asarray(logits, np.float64), self.choice.traits["map"]
+        out = np.empty_like(z)
+        for rows in parts(len(z)):
+            out[rows] = apply(of, self.parameters, z[rows])
+        return out
 
 
 @dataclass(frozen=True, repr=False)

@@ -22,6 +22,7 @@ from calibcli.core.errors import InputError, UsageError
 from calibcli.core.files import known_suffix, sha256
 from calibcli.core.result import Cell, Estimate, Result
 from calibcli.core.shelves import Shelf
+from calibcli.core.statistics import parts
 from calibcli.scores import from_arrays, recorded_outputs
 from calibcli.scores.predictions import Predictions, kind_words
 
@@ -104,8 +105,8 @@ def compare(
     if p.shape != expected.shape:
         shapes = f"{tuple(p.shape)} for {tuple(expected.shape)}"
         raise InputError(f"the export gives outputs of shape {shapes}; nothing was written", "check --model")
-    difference = np.abs(np.exp(expected) - p)
-    worst = np.nan_to_num(difference.max(axis=1, initial=0.0), nan=np.inf)
+    largest = (np.abs(np.exp(expected[rows]) - p[rows]).max(axis=1, initial=0.0) for rows in parts(max(len(p), 1)))
+    worst = np.nan_to_num(np.concatenate([*largest]), nan=np.inf)
     classes = (expected if raw is None else raw).argmax(axis=1)
     limit, cost = LIMITS[dtype] if tolerance is None else tolerance, None
     if tolerance is None and worst.max(initial=0.0) > limit and (cost := rounding()) is not None:
@@ -116,7 +117,7 @@ def compare(
 
 def of_scores(scaler: Scaler, fed: Array, deployed: Array, dtype: str, tolerance: float | None = None) -> Compared:
     """Compare an output that takes scores (n, columns), given the scores `fed`, with its calibrator."""
-    scores = fed.astype(np.float64)
+    scores = fed.astype(np.float64, copy=False)
     expected = np.asarray(scaler(scores))
     if isinstance(scaler, LabelCalibrators):  # each label of each row is a binary problem
         p, q = np.exp(expected).ravel(), np.asarray(deployed, np.float64).ravel()
@@ -264,7 +265,7 @@ def fed(scaler: Scaler, rows: Predictions, dtype: str) -> Array:
     if scaler.columns == 1:
         z = z[:, 1:] - z[:, :1] if scaler.kind == "logits" else z[:, 1:]
     z = np.exp(z) if scaler.kind == "probabilities" else z
-    return z.astype(dtype)
+    return z.astype(dtype, copy=False)
 
 
 # Metadata of the calibrator, which exported files contain.
