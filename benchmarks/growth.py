@@ -443,7 +443,7 @@ def _(folder: Path, n: int) -> Work:
     return ["export", calibrator(folder, "temperature"), "--to", "card", *data, "-o", str(folder / "card.md")]
 
 
-@grows("verify", "rows", 100_000, 400_000, 1_600_000, beside="10 classes", limit=SORTED, mb=580)
+@grows("verify", "rows", 25_000, 100_000, 400_000, beside="10 classes", limit=SORTED, mb=150)
 def _(folder: Path, n: int) -> Work:
     fitted, deployed = calibrator(folder, "temperature"), str(folder / "map.json")
     quiet(["export", fitted, "--to", "json", "-o", deployed])

@@ -267,10 +267,10 @@ class Scaler:
         >>> calibcli.fit_scaler(logits, labels).scaler.map(logits[:5]).shape
         (5, 10)
         """
-        z, of = np.asarray(logits, np.float64), self.choice.traits["map"]
-        out = np.empty_like(z)
+        z, of = np.asarray(logits), self.choice.traits["map"]
+        out = np.empty(z.shape)
         for rows in parts(len(z)):
-            out[rows] = apply(of, self.parameters, z[rows])
+            out[rows] = apply(of, self.parameters, z[rows].astype(np.float64, copy=False))
         return out
 
 

@@ -57,10 +57,7 @@ def verify(job: ExportRequest, before: Path | None, rules: Request) -> Result:
     expected = job.scaler.map(rows.logits) if inputs is None else np.asarray(job.scaler(inputs.astype(np.float64)))
     raw = np.asarray(rows.logits) if job.scaler.preserves_accuracy and not rows.top_only else None
     compared = compare(expected, deployed, "float32", job.tolerance, raw, cost)
-    with np.errstate(divide="ignore"):
-        scores, source = ArrayScores(np.log(deployed)), str(job.path)
-        after = dataclasses.replace(rows, scores=scores, kind="log_probabilities", predicted=None, source=source)
-    verdicts, table = _verdicts(rules, rows, after)
+    verdicts, table = _verdicts(rules, rows, deployed, str(job.path))
     return _result(job, compared, rows.notes, verdicts, table, before)
 
 
@@ -115,12 +112,15 @@ def _result(
     )
 
 
-def _verdicts(rules: Request, rows: Predictions, after: Predictions) -> tuple[dict[str, Cell], list[Table]]:
-    """Return the verdicts of the gate on the rows before and after, if there are rules."""
+def _verdicts(rules: Request, rows: Predictions, deployed: Array, path: str) -> tuple[dict[str, Cell], list[Table]]:
+    """Return the verdicts of the gate on the rows before and on the `deployed` probabilities, if there are rules."""
     if not check.asked(dataclasses.replace(rules, input=rows)).gates:
         return {}, []
     if not rows.facts.get("labelled", True):
         raise UsageError(f"{rows.source} has no labels, which a gate needs", "pass labelled rows")
+    with np.errstate(divide="ignore"):
+        scores = ArrayScores(np.log(deployed))
+    after = dataclasses.replace(rows, scores=scores, kind="log_probabilities", predicted=None, source=path)
     first, second = (check.run(dataclasses.replace(rules, input=one)) for one in (rows, after))
     pairs = zip(first.checks, second.checks, strict=True)
     lines: list[list[Cell]] = [[a.rule_shown, a.scope, a.outcome, b.outcome, b.message] for a, b in pairs]
