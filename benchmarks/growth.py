@@ -6,7 +6,7 @@ A row is a command and one dimension of its input at three sizes. Each measureme
 has run the smallest size once, so that imports and caches count for neither time nor memory; what makes the input does
 not count either. The seconds are CPU seconds, user and system, with one thread: the least of `--rounds` runs, and of
 more where these are short. The exponent is that of the last two sizes: log(time / time) / log(size / size). A row that
-breaks its limit is measured again before it counts. MB are the peak of the largest size above the warm process.
+breaks its limit is measured twice more before it counts. MB are the peak of the largest size above the warm process.
 
 Exit 1 if an exponent or a peak is above its limit. `--only` takes regular expressions, and --list prints the names of
 the rows. `--short` runs each row once at a tenth of its sizes and judges no exponent: it says that everything runs.
@@ -624,11 +624,11 @@ def exponent(sizes: Sequence[int], times: Sequence[float]) -> float:
 
 
 def judged(name: str, rounds: int, short: bool) -> tuple[list[str], bool]:
-    """The cells of a row, and whether it keeps its limits; one that does not is measured again."""
+    """The cells of a row, and whether it keeps its limits; one that does not is measured twice more."""
     one = ROWS[name]
     sizes = [max(2, size // SHORT) for size in one.sizes] if short else list(one.sizes)
     best: dict[str, list[float]] = {}
-    for _ in range(1 if short else 2):
+    for _ in range(1 if short else 3):
         found = attempt(measured, name, sizes, 1 if short else rounds)
         if isinstance(found, str):
             return [name, one.beside, found, "", ""], found == "not installed"
