@@ -519,7 +519,7 @@ def logistic(x: Array, positive: Any, weights: Array | None, smooth: bool) -> Ar
         hessian = (design * (w * p * (1 - p))[:, None]).T @ design
         step = np.linalg.lstsq(hessian + 1e-14 * np.eye(len(theta)), gradient, rcond=None)[0]
         if gradient @ step <= 1e-16 * max(1.0, abs(value)):  # less than rounding, which halved steps would look for
-            return theta - step
+            return np.asarray(theta - step)
         for _ in range(40):
             following = loss(theta - step)
             if following <= value:
