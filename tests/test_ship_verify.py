@@ -12,6 +12,7 @@ import pytest
 import calibcli
 from calibcli.cli.app import main
 from calibcli.core.errors import InputError, UsageError
+from calibcli.ship.target import fed
 
 SAMPLES = Path(__file__).parent.parent / "sample_data"
 TEST, VALIDATION, MODEL = (str(SAMPLES / n) for n in ("test.npz", "validation.npz", "model.safetensors"))
@@ -137,6 +138,14 @@ def test_rows_of_float64_are_compared_as_a_program_of_float32_takes_them(
     found = calibcli.verify(tmp_path / "c.pt", one, rows, trust=True)
     assert found.verdict == "pass"
     assert found["max_dp"].value == made["max_dp"].value
+
+
+def test_a_program_is_given_a_copy_of_the_rows_which_it_may_write_to() -> None:
+    logits, labels = np.random.default_rng(0).normal(size=(200, 3)), np.arange(200) % 3
+    rows = calibcli.from_arrays(logits, labels)
+    given = fed(calibcli.fit_scaler(rows).scaler, rows, "float64")
+    np.testing.assert_array_equal(given, rows.logits)
+    assert not np.shares_memory(given, rows.logits)
 
 
 def test_labels_are_named_in_python_as_on_the_command_line(calibrator: str, tmp_path: Path) -> None:

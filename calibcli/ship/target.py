@@ -117,13 +117,12 @@ def compare(
 
 def of_scores(scaler: Scaler, fed: Array, deployed: Array, dtype: str, tolerance: float | None = None) -> Compared:
     """Compare an output that takes scores (n, columns), given the scores `fed`, with its calibrator."""
-    scores = fed.astype(np.float64, copy=False)
-    expected = np.asarray(scaler(scores))
+    expected = np.asarray(scaler(fed))
     if isinstance(scaler, LabelCalibrators):  # each label of each row is a binary problem
         p, q = np.exp(expected).ravel(), np.asarray(deployed, np.float64).ravel()
         with np.errstate(divide="ignore"):
             return compare(np.log(np.stack([1 - p, p], axis=1)), np.stack([1 - q, q], axis=1), dtype, tolerance)
-    raw = scores if scaler.preserves_accuracy and scaler.columns > 1 else None
+    raw = fed if scaler.preserves_accuracy and scaler.columns > 1 else None
     return compare(expected, deployed, dtype, tolerance, raw)
 
 
@@ -258,7 +257,7 @@ def fed(scaler: Scaler, rows: Predictions, dtype: str) -> Array:
     Raises:
         InputError: they are of another kind than those of the fit.
     """
-    z = np.asarray(rows.logits, np.float64)
+    z = np.array(rows.logits, np.float64)  # a copy, as the program that is given it may write to it
     if (scaler.kind == "logits") != (rows.kind == "logits"):
         problem = f"{rows.source} holds {kind_words(rows.kind)}, the calibrator was fitted on {kind_words(scaler.kind)}"
         raise InputError(problem, "pass rows of the kind of the fit")

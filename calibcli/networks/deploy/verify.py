@@ -54,7 +54,7 @@ def verify(job: ExportRequest, before: Path | None, rules: Request) -> Result:
     if len(deployed) != rows.n:
         problem = f"{job.path} has {len(deployed):,} rows, {rows.source} has {rows.n:,}"
         raise InputError(problem, "pass the same rows, in the same order")
-    expected = job.scaler.map(rows.logits) if inputs is None else np.asarray(job.scaler(inputs.astype(np.float64)))
+    expected = job.scaler.map(rows.logits) if inputs is None else np.asarray(job.scaler(inputs))
     raw = np.asarray(rows.logits) if job.scaler.preserves_accuracy and not rows.top_only else None
     compared = compare(expected, deployed, "float32", job.tolerance, raw, cost)
     verdicts, table = _verdicts(rules, rows, deployed, str(job.path))
