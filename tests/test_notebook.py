@@ -219,10 +219,11 @@ class TestWords:
 SHAPES = """check_fit_score_takes_y check_estimators_overwrite_params check_estimators_fit_returns_self check_fit1d
     check_readonly_memmap_input check_classifiers_classes check_supervised_y_2d check_classifiers_one_label
     check_classifiers_train check_n_features_in check_fit2d_predict1d check_requires_y_none check_dict_unchanged
-    check_f_contiguous_array_estimator"""
+    check_f_contiguous_array_estimator check_sample_weights_list check_sample_weight_equivalence_on_dense_data
+    check_classifiers_one_label_sample_weights"""
 OURS = """check_complex_data check_dtype_object check_estimators_empty_data_messages check_estimators_nan_inf
     check_estimator_sparse_tag check_estimator_sparse_array check_estimator_sparse_matrix check_supervised_y_no_nan
-    check_classifiers_regression_target check_n_features_in_after_fitting"""
+    check_classifiers_regression_target check_n_features_in_after_fitting check_all_zero_sample_weights_error"""
 
 
 class TestScikitLearn:

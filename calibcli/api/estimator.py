@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,12 @@ from calibcli.api import fixing, measuring
 from calibcli.calibrators import Fit, Scaler, same_order
 from calibcli.core import python_errors
 from calibcli.core.errors import InputError, UsageError
+from calibcli.core.number_format import first_few
 from calibcli.core.result import Estimate
 from calibcli.metrics import METRICS
+from calibcli.scores import data_frames, from_arrays
+from calibcli.scores.files.text_tables import is_number
+from calibcli.scores.predictions import UNIT_HIGH, UNIT_LOW
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
@@ -42,7 +47,9 @@ def scorer(metric: str) -> Callable[..., float]:
         metric: e.g. `nll`, `brier`, `ece:bins=30`.
 
     Returns:
-        `score(estimator, X, y, sample_weight=None)`, of an estimator with `predict_proba` and `classes_`.
+        `score(estimator, X, y, sample_weight=None)`, of an estimator with `predict_proba` and `classes_`. Where a label
+        has probability 0, a loss that would be infinite is that of a probability of 1e-15, which one wrong row of a
+        forest or of nearest neighbours needs to be comparable at all.
 
     Raises:
         UsageError: an unknown metric, or one that is neither good nor bad.
@@ -57,16 +64,35 @@ def scorer(metric: str) -> Callable[..., float]:
             "Choose models by scorer('nll') or scorer('brier')",
             stacklevel=2,
         )
+    return Scorer(choice.spec, better)
 
-    def score(estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
-        probabilities = np.asarray(estimator.predict_proba(X))
-        labels = _codes(np.asarray(y), np.asarray(estimator.classes_))
-        measured = measure(probabilities, labels, choice.spec, kind="probabilities", weights=sample_weight)
-        value = float(next(iter(measured.values())))
-        return value if better == "higher" else -abs(value) if better == "zero" else -value
 
-    score.__name__ = f"scorer({choice.spec!r})"
-    return score
+@dataclass(frozen=True)
+class Scorer:
+    """A metric as `scoring=` of scikit-learn: what `scorer` returns, which workers can be sent.
+
+    Attributes:
+        metric: its spec.  better: `higher`, `lower` or `zero`.
+    """
+
+    metric: str
+    better: str
+
+    @property
+    def __name__(self) -> str:
+        return f"scorer({self.metric!r})"
+
+    def __call__(self, estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
+        data_frames.refuse_other_order({"X": X, "y": y, "sample_weight": sample_weight})
+        given, classes = estimator.predict_proba(X), np.asarray(estimator.classes_)
+        data_frames.refuse_moved_columns(data_frames.names_of(given), [str(name) for name in classes])
+        probabilities, labels = np.asarray(given), _codes(np.asarray(y), classes)
+        how: dict[str, Any] = {"kind": "probabilities", "weights": sample_weight}
+        found = next(iter(measure(probabilities, labels, self.metric, **how).values()))
+        if found.value is None:  # the logarithm of a probability of 0
+            found = next(iter(measure(probabilities, labels, self.metric, clip=True, **how).values()))
+        value = float(found)
+        return value if self.better == "higher" else -abs(value) if self.better == "zero" else -value
 
 
 class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc, unused-ignore]
@@ -143,25 +169,39 @@ class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc, unused-i
         calibrator.fit_ = fit
         return calibrator
 
-    def fit(self, X: Any, y: Any) -> Calibrator:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> Calibrator:
         """Fit the classifier, if there is one, and the map.
 
         >>> round(Calibrator().fit(logits, labels).fit_["temperature"].value, 2)
         2.81
 
+        Args:
+            X: (N, features), or scores (N, K) where there is no classifier.  y: labels (N,).
+            sample_weight: (N,), of the map, and of the classifier if its `fit` takes them.
+            groups: (N,), rows of one group are left out together, and the intervals are those of groups.
+
         Raises:
-            InputError: scores that the method cannot be fitted to.
+            InputError: scores that the method cannot be fitted to, or folds that do not leave every row out once.
+            TypeError: the method is not a text.
         """
-        self._least = LEAST
+        if not isinstance(self.method, str):
+            kind = type(self.method).__name__
+            raise TypeError(f"method is {kind}: it comes first, Calibrator('temperature', {kind}(...)), as a text")
+        data_frames.refuse_other_order({"X": X, "y": y, "sample_weight": sample_weight, "groups": groups})
+        self._least, names = LEAST, None
         if self.estimator is None:
-            scores = np.asarray(X)
+            scores, labels = np.asarray(X), np.asarray(y)
+            from_arrays.refuse_swapped(X, labels, "fit(scores, labels)")
             self.n_features_in_ = 1 if scores.ndim == 1 else scores.shape[1]
-            self.classes_ = _classes(np.asarray(y), max(self.n_features_in_, 2))
-            codes, kind = _codes(np.asarray(y), self.classes_), None
+            self.classes_ = _classes(labels, max(self.n_features_in_, 2))
+            names = _names_of_classes(data_frames.names_of(X), scores, labels, self.classes_)
+            codes, kind = _codes(labels, self.classes_), None
         else:
-            scores, codes, kind = self._cross_fitted(X, y)
+            scores, codes, kind = self._cross_fitted(X, y, sample_weight, groups)
         if len(self.classes_) > 1:
-            self.fit_ = fit_scaler(scores, codes, self.method, kind=kind, seed=self.seed)
+            more = {"kind": kind, "seed": self.seed, "weights": sample_weight, "group": groups}
+            fit = fit_scaler(scores, codes, self.method, **more)
+            self.fit_ = dataclasses.replace(fit, scaler=dataclasses.replace(fit.scaler, classes=names))
         return self
 
     def predict_proba(self, X: Any) -> Any:
@@ -195,18 +235,27 @@ class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc, unused-i
         probabilities = self.predict_proba(X)
         return self.classes_[probabilities.argmax(1)]
 
-    def _cross_fitted(self, X: Any, y: Any) -> tuple[Any, Any, Any]:
+    def _cross_fitted(self, X: Any, y: Any, sample_weight: Any, groups: Any) -> tuple[Any, Any, Any]:
         """Cross-fit the classifier: return scores of every row by a classifier that did not see it, the codes of the
         labels, and the kind of the scores."""
         from sklearn.base import clone
-        from sklearn.model_selection import check_cv, cross_val_predict
+        from sklearn.model_selection import cross_val_predict
         from sklearn.utils.multiclass import check_classification_targets
-        from sklearn.utils.validation import column_or_1d, indexable
+        from sklearn.utils.validation import column_or_1d, has_fit_parameter, indexable
 
-        X, y = indexable(X, y)
+        X, y, sample_weight, groups = indexable(X, y, sample_weight, groups)
         check_classification_targets(y)
         y = column_or_1d(y, warn=True)
-        self.estimator_ = clone(self.estimator).fit(X, y)
+        weights = {}
+        if sample_weight is not None:
+            if has_fit_parameter(self.estimator, "sample_weight"):
+                weights = {"sample_weight": np.asarray(sample_weight)}
+            else:
+                name = type(self.estimator).__name__
+                warnings.warn(
+                    f"{name}.fit takes no sample_weight: the weights are used for the map alone", stacklevel=3
+                )
+        self.estimator_ = clone(self.estimator).fit(X, y, **weights)
         self._copy_features()
         self.classes_, codes = np.unique(y, return_inverse=True)
         known = np.asarray(getattr(self.estimator_, "classes_", self.classes_))
@@ -218,9 +267,9 @@ class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc, unused-i
         fewest = int(np.bincount(codes).min())
         if frozen or (isinstance(self.cv, int) and fewest < 2):
             return self._scores(self.estimator_, X), codes, kind  # nothing can be left out
-        folds = check_cv(min(self.cv, fewest) if isinstance(self.cv, int) else self.cv, y, classifier=True)
-        scores = cross_val_predict(clone(self.estimator), X, y, cv=folds, method=way)
-        return _filled(scores, kind, LEAST), codes, kind
+        folds = _folds(min(self.cv, fewest) if isinstance(self.cv, int) else self.cv, X, y, groups)
+        scores = cross_val_predict(clone(self.estimator), X, y, cv=folds, method=way, params=weights)
+        return _filled(scores, kind, LEAST, self.estimator), codes, kind
 
     def _copy_features(self) -> None:
         for name in ("n_features_in_", "feature_names_in_"):
@@ -229,7 +278,7 @@ class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc, unused-i
 
     def _scores(self, estimator: Any, X: Any, kind: str | None = None) -> Any:
         way, kind = _way(estimator, kind)
-        return _filled(getattr(estimator, way)(X), kind, self._least)
+        return _filled(getattr(estimator, way)(X), kind, self._least, estimator)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -253,10 +302,82 @@ def _way(estimator: Any, kind: str | None = None) -> tuple[str, str]:
     raise UsageError(f"{type(estimator).__name__} has {lacks}", "pass a classifier that has it")
 
 
-def _filled(scores: Any, kind: str, least: float) -> Any:
-    """Convert scores to float64 and clip them: trees and nearest neighbours give probabilities of 0 and 1."""
+def _folds(cv: Any, X: Any, y: Any, groups: Any) -> list[tuple[Any, Any]]:
+    """Return the rows to fit on and the rows to leave out, of each fold.
+
+    Raises:
+        InputError: a row is left out by no fold, or by several.
+        UsageError: `cv` is no folds, or its folds need groups.
+    """
+    from sklearn.model_selection import StratifiedGroupKFold, check_cv
+
+    if isinstance(cv, str):
+        problem = f"cv is a text, '{cv[:20]}'"
+        raise UsageError(problem, "pass a number of folds; a classifier that is fitted already: FrozenEstimator(model)")
+    whole = groups is not None and (cv is None or isinstance(cv, int))
+    splitter = StratifiedGroupKFold(cv or 5) if whole else check_cv(cv, y, classifier=True)
+    name = type(cv).__name__ if hasattr(cv, "split") else "cv"
+    if groups is None and "Group" in name:
+        raise UsageError(f"{name} splits by groups, and there are none", "pass them: fit(X, y, groups=groups)")
+    folds = [*splitter.split(X, y, groups)]
+    times = np.zeros(len(y), np.int64)
+    for _, left in folds:
+        times[left] += 1
+    if (times != 1).any():
+        row = int((times != 1).argmax())
+        raise InputError(
+            f"{name} leaves row {row} out {times[row]} times: the map needs one score of every row, by a classifier "
+            "that did not see it",
+            "pass folds that leave each row out once, such as cv=5, KFold or GroupKFold; or fit the classifier on the "
+            "rows of one part, and the map on the others: Calibrator(method, FrozenEstimator(model)).fit(X, y)",
+        )
+    return folds
+
+
+def _filled(scores: Any, kind: str, least: float, estimator: Any) -> Any:
+    """Convert scores to float64 and clip them: trees and nearest neighbours give probabilities of 0 and 1.
+
+    Raises:
+        InputError: `predict_proba` gives other numbers than probabilities.
+    """
     values = np.asarray(scores, np.float64)
-    return np.clip(values, least, 1.0) if kind == "probabilities" else np.clip(values, -1e9, 1e9)
+    if kind != "probabilities":
+        return np.clip(values, -1e9, 1e9)
+    if ((values < UNIT_LOW) | (values > UNIT_HIGH)).any():
+        of, low, high = type(estimator).__name__, np.nanmin(values), np.nanmax(values)
+        raise InputError(
+            f"predict_proba of {of} gives numbers from {low:.4g} to {high:.4g}, which are no probabilities: raw "
+            "scores, as boosted trees give with an objective of one's own",
+            "fit on them, of rows that the classifier was not fitted on: Calibrator(method).fit(scores, labels); or "
+            "give the classifier a predict_proba of probabilities",
+        )
+    return np.clip(values, least, 1.0)
+
+
+def _names_of_classes(names: list[str], scores: Any, labels: Any, classes: Any) -> tuple[str, ...] | None:
+    """Return the names of the classes, for the map to keep; None where they are numbers.
+
+    Args:
+        names: of the columns of (N, K) scores, [] where these are no data frame.  labels: (N,).  classes: sorted.
+
+    Raises:
+        InputError: columns that are named after the classes are in another order, or have other names.
+    """
+    own = [str(name) for name in classes]
+    numbers = all(map(is_number, own))
+    kept = None if numbers else tuple(own)
+    if len(names) < 2 or len(set(names)) < len(names):
+        return kept
+    columns = data_frames.class_columns(names, scores, labels)
+    there = list(columns.names or own)
+    if columns.moved or (there != own and sorted(there) == sorted(own)):
+        order = columns.order if columns.moved else [there.index(name) for name in own]
+        problem = f"columns {first_few(names, 4)} are in another order than the classes {first_few(own, 4)}"
+        raise InputError(problem, f"pass scores[{[names[i] for i in order]}]")
+    if there != own and (not numbers or all(map(is_number, there))):
+        problem = f"columns {first_few(names, 4)} are not named after the labels, {first_few(own, 4)}"
+        raise InputError(problem, "rename them; or pass scores.to_numpy(), if they are in the order of the labels")
+    return tuple(there) if there != own else kept
 
 
 def _classes(labels: Any, k: int) -> Any:

@@ -16,6 +16,7 @@ from calibcli.core.figure_data import Plot
 from calibcli.core.result import Cell, Estimate, Numbers, Table
 from calibcli.core.shelves import Choice, Shelf
 from calibcli.core.statistics import parts
+from calibcli.scores.data_frames import names_of, refuse_moved_columns
 from calibcli.scores.predictions import SHARE_OFF, UNIT_HIGH, UNIT_LOW, Floats, Kind, kind_words, logits_of, two_columns
 
 # Scores that a scaler is called with: checked against the kind of the fit, and turned into logits.
@@ -234,7 +235,8 @@ class Scaler:
             (n, K) float64. A tensor gives a tensor on its device, without a graph: float64 if it is, else float32.
 
         Raises:
-            InputError: the number of classes is another one, or the scores cannot be of this kind.
+            InputError: the number of classes is another one, or the scores cannot be of this kind; or they are a data
+                frame whose columns are named otherwise than the classes, or in another order.
         """
         return self._as_given(scores, np.asarray)
 
@@ -258,6 +260,7 @@ class Scaler:
 
     def _mapped(self, scores: ArrayLike) -> tuple[Array, Array]:
         """Return the calibrated log-probabilities in float64, and the logits they were computed from."""
+        refuse_moved_columns(names_of(scores), self.classes)
         logits = as_logits(scores, self.kind, self.k, self.columns)
         return self.map(logits), logits
 

@@ -24,6 +24,7 @@ from calibcli.metrics import Sample
 from calibcli.metrics import report as measuring
 from calibcli.metrics.paired import differences
 from calibcli.scores.columns import columns
+from calibcli.scores.data_frames import names_of, refuse_moved_columns
 from calibcli.scores.predictions import ArrayScores, Predictions, kind_words
 
 FEWEST = 20
@@ -244,6 +245,7 @@ class LabelCalibrators(Scaler):
         return False
 
     def _mapped(self, scores: Any) -> tuple[Any, Any]:
+        refuse_moved_columns(names_of(scores), self.classes)
         z = np.asarray(scores)
         if z.ndim != 2 or z.shape[1] != self.k:
             raise InputError(f"scores of shape {z.shape} for {self.k} labels", f"pass an array (n, {self.k})")

@@ -384,7 +384,7 @@ def grouped(contents: Sequence[FileContents], wanted: str | None, where: Sequenc
         columns = [named(first, name.strip(), "--scores", where[0]) for name in wanted.split(",")]
         if len(set(columns)) < len(columns):
             raise InputError(f"--scores {wanted} names a column twice", "name every class once, in order")
-        group = columns, _stripped(columns), ""
+        group = columns, class_names_of(columns), ""
     return [*contents] if group is None else [_joined(c, group, f, wanted or "") for c, f in zip(contents, where)]
 
 
@@ -396,11 +396,15 @@ def score_columns(contents: Sequence[FileContents]) -> Group | None:
     own = [name for name, array in first.arrays.items() if name not in known and array.shape[1:] == ()]
     if not first.table or len(own) < 2:  # no group, whatever the labels are
         return None
-    of_labels = _label_names([c.arrays[label] for c in contents if label in c.arrays])
-    return _by_labels(own, of_labels, first) or _numbered(own) or _named(own, of_labels)
+    return group_of(own, label_names([c.arrays[label] for c in contents if label in c.arrays]), first)
 
 
-def _label_names(labels: Sequence[Named]) -> list[str]:
+def group_of(own: Sequence[str], labels: Sequence[str], contents: FileContents) -> Group | None:
+    """Find the columns among `own` that are named after classes; `labels` are the distinct labels if they are names."""
+    return _by_labels(own, labels, contents) or _numbered(own) or _named(own, labels)
+
+
+def label_names(labels: Sequence[Named]) -> list[str]:
     """Return the distinct labels if they are names, else []."""
     texts = (texts_of(read_all(part)).tolist() for part in labels if part.dtype.kind in "USO")
     names = sorted({str(text).strip() for text in chain.from_iterable(texts)} - {""})
@@ -475,7 +479,7 @@ def _numbers(column: Array, name: str, where: str) -> Array:
     return floats_of_text(column, name, where) if column.dtype.kind in "USO" else column
 
 
-def _stripped(columns: Sequence[str]) -> list[str]:
+def class_names_of(columns: Sequence[str]) -> list[str]:
     """Strip the words that all names share at either end: `cat_prob`, `dog_prob` give `cat`, `dog`."""
     words = [re.split(r"(?<=[_.\- ])|(?=[_.\- ])", column) for column in columns]
     while len({w[0] for w in words}) == 1 and min(map(len, words)) > 1:

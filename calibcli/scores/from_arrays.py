@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,12 +14,12 @@ import numpy.typing as npt
 from calibcli.core.array_likes import array
 from calibcli.core.errors import InputError, UsageError, check_keywords, refusing
 from calibcli.core.options import exclusive, normal
-from calibcli.scores import array_names
-from calibcli.scores.files.arrays import Converted, FileContents, Memory, texts_of
+from calibcli.scores import array_names, data_frames
+from calibcli.scores.array_names import class_names_of
+from calibcli.scores.files.arrays import Converted, FileContents, Memory, class_names
 from calibcli.scores.files.roles import CLASSES, LABELS
 from calibcli.scores.files.source import Source
-from calibcli.scores.files.text_tables import is_number
-from calibcli.scores.predictions import Named, Predictions, Progress
+from calibcli.scores.predictions import Array, Named, Predictions, Progress
 from calibcli.scores.reading_options import Reading
 from calibcli.scores.recorded_outputs import Paths, classes_of, label_array, load_all, open_all, predictions, reading_of
 from calibcli.scores.softmax import DeviceScores, on_device
@@ -97,6 +98,7 @@ def _columns(array: Named, which: int | slice, tail: tuple[int, ...]) -> Named:
 # Arrays instead of a file.
 
 
+EXTRA = ("weights", "ids", "group")
 OF_FILES = (
     "scores", "no_header", "shards", "tasks", "lm_norm", "choices", "unlisted", "multilabel",
     "confidence", "correct", "confidence_scale",
@@ -178,39 +180,100 @@ def of_labels(scores: npt.ArrayLike, /, labels: npt.ArrayLike, **how: Unpack[How
         InputError: also columns of two data frames in different orders.
     """
 
-    one, two = ([str(name) for name in getattr(frame, "columns", ())] for frame in (scores, labels))
+    one, two = (class_names_of(data_frames.names_of(frame)) for frame in (scores, labels))
     if one != two and set(one) == set(two):
         raise InputError("scores and targets have their columns in different orders", "pass targets[scores.columns]")
-    return split(*_as_file(scores, labels, how))
+    return split(*_as_file(scores, labels, how, classes=one))
 
 
 def _as_file(
-    scores: npt.ArrayLike, labels: npt.ArrayLike | None, how: Mapping[str, Any]
+    scores: npt.ArrayLike, labels: npt.ArrayLike | None, how: Mapping[str, Any], classes: list[str] | None = None
 ) -> tuple[list[FileContents], list[Source], Reading]:
-    """Return scores and labels in the form in which a file would hold them, and the options."""
+    """Return scores and labels in the form in which a file would hold them, and the options.
+
+    Args:
+        classes: names of labels that are independent; None: the columns of a data frame are read as those of classes.
+    """
     check_keywords(how, [key for key in How.__annotations__ if key not in OF_FILES], "from_arrays")
-    arrays: dict[str, Any] = {"scores": on_device(scores) or as_array(scores, "scores")}
-    if labels is not None:
-        arrays["labels"] = as_array(labels, "labels")
-        if hasattr(scores, "columns") and arrays["labels"].ndim == 1:
-            how = {**_frame_classes(scores, arrays), **how}
-    return _contents(arrays, {**how, "need_labels": labels is not None}, scores="scores", labels=list(arrays)[1:])
+    data_frames.refuse_other_order({"scores": scores, "labels": labels, **_per_row(how)})
+    observed = None if labels is None else as_array(labels, "labels")
+    if observed is not None:
+        refuse_swapped(scores, observed)
+    values: Any = on_device(scores) or as_array(scores, "scores")
+    names, notes, kind = data_frames.names_of(scores), list[str](), ""
+    if len(names) < 2 or values.ndim != 2:
+        names, classes = [], None
+    elif classes is None:
+        if observed is not None:
+            _refuse_labels_among(names, values, observed)
+        columns = data_frames.class_columns(names, values, None if observed is None or observed.ndim > 1 else observed)
+        values, classes, kind = values[:, list(columns.order)], columns.names, columns.kind
+        names, notes = [names[i] for i in columns.order], [*columns.notes]
+        _refuse_other_classes(how.get("classes"), classes)
+        if classes and observed is not None and observed.dtype.kind == "b" and {*classes} == {"False", "True"}:
+            observed = observed.astype(str)
+    if observed is not None and observed.ndim == 2:  # one column per class
+        observed = data_frames.in_order(observed, data_frames.names_of(labels), names)
+    name, label_name = (data_frames.name_of(one) or role for one, role in ((scores, "scores"), (labels, "labels")))
+    if name == label_name or {name, label_name} & {*EXTRA, *_slices(how.get("by"))}:
+        name, label_name = "scores", "labels"
+    arrays = {name: values, **({} if observed is None else {label_name: observed})}
+    more = {"kinds": {name: kind} if kind else {}, "classes": {name: classes} if classes else {}, "notes": notes}
+    options = {**how, "need_labels": labels is not None}
+    return _contents(arrays, options, name, label_name * (labels is not None), more)
 
 
-def _frame_classes(frame: Any, arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns of a data frame as the classes in order, if the labels are among their names.
+def _refuse_labels_among(names: Sequence[str], values: Array, labels: Array) -> None:
+    """Refuse a data frame one of whose columns holds the labels.
 
     Raises:
-        InputError: one of the columns holds the labels.
+        InputError: there is one.
     """
-    names, labels = [str(name) for name in frame.columns], arrays["labels"]
     for i, name in enumerate(names):
-        column = arrays["scores"][:, i]
-        if normal(name) in LABELS.all and np.array_equal(column, labels):
+        if normal(name) in LABELS.all and np.array_equal(values[:, i], labels):
             raise InputError(f"column '{name}' of the scores holds the labels", f"pass scores.drop(columns={name!r})")
-    if labels.dtype.kind not in "USO" or any(map(is_number, names)):
-        return {}
-    return {"classes": names} if {*texts_of(labels).tolist()} <= {*names} else {}
+
+
+def _refuse_other_classes(given: Any, classes: Sequence[str] | None) -> None:
+    """Refuse names of classes in another order than the columns of a data frame that have these names.
+
+    Raises:
+        InputError: the two orders differ.
+    """
+    names = [] if given is None or classes is None else class_names(given)
+    if classes is not None and names != list(classes) and sorted(names) == sorted(classes):
+        problem = f"--classes {','.join(names)[:60]} is another order than that of the columns {','.join(classes)[:60]}"
+        raise InputError(problem, "leave --classes out; if the names of the columns are wrong: scores.to_numpy()")
+
+
+def refuse_swapped(scores: Any, labels: Array, call: str = "scores first, then labels") -> None:
+    """Refuse labels that can only be scores, with scores that can be labels: the order of arguments in scikit-learn.
+
+    Labels with a fraction, or with several numbers per row other than 0 and 1, are refused anyway; so no sound call is.
+
+    Args:
+        scores: as they were passed.  labels: likewise, as an array.  call: the right order.
+
+    Raises:
+        InputError: they are swapped.
+    """
+    if _can_be_labels(labels) or not _can_be_labels(as_array(scores, "the scores")):
+        return
+    problem = "the first argument holds labels and the second one scores, as scikit-learn has them (y_true, y_prob)"
+    raise InputError(problem, f"exchange them: {call}")
+
+
+def _can_be_labels(values: Array) -> bool:
+    """Return whether these may be one label per row (texts, or whole numbers of at least -1), or columns of 0 and 1."""
+    if values.dtype.kind == "O" and values.size and isinstance(values.reshape(-1)[0], float):
+        with contextlib.suppress(ValueError, TypeError):
+            values = values.astype(np.float64)
+    if values.dtype.kind not in "fiu":
+        return values.dtype.kind in "USOb"
+    known = values[np.isfinite(values)] if values.dtype.kind == "f" else values
+    if values.ndim > 1 and min(values.shape) > 1:
+        return bool(((known == 0) | (known == 1)).all())
+    return bool((known >= -1).all() and (known.dtype.kind != "f" or (known == np.floor(known)).all()))
 
 
 def of_confidence(
@@ -244,27 +307,48 @@ def of_confidence(
     Raises:
         InputError: what is wrong with the arrays, and what to pass.
     """
-    arrays = {"confidence": as_array(confidence, "confidence"), "correct": as_array(correct, "correct")}
-    named = {"confidence": "confidence", "correct": "correct", "confidence_scale": scale}
     rows = {"weights": weights, "weight_kind": weight_kind, "ids": ids, "group": group, "by": by}
+    data_frames.refuse_other_order({"confidence": confidence, "correct": correct, **_per_row(rows)})
+    arrays = {"correct": as_array(correct, "correct")}
+    refuse_swapped(confidence, arrays["correct"], "from_confidence(confidence, correct)")
+    arrays = {"confidence": as_array(confidence, "confidence"), **arrays}
+    named = {"confidence": "confidence", "correct": "correct", "confidence_scale": scale}
     return predictions(*_contents(arrays, {**named, **rows}))
 
 
+def _slices(by: Any) -> dict[str, Any]:
+    """Return the columns to slice by as they were passed, by name.
+
+    Raises:
+        TypeError: this is no mapping and no data frame.
+        InputError: two columns of a data frame have the same name.
+    """
+    if names := data_frames.names_of(by):
+        if len(set(names)) < len(names):
+            raise InputError("two columns of by have the same name", "name every column differently")
+        return {name: by[column] for name, column in zip(names, getattr(by, "column_names", by.columns))}
+    if not isinstance(by, Mapping | None):
+        raise TypeError(f"by is {type(by).__name__}: of arrays it is a mapping of them, by={{'site': sites}}")
+    return {str(name): column for name, column in (by or {}).items()}
+
+
+def _per_row(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arrays (N,) among the options as they were passed, by what errors call them."""
+    slices = {f"by['{name}']": column for name, column in _slices(options.get("by")).items()}
+    return {**{name: options.get(name) for name in EXTRA}, **slices}
+
+
 def _contents(
-    arrays: dict[str, Any], options: dict[str, Any], scores: str = "", labels: Sequence[str] = ()
+    arrays: dict[str, Any], options: dict[str, Any], scores: str = "", labels: str = "", more: Mapping[str, Any] = {}
 ) -> tuple[list[FileContents], list[Source], Reading]:
     """Return arrays, also those among the options, in the form in which a file would hold them."""
-    extra = {key: as_array(options[key], key) for key in ("weights", "ids", "group") if options.get(key) is not None}
-    by = options.pop("by", None)
-    by = {} if by is None else dict(by) if hasattr(by, "columns") and hasattr(by, "keys") else by  # a data frame
-    if not isinstance(by, Mapping):
-        raise TypeError(f"by is {type(by).__name__}: of arrays it is a mapping of them, by={{'site': sites}}")
-    slices = {str(name): as_array(column, f"by['{name}']") for name, column in by.items()}
-    options.update({name: name for name in extra})
+    extra = {key: as_array(options[key], key) for key in EXTRA if options.get(key) is not None}
+    slices = {name: as_array(column, f"by['{name}']") for name, column in _slices(options.get("by")).items()}
     given = {**slices, **arrays, **extra}
     named = {name: one if isinstance(one, DeviceScores) else Memory(one) for name, one in given.items()}
-    contents = FileContents("arrays", named, scores=scores, labels="".join(labels))
-    return [contents], [cast(Source, _Arrays())], Reading(**options, by=tuple(slices))
+    contents = FileContents("arrays", named, scores=scores, labels=labels, **more)
+    reading = {**options, **{name: name for name in extra}, "by": tuple(slices)}
+    return [contents], [cast(Source, _Arrays())], Reading(**reading)
 
 
 def as_array(values: Any, name: str) -> npt.NDArray[Any]:
