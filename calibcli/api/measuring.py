@@ -9,6 +9,7 @@ import os
 import zipfile
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, cast
 
@@ -17,7 +18,7 @@ import numpy.typing as npt
 
 from calibcli import headlines
 from calibcli.core import extensions
-from calibcli.core.errors import UsageError, check_keywords
+from calibcli.core.errors import InputError, UsageError, check_keywords
 from calibcli.core.files import atomic, guarding, known_suffix, reading
 from calibcli.core.number_format import count_text
 from calibcli.core.options import Drawn, exclusive
@@ -213,6 +214,71 @@ SOME, WORTH = 1 << 16, 0.85  # an array is compressed if this many of its bytes 
 READING = ("kind", "classes", "event", "label_base", "ignore_label", "drop_nonfinite", "clip")
 
 
+@dataclass(frozen=True)
+class SeenIds:
+    """Ids of rows that were added.
+
+    Attributes:
+        hashes: sorted arrays, of which each has at most half as many numbers as the one before.
+        repeated: rows that were left out since their id was added before.
+    """
+
+    hashes: tuple[npt.NDArray[np.uint64], ...] = ()
+    repeated: int = 0
+
+    @property
+    def note(self) -> str:
+        """What a user should be told."""
+        return f"{count_text(self.repeated, 'row')} with an id that was added before left out"
+
+    def first_of(self, rows: Predictions, named: bool) -> tuple[Predictions, SeenIds, int]:
+        """Return the rows whose id is new, the ids with theirs, and how many rows are left out.
+
+        Args:
+            named: whether an id names the same row everywhere, as one that was asked for; a file may number its rows.
+        """
+        if rows.ids is None or not (named or rows.facts.get("format") == "arrays"):
+            return rows, self, 0
+        from calibcli.gate.baseline import hashes as hashes_of
+
+        every = hashes_of(np.asarray(rows.ids), "")
+        first = np.zeros(rows.n, bool)
+        first[np.unique(every, return_index=True)[1]] = True
+        for known in self.hashes:
+            at = np.searchsorted(known, every)
+            first &= known[np.minimum(at, len(known) - 1)] != every
+        left = rows.n - int(first.sum())
+        return rows.take(first) if left else rows, self.with_hashes(every[first]), left
+
+    def with_hashes(self, *more: npt.NDArray[np.uint64]) -> SeenIds:
+        """Return these ids and others."""
+        arrays = [*self.hashes]
+        for one in filter(len, more):
+            arrays.append(np.sort(one))
+            while len(arrays) > 1 and 2 * len(arrays[-1]) > len(arrays[-2]):
+                arrays[-2:] = [np.sort(np.concatenate(arrays[-2:]))]
+        return dataclasses.replace(self, hashes=tuple(arrays))
+
+
+def _refuse_probabilities(rows: Predictions) -> None:
+    """Refuse probabilities that are read as logits because the rows before them were logits.
+
+    A few rows of logits may pass for probabilities: one column in [0, 1], or rows of zeros and a one.
+
+    Raises:
+        InputError: they can only be probabilities.
+    """
+    from calibcli.calibrators.calibrator import FEW
+
+    if rows.facts.get("recognised") != "probabilities":
+        return
+    if rows.n >= FEW or (rows.facts["columns"] > 1 and bool(((rows.logits > 0) & (rows.logits < 1)).any())):
+        problem = "these rows are probabilities, those before them logits"
+        raise InputError(
+            problem, "pass np.log of them, which is logits too; if they are logits as they are: --kind logits"
+        )
+
+
 class Accumulator:
     """Metrics of any number of rows, added part by part in any number of processes.
 
@@ -242,7 +308,7 @@ class Accumulator:
         self._how: dict[str, Any] = how
         self._state: MetricState | None = None
         self._tasks: set[str] = set()
-        self._kind = ""
+        self._ids = SeenIds()
 
     def __repr__(self) -> str:
         return f"Accumulator({', '.join(map(repr, self.specs))}): {self.rows:,} rows"
@@ -275,7 +341,8 @@ class Accumulator:
             part: a name by which the same rows are known again. Without one, 100 or more rows are known by what is in
                 them: rows that were added before, here or in what is merged, are refused.
             progress: called with (fraction, text).
-            how: of a file, as `read`.
+            how: of a file, as `read`. With `ids`, each id counts once: rows whose id was added here before, such as
+                those with which a sampler fills its last batch, are left out with a note. An id takes 8 bytes.
 
         Raises:
             InputError: arrays or a file that are refused; rows that were added before, or of another problem; groups
@@ -286,16 +353,24 @@ class Accumulator:
             raise TypeError("update takes one file: one after the other is how several are added")
         if is_path(scores) and len(files := recorded_outputs.files_of(str(scores), Reading())) > 1:
             several = Accumulator(*self.specs, threads=self.threads, **self._how)
+            several._ids = self._ids
             for file in extensions.steps(files, report=progress):
                 several.update(file, labels, part=f"{part} {file}" if part else "", **how)
             return self.merge(several)
         # a few rows of logits may all lie in [0, 1] and look like probabilities
-        known = {"kind": "logits"} if self._kind == "logits" and not is_path(scores) else {}
+        kind = self._state.problem.kind if self._state and self._state.problem else ""
+        known = {"kind": "logits"} if kind == "logits" and not is_path(scores) else {}
         ready = isinstance(scores, Predictions)
         if ready and labels is not None:
             raise TypeError("update(predictions) takes no labels: they are there already")
         options = cast(How, {} if ready else {**known, **self._how, **how})
         rows = given(Accumulator.update, scores, labels, options, progress)
+        if known and not ready and "kind" not in {**self._how, **how}:
+            _refuse_probabilities(rows)
+        rows, ids, again = self._ids.first_of(rows, options.get("ids") is not None)
+        if not rows.n:
+            self._leave_out(again)
+            return self
         tasks_seen = {*self._tasks, rows.facts.get("task", "")}
         if not how.get("shards"):
             tasks.refuse_several(tasks_seen)
@@ -305,8 +380,16 @@ class Accumulator:
             usual = [] if rows.top_only else choose([e.name for e in METRICS if "class_bins" in e.traits], rows.k)
             state = MetricState(needed_class_bins([*usual, *asked], rows.k))
         state.update(rows, part, self.threads or None, progress)
-        self._state, self._tasks, self._kind = state, tasks_seen, rows.kind
+        self._state, self._tasks, self._ids = state, tasks_seen, ids
+        self._leave_out(again)
         return self
+
+    def _leave_out(self, rows: int) -> None:
+        """Note how many rows were left out since their id was added before."""
+        if self._state is not None and rows:
+            self._state.notes.pop(self._ids.note, None)
+            self._ids = dataclasses.replace(self._ids, repeated=self._ids.repeated + rows)
+            self._state.notes[self._ids.note] = None
 
     def merge(self, *others: Accumulator) -> Self:
         """Add the rows of others, which are left as they are.
@@ -325,6 +408,7 @@ class Accumulator:
                     self._state = MetricState(other._state.class_bins)
                     self.specs, self._how = self.specs or other.specs, self._how or other._how
                 self._state.merge(other._state)
+                self._ids = self._ids.with_hashes(*other._ids.hashes)
         return self
 
     def result(

@@ -238,6 +238,7 @@ def _one_dataset(
             "label_values": None if labels is None else values,
             "dtype": str(scores.dtype),
             "kind": kind,
+            "recognised": scanned.kind,
             "why": "given by --kind" if scanned.forced else evidence(scanned, kind),
             "columns": width,
             "class_rows": {} if labels is None else {str(c): count for c, count in labels.counts.items()},
