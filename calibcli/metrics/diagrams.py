@@ -60,7 +60,7 @@ def reliability(
             ylabel=labels[1],
             about=about,
             curves=[
-                *_gap_bars(bins.lower, width, bins.filled, bins.accuracy, bins.confidence, low, high),
+                *_gap_bars(labels[1], bins.lower, width, bins.filled, bins.accuracy, bins.confidence, low, high),
                 *drawn(view, curve),
                 PERFECT,
             ],
@@ -103,12 +103,15 @@ def corp_curves(view: BinaryOutcomes) -> list[Curve]:
     ]
 
 
-def _gap_bars(x: Any, width: Any, filled: Any, accuracy: Any, confidence: Any, low: Any, high: Any) -> list[Curve]:
-    y, p = _where(filled, accuracy), _where(filled, confidence)
+def _gap_bars(
+    name: str, x: Any, width: Any, filled: Any, share: Any, confidence: Any, low: Any, high: Any
+) -> list[Curve]:
+    """Draw the share of each bin, which is called by its name on the axis, its gap, and the band."""
+    y, p = _where(filled, share), _where(filled, confidence)
     low, high = _where(filled, low), _where(filled, high)
     label = f"if calibrated ({percent(BAND)})"
     return [
-        Curve(label="accuracy", kind="bars", role="model", x=x, width=width, y=y),
+        Curve(label=name, kind="bars", role="model", x=x, width=width, y=y),
         Curve(label="gap", kind="bars", role="gap", x=x, width=width, base=y, y=p),
         Curve(label=label, kind="band", role="null", x=x, width=width, low=low, high=high),
     ]
@@ -199,7 +202,7 @@ def class_panels(table: ClassTable, names: Sequence[str], bins: int, seed: int =
                 ylabel="frequency",
                 xlim=(0, 1),
                 ylim=(0, 1),
-                curves=[*_gap_bars(x, width, filled, share, mean, low, high), PERFECT],
+                curves=[*_gap_bars("frequency", x, width, filled, share, mean, low, high), PERFECT],
             )
         )
     return plots

@@ -9,12 +9,10 @@ import dataclasses
 import io
 import re
 import textwrap
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import matplotlib
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure
@@ -90,11 +88,7 @@ def main(result: Result) -> Result:
 @contextmanager
 def drawn(result: Result, look: style.Look = style.LOOKS["screen"]) -> Iterator[Figure]:
     """Draw a figure; Matplotlib has our settings inside the block, for saving it."""
-    with matplotlib.rc_context(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a glyph the font lacks is drawn as a box
-        matplotlib.rcdefaults()
-        settings: Any = {**style.PARAMETERS, **look.parameters}
-        matplotlib.rcParams.update(settings)
+    with style.settings({**style.PARAMETERS, **look.parameters}, defaults=True):
         yield _Page(result, look).figure if result.plots else _text(result)
 
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib import rcParams
 from matplotlib.collections import QuadMesh
-from matplotlib.colors import LogNorm, Normalize
+from matplotlib.colors import LogNorm, Normalize, to_rgba
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.patheffects import Normal, Stroke
@@ -523,14 +521,22 @@ def _name(label: str) -> str:
     return text if len(text) <= 40 else text[:39] + "…"
 
 
+def _dark(axes: Axes) -> bool:
+    """Return whether the background of axes, or of their figure where they have none, is darker than middle grey."""
+    faces = [to_rgba(axes.get_facecolor()), to_rgba(axes.figure.get_facecolor())]
+    red, green, blue, _ = next((face for face in faces if face[3] > 0.5), (1.0, 1.0, 1.0, 1.0))
+    return 0.299 * red + 0.587 * green + 0.114 * blue < 0.5
+
+
 def alone(plot: Plot, ax: Any = None) -> Any:
     """Draw `plot` with title and legend on `ax`, or on a new figure of pyplot, and return the axes."""
-    with matplotlib.rc_context(style.PARAMETERS), warnings.catch_warnings():  # type: ignore[arg-type, unused-ignore]
-        warnings.simplefilter("ignore")  # a glyph that the font lacks
+    with style.settings(style.PARAMETERS):
         if ax is None:
             import matplotlib.pyplot as plt
 
             _, ax = plt.subplots(layout="constrained")
+        elif _dark(ax):
+            ax.set_facecolor("white")  # the ink of lines, bands and texts is for paper
         ax.set_title(style.plain(plot.title or plot.name))
         handles = draw(ax, plot, style.Colours(plot.curves))
         if handles:

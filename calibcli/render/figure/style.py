@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import threading
+import warnings
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+
+import matplotlib
 
 from calibcli.core.figure_data import Curve
 from calibcli.render import terminal
@@ -44,6 +49,7 @@ PARAMETERS: dict[str, Any] = {
     "axes.titlelocation": "left",
     "axes.titlepad": 8,
     "axes.labelsize": 9,
+    "axes.facecolor": "white",
     "axes.edgecolor": INK,
     "axes.labelcolor": INK,
     "axes.linewidth": 0.8,
@@ -70,6 +76,24 @@ PARAMETERS: dict[str, Any] = {
     "pdf.fonttype": 42,
     "path.simplify": True,
 }
+
+
+DRAWING = threading.RLock()
+"""Matplotlib has one set of settings for all threads: who changes it keeps others of us out until it is as before."""
+
+
+@contextmanager
+def settings(parameters: Any, defaults: bool = False) -> Iterator[None]:
+    """Give Matplotlib these parameters, by name, inside the block, on top of its defaults or of the user's.
+
+    Threads take turns. A glyph that the font lacks is drawn as a box, without a warning.
+    """
+    with DRAWING, matplotlib.rc_context(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if defaults:
+            matplotlib.rcdefaults()
+        matplotlib.rcParams.update(parameters)
+        yield
 
 
 @dataclass(frozen=True, kw_only=True)
