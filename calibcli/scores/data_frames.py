@@ -137,12 +137,13 @@ def class_columns(names: Sequence[str], scores: Array, labels: Array | None) -> 
         return ClassColumns(order, None if numbered else list(classes), kind, notes)
     if all(map(is_number, names)):
         numbers = [float(name) for name in names]
-        if texts is not None and texts.dtype.kind in "iuf" and {*np.unique(texts).tolist()} <= {*numbers}:
+        seen = {*np.unique(texts).tolist()} if texts is not None and texts.dtype.kind in "iuf" else set()
+        if seen and seen <= {*numbers}:
             return ClassColumns(plain.order, list(names))
-        if numbers == sorted(numbers):
+        if numbers == sorted(numbers) and not seen & {*numbers}:
             return plain
-        problem = f"columns {first_few(names, 4)} are numbers that neither ascend nor name the labels"
-        raise InputError(problem, f"sort them, scores[sorted(scores.columns)]; or pass {pass_array}")
+        problem = f"columns {first_few(names, 4)} are numbers that are not 0 .. K-1, and do not name all labels either"
+        raise InputError(problem, f"name each column after its class; or pass {pass_array}")
     classes = class_names_of(names)
     usual = plain_order(classes) if len(classes) == 2 else None
     if usual and usual != classes and texts is not None and texts.dtype.kind not in "USOb":

@@ -31,6 +31,7 @@ from calibcli.networks.dataset.arrays import (
 from calibcli.networks.dataset.library_preparation import PicturePreparation, Preparation, TextPreparation
 from calibcli.networks.dataset.rows import Dataset, Preprocess, for_array, guess_layout, needs_pillow, resized, sizing
 from calibcli.networks.user_code import FAILURES, NAMES_CODE, from_module
+from calibcli.scores.data_frames import refuse_other_order
 from calibcli.scores.files import locations
 from calibcli.scores.files.arrays import EncodedPictures, InFile, Memory, load_any, read_all, split_part
 from calibcli.scores.files.locations import PARTS, STATE
@@ -113,17 +114,20 @@ def read(value: Any, source: str, options: DatasetOptions) -> DatasetArrays:
     arrays. Inputs that are a dict are passed to the model by name.
 
     Raises:
-        InputError: the value is anything else.
+        InputError: the value is anything else; or inputs and labels have the same index in different orders.
     """
     if isinstance(value, DataLoader):
         value = value.dataset
     pair = isinstance(value, tuple | list) and len(value) == 2 and not isinstance(value[0], tuple | list)
+    if pair or isinstance(value, Mapping):
+        named = {"inputs": value[0], "labels": value[1]} if pair else value
+        first = named.get("inputs")
+        refuse_other_order({**(first if isinstance(first, Mapping) else {}), **named})
     if pair and isinstance(value[0], Mapping):
         inputs: dict[str, Named] = {str(k): Memory(array(v)) for k, v in value[0].items()}
         stored = DatasetArrays(inputs, array(value[1]), "", integral=True)
     elif pair or isinstance(value, Mapping):
-        value = {"inputs": value[0], "labels": value[1]} if pair else value
-        arrays: dict[str, Named] = {str(k): Memory(array(v)) for k, v in value.items()}
+        arrays: dict[str, Named] = {str(k): Memory(array(v)) for k, v in named.items()}
         stored = pick(arrays, ArrayRequest(source, inputs=options.inputs, labels=options.labels))
     elif isinstance(value, IterableDataset) or not (hasattr(value, "__getitem__") and hasattr(value, "__len__")):
         fix = "return a Dataset with __len__ and __getitem__, or (inputs, labels) arrays"
