@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import pickle
 import warnings
 from pathlib import Path
 from typing import Any
@@ -357,6 +358,60 @@ def test_an_accumulator_reads_every_batch_as_it_read_the_first() -> None:
     rows = np.concatenate([Z[:100], [[0.2, 0.7, 0.9, 0.1]], [[0.0, 0.0, 1.0, 0.0]]])
     whole = calibcli.measure(rows, [*Y[:100], 2, 2], "nll")["nll"].value
     assert made.result("nll")["nll"].value == pytest.approx(whole, rel=1e-9)
+
+
+@pytest.mark.finding
+@pytest.mark.parametrize("way", ["update", "merge", "load", "pickle", "tensor", "one row", "one column"])
+def test_an_accumulator_refuses_probabilities_after_logits(way: str, tmp_path: Path) -> None:
+    first = calibcli.Accumulator("nll").update(Z[:200], Y[:200])
+    scores: Any = P[200:201] if way == "one row" else P[200:]
+    labels = Y[200 : 200 + len(scores)]
+    if way == "merge":
+        first = calibcli.Accumulator("nll").merge(first)
+    elif way == "load":
+        first.save(tmp_path / "state.npz")
+        first = calibcli.Accumulator.load(tmp_path / "state.npz")
+    elif way == "pickle":
+        first = pickle.loads(pickle.dumps(first))
+    elif way == "tensor":
+        scores = pytest.importorskip("torch").tensor(scores)
+    elif way == "one column":
+        hit, odds = (Y == 0).astype(int), np.log(P[:, 0] / (1 - P[:, 0]))
+        first = calibcli.Accumulator("nll").update(odds[:200], hit[:200])
+        scores, labels = P[200:, 0], hit[200:]
+    with pytest.raises(calibcli.CalibError, match="these rows are probabilities, those before them logits") as refused:
+        first.update(scores, labels)
+    assert "np.log" in refused.value.fix
+    assert first.rows == 200  # nothing was added
+    first.update(np.log(scores) if way != "one column" else odds[200:], labels)
+    whole = [Z, Y] if way != "one column" else [odds, hit]
+    right = calibcli.measure(*[one[: first.rows] for one in whole], "nll")["nll"].value
+    assert first.result("nll")["nll"].value == pytest.approx(right, rel=1e-6)
+
+
+@pytest.mark.finding
+@pytest.mark.parametrize("kind", [int, str])
+def test_an_id_counts_once_in_an_accumulator(kind: type) -> None:
+    """As where a sampler fills its last batch with rows of the first, or where ranges of workers overlap."""
+    ids = np.array([kind(i) for i in range(N)])
+    right = calibcli.measure(Z, Y, "nll")["nll"].value
+    made = calibcli.Accumulator("nll")
+    for start in range(0, N, 60):  # overlaps of 4 rows, and a last batch that is filled with the first rows
+        rows = np.arange(start, start + 64) % N
+        made.update(Z[rows], Y[rows], ids=ids[rows])
+    made.update(Z[:120], Y[:120], ids=ids[:120])
+    made.update(calibcli.from_arrays(Z[:5], Y[:5], ids=ids[:5]))
+    assert made.rows == N
+    assert made.result("nll")["nll"].value == pytest.approx(right, rel=1e-12)
+    again = 64 * 7 - N + 120 + 5
+    assert [note for note in made.result().notes if "left out" in note] == [
+        f"{again} rows with an id that was added before left out"
+    ]
+    assert pickle.loads(pickle.dumps(made)).update(Z[:9], Y[:9], ids=ids[:9]).rows == N
+    assert calibcli.Accumulator("nll").merge(made).update(Z[:9], Y[:9], ids=ids[:9]).rows == N
+    twice = calibcli.Accumulator("nll").update(np.r_[Z, Z[:7]], np.r_[Y, Y[:7]], ids=np.r_[ids, ids[:7]])
+    assert twice.rows == N
+    assert calibcli.Accumulator().update(Z[:50], Y[:50]).update(Z[:50], Y[:50]).rows == 100  # without ids: other rows
 
 
 def test_refusals_name_the_keywords_of_python() -> None:

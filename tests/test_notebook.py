@@ -287,6 +287,116 @@ class TestScikitLearn:
             with pytest.raises(UsageError):
                 calibcli.scorer(name)
 
+    @pytest.mark.finding
+    def test_raw_scores_are_no_probabilities(self) -> None:
+        """Boosted trees with an objective of one's own give margins as `predict_proba`; clipped, they rank no more."""
+        pytest.importorskip("sklearn")
+        from sklearn.linear_model import LogisticRegression
+
+        class Margins(LogisticRegression):
+            columns = 1
+
+            def predict_proba(self, X: np.ndarray) -> np.ndarray:
+                margin = self.decision_function(X)
+                return margin if self.columns == 1 else np.column_stack([-margin, margin])
+
+        rng = np.random.default_rng(3)
+        x = rng.normal(size=(600, 2))
+        y = (x[:, 0] + rng.normal(size=600) > 0).astype(int)
+        for Margins.columns in (1, 2):
+            for method in ("platt", "isotonic", "temperature", "beta"):
+                with pytest.raises(InputError, match="raw scores") as refused:
+                    calibcli.Calibrator(method, Margins()).fit(x, y)
+            assert "Calibrator(method).fit(scores, labels)" in refused.value.fix
+            fitted = Margins().fit(x[:300], y[:300])
+        Margins.columns = 1
+        right = calibcli.Calibrator("platt", LogisticRegression()).fit(x, y)
+        fixed = calibcli.Calibrator("platt").fit(fitted.predict_proba(x[300:]), y[300:])  # what the error says
+        nll = [calibcli.measure(p, y[300:], "nll")["nll"].value for p in (
+            fixed.predict_proba(fitted.predict_proba(x[300:])), right.predict_proba(x[300:]),
+        )]  # fmt: skip
+        assert nll[0] == pytest.approx(nll[1], abs=0.03)
+        sure = calibcli.fit_scaler(right.predict_proba(x), y, "temperature", kind="probabilities")
+        with pytest.raises(InputError, match="raw scores"):
+            calibcli.Calibrator.from_scaler(sure, fitted).predict_proba(x)
+        assert calibcli.Calibrator("platt", LogisticRegression()).fit(x.astype(np.float32), y).score(x, y) > 0.7
+
+    @pytest.mark.finding
+    @pytest.mark.parametrize("name", ["TimeSeriesSplit", "ShuffleSplit", "RepeatedKFold", "RepeatedStratifiedKFold"])
+    def test_folds_that_leave_a_row_out_never_or_twice(self, name: str) -> None:
+        selection = pytest.importorskip("sklearn.model_selection")
+        from sklearn.linear_model import LogisticRegression
+
+        x, y = Z[:, :3], (Y > 4).astype(int)
+        with pytest.raises(InputError, match=f"{name} leaves row .* out .* times"):
+            calibcli.Calibrator("platt", LogisticRegression(), cv=getattr(selection, name)()).fit(x, y)
+        with pytest.raises(InputError, match="cv leaves row 0 out 0 times"):
+            calibcli.Calibrator("platt", LogisticRegression(), cv=[(np.arange(100), np.arange(100, 997))]).fit(x, y)
+        with pytest.raises(UsageError, match="cv is a text") as refused:
+            calibcli.Calibrator("platt", LogisticRegression(), cv="prefit").fit(x, y)
+        assert "FrozenEstimator" in refused.value.fix
+
+    @pytest.mark.finding
+    def test_rows_of_a_group_are_left_out_together(self) -> None:
+        """Copies of a row, of which a nearest neighbour has seen one, unless all are left out with it."""
+        selection = pytest.importorskip("sklearn.model_selection")
+        from sklearn.neighbors import KNeighborsClassifier
+
+        rng = np.random.default_rng(0)
+        groups = rng.permutation(np.repeat(np.arange(200), 3))
+        x, y = rng.normal(size=(200, 2))[groups], rng.integers(0, 2, 200)[groups]
+        sure = calibcli.Calibrator("platt", KNeighborsClassifier(1)).fit(x, y)
+        assert abs(sure.predict_proba(x) - 0.5).max() > 0.4
+        for cv in (5, None, selection.GroupKFold(5)):
+            model = calibcli.Calibrator("platt", KNeighborsClassifier(1), cv=cv).fit(x, y, groups=groups)
+            assert abs(model.predict_proba(x) - 0.5).max() < 0.15
+        with pytest.raises(UsageError, match="GroupKFold splits by groups"):
+            calibcli.Calibrator("platt", KNeighborsClassifier(1), cv=selection.GroupKFold(5)).fit(x, y)
+        scores = calibcli.Calibrator("platt").fit(x[:, 0], y, groups=groups).fit_
+        assert scores.estimates == calibcli.fit_scaler(x[:, 0], y, "platt", group=groups).estimates
+
+    @pytest.mark.finding
+    def test_a_weight_is_so_many_rows(self) -> None:
+        pytest.importorskip("sklearn")
+        from sklearn.linear_model import LogisticRegression
+
+        weights = np.random.default_rng(0).integers(1, 4, len(Y))
+        repeated = np.repeat(np.arange(len(Y)), weights)
+        one = calibcli.Calibrator("vector").fit(Z, Y, sample_weight=weights)
+        many = calibcli.Calibrator("vector").fit(Z[repeated], Y[repeated])
+        assert np.allclose(one.predict_proba(Z), many.predict_proba(Z), atol=1e-4)
+        plain, y = LogisticRegression(C=1e3), (Y > 4).astype(int)
+        heavy = np.where(y == 1, 5.0, 1.0)
+        model = calibcli.Calibrator("platt", plain).fit(Z[:, :4], y, sample_weight=heavy)
+        assert np.allclose(model.estimator_.coef_, plain.fit(Z[:, :4], y, sample_weight=heavy).coef_)
+        assert model.predict_proba(Z[:, :4])[:, 1].mean() == pytest.approx(np.average(y, weights=heavy), abs=0.1)
+
+    @pytest.mark.finding
+    def test_the_method_comes_first(self) -> None:
+        pytest.importorskip("sklearn")
+        from sklearn.linear_model import LogisticRegression
+
+        said = r"Calibrator\('temperature', LogisticRegression\(\.\.\.\)\)"
+        with pytest.raises(TypeError, match=said):
+            calibcli.Calibrator(LogisticRegression()).fit(Z, Y)
+
+    @pytest.mark.finding
+    def test_a_label_of_probability_0_has_a_finite_score(self) -> None:
+        """One tree, or a nearest neighbour, is sure and wrong somewhere: nan would end a search over all models."""
+        pytest.importorskip("sklearn")
+        from sklearn.tree import DecisionTreeClassifier
+
+        model = DecisionTreeClassifier(random_state=0).fit(Z[:500], Y[:500])
+        p = model.predict_proba(Z[500:])
+        wrong = np.mean(p[np.arange(len(p)), Y[500:]] == 0)
+        assert wrong > 0
+        for weights in (None, np.ones(len(p))):
+            score = calibcli.scorer("nll")(model, Z[500:], Y[500:], sample_weight=weights)
+            assert score == pytest.approx(wrong * np.log(1e-15), rel=1e-6)
+        assert calibcli.scorer("brier")(model, Z[500:], Y[500:]) == pytest.approx(
+            -np.mean(((p - np.eye(10)[Y[500:]]) ** 2).sum(1))
+        )
+
     def test_scores_need_no_scikit_learn(self) -> None:
         code = (
             "import sys; sys.modules['sklearn'] = None\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -12,6 +13,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import numpy as np
 import pytest
 import render_cases as cases
@@ -323,3 +325,66 @@ def test_latex_is_escaped() -> None:
         assert written.count(r"\begin{tabular}") == written.count(r"\end{tabular}") == written.count(r"\bottomrule") > 0
         rows_ = [line for line in written.splitlines() if line.endswith(r"\\")]
         assert rows_ and not any(line.startswith(("[", "*")) for line in rows_)  # noqa: PT018
+
+
+@pytest.mark.finding
+def test_threads_leave_the_settings_of_matplotlib_as_they_were(tmp_path: Path) -> None:
+    import matplotlib.pyplot as plt
+
+    result = calibcli.measure(*two_classes(), diagram=True)
+    before, start = dict(matplotlib.rcParams), threading.Barrier(4)
+
+    def draw(i: int) -> None:
+        start.wait()
+        for j in range(2):
+            result.write(tmp_path / f"{i}{j}.png")
+            plt.close(result.plot().figure)
+
+    threads = [threading.Thread(target=draw, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {name for name, value in before.items() if matplotlib.rcParams[name] != value} == set()
+    pictures = [path.read_bytes() for path in tmp_path.iterdir()]
+    assert len(pictures) == 8
+    assert len(set(pictures)) == 1
+
+
+@pytest.mark.finding
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("look", ["dark_background", "default", "none"])
+def test_ink_is_on_paper_in_every_style(own: bool, look: str) -> None:
+    import matplotlib.pyplot as plt
+    from matplotlib.colors import to_rgb
+
+    with plt.style.context("dark_background" if look == "none" else look):
+        _, axes = plt.subplots(facecolor="black" if look == "none" else None)
+        if look == "none":
+            axes.set_facecolor("none")
+        drawn = calibcli.measure(*two_classes(), diagram=True).plot(axes if own else None)
+        assert to_rgb(drawn.get_facecolor()) == (1, 1, 1)
+        for text in drawn.get_legend().get_texts():
+            assert sum(to_rgb(text.get_color())) < 1
+        assert sum(to_rgb(drawn.figure.get_facecolor())) == (3 if not own or look == "default" else 0)
+        plt.close("all")
+    with plt.style.context("default"):
+        _, axes = plt.subplots(facecolor="beige", subplot_kw={"facecolor": "beige"})
+        calibcli.measure(*two_classes(), diagram=True).plot(axes)
+        assert to_rgb(axes.get_facecolor()) == to_rgb("beige")  # light enough to be read
+        plt.close("all")
+
+
+@pytest.mark.finding
+def test_bars_are_called_as_their_axis_is() -> None:
+    p, y = two_classes()
+    for result in (calibcli.measure(p, y), calibcli.measure(np.column_stack([1 - p, p]), y, per_class=True)):
+        for plot in result.plots:
+            bars = [c.label for c in plot.curves if c.kind == "bars" and c.role == "model"]
+            assert bars in ([], [plot.ylabel])
+
+
+def two_classes() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    p = rng.beta(0.7, 0.7, 300)
+    return p, (rng.random(300) < p).astype(int)
