@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 from pathlib import Path
@@ -135,3 +136,61 @@ def test_confidences_alone_pair_by_id_and_may_differ_in_what_was_right(tmp_path:
 
 def test_bits_are_as_many_as_decide() -> None:
     assert 2.0**-ENOUGH < 0.001
+
+
+NAMES = ["cat", "dog", "fox"]
+
+
+def named(columns: list[int], rename: dict[str, str] | None = None) -> Predictions:
+    """500 rows whose score columns stand in this order, under names that the labels have, too."""
+    z, y = rows(3, 500)
+    names = [(rename or {}).get(name, name) for name in NAMES]
+    place = np.argsort(columns)
+    return Predictions.of(z[:, columns], place[y], ids=np.arange(500), classes=[names[i] for i in columns])
+
+
+@pytest.mark.finding
+@pytest.mark.parametrize("with_ids", [True, False])
+def test_rows_pair_by_the_names_of_their_classes(with_ids: bool) -> None:
+    """Columns in another order are the same rows; labels that are swapped by name are not, whatever their numbers."""
+    one, turned = named([0, 1, 2]), named([2, 0, 1])
+    swapped = named([0, 1, 2], dict(zip(NAMES, [*NAMES[1:], NAMES[0]], strict=True)))
+    if not with_ids:
+        one, turned, swapped = (dataclasses.replace(p, ids=None) for p in (one, turned, swapped))
+    assert np.array_equal(one.labels, swapped.labels)
+    for base in (keys(one), kept(one)):
+        salt = getattr(base, "salt", "")
+        assert isinstance(pair(keys(turned, salt), base), Pairing)
+        assert isinstance(pair(keys(one, salt), base), Pairing)
+        found = pair(keys(swapped, salt), base)
+        assert isinstance(found, Unpaired), found
+        assert "label" in found.problem
+    found = pair(kept(turned), kept(one))
+    assert isinstance(found, Unpaired)
+
+
+@pytest.mark.finding
+def test_classes_that_only_one_file_names_or_numbers_from_1_keep_their_place() -> None:
+    z, y = rows(3, 500)
+    plain = of(z, y, np.arange(500))
+    for classes in (NAMES, ["1", "2", "3"], ["0", "1", "2"]):
+        assert isinstance(pair(keys(dataclasses.replace(plain, classes=classes)), keys(plain)), Pairing)
+    from_one, from_zero = (dataclasses.replace(plain, classes=[*names]) for names in ("123", "012"))
+    assert isinstance(pair(keys(from_one), keys(from_zero)), Pairing)
+    fewer = dataclasses.replace(of(z[:, :2], np.minimum(y, 1), np.arange(500)), classes=NAMES[:2])
+    found = pair(keys(fewer), keys(dataclasses.replace(plain, classes=NAMES)))
+    assert isinstance(found, Unpaired)
+
+
+@pytest.mark.finding
+def test_rows_that_were_fitted_on_are_found_with_their_columns_in_another_order(tmp_path: Path, capsys: Any) -> None:
+    z, y = rows(3, 500)
+    for file, order in (("fit.csv", [0, 1, 2]), ("test.csv", [2, 0, 1])):
+        with open(tmp_path / file, "w") as out:
+            out.write(",".join(f"logit_{NAMES[i]}" for i in order) + ",label\n")
+            out.writelines(
+                ",".join(map(repr, row[order].tolist())) + f",{NAMES[c]}\n" for row, c in zip(z, y, strict=True)
+            )
+    line = ["check", str(tmp_path / "test.csv"), "--fitted-on", str(tmp_path / "fit.csv"), "--max", "ece=0.5"]
+    assert main(line) == 4
+    assert "500 of 500 rows" in capsys.readouterr().err
