@@ -436,6 +436,63 @@ def difference(
     return MeanDifference(mean=mean, low=low, high=top, lost=lost)
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Unshared:
+    """Rows that only one of two evaluations has: they belong to the comparison, and half of each is not known.
+
+    Attributes:
+        here, there: how many are in the new file alone, and in the baseline alone.
+        best, worst: the difference over all rows of both, with the smallest and the largest loss of the new model that
+            these rows can have.
+    """
+
+    here: int
+    there: int
+    best: MeanDifference
+    worst: MeanDifference
+
+
+def unshared(
+    new: BaselineRows, base: BaselineRows, pairing: Pairing, metric: str, delta: MeanDifference, lower: bool
+) -> Unshared | None:
+    """Bound what the rows that only one file has can do to a difference; None where both have the same rows.
+
+    The value that is missing lies between the smallest and the largest that any row of that model could have, which for
+    `nll` and gains are those of the best and the worst labels. Such a row has the mean weight, and is its own group.
+
+    Args:
+        lower: whether smaller values of the metric are better.
+    """
+    alone = [np.setdiff1d(np.arange(one.n), at) for one, at in ((new, pairing.new), (base, pairing.base))]
+    here, there = map(len, alone)
+    if not here + there:
+        return None
+    mean, values = delta.mean, [one.column(metric)[at] for one, at in zip((new, base), alone, strict=True)]
+    (new_low, new_high), (base_low, base_high) = (_possible(one, metric) for one in (new, base))
+    low = np.concatenate([mean.values, values[0] - base_high, new_low - values[1]])
+    high = np.concatenate([mean.values, values[0] - base_low, new_high - values[1]])
+    weights, groups = mean.weights, mean.groups
+    if weights is not None:
+        weights = np.append(weights, np.full(here + there, weights.mean()))
+    if groups is not None:
+        groups = np.append(groups, groups.max() + 1 + np.arange(here + there))
+    ends = {"low": float(np.min(delta.low)), "high": float(np.max(delta.high)), "lost": delta.lost}
+    best, worst = (
+        MeanDifference(mean=WeightedMean(column, weights, mean.counts, groups), **ends)
+        for column in ((low, high) if lower else (high, low))
+    )
+    return Unshared(here=here, there=there, best=best, worst=worst)
+
+
+def _possible(rows: BaselineRows, metric: str) -> tuple[float, float]:
+    """Return the smallest and the largest value that a row of this evaluation could have with any label."""
+    known = traits(metric)
+    if not (known.get("by_label") or known.get("refitted")):
+        return known["values"].low, known["values"].high
+    low, high = _range(rows, bool(known.get("refitted")))
+    return float(low.min()), float(high.max())
+
+
 def moved(dearest: float, curvature: float | None) -> float:
     """Bound the gain that rows which were not drawn may add by moving the best temperature.
 
