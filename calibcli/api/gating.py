@@ -28,6 +28,7 @@ from calibcli.gate.options import Assumptions, Request
 from calibcli.headlines import FACT, headed, listed
 from calibcli.scores import recorded_outputs
 from calibcli.scores.from_arrays import How
+from calibcli.scores.other_files import is_result
 from calibcli.scores.predictions import Predictions, Progress
 from calibcli.watch.session import Terms, WatchSession
 from calibcli.watch.state_file import load, locked
@@ -155,7 +156,7 @@ def compare(
     named = list(names or comparing.names_of(inputs))
     if len(named) != len(inputs):
         raise UsageError(f"{len(inputs)} models, {len(named)} names", "name each model")
-    kinds = {isinstance(i, Result) or (isinstance(i, str | Path) and Path(i).suffix == ".json") for i in inputs}
+    kinds = {isinstance(i, Result) or (isinstance(i, str | Path) and is_result(i)) for i in inputs}
     if kinds == {True}:
         if metrics or any(value for value in how.values()):
             problem = "results are compared as they are: metrics and how files are read were chosen when they were made"

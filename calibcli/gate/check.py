@@ -32,6 +32,7 @@ from calibcli.metrics.shelf import traits
 from calibcli.scores import array_names, recorded_outputs
 from calibcli.scores.columns import columns
 from calibcli.scores.files.source import Source as InputFile
+from calibcli.scores.other_files import is_result
 from calibcli.scores.predictions import Predictions, Progress
 from calibcli.scores.reading_options import Reading
 
@@ -238,7 +239,7 @@ def open_source(scores: Any, config: Config, reading: Mapping[str, Any]) -> Sour
         return RecordedOutputs(scores, config)
     if isinstance(scores, Result):
         return Results(scores, "result")
-    if not isinstance(scores, list) and Path(config.eval).suffix == ".json":
+    if not isinstance(scores, list) and is_result(config.eval):
         result, entry = read_result(config.eval)
         return Results(result, config.eval, files=[entry])
     paths = scores if isinstance(scores, list) else config.eval
@@ -327,7 +328,7 @@ class Baselines:
     def _read(self, path: str) -> BaselineRows | str:
         if not os.path.exists(path):
             return Missing(f"no baseline at {path}")
-        if Path(path).suffix == ".json":
+        if is_result(path):
             result, entry = read_result(path)
             self.files.append(entry)
             kept = kept_rows(result, path)
