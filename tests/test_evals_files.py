@@ -347,3 +347,39 @@ def test_columns_beyond_bounds_are_left_out() -> None:
     assert arrays["t"].read(0, 9).tolist() == ["true", "false", ""]
     assert arrays["k0"].read(0, 9).tolist() == ["", "0", ""]
     assert all(array.shape == (3,) for array in arrays.values())
+
+
+TABLES = {"table.json": (), "commands.json": ("command", "schema")}
+"""Evaluations that other programs write as .json, and their further columns: keys that a result of calib has."""
+
+
+@pytest.mark.finding
+@pytest.mark.parametrize("name", TABLES)
+def test_a_json_file_is_judged_by_what_it_holds(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Evaluations go to `check`, `compare` and `--baseline` as they go to `metrics`, and results of any name too."""
+    rng = np.random.default_rng(0)
+    c = rng.uniform(0.5, 1, 400)
+    p, y = np.column_stack([1 - c, c]).round(6).tolist(), (rng.random(400) < c).astype(int).tolist()
+    paths = [tmp_path / name, tmp_path / f"other.{name}"]
+    for path in paths:
+        columns = [*TABLES[name], "id", "p_0", "p_1", "label"]
+        rows = [[*TABLES[name], i, *row, label] for i, (row, label) in enumerate(zip(p, y, strict=True))]
+        path.write_text(json.dumps({"columns": columns, "data": rows}))
+    one, other = map(str, paths)
+    assert main(["check", one, "--max", "ece=0.3", "-q"]) == 0
+    assert main(["check", one, "--baseline", other, "--margin", "accuracy=0.05", "-q"]) == 0
+    assert "the same predictions on all of them" in capsys.readouterr().out
+    assert main(["compare", one, other, "-q"]) == 0
+    capsys.readouterr()
+    results = [str(tmp_path / file) for file in ("a.json", "b.json")]
+    assert [main(["metrics", one, "-q", "-o", path]) for path in results] == [0, 0]
+    plain = tmp_path / "renamed"
+    plain.write_bytes(Path(results[0]).read_bytes())
+    for result in (*results, str(plain)):
+        assert main(["check", result, "--max", "ece=0.3", "-q"]) == 0
+    assert main(["compare", *results, "-q"]) == 0
+    assert main(["compare", one, results[1], "-q"]) == 2
+    assert "scores and results" in capsys.readouterr().err
+    plain.write_bytes(Path(results[0]).read_bytes()[:700])
+    assert main(["check", str(plain), "--max", "ece=0.3"]) == 4
+    assert "pass the .json that a calib command wrote" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from calibcli import render
-from calibcli.core.result import Check, Estimate, Result
+from calibcli import headlines, render
+from calibcli.core.errors import GateFailed
+from calibcli.core.result import EXITS, VERDICTS, Check, Estimate, Outcome, Result
 from calibcli.render.formats import github, junit, markdown, openmetrics
 
 HOSTILE = "a<b>&\"'|,:%\n::error::x\x1b[31m\x00`λ"
@@ -272,3 +274,50 @@ def test_folder_of_reports(tmp_path: Path) -> None:
     assert (tmp_path / "metrics.txt").read_text() == openmetrics.render(mixed())
     render.write(Result(command="metrics"), tmp_path / "plain")
     assert not (tmp_path / "plain" / "junit.xml").exists()
+
+
+WORDS = re.compile(r"\b(NOT[ _]RUN|INCONCLUSIVE|FAIL|PASS)\b", re.IGNORECASE)
+STATING = {
+    **{name: lambda text: text for name in ("table", "github", "markdown", "latex")},
+    "badge": lambda text: json.loads(text)["message"],
+    "html": lambda text: text[text.index("<title>") :],
+    "json": lambda text: json.loads(text)["facts"]["headline"],
+    "junit": lambda text: text[text.index("<properties>") :],
+}
+"""Formats that state the verdict of a run -> the part of their text in which it comes first."""
+BY_RULE = {"csv", "openmetrics", "pdf", "png", "svg", "toml"}
+"""Formats of numbers and pictures, in which each rule has its own verdict, or none."""
+
+
+def test_every_format_states_the_verdict_of_a_run_or_none() -> None:
+    assert {*STATING} | BY_RULE == {*render.NAMES}
+    assert not {*STATING} & BY_RULE
+
+
+@pytest.mark.finding
+@pytest.mark.parametrize("excused", EXITS)
+@pytest.mark.parametrize("fatal", EXITS)
+def test_the_verdict_that_decides_the_exit_code_comes_first(fatal: Outcome, excused: Outcome) -> None:
+    """What only warns is said after it, however bad it is, and in whatever order the rules are written."""
+    checks = [
+        Check(rule="ece <= 0.06", outcome=excused, message="no baseline", fatal=False),
+        Check(rule="nll <= 1", outcome=fatal, message="the reason", limit=1.0),
+    ]
+    for order in (checks, checks[::-1]):
+        made = headlines.headed(result(order))
+        assert made.exit_code == EXITS[fatal]
+        assert made.verdict == fatal
+        for name, stated in STATING.items():
+            first = WORDS.search(stated(render.text(made, name)))
+            assert first is not None, name
+            assert first[0].upper().replace("_", " ") == VERDICTS[fatal], name
+        badge = json.loads(render.text(made, "badge"))
+        red, warned = fatal in ("fail", "not_run"), "inconclusive" in (fatal, excused) or excused != "pass"
+        assert badge["color"] == ("red" if red else "yellow" if fatal != "pass" or warned else "brightgreen")
+        assert (VERDICTS[excused] in made.facts["headline"]) or excused == "pass"  # it is said, if not first
+
+
+def test_the_error_of_a_failed_run_begins_with_what_decides_it() -> None:
+    made = result([Check(rule="nll <= 1", outcome="inconclusive"), Check(rule="ece <= 0.1", outcome="fail")])
+    with pytest.raises(GateFailed, match=r"^FAIL ece"):
+        made.raise_if_failed()

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from populations import drawn, softmax
 
 from calibcli.cli.app import main
 from calibcli.core.errors import Exit
@@ -262,14 +263,39 @@ def test_the_example_does_what_its_comments_say(capsys: pytest.CaptureFixture[st
     assert main(["check", "-o", "first.json", "-q"]) == 0
     first = json.loads(Path("first.json").read_text())["checks"]
     warned = [(c["rule"], c["scope"], c["fatal"]) for c in first if c["outcome"] == "not_run"]
-    assert warned == [("ece <= 0.1", "site=tiny", False), ("temperature_gain - baseline <= 0.005", "", False)]
+    assert warned == [("ece <= 0.1", "site=tiny", False), ("brier - baseline <= 0.01", "", False)]
     assert "NOT RUN (warns)" in capsys.readouterr().out
     write = re.search(r"calib (check out/test.npz .*)", (ROOT / "examples/ci/calib.toml").read_text())
     assert write is not None
     assert main([*write[1].split(), "-q"]) == 0
     assert main(["check", "-o", "second.json", "-q"]) == 0
     second = {c["rule"]: c["outcome"] for c in json.loads(Path("second.json").read_text())["checks"]}
-    assert second["temperature_gain - baseline <= 0.005"] == "pass"
+    assert second["brier - baseline <= 0.01"] == "pass"
+
+
+@pytest.mark.finding
+@pytest.mark.parametrize(("n", "off"), [(1_000, 1.0), (4_000, 1.5)])
+def test_the_example_passes_its_second_night_with_an_unchanged_model(
+    n: int, off: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its margin has to be one that as many rows as people have can show, calibrated or overconfident."""
+    shutil.copy(ROOT / "examples/ci/calib.toml", "calib.toml")
+    Path("out").mkdir()
+    Path("baseline").mkdir()
+    rng = np.random.default_rng(0)
+    z = 9 * rng.normal(size=(n, 3))
+    labels = drawn(softmax(z), rng)
+    np.savez("out/test.npz", logits=off * z, labels=labels, site=np.array(["north", "south"])[np.arange(n) % 2])
+    assert main(["check", "-q"]) == 0
+    first = capsys.readouterr().out
+    assert first.splitlines()[1].startswith("PASS: 4 rules hold, ece <= 0.05 at")
+    assert "NOT RUN (a warning, which fails no run): brier - baseline <= 0.01" in " ".join(first.split())
+    assert main(["check", "out/test.npz", "--save-baseline", "baseline/result.json", "-q"]) == 0
+    capsys.readouterr()
+    assert main(["check", "-q"]) == 0
+    second = capsys.readouterr().out
+    assert second.splitlines()[1].startswith("PASS: all 5 rules hold")
+    assert second.splitlines()[-1] == "PASS: 5 pass"
 
 
 @pytest.mark.finding("3.6")

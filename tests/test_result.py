@@ -145,7 +145,9 @@ def test_exit_code_is_of_the_checks_that_count() -> None:
 
     assert of(("pass", True), ("inconclusive", False)).exit_code == 0
     assert of(("pass", True), ("inconclusive", False)).passed
-    assert of(("pass", True), ("inconclusive", False)).verdict == "inconclusive"
+    assert of(("pass", True), ("inconclusive", False)).verdict == "pass"
+    assert of(("not_run", False), ("inconclusive", True)).verdict == "inconclusive"
+    assert of(("not_run", False), ("inconclusive", False)).verdict == "not_run"
     assert of(("inconclusive", True), ("not_run", True)).exit_code == 5
     assert of(("fail", True), ("not_run", True)).exit_code == 1
     assert of(("inconclusive", True)).exit_code == 3

@@ -19,7 +19,7 @@ from calibcli.core import extensions
 from calibcli.core.errors import InputError, UsageError
 from calibcli.core.number_format import count_text
 from calibcli.core.python_errors import in_python
-from calibcli.core.result import CHANGE, CLAIMS, WORST_FIRST, Cell, Result, Table, by_report, results_of
+from calibcli.core.result import CHANGE, CLAIMS, Cell, Result, Table, by_report, decisive, results_of
 from calibcli.gate import check as session
 from calibcli.gate import config as config_file
 from calibcli.gate.check import read_result
@@ -28,6 +28,7 @@ from calibcli.gate.options import Assumptions, Request
 from calibcli.headlines import FACT, headed, listed
 from calibcli.scores import recorded_outputs
 from calibcli.scores.from_arrays import How
+from calibcli.scores.other_files import is_result
 from calibcli.scores.predictions import Predictions, Progress
 from calibcli.watch.session import Terms, WatchSession
 from calibcli.watch.state_file import load, locked
@@ -155,7 +156,7 @@ def compare(
     named = list(names or comparing.names_of(inputs))
     if len(named) != len(inputs):
         raise UsageError(f"{len(inputs)} models, {len(named)} names", "name each model")
-    kinds = {isinstance(i, Result) or (isinstance(i, str | Path) and Path(i).suffix == ".json") for i in inputs}
+    kinds = {isinstance(i, Result) or (isinstance(i, str | Path) and is_result(i)) for i in inputs}
     if kinds == {True}:
         if metrics or any(value for value in how.values()):
             problem = "results are compared as they are: metrics and how files are read were chosen when they were made"
@@ -451,9 +452,9 @@ def report(*results: Result | str | Path, names: Sequence[str] | None = None) ->
         if pair[1] is one or not by_report(pair[1])
     ]
     compared, notes = _compared(pairs)
-    judged = [
-        (one.words is CLAIMS, WORST_FIRST.index(one.verdict), one.verdict_word) for _, one in pairs if one.verdict
-    ]
+    judged = [one for _, one in pairs if one.deciding]
+    judged.sort(key=lambda one: one.words is CLAIMS)  # claims fail nothing: gates come first
+    first = decisive(one.deciding for one in judged if one.deciding and one.words is judged[0].words)
     rows: list[list[Cell]] = [
         [name, one.command, one.verdict_word, str(one.facts.get(FACT) or "")] for name, one in pairs
     ]
@@ -465,7 +466,7 @@ def report(*results: Result | str | Path, names: Sequence[str] | None = None) ->
         notes=notes,
         facts={
             FACT: _headline(pairs),
-            **({"verdict": min(judged)[-1]} if judged else {}),  # claims fail nothing: gates come first
+            **({"verdict": CLAIMS[first[0]] if judged[0].words is CLAIMS else first[0]} if first else {}),
             "results": [{"name": name, "result": json.loads(one.to_json())} for name, one in [*pairs, *compared]],
         },
         provenance={"inputs": [entry for _, entry in read if entry]},

@@ -6,7 +6,7 @@ Its JSON is the file format.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -84,6 +84,19 @@ EXITS: dict[Outcome, Exit] = {
     "pass": Exit.OK,
 }
 WORST_FIRST = tuple(EXITS)
+
+
+def decisive(outcomes: Iterable[tuple[Outcome, bool]]) -> tuple[Outcome, bool] | None:
+    """Return the outcome that decides a run, with whether it is fatal; None without outcomes.
+
+    It is the worst of the fatal ones. What only warns decides where nothing else was judged.
+
+    Args:
+        outcomes: each with whether it is fatal, as every PASS of a gate is.
+    """
+    return min(outcomes, key=lambda one: (not one[1], WORST_FIRST.index(one[0])), default=None)
+
+
 CHANGE = "after minus before"
 """The scope of the difference between the scopes `before` and `after`, paired over rows."""
 VERDICTS: Mapping[Outcome, str] = {"pass": "PASS", "fail": "FAIL", "inconclusive": "INCONCLUSIVE", "not_run": "NOT RUN"}
@@ -379,13 +392,17 @@ class Result(Numbers):
         return ""
 
     @property
-    def verdict(self) -> Outcome | None:
-        """The worst outcome of the checks (fail, not_run, inconclusive, pass); None if nothing was judged.
+    def deciding(self) -> tuple[Outcome, bool] | None:
+        """The outcome that decides the exit code, with whether it is fatal; None if nothing was judged."""
+        return decisive((check.outcome, check.fatal) for check in self.checks)
 
-        Checks that only warn count too, unlike in `exit_code`.
+    @property
+    def verdict(self) -> Outcome | None:
+        """The outcome that decides the exit code: the worst (fail, not_run, inconclusive, pass) of the fatal checks.
+
+        Where every check only warns it is the worst of these; None if nothing was judged.
         """
-        outcomes = {check.outcome for check in self.checks}
-        return next((o for o in WORST_FIRST if o in outcomes), None)
+        return self.deciding and self.deciding[0]
 
     @property
     def words(self) -> Mapping[Outcome, str]:
@@ -395,14 +412,14 @@ class Result(Numbers):
 
     @property
     def verdict_word(self) -> str:
-        """The worst outcome by the name that such verdicts have: `fail`, or of claims `reversed`; "" without one."""
+        """The verdict by the name that such verdicts have: `fail`, or of claims `reversed`; "" without one."""
         return CLAIMS[self.verdict] if self.verdict and self.words is CLAIMS else self.verdict or ""
 
     @property
     def exit_code(self) -> int:
         """The exit code of the command, by the worst of its fatal checks: 1 fail, 5 not run, 3 inconclusive, else 0."""
-        outcomes = {check.outcome for check in self.checks if check.fatal}
-        return int(next((EXITS[o] for o in WORST_FIRST if o in outcomes), Exit.OK))
+        outcome, fatal = self.deciding or ("pass", False)
+        return int(EXITS[outcome] if fatal else Exit.OK)
 
     @property
     def passed(self) -> bool:
@@ -428,7 +445,7 @@ class Result(Numbers):
         if self.passed:
             return self
         lines = []
-        for c in self.checks:
+        for c in sorted(self.checks, key=lambda c: WORST_FIRST.index(c.outcome)):  # what decides stands first
             if c.outcome != "pass" and c.fatal:
                 part, why = f" ({c.scope})" if c.scope else "", f": {c.message}" if c.message else ""
                 lines.append(f"{VERDICTS[c.outcome]} {c.rule}{part}{why}")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import hashlib
 import re
 import secrets
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -24,6 +25,7 @@ from calibcli.metrics.paired import MeanDifference
 from calibcli.metrics.shelf import METRICS, Sample, traits
 from calibcli.metrics.temperature_gain import FOLDS, crossed
 from calibcli.scores.columns import Columns
+from calibcli.scores.files.text_tables import is_number
 from calibcli.scores.likelihood import nll_rows
 from calibcli.scores.predictions import Ints, Predictions
 
@@ -49,6 +51,7 @@ class Keys:
         digest: sha256 of the label sequence; "" where only the correctness of each prediction is known.
         label_bits: (N // TOGETHER,) bits of rows that a result keeps, see `label_bits`; None where it keeps none.
         labelled: whether the labels belong to the rows, so that two models of the same rows must agree on them.
+        classes: K names of the classes, in the order of their numbers; () where they are not known.
     """
 
     n: int
@@ -57,6 +60,7 @@ class Keys:
     digest: str
     label_bits: npt.NDArray[np.bool_] | None = None
     labelled: bool = True
+    classes: Sequence[str] = ()
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -88,6 +92,7 @@ def keys(predictions: Predictions, salt: str = "") -> Keys:
         labels=predictions.labels,
         digest="" if top_only else _digest(predictions.labels),
         labelled=not top_only and predictions.facts.get("labelled") is not False,
+        classes=() if top_only else [str(name) for name in predictions.classes or ()],
     )
 
 
@@ -102,7 +107,8 @@ def pair(new: Keys, base: Keys, names: tuple[str, str] = ("this input", "the bas
     """Pair the rows that two evaluations share, or say why that cannot be done.
 
     Rows pair by id where both have ids; the labels of the shared rows must then be equal. Otherwise they pair by
-    position, and the sequences of labels must be equal.
+    position, and the sequences of labels must be equal. Labels are equal if their classes have the same name: two
+    files may have the columns of the classes in another order, which gives the classes other numbers.
 
     Args:
         new: keys of the new evaluation, hashed with the salt of `base`.
@@ -110,6 +116,10 @@ def pair(new: Keys, base: Keys, names: tuple[str, str] = ("this input", "the bas
         names: of both, for messages.
     """
     here, there = names
+    same_numbers = _numbered_alike(new, base)
+    if isinstance(same_numbers, Unpaired):
+        return same_numbers
+    new, base = same_numbers
     if new.ids is not None and base.ids is not None:
         for which, one in ((here, new), (there, base)):
             if len(np.unique(one.ids)) < one.n:  # type: ignore[arg-type]
@@ -131,6 +141,30 @@ def pair(new: Keys, base: Keys, names: tuple[str, str] = ("this input", "the bas
         return Unpaired("rows have no ids and the label sequences differ")
     every = np.arange(new.n)
     return Pairing(new=every, base=every, how="rows paired by position: no ids, but the same label sequence")
+
+
+def _numbered_alike(new: Keys, base: Keys) -> tuple[Keys, Keys] | Unpaired:
+    """Give the classes of both the same numbers, by their names; classes that are numbers themselves keep their place.
+
+    Labels that a result keeps are known by their digest alone, so that it is the other's which take its numbers.
+    """
+    a, b = [*new.classes], [*base.classes]
+    numbered = any(all(is_number(name) for name in names) for names in (a, b))
+    if a == b or not (new.labelled and base.labelled) or (numbered and {*a} != {*b}):
+        return new, base
+    if base.labels is not None:
+        return new, _renumbered(base, a)
+    if new.labels is not None:
+        return _renumbered(new, b), base
+    return Unpaired("both are results, whose classes are in another order", "pass the scores")
+
+
+def _renumbered(one: Keys, classes: Sequence[str]) -> Keys:
+    """Number the labels by the place of their class in `classes`; a class that is not there gets a number above."""
+    place = {name: i for i, name in enumerate(classes)}
+    numbers = np.array([place.get(name, len(classes) + i) for i, name in enumerate(one.classes)], np.int64)
+    labels = numbers[np.asarray(one.labels)]
+    return dataclasses.replace(one, labels=labels, digest=one.digest and _digest(labels), classes=classes)
 
 
 def label_bits(
@@ -279,6 +313,7 @@ class BaselineRows(Keys):
             "n": self.n,
             "salt": self.salt,
             "labels_sha256": self.digest,
+            "classes": [*self.classes],
             "label_bits": None if bits is None else _packed(np.packbits(bits)),
             "folds": FOLDS,
             "cost": self.cost,
@@ -312,6 +347,7 @@ class BaselineRows(Keys):
             raise InputError(f"the rows kept in {source} hold an NLL or Brier score that cannot be", fix)
         kept |= {"correct": np.unpackbits(bits, count=n).astype(bool), "cost": packed.cost, "salt": packed.salt}
         kept["curvature"] = packed.curvature
+        kept |= {"classes": packed.classes or ()}
         kept |= {"digest": packed.labels_sha256, "label_bits": kept_label_bits, "labelled": packed.labels_sha256 != ""}
         return cls(n=n, ids=ids, labels=None, **kept)
 
@@ -335,6 +371,7 @@ class CompressedRows:
     cost: Annotated[float, Range(0)]
     curvature: Annotated[float, Range(0)] | None = None
     label_bits: str | None = None
+    classes: list[str] | None = None
 
     def problem(self) -> str:
         """Report a salt that is no key, or gains of another number of folds than this version uses."""
@@ -397,6 +434,63 @@ def difference(
             FITTED * new.cost + moved(mean.dearest(new.most[i].astype(np.float64)), new.curvature),
         )
     return MeanDifference(mean=mean, low=low, high=top, lost=lost)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Unshared:
+    """Rows that only one of two evaluations has: they belong to the comparison, and half of each is not known.
+
+    Attributes:
+        here, there: how many are in the new file alone, and in the baseline alone.
+        best, worst: the difference over all rows of both, with the smallest and the largest loss of the new model that
+            these rows can have.
+    """
+
+    here: int
+    there: int
+    best: MeanDifference
+    worst: MeanDifference
+
+
+def unshared(
+    new: BaselineRows, base: BaselineRows, pairing: Pairing, metric: str, delta: MeanDifference, lower: bool
+) -> Unshared | None:
+    """Bound what the rows that only one file has can do to a difference; None where both have the same rows.
+
+    The value that is missing lies between the smallest and the largest that any row of that model could have, which for
+    `nll` and gains are those of the best and the worst labels. Such a row has the mean weight, and is its own group.
+
+    Args:
+        lower: whether smaller values of the metric are better.
+    """
+    alone = [np.setdiff1d(np.arange(one.n), at) for one, at in ((new, pairing.new), (base, pairing.base))]
+    here, there = map(len, alone)
+    if not here + there:
+        return None
+    mean, values = delta.mean, [one.column(metric)[at] for one, at in zip((new, base), alone, strict=True)]
+    (new_low, new_high), (base_low, base_high) = (_possible(one, metric) for one in (new, base))
+    low = np.concatenate([mean.values, values[0] - base_high, new_low - values[1]])
+    high = np.concatenate([mean.values, values[0] - base_low, new_high - values[1]])
+    weights, groups = mean.weights, mean.groups
+    if weights is not None:
+        weights = np.append(weights, np.full(here + there, weights.mean()))
+    if groups is not None:
+        groups = np.append(groups, groups.max() + 1 + np.arange(here + there))
+    ends = {"low": float(np.min(delta.low)), "high": float(np.max(delta.high)), "lost": delta.lost}
+    best, worst = (
+        MeanDifference(mean=WeightedMean(column, weights, mean.counts, groups), **ends)
+        for column in ((low, high) if lower else (high, low))
+    )
+    return Unshared(here=here, there=there, best=best, worst=worst)
+
+
+def _possible(rows: BaselineRows, metric: str) -> tuple[float, float]:
+    """Return the smallest and the largest value that a row of this evaluation could have with any label."""
+    known = traits(metric)
+    if not (known.get("by_label") or known.get("refitted")):
+        return known["values"].low, known["values"].high
+    low, high = _range(rows, bool(known.get("refitted")))
+    return float(low.min()), float(high.max())
 
 
 def moved(dearest: float, curvature: float | None) -> float:

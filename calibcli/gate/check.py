@@ -17,7 +17,7 @@ from calibcli.core import extensions
 from calibcli.core.errors import CalibError, InputError, UsageError
 from calibcli.core.figure_data import RULES, Plot
 from calibcli.core.files import reading as note_inputs
-from calibcli.core.number_format import count_text
+from calibcli.core.number_format import count_text, number
 from calibcli.core.result import VERDICTS, WORST_FIRST, Check, Estimate, Result, Screen, Table
 from calibcli.core.statistics import effective_rows
 from calibcli.gate import baseline, config, verdicts
@@ -27,10 +27,12 @@ from calibcli.gate.options import Request
 from calibcli.gate.sources import BY_CLASS, RecordedOutputs, Results, Source, ece_estimate
 from calibcli.gate.verdicts import LimitRule, SupportedClaim, judge, resolved
 from calibcli.metrics.intervals import BOUNDLESS, average
+from calibcli.metrics.paired import MeanDifference
 from calibcli.metrics.shelf import traits
 from calibcli.scores import array_names, recorded_outputs
 from calibcli.scores.columns import columns
 from calibcli.scores.files.source import Source as InputFile
+from calibcli.scores.other_files import is_result
 from calibcli.scores.predictions import Predictions, Progress
 from calibcli.scores.reading_options import Reading
 
@@ -137,6 +139,26 @@ def _against_baseline(rule: LimitRule, alpha: float, source: Source, rows: Basel
     delta = baseline.difference(new, base, pairing, gate.metric, *source.design)
     if isinstance(delta, str):
         return rule.check("not_run", delta)
+    same = "the same predictions on all of them" if baseline.identical(new, base, pairing) else ""
+    claim = _difference_claim(rule, alpha, delta, n)
+    rest = baseline.unshared(new, base, pairing, gate.metric, delta, rule.side == "max")
+    if rest is None:
+        return _judged(rule, claim, "minus baseline", pairing.how, same)
+    cases = [_difference_claim(rule, alpha, one, one.mean.n) for one in (rest.best, rest.worst)]
+    outcomes = {judge(one, rule.side, rule.limit).outcome for one in (claim, *cases)}
+    counts = [(rest.there, f"in {gate.baseline} alone"), (rest.here, "in this input alone")]
+    alone = " and ".join(f"{count_text(count, 'row')} {where}" for count, where in counts if count)
+    if len(outcomes) == 1 or judge(claim, rule.side, rule.limit).outcome == "inconclusive":
+        decide = f"{alone}, which cannot change that" if len(outcomes) == 1 else alone
+        return _judged(rule, claim, "minus baseline", pairing.how, same, decide)
+    shown = [number(one.estimate.value or 0.0) for one in (claim, *cases)]
+    why = f"{alone} decide it: {shown[0]} on the shared rows, from {shown[1]} to {shown[2]} on all of them"
+    return rule.check("not_run", f"{why}; pass the same rows in both files (leave these out of both, or add them)")
+
+
+def _difference_claim(rule: LimitRule, alpha: float, delta: MeanDifference, n: int) -> SupportedClaim:
+    """Return the mean difference to a baseline with its bounds."""
+    gate = rule.gate
     low, high = delta.bounds(alpha)
     ends: dict[str, Any] = {"high": high} if math.isfinite(high) else {"reason": BOUNDLESS}
     estimate = Estimate(
@@ -152,9 +174,7 @@ def _against_baseline(rule: LimitRule, alpha: float, source: Source, rows: Basel
         n=n,
         se=delta.mean.se,
     )
-    same = "the same predictions on all of them" if baseline.identical(new, base, pairing) else ""
-    claim = SupportedClaim(estimate=estimate, low=estimate.low, high=estimate.high)
-    return _judged(rule, claim, "minus baseline", pairing.how, same)
+    return SupportedClaim(estimate=estimate, low=estimate.low, high=estimate.high)
 
 
 def rules_plot(checks: Sequence[Check]) -> list[Plot]:
@@ -219,7 +239,7 @@ def open_source(scores: Any, config: Config, reading: Mapping[str, Any]) -> Sour
         return RecordedOutputs(scores, config)
     if isinstance(scores, Result):
         return Results(scores, "result")
-    if not isinstance(scores, list) and Path(config.eval).suffix == ".json":
+    if not isinstance(scores, list) and is_result(config.eval):
         result, entry = read_result(config.eval)
         return Results(result, config.eval, files=[entry])
     paths = scores if isinstance(scores, list) else config.eval
@@ -308,7 +328,7 @@ class Baselines:
     def _read(self, path: str) -> BaselineRows | str:
         if not os.path.exists(path):
             return Missing(f"no baseline at {path}")
-        if Path(path).suffix == ".json":
+        if is_result(path):
             result, entry = read_result(path)
             self.files.append(entry)
             kept = kept_rows(result, path)

@@ -28,6 +28,7 @@ from calibcli.scores import recorded_outputs
 from calibcli.scores.columns import Columns, GatheredParts, columns, rows_by
 from calibcli.scores.histogram import NAMES
 from calibcli.scores.predictions import Ints, Predictions
+from calibcli.scores.repeated_samples import Repeats
 
 # Gates on recorded outputs: their metrics are computed here, with the bounds that PASS and FAIL need.
 
@@ -76,18 +77,22 @@ class RecordedOutputs:
 
     @property
     def refusal(self) -> str:
-        """Say why no rule can be judged on these rows, or "": copies of rows make every bound too narrow.
+        """Say why no rule can be judged on these rows, or "": samples that come twice make every bound too narrow.
 
-        Counts as weights, and groups, say which rows belong together, so that the bounds allow for the copies.
+        Counts as weights, and groups, say which rows belong together, so that the bounds allow for it.
         """
         p = self.predictions
-        copies = p.facts.get("copies", 0)
-        if not copies or p.groups is not None or p.weight_kind == "count":
+        repeats: Repeats | None = p.facts.get("repeats")
+        copies = p.facts.get("copies", 0) if p.groups is None and p.weight_kind != "count" else 0
+        fix = "leave them out, or name what they share with --group" if repeats is None else repeats.fix
+        if copies:
+            how = "(the same scores to about 4 digits, right or wrong together)"
+            problem = f"{copies:,} of {p.n:,} rows are copies of others {how}"
+        elif repeats is not None:
+            problem = repeats.said(p.n)
+        else:
             return ""
-        return (
-            f"{copies:,} of {p.n:,} rows are copies of others (the same scores to about 4 digits, right or wrong "
-            "together), so the bounds would be too narrow: leave them out, or name what they share with --group"
-        )
+        return f"{problem}, so the bounds would be too narrow: {fix}"
 
     @property
     def k(self) -> int | None:

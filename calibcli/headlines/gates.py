@@ -5,6 +5,8 @@ The reason is the message of a check, which `judge` in `gate/verdicts` writes.
 
 from __future__ import annotations
 
+from collections import Counter
+
 from calibcli.core import number_format
 from calibcli.core.number_format import count_text, number
 from calibcli.core.result import VERDICTS, WORST_FIRST, Check, Estimate, Result
@@ -15,21 +17,26 @@ NO_RULE = "(none)"  # the rule of a check that could not run at all
 
 @sentence
 def check(result: Result) -> str:
-    verdict = result.verdict
-    if verdict is None:
+    if result.deciding is None:
         return ""
-    own = [c for c in result.checks if c.outcome == verdict]
-    own.sort(key=lambda c: not c.fatal)
-    counts = [f"{sum(c.outcome == o for c in result.checks)} {VERDICTS[o]}" for o in WORST_FIRST if o != verdict]
-    counts = [text for text in counts if not text.startswith("0 ")]
+    verdict, fatal = result.deciding
+    own = [c for c in result.checks if (c.outcome, c.fatal) == result.deciding]
+    others = [c for c in result.checks if (c.outcome, c.fatal) != result.deciding]
+    warned = [c for c in others if c.outcome != "pass" and not c.fatal]
+    left = Counter(c.outcome for c in others if c.outcome == "pass" or c.fatal)
+    counts = [f"{left[o]} {VERDICTS[o]}" for o in WORST_FIRST if o in left]
+    warnings = [f"{VERDICTS[c.outcome]} (a warning, which fails no run): {_numbers(c)}{_why(c)}" for c in warned[:1]]
+    if len(warned) > 1:
+        warnings.append(count_text(len(warned) - 1, "more warning"))
     if verdict == "pass":
-        many = {1: "", 2: "both rules hold, "}.get(len(own), f"all {len(own)} rules hold, ")
-        return sentences(f"PASS: {many}{listed(map(_numbers, own), 2)}{_sure(own)}")
-    fatal = any(c.fatal for c in own)
+        every = not others
+        many = {1: "", 2: "both rules hold, " if every else "2 rules hold, "}
+        count = many.get(len(own), f"{'all ' * every}{len(own)} rules hold, ")
+        return sentences(f"PASS: {count}{listed(map(_numbers, own), 2)}{_sure(own)}", *warnings)
     excused = " (fails the run)" * (verdict == "not_run") if fatal else " (a warning, which fails no run)"
     verdict_text = f"{VERDICTS[verdict]}{excused}: {_numbers(own[0])}{_why(own[0])}"
-    others = [f"{len(own) - 1} more {VERDICTS[verdict]}"] if len(own) > 1 else []
-    return sentences(verdict_text, ", ".join(others + counts), _advice(own[0]))
+    more = [f"{len(own) - 1} more {VERDICTS[verdict]}"] if len(own) > 1 else []
+    return sentences(verdict_text, ", ".join(more + counts), _advice(own[0]), *warnings)
 
 
 def _numbers(check: Check) -> str:

@@ -12,7 +12,8 @@ from typing import Literal
 
 from calibcli.core import number_format
 from calibcli.core.figure_data import Curve, Plot
-from calibcli.core.result import VERDICTS, WORST_FIRST, Cell, Check, Estimate, Outcome, Result, Table
+from calibcli.core.number_format import count_text
+from calibcli.core.result import VERDICTS, WORST_FIRST, Cell, Check, Estimate, Outcome, Result, Table, decisive
 from calibcli.headlines import FACT as HEADLINE
 
 
@@ -175,19 +176,24 @@ def verdict(result: Result) -> tuple[str, Tone]:
 
 
 def banner(outcomes: Sequence[tuple[Outcome, bool]], words: Mapping[Outcome, str] = VERDICTS) -> tuple[str, Tone]:
-    """Write the worst outcome and the count of each, with the tone.
+    """Write the outcome that decides the run and the count of each, with the tone: red only if the run fails.
 
     Args:
-        outcomes: each with whether it is fatal; the tone is red only if one of the worst is.
+        outcomes: each with whether it is fatal.
     """
-    counts = Counter(outcome for outcome, _ in outcomes)
-    present = [name for name in WORST_FIRST if name in counts]
-    if not present:
+    if (first := decisive(outcomes)) is None:
         return "", ""
-    warns = TONE[present[0]] == "bad" and (present[0], True) not in outcomes
-    counted = ", ".join(f"{counts[name]} {words[name].lower()}" for name in present)
-    worst = words[present[0]] + " (only warns)" * (warns and words is VERDICTS)
-    return f"{worst}: {counted}", "warn" if warns else TONE[present[0]]
+    name, fatal = first
+    counts = Counter(outcome for outcome, _ in outcomes)
+    order = dict.fromkeys([name, *(one for one in WORST_FIRST if one in counts)])
+    counted = ", ".join(f"{counts[one]} {words[one].lower()}" for one in order)
+    warnings = sum(outcome != "pass" and not fatal for outcome, fatal in outcomes)
+    said, tone = words[name], TONE[name]
+    if not fatal and tone == "bad":
+        said, tone = said + " (only warns)" * (words is VERDICTS), "warn"
+    elif name == "pass" and warnings:
+        said, tone = f"{said}, {count_text(warnings, 'warning')}", "warn"
+    return f"{said}: {counted}", tone
 
 
 def estimates(listed: Sequence[Estimate], how: How = "short") -> Sheet:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from calibcli.core.errors import InputError, UsageError
 from calibcli.core.options import normal, real
-from calibcli.scores import array_names, per_row
+from calibcli.scores import array_names, per_row, repeated_samples
 from calibcli.scores.files.arrays import FileContents, Memory, Role, read_all, texts_of
 from calibcli.scores.files.roles import CONFIDENCE, CORRECT, LABELS, PREDICTED
 from calibcli.scores.files.source import Digests, Source, fingerprint
@@ -114,9 +115,11 @@ def predictions(
             notes.append(f"the confidence takes {values} values only: bins and curves can show no more than these")
         verdict = named.correct or named.label
         further = per_row.per_row_fields(contents, sources, reading, n, keep, named.confidence, verdict, notes)
+        taken = [*filter(None, dataclasses.astuple(named)), reading.weights or "", reading.group or contents[0].groups]
+        may_be_ids = repeated_samples.columns(contents, reading, n, keep, taken)
         files = digests.files()
     counts = {str(k): int(rows) for k, rows in enumerate(np.bincount(y)) if rows and labelled}
-    return Predictions(
+    read = Predictions(
         scores=ArrayScores(two_columns(c, "probabilities")),
         labels=y,
         kind="probabilities",
@@ -143,6 +146,7 @@ def predictions(
         },
         **further,
     )
+    return repeated_samples.seen(read, may_be_ids, reading.ids, contents[0].ids) if labelled else read
 
 
 def _right(named: ConfidenceNames, column: Callable[[str], Array], n: int, where: str, notes: list[str]) -> Ints:

@@ -607,16 +607,20 @@ def hash_rows(columns: Array) -> Hashes:
 OVERLAP = 0.01  # excess share of shared rows that is an error
 
 
-def row_hashes(predictions: Predictions) -> Hashes:
+def row_hashes(predictions: Predictions, classes: Sequence[str] | None = None) -> Hashes:
     """Return (N,) fingerprints of the score rows, in one streaming pass: equal rows have equal fingerprints.
 
     A multilinear hash of the bits of the scores as float32 (modulo 2^64, odd multipliers), so that float64 and
     float32 copies of a row agree. Unequal rows collide with a probability of about 1e-19 a pair.
+
+    Args:
+        classes: the order in which the columns are taken, where they have these names.
     """
-    out = np.empty(predictions.n, np.uint64)
+    out, own = np.empty(predictions.n, np.uint64), [*(predictions.classes or ())]
+    order = [own.index(name) for name in classes] if classes and {*classes} == {*own} else [*range(predictions.k)]
     with np.errstate(all="ignore"):
         for start, block in predictions.blocks():
-            out[start : start + len(block)] = hash_rows(np.ascontiguousarray(block.T))
+            out[start : start + len(block)] = hash_rows(np.ascontiguousarray(block.T[order]))
     return out
 
 
@@ -643,7 +647,7 @@ def refuse_overlap(fit: Predictions, test: Predictions, way_out: str = "leave --
     Raises:
         InputError: more are than ties by chance explain, by over 1 % and three standard errors.
     """
-    a, b = (row_hashes(data)[_telling(data)] for data in (fit, test))
+    a, b = (row_hashes(data, fit.classes)[_telling(data)] for data in (fit, test))
     if not (len(a) and len(b)):
         return ""
     a.sort()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import pickle
 import struct
 import zipfile
@@ -111,6 +112,19 @@ def refuse_other_file(other: Foreign | None, source: Source) -> None:
     """
     if other is not None:
         raise InputError(f"{source.name} is {other.what}, not recorded outputs", f"it goes to: {other.commands}")
+
+
+def is_result(path: str | os.PathLike[str]) -> bool:
+    """Return whether a file is a result of calib, by its keys: evaluations of others are .json files, too."""
+    if not os.path.isfile(path) or os.path.getsize(path) > RESULT:
+        return False
+    with open(path, "rb") as file:
+        text = file.read(512)
+        if text.lstrip()[:1] != b"{":
+            return False
+        text += file.read()
+    begun = text.split(None, 2)[1:2] == [b'"command":']  # that of a result which was cut off is said of a result
+    return begun or (b'"command"' in text and b'"schema"' in text and _result(text) is not None)
 
 
 def before_reading(source: Source) -> Foreign | None:

@@ -385,10 +385,9 @@ def per_row_fields(
         ids = contents[0].ids or IDS.first(contents[0].arrays, rows)
         ids = None if ids in (score_name, label_name) or any(ids not in c.arrays for c in contents) else ids
     if ids:
-        repeated = len(own := column(ids, "--ids")) - distinct(own)
-        if not repeated or reading.ids or len(contents) == 1:  # else each file numbers its rows anew
+        own = column(ids, "--ids")
+        if reading.ids or len(contents) == 1 or distinct(own) == len(own):  # else each file may number its rows anew
             out["ids"] = own
-            notes += [f"ids '{ids}': {repeated:,} rows repeat an earlier id"] if repeated else []
     if reading.weights:
         if reading.weight_kind not in ("sampling", "count"):
             raise UsageError(f"--weight-kind {reading.weight_kind} is unknown", "choose sampling or count")

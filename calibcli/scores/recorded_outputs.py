@@ -15,7 +15,7 @@ from calibcli.core import extensions
 from calibcli.core.errors import InputError, UsageError, did_you_mean
 from calibcli.core.files import reading as reading_from
 from calibcli.core.options import check_options, exclusive
-from calibcli.scores import array_names, confidence, other_files, per_row, positive_class, tasks
+from calibcli.scores import array_names, confidence, other_files, per_row, positive_class, repeated_samples, tasks
 from calibcli.scores.array_names import kind_option
 from calibcli.scores.files import locations
 from calibcli.scores.files.arrays import FileContents, blocks, class_names, joined, load_any, read_all, texts_of
@@ -218,6 +218,8 @@ def _one_dataset(
         sure = (confirmed and not (labels and labels.names)) or not reading.need_labels
         notes += scanned.verdicts(Outcome(scanned, kind, of.classes, bool(reading.weights), reading.clip, sure))
         further = per_row.per_row_fields(contents, sources, reading, n, rows.keep, name, label_name, notes)
+        taken = [name, label_name, reading.weights or "", reading.group or contents[0].groups]
+        named = repeated_samples.columns(contents, reading, n, rows.keep, taken)
         files = digests.files()
     base = reading.label_base or 0
     numbers = range(base, base + k)[:: -1 if of.turned else 1]
@@ -253,7 +255,8 @@ def _one_dataset(
         },
         **further,
     )
-    return swap_classes(read) if of.first else read
+    read = swap_classes(read) if of.first else read
+    return read if labels is None else repeated_samples.seen(read, named, reading.ids, contents[0].ids)
 
 
 def _classes_and_labels(

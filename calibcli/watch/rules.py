@@ -141,6 +141,9 @@ def _differences(
     if isinstance(pairing, Unpaired):
         return str(pairing)
     i, j = pairing.new, pairing.base
+    if alone := new.n - len(i):
+        fix = "write the scores of both models on the same rows"
+        return f"{alone:,} of {new.n:,} rows are not in the baseline, which may be the ones that decide ({fix})"
     values = [one.column(watched.metric)[at] for one, at in ((new, i), (base, j))]
     if watched.high == cap:
         values = [np.minimum(column, cap) for column in values]

@@ -7,6 +7,7 @@ import datetime
 import hashlib
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ from calibcli.gate.config import Config, Gate
 from calibcli.gate.options import Request
 from calibcli.gate.sources import RecordedOutputs
 from calibcli.scores.predictions import Predictions
+from calibcli.scores.repeated_samples import Repeats
 from calibcli.watch import report, rules, state_file
 from calibcli.watch.bets import WatchedRule, joined
 from calibcli.watch.state_file import IDS, NIGHTS, Hashes, Settings, WatchState
@@ -227,12 +229,16 @@ def _batch_digest(state: WatchState, source: RecordedOutputs) -> tuple[str, Hash
     The digest is "" where other rows may well look the same.
 
     Raises:
-        InputError: the ids are not unique.
+        InputError: samples are there twice, or the ids are not unique.
     """
     rows, table = source.predictions, source.whole.columns
-    if rows.ids is not None and len(np.unique(rows.ids)) < len(rows.ids):
+    repeats: Repeats | None = rows.facts.get("repeats")
+    if rows.groups is None and rows.ids is not None and len(np.unique(rows.ids)) < len(rows.ids):
         problem = f"ids in {rows.source} are not unique, so that a row may be there twice"
-        raise InputError(problem, "give each row its own id")
+        fix = "give each row its own id (--ids KEY)"
+        raise InputError(problem, fix if repeats is None else f"{fix}; {repeats.fix}")
+    if repeats is not None:
+        raise InputError(f"{rows.source}: {repeats.said(rows.n)}; nothing was counted", repeats.fix)
     names = rows.ids
     if rows.groups is not None and rows.group_names is not None:
         names = rows.group_names[np.unique(rows.groups)]
@@ -381,7 +387,10 @@ class WatchSession:
             self.notes += [note] if note else []
         self.notes += source.predictions.notes
         if source.predictions.ids is None and source.predictions.groups is None:
-            self.notes.append("rows have no ids: rows that come twice are noticed only where a whole batch does")
+            unique = source.predictions.facts.get("unique") or ()
+            which = f"--ids {shlex.quote(unique[0])} if that names them" if unique else "name them with --ids"
+            note = "rows have no ids: rows that come twice are noticed only where a whole batch does"
+            self.notes.append(f"{note}; {which}")
         record(state)
         self.state, self.files = state, [*self.files, *source.files, *baselines.files]
         self.files += [dict(entry) for entry in config.files]

@@ -37,8 +37,11 @@ def page(result: Result) -> str:
     several = len(named) > 1
     judged = [r for _, r in named if r.verdict]
     gates = [r for r in judged if r.words is VERDICTS] or judged  # claims fail nothing: they give way to gates
-    outcomes = [(r.verdict, any(c.fatal for c in r.checks if c.outcome == r.verdict)) for r in gates if r.verdict]
-    verdict, tone = table_contents.banner(outcomes, gates[0].words if gates else VERDICTS)
+    if several:
+        outcomes = [r.deciding for r in gates if r.deciding]
+        verdict, tone = table_contents.banner(outcomes, gates[0].words if gates else VERDICTS)
+    else:
+        verdict, tone = table_contents.verdict(result)
     count = sum(not by_report(r) for _, r in named)
     drawn: dict[str, bytes] = {}
     text = ""

@@ -58,10 +58,31 @@ CLASSES = Role(("classes", "class_names", "label_names", "classnames"), dtypes="
 """Names of the classes, one each."""
 IDS = Role(("ids", "id", "doc_id"), ("index",), dtypes="iuUSO")
 """What names a row. `index` may be a feature or a count as well: ids of data sets alone."""
+NAME_WORDS = {"id", "ids", "idx", "index", "uid", "uuid", "guid", "key", "hash", "filename", "path", "url"}
+"""The last word of a name of a column that may name its rows: `rowIndex`, `request_id`."""
+SAMPLES = {
+    *("row", "rownames", "sample", "example", "item", "instance", "question", "prompt", "text", "sentence", "image"),
+    *("img", "file", "document", "doc", "case"),
+}
+"""What a row may be of: such a column may name it."""
+TOGETHER = {
+    *("patient", "subject", "user", "person", "speaker", "customer", "client", "household", "family", "group"),
+    *("class", "label", "category", "fold", "site", "hospital", "batch", "session", "run", "model", "epoch"),
+}
+"""What samples have in common: an id of these words names no sample."""
 ROW_NUMBERS = Role(("", "index", "unnamed:_0", "unnamed: 0", "row"))
 """What programs that write tables put before the first column."""
 RECORDED = (SCORES, LABELS, PREDICTED, CONFIDENCE, CORRECT, LOSS, CLASSES)
 """What recorded outputs consist of, beside ids; other columns are properties of their rows, to slice by."""
+
+
+def names_rows(name: str) -> bool:
+    """Return whether a column of this name may say which sample a row is of; what it holds must show that it does."""
+    words = [word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name)]
+    named = bool(words) and (words[-1] in NAME_WORDS or (len(words) == 1 and words[0] in SAMPLES))
+    return named and not TOGETHER.intersection(words)
+
+
 FOLDED = "folded"  # what logits say of a calibrator that is in the model
 
 # ── columns of scores, one per class ──
