@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from calibcli.core.errors import InputError, UsageError, did_you_mean
+from calibcli.core.errors import InputError, UsageError, did_you_mean, printable
 from calibcli.core.figure_data import Plot
 from calibcli.core.result import Estimate, Result
 from calibcli.core.shelves import Choice, alike
@@ -288,12 +288,19 @@ class Results:
     result: Result
     source: str
     files: list[dict[str, Any]] = field(default_factory=list)
-    refusal: ClassVar[str] = ""  # the rows are not known
 
     def __post_init__(self) -> None:
         for estimate in self.result.estimates:
             if self._is_metric(estimate):
                 _credible(estimate, self.source)
+
+    @property
+    def refusal(self) -> str:
+        """Say why no rule can be judged on these numbers, or ""."""
+        repeated = self.result.facts.get("repeated")
+        if not isinstance(repeated, str) or not repeated:
+            return ""
+        return f"{printable(repeated, 200)}, so the bounds are too narrow: give each row to one part only"
 
     @property
     def k(self) -> int | None:
