@@ -56,7 +56,7 @@ LOSS = Role(("nll", "loss"))
 """What a row cost."""
 CLASSES = Role(("classes", "class_names", "label_names", "classnames"), dtypes="iuUSO")
 """Names of the classes, one each."""
-IDS = Role(("ids", "id", "doc_id"), ("index",), dtypes="iuUSO")
+IDS = Role(("ids", "id", "doc_id", "request_id"), ("index",), dtypes="iuUSO")
 """What names a row. `index` may be a feature or a count as well: ids of data sets alone."""
 ROW_NUMBERS = Role(("", "index", "unnamed:_0", "unnamed: 0", "row"))
 """What programs that write tables put before the first column."""
