@@ -395,7 +395,7 @@ class WatchSession:
         for part in _blocks(source):
             note = add(state, part, baselines, baseline or _baseline(config), night)
             self.notes += [note] if note else []
-        self.notes += source.predictions.notes
+        self.notes += [*source.unjudged(), *source.predictions.notes]
         if source.predictions.ids is None and source.predictions.groups is None:
             missed = "rows that come twice are noticed only where a whole batch does"
             self.notes.append(f"rows have no ids: {missed}; name their column with --ids")
