@@ -118,7 +118,7 @@ def test_a_comment_shows_a_picture_where_there_is_one(runner: Runner) -> None:
     allow(runner, "pull-requests")  # the picture cannot be put anywhere
     assert runner.action(given)[0] == 0
     (one,) = runner.state["comments"].values()
-    assert one["body"].startswith("<!-- calib check -->\n")
+    assert one["body"].startswith("<!-- calib check t.npz -->\n**t.npz**\n")
     assert "![" not in one["body"]
     allow(runner, "pull-requests", "contents")
     assert runner.action(given)[0] == 0  # there is none without matplotlib
@@ -127,7 +127,45 @@ def test_a_comment_shows_a_picture_where_there_is_one(runner: Runner) -> None:
     runner.pictures = True
     assert runner.action(given)[0] == 0
     (one,) = runner.state["comments"].values()
-    assert "![reliability](https://github.com/me/models/raw/b/pull-5.png?run=5)" in one["body"]
+    assert "![reliability](https://github.com/me/models/raw/b/pull-5-t.npz.png?run=5)" in one["body"]
+
+
+@pytest.mark.finding
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        ([{"input": "t.npz"}, {"input": "./models/u.npz"}], ["t.npz", "models__u.npz"]),
+        ([{"working-directory": "models", "input": "u.npz"}, {"input": "t.npz"}], ["models__u.npz", "t.npz"]),
+        (
+            [{"name": "vision & 'text'", "input": "t.npz"}, {"name": "a/b", "input": "t.npz"}],
+            ["vision----text-", "a__b"],
+        ),
+        ([{"args": "--config c.toml"}, {"args": "--config c.toml", "name": "b"}], ["", "b"]),
+    ],
+)
+def test_two_models_have_comments_badges_and_pictures_of_their_own(
+    given: list[dict[str, str]], names: list[str], runner: Runner
+) -> None:
+    """The first one fails, and the second passes after it: both say so."""
+    (runner.folder / "models").mkdir()
+    scores(runner.folder / "models" / "u.npz")
+    (runner.folder / "c.toml").write_text('schema = 1\n[data]\neval = "t.npz"\n[[gate]]\nmetric = "ece"\nmax = 0.5\n')
+    limits = ("--min accuracy=0.99", "--min accuracy=0.3")
+    for number in ("5", "5", ""):
+        runner.event = {"number": number} if number else {}
+        runner.pictures = number == ""
+        for one, limit in zip(given, limits, strict=True):
+            args = f"{one.get('args', '')} {limit}".strip()
+            code, printed = runner.action({**one, "args": args, "comment": "true", "branch": "b"})
+            assert code == (limit == limits[0]), printed
+    texts = [one["body"] for one in runner.state["comments"].values()]
+    assert len(texts) == 2
+    for name, word in zip(names, ("FAIL", "PASS"), strict=True):
+        (text,) = (text for text in texts if text.startswith(f"<!-- calib check{f' {name}' if name else ''} -->\n"))
+        assert word in text
+    files = [f"{file}{f'-{name}' if name else ''}" for name in names for file in ("badge", "reliability")]
+    assert {Path(file).stem for file in runner.state["branches"]["b"]} == set(files)
+    assert runner.outputs["steps.check.outputs.name"] == names[1]
 
 
 def test_reports_that_the_checkout_brings_are_not_shown(runner: Runner) -> None:
@@ -144,7 +182,7 @@ def test_reports_that_the_checkout_brings_are_not_shown(runner: Runner) -> None:
 
 def test_the_comment_of_another_author_is_left_alone(runner: Runner) -> None:
     runner.event = {"number": 5}
-    other = {"login": "someone", "body": "<!-- calib check -->\nPASS, says someone"}
+    other = {"login": "someone", "body": "<!-- calib check t.npz -->\nPASS, says someone"}
     allow(runner, "pull-requests", comments={"3": other})
     given = {"input": "t.npz", "args": "--min accuracy=0.99", "comment": "true"}
     assert runner.action(given)[0] == 1

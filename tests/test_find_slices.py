@@ -65,9 +65,77 @@ def test_a_rule_is_read_as_it_was_written(conditions: list[Condition]) -> None:
     assert parsed(text_of(conditions)) == conditions
 
 
-@pytest.mark.parametrize("text", ["site", "site=", "=A", "site=A &", "site=A & b", "a<b", 'a="b', "a=b c", ""])
+@pytest.mark.parametrize("text", ["site", "site=", "=A", "site=A &", "site=A & b", "a<>b", "a!b", 'a="b', "a=b c", ""])
 def test_what_is_no_rule(text: str) -> None:
     assert parsed(text) == []
+
+
+@pytest.mark.finding
+def test_every_comparison_with_a_number() -> None:
+    age = {"age": np.array(["20", "30", "NA", "40"])}
+    for text, held in {
+        "age>=30": [0, 1, 0, 1],
+        "age<30": [1, 0, 0, 0],
+        "age <= 30": [1, 1, 0, 0],
+        "age>30": [0, 0, 0, 1],
+        "age==30": [0, 1, 0, 0],
+        'age=""': [0, 0, 1, 0],
+    }.items():
+        np.testing.assert_array_equal(rows_of(parsed(text), age), np.array(held, bool), text)
+
+
+@pytest.mark.finding
+@pytest.mark.parametrize("empty", ["", "NA", "nan", "None", "null", "n/a", "<NA>", "?", "several"])
+def test_rows_without_a_number_are_a_slice_and_no_rule_leaves_them_out_in_silence(
+    empty: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    n, many = 6000, ["", "NA", "NaN", "None", "n/a", "null"]
+    bmi, missing, p = RNG.normal(27, 5, n), RNG.random(n) < 0.145, RNG.uniform(0.05, 0.95, n)
+    y = (RNG.random(n) < np.where(missing, np.clip(p - 0.316, 0, 1), p)).astype(int)
+    of = [many[i % 6] if empty == "several" else empty for i in range(n)]
+    rows = "".join(f"{p[i]:.5f},{y[i]},{of[i] if missing[i] else f'{bmi[i]:.1f}'}\n" for i in range(n))
+    (tmp_path / "rows.csv").write_text(f"p,label,bmi\n{rows}")
+    path = str(tmp_path / "rows.csv")
+    rules = calibcli.find_slices(path, by=["bmi"]).facts["rules"]
+    assert [rule["by"] for rule in rules] == ['bmi=""']
+    capsys.readouterr()
+    line = ["check", path, "--max", "ece=0.1"]
+    for by, said in (
+        (["bmi<=25", "bmi>25"], f"{missing.sum()} rows without a value of 'bmi' in none of the rules on it"),
+        (["bmi<=25"], f"{missing.sum()} rows without a value of 'bmi'"),
+        (["bmi<=25", "bmi>25", 'bmi=""'], ""),
+        (["bmi<=25", "bmi>26", 'bmi=""'], "rows in none of the rules on 'bmi<=25', 'bmi>26', 'bmi=\"\"'"),
+    ):
+        options = [word for one in by for word in ("--by", one)]
+        code = main([*line, *options])
+        err = capsys.readouterr().err
+        assert said in err
+        assert ("rows in none" in err or "without a value" in err) == bool(said)
+        assert (code == 1) == (len(by) == 3)  # those without a value fail
+
+
+@pytest.mark.finding
+def test_what_is_no_condition_says_which_there_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez(tmp_path / "f.npz", probs=np.full((300, 2), 0.5), labels=np.arange(300) % 2, age=np.arange(300.0))
+    for by in ("age!=60", "age<>60", "age=>60"):
+        assert main(["check", str(tmp_path / "f.npz"), "--max", "ece=0.4", "--by", by]) != 0
+        assert "COLUMN<=NUMBER, <, >=, >" in capsys.readouterr().out, by
+
+
+@pytest.mark.finding
+def test_few_numbers_and_none_are_categories(bench: Any) -> None:
+    """Every spelling of no value is the same category; of floats every NaN is."""
+    searched = np.ones(900, bool)
+    texts = np.array(["1", "2", "NA", "", "None", "2"] * 150)
+    floats = np.array([1.0, 2.0, np.nan] * 300)
+    for values, size in ((texts, 450), (floats, 300)):
+        [column], notes = columns_of({"x": values}, searched, 100)
+        assert not notes
+        rules = {text_of(literal): int(column.holds(i, searched).sum()) for i, literal in enumerate(column.literals)}
+        assert rules['x=""'] == size
+        assert len(rules) == 3
+    [column], _ = columns_of({"x": np.r_[np.full(500, 7.0), np.full(400, np.nan)]}, searched, 100)
+    assert any(text_of(literal) == 'x=""' for literal in column.literals)
 
 
 def test_rows_of_conditions() -> None:

@@ -399,7 +399,7 @@ def test_another_model_is_refused(nights: list[Path], tmp_path: Path, capsys: An
     assert read(state).rows == 200
 
 
-def test_slices_are_those_of_the_first_night_and_a_missing_column_is_said(
+def test_a_slice_that_comes_later_is_watched_and_a_missing_column_is_said(
     nights: list[Path], tmp_path: Path, capsys: Any
 ) -> None:
     state = tmp_path / "state.json"
@@ -408,7 +408,8 @@ def test_slices_are_those_of_the_first_night_and_a_missing_column_is_said(
     assert [c.scope for c in result.checks] == ["", "ink=heavy", "ink=light"]
     new = part(tmp_path / "new.npz", 200, 400, ink=np.array(["none"] * 50 + ["light"] * 150))
     assert main(["watch", str(state), str(new), "--night", night(1)]) == 0
-    assert "ink = none came after the watch began" in capsys.readouterr().err
+    assert "ink = none: watched from now on; an alarm on each needs E of 120" in capsys.readouterr().err
+    assert [c.scope for c in calibcli.Watch(state).result().checks] == ["", "ink=heavy", "ink=light", "ink=none"]
     np.savez(tmp_path / "bare.npz", logits=Z[:100], labels=Y[:100])
     rows = read(state).rows
     assert watch(state, tmp_path / "bare.npz", "--night", night(2)) == 4

@@ -379,7 +379,7 @@ class Accumulator:
             asked = choose([*(self.specs or ["default"])], rows.k, rows.top_only)
             usual = [] if rows.top_only else choose([e.name for e in METRICS if "class_bins" in e.traits], rows.k)
             state = MetricState(needed_class_bins([*usual, *asked], rows.k))
-        state.update(rows, part, self.threads or None, progress)
+        state.update(rows, part, self.threads or None, progress, sure_ids=options.get("ids") is not None)
         self._state, self._tasks, self._ids = state, tasks_seen, ids
         self._leave_out(again)
         return self
@@ -445,7 +445,9 @@ class Accumulator:
         columns, rows = state.measured()
         measured = reports.of_columns(rows, columns, options, reports.chosen(rows, options))
         inputs = [dataclasses.asdict(file) for file in state.files]
-        return dataclasses.replace(measured, provenance={"inputs": inputs, "seed": seed})
+        said, many = state.repeated()
+        facts = measured.facts | ({"repeated": said[0]} if many else {})
+        return dataclasses.replace(measured, facts=facts, provenance={"inputs": inputs, "seed": seed})
 
     def save(self, path: str | Path) -> None:
         """Write the accumulator to a .npz, whole or not at all.

@@ -411,7 +411,7 @@ def run(
     if isinstance(source, RecordedOutputs):
         plots += source.diagram() if diagram else []
         p = source.predictions
-        notes += p.notes
+        notes += [*source.unjudged(), *p.notes]
         facts |= {"n": p.n, **p.problem}
         if p.weights is not None and p.weight_kind == "sampling":
             facts["n_eff"] = round(effective_rows(p.weights), 1)

@@ -25,15 +25,21 @@ from calibcli.scores.files.text_tables import MISSING, is_number
 
 # Conditions such as `site=A & age<=30` choose rows, where a gate's `by` is not the name of a column.
 
-Op = Literal["=", "<=", ">"]
+Op = Literal["=", "<=", ">", "<", ">="]
+COMPARED = {"<=": np.less_equal, ">": np.greater, "<": np.less, ">=": np.greater_equal}
+NO_VALUE = {*MISSING, "nan", "<na>", "nat", "-", "?", "."}  # texts in a column of numbers
+FORMS = '; conditions are COLUMN=VALUE, COLUMN<=NUMBER, <, >=, > or COLUMN="" (no value), joined by &'
 TEXT = r'"(?:[^"\\]|\\.)*"'
 PLAIN = r"[^\s=<>&\"\\]+"
-ONE = re.compile(rf"\s*({TEXT}|{PLAIN})\s*(<=|>|=)\s*({TEXT}|{PLAIN})\s*(&|$)")
+ONE = re.compile(rf"\s*({TEXT}|{PLAIN})\s*(<=|>=|<|>|==?)\s*({TEXT}|{PLAIN})\s*(&|$)")
 
 
 @dataclass(frozen=True)
 class Condition:
-    """A comparison of a column with a text (=) or a number (<=, >)."""
+    """A comparison of a column with a text (=) or a number (<=, <, >=, >).
+
+    `=""` holds where there is no value: of numbers, also where a text such as `NA` says so.
+    """
 
     column: str
     op: Op
@@ -48,12 +54,14 @@ class Condition:
         Raises:
             UsageError: the condition compares with a number, and the column holds texts.
         """
+        if self.op == "=" and not self.value and (given := numbers(column)) is not None:
+            return np.isnan(given)
         if self.op == "=":
             return np.asarray(column.astype(str, copy=False) == self.value)
         values = numbers(column)
         if values is None or (at := numbers(np.array([self.value]))) is None:
             raise UsageError(f"'{self}' asks for numbers, and '{self.column}' has others", "write COLUMN=VALUE")
-        return np.asarray(values <= at[0] if self.op == "<=" else values > at[0])
+        return np.asarray(COMPARED[self.op](values, at[0]))
 
 
 def parsed(text: str) -> list[Condition]:
@@ -65,7 +73,8 @@ def parsed(text: str) -> list[Condition]:
     conditions, at = [], 0
     while match := ONE.match(text, at):
         column, op, value, more = match.groups()
-        conditions.append(Condition(_plain(column), op, _plain(value)))  # type: ignore[arg-type]
+        same = "=" if op == "==" else op
+        conditions.append(Condition(_plain(column), same, _plain(value)))  # type: ignore[arg-type]
         at = match.end()
         if not more:
             return conditions
@@ -91,7 +100,7 @@ def numbers(column: npt.NDArray[Any]) -> npt.NDArray[np.float64] | None:
         return column.astype(np.float64)
     known, codes = coded(column.astype(str, copy=False))
     try:
-        values = ["nan" if text.strip().lower() in MISSING else text for text in known]
+        values = ["nan" if text.strip().lower() in NO_VALUE else text for text in known]
         return np.array([*map(float, values)])[codes]
     except ValueError:
         return None

@@ -8,15 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from calibcli.core.errors import InputError, UsageError, did_you_mean
+from calibcli.core.errors import InputError, UsageError, did_you_mean, printable
 from calibcli.core.figure_data import Plot
+from calibcli.core.number_format import count_text
 from calibcli.core.result import Estimate, Result
 from calibcli.core.shelves import Choice, alike
-from calibcli.gate.config import Config, Gate, parsed, rows_of
+from calibcli.gate.config import FORMS, Condition, Config, Gate, parsed, rows_of
 from calibcli.gate.plan import EcePopulation, to_decide
 from calibcli.gate.verdicts import LimitRule, SupportedClaim, at_level, claim
 from calibcli.metrics import METRICS, Sample, choose, columns_of, estimates
@@ -141,11 +142,12 @@ class RecordedOutputs:
                     columns.setdefault(BY_CLASS, self.predicted)
                 selected = rows_of(conditions, columns)
                 if isinstance(selected, str):
-                    return f"no column '{selected}' in {self.predictions.source}"
+                    return f"no column '{selected}' in {self.predictions.source}{FORMS if '!' in selected else ''}"
                 self.rows_of[gate.by] = {"": np.flatnonzero(selected)}
                 return self.slices(gate)
             else:
-                return f"no column '{gate.by}' in {self.predictions.source}"
+                hint = FORMS if re.search("[<>=!]", gate.by) else ""
+                return f"no column '{gate.by}' in {self.predictions.source}{hint}"
             self.rows_of[gate.by] = rows_by(column)
         rows_by_name, seed = self.rows_of[gate.by], self.config.seed
         gathered = GatheredParts(self.predictions, [*rows_by_name.values()])
@@ -153,6 +155,26 @@ class RecordedOutputs:
             name: Part(self.whole.columns, partial(gathered.take, i), seed, rows)
             for i, (name, rows) in enumerate(rows_by_name.items())
         }
+
+    def unjudged(self) -> list[str]:
+        """Say which rows are in none of the rules on conditions, as they have no value, or lie between the rules."""
+        texts = [by for by in dict.fromkeys(gate.by for gate in self.config.gates) if by in self.rows_of and parsed(by)]
+        texts = [by for by in texts if by not in self.predictions.slices]
+        if not texts:
+            return []
+        left = np.ones(self.predictions.n, bool)
+        for by in texts:
+            left[self.rows_of[by][""]] = False
+        notes = []
+        for name in dict.fromkeys(condition.column for by in texts for condition in parsed(by)):
+            none = Condition(name, "=", "")
+            if name in self.predictions.slices and (without := left & none.holds(self.predictions.slices[name])).any():
+                rows = f"{count_text(int(without.sum()), 'row')} without a value of '{name}'"
+                notes.append(f"{rows} in none of the rules on it: add --by '{none}'")
+                left &= ~without
+        if len(texts) > 1 and left.any():
+            notes.append(f"{count_text(int(left.sum()), 'row')} in none of the rules on {', '.join(map(repr, texts))}")
+        return notes
 
     @property
     def predicted(self) -> Any:
@@ -293,12 +315,19 @@ class Results:
     result: Result
     source: str
     files: list[dict[str, Any]] = field(default_factory=list)
-    refusal: ClassVar[str] = ""  # the rows are not known
 
     def __post_init__(self) -> None:
         for estimate in self.result.estimates:
             if self._is_metric(estimate):
                 _credible(estimate, self.source)
+
+    @property
+    def refusal(self) -> str:
+        """Say why no rule can be judged on these numbers, or ""."""
+        repeated = self.result.facts.get("repeated")
+        if not isinstance(repeated, str) or not repeated:
+            return ""
+        return f"{printable(repeated, 200)}, so the bounds are too narrow: give each row to one part only"
 
     @property
     def k(self) -> int | None:

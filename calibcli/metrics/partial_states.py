@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 import numpy as np
@@ -14,6 +14,8 @@ from calibcli.core import validation
 from calibcli.core.errors import InputError, UsageError, printable, refusing
 from calibcli.core.options import Range
 from calibcli.core.statistics import DOUBLE, scrambled
+from calibcli.metrics import repeated_rows
+from calibcli.metrics.repeated_rows import KEPT, Marking, RowMarks
 from calibcli.metrics.temperature_gain import FEWEST, SCORES
 from calibcli.scores.columns import ClassBins, ClassTable, Columns, into_cells
 from calibcli.scores.histogram import NAMES, HistogramCells, cell_count
@@ -22,7 +24,8 @@ from calibcli.scores.predictions import NEAR, Array, ArrayScores, Floats, Ints, 
 # A state keeps sums and a sample. Sums over cells of confidence (`scores.histogram`) and class tables add up to those
 # of all rows, however these are split and in whatever order parts are merged. Metrics that need scores use a sample:
 # the rows with the smallest hashes (the bottom-k sketch of Cohen and Kaplan 2007), where the hash of a row is that of
-# its part and its place there. So the sample does not depend on the order of merging either.
+# its part and its place there. So the sample does not depend on the order of merging either. Other hashes, of what the
+# rows hold and of their ids, tell rows that were added more than once (`repeated_rows`).
 
 TELLING = 100  # rows from which equal contents mean the same part: fewer may be equal by chance
 
@@ -85,6 +88,9 @@ class SampledRows:
     scores: Array
     labels: Ints
 
+    def __len__(self) -> int:
+        return len(self.hashes)
+
     def with_rows(self, other: SampledRows, most: int) -> SampledRows:
         """Return the rows of both with the smallest hashes, at most `most`."""
         hashes = np.concatenate([self.hashes, other.hashes])
@@ -94,15 +100,25 @@ class SampledRows:
 
 
 class _Fingerprint:
-    """Passes columns on to cells and computes a digest of them, also where the scores lie on a device."""
+    """Passes columns on to cells and computes digests of them, also where the scores lie on a device.
 
-    def __init__(self, cells: HistogramCells) -> None:
-        self.cells, self.digest = cells, hashlib.sha256()
+    Attributes:
+        digest: of all columns.  marking: marks of single rows.
+        ids: (n,) hashes of the ids, where what tells a row is its id together with what it holds.
+    """
+
+    def __init__(self, cells: HistogramCells, ids: Array | None = None) -> None:
+        self.cells, self.digest, self.marking = cells, hashlib.sha256(), Marking(cells.k, cells.top_only)
+        self.ids, self.seen = ids, 0
 
     def add(self, out: Mapping[str, Floats], predicted: Ints, labels: Ints) -> None:
         """Add the columns of a block."""
         for column in (out["confidence"], out["nll"], out["entropy"], labels):
             self.digest.update(np.ascontiguousarray(column).data)
+        marks = self.marking.add(out, predicted, labels)
+        if self.ids is not None:
+            self.ids[self.seen : self.seen + len(marks)] ^= marks
+        self.seen += len(marks)
         self.cells.add(out, predicted, labels)
 
 
@@ -113,6 +129,8 @@ class MetricState:
     Attributes:
         class_bins: class tables to fill.  parts, files, notes: as in `StateHeader`.
         sampled: samples of some parts each; that of all rows is `kept`.
+        marked, named: by `repeated_rows`, marks of what rows hold, and of their ids, of some parts each.
+        unmarked: rows of states of a version that kept no marks.
     """
 
     class_bins: Sequence[ClassBins]
@@ -124,6 +142,9 @@ class MetricState:
     cells: HistogramCells | None = None
     tables: dict[ClassBins, Floats] = field(default_factory=dict)
     sampled: list[SampledRows] = field(default_factory=list)
+    marked: list[RowMarks] = field(default_factory=list)
+    named: list[RowMarks] = field(default_factory=list)
+    unmarked: int = 0
 
     @property
     def kept(self) -> SampledRows:
@@ -132,18 +153,38 @@ class MetricState:
         return self.sampled[0]
 
     @property
+    def marks(self) -> tuple[RowMarks, RowMarks]:
+        """The marks of all rows, and of their ids."""
+        self._join(whole=True)
+        none = [RowMarks.none()]
+        return (self.marked or none)[0], (self.named or none)[0]
+
+    def repeated(self) -> tuple[list[str], bool]:
+        """Say which rows were added more than once; and whether they are so many that no gate can judge the rest."""
+        text, many = repeated_rows.said(*self.marks)
+        older = f"{self.unmarked:,} rows are of states of an earlier version: whether they repeat others is not known"
+        return [text] * bool(text) + [older] * bool(self.unmarked and self.unmarked < self.rows), many
+
+    @property
     def most(self) -> int:
         """Number of rows that are kept with their scores: as many as `temperature_gain` uses."""
         assert self.problem is not None
         return 0 if self.problem.top_only else max(FEWEST, SCORES // self.problem.k)
 
     def update(
-        self, rows: Predictions, name: str = "", threads: int | None = 1, progress: Progress | None = None
+        self,
+        rows: Predictions,
+        name: str = "",
+        threads: int | None = 1,
+        progress: Progress | None = None,
+        sure_ids: bool = False,
     ) -> None:
         """Add the rows of a part; a part that is refused adds nothing.
 
         Args:
             name: of the part, by which a second one is recognised; without it, by its contents.
+            sure_ids: equal ids are the same row in all parts. Else each part may number its rows anew, and only rows
+                that look alike, too, are the same.
 
         Raises:
             InputError: the part was added before, or is of another problem; it has groups, weights or slices.
@@ -151,7 +192,8 @@ class MetricState:
         _refuse_unmergeable(rows)
         problem = SharedSettings.of(rows)
         part = MetricState(self.class_bins, rows.n, problem=problem, cells=HistogramCells(rows.k, rows.top_only))
-        fingerprint = _Fingerprint(part.cells)  # type: ignore[arg-type]
+        ids = None if rows.ids is None else repeated_rows.of_ids(np.asarray(rows.ids))
+        fingerprint = _Fingerprint(part.cells, None if sure_ids else ids)  # type: ignore[arg-type]
         classes = into_cells(rows, fingerprint, self.class_bins, threads, progress)
         part.tables = {bins: np.array([t.count, t.sum_p, t.sum_y]) for bins, t in classes.items()}
         digest = fingerprint.digest.hexdigest()
@@ -161,6 +203,7 @@ class MetricState:
         part.files = dict.fromkeys(file for file in files if file.sha256)
         part.notes = dict.fromkeys(rows.notes)
         part.sampled = [_smallest(rows, (int(digest[:16], 16) + self.rows) % (1 << 64), part.most)]
+        part.marked, part.named = [fingerprint.marking.marks], [] if ids is None else [RowMarks.of(ids)]
         self.merge(part, name or rows.source)
 
     def merge(self, other: MetricState, name: str = "") -> None:
@@ -189,7 +232,10 @@ class MetricState:
         assert self.cells is not None
         self.cells.merge(other.cells)
         self.sampled = [*self.sampled, other.kept]
+        marked, named = other.marks
+        self.marked, self.named = [*self.marked, marked], [*self.named, named]
         self._join()
+        self.unmarked += other.unmarked
         self.rows += other.rows
         self.parts |= other.parts
         self.files |= other.files
@@ -197,8 +243,11 @@ class MetricState:
 
     def _join(self, whole: bool = False) -> None:
         """Join samples of about equal size, or all: a row is moved when their number doubles, not for every part."""
-        while len(self.sampled) > 1 and (whole or 2 * len(self.sampled[-1].labels) >= len(self.sampled[-2].labels)):
+        while len(self.sampled) > 1 and (whole or 2 * len(self.sampled[-1]) >= len(self.sampled[-2])):
             self.sampled[-2:] = [self.sampled[-2].with_rows(self.sampled[-1], self.most)]
+        for marks in (self.marked, self.named):
+            while len(marks) > 1 and (whole or 2 * len(marks[-1]) >= len(marks[-2])):
+                marks[-2:] = [marks[-2].with_rows(marks[-1])]
 
     def measured(self) -> tuple[Columns, Predictions]:
         """Return all rows as columns, and those kept with their scores as predictions.
@@ -216,7 +265,7 @@ class MetricState:
             kind=settings.kind,
             classes=settings.classes,
             top_only=settings.top_only,
-            notes=[*self.notes],
+            notes=[*self.notes, *self.repeated()[0]],
         )
         return Columns(**self.cells.columns(), classes=classes, precision=DOUBLE), rows
 
@@ -250,7 +299,9 @@ def _short(value: Any) -> str:
 
 # The file of a state: arrays, one of which is a JSON header. Anything else in it is refused.
 
-HEADER, SCHEMA = "calib_state", 1
+HEADER, SCHEMA = "calib_state", 2
+UNMARKED = 1  # the schema of states that have no marks of rows
+MARKS = {"hashes": np.uint64, "rows": np.int64, "wrong": np.int64, "rest": np.float32}
 FIX = "write it again: this is not what calib metrics --partial writes"
 FINITE = [i for i, name in enumerate(NAMES) if name not in ("nll", "most")]  # these are infinite at probability 0
 Rows = Annotated[int, Range(0)]
@@ -263,6 +314,7 @@ class StateHeader:
     Attributes:
         tables: how class probabilities are binned.
         parts: rows of each part by its fingerprint.  files: that the rows came from.  notes: remarks of the reader.
+        unmarked: rows without marks.
         checksum: of everything else in the file; "" in files of earlier versions.
     """
 
@@ -273,6 +325,7 @@ class StateHeader:
     parts: Mapping[str, Rows]
     files: Sequence[File] = ()
     notes: Sequence[str] = ()
+    unmarked: Rows = 0
     checksum: str = ""
 
     def problem(self) -> str:
@@ -298,6 +351,7 @@ def arrays_of(state: MetricState) -> dict[str, Array]:
         "parts": state.parts,
         "files": [vars(file) for file in state.files],
         "notes": [*state.notes],
+        "unmarked": state.unmarked,
     }
     cells, count, sums = state.cells.arrays()
     arrays = {
@@ -309,9 +363,15 @@ def arrays_of(state: MetricState) -> dict[str, Array]:
         "kept_hashes": state.kept.hashes,
         "kept_rows": state.kept.scores,
         "kept_labels": state.kept.labels,
+        **_marks_arrays(state.marks),
     }
     text = json.dumps({**header, "checksum": _checksum(header, arrays)})
     return {HEADER: np.frombuffer(text.encode(), np.uint8), **arrays}
+
+
+def _marks_arrays(marks: Sequence[RowMarks]) -> dict[str, Array]:
+    parts = zip(("marks", "ids"), marks, strict=True)
+    return {f"{name}_{key}": getattr(one, key) for name, one in parts for key in MARKS}
 
 
 def _checksum(header: Mapping[str, Any], arrays: Mapping[str, Array]) -> str:
@@ -335,11 +395,15 @@ def state_of(arrays: Mapping[str, Array], source: str) -> MetricState:
         raise InputError(f"{source} is no state", "pass what calib metrics --partial wrote")
     with refusing((ValueError, RecursionError), f"{source}: its header is not JSON", FIX):
         data = json.loads(arrays[HEADER].tobytes())
-    if isinstance(data, dict) and data.get("schema") != SCHEMA:
-        raise validation.wrong(data.get("schema"), f"{SCHEMA}, which this version reads", source, FIX, "schema")
+    if isinstance(data, dict) and data.get("schema") not in (UNMARKED, SCHEMA):
+        known = f"{UNMARKED} or {SCHEMA}, which this version reads"
+        raise validation.wrong(data.get("schema"), known, source, FIX, "schema")
     header: StateHeader = validation.read(data, StateHeader, source, FIX)
     problem = header.problem_of
-    fault = _fault(arrays, header)
+    if header.schema == UNMARKED:
+        header = replace(header, unmarked=header.rows)
+    every = arrays if header.schema == SCHEMA else {**_marks_arrays([RowMarks.none()] * 2), **arrays}
+    fault = _fault(every, header)
     if fault:
         raise InputError(f"{source}: {fault}", FIX)
     if header.checksum and header.checksum != _checksum(data, arrays):
@@ -349,13 +413,18 @@ def state_of(arrays: Mapping[str, Array], source: str) -> MetricState:
     kept = SampledRows(arrays["kept_hashes"], arrays["kept_rows"], arrays["kept_labels"].astype(np.int64))
     tables = {bins: arrays[f"table_{i}"] for i, bins in enumerate(header.tables)}
     files, notes = dict.fromkeys(header.files), dict.fromkeys(map(printable, header.notes))
-    return MetricState(list(tables), header.rows, dict(header.parts), files, notes, problem, cells, tables, [kept])
+    marks = [[RowMarks(*(every[f"{name}_{key}"].astype(MARKS[key]) for key in MARKS))] for name in ("marks", "ids")]
+    parts = dict(header.parts)
+    state = MetricState(list(tables), header.rows, parts, files, notes, problem, cells, tables, [kept], *marks)
+    state.unmarked = header.unmarked
+    return state
 
 
 def _fault(arrays: Mapping[str, Array], header: StateHeader) -> str:
     """Report an array of a state with a wrong shape or impossible values, or ""."""
     k, most = header.problem_of.k, cell_count(header.problem_of.k)
-    count, rows = (arrays[name].size if name in arrays else 0 for name in ("cells", "kept_hashes"))
+    sized = ("cells", "kept_hashes", "marks_hashes", "ids_hashes")
+    count, rows, *marked = (arrays[name].size if name in arrays else 0 for name in sized)
     shapes: dict[str, tuple[tuple[int, ...], str]] = {
         "cells": ((count,), "i"),
         "count": ((count,), "f"),
@@ -365,6 +434,11 @@ def _fault(arrays: Mapping[str, Array], header: StateHeader) -> str:
         "kept_hashes": ((rows,), "u"),
         "kept_rows": ((rows, k), "f"),
         "kept_labels": ((rows,), "i"),
+        **{
+            f"{name}_{key}": ((size,), np.dtype(dtype).kind)
+            for name, size in zip(("marks", "ids"), marked, strict=True)
+            for key, dtype in MARKS.items()
+        },
     }
     for name, (shape, kind) in shapes.items():
         if name not in arrays:
@@ -386,4 +460,10 @@ def _fault(arrays: Mapping[str, Array], header: StateHeader) -> str:
         return f"'count' adds up to {float(arrays['count'].sum()):,.0f}, not to its {header.rows:,} rows"
     if labels.min(initial=0) < 0 or labels.max(initial=0) >= k or rows > max(FEWEST, SCORES // k):
         return "'kept_labels' are not those of its classes"
+    for name in ("marks", "ids"):
+        of, wrong, hashes = (arrays[f"{name}_{key}"] for key in ("rows", "wrong", "hashes"))
+        if len(of) > KEPT or of.min(initial=1) < 1 or (wrong > of).any() or of.sum() > header.rows:
+            return f"'{name}_rows' are not those of its {header.rows:,} rows"
+        if (hashes[1:] <= hashes[:-1]).any():
+            return f"'{name}_hashes' are not in order"
     return "" if (np.diff(arrays["kept_hashes"].astype(np.float64)) >= 0).all() else "'kept_hashes' are not in order"

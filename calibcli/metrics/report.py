@@ -514,6 +514,11 @@ def _facts(predictions: Predictions, sample: Sample, options: ReportOptions) -> 
         facts |= {"weights": predictions.weight_kind, "n_eff": sample.top.effective}
     if predictions.groups is not None:
         facts["groups"] = len(np.unique(predictions.groups))
+    copies = predictions.facts.get("copies", 0)
+    if copies and predictions.groups is None and predictions.weight_kind != "count":
+        facts["repeated"] = (
+            f"{copies:,} of {predictions.n:,} rows are copies of others (the same scores to about 4 digits)"
+        )
     if predictions.classes is not None:
         facts["class_names"] = [str(c) for c in predictions.classes]
     if "tasks" in predictions.facts:

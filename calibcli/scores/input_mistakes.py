@@ -283,13 +283,10 @@ class RepeatedRows(Mistake):
         if rows.max() > TOGETHER:
             return 0
         by_margin = np.argsort(np.concatenate([_margins(scores) for scores in self.scores])[one], kind="stable")
-        share, rows = (wrong / rows)[by_margin], rows[by_margin]
-        within = float((2 * share * (1 - share) * rows).sum())
-        beside = share[:-1] * (1 - share[1:]) + share[1:] * (1 - share[:-1])
-        expected = float((beside * (rows[1:] + rows[:-1] - 2) / 2).sum())
-        if beside.sum() < DIFFER or within > expected / 2:
+        wrong, rows = wrong[by_margin], rows[by_margin]
+        if not one_outcome(wrong, rows):
             return 0
-        copies = int((rows[(share == 0) | (share == 1)] - 1).sum())
+        copies = int((rows[(wrong == 0) | (wrong == rows)] - 1).sum())
         return copies if copies > MOST_COPIES * n else 0
 
     def verdict(self, outcome: Outcome) -> list[str]:
@@ -300,6 +297,19 @@ class RepeatedRows(Mistake):
             f"{count:,} of {n:,} rows repeat an earlier row (scores and label): if they are the same samples, the "
             "intervals are too narrow"
         ]
+
+
+def one_outcome(wrong: Floats, rows: Ints) -> bool:
+    """Return whether the rows of a group are right or wrong together where those of groups beside it are not.
+
+    Args:
+        wrong, rows: (n,) wrong predictions and rows of each group, in the order of their margins.
+    """
+    share = wrong / rows
+    within = float((2 * share * (1 - share) * rows).sum())
+    beside = share[:-1] * (1 - share[1:]) + share[1:] * (1 - share[:-1])
+    expected = float((beside * (rows[1:] + rows[:-1] - 2) / 2).sum())
+    return bool(beside.sum() >= DIFFER and within <= expected / 2)
 
 
 def _margins(scores: Array) -> Array:

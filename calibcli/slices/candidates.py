@@ -70,11 +70,20 @@ def columns_of(
 def _column(name: str, values: npt.NDArray[Any], search: npt.NDArray[np.bool_], least: int) -> CodedColumn | str:
     if values.dtype.kind in "fiu" and len(np.unique(values[:SAMPLE])) > DISTINCT:
         return _numeric_column(name, values.astype(np.float64), search, least)
-    known, codes = coded(values if values.dtype.kind in "fiu" else values.astype(str, copy=False))
+    if values.dtype.kind == "f":  # here every NaN is the same
+        found, codes = np.unique(values, return_inverse=True)
+        known = found.tolist()
+    else:
+        known, codes = coded(values if values.dtype.kind in "iu" else values.astype(str, copy=False))
     given = numbers(values) if len(known) > DISTINCT else None
     if given is not None:
         return _numeric_column(name, given, search, least)
     known = [str(value) for value in known]
+    as_numbers = numbers(np.array(known))
+    if as_numbers is not None and np.isnan(as_numbers).any():  # in whatever spelling, there is no value
+        none = np.isnan(as_numbers)
+        known = [value for value, missing in zip(known, none, strict=True) if not missing] + [""]
+        codes = np.where(none, len(known) - 1, np.cumsum(~none) - 1)[codes]
     sizes = np.bincount(codes[search], minlength=len(known))
     frequent = np.argsort(-sizes, kind="stable")[:VALUES]
     frequent = frequent[(sizes[frequent] >= least) & (sizes[frequent] < search.sum())]
@@ -88,7 +97,9 @@ def _column(name: str, values: npt.NDArray[Any], search: npt.NDArray[np.bool_], 
 
 
 def _numeric_column(name: str, values: Floats, search: npt.NDArray[np.bool_], least: int) -> CodedColumn | str:
-    """Code a column of numbers; conditions are ranges between quantiles of the searched half, open ones included."""
+    """Code a column of numbers. Conditions are ranges between quantiles of the searched half, open ones included, and
+    that there is no value.
+    """
     searched, cuts = values[search & np.isfinite(values)], np.empty(0)
     if len(searched):
         cuts = np.unique(np.quantile(searched, np.arange(1, PARTS) / PARTS, method="lower"))
@@ -96,7 +107,8 @@ def _numeric_column(name: str, values: Floats, search: npt.NDArray[np.bool_], le
         short = np.unique([float(f"{cut:.6g}") for cut in cuts])
         cuts = short if len(short) == len(cuts) else cuts
         cuts = cuts[cuts < searched.max()]
-    if not len(cuts):
+    missing = int(np.isnan(values[search]).sum()) >= least
+    if not len(cuts) and not missing:
         return f"'{name}' is left out: its numbers hardly differ between rows"
     cells = len(cuts) + 1
     codes = np.where(np.isnan(values), cells, np.searchsorted(cuts, values, side="left"))
@@ -108,10 +120,13 @@ def _numeric_column(name: str, values: Floats, search: npt.NDArray[np.bool_], le
                 continue  # between two cuts only single parts are conditions; the whole range is none
             above = (Condition(name, ">", exact(cuts[low - 1])),) if low else ()
             below = (Condition(name, "<=", exact(cuts[high])),) if high < cells - 1 else ()
-            mask = (np.arange(cells + 1) >= low) & (np.arange(cells + 1) <= high)
-            if rows[mask].sum() >= least:
+            mask = (np.arange(cells + 2) >= low) & (np.arange(cells + 2) <= high)
+            if rows[mask[: cells + 1]].sum() >= least:
                 literals.append((*above, *below))
                 masks.append(mask.astype(float))
+    if missing:
+        literals.append((Condition(name, "=", ""),))
+        masks.append((np.arange(cells + 2) == cells).astype(float))
     if not literals:
         return f"'{name}' is left out: it has no range of {least} rows"
     return CodedColumn(name, codes.astype(np.uint8), literals, np.array(masks))

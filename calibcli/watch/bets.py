@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -138,6 +138,8 @@ class WatchedRule:
         low, high: range of the value of a row.
         bins: number of bins of a binned calibration error; 0 for a mean over rows.
         by, values: column whose values are watched, each with its own stream, and those values.
+        since: for each value, the number of the update, of those that brought new values, which it came with, from 1;
+            empty where the values were fixed when the watch began. See `family`.
         baseline: whether rows are differences to a baseline.
         kind: what the number measures, in words.  unit, better: traits of the metric.
     """
@@ -151,6 +153,7 @@ class WatchedRule:
     bins: Annotated[int, Range(0, 1000)] = 0
     by: str = ""
     values: Sequence[str] = ()
+    since: Sequence[Annotated[int, Range(1)]] = ()
     baseline: bool = False
     kind: str = ""
     unit: str = ""
@@ -161,10 +164,27 @@ class WatchedRule:
         """Number of cells that rows are sorted into."""
         return max(self.bins, 1)
 
-    @property
-    def family(self) -> int:
-        """Number of streams that share an error probability."""
-        return max(len(self.values), 1) if self.by else 1
+    def family(self, value: str = "") -> int:
+        """Return the factor by which the stream of a value needs more evidence than 1 / α for an alarm.
+
+        Values that were fixed when the watch began, n of them, have α / n each. Else those that came with the k-th
+        update which brought new ones, n of them, have α / (k (k + 1) n) each, where k is 1 on the first night: a half
+        of α, then a sixth, a twelfth, ... All shares together are at most Σ_k α / (k (k + 1)) = α. They depend on the
+        column alone, never on outcomes. So given the column they are constants, a stream is an e-process from its
+        first row on, which exceeds 1 / share with a probability of at most its share (Ville 1939), and any of them
+        does so with a probability of at most α, over all looks together, however many values come.
+        """
+        if not self.by:
+            return 1
+        if not self.since:
+            return max(len(self.values), 1)
+        k = self.since[list(self.values).index(value)] if value in self.values else max(self.since)
+        return k * (k + 1) * max(list(self.since).count(k), 1)
+
+    def widened(self, values: Sequence[str]) -> WatchedRule:
+        """Return the rule with values that an update brought."""
+        came = [max(self.since, default=0) + 1] * len(values)
+        return replace(self, values=[*self.values, *values], since=[*self.since, *came])
 
     @property
     def claims(self) -> tuple[list[tuple[int, float]], list[tuple[int, float]]]:
@@ -289,12 +309,13 @@ def _alternatives_together(table: Floats) -> Floats:
     return table.reshape(*table.shape[:-3], -1)
 
 
-def thresholds(watched: WatchedRule, alpha: float, per_year: float) -> dict[str, float]:
+def thresholds(watched: WatchedRule, alpha: float, per_year: float, value: str = "") -> dict[str, float]:
     """Return the log E at which each claim is made; alarms on slices share the error probability, as in a gate."""
+    family = watched.family(value)
     return {
-        "fail": math.log(watched.family / alpha),
+        "fail": math.log(family / alpha),
         "pass": math.log(1 / alpha),
-        "drift": math.log(watched.family / per_year),
+        "drift": math.log(family / per_year),
     }
 
 

@@ -33,7 +33,7 @@ def result(state: WatchState) -> Result:
     """
     checks, notes = [], dict[str, None]()
     for key, stream in state.streams.items():
-        checks.append(_check(state, key[1], stream))
+        checks.append(_check(state, *key, stream))
         if stream.watched.bins:
             notes[verdicts.blind_spot(METRICS.choose(stream.watched.metric).name, stream.watched.kind)] = None
     settings = state.settings
@@ -89,8 +89,8 @@ def _scope(stream: Stream, name: str) -> str:
     return f"{stream.watched.by}={name}" if name else stream.watched.by
 
 
-def _check(state: WatchState, name: str, stream: Stream) -> Check:
-    watched, limits = stream.watched, state.limits(stream)
+def _check(state: WatchState, i: int, name: str, stream: Stream) -> Check:
+    watched, limits = stream.watched, state.limits((i, name))
     scope, rows = _scope(stream, name), stream.rows
     common: dict[str, Any] = {"rule": watched.rule, "scope": scope, "limit": watched.limit, "kind": watched.kind}
     if rows == 0:
@@ -129,8 +129,8 @@ def _verdict(stream: Stream, logs: dict[str, float], limits: dict[str, float]) -
 def _evidence(state: WatchState, checks: Sequence[Check]) -> Table:
     """Tabulate E of each claim, and the E that decides it."""
     rows: list[Sequence[Any]] = []
-    for stream, check in zip(state.streams.values(), checks, strict=True):
-        limits, logs = state.limits(stream), stream.evidence()
+    for (key, stream), check in zip(state.streams.items(), checks, strict=True):
+        limits, logs = state.limits(key), stream.evidence()
         for key, word in LINES:
             rows.append([check.rule, check.scope, word, _power_text(float(logs[key])), _power_text(limits[key])])
     columns = ["rule", "scope", "claim", "E", "E needed"]
@@ -170,7 +170,7 @@ def night_plots(state: WatchState) -> list[Plot]:
     days = [_day(entry["night"]) for entry in state.history]
     plots = []
     for i, (key, stream) in enumerate(list(state.streams.items())[:PANELS]):
-        watched, limits = stream.watched, state.limits(stream)
+        watched, limits = stream.watched, state.limits(key)
         rule = watched.rule + (f", {scope}" if (scope := _scope(stream, key[1])) else "")
         nights = [entry["streams"][i] for entry in state.history]
         alarm = [_day(stream.crossed[key]) for key in ("fail", "drift") if key in stream.crossed]

@@ -23,8 +23,8 @@ from calibcli.watch.bets import WatchedRule, tables
 MOST_SLICES = 100  # each keeps a stream of its own in the state
 
 
-def watched(gate: Gate, source: RecordedOutputs, cap: float) -> WatchedRule:
-    """Make a watched rule of a rule of a gate.
+def watched(gate: Gate, source: RecordedOutputs, cap: float, begins: bool = True) -> WatchedRule:
+    """Make a watched rule of a rule of a gate; `begins` says that no state has its slices yet.
 
     Raises:
         UsageError: its metric is neither a mean over rows of bounded range nor a calibration error with bins of equal
@@ -40,7 +40,7 @@ def watched(gate: Gate, source: RecordedOutputs, cap: float) -> WatchedRule:
         if isinstance(parts, str) and not gate.values:
             raise InputError(parts, "name a column of the rows, or write values = [...] beside by")
         values = gate.values or sorted(parts)
-        if len(values) > MOST_SLICES:
+        if begins and len(values) > MOST_SLICES:
             problem = f"{gate.at}'{gate.by}' has {len(values)} values, and a state watches {MOST_SLICES}"
             raise UsageError(problem, "choose a coarser column, or name the values to watch: values = [...]")
     kind = f"each row at most {cap:g} nats" if _unbounded(choice, source) else verdicts.kind(choice)
@@ -55,6 +55,7 @@ def watched(gate: Gate, source: RecordedOutputs, cap: float) -> WatchedRule:
         bins=bins,
         by=gate.by,
         values=list(values),
+        since=[1] * len(values) if any(values) and not gate.values else [],
         baseline=bool(gate.baseline),
         kind=kind,
         unit=traits.get("unit", ""),

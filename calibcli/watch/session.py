@@ -26,14 +26,14 @@ from calibcli.core.result import Result
 from calibcli.gate import check
 from calibcli.gate.baseline import hashes as hashes_of
 from calibcli.gate.check import Baselines, columns_wanted, read_scores
-from calibcli.gate.config import Config, Gate
+from calibcli.gate.config import Config
 from calibcli.gate.options import Request
 from calibcli.gate.sources import RecordedOutputs
 from calibcli.scores.predictions import Predictions
 from calibcli.scores.repeated_samples import Repeats
 from calibcli.watch import report, rules, state_file
 from calibcli.watch.bets import WatchedRule, joined
-from calibcli.watch.state_file import IDS, NIGHTS, Hashes, Settings, WatchState
+from calibcli.watch.state_file import AGAIN, IDS, NIGHTS, Hashes, Settings, WatchState
 
 # Functions on states: add the rows of a night, or merge another state.
 
@@ -142,9 +142,9 @@ def add(state: WatchState, source: RecordedOutputs, baselines: Any, path: str, n
 def record(state: WatchState) -> None:
     """Decide which rules raise an alarm or are kept, by their evidence, and record tonight's entry of the history."""
     numbers = []
-    for stream in state.streams.values():
+    for place, stream in state.streams.items():
         logs = {key: float(value) for key, value in stream.evidence().items()}
-        for key, limit in state.limits(stream).items():
+        for key, limit in state.limits(place).items():
             if logs[key] >= limit:
                 stream.crossed.setdefault(key, state.night)
         tonight = stream.value(tonight=True)
@@ -190,6 +190,7 @@ def merged(one: WatchState, other: WatchState, path: str) -> WatchState:
     for state, part in zip((one, other), parts):
         for stream in state.streams.values():
             stream.crossed = {} if part else stream.crossed
+    one, other = _same_slices(one, other)
     union = WatchState(one.settings, one.night, max(one.nights, other.nights), one.rows + other.rows)
     union.rows_tonight = one.rows_tonight + other.rows_tonight
     union.streams = {key: joined(stream, other.streams[key]) for key, stream in one.streams.items()}
@@ -198,6 +199,20 @@ def merged(one: WatchState, other: WatchState, path: str) -> WatchState:
     union.ids, union.ids_cut = one.ids, min(one.ids_cut, other.ids_cut)
     _remember(union, other.ids)
     return union
+
+
+def _same_slices(one: WatchState, other: WatchState) -> tuple[WatchState, WatchState]:
+    """Give two states the slices of both. One that both got has the smaller of its two shares of α."""
+    rules = []
+    for mine, its in zip(one.settings.rules, other.settings.rules, strict=True):
+        came = dict(zip(its.values, its.since))
+        for value, k in zip(mine.values, mine.since):
+            came[value] = max(k, came.get(value, 0))
+        values = sorted(came, key=lambda value: came[value])  # as they came
+        rules.append(
+            dataclasses.replace(mine, values=values, since=[came[value] for value in values]) if came else mine
+        )
+    return one.widened(rules), other.widened(rules)
 
 
 def _by_night(history: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -375,6 +390,7 @@ class WatchSession:
         state = WatchState.begin(settings) if self.state is None else copied(self.state)
         if self.state is not None:
             state_file.refuse_other_settings(self.state, settings, self.name)
+            state = self._with_new_slices(state, source)
         asked_night, night = night, resolved_night(night, state, self.name)
         if not asked_night and state.night == night and state.rows_tonight and not self.files:
             self.notes.append(
@@ -385,7 +401,7 @@ class WatchSession:
         for part in _blocks(source):
             note = add(state, part, baselines, baseline or _baseline(config), night)
             self.notes += [note] if note else []
-        self.notes += source.predictions.notes
+        self.notes += [*source.unjudged(), *source.predictions.notes]
         if source.predictions.ids is None and source.predictions.groups is None:
             unique = source.predictions.facts.get("unique") or ()
             which = f"--ids {shlex.quote(unique[0])} if that names them" if unique else "name them with --ids"
@@ -435,7 +451,13 @@ class WatchSession:
         request = self.terms.rules
         asked = bool(request.max or request.min or request.margin or request.config)
         beside = (baseline or request.baseline) if request.margin else None
-        config = check.asked(dataclasses.replace(request, input=named, baseline=beside, reading=self.terms.reading))
+        reading = dict(self.terms.reading)
+        if self.state is not None and not asked and reading.get("by"):
+            known = sorted({rule.by for rule in self.state.settings.rules if rule.by})
+            if sorted(set(reading.pop("by"))) != known:
+                problem = f"{self.name} watches slices by {', '.join(known) or 'no column'}"
+                raise UsageError(problem, f"leave --by out, or repeat the rules with it; {AGAIN}")
+        config = check.asked(dataclasses.replace(request, input=named, baseline=beside, reading=reading))
         if self.state is not None and not asked:
             if any(rule.baseline for rule in self.state.settings.rules) and not baseline:
                 raise UsageError(f"{self.name} has a rule against a baseline", "pass tonight's: --baseline FILE")
@@ -452,7 +474,7 @@ class WatchSession:
         watched, unwatched, fixes = list[WatchedRule](), list[str](), list[str]()
         for gate in config.gates:
             try:
-                watched.append(self._with_watched_slices(rules.watched(gate, source, cap), gate, source))
+                watched.append(self._as_stored(rules.watched(gate, source, cap, begins=old is None)))
             except UsageError as error:
                 if not gate.file:
                     raise
@@ -473,16 +495,27 @@ class WatchSession:
             model=self.terms.model or (old.model if old else ""),
         )
 
-    def _with_watched_slices(self, rule: WatchedRule, gate: Gate, source: RecordedOutputs) -> WatchedRule:
-        """Return the rule with the slices that the state watches; note those that only tonight's rows have."""
+    def _as_stored(self, rule: WatchedRule) -> WatchedRule:
+        """Return the rule with the slices that the state watches."""
         if self.state is None or not rule.by:
             return rule
-        stored = next((r for r in self.state.settings.rules if (r.rule, r.by) == (rule.rule, rule.by)), rule)
-        tonight = source.slices(gate)
-        new = [] if isinstance(tonight, str) else [value for value in tonight if value not in stored.values]
-        if new:
-            self.notes.append(f"{rule.by} = {first_few(new, 5)} came after the watch began, and is not watched")
-        return stored
+        return next((r for r in self.state.settings.rules if (r.rule, r.by) == (rule.rule, rule.by)), rule)
+
+    def _with_new_slices(self, state: WatchState, source: RecordedOutputs) -> WatchState:
+        """Return the state with the slices that only these rows have, or note that they are not watched."""
+        watched = []
+        for rule in state.settings.rules:
+            parts = source.slices(rules.gate_of(rule)) if rule.by else ""
+            new = [] if isinstance(parts, str) or not any(parts) else sorted(v for v in parts if v not in rule.values)
+            if new and rule.since and len(rule.values) + len(new) <= rules.MOST_SLICES:
+                rule = rule.widened(new)
+                share = f"an alarm on each needs E of {rule.family(new[0]) / state.settings.alpha:,.0f}"
+                self.notes.append(f"{rule.by} = {first_few(new, 5)}: watched from now on; {share}")
+            elif new:
+                why = f"a state watches {rules.MOST_SLICES}" if rule.since else "its slices were fixed when it began"
+                self.notes.append(f"{rule.by} = {first_few(new, 5)} came later and is not watched: {why}; {AGAIN}")
+            watched.append(rule)
+        return state if watched == list(state.settings.rules) else state.widened(watched)
 
     def _keep_old_file(self) -> None:
         assert self.path is not None

@@ -34,6 +34,7 @@ FORMAT, SCHEMA = "calib-watch", 1
 NIGHTS = 400  # nights of the history that are kept
 BATCHES = 1024  # digests that are kept, two per batch
 MOST = 1 << 26  # most bytes of the history, unpacked
+LARGEST = 1 << 29  # most bytes of a state: a hundred slices of many rules with a thousand bins
 IDS = 1024  # hashes that are kept, the smallest
 COUNTS = ("night", "nights", "rows", "rows_tonight")  # fields of a state that are stored as they are
 Hashes = npt.NDArray[np.uint64]
@@ -62,8 +63,16 @@ class Settings:
 
     @property
     def digest(self) -> str:
-        """Key that ids are hashed with; states with the same settings share it, so that they can be merged."""
-        return hashlib.sha256(json.dumps(dataclasses.asdict(self), sort_keys=True).encode()).hexdigest()[:16]
+        """Key that ids are hashed with; states with the same settings share it, so that they can be merged.
+
+        It is of the values that the watch began with: those that came later do not change it.
+        """
+        data = dataclasses.asdict(self)
+        for rule in data["rules"]:
+            since = rule.pop("since")
+            if since:
+                rule["values"] = rule["values"][: list(since).count(1)]
+        return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,9 +128,24 @@ class WatchState:
         }
         return cls(settings, streams=streams)
 
-    def limits(self, stream: Stream) -> dict[str, float]:
+    def limits(self, key: tuple[int, str]) -> dict[str, float]:
         """Return the log E at which each claim on a stream is made."""
-        return thresholds(stream.watched, self.settings.alpha, self.settings.per_year)
+        return thresholds(self.streams[key].watched, self.settings.alpha, self.settings.per_year, key[1])
+
+    def widened(self, rules: Sequence[WatchedRule]) -> WatchState:
+        """Return the state with these rules, which have more values than before; each new one begins a stream."""
+        wide = WatchState.begin(dataclasses.replace(self.settings, rules=rules))
+        old = list(self.streams)
+        for key, stream in wide.streams.items():
+            kept = self.streams.get(key)
+            wide.streams[key] = stream if kept is None else dataclasses.replace(kept, watched=stream.watched)
+            wide.streams[key].night = max(self.nights, 1) if kept is None else kept.night
+        places = [old.index(key) if key in self.streams else None for key in wide.streams]
+        history = [
+            {**entry, "streams": [[None] * 4 if at is None else entry["streams"][at] for at in places]}
+            for entry in self.history
+        ]
+        return dataclasses.replace(self, settings=wide.settings, streams=wide.streams, history=history)
 
     def pack(self, version: str) -> dict[str, Any]:
         """Return the state as plain data, with a checksum."""
@@ -164,6 +188,9 @@ def load(path: str | os.PathLike[str], update: bool = False) -> WatchState:
         InputError: the file cannot be read, is no state, was changed by another program, or is of a later version.
     """
     source, name = Source(Path(path), update=update), str(path)
+    if source.size > LARGEST:
+        problem = f"{name} is not the state of a watch: none has more than {LARGEST >> 20} MB"
+        raise InputError(problem, "name a new file, or one that calib watch wrote")
     try:
         data = json.loads(source.read())
     except (ValueError, RecursionError):

@@ -56,7 +56,7 @@ LOSS = Role(("nll", "loss"))
 """What a row cost."""
 CLASSES = Role(("classes", "class_names", "label_names", "classnames"), dtypes="iuUSO")
 """Names of the classes, one each."""
-IDS = Role(("ids", "id", "doc_id"), ("index",), dtypes="iuUSO")
+IDS = Role(("ids", "id", "doc_id", "request_id"), ("index",), dtypes="iuUSO")
 """What names a row. `index` may be a feature or a count as well: ids of data sets alone."""
 NAME_WORDS = {"id", "ids", "idx", "index", "uid", "uuid", "guid", "key", "hash", "filename", "path", "url"}
 """The last word of a name of a column that may name its rows: `rowIndex`, `request_id`."""
