@@ -29,11 +29,14 @@ from calibcli.headlines import (
 MOST_SENTENCES = 3
 FEW = 200  # rows, as in a gate: below, the sentence says how few there are
 MEAN = "mean of tasks"
+UNRELATED = "Labels and predictions are unrelated, as if their rows were in different orders: no number here is one of the model"
 SIGNS = "undecided, with signs of miscalibration"  # if the interval and the null level disagree
 
 
 @sentence
 def metrics(result: Result) -> str:
+    if result.facts.get("unrelated"):  # then no error is one of the model's calibration
+        return sentences(UNRELATED)
     parts = [_broken(result), _calibration(result), _gain(result) if error(result) else "", _parts(result)]
     parts = [upper(one) for one in parts if one]
     if len(parts) > MOST_SENTENCES:

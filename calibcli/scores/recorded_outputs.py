@@ -15,7 +15,7 @@ from calibcli.core import extensions
 from calibcli.core.errors import InputError, UsageError, did_you_mean
 from calibcli.core.files import reading as reading_from
 from calibcli.core.options import check_options, exclusive
-from calibcli.scores import array_names, confidence, other_files, per_row, positive_class, tasks
+from calibcli.scores import array_names, confidence, other_files, per_row, positive_class, row_order, tasks
 from calibcli.scores.array_names import kind_option
 from calibcli.scores.files import locations
 from calibcli.scores.files.arrays import FileContents, blocks, class_names, joined, load_any, read_all, texts_of
@@ -215,6 +215,10 @@ def _one_dataset(
         if scanned.forced is None and width == 1:
             event = of.classes[1] if of.classes else ""
             positive_class.refuse_confidence(scanned, rows, kind, first, name, label_name, event)
+        unrelated = ""
+        if labels is not None and reading.need_labels:
+            unrelated = row_order.unrelated(scanned, rows, kind, name, label_name)
+            notes[:0] = [unrelated] if unrelated else []
         sure = (confirmed and not (labels and labels.names)) or not reading.need_labels
         notes += scanned.verdicts(Outcome(scanned, kind, of.classes, bool(reading.weights), reading.clip, sure))
         further = per_row.per_row_fields(contents, sources, reading, n, rows.keep, name, label_name, notes)
@@ -235,6 +239,7 @@ def _one_dataset(
             "scores": name,
             "labels": label_name,
             "labelled": labels is not None,
+            "unrelated": bool(unrelated),
             "label_values": None if labels is None else values,
             "dtype": str(scores.dtype),
             "kind": kind,
