@@ -76,11 +76,17 @@ class RecordedOutputs:
 
     @property
     def refusal(self) -> str:
-        """Say why no rule can be judged on these rows, or "": copies of rows make every bound too narrow.
+        """Say why no rule can be judged on these rows, or "": samples without an answer are no rows, so that a rule
+        would be judged as if they had never been asked; and copies of rows make every bound too narrow.
 
         Counts as weights, and groups, say which rows belong together, so that the bounds allow for the copies.
         """
         p = self.predictions
+        if unanswered := p.facts.get("unanswered", 0):
+            return (
+                f"{unanswered:,} of {p.n + unanswered:,} samples have no answer and are left out, though they may be "
+                "wrong: run them again, or let the others decide alone with --missing drop"
+            )
         copies = p.facts.get("copies", 0)
         if not copies or p.groups is not None or p.weight_kind == "count":
             return ""

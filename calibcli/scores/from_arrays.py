@@ -50,7 +50,7 @@ def split(
     if reading.ignore_label is not None or reading.label_base is not None:
         raise UsageError("--ignore-label and --label-base are for class numbers", "targets of --multilabel are 0 and 1")
     exclusive("every label is measured, or one of two classes", multilabel=True, event=reading.event is not None)
-    file = array_names.grouped(contents, reading.scores, [where])[0]
+    file = array_names.grouped(contents, reading.scores, [where], reading.labels)[0]
     score_name = array_names.pick_scores(file, reading.scores, where)
     scores = file.arrays[score_name]
     label_name, targets, _ = label_array([file], sources, reading, score_name, [])
@@ -99,7 +99,7 @@ def _columns(array: Named, which: int | slice, tail: tuple[int, ...]) -> Named:
 
 OF_FILES = (
     "scores", "no_header", "shards", "tasks", "lm_norm", "choices", "unlisted", "multilabel",
-    "confidence", "correct", "confidence_scale",
+    "confidence", "correct", "predicted", "confidence_scale", "answer_token",
 )  # fmt: skip
 
 
@@ -135,9 +135,12 @@ class How(TypedDict, total=False):
     lm_norm: str | None
     choices: Sequence[str] | str | None
     unlisted: Literal["bound", "drop"] | None
+    answer_token: Literal["first", "last"] | None
+    missing: Literal["drop"] | None
     multilabel: bool
     confidence: str | None
     correct: str | None
+    predicted: str | None
     confidence_scale: Literal["1", "10", "100", "percent"] | None
 
 

@@ -122,6 +122,9 @@ def unrelated(scan: Scan, rows: KeptRows, kind: Kind, name: str, labels: str) ->
         f"the labels '{labels}' are unrelated to the predictions: accuracy {found.accuracy:.3f}, which independent "
         f"labels would give too ({found.chance:.3f}), at a mean confidence of {mean:.3f}"
     )
+    if k > 2 and not (codes > 1).any():
+        problem = f"{text}; and they are 0 and 1 alone, of {k} classes"
+        raise InputError(problem, "choose the column of the class that was observed, not of a verdict or one class")
     if whole and _sorted(codes) and not _sorted(predicted):
         fix = "write scores and labels in the same order; shuffle=False where the scores are computed"
         raise InputError(f"{text}; and the labels are sorted by class, the predictions are not", fix)
@@ -130,8 +133,8 @@ def unrelated(scan: Scan, rows: KeptRows, kind: Kind, name: str, labels: str) ->
 
 
 def _orders(n: int, whole: bool) -> Iterator[tuple[slice | Ints, str]]:
-    """Yield other orders of the labels, and what they are called: shifts; and, where all rows are seen, from the last to
-    the first, and those in which numbers of rows are sorted as texts (10 before 2).
+    """Yield other orders of the labels, and what they are called: shifts; and, where all rows are seen, from the last
+    to the first, and those in which numbers of rows are sorted as texts (10 before 2).
     """
     for rows in range(1, SHIFTS + 1):
         noun = "row" if rows == 1 else "rows"
@@ -147,7 +150,7 @@ def _orders(n: int, whole: bool) -> Iterator[tuple[slice | Ints, str]]:
 
 
 def _moved(predicted: Ints, margins: Floats | None, labels: Ints, k: int, order: slice | Ints) -> Agreement:
-    """Return the agreement with the labels in another order; a shift leaves out the rows that it pushes over the end."""
+    """Return the agreement with the labels in another order; a shift leaves out rows that it pushes over the end."""
     if not isinstance(order, slice):
         return agreement(predicted, margins, labels[order], k)
     if order.stop is not None:  # row i has the label of row i + s

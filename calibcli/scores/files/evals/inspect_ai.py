@@ -87,7 +87,7 @@ def contents(form: str, header: Mapping[str, Any], samples: Iterable[Any], sourc
     Raises:
         InputError: see `LogSamples.add`; samples without log-probabilities, more than 1 % without an answer.
     """
-    log, number = LogSamples(letters=ChoiceScores(source.options.unlisted)), 0
+    log, number = LogSamples(letters=ChoiceScores(source.options.unlisted, source.options.answer_token)), 0
     for number, sample in enumerate(samples, start=1):
         if not isinstance(sample, Mapping):
             raise InputError(f"sample {number - 1} of {source.name} is not an object", "write the log again")
@@ -123,7 +123,8 @@ def contents(form: str, header: Mapping[str, Any], samples: Iterable[Any], sourc
         notes=[*notes, *answers.note_on_lengths(log.scores)],
         facts=log.letters.facts,
         task=task,
-        used=frozenset({"choices", "unlisted"}),
+        used=frozenset({"choices", "unlisted", "answer_token"}),
+        unanswered=log.failed + log.letters.silent,
     )
 
 
