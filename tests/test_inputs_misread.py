@@ -389,7 +389,7 @@ def test_confidences_out_of_two_wholes_are_told() -> None:
         mixed = np.where(np.arange(200) < 200 * share, sure / 100, sure)
         with pytest.raises(calibcli.CalibError, match="some are out of 1 and some out of 100"):
             calibcli.from_confidence(mixed, right, scale="100")
-    texts = np.array([f"{c / 100:.3f} %" for c in sure], object)  # each cell says what it is out of
+    texts = np.array([f"{c / 10:.1f} %" for c in sure - 50], object)  # each cell says what it is out of
     assert calibcli.from_confidence(texts, right).n == 200
 
 

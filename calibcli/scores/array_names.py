@@ -125,7 +125,7 @@ def candidates(contents: FileContents) -> list[str]:
 
 def class_in_name(name: str) -> str:
     """Return the class in the name of a score column: `malignant` for `p_malignant`, `1` for `prob_1`, else ""."""
-    match = roles.OF_CLASS.match(name)
+    match = None if "," in name else roles.OF_CLASS.match(name)  # several columns are of several classes
     return "" if match is None or normal(match[2]) in roles.NO_CLASS else match[2]
 
 

@@ -14,7 +14,7 @@ from calibcli.core.array_likes import array
 from calibcli.core.errors import InputError, UsageError, check_keywords, refusing
 from calibcli.core.options import exclusive, normal
 from calibcli.scores import array_names
-from calibcli.scores.files.arrays import Converted, FileContents, Memory, texts_of
+from calibcli.scores.files.arrays import Converted, FileContents, Memory, blocks, read_all, texts_of
 from calibcli.scores.files.roles import CLASSES, LABELS
 from calibcli.scores.files.source import Source
 from calibcli.scores.files.text_tables import is_number
@@ -25,6 +25,9 @@ from calibcli.scores.softmax import DeviceScores, on_device
 
 # Multi-label targets.
 
+
+UNKNOWN = -1  # a target that nobody knows: the row counts for the other labels
+MOST_VALUES = 10  # different targets that are looked at
 
 def read(path: Paths, *, progress: Progress | None = None, **how: Any) -> dict[str, Predictions]:
     """Read (N, L) scores with (N, L) targets of 0 and 1: one binary data set per label, by its name.
@@ -63,6 +66,7 @@ def split(
         raise InputError(problem, "both must be (N, L), one column per label")
     count = scores.shape[1]
     names = classes_of(file, reading, score_name, count)[0] or [str(i) for i in range(count)]
+    targets, unknown = (None, 0) if targets is None else _known_targets(targets, label_name)
     arrays = {name: array for name, array in file.arrays.items() if name not in CLASSES}  # of labels, not of yes and no
     out, together = {}, max(1, array_names.HOLD // max(1, 8 * scores.shape[0]))
     for i, name in enumerate(names):
@@ -84,8 +88,32 @@ def split(
             labels=label_name,
         )
         alone = dataclasses.replace(reading, classes=None, labels=label_name or None, scores=score_name)
+        if unknown and bool((read_all(one.arrays[label_name]) == UNKNOWN).any()):  # of this label, not of the whole row
+            alone = dataclasses.replace(alone, ignore_label=UNKNOWN)
         out[name] = predictions([one], sources, alone, progress)
     return out
+
+
+def _known_targets(targets: Named, name: str) -> tuple[Named, int]:
+    """Return targets (N, L) with UNKNOWN for NaN, and how many cells are unknown: NaN, or -1 beside 0 and 1.
+
+    Raises:
+        InputError: targets of -1 and 1 without 0, which may be two classes as well.
+    """
+    if targets.dtype.kind not in "iuf":
+        return targets, 0
+    seen, unknown, total = set[float](), 0, 0
+    for _, block in blocks(targets):
+        absent = np.isnan(block) if block.dtype.kind == "f" else np.zeros(block.shape, bool)
+        seen |= set(np.unique(block[~absent])[:MOST_VALUES].tolist())
+        unknown, total = unknown + int((absent | (block == UNKNOWN)).sum()), total + block.size
+    if UNKNOWN in seen and 0 not in seen:
+        problem = f"targets '{name}' are -1 and 1 without 0: are these no and yes, or unknown and yes?"
+        raise InputError(problem, "write 0 for no, 1 for yes, and NaN or -1 for what is not known")
+    if not unknown:
+        return targets, 0
+    filled = Converted(targets, lambda block: np.nan_to_num(block, nan=UNKNOWN), targets.shape[1:], targets.dtype)
+    return filled, unknown
 
 
 def _columns(array: Named, which: int | slice, tail: tuple[int, ...]) -> Named:

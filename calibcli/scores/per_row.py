@@ -84,7 +84,8 @@ def read_labels(labels: Named, name: str, scores: Named, classes: Sequence[str] 
     codes: Named = Converted(labels, lambda block: convert(block) - base, (), np.dtype(np.int64))
     seen = _survey(codes, ignored, k)
     if not seen.counts and seen.negative is None and seen.beyond is None:
-        raise InputError(f"all {n:,} labels are {ignore_label}", "pass rows that have labels")
+        what = "unknown" if reading.multilabel else str(ignore_label)
+        raise InputError(f"all {n:,} labels are {what}", "pass rows that have labels")
     if seen.beyond and label_base is None:
         _counted_from_one(codes, ignored, seen, k, scores)
     _refuse_outside(seen, name, k, columns, base)
@@ -92,7 +93,9 @@ def read_labels(labels: Named, name: str, scores: Named, classes: Sequence[str] 
     if ignored is not None:
         dropped = np.concatenate([block == ignored for _, block in blocks(codes)])
         total = int(dropped.sum())
-        notes.append(f"{count_text(total, 'row')} with label {ignore_label} dropped")
+        if total or not reading.multilabel:
+            what = "whose label is not known" if reading.multilabel else f"with label {ignore_label}"
+            notes.append(f"{count_text(total, 'row')} {what} dropped")
         dropped = dropped if total else None
     all_codes = read_all(codes) if n <= HELD else FileColumn(codes)
     return LabelCodes(all_codes, dropped, notes, seen.counts, labels.dtype.kind in "USO" and bool(classes))
