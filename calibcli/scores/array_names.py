@@ -546,31 +546,28 @@ def _by_values(contents: FileContents) -> list[Group]:
     cells = {name: column_evidence.head(a) for name, a in columns.items() if a.dtype.kind in "USO"}
     texts = {n: c for n, c in cells.items() if not any(map(is_number, c))}
     words = [w for c in texts.values() if 1 < len(w := column_evidence.classes_in(c)) <= len(columns)]
-    families = [[one for one in names if one in columns] for names in words]
-    families += [family for names in words for family in column_evidence.families(list(columns), names)]
-    families += [
-        family
-        for one in one_hot_groups(columns)
-        for family in column_evidence.families(list(columns), _differing(one))
-        if family != one
-    ]
+    named = [(own, own) for names in words if len(own := [name for name in columns if name in names]) > 1]
+    named += [(family, names) for names in words for family in column_evidence.families(list(columns), names)]
+    for one in one_hot_groups(columns):
+        names = _differing(one)
+        named += [(family, names) for family in column_evidence.families(list(columns), names) if family != one]
     out: list[Group] = []
-    for family in families:
-        wide = [n for n in columns if n not in family and _alike(n, family)]
-        for group in (family, [*family, *wide])[: 1 + bool(wide)]:
-            if len(group) > 1 and column_evidence.are_probabilities(column_evidence.numbers(columns, group)):
-                own = [name for name in columns if name in group]
-                if all(set(own) != set(known) for known, *_ in out):
-                    names = _stripped(own) if len({*own} & {w for ws in words for w in ws}) < len(own) else own
-                    out.append((own, names, ""))
+    for family, names in named:
+        before, _, after = family[0].partition(names[0])
+        alike = [
+            n for n in columns if before + after and n.startswith(before) and n.endswith(after) and n not in family
+        ]
+        classes = dict(zip(family, names)) | {n: n[len(before) : len(n) - len(after)] for n in alike}
+        for wanted in ([*family, *alike], family):  # a class that no row is labelled with may have a column too
+            own = [name for name in columns if name in wanted]
+            if column_evidence.are_probabilities(column_evidence.numbers(columns, own)):
                 break
+        else:
+            continue
+        own = [n for n in own if n in family or _may_be_class(columns[n], classes[n])]
+        if all(set(own) != set(known) for known, *_ in out):
+            out.append((own, [classes[name] for name in own], ""))
     return out
-
-
-def _alike(name: str, family: Sequence[str]) -> bool:
-    """Return whether a column has the text around a class that the columns of a family share."""
-    before = os.path.commonprefix(list(family))  # noqa: RUF071
-    return len(before) > 1 and before[-1:] in "_.-: " and name.startswith(before)
 
 
 def one_hot_groups(columns: Mapping[str, Named]) -> list[list[str]]:
@@ -635,7 +632,7 @@ def _with_labels(contents: Sequence[FileContents], wanted: str | None, where: Se
     if len(labels) == 1 and labels[0] in predicted and len(free) == 1:
         problem = f"'{labels[0]}' in {where[0]} is the class of the largest score in every row, '{free[0]}' is not"
         one, other = (f"--labels {shlex.quote(column)}" for column in (free[0], labels[0]))
-        fix = f"{one} if '{labels[0]}' is the prediction, else {other}"
+        fix = f"{one} if '{labels[0]}' is the prediction, or {other}"
         raise InputError(problem, fix)
     if labels or len(others) != 1:
         return [*contents]
@@ -870,9 +867,8 @@ def _event_of(share: Sequence[str], predicted: Sequence[str]) -> str:
     if len(classes) != 2 or values.min() >= (50 if share[0].endswith("%") else 0.5):
         return ""
     last = np.array([cell == classes[1] for cell in predicted])
-    if not column_evidence.by_threshold(values, last):
-        return ""
-    return classes[int(values[last].mean() > values[~last].mean())]
+    event = classes[int(values[last].mean() > values[~last].mean())]
+    return event if column_evidence.by_threshold(values, last == (event == classes[1])) else ""
 
 
 def is_numeric(array: Named) -> bool:

@@ -29,6 +29,7 @@ from calibcli.scores.softmax import DeviceScores, on_device
 UNKNOWN = -1  # a target that nobody knows: the row counts for the other labels
 MOST_VALUES = 10  # different targets that are looked at
 
+
 def read(path: Paths, *, progress: Progress | None = None, **how: Any) -> dict[str, Predictions]:
     """Read (N, L) scores with (N, L) targets of 0 and 1: one binary data set per label, by its name.
 
@@ -89,7 +90,7 @@ def split(
         )
         alone = dataclasses.replace(reading, classes=None, labels=label_name or None, scores=score_name)
         if unknown and bool((read_all(one.arrays[label_name]) == UNKNOWN).any()):  # of this label, not of the whole row
-            alone = dataclasses.replace(alone, ignore_label=UNKNOWN)
+            alone = dataclasses.replace(alone, ignore_label=UNKNOWN, multilabel=True)
         out[name] = predictions([one], sources, alone, progress)
     return out
 
