@@ -196,7 +196,7 @@ def test_one_hot_columns_are_the_labels(tmp_path: Path, header: str) -> None:
     order = [2, 0, 1]  # of the columns of truth
     names = header.split(",")
     header = ",".join([*names[:3], *(names[3 + i] for i in order)])
-    path = table(tmp_path / "a.csv", header, *P.T, *(1 * (Y == i) for i in order))
+    path = table(tmp_path / "a.csv", header, *P.T, *(1 * (i == Y) for i in order))
     found = calibcli.read(path)
     assert any("labels are the one-hot columns" in note for note in found.notes)
     assert numbers(path) == pytest.approx(of(P, Y), abs=1e-9)
@@ -205,7 +205,7 @@ def test_one_hot_columns_are_the_labels(tmp_path: Path, header: str) -> None:
 
 @pytest.mark.finding
 def test_one_of_the_one_hot_columns_is_never_proposed(tmp_path: Path) -> None:
-    path = table(tmp_path / "a.csv", "a,b,c,is_a,is_b,late", *Z.T, 1 * (Y == 0), 1 * (Y == 1), TWO)
+    path = table(tmp_path / "a.csv", "a,b,c,is_a,is_b,late", *Z.T, 1 * (Y == 0), 1 * (Y == 1), RNG.integers(0, 2, N))
     assert "--labels" not in refused(path).fix
     one = calibcli.read(path, scores="a,b,c", labels="is_b", kind="logits")
     assert any("no label is c" in note and "whether it was one class" in note for note in one.notes)
@@ -277,7 +277,7 @@ def test_a_label_that_is_not_known_counts_for_the_others(tmp_path: Path, absent:
 def test_targets_of_minus_one_and_one_may_be_two_classes() -> None:
     with pytest.raises(InputError, match="are these no and yes, or unknown and yes"):
         calibcli.measure(P, np.where(P > 0.5, 1, -1), multilabel=True)
-    nothing = np.where(np.arange(3) == 1, np.nan, 1.0 * (P > RNG.random(P.shape)))
+    nothing = np.where(np.arange(3) == 1, np.nan, 1.0 * (RNG.random(P.shape) < P))
     with pytest.raises(InputError, match="labels are unknown"):
         calibcli.measure(P, nothing, multilabel=True)
 
