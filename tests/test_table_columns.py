@@ -287,3 +287,29 @@ def test_columns_of_several_labels_are_named_by_comma(tmp_path: Path) -> None:
     path = table(tmp_path / "a.csv", "p_cat,p_dog,p_fox,cat,dog,fox", *P.T, *truth.T)
     found = calibcli.measure(path, "cat,dog,fox", "brier", multilabel=True)
     assert [e.value for e in found.estimates if e.name == "brier"] == pytest.approx(((P - truth) ** 2).mean(0).tolist())
+
+
+@pytest.mark.finding
+@pytest.mark.parametrize("form", ["npz", "jsonl", "csv"])
+@pytest.mark.parametrize(("one", "two"), [("prob", "cal_prob"), ("probs", "cal_probs"), ("score", "score_new")])
+def test_two_arrays_of_probabilities_are_refused_with_both_lines(tmp_path: Path, form: str, one: str, two: str) -> None:
+    wide = one == "probs"
+    p, q = (np.column_stack([1 - c, c]) if wide else c for c in (Q, OTHER))
+    if wide and form == "csv":
+        return
+    if form == "npz":
+        np.savez(path := tmp_path / "a.npz", **{one: p, two: q, "label": TWO})
+    elif form == "csv":
+        path = table(tmp_path / "a.csv", f"{one},{two},label", p, q, TWO)
+    else:
+        rows = [{one: a, two: b, "label": int(y)} for a, b, y in zip(p.tolist(), q.tolist(), TWO)]
+        (path := tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert [how["scores"] for how in options(refused(path).fix)] == [one, two]
+    assert numbers(path, scores=two)["ece"] == pytest.approx(of(OTHER, TWO)["ece"], abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ["prob_max", "prob_0", "prob_yes", "age_share", "prob copy"])
+def test_further_columns_of_one_table_that_are_no_rivals(tmp_path: Path, name: str) -> None:
+    value = {"prob_max": np.maximum(Q, 1 - Q), "prob copy": Q}.get(name, np.round(1 - Q, 6))
+    path = table(tmp_path / "a.csv", f"prob,{name},label", Q, value, np.array(["no", "yes"])[TWO])
+    assert numbers(path) == pytest.approx(of(Q, TWO), abs=1e-6)

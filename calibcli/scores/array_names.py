@@ -66,9 +66,11 @@ def pick_scores(contents: FileContents, wanted: str | None, where: str) -> str:
     if contents.scores:
         return contents.scores
     likely = candidates(contents)
+    if len(likely) == 1:
+        likely += _others_like(contents, likely[0])
     if len(likely) > 1:
-        fix = f"choose one, e.g. --scores {likely[0]}"
-        raise InputError(f"{_list(likely)} in {where} could each be the scores", fix)
+        lines = " or ".join(f"--scores {shlex.quote(name)}" for name in likely[:4])
+        raise InputError(f"{_list(likely)} in {where} could each be the scores", f"choose one: {lines}")
     if likely:
         return likely[0]
     if contents.lacking:
@@ -78,6 +80,52 @@ def pick_scores(contents: FileContents, wanted: str | None, where: str) -> str:
         raise InputError(f"{where} holds only the score of the top class ('{top[0]}')", WITH_VERDICT)
 
     raise InputError(f"no scores in {where}: it holds {describe(contents)}", reading_advice(contents, NO_PROBABILITY))
+
+
+def _others_like(contents: FileContents, chosen: str) -> list[str]:
+    """Return further arrays that hold other probabilities of the same rows and classes, with the word of the chosen
+    name in theirs where there is one class: `cal_prob` beside `prob`.
+    """
+    own = contents.arrays[chosen]
+    out = []
+    for name, array in contents.arrays.items():
+        wide = len(array.shape) == 2 and array.shape[1] > 1
+        words = re.split(r"[^a-z0-9]+", normal(name))
+        if name == chosen or array.shape != own.shape or not (wide or normal(chosen) in words):
+            continue
+        if not wide and (set(words) & set(roles.NO_CLASS) or array.dtype.kind not in roles.ONE_SCORE.dtypes):
+            continue
+        pair = [_shares_of(a) for a in (own, array)]
+        if pair[0] is None or pair[1] is None:
+            continue
+        theirs = 1 - pair[1] if not wide and np.allclose(pair[0] + pair[1], 1) else pair[1]
+        if not np.allclose(pair[0], theirs, atol=1e-6) and not _says_class(name, contents):
+            out.append(name)
+    return out
+
+
+def _says_class(name: str, contents: FileContents) -> bool:
+    """Return whether a column such as `prob_yes` is named after a label."""
+    of = class_in_name(name)
+    labels = (contents.arrays[one] for one in label_candidates(contents.arrays))
+    return bool(of) and (of.isdecimal() or any(of in column_evidence.head(array) for array in labels))
+
+
+def _shares_of(array: Named) -> Array | None:
+    """Return the first rows of probabilities (rows, K) that sum to one, or of one column of numbers in [0, 1] that are
+    not all whole; else None.
+    """
+    if array.dtype.kind in "USO":
+        table = column_evidence.numbers({"": array}, [""])
+    else:
+        block = np.asarray(array.read(0, column_evidence.ROWS), np.float64)
+        table = block.reshape(len(block), -1)
+    if table is None or not len(table):
+        return None
+    if table.shape[1] > 1:
+        return table if column_evidence.are_probabilities(table) else None
+    inside = bool(((table >= 0) & (table <= 1)).all())
+    return table if inside and not np.array_equal(table, np.floor(table)) else None
 
 
 def refuse_verdicts(scores: str, labels: str, where: str, width: int, stated: bool = False) -> None:
