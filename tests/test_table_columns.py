@@ -313,3 +313,46 @@ def test_further_columns_of_one_table_that_are_no_rivals(tmp_path: Path, name: s
     value = {"prob_max": np.maximum(Q, 1 - Q), "prob copy": Q}.get(name, np.round(1 - Q, 6))
     path = table(tmp_path / "a.csv", f"prob,{name},label", Q, value, np.array(["no", "yes"])[TWO])
     assert numbers(path) == pytest.approx(of(Q, TWO), abs=1e-6)
+
+
+# Lines that a copied fix leads to, and dead ends.
+
+
+def test_the_first_of_the_labels_is_no_header(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", logits=Z)
+    classes = ",".join(NAMES)
+    for name, header in (("bare.csv", []), ("named.csv", ["label"]), ("cat.csv", ["species"])):
+        (tmp_path / name).write_text("\n".join([*header, *ANIMALS, ""]))
+        found = calibcli.read(tmp_path / "a.npz", labels=str(tmp_path / name), classes=classes)
+        assert found.labels.tolist() == Y.tolist()
+        assert any("is a label and no header" in note for note in found.notes) == (not header)
+    (tmp_path / "short.csv").write_text("\n".join(["species", *ANIMALS[1:], ""]))
+    with pytest.raises(InputError, match="300 rows of scores but 299 labels"):
+        calibcli.read(tmp_path / "a.npz", labels=str(tmp_path / "short.csv"), classes=classes)
+
+
+@pytest.mark.parametrize("form", ["%.18e", "%.3e", "%d", "%.1f"])
+def test_labels_in_scientific_notation_are_whole_numbers(tmp_path: Path, form: str) -> None:
+    path = tmp_path / "a.csv"
+    columns = [form, "%.18e", "%.18e", "%.18e"]
+    np.savetxt(path, np.column_stack([Y, P]), fmt=columns, delimiter=",", header="label,p_0,p_1,p_2", comments="")
+    assert numbers(path) == pytest.approx(of(P, Y), abs=1e-9)
+    np.savetxt(path, np.column_stack([Y + 0.5, P]), delimiter=",", header="label,p_0,p_1,p_2", comments="")
+    assert "not whole numbers" in refused(path).problem
+
+
+def test_what_stands_in_the_way_has_a_way_out(tmp_path: Path) -> None:
+    labels = np.where(np.arange(N) % 30 == 0, "wolf", ANIMALS)
+    unknown = refused(table(tmp_path / "a.csv", "label,prob_cat,prob_dog,prob_fox", labels, *P.T))
+    assert "'wolf' ('label'), of 10 rows," in unknown.problem
+    assert "leave these rows out" in unknown.fix
+    path = table(tmp_path / "b.csv", "prob,label,age", Q, TWO, RNG.integers(40, 80, N))
+    with pytest.raises(InputError, match="no such array") as found:
+        calibcli.measure(path, by=["age>=60"])
+    assert "calib check --by 'age>=60'" in found.value.fix
+    table(tmp_path / "c.csv", "prob,label,age", [], [], [])
+    with pytest.raises(InputError, match="has a header but no rows") as found:
+        calibcli.read([path, tmp_path / "c.csv"], shards=True)
+    assert found.value.fix == f"leave {tmp_path / 'c.csv'} out"
+    percent = table(tmp_path / "d.csv", "label,risk %", TWO, np.round(100 * Q, 1))
+    assert "'risk %' goes up to 100" in refused(percent).fix

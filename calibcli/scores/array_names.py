@@ -212,6 +212,9 @@ def named(contents: FileContents, name: str, option: str, where: str) -> str:
         if normal(known) == normal(name):
             return known
     problem = f"{option} {name}: no such array in {where}, it holds {describe(contents)}"
+    if option == "--by" and re.search("[<>=]", name):
+        quoted = shlex.quote(name)
+        raise InputError(problem, f"name a column; parts of it are slices of a gate: calib check --by {quoted}")
     raise InputError(problem, did_you_mean(name, list(contents.arrays)[:20]))
 
 
@@ -884,6 +887,10 @@ def reading_advice(contents: FileContents, no_probability: str) -> str:
     if shares:
         options = f"--scores {shlex.quote(','.join(shares[:SHOWN]))}{with_labels}"
         return f"choose them: {options}; or name them logits or probs"
+    if percent:
+        return (
+            f"'{percent[0]}' goes up to 100: write shares of 1, or each cell with its % sign, and name the column prob"
+        )
     return f"if one of these holds scores: --scores KEY; else {no_probability}"
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from calibcli.core import extensions
-from calibcli.core.errors import InputError, UsageError, did_you_mean
+from calibcli.core.errors import InputError, NoRows, UsageError, did_you_mean
 from calibcli.core.files import reading as reading_from
 from calibcli.core.options import check_options, exclusive
 from calibcli.scores import (
@@ -140,7 +140,10 @@ def load_all(sources: Sequence[Source], reading: Reading, progress: Progress | N
     ready: list[FileContents] = []  # of the next files, the last first
     ahead = FEW  # files to read at once: fewer where one of them needed a reader of its own
     for i, source in enumerate(extensions.steps(sources, lambda source: f"reading {source.name}", progress)):
-        contents.append(load(source, ready.pop() if ready else None))
+        try:
+            contents.append(load(source, ready.pop() if ready else None))
+        except NoRows as error:
+            raise NoRows(error.problem, f"leave {source.name} out" if len(sources) > 1 else error.fix) from None
         if (read_alike := contents[-1].read_alike) is not None and not reading.tasks:
             ready = read_alike(sources[i + 1 : i + 1 + ahead])[::-1]
             ahead = 2 * ahead if ready else max(1, ahead // 2)
