@@ -207,6 +207,9 @@ def test_one_hot_columns_are_the_labels(tmp_path: Path, header: str) -> None:
 def test_one_of_the_one_hot_columns_is_never_proposed(tmp_path: Path) -> None:
     path = table(tmp_path / "a.csv", "a,b,c,is_a,is_b,late", *Z.T, 1 * (Y == 0), 1 * (Y == 1), RNG.integers(0, 2, N))
     assert "--labels" not in refused(path).fix
+    shares = table(tmp_path / "b.csv", "u,v,w,is_a,is_b", *P.T, 1 * (Y == 0), 1 * (Y == 1))
+    assert "--scores u,v,w" in refused(shares).fix
+    assert "--labels" not in refused(shares).fix
     one = calibcli.read(path, scores="a,b,c", labels="is_b", kind="logits")
     assert any("no label is c" in note and "whether it was one class" in note for note in one.notes)
     with pytest.raises(InputError, match="0 and 1 alone, of 3 classes"):
@@ -327,7 +330,7 @@ def test_the_first_of_the_labels_is_no_header(tmp_path: Path) -> None:
         assert found.labels.tolist() == Y.tolist()
         assert any("is a label and no header" in note for note in found.notes) == (not header)
     (tmp_path / "short.csv").write_text("\n".join(["species", *ANIMALS[1:], ""]))
-    with pytest.raises(InputError, match="300 rows of scores .* but 299 labels"):
+    with pytest.raises(InputError, match=r"300 rows of scores .* but 299 labels"):
         calibcli.read(tmp_path / "a.npz", labels=str(tmp_path / "short.csv"), classes=classes)
 
 

@@ -723,14 +723,14 @@ def _names_of(contents: FileContents, family: Sequence[str], classes: Sequence[s
     if len(odd):
         problem = f"row {odd[0]} of {where} is not one-hot in {first_few(family, 4)}"
         raise InputError(problem, "name the column of the labels with --labels; several classes in a row: --multilabel")
-    return np.array(classes, dtype=str)[table.argmax(axis=1)].astype(object)
+    return column_of([classes[i] for i in table.argmax(axis=1).tolist()])
 
 
 def _of_classes(columns: Mapping[str, Named], table: Array, classes: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the columns whose values are classes: those that are the prediction of the scores (rows, K), and the
     others.
     """
-    predicted, others = [], []
+    predicted, others = list[str](), list[str]()
     for name, array in columns.items():
         cells = column_evidence.head(array) if array.dtype.kind in "USO" else []
         if cells and len(set(cells)) > 1 and set(cells) <= set(classes):

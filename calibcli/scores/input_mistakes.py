@@ -405,7 +405,7 @@ class AbsentClasses(Mistake):
         if not len(absent):
             return []
         classes, count = outcome.classes, int(predicted[absent].sum())
-        named = first_few([str(classes[i]) if classes else str(i) for i in absent], 4)
+        named = first_few([str(classes[i]) if classes else str(i) for i in absent.tolist()], 4)
         text = f"no label is {named}, {'which' if len(absent) > 1 else 'a class that'} {count:,} of "
         text += f"{int(predicted.sum()):,} rows predict"
         if labels[0] and labels[1] and not labels[2:].any():

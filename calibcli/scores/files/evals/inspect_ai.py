@@ -40,12 +40,12 @@ class LogSamples(answers.Questions):
         here = f"sample {number} ('{name[:40]}') of {source.name}"
         kept = ("id", "epoch", "target", "metadata", "scores")
         further = {key: value for key in kept if (value := sample.get(key)) is not None}
-        if sample.get("error") and not sample.get("scores"):
+        tokens = tokens_of(_first(sample).get("logprobs"), here)
+        if sample.get("error") and not (sample.get("scores") and tokens):  # one may be scored although it failed
             self.failed += 1
             return
         if not self.scores:
             self.every.add(further)
-        tokens = tokens_of(_first(sample).get("logprobs"), here)
         if not tokens:
             self.letters.silent += 1
             return
