@@ -524,3 +524,139 @@ def test_tasks_have_groups_of_their_own(tmp_path: Path) -> None:
     assert found.groups is not None
     assert len(set(found.groups.tolist())) == 10 + 10 + len(EVEN)
     assert sorted(set(found.slices["task"].tolist())) == ["c", "mcq (0)", "mcq (1)"]
+
+
+# Which token is the answer; samples without one.
+
+
+def said(questions: list[Question], before: str, after: str, again: str = "") -> list[dict[str, Any]]:
+    """Chats in which the answer stands between two texts, and what is said `again` with near certainty."""
+    rows = []
+    for q in questions:
+        letter = LETTERS[q.best]
+        sure = {letter: -1e-4, "The": -9.3}
+        sure |= {other: -12.0 for other in LETTERS[:4] if other != letter}
+        tokens = [written.token(before, {before: 0.0})] * bool(before)
+        tokens += [written.token(letter, written.distribution(q)), written.token(after, {after: 0.0})]
+        if again:
+            repeated = letter if again == "same" else again
+            top = sure if again == "same" else {again: -0.01, **{c: -8.0 for c in LETTERS[:4] if c != again}}
+            tokens.append(written.token(repeated, top))
+        choice = {"message": {"content": "".join(t["token"] for t in tokens)}, "logprobs": {"content": tokens}}
+        rows.append({"object": "chat.completion", "choices": [choice], "target": LETTERS[q.right]})
+    return rows
+
+
+@pytest.mark.finding
+@pytest.mark.parametrize("again", ["same", "A"])
+def test_the_token_that_is_the_answer_is_asked_for_where_two_differ(tmp_path: Path, again: str) -> None:
+    """`B. Note that A is a common distractor` and `B. So the answer is B`."""
+    plain, longer = said(EVEN, "Answer: ", "."), said(EVEN, "Answer: ", ". So it is ", again)
+    right = calibcli.read(save(tmp_path / "plain.jsonl", plain), choices="A,B,C,D")
+    mixed = [longer[i] if i % 2 else plain[i] for i in range(len(EVEN))]
+    path = save(tmp_path / "mixed.jsonl", mixed)
+    with pytest.raises(InputError, match="several tokens name a choice") as found:
+        calibcli.read(path, choices="A,B,C,D")
+    assert "--answer-token first" in found.value.fix
+    assert "--answer-token last" in found.value.fix
+    first = calibcli.read(path, choices="A,B,C,D", answer_token="first")
+    np.testing.assert_allclose(first.logits, right.logits)
+    last = calibcli.read(path, choices="A,B,C,D", answer_token="last")
+    assert np.abs(last.logits - right.logits).max() > 1
+    assert any("several tokens name a choice: the last is read" in note for note in last.notes)
+
+
+def test_one_row_of_a_hundred_with_two_answers_is_said(tmp_path: Path) -> None:
+    many = written.questions(200, ragged=False)
+    rows = said(many, "", ".")
+    rows[7] = said(many, "", ". Not ", "A")[7]
+    found = calibcli.read(save(tmp_path / "a.jsonl", rows), choices="A,B,C,D")
+    assert any("in 1 of 200 rows several tokens" in note for note in found.notes)
+    np.savez(tmp_path / "b.npz", logits=found.logits, labels=found.labels)
+    with pytest.raises(InputError, match="--answer-token is for"):
+        calibcli.read(tmp_path / "b.npz", answer_token="first")
+
+
+def test_the_answer_that_a_harness_asks_for_needs_no_option(tmp_path: Path) -> None:
+    """Reasoning that weighs a choice before `ANSWER: B`, in a log of Inspect."""
+    asked = written.questions(60, ragged=False)
+    samples = written.inspect_samples(asked)
+    for sample, q in zip(samples, asked, strict=True):
+        letter = LETTERS[q.best]
+        thought = [written.token(letter, {letter: -0.7, "It": -0.8, **dict.fromkeys(set("ABCD") - {letter}, -9.0)})]
+        sample["output"]["choices"][0]["logprobs"]["content"][:0] = [*thought, written.token(" seems", {" seems": 0.0})]
+    plain = calibcli.read(save(tmp_path / "a.json", written.json_log(written.inspect_samples(asked))))
+    np.testing.assert_allclose(calibcli.read(save(tmp_path / "b.json", written.json_log(samples))).logits, plain.logits)
+
+
+@pytest.mark.parametrize("form", ["{}.", "({}", "**{}**", "{}:"])
+def test_a_letter_that_is_joined_with_marks_is_the_letter(tmp_path: Path, form: str) -> None:
+    rows, marked = written.chats(EVEN), written.chats(EVEN)
+    for row in marked:
+        one = row["choices"][0]["logprobs"]["content"][0]
+        one["token"] = form.format(one["token"])
+        for top in one["top_logprobs"]:
+            top["token"] = form.format(top["token"]) if top["token"].strip() in LETTERS else top["token"]
+    one, two = (
+        calibcli.read(save(tmp_path / name, each), choices="A,B,C,D")
+        for name, each in (("a.jsonl", rows), ("b.jsonl", marked))
+    )
+    np.testing.assert_allclose(one.logits, two.logits)
+
+
+def test_a_small_letter_is_an_answer_only_alone(tmp_path: Path) -> None:
+    rows = said(EVEN, "", "")
+    for row in rows:
+        for one in row["choices"][0]["logprobs"]["content"]:
+            one["token"] = one["token"].lower()
+            one["top_logprobs"] = [{**top, "token": top["token"].lower()} for top in one["top_logprobs"]]
+    found = calibcli.read(save(tmp_path / "a.jsonl", rows), choices="A,B,C,D")
+    labelled(found, EVEN)
+    spoken = [{**row} for row in rows]
+    for row in spoken:
+        content = row["choices"][0]["logprobs"]["content"]
+        content.append(written.token(" good question", {" good question": 0.0}))
+    with pytest.raises(InputError, match="named none of the choices"):
+        calibcli.read(save(tmp_path / "b.jsonl", spoken), choices="A,B,C,D")
+
+
+@pytest.mark.finding
+@pytest.mark.parametrize("form", ["inspect", "batch", "confidence"])
+def test_a_gate_does_not_pass_over_samples_without_an_answer(tmp_path: Path, form: str) -> None:
+    asked = written.questions(300, ragged=False)
+    lost = [i for i, q in enumerate(asked) if q.best != q.right][::2]
+    how: dict[str, Any] = {}
+    if form == "inspect":
+        samples = written.inspect_samples(asked)
+        for i in lost:
+            samples[i] |= {"output": {"choices": []}, "scores": {}, "error": {"message": "timeout"}}
+        path = save(tmp_path / "a.log", written.json_log(samples))
+    elif form == "batch":
+        rows = written.chats(asked, batch=True)
+        for i in lost:
+            rows[i] |= {"response": None, "error": {"code": "timeout"}}
+        for i, q in enumerate(asked):
+            rows[i]["target"] = LETTERS[q.right]
+        path, how = save(tmp_path / "a.jsonl", rows), {"choices": "A,B,C,D"}
+    else:
+        rows = [["" if i in lost else 0.9, int(q.best == q.right)] for i, q in enumerate(asked)]
+        path = tmp_path / "a.csv"
+        path.write_text("\n".join(["confidence,correct", *(f"{c},{y}" for c, y in rows), ""]))
+    result = calibcli.check(path, min={"accuracy": 0.5}, **how)
+    assert [check.outcome for check in result.checks] == ["not_run"]
+    assert f"{len(lost):,} of 300 samples have no answer" in result.checks[0].message
+    assert "missing='drop'" in result.checks[0].message or "--missing drop" in result.checks[0].message
+    assert calibcli.check(path, min={"accuracy": 0.5}, missing="drop", **how).checks[0].outcome == "pass"
+    (tmp_path / "calib.toml").write_text(
+        f'[data]\neval = "{path}"\nmissing = "drop"\n[[gate]]\nmetric = "accuracy"\nmin = 0.5\n'
+    )
+    assert calibcli.check(config=tmp_path / "calib.toml", **how).checks[0].outcome == "pass"
+
+
+@pytest.mark.finding
+def test_choices_of_lm_eval_that_begin_with_a_blank_of_their_own(tmp_path: Path) -> None:
+    """Then their lengths count it, in characters and in bytes, as both verdicts show."""
+    asked = [Question(q.scores, [f" {text}" for text in q.texts], q.right) for q in written.questions(200)]
+    rows = written.lm_eval(asked, "")
+    found = calibcli.read(save(tmp_path / "a.jsonl", rows), lm_norm="byte")
+    scored(found, [[s / len(t.encode()) for s, t in zip(q.scores, q.texts)] for q in asked])

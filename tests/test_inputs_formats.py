@@ -307,10 +307,13 @@ def test_columns_named_as_the_labels_are_their_scores(tmp_path: Path) -> None:
     assert (found.event, found.classes, found.kind) == ("malignant", ["benign", "malignant"], "probabilities")
     np.testing.assert_allclose(np.exp(found.logits[:, 1]), p, rtol=1e-6)
     assert found.labels.tolist() == (words == "malignant").astype(int).tolist()
-    further = [f"{row},0.1" for row in rows]  # one column more: then it is not told which are the scores
+    further = [f"{row},0.1" for row in rows]  # of three numbers the two that sum to 1 are the scores
     (tmp_path / "b.csv").write_text("id,malignant,benign,label,other\n" + "\n".join(further))
-    with pytest.raises(InputError, match="no scores in"):
-        recorded_outputs.read(tmp_path / "b.csv")
+    assert recorded_outputs.read(tmp_path / "b.csv", event="malignant").logits.tolist() == found.logits.tolist()
+    rows = [f"r{i},{p[i]:.4f},{0.9 - 0.9 * p[i]:.4f},{words[i]},{0.1 - 0.1 * p[i]:.4f}" for i in range(50)]
+    (tmp_path / "c.csv").write_text("id,malignant,benign,label,other\n" + "\n".join(rows))
+    with pytest.raises(InputError, match="no scores in"):  # a class that no label names is missing
+        recorded_outputs.read(tmp_path / "c.csv")
 
 
 @pytest.mark.slow

@@ -437,16 +437,25 @@ def test_a_verdict_is_no_matter_of_case(tmp_path: Path) -> None:
 
 
 def test_confidences_out_of_two_wholes_are_told() -> None:
-    rows = calibcli.from_confidence([90, 0.9, 80, 70.5], [1, 1, 0, 1], scale="100")
-    assert any("1 of 4 confidences" in note for note in rows.notes)
+    sure, right = np.linspace(50, 99, 200), [1, 1, 0, 1] * 50
+    one = np.where(np.arange(200) == 7, 0.9, sure)
+    assert any("1 of 200 confidences" in note for note in calibcli.from_confidence(one, right, scale="100").notes)
+    for share in (0.02, 0.5, 0.98):
+        mixed = np.where(np.arange(200) < 200 * share, sure / 100, sure)
+        with pytest.raises(calibcli.CalibError, match="some are out of 1 and some out of 100"):
+            calibcli.from_confidence(mixed, right, scale="100")
+    texts = np.array([f"{c / 10:.1f} %" for c in sure - 50], object)  # each cell says what it is out of
+    assert calibcli.from_confidence(texts, right).n == 200
 
 
 def test_a_further_column_of_numbers_beside_columns_named_as_the_labels(tmp_path: Path) -> None:
     names, age = ["age", *NAMES], RNG.integers(20, 80, N)
     labels = np.array(NAMES)[Y]
     path = table(tmp_path / "a.csv", np.column_stack([age, P.round(6)]), labels, names)
+    assert accuracy(path) == RIGHT  # the rows of four of the five columns sum to one
+    logits = table(tmp_path / "z.csv", np.column_stack([age, Z.round(6)]), labels, names)
     with pytest.raises(calibcli.CalibError) as found:
-        accuracy(path)
+        accuracy(logits)
     assert "scores='ant,bee,cat,dog' labels='label'" in found.value.fix
     assert calibcli.measure(path, "label", "accuracy", scores="ant,bee,cat,dog")["accuracy"].value == RIGHT
     fit = calibcli.fit_scaler(path, scores="ant,bee,cat,dog")

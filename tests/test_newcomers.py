@@ -81,7 +81,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     table("nohead.csv", "0.1,0.7,0.2,1", *np.round(p, 3).T, y)
     table("comma.csv", "prob;label", np.array([f"{v:.3f}".replace(".", ",") for v in q]), two, cut=";")
     table("groups.csv", "p_cat,p_dog,p_eel,answer", *np.round(p, 5).T, names)
-    table("columns.csv", "cat,dog,eel,best", *np.round(p, 5).T, names)
+    table("columns.csv", "cat,dog,eel,best", *np.round(z, 5).T, names)
     table("mf.csv", "prob,label", q, np.where(two == 1, "m", "f"))
     table("percent.csv", "confidence,correct", sure, (rng.uniform(size=N) < sure / 100).astype(int))
     (folder / "empty.csv").write_text("")

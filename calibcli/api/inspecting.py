@@ -59,7 +59,7 @@ def inspect_outputs(
         if other is not None:
             facts = {"what": other.what, "used_by": other.commands, **other.facts}
             return Result(command="inspect", facts=facts, screen=SCREEN), [source.entry()]
-    contents = array_names.grouped(contents, wanted.scores, [source.name for source in sources])
+    contents = array_names.grouped(contents, wanted.scores, [source.name for source in sources], wanted.labels)
     labelled = not scored and confidence.columns(contents[0], wanted, sources[0].name) is not None
     if not labelled:
         name = pick_scores(contents[0], wanted.scores, sources[0].name)

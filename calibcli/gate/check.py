@@ -347,7 +347,7 @@ def kept_rows(result: Result, source: str) -> BaselineRows | None:
 # One run of `calib check`: merge the options with the configuration, read the input and judge the gates.
 
 
-FROM_FILE = ("group", "weights", "ids", "scores", "labels", "kind", "classes")
+FROM_FILE = ("group", "weights", "ids", "scores", "labels", "kind", "classes", "missing")
 """Options of reading that the configuration sets where the request does not."""
 
 

@@ -78,11 +78,17 @@ class RecordedOutputs:
 
     @property
     def refusal(self) -> str:
-        """Say why no rule can be judged on these rows, or "": samples that come twice make every bound too narrow.
+        """Say why no rule can be judged on these rows, or "": samples without an answer are no rows, so that a rule
+        would be judged as if they had never been asked; and samples that come twice make every bound too narrow.
 
         Counts as weights, and groups, say which rows belong together, so that the bounds allow for it.
         """
         p = self.predictions
+        if unanswered := p.facts.get("unanswered", 0):
+            return (
+                f"{unanswered:,} of {p.n + unanswered:,} samples have no answer and are left out, though they may be "
+                "wrong: run them again, or let the others decide alone with --missing drop"
+            )
         repeats: Repeats | None = p.facts.get("repeats")
         copies = p.facts.get("copies", 0) if p.groups is None and p.weight_kind != "count" else 0
         fix = "leave them out, or name what they share with --group" if repeats is None else repeats.fix

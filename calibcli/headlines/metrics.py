@@ -29,11 +29,14 @@ from calibcli.headlines import (
 MOST_SENTENCES = 3
 FEW = 200  # rows, as in a gate: below, the sentence says how few there are
 MEAN = "mean of tasks"
+UNRELATED = "Labels and predictions are unrelated, as if their rows had different orders: no number is the model's"
 SIGNS = "undecided, with signs of miscalibration"  # if the interval and the null level disagree
 
 
 @sentence
 def metrics(result: Result) -> str:
+    if result.facts.get("unrelated"):  # then no error is one of the model's calibration
+        return sentences(*filter(None, [UNRELATED, upper(_broken(result))]))
     parts = [_broken(result), _calibration(result), _gain(result) if error(result) else "", _parts(result)]
     parts = [upper(one) for one in parts if one]
     if len(parts) > MOST_SENTENCES:

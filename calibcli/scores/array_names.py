@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -17,6 +18,7 @@ import numpy as np
 from calibcli.core.errors import InputError, NoRows, UsageError, did_you_mean, printable, refusing
 from calibcli.core.number_format import count_text, first_few
 from calibcli.core.options import normal
+from calibcli.scores import column_evidence
 from calibcli.scores.columns import SMALL
 from calibcli.scores.files import roles
 from calibcli.scores.files.arrays import Converted, FileContents, Lazy, Memory, blocks, column_of, read_all, texts_of
@@ -64,9 +66,11 @@ def pick_scores(contents: FileContents, wanted: str | None, where: str) -> str:
     if contents.scores:
         return contents.scores
     likely = candidates(contents)
+    if len(likely) == 1:
+        likely += _others_like(contents, likely[0])
     if len(likely) > 1:
-        fix = f"choose one, e.g. --scores {likely[0]}"
-        raise InputError(f"{_list(likely)} in {where} could each be the scores", fix)
+        lines = " or ".join(f"--scores {shlex.quote(name)}" for name in likely[:4])
+        raise InputError(f"{_list(likely)} in {where} could each be the scores", f"choose one: {lines}")
     if likely:
         return likely[0]
     if contents.lacking:
@@ -78,11 +82,60 @@ def pick_scores(contents: FileContents, wanted: str | None, where: str) -> str:
     raise InputError(f"no scores in {where}: it holds {describe(contents)}", reading_advice(contents, NO_PROBABILITY))
 
 
-def refuse_verdicts(scores: str, labels: str, where: str, width: int) -> None:
+def _others_like(contents: FileContents, chosen: str) -> list[str]:
+    """Return further arrays that hold other probabilities of the same rows and classes, with the word of the chosen
+    name in theirs where there is one class: `cal_prob` beside `prob`.
+    """
+    own = contents.arrays[chosen]
+    out = []
+    for name, array in contents.arrays.items():
+        wide = len(array.shape) == 2 and array.shape[1] > 1
+        words = re.split(r"[^a-z0-9]+", normal(name))
+        if name == chosen or array.shape != own.shape or not (wide or normal(chosen) in words):
+            continue
+        if not wide and (set(words) & set(roles.NO_CLASS) or array.dtype.kind not in roles.ONE_SCORE.dtypes):
+            continue
+        pair = [_shares_of(a) for a in (own, array)]
+        if pair[0] is None or pair[1] is None:
+            continue
+        theirs = 1 - pair[1] if not wide and np.allclose(pair[0] + pair[1], 1) else pair[1]
+        if not np.allclose(pair[0], theirs, atol=1e-6) and not _says_class(name, contents):
+            out.append(name)
+    return out
+
+
+def _says_class(name: str, contents: FileContents) -> bool:
+    """Return whether a column such as `prob_yes` is named after a label."""
+    of = class_in_name(name)
+    labels = (contents.arrays[one] for one in label_candidates(contents.arrays))
+    return bool(of) and (of.isdecimal() or any(of in column_evidence.head(array) for array in labels))
+
+
+def _shares_of(array: Named) -> Array | None:
+    """Return the first rows of probabilities (rows, K) that sum to one, or of one column of numbers in [0, 1] that are
+    not all whole; else None.
+    """
+    if array.dtype.kind in "USO":
+        table = column_evidence.numbers({"": array}, [""])
+    else:
+        block = np.asarray(array.read(0, column_evidence.ROWS), np.float64)
+        table = block.reshape(len(block), -1)
+    if table is None or not len(table):
+        return None
+    if table.shape[1] > 1:
+        return table if column_evidence.are_probabilities(table) else None
+    inside = bool(((table >= 0) & (table <= 1)).all())
+    return table if inside and not np.array_equal(table, np.floor(table)) else None
+
+
+def refuse_verdicts(scores: str, labels: str, where: str, width: int, stated: bool = False) -> None:
     """Refuse one score per row whose name says that it is the top class's, or labels that say whether that was right.
 
     Read as P(class 1) and its label they would give other numbers: where the top class is wrong, accuracy and
     confidence are those of the other event.
+
+    Args:
+        stated: the user said which class the scores are of.
 
     Raises:
         InputError: the names say so.
@@ -90,7 +143,7 @@ def refuse_verdicts(scores: str, labels: str, where: str, width: int) -> None:
     if width > 1:
         return
     name = Path(labels).stem if labels else ""
-    if scores in roles.CONFIDENCE:
+    if scores in roles.CONFIDENCE and not stated:
         problem = f"'{scores}' in {where} is the confidence in the predicted class, not the probability of class 1"
     elif name in roles.CORRECT:
         problem = f"labels '{labels}' say whether a prediction was right, not which class was observed"
@@ -120,7 +173,7 @@ def candidates(contents: FileContents) -> list[str]:
 
 def class_in_name(name: str) -> str:
     """Return the class in the name of a score column: `malignant` for `p_malignant`, `1` for `prob_1`, else ""."""
-    match = roles.OF_CLASS.match(name)
+    match = None if "," in name else roles.OF_CLASS.match(name)  # several columns are of several classes
     return "" if match is None or normal(match[2]) in roles.NO_CLASS else match[2]
 
 
@@ -139,6 +192,10 @@ def pick_labels(contents: FileContents, wanted: str | None, scores: str, where: 
     likely = label_candidates(names, (event,) if event and not event.isdecimal() else ())
     if len(likely) > 1:
         fix = f"choose one, e.g. --labels {likely[0]}"
+        if scores in contents.arrays and contents.arrays[scores].shape[1:] == () and "label" in likely:
+            other = next(name for name in likely if name != "label")
+            fix += f"; if 'label' is the prediction, as pipelines write it: --confidence {shlex.quote(scores)} "
+            fix += f"--predicted label --labels {shlex.quote(other)}"
         raise InputError(f"{_list(likely)} in {where} could each be the labels", fix)
     return likely[0] if likely else None
 
@@ -155,6 +212,9 @@ def named(contents: FileContents, name: str, option: str, where: str) -> str:
         if normal(known) == normal(name):
             return known
     problem = f"{option} {name}: no such array in {where}, it holds {describe(contents)}"
+    if option == "--by" and re.search("[<>=]", name):
+        quoted = shlex.quote(name)
+        raise InputError(problem, f"name a column; parts of it are slices of a gate: calib check --by {quoted}")
     raise InputError(problem, did_you_mean(name, list(contents.arrays)[:20]))
 
 
@@ -364,44 +424,322 @@ def folded_calibrator(contents: FileContents) -> str:
 
 
 NUMBERED = re.compile(r"^(.*?)(\d{1,7})(.*)$")
+LAST_WORD = re.compile(r"^(.*(?:[_.\-: ](?=.)|\D(?=\d)))([^_.\-: ]+)$")
 Group = tuple[Sequence[str], Sequence[str], str]
 """Columns, the classes that they are of, and what their names have in common."""
 
 
-def grouped(contents: Sequence[FileContents], wanted: str | None, where: Sequence[str]) -> list[FileContents]:
-    """Join the score columns of a table into one array if they can be recognised; else return the table unchanged.
+def grouped(
+    contents: Sequence[FileContents], wanted: str | None, where: Sequence[str], labels: str | None = None
+) -> list[FileContents]:
+    """Join the score columns of a table into one array if they can be recognised, and choose its labels where values
+    say which column they are; else return the table unchanged.
 
     Args:
         contents: of the files of one data set: the columns are those of the first, the labels that of all.
-        wanted: `--scores`: several columns by comma are the scores in this order.  where: names of the files.
+        wanted: `--scores`: several columns by comma are the scores in this order; or what the names of a family share.
+        where: names of the files.
+        labels: `--labels`: several columns by comma are one array (N, L).
 
     Raises:
-        InputError: a column that was asked for, or that another file has, is not there, or holds no numbers.
+        InputError: a column that was asked for, or that another file has, is not there, or holds no numbers; or there
+            are several families of scores, or several columns of labels.
     """
     first = contents[0]
-    group = None if wanted or first.scores else score_columns(contents)
-    if wanted and "," in wanted and first.table and wanted not in first.arrays:
-        columns = [named(first, name.strip(), "--scores", where[0]) for name in wanted.split(",")]
-        if len(set(columns)) < len(columns):
+    if not first.table:
+        return [*contents]
+    if labels and "," in labels and labels not in first.arrays:
+        contents = [
+            replace(c, arrays={**c.arrays, labels: _block(c, labels.split(","), "--labels", f)})
+            for c, f in zip(contents, where)
+        ]
+    contents = [_by_class(c, f) for c, f in zip(contents, where)]
+    first = contents[0]
+    if wanted and wanted not in first.arrays:
+        group = _asked_for(contents, wanted, where[0])
+    elif wanted or first.scores:
+        group = None
+    else:
+        group = _only_family(contents, where[0])
+    joined = [*contents] if group is None else [_joined(c, group, f, wanted or "") for c, f in zip(contents, where)]
+    return joined if labels else _with_labels(joined, wanted, where)
+
+
+def _by_class(contents: FileContents, where: str) -> FileContents:
+    """Return scores by class, where a table has the largest K of each row beside the classes that they are of.
+
+    Raises:
+        InputError: the rows do not name the same classes.
+    """
+    for name, members in contents.members.items():
+        free = [n for n, a in contents.arrays.items() if n != name and a.shape[1:] == ()]
+        if len(members) < 3 or not column_evidence.ranked(
+            np.asarray(contents.arrays[name].read(0, column_evidence.ROWS))
+        ):
+            continue
+        for family in column_evidence.families(free, _words(contents, name)):
+            listed = np.column_stack([np.char.strip(texts_of(read_all(contents.arrays[n]))) for n in family])  # (N, K)
+            ordered = np.sort(listed, axis=1)
+            if (ordered[:, 1:] == ordered[:, :-1]).any():
+                continue
+            if (ordered != ordered[0]).any():
+                problem = f"'{first_few(members, 3)}' in {where} are the largest scores of each row, of the classes in "
+                problem += f"'{first_few(family, 3)}', which differ from row to row"
+                raise InputError(problem, EVERY_CLASS)
+            order, scores = np.argsort(listed, axis=1), read_all(contents.arrays[name])
+            note = f"'{first_few(members, 3)}' are sorted in each row: put in the order of the classes by "
+            return replace(
+                contents,
+                arrays={**contents.arrays, name: Memory(np.take_along_axis(scores, order, axis=1))},
+                classes={**contents.classes, name: ordered[0].tolist()},
+                notes=[*contents.notes, f"{note}'{first_few(family, 3)}'"],
+            )
+    return contents
+
+
+def _asked_for(contents: Sequence[FileContents], wanted: str, where: str) -> Group | None:
+    """Return the columns that `--scores` names, by comma or by what they share."""
+    columns = _columns(contents[0])
+    if "," in wanted:
+        own = [_spelled(columns, name.strip(), "--scores", where, contents[0]) for name in wanted.split(",")]
+        if len(set(own)) < len(own):
             raise InputError(f"--scores {wanted} names a column twice", "name every class once, in order")
-        group = columns, class_names_of(columns), ""
-    return [*contents] if group is None else [_joined(c, group, f, wanted or "") for c, f in zip(contents, where)]
+        return own, class_names_of(own), ""
+    return next((group for group in score_families(contents) if normal(_shared(group)) == normal(wanted)), None)
+
+
+def _columns(contents: FileContents) -> dict[str, Named]:
+    """Return every column of a table by its name, also those that its reader has joined."""
+    out = dict(contents.arrays)
+    for name, members in contents.members.items():
+        out |= {own: _part(contents.arrays[name], i) for i, own in enumerate(members) if own not in out}
+    return out
+
+
+def _part(array: Named, column: int) -> Named:
+    return Converted(array, lambda block: block[:, column], (), array.dtype)
+
+
+def _spelled(columns: Mapping[str, Named], name: str, option: str, where: str, contents: FileContents) -> str:
+    """Return the name of a column as it is spelled in the file."""
+    if name in columns:
+        return name
+    return next((known for known in columns if normal(known) == normal(name)), "") or named(
+        contents, name, option, where
+    )
+
+
+def _shared(group: Group) -> str:
+    """Return what the names of a family have in common, as `--scores` takes it."""
+    return group[2].strip("_.-: ")
+
+
+def _choice(group: Group) -> str:
+    """Return the option that chooses a family."""
+    columns = group[0]
+    short = len(columns) > SHOWN and _shared(group)
+    return f"--scores {shlex.quote(short or ','.join(columns))}"
+
+
+def _only_family(contents: Sequence[FileContents], where: str) -> Group | None:
+    """Return the family of score columns to join, or None where the reader has joined it, or there is none.
+
+    Raises:
+        InputError: there are several.
+    """
+    first, found = contents[0], score_families(contents)
+    read = [(members, _words(first, name), name) for name, members in first.members.items() if len(members) > 1]
+    every: list[Group] = [*read, *found] or _by_values(first)
+    if len(every) == 1:
+        every = [*every, *_rivals(first, every[0])]
+    if len(every) > 1 and not (len(read) == len(every) and len(candidates(first)) < 2):
+        listed = " and ".join(f"'{first_few(columns, 3)}'" for columns, *_ in every[:4])
+        lines = " or ".join(map(_choice, every[:4]))
+        raise InputError(f"{listed} in {where} could each be the scores", f"choose one: {lines}")
+    return None if read or not every else every[0]
+
+
+def _words(contents: FileContents, name: str) -> Sequence[str]:
+    """Return the words in which the names of columns differ that a reader has joined."""
+    return contents.classes.get(name) or _differing(contents.members[name])
+
+
+def _differing(columns: Sequence[str]) -> list[str]:
+    """Return what differs in names that have the same text before it, as `score_families` joins them."""
+    before = os.path.commonprefix(list(columns))  # noqa: RUF071
+    while before[-1:].isdecimal():  # the 1 of prob_10 and prob_11
+        before = before[:-1]
+    return [column[len(before) :] for column in columns]
+
+
+def _rivals(contents: FileContents, group: Group) -> list[Group]:
+    """Return further columns of the same classes that hold other probabilities than the family."""
+    own, words, _ = group
+    columns = _columns(contents)
+    free = [n for n, a in columns.items() if n not in own and n not in contents.members and a.shape[1:] == ()]
+    out: list[Group] = []
+    for family in column_evidence.families(free, words):
+        table = column_evidence.numbers(columns, family)
+        if column_evidence.are_probabilities(table) and not np.array_equal(
+            table, column_evidence.numbers(columns, own)
+        ):
+            out.append((family, words, family[0].replace(words[0], "", 1)))
+    return out
+
+
+def _by_values(contents: FileContents) -> list[Group]:
+    """Return families that no name gives away: columns called by the values of a column, alone or with the same text
+    around them, or by the words of one-hot columns, whose rows are probabilities.
+    """
+    columns = {name: a for name, a in contents.arrays.items() if a.shape[1:] == () and a.shape[0]}
+    if not 2 < len(columns) <= column_evidence.WIDEST:
+        return []
+    cells = {name: column_evidence.head(a) for name, a in columns.items() if a.dtype.kind in "USO"}
+    texts = {n: c for n, c in cells.items() if not any(map(is_number, c))}
+    words = [w for c in texts.values() if 1 < len(w := column_evidence.classes_in(c)) <= len(columns)]
+    named = [(own, own) for names in words if len(own := [name for name in columns if name in names]) > 1]
+    named += [(family, names) for names in words for family in column_evidence.families(list(columns), names)]
+    for one in one_hot_groups(columns):
+        names = _differing(one)
+        named += [(family, names) for family in column_evidence.families(list(columns), names) if family != one]
+    out: list[Group] = []
+    for family, names in named:
+        before, _, after = family[0].partition(names[0])
+        alike = [
+            n for n in columns if before + after and n.startswith(before) and n.endswith(after) and n not in family
+        ]
+        classes = dict(zip(family, names)) | {n: n[len(before) : len(n) - len(after)] for n in alike}
+        for wanted in ([*family, *alike], family):  # a class that no row is labelled with may have a column too
+            own = [name for name in columns if name in wanted]
+            if column_evidence.are_probabilities(column_evidence.numbers(columns, own)):
+                break
+        else:
+            continue
+        own = [n for n in own if n in family or _may_be_class(columns[n], classes[n])]
+        if all(set(own) != set(known) for known, *_ in out):
+            out.append((own, [classes[name] for name in own], ""))
+    return out
+
+
+def one_hot_groups(columns: Mapping[str, Named]) -> list[list[str]]:
+    """Return groups of columns of 0 and 1 with one 1 in every row, whose names differ in their last word."""
+    by_prefix: dict[str, list[str]] = {}
+    for name in columns:
+        if match := LAST_WORD.match(name):
+            by_prefix.setdefault(match[1], []).append(name)
+    groups = (names for names in by_prefix.values() if len(names) > 1)
+    return [names for names in groups if column_evidence.are_one_hot(column_evidence.numbers(columns, names))]
 
 
 def score_columns(contents: Sequence[FileContents]) -> Group | None:
     """Find the score columns of a table, by their names and by the labels of all files."""
+    found = score_families(contents)
+    return found[0] if found else None
+
+
+def score_families(contents: Sequence[FileContents]) -> list[Group]:
+    """Find all families of score columns, by their names and by the labels of all files."""
     first = contents[0]
     label = one[0] if len(one := label_candidates(first.arrays)) == 1 else ""
     known = (label, *(name for name in first.arrays if name in roles.IDS or name in roles.ROW_NUMBERS))
     own = [name for name, array in first.arrays.items() if name not in known and array.shape[1:] == ()]
     if not first.table or len(own) < 2:  # no group, whatever the labels are
-        return None
-    return group_of(own, label_names([c.arrays[label] for c in contents if label in c.arrays]), first)
+        return []
+    return groups_of(own, label_names([c.arrays[label] for c in contents if label in c.arrays]), first)
 
 
-def group_of(own: Sequence[str], labels: Sequence[str], contents: FileContents) -> Group | None:
-    """Find the columns among `own` that are named after classes; `labels` are the distinct labels if they are names."""
+def groups_of(own: Sequence[str], labels: Sequence[str], contents: FileContents) -> list[Group]:
+    """Find the families of columns among `own` that are named after classes; `labels` are the labels if names."""
     return _by_labels(own, labels, contents) or _numbered(own) or _named(own, labels)
+
+
+def _with_labels(contents: Sequence[FileContents], wanted: str | None, where: Sequence[str]) -> list[FileContents]:
+    """Choose the labels of a table where no name does: the one column of classes that is not the prediction, or the
+    one-hot columns of the classes.
+
+    Raises:
+        InputError: the label by name equals the prediction, and another column could be the labels.
+    """
+    first = contents[0]
+    name = first.scores or (wanted if wanted in first.arrays else "") or next(iter(_joined_names(first)), "")
+    array = first.arrays.get(name)
+    if array is None or len(array.shape) != 2 or array.shape[1] < 2 or first.labels:
+        return [*contents]
+    labels = [one for one in label_candidates(first.arrays) if one != name]
+    classes = [*first.classes.get(name, map(str, range(array.shape[1])))]
+    columns = {n: a for n, a in first.arrays.items() if a.shape == array.shape[:1] and n != name}
+    if not labels and (family := _one_hot_truth(columns, classes, first, name)):
+        text = ", ".join(family)
+        note = f"labels are the one-hot columns {first_few(family, 4)}"
+        return [
+            replace(
+                c,
+                arrays={**c.arrays, text: Memory(_names_of(c, family, classes, f))},
+                labels=text,
+                notes=[*c.notes, *([note] if i == 0 else [])],
+            )
+            for i, (c, f) in enumerate(zip(contents, where))
+        ]
+    if name not in first.classes:  # numbers may be anything
+        return [*contents]
+    predicted, others = _of_classes(columns, np.asarray(array.read(0, column_evidence.ROWS), np.float64), classes)
+    free = [one for one in others if one not in labels]
+    if len(labels) == 1 and labels[0] in predicted and len(free) == 1:
+        problem = f"'{labels[0]}' in {where[0]} is the class of the largest score in every row, '{free[0]}' is not"
+        one, other = (f"--labels {shlex.quote(column)}" for column in (free[0], labels[0]))
+        fix = f"{one} if '{labels[0]}' is the prediction, or {other}"
+        raise InputError(problem, fix)
+    if labels or len(others) != 1:
+        return [*contents]
+    beside = f", not the prediction '{predicted[0]}'" if predicted else ""
+    note = f"labels are '{others[0]}', the one column of classes{beside}"
+    return [replace(c, labels=others[0], notes=[*c.notes, *([note] if c is first else [])]) for c in contents]
+
+
+def _joined_names(contents: FileContents) -> list[str]:
+    """Return the arrays that are families of score columns, if there is but one."""
+    names = [name for name, members in contents.members.items() if len(members) > 1]
+    return names if len(names) == 1 else []
+
+
+def _one_hot_truth(
+    columns: Mapping[str, Named], classes: Sequence[str], contents: FileContents, name: str
+) -> list[str] | None:
+    """Return the one group of columns of 0 and 1 that are named after the classes, one 1 in every row."""
+    words = {tuple(classes), tuple(_words(contents, name)) if name in contents.members else tuple(classes)}
+    found = [
+        family
+        for own in words
+        for family in column_evidence.families(list(columns), own)
+        if column_evidence.are_one_hot(column_evidence.numbers(columns, family))
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def _names_of(contents: FileContents, family: Sequence[str], classes: Sequence[str], where: str) -> Array:
+    """Return (N,) names of the classes whose columns hold the 1 of each row.
+
+    Raises:
+        InputError: a row without a 1, or with several.
+    """
+    table = read_all(_block(contents, family, "column", where))
+    odd = np.flatnonzero(~(((table == 0) | (table == 1)).all(axis=1) & (table.sum(axis=1) == 1)))
+    if len(odd):
+        problem = f"row {odd[0]} of {where} is not one-hot in {first_few(family, 4)}"
+        raise InputError(problem, "name the column of the labels with --labels; several classes in a row: --multilabel")
+    return column_of([classes[i] for i in table.argmax(axis=1).tolist()])
+
+
+def _of_classes(columns: Mapping[str, Named], table: Array, classes: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the columns whose values are classes: those that are the prediction of the scores (rows, K), and the
+    others.
+    """
+    predicted, others = list[str](), list[str]()
+    for name, array in columns.items():
+        cells = column_evidence.head(array) if array.dtype.kind in "USO" else []
+        if cells and len(set(cells)) > 1 and set(cells) <= set(classes):
+            (predicted if column_evidence.is_prediction(cells, table, classes) else others).append(name)
+    return predicted, others
 
 
 def label_names(labels: Sequence[Named]) -> list[str]:
@@ -411,66 +749,91 @@ def label_names(labels: Sequence[Named]) -> list[str]:
     return [] if len(names) > 10_000 or all(is_number(text) for text in names) else names
 
 
-def _by_labels(own: Sequence[str], labels: Sequence[str], contents: FileContents) -> Group | None:
+def _by_labels(own: Sequence[str], labels: Sequence[str], contents: FileContents) -> list[Group]:
     """Find columns that are named after the labels, alone or all with the same words before or after the label.
 
     Where they have the names alone, no other column may hold numbers: a class that no label names would be lost.
+    Columns of text are no scores, and one of zeros in angle brackets (`<UNK>`) is of no class.
     """
+    found: list[Group] = []
     if len(labels) < 2:
-        return None
+        return found
     around = {(m[0], m[2]) for column in own if (m := column.partition(labels[0]))[1]}
     for before, after in sorted(around, key=lambda words: (len(words[0] + words[1]), words)):
         if not {f"{before}{label}{after}" for label in labels} <= set(own):
             continue
         columns = [c for c in own if c.startswith(before) and c.endswith(after) and len(c) > len(before + after)]
         names = [c[len(before) : len(c) - len(after)] for c in columns]
+        scored = [
+            i for i, name in enumerate(names) if name in labels or _may_be_class(contents.arrays[columns[i]], name)
+        ]
+        columns, names = [columns[i] for i in scored], [names[i] for i in scored]
         if not before + after:
             columns = names = [c for c in own if c in labels]
         others = [contents.arrays[c] for c in own if c not in columns]
         if before + after or not any(is_number(str(other.read(0, 1)[0])) for other in others if other.shape[0]):
-            return columns, names, before + after
-    return None
+            found.append((columns, names, before + after))
+    return [
+        group for group in found if not column_evidence.are_one_hot(column_evidence.numbers(contents.arrays, group[0]))
+    ]
 
 
-def _numbered(own: Sequence[str]) -> Group | None:
+def _may_be_class(array: Named, name: str) -> bool:
+    """Return whether a column beside those of the labels' classes may be of a further class."""
+    table = column_evidence.numbers({name: array}, [name])
+    return table is not None and (bool(table.any()) or not (name.startswith("<") and name.endswith(">")))
+
+
+def _numbered(own: Sequence[str]) -> list[Group]:
     """Find columns numbered 0 .. K-1, with a word for scores beside the number, or with nothing but numbers."""
     groups: dict[tuple[str, str], dict[int, str]] = {}
     for column in own:
         if parts := NUMBERED.match(column):
             groups.setdefault((parts[1], parts[3]), {})[int(parts[2])] = column
+    found: list[Group] = []
     for (before, after), columns in groups.items():
         words = set(re.split(r"[^a-z]+", f"{before} {after}".lower())) - {""}
         numbers = sorted(columns)
         from_zero = numbers == list(range(len(numbers)))
         if len(numbers) > 1 and from_zero and (words & roles.ABOUT_SCORES if words else len(columns) == len(own)):
-            return [columns[k] for k in numbers], [str(k) for k in numbers], before + after
-    return None
+            found.append(([columns[k] for k in numbers], [str(k) for k in numbers], before + after))
+    return found
 
 
-def _named(own: Sequence[str], labels: Sequence[str]) -> Group | None:
+def _named(own: Sequence[str], labels: Sequence[str]) -> list[Group]:
     """Find columns such as `p_benign, p_malignant` beside labels that are numbers."""
     pairs = [(m[1].lower(), m[2], c) for c in own if class_in_name(c) and (m := roles.OF_CLASS.match(c))]
     if labels or len(pairs) < 2 or len({prefix for prefix, *_ in pairs}) > 1:
-        return None
-    return [c for *_, c in pairs], [name for _, name, _ in pairs], pairs[0][0]
+        return []
+    return [([c for *_, c in pairs], [name for _, name, _ in pairs], pairs[0][0])]
 
 
 def _joined(contents: FileContents, group: Group, where: str, name: str = "") -> FileContents:
     wanted, names, common = group
-    columns = [named(contents, column, "--scores" if name else "column", where) for column in wanted]
-    cells = [read_all(contents.arrays[name]) for name in columns]
-    block = np.column_stack([_numbers(column, name, where) for name, column in zip(columns, cells)])
+    known = _columns(contents)
+    columns = [_spelled(known, column, "--scores" if name else "column", where, contents) for column in wanted]
+    block = read_all(_block(contents, columns, "column", where))
     name = name or ", ".join(wanted)
     prefix = normal(common).strip("_").replace("__", "_")
-    texts = [str(cell) for column in cells if column.dtype.kind in "USO" for cell in column[:1000].tolist()]
+    texts = [
+        str(cell) for one in columns if known[one].dtype.kind in "USO" for cell in known[one].read(0, 1000).tolist()
+    ]
     return replace(
         contents,
         arrays={name: Memory(block), **{n: a for n, a in contents.arrays.items() if n not in columns}},
+        members={**contents.members, name: columns},
         kinds={**contents.kinds, name: roles.PREFIXES.get(prefix, "")},
         decimals={**contents.decimals, name: max(map(decimals_of, texts))} if texts else contents.decimals,
         classes={**contents.classes, **({} if all(map(is_number, names)) else {name: list(names)})},
         scores=name,
     )
+
+
+def _block(contents: FileContents, columns: Sequence[str], option: str, where: str) -> Memory:
+    """Return columns of numbers side by side, (N, columns)."""
+    known = _columns(contents)
+    own = [_spelled(known, column.strip(), option, where, contents) for column in columns]
+    return Memory(np.column_stack([_numbers(read_all(known[name]), name, where) for name in own]))
 
 
 def _numbers(column: Array, name: str, where: str) -> Array:
@@ -491,7 +854,7 @@ def class_names_of(columns: Sequence[str]) -> list[str]:
 
 # Advice for files in which no array has a known name: the options that would read them. Values are never shown.
 
-ROWS, SHOWN = 1000, 6  # rows that are looked at, columns that the advice names
+SHOWN = 6  # columns that the advice names
 TWO = ({"0", "1"}, *map(set, roles.OUTCOMES))
 PERCENT = ("conf", "confidence", "percent", "%", "certainty", "sure")
 """Parts of names that make numbers from 0 to 100 look like confidences."""
@@ -504,55 +867,97 @@ def reading_advice(contents: FileContents, no_probability: str) -> str:
         no_probability: what to do where no array holds scores.
     """
     columns = {name: a for name, a in contents.arrays.items() if a.shape[1:] in ((), (1,)) and a.shape and a.shape[0]}
-    cells = {name: _cells(array) for name, array in columns.items()}
-    wide = [name for name, a in contents.arrays.items() if len(a.shape) == 2 and a.shape[1] > 1 and a.dtype.kind == "f"]
+    cells = {name: column_evidence.head(array) for name, array in columns.items()}
+    wide = [name for name, array in contents.arrays.items() if _may_be_table(name, array, contents)]
     fractions = [name for name, column in cells.items() if _are_shares(column)]
-    label = _label(cells, contents.arrays[wide[0]].shape[1] if wide else len(fractions))
+    unsure = _predictions(contents, cells)
+    label = _label(cells, contents.arrays[wide[0]].shape[1] if wide else len(fractions), unsure)
     with_labels = f" --labels {shlex.quote(label)}" if label else ""
     by_label = [name for name in cells if label and name in set(cells[label])]
-    predicted = next((n for n in cells if n in roles.PREDICTED and n not in (label, *fractions)), "")
+    predicted = next((n for n in cells if (n in unsure or n in roles.PREDICTED) and n not in (label, *fractions)), "")
     shares = [name for name in fractions if name != label]
     if wide:
         return f"choose them: --scores {shlex.quote(wide[0])}{with_labels}; or name them logits or probs"
     if len(by_label) > 1:
         return f"choose them: --scores {shlex.quote(','.join(by_label))}{with_labels}; or name them logits or probs"
     percent = [name for name, column in cells.items() if name not in (label, predicted) and _are_percents(name, column)]
+    if predicted and label and len(shares) == 1 and (event := _event_of(cells[shares[0]], cells[predicted])):
+        options = f"--scores {shlex.quote(shares[0])}{with_labels} --event {shlex.quote(event)}"
+        return f"it is high where '{predicted}' is {event} and low elsewhere: {options}"
     if predicted and label and (shares or percent):
         one, scale = (shares[0], "") if shares else (percent[0], " --confidence-scale percent")
-        options = f"--confidence {shlex.quote(one)}{scale}{with_labels}"
+        options = f"--confidence {shlex.quote(one)}{scale} --predicted {shlex.quote(predicted)}{with_labels}"
         return f"a confidence beside the predicted class '{predicted}': {options}"
     if shares:
         options = f"--scores {shlex.quote(','.join(shares[:SHOWN]))}{with_labels}"
         return f"choose them: {options}; or name them logits or probs"
+    if percent:
+        return (
+            f"'{percent[0]}' goes up to 100: write shares of 1, or each cell with its % sign, and name the column prob"
+        )
     return f"if one of these holds scores: --scores KEY; else {no_probability}"
+
+
+def _may_be_table(name: str, array: Named, contents: FileContents) -> bool:
+    """Return whether an array may be scores of classes: rows of one length, and not the log-probabilities of the tokens
+    of a text.
+    """
+    wide = len(array.shape) == 2 and array.shape[1] > 1 and array.dtype.kind == "f"
+    return wide and name not in contents.ragged and "token" not in name.lower()
+
+
+def _predictions(contents: FileContents, cells: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the columns that are the class of the largest score, of the columns that are called by their values."""
+    out = []
+    for name, column in cells.items():
+        classes = [one for one in cells if one in set(column)]
+        table = column_evidence.numbers(contents.arrays, classes) if len(classes) > 1 else None
+        if table is not None and column_evidence.is_prediction(column, table, classes):
+            out.append(name)
+    return out
+
+
+def _event_of(share: Sequence[str], predicted: Sequence[str]) -> str:
+    """Return the predicted class of two that the share is the probability of, or "": it is below 1/2, and low where one
+    of them is predicted and high where the other is.
+    """
+    values = np.array([float(cell.removesuffix("%")) for cell in share])
+    classes = sorted(set(predicted))
+    if len(classes) != 2 or values.min() >= (50 if share[0].endswith("%") else 0.5):
+        return ""
+    last = np.array([cell == classes[1] for cell in predicted])
+    event = classes[int(values[last].mean() > values[~last].mean())]
+    return event if column_evidence.by_threshold(values, last == (event == classes[1])) else ""
 
 
 def is_numeric(array: Named) -> bool:
     """Return whether an array holds numbers, or texts that are numbers."""
     if array.dtype.kind not in "USO":
         return True
-    return bool(array.shape[0]) and all(map(is_number, _cells(array)))
+    return bool(array.shape[0]) and all(map(is_number, column_evidence.head(array)))
 
 
-def _cells(array: Named) -> list[str]:
-    """Return the first rows of a column as texts, whole numbers without a decimal point."""
-    return [str(cell).strip().removesuffix(".0") for cell in array.read(0, ROWS).reshape(-1).tolist()]
-
-
-def _label(cells: dict[str, list[str]], k: int) -> str:
+def _label(cells: dict[str, list[str]], k: int, predicted: Sequence[str]) -> str:
     """Return the column that holds the labels, or "" where none looks like it. Candidates, in this order: a column with
     a label's name, one that holds names of columns, one with numbers of the k classes, one of two outcomes, and the
-    last column of two whole numbers or names.
+    last column of two whole numbers or names. Of more than two classes a column of 0 and 1 may be a verdict, or whether
+    it was one of them, and is no candidate.
+
+    Args:
+        predicted: columns that are the predictions.
     """
     for known in (roles.LABELS.names, roles.LABELS.weak):
         if named := [name for name in cells if normal(name) in known]:
             return named[0]
     for name, column in cells.items():
-        if len(set(column) & set(cells)) > 1:  # the names of columns
+        if len(set(column) & set(cells)) > 1 and name not in predicted:  # the names of columns
             return name
-    numbers = {str(i) for i in range(k)}
-    if k > 1 and (numbered := [name for name, column in cells.items() if set(column) <= numbers]):
+    numbers, verdict = {str(i) for i in range(k)}, {"0", "1"} if k > 2 else set()
+    cells = {name: column for name, column in cells.items() if name not in predicted}
+    if k > 1 and (numbered := [n for n, c in cells.items() if set(c) <= numbers and not set(c) <= verdict]):
         return numbered[-1]
+    if k > 2:
+        return ""
     free = {name: set(column) for name, column in cells.items() if name not in roles.PREDICTED}
     outcomes = [name for name, values in free.items() if {v.lower() for v in values} in TWO]
     fractions = {v for values in free.values() if len(values) == 2 for v in values if is_number(v) and float(v) % 1}

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from calibcli.core.errors import InputError, UsageError
-from calibcli.core.options import normal, real
-from calibcli.scores import array_names, per_row, repeated_samples
+from calibcli.core.options import exclusive, normal, real
+from calibcli.scores import array_names, column_evidence, per_row, repeated_samples
 from calibcli.scores.files.arrays import FileContents, Memory, Role, read_all, texts_of
 from calibcli.scores.files.roles import CONFIDENCE, CORRECT, LABELS, PREDICTED
 from calibcli.scores.files.source import Digests, Source, fingerprint
@@ -22,6 +23,7 @@ RIGHT = {"1", "1.0", "true", "t", "yes", "y", "correct", "right", "c", "pass", "
 WRONG = {"0", "0.0", "false", "f", "no", "n", "incorrect", "wrong", "i", "fail", "failed"}
 ABSENT = {*MISSING, "nan", "-"}
 SCALES = {"1": 1.0, "10": 10.0, "100": 100.0, "percent": 100.0}
+MIXED = 0.01  # share of confidences below 1 % above which they are taken to be out of 1
 ROUNDING = 1e-6  # a confidence may be so far above 1
 ELSEWHERE = ("scores", "classes", "event", "kind", "label_base", "ignore_label", "multilabel", "clip")
 """Options of reading that are for scores of classes."""
@@ -51,18 +53,23 @@ def columns(contents: FileContents, reading: Reading = AS_IS, where: str = "") -
     """
     one = {name: normal(name) for name, array in contents.arrays.items() if array.shape[1:] in ((), (1,))}
 
-    def first(role: Role, wanted: str | None = None, option: str = "") -> str:
+    def first(role: Role, wanted: str | None = None, option: str = "", names: Sequence[str] = tuple(one)) -> str:
         if wanted:
             array_names.column(contents, wanted, option, where)
             return wanted
-        return next((name for name, key in one.items() if key in role), "")
+        return next((name for name in names if one[name] in role), "")
 
     confidence = first(CONFIDENCE, reading.confidence, "--confidence")
-    correct = first(CORRECT, reading.correct, "--correct")
-    predicted, label = ("", "") if correct else (first(PREDICTED), first(LABELS, reading.labels, "--labels"))
+    exclusive(
+        "what says which predictions were right", correct=bool(reading.correct), predicted=bool(reading.predicted)
+    )
+    correct = "" if reading.predicted else first(CORRECT, reading.correct, "--correct")
+    predicted = "" if correct else first(PREDICTED, reading.predicted, "--predicted")
+    of_label = [name for name in one if name != predicted]
+    label = "" if correct else first(LABELS, reading.labels, "--labels", of_label)
     if confidence and (correct or (predicted and label)):
         return ConfidenceNames(confidence, correct, predicted, label)
-    if not (reading.confidence or reading.correct):
+    if not (reading.confidence or reading.correct or reading.predicted):
         return None
     if confidence and not reading.need_labels:
         return ConfidenceNames(confidence)
@@ -100,6 +107,7 @@ def predictions(
 
     with Digests(sources, reading.hashed) as digests:
         c = _shares(column(named.confidence), named.confidence, where, reading.confidence_scale, notes)
+        refuse_one_class(c, named, column, contents[0], where)
         y = _right(named, column, len(c), where, notes)
         known = ~np.isnan(c)
         n, missing = len(c), int((~known).sum())
@@ -136,17 +144,64 @@ def predictions(
             "label_values": None,
             "dtype": "float64",
             "kind": "confidence in the predicted class",
-            "why": "asked for" if reading.confidence or reading.correct else "by the names of the columns",
+            "why": "asked for"
+            if reading.confidence or reading.correct or reading.predicted
+            else "by the names of the columns",
             "columns": 1,
             "class_rows": counts,
             "repeated_rows": 0,
             "evaluation": dict(contents[0].facts),
             "missing_confidences": missing,
+            "unanswered": 0 if reading.missing else missing,
             "files": files,
         },
         **further,
     )
     return repeated_samples.seen(read, may_be_ids, reading.ids, contents[0].ids) if labelled else read
+
+
+def refuse_one_class(
+    c: Floats, named: ConfidenceNames, column: Callable[[str], Array], contents: FileContents, where: str
+) -> None:
+    """Refuse the probability of one of two classes as that of the predicted class: it is below 1/2, and low where one
+    class is predicted and high where the other is.
+
+    Args:
+        c: (N,) in [0, 1], NaN where there is none.
+
+    Raises:
+        InputError: it is the probability of one class.
+    """
+    known = np.flatnonzero(~np.isnan(c))
+    if len(known) < column_evidence.FEWEST or not float(c[known].min()) < 0.5:
+        return
+    label = named.label or next((n for n in contents.arrays if n in LABELS and n != named.confidence), "")
+    if named.predicted:
+        predicted = [text for i, text in enumerate(_same_form(column(named.predicted))) if not np.isnan(c[i])]
+    elif label and named.correct:  # the label where the prediction was right, the other class elsewhere
+        right = _verdicts(column(named.correct), named.correct, where)[known] == 1
+        texts = np.array(_same_form(column(label)), object)[known]
+        classes = sorted(set(texts.tolist()))
+        if len(classes) != 2:
+            return
+        predicted = np.where(right == (texts == classes[0]), classes[0], classes[1]).tolist()
+    else:
+        return
+    classes = sorted(set(predicted))
+    if len(classes) != 2:
+        return
+    means = [float(np.mean([v for v, text in zip(c[known], predicted) if text == name])) for name in classes]
+    event = classes[int(means[1] > means[0])]
+    if not column_evidence.by_threshold(c[known], np.array([text == event for text in predicted])):
+        return
+    by = f"'{named.predicted}' is {event}" if named.predicted else f"{event} is predicted"
+    options = f"--scores {shlex.quote(named.confidence)} --event {shlex.quote(event)}"
+    options += f" --labels {shlex.quote(label)}" if label else ""
+    raise InputError(
+        f"'{named.confidence}' in {where} is high where {by}, low elsewhere, and goes down to {c[known].min():.3g}: "
+        f"it is the probability of {event}, not of the predicted class",
+        f"read it as that: {options}",
+    )
 
 
 def _right(named: ConfidenceNames, column: Callable[[str], Array], n: int, where: str, notes: list[str]) -> Ints:
@@ -171,7 +226,7 @@ def _right(named: ConfidenceNames, column: Callable[[str], Array], n: int, where
 
 def _shares(values: Array, name: str, where: str, scale: str | None, notes: list[str]) -> Floats:
     """Return confidences in [0, 1], NaN where a row has none."""
-    most = None if scale is None else SCALES[scale]
+    most, percent = None if scale is None else SCALES[scale], 0
     if values.dtype.kind in "USO":
         cells = [str(cell).strip() for cell in values.tolist()]
         known = [cell for cell in cells if cell.lower() not in ABSENT]
@@ -195,7 +250,12 @@ def _shares(values: Array, name: str, where: str, scale: str | None, notes: list
     if most is not None and most > 1 and highest <= 1:
         problem = f"no confidence ('{name}') in {where} is above 1: they are not out of {most:g}"
         raise InputError(problem, "leave --confidence-scale out")
-    if most == 100 and (small := int(((c > 0) & (c < 1)).sum())):
+    small = int(((c > 0) & (c < 1)).sum())
+    if most == 100 and not percent and small > MIXED * len(c):
+        problem = f"{small:,} of {len(c):,} confidences ('{name}') in {where} lie between 0 and 1, others go up to "
+        problem += f"{highest:g}: some are out of 1 and some out of 100"
+        raise InputError(problem, "write all of them in one way: as shares of 1, or as percentages with their % sign")
+    if most == 100 and small:
         notes.append(f"{small:,} of {len(c):,} confidences ('{name}') are below 1 %: are they out of 1?")
     c /= most or 1.0
     outside = np.flatnonzero((c < 0) | (c > 1 + ROUNDING))

@@ -14,7 +14,7 @@ import numpy as np
 
 from calibcli.core.errors import InputError
 from calibcli.core.number_format import first_few
-from calibcli.scores.array_names import class_names_of, group_of, label_names
+from calibcli.scores.array_names import class_names_of, groups_of, label_names
 from calibcli.scores.files.arrays import FileContents, Memory
 from calibcli.scores.files.roles import PREFIXES
 from calibcli.scores.files.text_tables import is_number
@@ -108,7 +108,7 @@ class ClassColumns:
 
 
 def class_columns(names: Sequence[str], scores: Array, labels: Array | None) -> ClassColumns:
-    """Read the names of two or more columns as those of a table in a file are read: see `array_names.group_of`.
+    """Read the names of two or more columns as those of a table in a file are read: see `array_names.groups_of`.
 
     Columns that are numbered 0 .. K-1 are put in this order. Other names are those of the classes, in their order.
 
@@ -124,8 +124,8 @@ def class_columns(names: Sequence[str], scores: Array, labels: Array | None) -> 
         return plain
     table = FileContents("arrays", {name: Memory(scores[:, i]) for i, name in enumerate(names)}, table=True)
     texts = labels.astype(str) if labels is not None and labels.dtype.kind == "b" else labels
-    if group := group_of(names, [] if texts is None else label_names([Memory(texts)]), table):
-        columns, classes, common = group
+    if groups := groups_of(names, [] if texts is None else label_names([Memory(texts)]), table):
+        columns, classes, common = groups[0]
         if left := [name for name in names if name not in columns]:
             problem = f"columns {first_few(columns, 4)} are scores of classes by their names, {first_few(left, 4)} not"
             raise InputError(problem, f"leave the others out, scores[{list(columns)}]; or pass {pass_array}")

@@ -16,7 +16,7 @@ from calibcli.core.errors import InputError, UsageError, check_keywords, refusin
 from calibcli.core.options import exclusive, normal
 from calibcli.scores import array_names, data_frames
 from calibcli.scores.array_names import class_names_of
-from calibcli.scores.files.arrays import Converted, FileContents, Memory, class_names
+from calibcli.scores.files.arrays import Converted, FileContents, Memory, blocks, class_names, read_all
 from calibcli.scores.files.roles import CLASSES, LABELS
 from calibcli.scores.files.source import Source
 from calibcli.scores.predictions import Array, Named, Predictions, Progress
@@ -25,6 +25,10 @@ from calibcli.scores.recorded_outputs import Paths, classes_of, label_array, loa
 from calibcli.scores.softmax import DeviceScores, on_device
 
 # Multi-label targets.
+
+
+UNKNOWN = -1  # a target that nobody knows: the row counts for the other labels
+MOST_VALUES = 10  # different targets that are looked at
 
 
 def read(path: Paths, *, progress: Progress | None = None, **how: Any) -> dict[str, Predictions]:
@@ -51,7 +55,7 @@ def split(
     if reading.ignore_label is not None or reading.label_base is not None:
         raise UsageError("--ignore-label and --label-base are for class numbers", "targets of --multilabel are 0 and 1")
     exclusive("every label is measured, or one of two classes", multilabel=True, event=reading.event is not None)
-    file = array_names.grouped(contents, reading.scores, [where])[0]
+    file = array_names.grouped(contents, reading.scores, [where], reading.labels)[0]
     score_name = array_names.pick_scores(file, reading.scores, where)
     scores = file.arrays[score_name]
     label_name, targets, _ = label_array([file], sources, reading, score_name, [])
@@ -64,6 +68,7 @@ def split(
         raise InputError(problem, "both must be (N, L), one column per label")
     count = scores.shape[1]
     names = classes_of(file, reading, score_name, count)[0] or [str(i) for i in range(count)]
+    targets, unknown = (None, 0) if targets is None else _known_targets(targets, label_name)
     arrays = {name: array for name, array in file.arrays.items() if name not in CLASSES}  # of labels, not of yes and no
     out, together = {}, max(1, array_names.HOLD // max(1, 8 * scores.shape[0]))
     for i, name in enumerate(names):
@@ -85,8 +90,32 @@ def split(
             labels=label_name,
         )
         alone = dataclasses.replace(reading, classes=None, labels=label_name or None, scores=score_name)
+        if unknown and bool((read_all(one.arrays[label_name]) == UNKNOWN).any()):  # of this label, not of the whole row
+            alone = dataclasses.replace(alone, ignore_label=UNKNOWN, multilabel=True)
         out[name] = predictions([one], sources, alone, progress)
     return out
+
+
+def _known_targets(targets: Named, name: str) -> tuple[Named, int]:
+    """Return targets (N, L) with UNKNOWN for NaN, and how many cells are unknown: NaN, or -1 beside 0 and 1.
+
+    Raises:
+        InputError: targets of -1 and 1 without 0, which may be two classes as well.
+    """
+    if targets.dtype.kind not in "iuf":
+        return targets, 0
+    seen, unknown, total = set[float](), 0, 0
+    for _, block in blocks(targets):
+        absent = np.isnan(block) if block.dtype.kind == "f" else np.zeros(block.shape, bool)
+        seen |= set(np.unique(block[~absent])[:MOST_VALUES].tolist())
+        unknown, total = unknown + int((absent | (block == UNKNOWN)).sum()), total + block.size
+    if UNKNOWN in seen and 0 not in seen:
+        problem = f"targets '{name}' are -1 and 1 without 0: are these no and yes, or unknown and yes?"
+        raise InputError(problem, "write 0 for no, 1 for yes, and NaN or -1 for what is not known")
+    if not unknown:
+        return targets, 0
+    filled = Converted(targets, lambda block: np.nan_to_num(block, nan=UNKNOWN), targets.shape[1:], targets.dtype)
+    return filled, unknown
 
 
 def _columns(array: Named, which: int | slice, tail: tuple[int, ...]) -> Named:
@@ -101,7 +130,7 @@ def _columns(array: Named, which: int | slice, tail: tuple[int, ...]) -> Named:
 EXTRA = ("weights", "ids", "group")
 OF_FILES = (
     "scores", "no_header", "shards", "tasks", "lm_norm", "choices", "unlisted", "multilabel",
-    "confidence", "correct", "confidence_scale",
+    "confidence", "correct", "predicted", "confidence_scale", "answer_token",
 )  # fmt: skip
 
 
@@ -137,9 +166,12 @@ class How(TypedDict, total=False):
     lm_norm: str | None
     choices: Sequence[str] | str | None
     unlisted: Literal["bound", "drop"] | None
+    answer_token: Literal["first", "last"] | None
+    missing: Literal["drop"] | None
     multilabel: bool
     confidence: str | None
     correct: str | None
+    predicted: str | None
     confidence_scale: Literal["1", "10", "100", "percent"] | None
 
 

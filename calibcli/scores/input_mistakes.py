@@ -43,6 +43,7 @@ LARGE = 6e4  # float16 ends at 65504
 BACKWARDS_Z = 3.09  # standard errors below 1/2 that an AUC reaches by chance once in a thousand
 PAIRS = 200_000  # rows in which predicted class and label are compared, about
 WIDE = 1 << 21  # scores of many classes per piece
+MANY_ABSENT, SHARE_ABSENT = 20, 0.05  # rows, and share of them, that predict a class which no label is
 DIFFER = 20  # neighbours that differ, at least, for the agreement of rows of equal scores to mean anything
 
 
@@ -401,6 +402,27 @@ class ClassOrder(Mistake):
         ]
 
 
+class AbsentClasses(Mistake):
+    """Classes that are predicted often and observed never."""
+
+    def verdict(self, outcome: Outcome) -> list[str]:
+        """A note, which also says if labels are 0 and 1 alone, as verdicts are and columns of one class."""
+        seen, k = outcome.scan[ClassOrder], outcome.scan.k
+        if k < 3 or not seen.predicted:
+            return []
+        predicted, labels = (np.bincount(np.concatenate(one), minlength=k) for one in (seen.predicted, seen.labels))
+        absent = np.flatnonzero((labels == 0) & (predicted >= max(MANY_ABSENT, SHARE_ABSENT * predicted.sum())))
+        if not len(absent):
+            return []
+        classes, count = outcome.classes, int(predicted[absent].sum())
+        named = first_few([str(classes[i]) if classes else str(i) for i in absent.tolist()], 4)
+        text = f"no label is {named}, {'which' if len(absent) > 1 else 'a class that'} {count:,} of "
+        text += f"{int(predicted.sum()):,} rows predict"
+        if labels[0] and labels[1] and not labels[2:].any():
+            text += ": do labels of 0 and 1 say whether it was right, or whether it was one class?"
+        return [text]
+
+
 MISTAKES: tuple[type[Mistake], ...] = (
     OneColumn,
     UnnormalisedRows,
@@ -412,6 +434,7 @@ MISTAKES: tuple[type[Mistake], ...] = (
     ConstantScores,
     RepeatedRows,
     ClassOrder,
+    AbsentClasses,
 )
 """The checks, in the order of their notes."""
 

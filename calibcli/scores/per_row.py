@@ -21,13 +21,14 @@ from calibcli.scores.files.arrays import (
     FileContents,
     Memory,
     blocks,
+    column_of,
     distinct,
     joined,
     load_any,
     read_all,
     texts_of,
 )
-from calibcli.scores.files.roles import IDS
+from calibcli.scores.files.roles import IDS, LABELS
 from calibcli.scores.files.source import Source
 from calibcli.scores.files.text_tables import MISSING, floats_of_text, is_number
 from calibcli.scores.predictions import Array, ArrayScores, Floats, Ints, Named, PickedScores, Predictions
@@ -84,7 +85,8 @@ def read_labels(labels: Named, name: str, scores: Named, classes: Sequence[str] 
     codes: Named = Converted(labels, lambda block: convert(block) - base, (), np.dtype(np.int64))
     seen = _survey(codes, ignored, k)
     if not seen.counts and seen.negative is None and seen.beyond is None:
-        raise InputError(f"all {n:,} labels are {ignore_label}", "pass rows that have labels")
+        what = "unknown" if reading.multilabel else str(ignore_label)
+        raise InputError(f"all {n:,} labels are {what}", "pass rows that have labels")
     if seen.beyond and label_base is None:
         _counted_from_one(codes, ignored, seen, k, scores)
     _refuse_outside(seen, name, k, columns, base)
@@ -92,7 +94,9 @@ def read_labels(labels: Named, name: str, scores: Named, classes: Sequence[str] 
     if ignored is not None:
         dropped = np.concatenate([block == ignored for _, block in blocks(codes)])
         total = int(dropped.sum())
-        notes.append(f"{count_text(total, 'row')} with label {ignore_label} dropped")
+        if total or not reading.multilabel:
+            what = "whose label is not known" if reading.multilabel else f"with label {ignore_label}"
+            notes.append(f"{count_text(total, 'row')} {what} dropped")
         dropped = dropped if total else None
     all_codes = read_all(codes) if n <= HELD else FileColumn(codes)
     return LabelCodes(all_codes, dropped, notes, seen.counts, labels.dtype.kind in "USO" and bool(classes))
@@ -186,15 +190,19 @@ def _translator(labels: Named, name: str, k: int, classes: Sequence[str] | None)
     known = {name: i for i, text in enumerate(classes or ()) for name in (_plain(text), text)}
     if known and all(t in known or _plain(t) in known for t in texts):
         return _lookup({t: known.get(t, known.get(_plain(t), 0)) for t in texts})
-    if all(WHOLE.match(t) for t in texts):
+    if all(map(is_whole, texts)):
         return _lookup({t: int(float(t.strip())) for t in texts})
-    strange = sorted((t for t in texts if _plain(t) not in known), key=lambda t: (WHOLE.match(t) is not None, t))
+    strange = sorted((t for t in texts if _plain(t) not in known), key=lambda t: (is_whole(t), t))
     refuse_missing(labels, name, strange)
     odd = strange[0]
     if classes:
-        near = nearest(odd, classes)
-        fix = f"did you mean {near!r}?" if near else "give --classes every name, in the order of the score columns"
-        raise InputError(f"label {odd[:40]!r} ('{name}') is not one of the {len(classes)} classes", fix)
+        near, rows = nearest(odd, classes), sum(_texts(block).count(odd) for _, block in blocks(labels))
+        fix = f"did you mean {near!r}?" if near else "save a score for that class too, or leave these rows out; "
+        fix += "" if near else "if a column is of that class, give --classes every name, in the order of the columns"
+        problem = (
+            f"label {odd[:40]!r} ('{name}'), of {count_text(rows, 'row')}, is not one of the {len(classes)} classes"
+        )
+        raise InputError(problem, fix)
     if all(is_number(t) for t in texts):
         raise InputError(f"labels '{name}' are not whole numbers ({odd[:20]}): soft targets?", OBSERVED)
     problem = f"labels '{name}' are names ({first_few(sorted(texts), 4)[:85]})"
@@ -294,9 +302,16 @@ def _whole_numbers(labels: Named, name: str) -> None:
             raise InputError(problem, OBSERVED)
 
 
+def is_whole(text: str) -> bool:
+    """Return whether a text is a whole number: 3, 3.0 or, as `np.savetxt` writes it, 3.000000000000000000e+00."""
+    if WHOLE.match(text):
+        return True
+    return "e" in text.lower() and is_number(text) and abs(value := float(text)) <= 2**53 and value == int(value)
+
+
 def _plain(text: str) -> str:
     """Strip a name; 3.0 becomes 3."""
-    return str(int(float(text.strip()))) if WHOLE.match(text) else text.strip()
+    return str(int(float(text.strip()))) if is_whole(text) else text.strip()
 
 
 def _lookup(table: Mapping[str, int]) -> Callable[[Array], Ints]:
@@ -328,6 +343,8 @@ def labels_of(source: Source, contents: Sequence[FileContents], reading: Reading
         problem = f"no labels in {source.name}: it holds {array_names.describe(file)}"
         raise InputError(problem, "name the array 'labels'")
     labels = file.arrays[name]
+    if file.table and len(names) == 1 and name not in LABELS.all:
+        labels = _without_header(name, labels, contents, notes)
     for column, array in file.arrays.items():
         own = None if column == name or array.shape != labels.shape[:1] else _ids(contents, column, reading)
         if own is None or (theirs := texts_of(read_all(array)).tolist()) == own:
@@ -343,6 +360,16 @@ def labels_of(source: Source, contents: Sequence[FileContents], reading: Reading
             has = twice if lost is None else f"no '{column}' is {own[lost][:40]!r} (row {lost})"
             raise InputError(f"in {source.name} {has}", "give every row of the scores its label, once")
     return labels
+
+
+def _without_header(name: str, labels: Named, contents: Sequence[FileContents], notes: list[str]) -> Named:
+    """Return a column of labels with what was taken for its header, where that is a label and its row is missing."""
+    rows = sum(max((a.shape[0] for a in c.arrays.values() if a.shape), default=0) for c in contents)
+    cells = texts_of(read_all(labels)).tolist() if labels.shape == (rows - 1,) else []
+    if name not in {str(cell).strip() for cell in cells}:
+        return labels
+    notes.append(f"the first row of the labels, {name!r}, is a label and no header")
+    return Memory(column_of([name, *cells]))
 
 
 def _ids(contents: Sequence[FileContents], column: str, reading: Reading) -> list[str] | None:

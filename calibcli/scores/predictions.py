@@ -192,7 +192,8 @@ class Predictions:
         """What is predicted and how, as facts of a result: classes, the event of two, the kind of scores."""
         if self.top_only:
             return {"event": self.event, "kind": "confidence"}
-        guess = {name: self.facts[name] for name in ("guess_nll", "guess_accuracy") if name in self.facts}
+        of_rows = ("guess_nll", "guess_accuracy", "unrelated")
+        guess = {name: self.facts[name] for name in of_rows if self.facts.get(name)}
         return {"classes": self.k, **self.event_fact, "kind": kind_words(self.kind), **guess}
 
     @property

@@ -36,6 +36,9 @@ class Reading:
     correct: str | None = option(
         None, "Column that says whether the prediction was correct: 1 or 0, yes or no.", metavar="KEY"
     )
+    predicted: str | None = option(
+        None, "Column with the predicted class beside a confidence: right is where it equals the label.", metavar="KEY"
+    )
     confidence_scale: Literal["1", "10", "100", "percent"] | None = option(
         None, "Scale of the confidences: out of 1, 10 or 100, or percent."
     )
@@ -74,6 +77,12 @@ class Reading:
         "For answers missing from a token's alternatives: bound uses the smallest log-probability listed, drop leaves "
         "the row out. Needed if more than 1 % of the rows lack an answer.",
     )
+    answer_token: Literal["first", "last"] | None = option(
+        None, "Of several tokens of an answer that name a choice, the one whose probabilities are read."
+    )
+    missing: Literal["drop"] | None = option(
+        None, "Samples without an answer (failed, no confidence): drop lets a gate judge the others alone."
+    )
     numbers: bool = False
     need_labels: bool = True
     hashed: bool = True
@@ -99,12 +108,14 @@ class ReaderOptions:
         no_header: the first row of a text table is one of its rows.
         lm_norm: how log-likelihoods are made comparable, "" for the default.  choices: what the model chose from.
         unlisted: treatment of rows with a choice that is not listed, `bound` or `drop`; "" if the user did not choose.
+        answer_token: of several tokens that name a choice, `first` or `last`; "" if the user did not choose.
     """
 
     lm_norm: str = ""
     choices: tuple[str, ...] = ()
     unlisted: str = ""
     no_header: bool = False
+    answer_token: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

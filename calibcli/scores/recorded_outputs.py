@@ -12,10 +12,20 @@ from typing import Any
 import numpy as np
 
 from calibcli.core import extensions
-from calibcli.core.errors import InputError, UsageError, did_you_mean
+from calibcli.core.errors import InputError, NoRows, UsageError, did_you_mean
 from calibcli.core.files import reading as reading_from
 from calibcli.core.options import check_options, exclusive
-from calibcli.scores import array_names, confidence, other_files, per_row, positive_class, repeated_samples, tasks
+from calibcli.scores import (
+    array_names,
+    column_evidence,
+    confidence,
+    other_files,
+    per_row,
+    positive_class,
+    repeated_samples,
+    row_order,
+    tasks,
+)
 from calibcli.scores.array_names import kind_option
 from calibcli.scores.files import locations
 from calibcli.scores.files.arrays import FileContents, blocks, class_names, joined, load_any, read_all, texts_of
@@ -49,10 +59,13 @@ def read(path: Paths, *, progress: Progress | None = None, **how: Any) -> Predic
         event: of two classes, the one that is measured; of one column, the class that it is the probability of.
         kind: `logits`, `probabilities` or `log_probabilities`, where recognition would be wrong.
         confidence, correct: names of two arrays, how sure each prediction was and whether it was right, where that is
-            all there is.  confidence_scale: what a confidence is out of, `1`, `10`, `100` or `percent`.
+            all there is.  predicted: instead of `correct`, the predicted class, which is right where it equals the
+            label.  confidence_scale: what a confidence is out of, `1`, `10`, `100` or `percent`.
         label_base: what the first class is called.  ignore_label: rows with this label are dropped.
         drop_nonfinite: drop rows with NaN or infinite scores.  clip: raise probabilities to 1e-15, for a finite NLL.
         weights, ids, group, by: names of further arrays (N,).  weight_kind: `sampling` or `count`.
+        missing: `drop` lets a gate judge the rows that have answers, where samples failed.
+        answer_token: of several tokens of a chat that name a choice, `first` or `last`.
         lm_norm: of log-likelihoods: `sum`, `char`, `byte` or `pmi`.  choices: what a chat chose from, as for `classes`.
         unlisted: `bound` or `drop`, what becomes of rows of a chat in which a choice is not among the alternatives.
         need_labels: whether labels must be there and right; else, where they are not, a note says so, all labels are 0
@@ -128,7 +141,10 @@ def load_all(sources: Sequence[Source], reading: Reading, progress: Progress | N
     ready: list[FileContents] = []  # of the next files, the last first
     ahead = FEW  # files to read at once: fewer where one of them needed a reader of its own
     for i, source in enumerate(extensions.steps(sources, lambda source: f"reading {source.name}", progress)):
-        contents.append(load(source, ready.pop() if ready else None))
+        try:
+            contents.append(load(source, ready.pop() if ready else None))
+        except NoRows as error:
+            raise NoRows(error.problem, f"leave {source.name} out" if len(sources) > 1 else error.fix) from None
         if (read_alike := contents[-1].read_alike) is not None and not reading.tasks:
             ready = read_alike(sources[i + 1 : i + 1 + ahead])[::-1]
             ahead = 2 * ahead if ready else max(1, ahead // 2)
@@ -178,9 +194,14 @@ def predictions(
         return tasks.join_tasks([predictions(*each, one, progress) for each in files], names)
     if len(contents) > 1 and not reading.shards:
         tasks.refuse_several(_task(c, s) for c, s in zip(contents, sources))
-    contents = array_names.grouped(contents, reading.scores, [s.name for s in sources])
+    contents = array_names.grouped(contents, reading.scores, [s.name for s in sources], reading.labels)
     first = contents[0]
-    alone = reading.confidence or reading.correct or not (reading.scores or array_names.candidates(first))
+    alone = (
+        reading.confidence
+        or reading.correct
+        or reading.predicted
+        or not (reading.scores or array_names.candidates(first))
+    )
     if alone and (columns := confidence.columns(first, reading, sources[0].name)):
         rows = confidence.predictions(contents, sources, reading, columns)
     else:
@@ -207,7 +228,7 @@ def _one_dataset(
     raw = array_names.two_dimensional(raw, name, where, count, bool(kind_option(reading.kind)))
     scores = array_names.in_memory(raw)
     n, width, k = *scores.shape, max(scores.shape[1], 2)
-    array_names.refuse_verdicts(name, label_name, where, width)
+    array_names.refuse_verdicts(name, label_name, where, width, bool(reading.scores and reading.event))
     classes, confirmed = classes_of(first, reading, name, k)
     with Digests([*sources, *label_file], reading.hashed) as digests:
         of, labels = _classes_and_labels(reading, name, scores, classes, raw_labels, label_name, notes)
@@ -215,6 +236,14 @@ def _one_dataset(
         if scanned.forced is None and width == 1:
             event = of.classes[1] if of.classes else ""
             positive_class.refuse_confidence(scanned, rows, kind, first, name, label_name, event)
+        unrelated = ""
+        if labels is not None and reading.need_labels:
+            unrelated = row_order.unrelated(scanned, rows, kind, name, label_name)
+            notes[:0] = [unrelated] if unrelated else []
+        if width > 2 and column_evidence.ranked(np.asarray(rows.scores.read(0, column_evidence.ROWS))):
+            notes.append(
+                "the scores of every row fall from the first column to the last: the largest of each row, sorted?"
+            )
         sure = (confirmed and not (labels and labels.names)) or not reading.need_labels
         notes += scanned.verdicts(Outcome(scanned, kind, of.classes, bool(reading.weights), reading.clip, sure))
         further = per_row.per_row_fields(contents, sources, reading, n, rows.keep, name, label_name, notes)
@@ -237,6 +266,7 @@ def _one_dataset(
             "scores": name,
             "labels": label_name,
             "labelled": labels is not None,
+            "unrelated": bool(unrelated),
             "label_values": None if labels is None else values,
             "dtype": str(scores.dtype),
             "kind": kind,
@@ -246,6 +276,7 @@ def _one_dataset(
             "class_rows": {} if labels is None else {str(c): count for c, count in labels.counts.items()},
             "repeated_rows": scanned[RepeatedRows].count,
             "copies": scanned[RepeatedRows].copies(scanned.n),
+            "unanswered": 0 if reading.missing else sum(c.unanswered for c in contents),
             "files": files,
             "evaluation": dict(first.facts),
             "task": _task(first, sources[0]),
@@ -406,7 +437,8 @@ def reader_options(reading: Reading) -> ReaderOptions:
     choices = tuple(class_names(reading.choices)) if reading.choices else ()
     if choices and (len(set(choices)) < max(len(choices), 2) or not all(choices)):
         raise UsageError(f"--choices {','.join(choices)[:40]}", "name two or more different ones: --choices A,B,C,D")
-    return ReaderOptions(reading.lm_norm or "", choices, reading.unlisted or "", reading.no_header)
+    told = reading.answer_token or ""
+    return ReaderOptions(reading.lm_norm or "", choices, reading.unlisted or "", reading.no_header, told)
 
 
 def refuse_unused_options(contents: FileContents, source: Source) -> None:
@@ -417,7 +449,7 @@ def refuse_unused_options(contents: FileContents, source: Source) -> None:
     """
     if source.options.no_header and contents.format not in ("csv", "tsv"):
         raise InputError(f"--no-header is for text tables; {source.name} is read as {contents.format}", "leave it out")
-    for name in ("lm_norm", "choices", "unlisted"):
+    for name in ("lm_norm", "choices", "unlisted", "answer_token"):
         if getattr(source.options, name) and name not in contents.used and not contents.lacking:
             flag = f"--{name.replace('_', '-')}"
             of = "log-likelihoods of lm-eval or LightEval" if name == "lm_norm" else "log-probabilities of tokens"

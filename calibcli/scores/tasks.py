@@ -100,6 +100,7 @@ def join_tasks(parts: Sequence[Predictions], names: Sequence[str]) -> Prediction
             "class_rows": dict(sorted(counts.items(), key=lambda pair: int(pair[0]))),
             "repeated_rows": sum(p.facts["repeated_rows"] for p in parts),
             "copies": sum(p.facts.get("copies", 0) for p in parts),
+            "unanswered": sum(p.facts.get("unanswered", 0) for p in parts),
             "labelled": all(p.facts["labelled"] for p in parts),
             "files": files,
         },

@@ -150,7 +150,7 @@ def others(path: Paths, reading: Reading) -> list[str]:
     contents = recorded_outputs.load(sources[0])
     every = [contents] if array_names.candidates(contents) else recorded_outputs.load_all(sources, reading)
     options = (reading.scores, reading.labels, reading.ids, reading.weights, reading.group, reading.confidence)
-    fixed = (reading.correct, contents.scores, contents.labels, contents.ids, contents.groups)
+    fixed = (reading.correct, reading.predicted, contents.scores, contents.labels, contents.ids, contents.groups)
     named = {*filter(None, (*options, *fixed)), *contents.kinds, *(array_names.score_columns(every) or [()])[0]}
     rows = max((array.shape[0] for array in contents.arrays.values() if array.shape), default=0)
     return [

@@ -39,11 +39,13 @@ class FileContents:
         ragged: names of scores whose rows are padded with -inf because they differ in length.
         classes: names of the score columns where the file tells them.
         scores, labels, ids, groups: names that this format's convention fixes.
+        members: of arrays that are several columns of the file, the names of these.
         table: every array is a column of a table.
         notes: what a user should be told.  metadata: of the file.
         facts: how an evaluation was read, for the result.  task: its name.
         lacking: why there are no scores, and what would work, where the format tells.
         used: fields of `ReaderOptions` that took effect.
+        unanswered: samples that were asked and have no scores, such as failed ones; they are no rows of the arrays.
         read_alike: reads further files that have the same header and are as plain, as many as come first in a list, as
             one text and without their `decimals`; None where each file is read by itself.
     """
@@ -58,6 +60,7 @@ class FileContents:
     labels: str = ""
     ids: str = ""
     groups: str = ""
+    members: Mapping[str, Sequence[str]] = field(default_factory=dict)
     table: bool = False
     notes: Sequence[str] = ()
     metadata: Mapping[str, str] = field(default_factory=dict)
@@ -65,6 +68,7 @@ class FileContents:
     task: str = ""
     lacking: tuple[str, str] | None = None
     used: frozenset[str] = frozenset()
+    unanswered: int = 0
     read_alike: Callable[[Sequence[Source]], list[FileContents]] | None = None
 
 

@@ -42,12 +42,26 @@ LABELS = Role(
 )  # fmt: skip
 """The class that was observed: its number or name, or one-hot rows."""
 PREDICTED = Role(
-    ("predicted", "prediction", "pred", "y_pred", "predicted_class", "predicted_label", "pred_label", "y_hat")
+    (
+        "predicted",
+        "prediction",
+        "pred",
+        "y_pred",
+        "predicted_class",
+        "predicted_label",
+        "pred_label",
+        "y_hat",
+        "predict",
+        "prediction_label",
+        "scored_labels",
+        "scored labels",
+        "predictedlabel",
+    )
 )
 """The class that was predicted."""
 CONFIDENCE = Role(
     ("confidence", "confidences", "max_prob", "max_probs", "top1", "top_prob", "conf", "pred_prob", "msp",
-     "pred_confidence", "top_confidence", "max_confidence")
+     "pred_confidence", "top_confidence", "max_confidence", "prediction_score")
 )  # fmt: skip
 """Probability of the class that was predicted."""
 CORRECT = Role(("correct", "is_correct", "was_correct", "right", "is_right", "hit", "correctness", "acc", "accuracy"))

@@ -307,7 +307,8 @@ def _score_groups(header: tuple[str, ...], grouped: bool) -> tuple[dict[str, lis
     used = {i for columns in groups.values() for i in columns}
     kinds = {name: PREFIXES.get(name, "") for name in groups}
     others = [i for i in range(len(header)) if i not in used]
-    return groups, others, {"kinds": kinds, "classes": classes, "table": True}
+    members = {name: [header[i] for i in columns] for name, columns in groups.items()}
+    return groups, others, {"kinds": kinds, "classes": classes, "members": members, "table": True}
 
 
 def floats_of_text(column: Array, name: str, where: str) -> Array:

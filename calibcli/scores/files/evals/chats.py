@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,9 @@ from calibcli.scores.files.source import Source
 
 MOST = 0.01  # share of rows with a choice that is not listed, or without an answer
 MASS = 0.9  # a lower mean probability of all choices together is noted
+OTHER = 0.01  # difference of probabilities from which two tokens of a row are not the same answer
+MARKS = "().:;,*[]\"'`"  # what a tokeniser may join with a letter: `(A`, `B.`
+ANSWERED = re.compile(r"answer\s*:?\W*$", re.IGNORECASE)  # what stands before the answer that a harness asks for
 NEAR = 1e-3  # two spellings of one log-probability differ by less: servers round
 BLANK = " \t\r\n\u0120\u2581"  # the last two begin words in the vocabularies of byte-pair and sentence-piece tokenisers
 FLOOR = -9999.0  # what servers write for minus infinity
@@ -44,6 +49,8 @@ class ChoiceScores:
 
     Attributes:
         unlisted: treatment of rows with a choice that is not listed, `bound` or `drop`; "" if the user did not choose.
+        which: of several tokens that name a choice, `first` or `last`; "" if the user did not choose.
+        twofold: rows in which the first and the last of them differ, as texts or in their probabilities.
         silent: rows in which the model named no choice.  censored: rows with a choice that is not listed.
         mass: of all choices, one number per row.
         unlike: rows whose answer is not the most probable choice, with its score and the best; `unlikely` the number
@@ -51,8 +58,10 @@ class ChoiceScores:
     """
 
     unlisted: str = ""
+    which: str = ""
     rows: int = 0
     silent: int = 0
+    twofold: list[int] = field(default_factory=list)
     censored: list[int] = field(default_factory=list)
     mass: list[float] = field(default_factory=list)
     unlike: list[tuple[int, str, float, float]] = field(default_factory=list)
@@ -70,18 +79,24 @@ class ChoiceScores:
             None where the model named no choice, and where the row is to be left out.
         """
         row, self.rows = self.rows, self.rows + 1
-        wanted = [answer] if answer else choices
-        at = [i for i, token in enumerate(tokens) if token.text.strip(BLANK) in wanted]
-        if not at and tokens and any(text.strip(BLANK) in choices for text in tokens[0].among) and not answer:
-            at = [0]
+        wanted, choice_of = [answer] if answer else choices, _bare
+        at = [i for i, token in enumerate(tokens) if _bare(token.text) in wanted]
+        if not at and tokens:  # `(A`, `B.`, or `a` where nothing else was said
+            choice_of = partial(_marked, choices=choices, alone=not _bare("".join(t.text for t in tokens[1:])))
+            at = [i for i, token in enumerate(tokens) if choice_of(token.text) in wanted]
+        if not at and tokens and not answer:
+            at = [0] if any(choice_of(text) in choices for text in tokens[0].among) else []
         if not at:
             self.silent += 1
             return None
-        token = tokens[at[-1]]
+        token = tokens[at[0] if self.which == "first" else at[-1]]
+        asked = answer and ANSWERED.search("".join(t.text for t in tokens[: at[-1]]))
+        if len(at) > 1 and not asked and _differ(tokens[at[0]], tokens[at[-1]], choices, choice_of):
+            self.twofold.append(row)
         parts: dict[str, list[float]] = {choice: [] for choice in choices}
         for text, value in token.among.items():
-            if text.strip(BLANK) in parts:
-                parts[text.strip(BLANK)].append(value)
+            if choice_of(text) in parts:
+                parts[choice_of(text)].append(value)
         bound = min(token.among.values())
         scores = [_sum(values) if values else bound for values in parts.values()]
         if not all(parts.values()):
@@ -90,7 +105,7 @@ class ChoiceScores:
                 return None
         mass = min(1.0, sum(math.exp(_sum(values)) for values in parts.values() if values))
         self.mass.append(mass)
-        given = token.text.strip(BLANK)
+        given = choice_of(token.text)
         best = max(scores)
         if mass > 0:
             other = 1 - min(1.0, math.exp(best) / mass)
@@ -114,6 +129,15 @@ class ChoiceScores:
         if silent > MOST * rows:
             problem = f"in {silent:,} of {rows:,} rows of {where} the model named none of the choices"
             raise InputError(f"{problem}, or gave no log-probability of one", "do --choices list its answers?")
+        if len(self.twofold) > MOST * rows and not self.which:
+            raise InputError(
+                f"in {len(self.twofold):,} of {rows:,} rows of {where} several tokens name a choice, and the first and "
+                f"the last differ (first: row {self.twofold[0]})",
+                "say which of them is the answer: --answer-token first, or --answer-token last",
+            )
+        if self.twofold:
+            which = f"the {self.which or 'last'} is read"
+            notes.append(f"in {len(self.twofold):,} of {rows:,} rows several tokens name a choice: {which}")
         if len(self.censored) > MOST * rows and not self.unlisted:
             raise InputError(
                 f"in {len(self.censored):,} of {rows:,} rows of {where} ({len(self.censored) / rows:.1%}) a choice is "
@@ -162,6 +186,31 @@ class ChoiceScores:
             "mass on the choices": f"{self.mean_mass:.4f}",
             "rows with a censored choice": f"{share:.4f}",
         }
+
+
+def _bare(text: str) -> str:
+    return text.strip(BLANK)
+
+
+def _marked(text: str, choices: Sequence[str], alone: bool) -> str:
+    """Return the choice that a token names with marks around it or, if it stands alone, in the other case; else the
+    token.
+    """
+    bare = text.strip(BLANK + MARKS)
+    same = [choice for choice in choices if choice.casefold() == bare.casefold()] if alone else []
+    return bare if bare in choices or len(same) != 1 else same[0]
+
+
+def _differ(a: Token, b: Token, choices: Sequence[str], choice_of: Callable[[str], str]) -> bool:
+    """Return whether two tokens give the choices different probabilities, normalised to one."""
+    found = []
+    for token in (a, b):
+        p = dict.fromkeys(choices, 0.0)
+        for text, value in token.among.items():
+            if choice_of(text) in p:
+                p[choice_of(text)] += math.exp(value)
+        found.append({choice: v / (sum(p.values()) or 1.0) for choice, v in p.items()})
+    return any(abs(found[0][choice] - found[1][choice]) > OTHER for choice in choices)
 
 
 def _sum(values: Sequence[float]) -> float:
@@ -239,7 +288,8 @@ def read(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, Any]
     Raises:
         InputError: without --choices; too many rows lack a choice; several answers in a row.
     """
-    choices, letters = source.options.choices, ChoiceScores(source.options.unlisted)
+    choices = source.options.choices
+    letters = ChoiceScores(source.options.unlisted, source.options.answer_token)
     questions, every = Questions(), NestedColumns()
     label = next((k for k in first if k in LABELS and isinstance(first[k], str | int)), "")
     failed, seen = 0, False
@@ -280,7 +330,8 @@ def read(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, Any]
         classes={"logprobs": choices},
         notes=[*notes, *letters.notes(source.name)],
         facts=letters.facts,
-        used=frozenset({"choices", "unlisted"}),
+        used=frozenset({"choices", "unlisted", "answer_token"}),
+        unanswered=failed + letters.silent,
     )
 
 

@@ -40,12 +40,12 @@ class LogSamples(answers.Questions):
         here = f"sample {number} ('{name[:40]}') of {source.name}"
         kept = ("id", "epoch", "target", "metadata", "scores")
         further = {key: value for key in kept if (value := sample.get(key)) is not None}
-        if sample.get("error") and not sample.get("scores"):
+        tokens = tokens_of(_first(sample).get("logprobs"), here)
+        if sample.get("error") and not (sample.get("scores") and tokens):  # one may be scored although it failed
             self.failed += 1
             return
         if not self.scores:
             self.every.add(further)
-        tokens = tokens_of(_first(sample).get("logprobs"), here)
         if not tokens:
             self.letters.silent += 1
             return
@@ -87,7 +87,7 @@ def contents(form: str, header: Mapping[str, Any], samples: Iterable[Any], sourc
     Raises:
         InputError: see `LogSamples.add`; samples without log-probabilities, more than 1 % without an answer.
     """
-    log, number = LogSamples(letters=ChoiceScores(source.options.unlisted)), 0
+    log, number = LogSamples(letters=ChoiceScores(source.options.unlisted, source.options.answer_token)), 0
     for number, sample in enumerate(samples, start=1):
         if not isinstance(sample, Mapping):
             raise InputError(f"sample {number - 1} of {source.name} is not an object", "write the log again")
@@ -123,7 +123,8 @@ def contents(form: str, header: Mapping[str, Any], samples: Iterable[Any], sourc
         notes=[*notes, *answers.note_on_lengths(log.scores)],
         facts=log.letters.facts,
         task=task,
-        used=frozenset({"choices", "unlisted"}),
+        used=frozenset({"choices", "unlisted", "answer_token"}),
+        unanswered=log.failed + log.letters.silent,
     )
 
 

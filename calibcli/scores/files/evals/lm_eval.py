@@ -191,15 +191,15 @@ def _judged(task: TaskSamples, source: Source) -> tuple[Ints, list[str]]:
         notes.append(
             "targets are read as the texts of choices, not as their numbers, as only then they agree with the verdicts"
         )
-    for metric, table in tables.items():
-        try:
+    try:
+        for metric, table in tables.items():
             answers.check_verdicts(table, labels, task.verdicts[metric], metric, source.name)
-        except InputError:
-            whole_texts = task.table(used[metric], without=False)
-            if metric not in ("acc_norm", "acc_bytes") or not task.lead or whole_texts is None:
-                raise
-            answers.check_verdicts(whole_texts, labels, task.verdicts[metric], metric, source.name)
-            task.lead = None  # the choices themselves begin so
+    except InputError:
+        whole = {metric: task.table(used[metric], without=False) for metric in tables}
+        known = {metric: table for metric, table in whole.items() if table is not None}
+        if not (task.lead and {"acc_norm", "acc_bytes"} & set(tables)) or not _right(task, known, labels, source):
+            raise
+        task.lead = None  # the choices themselves begin so
     return labels, notes
 
 

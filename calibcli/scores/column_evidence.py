@@ -1,0 +1,125 @@
+"""What the values of a table's columns say where names do not: families of scores, predictions, and one-hot truth.
+
+A family is columns whose names differ in one word and whose numbers have one total in every row. The column that
+equals the class of the largest score is the prediction. As many columns of 0 and 1 as there are classes, with one 1 in
+a row, are the truth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from calibcli.scores.files.arrays import texts_of
+from calibcli.scores.files.text_tables import MISSING, is_number
+from calibcli.scores.predictions import Array, Floats, Ints, Named
+
+ROWS = 1000  # rows that are looked at
+FEWEST = 20  # rows from which they tell
+SAME = 0.999  # share of rows in which a prediction is the class of the largest score
+SUM = 0.02  # error of a sum of rounded probabilities
+WIDEST = 2000  # columns of one table among which names are compared
+
+
+def head(array: Named) -> list[str]:
+    """Return the first rows of a column as texts, whole numbers without a decimal point."""
+    values = array.read(0, ROWS).reshape(-1)
+    return [str(cell).strip().removesuffix(".0") for cell in values.tolist()]
+
+
+def numbers(arrays: Mapping[str, Named], columns: Iterable[str]) -> Floats | None:
+    """Return the first rows of columns as (rows, columns) float64; None where a cell is not a number."""
+    out = []
+    for name in columns:
+        values = arrays[name].read(0, ROWS)
+        if values.ndim != 1:
+            return None
+        if values.dtype.kind in "USO":
+            cells = [str(cell).strip() for cell in values.tolist()]
+            if not all(map(is_number, cells)):
+                return None
+            values = np.array([float(cell) for cell in cells])
+        out.append(values.astype(np.float64))
+    return np.column_stack(out) if out else None
+
+
+def are_probabilities(table: Floats | None) -> bool:
+    """Return whether all rows (rows, K) lie in [0, 1] and sum to one, and are not 0 and 1 alone."""
+    if table is None or not len(table):
+        return False
+    unit = bool(((table >= 0) & (table <= 1)).all()) and bool((np.abs(table.sum(axis=1) - 1) <= SUM).all())
+    return unit and not bool(((table == 0) | (table == 1)).all())
+
+
+def are_one_hot(table: Floats | None) -> bool:
+    """Return whether each of the rows (rows, K) has one 1 and zeros, and several columns have a 1 in some row."""
+    if table is None or not len(table):
+        return False
+    ones = bool(((table == 0) | (table == 1)).all()) and bool((table.sum(axis=1) == 1).all())
+    return ones and int((table.sum(axis=0) > 0).sum()) > 1
+
+
+def families(names: Sequence[str], words: Sequence[str]) -> list[list[str]]:
+    """Return the groups of columns that are named after the words, each with the same text around the word."""
+    known, found = set(names), list[list[str]]()
+    if len(words) < 2 or len(names) > WIDEST:
+        return []
+    for name in names:
+        at = name.find(words[0])
+        while at >= 0:
+            before, after = name[:at], name[at + len(words[0]) :]
+            columns = [f"{before}{word}{after}" for word in words]
+            if before + after and set(columns) <= known and columns not in found:
+                found.append(columns)
+            at = name.find(words[0], at + 1)
+    return found
+
+
+def is_prediction(cells: Sequence[str], table: Floats, classes: Sequence[str]) -> bool:
+    """Return whether a column is the prediction that follows from the scores (rows, K): the class of the largest one,
+    or of two classes whichever a threshold gives.
+    """
+    if len(cells) < FEWEST or len(cells) != len(table):
+        return False
+    top = table.argmax(axis=1)
+    own = [classes[i] for i in top]
+    if sum(a == b for a, b in zip(own, cells, strict=True)) >= SAME * len(cells):
+        return len(set(cells)) > 1
+    if len(classes) != 2 or not set(cells) <= set(classes):
+        return False
+    return by_threshold(table[:, 1], np.array([cell == classes[1] for cell in cells]))
+
+
+def by_threshold(score: Floats, event: Array) -> bool:
+    """Return whether a threshold of the score tells the event from the rest in 99.9 % of the rows, with enough of both
+    that a score of something else would hardly do it.
+    """
+    n, ones = len(event), int(event.sum())
+    if n < FEWEST or min(ones, n - ones) < 3:
+        return False
+    order = np.argsort(score, kind="stable")
+    above = np.append(0, np.cumsum(event[order]))  # events among the lowest i rows
+    wrong = above + (n - ones) - (np.arange(n + 1) - above)  # of a threshold after the lowest i rows
+    return bool(wrong.min() <= (1 - SAME) * n)
+
+
+def classes_in(cells: Sequence[str]) -> list[str]:
+    """Return the distinct values of a column in sorted order, without those that stand for none."""
+    return sorted({cell for cell in cells if cell.lower() not in MISSING})
+
+
+def ranked(table: Floats | None) -> bool:
+    """Return whether the scores of every row (rows, K) fall from the first column to the last, though not always by the
+    same numbers: they are the largest K of each row, not the scores of K classes.
+    """
+    if table is None or len(table) < FEWEST or table.shape[1] < 3 or bool((table == table[0]).all()):
+        return False
+    return bool((np.diff(table, axis=1) <= 0).all())
+
+
+def one_hot_codes(columns: Sequence[Array], names: Sequence[str]) -> Array:
+    """Return (N,) names of the columns that hold the 1 of each row."""
+    table: Floats = np.column_stack([c.astype(np.float64) for c in columns])
+    codes: Ints = table.argmax(axis=1)
+    return texts_of(np.array(names, dtype=str)[codes])
