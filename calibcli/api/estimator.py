@@ -161,7 +161,8 @@ class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc, unused-i
         else:
             scores, codes, kind = self._cross_fitted(X, y)
         if len(self.classes_) > 1:
-            self.fit_ = fit_scaler(scores, codes, self.method, kind=kind, seed=self.seed)
+            cut = LEAST if self.estimator is not None and kind == "probabilities" else None  # the map keeps it
+            self.fit_ = fit_scaler(scores, codes, self.method, kind=kind, seed=self.seed, clip=cut)
         return self
 
     def predict_proba(self, X: Any) -> Any:

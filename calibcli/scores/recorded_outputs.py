@@ -51,7 +51,8 @@ def read(path: Paths, *, progress: Progress | None = None, **how: Any) -> Predic
         confidence, correct: names of two arrays, how sure each prediction was and whether it was right, where that is
             all there is.  confidence_scale: what a confidence is out of, `1`, `10`, `100` or `percent`.
         label_base: what the first class is called.  ignore_label: rows with this label are dropped.
-        drop_nonfinite: drop rows with NaN or infinite scores.  clip: raise probabilities to 1e-15, for a finite NLL.
+        drop_nonfinite: drop rows with NaN or infinite scores.  clip: what smaller probabilities are raised to
+            (True: 1e-15), for a finite NLL; half the step of rounded ones.
         weights, ids, group, by: names of further arrays (N,).  weight_kind: `sampling` or `count`.
         lm_norm: of log-likelihoods: `sum`, `char`, `byte` or `pmi`.  choices: what a chat chose from, as for `classes`.
         unlisted: `bound` or `drop`, what becomes of rows of a chat in which a choice is not among the alternatives.
@@ -212,18 +213,19 @@ def _one_dataset(
     with Digests([*sources, *label_file], reading.hashed) as digests:
         of, labels = _classes_and_labels(reading, name, scores, classes, raw_labels, label_name, notes)
         rows, scanned, kind = _check_rows(scores, labels, first, name, reading, ragged, notes, progress)
+        clip = _smallest(reading, kind, k, notes)
         if scanned.forced is None and width == 1:
             event = of.classes[1] if of.classes else ""
             positive_class.refuse_confidence(scanned, rows, kind, first, name, label_name, event)
         sure = (confirmed and not (labels and labels.names)) or not reading.need_labels
-        notes += scanned.verdicts(Outcome(scanned, kind, of.classes, bool(reading.weights), reading.clip, sure))
+        notes += scanned.verdicts(Outcome(scanned, kind, of.classes, bool(reading.weights), clip, sure))
         further = per_row.per_row_fields(contents, sources, reading, n, rows.keep, name, label_name, notes)
         files = digests.files()
     base = reading.label_base or 0
     numbers = range(base, base + k)[:: -1 if of.turned else 1]
     values = [*(of.classes or ())] if labels is not None and labels.names else [*numbers]  # in the file, by code
     read = Predictions(
-        scores=array_names.as_scores(rows.scores, kind, clip=reading.clip, ends=scanned.ends),
+        scores=array_names.as_scores(rows.scores, kind, clip, scanned.ends),
         labels=np.zeros(rows.scores.shape[0], np.int64) if rows.codes is None else rows.codes,
         kind=kind,
         source=where,
@@ -238,6 +240,7 @@ def _one_dataset(
             "label_values": None if labels is None else values,
             "dtype": str(scores.dtype),
             "kind": kind,
+            "clip": clip,
             "why": "given by --kind" if scanned.forced else evidence(scanned, kind),
             "columns": width,
             "class_rows": {} if labels is None else {str(c): count for c, count in labels.counts.items()},
@@ -331,6 +334,23 @@ def _check_rows(
         problem = f"{empty.count:,} rows give every class probability 0, first row {empty.first}"
         raise InputError(problem, "leave these rows out, or save the logits")
     return rows, scanned, kind
+
+
+def _smallest(reading: Reading, kind: Kind, k: int, notes: list[str]) -> float:
+    """Return the probability that smaller ones are raised to, or 0; logits have none, which a note says.
+
+    Raises:
+        UsageError: it is that of a guess, or larger.
+    """
+    if not reading.clip:
+        return 0.0
+    if kind == "logits":
+        notes.append("--clip raises probabilities, and these are logits: it changes nothing")
+        return 0.0
+    if reading.clip * k >= 1:
+        problem = f"--clip {float(reading.clip):g} is not below 1/{k}, what a guess among {k} classes gives each"
+        raise UsageError(problem, "pass a smaller value, such as half the step that the scores are rounded to")
+    return float(reading.clip)
 
 
 def _joined_scores(contents: Sequence[FileContents], sources: Sequence[Source], reading: Reading) -> tuple[Named, bool]:

@@ -72,7 +72,7 @@ class Outcome:
 
     Attributes:
         scan: of all rows.  kind: what the scores are.  classes: their names, if known.
-        weighted: whether rows have weights.  clip: whether probabilities of 0 are raised.
+        weighted: whether rows have weights.  clip: what smaller probabilities are raised to, or 0.
         confirmed: the user said in which order the classes are.
     """
 
@@ -80,7 +80,7 @@ class Outcome:
     kind: Kind
     classes: Sequence[str] | None = None
     weighted: bool = False
-    clip: bool = False
+    clip: float = 0.0
     confirmed: bool = False
 
 
