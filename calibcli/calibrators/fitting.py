@@ -86,7 +86,7 @@ def raw_argmax(predictions: Predictions) -> Ints:
 
 # Fit, cross-fit and apply.
 
-LEAVES_OUT = {"beta", "gamma", "tempered", "plain", "uniform"}
+LEAVES_OUT = {"beta", "gamma", "tempered", "plain", "uniform", "mask"}
 """Parameters of the maps that keep a class that was left out (-inf) at probability 0."""
 KEPT = ("name", "value", "low", "high", "level", "unit", "n", "how", "reason")
 """Fields of an estimate that are saved with a calibrator."""
@@ -152,11 +152,12 @@ def fit(
         "version": __version__,
         "estimates": [{key: getattr(e, key) for key in KEPT} for e in fitted.estimates if e.value is not None],
     }
-    if predictions.facts.get("clip"):  # the map repeats what was done to the scores that it was fitted on
-        cut = {"cut": np.array(float(predictions.facts["clip"]))}
-        fitted = dataclasses.replace(fitted, parameters={**fitted.parameters, **cut})
+    # the map repeats what was done to the scores that it was fitted on
+    prepared = {"cut": predictions.facts.get("clip"), "mask": predictions.facts.get("mask")}
+    further = {name: np.array(float(value)) for name, value in prepared.items() if value}
+    fitted = dataclasses.replace(fitted, parameters={**fitted.parameters, **further})
     scaler = Scaler(choice.spec, predictions.k, fitted.parameters, classes, metadata)
-    if not fitted.parameters.keys() <= {"beta", "gamma", "phi_first", "cut"}:  # T and gamma are estimates
+    if not fitted.parameters.keys() <= {"beta", "gamma", "phi_first", "cut", "mask"}:  # T and gamma are estimates
         facts, tables = shown(fitted.parameters, scaler.classes, scaler.k)
         fitted = dataclasses.replace(fitted, tables=[*fitted.tables, *tables], facts={**fitted.facts, **facts})
     return Fit(**vars(fitted), scaler=scaler)

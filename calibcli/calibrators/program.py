@@ -221,8 +221,11 @@ def run(o: Operations, program: Map, parameters: Parameters, z: Any) -> Any:
 
     Args:
         parameters: those of the map. `cut`, of every map: the probability that smaller ones are raised to, where `z`
-            are logarithms of probabilities.
+            are logarithms of probabilities; `mask`: the depth below the largest score of a row from which on a score
+            stands for a class that was left out (`scores.masks`).
     """
+    if "mask" in parameters:
+        z = o.where(o.max(z) - z < float(parameters["mask"]), z, o.neg_inf())
     if "cut" in parameters:
         z = o.most(z, math.log(float(parameters["cut"])))
     return program(o, parameters, z)

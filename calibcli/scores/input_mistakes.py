@@ -119,9 +119,11 @@ class HalfPrecision(Mistake):
 
 
 class MaskedClasses(Mistake):
-    """Classes that are excluded by -inf."""
+    """Classes that are excluded by -inf, or by a large negative number."""
 
     def verdict(self, outcome: Outcome) -> list[str]:
+        if outcome.scan.masks is not None:
+            return [outcome.scan.masks.note]
         count = outcome.scan.nonfinite.masked.count
         return [f"-inf in {count_text(count, 'row')}: probability 0 of those classes"] if count else []
 
@@ -526,7 +528,7 @@ def rounding_step(scores: Array, n: int) -> float:
     slack = 1e-12 if scores.dtype.itemsize > 4 else 2e-7  # of a score, by its own rounding
     for m in (*range(2, 1001), 10**4, 10**5, 10**6):
         if slack * m <= 0.01 and bool((np.abs(values * m - np.round(values * m)) <= slack * m).all()):
-            return 1.0 / m
+            return float(1 / m)
     return 0.0
 
 

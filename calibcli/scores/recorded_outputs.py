@@ -16,6 +16,7 @@ from calibcli.core.errors import InputError, UsageError, did_you_mean
 from calibcli.core.files import reading as reading_from
 from calibcli.core.options import check_options, exclusive
 from calibcli.scores import array_names, confidence, other_files, per_row, positive_class, tasks
+from calibcli.scores import masks as masks_of
 from calibcli.scores.array_names import kind_option
 from calibcli.scores.files import locations
 from calibcli.scores.files.arrays import FileContents, blocks, class_names, joined, load_any, read_all, texts_of
@@ -241,6 +242,7 @@ def _one_dataset(
             "dtype": str(scores.dtype),
             "kind": kind,
             "clip": clip,
+            "mask": scanned.masks.depth if scanned.masks and scanned.masks.found else 0.0,
             "why": "given by --kind" if scanned.forced else evidence(scanned, kind),
             "columns": width,
             "class_rows": {} if labels is None else {str(c): count for c, count in labels.counts.items()},
@@ -307,8 +309,13 @@ def _check_rows(
     decimals, drop = contents.decimals.get(name), reading.drop_nonfinite
     forced, declared = kind_option(reading.kind), array_names.declared_kind(contents, name)
     scanned = scan(rows.scores, rows.codes, decimals=decimals, collect=drop, forced=forced, progress=progress)
+    found = masks_of.find(rows.scores, rows.codes) if scanned.high - scanned.low >= masks_of.LEAST else None
+    if found is not None and found.found:  # from here on they are -inf for everybody
+        rows = dataclasses.replace(rows, scores=masks_of.left_out(rows.scores, found))
+        scanned = scan(rows.scores, rows.codes, decimals=decimals, collect=drop, forced=forced, progress=progress)
+    scanned.masks = found
     half, bad = scores.dtype.itemsize <= 2, scanned.nonfinite
-    masks = ragged or forced is not None
+    masks = ragged or forced is not None or (found is not None and found.found)
     if drop and not scanned.finite:
         raise InputError(f"all {scanned.n:,} rows hold NaN or infinite scores", "save the scores again, as float32")
     if bad.count and not drop:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from calibcli.core.errors import InputError
+from calibcli.scores.masks import Masks
 from calibcli.scores.predictions import (
     SHARE_OFF,
     UNIT_HIGH,
@@ -269,6 +270,7 @@ class Scan:
         ends: (n,) class of the largest score, and (n,) smallest score, of many classes, where all rows can be used.
         nonfinite: rows that cannot be used.
         mistakes: what else may be wrong, by class: `scan[Repeated]`.
+        masks: scores that are masks, which are read as -inf, or would be but for the labels.
     """
 
     n: int
@@ -285,6 +287,7 @@ class Scan:
     low: float = math.inf
     high: float = -math.inf
     ends: tuple[Ints, Array] | None = None
+    masks: Masks | None = None
 
     def __getitem__(self, kind: type[C]) -> C:
         return cast(C, self.mistakes[kind])
