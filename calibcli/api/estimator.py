@@ -199,7 +199,8 @@ class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc, unused-i
         else:
             scores, codes, kind = self._cross_fitted(X, y, sample_weight, groups)
         if len(self.classes_) > 1:
-            more = {"kind": kind, "seed": self.seed, "weights": sample_weight, "group": groups}
+            cut = LEAST if self.estimator is not None and kind == "probabilities" else None  # the map keeps it
+            more = {"kind": kind, "seed": self.seed, "weights": sample_weight, "group": groups, "clip": cut}
             fit = fit_scaler(scores, codes, self.method, **more)
             self.fit_ = dataclasses.replace(fit, scaler=dataclasses.replace(fit.scaler, classes=names))
         return self

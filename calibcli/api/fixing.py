@@ -268,7 +268,11 @@ def apply(
 
 
 def _rows(scaler: Scaler, scores: Scores, labels: Any, how: How, progress: Progress | None) -> Predictions:
-    """Read the rows to map; if no scores are found, columns with the names of the map's classes are the scores."""
+    """Read the rows to map, as those of the fit; if no scores are found, columns with the names of the map's classes
+    are the scores.
+    """
+    if "cut" in scaler.parameters:
+        how = {"clip": float(scaler.parameters["cut"]), **how}
     try:
         return given(apply, scores, labels, how, progress, need_labels=False)
     except InputError as error:

@@ -121,7 +121,7 @@ preserves_accuracy: True where the predicted class of raw logits is kept; or a f
 of_confidence: whether it can be fitted to confidences alone (optional).
 """
 
-TIED = 2  # units in the last place by which rounding can separate equal probabilities
+TIED = 32  # units in the last place by which rounding can separate equal probabilities, whose logarithms are rounded
 
 
 def keep_first(out: NDArray[Any], first: NDArray[Any]) -> NDArray[Any]:

@@ -86,7 +86,7 @@ def raw_argmax(predictions: Predictions) -> Ints:
 
 # Fit, cross-fit and apply.
 
-LEAVES_OUT = {"beta", "gamma", "tempered", "plain", "uniform"}
+LEAVES_OUT = {"beta", "gamma", "tempered", "plain", "uniform", "mask"}
 """Parameters of the maps that keep a class that was left out (-inf) at probability 0."""
 KEPT = ("name", "value", "low", "high", "level", "unit", "n", "how", "reason")
 """Fields of an estimate that are saved with a calibrator."""
@@ -152,8 +152,12 @@ def fit(
         "version": __version__,
         "estimates": [{key: getattr(e, key) for key in KEPT} for e in fitted.estimates if e.value is not None],
     }
+    # the map repeats what was done to the scores that it was fitted on
+    prepared = {"cut": predictions.facts.get("clip"), "mask": predictions.facts.get("mask")}
+    further = {name: np.array(float(value)) for name, value in prepared.items() if value}
+    fitted = dataclasses.replace(fitted, parameters={**fitted.parameters, **further})
     scaler = Scaler(choice.spec, predictions.k, fitted.parameters, classes, metadata)
-    if not fitted.parameters.keys() <= {"beta", "gamma", "phi_first"}:  # T and gamma are estimates
+    if not fitted.parameters.keys() <= {"beta", "gamma", "phi_first", "cut", "mask"}:  # T and gamma are estimates
         facts, tables = shown(fitted.parameters, scaler.classes, scaler.k)
         fitted = dataclasses.replace(fitted, tables=[*fitted.tables, *tables], facts={**fitted.facts, **facts})
     return Fit(**vars(fitted), scaler=scaler)
@@ -341,6 +345,7 @@ def check_classes(scaler: Scaler, predictions: Predictions) -> None:
         InputError: the classes differ in number, names or order.
     """
     _refuse_varying(scaler.choice, predictions)
+    refuse_other_cut(scaler, predictions)
     fix = "fit a calibrator on outputs of this model"
     if predictions.top_only != (scaler.classes == VERDICTS):
         of = ("confidences", "scores of every class")
@@ -357,6 +362,22 @@ def check_classes(scaler: Scaler, predictions: Predictions) -> None:
         return
     odd = next(name for name in (*names, *scaler.classes) if (name in names) != (name in scaler.classes))
     raise InputError(f"the classes differ: '{odd}' is only in {'the data' if odd in names else 'the calibrator'}", fix)
+
+
+def refuse_other_cut(scaler: Scaler, predictions: Predictions) -> None:
+    """Refuse probabilities that were raised to another smallest one than the calibrator raises them to.
+
+    Raises:
+        InputError: the two differ, or the scores are logits, which are no logarithms of probabilities.
+    """
+    clip, cut = predictions.facts.get("clip") or 0.0, float(scaler.parameters.get("cut", 0.0))
+    if cut and predictions.kind == "logits":
+        problem = f"{predictions.source} holds logits, the calibrator raises probabilities below {cut:g}"
+        raise InputError(problem, "pass probabilities as in its fit, or fit a calibrator on logits")
+    if clip and clip != cut:
+        raises = f"raises them to {cut:g} itself" if cut else "was fitted without, and would not do it where it runs"
+        problem = f"--clip raises the probabilities of {predictions.source} to {clip:g}, the calibrator {raises}"
+        raise InputError(problem, "leave --clip out" if cut else "leave --clip out, or fit with the same --clip")
 
 
 def same_order(scaler: Scaler, classes: Sequence[Any], source: str) -> None:

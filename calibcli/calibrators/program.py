@@ -7,6 +7,7 @@ PyTorch, and as programs in Python, JavaScript and C.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -215,7 +216,22 @@ def unpacked(parameters: Parameters) -> list[tuple[Array, Array]]:
 Map = Callable[[Any, Parameters, Any], Any]
 
 
+def run(o: Operations, program: Map, parameters: Parameters, z: Any) -> Any:
+    """Run a map on scores (n, K), which are prepared as those of its fit were.
+
+    Args:
+        parameters: those of the map. `cut`, of every map: the probability that smaller ones are raised to, where `z`
+            are logarithms of probabilities; `mask`: the depth below the largest score of a row from which on a score
+            stands for a class that was left out (`scores.masks`).
+    """
+    if "mask" in parameters:
+        z = o.where(o.max(z) - z < float(parameters["mask"]), z, o.neg_inf())
+    if "cut" in parameters:
+        z = o.most(z, math.log(float(parameters["cut"])))
+    return program(o, parameters, z)
+
+
 def apply(program: Map, parameters: Parameters, logits: Array) -> Array:
     """Run a map in NumPy: log-probabilities (n, K) float64."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # in branches of `where` that are not taken
-        return np.asarray(program(NumPy(logits.shape[1]), parameters, logits))
+        return np.asarray(run(NumPy(logits.shape[1]), program, parameters, logits))

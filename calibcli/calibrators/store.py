@@ -77,6 +77,8 @@ def affine(weight: str, log_probabilities: bool = False) -> dict[str, Form]:
     return {"weight": Form(weight), "bias": Form("k"), **further}
 
 
+PREPARED = {"cut": Form(low=1e-300, high=0.5, optional=True), "mask": Form(low=1, high=1e300, optional=True)}
+"""What every map may have beside its own parameters, and does to scores first; see `program.run`."""
 FLAGS = ("top", "phi_first", "log_probabilities", "linear", "log_odds")
 
 CURVES = {
@@ -103,12 +105,12 @@ def problem(forms: Mapping[str, Form], parameters: Mapping[str, NDArray[Any]], k
             return f"parameter '{name}' is missing"
         if name in parameters and (fault := form.problem(parameters[name], k)):
             return f"parameter '{name}' {fault}"
-    return _curves(forms, parameters, k) if "knots" in forms else ""
+    return _curves(forms["knots"], parameters, k) if "knots" in forms else ""
 
 
-def _curves(forms: Mapping[str, Form], parameters: Mapping[str, NDArray[Any]], k: int) -> str:
+def _curves(knots_form: Form, parameters: Mapping[str, NDArray[Any]], k: int) -> str:
     x, y, knots = (parameters[name] for name in ("x", "y", "knots"))
-    curves = k if forms is CURVES_BY_CLASS else 1 if "top" in parameters or k == 2 else k
+    curves = k if knots_form.shape == "k" else 1 if "top" in parameters or k == 2 else k
     if len(knots) != curves:
         return f"{len(knots)} curves for {k} classes"
     if not len(x) == len(y) == knots.sum():
@@ -281,7 +283,7 @@ def checked(header: Any, parameters: Mapping[str, Any], source: str, fix: str) -
         classes=None if header.classes is None else tuple(header.classes),
         metadata=dict(header.fit),
     )
-    fault = problem(scaler.choice.traits["form"], scaler.parameters, scaler.k)
+    fault = problem({**scaler.choice.traits["form"], **PREPARED}, scaler.parameters, scaler.k)
     if scaler.columns not in ((1, 2) if scaler.k == 2 else (scaler.k,)):
         fault = f"it was fitted on {scaler.columns} columns for {scaler.k} classes"
     if fault:

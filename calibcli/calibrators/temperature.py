@@ -233,7 +233,7 @@ REASONS = {
     "separable": "no row is wrong, so the NLL falls for ever as T -> 0: no temperature is best",
     "anti_informative": "the scores point away from the labels: the best T is infinite (uniform probabilities)",
     "constant": "every row of scores is constant, so the temperature changes nothing",
-    "bound": "T ran into the end of the search range, 1e-3 to 1e6 times the spread of the scores",
+    "bound": "T ran into the end of the search range, 1e-3 to 1e6 times the spread of the scores: no temperature fits",
 }
 
 
@@ -378,10 +378,11 @@ def effective_units(curvature: Array, times: Array, grouped: bool) -> float:
 def degenerate(fit: BetaFit) -> FittedParameters:
     """Return a harmless map, and the reason, for scores of which no temperature is best."""
     reason = REASONS[fit.status]
-    does = {"anti_informative": "maps every row to uniform probabilities", "bound": f"uses T = {fit.temperature:.3g}"}
-    note = f"temperature: {reason}; the calibrator {does.get(fit.status, 'leaves scores as they are')}"
+    uniform = fit.status == "anti_informative"
+    does = "maps every row to uniform probabilities" if uniform else "leaves scores as they are"
+    note = f"temperature: {reason}; the calibrator {does}"
     estimate = Estimate(name="temperature", value=None, reason=f"{fit.status}: {reason}", n=fit.n)
-    return FittedParameters({"beta": np.array(fit.usable)}, [estimate], [note], facts=facts(fit))
+    return FittedParameters({"beta": np.array(0.0 if uniform else 1.0)}, [estimate], [note], facts=facts(fit))
 
 
 def facts(fit: BetaFit) -> dict[str, str | int]:
@@ -416,8 +417,8 @@ def _by_brier(source: Source, exact: BetaFit) -> FittedParameters:
     at = int(np.argmin(values))
     if at in (0, 60):
         estimate = Estimate(name="temperature", value=None, reason="bound: the Brier score has no minimum in T")
-        note = f"temperature: {estimate.reason}"
-        return FittedParameters({"beta": np.array(math.exp(points[at]))}, [estimate], [note])
+        note = f"temperature: {estimate.reason}; the calibrator leaves scores as they are"
+        return FittedParameters({"beta": np.array(1.0)}, [estimate], [note])
     u = root(lambda v: brier(source, math.exp(v))[1], points[at - 1], points[at + 1])
     how, reason = "minimises the Brier score", "no interval is computed for this objective"
     estimate = Estimate(name="temperature", value=math.exp(-u), n=exact.n, how=how, reason=reason)

@@ -177,6 +177,7 @@ class Option:
         flags: its flags, `--name` and others.
         panel: of the help.  rare: only shown by --help-all.  settings: more for Typer, such as `metavar`.
         writes: what the command writes to the path that it names; None for any other option.
+        alone: its value where it stands without one; None: it never does.
     """
 
     name: str
@@ -190,6 +191,7 @@ class Option:
     settings: Mapping[str, Any]
     writes: Literal["file", "folder", "either"] | None = None
     rare: bool = False
+    alone: float | None = None
 
     @property
     def flag(self) -> bool:
@@ -305,7 +307,7 @@ def _option(
 ) -> Option:
     settings = dict(field.metadata)
     kind, help, flags = settings.pop("kind", kind), settings.pop("help"), settings.pop("flags")
-    writes = settings.pop("writes", None)
+    writes, alone = settings.pop("writes", None), settings.pop("alone", None)
     if get_origin(kind) in (Union, types.UnionType):
         kind = next(part for part in get_args(kind) if part is not types.NoneType)
     many = get_origin(kind) is tuple
@@ -321,7 +323,33 @@ def _option(
         settings=settings,
         writes=writes,
         rare=rare,
+        alone=alone,
     )
+
+
+def with_values(args: Sequence[str], options: Mapping[str, Option]) -> list[str]:
+    """Give each option that may stand alone its value, as `--clip=1e-15`; a number after it is its value.
+
+    >>> from calibcli.cli.metrics import command
+    >>> with_values(["--clip", "a.csv", "--clip", "5e-4"], command.options)
+    ['--clip=1e-15', 'a.csv', '--clip=5e-4']
+    """
+    alone = {flag: one.alone for one in options.values() if one.alone is not None for flag in one.flags}
+    words, out = list(args), list[str]()
+    while words:
+        word = words.pop(0)
+        if word == "--":
+            return [*out, word, *words]
+        if word not in alone:
+            out.append(word)
+            continue
+        try:
+            spec.real(words[0] if words else "")
+        except ValueError:  # another option, or a file
+            out.append(f"{word}={alone[word]}")
+        else:
+            out.append(f"{word}={words.pop(0)}")
+    return out
 
 
 def parsed(args: Sequence[str], options: Mapping[str, Option]) -> dict[str, Any] | None:
@@ -332,7 +360,7 @@ def parsed(args: Sequence[str], options: Mapping[str, Option]) -> dict[str, Any]
     written = {flag: one for one in options.values() if not one.argument for flag in one.flags}
     given: dict[str, list[str]] = {}
     arguments: list[str] = []
-    words = iter(args)
+    words = iter(with_values(args, options))
     for word in words:
         if word == "--":
             arguments.extend(words)

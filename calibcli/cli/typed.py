@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from calibcli import __version__
-from calibcli.cli.run import COMPLETION, Command, Option
+from calibcli.cli.run import COMPLETION, Command, Option, with_values
 from calibcli.core.errors import Exit, UsageError
 
 ABOUT = "Measure, fix and gate the calibration of a classifier, and the curvature of its loss."
@@ -114,6 +114,7 @@ class StrictCommand(HelpStyle, TyperCommand):
         if ALL in args:
             ctx.meta[ALL] = True
             args = ["--help"]
+        args = with_values(args, importlib.import_module(f"calibcli.cli.{self.name}").command.options)
         seen: set[str] = set()
         values, _, order = self.make_parser(ctx).parse_args(args=list(args))
         for given in order:

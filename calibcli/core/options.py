@@ -76,6 +76,8 @@ class Range:
 
 
 Share = Annotated[float, Range(0, 1)]
+Cut = Annotated[float, Range(1e-300, 0.5, open_high=True)]  # a probability that smaller ones are raised to
+CUT = 1e-15  # of `--clip` without a value
 NotNegative = Annotated[float, Range(0, 1e9)]
 Positive = Annotated[float, Range(1e-9, 1e9)]
 Edges = Literal["right", "left", "torchmetrics"]  # the end of a bin that belongs to it
@@ -116,7 +118,8 @@ def option(default: Any, help: str, *flags: str, **settings: Any) -> Any:
         help: what the option does.
         flags: its names on the command line; by default `--name-of-the-field`.
         settings: `metavar`; `kind`, the type on the command line if it is narrower than that of the field; `writes`,
-            for a path that the command writes to: `file`, `folder`, or `either` (a file if it has a suffix).
+            for a path that the command writes to: `file`, `folder`, or `either` (a file if it has a suffix); `alone`,
+            the value of an option of a number that may also stand without one.
     """
     return field(default=default, metadata={"help": help, "flags": flags, **settings})
 

@@ -61,7 +61,7 @@ def keywords(text: str, parameters: Mapping[str, inspect.Parameter]) -> str:
         value = after.rstrip(".,:")
         punctuation = after[len(value) :]
         kind = str(parameters[name].annotation)
-        if "bool" in kind:
+        if "bool" in kind and not ("float" in kind and VALUE.fullmatch(value)):
             return f"{name}=True" + match[0][len(match[1]) + 2 :]
         last = name in ("labels", "scores") and match.string[match.end() :][:1] in (";", ")", "")
         choice = last or f"'{value}'" in kind or f'"{value}"' in kind

@@ -107,6 +107,12 @@ class TensorScores(DeviceScores):
     least: float = 0.0
     ready: bool = False
 
+    def left_out(self, depth: float) -> TensorScores:
+        """Return these scores with -inf for those that lie `depth` or more below the largest of their row."""
+        wide = self.tensor.double()
+        mask = wide.amax(dim=1, keepdim=True) - wide >= depth
+        return replace(self, tensor=self.tensor.masked_fill(mask, -math.inf))
+
     def measured(self, kind: Kind, dtype: np.dtype[Any], least: float) -> TensorScores:
         """Return these scores ready to be measured: logits or log-probabilities, in float32 or float64."""
         return replace(self, dtype=dtype, kind=kind, least=least, ready=True)

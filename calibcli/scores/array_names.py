@@ -35,7 +35,6 @@ NO_PROBABILITY = (
 )
 EVERY_CLASS = "save the scores of every class as an array (N, K): logits or probabilities"
 WITH_VERDICT = f"{EVERY_CLASS}; or name the column that says which predictions were right: --correct KEY"
-CLIP = 1e-15  # smallest probability with --clip
 FEWEST = 20  # rows from which zeros and ones are taken for predicted classes: probabilities would vary by then
 HOLD = 128 << 20  # bytes of scores that are kept in memory; larger arrays stay in the file
 KINDS: tuple[Kind, ...] = ("logits", "probabilities", "log_probabilities")
@@ -354,13 +353,17 @@ def in_order(scores: Named, classes: Sequence[str], wanted: Sequence[str], where
     return Converted(scores, lambda block: block[:, order], scores.shape[1:], scores.dtype)
 
 
-def as_scores(scores: Named, kind: Kind, clip: bool = False, ends: tuple[Ints, Array] | None = None) -> Scores:
-    """Return logits or log-probabilities (N, K), K >= 2, that are read in blocks. `ends` is as in `ArrayScores`."""
+def as_scores(scores: Named, kind: Kind, clip: float = 0.0, ends: tuple[Ints, Array] | None = None) -> Scores:
+    """Return logits or log-probabilities (N, K), K >= 2, that are read in blocks.
+
+    Args:
+        clip: what smaller probabilities are raised to.  ends: as in `ArrayScores`.
+    """
     n, k = scores.shape
     wide = scores.dtype.itemsize > 4 or (n * k <= SMALL and (k == 1 or kind != "logits"))
     dtype = np.dtype(np.float64 if wide else np.float32)
     if isinstance(scores, DeviceScores):
-        return scores.measured(kind, dtype, CLIP if clip else 0.0)
+        return scores.measured(kind, dtype, clip)
     if kind != "logits":  # of which some that differ have equal logarithms
         ends = None
     elif isinstance(scores, Memory | Lazy) and k > 1:
@@ -377,11 +380,11 @@ def in_memory(array: Named) -> Named:
     return Memory(read_all(array)) if small and not isinstance(array, Memory | DeviceScores) else array
 
 
-def _measured(block: Array, kind: Kind, dtype: np.dtype[Any], clip: bool) -> Array:
+def _measured(block: Array, kind: Kind, dtype: np.dtype[Any], clip: float) -> Array:
     """Convert a block of scores to what is measured: probabilities become logarithms, one column becomes two."""
     with np.errstate(invalid="ignore"):
         logits = logits_of(np.ascontiguousarray(block, dtype=dtype), kind)
-    return np.maximum(logits, np.asarray(np.log(CLIP), logits.dtype)) if clip and kind != "logits" else logits
+    return np.maximum(logits, np.asarray(np.log(clip), logits.dtype)) if clip and kind != "logits" else logits
 
 
 def _numbers_of(column: Array, name: str, where: str) -> Array:

@@ -153,7 +153,7 @@ class How(TypedDict, total=False):
     label_base: int | None
     ignore_label: int | None
     drop_nonfinite: bool
-    clip: bool
+    clip: float | bool | None
     weights: npt.ArrayLike | None
     weight_kind: str
     ids: npt.ArrayLike | None

@@ -29,7 +29,17 @@ from calibcli.scores.predictions import (
     rows_of,
     same_rows,
 )
-from calibcli.scores.score_kind import ConstantSum, Mistake, Nonfinite, Outcome, RowCount, Scan, ScoreBlock, UnitSums
+from calibcli.scores.score_kind import (
+    FEWEST,
+    ConstantSum,
+    Mistake,
+    Nonfinite,
+    Outcome,
+    RowCount,
+    Scan,
+    ScoreBlock,
+    UnitSums,
+)
 from calibcli.scores.softmax import CACHED, NARROW, DeviceScores, Piece
 
 Hashes = npt.NDArray[np.uint64]
@@ -110,15 +120,23 @@ class HalfPrecision(Mistake):
 
 
 class MaskedClasses(Mistake):
-    """Classes that are excluded by -inf."""
+    """Classes that are excluded by -inf, or by a large negative number."""
 
     def verdict(self, outcome: Outcome) -> list[str]:
+        if outcome.scan.masks is not None:
+            return [outcome.scan.masks.note]
         count = outcome.scan.nonfinite.masked.count
         return [f"-inf in {count_text(count, 'row')}: probability 0 of those classes"] if count else []
 
 
+@dataclass
 class ZeroProbabilityLabels(RowCount, Mistake):
-    """Rows whose label has probability 0."""
+    """Rows whose label has probability 0; `head` has the first scores, which show the step that they are rounded to."""
+
+    head: Array | None = field(default=None, compare=False)
+
+    def begin(self, head: Array, n: int) -> None:
+        self.head = head
 
     def see(self, block: ScoreBlock) -> None:
         if block.at_label is None or (block.low >= 0 and block.high > UNIT_HIGH):
@@ -129,9 +147,21 @@ class ZeroProbabilityLabels(RowCount, Mistake):
     def verdict(self, outcome: Outcome) -> list[str]:
         if not self.count or not (outcome.scan.nonfinite.masked.count or outcome.kind == "probabilities"):
             return []
-        cure = "clipped to 1e-15" if outcome.clip else "their NLL is infinite; --clip makes it finite"
         rows = "1 row gives its" if self.count == 1 else f"{self.count:,} rows give their"
-        return [f"{rows} label probability 0 (first row {self.first}): {cure}"]
+        return [f"{rows} label probability 0 (first row {self.first}): {self._cure(outcome)}"]
+
+    def _cure(self, outcome: Outcome) -> str:
+        """Say what makes the NLL finite: of rounded probabilities, half the step that they are rounded to."""
+        if outcome.kind == "logits":
+            return "their NLL is infinite, as the class was left out; --clip is for probabilities"
+        rounded = outcome.kind == "probabilities" and self.head is not None
+        step = rounding_step(np.asarray(self.head), outcome.scan.n) if rounded else 0.0
+        half = f"{min(step / 2, 1 / (2 * max(outcome.scan.k, 2))):.4g}"
+        why = f"half of {step:.4g}, the step of these scores"
+        if outcome.clip:
+            better = f"; --clip {half} is {why}" if step > 4 * outcome.clip else ""
+            return f"clipped to {outcome.clip:.4g}{better}"
+        return f"their NLL is infinite; --clip {f'{half} ({why}) ' * (step > 0)}makes it finite"
 
 
 @dataclass
@@ -517,6 +547,22 @@ def _coarse(block: Array, dtype: np.dtype[np.generic]) -> float:
         if not bfloat:
             return 0.0
     return 5e-3 if half else 1e-2
+
+
+def rounding_step(scores: Array, n: int) -> float:
+    """Return the step that probabilities are rounded to, such as 0.001, or 0.1 for the votes of ten trees; else 0.
+
+    It is the largest 1/m, m up to 1,000 or a power of ten, that all scores are multiples of. Fewer than `FEWEST` scores
+    show nothing.
+    """
+    values = np.unique(scores[(scores > 0) & (scores < 1)].astype(np.float64))
+    if n < FEWEST or not len(values):
+        return 0.0
+    slack = 1e-12 if scores.dtype.itemsize > 4 else 2e-7  # of a score, by its own rounding
+    for m in (*range(2, 1001), 10**4, 10**5, 10**6):
+        if slack * m <= 0.01 and bool((np.abs(values * m - np.round(values * m)) <= slack * m).all()):
+            return float(1 / m)
+    return 0.0
 
 
 def auc_and_z(score: Floats, label: Array) -> tuple[float, float]:

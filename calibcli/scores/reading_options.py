@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from calibcli.core.errors import UsageError
-from calibcli.core.options import Label, Seed, option
+from calibcli.core.options import CUT, Cut, Label, Seed, option
 from calibcli.core.options import Rows as Count
 
 DATA = "Data set: arrays (file.npz#test), image folder, CSV, parquet, or module:function."
@@ -45,7 +45,14 @@ class Reading:
     label_base: Label | None = option(None, "Label of the first class: 0 or 1 (labels 1..K).")
     ignore_label: Label | None = option(None, "Drop rows with this label, e.g. -100.")
     drop_nonfinite: bool = option(False, "Drop (and count) rows with NaN or infinite scores.")
-    clip: bool = option(False, "Raise probabilities below 1e-15 to 1e-15, so that the NLL is finite.")
+    clip: Cut | bool | None = option(
+        None,
+        "Raise smaller probabilities to this value, for a finite NLL; of rounded scores half their step, such as "
+        "0.0005 (without a value: 1e-15). A fitted map keeps it.",
+        metavar="[VALUE]",
+        kind=Cut,
+        alone=CUT,
+    )
     multilabel: bool = option(False, "Multi-label targets of shape (N, L), 0 or 1; each label is a binary problem.")
     weights: str | None = option(None, "Array with sample weights.", metavar="KEY")
     weight_kind: str = option("sampling", "Kind of weights: sampling (inverse probability) or count (frequency).")
@@ -86,6 +93,10 @@ class Reading:
     numbers: bool = False
     need_labels: bool = True
     hashed: bool = True
+
+    def __post_init__(self) -> None:
+        if isinstance(self.clip, bool):
+            object.__setattr__(self, "clip", CUT if self.clip else None)
 
     def whole(self, command: str) -> Reading:
         """Return this reading, for a command that takes all rows of one problem together.

@@ -26,6 +26,7 @@ from calibcli.scores import (
     row_order,
     tasks,
 )
+from calibcli.scores import masks as masks_of
 from calibcli.scores.array_names import kind_option
 from calibcli.scores.files import locations
 from calibcli.scores.files.arrays import FileContents, blocks, class_names, joined, load_any, read_all, texts_of
@@ -62,7 +63,8 @@ def read(path: Paths, *, progress: Progress | None = None, **how: Any) -> Predic
             all there is.  predicted: instead of `correct`, the predicted class, which is right where it equals the
             label.  confidence_scale: what a confidence is out of, `1`, `10`, `100` or `percent`.
         label_base: what the first class is called.  ignore_label: rows with this label are dropped.
-        drop_nonfinite: drop rows with NaN or infinite scores.  clip: raise probabilities to 1e-15, for a finite NLL.
+        drop_nonfinite: drop rows with NaN or infinite scores.  clip: what smaller probabilities are raised to
+            (True: 1e-15), for a finite NLL; half the step of rounded ones.
         weights, ids, group, by: names of further arrays (N,).  weight_kind: `sampling` or `count`.
         missing: `drop` lets a gate judge the rows that have answers, where samples failed.
         answer_token: of several tokens of a chat that name a choice, `first` or `last`.
@@ -233,6 +235,7 @@ def _one_dataset(
     with Digests([*sources, *label_file], reading.hashed) as digests:
         of, labels = _classes_and_labels(reading, name, scores, classes, raw_labels, label_name, notes)
         rows, scanned, kind = _check_rows(scores, labels, first, name, reading, ragged, notes, progress)
+        clip = _smallest(reading, kind, k, notes)
         if scanned.forced is None and width == 1:
             event = of.classes[1] if of.classes else ""
             positive_class.refuse_confidence(scanned, rows, kind, first, name, label_name, event)
@@ -245,7 +248,7 @@ def _one_dataset(
                 "the scores of every row fall from the first column to the last: the largest of each row, sorted?"
             )
         sure = (confirmed and not (labels and labels.names)) or not reading.need_labels
-        notes += scanned.verdicts(Outcome(scanned, kind, of.classes, bool(reading.weights), reading.clip, sure))
+        notes += scanned.verdicts(Outcome(scanned, kind, of.classes, bool(reading.weights), clip, sure))
         further = per_row.per_row_fields(contents, sources, reading, n, rows.keep, name, label_name, notes)
         taken = [name, label_name, reading.weights or "", reading.group or contents[0].groups]
         named = repeated_samples.columns(contents, reading, n, rows.keep, taken)
@@ -254,7 +257,7 @@ def _one_dataset(
     numbers = range(base, base + k)[:: -1 if of.turned else 1]
     values = [*(of.classes or ())] if labels is not None and labels.names else [*numbers]  # in the file, by code
     read = Predictions(
-        scores=array_names.as_scores(rows.scores, kind, clip=reading.clip, ends=scanned.ends),
+        scores=array_names.as_scores(rows.scores, kind, clip, scanned.ends),
         labels=np.zeros(rows.scores.shape[0], np.int64) if rows.codes is None else rows.codes,
         kind=kind,
         source=where,
@@ -271,6 +274,8 @@ def _one_dataset(
             "dtype": str(scores.dtype),
             "kind": kind,
             "recognised": scanned.kind,
+            "clip": clip,
+            "mask": scanned.masks.depth if scanned.masks and scanned.masks.found else 0.0,
             "why": "given by --kind" if scanned.forced else evidence(scanned, kind),
             "columns": width,
             "class_rows": {} if labels is None else {str(c): count for c, count in labels.counts.items()},
@@ -339,8 +344,13 @@ def _check_rows(
     decimals, drop = contents.decimals.get(name), reading.drop_nonfinite
     forced, declared = kind_option(reading.kind), array_names.declared_kind(contents, name)
     scanned = scan(rows.scores, rows.codes, decimals=decimals, collect=drop, forced=forced, progress=progress)
+    found = masks_of.find(rows.scores, rows.codes) if scanned.high - scanned.low >= masks_of.LEAST else None
+    if found is not None and found.found:  # from here on they are -inf for everybody
+        rows = dataclasses.replace(rows, scores=masks_of.left_out(rows.scores, found))
+        scanned = scan(rows.scores, rows.codes, decimals=decimals, collect=drop, forced=forced, progress=progress)
+    scanned.masks = found
     half, bad = scores.dtype.itemsize <= 2, scanned.nonfinite
-    masks = ragged or forced is not None
+    masks = ragged or forced is not None or (found is not None and found.found)
     if drop and not scanned.finite:
         raise InputError(f"all {scanned.n:,} rows hold NaN or infinite scores", "save the scores again, as float32")
     if bad.count and not drop:
@@ -366,6 +376,23 @@ def _check_rows(
         problem = f"{empty.count:,} rows give every class probability 0, first row {empty.first}"
         raise InputError(problem, "leave these rows out, or save the logits")
     return rows, scanned, kind
+
+
+def _smallest(reading: Reading, kind: Kind, k: int, notes: list[str]) -> float:
+    """Return the probability that smaller ones are raised to, or 0; logits have none, which a note says.
+
+    Raises:
+        UsageError: it is that of a guess, or larger.
+    """
+    if not reading.clip:
+        return 0.0
+    if kind == "logits":
+        notes.append("--clip raises probabilities, and these are logits: it changes nothing")
+        return 0.0
+    if reading.clip * k >= 1:
+        problem = f"--clip {float(reading.clip):g} is not below 1/{k}, what a guess among {k} classes gives each"
+        raise UsageError(problem, "pass a smaller value, such as half the step that the scores are rounded to")
+    return float(reading.clip)
 
 
 def _joined_scores(contents: Sequence[FileContents], sources: Sequence[Source], reading: Reading) -> tuple[Named, bool]:

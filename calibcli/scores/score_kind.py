@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from calibcli.core.errors import InputError
+from calibcli.scores.masks import Masks
 from calibcli.scores.predictions import (
     SHARE_OFF,
     UNIT_HIGH,
@@ -72,7 +73,7 @@ class Outcome:
 
     Attributes:
         scan: of all rows.  kind: what the scores are.  classes: their names, if known.
-        weighted: whether rows have weights.  clip: whether probabilities of 0 are raised.
+        weighted: whether rows have weights.  clip: what smaller probabilities are raised to, or 0.
         confirmed: the user said in which order the classes are.
     """
 
@@ -80,7 +81,7 @@ class Outcome:
     kind: Kind
     classes: Sequence[str] | None = None
     weighted: bool = False
-    clip: bool = False
+    clip: float = 0.0
     confirmed: bool = False
 
 
@@ -269,6 +270,7 @@ class Scan:
         ends: (n,) class of the largest score, and (n,) smallest score, of many classes, where all rows can be used.
         nonfinite: rows that cannot be used.
         mistakes: what else may be wrong, by class: `scan[Repeated]`.
+        masks: scores that are masks, which are read as -inf, or would be but for the labels.
     """
 
     n: int
@@ -285,6 +287,7 @@ class Scan:
     low: float = math.inf
     high: float = -math.inf
     ends: tuple[Ints, Array] | None = None
+    masks: Masks | None = None
 
     def __getitem__(self, kind: type[C]) -> C:
         return cast(C, self.mistakes[kind])

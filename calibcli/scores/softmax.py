@@ -500,6 +500,10 @@ class DeviceScores(ABC):
         """Return rows start..stop on the host."""
 
     @abstractmethod
+    def left_out(self, depth: float) -> DeviceScores:
+        """Return these scores with -inf for those that lie `depth` or more below the largest of their row."""
+
+    @abstractmethod
     def measured(self, kind: Kind, dtype: np.dtype[Any], least: float) -> DeviceScores:
         """Return these scores as they are measured: logits or log-probabilities, raised to `least` as a probability."""
 

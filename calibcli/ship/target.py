@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from calibcli import __version__
 from calibcli.calibrators import LabelCalibrators, Scaler, check_classes
 from calibcli.calibrators.per_label import check_labels
-from calibcli.calibrators.program import Operations
+from calibcli.calibrators.program import Operations, run
 from calibcli.core.errors import InputError, UsageError
 from calibcli.core.files import known_suffix, sha256
 from calibcli.core.result import Cell, Estimate, Result
@@ -261,10 +261,25 @@ def fed(scaler: Scaler, rows: Predictions, dtype: str) -> Array:
     if (scaler.kind == "logits") != (rows.kind == "logits"):
         problem = f"{rows.source} holds {kind_words(rows.kind)}, the calibrator was fitted on {kind_words(scaler.kind)}"
         raise InputError(problem, "pass rows of the kind of the fit")
+    if clip := rows.facts.get("clip"):
+        z = before_clip(z, clip)
     if scaler.columns == 1:
         z = z[:, 1:] - z[:, :1] if scaler.kind == "logits" else z[:, 1:]
     z = np.exp(z) if scaler.kind == "probabilities" else z
     return z.astype(dtype, copy=False)
+
+
+def before_clip(z: Array, clip: float) -> Array:
+    """Return logarithms of probabilities (n, K) that sum to one and become `z` where smaller ones are raised to `clip`.
+
+    What the others leave of one is shared by those that were raised.
+    """
+    p = np.exp(z)
+    raised = p <= clip * (1 + 1e-6)
+    left = 1 - np.where(raised, 0, p).sum(axis=1)
+    share = np.clip(left / np.maximum(raised.sum(axis=1), 1), 0, clip)
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.where(raised, np.log(share)[:, None], z))
 
 
 # Metadata of the calibrator, which exported files contain.
@@ -324,7 +339,7 @@ def classes(scaler: Scaler) -> int:
 
 def mapped(o: Operations, scaler: Scaler, scores: Any) -> Any:
     """Map scores (n, columns) to log-probabilities (n, K)."""
-    return scaler.choice.traits["map"](o, scaler.parameters, as_logits(o, scaler, scores))
+    return run(o, scaler.choice.traits["map"], scaler.parameters, as_logits(o, scaler, scores))
 
 
 def as_logits(o: Operations, scaler: Scaler, scores: Any) -> Any:

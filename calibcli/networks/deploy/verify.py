@@ -37,7 +37,7 @@ def verify(job: ExportRequest, before: Path | None, rules: Request) -> Result:
         rules: limits to judge the rows by, before and after.
 
     Raises:
-        InputError: a file is refused, or holds other rows.
+        InputError: a file is refused, holds other rows, or treats small probabilities in another way than these show.
         UsageError: no rows were named.
     """
     if job.data is None:
@@ -45,9 +45,10 @@ def verify(job: ExportRequest, before: Path | None, rules: Request) -> Result:
     if isinstance(job.scaler, LabelCalibrators):
         return _labels(job, before, rules)
     cost: Callable[[], float | None] = _none
-    inputs = None
+    inputs, run = None, None
     if before is None:
-        rows, deployed, inputs = _scores(job)
+        run = _runner(job)
+        rows, deployed, inputs = _scores(job, run)
     else:
         rows, deployed, cost = _networks(job, before)
     check_classes(job.scaler, rows)
@@ -57,6 +58,8 @@ def verify(job: ExportRequest, before: Path | None, rules: Request) -> Result:
     expected = job.scaler.map(rows.logits) if inputs is None else np.asarray(job.scaler(inputs))
     raw = np.asarray(rows.logits) if job.scaler.preserves_accuracy and not rows.top_only else None
     compared = compare(expected, deployed, "float32", job.tolerance, raw, cost)
+    if compared.within and run is not None:
+        _require_cut(job, run)
     verdicts, table = _verdicts(rules, rows, deployed, str(job.path))
     return _result(job, compared, rows.notes, verdicts, table, before)
 
@@ -128,24 +131,66 @@ def _verdicts(rules: Request, rows: Predictions, deployed: Array, path: str) -> 
     return {"verdict before": first.verdict, "verdict after": second.verdict}, [table]
 
 
-def _scores(job: ExportRequest) -> tuple[Predictions, Array, Array | None]:
+@dataclasses.dataclass(frozen=True)
+class _Runner:
+    """A deployed file that takes scores (n, columns) of this dtype, as a function to probabilities (n, K)."""
+
+    dtype: str
+    call: Callable[[Array], Array]
+
+
+def _runner(job: ExportRequest) -> _Runner | None:
+    """Return the deployed file as a function; None if it holds outputs of a server."""
+    path = job.path
+    if path.suffix in (".onnx", *TORCH):
+        return _Runner("float32", functools.partial(_program, job))
+    if path.suffix in estimator.SUFFIXES:
+        trust = bool(job.network.get("trust"))
+        return _Runner("float64", lambda inputs: estimator.probabilities(path, inputs, "", trust))
+    if path.suffix != ".json":
+        return None
+    reading(path)
+    with refusing(OSError, lambda e: f"cannot read {path} ({e.strerror})", check_path(path)):
+        text = path.read_bytes()
+    return _Runner("float64", lambda inputs: np.asarray(from_json(text, str(path)).predict_proba(inputs)))
+
+
+SMALL = 1e-12  # a probability that a calibrator without a cut leaves as it is
+
+
+def _require_cut(job: ExportRequest, run: _Runner) -> None:
+    """Refuse a file that raises small probabilities to another smallest one, which rows without them do not show.
+
+    Raises:
+        InputError: it maps a class of an eighth of the smallest probability in another way.
+    """
+    scaler = job.scaler
+    if scaler.kind == "logits":
+        return
+    cut = float(scaler.parameters.get("cut", 0.0))
+    probe = np.full((1, scaler.k), (1 - (cut / 8 or SMALL)) / (scaler.k - 1))
+    probe[0, -1] = cut / 8 or SMALL
+    probe = probe[:, 1:] if scaler.columns == 1 else probe
+    probe = (np.log(probe) if scaler.kind == "log_probabilities" else probe).astype(run.dtype)
+    found = of_scores(scaler, probe, run.call(probe), "float32", job.tolerance)
+    if not found.within:
+        does = f"raises probabilities below {cut:g} to it" if cut else "leaves small probabilities as they are"
+        problem = (
+            f"{job.path.name} maps smaller probabilities than these rows have in another way: the calibrator {does}"
+        )
+        raise InputError(f"{problem}, and max|dp| is {found.most:.2g} there", "export the calibrator again")
+
+
+def _scores(job: ExportRequest, run: _Runner | None) -> tuple[Predictions, Array, Array | None]:
     """Return recorded scores, the deployed probabilities for them, and the scores that a program was given."""
     rows = job.data
     if not isinstance(rows, Predictions):
         rows = recorded_outputs.read(rows, **{**job.reading, "need_labels": False})
     check_classes(job.scaler, rows)
     path = job.path
-    if path.suffix in (".onnx", *TORCH):
-        inputs = fed(job.scaler, rows, "float32")
-        return rows, _program(job, inputs), inputs
-    if path.suffix in estimator.SUFFIXES:
-        inputs = fed(job.scaler, rows, "float64")
-        return rows, estimator.probabilities(path, inputs, "", bool(job.network.get("trust"))), inputs
-    if path.suffix == ".json":
-        reading(path)
-        with refusing(OSError, lambda e: f"cannot read {path} ({e.strerror})", check_path(path)):
-            text = path.read_bytes()
-        return rows, np.asarray(from_json(text, str(path)).predict_proba(fed(job.scaler, rows, "float64"))), None
+    if run is not None:
+        inputs = fed(job.scaler, rows, run.dtype)
+        return rows, run.call(inputs), None if path.suffix == ".json" else inputs
     other = recorded_outputs.read(path, need_labels=False)
     if other.k != rows.k:
         raise InputError(f"{path} has {other.k} classes, {rows.source} has {rows.k}", "pass outputs for the same rows")

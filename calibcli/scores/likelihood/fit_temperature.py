@@ -32,15 +32,18 @@ class BetaFit:
     """A fitted inverse temperature.
 
     Attributes:
-        beta: 1/T; 0 when anti-informative, the cap 1e3 / scale when separable or at the bound, 1 when constant.
+        beta: 1/T; 0 when anti-informative, the cap when separable, the end that it is at when at the bound, 1 when
+            constant.
         status: `ok`; `separable` (no row is wrong: the NLL falls for ever as T -> 0); `anti_informative` (F'(0) >= 0:
             the best β is not positive, T is infinite); `constant` (every row is constant: T does not matter);
-            `bound` (the optimum lies beyond β = 1e3 / scale or below 1e-6 / scale).
+            `bound` (the optimum lies beyond the cap or below 1e-6 / scale). The cap is 1e3 / scale, or 1e3 / margin
+            where that is more: few scores far below all others do not bring it down.
         passes: full passes over the rows, rounded up (sub-sampled warm starts count in proportion).
         hessian: F''(β), nats per row.
         se: sandwich standard error of β, sqrt(Σ w² ψ²) / (Σ w F''), ψ = E z - z_y; None unless `ok`.
         n: rows.
         scale: median over rows of the standard deviation of the logits.
+        margin: median over rows of the distance of the two largest.
     """
 
     beta: float
@@ -50,6 +53,7 @@ class BetaFit:
     se: float | None
     n: int
     scale: float
+    margin: float
 
     @property
     def temperature(self) -> float:
@@ -57,8 +61,12 @@ class BetaFit:
 
     @property
     def usable(self) -> float:
-        """β to apply: the optimum, 0 where the scores mislead, and 1 (leave alone) where no optimum exists."""
-        return self.beta if self.status in ("ok", "anti_informative", "bound") else 1.0
+        """β to apply: the optimum, 0 where the scores mislead, and 1 (leave alone) where no optimum exists.
+
+        At the bound it is the end of the range where that is better than 1, as the NLL is convex: not a cap below 1.
+        """
+        better = self.status == "bound" and (self.beta >= 1 or self.beta * min(self.scale, self.margin) < 1)
+        return self.beta if better or self.status in ("ok", "anti_informative") else 1.0
 
 
 def fit_beta(
@@ -221,11 +229,12 @@ class _Run:
     def __init__(self, source: Source, n: int, sample: Block, arrays: Block | None, scale: float | None = None) -> None:
         self.source, self.n, self.sample, self.arrays = source, n, sample, arrays
         self.passes = 0.0 if arrays is not None else 1.0
-        self.scale = scale or spread(sample[0])
+        self.scale, self.margin = scale or spread(sample[0]), margin(sample[0])
         self.complete = len(sample[0]) == n
         self.last, self.each = 0.0, dict[Any, list[Array]]()
         self.known: tuple[float, Callable[[Any], list[Array]]] | None = None
-        self.cap, self.floor = max(1e3 / self.scale, 1e-290), max(1e-6 / self.scale, 1e-300)
+        self.cap = max(1e3 / min(self.scale, self.margin), 1e-290)
+        self.floor = max(1e-6 / self.scale, 1e-300)
 
     @classmethod
     def of(cls, block: Block, scale: float | None = None) -> _Run:
@@ -367,7 +376,7 @@ class _Run:
     def _done(self, beta: float, sums: SumsAtBeta, hessian: float, status: Status = "ok") -> BetaFit:
         hessian = float(hessian)
         se = math.sqrt(sums.psi2) / (sums.weight * hessian) if status == "ok" and hessian > 0 else None
-        return BetaFit(float(beta), status, math.ceil(self.passes), hessian, se, self.n, self.scale)
+        return BetaFit(float(beta), status, math.ceil(self.passes), hessian, se, self.n, self.scale, self.margin)
 
 
 def spread(logits: NDArray[Any]) -> float:
@@ -380,6 +389,19 @@ def spread(logits: NDArray[Any]) -> float:
     spread = z.std(axis=1) if finite.all() else np.nanstd(np.where(finite, z, np.nan), axis=1)
     spread = spread[spread > 0]
     return quantile(spread, 0.5) if len(spread) else 1.0
+
+
+def margin(logits: NDArray[Any]) -> float:
+    """Return the median, over some rows, of the distance of the two largest logits where they differ; 1 if they never
+    do.
+    """
+    count = min(500, max(20, SMALL // logits.shape[1]))
+    z = np.asarray(logits[:: max(1, len(logits) // count)][:count], np.float64)
+    second, first = np.partition(z, -2, axis=1)[:, -2:].T
+    with np.errstate(invalid="ignore"):
+        apart = first - second
+    apart = apart[(apart > 0) & np.isfinite(apart)]
+    return quantile(apart, 0.5) if len(apart) else 1.0
 
 
 def _step(f: Array, beta: float) -> float:
