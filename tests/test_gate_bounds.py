@@ -11,9 +11,14 @@ from populations import ece_bounds
 
 import calibcli
 from calibcli.core.statistics import normal_quantile, normals, score_bound, student_quantile
+from calibcli.gate.verdicts import possible
+from calibcli.metrics import METRICS, Sample, paired
 from calibcli.metrics import binned_bounds as sharp
+from calibcli.metrics.intervals import WeightedMean
 from calibcli.metrics.reliability import BinaryOutcomes
-from calibcli.scores.columns import bin_index
+from calibcli.metrics.shelf import few_carry
+from calibcli.scores.columns import bin_index, columns
+from calibcli.scores.predictions import Predictions
 
 Z = 1.6448536269514722
 
@@ -264,3 +269,68 @@ def test_chance_level_of_rows_in_groups_is_that_of_the_groups() -> None:
     assert once.null_high is not None
     assert often.null_high == pytest.approx(once.null_high, rel=0.1)
     assert calibcli.measure(logits[many], labels[many], "adaece", group=many)["adaece"].null is None
+
+
+@pytest.mark.finding
+def test_a_gate_is_not_run_where_few_rows_carry_the_weights() -> None:
+    """Weights without variance: whatever the metric, no rule is judged, and `metrics` and `compare` say why."""
+    rng = np.random.default_rng(2)
+    p = rng.random(1000)
+    y = (rng.random(1000) < p).astype(np.int64)
+    heavy = rng.random(1000) ** (-1 / 1.2)
+    better = {name: METRICS.entries[name].traits.get("better") for name in METRICS.entries}
+    limits = {
+        "max": {name: max(possible(name, 2).low, 0) + 0.2 for name in better if better[name] == "lower"},
+        "min": {name: 0.01 for name in better if better[name] == "higher"},
+    }
+    judged = calibcli.check(p, y, **limits, weights=heavy)
+    assert {one.outcome for one in judged.checks} == {"not_run"}
+    assert sum("of the weight" in one.message for one in judged.checks) > 15
+    measured = calibcli.measure(p, y, "nll", weights=heavy)
+    assert measured["nll"].low is not None
+    assert any("of the weight" in note for note in measured.notes)
+    again = calibcli.check(measured, max={"nll": 3.0})
+    assert again.checks[0].outcome == "not_run"
+    rows = Predictions.of(np.stack([1 - p, p], 1), y, kind="probabilities", weights=heavy)
+    other = Predictions.of(np.stack([1 - p**2, p**2], 1), y, kind="probabilities", weights=heavy)
+    samples = [Sample.of(columns(one), one) for one in (rows, other)]
+    assert "of the weight" in str(paired.difference(*samples, METRICS.choose("brier"), 0.95))
+
+
+@pytest.mark.parametrize("n", [200, 1000])
+@pytest.mark.parametrize("kind", ["equal", "exponential", "lognormal", "a twentieth", "counts", "groups"])
+def test_honest_weights_are_judged(kind: str, n: int) -> None:
+    rng = np.random.default_rng(1)
+    weights: dict[str, np.ndarray] = {
+        "equal": np.full(n, 3.0),
+        "exponential": rng.exponential(size=n),
+        "lognormal": np.exp(rng.normal(size=n)),
+        "a twentieth": np.where(rng.random(n) < 0.05, 20.0, 1.0),
+        "counts": np.round(rng.random(n) ** (-1 / 1.2)),
+        "groups": np.where(np.arange(n) % 50 == 7, 2.0, 1.0) * rng.exponential(size=n),
+    }
+    group = np.arange(n) % 50 if kind == "groups" else None
+    assert not few_carry(weights[kind], kind == "counts", group)
+    p = rng.random(n)
+    y = (rng.random(n) < p).astype(np.int64)
+    how = {"weight_kind": "count"} if kind == "counts" else {} if group is None else {"group": group}
+    judged = calibcli.check(p, y, max={"nll": 3.0, "ece": 0.9}, weights=weights[kind], **how)
+    assert {one.outcome for one in judged.checks} == {"pass"}
+
+
+@pytest.mark.finding
+def test_weights_without_variance_pass_falsely_no_more_than_others() -> None:
+    """A share of errors that rises with the weight, Pareto weights of index 1.2: 15 % without the rule."""
+    rng = np.random.default_rng(4)
+    weights = rng.random(400_000) ** (-1 / 1.2)
+    rank = weights.argsort().argsort() / len(weights)
+    wrong = rng.random(len(weights)) < np.where(rank > 0.999, 0.9, 0.05)
+    truth, passed, judged = float(np.average(wrong, weights=weights)), 0, 0
+    for _ in range(200):
+        rows = rng.integers(0, len(weights), 5000)
+        mean = WeightedMean(wrong[rows].astype(float), weights[rows], False, None)
+        if mean.bounds(0.05, 0.0, 1.0)[1] < truth:
+            passed += 1
+            judged += not few_carry(weights[rows], False, None)
+    assert passed > 20
+    assert judged <= 10

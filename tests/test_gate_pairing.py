@@ -14,6 +14,7 @@ import pytest
 from calibcli.cli.app import main
 from calibcli.gate import baseline
 from calibcli.gate.baseline import ENOUGH, Pairing, Unpaired, keys, label_bits, pair
+from calibcli.metrics import METRICS, Sample, paired
 from calibcli.scores.columns import columns
 from calibcli.scores.predictions import Predictions
 
@@ -275,3 +276,22 @@ def test_a_watch_counts_no_night_whose_baseline_lacks_rows(tmp_path: Path, capsy
     assert "100 of 600 rows are not in the baseline" in capsys.readouterr().err
     recorded(tmp_path / "new.npz", right, np.arange(500))
     assert main(line) == 0
+
+
+@pytest.mark.finding
+@pytest.mark.parametrize("seed", range(3))
+def test_kept_rows_never_bring_the_ends_of_a_difference_nearer(seed: int) -> None:
+    """The ranges of rows are kept in float16: ends lie no further inside than those of the scores themselves."""
+    rng = np.random.default_rng(seed)
+    z = rng.normal(size=(400, 3)) * 3
+    y = (z + rng.gumbel(size=z.shape) * 2).argmax(axis=1)
+    both = [Predictions.of(one, y) for one in (z, z + 0.5 * rng.normal(size=z.shape))]
+    tables = [columns(one) for one in both]
+    base, new = (baseline.rows(*one, "ab") for one in zip(both, tables, strict=True))
+    kept = baseline.difference(new, base, baseline.pair(new, base), "nll", None, False, None)
+    exact = paired.difference(*(Sample.of(t, p) for t, p in zip(tables, both)), METRICS.choose("nll"), 0.9)
+    assert isinstance(kept, paired.MeanDifference)
+    assert isinstance(exact, paired.Paired)
+    low, high = kept.bounds(0.05)
+    assert exact.low - 3e-4 < low < exact.low
+    assert exact.high < high < exact.high + 3e-4

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+import calibcli
 from calibcli import metrics
-from calibcli.metrics import smooth_ece, temperature_gain
+from calibcli.metrics import METRICS, smooth_ece, temperature_gain
 from calibcli.metrics.binned import mean_absolute_deviation
 from calibcli.metrics.discrimination import harmonic
 from calibcli.metrics.intervals import WeightedMean
@@ -248,3 +249,24 @@ def test_a_weighted_mean_lies_among_its_values(seed: int) -> None:
         Predictions.of(z, y, weights=rng.pareto(3.6, 67) + 1, weight_kind="sampling"), ["accuracy"]
     )
     assert accuracy.value == accuracy.high == 1.0
+
+
+@pytest.mark.finding
+@pytest.mark.parametrize("largest", [1, 3, 30, 300, 10_000])
+@pytest.mark.parametrize("others", [1, 11, 60])
+def test_one_group_or_weight_that_holds_most_rows_ends_in_no_error(largest: int, others: int) -> None:
+    """Whatever the ratio of sizes, each number has its interval, or a reason; the gate is NOT RUN below 10 groups."""
+    rng = np.random.default_rng(0)
+    sizes = np.array([20 * max(largest // 20, 1), *[20] * others])
+    p = rng.random(sizes.sum())
+    y = (rng.random(len(p)) < p).astype(np.int64)
+    grouped = calibcli.measure(p, y, *METRICS.entries, group=np.repeat(np.arange(len(sizes)), sizes))
+    weights = np.ones(len(p))
+    weights[: others // 2 + 1] = float(largest) ** 2
+    weighted = calibcli.measure(p, y, *METRICS.entries, weights=weights)
+    for one in (*grouped.estimates, *weighted.estimates):
+        assert one.reason or (one.low is not None and one.low <= one.high), one.name
+    effective = (sizes.astype(float) ** 2).sum() ** 2 / (sizes.astype(float) ** 4).sum()
+    assert (grouped["ece"].low is None) == (effective < 10)
+    judged = calibcli.check(p, y, max={"ece": 0.9}, group=np.repeat(np.arange(len(sizes)), sizes))
+    assert judged.checks[0].outcome == ("not_run" if effective < 10 else "pass")

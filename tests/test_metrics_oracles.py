@@ -257,7 +257,7 @@ def o_corp(r: Rows, part: str, log: bool = False) -> float:
 
     def score(p: float, hit: float) -> float:
         own = p if hit else 1 - p
-        return -math.log(own) if log else (1 - own) ** 2
+        return (-math.log(own) if own else math.inf) if log else (1 - own) ** 2
 
     base = r.mean(lambda i: r.a[i])
     own, best, rate = (
@@ -292,7 +292,13 @@ ORACLES: dict[str, list[tuple[str, Callable[[Rows], float], float]]] = {
     "accuracy": [("accuracy", lambda r: r.mean(lambda i: r.a[i]), 1e-12)],
     "nll": [("nll", lambda r: r.mean(r.nll), 1e-12)],
     "brier": [
-        ("brier", lambda r: r.mean(lambda i: math.fsum((q - (k == r.y[i])) ** 2 for k, q in enumerate(r.p[i]))), 1e-12)
+        (
+            "brier",  # halved for two classes
+            lambda r: (
+                r.mean(lambda i: math.fsum((q - (k == r.y[i])) ** 2 for k, q in enumerate(r.p[i]))) / (1 + (r.k == 2))
+            ),
+            1e-12,
+        )
     ],
     "brier_top": [("brier_top", lambda r: r.mean(lambda i: (r.c[i] - r.a[i]) ** 2), 1e-12)],
     "mean_confidence": [("mean_confidence", lambda r: r.mean(lambda i: r.c[i]), 1e-12)],

@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import gc
 import json
+import re
 import subprocess
 import sys
 import tracemalloc
@@ -412,3 +413,43 @@ def test_equal_confidences_are_noted_wherever_a_calibration_error_is_shown() -> 
     words = "every confidence is the same"
     for options in ({"diagram": True}, {"top_k": 2}, {"per_class": True}):
         assert any(note.startswith(words) for note in calibcli.measure(z, y, "accuracy", **options).notes), options
+
+
+@pytest.mark.finding
+def test_notes_are_of_the_bins_that_a_metric_has() -> None:
+    z, y = logits(900, 2, sharpen=1.0)
+
+    def sizes(*specs: str, **options: Any) -> list[str]:
+        notes = calibcli.measure(z, y, *specs, **options).notes
+        return [note.partition(" are fewer")[0] for note in notes if "are fewer than 50 per bin" in note]
+
+    assert sizes("ece:bins=2") == []
+    assert sizes("ece") == []
+    assert sizes("ece:bins=200") == ["900 rows over 200 bins"]
+    assert sizes("ece:bins=200", "adaece:bins=40", "oce:bins=40", "ece") == [
+        "900 rows over 200 bins",
+        "900 rows over 40 bins",
+    ]
+    assert sizes("ece", bins=30) == ["900 rows over 30 bins"]
+    largest = [n for n in calibcli.measure(z, y, "mce:bins=100", "mce:bins=2").notes if n.startswith("mce")]
+    assert len(largest) == 1
+    assert re.fullmatch(r"mce:bins=100: \d+ of (9\d|100) filled bins have fewer than 30 rows", largest[0])
+
+
+@pytest.mark.finding
+def test_two_probabilities_of_the_event_are_not_one_confidence() -> None:
+    words = "every confidence is the same"
+    p, y = np.tile([0.1, 0.9], 100), np.tile([0, 1], 100)
+    y[:20] = 1 - y[:20]
+    assert not any(note.startswith(words) for note in calibcli.measure(p, y, "ece").notes)
+    assert any(note.startswith(words) for note in calibcli.measure(np.full(200, 0.1), y, "ece").notes)
+
+
+@pytest.mark.finding
+def test_the_number_of_bins_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("calibcli.metrics.report.BINS", 20)
+    found = report(Predictions.of(*logits(900, 2)), ReportOptions(specs=["accuracy"]))
+    assert len(next(p for p in found.plots if p.name == "reliability").curves[0].x) == 20
+    package = Path(calibcli.__file__).parent
+    own = [path for path in package.rglob("*.py") if re.search(r"(Count = |bins or )15\b", path.read_text())]
+    assert own == []

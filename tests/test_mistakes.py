@@ -241,3 +241,21 @@ def test_rows_that_all_have_the_same_scores_are_told() -> None:
     assert told(z)
     z[7, 1] += 0.1
     assert not told(z)
+
+
+@pytest.mark.finding
+@pytest.mark.parametrize("kind", ["probabilities", "logits", "log_probabilities"])
+@pytest.mark.parametrize("columns", [1, 2, 5])
+def test_no_event_where_none_is_expected_says_nothing_of_the_labels(kind: str, columns: int) -> None:
+    """400 rows of a rare event, .0025 each: none of them with a chance of .37. Of .05 each it would be 1e-9."""
+    rng = np.random.default_rng(0)
+
+    def noticed(most: float) -> bool:
+        rest = rng.random((400, max(columns, 2) - 1)) * most / max(columns - 1, 1)
+        p = rest if columns == 1 else np.concatenate([1 - rest.sum(axis=1, keepdims=True), rest], axis=1)
+        z = {"probabilities": p, "log_probabilities": np.log(p), "logits": np.log(p / (1 - p) if columns == 1 else p)}
+        rows = calibcli.from_arrays(z[kind][:, 0] if columns == 1 else z[kind], np.zeros(400, np.int64), kind=kind)
+        return any("made from the predictions" in note for note in rows.notes)
+
+    assert not noticed(0.005)
+    assert noticed(0.1)

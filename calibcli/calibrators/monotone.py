@@ -14,7 +14,7 @@ from calibcli.calibrators.fitting import raw_argmax
 from calibcli.calibrators.program import FAR, NumPy, Operations
 from calibcli.calibrators.store import CURVES, CURVES_BY_CLASS, Form
 from calibcli.core.number_format import first_few
-from calibcli.core.options import Count
+from calibcli.core.options import BINS, Count
 from calibcli.core.statistics import TIE, counted
 from calibcli.metrics.corp import pool
 from calibcli.scores.likelihood import log_softmax
@@ -152,7 +152,7 @@ def isotonic_top(predictions: Predictions, context: FitContext) -> FittedParamet
     preserves_accuracy=lambda options: options["of"] == "top", map=binned, form=CURVES, steep=True, of_confidence=True
 )
 def histogram(
-    predictions: Predictions, context: FitContext, *, bins: Count = 15, of: Of = "classes"
+    predictions: Predictions, context: FitContext, *, bins: Count = BINS, of: Of = "classes"
 ) -> FittedParameters:
     """Histogram binning: equal-mass bins of each class's probability, value (n₊ + 1) / (n + 2), renormalised.
 

@@ -249,7 +249,9 @@ def unseen_reach(z: float, spread: float, seen: float, unseen: float) -> float:
         unseen: the most that one row (or group of rows) may add to the estimate.
     """
     noise, missing = z * math.sqrt(spread), rows_at_once(z) * unseen
-    return max(score_bound(0.0, z, seen, spread), math.cbrt(noise**3 + missing**3))
+    less, more = sorted((noise, missing))
+    both = more * math.cbrt(1 + (less / more) ** 3) if 0 < more < math.inf else more  # a cube may overflow
+    return max(score_bound(0.0, z, seen, spread), both)
 
 
 def skewed_reach(z: float, spread: float, skew: float) -> float:

@@ -22,7 +22,7 @@ from calibcli.gate.config import Gate
 from calibcli.metrics import paired
 from calibcli.metrics.intervals import IMPOSSIBLE, End, WeightedMean, average
 from calibcli.metrics.paired import MeanDifference
-from calibcli.metrics.shelf import METRICS, Sample, traits
+from calibcli.metrics.shelf import METRICS, Sample, few_carry, traits
 from calibcli.metrics.temperature_gain import FOLDS, crossed
 from calibcli.scores.columns import Columns
 from calibcli.scores.files.text_tables import is_number
@@ -423,8 +423,8 @@ def difference(
         return UNFITTED if traits(metric).get("refitted") and fitted else IMPOSSIBLE
     pick = [None if column is None else column[i] for column in (weights, groups)]
     mean = WeightedMean(values, pick[0], counts, pick[1])
-    if mean.lacking:
-        return mean.lacking
+    if lacking := mean.lacking or few_carry(mean.weights, counts, mean.groups):
+        return lacking
     low, top = reach(new, base, pairing, metric)
     lost = (0.0, 0.0)
     if traits(metric).get("refitted"):
@@ -519,8 +519,9 @@ def reach(new: BaselineRows, base: BaselineRows, pairing: Pairing, metric: str) 
 
 
 def _range(rows: BaselineRows, gain: bool) -> tuple[Array, Array]:
-    """Return the smallest and largest NLL, or gain, over the labels of each row."""
-    least, most = rows.least.astype(np.float64), rows.most.astype(np.float64)
+    """Return the smallest and largest NLL, or gain, over the labels of each row, which were rounded: outward."""
+    rounded = np.nextafter(rows.least, np.float16(-np.inf)), np.nextafter(rows.most, np.float16(np.inf))
+    least, most = np.maximum(rounded[0].astype(np.float64), 0.0), rounded[1].astype(np.float64)
     if not gain:
         return least, most
     # the gain is linear in the label's logit: nll(z) - nll(βz) = gain_y - (1 - β)(z_k - z_y), z_y = -nll_y + const

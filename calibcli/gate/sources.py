@@ -221,8 +221,9 @@ class RecordedOutputs:
 
     def _ece(self, choice: Choice, part: Part, limit: float, alpha: float, family: int) -> SupportedClaim | str:
         bounds = self.bounds(choice, part, alpha, family)
-        if bounds.reason:
-            return SupportedClaim(estimate=ece_estimate(bounds, choice.spec), low=None, high=None)
+        if reason := bounds.reason or part.sample(choice).few_carry:
+            estimate = dataclasses.replace(ece_estimate(bounds, choice.spec), low=None, high=None, reason=reason)
+            return SupportedClaim(estimate=estimate, low=None, high=None)
         needed = None
         if bounds.lower <= limit < bounds.upper and part.columns.groups is None:
             ece = choice(part.sample(choice))

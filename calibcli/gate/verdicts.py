@@ -21,7 +21,7 @@ from calibcli.core.statistics import normal_quantile
 from calibcli.gate import baseline
 from calibcli.gate.config import Gate
 from calibcli.metrics import METRICS
-from calibcli.metrics.intervals import NO_GATE
+from calibcli.metrics.shelf import NO_GATE
 
 # What a rule asks for: a side and a limit that lies among the values of its metric.
 

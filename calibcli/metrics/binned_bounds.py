@@ -246,7 +246,8 @@ def table_bounds(
         covariance, sizes = _grouped(view, view.groups, table)
         count, effective = len(sizes), effective_groups(sizes)
         steps = float(sizes @ sizes), float(sizes.max())
-        z, z_lower = (student_quantile(at, max(effective - 1, 1e-3)) for at in (1 - alpha, level))
+        degrees = max(effective, FEWEST_GROUPS) - 1  # below that there are no bounds, only the level if calibrated
+        z, z_lower = (student_quantile(at, degrees) for at in (1 - alpha, level))
         method = "score"
     # the largest variance of s·d̂ over every choice of signs s
     upper = min(1.0, value + unseen_reach(z, float(np.abs(covariance).sum()), *steps))

@@ -63,10 +63,6 @@ def counted(values: npt.NDArray[Any], weights: Floats) -> npt.NDArray[Any]:
     return values if known.all() else np.where(known | (weights > 0), values, 0.0)
 
 
-NO_GATE = "no gate"
-"""Key of the detail of an interval that says why no gate is judged by it."""
-
-
 @dataclass(frozen=True, eq=False)
 class Constant(Statistic):
     """A number whose interval, or the reason why it has none, does not depend on the level."""

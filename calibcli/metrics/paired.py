@@ -136,6 +136,8 @@ def difference(
     is DeLong's test. Accuracy of independent rows: McNemar. Other means over all rows: the score form, each row's
     difference within `ends` (None: what the ranges of the metric allow). Returns None for metrics of other kinds.
     """
+    if before.few_carry:
+        return before.few_carry
     statistics = choice(before), choice(after)
     if all(isinstance(one, GapNorm) and one.norm is l1 for one in statistics):
         return _binned(*statistics, level)

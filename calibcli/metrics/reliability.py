@@ -266,7 +266,8 @@ class Ranked:
         """Sort outcomes by p.
 
         Without weights the odds, which keep the digits of both p and 1 - p, are sorted with the outcome as their last
-        bit: several times as fast as argsort and taking rows in that order.
+        bit: several times as fast as argsort and taking rows in that order. Afterwards the bit is cleared, as it is no
+        part of the odds: odds of exactly 0 would be two values, one for each outcome, and ties would be split by it.
 
         Args:
             p, complement, hit, weights: (N,) in any order.  order: that of p, needed with weights.
@@ -282,6 +283,7 @@ class Ranked:
         rest = sure + 1
         for part in parts(len(p)):
             outcome[part] = bits[part] & 1
+            bits[part] &= -2
             np.divide(1, rest[part], out=rest[part])
             sure[part] *= rest[part]
         return cls(sure, rest, outcome, None)

@@ -15,7 +15,7 @@ from calibcli.core import extensions
 from calibcli.core.errors import UsageError
 from calibcli.core.figure_data import Plot, first_alone
 from calibcli.core.number_format import count_text, percent
-from calibcli.core.options import Drawn, check_options
+from calibcli.core.options import BINS, Drawn, check_options
 from calibcli.core.result import Cell, Estimate, Result, Screen, Table
 from calibcli.core.shelves import Choice
 from calibcli.core.statistics import normal_quantile, one_thread
@@ -26,7 +26,7 @@ from calibcli.metrics.corp import Decomposed, Part
 from calibcli.metrics.diagrams import class_panels, reliability, with_curve
 from calibcli.metrics.intervals import WeightedMean, share_bounds
 from calibcli.metrics.means import brier_parts
-from calibcli.metrics.reliability import BinaryOutcomes
+from calibcli.metrics.reliability import BinaryOutcomes, Bins
 from calibcli.metrics.shelf import METRICS, Sample, names_read, needed_class_bins, reads_scores, traits
 from calibcli.scores.columns import ClassBins, ClassTable, Columns, Edges, GatheredParts, columns, columns_by, rows_by
 from calibcli.scores.likelihood import log_softmax
@@ -326,7 +326,7 @@ def of_columns(
         estimates=shelf.measured([*estimates, *slices], facts),
         tables=[*tables, *slice_tables],
         plots=first_alone([*plots, *slice_plots]),
-        notes=[*predictions.notes, *warnings(sample, estimates, shown.bins, edges)],
+        notes=[*predictions.notes, *warnings(sample, estimates)],
         facts=facts,
         screen=SCREEN,
     )
@@ -334,7 +334,7 @@ def of_columns(
 
 def _shown(options: ReportOptions) -> ClassBins:
     """Return the bins of the tables and diagrams of classes."""
-    return ClassBins(options.bins or 15, "right" if options.edges in (None, "torchmetrics") else options.edges)
+    return ClassBins(options.bins or BINS, "right" if options.edges in (None, "torchmetrics") else options.edges)
 
 
 def report_multilabel(
@@ -375,17 +375,25 @@ def report_multilabel(
     )
 
 
-def warnings(sample: Sample, estimates: Sequence[Estimate], bins: int, edges: Edges) -> list[str]:
+def _number_of_bins(spec: str) -> int:
+    """Return the number of bins of a binned metric."""
+    options = METRICS.choose(spec).options
+    return int(options["bins"]) + (options.get("edges") == "torchmetrics")
+
+
+def warnings(sample: Sample, estimates: Sequence[Estimate]) -> list[str]:
     """Warn of numbers that are not to be trusted, and say why."""
     notes = []
-    rows, size = round(sample.top.total) if sample.counts else sample.n, bins + (edges == "torchmetrics")
-    if any(traits(e.name).get("raised") for e in estimates) and rows / size < PER_BIN:
-        notes.append(
-            f"{rows} rows over {size} bins are fewer than {PER_BIN} per bin: chance raises binned errors "
-            "(compare with the level of a calibrated model; use fewer bins, or smece)"
-        )
-    for name in dict.fromkeys(e.name.partition(":")[0] for e in estimates if traits(e.name).get("largest_gap")):
-        table = sample.view().width_bins(bins, edges)
+    rows, binned = round(sample.top.total) if sample.counts else sample.n, {e.name: traits(e.name) for e in estimates}
+    sizes = dict.fromkeys(_number_of_bins(name) for name, has in binned.items() if has.get("raised"))
+    notes += [
+        f"{rows} rows over {size} bins are fewer than {PER_BIN} per bin: chance raises binned errors "
+        "(compare with the level of a calibrated model; use fewer bins, or smece)"
+        for size in sizes
+        if rows / size < PER_BIN
+    ]
+    for name in (name for name, has in binned.items() if has.get("largest_gap")):
+        table: Bins = METRICS.choose(name)(sample.acyclic).table
         filled = (sample.top.total * table.weight if sample.counts else table.rows)[table.filled]
         if few := int((filled < PER_MCE_BIN).sum()):
             notes.append(f"{name}: {few} of {len(filled)} filled bins have fewer than {PER_MCE_BIN} rows")
@@ -395,8 +403,8 @@ def warnings(sample: Sample, estimates: Sequence[Estimate], bins: int, edges: Ed
                 f"{e.name}: {e.value:.4f} is within what a perfectly calibrated model shows by chance "
                 f"(95 % below {e.null_high:.4f})"
             )
-    confidence = sample.columns.confidence  # which accuracy alone does not read
-    if sample.n > 1 and len(confidence) and float(np.ptp(confidence)) < 1e-6:
+    # accuracy alone reads no confidences; of two classes .1 and .9 of the event are one confidence of the top label
+    if sample.n > 1 and len(sample.columns.confidence) and float(np.ptp(sample.view().p)) < 1e-6:
         notes.append("every confidence is the same: a calibration error near 0 then says nothing about ranking")
     if sample.columns.condensed:
         from calibcli.metrics.histogram_error import ERROR
@@ -405,6 +413,8 @@ def warnings(sample: Sample, estimates: Sequence[Estimate], bins: int, edges: Ed
             f"{sample.columns.condensed} rows are kept as sums over cells of confidence: exact for means and usual "
             f"bins, otherwise {ERROR} in the details says how far off a number may be"
         )
+    if sample.few_carry:
+        notes.append(f"{sample.few_carry}; a gate is NOT RUN on such rows")
     if sample.columns.groups is not None:
         groups = len(np.unique(sample.columns.groups))
         notes.append(f"{count_text(groups, 'group')}: intervals take rows of a group as one draw")
@@ -439,7 +449,7 @@ def _measured(predictions: Predictions, options: ReportOptions, scope: str) -> t
 
 def _small(title: str, group: str, view: BinaryOutcomes, options: ReportOptions, **naming: Any) -> list[Plot]:
     """Draw a reliability diagram and its strip as one of small multiples."""
-    bins = view.width_bins(options.bins or 15, options.edges or "right")
+    bins = view.width_bins(options.bins or BINS, options.edges or "right")
     panel, strip = reliability(view, bins, curve=options.curve, **naming)
     n = panel.title.rpartition(", n = ")[2]
     return [dataclasses.replace(panel, title=f"{title}, n = {n}", group=group), strip]

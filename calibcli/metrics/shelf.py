@@ -16,14 +16,15 @@ import numpy.typing as npt
 from calibcli.core import extensions
 from calibcli.core.errors import UsageError
 from calibcli.core.figure_data import Tier
+from calibcli.core.number_format import percent
 from calibcli.core.options import Level, Range, within
 from calibcli.core.result import Cell, Estimate
 from calibcli.core.shelves import Choice, Shelf
-from calibcli.core.statistics import one_thread
+from calibcli.core.statistics import effective_rows, one_thread
 from calibcli.metrics.reliability import BinaryOutcomes, Memoized
 from calibcli.scores.columns import ClassBins, Columns, columns
 from calibcli.scores.histogram import CONFIDENCE, NAMES
-from calibcli.scores.predictions import Floats, Predictions, Progress
+from calibcli.scores.predictions import Floats, Ints, Predictions, Progress
 
 # The shelf, the sets of metrics that have names, and the ranges of their values.
 
@@ -60,6 +61,34 @@ SETS = ("default", "few")
 """Names of sets of metrics; `few` are those of the default set that have the trait `first_screen`."""
 UNIT, SIGNED, NATS, ANY, BRIER = Range(0, 1), Range(-1, 1), Range(0), Range(), Range(0, 2)
 """Ranges of metrics, for their trait `values`."""
+
+
+NO_GATE = "no gate"
+"""Key of the detail of an interval that says why no gate is judged by it."""
+HEAVY, UNEVEN = 1 / 8, 1 / 4
+"""A share of Σw² that one row has, and n_eff/n: beyond the first and below the second no gate is judged (simulated)."""
+
+
+def few_carry(weights: Floats | None, counts: bool, groups: Ints | None) -> str:
+    """Say that few rows carry the sampling weights, so that no bound keeps its level, or return "".
+
+    Bounds take the heaviest row of the file for the heaviest of the population. Weights without variance refute that
+    at any number of rows: the largest keeps its share of Σw², which goes to 0 exactly if the variance is finite
+    (O'Brien 1980). The rows that were not drawn are then heavier than all others together. Weights of groups are judged
+    by the number of effective groups.
+
+    Args:
+        weights: (N,) or None.  counts: whether they are frequencies.  groups: (N,) or None.
+    """
+    if weights is None or counts or groups is not None:
+        return ""
+    n, n_eff, heaviest = np.count_nonzero(weights), effective_rows(weights), float(weights.max() / weights.sum())
+    if heaviest * heaviest * n_eff <= HEAVY or n_eff >= UNEVEN * n:
+        return ""
+    return (
+        f"one row has {percent(heaviest)} of the weight, and {n:,} rows count as {n_eff:.1f} equal ones, too few to "
+        "vouch for rows that were not drawn: trim the largest weights, or draw more of the rows that have them"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +150,11 @@ class Sample(Memoized):
     @property
     def n(self) -> int:
         return self.columns.condensed or self.columns.n
+
+    @cached_property
+    def few_carry(self) -> str:
+        """Why no gate may be judged on rows with these weights, or ""."""
+        return few_carry(self.weights, self.counts, self.columns.groups)
 
     @cached_property
     def top(self) -> BinaryOutcomes:
@@ -271,6 +305,8 @@ def _estimate(sample: Sample, choice: Choice, level: float, scope: str) -> Estim
         fields["reason"] = "not defined on these rows" if math.isnan(value) else "a label has probability 0"
     if fields["n"] is None:
         fields["n"] = sample.n
+    if sample.few_carry and (fields["low"], fields["high"]) != (None, None):
+        fields["detail"] = {NO_GATE: sample.few_carry, **fields["detail"]}
     return Estimate(**common, value=value, **fields)
 
 

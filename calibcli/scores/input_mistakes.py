@@ -49,6 +49,7 @@ MOST_COPIES = 0.2  # share of copied rows above which a gate gives no verdict
 TOGETHER = 10  # copies of one row, at most: scores that occur more often come from a model with few distinct scores
 HASHED = 4_000_000  # rows up to which duplicates are searched
 PERFECT = 100  # rows from which a file without a single wrong prediction gets a note
+UNLIKELY = 0.01  # chance of no wrong prediction, by the probabilities themselves, up to which it gets that note
 LARGE = 6e4  # float16 ends at 65504
 BACKWARDS_Z = 3.09  # standard errors below 1/2 that an AUC reaches by chance once in a thousand
 PAIRS = 200_000  # rows in which predicted class and label are compared, about
@@ -189,18 +190,27 @@ class TiedScores(Mistake):
     Attributes:
         tied: such rows.  tied_right: those where the label's is among them.
         right: rows whose label alone has the largest score.
+        seen: rows.  chances: log of the chance that all of these labels are right, if scores are probabilities and if
+            they are logits, as long as all of them are.
     """
 
     tied: int = 0
     tied_right: int = 0
     right: int = 0
+    seen: int = 0
+    chances: tuple[float, float] = (0.0, 0.0)
 
     def see(self, block: ScoreBlock) -> None:
         if block.at_label is None or block.rows.k == 1:
             return
         right, largest = block.at_label == block.rows.top, block.rows.largest
+        self.seen += block.rows.n
         if largest is None:
             self.right += int(np.count_nonzero(right))
+            if self.right == self.seen and isinstance(block.rows.z, np.ndarray):
+                top, below = block.rows.top.astype(np.float64), block.rows.z - block.rows.top[:, None]
+                ours = np.log(top).sum(), -np.log(np.exp(below, dtype=np.float64).sum(axis=1)).sum()
+                self.chances = self.chances[0] + float(ours[0]), self.chances[1] + float(ours[1])
             return
         several = largest > 1
         self.tied += int(several.sum())
@@ -219,7 +229,7 @@ class TiedScores(Mistake):
                 f"{ties.tied:,} of {n:,} rows have several largest scores: the first class counts as predicted, by "
                 f"other rules accuracy is {low:.4g} to {high:.4g}" + (" (unweighted)" if outcome.weighted else "")
             )
-        if ties.right == n >= PERFECT:
+        if ties.right == n >= PERFECT and ties.chances[outcome.kind != "probabilities"] < math.log(UNLIKELY):
             fault = "every label is the class with the largest score"
             notes.append(f"{fault}, in all {n:,} rows: were the labels made from the predictions?")
         return notes
@@ -386,7 +396,9 @@ class ClassOrder(Mistake):
         half = {"logits": 0.0, "log_probabilities": math.log(0.5)}.get(kind, 0.5)
         tied = int((score == half).sum())
         right = int(((score > half) == (label == 1)).sum()) - int((label[score == half] == 0).sum())
-        return TiedScores(tied, tied, right), len(score)
+        p = np.exp(score) if kind == "log_probabilities" else score
+        sure = 1 / (1 + np.exp(-np.abs(p))) if kind == "logits" else np.maximum(p, 1 - p)
+        return TiedScores(tied, tied, right, len(score), (float(np.log(sure).sum()),) * 2), len(score)
 
     def verdict(self, outcome: Outcome) -> list[str]:
         """Return a note if `class_order` finds another order and `--classes` confirmed this one; without that, it is an
