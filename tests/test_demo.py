@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from calibcli.cli import demo
 from calibcli.cli.app import main
 from calibcli.cli.demo import SAMPLES
 
@@ -89,3 +90,56 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path, capsys: pytest.Ca
     assert main(["demo", "--save", str(tmp_path / "mine" / "below")]) == 2
     assert "cannot fill" in capsys.readouterr().err
     assert (tmp_path / "mine").read_text() == "x"
+
+
+@pytest.mark.finding
+def test_the_demo_writes_over_nothing_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(demo, "_step", lambda arguments: 0)
+    mine, place, folder = tmp_path / "mine.npz", tmp_path / "x", tmp_path / "x" / "sample_data"
+
+    def refused(path: Path, why: str = "was not written by a demo") -> None:
+        before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+        assert main(["demo", "--save", str(place)]) == 2
+        said = capsys.readouterr().err
+        assert str(path) in said
+        assert why in said
+        assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
+
+    mine.write_bytes(b"mine")
+    folder.mkdir(parents=True)
+    (folder / "test.npz").write_bytes(b"mine")
+    refused(folder / "test.npz")
+    (folder / "test.npz").unlink()
+    for link in (folder / "test.npz", folder / "model.pt"):
+        link.symlink_to(mine)  # also to nowhere
+        refused(link)
+        link.unlink()
+        link.symlink_to(tmp_path / "nowhere")
+        refused(link)
+        link.unlink()
+    (place / "fit").mkdir()
+    refused(place, "is not the folder of a demo")
+    (place / "fit").rmdir()
+    folder.rmdir()
+    (tmp_path / "other").mkdir()
+    for link in (folder, place / "fit", place / "ridge.png"):
+        link.symlink_to(tmp_path / "other")
+        refused(link)
+        link.unlink()
+    os.mkfifo(place / "sample_data")
+    assert main(["demo", "--save", str(place)]) == 2
+    (place / "sample_data").unlink()
+
+
+def test_the_demo_can_be_run_again_and_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "_step", lambda arguments: 0)
+    assert main(["demo", "--save", str(tmp_path / "x")]) == 0
+    (tmp_path / "x" / "focal.safetensors").write_bytes(b"of an earlier demo")
+    (tmp_path / "x" / "sample_data" / "more.csv").write_bytes(b"mine")
+    assert main(["demo", "--save", str(tmp_path / "x")]) == 0
+    (tmp_path / "y" / "sample_data").mkdir(parents=True)
+    shutil.copy(ROOT / "sample_data" / "test.npz", tmp_path / "y" / "sample_data")  # it was stopped there
+    assert main(["demo", "--save", str(tmp_path / "y")]) == 0
+    assert {path.name for path in (tmp_path / "y" / "sample_data").iterdir()} == {*SAMPLES}

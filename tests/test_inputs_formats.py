@@ -8,6 +8,7 @@ import gzip
 import json
 import os
 import struct
+import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -242,6 +243,33 @@ def test_a_parquet_column_of_text_is_read_when_it_is_asked_for(tmp_path: Path, m
         recorded_outputs.read(tmp_path / "a.parquet", by=["prompt"])
     monkeypatch.undo()
     assert recorded_outputs.read(tmp_path / "a.parquet", by=["prompt"]).slices["prompt"].tolist() == texts
+
+
+FLIPPED = """
+import pathlib
+import calibcli
+data = pathlib.Path("a.parquet").read_bytes()
+for at in range(len(data) - 8 - int.from_bytes(data[-8:-4], "little"), len(data)):
+    pathlib.Path("b.parquet").write_bytes(data[:at] + bytes([data[at] ^ 1 << at % 8]) + data[at + 1 :])
+    try:
+        calibcli.read("b.parquet")
+    except calibcli.CalibError:
+        pass
+print("end")
+"""
+
+
+@pytest.mark.extra
+@pytest.mark.finding
+def test_no_flipped_bit_of_the_footer_of_a_parquet_file_ends_the_process(tmp_path: Path) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    columns = {f"logit_{i}": Z[:, i] for i in range(3)}
+    table = pa.table({**columns, "label": Y, "id": [f"r{i}" for i in range(len(Y))]})
+    parquet.write_table(table, tmp_path / "a.parquet", compression="none")
+    done = subprocess.run([sys.executable, "-c", FLIPPED], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout == "end\n", done.stderr[-300:]
 
 
 @pytest.mark.parametrize(

@@ -308,7 +308,9 @@ def _apply_labels(
     path = known_suffix(Path(target), (".npz", ".npy"), "scores of labels")
     claim(path)
     reading(folder)
-    maps = load_labels(Path(folder))
+    with unchanged(*(stored := sorted(Path(folder).glob("*.safetensors")))):
+        maps = load_labels(Path(folder))
+        files = [{"path": str(one), "sha256": sha256(one)} for one in stored]
     parts = from_arrays.read(scores, progress=progress, **{**how, "need_labels": False})
     check_labels([*parts], [*maps])
     rows = list(parts.values())
@@ -323,7 +325,6 @@ def _apply_labels(
     with atomic(path) as new, array_file(new, path.suffix, kind_out, mapped.shape, mapped.dtype, beside) as file:
         put(file, mapped, mapped.dtype)
     spec = next(iter(maps.values())).spec
-    files = [{"path": str(one), "sha256": sha256(one)} for one in sorted(Path(folder).glob("*.safetensors"))]
     written = f"{first.n:,} rows of {len(maps)} labels, {kind_out}, {dtype}"
     return headlines.headed(
         Result(

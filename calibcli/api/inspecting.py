@@ -13,6 +13,7 @@ from calibcli import calibrators, headlines
 from calibcli.api.measuring import spread
 from calibcli.calibrators import fitting, store
 from calibcli.core.errors import InputError, check_keywords, refusing
+from calibcli.core.files import unchanged
 from calibcli.core.number_format import first_few
 from calibcli.core.result import Estimate, Result, Screen, Table
 from calibcli.networks.user_code import FAILURES
@@ -342,8 +343,9 @@ def inspect(
     check_keywords(how, How.__annotations__, "inspect")
     files = [path] if isinstance(path, str | Path) else list(path)
     reading: dict[str, Any] = {**how, **({} if labels is None else {"labels": labels})}
-    description = of(Path(files[0])) if len(files) == 1 and not reading else None
-    if description is None:
-        result, inputs = inspect_outputs(files, reading, progress)
-        description = dataclasses.replace(result, provenance={"inputs": inputs})
+    with unchanged(*(file for file in files if os.path.isfile(file))):
+        description = of(Path(files[0])) if len(files) == 1 and not reading else None
+        if description is None:
+            result, inputs = inspect_outputs(files, reading, progress)
+            description = dataclasses.replace(result, provenance={"inputs": inputs})
     return headlines.headed(description)

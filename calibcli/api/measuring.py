@@ -486,7 +486,11 @@ class Accumulator:
         Raises:
             InputError: the file is missing, or is not one that this version wrote.
         """
-        source = Source(path)
+        return cls._of(Source(path))
+
+    @classmethod
+    def _of(cls, source: Source) -> Self:
+        """Read an open file as `load` does."""
         arrays = {name: read_all(array) for name, array in load_any(source).arrays.items() if array.shape}
         accumulator = cls()
         accumulator._state = state_of(arrays, source.name)
@@ -550,8 +554,10 @@ def merged(
         known_suffix(save, SUFFIXES, "a state")
     accumulator = Accumulator()
     files = [file for path in paths for file in recorded_outputs.files_of(path, Reading())]
+    inputs = []
     for path in extensions.steps(files, report=progress):
-        other = Accumulator.load(path)
+        other = Accumulator._of(source := Source(path))
+        inputs.append(source.entry())  # of the bytes that were read
         assert other._state is not None
         if accumulator._state is None:
             accumulator.merge(other)
@@ -560,7 +566,6 @@ def merged(
     result = accumulator.result(*specs, diagram=True, **how)
     if save is not None:
         accumulator.save(save)
-    inputs = [Source(path).entry() for path in files]
     count = f"{count_text(len(files), 'state file')}, {count_text(accumulator.rows, 'row')}"
     headline = f"{headlines.of(result)} Merged from {count}.".strip()
     return dataclasses.replace(

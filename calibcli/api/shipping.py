@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -13,7 +14,7 @@ from calibcli.api.gating import Limits, rules
 from calibcli.api.measuring import Scores, given, is_path, spread
 from calibcli.calibrators import Fit, LabelCalibrators, Scaler
 from calibcli.core.errors import UsageError
-from calibcli.core.files import claim, guarding
+from calibcli.core.files import claim, guarding, unchanged
 from calibcli.core.result import Result
 from calibcli.gate.config import load
 from calibcli.gate.options import Request
@@ -74,17 +75,23 @@ def export(
         TypeError: an unknown keyword.
     """
     claim(save, folder=True)
-    scaler, files = opened(calibrator, labels=True)
-    path, network = "".join(file["path"] for file in files), {"arch": arch, "arch_file": arch_file, "trust": trust}
-    reading: dict[str, Any] = {**how, **({} if labels is None else {"labels": labels})}
-    if model is not None:
-        reading["trust"] = trust
-    elif isinstance(scaler, LabelCalibrators):
-        _path_of_labels(data)
-    elif data is not None and not is_path(data):
-        data, reading = given(export, data, labels, how, progress, need_labels=False), {}
-    into = None if model is None else Path(model)
-    return ship(to, ExportRequest(scaler, Path(save), path, into, data, network, reading, tolerance, as_estimator))
+    with unchanged(*_files(calibrator, model, data)):
+        scaler, files = opened(calibrator, labels=True)
+        path, network = "".join(file["path"] for file in files), {"arch": arch, "arch_file": arch_file, "trust": trust}
+        reading: dict[str, Any] = {**how, **({} if labels is None else {"labels": labels})}
+        if model is not None:
+            reading["trust"] = trust
+        elif isinstance(scaler, LabelCalibrators):
+            _path_of_labels(data)
+        elif data is not None and not is_path(data):
+            data, reading = given(export, data, labels, how, progress, need_labels=False), {}
+        into = None if model is None else Path(model)
+        return ship(to, ExportRequest(scaler, Path(save), path, into, data, network, reading, tolerance, as_estimator))
+
+
+def _files(*given: Any) -> list[str | Path]:
+    """Return those arguments that are names of files, which are opened several times, for rows and for digests."""
+    return [one for one in given if isinstance(one, str | Path) and os.path.isfile(one)]
 
 
 def _path_of_labels(data: Any) -> None:
@@ -146,16 +153,17 @@ def verify(
     """
     request = Request(max=rules(max), min=rules(min), config=None if config is None else Path(config))
     load(request.config)  # what it names is no place for an output, also where it is not read here
-    scaler, files = opened(calibrator, labels=True)
-    path, network = "".join(file["path"] for file in files), {"arch": arch, "arch_file": arch_file, "trust": trust}
-    reading: dict[str, Any] = {**how, **({} if labels is None else {"labels": labels}), "trust": trust}
-    if isinstance(scaler, LabelCalibrators):
-        _path_of_labels(data)
-        reading.pop("trust")
-    elif before is None:
-        data, reading = given(verify, data, labels, how, progress, need_labels=False), {}
-    job = ExportRequest(scaler, Path(deployed), path, None, data, network, reading, tolerance)
-    result = prove(job, None if before is None else Path(before), request)
+    with unchanged(*_files(deployed, calibrator, before, data)):
+        scaler, files = opened(calibrator, labels=True)
+        path, network = "".join(file["path"] for file in files), {"arch": arch, "arch_file": arch_file, "trust": trust}
+        reading: dict[str, Any] = {**how, **({} if labels is None else {"labels": labels}), "trust": trust}
+        if isinstance(scaler, LabelCalibrators):
+            _path_of_labels(data)
+            reading.pop("trust")
+        elif before is None:
+            data, reading = given(verify, data, labels, how, progress, need_labels=False), {}
+        job = ExportRequest(scaler, Path(deployed), path, None, data, network, reading, tolerance)
+        result = prove(job, None if before is None else Path(before), request)
     inputs = list(result.provenance["inputs"])
     if isinstance(data, Predictions):
         inputs += [file for file in recorded_outputs.provenance(data) if file not in inputs]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shlex
 import shutil
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from calibcli.cli.run import takes
 from calibcli.core.errors import Exit, UsageError
-from calibcli.core.files import samples
+from calibcli.core.files import atomic, samples
 from calibcli.core.options import option
 
 PANEL = "Inspect"
@@ -26,6 +27,7 @@ curvature {0}/model.pt -w lambda_max -w trace -o {1}/curvature.png
 fit {0}/model.pt --init fresh --save {1}/fit --overwrite -o {1}/fit.png --loss ce --loss focal:gamma=3 \
 --loss ce+trace:weight=0.002 --epochs 40 --batch-size 20 --lr 0.1 --threads 1
 """
+ANOTHER = "name another folder: --save DIR"
 NEEDS_TORCH = ("curvature", "fit")
 
 
@@ -38,22 +40,45 @@ def command(
 
     Example: calib demo --save tour
 
-    Every command is printed before it runs, so that it can be run again with other options.
+    Every command is printed before it runs, so that it can be run again with other options. What an earlier demo wrote
+    is written again; a folder of anything else is refused.
     """
     data = save / "sample_data"
-    if save.exists() and not (save.is_dir() and (data.is_dir() or not any(save.iterdir()))):
-        raise UsageError(f"{save} exists and is not the folder of a demo", "name another folder: --save DIR")
     try:
+        missing = _missing(save, data)
         data.mkdir(parents=True, exist_ok=True)
-        for name in SAMPLES:
-            shutil.copyfile(samples() / name, data / name)
+        for name in missing:
+            with atomic(data / name) as temporary:
+                shutil.copyfile(samples() / name, temporary)
     except OSError as error:
-        raise UsageError(f"cannot fill {data} ({error.strerror})", "name another folder: --save DIR") from None
+        raise UsageError(f"cannot fill {data} ({error.strerror})", ANOTHER) from None
     for line in TOUR.strip().splitlines():
         if code := _step([part.format(data, save) for part in line.split()]):
             return code
     print(f"\nfiles and pictures: {save}")
     return int(Exit.OK)
+
+
+def _missing(save: Path, data: Path) -> list[str]:
+    """Return the sample data that a folder lacks.
+
+    Raises:
+        UsageError: it holds something that no demo wrote: other data of these names, links, or files without the data.
+    """
+    results = [Path(part.format(data, save)) for part in TOUR.split() if part.startswith("{1}")]
+    foreign = next((path for path in (data, *results) if path.is_symlink()), None)
+    missing = []
+    for name in SAMPLES:
+        path = data / name
+        if not os.path.lexists(path):
+            missing.append(name)
+        elif path.is_symlink() or not path.is_file() or path.read_bytes() != (samples() / name).read_bytes():
+            foreign = foreign or path
+    if foreign is not None:
+        raise UsageError(f"{foreign} was not written by a demo, which would write over it", ANOTHER)
+    if save.exists() and not (save.is_dir() and (not missing or {*os.listdir(save)} <= {data.name})):
+        raise UsageError(f"{save} exists and is not the folder of a demo", ANOTHER)
+    return missing
 
 
 def _step(arguments: list[str]) -> int:

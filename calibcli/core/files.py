@@ -8,7 +8,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +17,7 @@ from calibcli.core.errors import CalibError, InputError, UsageError, WriteError,
 
 NO_ROOM = {getattr(errno, n) for n in ("ENOSPC", "EDQUOT", "EFBIG", "EIO", "EROFS") if hasattr(errno, n)}
 PROBE = 1 << 20  # bytes that are written to find out whether a disk is full
+TICK = 0.012  # seconds: the clock that gives files their times moves on every 1 to 10 ms
 YOUNG = 60.0  # seconds for which a temporary file is kept: its process may not have locked it yet
 
 
@@ -173,6 +174,7 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
     Raises:
         UsageError: the path is an input, a folder or no regular file; its folder does not exist or cannot be written.
         WriteError: the disk is full or read-only; an earlier file at `path` is unchanged.
+        InputError: an input of an enclosing `unchanged` changed.
     """
     path = target(path)
     refuse_input(path)
@@ -195,6 +197,7 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
             os.umask(mask)
             temporary.chmod(0o666 & ~mask)
             refuse_input(path)  # it may have been opened meanwhile
+            _compare(_UNCHANGED.get())
             os.replace(temporary, path)
             written(path)
     finally:
@@ -342,31 +345,92 @@ def sha256(path: str | os.PathLike[str]) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+class Steady:
+    """An open file whose bytes must stay what they were when this was made; call `check` after every read of it.
+
+    What was read before a `check` that passes are then the bytes of one state of the file. A file that is replaced by
+    another of its name is steady: what is open is the old one.
+
+    Args:
+        descriptor: of the open file.
+        name: that an error calls it by.
+    """
+
+    def __init__(self, descriptor: int, name: str) -> None:
+        self.descriptor, self.name = descriptor, name
+        self.status = _settled(lambda: os.fstat(descriptor))
+
+    def check(self) -> None:
+        """Refuse the file if it was written to, cut off, touched, or changed and given its old time back.
+
+        Raises:
+            InputError: it was.
+        """
+        now, then = os.fstat(self.descriptor), self.status
+        if (now.st_ctime_ns, now.st_mtime_ns, now.st_size) == (then.st_ctime_ns, then.st_mtime_ns, then.st_size):
+            return
+        written = (now.st_mtime_ns, now.st_size) != (then.st_mtime_ns, then.st_size)
+        if written or now.st_nlink == then.st_nlink:
+            raise _changed(self.name)
+        self.status = now  # it lost its name to a new file, or got a second one
+
+
 @contextlib.contextmanager
 def unchanged(*paths: str | os.PathLike[str]) -> Iterator[None]:
-    """Refuse inputs that change while the block reads them more than once.
+    """Refuse inputs that change while the block opens them by name, perhaps more than once.
+
+    They are compared at the end of the block, and before `atomic` gives a file its name inside it.
 
     Raises:
         InputError: a file changed or does not exist.
     """
     reading(*paths)
-    before = [stamp(path) for path in paths]
-    yield
-    for path, state in zip(paths, before):
+    before = tuple((path, stamp(path, settled=True)) for path in paths)
+    token = _UNCHANGED.set((*_UNCHANGED.get(), *before))
+    try:
+        yield
+        _compare(before)
+    finally:
+        _UNCHANGED.reset(token)
+
+
+Stamps = tuple[tuple[str | os.PathLike[str], tuple[int, ...]], ...]
+_UNCHANGED: ContextVar[Stamps] = ContextVar("unchanged", default=())
+
+
+def _compare(before: Stamps) -> None:
+    for path, state in before:
         if stamp(path) != state:
-            raise InputError(f"{path} changed while it was read", "run again when nothing writes to it")
+            raise _changed(str(path))
 
 
-def stamp(path: str | os.PathLike[str]) -> tuple[int, ...]:
-    """Return numbers that change with the file or its content.
+def stamp(path: str | os.PathLike[str], settled: bool = False) -> tuple[int, ...]:
+    """Return numbers that change with the file or its content; `settled`: with whatever is written from now on.
 
     Raises:
         InputError: the file cannot be read.
     """
     fix = check_path(path)
     with refusing((OSError, ValueError), lambda e: f"cannot read {path} ({getattr(e, 'strerror', e)})", fix):
-        status = os.stat(path)
+        status = _settled(lambda: os.stat(path)) if settled else os.stat(path)
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _changed(name: str) -> InputError:
+    return InputError(f"{name} changed while it was read", "run again when nothing writes to it")
+
+
+def _settled(ask: Callable[[], os.stat_result]) -> os.stat_result:
+    """Return the status of a file, after the clock of its times has moved on: a later change has another time.
+
+    A file without a name is one of our own, to which nobody else writes.
+    """
+    status = ask()
+    age = time.time() - status.st_ctime
+    if not 0 <= age < TICK or not status.st_nlink:
+        return status
+    time.sleep(TICK - age)
+    return ask()
 
 
 def samples() -> Path:

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from calibcli.core.array_likes import array
 from calibcli.core.errors import InputError, UsageError, refusing
-from calibcli.core.files import reading
+from calibcli.core.files import reading, unchanged
 from calibcli.networks.dataset import downloads, folder
 from calibcli.networks.dataset import library_preparation as library_rows
 from calibcli.networks.dataset.arrays import (
@@ -319,7 +319,8 @@ def _read(name: str, options: DatasetOptions, trust: bool, texts: bool) -> Datas
     path, split = split_part(name)
     if os.path.lexists(path):
         reading(path)
-    published = downloads.read(path, split)
+    with unchanged(*[path] * os.path.isfile(path)):  # an archive is opened by name, and more than once
+        published = downloads.read(path, split)
     if published is not None:
         if options.labels or options.inputs:
             raise UsageError(f"{name} is a published data set, whose inputs and labels are known", "name neither")

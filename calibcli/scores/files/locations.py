@@ -9,6 +9,7 @@ import io
 import json
 import os
 import re
+import stat
 import sys
 import zlib
 from collections import Counter
@@ -17,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from calibcli.core.errors import InputError, refusing
-from calibcli.core.files import reading
+from calibcli.core.files import Steady, reading
 
 # Unpacking of gzip, bzip2, xz and Zstandard, piece by piece and never beyond a limit.
 
@@ -62,8 +63,16 @@ def _unnamed(pieces: Iterable[bytes]) -> Opened:
 
 
 def copy_of_pipe(stream: IO[bytes]) -> Opened:
-    """Copy a pipe to an unnamed temporary file."""
-    return _unnamed(iter(lambda: stream.read(PIECE) or b"", b""))
+    """Copy a pipe, or a file that stands for stdin (`< scores.csv`), to an unnamed temporary file.
+
+    Raises:
+        InputError: that file changed meanwhile.
+    """
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # not a file of the system's
+            if stat.S_ISREG(os.fstat(number := stream.fileno()).st_mode):
+                stack.callback(Steady(number, "stdin").check)
+        return _unnamed(iter(lambda: stream.read(PIECE) or b"", b""))
 
 
 def unpack_to_file(file: IO[bytes], kind: str, most: int, name: str) -> tuple[Opened, str]:

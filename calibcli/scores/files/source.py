@@ -38,7 +38,7 @@ from typing import cast
 
 from calibcli.core import extensions
 from calibcli.core.errors import CalibError, InputError, check_path
-from calibcli.core.files import reading
+from calibcli.core.files import Steady, reading
 from calibcli.core.memory import memory_limit
 from calibcli.scores.files import formats, locations
 from calibcli.scores.files.pickles import is_pickle
@@ -99,6 +99,8 @@ class Source:
     twice.
 
     So is what a compressed file (.gz, .bz2, .xz, .zst) holds: names and digests are those of the compressed one.
+    Every read is followed by a look at the times and size of the file: what all passes read, and the digest, are of one
+    content.
 
     Args:
         path: file name, or `-` for stdin.
@@ -107,7 +109,7 @@ class Source:
         update: the file is read only to be updated, so that it does not count as an input.
 
     Raises:
-        InputError: missing, a folder, not readable, or empty.
+        InputError: missing, a folder, not readable, empty, or changed while it is unpacked; as `pread`, in all methods.
     """
 
     def __init__(
@@ -121,12 +123,13 @@ class Source:
             if not update and self.path != "-":
                 reading(self.path)
             self.file = locations.open_binary(self.path)
-            self.size = (status := os.fstat(self.file.fileno())).st_size
-            if stat.S_ISCHR(status.st_mode):  # a terminal, /dev/zero: without an end
+            mode = os.fstat(self.file.fileno()).st_mode
+            if stat.S_ISCHR(mode):  # a terminal, /dev/zero: without an end
                 raise OSError("it is a device")
-            if not stat.S_ISREG(status.st_mode):
+            if not stat.S_ISREG(mode):
                 self.file = locations.copy_of_pipe(self.file)
-                self.size = os.fstat(self.file.fileno()).st_size
+            self.steady = Steady(self.file.fileno(), self.name)
+            self.size = self.steady.status.st_size
         except CalibError:
             raise
         except (OSError, ValueError, AttributeError) as error:  # a NUL in the name; a closed stdin
@@ -138,8 +141,13 @@ class Source:
         head = os.pread(self.file.fileno(), 10, 0)
         if head.startswith(locations.STARTS) and (kind := locations.compression_of(head)):
             most = memory_limit() // TEXT
-            self.file, self.digest_packed = locations.unpack_to_file(self.file, kind, most, self.name)
-            self.size = os.fstat(self.file.fileno()).st_size
+            packed = self.file
+            try:
+                self.file, self.digest_packed = locations.unpack_to_file(packed, kind, most, self.name)
+            finally:
+                self.steady.check()
+            self.steady = Steady(self.file.fileno(), self.name)
+            self.size = self.steady.status.st_size
             if self.size == 0:
                 raise InputError(f"{self.name} holds nothing", "is the file truncated?")
 
@@ -157,9 +165,10 @@ class Source:
         """Return exactly `size` bytes at `offset`.
 
         Raises:
-            InputError: the file ends before.
+            InputError: the file ends before, or has changed since it was opened.
         """
         data = os.pread(self.file.fileno(), min(size, PIECE), offset)
+        self.steady.check()
         if len(data) == size:
             return data
         whole = bytearray(size)
@@ -170,6 +179,7 @@ class Source:
         """Fill `memory` with the bytes at `offset`."""
         while len(memory):
             size = os.preadv(self.file.fileno(), [memory[:PIECE]], offset)
+            self.steady.check()
             if not size:
                 raise InputError(f"{self.name} ends too early", "it is truncated: write or copy it again")
             memory, offset = memory[size:], offset + size
@@ -298,6 +308,7 @@ class _At(io.RawIOBase):
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         size = os.preadv(self.source.file.fileno(), [buffer], self.at)
+        self.source.steady.check()
         start, self.at = self.at, self.at + size
         if start <= self.furthest < self.at:  # the end of a zip file is read first, which says nothing of what is left
             self.furthest = self.at

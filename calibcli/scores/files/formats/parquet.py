@@ -102,18 +102,24 @@ def _read(file: Any, names: Sequence[str] | None, source: Source) -> Any:
     Raises:
         InputError: they are larger than memory when decoded.
     """
-    metadata = file.metadata
-    leaves = [
-        metadata.row_group(i).column(j) for i in range(metadata.num_row_groups) for j in range(metadata.num_columns)
-    ]
-    size = sum(
-        leaf.total_uncompressed_size
-        for leaf in leaves
-        if names is None
-        or any(leaf.path_in_schema == name or leaf.path_in_schema.startswith(f"{name}.") for name in names)
-    )
-    refuse_large(size, f"{source.name} takes {size / 1e9:.3g} GB when decoded")
+    groups = range(file.metadata.num_row_groups)
+    size = sum(max(0, file.metadata.row_group(i).total_byte_size) for i in groups)
+    try:
+        _refuse_large(size, source)
+    except InputError:
+        if names is None:
+            raise
+        paths = [file.schema.column(j).path for j in range(len(file.schema))]
+        leaves = [j for j, path in enumerate(paths) if any(f"{path}.".startswith(f"{name}.") for name in names)]
+        for i in groups:  # a damaged description of a column is an error here, and ends the process below
+            next(file.iter_batches(1, [i], names), None)
+        described = (file.metadata.row_group(i).column(j) for i in groups for j in leaves)
+        _refuse_large(sum(leaf.total_uncompressed_size for leaf in described), source)
     return file.read(columns=names)
+
+
+def _refuse_large(size: int, source: Source) -> None:
+    refuse_large(size, f"{source.name} takes {size / 1e9:.3g} GB when decoded")
 
 
 def of_table(table: Any, form: str, source: Source, grouped: bool = True) -> FileContents:
