@@ -159,6 +159,6 @@ def loss(spec: str) -> Loss:
         spec: e.g. `ce`, `focal:gamma=2`; see `calib list losses`.
 
     Raises:
-        UsageError: an unknown loss or option.
+        UsageError: an unknown loss or option, or a penalty (`ce+mmce`), which a loss of single rows cannot hold.
     """
-    return losses.objective(spec).loss
+    return losses.of_rows(spec)

@@ -102,7 +102,7 @@ def fit(
     """
     model = copy.deepcopy(start.model).to(device, dtype)
     notes = _misfits(recipe, model, parts)
-    gamma = losses.final(recipe.loss).link_gamma if kept.report_link == "phi" else None
+    gamma = losses.final(losses.objective(recipe.loss).loss.spec).link_gamma if kept.report_link == "phi" else None
     if gamma is not None:
         note = f"{recipe.loss}: logits and numbers are of the focal map φ of the network's softmax at γ = {gamma:g}"
         notes.append(f"{note}; the saved model is the network alone")

@@ -352,6 +352,10 @@ def own_loss(loss: str | Callable[..., Any]) -> str:
     Raises:
         UsageError, InputError: no such module, or its object is no loss.  TypeError: neither text nor callable.
     """
+    if isinstance(loss, losses.Objective):
+        return loss.spec
+    if isinstance(loss, losses.Penalty):
+        raise UsageError(f"{type(loss).__name__} is a penalty, not a loss", "pass its spec: penalty=('mmce:weight=2',)")
     if not isinstance(loss, str):
         spec = shelf.spec_of(loss)
         if not (isinstance(loss, losses.Loss) and loss.spec):

@@ -32,7 +32,7 @@ from calibcli.networks.curvature.problem import CurvatureProblem, Forward, Index
 from calibcli.networks.curvature.quantities import DEFAULT, QUANTITIES, QuantityEstimates
 from calibcli.networks.curvature.selftest import SelfTest, check
 from calibcli.networks.device import held_signals
-from calibcli.networks.losses import final
+from calibcli.networks.losses import final, objective, pressing
 
 HIDDEN = ("model", "data", "container", "tensors", "memory_plan", "krylov_basis", "ranks")
 """Facts that a screen shows with `-v` alone: the origin of the numbers, and how they were computed."""
@@ -331,7 +331,16 @@ def _check(quantities: tuple[str, ...], memory: str, level: float, batch_size: i
 
 
 def _beside(measured: Any, asked: str | Callable[..., Any] | None, loaded: checkpoint.Checkpoint) -> Any:
-    """Return the second loss: the one asked for, else the checkpoint's own; None where it is the first."""
-    named = asked or str(loaded.metadata.get("training", {}).get("loss") or "none")
-    second = None if named == "none" else final(named)
+    """Return the second loss: the one asked for, else the checkpoint's own; None where it is the first.
+
+    Penalties that the checkpoint was trained with are left out, with a note.
+    """
+    named = asked
+    if not asked and (trained := loaded.metadata.get("training", {}).get("loss")):
+        run = objective(str(trained))
+        named = run.loss.spec
+        if left_out := pressing(run):
+            note = f"the model was trained with {run.spec}; curvature is that of losses of single rows"
+            loaded.notes.append(f"{note}: the penalty {left_out}, which is of a batch, is not in it")
+    second = None if named in (None, "", "none") else final(named)
     return None if getattr(second, "spec", second) == getattr(measured, "spec", measured) else second

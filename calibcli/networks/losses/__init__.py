@@ -28,6 +28,8 @@ __all__ = [
     "final",
     "gamma_star",
     "objective",
+    "of_rows",
+    "pressing",
 ]
 
 PAPER_NAMES = {
@@ -112,24 +114,55 @@ def objective(spec: str, penalties: list[str] | tuple[str, ...] = ()) -> Objecti
     head, *more = PAPER_NAMES.get(normal(head), head).split("+")
     if not more and normal(head.partition(":")[0]) in PENALTIES:
         raise UsageError(f"'{head}' is a penalty, not a loss", f"write ce+{head}")
-    extra = [PENALTIES.choose(p) for p in (*more, *penalty_parts, *penalties)]
+    added = (*more, *penalty_parts, *penalties)
+    if second := next((p for p in added if (name := p.partition(":")[0]) in LOSSES and name not in PENALTIES), None):
+        fix = f"to compare both, pass them as two losses, '{head}' and '{second}'"
+        raise UsageError(f"'{second}' is a loss, not a penalty that is added to one", fix)
+    extra = [PENALTIES.choose(p) for p in added]
     if head in shelf.OWN:
         loss = shelf.build(head)
     else:
         choice = LOSSES.choose(head)
         loss = choice()
         loss.spec = choice.spec
-    return Objective(loss, [p() for p in extra], "+".join([loss.spec, *(p.spec for p in extra)]))
+    made = Objective(loss, [p() for p in extra], "+".join([loss.spec, *(p.spec for p in extra)]))
+    for penalty, choice in zip(made.penalties, extra):
+        penalty.spec = choice.spec
+    return made
+
+
+def of_rows(spec: str) -> Loss:
+    """Make the loss of a spec for a caller that has rows alone: logits and labels, without a model or a training step.
+
+    Raises:
+        UsageError: unknown name or option, or a penalty, which needs a batch of a model and would be left out.
+    """
+    made = objective(spec)
+    if dropped := pressing(made):
+        problem = f"{dropped} is a penalty on a batch of a model, and this takes a loss of single rows"
+        fix = f"pass {made.loss.spec} for the loss without it; {made.spec} acts in calibcli.train (calib fit --loss)"
+        own = f"in a loop of your own as calibcli.networks.losses.objective('{made.spec}')"
+        raise UsageError(problem, f"{fix}, or {own}")
+    return made.loss
+
+
+def pressing(made: Objective) -> str:
+    """Name the penalties of an objective that are not weighted 0, joined by `+`; "" for none."""
+    return "+".join(p.spec for p in made.penalties if p.weight > 0)
 
 
 def final(asked: str | Callable[..., Any] = "ce") -> Any:
-    """Make the loss of a spec as in the last epochs of a run, without penalties; a loss of the user's own as it is.
+    """Make the loss of a spec as in the last epochs of a run; a loss of the user's own as it is.
 
     Raises:
-        UsageError: unknown name or option.  TypeError: neither text nor callable.
+        UsageError: as `of_rows`, or the objective of a run or a penalty itself, which are functions of a batch.
+        TypeError: neither text nor callable.
     """
     if not isinstance(asked, str):
+        if isinstance(asked, Objective | Penalty):
+            problem = f"{type(asked).__name__} is of a batch of a model, and this takes a loss of single rows"
+            raise UsageError(problem, "pass a spec to calibcli.train: loss='ce', penalty=('mmce',)")
         return shelf.one(asked)
-    last = objective(asked)
-    last.loss.finish()
-    return last.loss
+    last = of_rows(asked)
+    last.finish()
+    return last

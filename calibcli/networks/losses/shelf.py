@@ -196,8 +196,10 @@ class Penalty(nn.Module):
         realised: its last value, without the weight (detached).
         order: derivatives of the model's output that training on it takes (1: as every loss).
         pairs_rows: whether it compares rows of a batch, and so depends on how many there are.
+        spec: canonical spec, where it was made from one.
     """
 
+    spec = ""
     order = 1
     pairs_rows = False
 
