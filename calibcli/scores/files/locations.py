@@ -176,7 +176,7 @@ def _unpacker(kind: str, name: str) -> tuple[Callable[[], Any], tuple[type[Excep
     with refusing(
         ImportError,
         f"{name} is compressed with Zstandard, which no installed package reads",
-        "pip install 'calibcli[evals]' (the package zstandard), or unpack it",
+        "pip install zstandard, or unpack it",
     ):
         import zstandard
     return lambda: _Zstandard(zstandard), (zstandard.ZstdError,)
@@ -318,7 +318,7 @@ def _system(path: str | Path) -> tuple[Any, str, str]:
 
 
 def _from_uri(address: str) -> tuple[Any, str]:
-    with refusing(ImportError, f"{address} needs pyarrow", "pip install 'calibcli[parquet]', or copy the files here"):
+    with refusing(ImportError, f"{address} needs pyarrow", "pip install pyarrow, or copy the files here"):
         from pyarrow import fs
     system: tuple[Any, str] = fs.FileSystem.from_uri(address)
     return system
