@@ -124,9 +124,10 @@ def call(args: list[str]) -> int:
     """Run the command that these arguments name and return its exit code. Typer is only loaded if it is needed."""
     from calibcli.cli.run import COMPLETION, parsed
 
-    if args == ["--version"]:
-        print(f"calib {__version__}")
-        return int(Exit.OK)
+    if args in (["--version"], ["-V"]):
+        return _version()
+    if args[:1] == ["help"]:  # `calib help metrics`, as in git
+        args = [*args[1:], "--help"]
     if args and args[0] in COMMANDS and COMPLETION not in os.environ:
         command = importlib.import_module(f"calibcli.cli.{args[0]}").command
         given = parsed(args[1:], command.options)
@@ -135,6 +136,22 @@ def call(args: list[str]) -> int:
     from calibcli.cli import typed
 
     return typed.call(args, COMMANDS)
+
+
+def _version() -> int:
+    """Print the version, and how calib is installed where two ways get in each other's way."""
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    print(f"calib {__version__}")
+    try:
+        distribution("calibcli-core")
+        apart = any(one.startswith("calibcli-core") for one in distribution("calibcli").requires or ())
+    except PackageNotFoundError:  # the usual case: one of them
+        return int(Exit.OK)
+    if not apart:
+        note = "calibcli of a clone and calibcli-core are both installed, and hold the same files"
+        print(f"note: {note}; leave one: pip uninstall calibcli calibcli-core, then install it again", file=sys.stderr)
+    return int(Exit.OK)
 
 
 def _forget_stdout() -> None:
