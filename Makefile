@@ -37,8 +37,8 @@ test-docs: .venv/.ready
 	$(BIN)/python -m pytest -m docs -n auto --dist loadfile
 
 lint: .venv/.ready
-	$(BIN)/ruff format --check calibcli tests benchmarks sample_data docs
-	$(BIN)/ruff check calibcli tests benchmarks sample_data docs
+	$(BIN)/ruff format --check calibcli tests benchmarks sample_data docs release examples
+	$(BIN)/ruff check calibcli tests benchmarks sample_data docs release examples
 	$(BIN)/mypy
 
 # tests marked `extra`, with packages that few users have, in an environment of their own; torchvision by itself, because
