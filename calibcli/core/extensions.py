@@ -24,6 +24,7 @@ _SHELF_FILES: dict[str, list[Callable[[], ModuleType]]] = {}
 _Item = TypeVar("_Item")
 _Report = Callable[[float, str], None]
 _Span = tuple[_Report, float, float]
+_doing = ""  # what was told last
 _SPAN: ContextVar[_Span | None] = ContextVar("span", default=None)
 """The report of the command that runs, and the ends of the part of it that is on."""
 
@@ -53,9 +54,16 @@ def tell(fraction: float, text: str = "") -> None:
 
     A fraction that falls begins another step.
     """
+    global _doing
+    _doing = text or _doing
     if span := _SPAN.get():
         say, low, high = span
         say(low + (high - low) * fraction, text)
+
+
+def doing() -> str:
+    """Return what was told last: what a command that has to end was at."""
+    return _doing
 
 
 @contextlib.contextmanager
@@ -97,7 +105,9 @@ def steps(items: Sequence[_Item], text: Callable[[_Item], str] = str, report: _R
     with reporting(report):
         outer = _SPAN.get()
         if outer is None or len(items) < 2:
-            yield from items
+            for item in items:
+                tell(0.0, text(item))
+                yield item
             return
         report_to, low, high = outer
         reached = low
