@@ -1,4 +1,4 @@
-"""`--time-limit` and `--memory-limit` end a command with exit code 4, say what was running, and leave no half of a file."""
+"""`--time-limit` and `--memory-limit` end a command with exit code 4, say what it was at, and leave no half files."""
 
 from __future__ import annotations
 

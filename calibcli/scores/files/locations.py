@@ -187,7 +187,8 @@ def _unpacker(kind: str, name: str) -> tuple[Callable[[], Any], tuple[type[Excep
 # Remote files are copied to an unnamed temporary file when they are opened, as every format is read at offsets.
 
 
-SCHEMES = ("file", "s3", "gs", "gcs", "hdfs", "abfs", "abfss")
+FSSPEC = {"hf": "fsspec huggingface_hub", "az": "fsspec adlfs"}  # schemes that fsspec opens, with the packages for it
+SCHEMES = ("file", "s3", "gs", "gcs", "hdfs", "abfs", "abfss", *FSSPEC)
 ADDRESS = re.compile(rf"({'|'.join(SCHEMES)}):/+(.*)", re.DOTALL)  # a `Path` keeps one slash of two
 RETRIES = 1  # seconds for which pyarrow retries an address at Google that does not answer
 STATE, PARTS = "state.json", "dataset_dict.json"  # in folders that `save_to_disk` writes: of one data set, of several
@@ -320,6 +321,12 @@ def _system(path: str | Path) -> tuple[Any, str, str]:
 def _from_uri(address: str) -> tuple[Any, str]:
     with refusing(ImportError, f"{address} needs pyarrow", "pip install pyarrow, or copy the files here"):
         from pyarrow import fs
+    scheme, _, name = address.partition("://")
+    if scheme in FSSPEC:
+        with refusing(ImportError, f"{address} needs fsspec", f"pip install {FSSPEC[scheme]}, or copy the files here"):
+            import fsspec
+
+            return fs.PyFileSystem(fs.FSSpecHandler(fsspec.filesystem(scheme))), name.partition("?")[0]
     system: tuple[Any, str] = fs.FileSystem.from_uri(address)
     return system
 
