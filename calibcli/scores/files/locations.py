@@ -350,6 +350,8 @@ def _remote(path: str | Path, suffixes: Sequence[str]) -> list[str]:
         folder = name if plain else name[: PATTERN.search(name).start()].rpartition("/")[0]  # type: ignore[union-attr]
         listed = system.get_file_info(fs.FileSelector(folder, recursive=True, allow_not_found=True))
         names = sorted(info.path for info in listed if info.type == fs.FileType.File)
+        if not name.startswith("/"):  # some file systems list the names below a bucket as if from a root
+            names = [one.lstrip("/") for one in names]
     if plain:
         return [address.format(part) for part in _parts(folder, names, suffixes)]
     alike = re.compile(_expression(name), re.DOTALL)
