@@ -245,7 +245,7 @@ def test_google_storage_is_asked_for_by_its_name(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.extra
 @pytest.mark.parametrize("scheme", ["hf", "az"])
-def test_addresses_of_fsspec(scheme: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_addresses_of_fsspec(scheme: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     """A file, a folder of parts and a pattern, in a file system in memory; without its package the fix installs it."""
     fsspec = pytest.importorskip("fsspec")
     from fsspec.implementations.memory import MemoryFileSystem
@@ -263,7 +263,6 @@ def test_addresses_of_fsspec(scheme: str, folder: Path, capsys: pytest.CaptureFi
         found = calibcli.read(f"{scheme}://datasets/me{form}")
         assert calibcli.measure(found, "ece")["ece"].value == pytest.approx(wanted(), abs=1e-12)
     assert main(["metrics", f"{scheme}://datasets/me/no.npz", "-q"]) == Exit.REFUSED
-    fsspec.register_implementation(scheme, "no_such_package.FileSystem", clobber=True)
-    fsspec.config.conf.clear()
+    monkeypatch.setitem(sys.modules, "fsspec", None)
     assert main(["metrics", f"{scheme}://datasets/me/part-0.npz", "-q"]) == Exit.REFUSED
     assert f"pip install fsspec {'huggingface_hub' if scheme == 'hf' else 'adlfs'}" in capsys.readouterr().err
