@@ -3,7 +3,7 @@
     make dist && python benchmarks/install.py [--pythons python3.11 python3.12 python3.13] [--dist dist]
 
 Each row: the Python, what is installed and in which order, the seconds that pip took, the size of the environment
-beyond that of an empty one, `pip check`, `calib --version`, `calib metrics` of the sample, and the tour. Where pip finds
+beyond that of an empty one, `pip check`, `calib --version`, `calib metrics` of the sample, the tour. Where pip finds
 no CPU build of PyTorch for a Python (all but those of --real-torch), an empty wheel of that name and version stands in
 for it, the row says so, and no tour is taken. The seconds are those of this machine and its index.
 """

@@ -20,7 +20,7 @@ def command(*, shell: Literal["bash", "zsh", "fish", "powershell"] = argument("b
     Open a new shell afterwards. Zsh and fish read it from a file of their own: calib completion fish >
     ~/.config/fish/completions/calib.fish
     """
-    from typer.completion import get_completion_script
+    from typer.completion import get_completion_script  # type: ignore[attr-defined]
 
     print(get_completion_script(prog_name="calib", complete_var=COMPLETION, shell=shell))
     return int(Exit.OK)
