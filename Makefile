@@ -1,4 +1,4 @@
-# make demo, test, lint, test-slow, test-device, test-docs, test-extra, test-engines, docs, house, bench, nightly, mutants: each makes its environment when it is not
+# make demo, test, lint, test-slow, test-device, test-docs, test-extra, test-engines, docs, dist, release, house, bench, nightly, mutants: each makes its environment when it is not
 # there, so that a fresh machine needs nothing first. PIP_ARGS goes to pip
 # (for example PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu" for CPU-only torch).
 PYTHON ?= python3
@@ -9,7 +9,7 @@ ORACLE := curvlinops-for-pytorch backpack-for-pytorch einconv einops linear_oper
 # what the examples of merging run on; Spark needs Java, and is skipped without
 ENGINES := 'dask[dataframe]' 'ray[data]' pyspark
 
-.PHONY: demo test test-slow test-device test-docs test-extra test-engines docs house nightly mutants bench lint clean
+.PHONY: demo test test-slow test-device test-docs test-extra test-engines docs dist release house nightly mutants bench lint clean
 
 .venv/.ready: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -37,8 +37,8 @@ test-docs: .venv/.ready
 	$(BIN)/python -m pytest -m docs -n auto --dist loadfile
 
 lint: .venv/.ready
-	$(BIN)/ruff format --check calibcli tests benchmarks sample_data docs
-	$(BIN)/ruff check calibcli tests benchmarks sample_data docs
+	$(BIN)/ruff format --check calibcli tests benchmarks sample_data docs release examples
+	$(BIN)/ruff check calibcli tests benchmarks sample_data docs release examples
 	$(BIN)/mypy
 
 # tests marked `extra`, with packages that few users have, in an environment of their own; torchvision by itself, because
@@ -62,6 +62,19 @@ docs: .venv-extra/.ready
 	.venv-extra/bin/python docs/pages.py
 	NO_MKDOCS_2_WARNING=1 .venv-extra/bin/python -m mkdocs build -q
 
+.venv-release/.ready: release/requirements.txt
+	test -x .venv-release/bin/python || $(PYTHON) -m venv .venv-release
+	.venv-release/bin/python -m pip install -q $(PIP_ARGS) -r release/requirements.txt
+	touch $@
+
+# what is published, in dist/, with the tests of the unpacked source distribution
+dist: .venv-release/.ready
+	.venv-release/bin/python release/distributions.py
+
+# everything of a release but the upload: make release VERSION=0.1.0
+release: .venv-release/.ready
+	.venv-release/bin/python release/release.py $(VERSION)
+
 # by hand, some hours: the full simulations and the oldest versions that pyproject.toml allows
 nightly: .venv/.ready .venv-extra/.ready
 	$(BIN)/python benchmarks/nightly.py
@@ -78,4 +91,4 @@ bench: .venv/.ready
 	$(BIN)/python benchmarks/run.py
 
 clean:
-	rm -rf .venv .venv-extra out build dist site *.egg-info
+	rm -rf .venv .venv-extra .venv-release out build dist site *.egg-info

@@ -1,9 +1,17 @@
-"""The build, but for what pyproject.toml says: the sample data travel in the package, for `calib demo`."""
+"""The build, but for what pyproject.toml says: the sample data travel in the package, for `calib demo`.
 
+The links of README.md become absolute, as the page of a package index has no files to link to.
+"""
+
+import sys
 from pathlib import Path
 
 from setuptools import setup
 from setuptools.command.build_py import build_py
+
+sys.path.insert(0, str(Path(__file__).parent))  # which builders take away
+
+from release.address import readme  # noqa: E402
 
 SAMPLES = (
     "digits.npz",
@@ -29,4 +37,8 @@ class WithSamples(build_py):
                 self.copy_file(str(Path("sample_data", name)), str(folder / name))
 
 
-setup(cmdclass={"build_py": WithSamples})
+setup(
+    cmdclass={"build_py": WithSamples},
+    long_description=readme(),
+    long_description_content_type="text/markdown",
+)

@@ -65,7 +65,7 @@ def test_hugging_face_folder_without_transformers(tmp_path: Path, monkeypatch: p
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(InputError, match="transformers is not installed") as caught:
         checkpoint.load(tmp_path)
-    assert "calibcli[hf]" in caught.value.fix
+    assert "pip install transformers pillow" in caught.value.fix
 
 
 @pytest.mark.extra

@@ -20,7 +20,7 @@ ORDER = [
     ("networks",),
     ("lab",),
     ("api",),
-    ("cli",),
+    ("cli", "extending"),
 ]
 LEVEL = {room: level for level, rooms in enumerate(ORDER) for room in rooms}
 HEAVY = {

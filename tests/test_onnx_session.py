@@ -182,4 +182,4 @@ def test_without_onnxruntime(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("m.onnx").write_bytes(b"\x08\x07")
     with pytest.raises(InputError, match="onnxruntime is not installed") as caught:
         checkpoint.load("m.onnx")
-    assert "calibcli[onnx]" in caught.value.fix
+    assert "pip install onnx onnxruntime" in caught.value.fix

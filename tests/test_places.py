@@ -241,3 +241,28 @@ def test_google_storage_is_asked_for_by_its_name(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(InputError, match="without recorded outputs"):
         calibcli.read("gs://nowhere/at-all?retry_limit_seconds=60")
     assert set(made) == {"gs://nowhere/?retry_limit_seconds=60"}
+
+
+@pytest.mark.extra
+@pytest.mark.parametrize("scheme", ["hf", "az"])
+def test_addresses_of_fsspec(scheme: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """A file, a folder of parts and a pattern, in a file system in memory; without its package the fix installs it."""
+    fsspec = pytest.importorskip("fsspec")
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    class Memory(MemoryFileSystem):  # type: ignore[misc]
+        protocol = scheme
+        store: dict[str, Any] = {}  # noqa: RUF012
+        pseudo_dirs: list[str] = [""]  # noqa: RUF012
+
+    fsspec.register_implementation(scheme, Memory, clobber=True)
+    system = fsspec.filesystem(scheme)
+    for path in sorted(folder.rglob("part-*.npz")):
+        system.pipe(f"/datasets/me/{path.relative_to(folder)}", path.read_bytes())
+    for form in ("", "/", "/**/part-*.npz"):
+        found = calibcli.read(f"{scheme}://datasets/me{form}")
+        assert calibcli.measure(found, "ece")["ece"].value == pytest.approx(wanted(), abs=1e-12)
+    assert main(["metrics", f"{scheme}://datasets/me/no.npz", "-q"]) == Exit.REFUSED
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    assert main(["metrics", f"{scheme}://datasets/me/part-0.npz", "-q"]) == Exit.REFUSED
+    assert f"pip install fsspec {'huggingface_hub' if scheme == 'hf' else 'adlfs'}" in capsys.readouterr().err

@@ -387,7 +387,7 @@ def shown(
     out = Terminal()
     monkeypatch.setattr(Terminal, "encoding", encoding)
     monkeypatch.setattr(sys, "stdout", out)
-    for name in ("NO_COLOR", "FORCE_COLOR", "TERM", "COLORTERM"):
+    for name in ("NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE", "TERM", "COLORTERM"):
         monkeypatch.delenv(name, raising=False)
     for name, value in {"TERM": "xterm-256color", "COLUMNS": str(columns), **env}.items():
         monkeypatch.setenv(name, value)
@@ -407,6 +407,8 @@ def test_a_pipe_has_colour_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(Terminal, "isatty", lambda self: False)
     assert shown(monkeypatch, cases.gate()) == table.plain(cases.gate())
     assert "\x1b[3" in shown(monkeypatch, cases.gate(), FORCE_COLOR="1")
+    assert "\x1b[3" in shown(monkeypatch, cases.gate(), CLICOLOR_FORCE="1")
+    assert "\x1b[3" not in shown(monkeypatch, cases.gate(), CLICOLOR_FORCE="0")
 
 
 @pytest.mark.parametrize("columns", [64, 80, 100, 132, 200])

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -30,6 +31,11 @@ class Catalogued:
         module, _, name = self.place.rpartition(".")
         entries: Shelf = getattr(importlib.import_module(module), name)
         return entries
+
+    @property
+    def needs_torch(self) -> bool:
+        """Whether the shelf lies in a room that needs PyTorch, which may not be installed."""
+        return self.place.split(".")[1] in ("networks", "lab")
 
 
 SCORES = "scores (N, K) of float16 to float64, labels (N,) of integers"
@@ -106,6 +112,12 @@ class Format:
     suffixes: tuple[str, ...]
     way: str
     module: ModuleType
+    package: str = ""
+
+    @property
+    def added(self) -> str:
+        """The installed package that it comes from, where it is not one of calib."""
+        return f" (added by {self.package})" if self.package else ""
 
     @property
     def about(self) -> str:
@@ -118,7 +130,11 @@ def formats() -> list[Format]:
     from calibcli import render
     from calibcli.scores.files import source
 
-    listed = [Format(name, source.suffixes(name), "read", source.module(name)) for name in source.FORMATS]
+    source.load_packaged()
+    listed = [
+        Format(name, source.suffixes(name), "read", source.module(name), source.PACKAGED.get(name, ""))
+        for name in source.FORMATS
+    ]
     for name in render.NAMES:
         way = "written" if render.to_stdout(name) else "written to a file"
         listed.append(Format(name, render.suffixes(name), way, render.module(name)))
@@ -127,9 +143,30 @@ def formats() -> list[Format]:
 
 def overview() -> Result:
     """List the shelves, one line each."""
-    rows: list[list[Cell]] = [[name, len(one.shelf.entries), one.option] for name, one in SHELVES.items()]
+    notes = [*_packaged(_installed()), *_without_torch()]
+    rows: list[list[Cell]] = [[name, len(one.shelf.entries), one.option] for name, one in _installed().items()]
     rows.append([FORMATS, len(formats()), "input files, --format, -o"])
-    return Result(command="list", tables=[Table(name="shelves", columns=["name", "entries", "used by"], rows=rows)])
+    table = Table(name="shelves", columns=["name", "entries", "used by"], rows=rows)
+    return Result(command="list", tables=[table], notes=notes)
+
+
+def _installed() -> dict[str, Catalogued]:
+    """Return the shelves that can be opened: those of networks need PyTorch."""
+    return {name: one for name, one in SHELVES.items() if _has_torch() or not one.needs_torch}
+
+
+def _packaged(names: Iterable[str]) -> list[str]:
+    """Load what installed packages add to these shelves; return a note on each entry that could not be added."""
+    return [str(error).replace("\n  fix:", ":") for name in names for error in SHELVES[name].shelf.load_packaged()]
+
+
+def _has_torch() -> bool:
+    return importlib.util.find_spec("torch") is not None
+
+
+def _without_torch() -> list[str]:
+    left_out = [name for name in SHELVES if name not in _installed()]
+    return [f"not listed without PyTorch: {', '.join(left_out)} (pip install torch)"] if left_out else []
 
 
 def listing(name: str) -> Result:
@@ -140,12 +177,14 @@ def listing(name: str) -> Result:
     """
     if name == FORMATS:
         rows = [
-            [one.name, " ".join(one.suffixes), one.way, one.about.partition("\n")[0].rstrip(".")] for one in formats()
+            [one.name, " ".join(one.suffixes), one.way, one.about.partition("\n")[0].rstrip(".") + one.added]
+            for one in formats()
         ]
         columns = ["name", "suffix", "is", "definition"]
         return Result(command="list", tables=[Table(name=FORMATS, columns=columns, rows=rows)])
     if name in SHELVES:
-        return Result(command="list", tables=tables(name), facts={"used by": SHELVES[name].option})
+        notes = _packaged([name])
+        return Result(command="list", tables=tables(name), facts={"used by": SHELVES[name].option}, notes=notes)
     if f"{name}s" in (*SHELVES, FORMATS):
         raise UsageError(f"nothing is called '{name}'", did_you_mean(name, [f"{name}s"]))
     if normal(name) in ("study", "studies", "recipe", "recipes"):  # studies are files of the user, not entries
@@ -153,13 +192,13 @@ def listing(name: str) -> Result:
         raise UsageError(f"nothing is called '{name}'", fix)
     parts = [
         part
-        for where, one in SHELVES.items()
+        for where, one in _installed().items()
         if name in one.shelf
         for part in _about(where, one.shelf.entries[normal(name)])
     ]
     parts += [part for one in formats() if one.name == normal(name) for part in _about_format(one)]
     if not parts:
-        known = [*SHELVES, FORMATS, *(e.name.replace("_", "-") for one in SHELVES.values() for e in one.shelf)]
+        known = [*SHELVES, FORMATS, *(e.name.replace("_", "-") for one in _installed().values() for e in one.shelf)]
         raise UsageError(f"nothing is called '{name}'", did_you_mean(name, [*known, *(one.name for one in formats())]))
     return Result(command="list", tables=parts)
 
@@ -168,7 +207,8 @@ def tables(name: str) -> list[Table]:
     """Return a shelf as a table: name, definition, options. Entries that only papers use have a table of their own."""
     rows: dict[bool, list[list[Cell]]] = {False: [], True: []}
     for entry in SHELVES[name].shelf:
-        rows[entry.traits.get("papers", False)].append([entry.name, entry.summary.rstrip("."), entry.signature])
+        about = entry.summary.rstrip(".") + (f" (added by {entry.package})" if entry.package else "")
+        rows[entry.traits.get("papers", False)].append([entry.name, about, entry.signature])
     columns, title = ["name", "definition", "options"], f"{name} that only papers use"
     apart = Table(name=f"{name}_of_papers", title=title, columns=columns, rows=rows[True])
     return [Table(name=name, columns=columns, rows=rows[False]), *([apart] if rows[True] else [])]

@@ -20,10 +20,11 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from calibcli import __version__, cli
+from calibcli.cli import limits
 from calibcli.core import files
 from calibcli.core.errors import CalibError, Exit, UsageError, printable
 
-OTHERS = ("app", "run", "typed")  # files that are not commands
+OTHERS = ("app", "limits", "run", "typed")  # files that are not commands
 COMMANDS = sorted(m.name for m in pkgutil.iter_modules(cli.__path__) if m.name not in OTHERS)
 
 
@@ -35,13 +36,20 @@ class HungUp(Terminated):
     """SIGHUP arrived: the terminal was closed."""
 
 
+class TimedOut(Terminated):
+    """SIGALRM arrived: the time of `--time-limit` has passed."""
+
+
 ENDS: dict[type[BaseException], tuple[str, Exit]] = {
     KeyboardInterrupt: ("interrupted", Exit.INTERRUPTED),
     Terminated: ("terminated", Exit.TERMINATED),
     HungUp: ("the terminal is gone", Exit.HUNG_UP),
+    TimedOut: ("the time limit has passed", Exit.REFUSED),
 }
 SIGNALS: dict[int, type[BaseException]] = {
-    getattr(signal, name): kind for name, kind in zip(("SIGINT", "SIGTERM", "SIGHUP"), ENDS) if hasattr(signal, name)
+    getattr(signal, name): kind
+    for name, kind in zip(("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM"), ENDS)
+    if hasattr(signal, name)
 }
 
 RARELY = 20_000, 20, 20  # objects between two searches for cycles: by default (700) a sixth of the time of many files
@@ -71,13 +79,15 @@ def _outcome(args: list[str]) -> int:
     except BrokenPipeError:  # the reader closed stdout (`calib ... | head`): not an error
         _forget_stdout()
         return CommandRun.latest_code
+    except TimedOut:
+        return _say(limits.passed(), limits.FIX, Exit.REFUSED)
     except (KeyboardInterrupt, Terminated) as end:
         message, code = ENDS[type(end)]
         return _say(message, "", code)
     except CalibError as error:
         return _say(error.problem, error.fix, error.code)
     except MemoryError:
-        return _say("out of memory", "use a smaller input, or fewer rows at a time", Exit.REFUSED)
+        return _out_of_memory()
     except ModuleNotFoundError as error:  # an optional package is not installed
         missing = (error.name or "calibcli").partition(".")[0]
         if missing == "calibcli":
@@ -92,6 +102,8 @@ def _outcome(args: list[str]) -> int:
         _forget_stdout()
         return _say(f"cannot write to stdout ({reason})", "free some space, or write elsewhere", Exit.USAGE)
     except Exception as error:
+        if "can't allocate memory" in str(error):  # torch's RuntimeError
+            return _out_of_memory()
         if hasattr(error, "format_message"):  # typer's usage errors, whichever Click it carries
             message, command = error.format_message().rstrip("."), getattr(error, "ctx", None)
             path = getattr(command, "command_path", None) or "calib"
@@ -99,6 +111,10 @@ def _outcome(args: list[str]) -> int:
         if type(error).__name__ == "Abort":
             return _say("interrupted", "", Exit.INTERRUPTED)
         return _bug(error)
+
+
+def _out_of_memory() -> int:
+    return _say("out of memory", "use a smaller input, or fewer rows at a time", Exit.REFUSED)
 
 
 def _usage_fix(message: str, path: str, args: list[str]) -> str:
@@ -124,9 +140,10 @@ def call(args: list[str]) -> int:
     """Run the command that these arguments name and return its exit code. Typer is only loaded if it is needed."""
     from calibcli.cli.run import COMPLETION, parsed
 
-    if args == ["--version"]:
-        print(f"calib {__version__}")
-        return int(Exit.OK)
+    if args in (["--version"], ["-V"]):
+        return _version()
+    if args[:1] == ["help"]:  # `calib help metrics`, as in git
+        args = [*args[1:], "--help"]
     if args and args[0] in COMMANDS and COMPLETION not in os.environ:
         command = importlib.import_module(f"calibcli.cli.{args[0]}").command
         given = parsed(args[1:], command.options)
@@ -135,6 +152,22 @@ def call(args: list[str]) -> int:
     from calibcli.cli import typed
 
     return typed.call(args, COMMANDS)
+
+
+def _version() -> int:
+    """Print the version, and how calib is installed where two ways get in each other's way."""
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    print(f"calib {__version__}")
+    try:
+        distribution("calibcli-core")
+        apart = any(one.startswith("calibcli-core") for one in distribution("calibcli").requires or ())
+    except PackageNotFoundError:  # the usual case: one of them
+        return int(Exit.OK)
+    if not apart:
+        note = "calibcli of a clone and calibcli-core are both installed, and hold the same files"
+        print(f"note: {note}; leave one: pip uninstall calibcli calibcli-core, then install it again", file=sys.stderr)
+    return int(Exit.OK)
 
 
 def _forget_stdout() -> None:
@@ -185,6 +218,7 @@ def surroundings() -> Iterator[None]:
             sys.stdout = stdout
         sys.stderr = stderr
         gc.set_threshold(*threshold)
+        limits.stop()
         for number, handler in before.items():
             signal.signal(number, handler)
 

@@ -18,18 +18,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
 from calibcli import __version__, headlines, render
+from calibcli.cli import limits
 from calibcli.core import extensions, files
 from calibcli.core import options as spec
 from calibcli.core.errors import CalibError, Exit, UsageError, as_options
-from calibcli.core.options import Count, Edges, Level, Style, option
+from calibcli.core.options import Count, Edges, Level, Range, Style, option
 from calibcli.core.result import Result
 from calibcli.render import table_contents, terminal
 from calibcli.scores.reading_options import Reading
 
 COMPLETION = "_CALIB_COMPLETE"  # environment variable by which a shell asks for completions
+
+
+Seconds = Annotated[float, Range(0.01, 1e7)]
+Gigabytes = Annotated[float, Range(0.01, 1e6)]
 
 
 def given_options(reading: Reading) -> dict[str, Any]:
@@ -88,6 +93,13 @@ class CommandRun:
         False, "Show everything that a file would hold, and how numbers were computed.", "--verbose", "-v"
     )
 
+    time_limit: Seconds | None = option(
+        None, "End after this many seconds, with exit code 4 and nothing half-written.", metavar="SECONDS"
+    )
+    memory_limit: Gigabytes | None = option(
+        None, "End with exit code 4 where more memory than this is needed, in GB.", metavar="GB"
+    )
+
     argv: ClassVar[Sequence[str]] = ()
     latest_code: ClassVar[int] = int(Exit.OK)  # of the last finished run; used if the reader of stdout closes it early
 
@@ -96,6 +108,8 @@ class CommandRun:
         self.outputs = [render.known_output(path) for path in self.output]
         self.quiet = self.quiet or not is_main_process()
         self.started = time.time()
+        if self.time_limit is not None or self.memory_limit is not None:
+            limits.start(self.time_limit, self.memory_limit)
         self.stdout, sys.stdout = sys.stdout, sys.stderr  # keeps what the user's own code prints out of the result
 
     @property
@@ -111,7 +125,7 @@ class CommandRun:
     def progress(self, title: str) -> Callable[[float, str], None]:
         """Return a callback that draws a progress bar on stderr, or does nothing if quiet or not on a terminal."""
         if self.quiet or not sys.stderr.isatty():
-            return lambda *_: None
+            return extensions.tell  # which remembers what the command is at
         extensions.register_progress(terminal.bar(title))  # also of loops that the command passes it to nowhere
         return extensions.tell
 

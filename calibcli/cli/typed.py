@@ -69,7 +69,7 @@ def build(names: Sequence[str], brief: bool = False) -> typer.Typer:
     @app.callback()
     def top(
         version: Annotated[
-            bool, typer.Option("--version", help="Print the version and exit.", callback=_version, is_eager=True)
+            bool, typer.Option("--version", "-V", help="Print the version and exit.", callback=_version, is_eager=True)
         ] = False,
     ) -> None:
         """Options of calib itself."""

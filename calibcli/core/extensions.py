@@ -8,10 +8,14 @@ move (`steps`).
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from types import ModuleType
 from typing import Any, TypeVar
+
+from calibcli.core.errors import UsageError
+from calibcli.core.options import normal
 
 _DEVICE_SCORES: list[Callable[[Any], Any]] = []
 _FORMAT_PACKAGES: list[Callable[[], ModuleType]] = []
@@ -20,6 +24,7 @@ _SHELF_FILES: dict[str, list[Callable[[], ModuleType]]] = {}
 _Item = TypeVar("_Item")
 _Report = Callable[[float, str], None]
 _Span = tuple[_Report, float, float]
+_doing = ""  # what was told last
 _SPAN: ContextVar[_Span | None] = ContextVar("span", default=None)
 """The report of the command that runs, and the ends of the part of it that is on."""
 
@@ -49,9 +54,16 @@ def tell(fraction: float, text: str = "") -> None:
 
     A fraction that falls begins another step.
     """
+    global _doing
+    _doing = text or _doing
     if span := _SPAN.get():
         say, low, high = span
         say(low + (high - low) * fraction, text)
+
+
+def doing() -> str:
+    """Return what was told last: what a command that has to end was at."""
+    return _doing
 
 
 @contextlib.contextmanager
@@ -93,7 +105,9 @@ def steps(items: Sequence[_Item], text: Callable[[_Item], str] = str, report: _R
     with reporting(report):
         outer = _SPAN.get()
         if outer is None or len(items) < 2:
-            yield from items
+            for item in items:
+                tell(0.0, text(item))
+                yield item
             return
         report_to, low, high = outer
         reached = low
@@ -114,6 +128,66 @@ def steps(items: Sequence[_Item], text: Callable[[_Item], str] = str, report: _R
 def register_entries(kind: str, file: Callable[[], ModuleType]) -> None:
     """Register `file()`, which imports a module with further entries of the shelf of this kind."""
     _SHELF_FILES.setdefault(kind, []).append(file)
+
+
+GROUPS = {
+    "metric": "calibcli.metrics",
+    "scaler": "calibcli.scalers",
+    "loss": "calibcli.losses",
+    "architecture": "calibcli.architectures",
+    "curvature quantity": "calibcli.quantities",
+    "target": "calibcli.targets",
+    "format": "calibcli.formats",
+}
+"""The groups of entry points by which installed packages add entries: to a shelf, by its kind, or input formats."""
+_LOADING: ContextVar[str] = ContextVar("_LOADING", default="")
+
+
+def loading() -> str:
+    """Return the name of the installed package whose entries are being imported, or "" for those of calib itself."""
+    return _LOADING.get()
+
+
+def packaged(kind: str, name: str = "") -> Iterator[tuple[str, str, Callable[[], Any]]]:
+    """Yield the entries that installed packages add: name, package, and what imports it.
+
+    They are looked up where a name is unknown, and for lists, so that nobody else waits for it.
+
+    Args:
+        kind: of the shelf.  name: only entries of this name; "" for all.
+
+    Raises:
+        UsageError: two packages add entries of one name.
+    """
+    if kind not in GROUPS:
+        return
+    from importlib.metadata import entry_points
+
+    seen: dict[str, str] = {}
+    points = sorted(
+        entry_points(group=GROUPS[kind]), key=lambda point: (normal(point.name), str(point.dist and point.dist.name))
+    )
+    for point in points:
+        key, package = normal(point.name), point.dist.name if point.dist else "an installed package"
+        if name in ("", key) and seen.setdefault(key, package) != package:
+            problem = f"{package} does not add its {kind} '{key}': {seen[key]} has one of that name"
+            raise UsageError(problem, f"pip uninstall {package}")
+        if name in ("", key):
+            yield key, package, functools.partial(_imported, point.load, kind, key, package)
+
+
+def _imported(load: Callable[[], Any], kind: str, name: str, package: str) -> Any:
+    """Import an entry of an installed package, whose mistakes are no bug of calib."""
+    token = _LOADING.set(package)
+    try:
+        return load()
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        if isinstance(error, UsageError):
+            raise
+        problem = f"{package} does not add its {kind} '{name}': {type(error).__name__}: {error}"
+        raise UsageError(problem, f"update it, or leave it out: pip uninstall {package}") from None
+    finally:
+        _LOADING.reset(token)
 
 
 def device_scores(tensor: Any) -> Any:

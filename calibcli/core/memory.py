@@ -17,6 +17,22 @@ UNIFIED = ("memory.max", "memory.current", "inactive_file")  # limit, usage and 
 DIVIDED = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")  # version 1
 
 
+_most: int | None = None  # bytes that this process may take, if the user limits them
+
+
+def limit_memory(most: int | None) -> None:
+    """Let this process take so many bytes, its interpreter and libraries included; None: all that is free."""
+    global _most
+    _most = most
+
+
+def taken_memory() -> int:
+    """Return the bytes of memory that this process takes; 0 if the system does not say."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0
+
+
 def memory_limit() -> int:
     """Return the bytes that decoded contents may take: half of the free memory, at most `MOST_DECODED`."""
     return min(2 * MOST_DECODED, free_memory()) // 2
@@ -37,6 +53,8 @@ def free_memory(root: str = "/") -> int:
         with contextlib.suppress(OSError, ValueError):
             stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
             free.append(limit - int((folder / usage).read_text()) + int(stat.get(cached, 0)))
+    if _most is not None:
+        free.append(_most - taken_memory())
     return max(0, min(free))
 
 

@@ -27,6 +27,8 @@ class Entry:
     name: str
     target: Callable[..., Any]
     traits: Mapping[str, Any] = field(default_factory=dict)
+    package: str = ""
+    """The installed package that adds it; "" for an entry of calib."""
 
     @cached_property
     def options(self) -> dict[str, inspect.Parameter]:
@@ -150,16 +152,39 @@ class Shelf:
         key = normal(name)
         while key not in self._entries and self._usual:
             importlib.import_module(self._usual.pop(0))
-        return self._entries.get(key) or self.entries.get(key)
+        if (entry := self._entries.get(key) or self.entries.get(key)) is None and key.isidentifier():
+            for _, _, load in extensions.packaged(self.kind, key):
+                load()
+            entry = self._entries.get(key)
+        return entry
+
+    def load_packaged(self) -> list[UsageError]:
+        """Add every entry of installed packages, for lists; return why some could not be added."""
+        failed: list[UsageError] = []
+        try:
+            for key, _, load in extensions.packaged(self.kind):
+                try:
+                    if key not in self.entries:
+                        load()
+                except UsageError as error:
+                    failed.append(error)
+        except UsageError as error:  # two packages, one name
+            failed.append(error)
+        return failed
 
     def add(self, name: str = "", **traits: Any) -> Callable[[Any], Any]:
         """Return a decorator that puts a function or class on the shelf under `name` (default: its own name)."""
 
         def put(target: Any) -> Any:
             key = normal(name or target.__name__)
+            package = "" if target.__module__.startswith("calibcli.") else extensions.loading()
             if key in self._entries:
+                other = self._entries[key].package or "calib"
+                if package:
+                    problem = f"{package} does not add its {self.kind} '{key}': {other} has one of that name"
+                    raise UsageError(problem, f"pip uninstall {package}")
                 raise ValueError(f"{self.kind} '{key}' is on the shelf twice")
-            self._entries[key] = Entry(key, target, traits)
+            self._entries[key] = Entry(key, target, traits, package)
             return target
 
         return put
@@ -182,6 +207,7 @@ class Shelf:
         for entry in self:
             if normal(name) in entry.traits.get("called", ()):
                 return UsageError(problem, f"did you mean '{entry.name}'?")
+        self.load_packaged()
         known = [entry.name.replace("_", self.joint) for entry in self]
         return UsageError(problem, did_you_mean(normal(name).replace("_", self.joint), known))
 

@@ -462,7 +462,7 @@ def search_with_sliceline(
         from sliceline.slicefinder import Slicefinder
     except ImportError:
         problem = "rules of three conditions need sliceline, which is not installed"
-        raise UsageError(problem, "pip install 'calibcli[slices]', or leave --depth out") from None
+        raise UsageError(problem, "pip install sliceline scikit-learn, or leave --depth out") from None
     codes = np.column_stack([column.codes[rows] for column in columns])
     rules: dict[CandidateRule, None] = {}
     for sign in (1.0, -1.0) if evidence.signed else (1.0,):

@@ -46,7 +46,7 @@ class Graph(nn.Module):
 
     def __init__(self, path: Path) -> None:
         super().__init__()
-        fix = "pip install 'calibcli[onnx]'"
+        fix = "pip install onnx onnxruntime"
         with refusing(ImportError, f"{path} is an ONNX graph, and onnxruntime is not installed", fix):
             import onnxruntime  # noqa: F401
 

@@ -48,7 +48,7 @@ def model(path: Path) -> LibraryModel:
         InputError: transformers is missing, the model is not a classifier of one class per row, it needs code, or
             weights are missing.
     """
-    fix = "pip install 'calibcli[hf]', or pass --arch to load its weights into a model of yours"
+    fix = "pip install transformers pillow, or pass --arch to load its weights into a model of yours"
     with refusing(ImportError, f"{path} is a Hugging Face model, and transformers is not installed", fix):
         import transformers
     transformers.utils.logging.disable_progress_bar()
@@ -212,7 +212,7 @@ def _labels(config: Any) -> list[str] | None:
 
 def beside(path: Path, model: nn.Module, taken: Collection[str]) -> tuple[Preparation, list[str] | None]:
     """Read how the folder of a graph with inputs of these names prepares rows, and the class names."""
-    fix = "pip install 'calibcli[hf]', or move the graph out of the folder to go without them"
+    fix = "pip install transformers pillow, or move the graph out of the folder to go without them"
     with refusing(ImportError, f"{path} has files of transformers, which is not installed", fix):
         import transformers  # noqa: F401
     with _loading(path, "check its config.json"):

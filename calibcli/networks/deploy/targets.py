@@ -56,7 +56,7 @@ def onnx(job: ExportRequest, *, output: str = "") -> Shipped:
         from calibcli.networks.deploy import onnx_export
     except ImportError as error:
         missing = str(error.name).partition(".")[0]
-        raise UsageError(f"--to onnx needs {missing}, which is not installed", "pip install 'calibcli[onnx]'") from None
+        raise UsageError(f"--to onnx needs {missing}, which is not installed", "pip install onnx onnxruntime") from None
     return onnx_export.ship(job, output)
 
 

@@ -49,9 +49,9 @@ def render(result: Result, encoding: str = "utf-8") -> str:
 
 
 def show(result: Result, detail: Detail = "few") -> None:
-    """Print to stdout: with rich on a terminal or with FORCE_COLOR, else plain."""
+    """Print to stdout: with rich on a terminal, or with FORCE_COLOR or CLICOLOR_FORCE, else plain."""
     encoding = terminal.encoding()
-    forced = bool(os.environ.get("FORCE_COLOR"))
+    forced = bool(os.environ.get("FORCE_COLOR")) or os.environ.get("CLICOLOR_FORCE", "0") != "0"
     if not forced and (not sys.stdout.isatty() or os.environ.get("TERM") == "dumb"):
         terminal.put(plain(result, detail, encoding))
         return
@@ -60,7 +60,9 @@ def show(result: Result, detail: Detail = "few") -> None:
 
     width = max(40, shutil.get_terminal_size().columns)
     colour: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
-    console = Console(highlight=False, emoji=False, markup=False, width=width, color_system=colour)
+    console = Console(
+        highlight=False, emoji=False, markup=False, width=width, color_system=colour, force_terminal=forced or None
+    )
     for number, block in enumerate(_fitted_blocks(result, detail, width, encoding)):
         if number:
             console.print()

@@ -185,7 +185,7 @@ def _unpacker(kind: str, name: str) -> tuple[Callable[[], Any], tuple[type[Excep
     with refusing(
         ImportError,
         f"{name} is compressed with Zstandard, which no installed package reads",
-        "pip install 'calibcli[evals]' (the package zstandard), or unpack it",
+        "pip install zstandard, or unpack it",
     ):
         import zstandard
     return lambda: _Zstandard(zstandard), (zstandard.ZstdError,)
@@ -196,7 +196,8 @@ def _unpacker(kind: str, name: str) -> tuple[Callable[[], Any], tuple[type[Excep
 # Remote files are copied to an unnamed temporary file when they are opened, as every format is read at offsets.
 
 
-SCHEMES = ("file", "s3", "gs", "gcs", "hdfs", "abfs", "abfss")
+FSSPEC = {"hf": "fsspec huggingface_hub", "az": "fsspec adlfs"}  # schemes that fsspec opens, with the packages for it
+SCHEMES = ("file", "s3", "gs", "gcs", "hdfs", "abfs", "abfss", *FSSPEC)
 ADDRESS = re.compile(rf"({'|'.join(SCHEMES)}):/+(.*)", re.DOTALL)  # a `Path` keeps one slash of two
 RETRIES = 1  # seconds for which pyarrow retries an address at Google that does not answer
 STATE, PARTS = "state.json", "dataset_dict.json"  # in folders that `save_to_disk` writes: of one data set, of several
@@ -327,8 +328,14 @@ def _system(path: str | Path) -> tuple[Any, str, str]:
 
 
 def _from_uri(address: str) -> tuple[Any, str]:
-    with refusing(ImportError, f"{address} needs pyarrow", "pip install 'calibcli[parquet]', or copy the files here"):
+    with refusing(ImportError, f"{address} needs pyarrow", "pip install pyarrow, or copy the files here"):
         from pyarrow import fs
+    scheme, _, name = address.partition("://")
+    if scheme in FSSPEC:
+        with refusing(ImportError, f"{address} needs fsspec", f"pip install {FSSPEC[scheme]}, or copy the files here"):
+            import fsspec
+
+            return fs.PyFileSystem(fs.FSSpecHandler(fsspec.filesystem(scheme))), name.partition("?")[0]
     system: tuple[Any, str] = fs.FileSystem.from_uri(address)
     return system
 
@@ -352,6 +359,8 @@ def _remote(path: str | Path, suffixes: Sequence[str]) -> list[str]:
         folder = name if plain else name[: PATTERN.search(name).start()].rpartition("/")[0]  # type: ignore[union-attr]
         listed = system.get_file_info(fs.FileSelector(folder, recursive=True, allow_not_found=True))
         names = sorted(info.path for info in listed if info.type == fs.FileType.File)
+        if not name.startswith("/"):  # some file systems list the names below a bucket as if from a root
+            names = [one.lstrip("/") for one in names]
     if plain:
         return [address.format(part) for part in _parts(folder, names, suffixes)]
     alike = re.compile(_expression(name), re.DOTALL)

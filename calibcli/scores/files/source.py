@@ -54,6 +54,8 @@ FORMATS = dict(  # by name, the module that reads it
         for file in pkgutil.iter_modules(package.__path__)
     )
 )
+PACKAGED: dict[str, str] = {}
+"""The installed package of each format that is not one of calib."""
 OTHERS = {
     b"\x1f\x8b": ("compressed with gzip, twice or more", "unpack it first"),
     b"\x89HDF": ("an HDF5 file", "save the arrays with np.savez"),
@@ -316,6 +318,18 @@ class _At(io.RawIOBase):
         return size
 
 
+def load_packaged() -> None:
+    """Add the formats of installed packages, each a module; where a file is not recognised, and for lists.
+
+    Raises:
+        UsageError: a package does not import.
+    """
+    for name, package, load in extensions.packaged("format"):
+        if name not in FORMATS:
+            FORMATS[name], PACKAGED[name] = load().__name__, package
+            by_suffix.cache_clear()
+
+
 @cache
 def module(name: str) -> ModuleType:
     """Import the module of the format `name`."""
@@ -341,14 +355,18 @@ def format_of(source: Source) -> str:
         InputError: none that is known.
     """
     head = source.pread(min(source.size, 512), 0)
-    expected = by_suffix(source.plain.suffix.lower())
-    if expected and _is(expected, head, source.size):
-        return expected
-    for name in FORMATS:
-        if not getattr(module(name), "BY_SUFFIX", False) and _is(name, head, source.size):
-            return name
-    if expected and getattr(module(expected), "BY_SUFFIX", False):
-        return expected
+    for first_try in (True, False):
+        expected = by_suffix(source.plain.suffix.lower())
+        if expected and _is(expected, head, source.size):
+            return expected
+        for name in FORMATS:
+            if not getattr(module(name), "BY_SUFFIX", False) and _is(name, head, source.size):
+                return name
+        if expected and getattr(module(expected), "BY_SUFFIX", False):
+            return expected
+        if expected or not first_try:
+            break
+        load_packaged()  # of a suffix, and of first bytes, that calib does not know
     other = next((description for magic, description in OTHERS.items() if head.startswith(magic)), None)
     other = TAR if head[257:262] == b"ustar" else other
     if other or is_pickle(head):

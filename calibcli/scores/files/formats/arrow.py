@@ -32,7 +32,7 @@ def read(source: Source, grouped: bool = True) -> FileContents:
     Raises:
         InputError: pyarrow is not installed, the file is damaged, or larger than memory when decoded.
     """
-    fix = "pip install 'calibcli[parquet]', or save it as .npz"
+    fix = "pip install pyarrow, or save it as .npz"
     with refusing(ImportError, f"{source.name} is an Arrow table, which needs pyarrow", fix):
         import pyarrow as pa
     head = source.pread(min(source.size, 8), 0)

@@ -43,7 +43,7 @@ def read(source: Source, grouped: bool = True) -> FileContents:
     Raises:
         InputError: pyarrow is not installed, the file is damaged, or larger than memory when decoded.
     """
-    fix = "pip install 'calibcli[parquet]', or save it as .npz"
+    fix = "pip install pyarrow, or save it as .npz"
     with refusing(ImportError, f"{source.name} is parquet, which needs pyarrow", fix):
         from pyarrow import parquet
     with damaged(f"{source.name} is not readable parquet"):
