@@ -132,7 +132,7 @@ def test_a_calibrator_around_a_forest_keeps_its_cut() -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(300, 4))
     y = (x[:, 0] + rng.normal(size=300) > 0).astype(int)
-    model = calibcli.Calibrator("platt", RandomForestClassifier(10, random_state=0)).fit(x, y)
+    model = calibcli.Calibrator(RandomForestClassifier(10, random_state=0), "platt").fit(x, y)
     p = model.estimator_.predict_proba(x)
     assert (p == 0).any()
     np.testing.assert_allclose(model.fit_.scaler.predict_proba(p), model.predict_proba(x), atol=1e-12)

@@ -330,7 +330,7 @@ def test_a_map_keeps_and_checks_the_names_of_its_columns(library: str, tmp_path:
     fit = calibcli.fit_scaler(named, column(Y), "vector")
     right = calibcli.fit_scaler(Z, Y, "vector").predict_proba(Z)
     calibcli.save_scaler(fit, tmp_path / "c.safetensors")
-    calibrator = calibcli.Calibrator("vector").fit(named, NAMES[Y])
+    calibrator = calibcli.Calibrator(method="vector").fit(named, NAMES[Y])
     for held in (fit, calibcli.load_scaler(tmp_path / "c.safetensors"), fit.scaler, calibrator):
         assert np.allclose(held.predict_proba(named), right)
         assert np.allclose(held.predict_proba(Z), right)
@@ -356,17 +356,17 @@ def test_a_map_keeps_and_checks_the_names_of_its_columns(library: str, tmp_path:
 @every_library
 def test_a_calibrator_takes_columns_in_the_order_of_its_classes(library: str) -> None:
     frame, _ = makers(library)
-    right = calibcli.Calibrator("vector").fit(Z, NAMES[Y]).predict_proba(Z)
+    right = calibcli.Calibrator(method="vector").fit(Z, NAMES[Y]).predict_proba(Z)
     order = [2, 0, 1]
     with pytest.raises(calibcli.CalibError, match="another order than the classes") as refused:
-        calibcli.Calibrator("vector").fit(frame(Z[:, order], NAMES[order].tolist()), NAMES[Y])
+        calibcli.Calibrator(method="vector").fit(frame(Z[:, order], NAMES[order].tolist()), NAMES[Y])
     assert refused.value.fix == "pass scores[['ant', 'bee', 'cat']]"
     with pytest.raises(calibcli.CalibError, match="another order than the classes"):
-        calibcli.Calibrator("vector").fit(frame(Z[:, ::-1], ["p_2", "p_1", "p_0"]), Y)
+        calibcli.Calibrator(method="vector").fit(frame(Z[:, ::-1], ["p_2", "p_1", "p_0"]), Y)
     with pytest.raises(calibcli.CalibError, match="not named after the labels"):
-        calibcli.Calibrator("vector").fit(frame(Z, ["x", "y", "z"]), NAMES[Y])
+        calibcli.Calibrator(method="vector").fit(frame(Z, ["x", "y", "z"]), NAMES[Y])
     for names in (NAMES.tolist(), [f"score_{name}" for name in NAMES], None):
-        assert np.allclose(calibcli.Calibrator("vector").fit(frame(Z, names), NAMES[Y]).predict_proba(Z), right)
+        assert np.allclose(calibcli.Calibrator(method="vector").fit(frame(Z, names), NAMES[Y]).predict_proba(Z), right)
 
     class Reversed:
         classes_ = NAMES

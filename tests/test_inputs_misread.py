@@ -301,7 +301,7 @@ def test_a_frozen_classifier_that_knows_more_classes_than_the_labels() -> None:
     from sklearn.naive_bayes import GaussianNB
 
     model, few = GaussianNB().fit(Z, Y), Y < 2
-    made = calibcli.Calibrator("temperature", frozen.FrozenEstimator(model)).fit(Z[few], Y[few])
+    made = calibcli.Calibrator(frozen.FrozenEstimator(model), "temperature").fit(Z[few], Y[few])
     assert made.classes_.tolist() == [0, 1, 2, 3]
     assert made.predict_proba(Z).shape == (N, 4)
     fit = calibcli.fit_scaler(np.clip(model.predict_proba(Z[few]), 1e-15, 1), Y[few], kind="probabilities")

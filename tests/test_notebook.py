@@ -234,8 +234,9 @@ class TestScikitLearn:
         from sklearn.svm import LinearSVC
         from sklearn.utils.estimator_checks import check_estimator
 
-        for method, model in (("temperature", LogisticRegression()), ("vector", LinearSVC())):
-            found = check_estimator(calibcli.Calibrator(method, model), on_fail=None)
+        maps = "temperature", "vector", "bcts", "dirichlet", "isotonic"
+        for method, model in zip(maps, [LogisticRegression(), LinearSVC(), *[LogisticRegression()] * 3], strict=True):
+            found = check_estimator(calibcli.Calibrator(model, method), on_fail=None)
             failed = {one["check_name"]: str(one["exception"]) for one in found if one["status"] == "failed"}
             assert failed == {}
             assert len(found) > 40
@@ -252,12 +253,12 @@ class TestScikitLearn:
         assert sum(one["status"] == "passed" for one in found) > 20
 
     def test_scores_give_what_fit_scaler_gives(self) -> None:
-        model = calibcli.Calibrator("vector").fit(Z, Y)
+        model = calibcli.Calibrator(method="vector").fit(Z, Y)
         assert np.array_equal(model.predict_proba(Z), calibcli.fit_scaler(Z, Y, "vector").predict_proba(Z))
         names = np.array([f"class {i}" for i in range(10)])
-        named = calibcli.Calibrator("vector").fit(Z, names[Y])
+        named = calibcli.Calibrator(method="vector").fit(Z, names[Y])
         assert np.array_equal(named.predict(Z), names[model.predict(Z)])
-        two = calibcli.Calibrator("platt").fit(Z[:, :1] - Z[:, 1:2], Y == 0)
+        two = calibcli.Calibrator(method="platt").fit(Z[:, :1] - Z[:, 1:2], Y == 0)
         assert two.predict_proba(Z[:3, :1]).shape == (3, 2)
         with pytest.raises(InputError, match="labels have 3 values, the scores 10 columns"):
             calibcli.Calibrator().fit(Z, np.array(["a", "b", "c"])[Y % 3])
@@ -269,7 +270,7 @@ class TestScikitLearn:
 
         rng = np.random.default_rng(0)
         x, y = rng.normal(size=(400, 2)), rng.integers(0, 2, 400)
-        model = calibcli.Calibrator("platt", KNeighborsClassifier(1)).fit(x, y)
+        model = calibcli.Calibrator(KNeighborsClassifier(1), "platt").fit(x, y)
         assert abs(model.predict_proba(x) - 0.5).max() < 0.1
 
     def test_weights_and_signs_of_scores(self) -> None:
@@ -306,12 +307,12 @@ class TestScikitLearn:
         for Margins.columns in (1, 2):
             for method in ("platt", "isotonic", "temperature", "beta"):
                 with pytest.raises(InputError, match="raw scores") as refused:
-                    calibcli.Calibrator(method, Margins()).fit(x, y)
-            assert "Calibrator(method).fit(scores, labels)" in refused.value.fix
+                    calibcli.Calibrator(Margins(), method).fit(x, y)
+            assert "Calibrator(method=method).fit(scores, labels)" in refused.value.fix
             fitted = Margins().fit(x[:300], y[:300])
         Margins.columns = 1
-        right = calibcli.Calibrator("platt", LogisticRegression()).fit(x, y)
-        fixed = calibcli.Calibrator("platt").fit(fitted.predict_proba(x[300:]), y[300:])  # what the error says
+        right = calibcli.Calibrator(LogisticRegression(), "platt").fit(x, y)
+        fixed = calibcli.Calibrator(method="platt").fit(fitted.predict_proba(x[300:]), y[300:])  # what the error says
         nll = [calibcli.measure(p, y[300:], "nll")["nll"].value for p in (
             fixed.predict_proba(fitted.predict_proba(x[300:])), right.predict_proba(x[300:]),
         )]  # fmt: skip
@@ -319,7 +320,7 @@ class TestScikitLearn:
         sure = calibcli.fit_scaler(right.predict_proba(x), y, "temperature", kind="probabilities")
         with pytest.raises(InputError, match="raw scores"):
             calibcli.Calibrator.from_scaler(sure, fitted).predict_proba(x)
-        assert calibcli.Calibrator("platt", LogisticRegression()).fit(x.astype(np.float32), y).score(x, y) > 0.7
+        assert calibcli.Calibrator(LogisticRegression(), "platt").fit(x.astype(np.float32), y).score(x, y) > 0.7
 
     @pytest.mark.finding
     @pytest.mark.parametrize("name", ["TimeSeriesSplit", "ShuffleSplit", "RepeatedKFold", "RepeatedStratifiedKFold"])
@@ -329,11 +330,11 @@ class TestScikitLearn:
 
         x, y = Z[:, :3], (Y > 4).astype(int)
         with pytest.raises(InputError, match=f"{name} leaves row .* out .* times"):
-            calibcli.Calibrator("platt", LogisticRegression(), cv=getattr(selection, name)()).fit(x, y)
+            calibcli.Calibrator(LogisticRegression(), "platt", cv=getattr(selection, name)()).fit(x, y)
         with pytest.raises(InputError, match="cv leaves row 0 out 0 times"):
-            calibcli.Calibrator("platt", LogisticRegression(), cv=[(np.arange(100), np.arange(100, 997))]).fit(x, y)
+            calibcli.Calibrator(LogisticRegression(), "platt", cv=[(np.arange(100), np.arange(100, 997))]).fit(x, y)
         with pytest.raises(UsageError, match="cv is a text") as refused:
-            calibcli.Calibrator("platt", LogisticRegression(), cv="prefit").fit(x, y)
+            calibcli.Calibrator(LogisticRegression(), "platt", cv="prefit").fit(x, y)
         assert "FrozenEstimator" in refused.value.fix
 
     @pytest.mark.finding
@@ -345,14 +346,14 @@ class TestScikitLearn:
         rng = np.random.default_rng(0)
         groups = rng.permutation(np.repeat(np.arange(200), 3))
         x, y = rng.normal(size=(200, 2))[groups], rng.integers(0, 2, 200)[groups]
-        sure = calibcli.Calibrator("platt", KNeighborsClassifier(1)).fit(x, y)
+        sure = calibcli.Calibrator(KNeighborsClassifier(1), "platt").fit(x, y)
         assert abs(sure.predict_proba(x) - 0.5).max() > 0.4
         for cv in (5, None, selection.GroupKFold(5)):
-            model = calibcli.Calibrator("platt", KNeighborsClassifier(1), cv=cv).fit(x, y, groups=groups)
+            model = calibcli.Calibrator(KNeighborsClassifier(1), "platt", cv=cv).fit(x, y, groups=groups)
             assert abs(model.predict_proba(x) - 0.5).max() < 0.15
         with pytest.raises(UsageError, match="GroupKFold splits by groups"):
-            calibcli.Calibrator("platt", KNeighborsClassifier(1), cv=selection.GroupKFold(5)).fit(x, y)
-        scores = calibcli.Calibrator("platt").fit(x[:, 0], y, groups=groups).fit_
+            calibcli.Calibrator(KNeighborsClassifier(1), "platt", cv=selection.GroupKFold(5)).fit(x, y)
+        scores = calibcli.Calibrator(method="platt").fit(x[:, 0], y, groups=groups).fit_
         assert scores.estimates == calibcli.fit_scaler(x[:, 0], y, "platt", group=groups).estimates
 
     @pytest.mark.finding
@@ -362,23 +363,29 @@ class TestScikitLearn:
 
         weights = np.random.default_rng(0).integers(1, 4, len(Y))
         repeated = np.repeat(np.arange(len(Y)), weights)
-        one = calibcli.Calibrator("vector").fit(Z, Y, sample_weight=weights)
-        many = calibcli.Calibrator("vector").fit(Z[repeated], Y[repeated])
+        one = calibcli.Calibrator(method="vector").fit(Z, Y, sample_weight=weights)
+        many = calibcli.Calibrator(method="vector").fit(Z[repeated], Y[repeated])
         assert np.allclose(one.predict_proba(Z), many.predict_proba(Z), atol=1e-4)
         plain, y = LogisticRegression(C=1e3), (Y > 4).astype(int)
         heavy = np.where(y == 1, 5.0, 1.0)
-        model = calibcli.Calibrator("platt", plain).fit(Z[:, :4], y, sample_weight=heavy)
+        model = calibcli.Calibrator(plain, "platt").fit(Z[:, :4], y, sample_weight=heavy)
         assert np.allclose(model.estimator_.coef_, plain.fit(Z[:, :4], y, sample_weight=heavy).coef_)
         assert model.predict_proba(Z[:, :4])[:, 1].mean() == pytest.approx(np.average(y, weights=heavy), abs=0.1)
 
     @pytest.mark.finding
-    def test_the_method_comes_first(self) -> None:
+    def test_the_estimator_comes_first(self) -> None:
         pytest.importorskip("sklearn")
         from sklearn.linear_model import LogisticRegression
 
-        said = r"Calibrator\('temperature', LogisticRegression\(\.\.\.\)\)"
-        with pytest.raises(TypeError, match=said):
-            calibcli.Calibrator(LogisticRegression()).fit(Z, Y)
+        for wrong in (calibcli.Calibrator("temperature", LogisticRegression()), calibcli.Calibrator("temperature")):  # type: ignore[arg-type]
+            with pytest.raises(TypeError, match=r"the estimator is a text: write Calibrator\(classifier, 'platt'\)"):
+                wrong.fit(Z, Y)
+        with pytest.raises(TypeError, match="the method is no text"):
+            calibcli.Calibrator(None, LogisticRegression()).fit(Z, Y)  # type: ignore[arg-type]
+
+    def test_sigmoid_is_the_name_of_scikit_learn_for_platt(self) -> None:
+        one, other = (calibcli.Calibrator(method=name).fit(Z[:, 0], Y == 0) for name in ("sigmoid", "platt"))
+        assert np.array_equal(one.predict_proba(Z[:, 0]), other.predict_proba(Z[:, 0]))
 
     @pytest.mark.finding
     def test_a_label_of_probability_0_has_a_finite_score(self) -> None:

@@ -57,9 +57,9 @@ def objects() -> dict[str, Any]:
         "of a file": calibcli.read(SAMPLE, by=["ink"]),
         "Accumulator": calibcli.Accumulator("nll").update(z, y),
         "Watch": watch,
-        "Calibrator": calibcli.Calibrator("vector"),
-        "fitted": calibcli.Calibrator("platt").fit(z[:, :1], y == 0),
-        "around": calibcli.Calibrator("temperature", LogisticRegression()).fit(z[:200], y[:200]),
+        "Calibrator": calibcli.Calibrator(method="vector"),
+        "fitted": calibcli.Calibrator(method="platt").fit(z[:, :1], y == 0),
+        "around": calibcli.Calibrator(LogisticRegression(), "temperature").fit(z[:200], y[:200]),
         "curvature": calibcli.curvature(torch.nn.Linear(10, 10), (z[:50], y[:50]), "trace:exact=true", device="cpu"),
         "error": caught(lambda: calibcli.measure(z, y, "eec")),
         "refusal": caught(lambda: calibcli.measure(y, z)),
@@ -99,7 +99,7 @@ def test_a_search_sends_its_scorer_and_calibrator_to_workers() -> None:
 
     x = np.random.default_rng(0).normal(size=(120, 3))
     y = (x[:, 0] + np.random.default_rng(1).normal(size=120) > 0).astype(int)
-    model = calibcli.Calibrator("platt", LogisticRegression(), cv=2)
+    model = calibcli.Calibrator(LogisticRegression(), "platt", cv=2)
     grid, scoring = (
         {"method": ["platt", "temperature"]},
         {"nll": calibcli.scorer("nll"), "brier": calibcli.scorer("brier")},

@@ -7,9 +7,10 @@ import dataclasses
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from calibcli.api import fixing, measuring
 from calibcli.calibrators import Fit, Scaler, same_order
@@ -20,7 +21,7 @@ from calibcli.core.result import Estimate
 from calibcli.metrics import METRICS
 from calibcli.scores import data_frames, from_arrays
 from calibcli.scores.files.text_tables import is_number
-from calibcli.scores.predictions import UNIT_HIGH, UNIT_LOW
+from calibcli.scores.predictions import UNIT_HIGH, UNIT_LOW, Floats
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
@@ -30,6 +31,7 @@ except ModuleNotFoundError:  # scores need none of it
 __all__ = ["Calibrator", "scorer"]
 
 fit_scaler, measure = python_errors.in_python(fixing.fit_scaler), python_errors.in_python(measuring.measure)
+ALIASES = {"sigmoid": "platt"}  # names of scikit-learn
 LEAST = 1e-15  # smallest probability, as with `clip`, so that an estimator's 0 has a finite logarithm
 
 
@@ -105,14 +107,15 @@ class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc, unused-i
     >>> Calibrator().fit(logits, labels).predict_proba(logits).shape
     (997, 10)
     >>> from sklearn.naive_bayes import GaussianNB
-    >>> model = Calibrator("temperature", GaussianNB()).fit(logits, labels)
+    >>> model = Calibrator(GaussianNB(), "temperature").fit(logits, labels)
     >>> model.fit_["temperature"].value > 1, model.classes_.tolist() == list(range(10))
     (True, True)
 
     Args:
-        method: of `fit_scaler`: `temperature`, `vector`, `isotonic`, ...
         estimator: a classifier with `predict_proba` or `decision_function`; None: `X` are the scores, logits or
             probabilities (N, K), and labels the names of their columns in order.
+        method: of `fit_scaler`: `temperature`, `vector`, `isotonic`, ...; `sigmoid`, as scikit-learn calls it, is
+            `platt`.
         cv: folds, as scikit-learn takes them.
         seed: of what is random in the fit.
 
@@ -123,9 +126,9 @@ class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc, unused-i
 
     _least = LEAST
 
-    def __init__(self, method: str = "temperature", estimator: Any = None, *, cv: Any = 5, seed: int = 0) -> None:
-        self.method = method
+    def __init__(self, estimator: Any = None, method: str = "temperature", *, cv: Any = 5, seed: int = 0) -> None:
         self.estimator = estimator
+        self.method = method
         self.cv = cv
         self.seed = seed
 
@@ -150,7 +153,7 @@ class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc, unused-i
             fit = scaler
         else:
             fit = Fit(scaler.parameters, [Estimate(**e) for e in scaler.metadata.get("estimates", ())], scaler=scaler)
-        one, calibrator = fit.scaler, cls(fit.scaler.spec, estimator)
+        one, calibrator = fit.scaler, cls(estimator, fit.scaler.spec)
         names = np.arange(one.k) if one.classes is None else np.array(one.classes)
         calibrator._least = 0.0
         if estimator is None:
@@ -182,11 +185,11 @@ class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc, unused-i
 
         Raises:
             InputError: scores that the method cannot be fitted to, or folds that do not leave every row out once.
-            TypeError: the method is not a text.
+            TypeError: the estimator is a text, or the method is none.
         """
-        if not isinstance(self.method, str):
-            kind = type(self.method).__name__
-            raise TypeError(f"method is {kind}: it comes first, Calibrator('temperature', {kind}(...)), as a text")
+        if isinstance(self.estimator, str) or not isinstance(self.method, str):
+            what = "the estimator is a text" if isinstance(self.estimator, str) else "the method is no text"
+            raise TypeError(f"{what}: write Calibrator(classifier, 'platt'), or Calibrator(method='platt') for scores")
         data_frames.refuse_other_order({"X": X, "y": y, "sample_weight": sample_weight, "groups": groups})
         self._least, names = LEAST, None
         if self.estimator is None:
@@ -201,11 +204,11 @@ class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc, unused-i
         if len(self.classes_) > 1:
             cut = LEAST if self.estimator is not None and kind == "probabilities" else None  # the map keeps it
             more = {"kind": kind, "seed": self.seed, "weights": sample_weight, "group": groups, "clip": cut}
-            fit = fit_scaler(scores, codes, self.method, **more)
+            fit = fit_scaler(scores, codes, ALIASES.get(self.method, self.method), **more)
             self.fit_ = dataclasses.replace(fit, scaler=dataclasses.replace(fit.scaler, classes=names))
         return self
 
-    def predict_proba(self, X: Any) -> Any:
+    def predict_proba(self, X: Any) -> Floats:
         """Compute calibrated probabilities (N, K) float64.
 
         >>> float(Calibrator().fit(logits, labels).predict_proba(logits).sum().round(6))
@@ -222,19 +225,19 @@ class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc, unused-i
                 raise NotFittedError(problem)
             raise ValueError(problem)
         if self.estimator is None:
-            return self.fit_.predict_proba(X)
+            return cast(Floats, self.fit_.predict_proba(X))
         if len(self.classes_) == 1:
             return np.ones((len(self._scores(self.estimator_, X)), 1))
-        return self.fit_.predict_proba(self._scores(self.estimator_, X, self.fit_.scaler.kind))
+        return cast(Floats, self.fit_.predict_proba(self._scores(self.estimator_, X, self.fit_.scaler.kind)))
 
-    def predict(self, X: Any) -> Any:
+    def predict(self, X: Any) -> npt.NDArray[Any]:
         """Return the labels (N,) of the highest probability.
 
         >>> Calibrator().fit(logits, labels).predict(logits[:3]).shape
         (3,)
         """
         probabilities = self.predict_proba(X)
-        return self.classes_[probabilities.argmax(1)]
+        return cast("npt.NDArray[Any]", self.classes_[probabilities.argmax(1)])
 
     def _cross_fitted(self, X: Any, y: Any, sample_weight: Any, groups: Any) -> tuple[Any, Any, Any]:
         """Cross-fit the classifier: return scores of every row by a classifier that did not see it, the codes of the
@@ -330,7 +333,7 @@ def _folds(cv: Any, X: Any, y: Any, groups: Any) -> list[tuple[Any, Any]]:
             f"{name} leaves row {row} out {times[row]} times: the map needs one score of every row, by a classifier "
             "that did not see it",
             "pass folds that leave each row out once, such as cv=5, KFold or GroupKFold; or fit the classifier on the "
-            "rows of one part, and the map on the others: Calibrator(method, FrozenEstimator(model)).fit(X, y)",
+            "rows of one part, and the map on the others: Calibrator(FrozenEstimator(model), method).fit(X, y)",
         )
     return folds
 
@@ -349,8 +352,8 @@ def _filled(scores: Any, kind: str, least: float, estimator: Any) -> Any:
         raise InputError(
             f"predict_proba of {of} gives numbers from {low:.4g} to {high:.4g}, which are no probabilities: raw "
             "scores, as boosted trees give with an objective of one's own",
-            "fit on them, of rows that the classifier was not fitted on: Calibrator(method).fit(scores, labels); or "
-            "give the classifier a predict_proba of probabilities",
+            "fit on them, of rows that the classifier was not fitted on: Calibrator(method=method).fit(scores, labels); "
+            "or give the classifier a predict_proba of probabilities",
         )
     return np.clip(values, least, 1.0)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, cast, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibcli.calibrators.program import apply
-from calibcli.core.array_likes import array, like, precision
+from calibcli.core.array_likes import Tensor, array, like, precision
 from calibcli.core.errors import InputError
 from calibcli.core.figure_data import Plot
 from calibcli.core.result import Cell, Estimate, Numbers, Table
@@ -222,7 +222,13 @@ class Scaler:
         """Number of columns of the scores that it was fitted on: 1 where two classes came as one column."""
         return int(self.metadata.get("columns", self.k))
 
-    def __call__(self, scores: ArrayLike) -> Array:
+    @overload
+    def __call__(self, scores: Tensor) -> Tensor: ...
+
+    @overload
+    def __call__(self, scores: ArrayLike) -> Array: ...
+
+    def __call__(self, scores: Any) -> Any:
         """Compute calibrated log-probabilities of scores of the kind that the fit was on.
 
         >>> calibcli.fit_scaler(logits, labels).scaler(logits[:5]).shape
@@ -240,7 +246,13 @@ class Scaler:
         """
         return self._as_given(scores, np.asarray)
 
-    def predict_proba(self, scores: ArrayLike) -> Array:
+    @overload
+    def predict_proba(self, scores: Tensor) -> Tensor: ...
+
+    @overload
+    def predict_proba(self, scores: ArrayLike) -> Array: ...
+
+    def predict_proba(self, scores: Any) -> Any:
         """Compute calibrated probabilities (n, K); takes the scores, and returns the type, of `__call__`.
 
         >>> calibcli.fit_scaler(logits, labels).scaler.predict_proba(logits[:1]).sum().round(6).item()
@@ -288,7 +300,13 @@ class Fit(Numbers, FittedParameters):
 
     scaler: Scaler = field(kw_only=True)
 
-    def predict_proba(self, scores: ArrayLike) -> Array:
+    @overload
+    def predict_proba(self, scores: Tensor) -> Tensor: ...
+
+    @overload
+    def predict_proba(self, scores: ArrayLike) -> Array: ...
+
+    def predict_proba(self, scores: Any) -> Any:
         """Compute calibrated probabilities (n, K) of scores of the kind and shape that the fit was on.
 
         >>> calibcli.fit_scaler(logits, labels).predict_proba(logits).shape

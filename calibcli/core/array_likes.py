@@ -6,9 +6,20 @@ Whoever passes a tensor has imported torch already, so it is taken from `sys.mod
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
+
+
+class TensorLike(Protocol):
+    """A tensor of torch, which this room does not import."""
+
+    def detach(self) -> Any: ...
+
+    def cpu(self) -> Any: ...
+
+
+Tensor = TypeVar("Tensor", bound=TensorLike)
 
 
 def tensor_of(given: Any) -> Any:

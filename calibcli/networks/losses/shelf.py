@@ -8,7 +8,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -99,6 +99,10 @@ class Loss(nn.Module):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}('{self.spec}')" if self.spec else super().__repr__()
+
+    if TYPE_CHECKING:  # a module returns Any
+
+        def __call__(self, logits: Tensor, labels: Tensor) -> Tensor: ...
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         if logits.ndim != 2:  # dense inputs (N, K, d1, ...): K last, then flat
