@@ -14,6 +14,7 @@ from PIL import Image
 from safetensors.numpy import save_file
 from torch import nn
 
+import calibcli
 from calibcli.core.errors import CalibError, InputError
 from calibcli.networks import dataset, inference
 from calibcli.networks.architectures import build
@@ -374,3 +375,17 @@ def test_a_parquet_table_is_read_like_a_csv(tmp_path: Path) -> None:
         ["a", "b"],
     )
     assert data.batch(slice(None))[0].tolist() == [[1, 3], [2, 4]]
+
+
+def test_a_list_of_batches_is_its_rows() -> None:
+    """As curvlinops takes them; a list of single rows, also with labels in arrays of one, stays one."""
+    torch.manual_seed(0)
+    model, x, y = torch.nn.Linear(3, 2), torch.randn(41, 3), torch.arange(41) % 2
+    wanted = calibcli.curvature(model, (x, y), "trace", device="cpu")["trace"].value
+    batches = [(x[i : i + 10], y[i : i + 10]) for i in range(0, 41, 10)]
+    for data in (batches, tuple(batches), [(a.numpy(), b.numpy()) for a, b in batches], batches[:1] + batches[1:]):
+        assert calibcli.curvature(model, data, "trace", device="cpu")["trace"].value == pytest.approx(wanted, rel=1e-6)
+    rows = [(x[i], int(y[i])) for i in range(41)]
+    assert calibcli.curvature(model, rows, "trace", device="cpu")["trace"].value == pytest.approx(wanted, rel=1e-6)
+    two = [(x[:20], y[:20]), (x[20:], y[20:])]
+    assert calibcli.curvature(model, two, "trace", device="cpu")["trace"].value == pytest.approx(wanted, rel=1e-6)

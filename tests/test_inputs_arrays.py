@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
+import calibcli
+from calibcli.core.errors import InputError
 from calibcli.scores.files.arrays import FileColumn, Memory
 from calibcli.scores.predictions import gather
 
@@ -38,3 +42,32 @@ def test_picking_rows_never_reads_more_than_a_piece(monkeypatch: pytest.MonkeyPa
     read.clear()
     assert gather(Watched(), rows).tolist() == rows.tolist()
     assert sorted(read) == [1] * 5  # nothing beside the rows
+
+
+class Foreign:
+    """An array of another library: only the protocol DLPack reads it."""
+
+    def __init__(self, values: Any, device: bool = False) -> None:
+        self.values, self.device = values, device
+
+    def __dlpack__(self, **how: Any) -> Any:
+        if self.device:
+            raise BufferError("the array lies on a device")
+        return self.values.__dlpack__(**how)
+
+    def __dlpack_device__(self) -> Any:
+        return (2, 0) if self.device else self.values.__dlpack_device__()
+
+
+def test_arrays_of_other_libraries_and_sparse_ones() -> None:
+    rng = np.random.default_rng(0)
+    z, y = rng.normal(size=(200, 3)), rng.integers(3, size=200)
+    wanted = calibcli.measure(z, y, "ece")["ece"].value
+    assert calibcli.measure(Foreign(z), Foreign(y), "ece")["ece"].value == wanted
+    with pytest.raises(InputError, match="the array lies on a device") as refused:
+        calibcli.measure(Foreign(z, device=True), y)
+    assert "copy it to the host first" in refused.value.fix
+    sparse = pytest.importorskip("scipy.sparse")
+    with pytest.raises(InputError, match="is a sparse matrix") as refused:
+        calibcli.measure(sparse.csr_matrix(z), y)
+    assert "matrix.toarray()" in refused.value.fix

@@ -352,7 +352,7 @@ def _filled(scores: Any, kind: str, least: float, estimator: Any) -> Any:
         raise InputError(
             f"predict_proba of {of} gives numbers from {low:.4g} to {high:.4g}, which are no probabilities: raw "
             "scores, as boosted trees give with an objective of one's own",
-            "fit on them, of rows that the classifier was not fitted on: Calibrator(method=method).fit(scores, labels); "
+            "fit on them, of rows that it was not fitted on: Calibrator(method=method).fit(scores, labels); "
             "or give the classifier a predict_proba of probabilities",
         )
     return np.clip(values, least, 1.0)

@@ -10,6 +10,8 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from calibcli.core.errors import InputError, refusing
+
 
 class TensorLike(Protocol):
     """A tensor of torch, which this room does not import."""
@@ -46,12 +48,21 @@ def array(given: Any) -> Any:
     """Convert any array-like to a NumPy array.
 
     Takes torch tensors too, and lists of them: on any device, with a graph, or of a float type that NumPy lacks
-    (bfloat16 becomes float32).
+    (bfloat16 becomes float32); and arrays of other libraries in the memory of the host, by the protocol DLPack.
+
+    Raises:
+        InputError: a sparse matrix, or an array on a device that only its own library reads.
     """
+    if hasattr(given, "toarray") and hasattr(given, "nnz"):
+        raise InputError("the array is a sparse matrix", "pass it dense: matrix.toarray()")
     if isinstance(given, list | tuple) and given and hasattr(given[0], "detach"):
         given = [array(one) for one in given]
     if hasattr(given, "detach") and hasattr(given, "cpu"):
         given = given.detach().cpu().resolve_conj().resolve_neg()
         known = "torch.float16", "torch.float32", "torch.float64"
         given = given.float() if given.is_floating_point() and str(given.dtype) not in known else given
+    elif hasattr(given, "__dlpack__") and not hasattr(given, "__array__"):
+        fix = "copy it to the host first, as its library does (jax.device_get, cupy.asnumpy)"
+        with refusing((BufferError, RuntimeError, TypeError), "the array lies on a device", fix):
+            return np.from_dlpack(given)
     return np.asarray(given)

@@ -110,14 +110,15 @@ class Items:
 
 
 def read(value: Any, source: str, options: DatasetOptions) -> DatasetArrays:
-    """Read a map-style `torch.utils.data.Dataset` of (inputs, label) pairs, (inputs, labels) arrays, or a dict of
-    arrays. Inputs that are a dict are passed to the model by name.
+    """Read a map-style `torch.utils.data.Dataset` of (inputs, label) pairs, (inputs, labels) arrays, a list of batches
+    of these, or a dict of arrays. Inputs that are a dict are passed to the model by name.
 
     Raises:
         InputError: the value is anything else; or inputs and labels have the same index in different orders.
     """
     if isinstance(value, DataLoader):
         value = value.dataset
+    value = _joined(value)
     pair = isinstance(value, tuple | list) and len(value) == 2 and not isinstance(value[0], tuple | list)
     if pair or isinstance(value, Mapping):
         named = {"inputs": value[0], "labels": value[1]} if pair else value
@@ -139,6 +140,19 @@ def read(value: Any, source: str, options: DatasetOptions) -> DatasetArrays:
     stored.sha256 = hashlib.sha256(np.ascontiguousarray(stored.labels).tobytes()).hexdigest()
     stored.notes.append("the fingerprint is that of the labels")
     return stored
+
+
+def _joined(value: Any) -> Any:
+    """Return a list of batches, `[(inputs (b, ...), labels (b,)), ...]`, as one pair; anything else as it is.
+
+    A row may be a pair of arrays too, with one label: batches are told by having more.
+    """
+    if not isinstance(value, list | tuple) or not all(isinstance(one, list | tuple) and len(one) == 2 for one in value):
+        return value
+    shapes = [(getattr(x, "shape", ()), getattr(y, "shape", ())) for x, y in value]
+    if not all(len(x) > 1 and len(y) == 1 and x[0] == y[0] for x, y in shapes) or max(y[0] for _, y in shapes) < 2:
+        return value
+    return np.concatenate([array(x) for x, _ in value]), np.concatenate([array(y) for _, y in value])
 
 
 def _items(pairs: Any, source: str) -> DatasetArrays:
