@@ -265,7 +265,7 @@ def refuse_swapped(scores: Any, labels: Array, call: str = "scores first, then l
 
 
 def _can_be_labels(values: Array, least: float) -> bool:
-    """Return whether these may be a label per row (a text, or a whole number from `least` on), or columns of 0 and 1."""
+    """Return whether these may be one label per row, texts or whole numbers from `least` on, or columns of 0 and 1."""
     if values.dtype.kind == "O" and values.size and isinstance(values.reshape(-1)[0], float):
         with contextlib.suppress(ValueError, TypeError):
             values = values.astype(np.float64)
