@@ -310,6 +310,9 @@ class TestScikitLearn:
                     calibcli.Calibrator(Margins(), method).fit(x, y)
             assert "Calibrator(method=method).fit(scores, labels)" in refused.value.fix
             fitted = Margins().fit(x[:300], y[:300])
+            for metric in ("nll", "brier"):
+                with pytest.raises(InputError, match="raw scores"):
+                    calibcli.scorer(metric)(fitted, x, y)
         Margins.columns = 1
         right = calibcli.Calibrator(LogisticRegression(), "platt").fit(x, y)
         fixed = calibcli.Calibrator(method="platt").fit(fitted.predict_proba(x[300:]), y[300:])  # what the error says

@@ -89,6 +89,7 @@ class Scorer:
         given, classes = estimator.predict_proba(X), np.asarray(estimator.classes_)
         data_frames.refuse_moved_columns(data_frames.names_of(given), [str(name) for name in classes])
         probabilities, labels = np.asarray(given), _codes(np.asarray(y), classes)
+        _refuse_raw(probabilities, estimator)
         how: dict[str, Any] = {"kind": "probabilities", "weights": sample_weight}
         found = next(iter(measure(probabilities, labels, self.metric, **how).values()))
         if found.value is None:  # the logarithm of a probability of 0
@@ -338,6 +339,22 @@ def _folds(cv: Any, X: Any, y: Any, groups: Any) -> list[tuple[Any, Any]]:
     return folds
 
 
+def _refuse_raw(values: Any, estimator: Any) -> None:
+    """Refuse what `predict_proba` gives if it is no probabilities.
+
+    Raises:
+        InputError: numbers outside [0, 1].
+    """
+    if ((values < UNIT_LOW) | (values > UNIT_HIGH)).any():
+        of, low, high = type(estimator).__name__, np.nanmin(values), np.nanmax(values)
+        raise InputError(
+            f"predict_proba of {of} gives numbers from {low:.4g} to {high:.4g}, which are no probabilities: raw "
+            "scores, as boosted trees give with an objective of one's own",
+            "fit on them, of rows that the classifier was not fitted on: Calibrator(method=method).fit(scores, labels); or "
+            "give the classifier a predict_proba of probabilities",
+        )
+
+
 def _filled(scores: Any, kind: str, least: float, estimator: Any) -> Any:
     """Convert scores to float64 and clip them: trees and nearest neighbours give probabilities of 0 and 1.
 
@@ -347,14 +364,7 @@ def _filled(scores: Any, kind: str, least: float, estimator: Any) -> Any:
     values = np.asarray(scores, np.float64)
     if kind != "probabilities":
         return np.clip(values, -1e9, 1e9)
-    if ((values < UNIT_LOW) | (values > UNIT_HIGH)).any():
-        of, low, high = type(estimator).__name__, np.nanmin(values), np.nanmax(values)
-        raise InputError(
-            f"predict_proba of {of} gives numbers from {low:.4g} to {high:.4g}, which are no probabilities: raw "
-            "scores, as boosted trees give with an objective of one's own",
-            "fit on them, of rows that it was not fitted on: Calibrator(method=method).fit(scores, labels); "
-            "or give the classifier a predict_proba of probabilities",
-        )
+    _refuse_raw(values, estimator)
     return np.clip(values, least, 1.0)
 
 

@@ -61,7 +61,7 @@ class SharedSettings:
         """
         for key, fix in (
             ("k", "measure models of different classes apart"),
-            ("kind", f"pass kind='{self.kind}' (--kind) for every part, if that is what all hold"),
+            ("kind", f"say what all parts hold: --kind {self.kind} or --kind {other.kind}"),
             ("top_only", "measure confidences and scores apart"),
             ("classes", "name the same classes, in the same order, for every part (--classes)"),
             ("label_values", "name the classes for every part (--classes)"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack, cast
@@ -289,14 +290,14 @@ def refuse_swapped(scores: Any, labels: Array, call: str = "scores first, then l
     Raises:
         InputError: they are swapped.
     """
-    if _can_be_labels(labels) or not _can_be_labels(as_array(scores, "the scores")):
+    if _can_be_labels(labels, -math.inf) or not _can_be_labels(as_array(scores, "the scores"), -1):
         return
     problem = "the first argument holds labels and the second one scores, as scikit-learn has them (y_true, y_prob)"
     raise InputError(problem, f"exchange them: {call}")
 
 
-def _can_be_labels(values: Array) -> bool:
-    """Return whether these may be one label per row (texts, or whole numbers of at least -1), or columns of 0 and 1."""
+def _can_be_labels(values: Array, least: float) -> bool:
+    """Return whether these may be one label per row, texts or whole numbers from `least` on, or columns of 0 and 1."""
     if values.dtype.kind == "O" and values.size and isinstance(values.reshape(-1)[0], float):
         with contextlib.suppress(ValueError, TypeError):
             values = values.astype(np.float64)
@@ -305,7 +306,7 @@ def _can_be_labels(values: Array) -> bool:
     known = values[np.isfinite(values)] if values.dtype.kind == "f" else values
     if values.ndim > 1 and min(values.shape) > 1:
         return bool(((known == 0) | (known == 1)).all())
-    return bool((known >= -1).all() and (known.dtype.kind != "f" or (known == np.floor(known)).all()))
+    return bool((known >= least).all() and (known.dtype.kind != "f" or (known == np.floor(known)).all()))
 
 
 def of_confidence(

@@ -530,10 +530,12 @@ def _dark(axes: Axes) -> bool:
 
 def alone(plot: Plot, ax: Any = None) -> Any:
     """Draw `plot` with title and legend on `ax`, or on a new figure of pyplot, and return the axes."""
+    if ax is None:
+        import matplotlib.pyplot as plt
+
+        plt.get_backend()  # which chooses one, if none is, and with it settings that are to stay
     with style.settings(style.PARAMETERS):
         if ax is None:
-            import matplotlib.pyplot as plt
-
             _, ax = plt.subplots(layout="constrained")
         elif _dark(ax):
             ax.set_facecolor("white")  # the ink of lines, bands and texts is for paper
