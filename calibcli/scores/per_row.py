@@ -198,9 +198,7 @@ def _translator(labels: Named, name: str, k: int, classes: Sequence[str] | None)
         near, rows = nearest(odd, classes), sum(_texts(block).count(odd) for _, block in blocks(labels))
         fix = f"did you mean {near!r}?" if near else "save a score for that class too, or leave these rows out; "
         fix += "" if near else "if a column is of that class, give --classes every name, in the order of the columns"
-        problem = (
-            f"label {odd[:40]!r} ('{name}') is not one of the {len(classes)} classes ({count_text(rows, 'row')})"
-        )
+        problem = f"label {odd[:40]!r} ('{name}') is not one of the {len(classes)} classes ({count_text(rows, 'row')})"
         raise InputError(problem, fix)
     if all(is_number(t) for t in texts):
         raise InputError(f"labels '{name}' are not whole numbers ({odd[:20]}): soft targets?", OBSERVED)
