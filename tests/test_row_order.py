@@ -101,5 +101,5 @@ def test_the_tail_of_few_matches_is_no_shorter_than_it_is(mean: float) -> None:
 
 
 def test_a_short_run_keeps_every_promise(bench: ModuleType) -> None:
-    lines, kept = bench.run(12, 5, sizes=(500,), classes=(2, 3))
+    lines, kept = bench.run(12, 48, 5, sizes=(500,), classes=(2, 3))
     assert kept, "\n".join(lines)

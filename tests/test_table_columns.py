@@ -281,7 +281,7 @@ def test_targets_of_minus_one_and_one_may_be_two_classes() -> None:
     with pytest.raises(InputError, match="are these no and yes, or unknown and yes"):
         calibcli.measure(P, np.where(P > 0.5, 1, -1), multilabel=True)
     nothing = np.where(np.arange(3) == 1, np.nan, 1.0 * (RNG.random(P.shape) < P))
-    with pytest.raises(InputError, match="labels are unknown"):
+    with pytest.raises(InputError, match="no row says whether it has the label '1'"):
         calibcli.measure(P, nothing, multilabel=True)
 
 
@@ -347,7 +347,7 @@ def test_labels_in_scientific_notation_are_whole_numbers(tmp_path: Path, form: s
 def test_what_stands_in_the_way_has_a_way_out(tmp_path: Path) -> None:
     labels = np.where(np.arange(N) % 30 == 0, "wolf", ANIMALS)
     unknown = refused(table(tmp_path / "a.csv", "label,prob_cat,prob_dog,prob_fox", labels, *P.T))
-    assert "'wolf' ('label'), of 10 rows," in unknown.problem
+    assert "'wolf' ('label') is not one of the 3 classes (10 rows)" in unknown.problem
     assert "leave these rows out" in unknown.fix
     path = table(tmp_path / "b.csv", "prob,label,age", Q, TWO, RNG.integers(40, 80, N))
     with pytest.raises(InputError, match="no such array") as found:

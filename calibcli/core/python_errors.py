@@ -24,6 +24,11 @@ LIMITS = ("max", "min", "margin")
 NAMED = ("to", "event", "confidence")  # options that are always followed by a value, never by prose
 
 
+QUOTES = "'\""
+COLUMNS = ("labels", "scores", "predicted")
+"""Keywords whose value is a name in the file, where the option ends the advice or another option follows."""
+
+
 def in_python(function: F, name: str = "") -> F:
     """Wrap a public function so that its errors name its keywords; `help`, editors and pickles see no difference."""
     parameters = inspect.signature(function).parameters
@@ -63,11 +68,12 @@ def keywords(text: str, parameters: Mapping[str, inspect.Parameter]) -> str:
         kind = str(parameters[name].annotation)
         if "bool" in kind and not ("float" in kind and VALUE.fullmatch(value)):
             return f"{name}=True" + match[0][len(match[1]) + 2 :]
-        last = name in ("labels", "scores") and match.string[match.end() :][:1] in (";", ")", "")
+        after = match.string[match.end() :]
+        last = name in COLUMNS and (after[:1] in (";", ")", "") or after.startswith((" --", " or --", " if ")))
         choice = last or f"'{value}'" in kind or f'"{value}"' in kind
         if not value or not (choice or name in NAMED or VALUE.fullmatch(value) or value in CHOICES):
             return f"{name}=" + match[0][len(match[1]) + 2 :]
-        return f"{name}={repr(value) if choice else _literal(name, value)}{punctuation}"
+        return f"{name}={repr(value) if choice and value[0] not in QUOTES else _literal(name, value)}{punctuation}"
 
     return OPTION.sub(keyword, text)
 
@@ -76,6 +82,6 @@ def _literal(name: str, value: str) -> str:
     if name in LIMITS and "=" in value:
         metric, _, limit = value.rpartition("=")
         return f"{{'{metric}': {limit}}}"
-    if value[0] in "'\"" or re.fullmatch(r"-?\d+(\.\d+)?(e-?\d+)?", value):
+    if value[0] in QUOTES or re.fullmatch(r"-?\d+(\.\d+)?(e-?\d+)?", value):
         return value
     return repr(value)

@@ -582,10 +582,9 @@ def _rivals(contents: FileContents, group: Group) -> list[Group]:
     free = [n for n, a in columns.items() if n not in own and n not in contents.members and a.shape[1:] == ()]
     out: list[Group] = []
     for family in column_evidence.families(free, words):
-        table = column_evidence.numbers(columns, family)
-        if column_evidence.are_probabilities(table) and not np.array_equal(
-            table, column_evidence.numbers(columns, own)
-        ):
+        table, ours = column_evidence.numbers(columns, family), column_evidence.numbers(columns, own)
+        same = table is not None and ours is not None and np.array_equal(table, ours)
+        if column_evidence.are_probabilities(table) and not same:
             out.append((family, words, family[0].replace(words[0], "", 1)))
     return out
 

@@ -91,7 +91,10 @@ def split(
             labels=label_name,
         )
         alone = dataclasses.replace(reading, classes=None, labels=label_name or None, scores=score_name)
-        if unknown and bool((read_all(one.arrays[label_name]) == UNKNOWN).any()):  # of this label, not of the whole row
+        absent = np.zeros(1, bool) if not unknown else read_all(one.arrays[label_name]) == UNKNOWN
+        if absent.all():
+            raise InputError(f"no row says whether it has the label '{name}'", "leave that label out")
+        if absent.any():  # of this label, not of the whole row
             alone = dataclasses.replace(alone, ignore_label=UNKNOWN, multilabel=True)
         out[name] = predictions([one], sources, alone, progress)
     return out

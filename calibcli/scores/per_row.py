@@ -85,8 +85,7 @@ def read_labels(labels: Named, name: str, scores: Named, classes: Sequence[str] 
     codes: Named = Converted(labels, lambda block: convert(block) - base, (), np.dtype(np.int64))
     seen = _survey(codes, ignored, k)
     if not seen.counts and seen.negative is None and seen.beyond is None:
-        what = "unknown" if reading.multilabel else str(ignore_label)
-        raise InputError(f"all {n:,} labels are {what}", "pass rows that have labels")
+        raise InputError(f"all {n:,} labels are {ignore_label}", "pass rows that have labels")
     if seen.beyond and label_base is None:
         _counted_from_one(codes, ignored, seen, k, scores)
     _refuse_outside(seen, name, k, columns, base)
@@ -199,9 +198,7 @@ def _translator(labels: Named, name: str, k: int, classes: Sequence[str] | None)
         near, rows = nearest(odd, classes), sum(_texts(block).count(odd) for _, block in blocks(labels))
         fix = f"did you mean {near!r}?" if near else "save a score for that class too, or leave these rows out; "
         fix += "" if near else "if a column is of that class, give --classes every name, in the order of the columns"
-        problem = (
-            f"label {odd[:40]!r} ('{name}'), of {count_text(rows, 'row')}, is not one of the {len(classes)} classes"
-        )
+        problem = f"label {odd[:40]!r} ('{name}') is not one of the {len(classes)} classes ({count_text(rows, 'row')})"
         raise InputError(problem, fix)
     if all(is_number(t) for t in texts):
         raise InputError(f"labels '{name}' are not whole numbers ({odd[:20]}): soft targets?", OBSERVED)

@@ -97,9 +97,11 @@ def unrelated(scan: Scan, rows: KeptRows, kind: Kind, name: str, labels: str) ->
     if scan.k == 1 and kind != "probabilities":  # the pass counts a column above 1/2 as class 1
         half = 0.0 if kind == "logits" else math.log(0.5)
         predicted = (np.concatenate(seen.margins) > half).astype(np.int64)
-    if len(codes) < FEWEST or len(np.unique(codes)) < 2:
+    if len(codes) < FEWEST or bool((codes == codes[0]).all()):
         return ""
-    found = agreement(predicted, margins, codes, k)
+    found = agreement(predicted, None, codes, k)
+    if found.z <= CHANCE_Z and margins is not None:
+        found = agreement(predicted, margins, codes, k)
     if found.z > CHANCE_Z:
         return ""
     whole = len(codes) == scan.finite <= PAIRS
