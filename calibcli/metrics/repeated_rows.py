@@ -15,9 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from calibcli.core.statistics import scrambled
+from calibcli.scores.histogram import NAMES
 from calibcli.scores.input_mistakes import MOST_COPIES, TOGETHER, Hashes, hash_rows, one_outcome
 from calibcli.scores.predictions import Array, Floats, Ints
 
+UNLABELLED = NAMES[1::2]  # columns that do not depend on the label, 1 - confidence first
 KEPT = 4096  # distinct rows that a state keeps
 DIGITS = 13, 20  # bits that are kept of several numbers that identify a row, and of one that does so alone
 SURE = 4.0  # standard errors
@@ -71,7 +73,7 @@ class RowMarks:
         if not len(self) or not len(other):
             return self if len(self) else other
         pairs = zip(vars(self).values(), vars(other).values(), strict=True)
-        return RowMarks(*map(np.concatenate, pairs)).reduced()  # type: ignore[arg-type]
+        return RowMarks(*map(np.concatenate, pairs)).reduced()
 
     def repeated_ids(self) -> float:
         """Return the share of rows whose id another row has."""
@@ -125,9 +127,8 @@ class Marking:
     def add(self, out: Mapping[str, Floats], predicted: Ints, labels: Ints) -> Hashes:
         """Add the columns of a block; return what marks each row."""
         alone = self.k == 2 or self.top_only
-        names = ("rest",) if alone else ("rest", "entropy", "most")
         rest = out["rest"].astype(np.float32)
-        columns = [rest, *(out[name].astype(np.float32) for name in names[1:])]
+        columns = [rest, *(out[name].astype(np.float32) for name in UNLABELLED[1:] if not alone)]
         shown = _rounded(np.stack(columns), DIGITS[alone])
         hashes = scrambled(hash_rows(np.concatenate([shown, predicted[None].astype(np.float32)])))
         kept = (rest > 0) & (out["rest"] < (1.0 if self.top_only else (1 - 1 / self.k) * (1 - 1e-6)))
