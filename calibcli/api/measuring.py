@@ -275,8 +275,8 @@ class Accumulator:
             part: a name by which the same rows are known again. Without one, 100 or more rows are known by what is in
                 them: rows that were added before, here or in what is merged, are refused.
             progress: called with (fraction, text).
-            how: of a file, as `read`. With `ids`, equal ids are the same row in all parts. The result notes rows that were
-                added more than once, and a gate on it is NOT RUN if they are many.
+            how: of a file, as `read`. With `ids`, equal ids are the same row in all parts. The result notes rows that
+                were added more than once, and a gate on it is NOT RUN if they are many.
 
         Raises:
             InputError: arrays or a file that are refused; rows that were added before, or of another problem; groups
