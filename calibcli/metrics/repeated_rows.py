@@ -7,7 +7,6 @@ counts in it are those of all rows.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -15,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibcli.core.statistics import scrambled
+from calibcli.scores.files.arrays import texts_of
 from calibcli.scores.histogram import NAMES
 from calibcli.scores.input_mistakes import MOST_COPIES, TOGETHER, Hashes, hash_rows, one_outcome
 from calibcli.scores.predictions import Array, Floats, Ints
@@ -140,11 +140,16 @@ class Marking:
 
 
 def of_ids(ids: Array) -> Hashes:
-    """Return a hash (n,) of each id; that of an integer is the same whatever its dtype."""
+    """Return a hash (n,) of each id; it does not depend on the width of the dtype."""
     if ids.dtype.kind in "iu":
         return scrambled(ids.astype(np.int64).view(np.uint64))
-    digests = (hashlib.blake2b(str(one).encode(), digest_size=8).digest() for one in ids.tolist())
-    return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)
+    texts = np.ascontiguousarray(texts_of(ids))
+    letters = texts.view(np.uint32).reshape(len(texts), -1)  # (n, longest), 0 behind the end of a text
+    factors = np.random.Generator(np.random.PCG64(0)).integers(0, 2**63, letters.shape[1], np.uint64)
+    hashes = np.zeros(len(texts), np.uint64)
+    for at, factor in enumerate(factors * np.uint64(2) + np.uint64(1)):
+        hashes += letters[:, at] * factor
+    return scrambled(hashes)
 
 
 def _rounded(columns: npt.NDArray[np.float32], digits: int) -> npt.NDArray[np.float32]:
