@@ -97,6 +97,10 @@ def honest(rng: np.random.Generator) -> Iterator[tuple[str, Floats, Ints]]:
         yield f"two columns with {digits} digits", rounded(z, digits), y
     z, y = drawn(n, 4, rng)
     yield "four columns with 2 digits", rounded(z, 2), y
+    for bins in (30, 100):
+        rank = np.argsort(np.argsort(z[:, 0], kind="stable"), kind="stable")
+        q = np.clip((rank * bins // n + 0.5) / bins, 0.01, 0.99)
+        yield f"{bins} equal groups", np.log(np.column_stack([1 - q, q])), (rng.random(n) < q).astype(int)
     q = rng.choice([0.55, 0.65, 0.75, 0.85, 0.95], n)
     yield "five levels", np.log(np.column_stack([1 - q, q])), (rng.random(n) < q).astype(int)
     q = rng.dirichlet(np.ones(50))[rng.integers(0, 50, n)] + 0.01

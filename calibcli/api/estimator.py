@@ -350,7 +350,7 @@ def _refuse_raw(values: Any, estimator: Any) -> None:
         raise InputError(
             f"predict_proba of {of} gives numbers from {low:.4g} to {high:.4g}, which are no probabilities: raw "
             "scores, as boosted trees give with an objective of one's own",
-            "fit on them, of rows that it was not fitted on: Calibrator(method=method).fit(scores, labels); or give the "
+            "fit on them, of rows it was not fitted on: Calibrator(method=method).fit(scores, labels); or give the "
             "classifier a predict_proba of probabilities",
         )
 

@@ -342,7 +342,8 @@ class Accumulator:
                 them: rows that were added before, here or in what is merged, are refused.
             progress: called with (fraction, text).
             how: of a file, as `read`. With `ids`, each id counts once: rows whose id was added here before, such as
-                those with which a sampler fills its last batch, are left out with a note. An id takes 8 bytes.
+                those with which a sampler fills its last batch, are left out with a note (an id takes 8 bytes). Of
+                accumulators that are merged, equal ids are noted, and a gate is NOT RUN if they are many.
 
         Raises:
             InputError: arrays or a file that are refused; rows that were added before, or of another problem; groups
@@ -446,7 +447,7 @@ class Accumulator:
         measured = reports.of_columns(rows, columns, options, reports.chosen(rows, options))
         inputs = [dataclasses.asdict(file) for file in state.files]
         said, many = state.repeated()
-        facts = measured.facts | ({"repeated": said[0]} if many else {})
+        facts = {**measured.facts, **({"repeated": said[0]} if many else {})}
         return dataclasses.replace(measured, facts=facts, provenance={"inputs": inputs, "seed": seed})
 
     def save(self, path: str | Path) -> None:

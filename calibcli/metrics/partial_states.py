@@ -413,11 +413,11 @@ def state_of(arrays: Mapping[str, Array], source: str) -> MetricState:
     kept = SampledRows(arrays["kept_hashes"], arrays["kept_rows"], arrays["kept_labels"].astype(np.int64))
     tables = {bins: arrays[f"table_{i}"] for i, bins in enumerate(header.tables)}
     files, notes = dict.fromkeys(header.files), dict.fromkeys(map(printable, header.notes))
-    marks = [[RowMarks(*(every[f"{name}_{key}"].astype(MARKS[key]) for key in MARKS))] for name in ("marks", "ids")]
-    parts = dict(header.parts)
-    state = MetricState(list(tables), header.rows, parts, files, notes, problem, cells, tables, [kept], *marks)
-    state.unmarked = header.unmarked
-    return state
+    marked, named = (
+        [RowMarks(*(every[f"{name}_{key}"].astype(MARKS[key]) for key in MARKS))] for name in ("marks", "ids")
+    )
+    sums_and_sample = dict(header.parts), files, notes, problem, cells, tables, [kept], marked, named
+    return MetricState(list(tables), header.rows, *sums_and_sample, unmarked=header.unmarked)
 
 
 def _fault(arrays: Mapping[str, Array], header: StateHeader) -> str:

@@ -7,7 +7,6 @@ counts in it are those of all rows.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -15,12 +14,16 @@ import numpy as np
 import numpy.typing as npt
 
 from calibcli.core.statistics import scrambled
+from calibcli.scores.files.arrays import texts_of
+from calibcli.scores.histogram import NAMES
 from calibcli.scores.input_mistakes import MOST_COPIES, TOGETHER, Hashes, hash_rows, one_outcome
 from calibcli.scores.predictions import Array, Floats, Ints
 
+UNLABELLED = NAMES[1::2]  # columns that do not depend on the label, 1 - confidence first
 KEPT = 4096  # distinct rows that a state keeps
 DIGITS = 13, 20  # bits that are kept of several numbers that identify a row, and of one that does so alone
 SURE = 4.0  # standard errors
+MIXED = 4.0  # contents of one outcome for one of both, among different samples
 REPEATED = 0.05  # share of repeated rows from which a gate gives no verdict: at it, α of 5 % becomes 5.8 %
 REPEATED_IDS = 0.01  # the same of ids, which leave no doubt; padding of a sampler is less
 
@@ -71,7 +74,7 @@ class RowMarks:
         if not len(self) or not len(other):
             return self if len(self) else other
         pairs = zip(vars(self).values(), vars(other).values(), strict=True)
-        return RowMarks(*map(np.concatenate, pairs)).reduced()  # type: ignore[arg-type]
+        return RowMarks(*map(np.concatenate, pairs)).reduced()
 
     def repeated_ids(self) -> float:
         """Return the share of rows whose id another row has."""
@@ -86,12 +89,18 @@ class RowMarks:
         of Cauchy and Schwarz f_j is at most √(f_(j-1) f_(j+1) (j + 1) / j). Copies break that: rows that four ranks
         evaluate occur 4 times, and hardly any 3 or 5 times; of parts that overlap, some occur twice and none 3 times.
         What f_j has beyond this bound, if it is `SURE` standard errors, are copies.
+
+        Scores that are percentiles have equal numbers of rows, too, but their rows are not right or wrong together, as
+        copies are. So f_j counts contents of one outcome, less `MIXED` times those of both outcomes: as many as
+        different samples would have of one outcome if a fifth of such contents had both.
         """
-        of = np.append(np.bincount(np.minimum(self.rows, KEPT), minlength=2), [0, 0]).astype(np.float64)
-        j = np.arange(2, len(of) - 1)
+        times, same = np.minimum(self.rows, KEPT), (self.wrong == 0) | (self.wrong == self.rows)
+        of, alone = (np.bincount(one, minlength=KEPT + 2).astype(float) for one in (times, times[same]))
+        j = np.arange(2, KEPT + 1)
+        mixed = of[j] - alone[j]
         below, above, share = of[j - 1] + 1, of[j + 1] + 1, (j + 1) / j  # one more each: a count of 0 may be chance
-        beyond = of[j] - np.sqrt(below * above * share)
-        error = np.sqrt(of[j] + share * (below + above) / 4)
+        beyond = alone[j] - np.sqrt(below * above * share) - MIXED * mixed
+        error = np.sqrt(alone[j] + share * (below + above) / 4 + MIXED**2 * mixed)
         copies = float(((j - 1) * beyond)[beyond > SURE * error].sum())
         return copies / max(float(self.rows.sum()), 1.0)
 
@@ -125,9 +134,8 @@ class Marking:
     def add(self, out: Mapping[str, Floats], predicted: Ints, labels: Ints) -> Hashes:
         """Add the columns of a block; return what marks each row."""
         alone = self.k == 2 or self.top_only
-        names = ("rest",) if alone else ("rest", "entropy", "most")
         rest = out["rest"].astype(np.float32)
-        columns = [rest, *(out[name].astype(np.float32) for name in names[1:])]
+        columns = [rest, *(out[name].astype(np.float32) for name in UNLABELLED[1:] if not alone)]
         shown = _rounded(np.stack(columns), DIGITS[alone])
         hashes = scrambled(hash_rows(np.concatenate([shown, predicted[None].astype(np.float32)])))
         kept = (rest > 0) & (out["rest"] < (1.0 if self.top_only else (1 - 1 / self.k) * (1 - 1e-6)))
@@ -139,11 +147,16 @@ class Marking:
 
 
 def of_ids(ids: Array) -> Hashes:
-    """Return a hash (n,) of each id; that of an integer is the same whatever its dtype."""
+    """Return a hash (n,) of each id; it does not depend on the width of the dtype."""
     if ids.dtype.kind in "iu":
         return scrambled(ids.astype(np.int64).view(np.uint64))
-    digests = (hashlib.blake2b(str(one).encode(), digest_size=8).digest() for one in ids.tolist())
-    return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)
+    texts = np.ascontiguousarray(texts_of(ids))
+    letters = texts.view(np.uint32).reshape(len(texts), -1)  # (n, longest), 0 behind the end of a text
+    factors = np.random.Generator(np.random.PCG64(0)).integers(0, 2**63, letters.shape[1], np.uint64)
+    hashes = np.zeros(len(texts), np.uint64)
+    for at, factor in enumerate(factors * np.uint64(2) + np.uint64(1)):
+        hashes += letters[:, at] * factor
+    return scrambled(hashes)
 
 
 def _rounded(columns: npt.NDArray[np.float32], digits: int) -> npt.NDArray[np.float32]:
@@ -155,15 +168,14 @@ def _rounded(columns: npt.NDArray[np.float32], digits: int) -> npt.NDArray[np.fl
 
 def said(marks: RowMarks, ids: RowMarks) -> tuple[str, bool]:
     """Say which rows occur more than once, or ""; and whether they are so many that no gate can judge the rest."""
-    share = ids.repeated_ids()
-    if share:
+    share, copies = ids.repeated_ids(), marks.copies()
+    if share > REPEATED_IDS or (share and copies <= REPEATED):
         about = "" if len(ids) < KEPT else "about "
         count = f"{about}{100 * share:.2g} % of the rows with ids have the id of another row"
         return f"{count}: they were added more than once, and count more than once", share > REPEATED_IDS
-    share = marks.copies()
-    if share >= REPEATED / 10:
-        text = f"about {100 * share:.0f} % of the rows are copies of others (the same scores), and count again"
-        return text, share > REPEATED
+    if copies >= REPEATED / 10:
+        text = f"about {100 * copies:.0f} % of the rows are copies of others (the same scores), and count again"
+        return text, copies > REPEATED
     if share := marks.together():
         text = f"about {100 * share:.0f} % of the rows look like others, and are right or wrong together with them"
         return f"{text}: if they are copies, the intervals are too narrow", False

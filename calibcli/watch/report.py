@@ -129,8 +129,8 @@ def _verdict(stream: Stream, logs: dict[str, float], limits: dict[str, float]) -
 def _evidence(state: WatchState, checks: Sequence[Check]) -> Table:
     """Tabulate E of each claim, and the E that decides it."""
     rows: list[Sequence[Any]] = []
-    for (key, stream), check in zip(state.streams.items(), checks, strict=True):
-        limits, logs = state.limits(key), stream.evidence()
+    for (place, stream), check in zip(state.streams.items(), checks, strict=True):
+        limits, logs = state.limits(place), stream.evidence()
         for key, word in LINES:
             rows.append([check.rule, check.scope, word, _power_text(float(logs[key])), _power_text(limits[key])])
     columns = ["rule", "scope", "claim", "E", "E needed"]
