@@ -193,6 +193,7 @@ def mean_power(
     below: tuple[float, End] = (0.0, 0.0),
     lost: float = 0.0,
     moved: Callable[[float], float] = lambda n: 0.0,
+    skew: float = 0.0,
 ) -> Power:
     """Return the chance of PASS and FAIL for a mean of independent rows.
 
@@ -204,6 +205,8 @@ def mean_power(
             the truth a row that was not drawn may lie (`seen` and `unseen` of `core.statistics.unseen_reach`). Of a
             rising array of distances that of the dearest of n rows is taken.
         lost: distance that is added to each bound, times n.  moved: distance that is added at n rows.
+        skew: third moment over variance. Samples whose mean lies by d above the truth have a variance that is larger
+            by `skew` d, so that the bound that decides is that of the samples whose bound is at the limit.
     """
     used = sd if at_limit is None else at_limit
     z, z_fail = normal_quantile(1 - alpha), normal_quantile(1 - alpha / family / (2 if side == "zero" else 1))
@@ -215,13 +218,18 @@ def mean_power(
             passes = least <= truth <= most
             return float(passes), float(not passes)
         root, spread = math.sqrt(n) / sd, used * used / n
-        (up, down), (up_fail, down_fail) = (
-            [
-                lost / n + moved(n) + unseen_reach(at, spread, growth / n, dearest(distance, n) / n)
-                for growth, distance in (above, below)
-            ]
-            for at in (z, z_fail)
-        )
+
+        def reach(at: float, end: tuple[float, End], edge: float, sign: int) -> float:
+            """How far a bound lies from an estimate such that it touches `edge`, on its side `sign`."""
+            far, seen = 0.0, spread
+            for _ in range(2 if skew else 1):
+                far = lost / n + moved(n) + unseen_reach(at, seen, end[0] / n, dearest(end[1], n) / n)
+                off = edge - sign * far - truth
+                seen = spread * min(max(1 + skew * off / (used * used), 0.5), 2.0) if math.isfinite(off) else spread
+            return far
+
+        up, down = reach(z, above, most, 1), reach(z, below, least, -1)
+        up_fail, down_fail = reach(z_fail, above, least, 1), reach(z_fail, below, most, -1)
 
         def share(distance: float) -> float:
             return normal_share(distance * root)
@@ -602,18 +610,18 @@ def _against_baseline(gate: Gate, a: Assumptions) -> Need:
     return Need(**rule, truth=truth, assumed=assumed, **chances, independent=True)
 
 
-def _steps(statistic: Statistic, truth: float) -> dict[str, tuple[float, End]]:
-    """Return `above` and `below` of `mean_power` for a metric; none for exact bounds."""
+def _steps(statistic: Statistic, truth: float) -> dict[str, Any]:
+    """Return `above`, `below` and `skew` of `mean_power` for a metric; none for exact bounds."""
     if not isinstance(statistic, MeanOf) or statistic.share:
         return {}
     return _steps_of(statistic.rows, truth, *statistic.range)
 
 
-def _steps_of(rows: WeightedMean, truth: float, low: End, high: End) -> dict[str, tuple[float, End]]:
-    """Return `above` and `below` of `mean_power` for rows that may each have any value from `low` to `high`."""
+def _steps_of(rows: WeightedMean, truth: float, low: End, high: End) -> dict[str, Any]:
+    """Return `above`, `below` and `skew` of `mean_power` for rows that may each have any value from `low` to `high`."""
     skew = rows.skew * rows.effective
     up, down = (np.maximum(np.sort(far), 0.0) if np.ndim(far) else far for far in (high - truth, truth - low))
-    return {"above": (max(skew, 0.0), up), "below": (max(-skew, 0.0), down)}
+    return {"above": (max(skew, 0.0), up), "below": (max(-skew, 0.0), down), "skew": skew}
 
 
 def _rows_of(a: Assumptions) -> Predictions:
