@@ -2,6 +2,7 @@
 
     python benchmarks/gate_plan.py --runs 600                 # plans: some minutes on one core
     python benchmarks/gate_plan.py --part power --runs 300    # chances of verdicts and rows, old against new
+    python benchmarks/gate_plan.py --part metrics --runs 2500 # every mean that is planned, PASS and FAIL, at 80 %
 
 Models have confidences spread as Beta(6, 6 (1 - a) / a) with mean a = .87 and gaps of one size: `same` sign in every
 bin, or of `alternating` sign from bin to bin. `score` are the plain bounds (`--bounds score`). `sharp before` had, for
@@ -24,8 +25,9 @@ from calibcli.core.statistics import normal_quantile
 from calibcli.gate.check import Baselines, check
 from calibcli.gate.config import Config, Gate
 from calibcli.gate.options import Assumptions
-from calibcli.gate.plan import EcePopulation, plan, rows_for
+from calibcli.gate.plan import EcePopulation, plan, rows_for, synthetic_model
 from calibcli.gate.sources import RecordedOutputs
+from calibcli.metrics import METRICS
 from calibcli.scores.columns import bin_index
 from calibcli.scores.predictions import Predictions
 
@@ -172,10 +174,37 @@ def power(runs: int) -> None:
         print(row(limit, *cells), flush=True)
 
 
+MEANS = {"accuracy": 0.0216, "nll": 0.046, "brier": 0.025, "brier_top": 0.0112, "confidence_gap": 0.0188}
+"""Metrics that are means over all rows, with the distance of the limit from the truth."""
+
+
+def metrics(runs: int) -> None:
+    """The chance of the verdict at the planned n, on rows drawn from the synthetic population."""
+    print("Chance of the true verdict at the n that is planned for 80 %, K = 10 (standard error", end=" ")
+    print(f"{(0.16 / runs) ** 0.5:.3f})\n\n" + head("rule", "truth", "verdict", "n", "chance"))
+    z = synthetic_model(ACCURACY, 10)[0].logits
+    for name, off in MEANS.items():
+        better = str(METRICS.entries[name].traits["better"])
+        truth = plan([Gate(metric=name, limit=0.5)], Assumptions()).estimates[0].detail["truth"]
+        assert isinstance(truth, float)
+        for worse in (1, -1) if better != "zero" else (1,):
+            gate = Gate(metric=name, limit=round(truth + worse * off * (1 if better != "higher" else -1), 4))
+            found = plan([gate], Assumptions()).estimates[0]
+            n, config, rng = round(found.value or 0), Config(gates=(gate,)), np.random.default_rng(0)
+            verdict, reached = found.how.partition(" ")[0], 0
+            for _ in range(runs):
+                drawn_z = z[rng.integers(0, len(z), n)]
+                rows = RecordedOutputs(Predictions.of(drawn_z, drawn(softmax(drawn_z), rng)), config)
+                reached += check(rows, config).checks[0].outcome == verdict.lower()
+            print(row(found.scope, f"{truth:.4f}", verdict, n, f"{reached / runs:.3f}"), flush=True)
+
+
 if __name__ == "__main__":
-    given = arguments(__doc__, part=("plans", "power"), runs=600)
+    given = arguments(__doc__, part=("plans", "power", "metrics"), runs=600)
     if given.part == "power":
         power(given.runs)
+    elif given.part == "metrics":
+        metrics(given.runs)
     else:
         plans(given.runs)
         share_of_accuracy()

@@ -159,3 +159,24 @@ def test_command_line_rules() -> None:
         with pytest.raises(UsageError, match=f"--max {text} is") as caught:
             limit_rule(text, "max")
         assert "pass a number from" in caught.value.fix
+
+
+@pytest.mark.finding
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[tool]\ncalib = 5\n", "is not a table"),
+        ("[[tool.calib]]\nx = 1\n", "is not a table"),
+        ("tool = 5 # calib\n", ""),
+    ],
+)
+def test_a_section_that_is_no_table_is_an_error_with_its_place(
+    text: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("pyproject.toml").write_text(text)
+    if not said:  # nothing of it is meant for calib
+        assert not load().gates
+        return
+    with pytest.raises(UsageError, match=said):
+        load()

@@ -12,17 +12,27 @@ from populations import ece_bounds
 
 import calibcli
 from calibcli.cli.app import main
+from calibcli.core.errors import UsageError
+from calibcli.gate.check import check
+from calibcli.gate.config import Config, Gate
+from calibcli.gate.options import Assumptions
 from calibcli.gate.plan import (
     DECIDED,
     QUICK,
     EcePopulation,
     mean_power,
+    plan,
     rows_for,
     rows_near,
+    share_power,
     synthetic_logits,
+    synthetic_model,
     to_decide,
 )
+from calibcli.gate.sources import RecordedOutputs
+from calibcli.metrics import METRICS
 from calibcli.metrics.reliability import BinaryOutcomes
+from calibcli.scores.predictions import Predictions
 
 
 def planned(capsys: Any, *arguments: str) -> dict[str, Any]:
@@ -261,3 +271,70 @@ def test_a_chance_that_is_a_step_is_found_in_few_calls(true: float, first: float
     n = rows_near(chance, 0.8, first, 1.645)
     assert len(calls) < 25
     assert n is None if true > 1e9 else max(true, 10) <= n * 1.0001 and n <= max(true, 10) * 1.03 + 1
+
+
+@pytest.mark.finding
+def test_the_accuracy_that_is_asked_for_is_the_one_that_is_planned_with_any_seed() -> None:
+    """Not that of the rows which were drawn to stand for it: .872 of 20,000 moves the rows from 7,300 to 5,000."""
+    for accuracy, limit in ((0.87, 0.86), (0.7, 0.72)):
+        found = [calibcli.plan(min={"accuracy": limit}, accuracy=accuracy, seed=seed).estimates[0] for seed in (0, 7)]
+        assert {e.detail["truth"] for e in found} == {accuracy}
+        (n,) = {int(e.value or 0) for e in found}
+        assert binomial_chance(n, limit, accuracy) == pytest.approx(0.8, abs=0.01)
+    for metric, limit in (("nll", 0.36), ("brier", 0.21), ("confidence_gap", 0.02)):
+        one, other = (calibcli.plan(max={metric: limit}, seed=seed).estimates[0] for seed in (0, 5))
+        assert (one.value, one.detail["truth"]) == (other.value, other.detail["truth"])
+
+
+def binomial_chance(n: int, limit: float, truth: float, alpha: float = 0.05) -> float:
+    """The chance of the verdict on accuracy that is true, from the ends of exact intervals."""
+    from scipy.stats import beta, binom
+
+    right = np.arange(n + 1)
+    if truth > limit:
+        lower = np.append(0.0, beta.ppf(alpha, right[1:], n - right[1:] + 1))
+        return float(binom.pmf(right, n, truth)[lower >= limit].sum())
+    upper = np.append(beta.ppf(1 - alpha, right[:-1] + 1, n - right[:-1]), 1.0)
+    return float(binom.pmf(right, n, truth)[upper < limit].sum())
+
+
+@pytest.mark.parametrize(("limit", "truth"), [(0.8484, 0.87), (0.8916, 0.87), (0.5, 0.6), (0.99, 0.999), (0.3, 0.1)])
+def test_the_chance_of_a_share_is_that_of_its_counts(limit: float, truth: float) -> None:
+    chance = share_power(truth, limit, side="min", alpha=0.05)
+    mirrored = share_power(1 - truth, 1 - limit, side="max", alpha=0.05)
+    for n in (60, 333, 1352, 5000):
+        expected, which = binomial_chance(n, limit, truth), 0 if truth > limit else 1
+        assert chance(n)[which] == pytest.approx(expected, abs=1e-6)
+        assert mirrored(n)[which] == pytest.approx(expected, abs=1e-6)
+
+
+PLANNED = {"accuracy": 0.85, "nll": 0.4, "brier": 0.21, "confidence_gap": 0.02, "brier_top": 0.097}
+"""Metrics that are means over all rows, with a limit that a calibrated model of ten classes keeps."""
+
+
+def test_every_metric_is_planned_or_refused() -> None:
+    """A slope, an area, or a mean over the rows of one outcome needs other arithmetic, which promised too much."""
+    for entry in METRICS:
+        traits = METRICS.entries[entry.name].traits
+        if entry.name in PLANNED or traits.get("table_bounds") or not traits.get("better"):
+            continue
+        limit = 0.5 * (max(traits["values"].low, 0) + min(traits["values"].high, 1))
+        with pytest.raises(UsageError):
+            plan([Gate(metric=entry.name, limit=limit)], Assumptions())
+
+
+@pytest.mark.finding
+@pytest.mark.parametrize("metric", PLANNED)
+@pytest.mark.one_in(2)
+def test_the_power_of_a_plan_is_the_one_that_it_states(metric: str) -> None:
+    """On rows drawn from the synthetic population; `benchmarks/gate_plan.py --part metrics` has more draws."""
+    limit, rng, runs = PLANNED[metric], np.random.default_rng(0), 250
+    gate = Gate(metric=metric, limit=limit)
+    n = round(plan([gate], Assumptions()).estimates[0].value or 0)
+    z, config, passed = synthetic_model(0.87, 10)[0].logits, Config(gates=(gate,)), 0
+    for _ in range(runs):
+        drawn = z[rng.integers(0, len(z), n)]
+        p = np.exp(drawn - drawn.max(axis=1, keepdims=True))
+        y = np.minimum((p.cumsum(axis=1) < p.sum(axis=1, keepdims=True) * rng.random((n, 1))).sum(axis=1), 9)
+        passed += check(RecordedOutputs(Predictions.of(drawn, y), config), config).checks[0].outcome == "pass"
+    assert passed / runs == pytest.approx(0.8, abs=0.02 + 3 * (0.8 * 0.2 / runs) ** 0.5)

@@ -13,6 +13,7 @@ import pytest
 from calibcli.core.errors import UsageError
 from calibcli.core.options import Range
 from calibcli.core.shelves import Shelf
+from calibcli.metrics import METRICS
 
 shelf = Shelf("thing")
 
@@ -140,3 +141,15 @@ def test_every_entry_of_a_room_is_found(room: str) -> None:
     put = re.compile(r"^@(?:METRICS|SCALERS|LOSSES|PENALTIES|ARCHITECTURES)\.add\(|^@_error\(", re.MULTILINE)
     files = Path(module.__path__[0]).glob("*.py")
     assert sum(len(s.entries) for s in shelves) == sum(len(put.findall(f.read_text())) for f in files)
+
+
+@pytest.mark.finding
+@pytest.mark.parametrize(
+    ("name", "fix"),
+    [("ace", "did you mean 'adaece'?"), ("O:E", "did you mean 'observed_expected'?"),
+     ("auprc", "is not measured here"), ("balanced_accuracy", "is not measured here"), ("f1", "is not measured here")],
+)  # fmt: skip
+def test_no_hint_leads_to_another_number(name: str, fix: str) -> None:
+    with pytest.raises(UsageError) as error:
+        METRICS.choose(name)
+    assert fix in error.value.fix

@@ -90,6 +90,18 @@ class Choice:
 
 
 _SHELVES: list[Shelf] = []
+ELSEWHERE = {
+    *(
+        "auprc",
+        "average_precision",
+        "average_precision_score",
+        "pr_auc",
+        "balanced_accuracy",
+        "balanced_accuracy_score",
+    ),
+    *("f1", "f1_score", "mcc", "matthews_corrcoef", "kappa", "precision", "recall", "sensitivity", "specificity"),
+}
+"""Metrics of other tools that no entry is: one that is spelled like them would be another number."""
 
 
 def alike(spec: str, classes: int = 0) -> set[str]:
@@ -204,8 +216,10 @@ class Shelf:
         if len(parts) > 1 and all(part.partition(":")[0] in self for part in parts):
             each = " ".join(f"{self._flag} {part}" for part in parts) if self._flag else " or ".join(parts)
             return UsageError(problem, f"write {'each by itself' if self._flag else 'one of them'}: {each}")
+        if normal(name) in ELSEWHERE:
+            return UsageError(problem, f"it is not measured here: calib list {self.kind}s has those that are")
         for entry in self:
-            if normal(name) in entry.traits.get("called", ()):
+            if {normal(name), normal(spec)} & {*entry.traits.get("called", ())}:
                 return UsageError(problem, f"did you mean '{entry.name}'?")
         self.load_packaged()
         known = [entry.name.replace("_", self.joint) for entry in self]

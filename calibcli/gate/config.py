@@ -307,10 +307,11 @@ def _read(path: Path, *, required: bool) -> dict[str, Any]:
     data: Mapping[str, Any] = toml(text, str(path))
     prefix = ""
     if path.name == "pyproject.toml":
-        data = data.get("tool", {}).get("calib") or {}
+        tool = data.get("tool")
         prefix = "tool.calib."
-        if not data:
+        if not isinstance(tool, dict) or "calib" not in tool:
             return {}
+        data = _table(tool["calib"], f"{path}, [tool.calib]")
     return {**_fields(data, path, prefix, text), "sources": (str(path),), "files": (source.entry(),)}
 
 

@@ -19,6 +19,7 @@ from calibcli.core.errors import InputError, UsageError
 from calibcli.core.figure_data import Curve, Plot
 from calibcli.core.options import BINS
 from calibcli.core.result import Estimate, Result, Table
+from calibcli.core.shelves import Choice
 from calibcli.core.statistics import bisect, normal_quantile, normal_share, normals, unseen_reach
 from calibcli.gate import baseline, verdicts
 from calibcli.gate.baseline import Pairing
@@ -32,7 +33,7 @@ from calibcli.metrics.reliability import BinaryOutcomes, Bins
 from calibcli.metrics.shelf import Statistic
 from calibcli.scores.columns import Edges, bin_index, columns
 from calibcli.scores.likelihood import fit_beta, log_softmax, nll_rows
-from calibcli.scores.predictions import Predictions
+from calibcli.scores.predictions import PickedScores, Predictions
 
 # The chance that a gate reaches its verdict, as a function of the number of rows n.
 
@@ -40,6 +41,9 @@ Floats = npt.NDArray[np.float64]
 FEWEST, LARGEST = 10, 10**9  # rows that are planned
 DRAWS = 4_000  # simulated evaluations of a plan
 QUICK = 2_000  # and of the advice in an INCONCLUSIVE verdict
+LABELINGS, ELEMENTS = 16, 1 << 24  # labels of each row of a synthetic population, and scores of all, at most
+GOLDEN = (math.sqrt(5) - 1) / 2
+SAME = 1e-4  # distance of a share from the accuracy that was asked for, which it then is
 DECIDED = 0.8  # chance of a verdict that this advice is for
 SECANTS = 8  # steps along the quantile of a chance, before its interval is halved
 
@@ -189,6 +193,7 @@ def mean_power(
     below: tuple[float, End] = (0.0, 0.0),
     lost: float = 0.0,
     moved: Callable[[float], float] = lambda n: 0.0,
+    skew: float = 0.0,
 ) -> Power:
     """Return the chance of PASS and FAIL for a mean of independent rows.
 
@@ -200,6 +205,8 @@ def mean_power(
             the truth a row that was not drawn may lie (`seen` and `unseen` of `core.statistics.unseen_reach`). Of a
             rising array of distances that of the dearest of n rows is taken.
         lost: distance that is added to each bound, times n.  moved: distance that is added at n rows.
+        skew: third moment over variance. Samples whose mean lies by d above the truth have a variance that is larger
+            by `skew` d, so that the bound that decides is that of the samples whose bound is at the limit.
     """
     used = sd if at_limit is None else at_limit
     z, z_fail = normal_quantile(1 - alpha), normal_quantile(1 - alpha / family / (2 if side == "zero" else 1))
@@ -211,19 +218,48 @@ def mean_power(
             passes = least <= truth <= most
             return float(passes), float(not passes)
         root, spread = math.sqrt(n) / sd, used * used / n
-        (up, down), (up_fail, down_fail) = (
-            [
-                lost / n + moved(n) + unseen_reach(at, spread, growth / n, dearest(distance, n) / n)
-                for growth, distance in (above, below)
-            ]
-            for at in (z, z_fail)
-        )
+
+        def reach(at: float, end: tuple[float, End], edge: float, sign: int) -> float:
+            """How far a bound lies from an estimate such that it touches `edge`, on its side `sign`."""
+            far, seen = 0.0, spread
+            for _ in range(2 if skew else 1):
+                far = lost / n + moved(n) + unseen_reach(at, seen, end[0] / n, dearest(end[1], n) / n)
+                off = edge - sign * far - truth
+                seen = spread * min(max(1 + skew * off / (used * used), 0.5), 2.0) if math.isfinite(off) else spread
+            return far
+
+        up, down = reach(z, above, most, 1), reach(z, below, least, -1)
+        up_fail, down_fail = reach(z_fail, above, least, 1), reach(z_fail, below, most, -1)
 
         def share(distance: float) -> float:
             return normal_share(distance * root)
 
         passed = share(most - up - truth) - share(least + down - truth)
         return max(passed, 0.0), share(least - up_fail - truth) + share(truth - most - down_fail)
+
+    return chance
+
+
+def share_power(truth: float, limit: float, *, side: Side, alpha: float, family: int = 1) -> Power:
+    """Return the chance of PASS and FAIL for a share of independent rows, whose bounds are exact (Clopper-Pearson).
+
+    The share of right rows passes a smallest value from the count on that the limit explains with a probability of at
+    most alpha; binomial counts and no normal ones, which would promise up to 5 % more.
+
+    Args:
+        truth, limit: between 0 and 1, the limit not at an end.  side: `min`, or `max`, which counts the other rows.
+    """
+    from scipy.special import bdtr, bdtrik
+
+    p, at = (truth, limit) if side == "min" else (1 - truth, 1 - limit)
+
+    def chance(rows: float) -> tuple[float, float]:
+        n = round(rows)
+        short = math.ceil(bdtrik(1 - alpha, n, at) - 1e-9)  # right rows with which it just does not pass
+        bad = math.floor(bdtrik(alpha / family, n, at) + 1e-9)  # and with which it just fails
+        bad -= bad >= 0 and bdtr(bad, n, at) > alpha / family
+        passed = 1.0 if short < 0 else 0.0 if short >= n else 1 - float(bdtr(short, n, p))
+        return passed, float(bdtr(bad, n, p)) if bad >= 0 else 0.0
 
     return chance
 
@@ -306,9 +342,35 @@ def synthetic_logits(
     def softmax(scale: float) -> Floats:
         return np.exp(log_softmax(scale * base))
 
-    scale, _ = bisect(lambda s: accuracy - float(softmax(s).max(axis=1).mean()), 0.0, 50.0, 60)
+    scale, _ = bisect(lambda s: accuracy - float(softmax(s).max(axis=1).mean()), 0.0, 50.0, 60, 1e-9)
     labels = (softmax(scale).cumsum(axis=1) < rng.random((rows, 1))).sum(axis=1)
     return scale * base, np.minimum(labels, classes - 1).astype(np.int64)
+
+
+@lru_cache(maxsize=1)  # rules of one plan share it
+def synthetic_model(accuracy: float, classes: int) -> tuple[Predictions, Predictions]:
+    """Return the rows of a calibrated model, and its population, where each of these rows occurs with many labels.
+
+    The logits are those of `synthetic_logits`. The labels of a row are its probabilities, taken systematically: label
+    number (j + u) / m of the cumulated probabilities, the largest first, for j < m, with a u that is spread evenly over
+    rows of the same confidence (multiples of the golden ratio). So no number of the population depends on how a draw
+    came out, and the accuracy is the one that was asked for.
+    """
+    z, _ = synthetic_logits(accuracy, classes)
+    n, many = len(z), max(1, min(LABELINGS, ELEMENTS // z.size))
+    order = np.argsort(-z, axis=1)
+    reached = np.exp(log_softmax(np.take_along_axis(z, order, axis=1))).cumsum(axis=1)  # (n, K)
+    u = np.empty(n)
+    u[np.argsort(reached[:, 0], kind="stable")] = np.arange(n) * GOLDEN % 1
+
+    def labels(j: int, m: int) -> npt.NDArray[np.int64]:
+        place = np.minimum((reached < ((j + u) / m)[:, None]).sum(axis=1), classes - 1)
+        return np.take_along_axis(order, place[:, None], axis=1)[:, 0]
+
+    rows = Predictions.of(z, labels(0, 1))
+    every = np.repeat(np.arange(n), many)
+    drawn = np.column_stack([labels(j, many) for j in range(many)]).ravel()
+    return rows, replace(rows, scores=PickedScores(rows.scores, every), labels=drawn)
 
 
 # `calib plan`: the rows that a gate needs to reach its verdict, from a pilot or from stated assumptions.
@@ -446,17 +508,25 @@ def _need(gate: Gate, a: Assumptions) -> Need:
     pilot = _rows_of(a)
     sample = Sample.of(columns_of(pilot, [choice]), pilot, a.seed)
     [e] = estimates(sample, [choice], level=0.9)
-    if e.value is None or e.n is None or (e.se is None and not choice.traits.get("zero_one")):
-        raise UsageError(f"{gate.metric} cannot be planned", "plan one of: accuracy, ece, nll, brier, temperature_gain")
-    truth = e.value if a.truth is None else a.truth
+    statistic = choice(sample)
+    # the rows of one outcome, a slope or an area need other arithmetic than that of `mean_power`
+    every = isinstance(statistic, MeanOf) and statistic.rows.n == pilot.n
+    if e.value is None or e.n is None or not every:
+        problem = f"{gate.metric} cannot be planned: it is no mean over all rows"
+        raise UsageError(problem, "plan one of: accuracy, ece, nll, brier; or a --margin against a baseline")
+    truth = _truth(choice, e.value, a)
     sd = (e.se or 0.0) * math.sqrt(e.n)
     at_limit = sd
     if choice.traits.get("zero_one"):  # an exact interval takes the spread that the limit implies
         sd, at_limit = math.sqrt(truth * (1 - truth)), math.sqrt(max(limit * (1 - limit), 0.0))
     arguments: dict[str, Any] = {"side": side, "at_limit": at_limit, "alpha": a.alpha, "family": a.slices}
-    arguments |= _steps(choice(sample), truth)
+    arguments |= _steps(statistic, truth)
     own = (e.se or 0.0) if a.pilot is not None and a.truth is None else 0.0
-    chances = _chances(lambda truth: mean_power(truth, sd, limit, **arguments), truth, own)
+    if choice.traits.get("zero_one") and 0 < limit < 1 and pilot.weights is None and pilot.groups is None:
+        del arguments["at_limit"]
+        chances = _chances(lambda truth: share_power(min(max(truth, 0.0), 1.0), limit, **arguments), truth, own)
+    else:
+        chances = _chances(lambda truth: mean_power(truth, sd, limit, **arguments), truth, own)
     source = "the pilot's spread" if a.pilot is not None else f"a calibrated synthetic model of {a.n_classes} classes"
     assumed = f"{source}, true {choice.spec} {truth:.4g}"
     return Need(metric=choice.spec, side=side, limit=limit, truth=truth, assumed=assumed, **chances)
@@ -540,23 +610,33 @@ def _against_baseline(gate: Gate, a: Assumptions) -> Need:
     return Need(**rule, truth=truth, assumed=assumed, **chances, independent=True)
 
 
-def _steps(statistic: Statistic, truth: float) -> dict[str, tuple[float, End]]:
-    """Return `above` and `below` of `mean_power` for a metric; none for exact bounds."""
+def _steps(statistic: Statistic, truth: float) -> dict[str, Any]:
+    """Return `above`, `below` and `skew` of `mean_power` for a metric; none for exact bounds."""
     if not isinstance(statistic, MeanOf) or statistic.share:
         return {}
     return _steps_of(statistic.rows, truth, *statistic.range)
 
 
-def _steps_of(rows: WeightedMean, truth: float, low: End, high: End) -> dict[str, tuple[float, End]]:
-    """Return `above` and `below` of `mean_power` for rows that may each have any value from `low` to `high`."""
+def _steps_of(rows: WeightedMean, truth: float, low: End, high: End) -> dict[str, Any]:
+    """Return `above`, `below` and `skew` of `mean_power` for rows that may each have any value from `low` to `high`."""
     skew = rows.skew * rows.effective
     up, down = (np.maximum(np.sort(far), 0.0) if np.ndim(far) else far for far in (high - truth, truth - low))
-    return {"above": (max(skew, 0.0), up), "below": (max(-skew, 0.0), down)}
+    return {"above": (max(skew, 0.0), up), "below": (max(-skew, 0.0), down), "skew": skew}
 
 
 def _rows_of(a: Assumptions) -> Predictions:
     """Return the pilot, or the rows of a synthetic model."""
-    return a.pilot if a.pilot is not None else Predictions.of(*synthetic_logits(a.accuracy, a.n_classes, seed=a.seed))
+    return a.pilot if a.pilot is not None else synthetic_model(a.accuracy, a.n_classes)[0]
+
+
+def _truth(choice: Choice, measured: float, a: Assumptions) -> float:
+    """Return the value that a metric is planned for: as asked, or that of the pilot or of the synthetic population."""
+    if a.truth is not None or a.pilot is not None:
+        return measured if a.truth is None else a.truth
+    population = synthetic_model(a.accuracy, a.n_classes)[1]
+    statistic = choice(Sample.of(columns_of(population, [choice]), population))
+    value = measured if statistic.value is None else float(statistic.value)
+    return a.accuracy if choice.traits.get("zero_one") and abs(value - a.accuracy) < SAME else value
 
 
 def _plot(need: Need, estimate: Estimate, a: Assumptions) -> Plot:

@@ -392,7 +392,15 @@ def overconfidence_error(sample: Sample, *, bins: Count = BINS, edges: Edges = "
     return GapNorm(sample.view(of), sample.view(of).width_bins(bins, edges), over_by_confidence)
 
 
-@_error(condensed=_equal_mass, label="AdaECE", raised=True, two_sided=True, debiased="ece2_debiased", error=3)
+@_error(
+    condensed=_equal_mass,
+    label="AdaECE",
+    raised=True,
+    two_sided=True,
+    debiased="ece2_debiased",
+    error=3,
+    called=("ace", "adaptive_calibration_error", "adaptive_ece"),
+)
 def adaece(sample: Sample, *, bins: Count = BINS, method: Equal = "split-merge", of: Of = "auto") -> GapNorm:
     """Adaptive ECE, Σ_b |d_b| over bins of equal mass (Nguyen & O'Connor 2015; Mukhoti et al. 2020).
 

@@ -27,7 +27,14 @@ from calibcli.scores.predictions import Floats
 FARTHEST = 1e6  # a ratio above which no upper bound is given
 
 
-@METRICS.add(values=Range(0), better="", unit="", condensed=unchanged, first_screen="two classes")
+@METRICS.add(
+    values=Range(0),
+    better="",
+    unit="",
+    condensed=unchanged,
+    first_screen="two classes",
+    called=("o:e", "oe", "o/e", "oe_ratio", "o_e"),
+)
 def observed_expected(sample: Sample, *, of: Of = "auto") -> Statistic:
     """O:E, observed frequency over mean probability; 1 if calibrated in the large (Debray et al. 2017).
 
