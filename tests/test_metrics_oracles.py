@@ -111,8 +111,8 @@ def o_debiased(r: Rows, bins: int = 15) -> float:
 def o_sweep(r: Rows) -> float:
     best = math.nan
     for bins in range(1, r.n + 1):
-        table = gaps(r, mass_bins(r, bins))
-        if any(later[2] < earlier[2] for earlier, later in pairwise(table)):
+        table = gaps(r, mass_bins(r, bins), merge=True)
+        if any(later[2] < earlier[2] - 1e-12 for earlier, later in pairwise(table)):
             break
         best = math.fsum(w * abs(c - a) for w, c, a in table)
     return best
