@@ -1,8 +1,8 @@
-"""Classes left out by large negative numbers: every metric and map is that of the file with -inf, or a note says why not.
+"""Classes left out by large negative numbers: all metrics and maps are those of the file with -inf, or a note says why.
 
     python benchmarks/masks.py [--rows 600] [--classes 2,3,10,100] [--seconds 250]
 
-Prints how many cells (K, number, share of the rows, one class or another each row) agree to 1e-9, how many are explained
+Prints how many cells (K, number, share of rows, one class or another each row) agree to 1e-9, how many are explained
 by a note, and each that is neither. Exit 1 if there is one.
 """
 
